@@ -1,0 +1,224 @@
+//! Registered memory: the table that every provider shares.
+//!
+//! Invariants
+//! * A key is a random 32-bit number and never zero, so that a guess fails; it dies with its
+//!   registration.
+//! * A lookup names the protection domain, the range and the right it needs, and yields memory
+//!   only if all three fit. Arithmetic on addresses from a peer is checked.
+
+use crate::error::{PostError, RegisterError};
+use crate::types::{Access, LocalSegment, ProtectionDomain, RegionId, RemoteBuffer};
+use dafs_mem::{Buffer, VolatileSlice};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// The most regions one adapter registers.
+pub(crate) const REGION_COUNT_MAX: usize = 1 << 20;
+
+/// The longest region, in bytes.
+pub(crate) const REGION_BYTES_MAX: usize = 1 << 40;
+
+/// A registration as its owner sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryRegion {
+    /// The owner's name for it.
+    pub id: RegionId,
+    /// The key to give to a peer.
+    pub key: u32,
+    /// The address of its first byte in the terms that a peer must use.
+    pub address: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl MemoryRegion {
+    /// The piece at `offset` as a peer must name it; `None` if it is not inside.
+    pub fn remote(&self, offset: usize, len: u32) -> Option<RemoteBuffer> {
+        if offset.checked_add(len as usize)? > self.len {
+            return None;
+        }
+        Some(RemoteBuffer { key: self.key, address: self.address + offset as u64, len })
+    }
+
+    /// The piece at `offset` for local use.
+    pub fn local(&self, offset: usize, len: usize) -> LocalSegment {
+        LocalSegment { region: self.id, offset, len }
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    buffer: Arc<Buffer>,
+    domain: ProtectionDomain,
+    access: Access,
+    key: u32,
+}
+
+/// The regions of one adapter.
+#[derive(Debug, Default)]
+pub struct RegionTable {
+    entries: Vec<Option<Entry>>,
+    free: Vec<u32>,
+    by_key: FxHashMap<u32, RegionId>,
+}
+
+impl RegionTable {
+    /// An empty table.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Registers `buffer`. `random` yields the key; it is asked again while the key is taken.
+    ///
+    /// # Errors
+    /// When the table is full or the buffer too long.
+    pub fn register(
+        &mut self,
+        domain: ProtectionDomain,
+        buffer: Arc<Buffer>,
+        access: Access,
+        mut random: impl FnMut() -> u32,
+    ) -> Result<MemoryRegion, RegisterError> {
+        if self.by_key.len() >= REGION_COUNT_MAX {
+            return Err(RegisterError::TooMany(REGION_COUNT_MAX));
+        }
+        if buffer.len() > REGION_BYTES_MAX {
+            return Err(RegisterError::TooLong { bytes: buffer.len(), max: REGION_BYTES_MAX });
+        }
+        let key = loop {
+            let key = random();
+            if key != 0 && !self.by_key.contains_key(&key) {
+                break key;
+            }
+        };
+        let (address, len) = (buffer.as_ptr() as u64, buffer.len());
+        let entry = Some(Entry { buffer, domain, access, key });
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.entries[index as usize] = entry;
+                index
+            }
+            None => {
+                self.entries.push(entry);
+                (self.entries.len() - 1) as u32
+            }
+        };
+        let id = RegionId(index);
+        self.by_key.insert(key, id);
+        Ok(MemoryRegion { id, key, address, len })
+    }
+
+    /// Ends a registration and returns its buffer.
+    pub fn deregister(&mut self, id: RegionId) -> Option<Arc<Buffer>> {
+        let entry = self.entries.get_mut(id.0 as usize)?.take()?;
+        self.by_key.remove(&entry.key);
+        self.free.push(id.0);
+        Some(entry.buffer)
+    }
+
+    /// The memory of a local segment.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn local(
+        &self,
+        domain: ProtectionDomain,
+        segment: LocalSegment,
+        need: Access,
+    ) -> Result<VolatileSlice<'_>, PostError> {
+        let entry = self
+            .entries
+            .get(segment.region.0 as usize)
+            .and_then(Option::as_ref)
+            .filter(|entry| entry.domain == domain)
+            .ok_or(PostError::Region)?;
+        if !entry.access.contains(need) {
+            return Err(PostError::Access);
+        }
+        entry.buffer.slice(segment.offset, segment.len).ok_or(PostError::Bounds)
+    }
+
+    /// The buffer of a region, to keep it alive while work uses it.
+    pub fn buffer(&self, id: RegionId) -> Option<&Arc<Buffer>> {
+        self.entries.get(id.0 as usize)?.as_ref().map(|entry| &entry.buffer)
+    }
+
+    /// The memory that a peer names, with its region and the offset inside it.
+    ///
+    /// # Errors
+    /// What does not fit; an unknown key and one of another domain look alike.
+    pub fn remote(
+        &self,
+        domain: ProtectionDomain,
+        remote: RemoteBuffer,
+        need: Access,
+    ) -> Result<(LocalSegment, VolatileSlice<'_>), PostError> {
+        let id = *self.by_key.get(&remote.key).ok_or(PostError::Region)?;
+        let entry = self.entries[id.0 as usize]
+            .as_ref()
+            .filter(|entry| entry.domain == domain)
+            .ok_or(PostError::Region)?;
+        if !entry.access.contains(need) {
+            return Err(PostError::Access);
+        }
+        let offset = remote
+            .address
+            .checked_sub(entry.buffer.as_ptr() as u64)
+            .and_then(|offset| usize::try_from(offset).ok())
+            .ok_or(PostError::Bounds)?;
+        let len = remote.len as usize;
+        let view = entry.buffer.slice(offset, len).ok_or(PostError::Bounds)?;
+        Ok((LocalSegment { region: id, offset, len }, view))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> (RegionTable, MemoryRegion) {
+        let mut table = RegionTable::new();
+        let buffer = Arc::new(Buffer::zeroed(100).unwrap());
+        let region =
+            table.register(ProtectionDomain(1), buffer, Access::REMOTE_READ, || 0x1234).unwrap();
+        (table, region)
+    }
+
+    #[test]
+    fn a_key_opens_only_its_own_range_domain_and_right() {
+        let (table, region) = table();
+        let inside = region.remote(10, 90).unwrap();
+        let get = |domain, remote, need| {
+            table.remote(ProtectionDomain(domain), remote, need).map(|(s, _)| s)
+        };
+        assert_eq!(get(1, inside, Access::REMOTE_READ).unwrap().offset, 10);
+        assert_eq!(get(2, inside, Access::REMOTE_READ), Err(PostError::Region));
+        assert_eq!(get(1, inside, Access::REMOTE_WRITE), Err(PostError::Access));
+        let forged = RemoteBuffer { key: 0x1235, ..inside };
+        assert_eq!(get(1, forged, Access::REMOTE_READ), Err(PostError::Region));
+        let past = RemoteBuffer { len: 91, ..inside };
+        assert_eq!(get(1, past, Access::REMOTE_READ), Err(PostError::Bounds));
+        let before = RemoteBuffer { address: region.address - 1, ..inside };
+        assert_eq!(get(1, before, Access::REMOTE_READ), Err(PostError::Bounds));
+        let wrap = RemoteBuffer { address: u64::MAX, ..inside };
+        assert_eq!(get(1, wrap, Access::REMOTE_READ), Err(PostError::Bounds));
+    }
+
+    #[test]
+    fn a_key_dies_with_its_registration() {
+        let (mut table, region) = table();
+        assert!(table.deregister(region.id).is_some());
+        assert!(table.deregister(region.id).is_none());
+        let remote = region.remote(0, 1).unwrap();
+        let found = table.remote(ProtectionDomain(1), remote, Access::REMOTE_READ);
+        assert_eq!(found.map(|_| ()), Err(PostError::Region));
+    }
+
+    #[test]
+    fn a_region_names_only_its_inside() {
+        let (_, region) = table();
+        assert!(region.remote(100, 0).is_some());
+        assert!(region.remote(100, 1).is_none());
+        assert!(region.remote(usize::MAX, 1).is_none());
+    }
+}

@@ -1,0 +1,79 @@
+//! Counters of user-space copies of payload, one per named site.
+//!
+//! The rule of the project is that bulk data is placed once. Where a copy remains, it has a name
+//! here, so that a test can assert that a path has none and an operator can see what a workload
+//! pays.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! sites {
+    ($($(#[$doc:meta])* $name:ident => $label:literal,)*) => {
+        /// A place in the program where payload is copied in user space.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Site { $($(#[$doc])* $name,)* }
+
+        impl Site {
+            /// Every site, in declaration order.
+            pub const ALL: &'static [Site] = &[$(Site::$name,)*];
+
+            /// The value of the `site` label in `dafs_bytes_copied_total`.
+            pub fn label(self) -> &'static str {
+                match self { $(Site::$name => $label,)* }
+            }
+        }
+    };
+}
+
+sites! {
+    /// iWARP: from the receive staging area into a posted receive or a registered buffer. Small
+    /// messages only, or the head of a segment that arrived together with them.
+    IwarpStaging => "iwarp_staging",
+    /// Shared memory: a message into a ring slot (sender side).
+    ShmRingSend => "shm_ring_send",
+    /// Shared memory: a message out of a ring slot (receiver side).
+    ShmRingReceive => "shm_ring_receive",
+    /// Shared memory: RDMA between the arenas of two processes where neither side could work in
+    /// the other's memory directly.
+    ShmRdma => "shm_rdma",
+    /// The simulated transport copies everything; it is never used in production.
+    Sim => "sim",
+    /// Client: data of an inline read from the reply into the caller's buffer.
+    ClientInlineRead => "client_inline_read",
+    /// Client: data of an inline write from the caller's buffer into the request.
+    ClientInlineWrite => "client_inline_write",
+    /// Client: caller memory that is not registered, staged through a registered buffer.
+    ClientStaging => "client_staging",
+    /// Server: reply data that could not be produced in its send buffer.
+    ServerInline => "server_inline",
+    /// The in-memory store: file content in and out.
+    MemoryStore => "memory_store",
+    /// Tests and tools that look into a buffer.
+    Inspect => "inspect",
+}
+
+static BYTES: [AtomicU64; Site::ALL.len()] = [const { AtomicU64::new(0) }; Site::ALL.len()];
+
+/// The state of one site's counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyCount {
+    /// Where.
+    pub site: Site,
+    /// Bytes copied there since the process started.
+    pub bytes: u64,
+}
+
+pub(crate) fn record(site: Site, bytes: usize) {
+    // Relaxed: a statistic, ordered with nothing.
+    BYTES[site as usize].fetch_add(bytes as u64, Ordering::Relaxed);
+}
+
+/// Bytes copied at `site` since the process started.
+pub fn copied_bytes(site: Site) -> u64 {
+    BYTES[site as usize].load(Ordering::Relaxed)
+}
+
+/// All counters, in declaration order.
+pub fn copies() -> impl Iterator<Item = CopyCount> {
+    Site::ALL.iter().map(|&site| CopyCount { site, bytes: copied_bytes(site) })
+}

@@ -1,0 +1,19 @@
+//! Memory that moves: owned buffers, views of memory that a peer may change at any time, vectored
+//! file and socket I/O on such views, and the counters of every user-space copy of file data.
+//!
+//! Invariants
+//! * Memory that a transport may write to is never handed out as `&mut [u8]` or `&[u8]`: a
+//!   [`VolatileSlice`] is the only view of it.
+//! * Every copy of payload between two user-space places goes through a method that names its
+//!   [`Site`], so that the counters tell the truth about a data path.
+//! * A [`Buffer`] stays mapped as long as any [`Region`](Buffer) handle to it lives.
+
+mod buffer;
+mod copies;
+mod io;
+mod volatile;
+
+pub use buffer::{Buffer, PAGE_BYTES};
+pub use copies::{CopyCount, Site, copied_bytes, copies};
+pub use io::{IOV_COUNT_MAX, preadv2, pwritev2, readv, sendmsg, writev};
+pub use volatile::VolatileSlice;

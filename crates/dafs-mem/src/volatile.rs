@@ -1,0 +1,135 @@
+//! A view of memory that somebody else may read or write at the same time.
+
+use crate::copies::{Site, record};
+use std::marker::PhantomData;
+
+/// A bounds-checked view of bytes that a peer, a kernel or another thread may change at any time.
+///
+/// It never yields a reference to the bytes; it only copies them in and out, or hands their
+/// address to the kernel. Torn values are possible and must be expected by whoever reads them.
+#[derive(Clone, Copy)]
+pub struct VolatileSlice<'a> {
+    ptr: *mut u8,
+    len: usize,
+    life: PhantomData<&'a ()>,
+}
+
+// SAFETY: the view is an address and a length; every access is a raw copy that tolerates
+// concurrent change, and the lifetime keeps the mapping alive on whatever thread uses it.
+unsafe impl Send for VolatileSlice<'_> {}
+// SAFETY: as above; `&VolatileSlice` offers nothing beyond what a copy of it offers.
+unsafe impl Sync for VolatileSlice<'_> {}
+
+impl<'a> VolatileSlice<'a> {
+    /// A view of `len` bytes at `ptr`.
+    ///
+    /// # Safety
+    /// The bytes must stay mapped, readable and writable for `'a`, and no Rust reference to them
+    /// may be alive while the view is used.
+    pub unsafe fn new(ptr: *mut u8, len: usize) -> Self {
+        Self { ptr, len, life: PhantomData }
+    }
+
+    /// A view of memory that this thread owns.
+    pub fn from_mut(bytes: &'a mut [u8]) -> Self {
+        Self { ptr: bytes.as_mut_ptr(), len: bytes.len(), life: PhantomData }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when there is nothing to see.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of the first byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    /// The part of `len` bytes that starts at `offset`, if it lies inside.
+    pub fn slice(&self, offset: usize, len: usize) -> Option<VolatileSlice<'a>> {
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        // SAFETY: offset + len <= self.len was checked just above.
+        Some(Self { ptr: unsafe { self.ptr.add(offset) }, len, life: PhantomData })
+    }
+
+    /// Copies to `target`, up to the shorter length; returns the bytes copied.
+    pub fn copy_to(&self, target: &mut [u8], site: Site) -> usize {
+        let len = self.len.min(target.len());
+        // SAFETY: both ranges are valid for `len`; `target` is exclusively borrowed, so they do
+        // not overlap; a torn read is within the contract of this type.
+        unsafe { std::ptr::copy_nonoverlapping(self.ptr, target.as_mut_ptr(), len) };
+        record(site, len);
+        len
+    }
+
+    /// Copies from `source`, up to the shorter length; returns the bytes copied.
+    pub fn copy_from(&self, source: &[u8], site: Site) -> usize {
+        let len = self.len.min(source.len());
+        // SAFETY: both ranges are valid for `len`; `copy` allows them to overlap.
+        unsafe { std::ptr::copy(source.as_ptr(), self.ptr, len) };
+        record(site, len);
+        len
+    }
+
+    /// Copies from another view, up to the shorter length; returns the bytes copied.
+    pub fn copy_from_volatile(&self, source: VolatileSlice<'_>, site: Site) -> usize {
+        let len = self.len.min(source.len);
+        // SAFETY: both ranges are valid for `len`; `copy` allows them to overlap.
+        unsafe { std::ptr::copy(source.ptr, self.ptr, len) };
+        record(site, len);
+        len
+    }
+
+    /// Sets every byte to `value`. Not payload, so not counted.
+    pub fn fill(&self, value: u8) {
+        // SAFETY: the range is valid for writes.
+        unsafe { std::ptr::write_bytes(self.ptr, value, self.len) };
+    }
+
+    /// A private copy of the bytes.
+    pub fn to_vec(&self, site: Site) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        self.copy_to(&mut bytes, site);
+        bytes
+    }
+}
+
+impl std::fmt::Debug for VolatileSlice<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "VolatileSlice({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copied_bytes;
+
+    #[test]
+    fn slices_stay_inside() {
+        let mut bytes = [0u8; 16];
+        let view = VolatileSlice::from_mut(&mut bytes);
+        assert_eq!(view.slice(4, 12).unwrap().len(), 12);
+        assert!(view.slice(4, 13).is_none());
+        assert!(view.slice(usize::MAX, 2).is_none());
+        assert!(view.slice(16, 0).unwrap().is_empty());
+    }
+
+    #[test]
+    fn copies_are_counted_at_their_site() {
+        let mut bytes = [1u8; 8];
+        let view = VolatileSlice::from_mut(&mut bytes);
+        let before = copied_bytes(Site::Inspect);
+        assert_eq!(view.to_vec(Site::Inspect), [1; 8]);
+        assert_eq!(view.copy_from(&[2, 3], Site::Inspect), 2);
+        assert!(copied_bytes(Site::Inspect) >= before + 10);
+        assert_eq!(bytes, [2, 3, 1, 1, 1, 1, 1, 1]);
+    }
+}

@@ -1,0 +1,97 @@
+//! Why a store refused.
+
+use std::io;
+use thiserror::Error;
+
+/// An error of a store, in the terms that file protocols share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum StoreError {
+    #[error("permission denied")]
+    Access,
+    #[error("the handle was not made by this export")]
+    BadHandle,
+    #[error("the object has the wrong type for this operation")]
+    BadType,
+    #[error("a limit of the server is reached; try again later")]
+    Busy,
+    #[error("the objects lie on different file systems")]
+    CrossDevice,
+    #[error("the directory position is no longer valid")]
+    BadCookie,
+    #[error("the name exists already")]
+    Exists,
+    #[error("the file would become larger than the file system allows")]
+    FileTooBig,
+    #[error("the argument is not valid")]
+    Invalid,
+    #[error("the device reported an error")]
+    Io,
+    #[error("the object is a directory")]
+    IsDirectory,
+    #[error("the object is a symbolic link")]
+    Symlink,
+    #[error("the name is too long")]
+    NameTooLong,
+    #[error("no such device")]
+    NoDevice,
+    #[error("no space is left")]
+    NoSpace,
+    #[error("the object is not a directory")]
+    NotDirectory,
+    #[error("the directory is not empty")]
+    NotEmpty,
+    #[error("no such file or directory")]
+    NotFound,
+    #[error("only the owner may do this")]
+    NotOwner,
+    #[error("this export cannot do that")]
+    NotSupported,
+    #[error("the quota is used up")]
+    Quota,
+    #[error("the export is read-only")]
+    ReadOnly,
+    #[error("the object no longer exists")]
+    Stale,
+    #[error("the object has too many links")]
+    TooManyLinks,
+    #[error("the data is not in memory")]
+    WouldBlock,
+}
+
+impl StoreError {
+    /// The store error for a system error number.
+    pub fn from_errno(errno: i32) -> Self {
+        match errno {
+            libc::EACCES => Self::Access,
+            libc::EPERM => Self::NotOwner,
+            libc::ENOENT => Self::NotFound,
+            libc::EEXIST => Self::Exists,
+            libc::ENOTDIR => Self::NotDirectory,
+            libc::EISDIR => Self::IsDirectory,
+            libc::ENOTEMPTY => Self::NotEmpty,
+            libc::EINVAL => Self::Invalid,
+            libc::ENAMETOOLONG => Self::NameTooLong,
+            libc::ENOSPC => Self::NoSpace,
+            libc::EDQUOT => Self::Quota,
+            libc::EROFS => Self::ReadOnly,
+            libc::EXDEV => Self::CrossDevice,
+            libc::EMLINK => Self::TooManyLinks,
+            libc::EFBIG => Self::FileTooBig,
+            libc::ESTALE => Self::Stale,
+            libc::ELOOP => Self::Symlink,
+            libc::ENXIO | libc::ENODEV => Self::NoDevice,
+            libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY => Self::NotSupported,
+            libc::EAGAIN => Self::WouldBlock,
+            libc::ENFILE | libc::EMFILE | libc::ENOMEM | libc::EBUSY | libc::EINTR => Self::Busy,
+            _ => Self::Io,
+        }
+    }
+}
+
+impl From<io::Error> for StoreError {
+    fn from(error: io::Error) -> Self {
+        error.raw_os_error().map_or(Self::Io, Self::from_errno)
+    }
+}
