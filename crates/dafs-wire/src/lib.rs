@@ -1,1 +1,10 @@
-//! Byte formats.
+//! Every byte format of dafs: pure encode and decode, no sockets, clocks or threads.
+//!
+//! Invariants
+//! * No input panics, loops without bound or makes a decoder allocate more than a small multiple
+//!   of the input.
+//! * What is decoded borrows from the input; bulk data is never copied here.
+//! * All arithmetic on lengths and offsets from outside is checked.
+
+pub mod dafs;
+pub mod iwarp;

@@ -1,0 +1,1 @@
+//! DAFS 1.0 messages.

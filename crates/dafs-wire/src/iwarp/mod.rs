@@ -1,0 +1,1 @@
+//! iWARP framing: MPA, DDP and RDMAP.
