@@ -1,0 +1,64 @@
+# The way into everything: each target sets up what it needs by itself (scripts/setup.sh) and then
+# hands over to cargo or to a script, which can as well be called directly.
+
+SHELL := /bin/bash
+FUZZ_SECONDS ?= 60
+PARTS ?=
+SETUP := @scripts/setup.sh
+# A compiler outside of PATH, such as in ~/.cargo/bin, is found by env.sh.
+CARGO := @source scripts/env.sh && cargo
+
+.PHONY: help run test test-long bench fuzz lab fmt lint deny setup
+
+help:
+	@echo 'make run        serve some thousand real files, copy them out and in, compare, measure'
+	@echo 'make test       all that must hold before a change goes in (PARTS="lint tests" for some)'
+	@echo 'make test-long  the same with longer simulations and fuzzing'
+	@echo 'make bench      speed and memory against raw sockets and local files'
+	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS (now $(FUZZ_SECONDS)) each'
+	@echo 'make lab        only the tests with a real kernel in a guest'
+	@echo 'make fmt        format all code'
+	@echo 'make lint       formatting, lints and tidiness, changing nothing'
+	@echo 'make deny       licences, sources and advisories of the dependencies (cargo-deny)'
+	@echo 'make setup      only install what all of these need'
+
+run:
+	$(SETUP) build
+	@scripts/run.sh
+
+test:
+	$(SETUP) build test lab
+	@scripts/test.sh $(PARTS)
+
+test-long:
+	$(SETUP) build test lab
+	@scripts/test.sh --long $(PARTS)
+
+bench:
+	$(SETUP) build
+	$(CARGO) run --release -p dafs-bench
+
+fuzz:
+	$(SETUP) build test
+	@source scripts/env.sh && fuzz/run.sh $(FUZZ_SECONDS)
+
+lab:
+	$(SETUP) build lab
+	@scripts/test.sh build guest 'lab/*'
+
+fmt:
+	$(SETUP) build test
+	$(CARGO) fmt --all
+
+lint:
+	$(SETUP) build test
+	@scripts/test.sh tidy format lint
+
+deny:
+	$(SETUP) build
+	@source scripts/env.sh && if cargo deny --version >/dev/null 2>&1; then cargo deny check; else \
+	    echo 'there is no cargo-deny here; install it with: cargo install --locked cargo-deny'; \
+	    exit 1; fi
+
+setup:
+	$(SETUP) build test lab

@@ -1,0 +1,95 @@
+#!/bin/bash
+# image.sh DIR -- make the lab's guest in DIR out of Debian packages alone: DIR/kernel (Linux for
+# ARCH=um) and DIR/initrd (its root file system). Each is built again only when its recipe has
+# changed; newer Debian packages alone do not change it.
+#
+# Nothing is installed on this machine and no privilege is needed. It takes 4 to 8 minutes of
+# processor time, nearly all of it for the kernel.
+set -euo pipefail
+unset MAKEFLAGS MAKELEVEL ARCH
+image=$1
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+work=$image/work
+
+kernel_source=${LAB_KERNEL_SOURCE:-linux-source-6.12}
+packages=(bash busybox-static coreutils grep iproute2 mount sed util-linux
+    nfs-common nfs-kernel-server rpcbind
+    rdma-core rdmacm-utils ibverbs-providers ibverbs-utils)
+
+die() { echo "lab: $*" >&2; exit 125; }
+
+# apt-get with its own cache and an empty list of installed packages, so that it fetches all that
+# the guest needs and leaves this machine's packages alone.
+apt() {
+    apt-get -qq -o Debug::NoLocking=1 -o APT::Sandbox::User=root -o Acquire::Retries=3 \
+        -o Dir::Cache="$work" -o Dir::State::status=/dev/null "$@" ||
+        die "apt-get ${*: -1} failed; as root, try: apt-get update"
+}
+
+build_kernel() {
+    local source=$work/source
+    mkdir -p "$source"
+    (cd "$work" && apt download "$kernel_source")
+    dpkg-deb --fsys-tarfile "$work/$kernel_source"_*.deb |
+        tar -xO "./usr/src/$kernel_source.tar.xz" |
+        tar -xJ -C "$source" --strip-components=1
+    cat "$source/arch/um/configs/x86_64_defconfig" "$here/uml.config" |
+        sed 's/=m$/=y/' >"$source/.config"
+    make -s -C "$source" ARCH=um olddefconfig >/dev/null 2>&1
+    grep '=y$' "$here/uml.config" | grep -vxFf "$source/.config" >&2 &&
+        die "the kernel's configuration does not take the options above"
+    make -s -C "$source" ARCH=um "-j$(nproc)" linux >"$image/build.log" 2>&1 ||
+        { tail "$image/build.log" >&2; die "cannot build the kernel, see $image/build.log"; }
+    install -s "$source/linux" "$image/kernel"
+}
+
+build_root() {
+    local root=$work/root deb dir applet
+    mkdir -p "$work/archives/partial" \
+        "$root"/{dev,proc,sys,run,tmp,root,mnt,job,host,out,usr/{bin,sbin,lib,lib64}}
+    apt -y --no-install-recommends --download-only install "${packages[@]}"
+    for dir in bin sbin lib lib64; do ln -s "usr/$dir" "$root/$dir"; done
+    for deb in "$work"/archives/*.deb; do
+        # Maintainer scripts do not run here, so what only they need stays out.
+        case ${deb##*/} in *perl*|dpkg_*|debconf_*|udev_*) continue ;; esac
+        dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$root" --keep-directory-symlink \
+            --exclude='./usr/share/[bdilmp]*/*' --exclude='*/gconv/*'
+    done
+    for applet in $("$root/bin/busybox" --list); do
+        [[ -e $root/bin/$applet || -e $root/sbin/$applet ]] ||
+            ln -s busybox "$root/bin/$applet"
+    done
+    mkdir -p "$root"/var/lib/nfs/{sm,sm.bak,v4recovery,rpc_pipefs,nfsdcltrack}
+    touch "$root/etc/exports" "$root"/var/lib/nfs/{etab,rmtab}
+    cat >"$root/etc/passwd" <<'END'
+root:x:0:0:root:/root:/bin/bash
+_rpc:x:100:65534::/run/rpcbind:/usr/sbin/nologin
+statd:x:101:65534::/var/lib/nfs:/usr/sbin/nologin
+user:x:1000:1000:somebody without privileges:/tmp:/bin/bash
+nobody:x:65534:65534::/nonexistent:/usr/sbin/nologin
+END
+    printf '%s\n' root:x:0: user:x:1000: nogroup:x:65534: >"$root/etc/group"
+    install "$here/guest/init" "$root/init"
+    (cd "$root" && find . | cpio -o -H newc -R 0:0 --quiet) >"$image/initrd.new"
+    mv "$image/initrd.new" "$image/initrd"
+}
+
+# Runs build_$1 unless the part was built by the recipe whose text is on standard input.
+part() {
+    local stamp
+    stamp=$(sha256sum)
+    [[ $stamp != "$(cat "$image/$1.stamp" 2>/dev/null)" ]] || return 0
+    [[ -z ${LAB_NET:-} ]] || die "build the guest first, outside of this network: lab.sh build"
+    for tool in apt-get dpkg-deb cpio xz make gcc flex bison bc; do
+        command -v "$tool" >/dev/null || die "no $tool; try: scripts/setup.sh lab"
+    done
+    echo "lab: building the guest's $1 in $image" >&2
+    rm -rf "$work" "$image/$1.stamp"
+    mkdir -p "$work/archives/partial"
+    "build_$1"
+    echo "$stamp" >"$image/$1.stamp"
+    rm -rf "$work"
+}
+
+part root < <(declare -f build_root; declare -p packages; cat "$here/guest/init")
+part kernel < <(declare -f build_kernel; declare -p kernel_source; cat "$here/uml.config")

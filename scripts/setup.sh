@@ -1,0 +1,123 @@
+#!/bin/bash
+# setup.sh PART... -- install what PART needs on Debian 12 or 13. Parts: build, test, lab.
+#
+# Invariants
+# * Only packages that are missing are installed, by name, without what they merely recommend; with
+#   nothing missing this takes well under a second and needs no privilege and no network.
+# * A compiler that is new enough is left alone, wherever it comes from.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/env.sh
+source scripts/env.sh
+
+die() { printf 'setup: %s\n' "$@" >&2; exit 1; }
+
+is_installed() {
+    [[ $(dpkg-query -W -f '${Status}' "$1" 2>/dev/null) == 'install ok installed' ]]
+}
+
+# The package lists are read once, and only when something must be installed.
+lists_are_fresh=
+refresh_lists() {
+    [[ -z $lists_are_fresh ]] || return 0
+    lists_are_fresh=1
+    as_root apt-get -qq -o DPkg::Lock::Timeout=300 update ||
+        echo "setup: apt-get update failed in part; going on with what there is" >&2
+}
+
+as_root() {
+    if [[ $(id -u) == 0 ]]; then
+        env DEBIAN_FRONTEND=noninteractive "$@"
+    elif command -v sudo >/dev/null; then
+        sudo env DEBIAN_FRONTEND=noninteractive "$@"
+    else
+        die "this needs root, and there is no sudo. As root, run:" "    $*"
+    fi
+}
+
+install_packages() {
+    local package missing=()
+    command -v dpkg-query >/dev/null ||
+        die "this is no Debian; install what matches these packages, then go on with cargo:" "    $*"
+    for package in "$@"; do
+        is_installed "$package" || missing+=("$package")
+    done
+    [[ ${#missing[@]} != 0 ]] || return 0
+    echo "setup: installing ${missing[*]}" >&2
+    refresh_lists
+    as_root apt-get -qq -y -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 \
+        install --no-install-recommends "${missing[@]}" >/dev/null ||
+        die "apt-get could not install: ${missing[*]}"
+}
+
+# The version that apt would install of package $1, without epoch and Debian's suffix.
+candidate_version() {
+    apt-cache policy "$1" 2>/dev/null |
+        sed -n 's/^  Candidate: \([0-9]*:\)\{0,1\}\([0-9.]*\).*/\2/p'
+}
+
+# Debian has the compiler under two names: `rustc` is as old as the release, `rustc-web` follows
+# the web browsers. Where neither is new enough, its rustup package fetches the stable one.
+install_rust() {
+    local wanted rustc others
+    wanted=$(rust_version_wanted)
+    ! rust_is_ready || return 0
+    refresh_lists
+    for others in "rustc cargo rustfmt rust-clippy" \
+        "rustc-web cargo-web rustfmt-web rust-web-clippy"; do
+        rustc=${others%% *}
+        [[ $(candidate_version "$rustc") ]] || continue
+        if version_at_least "$(candidate_version "$rustc")" "$wanted"; then
+            # shellcheck disable=SC2086
+            install_packages $others
+            hash -r
+            ! rust_is_ready || return 0
+        fi
+    done
+    if [[ $(candidate_version rustup) ]]; then
+        install_packages rustup
+        rustup toolchain install stable --profile minimal --component rustfmt,clippy >&2 ||
+            die "rustup could not fetch the stable toolchain; is there a way to the network?"
+        rustup default >/dev/null 2>&1 || rustup default stable >&2
+        hash -r
+        ! rust_is_ready || return 0
+    fi
+    die "no Rust compiler of version $wanted or newer: found $(rustc --version 2>/dev/null || echo none)." \
+        "Install one from https://rustup.rs (\`rustup update stable\` if you have rustup) and" \
+        "run this again; ~/.cargo/bin need not be in PATH."
+}
+
+# Formatter and lints come with the compiler or not at all; the tests report them when missing.
+install_rust_tools() {
+    cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && return
+    command -v rustup >/dev/null || return 0
+    rustup component add rustfmt clippy >&2 || echo "setup: no rustfmt or clippy" >&2
+}
+
+# Building the guest downloads packages by today's lists, as an ordinary user.
+refresh_lists_for_guest() {
+    [[ ! -s ${LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/dafs-lab}/kernel ]] || return 0
+    [[ -z $(find /var/lib/apt/lists -maxdepth 1 -name '*_Packages*' -mmin -1440 2>/dev/null) ]] ||
+        return 0
+    refresh_lists
+}
+
+[[ $# -gt 0 ]] || die "usage: setup.sh PART...   (build, test, lab)"
+for part in "$@"; do
+    case $part in
+    build)
+        install_packages ca-certificates gcc g++ make pkg-config libc6-dev
+        install_rust
+        ;;
+    test)
+        install_packages git iproute2 procps shellcheck tcpdump tshark util-linux
+        install_rust_tools
+        ;;
+    lab)
+        install_packages bc bison cpio flex gcc iproute2 libc6-dev make tcpdump tshark \
+            util-linux xz-utils
+        refresh_lists_for_guest
+        ;;
+    *) die "no part named $part; there are: build, test, lab" ;;
+    esac
+done

@@ -1,0 +1,80 @@
+#!/bin/bash
+# tidy.sh -- what no compiler checks: the small rules of this repository that a machine can see.
+# Prints every place that breaks one and fails if there is any. Needs no network and no compiler.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+
+LINES_MAX=700
+
+bad=0
+# Reads offending lines from standard input and reports them under the rule $1.
+rule() {
+    local found
+    found=$(cat)
+    [[ $found ]] || return 0
+    bad=1
+    printf '%s:\n%s\n' "$1" "$found" | sed '2,$s/^/    /'
+}
+
+# Files that belong to the checkout, tracked or about to be, by suffix.
+files() {
+    git ls-files -z --cached --others --exclude-standard -- "$@" |
+        while IFS= read -r -d '' file; do [[ ! -f $file ]] || printf '%s\0' "$file"; done
+}
+search() {
+    local pattern=$1
+    shift
+    files "$@" | xargs -0 -r grep -nHE -e "$pattern" --
+}
+
+git rev-parse --git-dir >/dev/null 2>&1 || { echo "no git checkout to look at"; exit 77; }
+
+code=('*.rs' '*.sh' '*.toml' '*.c' '*.h' '*.py' Makefile 'lab/guest/*')
+
+files "${code[@]}" '*.md' | xargs -0 -r wc -l |
+    awk -v max="$LINES_MAX" '$2 != "total" && $1 > max { print $2 ": " $1 " lines" }' |
+    rule "files over $LINES_MAX lines"
+files "${code[@]}" '*.md' | LC_ALL=C xargs -0 -r grep -nHP '[^\x00-\x7f]' -- |
+    rule "characters outside of ASCII"
+search '[[:blank:]]+$' "${code[@]}" '*.md' | rule "blanks at the end of a line"
+search $'\t' '*.rs' '*.sh' '*.toml' | rule "tabs"
+search '\<(todo|unimplemented|dbg)!' '*.rs' | rule "left-over macros"
+search '\<(TO''DO|FIX''ME|XX''X)\>' "${code[@]}" '*.md' | rule "left-over markers"
+search '(^|[^A-Za-z0-9_.$-])/(home|root|work|Users)/[A-Za-z0-9_.]' "${code[@]}" '*.md' |
+    grep -vE 'lab/(image.sh|guest/)' | rule "paths of somebody's machine"
+search '#\[ignore\]' '*.rs' | rule "ignored tests without a reason"
+
+# `unsafe` code has its reasoning within the ten lines before it; `unsafe fn` and `unsafe trait`
+# declare and are documented under "# Safety" instead.
+files '*.rs' | xargs -0 -r awk '
+    FNR == 1 { last = -100 }
+    /SAFETY:/ { last = FNR }
+    /^[[:space:]]*\/\// { next }
+    /(^|[^A-Za-z_"])unsafe[[:space:]]*(\{|impl[[:space:]<])/ && FNR - last > 10 {
+        print FILENAME ":" FNR ":" $0
+    }' | rule "unsafe without a SAFETY comment"
+
+# A dependency is named once, with its version, in the workspace.
+files 'crates/*/Cargo.toml' | xargs -0 -r awk '
+    /^\[/ { depends = /^\[(target\..*\.)?(dev-|build-)?dependencies/ }
+    depends && /=/ && !/workspace *= *true/ { print FILENAME ":" FNR ":" $0 }' |
+    rule "dependencies that are not taken from the workspace"
+files 'crates/*/Cargo.toml' | xargs -0 -r grep -L '^workspace = true' |
+    rule "crates without the lint table of the workspace"
+
+awk '/^name = / { name = $3 }
+    /^version = / { version = $3; sub(/\+.*/, "", version); if (version ~ /-/) print name, version }
+    /^source = / && !/"registry\+https:\/\/github.com\/rust-lang\/crates.io-index"/ { print name, $3 }
+    ' Cargo.lock | rule "dependencies that are pre-releases or come from elsewhere"
+
+# Shell scripts that are meant to be run can be.
+files '*.sh' | while IFS= read -r -d '' file; do
+    [[ $(head -c 2 "$file") != '#!' || -x $file ]] || echo "$file"
+done | rule "scripts that may not be executed"
+if command -v shellcheck >/dev/null; then
+    files '*.sh' 'lab/guest/*' .ci/run | xargs -0 -r shellcheck -x -S warning |
+        rule "what shellcheck says"
+fi
+
+[[ $bad == 0 ]] || exit 1
+echo "tidy"
