@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the other scripts: puts a cargo and rustc that are new enough first in PATH, where this
 # machine has them. It installs nothing and changes nothing but PATH.
 

@@ -6,6 +6,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 LINES_MAX=700
 
+# The end of a pipe runs in this shell, where `rule` books what it was given.
+shopt -s lastpipe
 bad=0
 # Reads offending lines from standard input and reports them under the rule $1.
 rule() {

@@ -1,6 +1,6 @@
 #!/bin/bash
-# licences.sh -- check offline that every dependency that is built here has a licence which the list
-# in deny.toml allows.
+# dependencies.sh -- check offline that every dependency that is built here has a licence which the
+# list in deny.toml allows, and needs no newer compiler than the workspace declares.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/env.sh
@@ -25,14 +25,24 @@ is_allowed() {
 }
 
 host=$(rustc -vV | sed -n 's/^host: //p')
-# Objects of packages are the only ones with these four fields in this order.
+# One line for each package; no other object in there begins with its name and version.
 packages=$(cargo metadata --locked --offline --format-version 1 --filter-platform "$host" |
-    grep -oE '"name":"[^"]*","version":"[^"]*","id":"[^"]*","license":("[^"]*"|null)')
+    sed 's/{"name":"[^"]*","version":"/\n&/g' | sed -n '/^{"name":"[^"]*","version":"/p')
 [[ $packages ]] || { echo "cargo metadata names no package"; exit 1; }
+
+# The text of field $1 in the package $2, or nothing.
+field() { sed -nE "s/.*\"$1\":\"([^\"]*)\".*/\1/p" <<<"$2"; }
+
 count=0 bad=0
-while IFS=$'\t' read -r name licence; do
+while IFS= read -r package; do
     count=$((count + 1))
-    is_allowed "$licence" || { echo "$name: $licence"; bad=1; }
-done < <(sed -E 's/^"name":"([^"]*)".*"license":"?([^"]*)"?$/\1\t\2/' <<<"$packages")
-[[ $bad == 0 ]] || { echo "not in the list of licences in deny.toml"; exit 1; }
+    name=$(field name "${package%%,*}")
+    licence=$(field license "$package")
+    compiler=$(field rust_version "$package")
+    is_allowed "$licence" ||
+        { echo "$name: its licence \"$licence\" is not in the list of deny.toml"; bad=1; }
+    version_at_least "$(rust_version_wanted)" "${compiler:-0}" ||
+        { echo "$name: needs Rust $compiler, the workspace promises less"; bad=1; }
+done <<<"$packages"
+[[ $bad == 0 ]] || exit 1
 echo "$count packages"
