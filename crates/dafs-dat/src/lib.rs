@@ -20,11 +20,13 @@
 
 mod error;
 mod memory;
+mod naming;
 mod time;
 mod types;
 
 pub use error::{ConnectError, DisconnectReason, PostError, RegisterError};
 pub use memory::{MemoryRegion, RegionTable};
+pub use naming::{shm_socket_candidates, shm_socket_name};
 pub use time::Instant;
 pub use types::{
     Access, Address, Completion, EndpointId, Event, ListenerId, LocalSegment, Operation, PeerInfo,
