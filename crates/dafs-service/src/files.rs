@@ -1,0 +1,162 @@
+//! Operations on objects: attributes, rights, symlink text, named attributes, space.
+
+use crate::export::Export;
+use crate::handle::Handle;
+use crate::open::StateId;
+use crate::{Caller, Result, Service, ServiceError};
+use dafs_store::{AccessMask, Attr, FsStat, OpenFile, OpenMode, SetAttr, StoreError};
+use std::sync::Arc;
+
+/// Where a path led.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resolved {
+    /// The last object reached.
+    pub handle: Handle,
+    /// Components followed to get there.
+    pub components: u32,
+    /// Its attributes, when at least one component was followed.
+    pub attr: Option<Attr>,
+}
+
+/// Space and limits of an export, and whether it can be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FsLimits {
+    /// The store's.
+    pub stat: FsStat,
+    /// The export's rule or the file system's state.
+    pub read_only: bool,
+}
+
+impl Service {
+    /// Where clients start.
+    pub fn root(&self) -> Handle {
+        self.namespace().root()
+    }
+
+    /// Attributes; of a file without a name too, while somebody has it open.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn getattr(&self, handle: &Handle) -> Result<Attr> {
+        let export = self.namespace().export(handle)?;
+        match export.store().getattr(&handle.file) {
+            Err(StoreError::Stale) => {
+                let file = self.lock_opens().any_file(handle);
+                Ok(file.ok_or(StoreError::Stale)?.attr()?)
+            }
+            attr => Ok(attr?),
+        }
+    }
+
+    /// Changes attributes. A change of size runs under an open, or under none if no open denies
+    /// writing.
+    ///
+    /// # Errors
+    /// The store's, and those of the state-id.
+    pub fn setattr(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        id: StateId,
+        change: &SetAttr,
+    ) -> Result<Attr> {
+        let export = self.namespace().export(handle)?;
+        export.writable()?;
+        let cred = export.map_cred(caller.cred);
+        let file: Option<Arc<dyn OpenFile>> = match change.size {
+            Some(_) => {
+                let need = OpenMode { read: false, write: true };
+                Some(self.io_file(caller, handle, id, need)?)
+            }
+            None => None,
+        };
+        match export.store().setattr(&cred, &handle.file, change, file.as_deref()) {
+            Err(StoreError::Stale) => self.setattr_unnamed(export, handle, change, &cred),
+            attr => Ok(attr?),
+        }
+    }
+
+    /// A file that has lost its name is reached through an open of it.
+    fn setattr_unnamed(
+        &self,
+        export: &Export,
+        handle: &Handle,
+        change: &SetAttr,
+        cred: &dafs_store::Cred,
+    ) -> Result<Attr> {
+        let file = self.lock_opens().any_file(handle).ok_or(StoreError::Stale)?;
+        Ok(export.store().setattr(cred, &handle.file, change, Some(&*file))?)
+    }
+
+    /// Which of the wanted rights the caller has.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn access(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        wanted: AccessMask,
+    ) -> Result<AccessMask> {
+        let export = self.namespace().export(handle)?;
+        let cred = export.map_cred(caller.cred);
+        let mut granted = export.store().access(&cred, &handle.file, wanted)?;
+        if export.options().read_only {
+            granted &= !(AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::DELETE);
+        }
+        Ok(granted)
+    }
+
+    /// The text of a symlink.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn readlink(&self, caller: Caller<'_>, handle: &Handle) -> Result<Vec<u8>> {
+        let export = self.namespace().export(handle)?;
+        let cred = export.map_cred(caller.cred);
+        Ok(export.store().readlink(&cred, &handle.file)?)
+    }
+
+    /// The directory of an object's named attributes.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn attr_dir(&self, caller: Caller<'_>, handle: &Handle) -> Result<Handle> {
+        let export = self.namespace().export(handle)?;
+        let cred = export.map_cred(caller.cred);
+        let file = export.store().attr_dir(&cred, &handle.file)?;
+        Ok(Handle { fs: handle.fs, file })
+    }
+
+    /// Space and limits.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn fs_limits(&self, caller: Caller<'_>, handle: &Handle) -> Result<FsLimits> {
+        let export = self.namespace().export(handle)?;
+        let cred = export.map_cred(caller.cred);
+        let stat = export.store().fs_stat(&cred, &handle.file)?;
+        Ok(FsLimits { stat, read_only: export.options().read_only || stat.read_only })
+    }
+
+    /// A file to commit or to give advice on: any open of it, else one opened with what rights the
+    /// caller has.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn file_for_sync(&self, caller: Caller<'_>, handle: &Handle) -> Result<Arc<dyn OpenFile>> {
+        if let Some(file) = self.lock_opens().any_file(handle) {
+            return Ok(file);
+        }
+        let export = self.namespace().export(handle)?;
+        let cred = export.map_cred(caller.cred);
+        let store = export.store();
+        for mode in [OpenMode { read: true, write: false }, OpenMode { read: false, write: true }] {
+            match store.open(&cred, &handle.file, mode) {
+                Err(StoreError::Access) => {}
+                file => return Ok(file?),
+            }
+        }
+        Err(ServiceError::Store(StoreError::Access))
+    }
+}

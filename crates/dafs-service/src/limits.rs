@@ -1,0 +1,18 @@
+//! Every bound of the service, in one place.
+
+/// Clients known at once. A client that is not known cannot hold state.
+pub const CLIENT_COUNT_MAX: usize = 65_536;
+
+/// Bytes of a client's own name.
+pub const CLIENT_NAME_BYTES_MAX: usize = 1024;
+
+/// Opens of one client.
+pub const OPENS_PER_CLIENT_MAX: usize = 65_536;
+
+/// Bytes of an open owner's name.
+pub const OWNER_BYTES_MAX: usize = 1024;
+
+/// Components of a path in one lookup.
+pub const PATH_COMPONENTS_MAX: usize = 256;
+
+const _: () = assert!(CLIENT_NAME_BYTES_MAX >= OWNER_BYTES_MAX);

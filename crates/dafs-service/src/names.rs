@@ -1,0 +1,193 @@
+//! Operations on names: look up, make, link, remove, rename, list.
+
+use crate::handle::Handle;
+use crate::limits::PATH_COMPONENTS_MAX;
+use crate::open::RemoveMode;
+use crate::{Caller, Resolved, Result, Service, ServiceError};
+use dafs_store::{Attr, DirChange, DirEntry, Kind, Made, NewObject, SetAttr, StoreError};
+
+/// What takes the entries of a directory: the entry, and its object with attributes where known.
+/// It returns false when it wants no more.
+pub type EntrySink<'s> = dyn FnMut(DirEntry<'_>, Option<(Handle, Attr)>) -> bool + 's;
+
+impl Service {
+    /// Follows `path` from `dir`, crossing into exports, never following symlinks. On an error the
+    /// second part says how far it came.
+    ///
+    /// # Errors
+    /// The store's for the component that failed; `Invalid` for a path that is too long.
+    #[expect(clippy::result_large_err, reason = "how far it came is part of the error's meaning")]
+    pub fn lookup<'p>(
+        &self,
+        caller: Caller<'_>,
+        dir: &Handle,
+        path: impl IntoIterator<Item = &'p [u8]>,
+    ) -> std::result::Result<Resolved, (ServiceError, Resolved)> {
+        let mut at = Resolved { handle: *dir, components: 0, attr: None };
+        for (index, name) in path.into_iter().enumerate() {
+            let step = if index >= PATH_COMPONENTS_MAX {
+                Err(StoreError::Invalid.into())
+            } else {
+                match at.attr {
+                    // A symlink in the middle is not followed (DAFS 10.1).
+                    Some(Attr { kind: Kind::Directory | Kind::AttrDirectory, .. }) | None => {
+                        self.lookup_one(caller, &at.handle, name)
+                    }
+                    Some(_) => Err(StoreError::NotDirectory.into()),
+                }
+            };
+            match step {
+                Ok((handle, attr)) => {
+                    at = Resolved { handle, components: index as u32 + 1, attr: Some(attr) };
+                }
+                Err(error) => return Err((error, at)),
+            }
+        }
+        Ok(at)
+    }
+
+    fn lookup_one(&self, caller: Caller<'_>, dir: &Handle, name: &[u8]) -> Result<(Handle, Attr)> {
+        if let Some(root) = self.namespace().mounted(dir, name) {
+            return Ok((root, self.getattr(&root)?));
+        }
+        let export = self.namespace().export(dir)?;
+        let cred = export.map_cred(caller.cred);
+        let (file, attr) = export.store().lookup(&cred, &dir.file, name)?;
+        Ok((Handle { fs: dir.fs, file }, attr))
+    }
+
+    /// The directory above; `NotFound` above the root.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn lookup_parent(&self, caller: Caller<'_>, dir: &Handle) -> Result<Handle> {
+        if let Some(root) = self.namespace().above(dir) {
+            return Ok(root);
+        }
+        let export = self.namespace().export(dir)?;
+        let cred = export.map_cred(caller.cred);
+        let file = export.store().parent(&cred, &dir.file)?;
+        Ok(Handle { fs: dir.fs, file })
+    }
+
+    /// Makes a directory, symlink or special file.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn make(
+        &self,
+        caller: Caller<'_>,
+        dir: &Handle,
+        name: &[u8],
+        object: NewObject<'_>,
+        attr: &SetAttr,
+    ) -> Result<Made> {
+        let export = self.namespace().export(dir)?;
+        export.writable()?;
+        let cred = export.map_cred(caller.cred);
+        Ok(export.store().make(&cred, &dir.file, name, object, attr)?)
+    }
+
+    /// Makes another name for a file.
+    ///
+    /// # Errors
+    /// The store's; `CrossDevice` between exports.
+    pub fn link(
+        &self,
+        caller: Caller<'_>,
+        source: &Handle,
+        dir: &Handle,
+        name: &[u8],
+    ) -> Result<DirChange> {
+        let export = self.namespace().export(dir)?;
+        if source.fs != dir.fs {
+            self.namespace().export(source)?;
+            return Err(StoreError::CrossDevice.into());
+        }
+        export.writable()?;
+        let cred = export.map_cred(caller.cred);
+        Ok(export.store().link(&cred, &source.file, &dir.file, name)?)
+    }
+
+    /// Removes a name. The file stays for those who have it open.
+    ///
+    /// # Errors
+    /// The store's, and `DeleteDenied`.
+    pub fn remove(
+        &self,
+        caller: Caller<'_>,
+        dir: &Handle,
+        name: &[u8],
+        mode: RemoveMode,
+    ) -> Result<DirChange> {
+        let export = self.namespace().export(dir)?;
+        export.writable()?;
+        let cred = export.map_cred(caller.cred);
+        let opens = self.lock_opens();
+        if opens.file_count() == 0 {
+            drop(opens);
+            return Ok(export.store().remove(&cred, &dir.file, name)?);
+        }
+        drop(opens);
+        let (file, _) = export.store().lookup(&cred, &dir.file, name)?;
+        // Held over the removal, so that no open slips in between check and removal.
+        let opens = self.lock_opens();
+        opens.check_removal(&Handle { fs: dir.fs, file }, mode)?;
+        Ok(export.store().remove(&cred, &dir.file, name)?)
+    }
+
+    /// Renames. A replaced target is removed as by an unchecked remove (DAFS O42).
+    ///
+    /// # Errors
+    /// The store's; `CrossDevice` between exports; `DeleteDenied` for the target.
+    pub fn rename(
+        &self,
+        caller: Caller<'_>,
+        from_dir: &Handle,
+        from: &[u8],
+        to_dir: &Handle,
+        to: &[u8],
+    ) -> Result<(DirChange, DirChange)> {
+        let export = self.namespace().export(from_dir)?;
+        if from_dir.fs != to_dir.fs {
+            self.namespace().export(to_dir)?;
+            return Err(StoreError::CrossDevice.into());
+        }
+        export.writable()?;
+        let cred = export.map_cred(caller.cred);
+        let store = export.store();
+        if self.lock_opens().file_count() > 0
+            && let Ok((file, _)) = store.lookup(&cred, &to_dir.file, to)
+        {
+            let opens = self.lock_opens();
+            opens.check_removal(&Handle { fs: to_dir.fs, file }, RemoveMode::Unchecked)?;
+            return Ok(store.rename(&cred, &from_dir.file, from, &to_dir.file, to)?);
+        }
+        Ok(store.rename(&cred, &from_dir.file, from, &to_dir.file, to)?)
+    }
+
+    /// Feeds the entries after `cookie` to `sink` until that returns false; true at the end. In the
+    /// directory of exports, entries stand for the exports' roots.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn readdir(
+        &self,
+        caller: Caller<'_>,
+        dir: &Handle,
+        cookie: u64,
+        attr: bool,
+        sink: &mut EntrySink<'_>,
+    ) -> Result<bool> {
+        let export = self.namespace().export(dir)?;
+        let cred = export.map_cred(caller.cred);
+        let mut each = |entry: DirEntry<'_>| {
+            let object = match self.namespace().mounted(dir, entry.name) {
+                Some(root) if attr => self.getattr(&root).ok().map(|attr| (root, attr)),
+                _ => entry.object.map(|(file, attr)| (Handle { fs: dir.fs, file }, attr)),
+            };
+            sink(entry, object)
+        };
+        Ok(export.store().readdir(&cred, &dir.file, cookie, attr, &mut each)?)
+    }
+}

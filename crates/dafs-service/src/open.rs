@@ -1,0 +1,512 @@
+//! Opens and share reservations.
+//!
+//! Invariants
+//! * Two opens of a file by different owners never conflict: what one accesses the other does not
+//!   deny. The check and the entry into the table are one step under the table's lock.
+//! * A state-id names one (owner, file); it does not change while the open lives, and is never
+//!   used again.
+//! * An entry without its store file is a reservation by an open that is still under way; nobody
+//!   but that open knows its state-id.
+
+use crate::client::ClientKey;
+use crate::error::ServiceError;
+use crate::export::Export;
+use crate::handle::Handle;
+use crate::limits::{OPENS_PER_CLIENT_MAX, OWNER_BYTES_MAX};
+use crate::{Caller, Result, Service};
+use dafs_store::{Attr, CreateHow, DirChange, Kind, OpenFile, OpenMode, SetAttr, StoreError};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A state-id as the service counts them: the server's instance above, a number below. Zero is the
+/// anonymous state-id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StateId(pub u64);
+
+impl StateId {
+    /// I/O without an open (DAFS O37).
+    pub const ANONYMOUS: StateId = StateId(0);
+}
+
+/// What an open accesses and what it denies to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "the names are the meaning")]
+pub struct Share {
+    pub read: bool,
+    pub write: bool,
+    pub deny_read: bool,
+    pub deny_write: bool,
+}
+
+impl Share {
+    fn conflicts(self, other: Share) -> bool {
+        self.read && other.deny_read
+            || self.write && other.deny_write
+            || self.deny_read && other.read
+            || self.deny_write && other.write
+    }
+
+    fn union(self, other: Share) -> Share {
+        Share {
+            read: self.read || other.read,
+            write: self.write || other.write,
+            deny_read: self.deny_read || other.deny_read,
+            deny_write: self.deny_write || other.deny_write,
+        }
+    }
+
+    fn contains(self, other: Share) -> bool {
+        self.union(other) == self
+    }
+
+    fn mode(self) -> OpenMode {
+        OpenMode { read: self.read, write: self.write }
+    }
+}
+
+/// How to find or make the file to open.
+#[derive(Debug, Clone, Copy)]
+pub enum OpenHow {
+    /// It must exist.
+    Existing,
+    /// Make it as the store does; the attributes are for a new file, or size 0 to truncate.
+    Create(CreateHow, SetAttr),
+}
+
+/// What to open.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenRequest<'a> {
+    /// The directory.
+    pub dir: &'a Handle,
+    /// The name in it.
+    pub name: &'a [u8],
+    /// The owner, unique within the client.
+    pub owner: &'a [u8],
+    /// Access and denial.
+    pub share: Share,
+    /// Whether others may remove the file meanwhile (DAFS delete disposition).
+    pub deny_delete: bool,
+    /// Find or make.
+    pub how: OpenHow,
+}
+
+/// A file that is open now.
+#[derive(Clone)]
+pub struct Opened {
+    /// The open.
+    pub state: Arc<OpenState>,
+    /// Attributes of the file.
+    pub attr: Attr,
+    /// The change of the directory.
+    pub dir: DirChange,
+    /// True when the file is new.
+    pub created: bool,
+}
+
+/// How careful a removal is about files that are open (DAFS 10.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemoveMode {
+    /// Fails only if an open denies removal.
+    Unchecked,
+    /// Fails if the file is open at all.
+    CheckOpen,
+}
+
+/// One open.
+pub struct OpenState {
+    id: StateId,
+    client: ClientKey,
+    handle: Handle,
+    owner: Vec<u8>,
+    /// Set when the open has been given back or revoked.
+    gone: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    share: Share,
+    deny_delete: bool,
+    file: Option<Arc<dyn OpenFile>>,
+}
+
+impl OpenState {
+    /// Its state-id.
+    pub fn id(&self) -> StateId {
+        self.id
+    }
+
+    /// The file's handle.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The store's file, if the open allows `need`.
+    ///
+    /// # Errors
+    /// `OpenMode` when it does not, `StaleStateId` when the open is gone.
+    pub fn file(&self, need: OpenMode) -> Result<Arc<dyn OpenFile>> {
+        let inner = self.lock();
+        if self.gone.load(Ordering::Relaxed) {
+            return Err(ServiceError::StaleStateId);
+        }
+        if need.read && !inner.share.read || need.write && !inner.share.write {
+            return Err(ServiceError::OpenMode);
+        }
+        inner.file.clone().ok_or(ServiceError::BadStateId)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) struct OpenTable {
+    instance: u32,
+    next: u32,
+    states: FxHashMap<StateId, Arc<OpenState>>,
+    files: FxHashMap<Handle, Vec<Arc<OpenState>>>,
+    by_client: FxHashMap<ClientKey, FxHashSet<StateId>>,
+}
+
+impl OpenTable {
+    pub(crate) fn new(instance: u32) -> Self {
+        Self {
+            instance,
+            next: 0,
+            states: FxHashMap::default(),
+            files: FxHashMap::default(),
+            by_client: FxHashMap::default(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.states.len()
+    }
+
+    pub(crate) fn file_count(&self) -> usize {
+        self.files.len()
+    }
+
+    pub(crate) fn release_client(&mut self, client: ClientKey) -> usize {
+        let ids = self.by_client.remove(&client).unwrap_or_default();
+        ids.iter().filter(|&&id| self.release(id).is_some()).count()
+    }
+
+    fn release(&mut self, id: StateId) -> Option<Arc<OpenState>> {
+        let state = self.states.remove(&id)?;
+        state.gone.store(true, Ordering::Relaxed);
+        state.lock().file = None;
+        if let Some(list) = self.files.get_mut(&state.handle) {
+            list.retain(|other| other.id != id);
+            if list.is_empty() {
+                self.files.remove(&state.handle);
+            }
+        }
+        if let Some(ids) = self.by_client.get_mut(&state.client) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_client.remove(&state.client);
+            }
+        }
+        Some(state)
+    }
+
+    /// Enters an open, or widens the owner's existing one. Returns it, what it had before when it
+    /// existed, and whether it is new.
+    fn reserve(
+        &mut self,
+        client: ClientKey,
+        handle: Handle,
+        request: &OpenRequest<'_>,
+    ) -> Result<Reserved> {
+        let list = self.files.entry(handle).or_default();
+        let mut own = None;
+        for other in list.iter() {
+            if other.client == client && other.owner == request.owner {
+                own = Some(other.clone());
+            } else if other.lock().share.conflicts(request.share) {
+                return Err(ServiceError::ShareDenied);
+            }
+        }
+        if let Some(state) = own {
+            let mut inner = state.lock();
+            let before = (inner.share, inner.deny_delete);
+            inner.share = inner.share.union(request.share);
+            inner.deny_delete |= request.deny_delete;
+            drop(inner);
+            return Ok(Reserved { state, before: Some(before) });
+        }
+        let held = self.by_client.entry(client).or_default();
+        if held.len() >= OPENS_PER_CLIENT_MAX || self.next == u32::MAX {
+            if list.is_empty() {
+                self.files.remove(&handle);
+            }
+            return Err(ServiceError::Resource);
+        }
+        self.next += 1;
+        let id = StateId(u64::from(self.instance) << 32 | u64::from(self.next));
+        let state = Arc::new(OpenState {
+            id,
+            client,
+            handle,
+            owner: request.owner.to_vec(),
+            gone: AtomicBool::new(false),
+            inner: Mutex::new(Inner {
+                share: request.share,
+                deny_delete: request.deny_delete,
+                file: None,
+            }),
+        });
+        held.insert(id);
+        list.push(state.clone());
+        self.states.insert(id, state.clone());
+        Ok(Reserved { state, before: None })
+    }
+
+    /// Undoes a reservation whose open failed in the store.
+    fn cancel(&mut self, reserved: &Reserved) {
+        match reserved.before {
+            Some((share, deny_delete)) => {
+                let mut inner = reserved.state.lock();
+                inner.share = share;
+                inner.deny_delete = deny_delete;
+            }
+            None => {
+                self.release(reserved.state.id);
+            }
+        }
+    }
+
+    fn find(&self, id: StateId) -> Result<&Arc<OpenState>> {
+        let other_run = (id.0 >> 32) as u32 != self.instance;
+        let given_back = (1..=self.next).contains(&(id.0 as u32));
+        self.states.get(&id).ok_or(if other_run || given_back {
+            ServiceError::StaleStateId
+        } else {
+            ServiceError::BadStateId
+        })
+    }
+
+    /// Refuses what an open denies to those without one.
+    fn check_anonymous(&self, handle: &Handle, need: OpenMode) -> Result<()> {
+        let access = Share { read: need.read, write: need.write, ..Share::default() };
+        let opens = self.files.get(handle).map_or(&[][..], Vec::as_slice);
+        if opens.iter().any(|open| open.lock().share.conflicts(access)) {
+            return Err(ServiceError::ShareDenied);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_removal(&self, handle: &Handle, mode: RemoveMode) -> Result<()> {
+        let opens = self.files.get(handle).map_or(&[][..], Vec::as_slice);
+        let denied = match mode {
+            RemoveMode::Unchecked => opens.iter().any(|open| open.lock().deny_delete),
+            RemoveMode::CheckOpen => !opens.is_empty(),
+        };
+        if denied { Err(ServiceError::DeleteDenied) } else { Ok(()) }
+    }
+
+    /// Any file of an open of this handle, to answer for a file without a name.
+    pub(crate) fn any_file(&self, handle: &Handle) -> Option<Arc<dyn OpenFile>> {
+        self.files.get(handle)?.iter().find_map(|open| open.lock().file.clone())
+    }
+}
+
+struct Reserved {
+    state: Arc<OpenState>,
+    before: Option<(Share, bool)>,
+}
+
+impl Service {
+    /// Opens a regular file by name.
+    ///
+    /// # Errors
+    /// Those of the store, and `ShareDenied`.
+    pub fn open(&self, caller: Caller<'_>, request: &OpenRequest<'_>) -> Result<Opened> {
+        if !(request.share.read || request.share.write) {
+            return Err(StoreError::Invalid.into());
+        }
+        if request.owner.len() > OWNER_BYTES_MAX {
+            return Err(ServiceError::Resource);
+        }
+        let export = self.namespace().export(request.dir)?;
+        if request.share.write || matches!(request.how, OpenHow::Create(..)) {
+            export.writable()?;
+        }
+        loop {
+            match self.open_once(caller, export, request) {
+                // Somebody made the file between our look and our create.
+                Err(ServiceError::Store(StoreError::Exists))
+                    if matches!(request.how, OpenHow::Create(CreateHow::Unchecked, _)) => {}
+                // Somebody removed it between our look and our open.
+                Err(ServiceError::Store(StoreError::Stale))
+                    if matches!(request.how, OpenHow::Create(CreateHow::Unchecked, _)) => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn open_once(
+        &self,
+        caller: Caller<'_>,
+        export: &Export,
+        request: &OpenRequest<'_>,
+    ) -> Result<Opened> {
+        let cred = export.map_cred(caller.cred);
+        let (store, dir) = (export.store(), &request.dir.file);
+        // An exclusive create must reach the store even if the name exists: it may be a repetition.
+        if !matches!(request.how, OpenHow::Create(CreateHow::Exclusive(_), _)) {
+            match store.lookup(&cred, dir, request.name) {
+                Ok((id, attr)) => {
+                    if matches!(request.how, OpenHow::Create(CreateHow::Guarded, _)) {
+                        return Err(StoreError::Exists.into());
+                    }
+                    let handle = Handle { fs: request.dir.fs, file: id };
+                    return self.open_existing(caller, export, request, handle, attr);
+                }
+                Err(StoreError::NotFound) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let OpenHow::Create(how, attr) = request.how else {
+            return Err(StoreError::NotFound.into());
+        };
+        let how = match how {
+            CreateHow::Exclusive(verifier) => CreateHow::Exclusive(verifier),
+            CreateHow::Unchecked | CreateHow::Guarded => CreateHow::Guarded,
+        };
+        let made = store.create(&cred, dir, request.name, how, &attr, request.share.mode())?;
+        let handle = Handle { fs: request.dir.fs, file: made.id };
+        let reserved = self.lock_opens().reserve(caller.client.key(), handle, request)?;
+        reserved.state.lock().file = Some(made.file);
+        Ok(Opened { state: reserved.state, attr: made.attr, dir: made.dir, created: made.created })
+    }
+
+    fn open_existing(
+        &self,
+        caller: Caller<'_>,
+        export: &Export,
+        request: &OpenRequest<'_>,
+        handle: Handle,
+        attr: Attr,
+    ) -> Result<Opened> {
+        match attr.kind {
+            Kind::Regular | Kind::NamedAttr => {}
+            Kind::Directory | Kind::AttrDirectory => return Err(StoreError::IsDirectory.into()),
+            Kind::Symlink => return Err(StoreError::Symlink.into()),
+            _ => return Err(StoreError::Invalid.into()),
+        }
+        let cred = export.map_cred(caller.cred);
+        let reserved = self.lock_opens().reserve(caller.client.key(), handle, request)?;
+        let opened = self.open_reserved(export, &cred, request, &reserved, attr);
+        if opened.is_err() {
+            self.lock_opens().cancel(&reserved);
+        }
+        opened
+    }
+
+    fn open_reserved(
+        &self,
+        export: &Export,
+        cred: &dafs_store::Cred,
+        request: &OpenRequest<'_>,
+        reserved: &Reserved,
+        attr: Attr,
+    ) -> Result<Opened> {
+        let (store, state) = (export.store(), &reserved.state);
+        let share = state.lock().share;
+        let old = reserved.before.map(|(share, _)| share.mode());
+        if old != Some(share.mode()) || state.lock().file.is_none() {
+            let file = store.open(cred, &state.handle.file, share.mode())?;
+            state.lock().file = Some(file);
+        } else {
+            // The rights were checked for an earlier open; this one needs its own check.
+            store.open(cred, &state.handle.file, request.share.mode())?;
+        }
+        let mut attr = attr;
+        if let OpenHow::Create(_, SetAttr { size: Some(0), .. }) = request.how {
+            let change = SetAttr { size: Some(0), ..SetAttr::default() };
+            let file = state.file(OpenMode { read: false, write: false })?;
+            attr = store.setattr(cred, &state.handle.file, &change, Some(&*file))?;
+        }
+        let change = store.getattr(&request.dir.file)?.change;
+        let dir = DirChange { before: change, after: change, atomic: true };
+        Ok(Opened { state: state.clone(), attr, dir, created: false })
+    }
+
+    /// The open of a state-id that this client was given for this file.
+    ///
+    /// # Errors
+    /// `StaleStateId` for one given back or of an earlier run, else `BadStateId`.
+    pub fn open_state(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        id: StateId,
+    ) -> Result<Arc<OpenState>> {
+        let opens = self.lock_opens();
+        let state = opens.find(id)?;
+        if state.client != caller.client.key() || state.handle != *handle {
+            return Err(ServiceError::BadStateId);
+        }
+        Ok(state.clone())
+    }
+
+    /// A file to do I/O on: that of the open, or, for the anonymous state-id, one opened for this
+    /// caller now if no open denies it.
+    ///
+    /// # Errors
+    /// Those of the state-id, `ShareDenied`, and the store's.
+    pub fn io_file(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        id: StateId,
+        need: OpenMode,
+    ) -> Result<Arc<dyn OpenFile>> {
+        if id != StateId::ANONYMOUS {
+            return self.open_state(caller, handle, id)?.file(need);
+        }
+        let export = self.namespace().export(handle)?;
+        if need.write {
+            export.writable()?;
+        }
+        self.lock_opens().check_anonymous(handle, need)?;
+        let cred = export.map_cred(caller.cred);
+        Ok(export.store().open(&cred, &handle.file, need)?)
+    }
+
+    /// Gives an open back.
+    ///
+    /// # Errors
+    /// Those of the state-id.
+    pub fn close(&self, caller: Caller<'_>, handle: &Handle, id: StateId) -> Result<()> {
+        self.open_state(caller, handle, id)?;
+        let released = self.lock_opens().release(id);
+        drop(released);
+        Ok(())
+    }
+
+    /// Reduces access and denial of an open to a part of what it has.
+    ///
+    /// # Errors
+    /// `Invalid` when `share` is not a part of it.
+    pub fn downgrade(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        id: StateId,
+        share: Share,
+    ) -> Result<()> {
+        let state = self.open_state(caller, handle, id)?;
+        // Under the table's lock, because shares are compared under it.
+        let _opens = self.lock_opens();
+        let mut inner = state.lock();
+        if !(share.read || share.write) || !inner.share.contains(share) {
+            return Err(StoreError::Invalid.into());
+        }
+        inner.share = share;
+        Ok(())
+    }
+}
