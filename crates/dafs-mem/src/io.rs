@@ -7,25 +7,19 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// The most segments one call takes; longer lists are cut (a short transfer).
 pub const IOV_COUNT_MAX: usize = 1024;
 
-/// The kernel's `iovec` for each view, on the stack for short lists.
+/// A view is laid out as an `iovec`, so that no list has to be built per call.
+const _: () = {
+    assert!(size_of::<VolatileSlice<'_>>() == size_of::<libc::iovec>());
+    assert!(align_of::<VolatileSlice<'_>>() == align_of::<libc::iovec>());
+    assert!(std::mem::offset_of!(libc::iovec, iov_base) == 0);
+};
+
+/// The kernel's vector of the views.
 fn with_iovecs<T>(
     views: &[VolatileSlice<'_>],
     call: impl FnOnce(*const libc::iovec, usize) -> T,
 ) -> T {
-    const INLINE: usize = 16;
-    let count = views.len().min(IOV_COUNT_MAX);
-    let one = |v: &VolatileSlice<'_>| libc::iovec { iov_base: v.as_ptr().cast(), iov_len: v.len() };
-    if count <= INLINE {
-        let mut list =
-            [const { libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; INLINE];
-        for (slot, view) in list.iter_mut().zip(views) {
-            *slot = one(view);
-        }
-        call(list.as_ptr(), count)
-    } else {
-        let list: Vec<libc::iovec> = views[..count].iter().map(one).collect();
-        call(list.as_ptr(), count)
-    }
+    call(views.as_ptr().cast(), views.len().min(IOV_COUNT_MAX))
 }
 
 fn result(returned: isize) -> io::Result<usize> {
