@@ -13,9 +13,13 @@
 //! * A reply that says stable is stable.
 
 mod error;
+mod limits;
+pub mod memory;
+mod names;
 mod types;
 
 pub use error::StoreError;
+pub use memory::{MemoryOptions, MemoryStore};
 pub use types::{
     AccessMask, Attr, CacheAdvice, CreateHow, Created, Cred, DirChange, DirEntry, FILE_ID_BYTES,
     FileId, FsId, FsStat, Kind, Made, NAME_BYTES_MAX, NewObject, OpenMode, SetAttr, SetTime,
@@ -152,6 +156,9 @@ pub trait OpenFile: Send + Sync {
 
     /// Advice about future use.
     fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()>;
+
+    /// Changes the size; needs an open with write access. A longer file reads as zeros at its end.
+    fn set_size(&self, size: u64) -> Result<()>;
 
     /// Current attributes; works after removal.
     fn attr(&self) -> Result<Attr>;

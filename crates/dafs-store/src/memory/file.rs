@@ -1,0 +1,113 @@
+//! Open files of the memory store.
+
+use super::Inner;
+use super::content::Content;
+use super::object::{Body, Object, State};
+use crate::limits::FILE_BYTES_MAX;
+use crate::{
+    Attr, CacheAdvice, Cred, FileId, OpenFile, OpenMode, Result, Stability, StoreError, Wait,
+};
+use dafs_mem::VolatileSlice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// One open; counts itself in its object.
+pub(super) struct MemoryFile {
+    inner: Arc<Inner>,
+    object: Arc<Object>,
+    cred: Cred,
+    mode: OpenMode,
+}
+
+impl MemoryFile {
+    /// The caller holds the world, so that the object cannot be forgotten in between.
+    pub(super) fn new(
+        inner: &Arc<Inner>,
+        object: Arc<Object>,
+        cred: &Cred,
+        mode: OpenMode,
+    ) -> Arc<dyn OpenFile> {
+        object.opens.fetch_add(1, Ordering::AcqRel);
+        Arc::new(Self { inner: inner.clone(), object, cred: cred.clone(), mode })
+    }
+
+    fn change<T>(&self, apply: impl FnOnce(&mut Content) -> Result<T>) -> Result<T> {
+        if !self.mode.write {
+            return Err(StoreError::Access);
+        }
+        self.inner.change_content(&self.cred, &mut self.object.state_mut(), apply)
+    }
+}
+
+impl Inner {
+    /// Changes the content of a regular file or named attribute, with what follows from it.
+    pub(super) fn change_content<T>(
+        &self,
+        cred: &Cred,
+        state: &mut State,
+        apply: impl FnOnce(&mut Content) -> Result<T>,
+    ) -> Result<T> {
+        let Body::File(content) = &mut state.body else { return Err(StoreError::BadType) };
+        let value = apply(content)?;
+        state.drop_privileges(cred);
+        self.touch(state, true);
+        Ok(value)
+    }
+}
+
+impl OpenFile for MemoryFile {
+    fn id(&self) -> FileId {
+        self.inner.id(self.object.ino)
+    }
+
+    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, _wait: Wait) -> Result<usize> {
+        if !self.mode.read {
+            return Err(StoreError::Access);
+        }
+        if offset > FILE_BYTES_MAX {
+            return Err(StoreError::Invalid);
+        }
+        match &self.object.state().body {
+            Body::File(content) => Ok(content.read(views, offset)),
+            _ => Err(StoreError::BadType),
+        }
+    }
+
+    fn write_at(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        _stability: Stability,
+        _wait: Wait,
+    ) -> Result<usize> {
+        if views.iter().all(VolatileSlice::is_empty) {
+            return if self.mode.write { Ok(0) } else { Err(StoreError::Access) };
+        }
+        self.change(|content| content.write(views, offset))
+    }
+
+    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        self.change(|content| content.set_size(size))
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        Ok(self.object.attr())
+    }
+}
+
+impl Drop for MemoryFile {
+    fn drop(&mut self) {
+        let last = self.object.opens.fetch_sub(1, Ordering::AcqRel) == 1;
+        if last && self.object.state().links == 0 {
+            self.inner.world_mut().reap(&self.object);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A complete file system in memory: for tests, for the simulator, and as a kind of export.
+//!
+//! It decides rights by mode bits as a local file system does (user id 0 may do everything), never
+//! blocks, and is deterministic: times come from the clock that it is handed, inode numbers,
+//! cookies and change values from counters. Reading does not change the access time. Everything is
+//! gone when the store is dropped, so "stable" means as stable as the process.
+//!
+//! Invariants
+//! * Inode numbers are never used twice, so that an id of a removed object is stale for ever.
+//! * Lock order: the world, then one object. Two objects are locked together only by a thread that
+//!   holds the world for writing. Sinks of `readdir` are called with no lock held.
+//! * An object with no name left stays until its last open file is dropped.
+
+mod content;
+mod file;
+mod object;
+mod store;
+mod tree;
+
+use crate::{Cred, FILE_ID_BYTES, FileId, FsId, Kind, Result, StoreError, TimeSpec};
+use content::{Content, Space};
+use object::{Body, Directory, Object, State};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tree::World;
+
+/// Where the store takes the time from.
+pub type Clock = Arc<dyn Fn() -> TimeSpec + Send + Sync>;
+
+const ID_MAGIC: [u8; 4] = *b"mem1";
+const ROOT_INO: u64 = 1;
+
+/// How to make a [`MemoryStore`].
+#[derive(Clone)]
+pub struct MemoryOptions {
+    /// Identity of the file system; ids carry it.
+    pub fs_id: FsId,
+    /// Most bytes of file content, in whole pages of 4 KiB.
+    pub bytes_max: u64,
+    /// Most objects.
+    pub files_max: u64,
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Owner and group of the root directory.
+    pub root_owner: (u32, u32),
+    /// Permission bits of the root directory.
+    pub root_mode: u32,
+    /// The time.
+    pub clock: Clock,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        Self {
+            fs_id: FsId(*b"dafs memory fs  "),
+            bytes_max: 1 << 30,
+            files_max: 1 << 20,
+            read_only: false,
+            root_owner: (0, 0),
+            root_mode: 0o755,
+            clock: Arc::new(system_time),
+        }
+    }
+}
+
+impl fmt::Debug for MemoryOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryOptions")
+            .field("bytes_max", &self.bytes_max)
+            .field("files_max", &self.files_max)
+            .field("read_only", &self.read_only)
+            .finish_non_exhaustive()
+    }
+}
+
+fn system_time() -> TimeSpec {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    TimeSpec { seconds, nanoseconds: since.subsec_nanos() }
+}
+
+/// A file system in memory.
+#[derive(Debug)]
+pub struct MemoryStore {
+    inner: Arc<Inner>,
+}
+
+/// What the store and its open files share.
+#[derive(Debug)]
+struct Inner {
+    options: MemoryOptions,
+    space: Arc<Space>,
+    changes: AtomicU64,
+    world: RwLock<World>,
+}
+
+impl MemoryStore {
+    /// An empty file system.
+    pub fn new(options: MemoryOptions) -> Self {
+        let inner = Inner {
+            space: Arc::new(Space::new(options.bytes_max)),
+            changes: AtomicU64::new(1),
+            world: RwLock::new(World::new(options.files_max)),
+            options,
+        };
+        let (uid, gid) = inner.options.root_owner;
+        let mut state = inner.new_state(&Cred::new(uid, gid), inner.options.root_mode);
+        state.links = 2;
+        state.body = Body::Directory(Directory::new(ROOT_INO));
+        inner.world_mut().put_root(Object::new(ROOT_INO, Kind::Directory, None, state));
+        Self { inner: Arc::new(inner) }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new(MemoryOptions::default())
+    }
+}
+
+impl Inner {
+    fn world(&self) -> std::sync::RwLockReadGuard<'_, World> {
+        self.world.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn world_mut(&self) -> std::sync::RwLockWriteGuard<'_, World> {
+        self.world.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn now(&self) -> TimeSpec {
+        (self.options.clock)()
+    }
+
+    fn next_change(&self) -> u64 {
+        self.changes.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn touch(&self, state: &mut State, content: bool) {
+        state.touch(self.now(), self.next_change(), content);
+    }
+
+    /// The state of a new object of the caller's with one name and no body yet.
+    fn new_state(&self, cred: &Cred, mode: u32) -> State {
+        let now = self.now();
+        State {
+            mode,
+            uid: cred.uid,
+            gid: cred.gid,
+            links: 1,
+            raw_device: (0, 0),
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            change: self.next_change(),
+            verifier: None,
+            attr_dir: None,
+            body: Body::Special,
+        }
+    }
+
+    fn new_content(&self) -> Body {
+        Body::File(Content::new(self.space.clone()))
+    }
+
+    fn id(&self, ino: u64) -> FileId {
+        let mut bytes = [0; FILE_ID_BYTES];
+        bytes[..4].copy_from_slice(&ID_MAGIC);
+        bytes[8..16].copy_from_slice(&ino.to_be_bytes());
+        bytes[16..32].copy_from_slice(&self.options.fs_id.0);
+        FileId(bytes)
+    }
+
+    /// The inode number in an id that this store made.
+    fn ino(&self, id: &FileId) -> Result<u64> {
+        let mut ino = [0; 8];
+        ino.copy_from_slice(&id.0[8..16]);
+        let ino = u64::from_be_bytes(ino);
+        if self.id(ino) == *id { Ok(ino) } else { Err(StoreError::BadHandle) }
+    }
+
+    fn object(&self, id: &FileId) -> Result<Arc<Object>> {
+        let ino = self.ino(id)?;
+        self.world().object(ino)
+    }
+
+    fn writable(&self) -> Result<()> {
+        if self.options.read_only { Err(StoreError::ReadOnly) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,235 @@
+//! Objects of the memory store, their rights and their directories.
+
+use super::content::Content;
+use crate::limits::COOKIE_FIRST;
+use crate::{Attr, Cred, Kind, Result, StoreError, TimeSpec};
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Permission to read, as a bit of one class of a mode.
+pub(super) const R: u32 = 4;
+/// Permission to write.
+pub(super) const W: u32 = 2;
+/// Permission to execute or search.
+pub(super) const X: u32 = 1;
+
+/// One inode.
+#[derive(Debug)]
+pub(super) struct Object {
+    pub(super) ino: u64,
+    pub(super) kind: Kind,
+    /// For a named attribute and its directory: the object whose rights hold for it.
+    pub(super) base: Option<Arc<Object>>,
+    /// How many open files use it.
+    pub(super) opens: AtomicU32,
+    state: RwLock<State>,
+}
+
+/// What changes about an object.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) links: u32,
+    pub(super) raw_device: (u32, u32),
+    pub(super) atime: TimeSpec,
+    pub(super) mtime: TimeSpec,
+    pub(super) ctime: TimeSpec,
+    pub(super) btime: TimeSpec,
+    pub(super) change: u64,
+    /// The verifier of the exclusive create that made it.
+    pub(super) verifier: Option<[u8; 8]>,
+    /// The inode of its directory of named attributes, once there is one.
+    pub(super) attr_dir: Option<u64>,
+    pub(super) body: Body,
+}
+
+#[derive(Debug)]
+pub(super) enum Body {
+    File(Content),
+    Directory(Directory),
+    Symlink(Vec<u8>),
+    Special,
+}
+
+impl Object {
+    pub(super) fn new(ino: u64, kind: Kind, base: Option<Arc<Object>>, state: State) -> Self {
+        Self { ino, kind, base, opens: AtomicU32::new(0), state: RwLock::new(state) }
+    }
+
+    /// The state, shared. A panic elsewhere leaves it usable: every change is a plain assignment.
+    pub(super) fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, to change.
+    pub(super) fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        matches!(self.kind, Kind::Directory | Kind::AttrDirectory)
+    }
+
+    pub(super) fn attr(&self) -> Attr {
+        self.state().attr(self)
+    }
+
+    /// Fails with `Access` unless the caller has all of `want`.
+    pub(super) fn check(&self, cred: &Cred, want: u32) -> Result<()> {
+        // Listing and looking up named attributes is reading them.
+        let (rights, want) = match &self.base {
+            Some(base) => (base.as_ref(), if want & X != 0 { (want & !X) | R } else { want }),
+            None => (self, want),
+        };
+        let state = rights.state();
+        if allowed(cred, &state, rights.is_directory(), want) {
+            Ok(())
+        } else {
+            Err(StoreError::Access)
+        }
+    }
+
+    /// Fails with `NotOwner` unless the caller owns the object.
+    pub(super) fn check_owner(&self, cred: &Cred) -> Result<()> {
+        let uid = self.base.as_deref().unwrap_or(self).state().uid;
+        if cred.uid == 0 || cred.uid == uid { Ok(()) } else { Err(StoreError::NotOwner) }
+    }
+}
+
+fn allowed(cred: &Cred, state: &State, directory: bool, want: u32) -> bool {
+    if cred.uid == 0 {
+        return want & X == 0 || directory || state.mode & 0o111 != 0;
+    }
+    let class = if cred.uid == state.uid {
+        state.mode >> 6
+    } else if in_group(cred, state.gid) {
+        state.mode >> 3
+    } else {
+        state.mode
+    };
+    class & want == want
+}
+
+/// Whether the caller belongs to a group.
+pub(super) fn in_group(cred: &Cred, gid: u32) -> bool {
+    cred.gid == gid || cred.groups.contains(&gid)
+}
+
+impl State {
+    pub(super) fn attr(&self, object: &Object) -> Attr {
+        let (size, space_used) = match &self.body {
+            Body::File(content) => (content.size(), content.allocated_bytes()),
+            Body::Directory(directory) => (directory.len() as u64, 0),
+            Body::Symlink(text) => (text.len() as u64, 0),
+            Body::Special => (0, 0),
+        };
+        Attr {
+            kind: object.kind,
+            mode: self.mode,
+            links: self.links,
+            uid: self.uid,
+            gid: self.gid,
+            size,
+            space_used,
+            file_id: object.ino,
+            raw_device: self.raw_device,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: Some(self.btime),
+            change: self.change,
+        }
+    }
+
+    /// Notes a change of attributes, and of content if `content`.
+    pub(super) fn touch(&mut self, now: TimeSpec, change: u64, content: bool) {
+        self.ctime = now;
+        self.change = change;
+        if content {
+            self.mtime = now;
+        }
+    }
+
+    /// A change of content by anybody but root ends setuid and, on executables, setgid.
+    pub(super) fn drop_privileges(&mut self, cred: &Cred) {
+        if cred.uid != 0 {
+            self.clear_set_ids();
+        }
+    }
+
+    /// Ends setuid and, where the group may execute, setgid (without it the bit is a lock mark).
+    pub(super) fn clear_set_ids(&mut self) {
+        self.mode &= !0o4000;
+        if self.mode & 0o010 != 0 {
+            self.mode &= !0o2000;
+        }
+    }
+
+    pub(super) fn directory(&self) -> Result<&Directory> {
+        match &self.body {
+            Body::Directory(directory) => Ok(directory),
+            _ => Err(StoreError::NotDirectory),
+        }
+    }
+
+    pub(super) fn directory_mut(&mut self) -> Result<&mut Directory> {
+        match &mut self.body {
+            Body::Directory(directory) => Ok(directory),
+            _ => Err(StoreError::NotDirectory),
+        }
+    }
+}
+
+/// Names and where they lead. Cookies only grow, so that a listing that goes on from one neither
+/// misses nor repeats an entry that stayed.
+#[derive(Debug)]
+pub(super) struct Directory {
+    pub(super) parent: u64,
+    by_name: BTreeMap<Vec<u8>, (u64, u64)>,
+    by_cookie: BTreeMap<u64, Vec<u8>>,
+    next_cookie: u64,
+}
+
+impl Directory {
+    pub(super) fn new(parent: u64) -> Self {
+        let (by_name, by_cookie) = (BTreeMap::new(), BTreeMap::new());
+        Self { parent, by_name, by_cookie, next_cookie: COOKIE_FIRST }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    pub(super) fn find(&self, name: &[u8]) -> Option<u64> {
+        self.by_name.get(name).map(|&(_, ino)| ino)
+    }
+
+    /// Adds a name, or leads it elsewhere.
+    pub(super) fn insert(&mut self, name: &[u8], ino: u64) {
+        self.remove(name);
+        let cookie = self.next_cookie;
+        self.next_cookie += 1;
+        self.by_name.insert(name.to_vec(), (cookie, ino));
+        self.by_cookie.insert(cookie, name.to_vec());
+    }
+
+    pub(super) fn remove(&mut self, name: &[u8]) -> Option<u64> {
+        let (cookie, ino) = self.by_name.remove(name)?;
+        self.by_cookie.remove(&cookie);
+        Some(ino)
+    }
+
+    pub(super) fn inodes(&self) -> impl Iterator<Item = u64> {
+        self.by_name.values().map(|&(_, ino)| ino)
+    }
+
+    /// The first entry after `cookie`: its cookie, name and inode.
+    pub(super) fn after(&self, cookie: u64) -> Option<(u64, &[u8], u64)> {
+        let (&cookie, name) = self.by_cookie.range(cookie.checked_add(1)?..).next()?;
+        let ino = self.find(name)?;
+        Some((cookie, name, ino))
+    }
+}
