@@ -21,6 +21,7 @@
 mod error;
 mod memory;
 mod naming;
+pub mod sim;
 mod time;
 mod types;
 

@@ -1,0 +1,326 @@
+//! The simulated network as one process sees it.
+
+use super::connection::{Connection, Frame, Memory, PendingRead, Receive, Side, Stage, Verb};
+use super::fabric::Fabric;
+use super::limits::OUTSTANDING_MAX;
+use super::{Shared, lock};
+use crate::types::{
+    Access, Address, EndpointId, Event, ListenerId, LocalSegment, PeerInfo, ProtectionDomain,
+    RegionId, RemoteBuffer, RemoteWindow, RequestId,
+};
+use crate::{
+    Adapter, ConnectError, GATHER_SEGMENTS_MAX, Instant, MemoryRegion, PRIVATE_DATA_BYTES_MAX,
+    PostError, RegisterError,
+};
+use dafs_mem::{Buffer, PAGE_BYTES};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// An adapter of the simulated network. Dropping it is the sudden end of its process.
+#[derive(Debug)]
+pub struct SimAdapter {
+    shared: Shared,
+    port: usize,
+}
+
+impl SimAdapter {
+    pub(super) fn new(shared: Shared, port: usize) -> Self {
+        Self { shared, port }
+    }
+
+    /// Runs `action` on the side of a connection that belongs to this adapter.
+    fn on<T>(
+        &self,
+        endpoint: EndpointId,
+        action: impl FnOnce(&mut Connection, &mut Fabric, Side) -> T,
+    ) -> Option<T> {
+        let port = self.port;
+        lock(&self.shared)
+            .on_endpoint(endpoint, |connection, fabric, side| {
+                (connection.half(side).port == port).then(|| action(connection, fabric, side))
+            })
+            .flatten()
+    }
+
+    /// Queues a frame that sends from `segments`, after checking what can be checked here.
+    fn post(
+        &self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+        verb: Verb,
+    ) -> Result<(), PostError> {
+        let post = |connection: &mut Connection, fabric: &mut Fabric, side: Side| {
+            let half = connection.half_mut(side);
+            if half.stage != Stage::Up {
+                return Err(PostError::NotConnected);
+            }
+            if half.outstanding() >= OUTSTANDING_MAX {
+                return Err(PostError::QueueFull);
+            }
+            if segments.len() > GATHER_SEGMENTS_MAX {
+                return Err(PostError::Length);
+            }
+            let need = match verb {
+                Verb::ReadRequest(_) => Access::LOCAL_WRITE,
+                _ => Access::empty(),
+            };
+            let mut memory = Vec::with_capacity(segments.len());
+            let mut payload = 0usize;
+            for segment in segments {
+                memory.push(resolve(fabric, half.port, half.domain, *segment, need)?);
+                payload = payload.checked_add(segment.len).ok_or(PostError::Length)?;
+            }
+            u32::try_from(payload).map_err(|_| PostError::Length)?;
+            let frame = match &verb {
+                Verb::Write(remote) if (remote.len as usize) < payload => {
+                    return Err(PostError::Length);
+                }
+                Verb::ReadRequest(remote) => {
+                    let sink = memory.pop().filter(|sink| sink.len == remote.len as usize);
+                    let memory = sink.ok_or(PostError::Length)?;
+                    half.reads.push_back(PendingRead { work, memory });
+                    Frame { verb, work: None, segments: Vec::new(), payload: 0 }
+                }
+                _ => Frame { verb, work: Some(work), segments: memory, payload },
+            };
+            half.line.held.push_back(frame);
+            fabric.ports[half.port].dirty.push(endpoint);
+            Ok(())
+        };
+        self.on(endpoint, post).unwrap_or(Err(PostError::NotConnected))
+    }
+
+    fn flush_held(&mut self) {
+        let mut network = lock(&self.shared);
+        let dirty = std::mem::take(&mut network.fabric.ports[self.port].dirty);
+        for endpoint in dirty {
+            network.on_endpoint(endpoint, |connection, fabric, side| {
+                connection.flush(fabric, side);
+            });
+        }
+    }
+}
+
+/// The memory behind a local segment.
+fn resolve(
+    fabric: &Fabric,
+    port: usize,
+    domain: ProtectionDomain,
+    segment: LocalSegment,
+    need: Access,
+) -> Result<Memory, PostError> {
+    let regions = &fabric.ports[port].regions;
+    regions.local(domain, segment, need)?;
+    let buffer = regions.buffer(segment.region).ok_or(PostError::Region)?.clone();
+    Ok(Memory { buffer, offset: segment.offset, len: segment.len })
+}
+
+fn check_private_data(data: &[u8]) -> Result<(), ConnectError> {
+    if data.len() > PRIVATE_DATA_BYTES_MAX {
+        return Err(ConnectError::PrivateData { bytes: data.len(), max: PRIVATE_DATA_BYTES_MAX });
+    }
+    Ok(())
+}
+
+impl Adapter for SimAdapter {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>> {
+        Buffer::zeroed(bytes).map(Arc::new)
+    }
+
+    fn protection_domain(&mut self) -> ProtectionDomain {
+        let port = &mut lock(&self.shared).fabric.ports[self.port];
+        port.domains += 1;
+        ProtectionDomain(port.domains)
+    }
+
+    fn register(
+        &mut self,
+        domain: ProtectionDomain,
+        buffer: Arc<Buffer>,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        let port = &mut lock(&self.shared).fabric.ports[self.port];
+        let rng = &mut port.rng;
+        let region = port.regions.register(domain, buffer, access, || rng.bits() as u32)?;
+        // Addresses of the machine differ from run to run; peers and digests see these instead.
+        let base = (1 + rng.below(1 << 40)) * PAGE_BYTES as u64;
+        port.bases.insert(region.key, (base, region.address));
+        port.keys.insert(region.id, region.key);
+        Ok(MemoryRegion { address: base, ..region })
+    }
+
+    fn deregister(&mut self, region: RegionId) {
+        let port = &mut lock(&self.shared).fabric.ports[self.port];
+        port.regions.deregister(region);
+        if let Some(key) = port.keys.remove(&region) {
+            port.bases.remove(&key);
+        }
+    }
+
+    fn listen(&mut self, address: &Address) -> io::Result<ListenerId> {
+        let Address::Sim(host) = address else { return Err(io::ErrorKind::Unsupported.into()) };
+        let mut network = lock(&self.shared);
+        if network.fabric.ports[self.port].host != *host {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        }
+        if network.listeners.contains_key(host) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        let listener = ListenerId(*host);
+        network.listeners.insert(*host, (self.port, listener));
+        network.fabric.ports[self.port].listener = Some(listener);
+        Ok(listener)
+    }
+
+    fn listener_address(&self, listener: ListenerId) -> Option<Address> {
+        let network = lock(&self.shared);
+        let port = &network.fabric.ports[self.port];
+        (port.listener == Some(listener)).then_some(Address::Sim(port.host))
+    }
+
+    fn connect(
+        &mut self,
+        domain: ProtectionDomain,
+        address: &Address,
+        private_data: &[u8],
+    ) -> Result<EndpointId, ConnectError> {
+        let Address::Sim(host) = address else { return Err(ConnectError::AddressKind) };
+        check_private_data(private_data)?;
+        Ok(lock(&self.shared).connect(self.port, domain, *host, private_data))
+    }
+
+    fn accept(
+        &mut self,
+        request: RequestId,
+        domain: ProtectionDomain,
+        private_data: &[u8],
+    ) -> Result<EndpointId, ConnectError> {
+        check_private_data(private_data)?;
+        lock(&self.shared).accept(self.port, request, domain, private_data)
+    }
+
+    fn reject(&mut self, request: RequestId, private_data: &[u8]) {
+        let data = &private_data[..private_data.len().min(PRIVATE_DATA_BYTES_MAX)];
+        lock(&self.shared).reject(self.port, request, data);
+    }
+
+    fn peer(&self, endpoint: EndpointId) -> Option<PeerInfo> {
+        let find = |connection: &mut Connection, fabric: &mut Fabric, side: Side| {
+            fabric.ports[connection.half(side.other()).port].host
+        };
+        let sim_host = Some(self.on(endpoint, find)?);
+        Some(PeerInfo { sim_host, ..PeerInfo::default() })
+    }
+
+    fn post_receive(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segment: LocalSegment,
+    ) -> Result<(), PostError> {
+        let post = |connection: &mut Connection, fabric: &mut Fabric, side: Side| {
+            let half = connection.half_mut(side);
+            if !matches!(half.stage, Stage::Opening | Stage::Up) {
+                return Err(PostError::NotConnected);
+            }
+            if half.receives.len() >= OUTSTANDING_MAX {
+                return Err(PostError::QueueFull);
+            }
+            let (port, domain) = (half.port, half.domain);
+            let memory = resolve(fabric, port, domain, segment, Access::LOCAL_WRITE)?;
+            half.receives.push_back(Receive { work, memory });
+            Ok(())
+        };
+        self.on(endpoint, post).unwrap_or(Err(PostError::NotConnected))
+    }
+
+    fn post_send(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+    ) -> Result<(), PostError> {
+        self.post(endpoint, work, segments, Verb::Send)
+    }
+
+    fn rdma_write(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+        remote: RemoteBuffer,
+    ) -> Result<(), PostError> {
+        self.post(endpoint, work, segments, Verb::Write(remote))
+    }
+
+    fn rdma_read(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segment: LocalSegment,
+        remote: RemoteBuffer,
+    ) -> Result<(), PostError> {
+        self.post(endpoint, work, &[segment], Verb::ReadRequest(remote))
+    }
+
+    fn map_remote(
+        &mut self,
+        _endpoint: EndpointId,
+        _remote: RemoteBuffer,
+        _need: Access,
+    ) -> Option<RemoteWindow> {
+        None
+    }
+
+    fn expect_remote_writes(&mut self, _endpoint: EndpointId, _bytes: u64) {}
+
+    fn poll(&mut self, _now: Instant, events: &mut Vec<Event>) -> usize {
+        self.flush_held();
+        let mut network = lock(&self.shared);
+        if network.fabric.paused_until(self.port).is_some() {
+            return 0;
+        }
+        let ready = &mut network.fabric.ports[self.port].ready;
+        let count = ready.len();
+        events.extend(ready.drain(..));
+        count
+    }
+
+    fn flush(&mut self) {
+        self.flush_held();
+    }
+
+    fn arm(&mut self) -> io::Result<bool> {
+        self.flush_held();
+        Ok(lock(&self.shared).fabric.ports[self.port].ready.is_empty())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        // Time passes by `SimNetwork::advance_to` alone.
+        None
+    }
+
+    fn disconnect(&mut self, endpoint: EndpointId) {
+        self.on(endpoint, |connection, fabric, side| connection.disconnect(fabric, side));
+    }
+
+    fn abort(&mut self, endpoint: EndpointId) {
+        self.on(endpoint, |connection, fabric, side| connection.abort(fabric, side));
+    }
+}
+
+impl Drop for SimAdapter {
+    fn drop(&mut self) {
+        lock(&self.shared).drop_port(self.port);
+    }
+}

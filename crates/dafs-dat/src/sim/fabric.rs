@@ -1,0 +1,237 @@
+//! What all connections share: time, the schedule, the adapters' memory and event queues, chance.
+
+use super::connection::Side;
+use super::digest::SimDigest;
+use super::faults::SimFaults;
+use super::limits::GRID;
+use super::rng::SimRng;
+use crate::types::{
+    Access, Completion, EndpointId, Event, ListenerId, Operation, ProtectionDomain, RegionId,
+    RemoteBuffer, WorkStatus,
+};
+use crate::{Instant, PostError, RegionTable};
+use dafs_mem::VolatileSlice;
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// Something that will happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wake {
+    /// A connection request reaches the listener's host.
+    ConnectArrive,
+    /// A refusal by the network reaches the connector.
+    ConnectRefused,
+    /// The connector has waited long enough.
+    ConnectTimeout,
+    /// The application's yes or no reaches the connector.
+    AnswerArrive,
+    /// The acceptor's connection is up.
+    AcceptorUp,
+    /// This side transmits its next piece.
+    Transmit(Side),
+    /// Pieces reach this side.
+    Arrive(Side),
+    /// This side reports work that was handed over.
+    LocalDone(Side),
+    /// This side learns that the wire is dead.
+    Notice(Side),
+    /// This side has had enough of the partition with this number.
+    GiveUp(Side, u64),
+}
+
+/// Totals of a world, for reports and for tests that something was tested.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SimCounts {
+    /// Connections that were set up.
+    pub connections: u64,
+    /// Connections whose wire died.
+    pub lost: u64,
+    /// Messages received in whole.
+    pub messages: u64,
+    /// Messages and transfers of which only a part arrived.
+    pub torn: u64,
+    /// Bytes placed by RDMA.
+    pub rdma_bytes: u64,
+    /// Connections that ended because a side broke a rule of the transport.
+    pub violations: u64,
+}
+
+/// One adapter as the network sees it.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) host: u32,
+    pub(super) regions: RegionTable,
+    /// Simulated and real start address of each key's region. Peers see simulated addresses, so
+    /// that messages are the same bytes in every run.
+    pub(super) bases: FxHashMap<u32, (u64, u64)>,
+    pub(super) keys: FxHashMap<RegionId, u32>,
+    pub(super) domains: u32,
+    pub(super) ready: VecDeque<Event>,
+    /// Endpoints with work held back.
+    pub(super) dirty: Vec<EndpointId>,
+    pub(super) listener: Option<ListenerId>,
+    pub(super) rng: SimRng,
+    pub(super) dropped: bool,
+}
+
+impl Port {
+    /// The memory that a peer names by a simulated address.
+    pub(super) fn remote(
+        &self,
+        domain: ProtectionDomain,
+        remote: RemoteBuffer,
+        need: Access,
+    ) -> Result<VolatileSlice<'_>, PostError> {
+        let &(simulated, real) = self.bases.get(&remote.key).ok_or(PostError::Region)?;
+        // A shift modulo 2^64: an address outside the simulated range stays outside the real one.
+        let address = remote.address.wrapping_sub(simulated).wrapping_add(real);
+        let shifted = RemoteBuffer { address, ..remote };
+        self.regions.remote(domain, shifted, need).map(|(_, view)| view)
+    }
+}
+
+/// Everything but the connections.
+#[derive(Debug)]
+pub(super) struct Fabric {
+    pub(super) now: Instant,
+    pub(super) rng: SimRng,
+    pub(super) faults: SimFaults,
+    /// By time, then by a drawn number (unrelated events at one instant come in any order), then by
+    /// age.
+    schedule: BTreeMap<(Instant, u32, u64), (u64, Wake)>,
+    sequence: u64,
+    pub(super) ports: Vec<Port>,
+    pub(super) endpoints: FxHashMap<EndpointId, (u64, Side)>,
+    pub(super) paused: BTreeMap<u32, Instant>,
+    pub(super) blocked: BTreeSet<(u32, u32)>,
+    pub(super) partitions: u64,
+    pub(super) digest: SimDigest,
+    pub(super) counts: SimCounts,
+}
+
+impl Fabric {
+    pub(super) fn new(seed: u64, faults: SimFaults) -> Self {
+        Self {
+            now: Instant(0),
+            rng: SimRng::new(seed),
+            faults,
+            schedule: BTreeMap::new(),
+            sequence: 0,
+            ports: Vec::new(),
+            endpoints: FxHashMap::default(),
+            paused: BTreeMap::new(),
+            blocked: BTreeSet::new(),
+            partitions: 0,
+            digest: SimDigest::default(),
+            counts: SimCounts::default(),
+        }
+    }
+
+    pub(super) fn at(&mut self, time: Instant, connection: u64, wake: Wake) {
+        let tie = self.rng.bits() as u32;
+        self.sequence += 1;
+        self.schedule.insert((time, tie, self.sequence), (connection, wake));
+    }
+
+    pub(super) fn after(&mut self, delay: Duration, connection: u64, wake: Wake) {
+        self.at(self.now + delay, connection, wake);
+    }
+
+    pub(super) fn next_time(&self) -> Option<Instant> {
+        self.schedule.first_key_value().map(|((time, _, _), _)| *time)
+    }
+
+    pub(super) fn next_until(&mut self, limit: Instant) -> Option<(Instant, u64, Wake)> {
+        let entry = self.schedule.first_entry().filter(|entry| entry.key().0 <= limit)?;
+        let ((time, _, _), (connection, wake)) = entry.remove_entry();
+        Some((time, connection, wake))
+    }
+
+    pub(super) fn steps(&mut self, max: u32) -> Duration {
+        GRID * (1 + self.rng.below(u64::from(max)) as u32)
+    }
+
+    /// The time one hop takes.
+    pub(super) fn hop(&mut self) -> Duration {
+        let slow = self.rng.chance(self.faults.slow_ppm);
+        self.steps(if slow { self.faults.slow_steps_max } else { self.faults.delay_steps_max })
+    }
+
+    /// After how long a side notices that the wire is dead.
+    pub(super) fn notice(&mut self) -> Duration {
+        if self.rng.chance(self.faults.silent_ppm) {
+            let steps = self.faults.silence.as_micros() / GRID.as_micros();
+            return self.steps(u32::try_from(steps).unwrap_or(u32::MAX));
+        }
+        self.steps(self.faults.notice_steps_max)
+    }
+
+    pub(super) fn is_blocked(&self, a: u32, b: u32) -> bool {
+        self.blocked.contains(&(a.min(b), a.max(b)))
+    }
+
+    pub(super) fn paused_until(&self, port: usize) -> Option<Instant> {
+        let until = *self.paused.get(&self.ports[port].host)?;
+        (until > self.now).then_some(until)
+    }
+
+    /// Hands an event to an adapter.
+    pub(super) fn report(&mut self, port: usize, event: Event) {
+        self.hash(&[self.now.0, port as u64]);
+        match &event {
+            Event::Completion(completion) => self.hash_completion(completion),
+            Event::ConnectRequest { request, private_data, .. } => {
+                self.hash(&[1, request.0]);
+                self.digest.bytes(private_data);
+            }
+            Event::Established { endpoint, private_data } => {
+                self.hash(&[2, endpoint.0]);
+                self.digest.bytes(private_data);
+            }
+            Event::ConnectFailed { endpoint, error } => {
+                self.hash(&[3, endpoint.0]);
+                self.digest.bytes(error.to_string().as_bytes());
+            }
+            Event::Disconnected { endpoint, reason } => {
+                self.hash(&[4, endpoint.0]);
+                self.digest.bytes(reason.to_string().as_bytes());
+            }
+        }
+        if !self.ports[port].dropped {
+            self.ports[port].ready.push_back(event);
+        }
+    }
+
+    pub(super) fn complete(
+        &mut self,
+        port: usize,
+        endpoint: Option<EndpointId>,
+        work: u64,
+        operation: Operation,
+        status: WorkStatus,
+    ) {
+        if let Some(endpoint) = endpoint {
+            let completion = Completion { endpoint, work, operation, status };
+            self.report(port, Event::Completion(completion));
+        }
+    }
+
+    fn hash_completion(&mut self, completion: &Completion) {
+        let operation = match completion.operation {
+            Operation::Receive => 10,
+            Operation::Send => 11,
+            Operation::RdmaWrite => 12,
+            Operation::RdmaRead => 13,
+        };
+        let status = match completion.status {
+            WorkStatus::Ok(bytes) => u64::from(bytes),
+            WorkStatus::Flushed => u64::MAX,
+        };
+        self.hash(&[completion.endpoint.0, completion.work, operation, status]);
+    }
+
+    fn hash(&mut self, words: &[u64]) {
+        words.iter().for_each(|word| self.digest.word(*word));
+    }
+}

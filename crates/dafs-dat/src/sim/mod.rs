@@ -1,0 +1,213 @@
+//! The simulated provider: a network in memory whose every delay, order and fault follows from a
+//! seed.
+//!
+//! One [`SimNetwork`] is shared by its adapters. Nothing happens by itself: whoever drives a world
+//! asks for the [next event](SimNetwork::next_event) and [advances the time](
+//! SimNetwork::advance_to); adapters then report what has been delivered.
+//!
+//! Each direction of a connection is a stream of bytes. Messages and RDMA transfers cross it in
+//! pieces, and it can be lost after any byte: what came before that byte is placed, the rest is
+//! not, a send that was reported as handed over may never arrive, and the two sides learn of the
+//! loss at different times. Connections overtake each other; nothing is reordered within one.
+//!
+//! Invariants
+//! * The same seed and the same calls give the same events; [`SimNetwork::digest`] proves it.
+//! * Work is held back until the adapter is flushed or polled, and bytes are taken from memory as
+//!   late as the contract allows, so that code which forgets to flush or reuses memory too early
+//!   fails here.
+//! * The acceptor's work waits until the connector has spoken.
+
+mod adapter;
+mod connection;
+mod digest;
+mod fabric;
+mod faults;
+mod limits;
+mod network;
+mod rng;
+mod teardown;
+mod transfer;
+
+pub use adapter::SimAdapter;
+pub use digest::SimDigest;
+pub use fabric::SimCounts;
+pub use faults::SimFaults;
+pub use rng::SimRng;
+
+use crate::{EndpointId, Instant, RegionTable};
+use connection::{Side, Stage};
+use fabric::Port;
+use network::Network;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+type Shared = Arc<Mutex<Network>>;
+
+fn lock(shared: &Shared) -> MutexGuard<'_, Network> {
+    // A test that panics while it holds the lock has failed already; its clean-up may go on.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Which way bytes travel, seen from an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Away from it.
+    Outgoing,
+    /// Towards it.
+    Incoming,
+}
+
+/// A simulated network. Clones share it.
+#[derive(Debug, Clone)]
+pub struct SimNetwork {
+    shared: Shared,
+}
+
+impl SimNetwork {
+    /// A network whose delays and faults follow from `seed`.
+    pub fn new(seed: u64, faults: SimFaults) -> Self {
+        Self { shared: Arc::new(Mutex::new(Network::new(seed, faults))) }
+    }
+
+    /// A new process on a host. A host may have several; one of them may listen.
+    pub fn adapter(&self, host: u32) -> SimAdapter {
+        let mut network = lock(&self.shared);
+        let rng = network.fabric.rng.fork();
+        let port = network.fabric.ports.len();
+        network.fabric.ports.push(Port {
+            host,
+            regions: RegionTable::new(),
+            bases: FxHashMap::default(),
+            keys: FxHashMap::default(),
+            domains: 0,
+            ready: VecDeque::new(),
+            dirty: Vec::new(),
+            listener: None,
+            rng,
+            dropped: false,
+        });
+        SimAdapter::new(self.shared.clone(), port)
+    }
+
+    /// The time up to which everything has happened.
+    pub fn now(&self) -> Instant {
+        lock(&self.shared).fabric.now
+    }
+
+    /// When something will happen next, if anything will.
+    pub fn next_event(&self) -> Option<Instant> {
+        lock(&self.shared).fabric.next_time()
+    }
+
+    /// Lets everything happen that is due until `now`.
+    pub fn advance_to(&self, now: Instant) {
+        lock(&self.shared).advance_to(now);
+    }
+
+    /// Changes the knobs; losses already planned for existing connections stay planned.
+    pub fn set_faults(&self, faults: SimFaults) {
+        lock(&self.shared).fabric.faults = faults;
+    }
+
+    /// Ends all trouble: no faults, no planned losses, no partition, no pause. What is broken
+    /// stays broken, and both sides still learn of it in their own time.
+    pub fn calm(&self) {
+        let mut network = lock(&self.shared);
+        network.fabric.faults = SimFaults::none();
+        network.fabric.paused.clear();
+        for connection in network.connections.values_mut() {
+            connection.halves.iter_mut().for_each(|half| half.line.cut = None);
+        }
+        let blocked: Vec<_> = network.fabric.blocked.iter().copied().collect();
+        blocked.into_iter().for_each(|(a, b)| network.partition(a, b, false));
+    }
+
+    /// Separates two hosts, or joins them again. What is under way waits; after some seconds the
+    /// sides give up, each on its own.
+    pub fn partition(&self, a: u32, b: u32, apart: bool) {
+        lock(&self.shared).partition(a, b, apart);
+    }
+
+    /// Stops everything on a host until `until`, its network stack included.
+    pub fn pause(&self, host: u32, until: Instant) {
+        lock(&self.shared).fabric.paused.insert(host, until);
+    }
+
+    /// Whether a host is paused now.
+    pub fn is_paused(&self, host: u32) -> bool {
+        let network = lock(&self.shared);
+        network.fabric.paused.get(&host).is_some_and(|until| *until > network.fabric.now)
+    }
+
+    /// Whether a host has events to poll for.
+    pub fn is_ready(&self, host: u32) -> bool {
+        lock(&self.shared)
+            .fabric
+            .ports
+            .iter()
+            .any(|port| port.host == host && !port.ready.is_empty())
+    }
+
+    /// The live endpoints of a host, in the order of their making.
+    pub fn endpoints(&self, host: u32) -> Vec<EndpointId> {
+        let network = lock(&self.shared);
+        let of_host = |half: &&connection::Half| {
+            network.fabric.ports[half.port].host == host && half.stage != Stage::Closed
+        };
+        let halves = network.connections.values().flat_map(|connection| &connection.halves);
+        let mut endpoints: Vec<_> = halves.filter(of_host).filter_map(|h| h.endpoint).collect();
+        endpoints.sort_unstable();
+        endpoints
+    }
+
+    /// Loses the connection after `bytes` more bytes in one direction (a message or transfer counts
+    /// 24 bytes besides its payload). False when there is no such endpoint.
+    pub fn cut_after(&self, endpoint: EndpointId, direction: Direction, bytes: u64) -> bool {
+        let cut = |connection: &mut connection::Connection, _: &mut fabric::Fabric, side: Side| {
+            let sender = if direction == Direction::Outgoing { side } else { side.other() };
+            let line = &mut connection.half_mut(sender).line;
+            line.cut = Some(line.position.saturating_add(bytes));
+        };
+        lock(&self.shared).on_endpoint(endpoint, cut).is_some()
+    }
+
+    /// Loses the connection now. False when there is no such endpoint.
+    pub fn lose(&self, endpoint: EndpointId) -> bool {
+        let mut network = lock(&self.shared);
+        let lose = |connection: &mut connection::Connection, fabric: &mut fabric::Fabric, _| {
+            connection.lose(fabric, None, "the connection was cut");
+        };
+        network.on_endpoint(endpoint, lose).is_some()
+    }
+
+    /// Receives posted on an endpoint and not yet consumed; 0 when it is gone.
+    pub fn posted_receives(&self, endpoint: EndpointId) -> usize {
+        let count = |connection: &mut connection::Connection, _: &mut fabric::Fabric, side| {
+            connection.half(side).receives.len()
+        };
+        lock(&self.shared).on_endpoint(endpoint, count).unwrap_or(0)
+    }
+
+    /// Memory regions registered by all processes of a host.
+    pub fn region_count(&self, host: u32) -> usize {
+        let network = lock(&self.shared);
+        let of_host = network.fabric.ports.iter().filter(|port| port.host == host);
+        of_host.map(|port| port.keys.len()).sum()
+    }
+
+    /// Connections of which at least one side still has something to learn.
+    pub fn connection_count(&self) -> usize {
+        lock(&self.shared).connections.len()
+    }
+
+    /// A hash over every event and every payload byte delivered so far.
+    pub fn digest(&self) -> u64 {
+        lock(&self.shared).fabric.digest.value()
+    }
+
+    /// Totals since the start.
+    pub fn counts(&self) -> SimCounts {
+        lock(&self.shared).fabric.counts
+    }
+}
