@@ -1,1 +1,51 @@
-//! DAFS 1.0 messages.
+//! DAFS 1.0 messages: all 57 procedures, both byte orders, both headers, checksums, attributes.
+//!
+//! A message is a header, a fixed section and a heap (DAFS 5). Received messages are looked at in
+//! place: strings, lists and data borrow from them. Names, paths, owners and ids are any bytes;
+//! the draft says UTF-8, but names that are not have to survive (ours).
+//!
+//! Invariants
+//! * No input panics, and none makes a decoder allocate.
+//! * Offsets, counts and lengths are checked before use; an error names what is wrong.
+//! * Encoders zero every pad byte (DAFS O7).
+
+mod attr_args;
+mod attributes;
+mod batch_args;
+mod checksum;
+mod codec;
+mod entries;
+mod error;
+mod fs_attributes;
+mod header;
+mod ids;
+mod io_args;
+pub mod limits;
+mod lock_args;
+mod name_args;
+mod open_args;
+mod order;
+mod procedure;
+mod seq;
+mod session_args;
+mod status;
+
+pub use attr_args::*;
+pub use attributes::*;
+pub use batch_args::*;
+pub use checksum::*;
+pub use entries::*;
+pub use error::*;
+pub use fs_attributes::*;
+pub use header::*;
+pub use ids::*;
+pub use io_args::*;
+pub use limits::*;
+pub use lock_args::*;
+pub use name_args::*;
+pub use open_args::*;
+pub use order::*;
+pub use procedure::*;
+pub use seq::*;
+pub use session_args::*;
+pub use status::*;

@@ -1,0 +1,102 @@
+//! GETATTR, SETATTR, VERIFY, NVERIFY, GET_FSATTR, BC_GETATTR (DAFS 6, 14).
+//!
+//! Invariants
+//! * The direct variants carry the bare attribute block in the buffer (DAFS O12).
+
+use super::attributes::{AttrMask, Attributes};
+use super::checksum::Checksum;
+use super::codec::layout;
+use super::fs_attributes::{FsAttrMask, FsAttributes};
+use super::ids::{DirectBuffer, FileHandle, StateId};
+
+layout! {
+    /// Arguments of GETATTR_INLINE and of BC_GETATTR.
+    pub struct GetAttrInline [72] {
+        /// The object.
+        fh: FileHandle = 0,
+        /// The attributes wanted.
+        attributes: AttrMask = 64,
+    }
+}
+
+layout! {
+    /// Result of GETATTR_INLINE and of BC_GETATTR.
+    pub struct GetAttrInlineReply<'a> [8] {
+        /// The attributes.
+        attributes: Attributes<'a> = 0,
+    }
+}
+
+layout! {
+    /// Arguments of GETATTR_DIRECT.
+    pub struct GetAttrDirect [88] {
+        /// The object.
+        fh: FileHandle = 0,
+        /// The attributes wanted.
+        attributes: AttrMask = 64,
+        /// Where the server writes the attribute block.
+        buffer: DirectBuffer = 72,
+    }
+}
+
+layout! {
+    /// Arguments of SETATTR_INLINE.
+    pub struct SetAttrInline<'a> [80] {
+        /// The object.
+        fh: FileHandle = 0,
+        /// The open; `ZERO` unless the size changes.
+        state_id: StateId = 64,
+        /// The new values.
+        attributes: Attributes<'a> = 72,
+    }
+}
+
+layout! {
+    /// Arguments of SETATTR_DIRECT.
+    pub struct SetAttrDirect [96] {
+        /// The object.
+        fh: FileHandle = 0,
+        /// The open; `ZERO` unless the size changes.
+        state_id: StateId = 64,
+        /// Checksum of the bytes in the buffer, when checksums are on (DAFS O20).
+        direct_checksum: Checksum = 72,
+        /// Where the server reads the attribute block.
+        buffer: DirectBuffer = 80,
+    }
+}
+
+layout! {
+    /// Result of SETATTR_INLINE and of SETATTR_DIRECT, also sent with an error (DAFS O13).
+    pub struct SetAttrReply [8] {
+        /// The attributes that were set.
+        attributes: AttrMask = 0,
+    }
+}
+
+layout! {
+    /// Arguments of VERIFY and of NVERIFY.
+    pub struct Verify<'a> [72] {
+        /// The object.
+        fh: FileHandle = 0,
+        /// The values to compare with.
+        attributes: Attributes<'a> = 64,
+    }
+}
+
+layout! {
+    /// Arguments of GET_FSATTR.
+    pub struct GetFsAttr [72] {
+        /// Any object of the file system.
+        fh: FileHandle = 0,
+        /// The attributes wanted.
+        attributes: FsAttrMask = 64,
+    }
+}
+
+layout! {
+    /// Result of GET_FSATTR.
+    pub struct GetFsAttrReply<'a> [8] {
+        /// The attributes.
+        attributes: FsAttributes<'a> = 0,
+    }
+}

@@ -1,0 +1,85 @@
+//! BATCH_SUBMIT, BC_BATCH_COMPLETION, HURRY_UP (DAFS 6, 13.2).
+//!
+//! Invariants
+//! * Lists inside a request of a batch count their offsets from the array of requests (DAFS 5.1).
+
+use super::checksum::Checksum;
+use super::codec::{layout, word_enum};
+use super::ids::{DirectBuffer, FileChunk, FileHandle, StateId};
+use super::limits::UNLIMITED;
+use super::seq::Seq;
+use super::status::Status;
+
+word_enum! {
+    /// The direction of a request in a batch (DAFS 5.4).
+    pub enum ReadWrite {
+        /// From the file to the buffers.
+        Read = 1,
+        /// From the buffers to the file.
+        Write = 2,
+    }
+}
+
+layout! {
+    /// One transfer of a batch (DAFS 5.4, read_write_request).
+    pub struct ReadWriteRequest<'a> [96, array 8 max UNLIMITED] {
+        /// The file.
+        fh: FileHandle = 0,
+        /// The client's name for it, unique among those outstanding (DAFS O55).
+        request_id: u64 = 64,
+        /// The open, or `ZERO`.
+        state_id: StateId = 72,
+        /// The direction.
+        rw_flag: ReadWrite = 80,
+        /// The ranges of the file.
+        chunks: Seq<'a, FileChunk> = 84,
+        /// The memory; as many bytes as the chunks (DAFS O52).
+        buffers: Seq<'a, DirectBuffer> = 88,
+        /// Checksum of the data of a write, when checksums are on (DAFS O20).
+        direct_checksum: Checksum = 92,
+    }
+}
+
+layout! {
+    /// The outcome of one transfer of a batch (DAFS 5.4).
+    pub struct CompletionNotification [24, array 8 max UNLIMITED] {
+        /// Which transfer.
+        request_id: u64 = 0,
+        /// How it ended.
+        status: Status = 8,
+        /// Bytes transferred.
+        bytes_transferred: u32 = 12,
+        /// Checksum of the data of a read, when checksums are on (DAFS O20).
+        direct_checksum: Checksum = 16,
+    }
+}
+
+layout! {
+    /// Arguments of BATCH_SUBMIT.
+    pub struct BatchSubmit<'a> [16] {
+        /// The transfers.
+        requests: Seq<'a, ReadWriteRequest<'a>> = 0,
+        /// Hint: microseconds in which they should be done.
+        usec_window: u32 = 4,
+        /// How many completions to report together from now on; 0 leaves it unchanged.
+        num_completions: u32 = 8,
+        /// True: the reply carries all completions.
+        synchronous: bool = 12,
+    }
+}
+
+layout! {
+    /// Result of BATCH_SUBMIT, and arguments of BC_BATCH_COMPLETION.
+    pub struct BatchCompletions<'a> [8] {
+        /// The outcomes.
+        completions: Seq<'a, CompletionNotification> = 0,
+    }
+}
+
+layout! {
+    /// Arguments of HURRY_UP.
+    pub struct HurryUp [8] {
+        /// The transfer to hurry.
+        request_id: u64 = 0,
+    }
+}

@@ -1,0 +1,556 @@
+//! Reading and writing of fields at offsets, and the `layout!` macro that declares fixed sections.
+//!
+//! Invariants
+//! * A [`Scope`] starts at the base of its offsets (DAFS 5.1) and ends with the message; every
+//!   access is checked against that end.
+//! * A [`Writer`] zeroes every byte it allocates, so pad bytes are zero (DAFS O7).
+//! * Bases are multiples of 8 from the start of the message, so alignment can be judged by the
+//!   offset alone.
+
+use super::error::{DecodeError, EncodeError};
+use super::order::ByteOrder;
+
+/// A validated or not yet validated piece of a message that offsets are counted in.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope<'a> {
+    bytes: &'a [u8],
+    order: ByteOrder,
+}
+
+impl<'a> Scope<'a> {
+    /// The scope that starts with the first byte given and ends with the last.
+    pub(crate) fn new(bytes: &'a [u8], order: ByteOrder) -> Self {
+        Self { bytes, order }
+    }
+
+    /// The bytes from the base to the end of the message.
+    pub(crate) fn bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The byte order.
+    pub(crate) fn order(self) -> ByteOrder {
+        self.order
+    }
+
+    /// Fails unless `bytes` bytes lie at `at`.
+    #[inline(always)]
+    pub(crate) fn require(self, at: usize, bytes: usize) -> Result<(), DecodeError> {
+        match at.checked_add(bytes) {
+            Some(end) if end <= self.bytes.len() => Ok(()),
+            _ => Err(DecodeError::Overrun { offset: at, bytes }),
+        }
+    }
+
+    /// The `N` bytes at `at`.
+    #[inline(always)]
+    pub(crate) fn array<const N: usize>(self, at: usize) -> Result<[u8; N], DecodeError> {
+        match self.bytes.get(at..).and_then(|rest| rest.first_chunk::<N>()) {
+            Some(bytes) => Ok(*bytes),
+            None => Err(DecodeError::Overrun { offset: at, bytes: N }),
+        }
+    }
+
+    /// The `bytes` bytes at `at`.
+    #[inline]
+    pub(crate) fn slice(self, at: usize, bytes: usize) -> Result<&'a [u8], DecodeError> {
+        at.checked_add(bytes)
+            .and_then(|end| self.bytes.get(at..end))
+            .ok_or(DecodeError::Overrun { offset: at, bytes })
+    }
+
+    /// The number at `at`.
+    #[inline(always)]
+    pub(crate) fn u16(self, at: usize) -> Result<u16, DecodeError> {
+        Ok(self.order.u16(u16::from_ne_bytes(self.array(at)?)))
+    }
+
+    /// The number at `at`.
+    #[inline(always)]
+    pub(crate) fn u32(self, at: usize) -> Result<u32, DecodeError> {
+        Ok(self.order.u32(u32::from_ne_bytes(self.array(at)?)))
+    }
+
+    /// The number at `at`.
+    #[inline(always)]
+    pub(crate) fn u64(self, at: usize) -> Result<u64, DecodeError> {
+        Ok(self.order.u64(u64::from_ne_bytes(self.array(at)?)))
+    }
+
+    /// Follows the offset stored at `at`: where its target begins in this scope, or `None` for 0,
+    /// which means absent or empty (DAFS O8).
+    #[inline]
+    pub(crate) fn target(self, at: usize, align: usize) -> Result<Option<usize>, DecodeError> {
+        let offset = self.u32(at)? as usize;
+        if offset == 0 {
+            return Ok(None);
+        }
+        if !offset.is_multiple_of(align) {
+            return Err(DecodeError::Misaligned { offset, align });
+        }
+        if offset > self.bytes.len() {
+            return Err(DecodeError::Overrun { offset, bytes: 0 });
+        }
+        Ok(Some(offset))
+    }
+
+    /// The scope that begins at `at` (an array or an attribute block).
+    #[inline]
+    pub(crate) fn inner(self, at: usize) -> Result<Scope<'a>, DecodeError> {
+        match self.bytes.get(at..) {
+            Some(bytes) => Ok(Self { bytes, order: self.order }),
+            None => Err(DecodeError::Overrun { offset: at, bytes: 0 }),
+        }
+    }
+
+    /// The string whose count stands at `at`.
+    #[inline]
+    pub(crate) fn string(self, at: usize) -> Result<&'a [u8], DecodeError> {
+        let count = self.u32(at)? as usize;
+        self.slice(at.saturating_add(4), count)
+    }
+}
+
+/// Writes a message front to back: fixed parts by position, the heap behind them.
+#[derive(Debug)]
+pub struct Writer<'b> {
+    out: &'b mut [u8],
+    base: usize,
+    end: usize,
+    order: ByteOrder,
+}
+
+impl<'b> Writer<'b> {
+    /// A writer whose first byte goes to `out[start]` and whose offsets count from there.
+    /// `start` is a multiple of 8.
+    pub(crate) fn new(out: &'b mut [u8], start: usize, order: ByteOrder) -> Self {
+        Self { out, base: start, end: start, order }
+    }
+
+    /// Position behind the last byte allocated.
+    pub(crate) fn end(&self) -> usize {
+        self.end
+    }
+
+    /// The error of a message that does not fit.
+    #[cold]
+    fn no_room(&self) -> EncodeError {
+        EncodeError::NoRoom { room: self.out.len() }
+    }
+
+    /// Allocates zeroed bytes at the next multiple of `align`; the position.
+    #[inline]
+    pub(crate) fn allocate(&mut self, bytes: usize, align: usize) -> Result<usize, EncodeError> {
+        let at = self.end.next_multiple_of(align);
+        let end = at.checked_add(bytes).filter(|end| *end <= self.out.len());
+        let Some(end) = end else { return Err(self.no_room()) };
+        self.out[self.end..end].fill(0);
+        self.end = end;
+        Ok(at)
+    }
+
+    /// Appends raw bytes at the present end.
+    #[inline]
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
+        let end = self.end.checked_add(bytes.len()).filter(|end| *end <= self.out.len());
+        let Some(end) = end else { return Err(self.no_room()) };
+        self.out[self.end..end].copy_from_slice(bytes);
+        self.end = end;
+        Ok(())
+    }
+
+    /// Stores bytes at a position.
+    #[inline(always)]
+    pub(crate) fn put<const N: usize>(
+        &mut self,
+        at: usize,
+        bytes: [u8; N],
+    ) -> Result<(), EncodeError> {
+        match self.out.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<N>()) {
+            Some(place) => {
+                *place = bytes;
+                Ok(())
+            }
+            None => Err(self.no_room()),
+        }
+    }
+
+    /// Stores a number at a position.
+    #[inline(always)]
+    pub(crate) fn put_u16(&mut self, at: usize, value: u16) -> Result<(), EncodeError> {
+        self.put(at, self.order.u16(value).to_ne_bytes())
+    }
+
+    /// Stores a number at a position.
+    #[inline(always)]
+    pub(crate) fn put_u32(&mut self, at: usize, value: u32) -> Result<(), EncodeError> {
+        self.put(at, self.order.u32(value).to_ne_bytes())
+    }
+
+    /// Stores a number at a position.
+    #[inline(always)]
+    pub(crate) fn put_u64(&mut self, at: usize, value: u64) -> Result<(), EncodeError> {
+        self.put(at, self.order.u64(value).to_ne_bytes())
+    }
+
+    /// Stores a count or length.
+    #[inline]
+    pub(crate) fn put_count(&mut self, at: usize, value: usize) -> Result<(), EncodeError> {
+        let value = u32::try_from(value).map_err(|_| self.no_room())?;
+        self.put_u32(at, value)
+    }
+
+    /// Stores at `at` the offset of `target` in the present scope.
+    #[inline]
+    pub(crate) fn put_offset(&mut self, at: usize, target: usize) -> Result<(), EncodeError> {
+        self.put_count(at, target - self.base)
+    }
+
+    /// Writes a string to the heap; its position.
+    #[inline]
+    pub(crate) fn string(&mut self, text: &[u8]) -> Result<usize, EncodeError> {
+        let at = self.allocate(4, 4)?;
+        self.put_count(at, text.len())?;
+        self.append(text)?;
+        Ok(at)
+    }
+
+    /// Runs `write` with offsets counted from `base`.
+    #[inline]
+    pub(crate) fn within<T>(
+        &mut self,
+        base: usize,
+        write: impl FnOnce(&mut Self) -> Result<T, EncodeError>,
+    ) -> Result<T, EncodeError> {
+        let outer = std::mem::replace(&mut self.base, base);
+        let result = write(self);
+        self.base = outer;
+        result
+    }
+}
+
+/// A value with a place in a fixed section, an array element or an attribute block.
+pub trait Field<'a>: Sized {
+    /// True when reading cannot fail once the bytes are there, so that arrays of it need no walk
+    /// to be validated.
+    const TRIVIAL: bool;
+
+    /// Reads the value whose fixed part lies at `at` in the scope.
+    fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError>;
+
+    /// Writes the fixed part at position `at`, which is allocated already, and the rest to the
+    /// heap.
+    fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError>;
+}
+
+/// A value that can be an element of a counted array.
+pub trait Element<'a>: Field<'a> + Copy {
+    /// Length of its fixed part, in bytes.
+    const BYTES: usize;
+    /// Its alignment, 4 or 8 bytes; 8 puts a pad word behind the count (DAFS 5.1).
+    const ALIGN: usize;
+    /// The most elements taken from the wire.
+    const COUNT_MAX: usize;
+}
+
+macro_rules! number_field {
+    ($($type:ty, $read:ident, $put:ident;)*) => { $(
+        impl<'a> Field<'a> for $type {
+            const TRIVIAL: bool = true;
+
+            #[inline(always)]
+            fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError> {
+                scope.$read(at)
+            }
+
+            #[inline(always)]
+            fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError> {
+                writer.$put(at, *self)
+            }
+        }
+    )* };
+}
+
+number_field! {
+    u16, u16, put_u16;
+    u32, u32, put_u32;
+    u64, u64, put_u64;
+}
+
+impl<'a, const N: usize> Field<'a> for [u8; N] {
+    const TRIVIAL: bool = true;
+
+    #[inline(always)]
+    fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError> {
+        scope.array(at)
+    }
+
+    #[inline(always)]
+    fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError> {
+        writer.put(at, *self)
+    }
+}
+
+/// A boolean is one byte, 0 or 1 (DAFS 5.1).
+impl<'a> Field<'a> for bool {
+    const TRIVIAL: bool = false;
+
+    #[inline(always)]
+    fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError> {
+        match scope.array::<1>(at)? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            [value] => Err(DecodeError::BadValue { field: "boolean", value: value.into() }),
+        }
+    }
+
+    #[inline(always)]
+    fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError> {
+        writer.put(at, [u8::from(*self)])
+    }
+}
+
+/// A boolean that the draft types as a word.
+pub(crate) struct WordBool(bool);
+
+impl From<bool> for WordBool {
+    fn from(value: bool) -> Self {
+        Self(value)
+    }
+}
+
+impl From<WordBool> for bool {
+    fn from(value: WordBool) -> Self {
+        value.0
+    }
+}
+
+impl<'a> Field<'a> for WordBool {
+    const TRIVIAL: bool = false;
+
+    #[inline(always)]
+    fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError> {
+        match scope.u32(at)? {
+            0 => Ok(Self(false)),
+            1 => Ok(Self(true)),
+            value => Err(DecodeError::BadValue { field: "boolean word", value: value.into() }),
+        }
+    }
+
+    #[inline(always)]
+    fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError> {
+        writer.put_u32(at, u32::from(self.0))
+    }
+}
+
+/// Strings sit on the heap; the fixed part is their offset. Any bytes are taken: names that are
+/// not UTF-8 have to survive (ours; the draft says UTF-8).
+impl<'a> Field<'a> for &'a [u8] {
+    const TRIVIAL: bool = false;
+
+    #[inline]
+    fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError> {
+        match scope.target(at, 4)? {
+            Some(target) => scope.string(target),
+            None => Ok(&[]),
+        }
+    }
+
+    #[inline]
+    fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError> {
+        let target = writer.string(self)?;
+        writer.put_offset(at, target)
+    }
+}
+
+impl<'a> Element<'a> for &'a [u8] {
+    const BYTES: usize = 4;
+    const ALIGN: usize = 4;
+    const COUNT_MAX: usize = super::limits::UNLIMITED;
+}
+
+impl Element<'_> for u32 {
+    const BYTES: usize = 4;
+    const ALIGN: usize = 4;
+    const COUNT_MAX: usize = super::limits::GROUPS_MAX;
+}
+
+/// Declares a struct of the wire with the position of each field, and its codec.
+///
+/// `layout! { /// doc  pub struct Name<'a> [BYTES] { /// doc  field: Type = position, } }`; a field
+/// may say `as Codec` to be stored as another type, and a struct `[BYTES, array ALIGN]` to be an
+/// element of counted arrays.
+macro_rules! layout {
+    (@read $scope:ident, $at:expr, $type:ty) => {
+        <$type as $crate::dafs::codec::Field<'_>>::read($scope, $at)?
+    };
+    (@read $scope:ident, $at:expr, $type:ty, $codec:ty) => {
+        <$type>::from(<$codec as $crate::dafs::codec::Field<'_>>::read($scope, $at)?)
+    };
+    (@write $value:expr, $writer:ident, $at:expr) => {
+        $crate::dafs::codec::Field::write(&$value, $writer, $at)?
+    };
+    (@write $value:expr, $writer:ident, $at:expr, $codec:ty) => {
+        $crate::dafs::codec::Field::write(&<$codec>::from($value), $writer, $at)?
+    };
+    (@trivial $type:ty) => { <$type as $crate::dafs::codec::Field<'_>>::TRIVIAL };
+    (@trivial $type:ty, $codec:ty) => { <$codec as $crate::dafs::codec::Field<'_>>::TRIVIAL };
+    (@codec $name:ty, $life:lifetime, $bytes:literal,
+        $( $field:ident: $type:ty $(, $codec:ty)? = $at:literal; )*) => {
+        impl<$life> $crate::dafs::codec::Field<$life> for $name {
+            const TRIVIAL: bool =
+                true $( && $crate::dafs::codec::layout!(@trivial $type $(, $codec)?) )*;
+
+            #[inline]
+            fn read(
+                scope: $crate::dafs::codec::Scope<$life>,
+                at: usize,
+            ) -> Result<Self, $crate::dafs::error::DecodeError> {
+                scope.require(at, $bytes)?;
+                Ok(Self {
+                    $( $field: $crate::dafs::codec::layout!(
+                        @read scope, at + $at, $type $(, $codec)?), )*
+                })
+            }
+
+            #[inline]
+            fn write(
+                &self,
+                writer: &mut $crate::dafs::codec::Writer<'_>,
+                at: usize,
+            ) -> Result<(), $crate::dafs::error::EncodeError> {
+                $( $crate::dafs::codec::layout!(
+                    @write self.$field, writer, at + $at $(, $codec)?); )*
+                Ok(())
+            }
+        }
+
+        impl<$life> $crate::dafs::codec::Section for $name {
+            const BYTES: usize = $bytes;
+        }
+    };
+    (@array $name:ty, $life:lifetime, $bytes:literal, $align:literal, $max:expr) => {
+        impl<$life> $crate::dafs::codec::Element<$life> for $name {
+            const BYTES: usize = $bytes;
+            const ALIGN: usize = $align;
+            const COUNT_MAX: usize = $max;
+        }
+    };
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident<$life:lifetime> [$bytes:literal $(, array $align:literal max $max:expr)?] {
+            $( $(#[$field_meta:meta])* $field:ident: $type:ty $(as $codec:ty)? = $at:literal, )*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct $name<$life> { $( $(#[$field_meta])* pub $field: $type, )* }
+        $crate::dafs::codec::layout!(@codec $name<$life>, $life, $bytes,
+            $( $field: $type $(, $codec)? = $at; )*);
+        $( $crate::dafs::codec::layout!(@array $name<$life>, $life, $bytes, $align, $max); )?
+    };
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident [$bytes:literal $(, array $align:literal max $max:expr)?] {
+            $( $(#[$field_meta:meta])* $field:ident: $type:ty $(as $codec:ty)? = $at:literal, )*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct $name { $( $(#[$field_meta])* pub $field: $type, )* }
+        $crate::dafs::codec::layout!(@codec $name, 'wire, $bytes,
+            $( $field: $type $(, $codec)? = $at; )*);
+        $( $crate::dafs::codec::layout!(@array $name, 'wire, $bytes, $align, $max); )?
+    };
+}
+pub(crate) use layout;
+
+/// A struct with a fixed length.
+pub trait Section {
+    /// Length in bytes.
+    const BYTES: usize;
+}
+
+/// Declares an enumeration that travels as a u32 (DAFS 5.1).
+macro_rules! word_enum {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident { $( $(#[$value_meta:meta])* $variant:ident = $value:literal, )* }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u32)]
+        pub enum $name { $( $(#[$value_meta])* $variant = $value, )* }
+
+        impl $name {
+            /// Every value, in the order of the numbers.
+            pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
+
+            /// The value with this number.
+            #[inline]
+            pub fn from_u32(value: u32) -> Option<Self> {
+                match value {
+                    $( $value => Some(Self::$variant), )*
+                    _ => None,
+                }
+            }
+        }
+
+        impl<'a> $crate::dafs::codec::Field<'a> for $name {
+            const TRIVIAL: bool = false;
+
+            #[inline]
+            fn read(
+                scope: $crate::dafs::codec::Scope<'a>,
+                at: usize,
+            ) -> Result<Self, $crate::dafs::error::DecodeError> {
+                let value = scope.u32(at)?;
+                Self::from_u32(value).ok_or($crate::dafs::error::DecodeError::BadValue {
+                    field: stringify!($name),
+                    value: value.into(),
+                })
+            }
+
+            #[inline]
+            fn write(
+                &self,
+                writer: &mut $crate::dafs::codec::Writer<'_>,
+                at: usize,
+            ) -> Result<(), $crate::dafs::error::EncodeError> {
+                writer.put_u32(at, *self as u32)
+            }
+        }
+    };
+}
+pub(crate) use word_enum;
+
+/// Gives a bit mask its codec; unknown bits are an error, so that nobody ignores a wish unseen.
+macro_rules! mask_field {
+    ($name:ty, $word:ty) => {
+        impl<'a> $crate::dafs::codec::Field<'a> for $name {
+            const TRIVIAL: bool = false;
+
+            #[inline]
+            fn read(
+                scope: $crate::dafs::codec::Scope<'a>,
+                at: usize,
+            ) -> Result<Self, $crate::dafs::error::DecodeError> {
+                let value = <$word as $crate::dafs::codec::Field<'a>>::read(scope, at)?;
+                Self::from_bits(value).ok_or($crate::dafs::error::DecodeError::BadValue {
+                    field: stringify!($name),
+                    value: value.into(),
+                })
+            }
+
+            #[inline]
+            fn write(
+                &self,
+                writer: &mut $crate::dafs::codec::Writer<'_>,
+                at: usize,
+            ) -> Result<(), $crate::dafs::error::EncodeError> {
+                $crate::dafs::codec::Field::write(&self.bits(), writer, at)
+            }
+        }
+    };
+}
+pub(crate) use mask_field;

@@ -1,0 +1,366 @@
+//! READ, WRITE, APPEND, COMMIT, CACHE_HINT (DAFS 6, 13).
+//!
+//! Invariants
+//! * Inline data is found by position and fills the message to its end (DAFS 6, O15).
+
+use super::checksum::Checksum;
+use super::codec::{Field, Scope, WordBool, Writer, layout, word_enum};
+use super::error::{DecodeError, EncodeError};
+use super::ids::{DirectBuffer, FileHandle, Stability, StateId, Verifier};
+use super::limits::{APPEND_INLINE_DATA_AT, HEADER_BYTES, WRITE_INLINE_DATA_AT};
+use super::seq::Seq;
+
+layout! {
+    /// Arguments of READ_INLINE.
+    pub struct ReadInline [88] {
+        /// The file.
+        fh: FileHandle = 0,
+        /// The open, or `ZERO`.
+        state_id: StateId = 64,
+        /// First byte to read.
+        offset: u64 = 72,
+        /// Most bytes to read.
+        byte_count: u32 = 80,
+        /// Advice on caching (DAFS 13.4).
+        cache_hint: u32 = 84,
+    }
+}
+
+layout! {
+    /// Arguments of READ_DIRECT.
+    pub struct ReadDirect<'a> [96] {
+        /// The file.
+        fh: FileHandle = 0,
+        /// The open, or `ZERO`.
+        state_id: StateId = 64,
+        /// First byte to read.
+        offset: u64 = 72,
+        /// Most bytes to read.
+        byte_count: u32 = 80,
+        /// Advice on caching (DAFS 13.4).
+        cache_hint: u32 = 84,
+        /// Where the server writes the data, one after the other.
+        buffers: Seq<'a, DirectBuffer> = 88,
+    }
+}
+
+/// Result of READ_INLINE; `bytes_read` is the length of `data`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadInlineReply<'a> {
+    /// True when the read reached the end of the file.
+    pub eof: bool,
+    /// The bytes read.
+    pub data: &'a [u8],
+}
+
+impl<'a> ReadInlineReply<'a> {
+    /// Length of the fixed section, in bytes.
+    pub(crate) const BYTES: usize = 8;
+
+    #[inline]
+    pub(crate) fn read(scope: Scope<'a>) -> Result<Self, DecodeError> {
+        let eof = WordBool::read(scope, 0)?.into();
+        let stated = scope.u32(4)? as usize;
+        let data = scope.bytes().get(Self::BYTES..).unwrap_or(&[]);
+        exact(data, stated).map(|data| Self { eof, data })
+    }
+
+    /// Writes the fixed section in front of `data_bytes` bytes of data.
+    #[inline]
+    pub(crate) fn write_head(
+        writer: &mut Writer<'_>,
+        eof: bool,
+        data_bytes: usize,
+    ) -> Result<(), EncodeError> {
+        let at = writer.allocate(Self::BYTES, 8)?;
+        WordBool::from(eof).write(writer, at)?;
+        writer.put_count(at + 4, data_bytes)
+    }
+}
+
+layout! {
+    /// Result of READ_DIRECT.
+    pub struct ReadDirectReply [16] {
+        /// True when the read reached the end of the file.
+        eof: bool as WordBool = 0,
+        /// Bytes written to the buffers.
+        bytes_read: u32 = 4,
+        /// Checksum of those bytes, when checksums are on (DAFS O20).
+        direct_checksum: Checksum = 8,
+    }
+}
+
+/// Arguments of WRITE_INLINE; `byte_count` is the length of `data`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteInline<'a> {
+    /// The file.
+    pub fh: FileHandle,
+    /// The open, or `ZERO`.
+    pub state_id: StateId,
+    /// First byte to write.
+    pub offset: u64,
+    /// What has to be stable before the reply.
+    pub stable: Stability,
+    /// For a padded write, the session's inline_write_header_size: where the data begins, in bytes
+    /// from the start of the message (DAFS O23). `None`: right behind the fixed section.
+    pub padded_to: Option<u32>,
+    /// Advice on caching (DAFS 13.4).
+    pub cache_hint: u32,
+    /// The data.
+    pub data: &'a [u8],
+}
+
+impl<'a> WriteInline<'a> {
+    const BYTES: usize = 96;
+
+    #[inline]
+    pub(crate) fn read(scope: Scope<'a>, padding: u32) -> Result<Self, DecodeError> {
+        scope.require(0, Self::BYTES)?;
+        let padded = WordBool::read(scope, 88)?.into();
+        let padded_to = padded_place(padded, padding)?;
+        Ok(Self {
+            fh: Field::read(scope, 0)?,
+            state_id: Field::read(scope, 64)?,
+            offset: scope.u64(72)?,
+            stable: Field::read(scope, 84)?,
+            padded_to,
+            cache_hint: scope.u32(92)?,
+            data: inline_data(scope, WRITE_INLINE_DATA_AT, padded_to, scope.u32(80)?)?,
+        })
+    }
+
+    /// Writes everything in front of the data, padding included.
+    #[inline]
+    pub(crate) fn write_head(
+        &self,
+        writer: &mut Writer<'_>,
+        data_bytes: usize,
+    ) -> Result<(), EncodeError> {
+        let at = writer.allocate(Self::BYTES, 8)?;
+        self.fh.write(writer, at)?;
+        self.state_id.write(writer, at + 64)?;
+        writer.put_u64(at + 72, self.offset)?;
+        writer.put_count(at + 80, data_bytes)?;
+        self.stable.write(writer, at + 84)?;
+        WordBool::from(self.padded_to.is_some()).write(writer, at + 88)?;
+        writer.put_u32(at + 92, self.cache_hint)?;
+        pad(writer, WRITE_INLINE_DATA_AT, self.padded_to)
+    }
+}
+
+layout! {
+    /// Arguments of WRITE_DIRECT.
+    pub struct WriteDirect<'a> [104] {
+        /// The file.
+        fh: FileHandle = 0,
+        /// The open, or `ZERO`.
+        state_id: StateId = 64,
+        /// First byte to write.
+        offset: u64 = 72,
+        /// Bytes to write.
+        byte_count: u32 = 80,
+        /// What has to be stable before the reply.
+        stable: Stability = 84,
+        /// Advice on caching (DAFS 13.4).
+        cache_hint: u32 = 88,
+        /// Checksum of the data, when checksums are on (DAFS O20).
+        direct_checksum: Checksum = 92,
+        /// Where the server reads the data, one after the other.
+        buffers: Seq<'a, DirectBuffer> = 96,
+    }
+}
+
+layout! {
+    /// Result of WRITE_INLINE and of WRITE_DIRECT.
+    pub struct WriteReply [16] {
+        /// Bytes written.
+        count: u32 = 0,
+        /// What is stable; never less than asked.
+        committed: Stability = 4,
+        /// Differs after a loss of uncommitted data.
+        verifier: Verifier = 8,
+    }
+}
+
+/// Arguments of APPEND_INLINE; `byte_count` is the length of `data`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AppendInline<'a> {
+    /// The file.
+    pub fh: FileHandle,
+    /// The open, or `ZERO`.
+    pub state_id: StateId,
+    /// What has to be stable before the reply.
+    pub stable: Stability,
+    /// As in [`WriteInline::padded_to`].
+    pub padded_to: Option<u32>,
+    /// Advice on caching (DAFS 13.4).
+    pub cache_hint: u32,
+    /// The data.
+    pub data: &'a [u8],
+}
+
+impl<'a> AppendInline<'a> {
+    const BYTES: usize = 88;
+
+    #[inline]
+    pub(crate) fn read(scope: Scope<'a>, padding: u32) -> Result<Self, DecodeError> {
+        scope.require(0, Self::BYTES)?;
+        let padded = WordBool::read(scope, 80)?.into();
+        let padded_to = padded_place(padded, padding)?;
+        Ok(Self {
+            fh: Field::read(scope, 0)?,
+            state_id: Field::read(scope, 64)?,
+            stable: Field::read(scope, 72)?,
+            padded_to,
+            cache_hint: scope.u32(84)?,
+            data: inline_data(scope, APPEND_INLINE_DATA_AT, padded_to, scope.u32(76)?)?,
+        })
+    }
+
+    /// Writes everything in front of the data, padding included.
+    #[inline]
+    pub(crate) fn write_head(
+        &self,
+        writer: &mut Writer<'_>,
+        data_bytes: usize,
+    ) -> Result<(), EncodeError> {
+        let at = writer.allocate(Self::BYTES, 8)?;
+        self.fh.write(writer, at)?;
+        self.state_id.write(writer, at + 64)?;
+        self.stable.write(writer, at + 72)?;
+        writer.put_count(at + 76, data_bytes)?;
+        WordBool::from(self.padded_to.is_some()).write(writer, at + 80)?;
+        writer.put_u32(at + 84, self.cache_hint)?;
+        pad(writer, APPEND_INLINE_DATA_AT, self.padded_to)
+    }
+}
+
+layout! {
+    /// Arguments of APPEND_DIRECT.
+    pub struct AppendDirect [104] {
+        /// The file.
+        fh: FileHandle = 0,
+        /// The open, or `ZERO`.
+        state_id: StateId = 64,
+        /// What has to be stable before the reply.
+        stable: Stability = 72,
+        /// Bytes to append.
+        byte_count: u32 = 76,
+        /// Advice on caching (DAFS 13.4).
+        cache_hint: u32 = 80,
+        /// Checksum of the data, when checksums are on (DAFS O20).
+        direct_checksum: Checksum = 84,
+        /// Where the server reads the data.
+        buffer: DirectBuffer = 88,
+    }
+}
+
+layout! {
+    /// Result of APPEND_INLINE and of APPEND_DIRECT.
+    pub struct AppendReply [24] {
+        /// Where the data went in the file.
+        offset: u64 = 0,
+        /// Differs after a loss of uncommitted data.
+        verifier: Verifier = 8,
+        /// What is stable; never less than asked.
+        committed: Stability = 16,
+    }
+}
+
+layout! {
+    /// Arguments of COMMIT.
+    pub struct Commit [80] {
+        /// The file.
+        fh: FileHandle = 0,
+        /// First byte.
+        offset: u64 = 64,
+        /// Bytes; 0 means to the end of the file (DAFS O63).
+        count: u32 = 72,
+    }
+}
+
+layout! {
+    /// Result of COMMIT.
+    pub struct CommitReply [8] {
+        /// The write verifier; data written under another one may be lost.
+        verifier: Verifier = 0,
+    }
+}
+
+word_enum! {
+    /// How a file is going to be used (DAFS 13.4).
+    pub enum AccessPattern {
+        /// No particular pattern.
+        Normal = 0,
+        /// At random.
+        Random = 1,
+        /// Front to back.
+        Sequential = 2,
+        /// Soon.
+        WillNeed = 3,
+        /// Not any more.
+        DontNeed = 4,
+    }
+}
+
+layout! {
+    /// Arguments of CACHE_HINT.
+    pub struct CacheHint [88] {
+        /// The file.
+        fh: FileHandle = 0,
+        /// First byte.
+        offset: u64 = 64,
+        /// Bytes.
+        count: u32 = 72,
+        /// The expected pattern.
+        access_pattern: AccessPattern = 76,
+        /// The hint word: bit 0 prefetch, bits 1-3 read weight, bits 4-6 write weight.
+        cache_hint: u32 = 80,
+    }
+}
+
+/// Where padded data begins, when the session has agreed on that (DAFS O23).
+fn padded_place(padded: bool, agreed: u32) -> Result<Option<u32>, DecodeError> {
+    match (padded, agreed) {
+        (false, _) => Ok(None),
+        (true, 0) => Err(DecodeError::PaddingNotAgreed),
+        (true, agreed) => Ok(Some(agreed)),
+    }
+}
+
+/// The inline data, which has to fill the message to its end.
+#[inline]
+fn inline_data<'a>(
+    scope: Scope<'a>,
+    unpadded_at: usize,
+    padded_to: Option<u32>,
+    stated: u32,
+) -> Result<&'a [u8], DecodeError> {
+    let at = padded_to.map_or(unpadded_at, |at| at as usize).max(unpadded_at) - HEADER_BYTES;
+    let data = scope.bytes().get(at..).ok_or(DecodeError::Overrun { offset: at, bytes: 0 })?;
+    exact(data, stated as usize)
+}
+
+fn exact(data: &[u8], stated: usize) -> Result<&[u8], DecodeError> {
+    if data.len() == stated {
+        Ok(data)
+    } else {
+        Err(DecodeError::InlineData { stated, actual: data.len() })
+    }
+}
+
+/// Fills up to the place where padded data begins.
+fn pad(
+    writer: &mut Writer<'_>,
+    unpadded_at: usize,
+    padded_to: Option<u32>,
+) -> Result<(), EncodeError> {
+    let Some(at) = padded_to else { return Ok(()) };
+    let at = at as usize;
+    if at < unpadded_at || !at.is_multiple_of(8) {
+        return Err(EncodeError::PaddingTooShort { at, min: unpadded_at });
+    }
+    let bytes = at.saturating_sub(writer.end());
+    writer.allocate(bytes, 1)?;
+    Ok(())
+}

@@ -1,0 +1,380 @@
+//! OPEN and CLOSE (DAFS 6, 10).
+//!
+//! Invariants
+//! * A union is as large as its largest arm; unused bytes are zero (DAFS 5.1, O7).
+
+use super::attributes::Attributes;
+use super::codec::{Field, Scope, Writer, layout, word_enum};
+use super::error::{DecodeError, EncodeError};
+use super::ids::{
+    Ace, ChangeInfo, FileHandle, OpenResultFlags, ShareAccess, ShareDeny, StateId, Verifier,
+};
+use super::seq::Path;
+
+/// On what ground a file is opened (DAFS 10.1, O41).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenClaim<'a> {
+    /// A new open by name.
+    Null {
+        /// Where the path begins.
+        dir: FileHandle,
+        /// The path; empty components do not occur, an empty path means `dir` itself.
+        path: Path<'a>,
+    },
+    /// An open held before a server restart.
+    Previous {
+        /// The file.
+        fh: FileHandle,
+        /// The delegation held with it.
+        delegate_type: DelegationType,
+    },
+    /// An open made locally under a delegation that is still held.
+    DelegateCur {
+        /// Where the path begins.
+        dir: FileHandle,
+        /// The path.
+        path: Path<'a>,
+        /// The delegation.
+        state_id: StateId,
+    },
+    /// An open made under a delegation of an earlier run of the client.
+    DelegatePrev {
+        /// Where the path begins.
+        dir: FileHandle,
+        /// The path.
+        path: Path<'a>,
+    },
+    /// A new file without a name (DAFS 10.3).
+    CreateUnlinked {
+        /// A directory of the file system it is to live in.
+        dir: FileHandle,
+    },
+}
+
+impl OpenClaim<'_> {
+    /// The handle inside the claim, which the chain flag FH replaces (DAFS O30).
+    pub fn handle(&self) -> FileHandle {
+        match *self {
+            Self::Previous { fh, .. } => fh,
+            Self::Null { dir, .. }
+            | Self::DelegateCur { dir, .. }
+            | Self::DelegatePrev { dir, .. }
+            | Self::CreateUnlinked { dir } => dir,
+        }
+    }
+
+    /// The same claim with another handle inside.
+    #[must_use]
+    pub fn with_handle(mut self, handle: FileHandle) -> Self {
+        match &mut self {
+            Self::Previous { fh, .. } => *fh = handle,
+            Self::Null { dir, .. }
+            | Self::DelegateCur { dir, .. }
+            | Self::DelegatePrev { dir, .. }
+            | Self::CreateUnlinked { dir } => *dir = handle,
+        }
+        self
+    }
+}
+
+/// Type word, then the union 8 bytes later: handle 0, path 64, state-id 72 (DAFS 5.4).
+impl<'a> Field<'a> for OpenClaim<'a> {
+    const TRIVIAL: bool = false;
+
+    fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError> {
+        let dir = FileHandle::read(scope, at + 8)?;
+        let path = || Path::read(scope, at + 72);
+        Ok(match scope.u32(at)? {
+            0 => Self::Null { dir, path: path()? },
+            1 => Self::Previous { fh: dir, delegate_type: Field::read(scope, at + 72)? },
+            2 => Self::DelegateCur { dir, path: path()?, state_id: Field::read(scope, at + 80)? },
+            3 => Self::DelegatePrev { dir, path: path()? },
+            4 => Self::CreateUnlinked { dir },
+            value => {
+                return Err(DecodeError::BadValue { field: "OpenClaim", value: value.into() });
+            }
+        })
+    }
+
+    fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError> {
+        self.handle().write(writer, at + 8)?;
+        match self {
+            Self::Null { path, .. } => path.write(writer, at + 72),
+            Self::Previous { delegate_type, .. } => {
+                writer.put_u32(at, 1)?;
+                delegate_type.write(writer, at + 72)
+            }
+            Self::DelegateCur { path, state_id, .. } => {
+                writer.put_u32(at, 2)?;
+                path.write(writer, at + 72)?;
+                state_id.write(writer, at + 80)
+            }
+            Self::DelegatePrev { path, .. } => {
+                writer.put_u32(at, 3)?;
+                path.write(writer, at + 72)
+            }
+            Self::CreateUnlinked { .. } => writer.put_u32(at, 4),
+        }
+    }
+}
+
+/// How an open treats an existing file (DAFS 10.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CreateMode<'a> {
+    /// Open it.
+    Unchecked {
+        /// First attributes of a new file.
+        attributes: Attributes<'a>,
+    },
+    /// Fail with EXIST.
+    Guarded {
+        /// First attributes of a new file.
+        attributes: Attributes<'a>,
+    },
+    /// Fail with EXIST unless the same verifier made it.
+    Exclusive {
+        /// Kept in stable storage with the file.
+        verifier: Verifier,
+    },
+}
+
+/// open_type and, 8 bytes later, the create union; `None` is NOCREATE.
+impl<'a> Field<'a> for Option<CreateMode<'a>> {
+    const TRIVIAL: bool = false;
+
+    fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError> {
+        match scope.u32(at)? {
+            0 => return Ok(None),
+            1 => {}
+            value => return Err(DecodeError::BadValue { field: "open_type", value: value.into() }),
+        }
+        Ok(Some(match scope.u32(at + 8)? {
+            0 => CreateMode::Unchecked { attributes: Field::read(scope, at + 16)? },
+            1 => CreateMode::Guarded { attributes: Field::read(scope, at + 16)? },
+            2 => CreateMode::Exclusive { verifier: Field::read(scope, at + 16)? },
+            value => {
+                return Err(DecodeError::BadValue { field: "createmode", value: value.into() });
+            }
+        }))
+    }
+
+    fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError> {
+        let Some(mode) = self else { return Ok(()) };
+        writer.put_u32(at, 1)?;
+        match mode {
+            CreateMode::Unchecked { attributes } => attributes.write(writer, at + 16),
+            CreateMode::Guarded { attributes } => {
+                writer.put_u32(at + 8, 1)?;
+                attributes.write(writer, at + 16)
+            }
+            CreateMode::Exclusive { verifier } => {
+                writer.put_u32(at + 8, 2)?;
+                verifier.write(writer, at + 16)
+            }
+        }
+    }
+}
+
+word_enum! {
+    /// Whether the open forbids removal of the file (DAFS 10.1).
+    pub enum DeleteDisposition {
+        /// It does not.
+        DontCare = 0,
+        /// It does.
+        Deny = 1,
+    }
+}
+
+/// The key of a keyed open (DAFS 10.2); `None` is the share_key_type NONE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct ShareKey(pub Option<u64>);
+
+/// share_key_type and, 8 bytes later, share_key.
+impl<'a> Field<'a> for ShareKey {
+    const TRIVIAL: bool = false;
+
+    fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError> {
+        match scope.u32(at)? {
+            0 => Ok(Self(None)),
+            3 => Ok(Self(Some(scope.u64(at + 8)?))),
+            value => Err(DecodeError::BadValue { field: "share_key_type", value: value.into() }),
+        }
+    }
+
+    fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError> {
+        let Some(key) = self.0 else { return Ok(()) };
+        writer.put_u32(at, 3)?;
+        writer.put_u64(at + 8, key)
+    }
+}
+
+layout! {
+    /// Arguments of OPEN.
+    pub struct Open<'a> [144] {
+        /// On what ground.
+        claim: OpenClaim<'a> = 0,
+        /// open_type and createmode; `None` is NOCREATE.
+        create: Option<CreateMode<'a>> = 88,
+        /// Whether removal is forbidden.
+        delete_disposition: DeleteDisposition = 112,
+        /// The lock owner.
+        owner: &'a [u8] = 116,
+        /// For what it is opened.
+        share_access: ShareAccess = 120,
+        /// What others may not do.
+        share_deny: ShareDeny = 124,
+        /// The share key.
+        share_key: ShareKey = 128,
+    }
+}
+
+word_enum! {
+    /// What a delegation allows (DAFS 10.1).
+    pub enum DelegationType {
+        /// There is none.
+        None = 0,
+        /// Opens for reading are local.
+        Read = 1,
+        /// All opens are local.
+        Write = 2,
+    }
+}
+
+/// How much a client may write under a delegation before it asks (DAFS 5.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpaceLimit {
+    /// The file may grow to this many bytes.
+    Size(u64),
+    /// So many blocks may be written.
+    Blocks {
+        /// Number of blocks.
+        blocks: u32,
+        /// Length of a block in bytes.
+        block_bytes: u32,
+    },
+}
+
+/// limit_by and, 4 bytes later, the union.
+impl<'a> Field<'a> for SpaceLimit {
+    const TRIVIAL: bool = false;
+
+    fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError> {
+        match scope.u32(at)? {
+            1 => Ok(Self::Size(scope.u64(at + 4)?)),
+            2 => Ok(Self::Blocks { blocks: scope.u32(at + 4)?, block_bytes: scope.u32(at + 8)? }),
+            value => Err(DecodeError::BadValue { field: "limit_by", value: value.into() }),
+        }
+    }
+
+    fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError> {
+        match *self {
+            Self::Size(bytes) => {
+                writer.put_u32(at, 1)?;
+                writer.put_u64(at + 4, bytes)
+            }
+            Self::Blocks { blocks, block_bytes } => {
+                writer.put_u32(at, 2)?;
+                writer.put_u32(at + 4, blocks)?;
+                writer.put_u32(at + 8, block_bytes)
+            }
+        }
+    }
+}
+
+/// The delegation granted with an open (DAFS 5.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delegation<'a> {
+    /// None.
+    None,
+    /// For reading.
+    Read {
+        /// Names the delegation.
+        state_id: StateId,
+        /// True when it is being recalled already.
+        recall: bool,
+        /// Who may open locally without asking.
+        permissions: Ace<'a>,
+    },
+    /// For writing.
+    Write {
+        /// Names the delegation.
+        state_id: StateId,
+        /// True when it is being recalled already.
+        recall: bool,
+        /// How much may be written.
+        space_limit: SpaceLimit,
+        /// Who may open locally without asking.
+        permissions: Ace<'a>,
+    },
+}
+
+/// delegation_type and, 8 bytes later, the union.
+impl<'a> Field<'a> for Delegation<'a> {
+    const TRIVIAL: bool = false;
+
+    fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError> {
+        let kind = DelegationType::read(scope, at)?;
+        if kind == DelegationType::None {
+            return Ok(Self::None);
+        }
+        let state_id = Field::read(scope, at + 8)?;
+        let recall = super::codec::WordBool::read(scope, at + 16)?.into();
+        Ok(if kind == DelegationType::Read {
+            Self::Read { state_id, recall, permissions: Field::read(scope, at + 20)? }
+        } else {
+            Self::Write {
+                state_id,
+                recall,
+                space_limit: Field::read(scope, at + 20)?,
+                permissions: Field::read(scope, at + 32)?,
+            }
+        })
+    }
+
+    fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError> {
+        let (kind, state_id, recall) = match *self {
+            Self::None => return Ok(()),
+            Self::Read { state_id, recall, .. } => (DelegationType::Read, state_id, recall),
+            Self::Write { state_id, recall, .. } => (DelegationType::Write, state_id, recall),
+        };
+        kind.write(writer, at)?;
+        state_id.write(writer, at + 8)?;
+        super::codec::WordBool::from(recall).write(writer, at + 16)?;
+        match self {
+            Self::None => Ok(()),
+            Self::Read { permissions, .. } => permissions.write(writer, at + 20),
+            Self::Write { space_limit, permissions, .. } => {
+                space_limit.write(writer, at + 20)?;
+                permissions.write(writer, at + 32)
+            }
+        }
+    }
+}
+
+layout! {
+    /// Result of OPEN.
+    pub struct OpenReply<'a> [152] {
+        /// The file.
+        fh: FileHandle = 0,
+        /// Names the open.
+        state_id: StateId = 64,
+        /// The change of the directory.
+        change: ChangeInfo = 72,
+        /// Components walked.
+        component_count: u32 = 96,
+        /// Properties of the open file.
+        result_flags: OpenResultFlags = 100,
+        /// The delegation.
+        delegation: Delegation<'a> = 104,
+    }
+}
+
+layout! {
+    /// Arguments of CLOSE.
+    pub struct Close [72] {
+        /// The file.
+        fh: FileHandle = 0,
+        /// The open.
+        state_id: StateId = 64,
+    }
+}
