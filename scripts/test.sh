@@ -78,7 +78,7 @@ part() {
 
 format() {
     cargo fmt --version || { echo "this compiler came without rustfmt"; return 77; }
-    cargo fmt --all --check
+    cargo fmt --all --check -- --color never
 }
 
 lint() {
