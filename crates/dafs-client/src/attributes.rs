@@ -1,0 +1,162 @@
+//! Attributes of objects and of file systems, in owned form.
+
+pub use dafs_wire::dafs::{AccessMask, FileHandle, ObjectType, SetTime, Stability, Time};
+
+/// Who owns an object, as the server names them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Owner {
+    /// A number on the server.
+    Id(u32),
+    /// A name, for example `user@domain`.
+    Name(Vec<u8>),
+    /// The server did not say.
+    #[default]
+    Unknown,
+}
+
+impl Owner {
+    /// The number, if it is one.
+    pub fn id(&self) -> Option<u32> {
+        match self {
+            Self::Id(id) => Some(*id),
+            _ => None,
+        }
+    }
+}
+
+/// Attributes of an object. What the server does not keep is zero or `None`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attributes {
+    /// What it is.
+    pub kind: ObjectType,
+    /// Permission bits with setuid, setgid and sticky: 0o7777.
+    pub mode: u32,
+    /// Hard links.
+    pub links: u32,
+    /// Owner.
+    pub owner: Owner,
+    /// Group.
+    pub group: Owner,
+    /// Length of the content, in bytes.
+    pub size: u64,
+    /// Bytes allocated on the server.
+    pub space_used: u64,
+    /// Inode number.
+    pub file_id: u64,
+    /// Differs after every change of content or attributes.
+    pub change: u64,
+    /// Major and minor number of a device.
+    pub raw_device: (u64, u64),
+    /// Last access.
+    pub accessed: Option<Time>,
+    /// Last change of the content.
+    pub modified: Option<Time>,
+    /// Last change of the attributes.
+    pub changed: Option<Time>,
+    /// Birth.
+    pub created: Option<Time>,
+    /// True when it has named attributes.
+    pub has_named_attributes: bool,
+    /// Its handle, good for every later operation.
+    pub handle: FileHandle,
+}
+
+impl Attributes {
+    /// True for a directory, of files or of named attributes.
+    pub fn is_directory(&self) -> bool {
+        matches!(self.kind, ObjectType::Directory | ObjectType::AttrDirectory)
+    }
+
+    /// True for a regular file or a named attribute.
+    pub fn is_file(&self) -> bool {
+        matches!(self.kind, ObjectType::Regular | ObjectType::NamedAttr)
+    }
+
+    /// True for a symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        self.kind == ObjectType::Symlink
+    }
+}
+
+/// Attributes to change; `None` leaves alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SetAttributes {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner's number.
+    pub owner: Option<u32>,
+    /// Group's number.
+    pub group: Option<u32>,
+    /// Length in bytes; cuts or extends with zeros.
+    pub size: Option<u64>,
+    /// Last access.
+    pub accessed: Option<SetTime>,
+    /// Last change of the content.
+    pub modified: Option<SetTime>,
+}
+
+impl SetAttributes {
+    /// Only the mode.
+    pub fn mode(mode: u32) -> Self {
+        Self { mode: Some(mode), ..Self::default() }
+    }
+
+    /// True when nothing would change.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Space and limits of a file system. `None` where the server does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FsStatus {
+    /// Bytes in all.
+    pub space_total: Option<u64>,
+    /// Bytes free.
+    pub space_free: Option<u64>,
+    /// Bytes free for this caller.
+    pub space_available: Option<u64>,
+    /// Files in all.
+    pub files_total: Option<u64>,
+    /// Files that can still be made.
+    pub files_free: Option<u64>,
+    /// Files that this caller can still make.
+    pub files_available: Option<u64>,
+    /// Longest name, in bytes.
+    pub name_bytes_max: Option<u32>,
+    /// Most links of a file.
+    pub links_max: Option<u32>,
+    /// Longest file, in bytes.
+    pub file_bytes_max: Option<u64>,
+    /// Longest read, in bytes.
+    pub read_bytes_max: Option<u64>,
+    /// Longest write, in bytes.
+    pub write_bytes_max: Option<u64>,
+    /// The size the server likes for reads and writes, in bytes.
+    pub io_bytes_preferred: Option<u64>,
+    /// The lease period in seconds.
+    pub lease_seconds: Option<u32>,
+}
+
+/// A device, socket or pipe to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpecialFile {
+    /// A block device.
+    BlockDevice {
+        /// Major number.
+        major: u32,
+        /// Minor number.
+        minor: u32,
+    },
+    /// A character device.
+    CharDevice {
+        /// Major number.
+        major: u32,
+        /// Minor number.
+        minor: u32,
+    },
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+}

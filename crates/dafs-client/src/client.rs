@@ -1,0 +1,138 @@
+//! The client: one session with one server.
+
+use crate::attributes::FileHandle;
+use crate::core::{SessionInfo, SessionStats};
+use crate::driver::Shared;
+use crate::error::{Error, Result};
+use crate::options::{ConnectOptions, Transport};
+use crate::url::DafsUrl;
+use dafs_wire::dafs::{Request, Response};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A session with a server, shared by all clones and threads. The last clone that is dropped ends
+/// it.
+#[derive(Debug, Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+/// A completed operation: the caller's tag and its result.
+pub type TaggedCompletion = (u64, Result<usize>);
+
+impl Client {
+    /// Connects to the server that `url` names and opens a session. The path of the URL is not
+    /// looked at.
+    ///
+    /// # Errors
+    /// What failed and what to do about it.
+    pub fn connect(url: &DafsUrl, options: &ConnectOptions) -> Result<Self> {
+        Ok(Self { shared: crate::connect::open(url, options)? })
+    }
+
+    /// Which transport is in use, and why.
+    pub fn transport(&self) -> &Transport {
+        self.shared.transport()
+    }
+
+    /// The server as the user named it: host and port.
+    pub fn server(&self) -> &str {
+        self.shared.server()
+    }
+
+    /// What the session agreed on.
+    pub fn session(&self) -> &SessionInfo {
+        self.shared.info()
+    }
+
+    /// The root of the server's name space.
+    pub fn root(&self) -> FileHandle {
+        self.shared.info().root
+    }
+
+    /// The longest single read, in bytes.
+    pub fn read_bytes_max(&self) -> usize {
+        usize::try_from(self.shared.info().read_bytes_max).unwrap_or(usize::MAX)
+    }
+
+    /// The longest single write, in bytes.
+    pub fn write_bytes_max(&self) -> usize {
+        usize::try_from(self.shared.info().write_bytes_max).unwrap_or(usize::MAX)
+    }
+
+    /// Asks the server for a sign of life; returns the round trip.
+    ///
+    /// # Errors
+    /// The end of the session.
+    pub fn ping(&self) -> Result<Duration> {
+        let start = Instant::now();
+        self.ask(&Request::Null, |response| matches!(response, Response::Null).then_some(()))?;
+        Ok(start.elapsed())
+    }
+
+    /// Sends what has been submitted and not sent yet.
+    ///
+    /// # Errors
+    /// The end of the session.
+    pub fn flush(&self) -> Result<()> {
+        self.shared.flush()
+    }
+
+    /// Moves things along and appends what has completed of the tagged operations to
+    /// `completions`; returns how many. Never blocks.
+    ///
+    /// Every tagged operation appears exactly once, also when the session ends.
+    pub fn poll_completions(&self, completions: &mut Vec<TaggedCompletion>) -> usize {
+        self.shared.poll_completions(completions)
+    }
+
+    /// As [`Client::poll_completions`], but waits until at least `count` have completed or nothing
+    /// tagged is in flight any more. Waits as the wait policy says.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] when `time` has passed first; what had completed is in `completions`.
+    pub fn wait_completions(
+        &self,
+        completions: &mut Vec<TaggedCompletion>,
+        count: usize,
+        time: Option<Duration>,
+    ) -> Result<usize> {
+        self.shared.wait_completions(completions, count, time)
+    }
+
+    /// Credits, operations and bytes so far.
+    pub fn stats(&self) -> SessionStats {
+        self.shared.stats()
+    }
+
+    /// Ends the session in order. Operations in flight are waited for. Later calls fail.
+    ///
+    /// # Errors
+    /// When the session was over already or the server did not answer.
+    pub fn disconnect(&self) -> Result<()> {
+        self.shared.disconnect()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn from_shared(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Sends one request, waits, and takes what is wanted from a successful answer.
+    pub(crate) fn ask<T>(
+        &self,
+        request: &Request<'_>,
+        take: impl FnOnce(&Response<'_>) -> Option<T>,
+    ) -> Result<T> {
+        let reply = self.shared.call(request)?;
+        let procedure = request.procedure();
+        if !reply.status().is_ok() {
+            return Err(Error::Status { procedure, status: reply.status() });
+        }
+        let response = reply.decode().map_err(|error| self.shared.broken(&error))?;
+        take(&response).ok_or_else(|| self.shared.broken(&"an answer of another procedure"))
+    }
+}

@@ -1,0 +1,141 @@
+//! What a session is opened with, and what came out of it.
+
+use super::auth::Authenticator;
+use crate::limits::{
+    CREDITS_MAX, CREDITS_PROPOSED, INLINE_BYTES_DEFAULT, INLINE_WRITE_HEADER_BYTES, LEASE_ASSUMED,
+    REQUEST_BYTES_PROPOSED, RESPONSE_BYTES_PROPOSED, TRANSFER_BYTES_MAX,
+};
+use dafs_wire::dafs::{ByteOrder, ClientId, FileHandle, SessionId, Verifier};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Ids that a trusted client acts for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CredentialIds {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// How to open a session.
+#[derive(Clone)]
+pub struct SessionConfig {
+    /// Names the client across its sessions (DAFS 4.1).
+    pub client_id_string: Vec<u8>,
+    /// One run of the client (DAFS 4.1).
+    pub client_verifier: Verifier,
+    /// Distinguishes clients on one port (DAFS 3.2).
+    pub client_differentiator: [u8; 4],
+    /// Distinguishes sessions of one client (DAFS 3.2).
+    pub session_differentiator: [u8; 4],
+    /// The identity for fencing.
+    pub fence_id: Option<Vec<u8>>,
+    /// Where proofs of identity come from.
+    pub authenticator: Arc<dyn Authenticator>,
+    /// The ids to register when the server trusts this client; `None` uses the session's default.
+    pub credential: Option<CredentialIds>,
+    /// The byte order of the session.
+    pub byte_order: ByteOrder,
+    /// DAFS checksums.
+    pub checksums: bool,
+    /// Message size to propose for requests, in bytes; 0 leaves it to the server.
+    pub request_bytes: u32,
+    /// Message size to propose for responses, in bytes; 0 leaves it to the server.
+    pub response_bytes: u32,
+    /// Credits to propose.
+    pub requests: u16,
+    /// The most requests outstanding, whatever is granted.
+    pub requests_max: u16,
+    /// Where padded inline write data begins, in bytes; 0 does without padding.
+    pub inline_write_header_bytes: u32,
+    /// Reads and writes up to this many bytes go inline.
+    pub inline_bytes: u32,
+    /// True when the transport maps memory, so that nothing is gained by sending data inline.
+    pub always_direct: bool,
+}
+
+impl fmt::Debug for SessionConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionConfig")
+            .field("client_id_string", &String::from_utf8_lossy(&self.client_id_string))
+            .field("byte_order", &self.byte_order)
+            .field("requests", &self.requests)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SessionConfig {
+    /// The defaults, for a client with these identities and no authentication.
+    pub fn new(client_id_string: Vec<u8>, client_verifier: Verifier) -> Self {
+        Self {
+            client_id_string,
+            client_verifier,
+            client_differentiator: [0; 4],
+            session_differentiator: [0; 4],
+            fence_id: None,
+            authenticator: Arc::new(super::auth::Fixed(super::Proof::None)),
+            credential: None,
+            byte_order: ByteOrder::NATIVE,
+            checksums: false,
+            request_bytes: REQUEST_BYTES_PROPOSED,
+            response_bytes: RESPONSE_BYTES_PROPOSED,
+            requests: CREDITS_PROPOSED,
+            requests_max: CREDITS_MAX,
+            inline_write_header_bytes: INLINE_WRITE_HEADER_BYTES,
+            inline_bytes: INLINE_BYTES_DEFAULT,
+            always_direct: false,
+        }
+    }
+}
+
+/// What the server agreed to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// The server's name of the session.
+    pub session_id: SessionId,
+    /// The server's name of this client.
+    pub client_id: ClientId,
+    /// True when the server lets this client speak for its users.
+    pub trusted: bool,
+    /// True when messages and data carry checksums.
+    pub checksums: bool,
+    /// Longest request, in bytes.
+    pub request_bytes: u32,
+    /// Longest response, in bytes.
+    pub response_bytes: u32,
+    /// Credits at connect.
+    pub requests: u16,
+    /// Where padded inline write data begins; 0 when the server does not do that.
+    pub inline_write_header_bytes: u32,
+    /// The root directory of the server.
+    pub root: FileHandle,
+    /// The lease period.
+    pub lease: Duration,
+    /// Longest read, in bytes.
+    pub read_bytes_max: u64,
+    /// Longest write, in bytes.
+    pub write_bytes_max: u64,
+}
+
+impl Default for SessionInfo {
+    fn default() -> Self {
+        Self {
+            session_id: SessionId::ZERO,
+            client_id: ClientId::ZERO,
+            trusted: false,
+            checksums: false,
+            request_bytes: 0,
+            response_bytes: 0,
+            requests: 0,
+            inline_write_header_bytes: 0,
+            root: FileHandle::ZERO,
+            lease: LEASE_ASSUMED,
+            read_bytes_max: TRANSFER_BYTES_MAX,
+            write_bytes_max: TRANSFER_BYTES_MAX,
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Why a session ended, before it is told which server it belonged to.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// The end of a session. Every operation still in flight fails with it.
+#[derive(Debug, Clone, Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The application closed the session.
+    #[error("the session was closed by this side")]
+    Closed,
+    /// The session could not be opened: the server said no, or cannot do what was asked.
+    #[error("{0}")]
+    Refused(Arc<str>),
+    /// A request was not answered in time.
+    #[error("no answer within {0:?}")]
+    Deadline(Duration),
+    /// The transport connection ended.
+    #[error("{0}")]
+    Lost(Arc<str>),
+    /// No memory for messages.
+    #[error("no memory for messages: {0}")]
+    Memory(Arc<str>),
+    /// The server broke the protocol.
+    #[error("{0}")]
+    Protocol(Arc<str>),
+}
+
+impl Failure {
+    pub(crate) fn lost(reason: impl Display) -> Self {
+        Self::Lost(reason.to_string().into())
+    }
+
+    pub(crate) fn memory(reason: impl Display) -> Self {
+        Self::Memory(reason.to_string().into())
+    }
+
+    pub(crate) fn protocol(reason: impl Display) -> Self {
+        Self::Protocol(reason.to_string().into())
+    }
+
+    pub(crate) fn refused(reason: impl Display) -> Self {
+        Self::Refused(reason.to_string().into())
+    }
+}

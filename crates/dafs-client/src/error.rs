@@ -1,0 +1,172 @@
+//! What can go wrong, worded for the person who must act.
+
+use crate::url::UrlError;
+use dafs_dat::{PostError, RegisterError};
+use dafs_wire::dafs::{Procedure, Status};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Shorthand for client results.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why an operation failed.
+#[derive(Debug, Clone, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The range leaves the buffer, a name is empty or holds a slash: nothing was sent.
+    #[error("{0}")]
+    Argument(&'static str),
+    /// The buffer belongs to another client, whose registrations mean nothing here.
+    #[error("the buffer was made by another client; allocate it from the one that uses it")]
+    ForeignBuffer,
+    /// The session could not be opened.
+    #[error("cannot connect to {server}: {reason}")]
+    Connect {
+        /// The server as the user named it.
+        server: String,
+        /// What happened and what to do.
+        reason: String,
+    },
+    /// The operation was not answered in time; the session is over because a DAFS request cannot
+    /// be taken back.
+    #[error("the server at {server} did not answer within {after:?}; check it, then reconnect")]
+    Deadline {
+        /// The server.
+        server: Arc<str>,
+        /// The deadline.
+        after: Duration,
+    },
+    /// The process that opened the client was another one.
+    #[error("this process was forked after the client had connected; connect again in the child")]
+    Forked,
+    /// The session ended.
+    #[error("the connection to the server at {server} is gone: {reason}; retry or reconnect")]
+    Lost {
+        /// The server.
+        server: Arc<str>,
+        /// Why.
+        reason: Arc<str>,
+    },
+    /// Memory could not be had or registered.
+    #[error("no memory for transfers: {0}")]
+    Memory(Arc<str>),
+    /// The server broke the protocol in an answer; the session is over.
+    #[error("the server at {server} broke the protocol: {reason}; report this to its operator")]
+    Protocol {
+        /// The server.
+        server: Arc<str>,
+        /// What was wrong.
+        reason: Arc<str>,
+    },
+    /// The server refused.
+    #[error("{} failed: {status}", procedure.name())]
+    Status {
+        /// What was asked.
+        procedure: Procedure,
+        /// The answer.
+        status: Status,
+    },
+    /// Too many symbolic links in one path.
+    #[error("more than {0} symbolic links in one path; it probably leads in a circle")]
+    SymlinkLoop(u32),
+    /// Nothing happened within the time that the caller gave; the operation goes on.
+    #[error("not done within {0:?}")]
+    TimedOut(Duration),
+    /// More operations are waiting than the client keeps.
+    #[error("too many operations are in flight; wait for some of them")]
+    TooMany,
+    /// A URL that cannot be parsed.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// The server lost data that it had acknowledged as unstable.
+    #[error("the server lost data that was written but not committed; write it again")]
+    WritesLost,
+    /// A write made no progress although the server reported success.
+    #[error("the server accepted no byte of a write and gave no reason")]
+    WriteZero,
+}
+
+impl Error {
+    /// The status that the server answered with.
+    pub fn status(&self) -> Option<Status> {
+        match self {
+            Self::Status { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// True when the session is over and every further operation will fail.
+    pub fn is_fatal(&self) -> bool {
+        matches!(
+            self,
+            Self::Deadline { .. } | Self::Forked | Self::Lost { .. } | Self::Protocol { .. }
+        )
+    }
+
+    /// The error number that a POSIX program would expect.
+    pub fn to_errno(&self) -> i32 {
+        match self {
+            Self::Argument(_) | Self::ForeignBuffer | Self::Url(_) => libc::EINVAL,
+            Self::Connect { .. } => libc::ECONNREFUSED,
+            Self::Deadline { .. } | Self::TimedOut(_) => libc::ETIMEDOUT,
+            Self::Forked => libc::EBADF,
+            Self::Lost { .. } => libc::ECONNRESET,
+            Self::Memory(_) => libc::ENOMEM,
+            Self::Protocol { .. } => libc::EPROTO,
+            Self::Status { status, .. } => status_errno(*status),
+            Self::SymlinkLoop(_) => libc::ELOOP,
+            Self::TooMany => libc::EAGAIN,
+            Self::WritesLost | Self::WriteZero => libc::EIO,
+        }
+    }
+}
+
+/// The error number for a status (DAFS 15).
+fn status_errno(status: Status) -> i32 {
+    match status {
+        Status::Perm => libc::EPERM,
+        Status::NoEnt => libc::ENOENT,
+        Status::Nxio => libc::ENXIO,
+        Status::Acces | Status::Fenced | Status::NotAuthorized => libc::EACCES,
+        Status::Exist => libc::EEXIST,
+        Status::XDev => libc::EXDEV,
+        Status::NoDev => libc::ENODEV,
+        Status::NotDir => libc::ENOTDIR,
+        Status::IsDir => libc::EISDIR,
+        Status::Inval | Status::BadType => libc::EINVAL,
+        Status::FBig | Status::WriteTooBig => libc::EFBIG,
+        Status::NoSpc => libc::ENOSPC,
+        Status::RoFs => libc::EROFS,
+        Status::MLink => libc::EMLINK,
+        Status::NameTooLong => libc::ENAMETOOLONG,
+        Status::NotEmpty => libc::ENOTEMPTY,
+        Status::DQuot => libc::EDQUOT,
+        Status::Stale | Status::BadHandle | Status::FhExpired => libc::ESTALE,
+        Status::NotSupp => libc::EOPNOTSUPP,
+        Status::Delay | Status::Grace | Status::Resource | Status::Locked => libc::EAGAIN,
+        Status::Denied | Status::ShareDenied => libc::EBUSY,
+        Status::Symlink => libc::ELOOP,
+        _ => libc::EIO,
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = io::Error::from_raw_os_error(error.to_errno()).kind();
+        io::Error::new(kind, error)
+    }
+}
+
+impl From<RegisterError> for Error {
+    fn from(error: RegisterError) -> Self {
+        Self::Memory(error.to_string().into())
+    }
+}
+
+impl From<PostError> for Error {
+    fn from(error: PostError) -> Self {
+        Self::Memory(error.to_string().into())
+    }
+}

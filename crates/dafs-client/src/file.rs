@@ -1,0 +1,341 @@
+//! Open files.
+
+use crate::attributes::{Attributes, FileHandle, SetAttributes, Stability};
+use crate::buffer::IoBuffer;
+use crate::client::Client;
+use crate::convert;
+use crate::core::{ReadCall, WriteCall};
+use crate::error::{Error, Result};
+use crate::open::{Create, OpenOptions};
+use crate::path::{Follow, Place};
+use crate::pending::Pending;
+use dafs_wire::dafs as wire;
+use dafs_wire::dafs::{Request, Response, StateId, Status, Verifier};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use dafs_wire::dafs::AccessPattern;
+
+/// Numbers the opens of this process, so that each has an owner of its own and closing one never
+/// undoes another (DAFS 10.1).
+static OPENS: AtomicU64 = AtomicU64::new(1);
+
+/// An open file. Dropping it closes it without waiting; [`File::close`] tells whether that worked.
+#[derive(Debug)]
+pub struct File {
+    client: Client,
+    handle: FileHandle,
+    state_id: StateId,
+    closed: bool,
+}
+
+impl Client {
+    /// Opens the file at `path`, from the root of the server. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn open(&self, path: &[u8], options: &OpenOptions) -> Result<File> {
+        self.open_from(&self.root(), path, options)
+    }
+
+    /// Opens the file at `path`, from a directory. Symbolic links are followed, except by
+    /// [`Create::New`] and [`Create::Exclusive`].
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn open_from(&self, dir: &FileHandle, path: &[u8], options: &OpenOptions) -> Result<File> {
+        let Place { dir, name } = self.resolve_parent_from(dir, path)?;
+        match self.open_at(&dir, &name, options) {
+            Err(error)
+                if error.status() == Some(Status::Symlink)
+                    && matches!(options.create, Create::Never | Create::IfMissing) => {}
+            other => return other,
+        }
+        // The name is a symbolic link: open what it leads to, even if that has yet to be made.
+        let Place { dir, name } = self.resolve_target(&dir, &name)?;
+        self.open_at(&dir, &name, options)
+    }
+
+    /// Opens the file called `name` in a directory. A symbolic link is an error: SYMLINK.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn open_at(&self, dir: &FileHandle, name: &[u8], options: &OpenOptions) -> Result<File> {
+        let path = [crate::names::component(name)?];
+        let mut attributes = options.attributes;
+        if options.truncate && options.create == Create::IfMissing {
+            attributes.size = Some(0);
+        }
+        let text = convert::OwnerText::new(&attributes);
+        let initial = text.attributes(&attributes);
+        let create = match options.create {
+            Create::Never => None,
+            Create::IfMissing => Some(wire::CreateMode::Unchecked { attributes: initial }),
+            Create::New => Some(wire::CreateMode::Guarded { attributes: initial }),
+            Create::Exclusive => {
+                Some(wire::CreateMode::Exclusive { verifier: Verifier(crate::random()) })
+            }
+        };
+        let owner = OPENS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let request = Request::Open(wire::Open {
+            claim: wire::OpenClaim::Null { dir: *dir, path: wire::Path::new(&path) },
+            create,
+            delete_disposition: wire::DeleteDisposition::DontCare,
+            owner: &owner,
+            share_access: options.access,
+            share_deny: options.deny,
+            share_key: wire::ShareKey(None),
+        });
+        let (handle, state_id) = self.ask(&request, |response| match response {
+            Response::Open(reply) => Some((reply.fh, reply.state_id)),
+            _ => None,
+        })?;
+        let file = File { client: self.clone(), handle, state_id, closed: false };
+        // An exclusive create carries its verifier in place of the attributes (DAFS 10.1), and only
+        // an unchecked create cuts an existing file.
+        let mut after = SetAttributes::default();
+        if options.create == Create::Exclusive {
+            after = options.attributes;
+        }
+        if options.truncate && options.create == Create::Never {
+            after.size = Some(0);
+        }
+        if !after.is_empty() {
+            file.set_attributes(&after)?;
+        }
+        Ok(file)
+    }
+}
+
+impl File {
+    /// The client it was opened with.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Its handle.
+    pub fn handle(&self) -> &FileHandle {
+        &self.handle
+    }
+
+    /// Reads into `target` from `offset` until it is full or the file ends; returns the bytes
+    /// read. The data is staged through a registered buffer; [`File::read_into`] avoids that.
+    ///
+    /// # Errors
+    /// The server's answer. Bytes before the failing part may have been read.
+    pub fn read_at(&self, target: &mut [u8], offset: u64) -> Result<usize> {
+        crate::transfer::read_slice(self, target, offset)
+    }
+
+    /// Writes all of `source` at `offset`; returns its length. Staged as in [`File::read_at`].
+    ///
+    /// # Errors
+    /// The server's answer. Bytes before the failing part may have been written.
+    pub fn write_at(&self, source: &[u8], offset: u64, stability: Stability) -> Result<usize> {
+        crate::transfer::write_slice(self, source, offset, stability)
+    }
+
+    /// Reads into `range` of `buffer` from `offset` until it is full or the file ends; returns the
+    /// bytes read. Long reads are cut into pieces of which several are in flight.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn read_into(&self, buffer: &IoBuffer, range: Range<usize>, offset: u64) -> Result<usize> {
+        crate::transfer::read_buffer(self, buffer, range, offset)
+    }
+
+    /// Writes all of `range` of `buffer` at `offset`; returns its length.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn write_from(
+        &self,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        offset: u64,
+        stability: Stability,
+    ) -> Result<usize> {
+        crate::transfer::write_buffer(self, buffer, range, offset, stability)
+    }
+
+    /// Starts a read into `range` of `buffer`. Yields the bytes read, which may be fewer than
+    /// asked: at the end of the file, or because the range is longer than
+    /// [`Client::read_bytes_max`].
+    ///
+    /// It is sent at once if nothing else is in flight, else with the next call that waits or
+    /// polls; [`Client::flush`] sends it in any case.
+    ///
+    /// # Errors
+    /// A range outside the buffer, too many operations, a session that is over.
+    pub fn submit_read(
+        &self,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        offset: u64,
+    ) -> Result<Pending<usize>> {
+        let call = self.read_call(buffer, range, offset)?;
+        Pending::submit(self.client.shared(), |driver, tag| driver.submit_read(tag, call))
+    }
+
+    /// Starts a write of `range` of `buffer`. Yields the bytes written, which may be fewer than
+    /// asked; the rest is the caller's to write. Sent as [`File::submit_read`].
+    ///
+    /// # Errors
+    /// As [`File::submit_read`].
+    pub fn submit_write(
+        &self,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        offset: u64,
+        stability: Stability,
+    ) -> Result<Pending<usize>> {
+        let call = self.write_call(buffer, range, offset, stability)?;
+        Pending::submit(self.client.shared(), |driver, tag| driver.submit_write(tag, call))
+    }
+
+    /// As [`File::submit_read`], with the result handed out by [`Client::poll_completions`] under
+    /// the caller's `tag`. The cheapest way to keep many operations in flight.
+    ///
+    /// # Errors
+    /// As [`File::submit_read`].
+    pub fn submit_read_tagged(
+        &self,
+        tag: u64,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        offset: u64,
+    ) -> Result<()> {
+        let call = self.read_call(buffer, range, offset)?;
+        self.client.shared().submit_tagged(tag, |driver, tag| driver.submit_read(tag, call))
+    }
+
+    /// As [`File::submit_write`], with the result handed out as by [`File::submit_read_tagged`].
+    ///
+    /// # Errors
+    /// As [`File::submit_read`].
+    pub fn submit_write_tagged(
+        &self,
+        tag: u64,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        offset: u64,
+        stability: Stability,
+    ) -> Result<()> {
+        let call = self.write_call(buffer, range, offset, stability)?;
+        self.client.shared().submit_tagged(tag, |driver, tag| driver.submit_write(tag, call))
+    }
+
+    /// Makes `len` bytes from `offset` stable (0: to the end of the file).
+    ///
+    /// # Errors
+    /// The server's answer; [`Error::WritesLost`] when unstable data is gone and must be written
+    /// again.
+    pub fn commit(&self, offset: u64, len: u64) -> Result<()> {
+        // A range that does not fit the field is widened to the end of the file.
+        let count = u32::try_from(len).unwrap_or(0);
+        let request = Request::Commit(wire::Commit { fh: self.handle, offset, count });
+        let verifier = self.client.ask(&request, |response| match response {
+            Response::Commit(reply) => Some(reply.verifier),
+            _ => None,
+        })?;
+        if self.client.shared().lock()?.writes_survive(verifier) {
+            Ok(())
+        } else {
+            Err(Error::WritesLost)
+        }
+    }
+
+    /// Attributes of the file, even after its last name is gone.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn attributes(&self) -> Result<Attributes> {
+        self.client.attributes(&self.handle)
+    }
+
+    /// Changes attributes under this open, so that the size may be changed by whoever may write.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn set_attributes(&self, change: &SetAttributes) -> Result<()> {
+        let state_id = if change.size.is_some() { self.state_id } else { StateId::ZERO };
+        self.client.set_attributes_with(&self.handle, state_id, change)
+    }
+
+    /// Cuts the file or extends it with zeros.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn set_size(&self, size: u64) -> Result<()> {
+        self.set_attributes(&SetAttributes { size: Some(size), ..SetAttributes::default() })
+    }
+
+    /// Tells the server how a range is going to be used (DAFS 13.4). `prefetch` asks it to read the
+    /// range ahead now.
+    ///
+    /// # Errors
+    /// The server's answer; PREFETCH_NOT_SUPPORTED when it cannot read ahead.
+    pub fn cache_hint(
+        &self,
+        offset: u64,
+        len: u32,
+        access_pattern: AccessPattern,
+        prefetch: bool,
+    ) -> Result<()> {
+        /// Read weight 7 in bits 1 to 3: prefetch with low weights is ignored (DAFS 13.4).
+        const PREFETCH: u32 = 0x1 | 7 << 1;
+        let request = Request::CacheHint(wire::CacheHint {
+            fh: self.handle,
+            offset,
+            count: len,
+            access_pattern,
+            cache_hint: if prefetch { PREFETCH } else { 0 },
+        });
+        self.client.ask(&request, |response| matches!(response, Response::CacheHint).then_some(()))
+    }
+
+    /// Closes the file.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn close(mut self) -> Result<()> {
+        self.closed = true;
+        self.client
+            .ask(&self.close_request(), |response| matches!(response, Response::Close).then_some(()))
+    }
+
+    fn close_request(&self) -> Request<'static> {
+        Request::Close(wire::Close { fh: self.handle, state_id: self.state_id })
+    }
+
+    pub(crate) fn read_call(
+        &self,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        offset: u64,
+    ) -> Result<ReadCall> {
+        let limit = self.client.read_bytes_max();
+        let piece = self.client.shared().piece(buffer, range, offset, limit)?;
+        Ok(ReadCall { handle: self.handle, state_id: self.state_id, offset, into: piece })
+    }
+
+    pub(crate) fn write_call(
+        &self,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        offset: u64,
+        stability: Stability,
+    ) -> Result<WriteCall> {
+        let limit = self.client.write_bytes_max();
+        let from = self.client.shared().piece(buffer, range, offset, limit)?;
+        Ok(WriteCall { handle: self.handle, state_id: self.state_id, offset, stability, from })
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if !self.closed {
+            self.client.shared().submit_and_forget(&self.close_request());
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Every limit and default of the client, in one place.
+
+use std::time::Duration;
+
+/// The port of a DAFS server when the URL names none. The number is not registered with IANA; it
+/// lies beside the 20049 of NFS over RDMA.
+pub const DEFAULT_PORT: u16 = 20490;
+
+/// The most requests the client keeps outstanding, whatever the server grants. Bounds the memory
+/// for messages: each outstanding request owns one send and one receive buffer.
+pub const CREDITS_MAX: u16 = 256;
+
+/// Credits proposed at connect.
+pub const CREDITS_PROPOSED: u16 = 32;
+
+/// The request size proposed at connect, in bytes: an inline write of 8 KiB behind its padding.
+pub const REQUEST_BYTES_PROPOSED: u32 = 8192 + 512;
+
+/// The response size proposed at connect, in bytes: an inline read of 8 KiB behind its header.
+pub const RESPONSE_BYTES_PROPOSED: u32 = 8192 + 512;
+
+/// The smallest message size a server may answer with: the first message must fit 4096 bytes
+/// (DAFS 2), and so must everything that follows on this client.
+pub const MESSAGE_BYTES_MIN: u32 = 4096;
+
+/// The largest message size this client accepts, in bytes.
+pub const MESSAGE_BYTES_MAX: u32 = 1 << 20;
+
+/// Where padded inline write data starts, as proposed at connect (DAFS O23).
+pub const INLINE_WRITE_HEADER_BYTES: u32 = 512;
+
+/// Reads and writes up to this many bytes travel inline on transports that do not map memory.
+pub const INLINE_BYTES_DEFAULT: u32 = 8192;
+
+/// Requests that may wait for a credit before `submit` says that it is full.
+pub const QUEUED_REQUESTS_MAX: usize = 4096;
+
+/// Operations of all kinds that one client keeps track of at a time.
+pub const OPERATIONS_MAX: usize = 1 << 16;
+
+/// The longest read or write sent as one request unless the server allows less.
+pub const TRANSFER_BYTES_MAX: u64 = 4 << 20;
+
+/// The piece that large blocking transfers are cut into, in bytes.
+pub const PIPELINE_BYTES: usize = 1 << 20;
+
+/// How many pieces of one large blocking transfer are in flight.
+pub const PIPELINE_DEPTH: usize = 4;
+
+/// Staging buffers that a client keeps for callers whose memory is not registered.
+pub const STAGING_BUFFERS_KEPT: usize = 8;
+
+/// One page of a directory listing, in bytes.
+pub const READDIR_PAGE_BYTES: u32 = 64 << 10;
+
+/// The longest symlink text, in bytes.
+pub const LINK_TEXT_BYTES_MAX: usize = 4096;
+
+/// Symlinks followed in one path before giving up, as Linux does.
+pub const SYMLINKS_FOLLOWED_MAX: u32 = 40;
+
+/// The longest path sent, in bytes.
+pub const PATH_BYTES_MAX: usize = 4096;
+
+/// The longest name of one component, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Time for connecting and opening the session.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for one operation to be answered.
+pub const OPERATION_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Polls before an adaptive waiter goes to sleep.
+pub const SPIN_POLLS: u32 = 2000;
+
+/// The lease assumed until the server has told its own.
+pub const LEASE_ASSUMED: Duration = Duration::from_secs(30);
+
+/// Idle time after which a client that was told to shrink burns its extra receives with NULLs.
+pub const SHRINK_DELAY: Duration = Duration::from_millis(10);
+
+/// How often the helper thread looks after operations that nobody waits for.
+pub const HELPER_TICK: Duration = Duration::from_millis(2);
+
+/// Authentication steps before the client gives up on a server that always asks for another.
+pub const AUTH_STEPS_MAX: u32 = 16;
+
+/// Supplementary groups sent with the credential of the process.
+pub const GROUPS_MAX: usize = 1024;
+
+const _: () = assert!(MESSAGE_BYTES_MIN <= REQUEST_BYTES_PROPOSED);
+const _: () = assert!(REQUEST_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
+const _: () = assert!(RESPONSE_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
+const _: () = assert!(INLINE_BYTES_DEFAULT + INLINE_WRITE_HEADER_BYTES <= REQUEST_BYTES_PROPOSED);
+const _: () = assert!(INLINE_WRITE_HEADER_BYTES % 8 == 0 && INLINE_WRITE_HEADER_BYTES >= 136);

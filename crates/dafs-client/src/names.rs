@@ -1,0 +1,256 @@
+//! Operations on names and objects: one request each, by handle.
+
+use crate::attributes::{
+    AccessMask, Attributes, FileHandle, FsStatus, SetAttributes, SpecialFile,
+};
+use crate::client::Client;
+use crate::convert;
+use crate::error::{Error, Result};
+use crate::limits::{LINK_TEXT_BYTES_MAX, NAME_BYTES_MAX};
+use dafs_wire::dafs as wire;
+use dafs_wire::dafs::{ObjectType, Request, Response, SpecData, StateId};
+
+/// A name that can be one component of a path.
+///
+/// # Errors
+/// It is empty, too long, "." or "..", or holds a slash or a zero byte.
+pub(crate) fn component(name: &[u8]) -> Result<&[u8]> {
+    match name {
+        b"" => Err(Error::Argument("a name is empty")),
+        b"." | b".." => Err(Error::Argument("\".\" and \"..\" name no entry of a directory")),
+        _ if name.len() > NAME_BYTES_MAX => Err(Error::Argument("a name is over 255 bytes long")),
+        _ if name.contains(&b'/') => Err(Error::Argument("a name holds a slash")),
+        _ if name.contains(&0) => Err(Error::Argument("a name holds a zero byte")),
+        _ => Ok(name),
+    }
+}
+
+impl Client {
+    /// The object called `name` in a directory. Symbolic links are not followed.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn lookup(&self, dir: &FileHandle, name: &[u8]) -> Result<FileHandle> {
+        let path = [component(name)?];
+        let request = Request::Lookup(wire::Lookup { dir: *dir, path: wire::Path::new(&path) });
+        self.ask(&request, |response| match response {
+            Response::Lookup(reply) => Some(reply.fh),
+            _ => None,
+        })
+    }
+
+    /// The directory above. The root has none: NOENT.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn parent(&self, dir: &FileHandle) -> Result<FileHandle> {
+        self.ask(&Request::LookupP(wire::LookupP { fh: *dir }), |response| match response {
+            Response::LookupP(reply) => Some(reply.fh),
+            _ => None,
+        })
+    }
+
+    /// Attributes of an object.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn attributes(&self, object: &FileHandle) -> Result<Attributes> {
+        let attributes = convert::WANTED;
+        let request = Request::GetAttrInline(wire::GetAttrInline { fh: *object, attributes });
+        self.ask(&request, |response| match response {
+            Response::GetAttrInline(reply) => Some(convert::attributes(&reply.attributes, object)),
+            _ => None,
+        })
+    }
+
+    /// Changes attributes of an object. To change the size of a file that this client has open,
+    /// use [`File::set_attributes`](crate::File::set_attributes).
+    ///
+    /// # Errors
+    /// The server's answer; some of the attributes may have been set.
+    pub fn set_attributes(&self, object: &FileHandle, change: &SetAttributes) -> Result<()> {
+        self.set_attributes_with(object, StateId::ZERO, change)
+    }
+
+    pub(crate) fn set_attributes_with(
+        &self,
+        object: &FileHandle,
+        state_id: StateId,
+        change: &SetAttributes,
+    ) -> Result<()> {
+        let text = convert::OwnerText::new(change);
+        let attributes = text.attributes(change);
+        let request =
+            Request::SetAttrInline(wire::SetAttrInline { fh: *object, state_id, attributes });
+        self.ask(&request, |response| {
+            matches!(response, Response::SetAttrInline(_)).then_some(())
+        })
+    }
+
+    /// Which of the rights in `wanted` the caller has.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn access(&self, object: &FileHandle, wanted: AccessMask) -> Result<AccessMask> {
+        let request = Request::Access(wire::Access { fh: *object, mask: wanted });
+        self.ask(&request, |response| match response {
+            Response::Access(reply) => Some(reply.access & wanted),
+            _ => None,
+        })
+    }
+
+    /// Space and limits of the file system that an object is in.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn fs_status(&self, object: &FileHandle) -> Result<FsStatus> {
+        let attributes = convert::FS_WANTED;
+        let request = Request::GetFsAttr(wire::GetFsAttr { fh: *object, attributes });
+        self.ask(&request, |response| match response {
+            Response::GetFsAttr(reply) => Some(convert::fs_status(&reply.attributes)),
+            _ => None,
+        })
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn mkdir(
+        &self,
+        dir: &FileHandle,
+        name: &[u8],
+        attributes: &SetAttributes,
+    ) -> Result<FileHandle> {
+        let text = convert::OwnerText::new(attributes);
+        self.make(
+            dir,
+            name,
+            wire::NewObject::Plain(ObjectType::Directory),
+            text.attributes(attributes),
+        )
+    }
+
+    /// Makes a symbolic link that holds `text`.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn symlink(&self, dir: &FileHandle, name: &[u8], text: &[u8]) -> Result<FileHandle> {
+        if text.len() > LINK_TEXT_BYTES_MAX || text.contains(&0) {
+            return Err(Error::Argument("a link text is over 4096 bytes or holds a zero byte"));
+        }
+        self.make(dir, name, wire::NewObject::Symlink(text), wire::Attributes::default())
+    }
+
+    /// Makes a device, pipe or socket, and then sets its mode.
+    ///
+    /// # Errors
+    /// The server's answer; when only the mode was refused, the object stays.
+    pub fn mknod(
+        &self,
+        dir: &FileHandle,
+        name: &[u8],
+        kind: SpecialFile,
+        attributes: &SetAttributes,
+    ) -> Result<FileHandle> {
+        let device =
+            |major: u32, minor: u32| SpecData { major: major.into(), minor: minor.into() };
+        let object = match kind {
+            SpecialFile::BlockDevice { major, minor } => {
+                wire::NewObject::BlockDevice(device(major, minor))
+            }
+            SpecialFile::CharDevice { major, minor } => {
+                wire::NewObject::CharDevice(device(major, minor))
+            }
+            SpecialFile::Fifo => wire::NewObject::Plain(ObjectType::Fifo),
+            SpecialFile::Socket => wire::NewObject::Plain(ObjectType::Socket),
+        };
+        let made = self.make(dir, name, object, wire::Attributes::default())?;
+        // CREATE takes attributes for directories only (DAFS 6).
+        if !attributes.is_empty() {
+            self.set_attributes(&made, attributes)?;
+        }
+        Ok(made)
+    }
+
+    fn make(
+        &self,
+        dir: &FileHandle,
+        name: &[u8],
+        object: wire::NewObject<'_>,
+        attributes: wire::Attributes<'_>,
+    ) -> Result<FileHandle> {
+        let name = component(name)?;
+        let request = Request::Create(wire::Create { dir: *dir, name, object, attributes });
+        self.ask(&request, |response| match response {
+            Response::Create(reply) => Some(reply.fh),
+            _ => None,
+        })
+    }
+
+    /// Makes another name for an object that is not a directory.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn link(&self, object: &FileHandle, dir: &FileHandle, name: &[u8]) -> Result<()> {
+        let name = component(name)?;
+        let request = Request::Link(wire::Link { source: *object, target_dir: *dir, name });
+        self.ask(&request, |response| matches!(response, Response::Link(_)).then_some(()))
+    }
+
+    /// Removes a name; directories must be empty. A file stays usable to those who have it open.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn remove(&self, dir: &FileHandle, name: &[u8]) -> Result<()> {
+        let request = Request::Remove(wire::Remove {
+            dir: *dir,
+            name: component(name)?,
+            remove_mode: wire::RemoveMode::Unchecked,
+        });
+        self.ask(&request, |response| matches!(response, Response::Remove(_)).then_some(()))
+    }
+
+    /// Renames, replacing a target of a fitting kind.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn rename(
+        &self,
+        from_dir: &FileHandle,
+        from: &[u8],
+        to_dir: &FileHandle,
+        to: &[u8],
+    ) -> Result<()> {
+        let request = Request::Rename(wire::Rename {
+            source_dir: *from_dir,
+            target_dir: *to_dir,
+            old_name: component(from)?,
+            new_name: component(to)?,
+        });
+        self.ask(&request, |response| matches!(response, Response::Rename(_)).then_some(()))
+    }
+
+    /// The text of a symbolic link.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn readlink(&self, link: &FileHandle) -> Result<Vec<u8>> {
+        let request = Request::ReadLinkInline(wire::ReadLinkInline { fh: *link });
+        self.ask(&request, |response| match response {
+            Response::ReadLinkInline(reply) => Some(reply.text.to_vec()),
+            _ => None,
+        })
+    }
+
+    /// The directory of an object's named attributes, whose entries are opened as files.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn attribute_directory(&self, object: &FileHandle) -> Result<FileHandle> {
+        self.ask(&Request::OpenAttr(wire::OpenAttr { fh: *object }), |response| match response {
+            Response::OpenAttr(reply) => Some(reply.fh),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,89 @@
+//! How to open a file.
+
+use crate::attributes::SetAttributes;
+pub use dafs_wire::dafs::{ShareAccess, ShareDeny};
+
+/// What to do when the file is missing or exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Create {
+    /// The file must exist.
+    #[default]
+    Never,
+    /// Make it when it is missing.
+    IfMissing,
+    /// Make it; fail when it exists.
+    New,
+    /// Make it; fail when it exists unless this very call made it, even if the connection broke
+    /// in between.
+    Exclusive,
+}
+
+/// How to open a file. The default opens an existing file for reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenOptions {
+    pub(crate) access: ShareAccess,
+    pub(crate) deny: ShareDeny,
+    pub(crate) create: Create,
+    pub(crate) truncate: bool,
+    pub(crate) attributes: SetAttributes,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            access: ShareAccess::Read,
+            deny: ShareDeny::None,
+            create: Create::Never,
+            truncate: false,
+            attributes: SetAttributes::default(),
+        }
+    }
+}
+
+impl OpenOptions {
+    /// For reading.
+    pub fn read() -> Self {
+        Self::default()
+    }
+
+    /// For writing.
+    pub fn write() -> Self {
+        Self { access: ShareAccess::Write, ..Self::default() }
+    }
+
+    /// For both.
+    pub fn read_write() -> Self {
+        Self { access: ShareAccess::Both, ..Self::default() }
+    }
+
+    /// Whether to make the file.
+    #[must_use]
+    pub fn create(self, create: Create) -> Self {
+        Self { create, ..self }
+    }
+
+    /// Permission bits of a new file.
+    #[must_use]
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.attributes.mode = Some(mode);
+        self
+    }
+
+    /// Attributes of a new file.
+    #[must_use]
+    pub fn attributes(self, attributes: SetAttributes) -> Self {
+        Self { attributes, ..self }
+    }
+
+    /// Cuts an existing file to nothing.
+    #[must_use]
+    pub fn truncate(self, truncate: bool) -> Self {
+        Self { truncate, ..self }
+    }
+
+    /// What others may not do while the file is open.
+    #[must_use]
+    pub fn deny(self, deny: ShareDeny) -> Self {
+        Self { deny, ..self }
+    }
+}

@@ -1,0 +1,192 @@
+//! How to connect and how to wait.
+
+use crate::limits::{
+    CONNECT_TIMEOUT, CREDITS_PROPOSED, INLINE_BYTES_DEFAULT, OPERATION_DEADLINE, SPIN_POLLS,
+};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Which transport to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TransportChoice {
+    /// Shared memory when the server runs on this host and offers it, else iWARP over TCP.
+    #[default]
+    Auto,
+    /// iWARP over TCP.
+    Iwarp,
+    /// Shared memory.
+    Shm,
+}
+
+/// The transport in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TransportKind {
+    /// iWARP over TCP.
+    Iwarp,
+    /// Shared memory of one host.
+    Shm,
+    /// The simulated network of the tests.
+    Sim,
+}
+
+impl fmt::Display for TransportKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Iwarp => "iwarp",
+            Self::Shm => "shm",
+            Self::Sim => "sim",
+        })
+    }
+}
+
+/// Which transport a client uses, and why. Prints as one sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transport {
+    /// Which.
+    pub kind: TransportKind,
+    /// Where it is connected to, in the transport's terms.
+    pub address: String,
+    /// Why this one.
+    pub why: String,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind, self.why)
+    }
+}
+
+/// How a thread waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitPolicy {
+    /// Polls until it is there. Lowest latency, burns the CPU.
+    Poll,
+    /// Sleeps on the transport's descriptor at once. Least CPU.
+    Sleep,
+    /// Polls `spin` times, then sleeps.
+    Adaptive {
+        /// Polls before sleeping.
+        spin: u32,
+    },
+}
+
+impl Default for WaitPolicy {
+    fn default() -> Self {
+        Self::Adaptive { spin: SPIN_POLLS }
+    }
+}
+
+/// The byte order of a session; the server follows the client (DAFS 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ByteOrder {
+    /// That of this machine.
+    #[default]
+    Native,
+    /// Least significant byte first.
+    Little,
+    /// Most significant byte first.
+    Big,
+}
+
+/// On whose behalf requests are made, if the server trusts this client to say so.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Credential {
+    /// The effective user, group and supplementary groups of this process.
+    #[default]
+    Process,
+    /// These ids.
+    Ids {
+        /// User id.
+        uid: u32,
+        /// Group id.
+        gid: u32,
+        /// Supplementary groups.
+        groups: Vec<u32>,
+    },
+    /// The session's own credential, as the server derives it from the authentication.
+    Session,
+}
+
+/// How the client proves who it is.
+#[derive(Clone, Default)]
+pub enum Authentication {
+    /// Not at all; the server accepts it only from addresses that it trusts.
+    #[default]
+    None,
+    /// A name and a password, in clear text on the wire.
+    Text {
+        /// The name.
+        id: String,
+        /// The password.
+        password: String,
+    },
+    /// A mechanism of the caller's. Asked for a fresh exchange at every connect.
+    Custom(Arc<dyn crate::core::Authenticator>),
+}
+
+impl fmt::Debug for Authentication {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            // The password stays out of logs.
+            Self::Text { id, .. } => write!(f, "Text({id:?})"),
+            Self::Custom(_) => f.write_str("Custom"),
+        }
+    }
+}
+
+/// Everything about a connection that is not in the URL.
+#[derive(Debug, Clone)]
+pub struct ConnectOptions {
+    /// Which transport.
+    pub transport: TransportChoice,
+    /// How threads wait.
+    pub wait: WaitPolicy,
+    /// Whose rights to use.
+    pub credential: Credential,
+    /// How to prove it.
+    pub authentication: Authentication,
+    /// DAFS checksums over messages and data.
+    pub checksums: bool,
+    /// CRC32C on iWARP.
+    pub crc: bool,
+    /// The byte order of the session.
+    pub byte_order: ByteOrder,
+    /// Time for connecting and opening the session.
+    pub connect_timeout: Duration,
+    /// Time for one operation to be answered, after which the session is given up; `None` waits as
+    /// long as the transport does.
+    pub deadline: Option<Duration>,
+    /// Requests that may be outstanding, as proposed to the server.
+    pub requests: u16,
+    /// Reads and writes up to this many bytes travel inside messages where the transport does not
+    /// map memory. 0 sends everything direct.
+    pub inline_bytes: u32,
+    /// Names this client to the server across restarts of the session; `None` makes one of the
+    /// host name, the process id and a random number.
+    pub client_id: Option<String>,
+    /// The identity for fencing (DAFS 11).
+    pub fence_id: Option<String>,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            transport: TransportChoice::default(),
+            wait: WaitPolicy::default(),
+            credential: Credential::default(),
+            authentication: Authentication::default(),
+            checksums: false,
+            crc: false,
+            byte_order: ByteOrder::default(),
+            connect_timeout: CONNECT_TIMEOUT,
+            deadline: Some(OPERATION_DEADLINE),
+            requests: CREDITS_PROPOSED,
+            inline_bytes: INLINE_BYTES_DEFAULT,
+            client_id: None,
+            fence_id: None,
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Paths: several components in one request, and symbolic links followed by the client.
+//!
+//! Invariants
+//! * Names are raw bytes; only the slash, "." and ".." mean something.
+//! * A path is followed through at most `SYMLINKS_FOLLOWED_MAX` links, so a circle ends.
+//! * An absolute link text starts at the root of the server's name space.
+
+use crate::attributes::{Attributes, FileHandle, ObjectType};
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::limits::{PATH_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
+use crate::names::component;
+use dafs_wire::dafs as wire;
+use dafs_wire::dafs::{Procedure, Request, Response, Status};
+use std::collections::VecDeque;
+
+/// What to do when the last component of a path is a symbolic link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follow {
+    /// Go where it points.
+    Yes,
+    /// Stop at the link itself.
+    No,
+}
+
+/// An object found by path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its handle.
+    pub handle: FileHandle,
+    /// Its attributes at that time.
+    pub attributes: Attributes,
+}
+
+/// Where a new name would go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The directory.
+    pub dir: FileHandle,
+    /// The name in it, not looked up.
+    pub name: Vec<u8>,
+}
+
+/// How many components go into one LOOKUP.
+const COMPONENTS_PER_LOOKUP: usize = 64;
+
+impl Client {
+    /// The object at `path`, from the root of the server. Links in the middle are always followed.
+    ///
+    /// # Errors
+    /// The server's answer for the component that failed, or too many links.
+    pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Found> {
+        self.resolve_from(&self.root(), path, follow)
+    }
+
+    /// The object at `path`, from a directory.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`].
+    pub fn resolve_from(&self, dir: &FileHandle, path: &[u8], follow: Follow) -> Result<Found> {
+        let mut walk = Walk::new(self, *dir, path)?;
+        loop {
+            if let Some(found) = walk.run_ahead(follow)? {
+                return Ok(found);
+            }
+            if let Some(found) = walk.step(follow)? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// The directory that holds the last component of `path`, and that component, which need not
+    /// exist. Links before it are followed.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`]; a path that ends in "..", or the root, names no entry.
+    pub fn resolve_parent(&self, path: &[u8]) -> Result<Place> {
+        self.resolve_parent_from(&self.root(), path)
+    }
+
+    /// As [`Client::resolve_parent`], from a directory.
+    ///
+    /// # Errors
+    /// As [`Client::resolve_parent`].
+    pub fn resolve_parent_from(&self, dir: &FileHandle, path: &[u8]) -> Result<Place> {
+        let trimmed = path.trim_ascii_end_slashes();
+        let at = trimmed.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+        let (parent, name) = trimmed.split_at(at);
+        let name = component(name)?.to_vec();
+        let dir = if parent.is_empty() {
+            *dir
+        } else {
+            self.resolve_from(dir, parent, Follow::Yes)?.handle
+        };
+        Ok(Place { dir, name })
+    }
+}
+
+trait TrimSlashes {
+    fn trim_ascii_end_slashes(&self) -> &[u8];
+}
+
+impl TrimSlashes for [u8] {
+    fn trim_ascii_end_slashes(&self) -> &[u8] {
+        let end = self.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
+        &self[..end]
+    }
+}
+
+/// A path on its way.
+struct Walk<'a> {
+    client: &'a Client,
+    at: FileHandle,
+    left: VecDeque<Vec<u8>>,
+    links: u32,
+    /// Set when the straight way has met a link; from then on every component is looked at.
+    careful: bool,
+}
+
+impl<'a> Walk<'a> {
+    fn new(client: &'a Client, dir: FileHandle, path: &[u8]) -> Result<Self> {
+        let mut walk = Self { client, at: dir, left: VecDeque::new(), links: 0, careful: false };
+        walk.prepend(path)?;
+        Ok(walk)
+    }
+
+    /// Puts the components of `path` before what is left. An absolute path starts at the root.
+    fn prepend(&mut self, path: &[u8]) -> Result<()> {
+        let waiting: usize = self.left.iter().map(|name| name.len() + 1).sum();
+        if path.len() + waiting > PATH_BYTES_MAX {
+            return Err(Error::Argument("a path is over 4096 bytes long"));
+        }
+        if path.first() == Some(&b'/') {
+            self.at = self.client.root();
+        }
+        for name in path.rsplit(|&byte| byte == b'/') {
+            if !name.is_empty() && name != b"." {
+                self.left.push_front(name.to_vec());
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries all that is left in few requests, which works as long as there is no link. Returns the
+    /// object at the end of the path.
+    fn run_ahead(&mut self, follow: Follow) -> Result<Option<Found>> {
+        while !self.careful && !self.left.is_empty() {
+            if self.left[0] == b".." {
+                self.up()?;
+                continue;
+            }
+            let batch: Vec<&[u8]> = self
+                .left
+                .iter()
+                .take_while(|name| *name != b"..")
+                .take(COMPONENTS_PER_LOOKUP)
+                .map(Vec::as_slice)
+                .collect();
+            match lookup(self.client, &self.at, &batch) {
+                Ok(handle) => {
+                    let (count, last) = (batch.len(), batch.len() == self.left.len());
+                    if last {
+                        let attributes = self.client.attributes(&handle)?;
+                        if follow == Follow::No || !attributes.is_symlink() {
+                            return Ok(Some(Found { handle, attributes }));
+                        }
+                        self.careful = true;
+                        break;
+                    }
+                    self.left.drain(..count);
+                    self.at = handle;
+                }
+                Err(error)
+                    if matches!(error.status(), Some(Status::NotDir | Status::Symlink)) =>
+                {
+                    self.careful = true;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if self.left.is_empty() {
+            let attributes = self.client.attributes(&self.at)?;
+            return Ok(Some(Found { handle: self.at, attributes }));
+        }
+        Ok(None)
+    }
+
+    /// Takes one component and looks at what it is.
+    fn step(&mut self, follow: Follow) -> Result<Option<Found>> {
+        let Some(name) = self.left.pop_front() else { return Ok(None) };
+        if name == b".." {
+            self.left.push_front(name);
+            self.up()?;
+            return Ok(None);
+        }
+        let handle = lookup(self.client, &self.at, &[&name])?;
+        let attributes = self.client.attributes(&handle)?;
+        let last = self.left.is_empty();
+        if attributes.is_symlink() && !(last && follow == Follow::No) {
+            self.links += 1;
+            if self.links > SYMLINKS_FOLLOWED_MAX {
+                return Err(Error::SymlinkLoop(SYMLINKS_FOLLOWED_MAX));
+            }
+            let text = self.client.readlink(&handle)?;
+            if text.is_empty() {
+                let (procedure, status) = (Procedure::Lookup, Status::NoEnt);
+                return Err(Error::Status { procedure, status });
+            }
+            self.prepend(&text)?;
+            return Ok(None);
+        }
+        if last {
+            return Ok(Some(Found { handle, attributes }));
+        }
+        if attributes.kind != ObjectType::Directory
+            && attributes.kind != ObjectType::AttrDirectory
+        {
+            return Err(Error::Status { procedure: Procedure::Lookup, status: Status::NotDir });
+        }
+        self.at = handle;
+        Ok(None)
+    }
+
+    /// Goes up one directory; the root is above itself.
+    fn up(&mut self) -> Result<()> {
+        self.left.pop_front();
+        if self.at == self.client.root() {
+            return Ok(());
+        }
+        match self.client.parent(&self.at) {
+            Ok(parent) => self.at = parent,
+            Err(error) if error.status() == Some(Status::NoEnt) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+/// One LOOKUP of several components.
+fn lookup(client: &Client, dir: &FileHandle, path: &[&[u8]]) -> Result<FileHandle> {
+    for name in path {
+        component(name)?;
+    }
+    let request = Request::Lookup(wire::Lookup { dir: *dir, path: wire::Path::new(path) });
+    client.ask(&request, |response| match response {
+        Response::Lookup(reply) => Some(reply.fh),
+        _ => None,
+    })
+}

@@ -1,0 +1,72 @@
+//! Operations in flight.
+
+use crate::driver::{Driver, Shared, Slot};
+use crate::error::{Error, Result};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The result of an operation that has been started. Dropping it gives up the result, not the
+/// operation.
+#[must_use = "an operation whose result is not looked at may have failed"]
+pub struct Pending<T> {
+    shared: Arc<Shared>,
+    slot: Option<Slot>,
+    result: PhantomData<T>,
+}
+
+impl Pending<usize> {
+    pub(crate) fn submit(
+        shared: &Arc<Shared>,
+        start: impl FnOnce(&mut Driver, u64) -> Result<(), crate::core::Refused>,
+    ) -> Result<Self> {
+        let slot = shared.submit(start)?;
+        Ok(Self { shared: shared.clone(), slot: Some(slot), result: PhantomData })
+    }
+
+    /// True when [`wait`](Self::wait) will not block. Moves things along without blocking.
+    pub fn is_done(&self) -> bool {
+        self.slot.as_ref().is_none_or(|slot| self.shared.is_done(slot))
+    }
+
+    /// Waits for the result.
+    ///
+    /// # Errors
+    /// That of the operation, or the end of the session.
+    pub fn wait(mut self) -> Result<usize> {
+        self.finish(None)
+    }
+
+    /// Waits for the result for up to `time`. After [`Error::TimedOut`] it can be asked again.
+    ///
+    /// # Errors
+    /// That of the operation, the end of the session, or [`Error::TimedOut`].
+    pub fn wait_deadline(&mut self, time: Duration) -> Result<usize> {
+        self.finish(Some(time))
+    }
+
+    fn finish(&mut self, time: Option<Duration>) -> Result<usize> {
+        let Some(slot) = &self.slot else {
+            return Err(Error::Argument("the result has been taken already"));
+        };
+        let result = self.shared.wait_count(slot, time);
+        if !matches!(result, Err(Error::TimedOut(_))) {
+            self.slot = None;
+        }
+        result
+    }
+}
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.shared.abandon(slot);
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.slot.is_some() { "Pending" } else { "Pending(taken)" })
+    }
+}

@@ -1,0 +1,320 @@
+//! `dafs://[user@]host[:port]/path`.
+//!
+//! Invariants
+//! * A parsed URL has a host, a port and an absolute path of raw bytes without a zero byte.
+//! * Printing and parsing again yields the same URL.
+
+use crate::limits::DEFAULT_PORT;
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+use thiserror::Error;
+
+/// What must be escaped in a path; everything else of ASCII stands for itself.
+const PATH: &AsciiSet =
+    &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b'<').add(b'>').add(b'?').add(b'`');
+
+/// What must be escaped in a user name.
+const USER: &AsciiSet = &PATH.add(b'/').add(b':').add(b'@').add(b'[').add(b']');
+
+const SCHEME: &str = "dafs://";
+
+/// Where a file is: server and path.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct DafsUrl {
+    user: Option<String>,
+    host: String,
+    port: u16,
+    path: Vec<u8>,
+}
+
+/// Why a URL was refused, with the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum UrlError {
+    /// A percent sign without two hexadecimal digits.
+    #[error("\"{0}\" holds a '%' that is not followed by two hexadecimal digits; write %25 for it")]
+    Escape(String),
+    /// Brackets around something that is not an IPv6 address.
+    #[error("\"{0}\" is not an IPv6 address; write it as in dafs://[::1]:20490/path")]
+    Ipv6(String),
+    /// No host.
+    #[error("the URL names no host; write dafs://HOST[:PORT]/PATH")]
+    NoHost,
+    /// The path holds a zero byte.
+    #[error("the path holds a zero byte (%00), which no file name can contain")]
+    NulInPath,
+    /// The password belongs elsewhere.
+    #[error(
+        "the URL holds a password, which others could read in the process list; \
+         give it in a file instead"
+    )]
+    Password,
+    /// The port is not a number from 1 to 65535.
+    #[error("\"{0}\" is not a port; give a number from 1 to 65535")]
+    Port(String),
+    /// A query or fragment.
+    #[error("the URL holds '{0}', which has no meaning here; write %{1:02X} if it is part of a name")]
+    Query(char, u8),
+    /// Another scheme or none.
+    #[error("\"{0}\" does not start with dafs://; write dafs://HOST[:PORT]/PATH")]
+    Scheme(String),
+    /// The user name is not UTF-8.
+    #[error("the user name in the URL is not UTF-8")]
+    User,
+}
+
+impl DafsUrl {
+    /// A URL from its parts. `path` gets a leading slash if it has none.
+    ///
+    /// # Errors
+    /// An empty host, port 0 or a zero byte in the path.
+    pub fn new(host: &str, port: u16, path: &[u8]) -> Result<Self, UrlError> {
+        let port = if port == 0 { return Err(UrlError::Port("0".into())) } else { port };
+        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        if host.is_empty() {
+            return Err(UrlError::NoHost);
+        }
+        if path.contains(&0) {
+            return Err(UrlError::NulInPath);
+        }
+        Ok(Self { user: None, host: host.into(), port, path: absolute(path) })
+    }
+
+    /// Parses a URL.
+    ///
+    /// # Errors
+    /// What is wrong with it and how to write it.
+    pub fn parse(text: &str) -> Result<Self, UrlError> {
+        let scheme = text.get(..SCHEME.len()).unwrap_or(text);
+        if !scheme.eq_ignore_ascii_case(SCHEME) {
+            return Err(UrlError::Scheme(text.into()));
+        }
+        let rest = &text[SCHEME.len()..];
+        if let Some(mark) = rest.find(['?', '#']).map(|at| rest.as_bytes()[at]) {
+            return Err(UrlError::Query(char::from(mark), mark));
+        }
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (user, host_port) = match authority.rsplit_once('@') {
+            Some((user, host_port)) => (Some(parse_user(user)?), host_port),
+            None => (None, authority),
+        };
+        let (host, port) = parse_host_port(host_port)?;
+        let path = unescape(path)?;
+        if path.contains(&0) {
+            return Err(UrlError::NulInPath);
+        }
+        Ok(Self { user, host, port, path: absolute(&path) })
+    }
+
+    /// The user named before the host.
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    /// Host name or address, without brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port; [`DEFAULT_PORT`] when the URL names none.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The path as raw bytes; starts with a slash.
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// The same server with another path.
+    ///
+    /// # Errors
+    /// A zero byte in the path.
+    pub fn with_path(&self, path: &[u8]) -> Result<Self, UrlError> {
+        if path.contains(&0) {
+            return Err(UrlError::NulInPath);
+        }
+        Ok(Self { path: absolute(path), ..self.clone() })
+    }
+
+    /// This path with `name` below it.
+    ///
+    /// # Errors
+    /// A zero byte in the name.
+    pub fn join(&self, name: &[u8]) -> Result<Self, UrlError> {
+        let mut path = self.path.clone();
+        if path.last() != Some(&b'/') {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        self.with_path(&path)
+    }
+}
+
+fn absolute(path: &[u8]) -> Vec<u8> {
+    let mut absolute = Vec::with_capacity(path.len() + 1);
+    if path.first() != Some(&b'/') {
+        absolute.push(b'/');
+    }
+    absolute.extend_from_slice(path);
+    absolute
+}
+
+fn parse_user(user: &str) -> Result<String, UrlError> {
+    if user.contains(':') {
+        return Err(UrlError::Password);
+    }
+    String::from_utf8(unescape(user)?).map_err(|_| UrlError::User)
+}
+
+fn parse_host_port(text: &str) -> Result<(String, u16), UrlError> {
+    let (host, port) = if let Some(inner) = text.strip_prefix('[') {
+        let (address, after) =
+            inner.split_once(']').ok_or_else(|| UrlError::Ipv6(text.into()))?;
+        // A zone such as fe80::1%eth0 is passed on to the resolver.
+        let bare = address.split('%').next().unwrap_or(address);
+        bare.parse::<Ipv6Addr>().map_err(|_| UrlError::Ipv6(address.into()))?;
+        match after.strip_prefix(':') {
+            Some(port) => (address, Some(port)),
+            None if after.is_empty() => (address, None),
+            None => return Err(UrlError::Port(after.into())),
+        }
+    } else if text.matches(':').count() > 1 {
+        return Err(UrlError::Ipv6(text.into()));
+    } else {
+        match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        }
+    };
+    if host.is_empty() {
+        return Err(UrlError::NoHost);
+    }
+    let port = match port {
+        None | Some("") => DEFAULT_PORT,
+        Some(port) => match port.parse::<u16>() {
+            Ok(number) if number != 0 && port.bytes().all(|b| b.is_ascii_digit()) => number,
+            _ => return Err(UrlError::Port(port.into())),
+        },
+    };
+    Ok((host.into(), port))
+}
+
+/// Percent-decodes, refusing what the lenient decoder would pass through.
+fn unescape(text: &str) -> Result<Vec<u8>, UrlError> {
+    let bytes = text.as_bytes();
+    for (at, _) in bytes.iter().enumerate().filter(|&(_, &byte)| byte == b'%') {
+        let digits = bytes.get(at + 1..at + 3).unwrap_or_default();
+        if digits.len() != 2 || !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(UrlError::Escape(text.into()));
+        }
+    }
+    Ok(percent_decode_str(text).collect())
+}
+
+impl FromStr for DafsUrl {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for DafsUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(SCHEME)?;
+        if let Some(user) = &self.user {
+            write!(f, "{}@", percent_encode(user.as_bytes(), USER))?;
+        }
+        let bare = self.host.split('%').next().unwrap_or(&self.host);
+        match bare.parse::<IpAddr>() {
+            Ok(IpAddr::V6(_)) => write!(f, "[{}]", self.host)?,
+            _ => f.write_str(&self.host)?,
+        }
+        if self.port != DEFAULT_PORT {
+            write!(f, ":{}", self.port)?;
+        }
+        write!(f, "{}", percent_encode(&self.path, PATH))
+    }
+}
+
+impl fmt::Debug for DafsUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DafsUrl({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parts(text: &str) -> (Option<String>, String, u16, Vec<u8>) {
+        let url = DafsUrl::parse(text).unwrap();
+        (url.user().map(str::to_owned), url.host().into(), url.port(), url.path().to_vec())
+    }
+
+    #[test]
+    fn the_parts_of_a_url() {
+        let plain = |host: &str, port, path: &str| (None, host.to_owned(), port, path.into());
+        assert_eq!(parts("dafs://host"), plain("host", 20490, "/"));
+        assert_eq!(parts("DAFS://host:7/a/b"), plain("host", 7, "/a/b"));
+        assert_eq!(parts("dafs://host:/a"), plain("host", 20490, "/a"));
+        assert_eq!(parts("dafs://[::1]:9/a"), plain("::1", 9, "/a"));
+        assert_eq!(parts("dafs://[fe80::1%eth0]/"), plain("fe80::1%eth0", 20490, "/"));
+        assert_eq!(parts("dafs://1.2.3.4/a%20b%FF").3, b"/a b\xff");
+        assert_eq!(parts("dafs://a%40b@host/x").0.unwrap(), "a@b");
+    }
+
+    #[test]
+    fn a_wrong_url_names_the_remedy() {
+        let cases = [
+            ("http://host/", "does not start with dafs://"),
+            ("host:/path", "does not start with dafs://"),
+            ("dafs:///path", "names no host"),
+            ("dafs://:1/", "names no host"),
+            ("dafs://h:0/", "number from 1 to 65535"),
+            ("dafs://h:65536/", "number from 1 to 65535"),
+            ("dafs://h:+1/", "number from 1 to 65535"),
+            ("dafs://::1/", "is not an IPv6 address"),
+            ("dafs://[zz]/", "is not an IPv6 address"),
+            ("dafs://[::1]x/", "number from 1 to 65535"),
+            ("dafs://u:p@h/", "password"),
+            ("dafs://h/a%2", "two hexadecimal digits"),
+            ("dafs://h/a%00", "zero byte"),
+            ("dafs://h/a?b", "write %3F"),
+            ("dafs://h/a#b", "write %23"),
+        ];
+        for (text, part) in cases {
+            let error = DafsUrl::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn paths_are_joined() {
+        let url = DafsUrl::parse("dafs://h/a").unwrap();
+        assert_eq!(url.join(b"b c").unwrap().to_string(), "dafs://h/a/b%20c");
+        assert_eq!(url.with_path(b"/").unwrap().join(b"x").unwrap().path(), b"/x");
+    }
+
+    proptest! {
+        #[test]
+        fn printing_and_parsing_agree(
+            path in proptest::collection::vec(1u8.., 0..40),
+            port in 1u16..,
+            user in proptest::option::of("[a-z@/:% \u{e9}]{1,8}"),
+        ) {
+            let mut url = DafsUrl::new("::1", port, &path).unwrap();
+            url.user = user;
+            prop_assert_eq!(DafsUrl::parse(&url.to_string()).unwrap(), url);
+        }
+
+        #[test]
+        fn no_text_panics(text in "(dafs://)?\\PC{0,40}") {
+            let _ = DafsUrl::parse(&text);
+        }
+    }
+}
