@@ -4,7 +4,7 @@
 //! * `valid` is a subset of `included`; a block that says otherwise is refused.
 //! * A block begins at a multiple of 8 and is the scope of the offsets in it.
 
-use super::codec::{Field, Scope, Writer};
+use super::codec::{Scope, Writer};
 use super::error::{DecodeError, EncodeError};
 use super::ids::{Ace, FileHandle, ObjectType, SetTime, SpecData, Time};
 use super::order::ByteOrder;

@@ -8,6 +8,7 @@
 //!   offset alone.
 
 use super::error::{DecodeError, EncodeError};
+use super::limits::HEADER_BYTES;
 use super::order::ByteOrder;
 
 /// A validated or not yet validated piece of a message that offsets are counted in.
@@ -26,11 +27,6 @@ impl<'a> Scope<'a> {
     /// The bytes from the base to the end of the message.
     pub(crate) fn bytes(self) -> &'a [u8] {
         self.bytes
-    }
-
-    /// The byte order.
-    pub(crate) fn order(self) -> ByteOrder {
-        self.order
     }
 
     /// Fails unless `bytes` bytes lie at `at`.
@@ -127,6 +123,12 @@ impl<'b> Writer<'b> {
         Self { out, base: start, end: start, order }
     }
 
+    /// Fails unless a header fits in front of the body.
+    #[inline]
+    pub(crate) fn require_header(&self) -> Result<(), EncodeError> {
+        if self.out.len() < HEADER_BYTES { Err(self.no_room()) } else { Ok(()) }
+    }
+
     /// Position behind the last byte allocated.
     pub(crate) fn end(&self) -> usize {
         self.end
@@ -144,6 +146,7 @@ impl<'b> Writer<'b> {
         let at = self.end.next_multiple_of(align);
         let end = at.checked_add(bytes).filter(|end| *end <= self.out.len());
         let Some(end) = end else { return Err(self.no_room()) };
+        // INVARIANT: self.end <= at <= end, since both only grow from one to the next.
         self.out[self.end..end].fill(0);
         self.end = end;
         Ok(at)
@@ -191,6 +194,16 @@ impl<'b> Writer<'b> {
     #[inline(always)]
     pub(crate) fn put_u64(&mut self, at: usize, value: u64) -> Result<(), EncodeError> {
         self.put(at, self.order.u64(value).to_ne_bytes())
+    }
+
+    /// Takes `bytes` off an offset stored before.
+    #[inline]
+    pub(crate) fn lower_u32(&mut self, at: usize, bytes: usize) -> Result<(), EncodeError> {
+        let stored = self.out.get(at..).and_then(|rest| rest.first_chunk::<4>());
+        let Some(stored) = stored else { return Err(self.no_room()) };
+        let offset = self.order.u32(u32::from_ne_bytes(*stored)) as usize;
+        let offset = offset.checked_sub(bytes).ok_or_else(|| self.no_room())?;
+        self.put_count(at, offset)
     }
 
     /// Stores a count or length.
@@ -466,7 +479,7 @@ macro_rules! layout {
 pub(crate) use layout;
 
 /// A struct with a fixed length.
-pub trait Section {
+pub(crate) trait Section {
     /// Length in bytes.
     const BYTES: usize;
 }

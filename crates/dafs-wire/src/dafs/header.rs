@@ -4,8 +4,11 @@
 //! * The length in a header is that of the message (DAFS O15).
 
 use super::checksum::Checksum;
+use super::codec::{Field, Scope, Writer};
+use super::error::{DecodeError, EncodeError};
 use super::ids::{Analyzer, ChainFlags, CredHandle, SpecCond};
-use super::limits::PROTOCOL_VERSION;
+use super::limits::{HEADER_BYTES, PROTOCOL_VERSION, REPLY_MAGIC, REQUEST_MAGIC};
+use super::order::ByteOrder;
 use super::procedure::Procedure;
 use super::status::Status;
 
@@ -56,6 +59,70 @@ impl RequestHeader {
     pub fn known_procedure(&self) -> Option<Procedure> {
         Procedure::from_u32(self.procedure)
     }
+
+    /// The header of a whole message.
+    ///
+    /// # Errors
+    /// The message is shorter than a header, has another magic in this byte order, or another
+    /// length than its header says (DAFS O15, O64). All of them end the session.
+    #[inline]
+    pub fn decode(message: &[u8], order: ByteOrder) -> Result<Self, DecodeError> {
+        let scope = checked_scope(message, order, REQUEST_MAGIC, 36)?;
+        Ok(Self {
+            protocol_version: scope.u32(4)?,
+            desired_nreq: scope.u16(8)?,
+            chain_flags: ChainFlags::from_bits_retain(scope.u16(10)?),
+            stream_id: scope.u16(12)?,
+            seq_number: scope.u16(14)?,
+            analyzer: Field::read(scope, 16)?,
+            message_checksum: Field::read(scope, 24)?,
+            cred_handle: Field::read(scope, 28)?,
+            procedure: scope.u32(32)?,
+            request_len: scope.u32(36)?,
+        })
+    }
+
+    /// Writes the header of a message of `bytes` bytes to position 0.
+    #[inline]
+    pub(crate) fn write(
+        &self,
+        writer: &mut Writer<'_>,
+        procedure: Procedure,
+        bytes: usize,
+    ) -> Result<(), EncodeError> {
+        writer.put_u32(0, REQUEST_MAGIC)?;
+        writer.put_u32(4, self.protocol_version)?;
+        writer.put_u16(8, self.desired_nreq)?;
+        writer.put_u16(10, self.chain_flags.bits())?;
+        writer.put_u16(12, self.stream_id)?;
+        writer.put_u16(14, self.seq_number)?;
+        self.analyzer.write(writer, 16)?;
+        Checksum::ZERO.write(writer, 24)?;
+        self.cred_handle.write(writer, 28)?;
+        writer.put_u32(32, procedure as u32)?;
+        writer.put_count(36, bytes)
+    }
+}
+
+/// A message that has the magic and, at `length_at`, its own length.
+#[inline]
+fn checked_scope(
+    message: &[u8],
+    order: ByteOrder,
+    magic: u32,
+    length_at: usize,
+) -> Result<Scope<'_>, DecodeError> {
+    let scope = Scope::new(message, order);
+    scope.require(0, HEADER_BYTES)?;
+    let found = scope.u32(0)?;
+    if found != magic {
+        return Err(DecodeError::Magic { found });
+    }
+    let stated = scope.u32(length_at)?;
+    if stated as usize != message.len() {
+        return Err(DecodeError::Length { stated, actual: message.len() });
+    }
+    Ok(scope)
 }
 
 /// The header of a reply (DAFS 5.3).
@@ -108,5 +175,46 @@ impl ResponseHeader {
     pub fn with_status(mut self, status: Status) -> Self {
         self.status = status;
         self
+    }
+
+    /// The header of a whole message.
+    ///
+    /// # Errors
+    /// As [`RequestHeader::decode`].
+    #[inline]
+    pub fn decode(message: &[u8], order: ByteOrder) -> Result<Self, DecodeError> {
+        let scope = checked_scope(message, order, REPLY_MAGIC, 32)?;
+        Ok(Self {
+            protocol_version: scope.u32(4)?,
+            target_nreq: scope.u16(8)?,
+            spec_cond: SpecCond::from_bits_retain(scope.u16(10)?),
+            stream_id: scope.u16(12)?,
+            seq_number: scope.u16(14)?,
+            analyzer: Field::read(scope, 16)?,
+            message_checksum: Field::read(scope, 24)?,
+            status: Field::read(scope, 28)?,
+            response_len: scope.u32(32)?,
+        })
+    }
+
+    /// Writes the header of a message of `bytes` bytes to position 0.
+    #[inline]
+    pub(crate) fn write(
+        &self,
+        writer: &mut Writer<'_>,
+        status: Status,
+        bytes: usize,
+    ) -> Result<(), EncodeError> {
+        writer.put_u32(0, REPLY_MAGIC)?;
+        writer.put_u32(4, self.protocol_version)?;
+        writer.put_u16(8, self.target_nreq)?;
+        writer.put_u16(10, self.spec_cond.bits())?;
+        writer.put_u16(12, self.stream_id)?;
+        writer.put_u16(14, self.seq_number)?;
+        self.analyzer.write(writer, 16)?;
+        Checksum::ZERO.write(writer, 24)?;
+        status.write(writer, 28)?;
+        writer.put_count(32, bytes)?;
+        writer.put_u32(36, 0)
     }
 }
