@@ -219,10 +219,11 @@ impl<'b> Writer<'b> {
         self.put_count(at, target - self.base)
     }
 
-    /// Writes a string to the heap; its position.
+    /// Writes a string to the heap; its position. Strings are counted arrays and so begin on 8
+    /// bytes (DAFS 5.1); a receiver of ours takes multiples of 4 too.
     #[inline]
     pub(crate) fn string(&mut self, text: &[u8]) -> Result<usize, EncodeError> {
-        let at = self.allocate(4, 4)?;
+        let at = self.allocate(4, 8)?;
         self.put_count(at, text.len())?;
         self.append(text)?;
         Ok(at)
