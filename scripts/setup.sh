@@ -110,11 +110,11 @@ for part in "$@"; do
         install_rust
         ;;
     test)
-        install_packages git iproute2 procps shellcheck tcpdump tshark util-linux
+        install_packages git iproute2 procps shellcheck tshark util-linux
         install_rust_tools
         ;;
     lab)
-        install_packages bc bison cpio flex gcc iproute2 libc6-dev make tcpdump tshark \
+        install_packages bc bison cpio flex gcc iproute2 libc6-dev make tshark \
             util-linux xz-utils
         refresh_lists_for_guest
         ;;

@@ -30,6 +30,8 @@ rm -rf "$logs"
 mkdir -p "$logs"
 
 passed=() failed=() skipped=()
+# Processes of ours: the part of the moment and the build of the guest.
+running=()
 
 is_chosen() {
     local pattern
@@ -54,9 +56,13 @@ part() {
     is_chosen "$name" || return 0
     log=$logs/${name//\//-}.log
     printf '%-28s ' "$name"
-    # Through bash, so that a part may be one of the functions below.
-    timeout -k 10 "$limit_seconds" bash -c '"$@"' part "$@" >"$log" 2>&1 </dev/null
+    # Through bash, so that a part may be one of the functions below; in the background, so that an
+    # interrupt is not kept waiting for it.
+    timeout -k 10 "$limit_seconds" bash -c '"$@"' part "$@" >"$log" 2>&1 </dev/null &
+    running[0]=$!
+    wait "${running[0]}"
     status=$?
+    unset "running[0]"
     case $status in
     0)
         passed+=("$name")
@@ -96,7 +102,6 @@ guest() {
     lab/lab.sh check || return 77
     lab/lab.sh build
 }
-export -f format lint fuzz guest
 
 # The guest's kernel takes as long as all else together, so it is built beside the rest, and
 # yields to it.
@@ -104,8 +109,14 @@ build_guest_in_background() {
     is_chosen guest || return 0
     timeout 3000 nice -n 5 bash -c 'lab/lab.sh check && lab/lab.sh build' \
         >"$logs/guest-background.log" 2>&1 </dev/null &
-    trap 'kill '$!' 2>/dev/null' EXIT
+    running[1]=$!
 }
+
+lab_test() {
+    lab/lab.sh check || return 77
+    "$1"
+}
+export -f format lint fuzz guest lab_test
 
 summary() {
     local line
@@ -117,6 +128,7 @@ summary() {
     echo "${#passed[@]} passed, ${#failed[@]} failed, ${#skipped[@]} skipped"
 }
 
+trap 'kill "${running[@]}" 2>/dev/null' EXIT
 trap 'exit 130' INT TERM
 build_guest_in_background
 part tidy 60 scripts/tidy.sh
@@ -132,7 +144,7 @@ for script in scripts/e2e/*.sh; do
 done
 part guest 3000 guest
 for script in lab/tests/*.sh; do
-    [[ ! -x $script ]] || part "lab/$(basename "$script" .sh)" 600 "$script"
+    [[ ! -x $script ]] || part "lab/$(basename "$script" .sh)" 600 lab_test "$script"
 done
 summary
 [[ ${#failed[@]} == 0 && (${CI:-} != true || ${#skipped[@]} == 0) ]]
