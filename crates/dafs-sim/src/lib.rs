@@ -1,1 +1,4 @@
-//! Placeholder, replaced below.
+//! One seed, one world.
+
+pub mod model;
+pub mod pattern;

@@ -1,0 +1,79 @@
+//! The server's pool for calls that may wait, with seeded times instead of threads.
+
+use dafs_dat::Instant;
+use dafs_dat::sim::SimRng;
+use dafs_server::{Job, Pool};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A job takes up to this long, in steps of 10 microseconds.
+const JOB_STEPS_MAX: u64 = 200;
+
+/// Jobs that wait for their time.
+#[derive(Clone, Default)]
+pub struct SimPool {
+    fresh: Arc<Mutex<Vec<Job>>>,
+}
+
+impl Pool for SimPool {
+    fn submit(&self, job: Job) {
+        self.lock().push(job);
+    }
+}
+
+impl SimPool {
+    fn lock(&self) -> MutexGuard<'_, Vec<Job>> {
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The schedule of the jobs; the world owns it.
+pub struct PoolSchedule {
+    pool: SimPool,
+    rng: SimRng,
+    waiting: BTreeMap<(Instant, u64), Job>,
+    submitted: u64,
+}
+
+impl PoolSchedule {
+    /// The schedule of `pool`.
+    pub fn new(pool: SimPool, rng: SimRng) -> Self {
+        Self { pool, rng, waiting: BTreeMap::new(), submitted: 0 }
+    }
+
+    /// Gives new jobs their times.
+    pub fn admit(&mut self, now: Instant) {
+        let fresh = std::mem::take(&mut *self.pool.lock());
+        for job in fresh {
+            let steps = self.rng.log_below(JOB_STEPS_MAX);
+            self.submitted += 1;
+            self.waiting.insert((now + Duration::from_micros(10 * steps), self.submitted), job);
+        }
+    }
+
+    /// When the next job is due.
+    pub fn next(&self) -> Option<Instant> {
+        self.waiting.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Runs the jobs that are due; true if there were any.
+    pub fn run(&mut self, now: Instant) -> bool {
+        let mut ran = false;
+        while let Some(entry) = self.waiting.first_entry().filter(|entry| entry.key().0 <= now) {
+            (entry.remove())();
+            ran = true;
+        }
+        ran
+    }
+
+    /// Jobs submitted so far.
+    pub fn submitted(&self) -> u64 {
+        self.submitted
+    }
+
+    /// True when every job up to number `last` has run.
+    pub fn has_run(&self, last: u64) -> bool {
+        self.waiting.keys().all(|(_, number)| *number > last)
+    }
+}
