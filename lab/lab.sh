@@ -50,13 +50,13 @@ build() {
 }
 
 check() {
-    local tool
+    local tool said
     [[ $(uname -m) == x86_64 ]] || die "guests are built for x86_64 only"
     for tool in ip unshare setpriv timeout; do
         command -v "$tool" >/dev/null || die "no $tool; try: scripts/setup.sh lab"
     done
-    in_namespaces true 2>/dev/null ||
-        die "this user may not make network namespaces; run it as root"
+    said=$(in_namespaces true 2>&1) ||
+        die "no namespaces for this user here, perhaps for root: $said"
     in_namespaces bash -c 'ip tuntap add labcheck mode tap' 2>/dev/null ||
         die "no tap devices: /dev/net/tun is missing or may not be opened"
 }

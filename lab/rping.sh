@@ -2,7 +2,8 @@
 # Sourced by lab tests that run our own rping (an example of dafs-dat) and capture what it does.
 
 # Where cargo puts the example, as scripts/test.sh says or by default.
-rping=${DAFS_TARGET:-${CARGO_TARGET_DIR:-$(git rev-parse --show-toplevel)/target}/debug}/examples/rping
+target=${CARGO_TARGET_DIR:-$(dirname "${BASH_SOURCE[0]}")/../target}
+rping=${DAFS_TARGET:-$target/debug}/examples/rping
 [[ -x $rping ]] || { echo "build it first: cargo build -p dafs-dat --examples"; exit 1; }
 
 # our_rping server|client ADDRESS PORT ROUNDS SIZE on|off -- the CRC is what we ask for.

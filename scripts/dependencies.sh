@@ -18,7 +18,7 @@ is_allowed() {
         AND) arithmetic+='&&' ;;
         OR) arithmetic+='||' ;;
         '(' | ')') arithmetic+=$word ;;
-        *) if [[ $allowed == *" $word "* ]]; then arithmetic+=1; else arithmetic+=0; fi ;;
+        *) if [[ $allowed == *" $word "* ]]; then arithmetic+='1'; else arithmetic+='0'; fi ;;
         esac
     done
     ((arithmetic))
