@@ -19,8 +19,10 @@
 //! * An adapter is driven by one thread at a time, never blocks and keeps no thread of its own.
 
 mod error;
+pub mod iwarp;
 mod memory;
 mod naming;
+pub mod shm;
 pub mod sim;
 mod time;
 mod types;

@@ -1,0 +1,245 @@
+//! Memory that can be shown to peers, and the regions that peers show to us.
+//!
+//! Every shareable buffer is a memory file of its own, so that a peer that is shown a region can
+//! reach that buffer and nothing else of this process. A region without remote write access is
+//! shown through a read-only descriptor.
+//!
+//! Invariants
+//! * A region of a peer is used only while its key stands in the peer's slot, and only inside the
+//!   bounds and with the access that the peer told; its mapping lives as long as any window to it.
+//! * What does not fit here (ordinary memory, too many regions, limits) takes the staged path
+//!   through the ring, where the owner checks every access against its own table. Nothing is wrong
+//!   with a region that is not found here.
+
+use super::layout::Control;
+use super::limits::{PEER_MAPPED_BYTES_MAX, PEER_MAPPINGS_MAX};
+use super::packet::RegionPacket;
+use super::sys::{self, Mapping};
+use crate::types::{Access, RemoteBuffer};
+use dafs_mem::{Buffer, PAGE_BYTES, VolatileSlice};
+use rustc_hash::FxHashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What stands behind a shareable buffer.
+pub(super) struct Arena {
+    file: OwnedFd,
+    /// Keeps the pages mapped; only its life matters.
+    _mapping: Mapping,
+    /// Shareable buffers of the adapter that are alive.
+    alive: Arc<AtomicUsize>,
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Arena {
+    /// The arena behind a buffer, if it has one.
+    pub(super) fn of(buffer: &Buffer) -> Option<&Arena> {
+        buffer.owner().downcast_ref()
+    }
+
+    /// A descriptor for a peer with that access.
+    pub(super) fn descriptor(&self, access: Access) -> io::Result<OwnedFd> {
+        if access.contains(Access::REMOTE_WRITE) {
+            sys::duplicate(&self.file)
+        } else {
+            sys::read_only(self.file.as_fd())
+        }
+    }
+}
+
+/// Allocates a shareable buffer, or an ordinary one when `max` shareable ones are alive or the
+/// process is out of descriptors.
+pub(super) fn allocate(bytes: usize, alive: &Arc<AtomicUsize>, max: usize) -> io::Result<Buffer> {
+    if bytes == 0 || alive.load(Ordering::Relaxed) >= max {
+        return Buffer::zeroed(bytes);
+    }
+    let len = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+    let file = match sys::memory_file("dafs-buffer", len) {
+        Ok(file) => file,
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+            return Buffer::zeroed(bytes);
+        }
+        Err(error) => return Err(error),
+    };
+    let mapping = Mapping::new(file.as_fd(), len, true)?;
+    let ptr = mapping.ptr();
+    alive.fetch_add(1, Ordering::Relaxed);
+    let owner = Box::new(Arena { file, _mapping: mapping, alive: alive.clone() });
+    // SAFETY: the mapping inside `owner` covers `bytes` at `ptr`, is writable and is unmapped only
+    // when `owner` drops; nobody ever makes a reference into it.
+    Ok(unsafe { Buffer::from_owner(ptr, bytes, owner) })
+}
+
+/// A region of the peer's that this process has mapped.
+#[derive(Debug)]
+struct Entry {
+    region: RegionPacket,
+    mapping: Arc<Mapping>,
+    /// Counts down the adapter's mappings when the entry goes.
+    _count: Count,
+}
+
+/// One of the mappings that the adapter may have.
+#[derive(Debug)]
+struct Count(Arc<AtomicUsize>);
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A found piece of a peer's region.
+pub(super) struct Found<'a> {
+    pub(super) view: VolatileSlice<'a>,
+    pub(super) mapping: &'a Arc<Mapping>,
+}
+
+/// The regions that one peer shows to us.
+#[derive(Debug, Default)]
+pub(super) struct PeerRegions {
+    entries: FxHashMap<u32, Entry>,
+    bytes: usize,
+}
+
+impl PeerRegions {
+    /// Takes a region that the peer shows. A region that a limit keeps out is left out silently:
+    /// it is reached through the ring then.
+    ///
+    /// # Errors
+    /// What is wrong with it, worded for the peer.
+    pub(super) fn add(
+        &mut self,
+        region: RegionPacket,
+        file: OwnedFd,
+        mappings: &Arc<AtomicUsize>,
+    ) -> Result<(), &'static str> {
+        let len = usize::try_from(region.len)
+            .ok()
+            .and_then(|len| len.checked_next_multiple_of(PAGE_BYTES))
+            .filter(|&len| len > 0)
+            .ok_or("a region of impossible length")?;
+        if region.address.checked_add(region.len).is_none() {
+            return Err("a region that leaves the address space");
+        }
+        if self.entries.contains_key(&region.key) {
+            return Err("a region with a key that is in use");
+        }
+        if len > PEER_MAPPED_BYTES_MAX - self.bytes
+            || mappings.load(Ordering::Relaxed) >= PEER_MAPPINGS_MAX
+        {
+            return Ok(());
+        }
+        sys::check_memory_file(file.as_fd(), len)?;
+        let writable = region.access.contains(Access::REMOTE_WRITE);
+        let Ok(mapping) = Mapping::new(file.as_fd(), len, writable) else {
+            return Ok(());
+        };
+        mappings.fetch_add(1, Ordering::Relaxed);
+        let count = Count(mappings.clone());
+        self.bytes += len;
+        let entry = Entry { region, mapping: Arc::new(mapping), _count: count };
+        self.entries.insert(region.key, entry);
+        Ok(())
+    }
+
+    /// Forgets a region that the peer has withdrawn.
+    pub(super) fn remove(&mut self, key: u32) {
+        if let Some(entry) = self.entries.remove(&key) {
+            self.bytes -= entry.mapping.len();
+        }
+    }
+
+    /// The first `len` bytes of what `remote` names, if the peer shows it with the right `need`.
+    pub(super) fn find(
+        &self,
+        control: &Control,
+        remote: RemoteBuffer,
+        len: usize,
+        need: Access,
+    ) -> Option<Found<'_>> {
+        let entry = self.entries.get(&remote.key)?;
+        let region = &entry.region;
+        let offset = remote.address.checked_sub(region.address)?;
+        let inside = offset.checked_add(len as u64)? <= region.len;
+        if !inside || !region.access.contains(need) || !control.peer_shows(region.slot, region.key)
+        {
+            return None;
+        }
+        let view = entry.mapping.view(usize::try_from(offset).ok()?, len)?;
+        Some(Found { view, mapping: &entry.mapping })
+    }
+
+    /// Whether the key is known, used or not.
+    pub(super) fn knows(&self, key: u32) -> bool {
+        self.entries.contains_key(&key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_mem::Site;
+
+    fn show(bytes: usize, access: Access) -> (RegionPacket, OwnedFd, Buffer) {
+        let alive = Arc::new(AtomicUsize::new(0));
+        let buffer = allocate(bytes, &alive, 1).unwrap();
+        let file = Arena::of(&buffer).unwrap().descriptor(access).unwrap();
+        let (address, len) = (buffer.as_ptr() as u64, bytes as u64);
+        (RegionPacket { key: 7, slot: 0, access, address, len }, file, buffer)
+    }
+
+    fn add(region: RegionPacket, file: OwnedFd) -> Result<PeerRegions, &'static str> {
+        let mut regions = PeerRegions::default();
+        regions.add(region, file, &Arc::new(AtomicUsize::new(0))).map(|()| regions)
+    }
+
+    #[test]
+    fn a_shown_region_is_the_same_memory() {
+        let (region, file, buffer) = show(5000, Access::REMOTE_WRITE);
+        let regions = add(region, file).unwrap();
+        let mapping = &regions.entries[&7].mapping;
+        mapping.view(4990, 5).unwrap().copy_from(b"hello", Site::Inspect);
+        assert_eq!(buffer.slice(4990, 5).unwrap().to_vec(Site::Inspect), b"hello");
+    }
+
+    #[test]
+    fn a_file_that_could_shrink_is_refused() {
+        let (region, _, _buffer) = show(4096, Access::REMOTE_WRITE);
+        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("unsealed", flags).unwrap();
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        assert!(add(region, file).is_err_and(|text| text.contains("sealed")));
+        let pipe = rustix::pipe::pipe().unwrap();
+        assert!(add(region, pipe.0).is_err());
+    }
+
+    #[test]
+    fn a_region_longer_than_its_file_is_refused() {
+        let (region, file, _buffer) = show(4096, Access::REMOTE_WRITE);
+        assert!(add(RegionPacket { len: 4097, ..region }, file).is_err());
+    }
+
+    #[test]
+    fn a_readable_region_is_shown_read_only() {
+        let (_, file, _buffer) = show(4096, Access::REMOTE_READ);
+        assert!(Mapping::new(file.as_fd(), 4096, true).is_err());
+        assert!(Mapping::new(file.as_fd(), 4096, false).is_ok());
+    }
+
+    #[test]
+    fn beyond_the_limit_memory_is_ordinary() {
+        let alive = Arc::new(AtomicUsize::new(0));
+        let first = allocate(10, &alive, 1).unwrap();
+        assert!(Arena::of(&allocate(10, &alive, 1).unwrap()).is_none());
+        drop(first);
+        assert!(Arena::of(&allocate(10, &alive, 1).unwrap()).is_some());
+    }
+}

@@ -1,0 +1,483 @@
+//! One connection: what is posted on it, and how records become completions.
+//!
+//! Invariants
+//! * Posted work is in exactly one of the queues here or has completed; `flush` empties them all,
+//!   once, before the adapter reports the end.
+//! * A record is applied only after it was checked against what this side has posted or
+//!   registered. The regions of this side are looked up in its own table, never in shared memory.
+//! * Responses to staged reads overtake queued work, or two sides that read from each other could
+//!   wait for ever.
+
+use super::arena::PeerRegions;
+use super::layout::Control;
+use super::limits::{READS_OUTSTANDING_MAX, RECORDS_PER_POLL};
+use super::ring::{Consumer, Corrupt, Kind, Producer, Record};
+use super::show::Shown;
+use crate::GATHER_SEGMENTS_MAX;
+use crate::error::DisconnectReason;
+use crate::memory::RegionTable;
+use crate::time::Instant;
+use crate::types::{
+    Access, Completion, EndpointId, Event, Operation, PeerInfo, ProtectionDomain, RemoteBuffer,
+    WorkStatus,
+};
+use dafs_mem::{Buffer, Site, VolatileSlice};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// How far a connection has come.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// The listener's queue is full; the hello waits with the connection memory.
+    Dialing { name: String, hello: Vec<u8>, file: OwnedFd },
+    /// The hello is sent.
+    Waiting,
+    /// Both sides have agreed.
+    Open,
+    /// This side has asked for the end; what was posted before is still handed over.
+    Closing,
+}
+
+/// A piece of a buffer that posted work keeps alive.
+#[derive(Debug, Clone)]
+pub(super) struct Piece {
+    pub(super) buffer: Arc<Buffer>,
+    pub(super) offset: usize,
+    pub(super) len: usize,
+}
+
+impl Piece {
+    fn view(&self) -> VolatileSlice<'_> {
+        // INVARIANT: the range was checked against the buffer when the work was posted, and a
+        // buffer never changes its length.
+        self.buffer.slice(self.offset, self.len).expect("checked when posted")
+    }
+}
+
+/// A posted receive.
+#[derive(Debug)]
+pub(super) struct Receive {
+    pub(super) work: u64,
+    pub(super) piece: Piece,
+}
+
+/// Work that waits for room in the ring.
+#[derive(Debug)]
+pub(super) enum Work {
+    Send { work: u64, pieces: Vec<Piece>, total: usize, done: usize },
+    Write { work: u64, pieces: Vec<Piece>, total: usize, done: usize, remote: RemoteBuffer },
+    Read { work: u64, sink: Piece, remote: RemoteBuffer },
+}
+
+/// A staged read whose data has not all arrived.
+#[derive(Debug)]
+struct Reading {
+    work: u64,
+    sink: Piece,
+    arrived: usize,
+}
+
+/// Bytes that the peer has asked for.
+#[derive(Debug)]
+struct Response {
+    piece: Piece,
+    done: usize,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) id: EndpointId,
+    pub(super) domain: ProtectionDomain,
+    pub(super) stage: Stage,
+    /// None while dialing.
+    pub(super) socket: Option<OwnedFd>,
+    pub(super) peer: PeerInfo,
+    pub(super) control: Control,
+    pub(super) producer: Producer,
+    pub(super) consumer: Consumer,
+    pub(super) receives: VecDeque<Receive>,
+    /// Bytes of the message that is arriving.
+    arrived: usize,
+    pub(super) queue: VecDeque<Work>,
+    responses: VecDeque<Response>,
+    reads: VecDeque<Reading>,
+    /// Packets that the socket has not taken yet.
+    pub(super) packets: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    /// Regions that the peer shows.
+    pub(super) regions: PeerRegions,
+    pub(super) region_packets_seen: u32,
+    /// Regions that this side shows.
+    pub(super) shown: Shown,
+    /// When set-up or tear-down has taken too long.
+    pub(super) deadline: Option<Instant>,
+    /// Why the connection is over; acted on once the ring is empty.
+    pub(super) end: Option<DisconnectReason>,
+    /// On the adapter's list of connections to scan.
+    pub(super) busy: bool,
+    /// The own sleep word is set.
+    pub(super) asleep: bool,
+    /// On the adapter's list of connections whose peer may have to be rung.
+    pub(super) dirty: bool,
+    /// Records were published since the peer was last considered.
+    pub(super) published: bool,
+    /// Polls since something happened.
+    pub(super) idle_polls: u32,
+}
+
+/// The parts of the adapter that moving a connection along needs.
+pub(super) struct Surroundings<'a> {
+    pub(super) regions: &'a RegionTable,
+    pub(super) ready: &'a mut Vec<Event>,
+}
+
+impl From<Corrupt> for DisconnectReason {
+    fn from(corrupt: Corrupt) -> Self {
+        DisconnectReason::Protocol(corrupt.0.to_owned())
+    }
+}
+
+fn protocol(text: &str) -> DisconnectReason {
+    DisconnectReason::Protocol(text.to_owned())
+}
+
+/// Calls `then` with the views of `len` bytes of `pieces` after the first `skip`.
+fn gather<T>(
+    pieces: &[Piece],
+    mut skip: usize,
+    mut len: usize,
+    then: impl FnOnce(&[VolatileSlice<'_>]) -> T,
+) -> T {
+    let mut views = [VolatileSlice::from_mut(&mut []); GATHER_SEGMENTS_MAX];
+    let mut count = 0;
+    for piece in pieces {
+        let here = piece.len.saturating_sub(skip).min(len);
+        if here > 0 {
+            // INVARIANT: skip + here <= piece.len by the line above.
+            views[count] = piece.view().slice(skip, here).expect("inside the piece");
+            count += 1;
+        }
+        skip = skip.saturating_sub(piece.len);
+        len -= here;
+    }
+    then(&views[..count])
+}
+
+impl Conn {
+    pub(super) fn new(
+        id: EndpointId,
+        domain: ProtectionDomain,
+        stage: Stage,
+        socket: Option<OwnedFd>,
+        peer: PeerInfo,
+        memory: (Control, Producer, Consumer),
+    ) -> Self {
+        let (control, producer, consumer) = memory;
+        Self {
+            id,
+            domain,
+            stage,
+            socket,
+            peer,
+            control,
+            producer,
+            consumer,
+            receives: VecDeque::new(),
+            arrived: 0,
+            queue: VecDeque::new(),
+            responses: VecDeque::new(),
+            reads: VecDeque::new(),
+            packets: VecDeque::new(),
+            regions: PeerRegions::default(),
+            region_packets_seen: 0,
+            shown: Shown::default(),
+            deadline: None,
+            end: None,
+            busy: false,
+            asleep: false,
+            dirty: false,
+            published: false,
+            idle_polls: 0,
+        }
+    }
+
+    pub(super) fn complete(
+        &self,
+        ready: &mut Vec<Event>,
+        operation: Operation,
+        work: u64,
+        bytes: usize,
+    ) {
+        // Lengths were limited to 32 bits when the work was posted.
+        let status = WorkStatus::Ok(bytes as u32);
+        ready.push(Event::Completion(Completion { endpoint: self.id, work, operation, status }));
+    }
+
+    /// Whether a poll has anything to do here.
+    pub(super) fn has_work(&self) -> bool {
+        self.consumer.ready() || self.stalled() || self.end.is_some()
+    }
+
+    /// Whether something waits for room in the ring.
+    pub(super) fn stalled(&self) -> bool {
+        !self.queue.is_empty() || !self.responses.is_empty()
+    }
+
+    /// Whether what waits for room could move now.
+    pub(super) fn can_move(&mut self) -> bool {
+        let enough = self.producer.ring_bytes() / 4;
+        let reads_full = self.reads.len() >= READS_OUTSTANDING_MAX
+            && matches!(self.queue.front(), Some(Work::Read { .. }));
+        let waits_for_room = !self.responses.is_empty() || (!self.queue.is_empty() && !reads_full);
+        waits_for_room && !matches!(self.producer.fits(Kind::Write, enough), Ok(None))
+    }
+
+    /// Applies the records that have arrived. Returns whether there were any.
+    pub(super) fn take_records(
+        &mut self,
+        around: &mut Surroundings<'_>,
+    ) -> Result<bool, DisconnectReason> {
+        if !matches!(self.stage, Stage::Open) {
+            return Ok(false);
+        }
+        for taken in 0..RECORDS_PER_POLL {
+            let Some(record) = self.consumer.peek()? else {
+                return Ok(taken > 0);
+            };
+            match record.kind {
+                Kind::Message => self.take_message(&record, around.ready)?,
+                Kind::Write => self.take_write(&record, around.regions)?,
+                Kind::Read => self.take_read(&record, around.regions)?,
+                Kind::ReadData => self.take_read_data(&record, around.ready)?,
+            }
+            self.consumer.consume(&record);
+        }
+        Ok(true)
+    }
+
+    fn take_message(
+        &mut self,
+        record: &Record,
+        ready: &mut Vec<Event>,
+    ) -> Result<(), DisconnectReason> {
+        let receive = self
+            .receives
+            .front()
+            .ok_or_else(|| protocol("a message arrived and no receive was posted"))?;
+        let end = self.arrived + record.len;
+        let target = receive
+            .piece
+            .view()
+            .slice(self.arrived, record.len)
+            .ok_or_else(|| protocol("a message is larger than the posted receive"))?;
+        self.consumer.copy_to(record, target, Site::ShmRingReceive);
+        self.arrived = end;
+        if record.last {
+            let work = receive.work;
+            self.receives.pop_front();
+            self.arrived = 0;
+            self.complete(ready, Operation::Receive, work, end);
+        }
+        Ok(())
+    }
+
+    fn take_write(
+        &mut self,
+        record: &Record,
+        regions: &RegionTable,
+    ) -> Result<(), DisconnectReason> {
+        let remote = remote_of(record.words[0] as u32, record.words[1], record.len);
+        let (_, target) = regions
+            .remote(self.domain, remote, Access::REMOTE_WRITE)
+            .map_err(|error| protocol(&format!("RDMA write refused: {error}")))?;
+        self.consumer.copy_to(record, target, Site::ShmRdma);
+        Ok(())
+    }
+
+    fn take_read(
+        &mut self,
+        record: &Record,
+        regions: &RegionTable,
+    ) -> Result<(), DisconnectReason> {
+        if self.responses.len() >= READS_OUTSTANDING_MAX {
+            return Err(protocol("more RDMA reads outstanding than allowed"));
+        }
+        let len = (record.words[0] >> 32) as usize;
+        let remote = remote_of(record.words[0] as u32, record.words[1], len);
+        let refused = |error| protocol(&format!("RDMA read refused: {error}"));
+        let (segment, _) =
+            regions.remote(self.domain, remote, Access::REMOTE_READ).map_err(refused)?;
+        // INVARIANT: the lookup just succeeded.
+        let buffer = regions.buffer(segment.region).expect("a region that was found").clone();
+        let piece = Piece { buffer, offset: segment.offset, len: segment.len };
+        self.responses.push_back(Response { piece, done: 0 });
+        Ok(())
+    }
+
+    fn take_read_data(
+        &mut self,
+        record: &Record,
+        ready: &mut Vec<Event>,
+    ) -> Result<(), DisconnectReason> {
+        let wrong = || protocol("read data that does not fit the read");
+        let reading = self.reads.front_mut().ok_or_else(wrong)?;
+        let target = reading.sink.view().slice(reading.arrived, record.len).ok_or_else(wrong)?;
+        self.consumer.copy_to(record, target, Site::ShmRdma);
+        reading.arrived += record.len;
+        if record.last {
+            let (work, len) = (reading.work, reading.arrived);
+            if len != reading.sink.len {
+                return Err(wrong());
+            }
+            self.reads.pop_front();
+            self.complete(ready, Operation::RdmaRead, work, len);
+        }
+        Ok(())
+    }
+
+    /// The payload of the next record of a transfer with `left` bytes to go, or `None` when too
+    /// little room is free for a record worth its header.
+    fn chunk(&mut self, kind: Kind, left: usize) -> Result<Option<usize>, Corrupt> {
+        let quarter = self.producer.ring_bytes() / 4;
+        let room = self.producer.fits(kind, left.min(quarter))?;
+        Ok(room.map(|room| left.min(room).min(2 * quarter)))
+    }
+
+    /// Writes queued work to the ring as far as it fits. Returns whether anything moved.
+    pub(super) fn progress(&mut self, ready: &mut Vec<Event>) -> Result<bool, DisconnectReason> {
+        if !matches!(self.stage, Stage::Open | Stage::Closing) {
+            return Ok(false);
+        }
+        let mut moved = false;
+        while let Some(mut response) = self.responses.pop_front() {
+            let (piece, left) = (&response.piece, response.piece.len - response.done);
+            let Some(chunk) = self.chunk(Kind::ReadData, left)? else {
+                self.responses.push_front(response);
+                break;
+            };
+            gather(std::slice::from_ref(piece), response.done, chunk, |views| {
+                self.producer.push(Kind::ReadData, chunk == left, [0; 2], views, Site::ShmRdma);
+            });
+            (moved, self.published) = (true, true);
+            response.done += chunk;
+            if chunk < left {
+                self.responses.push_front(response);
+            }
+        }
+        while let Some(work) = self.queue.pop_front() {
+            let (step, rest) = self.step(work, ready)?;
+            moved |= step;
+            self.published |= step;
+            if let Some(rest) = rest {
+                self.queue.push_front(rest);
+                if !step {
+                    break;
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    /// One record for the work at the front of the queue. Returns whether one was written, and
+    /// what is left of the work.
+    fn step(
+        &mut self,
+        work: Work,
+        ready: &mut Vec<Event>,
+    ) -> Result<(bool, Option<Work>), DisconnectReason> {
+        match work {
+            Work::Send { work, pieces, total, done } => {
+                let left = total - done;
+                let Some(chunk) = self.chunk(Kind::Message, left)? else {
+                    return Ok((false, Some(Work::Send { work, pieces, total, done })));
+                };
+                gather(&pieces, done, chunk, |views| {
+                    let site = Site::ShmRingSend;
+                    self.producer.push(Kind::Message, chunk == left, [0; 2], views, site);
+                });
+                if chunk < left {
+                    let done = done + chunk;
+                    return Ok((true, Some(Work::Send { work, pieces, total, done })));
+                }
+                self.complete(ready, Operation::Send, work, total);
+            }
+            Work::Write { work, pieces, total, done, remote } => {
+                let left = total - done;
+                let Some(chunk) = self.chunk(Kind::Write, left)? else {
+                    return Ok((false, Some(Work::Write { work, pieces, total, done, remote })));
+                };
+                let words = [u64::from(remote.key), remote.address.wrapping_add(done as u64)];
+                gather(&pieces, done, chunk, |views| {
+                    self.producer.push(Kind::Write, chunk == left, words, views, Site::ShmRdma);
+                });
+                if chunk < left {
+                    let done = done + chunk;
+                    return Ok((true, Some(Work::Write { work, pieces, total, done, remote })));
+                }
+                self.complete(ready, Operation::RdmaWrite, work, total);
+            }
+            Work::Read { work, sink, remote } => {
+                let many = self.reads.len() >= READS_OUTSTANDING_MAX;
+                if many || self.producer.fits(Kind::Read, 0)?.is_none() {
+                    return Ok((false, Some(Work::Read { work, sink, remote })));
+                }
+                let words = [u64::from(remote.len) << 32 | u64::from(remote.key), remote.address];
+                self.producer.push(Kind::Read, true, words, &[], Site::ShmRdma);
+                self.reads.push_back(Reading { work, sink, arrived: 0 });
+            }
+        }
+        Ok((true, None))
+    }
+
+    /// Ends all posted work.
+    pub(super) fn flush(&mut self, ready: &mut Vec<Event>) {
+        self.flush_receives(ready);
+        self.flush_reads(ready);
+        self.responses.clear();
+        for work in std::mem::take(&mut self.queue) {
+            let (operation, work) = match work {
+                Work::Send { work, .. } => (Operation::Send, work),
+                Work::Write { work, .. } => (Operation::RdmaWrite, work),
+                Work::Read { work, .. } => (Operation::RdmaRead, work),
+            };
+            self.flushed(ready, operation, work);
+        }
+    }
+
+    fn flushed(&self, ready: &mut Vec<Event>, operation: Operation, work: u64) {
+        let status = WorkStatus::Flushed;
+        ready.push(Event::Completion(Completion { endpoint: self.id, work, operation, status }));
+    }
+
+    fn flush_receives(&mut self, ready: &mut Vec<Event>) {
+        for receive in std::mem::take(&mut self.receives) {
+            self.flushed(ready, Operation::Receive, receive.work);
+        }
+    }
+
+    fn flush_reads(&mut self, ready: &mut Vec<Event>) {
+        for reading in std::mem::take(&mut self.reads) {
+            self.flushed(ready, Operation::RdmaRead, reading.work);
+        }
+    }
+
+    /// Starts an orderly end: only what can still be handed over stays queued.
+    pub(super) fn close(&mut self, ready: &mut Vec<Event>) {
+        self.stage = Stage::Closing;
+        self.flush_receives(ready);
+        self.flush_reads(ready);
+        self.responses.clear();
+        for work in std::mem::take(&mut self.queue) {
+            match work {
+                Work::Read { work, .. } => self.flushed(ready, Operation::RdmaRead, work),
+                other => self.queue.push_back(other),
+            }
+        }
+    }
+}
+
+/// A range that a record names; one that is too long for 32 bits fits no region.
+fn remote_of(key: u32, address: u64, len: usize) -> RemoteBuffer {
+    RemoteBuffer { key, address, len: u32::try_from(len).unwrap_or(u32::MAX) }
+}

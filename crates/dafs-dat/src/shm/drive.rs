@@ -1,0 +1,229 @@
+//! The turn of the wheel: scanning rings, looking at sockets, going to sleep.
+//!
+//! Connections with recent traffic are on the busy list and their rings are scanned in every poll.
+//! All others have their sleep word set, so that their peers ring, and the kernel tells which one.
+//! The sockets are looked at every so many polls, and after every sleep.
+
+use super::ShmAdapter;
+use super::conn::{Stage, Surroundings};
+use super::limits::{BUSY_MIN, IDLE_POLLS, LOOK_INTERVAL, POLLS_PER_LOOK, REPORTS_PER_LOOK};
+use super::setup::{Farewell, LISTENER, REQUEST};
+use crate::error::DisconnectReason;
+use crate::time::Instant;
+use rustix::event::{Timespec, epoll};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{Ordering, fence};
+
+impl ShmAdapter {
+    /// Everything that a poll does, but for handing over the events.
+    pub(super) fn drive(&mut self, now: Instant) {
+        self.ring_doorbells();
+        let was_armed = std::mem::take(&mut self.armed);
+        if was_armed {
+            self.wake_busy();
+        }
+        self.polls_since_look += 1;
+        if was_armed
+            || self.polls_since_look >= POLLS_PER_LOOK
+            || now.since(self.looked_at) >= LOOK_INTERVAL
+        {
+            self.look(now);
+        }
+        if self.check_at.is_some_and(|at| now >= at) {
+            self.check_timers(now);
+        }
+        self.scan();
+    }
+
+    /// Puts a connection on the busy list.
+    pub(super) fn make_busy(&mut self, name: u64) {
+        let Some(conn) = self.conns.get_mut(name) else { return };
+        conn.idle_polls = 0;
+        if conn.asleep {
+            conn.asleep = false;
+            conn.control.wake();
+        }
+        if !conn.busy {
+            conn.busy = true;
+            self.busy.push(name);
+        }
+    }
+
+    /// After a sleep: tells the peers of busy connections that there is no need to ring.
+    fn wake_busy(&mut self) {
+        for name in &self.busy {
+            if let Some(conn) = self.conns.get_mut(*name).filter(|conn| conn.asleep) {
+                conn.asleep = false;
+                conn.control.wake();
+            }
+        }
+    }
+
+    /// Rings peers that sleep and have something to look at since.
+    pub(super) fn ring_doorbells(&mut self) {
+        if self.dirty.is_empty() {
+            return;
+        }
+        // Orders what was published before the look at the sleep words; see `prepare_to_sleep`.
+        fence(Ordering::SeqCst);
+        for name in self.dirty.drain(..) {
+            if let Some(conn) = self.conns.get_mut(name) {
+                conn.ring_doorbell();
+                (conn.dirty, conn.published) = (false, false);
+            }
+        }
+    }
+
+    /// Asks the kernel which sockets have something.
+    fn look(&mut self, now: Instant) {
+        (self.polls_since_look, self.looked_at) = (0, now);
+        let mut space = [const { MaybeUninit::uninit() }; REPORTS_PER_LOOK];
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Ok((reports, rest)) = epoll::wait(&self.epoll, &mut space[..], Some(&zero)) else {
+            return;
+        };
+        if rest.is_empty() {
+            // There may be more; look again in the next poll.
+            self.polls_since_look = POLLS_PER_LOOK;
+        }
+        for report in reports {
+            let token = report.data.u64();
+            if token & REQUEST != 0 {
+                self.request_ready(token & !REQUEST);
+            } else if token & LISTENER != 0 {
+                self.accept_incoming(token as u32, now);
+            } else {
+                self.socket_ready(token);
+            }
+        }
+    }
+
+    fn socket_ready(&mut self, name: u64) {
+        let Some(conn) = self.conns.get_mut(name) else { return };
+        match conn.stage {
+            Stage::Dialing { .. } => {}
+            Stage::Waiting => self.answer_ready(name),
+            Stage::Open | Stage::Closing => {
+                if let Err(reason) = conn.read_packets(&self.mappings) {
+                    conn.end.get_or_insert(reason);
+                }
+                conn.send_packets();
+                self.make_busy(name);
+            }
+        }
+    }
+
+    /// Moves every busy connection along.
+    fn scan(&mut self) {
+        let mut index = 0;
+        let mut left = false;
+        while let Some(&name) = self.busy.get(index) {
+            let Some(conn) = self.conns.get_mut(name) else {
+                self.busy.swap_remove(index);
+                continue;
+            };
+            if conn.has_work() || matches!(conn.stage, Stage::Closing) {
+                self.advance(name);
+            } else {
+                conn.idle_polls += 1;
+                if conn.idle_polls > IDLE_POLLS && self.busy.len() > BUSY_MIN {
+                    conn.control.sleep(false);
+                    (conn.asleep, left) = (true, true);
+                }
+            }
+            index += 1;
+        }
+        if left {
+            fence(Ordering::SeqCst);
+            self.drop_idle();
+        }
+    }
+
+    /// Takes connections whose sleep word is set off the busy list, but for those where something
+    /// arrived meanwhile. A full fence must stand between setting the word and this call.
+    fn drop_idle(&mut self) {
+        let conns = &mut self.conns;
+        self.busy.retain(|&name| {
+            let Some(conn) = conns.get_mut(name) else { return false };
+            if conn.asleep && conn.has_work() {
+                conn.asleep = false;
+                conn.control.wake();
+                conn.idle_polls = 0;
+            }
+            conn.busy = !conn.asleep;
+            conn.busy
+        });
+    }
+
+    /// Applies what arrived on one connection, sends what fits, ends it if it is over.
+    fn advance(&mut self, name: u64) {
+        let Some(conn) = self.conns.get_mut(name) else { return };
+        let mut around = Surroundings { regions: &self.regions, ready: &mut self.ready };
+        let taken = conn.take_records(&mut around);
+        let outcome = taken.and_then(|taken| Ok((taken, conn.progress(&mut self.ready)?)));
+        let reason = match outcome {
+            Ok((taken, moved)) => {
+                if taken || moved {
+                    conn.idle_polls = 0;
+                    if !conn.dirty {
+                        conn.dirty = true;
+                        self.dirty.push(name);
+                    }
+                }
+                let closing = matches!(conn.stage, Stage::Closing);
+                if closing && (conn.end.is_some() || !conn.stalled()) {
+                    return self.finish(name, DisconnectReason::Local, Farewell::Close);
+                }
+                // What the peer published before its end is still delivered.
+                match conn.end.take_if(|_| !conn.consumer.ready()) {
+                    Some(reason) => reason,
+                    None => return,
+                }
+            }
+            Err(reason) => reason,
+        };
+        let farewell = match reason {
+            DisconnectReason::Protocol(_) => Farewell::Terminate,
+            _ => Farewell::None,
+        };
+        self.finish(name, reason, farewell);
+    }
+
+    /// Sets the sleep words and looks once more. Returns whether there is nothing to do.
+    pub(super) fn prepare_to_sleep(&mut self) -> bool {
+        self.ring_doorbells();
+        self.armed = true;
+        for name in &self.busy {
+            if let Some(conn) = self.conns.get_mut(*name) {
+                conn.control.sleep(conn.stalled());
+                conn.asleep = true;
+            }
+        }
+        // Orders the sleep words before the look at the rings: of this fence and the peer's in
+        // `ring_doorbells`, the later one makes its side see what the other has written.
+        fence(Ordering::SeqCst);
+        let mut quiet = self.ready.is_empty();
+        for name in &self.busy {
+            let Some(conn) = self.conns.get_mut(*name) else { continue };
+            let closing = matches!(conn.stage, Stage::Closing) && !conn.stalled();
+            if conn.consumer.ready() || conn.end.is_some() || closing || conn.can_move() {
+                quiet = false;
+            }
+        }
+        if quiet && self.busy.len() > BUSY_MIN {
+            self.forget_idle();
+        }
+        quiet
+    }
+
+    /// While asleep, connections that have long been idle need no scan after waking: their words
+    /// stay set.
+    fn forget_idle(&mut self) {
+        let conns = &mut self.conns;
+        self.busy.retain(|&name| {
+            let Some(conn) = conns.get_mut(name) else { return false };
+            conn.busy = conn.idle_polls == 0 || conn.stalled();
+            conn.busy
+        });
+    }
+}

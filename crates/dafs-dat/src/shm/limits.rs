@@ -1,0 +1,91 @@
+//! Every limit of the shared-memory provider.
+
+use std::time::Duration;
+
+/// Bytes of one ring by default. Two of them and the two control pages make 40 KiB, which is what
+/// an idle connection costs at most once every page of it has been used.
+pub(super) const RING_BYTES_DEFAULT: u32 = 16 << 10;
+
+/// The smallest ring, in bytes: one page, so that a mapping is whole pages.
+pub(super) const RING_BYTES_MIN: u32 = 4 << 10;
+
+/// The largest ring that the accepting side maps for a peer, in bytes.
+pub(super) const RING_BYTES_MAX: u32 = 1 << 20;
+
+/// Connections of one adapter, set-up included, by default.
+pub(super) const CONNECTIONS_MAX_DEFAULT: usize = 4096;
+
+/// Incoming connections of one adapter that are not yet accepted, by default.
+pub(super) const PENDING_MAX_DEFAULT: usize = 1024;
+
+/// How long a peer may take for its part of the set-up, by default.
+pub(super) const HANDSHAKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+
+/// How long an orderly close waits for the peer to take what was sent.
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long to wait before connecting again to a listener whose queue is full.
+pub(super) const BACKLOG_RETRY: Duration = Duration::from_millis(2);
+
+/// How long a listener rests after the process ran out of descriptors.
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Length of the queue of a listening socket.
+pub(super) const BACKLOG: i32 = 4096;
+
+/// Incoming connections taken in one poll.
+pub(super) const ACCEPTS_PER_POLL: usize = 64;
+
+/// The longest packet on the control socket, in bytes.
+pub(super) const PACKET_BYTES_MAX: usize = 256;
+
+/// Packets taken from one control socket in one poll.
+pub(super) const PACKETS_PER_POLL: usize = 32;
+
+/// Control packets that wait for room in a socket. A region too many is served by the slow path.
+pub(super) const PACKETS_QUEUED_MAX: usize = 4096;
+
+/// Records taken from one ring in one poll, so that no connection starves the others.
+pub(super) const RECORDS_PER_POLL: usize = 64;
+
+/// Staged reads that one side may have outstanding at the other.
+pub(super) const READS_OUTSTANDING_MAX: usize = 64;
+
+/// Sends, writes and reads of one connection that wait for room.
+pub(super) const QUEUED_WORK_MAX: usize = 1 << 16;
+
+/// Receives posted on one connection.
+pub(super) const RECEIVES_MAX: usize = 1 << 16;
+
+/// Regions that one side shows to the other directly; they have to fit the key slots of a page.
+pub(super) const KEY_SLOTS: usize = 896;
+
+/// Regions of peers that one adapter keeps mapped. The kernel allows a process 65,530 mappings.
+pub(super) const PEER_MAPPINGS_MAX: usize = 16 << 10;
+
+/// Bytes of one peer's regions that are mapped. Address space only, but that ends too.
+pub(super) const PEER_MAPPED_BYTES_MAX: usize = 256 << 30;
+
+/// Shareable buffers of one adapter by default; each costs a file descriptor while it lives.
+pub(super) const ARENAS_MAX_DEFAULT: usize = 1024;
+
+/// Polls between two looks at the sockets while rings are busy.
+pub(super) const POLLS_PER_LOOK: u32 = 128;
+
+/// Sockets that one look takes care of.
+pub(super) const REPORTS_PER_LOOK: usize = 64;
+
+/// Time between two looks at the sockets, for callers who do much between two polls.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_micros(20);
+
+/// Polls without traffic after which a connection is no longer scanned.
+pub(super) const IDLE_POLLS: u32 = 4096;
+
+/// Connections that are always scanned while the adapter is awake, however idle.
+pub(super) const BUSY_MIN: usize = 16;
+
+const _: () = {
+    assert!(RING_BYTES_MIN.is_power_of_two() && RING_BYTES_MAX.is_power_of_two());
+    assert!(RING_BYTES_DEFAULT.is_power_of_two() && RING_BYTES_DEFAULT >= RING_BYTES_MIN);
+    assert!(KEY_SLOTS * 4 + 512 <= 4096);
+};

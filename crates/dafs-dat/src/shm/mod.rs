@@ -1,0 +1,367 @@
+//! The shared-memory provider: two processes on one host.
+//!
+//! A connection is a UNIX socket and a piece of memory that both processes map. Messages go
+//! through one ring per direction in that memory; the socket sets the connection up, passes
+//! descriptors, rings the doorbell of a side that sleeps, and tells when a process dies. Memory
+//! from [`Adapter::allocate`] that is registered for remote access is shown to the peer, which
+//! then works in it directly: RDMA is one copy, and [`Adapter::map_remote`] lets the kernel read
+//! or write the file data there with no copy at all. Other memory is reached by records in the
+//! ring, which the owner's adapter applies when it polls.
+//!
+//! The socket is the doorbell too, rather than an event descriptor shared by all connections of
+//! an adapter: a hostile peer that held such a descriptor could read it and so steal the wake-ups
+//! of everybody else. It also tells which connection to look at.
+//!
+//! Other processes' memory is never touched by process id (`process_vm_writev`): a peer may have
+//! executed a set-uid program since, and a privileged server would then write into that.
+//!
+//! Invariants
+//! * No system call, no allocation and no lock on the path of a message or an RDMA transfer while
+//!   the peer is awake and the ring has room.
+//! * Before a side sleeps it sets its sleep words, then looks at its rings again with a full fence
+//!   between; before a side lets a peer sleep on, it publishes, then looks at the peer's sleep
+//!   word with a full fence between. So no wake-up is lost.
+//! * A peer can break its own connection and nothing else: memory of the connection is believed in
+//!   no respect, mapped files are sealed, and every count that a peer drives has a limit.
+
+mod arena;
+mod conn;
+mod drive;
+mod layout;
+mod limits;
+mod packet;
+mod post;
+mod ring;
+mod setup;
+mod show;
+mod slab;
+mod sys;
+
+use crate::Adapter;
+use crate::error::{ConnectError, PostError, RegisterError};
+use crate::memory::{MemoryRegion, RegionTable};
+use crate::time::Instant;
+use crate::types::{
+    Access, Address, EndpointId, Event, ListenerId, LocalSegment, PeerInfo, ProtectionDomain,
+    RegionId, RemoteBuffer, RemoteWindow, RequestId,
+};
+use arena::Arena;
+use conn::{Conn, Stage};
+use dafs_mem::Buffer;
+use rustc_hash::FxHashMap;
+use rustix::event::epoll;
+use setup::{Listener, Request};
+use show::Showable;
+use slab::Slab;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+/// What can be chosen about the shared-memory provider.
+#[derive(Debug, Clone)]
+pub struct ShmConfig {
+    /// Bytes of each of the two rings of a connection that this side starts; a power of two
+    /// between 4 KiB and 1 MiB. Longer messages pass in pieces.
+    pub ring_bytes: u32,
+    /// Connections of this adapter, those being set up included. More are refused with a text.
+    pub connections_max: usize,
+    /// Incoming connections that have not been accepted yet. More are refused with a text.
+    pub pending_max: usize,
+    /// How long the peer may take for its part of the set-up.
+    pub handshake_timeout: Duration,
+    /// Buffers of [`Adapter::allocate`] that can be shown to peers; each holds a file descriptor
+    /// while it lives. Further ones are ordinary memory. A server, which shows nothing, sets zero.
+    pub shareable_buffers_max: usize,
+}
+
+impl Default for ShmConfig {
+    fn default() -> Self {
+        Self {
+            ring_bytes: limits::RING_BYTES_DEFAULT,
+            connections_max: limits::CONNECTIONS_MAX_DEFAULT,
+            pending_max: limits::PENDING_MAX_DEFAULT,
+            handshake_timeout: limits::HANDSHAKE_TIMEOUT_DEFAULT,
+            shareable_buffers_max: limits::ARENAS_MAX_DEFAULT,
+        }
+    }
+}
+
+/// A socket that listens under an abstract name and that several adapters may share
+/// ([`ShmAdapter::add_listener`]); each incoming connection goes to one of them.
+///
+/// # Errors
+/// The error of the socket calls: `EADDRINUSE` when another process owns the name.
+pub fn bind_listener(name: &str) -> io::Result<OwnedFd> {
+    sys::listener(name, limits::BACKLOG)
+}
+
+/// The shared-memory provider as one thread sees it.
+pub struct ShmAdapter {
+    config: ShmConfig,
+    epoll: OwnedFd,
+    regions: RegionTable,
+    /// Registrations with remote access to memory that peers can be shown.
+    showable: FxHashMap<u32, Showable>,
+    domains: u32,
+    conns: Slab<Conn>,
+    requests: Slab<Request>,
+    listeners: Vec<Listener>,
+    /// Events that the next poll reports.
+    ready: Vec<Event>,
+    /// Connections whose rings are scanned.
+    busy: Vec<u64>,
+    /// Connections whose peers may have to be rung.
+    dirty: Vec<u64>,
+    /// Connections and requests with a deadline.
+    timed: Vec<u64>,
+    /// When to go through `timed`.
+    check_at: Option<Instant>,
+    /// `arm` was called and no poll since.
+    armed: bool,
+    polls_since_look: u32,
+    looked_at: Instant,
+    /// Shareable buffers alive.
+    arenas: Arc<AtomicUsize>,
+    /// Regions of peers mapped.
+    mappings: Arc<AtomicUsize>,
+}
+
+impl ShmAdapter {
+    /// An adapter without listeners and connections.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a ring size that is none, or when no descriptor is left.
+    pub fn new(config: ShmConfig) -> io::Result<Self> {
+        if layout::connection_bytes(config.ring_bytes).is_none() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "ring_bytes must be a power of two from {} to {}",
+                    limits::RING_BYTES_MIN,
+                    limits::RING_BYTES_MAX
+                ),
+            ));
+        }
+        Ok(Self {
+            config,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            regions: RegionTable::new(),
+            showable: FxHashMap::default(),
+            domains: 0,
+            conns: Slab::new(),
+            requests: Slab::new(),
+            listeners: Vec::new(),
+            ready: Vec::new(),
+            busy: Vec::new(),
+            dirty: Vec::new(),
+            timed: Vec::new(),
+            check_at: None,
+            armed: false,
+            polls_since_look: 0,
+            looked_at: Instant::default(),
+            arenas: Arc::new(AtomicUsize::new(0)),
+            mappings: Arc::new(AtomicUsize::new(0)),
+        })
+    }
+
+    /// Listens on a socket of [`bind_listener`], or a duplicate of one that other adapters listen
+    /// on too.
+    ///
+    /// # Errors
+    /// When the socket cannot be watched.
+    pub fn add_listener(&mut self, socket: OwnedFd) -> io::Result<ListenerId> {
+        self.watch_listener(socket)
+    }
+
+    /// Open connections and connections being set up.
+    pub fn connection_count(&self) -> usize {
+        self.conns.len() + self.requests.len()
+    }
+}
+
+impl Adapter for ShmAdapter {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>> {
+        arena::allocate(bytes, &self.arenas, self.config.shareable_buffers_max).map(Arc::new)
+    }
+
+    fn protection_domain(&mut self) -> ProtectionDomain {
+        self.domains += 1;
+        ProtectionDomain(self.domains)
+    }
+
+    fn register(
+        &mut self,
+        domain: ProtectionDomain,
+        buffer: Arc<Buffer>,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        let mut first = Some(getrandom::u32().map_err(io::Error::other)?);
+        // INVARIANT: the system's generator does not fail once it has answered.
+        let random = || first.take().unwrap_or_else(|| getrandom::u32().expect("random numbers"));
+        let shareable = Arena::of(&buffer).is_some();
+        let region = self.regions.register(domain, buffer.clone(), access, random)?;
+        if shareable && access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) {
+            let showable = Showable { domain, key: region.key, access, buffer };
+            for conn in self.conns.iter_mut().filter(|conn| conn.domain == domain) {
+                conn.show(&showable);
+            }
+            self.showable.insert(region.id.0, showable);
+        }
+        Ok(region)
+    }
+
+    fn deregister(&mut self, region: RegionId) {
+        self.regions.deregister(region);
+        if let Some(showable) = self.showable.remove(&region.0) {
+            for conn in self.conns.iter_mut().filter(|conn| conn.domain == showable.domain) {
+                conn.withdraw(showable.key);
+            }
+        }
+    }
+
+    fn listen(&mut self, address: &Address) -> io::Result<ListenerId> {
+        match address {
+            Address::Shm(name) => self.watch_listener(bind_listener(name)?),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn listener_address(&self, listener: ListenerId) -> Option<Address> {
+        let listener = self.listeners.get(listener.0 as usize)?;
+        sys::name_of(listener.socket.as_fd()).map(Address::Shm)
+    }
+
+    fn connect(
+        &mut self,
+        domain: ProtectionDomain,
+        address: &Address,
+        private_data: &[u8],
+    ) -> Result<EndpointId, ConnectError> {
+        self.start_connect(domain, address, private_data)
+    }
+
+    fn accept(
+        &mut self,
+        request: RequestId,
+        domain: ProtectionDomain,
+        private_data: &[u8],
+    ) -> Result<EndpointId, ConnectError> {
+        self.accept_request(request, domain, private_data)
+    }
+
+    fn reject(&mut self, request: RequestId, private_data: &[u8]) {
+        self.reject_request(request, private_data);
+    }
+
+    fn peer(&self, endpoint: EndpointId) -> Option<PeerInfo> {
+        self.conns.get(endpoint.0).map(|conn| conn.peer.clone())
+    }
+
+    fn post_receive(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segment: LocalSegment,
+    ) -> Result<(), PostError> {
+        self.receive(endpoint, work, segment)
+    }
+
+    fn post_send(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+    ) -> Result<(), PostError> {
+        self.send(endpoint, work, segments)
+    }
+
+    fn rdma_write(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+        remote: RemoteBuffer,
+    ) -> Result<(), PostError> {
+        self.write(endpoint, work, segments, remote)
+    }
+
+    fn rdma_read(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segment: LocalSegment,
+        remote: RemoteBuffer,
+    ) -> Result<(), PostError> {
+        self.read(endpoint, work, segment, remote)
+    }
+
+    fn map_remote(
+        &mut self,
+        endpoint: EndpointId,
+        remote: RemoteBuffer,
+        need: Access,
+    ) -> Option<RemoteWindow> {
+        self.window(endpoint, remote, need)
+    }
+
+    fn expect_remote_writes(&mut self, _endpoint: EndpointId, _bytes: u64) {
+        // Writes arrive in place or in records of known length; there is nothing to prepare.
+    }
+
+    fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> usize {
+        self.drive(now);
+        let count = self.ready.len();
+        events.append(&mut self.ready);
+        count
+    }
+
+    fn flush(&mut self) {
+        self.ring_doorbells();
+    }
+
+    fn arm(&mut self) -> io::Result<bool> {
+        Ok(self.prepare_to_sleep())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.as_fd())
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.check_at
+    }
+
+    fn disconnect(&mut self, endpoint: EndpointId) {
+        self.start_close(endpoint);
+    }
+
+    fn abort(&mut self, endpoint: EndpointId) {
+        if let Some(conn) = self.conns.get_mut(endpoint.0) {
+            // What is queued must not reach the ring any more, nor what arrived the caller.
+            conn.close(&mut self.ready);
+            conn.flush(&mut self.ready);
+            self.finish(endpoint.0, crate::DisconnectReason::Local, setup::Farewell::None);
+        }
+    }
+}
+
+impl Drop for ShmAdapter {
+    fn drop(&mut self) {
+        // Peers learn of an orderly end; what they have mapped stays valid for them.
+        let names: Vec<u64> = self
+            .conns
+            .iter_mut()
+            .filter(|conn| matches!(conn.stage, Stage::Open | Stage::Closing))
+            .map(|conn| conn.id.0)
+            .collect();
+        for name in names {
+            self.finish(name, crate::DisconnectReason::Local, setup::Farewell::Close);
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! Set-up and tear-down of connections.
+//!
+//! Initiator: socket, connection memory, hello with the memory's descriptor; then it waits for the
+//! answer. Acceptor: accept the socket, check and map the memory of the hello, report the request;
+//! `accept` answers and the connection is open on both sides. Accepted connections, unanswered
+//! requests and waiting times are all limited.
+
+use super::ShmAdapter;
+use super::conn::{Conn, Stage};
+use super::layout::{self, Side};
+use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_POLL, BACKLOG_RETRY, CLOSE_TIMEOUT};
+use super::packet::Packet;
+use super::sys::{self, Mapping};
+use crate::PRIVATE_DATA_BYTES_MAX;
+use crate::error::{ConnectError, DisconnectReason};
+use crate::time::Instant;
+use crate::types::{
+    Address, EndpointId, Event, ListenerId, PeerInfo, PrivateData, ProtectionDomain, RequestId,
+};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Set in what the kernel reports, and in the list of deadlines, for a request.
+pub(super) const REQUEST: u64 = 1 << 63;
+
+/// Set in what the kernel reports for a listener.
+pub(super) const LISTENER: u64 = 1 << 62;
+
+const PROTOCOL: &str = "the dafs shared-memory protocol";
+
+/// A listening socket.
+pub(super) struct Listener {
+    pub(super) socket: OwnedFd,
+    /// Not watched until then, because the process had no descriptor left.
+    pub(super) paused_until: Option<Instant>,
+}
+
+/// An incoming connection that was not accepted yet.
+pub(super) struct Request {
+    listener: ListenerId,
+    socket: OwnedFd,
+    peer: PeerInfo,
+    /// The connection memory and the size of its rings, once the hello was good.
+    memory: Option<(Arc<Mapping>, u32)>,
+    deadline: Option<Instant>,
+}
+
+/// What the peer is told at the end.
+pub(super) enum Farewell {
+    /// Nothing; it sees the socket close.
+    None,
+    /// An orderly close.
+    Close,
+    /// That it broke a rule.
+    Terminate,
+}
+
+fn check_private_data(private_data: &[u8]) -> Result<(), ConnectError> {
+    let (bytes, max) = (private_data.len(), PRIVATE_DATA_BYTES_MAX);
+    if bytes > max { Err(ConnectError::PrivateData { bytes, max }) } else { Ok(()) }
+}
+
+fn peer_info(socket: &OwnedFd) -> PeerInfo {
+    PeerInfo { process: sys::peer_process(socket.as_fd()), ..PeerInfo::default() }
+}
+
+/// How one attempt to reach a listener ended.
+enum Dialled {
+    Sent(OwnedFd),
+    Later,
+}
+
+/// Connects and says hello.
+fn dial(name: &str, hello: &[u8], file: &OwnedFd) -> io::Result<Dialled> {
+    let socket = match sys::connect(name) {
+        Ok(socket) => socket,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Dialled::Later),
+        Err(error) => return Err(error),
+    };
+    sys::send(socket.as_fd(), hello, Some(file.as_fd()))?;
+    Ok(Dialled::Sent(socket))
+}
+
+impl ShmAdapter {
+    pub(super) fn watch(&self, socket: &OwnedFd, token: u64, flags: EventFlags) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, socket, EventData::new_u64(token), flags)?)
+    }
+
+    /// Has the deadlines looked at in the next poll, which knows the time.
+    fn add_timed(&mut self, token: u64) {
+        self.timed.push(token);
+        self.check_at = Some(Instant::default());
+    }
+
+    pub(super) fn watch_listener(&mut self, socket: OwnedFd) -> io::Result<ListenerId> {
+        let id = self.listeners.len() as u32;
+        self.watch(&socket, LISTENER | u64::from(id), EventFlags::IN | EventFlags::EXCLUSIVE)?;
+        self.listeners.push(Listener { socket, paused_until: None });
+        Ok(ListenerId(id))
+    }
+
+    pub(super) fn start_connect(
+        &mut self,
+        domain: ProtectionDomain,
+        address: &Address,
+        private_data: &[u8],
+    ) -> Result<EndpointId, ConnectError> {
+        let Address::Shm(name) = address else { return Err(ConnectError::AddressKind) };
+        check_private_data(private_data)?;
+        if self.connection_count() >= self.config.connections_max {
+            let text = format!(
+                "this process has {} shared-memory connections, which is its limit",
+                self.config.connections_max
+            );
+            return Err(io::Error::other(text).into());
+        }
+        let ring_bytes = self.config.ring_bytes;
+        // INVARIANT: `new` has checked the ring size.
+        let bytes = layout::connection_bytes(ring_bytes).expect("a checked ring size");
+        let file = sys::memory_file("dafs-connection", bytes)?;
+        let memory = Arc::new(Mapping::new(file.as_fd(), bytes, true)?);
+        let parts = layout::open(memory, ring_bytes, Side::Initiator);
+        let hello = Packet::Hello { ring_bytes, private_data: private_data.to_vec() }.encode();
+        let (stage, socket, peer) = match dial(name, &hello, &file)? {
+            Dialled::Sent(socket) => {
+                let peer = peer_info(&socket);
+                (Stage::Waiting, Some(socket), peer)
+            }
+            Dialled::Later => {
+                (Stage::Dialing { name: name.clone(), hello, file }, None, PeerInfo::default())
+            }
+        };
+        let conn = |name| Conn::new(EndpointId(name), domain, stage, socket, peer, parts);
+        let name = self.conns.insert(conn);
+        self.watch_conn(name)?;
+        self.add_timed(name);
+        Ok(EndpointId(name))
+    }
+
+    /// Watches the socket of a connection; the connection is gone if that fails.
+    fn watch_conn(&mut self, name: u64) -> io::Result<()> {
+        let Some(conn) = self.conns.get(name) else { return Ok(()) };
+        let Some(socket) = &conn.socket else { return Ok(()) };
+        self.watch(socket, name, EventFlags::IN | EventFlags::RDHUP).inspect_err(|_| {
+            self.conns.remove(name);
+        })
+    }
+
+    /// Takes what has come in at a listener.
+    pub(super) fn accept_incoming(&mut self, listener: u32, now: Instant) {
+        for _ in 0..ACCEPTS_PER_POLL {
+            let socket = match sys::accept(self.listeners[listener as usize].socket.as_fd()) {
+                Ok(socket) => socket,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(Errno::AGAIN) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot take shared-memory connections for a moment");
+                    self.pause_listener(listener, now);
+                    return;
+                }
+            };
+            let full = self.connection_count() >= self.config.connections_max
+                || self.requests.len() >= self.config.pending_max;
+            if full {
+                let text = "the server has as many connections as it allows".to_owned();
+                let _ = sys::send(socket.as_fd(), &Packet::Refuse { text }.encode(), None);
+                continue;
+            }
+            let peer = peer_info(&socket);
+            let request = Request {
+                listener: ListenerId(listener),
+                socket,
+                peer,
+                memory: None,
+                deadline: Some(now + self.config.handshake_timeout),
+            };
+            let name = self.requests.insert(|_| request);
+            let flags = EventFlags::IN | EventFlags::RDHUP;
+            let watched =
+                self.requests.get(name).map(|r| self.watch(&r.socket, REQUEST | name, flags));
+            if !matches!(watched, Some(Ok(()))) {
+                self.requests.remove(name);
+                return;
+            }
+            self.add_timed(REQUEST | name);
+            // The hello was sent right behind the connect, so it is usually here.
+            self.request_ready(name);
+        }
+    }
+
+    fn pause_listener(&mut self, listener: u32, now: Instant) {
+        let until = now + ACCEPT_PAUSE;
+        let paused = &mut self.listeners[listener as usize];
+        if epoll::delete(&self.epoll, &paused.socket).is_ok() {
+            paused.paused_until = Some(until);
+            self.check_at = Some(self.check_at.map_or(until, |at| at.min(until)));
+        }
+    }
+
+    /// The socket of a request has something to read.
+    pub(super) fn request_ready(&mut self, name: u64) {
+        let Some(request) = self.requests.get_mut(name) else { return };
+        let packet = match sys::receive(request.socket.as_fd()) {
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Ok(packet) if packet.len > 0 => packet,
+            // The peer has left; `accept` will say so.
+            Ok(_) | Err(_) => return self.drop_request(name),
+        };
+        let hello = match Packet::decode(&packet.bytes[..packet.len]) {
+            _ if packet.truncated => Err("a hello that is too long"),
+            Ok(Packet::Hello { .. }) if request.memory.is_some() => Err("a second hello"),
+            Ok(Packet::Hello { ring_bytes, private_data }) => packet
+                .descriptor
+                .ok_or("a hello without its memory file")
+                .and_then(|file| open_memory(&file, ring_bytes))
+                .map(|memory| (memory, ring_bytes, private_data)),
+            Ok(_) => Err("something else than a hello"),
+            Err(text) => Err(text),
+        };
+        match hello {
+            Ok((memory, ring_bytes, private_data)) => {
+                request.memory = Some((memory, ring_bytes));
+                request.deadline = None;
+                self.ready.push(Event::ConnectRequest {
+                    listener: request.listener,
+                    request: RequestId(name),
+                    private_data: Box::new(private_data),
+                    peer: Box::new(request.peer.clone()),
+                });
+            }
+            Err(text) => {
+                tracing::warn!(peer = %request.peer, "refused a shared-memory connection: {text}");
+                let refuse = Packet::Refuse { text: text.to_owned() };
+                let _ = sys::send(request.socket.as_fd(), &refuse.encode(), None);
+                self.drop_request(name);
+            }
+        }
+    }
+
+    fn drop_request(&mut self, name: u64) {
+        if let Some(request) = self.requests.remove(name) {
+            let _ = epoll::delete(&self.epoll, &request.socket);
+        }
+    }
+
+    pub(super) fn accept_request(
+        &mut self,
+        request: RequestId,
+        domain: ProtectionDomain,
+        private_data: &[u8],
+    ) -> Result<EndpointId, ConnectError> {
+        check_private_data(private_data)?;
+        let Request { socket, peer, memory, .. } =
+            self.requests.remove(request.0).ok_or(ConnectError::Gone)?;
+        let _ = epoll::delete(&self.epoll, &socket);
+        let (memory, ring_bytes) = memory.ok_or(ConnectError::Gone)?;
+        let answer = Packet::Accept { private_data: private_data.to_vec() }.encode();
+        sys::send(socket.as_fd(), &answer, None).map_err(|_| ConnectError::Gone)?;
+        let parts = layout::open(memory, ring_bytes, Side::Acceptor);
+        let name = self.conns.insert(|name| {
+            Conn::new(EndpointId(name), domain, Stage::Open, Some(socket), peer, parts)
+        });
+        self.watch_conn(name)?;
+        self.established(name, PrivateData::new());
+        Ok(EndpointId(name))
+    }
+
+    pub(super) fn reject_request(&mut self, request: RequestId, private_data: &[u8]) {
+        if let Some(waiting) = self.requests.get(request.0) {
+            let packet = Packet::Reject { private_data: private_data.to_vec() };
+            let _ = sys::send(waiting.socket.as_fd(), &packet.encode(), None);
+        }
+        self.drop_request(request.0);
+    }
+
+    /// A connection has become open.
+    fn established(&mut self, name: u64, private_data: PrivateData) {
+        let Some(conn) = self.conns.get_mut(name) else { return };
+        conn.stage = Stage::Open;
+        conn.deadline = None;
+        let domain = conn.domain;
+        for region in self.showable.values().filter(|region| region.domain == domain) {
+            conn.show(region);
+        }
+        let endpoint = EndpointId(name);
+        let private_data = Box::new(private_data);
+        self.ready.push(Event::Established { endpoint, private_data });
+        self.make_busy(name);
+    }
+
+    /// The answer to a hello.
+    pub(super) fn answer_ready(&mut self, name: u64) {
+        let Some(socket) = self.conns.get(name).and_then(|conn| conn.socket.as_ref()) else {
+            return;
+        };
+        let protocol =
+            |detail: &str| ConnectError::Protocol { protocol: PROTOCOL, detail: detail.to_owned() };
+        let packet = match sys::receive(socket.as_fd()) {
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Ok(packet) if packet.len > 0 => packet,
+            Ok(_) | Err(_) => return self.connect_failed(name, ConnectError::Gone),
+        };
+        match Packet::decode(&packet.bytes[..packet.len]) {
+            Ok(Packet::Accept { private_data }) => self.established(name, private_data),
+            Ok(Packet::Reject { private_data }) => {
+                self.connect_failed(name, ConnectError::Rejected(private_data));
+            }
+            Ok(Packet::Refuse { text }) => {
+                let error = io::Error::new(io::ErrorKind::ConnectionRefused, text);
+                self.connect_failed(name, ConnectError::Io(error));
+            }
+            Ok(_) => self.connect_failed(name, protocol("an answer out of turn")),
+            Err(text) => self.connect_failed(name, protocol(text)),
+        }
+    }
+
+    fn connect_failed(&mut self, name: u64, error: ConnectError) {
+        let Some(mut conn) = self.conns.remove(name) else { return };
+        if let Some(socket) = &conn.socket {
+            let _ = epoll::delete(&self.epoll, socket);
+        }
+        conn.flush(&mut self.ready);
+        self.ready.push(Event::ConnectFailed { endpoint: conn.id, error: Box::new(error) });
+    }
+
+    /// Acts on deadlines that have passed, and notes when to look next.
+    pub(super) fn check_timers(&mut self, now: Instant) {
+        let mut next: Option<Instant> = None;
+        let mut remember = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
+        let mut index = 0;
+        while let Some(&token) = self.timed.get(index) {
+            match self.check_timer(token, now) {
+                Some(at) => {
+                    remember(at);
+                    index += 1;
+                }
+                None => {
+                    self.timed.swap_remove(index);
+                }
+            }
+        }
+        for index in 0..self.listeners.len() {
+            let Some(until) = self.listeners[index].paused_until else { continue };
+            let token = LISTENER | index as u64;
+            let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
+            if now < until {
+                remember(until);
+            } else if self.watch(&self.listeners[index].socket, token, flags).is_ok() {
+                self.listeners[index].paused_until = None;
+            } else {
+                remember(now + ACCEPT_PAUSE);
+            }
+        }
+        self.check_at = next;
+    }
+
+    /// When to look at this one again; `None` when it needs no more looking.
+    fn check_timer(&mut self, token: u64, now: Instant) -> Option<Instant> {
+        if token & REQUEST != 0 {
+            let deadline = self.requests.get(token & !REQUEST)?.deadline?;
+            if now < deadline {
+                return Some(deadline);
+            }
+            self.drop_request(token & !REQUEST);
+            return None;
+        }
+        let timeout = self.config.handshake_timeout;
+        let conn = self.conns.get_mut(token)?;
+        let closing = matches!(conn.stage, Stage::Closing);
+        if matches!(conn.stage, Stage::Open) {
+            return None;
+        }
+        let span = if closing { CLOSE_TIMEOUT } else { timeout };
+        let deadline = *conn.deadline.get_or_insert(now + span);
+        if now >= deadline {
+            if closing {
+                self.finish(token, DisconnectReason::Local, Farewell::Close);
+            } else {
+                self.connect_failed(token, ConnectError::TimedOut(timeout));
+            }
+            return None;
+        }
+        let Stage::Dialing { name, hello, file } = &conn.stage else { return Some(deadline) };
+        match dial(name, hello, file) {
+            Ok(Dialled::Later) => Some(deadline.min(now + BACKLOG_RETRY)),
+            Ok(Dialled::Sent(socket)) => {
+                conn.peer = peer_info(&socket);
+                conn.socket = Some(socket);
+                conn.stage = Stage::Waiting;
+                match self.watch_conn(token) {
+                    Ok(()) => Some(deadline),
+                    Err(error) => {
+                        self.connect_failed(token, error.into());
+                        None
+                    }
+                }
+            }
+            Err(error) => {
+                self.connect_failed(token, error.into());
+                None
+            }
+        }
+    }
+
+    /// Starts an orderly end of a connection.
+    pub(super) fn start_close(&mut self, endpoint: EndpointId) {
+        let Some(conn) = self.conns.get_mut(endpoint.0) else { return };
+        match conn.stage {
+            Stage::Closing => {}
+            Stage::Dialing { .. } | Stage::Waiting => {
+                self.finish(endpoint.0, DisconnectReason::Local, Farewell::None);
+            }
+            Stage::Open => {
+                conn.deadline = None;
+                conn.close(&mut self.ready);
+                self.make_busy(endpoint.0);
+                self.add_timed(endpoint.0);
+            }
+        }
+    }
+
+    /// Ends a connection: flushes what is posted, tells the peer, reports the end.
+    pub(super) fn finish(&mut self, name: u64, reason: DisconnectReason, farewell: Farewell) {
+        let Some(mut conn) = self.conns.remove(name) else { return };
+        if let Some(socket) = &conn.socket {
+            let packet = match farewell {
+                Farewell::None => None,
+                Farewell::Close => Some(Packet::Close),
+                Farewell::Terminate => {
+                    tracing::warn!(peer = %conn.peer, "shared-memory connection ended: {reason}");
+                    Some(Packet::Terminate { text: reason.to_string() })
+                }
+            };
+            if let Some(packet) = packet {
+                // If the socket is full, the peer learns of the end when the socket closes.
+                let _ = sys::send(socket.as_fd(), &packet.encode(), None);
+            }
+            let _ = epoll::delete(&self.epoll, socket);
+        }
+        conn.flush(&mut self.ready);
+        let reason = Box::new(reason);
+        self.ready.push(Event::Disconnected { endpoint: conn.id, reason });
+    }
+}
+
+/// Checks and maps the connection memory of a peer.
+fn open_memory(file: &OwnedFd, ring_bytes: u32) -> Result<Arc<Mapping>, &'static str> {
+    let bytes =
+        layout::connection_bytes(ring_bytes).ok_or("rings of a size that is not allowed")?;
+    sys::check_memory_file(file.as_fd(), bytes)?;
+    let mapping = Mapping::new(file.as_fd(), bytes, true)
+        .map_err(|_| "connection memory that cannot be mapped")?;
+    Ok(Arc::new(mapping))
+}

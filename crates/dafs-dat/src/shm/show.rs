@@ -1,0 +1,193 @@
+//! The regions of this side that a peer is shown, and the control packets of a connection.
+//!
+//! Invariants
+//! * A key stands in its slot before the peer is told the slot, and is gone from it before
+//!   `deregister` returns.
+//! * Showing a region is only an optimisation: whatever cannot be shown is reached through the
+//!   ring.
+
+use super::arena::Arena;
+use super::conn::{Conn, Stage};
+use super::limits::{KEY_SLOTS, PACKETS_PER_POLL, PACKETS_QUEUED_MAX};
+use super::packet::{Packet, RegionPacket};
+use super::sys;
+use crate::error::DisconnectReason;
+use crate::types::{Access, ProtectionDomain};
+use dafs_mem::Buffer;
+use rustc_hash::FxHashMap;
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// A registration that peers may be shown.
+#[derive(Debug)]
+pub(super) struct Showable {
+    pub(super) domain: ProtectionDomain,
+    pub(super) key: u32,
+    pub(super) access: Access,
+    pub(super) buffer: Arc<Buffer>,
+}
+
+/// The slots in use on one connection.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    slots: FxHashMap<u32, u16>,
+    free: Vec<u16>,
+    next: u16,
+}
+
+impl Shown {
+    fn take_slot(&mut self, key: u32) -> Option<u16> {
+        let slot = self.free.pop().or_else(|| {
+            let fresh = self.next;
+            ((fresh as usize) < KEY_SLOTS).then(|| {
+                self.next += 1;
+                fresh
+            })
+        })?;
+        self.slots.insert(key, slot);
+        Some(slot)
+    }
+
+    fn release(&mut self, key: u32) -> Option<u16> {
+        let slot = self.slots.remove(&key)?;
+        self.free.push(slot);
+        Some(slot)
+    }
+}
+
+impl Conn {
+    /// Shows a region to the peer, if its memory can be shown and a slot is free.
+    pub(super) fn show(&mut self, region: &Showable) {
+        let Some(arena) = Arena::of(&region.buffer) else { return };
+        if !matches!(self.stage, Stage::Open) || self.packets.len() >= PACKETS_QUEUED_MAX {
+            return;
+        }
+        let Ok(file) = arena.descriptor(region.access) else { return };
+        let Some(slot) = self.shown.take_slot(region.key) else { return };
+        self.control.set_key(slot, region.key);
+        let packet = Packet::Region(RegionPacket {
+            key: region.key,
+            slot,
+            access: region.access,
+            address: region.buffer.as_ptr() as u64,
+            len: region.buffer.len() as u64,
+        });
+        self.packets.push_back((packet.encode(), Some(file)));
+        self.send_packets();
+    }
+
+    /// Takes a region back. The peer can no longer use it when this returns, but for a copy that
+    /// it is in the middle of.
+    pub(super) fn withdraw(&mut self, key: u32) {
+        if let Some(slot) = self.shown.release(key) {
+            self.control.set_key(slot, 0);
+            self.packets.push_back((Packet::Withdraw { key }.encode(), None));
+            self.send_packets();
+        }
+    }
+
+    /// Sends waiting packets as far as the socket takes them.
+    pub(super) fn send_packets(&mut self) {
+        while let (Some(socket), Some((bytes, file))) = (&self.socket, self.packets.front()) {
+            match sys::send(socket.as_fd(), bytes, file.as_ref().map(AsFd::as_fd)) {
+                Ok(()) => {
+                    if file.is_some() {
+                        self.control.count_region_packet();
+                    }
+                    self.packets.pop_front();
+                }
+                // The kernel also limits how many descriptors are on their way at a time.
+                Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOBUFS) => return,
+                Err(error) => {
+                    self.lost(&error.to_string());
+                    self.packets.clear();
+                }
+            }
+        }
+    }
+
+    /// Wakes the peer if it sleeps. A full fence must stand before this call.
+    pub(super) fn ring_doorbell(&mut self) {
+        if !self.control.take_peer_sleep(self.published) {
+            return;
+        }
+        let Some(socket) = &self.socket else { return };
+        match sys::send(socket.as_fd(), super::packet::DOORBELL_BYTES, None) {
+            // A full socket is readable at the other end, so the peer is awake already.
+            Ok(()) | Err(Errno::AGAIN) => {}
+            Err(error) => self.lost(&error.to_string()),
+        }
+    }
+
+    /// Notes that the peer is gone, unless a better reason still waits in the socket. Regions that
+    /// wait there too are of no use any more, so none may be mapped.
+    fn lost(&mut self, text: &str) {
+        let no_more = Arc::new(AtomicUsize::new(usize::MAX));
+        let reason = match self.read_packets(&no_more) {
+            Ok(()) => DisconnectReason::Lost(text.to_owned()),
+            Err(reason) => reason,
+        };
+        self.end.get_or_insert(reason);
+    }
+
+    /// Whether the peer has sent region packets that were not read yet.
+    pub(super) fn region_packets_wait(&self) -> bool {
+        self.control.peer_region_packets() != self.region_packets_seen
+    }
+
+    /// Reads what waits in the socket of an open connection. `mappings` counts the regions of
+    /// peers that the adapter has mapped.
+    pub(super) fn read_packets(
+        &mut self,
+        mappings: &Arc<AtomicUsize>,
+    ) -> Result<(), DisconnectReason> {
+        for _ in 0..PACKETS_PER_POLL {
+            let Some(socket) = self.socket.as_ref().filter(|_| self.end.is_none()) else {
+                return Ok(());
+            };
+            let packet = match sys::receive(socket.as_fd()) {
+                Ok(packet) => packet,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(DisconnectReason::Lost(error.to_string())),
+            };
+            if packet.len == 0 {
+                self.end = Some(DisconnectReason::Lost("the peer process has gone".to_owned()));
+                return Ok(());
+            }
+            let protocol = |text: &str| DisconnectReason::Protocol(text.to_owned());
+            if packet.truncated {
+                return Err(protocol("a control packet that is too long"));
+            }
+            let message = Packet::decode(&packet.bytes[..packet.len]).map_err(protocol)?;
+            self.take_packet(message, packet.descriptor, mappings).map_err(protocol)?;
+        }
+        Ok(())
+    }
+
+    fn take_packet(
+        &mut self,
+        packet: Packet,
+        file: Option<OwnedFd>,
+        mappings: &Arc<AtomicUsize>,
+    ) -> Result<(), &'static str> {
+        match packet {
+            Packet::Doorbell => {}
+            Packet::Region(region) => {
+                self.region_packets_seen = self.region_packets_seen.wrapping_add(1);
+                let file = file.ok_or("a region without its memory file")?;
+                self.regions.add(region, file, mappings)?;
+            }
+            Packet::Withdraw { key } => self.regions.remove(key),
+            Packet::Close => self.end = Some(DisconnectReason::Peer),
+            Packet::Terminate { text } => self.end = Some(DisconnectReason::Terminated(text)),
+            Packet::Hello { .. }
+            | Packet::Accept { .. }
+            | Packet::Reject { .. }
+            | Packet::Refuse { .. } => return Err("a set-up packet on an open connection"),
+        }
+        Ok(())
+    }
+}

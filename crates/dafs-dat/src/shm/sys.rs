@@ -1,0 +1,252 @@
+//! Memory files, mappings and sockets: what the provider asks of the kernel.
+//!
+//! Invariants
+//! * A descriptor from a peer is mapped only after it has proved to be a memory file of ordinary
+//!   pages that is sealed against shrinking and long enough, so that no access to the mapping can
+//!   raise SIGBUS, whatever the peer does.
+//! * Every descriptor is close-on-exec; every socket is non-blocking.
+
+use super::limits::PACKET_BYTES_MAX;
+use crate::types::PeerProcess;
+use dafs_mem::VolatileSlice;
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// `TMPFS_MAGIC`: what a memory file of ordinary pages lies on. Huge-page files have another
+/// number, and a fault in one can raise SIGBUS when the pool is empty.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// Makes a memory file of `bytes` (whole pages) that can no longer shrink or grow.
+pub(super) fn memory_file(name: &str, bytes: usize) -> io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&file, bytes as u64)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// A second descriptor of a memory file that cannot be used to write to it.
+pub(super) fn read_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Checks that a descriptor from a peer is safe to map for `bytes`. The error is worded for the
+/// peer.
+pub(super) fn check_memory_file(file: BorrowedFd<'_>, bytes: usize) -> Result<(), &'static str> {
+    let system = rustix::fs::fstatfs(file).map_err(|_| "the descriptor is not a memory file")?;
+    if system.f_type as u64 != TMPFS_MAGIC {
+        return Err("the descriptor is not a memory file of ordinary pages");
+    }
+    let seals =
+        rustix::fs::fcntl_get_seals(file).map_err(|_| "the descriptor is not a memory file")?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err("the memory file is not sealed against shrinking");
+    }
+    let stat = rustix::fs::fstat(file).map_err(|_| "the descriptor is not a memory file")?;
+    if u64::try_from(stat.st_size).unwrap_or(0) < bytes as u64 {
+        return Err("the memory file is shorter than was said");
+    }
+    Ok(())
+}
+
+/// A shared mapping of a memory file, unmapped when dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    ptr: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the mapping is an address that stays valid until drop; every access goes through
+// `VolatileSlice` or atomics.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of `file`, which this process has made or checked.
+    pub(super) fn new(file: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
+        let mut protection = ProtFlags::READ;
+        protection.set(ProtFlags::WRITE, writable);
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let ptr = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0)?
+        };
+        Ok(Self { ptr: ptr.cast(), len })
+    }
+
+    pub(super) fn ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A view of `len` bytes from `offset`.
+    pub(super) fn view(&self, offset: usize, len: usize) -> Option<VolatileSlice<'_>> {
+        // SAFETY: the mapping is valid for its whole length as long as `self` lives.
+        unsafe { VolatileSlice::new(self.ptr, self.len) }.slice(offset, len)
+    }
+
+    /// The word at `offset`, which must be aligned and inside.
+    pub(super) fn word32(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.len);
+        // SAFETY: aligned (the mapping is page aligned) and inside, checked above; control words
+        // are only ever accessed as atomics.
+        unsafe { AtomicU32::from_ptr(self.ptr.add(offset).cast()) }
+    }
+
+    /// The word at `offset`, which must be aligned and inside.
+    pub(super) fn word64(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len);
+        // SAFETY: as `word32`.
+        unsafe { AtomicU64::from_ptr(self.ptr.add(offset).cast()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new` and is unmapped once. A failure would leave it
+        // mapped, which is harmless.
+        let _ = unsafe { rustix::mm::munmap(self.ptr.cast(), self.len) };
+    }
+}
+
+/// The address of an abstract name; an empty one lets the kernel pick.
+fn address_of(name: &str) -> io::Result<SocketAddrUnix> {
+    if name.is_empty() {
+        return Ok(SocketAddrUnix::new_unnamed());
+    }
+    Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// A socket that listens under an abstract name.
+pub(super) fn listener(name: &str, backlog: i32) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::bind(&socket, &address_of(name)?)?;
+    rustix::net::listen(&socket, backlog)?;
+    Ok(socket)
+}
+
+/// The abstract name that a socket is bound to.
+pub(super) fn name_of(socket: BorrowedFd<'_>) -> Option<String> {
+    let address = SocketAddrUnix::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
+    String::from_utf8(address.abstract_name()?.to_vec()).ok()
+}
+
+/// Connects to a listener. `WouldBlock` means that its queue is full.
+pub(super) fn connect(name: &str) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    if name.is_empty() {
+        return Err(io::ErrorKind::AddrNotAvailable.into());
+    }
+    rustix::net::connect(&socket, &address_of(name)?)?;
+    Ok(socket)
+}
+
+/// Takes one connection from a listener.
+pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+}
+
+/// Who opened the other end, told by the kernel. The process id is zero when that process lies
+/// outside of this one's PID namespace.
+pub(super) fn peer_process(socket: BorrowedFd<'_>) -> Option<PeerProcess> {
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to the struct, which is valid for any bytes.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &mut len,
+        )
+    };
+    (result == 0).then_some(PeerProcess {
+        pid: credentials.pid,
+        uid: credentials.uid,
+        gid: credentials.gid,
+    })
+}
+
+/// Sends one packet, with a descriptor if there is one.
+pub(super) fn send(
+    socket: BorrowedFd<'_>,
+    packet: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.map(|descriptor| [descriptor]);
+    if let Some(descriptors) = &descriptors {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags).map(|_| ())
+}
+
+/// One packet as it arrived.
+pub(super) struct Packet {
+    pub(super) bytes: [u8; PACKET_BYTES_MAX],
+    pub(super) len: usize,
+    pub(super) descriptor: Option<OwnedFd>,
+    /// The packet or its descriptors were longer than anything this protocol sends.
+    pub(super) truncated: bool,
+}
+
+/// Receives one packet. A length of zero means that the peer has closed.
+pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<Packet, Errno> {
+    match receive_once(socket) {
+        // A peer that closes while packets of ours wait unread resets the connection. The kernel
+        // reports that once, ahead of what the peer has sent before, such as its reason.
+        Err(Errno::CONNRESET) => receive_once(socket),
+        other => other,
+    }
+}
+
+fn receive_once(socket: BorrowedFd<'_>) -> Result<Packet, Errno> {
+    let mut packet =
+        Packet { bytes: [0; PACKET_BYTES_MAX], len: 0, descriptor: None, truncated: false };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let message = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut packet.bytes)],
+        &mut control,
+        flags,
+    )?;
+    packet.len = message.bytes;
+    packet.truncated = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = part {
+            for descriptor in descriptors {
+                // One too many (alignment leaves room for a second) is closed at once.
+                packet.truncated |= packet.descriptor.is_some();
+                packet.descriptor = Some(descriptor);
+            }
+        }
+    }
+    Ok(packet)
+}
+
+/// A second handle to the same descriptor.
+pub(super) fn duplicate(descriptor: &impl AsFd) -> io::Result<OwnedFd> {
+    descriptor.as_fd().try_clone_to_owned()
+}
