@@ -48,6 +48,8 @@ sites! {
     ServerInline => "server_inline",
     /// The in-memory store: file content in and out.
     MemoryStore => "memory_store",
+    /// Posix store: the value of a named attribute, which the kernel hands over whole.
+    NamedAttr => "named_attr",
     /// Tests and tools that look into a buffer.
     Inspect => "inspect",
 }

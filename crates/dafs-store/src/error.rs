@@ -78,13 +78,18 @@ impl StoreError {
             libc::EROFS => Self::ReadOnly,
             libc::EXDEV => Self::CrossDevice,
             libc::EMLINK => Self::TooManyLinks,
-            libc::EFBIG => Self::FileTooBig,
+            libc::EFBIG | libc::EOVERFLOW => Self::FileTooBig,
             libc::ESTALE => Self::Stale,
             libc::ELOOP => Self::Symlink,
             libc::ENXIO | libc::ENODEV => Self::NoDevice,
             libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY => Self::NotSupported,
             libc::EAGAIN => Self::WouldBlock,
-            libc::ENFILE | libc::EMFILE | libc::ENOMEM | libc::EBUSY | libc::EINTR => Self::Busy,
+            libc::ENFILE
+            | libc::EMFILE
+            | libc::ENOMEM
+            | libc::EBUSY
+            | libc::ETXTBSY
+            | libc::EINTR => Self::Busy,
             _ => Self::Io,
         }
     }

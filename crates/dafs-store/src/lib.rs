@@ -16,10 +16,12 @@ mod error;
 mod limits;
 pub mod memory;
 mod names;
+pub mod posix;
 mod types;
 
 pub use error::StoreError;
 pub use memory::{MemoryOptions, MemoryStore};
+pub use posix::{ExportSecret, PosixOptions, PosixStore};
 pub use types::{
     AccessMask, Attr, CacheAdvice, CreateHow, Created, Cred, DirChange, DirEntry, FILE_ID_BYTES,
     FileId, FsId, FsStat, Kind, Made, NAME_BYTES_MAX, NewObject, OpenMode, SetAttr, SetTime,

@@ -33,3 +33,63 @@ pub(crate) const MEMORY_LINKS_MAX: u32 = 65_000;
 const _: () = assert!(MEMORY_BLOCK_BYTES.is_multiple_of(MEMORY_PAGE_BYTES));
 const _: () = assert!(MODE_BITS & FILE_MODE_DEFAULT == FILE_MODE_DEFAULT);
 const _: () = assert!(MODE_BITS & DIRECTORY_MODE_DEFAULT == DIRECTORY_MODE_DEFAULT);
+
+/// Posix store: shards of the node cache, each with its own lock.
+pub(crate) const NODE_SHARDS: usize = 16;
+
+/// Posix store: the share of the process's descriptors that cached nodes of one store may take
+/// when nothing else is asked for.
+pub(crate) const NODE_DESCRIPTOR_SHARE: u64 = 4;
+
+/// Posix store: the least and the most descriptors that cached nodes of one store take.
+pub(crate) const NODES_MIN: usize = 64;
+/// See [`NODES_MIN`].
+pub(crate) const NODES_MAX: usize = 65_536;
+
+/// Posix store: nodes dropped at once when the process runs out of descriptors.
+pub(crate) const NODES_EVICTED_ON_SHORTAGE: usize = 64;
+
+/// Posix store: how often an operation is tried again after making room for descriptors.
+pub(crate) const DESCRIPTOR_RETRIES_MAX: usize = 3;
+
+/// Posix store: how often a create is tried again when the name comes and goes meanwhile.
+pub(crate) const CREATE_RETRIES_MAX: usize = 8;
+
+/// Posix store: the most entries of the index from ids to names.
+pub(crate) const INDEX_ENTRIES_MAX: usize = 1 << 18;
+
+/// Posix store: the most ids remembered as gone for good.
+pub(crate) const GONE_IDS_MAX: usize = 1 << 14;
+
+/// Posix store: the most entries that one scan for a lost object looks at.
+pub(crate) const SCAN_ENTRIES_MAX: usize = 1_000_000;
+
+/// Posix store: a scan that is due sooner than this is waited for; else the answer is `Busy`.
+pub(crate) const SCAN_WAIT_MAX_MS: u64 = 50;
+
+/// Posix store: the deepest directory that is followed up or down.
+pub(crate) const DEPTH_MAX: usize = 4096;
+
+/// Posix store: how long a directory counts as inside the export after that was checked.
+pub(crate) const CONTAINED_CHECK_MS: u64 = 100;
+
+/// Posix store: directory listings kept open between pages.
+pub(crate) const DIRECTORY_STREAMS_MAX: usize = 32;
+
+/// Posix store: bytes of directory entries fetched by one system call.
+pub(crate) const DIRECTORY_BUFFER_BYTES: usize = 32 * 1024;
+
+/// Posix store: the largest buffered write done inline where the file system cannot promise not to
+/// wait.
+pub(crate) const INLINE_WRITE_BYTES_MAX: usize = 128 * 1024;
+
+/// Posix store: the longest value of a named attribute (the kernel's XATTR_SIZE_MAX).
+pub(crate) const NAMED_ATTR_BYTES_MAX: usize = 64 * 1024;
+
+/// Posix store: the longest name of a named attribute (the kernel's XATTR_NAME_MAX less "user.").
+pub(crate) const NAMED_ATTR_NAME_BYTES_MAX: usize = 250;
+
+/// Posix store: what is told as the most links of a file; the kernel has the last word.
+pub(crate) const POSIX_LINKS_MAX: u32 = 65_000;
+
+const _: () = assert!(NODES_MIN >= NODE_SHARDS && NODES_MIN <= NODES_MAX);

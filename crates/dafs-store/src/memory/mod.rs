@@ -26,6 +26,8 @@ use std::sync::{Arc, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tree::World;
 
+pub(crate) use store::check_symlink_text;
+
 /// Where the store takes the time from.
 pub type Clock = Arc<dyn Fn() -> TimeSpec + Send + Sync>;
 

@@ -1,0 +1,219 @@
+//! Attributes: from the kernel's form to ours, changing them, and asking for rights.
+//!
+//! Decisions
+//! * The change attribute is the ctime in nanoseconds. Where the kernel's clock for files is coarse
+//!   (before Linux 6.13), two changes within one tick look like one.
+//! * A mode for a symlink is ignored, as by other file servers: Linux does not use it.
+//! * Size, then owner and group, then mode, then times: changing the owner ends setuid, and changing
+//!   the size ends setuid and sets times.
+
+use super::export::{Export, descriptor_path, stat_fd};
+use super::ident::Caller;
+use super::node::Node;
+use super::sys;
+use crate::limits::{FILE_BYTES_MAX, MODE_BITS};
+use crate::{AccessMask, Attr, Cred, Kind, Result, SetAttr, SetTime, StoreError, TimeSpec};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps, Uid,
+};
+use rustix::fs::{CWD, StatxTimestamp, UTIME_NOW, UTIME_OMIT};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+
+/// What an object is.
+pub(super) fn kind(stat: &Statx) -> Result<Kind> {
+    match FileType::from_raw_mode(u32::from(stat.stx_mode)) {
+        FileType::RegularFile => Ok(Kind::Regular),
+        FileType::Directory => Ok(Kind::Directory),
+        FileType::BlockDevice => Ok(Kind::BlockDevice),
+        FileType::CharacterDevice => Ok(Kind::CharDevice),
+        FileType::Symlink => Ok(Kind::Symlink),
+        FileType::Socket => Ok(Kind::Socket),
+        FileType::Fifo => Ok(Kind::Fifo),
+        FileType::Unknown => Err(StoreError::BadType),
+    }
+}
+
+fn time(stamp: StatxTimestamp) -> TimeSpec {
+    TimeSpec { seconds: stamp.tv_sec, nanoseconds: stamp.tv_nsec }
+}
+
+/// The change attribute.
+pub(super) fn change(stat: &Statx) -> u64 {
+    let seconds = stat.stx_ctime.tv_sec.cast_unsigned();
+    seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.stx_ctime.tv_nsec))
+}
+
+/// The kernel's attributes in our form.
+pub(super) fn attr(stat: &Statx) -> Result<Attr> {
+    Ok(Attr {
+        kind: kind(stat)?,
+        mode: u32::from(stat.stx_mode) & MODE_BITS,
+        links: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        size: stat.stx_size,
+        space_used: stat.stx_blocks.saturating_mul(512),
+        file_id: stat.stx_ino,
+        raw_device: (stat.stx_rdev_major, stat.stx_rdev_minor),
+        atime: time(stat.stx_atime),
+        mtime: time(stat.stx_mtime),
+        ctime: time(stat.stx_ctime),
+        btime: (stat.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(stat.stx_btime)),
+        change: change(stat),
+    })
+}
+
+fn timespec(set: Option<SetTime>) -> Result<Timespec> {
+    Ok(match set {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::To(time)) if time.nanoseconds < 1_000_000_000 => {
+            Timespec { tv_sec: time.seconds, tv_nsec: i64::from(time.nanoseconds) }
+        }
+        Some(SetTime::To(_)) => return Err(StoreError::Invalid),
+    })
+}
+
+impl Export {
+    /// Changes attributes of an object as the caller. `cut` changes the size; it is given where an
+    /// open file does that.
+    pub(super) fn change_attr(
+        &self,
+        caller: &Caller,
+        cred: &Cred,
+        node: &Node,
+        change: &SetAttr,
+        cut: Option<&dyn Fn(u64) -> Result<()>>,
+    ) -> Result<()> {
+        let times = Timestamps {
+            last_access: timespec(change.atime)?,
+            last_modification: timespec(change.mtime)?,
+        };
+        let before = stat_fd(node.as_fd())?;
+        self.check_change(cred, node, &before, change)?;
+        if let Some(size) = change.size {
+            match cut {
+                Some(cut) => cut(size)?,
+                None => self.truncate(caller, node, size)?,
+            }
+        }
+        let uid = change.uid.filter(|&uid| uid != before.stx_uid);
+        let gid = change.gid.filter(|&gid| gid != before.stx_gid);
+        if uid.is_some() || gid.is_some() {
+            let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+            rustix::fs::chownat(node, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(mode) = change.mode {
+            self.set_mode(caller, node, mode)?;
+        }
+        if change.atime.is_some() || change.mtime.is_some() {
+            self.set_times(caller, node, &times)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses early what a later step would refuse, so that nothing is changed by halves.
+    fn check_change(
+        &self,
+        cred: &Cred,
+        node: &Node,
+        before: &Statx,
+        change: &SetAttr,
+    ) -> Result<()> {
+        if let Some(size) = change.size {
+            match node.kind {
+                Kind::Regular => {}
+                Kind::Directory => return Err(StoreError::IsDirectory),
+                _ => return Err(StoreError::Invalid),
+            }
+            if size > FILE_BYTES_MAX {
+                return Err(StoreError::FileTooBig);
+            }
+        }
+        if change.uid == Some(u32::MAX) || change.gid == Some(u32::MAX) {
+            return Err(StoreError::Invalid);
+        }
+        if !self.identity.switches() || cred.uid == 0 {
+            return Ok(());
+        }
+        let sets_time = |set| matches!(set, Some(SetTime::To(_)));
+        let owner_only = change.mode.is_some_and(|_| node.kind != Kind::Symlink)
+            || change.uid.is_some()
+            || change.gid.is_some()
+            || sets_time(change.atime)
+            || sets_time(change.mtime);
+        let own_group =
+            |gid| gid == before.stx_gid || gid == cred.gid || cred.groups.contains(&gid);
+        if (owner_only && cred.uid != before.stx_uid)
+            || change.uid.is_some_and(|uid| uid != before.stx_uid)
+            || change.gid.is_some_and(|gid| !own_group(gid))
+        {
+            return Err(StoreError::NotOwner);
+        }
+        Ok(())
+    }
+
+    fn truncate(&self, _caller: &Caller, node: &Node, size: u64) -> Result<()> {
+        let fd = self.reopen(node, OFlags::WRONLY | OFlags::NONBLOCK)?;
+        Ok(rustix::fs::ftruncate(&fd, size)?)
+    }
+
+    /// Sets the permission bits, setuid, setgid and sticky.
+    pub(super) fn set_mode(&self, _caller: &Caller, node: &Node, mode: u32) -> Result<()> {
+        if node.kind == Kind::Symlink {
+            return Ok(());
+        }
+        let mode = Mode::from_raw_mode(mode & MODE_BITS);
+        Ok(rustix::fs::chmod(descriptor_path(node.as_fd()), mode)?)
+    }
+
+    /// Sets times; the entries may say "now" and "leave alone".
+    pub(super) fn set_times(&self, _: &Caller, node: &Node, times: &Timestamps) -> Result<()> {
+        match rustix::fs::utimensat(node, c"", times, AtFlags::EMPTY_PATH) {
+            // Before Linux 5.8 there was no AT_EMPTY_PATH here.
+            Err(Errno::INVAL) => {
+                let path = descriptor_path(node.as_fd());
+                Ok(rustix::fs::utimensat(CWD, path, times, AtFlags::empty())?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Which of `wanted` the kernel grants to the thread's identity.
+    pub(super) fn allowed(
+        &self,
+        _caller: &Caller,
+        node: &Node,
+        wanted: AccessMask,
+    ) -> Result<AccessMask> {
+        let change = AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::DELETE;
+        let mut wanted = wanted & AccessMask::all();
+        if self.read_only {
+            wanted -= change;
+        }
+        wanted -= if node.kind == Kind::Directory {
+            AccessMask::EXECUTE
+        } else {
+            AccessMask::LOOKUP | AccessMask::DELETE
+        };
+        let mut granted = AccessMask::empty();
+        let groups = [
+            (AccessMask::READ, libc::R_OK),
+            (change, libc::W_OK),
+            (AccessMask::LOOKUP | AccessMask::EXECUTE, libc::X_OK),
+        ];
+        for (rights, mode) in groups {
+            let asked = wanted & rights;
+            if asked.is_empty() {
+                continue;
+            }
+            match sys::may_access(node.as_fd(), mode) {
+                Ok(()) => granted |= asked,
+                Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(granted)
+    }
+}

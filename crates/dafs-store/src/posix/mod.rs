@@ -1,0 +1,113 @@
+//! Any local directory as a store.
+//!
+//! Three things differ with what the process may do:
+//!
+//! | | root | without privileges |
+//! |---|---|---|
+//! | rights | the kernel checks each caller's user id, group id and groups | every operation runs as the server's user, whoever calls |
+//! | objects by id | opened by the kernel's file handle | found by a bounded index of names, else by a scan of the export |
+//! | ids | the same in both cases, as long as the file system has file handles | |
+//!
+//! What is not obvious
+//! * Another file system mounted below the export is not shown: its mount point is listed without
+//!   attributes, and looking it up fails with [`CrossDevice`](crate::StoreError::CrossDevice).
+//! * A directory that is moved out of the export by somebody else is stale within a tenth of a
+//!   second. Any other object moved out stays usable to those who have its id, like an open file.
+//! * Cached objects are held by descriptors. One that somebody else removes keeps its space until it
+//!   is used again or [`PosixStore::sweep`] finds it.
+//! * Exclusive creates keep their verifier in the seconds of atime and mtime, as other file servers
+//!   do, so a client that uses them sets the times afterwards.
+//! * `/proc` must be mounted; Linux 5.8 or later is needed for [`Store::access`](crate::Store).
+//!
+//! Invariants
+//! * An id that was not made with the export's secret is refused before anything is opened.
+//! * Operations that take a [`Cred`](crate::Cred) run between taking on the caller's identity and
+//!   giving it up; `ident` proves it by its guards.
+
+mod attr;
+mod cache;
+mod dir;
+mod export;
+mod file;
+mod id;
+mod ident;
+mod index;
+mod named_attr;
+mod node;
+mod resolve;
+mod store;
+mod sys;
+mod tree;
+
+pub use id::ExportSecret;
+pub use ident::as_server;
+
+use crate::{FsId, Result};
+use export::Export;
+use std::fmt;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How to open a [`PosixStore`].
+#[derive(Debug, Clone, Copy)]
+pub struct PosixOptions {
+    /// Refuse every change.
+    pub read_only: bool,
+    /// The key of the export's ids; the same after every restart.
+    pub secret: ExportSecret,
+    /// The identity to use instead of the one derived from the file system. Needed where the
+    /// system names a file system by a device number that changes from boot to boot.
+    pub fs_id: Option<FsId>,
+    /// Most descriptors for objects used lately; a quarter of the process's limit if `None`.
+    pub nodes_max: Option<usize>,
+}
+
+impl PosixOptions {
+    /// A writable export with this secret.
+    pub fn new(secret: ExportSecret) -> Self {
+        Self { read_only: false, secret, fs_id: None, nodes_max: None }
+    }
+}
+
+/// A local directory, exported.
+pub struct PosixStore {
+    export: Arc<Export>,
+}
+
+impl PosixStore {
+    /// Opens a directory. Sets the process's umask to 0, because the permission bits of new objects
+    /// are their makers' affair.
+    ///
+    /// # Errors
+    /// That of the first system call that fails, such as
+    /// [`NotFound`](crate::StoreError::NotFound) and
+    /// [`NotDirectory`](crate::StoreError::NotDirectory) for a wrong path.
+    pub fn open(path: impl AsRef<Path>, options: PosixOptions) -> Result<Self> {
+        Ok(Self { export: Arc::new(Export::open(path.as_ref(), options)?) })
+    }
+
+    /// True when operations run with their callers' rights; false when all run as the server's user.
+    pub fn checks_callers(&self) -> bool {
+        self.export.identity.switches()
+    }
+
+    /// Lets go of cached objects that were removed by others, so that their space is freed. To be
+    /// called now and then, say every ten seconds; costs a system call per cached object.
+    pub fn sweep(&self) {
+        for node in self.export.nodes.all() {
+            let removed = export::stat_fd(node.as_fd()).is_ok_and(|stat| stat.stx_nlink == 0);
+            if removed {
+                self.export.nodes.forget(&node.id);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for PosixStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PosixStore")
+            .field("fs_id", &self.export.ids.fs_id())
+            .finish_non_exhaustive()
+    }
+}

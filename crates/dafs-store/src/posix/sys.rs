@@ -1,0 +1,141 @@
+//! System calls that no library wraps in the form needed here, and nothing else.
+//!
+//! All act on descriptors that the caller holds and on the calling thread alone.
+
+use crate::limits::DIRECTORY_BUFFER_BYTES;
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// The longest kernel file handle that fits into an id.
+pub(super) const HANDLE_BYTES_MAX: usize = 36;
+
+/// A kernel file handle: how the file system itself names an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct KernelHandle {
+    pub(super) kind: u8,
+    pub(super) len: u8,
+    pub(super) bytes: [u8; HANDLE_BYTES_MAX],
+}
+
+/// The kernel's `struct file_handle` with room for our longest.
+#[repr(C)]
+struct RawHandle {
+    handle_bytes: u32,
+    handle_type: i32,
+    bytes: [u8; HANDLE_BYTES_MAX],
+}
+
+fn check(returned: libc::c_long) -> Result<libc::c_long, Errno> {
+    if returned < 0 {
+        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    } else {
+        Ok(returned)
+    }
+}
+
+/// The handle of `name` below `dir` (of `dir` itself if empty), and the id of its mount. Symlinks
+/// are not followed. `None` when the file system has no handles or too long ones.
+pub(super) fn name_to_handle(
+    dir: BorrowedFd<'_>,
+    name: &CStr,
+) -> Result<Option<(KernelHandle, u64)>, Errno> {
+    let mut raw = RawHandle {
+        handle_bytes: HANDLE_BYTES_MAX as u32,
+        handle_type: 0,
+        bytes: [0; HANDLE_BYTES_MAX],
+    };
+    let mut mount_id: libc::c_int = 0;
+    let flags = if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
+    // SAFETY: the name is a C string, `raw` has the layout of `struct file_handle` with the room
+    // that it declares, and both out pointers are valid for the call.
+    let returned = check(unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            dir.as_raw_fd(),
+            name.as_ptr(),
+            &raw mut raw,
+            &raw mut mount_id,
+            flags,
+        )
+    });
+    match returned {
+        Ok(_) => {}
+        Err(Errno::OPNOTSUPP | Errno::OVERFLOW | Errno::NOSYS) => return Ok(None),
+        Err(errno) => return Err(errno),
+    }
+    let (Ok(kind), Ok(len)) = (u8::try_from(raw.handle_type), u8::try_from(raw.handle_bytes))
+    else {
+        return Ok(None);
+    };
+    if usize::from(len) > HANDLE_BYTES_MAX {
+        return Ok(None);
+    }
+    let handle = KernelHandle { kind, len, bytes: raw.bytes };
+    Ok(Some((handle, u64::from(mount_id.cast_unsigned()))))
+}
+
+/// Opens the inode behind a handle with `O_PATH`. Needs CAP_DAC_READ_SEARCH.
+pub(super) fn open_by_handle(
+    mount: BorrowedFd<'_>,
+    handle: &KernelHandle,
+) -> Result<OwnedFd, Errno> {
+    let mut raw = RawHandle {
+        handle_bytes: u32::from(handle.len),
+        handle_type: i32::from(handle.kind),
+        bytes: handle.bytes,
+    };
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: `raw` has the layout of `struct file_handle` and holds at least the bytes that it
+    // declares, because `len` is at most HANDLE_BYTES_MAX by construction.
+    let fd = check(unsafe {
+        libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut raw, flags)
+    })?;
+    // SAFETY: the kernel just returned this descriptor and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Whether the thread's file-system identity may do `mode` (`R_OK`, ...) with the open object.
+pub(super) fn may_access(fd: BorrowedFd<'_>, mode: i32) -> Result<(), Errno> {
+    // AT_EACCESS keeps the kernel from going back to the real user id.
+    let flags = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
+    // SAFETY: the path is an empty C string; the call has no out pointers.
+    check(unsafe { libc::syscall(libc::SYS_faccessat2, fd.as_raw_fd(), c"".as_ptr(), mode, flags) })
+        .map(drop)
+}
+
+/// Reads directory entries into `buffer`, which becomes as long as what was read.
+pub(super) fn read_directory(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<(), Errno> {
+    buffer.resize(DIRECTORY_BUFFER_BYTES, 0);
+    // SAFETY: the buffer is valid for writes of its length.
+    let read = check(unsafe {
+        libc::syscall(libc::SYS_getdents64, fd.as_raw_fd(), buffer.as_mut_ptr(), buffer.len())
+    });
+    buffer.truncate(*read.as_ref().unwrap_or(&0) as usize);
+    read.map(drop)
+}
+
+/// Sets the thread's file-system user id and tells whether the kernel took it.
+pub(super) fn set_fs_uid(uid: u32) -> bool {
+    // SAFETY: both calls take plain numbers and change the calling thread only. The value -1 is
+    // never valid, so the second call only asks.
+    unsafe {
+        libc::setfsuid(uid);
+        libc::setfsuid(u32::MAX).cast_unsigned() == uid
+    }
+}
+
+/// Sets the thread's file-system group id and tells whether the kernel took it.
+pub(super) fn set_fs_gid(gid: u32) -> bool {
+    // SAFETY: as `set_fs_uid`.
+    unsafe {
+        libc::setfsgid(gid);
+        libc::setfsgid(u32::MAX).cast_unsigned() == gid
+    }
+}
+
+/// Sets the supplementary groups of the calling thread alone; the C library would change all.
+pub(super) fn set_thread_groups(groups: &[u32]) -> Result<(), Errno> {
+    // SAFETY: the pointer and the count describe a valid slice of group ids.
+    check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) }).map(drop)
+}

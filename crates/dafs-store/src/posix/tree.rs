@@ -1,0 +1,349 @@
+//! Names: making, linking, removing and renaming them, and going up.
+//!
+//! Invariants
+//! * Calls that change a name get the descriptor of the directory and one checked name, and none of
+//!   them follows a symlink in that place.
+//! * A new object that could not be given all of its attributes is removed again.
+
+use super::attr;
+use super::export::{Export, descriptor_path, stat_fd};
+use super::file::{PosixFile, check_regular, data_flags};
+use super::ident::Caller;
+use super::node::Node;
+use crate::limits::{
+    CREATE_RETRIES_MAX, DIRECTORY_MODE_DEFAULT, FILE_MODE_DEFAULT, MODE_BITS, SPECIAL_MODE_DEFAULT,
+};
+use crate::{
+    CreateHow, Created, Cred, DirChange, FileId, Kind, Made, NewObject, OpenMode, Result, SetAttr,
+    SetTime, StoreError, TimeSpec,
+};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Statx, makedev};
+use rustix::io::Errno;
+use std::ffi::CString;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// The seconds of atime and mtime in which an exclusive create keeps its verifier. They stay below
+/// 2^31, because not every file system keeps more; the verifier loses its two highest bits.
+fn verifier_seconds(verifier: [u8; 8]) -> (i64, i64) {
+    let bits = u64::from_be_bytes(verifier);
+    let half = |bits: u64| (bits & 0x7fff_ffff).cast_signed();
+    (half(bits >> 32), half(bits))
+}
+
+impl Export {
+    fn change_of(dir: &Node) -> Result<u64> {
+        Ok(attr::change(&stat_fd(dir.as_fd())?))
+    }
+
+    fn dir_change(dir: &Node, before: u64) -> Result<DirChange> {
+        Ok(DirChange { before, after: Self::change_of(dir)?, atomic: false })
+    }
+
+    /// Creates or opens a regular file.
+    pub(super) fn create(
+        self: &Arc<Self>,
+        caller: &Caller,
+        cred: &Cred,
+        dir: &Node,
+        name: &[u8],
+        how: CreateHow,
+        wish: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        let flags = data_flags(mode)? | OFlags::CREATE | OFlags::EXCL;
+        let bits = wish.mode.map_or(FILE_MODE_DEFAULT, |mode| mode & MODE_BITS);
+        let before = Self::change_of(dir)?;
+        for _ in 0..CREATE_RETRIES_MAX {
+            match self.open_beneath(dir, name, flags, Mode::from_raw_mode(bits)) {
+                Ok(fd) => {
+                    let (node, _) = self.adopt_data(&fd)?;
+                    let file = PosixFile::from_fd(self, cred, &node, mode, fd);
+                    let finished = self.finish_file(caller, cred, &node, how, wish, bits, &file);
+                    self.or_remove(dir, name, &node, finished)?;
+                    self.learn(&node, dir, name);
+                    let attr = attr::attr(&stat_fd(file.fd().as_fd())?)?;
+                    let dir = Self::dir_change(dir, before)?;
+                    return Ok(Created { id: node.id, attr, dir, file, created: true });
+                }
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(self.name_error(dir, errno)),
+            }
+            if how == CreateHow::Guarded {
+                return Err(StoreError::Exists);
+            }
+            match self.step(dir, name) {
+                Ok((node, stat)) => {
+                    return self.open_existing(caller, cred, dir, &node, &stat, how, wish, mode);
+                }
+                Err(StoreError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(StoreError::Busy)
+    }
+
+    /// The node of a file that was just opened for data.
+    fn adopt_data(&self, fd: &impl AsFd) -> Result<(Arc<Node>, Statx)> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let path = descriptor_path(fd.as_fd());
+        self.adopt(self.with_room(|| rustix::fs::openat(CWD, &path, flags, Mode::empty()))?)
+    }
+
+    fn learn(&self, node: &Node, dir: &Node, name: &[u8]) {
+        if let Some(index) = &self.index {
+            index.learn(node.id, dir.id, name);
+        }
+    }
+
+    fn finish_file(
+        &self,
+        caller: &Caller,
+        cred: &Cred,
+        node: &Node,
+        how: CreateHow,
+        wish: &SetAttr,
+        bits: u32,
+        file: &PosixFile,
+    ) -> Result<()> {
+        let mut wish = *wish;
+        if let CreateHow::Exclusive(verifier) = how {
+            let (atime, mtime) = verifier_seconds(verifier);
+            let at = |seconds| Some(SetTime::To(TimeSpec { seconds, nanoseconds: 0 }));
+            (wish.atime, wish.mtime) = (at(atime), at(mtime));
+        }
+        let size = wish.size.take().filter(|&size| size > 0);
+        if let Some(size) = size {
+            rustix::fs::ftruncate(file.fd(), size)?;
+        }
+        self.finish(caller, cred, node, &wish, bits)?;
+        if matches!(how, CreateHow::Exclusive(_)) {
+            // The verifier must be found after a crash.
+            rustix::fs::fsync(file.fd())?;
+        }
+        Ok(())
+    }
+
+    /// Gives a new object the attributes that its making could not.
+    fn finish(
+        &self,
+        caller: &Caller,
+        cred: &Cred,
+        node: &Node,
+        wish: &SetAttr,
+        bits: u32,
+    ) -> Result<()> {
+        let special = bits & !0o777;
+        let mut wish = *wish;
+        // The permission bits went through the making, where a default ACL may have cut them.
+        wish.mode = None;
+        if wish != SetAttr::default() {
+            self.change_attr(caller, cred, node, &wish, None)?;
+        }
+        if special != 0 {
+            let have = u32::from(stat_fd(node.as_fd())?.stx_mode) & MODE_BITS;
+            if have & special != special {
+                self.set_mode(caller, node, have | special)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a new object away again when it could not be finished.
+    fn or_remove(&self, dir: &Node, name: &[u8], node: &Node, done: Result<()>) -> Result<()> {
+        if done.is_err() {
+            let flags =
+                if node.kind == Kind::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            // Should this fail as well, the first error is still the one to tell.
+            let _ = rustix::fs::unlinkat(dir, name, flags);
+            self.nodes.forget(&node.id);
+        }
+        done
+    }
+
+    fn open_existing(
+        self: &Arc<Self>,
+        caller: &Caller,
+        cred: &Cred,
+        dir: &Node,
+        node: &Arc<Node>,
+        stat: &Statx,
+        how: CreateHow,
+        wish: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        if let CreateHow::Exclusive(verifier) = how {
+            let kept = (stat.stx_atime.tv_sec, stat.stx_mtime.tv_sec);
+            if node.kind != Kind::Regular || kept != verifier_seconds(verifier) {
+                return Err(StoreError::Exists);
+            }
+        }
+        check_regular(node.kind)?;
+        let file = PosixFile::open(self, caller, cred, node, mode)?;
+        if how == CreateHow::Unchecked && wish.size == Some(0) {
+            let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+            let by_file = |size| Ok(rustix::fs::ftruncate(file.fd(), size)?);
+            let by_file: Option<&dyn Fn(u64) -> Result<()>> =
+                if mode.write { Some(&by_file) } else { None };
+            self.change_attr(caller, cred, node, &cut, by_file)?;
+        }
+        let attr = attr::attr(&stat_fd(file.fd().as_fd())?)?;
+        let change = Self::change_of(dir)?;
+        let dir = DirChange { before: change, after: change, atomic: false };
+        Ok(Created { id: node.id, attr, dir, file, created: false })
+    }
+
+    /// Makes a directory, symlink or special file.
+    pub(super) fn make(
+        &self,
+        caller: &Caller,
+        cred: &Cred,
+        dir: &Node,
+        name: &[u8],
+        object: NewObject<'_>,
+        wish: &SetAttr,
+    ) -> Result<Made> {
+        let before = Self::change_of(dir)?;
+        let bits = |default| wish.mode.map_or(default, |mode| mode & MODE_BITS);
+        let special = |kind, device| {
+            let mode = Mode::from_raw_mode(bits(SPECIAL_MODE_DEFAULT));
+            rustix::fs::mknodat(dir, name, kind, mode, device)
+        };
+        let (kind, made) = match object {
+            NewObject::Directory => {
+                let mode = Mode::from_raw_mode(bits(DIRECTORY_MODE_DEFAULT));
+                (Kind::Directory, rustix::fs::mkdirat(dir, name, mode))
+            }
+            NewObject::Symlink(text) => (Kind::Symlink, rustix::fs::symlinkat(text, dir, name)),
+            NewObject::BlockDevice { major, minor } => {
+                (Kind::BlockDevice, special(FileType::BlockDevice, makedev(major, minor)))
+            }
+            NewObject::CharDevice { major, minor } => {
+                (Kind::CharDevice, special(FileType::CharacterDevice, makedev(major, minor)))
+            }
+            NewObject::Socket => (Kind::Socket, special(FileType::Socket, 0)),
+            NewObject::Fifo => (Kind::Fifo, special(FileType::Fifo, 0)),
+        };
+        made.map_err(|errno| self.name_error(dir, errno))?;
+        let (node, _) = self.step(dir, name)?;
+        if node.kind != kind {
+            // Somebody put something else there in between.
+            return Err(StoreError::Busy);
+        }
+        let wished = wish.mode.filter(|_| kind != Kind::Symlink).unwrap_or(0) & MODE_BITS;
+        let finished = self.finish(caller, cred, &node, wish, wished);
+        self.or_remove(dir, name, &node, finished)?;
+        let attr = attr::attr(&stat_fd(node.as_fd())?)?;
+        Ok(Made { id: node.id, attr, dir: Self::dir_change(dir, before)? })
+    }
+
+    /// Makes another name for an object.
+    pub(super) fn link(
+        &self,
+        _caller: &Caller,
+        node: &Node,
+        dir: &Node,
+        name: &[u8],
+    ) -> Result<DirChange> {
+        if node.kind == Kind::Directory {
+            return Err(StoreError::IsDirectory);
+        }
+        let before = Self::change_of(dir)?;
+        // By way of /proc, because AT_EMPTY_PATH wants a capability that callers do not have.
+        let path = descriptor_path(node.as_fd());
+        match rustix::fs::linkat(CWD, path, dir, name, AtFlags::SYMLINK_FOLLOW) {
+            Ok(()) => {}
+            Err(Errno::NOENT) if stat_fd(node.as_fd())?.stx_nlink == 0 => {
+                return Err(StoreError::Stale);
+            }
+            Err(errno) => return Err(self.name_error(dir, errno)),
+        }
+        self.learn(node, dir, name);
+        Self::dir_change(dir, before)
+    }
+
+    /// The id of what a name leads to, and its node where that is needed to keep the index right.
+    fn known_before(&self, dir: &Node, name: &[u8]) -> Option<(FileId, Option<Arc<Node>>)> {
+        if self.index.is_some() {
+            let (node, _) = self.step(dir, name).ok()?;
+            return Some((node.id, Some(node)));
+        }
+        let name = CString::new(name).ok()?;
+        let id = self.peek_id(dir.as_fd(), &name).ok()??;
+        Some((id, None))
+    }
+
+    /// Removes a name.
+    pub(super) fn remove(&self, _caller: &Caller, dir: &Node, name: &[u8]) -> Result<DirChange> {
+        let before = Self::change_of(dir)?;
+        let known = self.known_before(dir, name);
+        let removed = match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+            // POSIX lets unlink of a directory fail with EPERM; Linux says EISDIR.
+            Err(Errno::ISDIR) => match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+                Err(Errno::EXIST) => Err(Errno::NOTEMPTY),
+                other => other,
+            },
+            other => other,
+        };
+        removed.map_err(|errno| self.name_error(dir, errno))?;
+        if let Some((id, held)) = known {
+            self.unlinked(&id, held.as_deref());
+        }
+        Self::dir_change(dir, before)
+    }
+
+    /// Renames, replacing a target of a fitting kind.
+    pub(super) fn rename(
+        &self,
+        _caller: &Caller,
+        (from_dir, from): (&Node, &[u8]),
+        (to_dir, to): (&Node, &[u8]),
+    ) -> Result<(DirChange, DirChange)> {
+        let (from_before, to_before) = (Self::change_of(from_dir)?, Self::change_of(to_dir)?);
+        let replaced = self.known_before(to_dir, to);
+        let renamed = rustix::fs::renameat_with(from_dir, from, to_dir, to, RenameFlags::empty());
+        match renamed {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Err(StoreError::NotEmpty),
+            Err(errno @ Errno::NOENT) => {
+                let error = self.name_error(from_dir, errno);
+                return Err(if error == StoreError::Stale {
+                    error
+                } else {
+                    self.name_error(to_dir, errno)
+                });
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+        if let Some((id, held)) = replaced {
+            self.unlinked(&id, held.as_deref());
+        }
+        if self.index.is_some() {
+            // Learns the new place.
+            let _ = self.step(to_dir, to);
+        }
+        Ok((Self::dir_change(from_dir, from_before)?, Self::dir_change(to_dir, to_before)?))
+    }
+
+    /// The directory above, which must lie in the export.
+    pub(super) fn parent(&self, _caller: &Caller, dir: &Node) -> Result<FileId> {
+        if dir.id == self.root.id {
+            return Err(StoreError::NotFound);
+        }
+        self.check_contained_now(dir)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let up = self
+            .with_room(|| rustix::fs::openat(dir, c"..", flags, Mode::empty()))
+            .map_err(|errno| self.name_error(dir, errno))?;
+        let (parent, _) = match self.adopt(up) {
+            Ok(found) => found,
+            Err(StoreError::CrossDevice) => return Err(StoreError::Stale),
+            Err(error) => return Err(error),
+        };
+        // It may have been moved out between the look and the step.
+        if parent.id != self.root.id {
+            self.check_contained_now(&parent)?;
+        }
+        Ok(parent.id)
+    }
+}
