@@ -134,8 +134,7 @@ impl Header {
         let opcode = Opcode::from_code(code)
             .filter(|opcode| opcode.is_tagged() == tagged)
             .ok_or(DdpError::Opcode { opcode: code, tagged })?;
-        let header_bytes =
-            if tagged { TAGGED_HEADER_BYTES } else { UNTAGGED_HEADER_BYTES } as u16;
+        let header_bytes = if tagged { TAGGED_HEADER_BYTES } else { UNTAGGED_HEADER_BYTES } as u16;
         let payload_bytes = length.checked_sub(header_bytes).ok_or(DdpError::Length(length))?;
         let place = if tagged {
             Place::Tagged { stag: read_u32(bytes, 4), offset: read_u64(bytes, 8) }
@@ -206,9 +205,7 @@ mod tests {
         };
         let mut bytes = Vec::new();
         header.encode(&mut bytes);
-        let want = [
-            0, 114, 0xc1, 0x40, 1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18,
-        ];
+        let want = [0, 114, 0xc1, 0x40, 1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18];
         assert_eq!(bytes, want);
         assert_eq!(decode(&bytes), Ok(Some(header)));
     }
@@ -217,7 +214,8 @@ mod tests {
     fn an_untagged_header_has_the_layout_of_the_rfc() {
         let place =
             Place::Untagged { invalidate_stag: 7, queue: Queue::Send, msn: 2, offset: 0x1000 };
-        let header = Header { opcode: Opcode::SendInvalidate, last: false, place, payload_bytes: 2 };
+        let header =
+            Header { opcode: Opcode::SendInvalidate, last: false, place, payload_bytes: 2 };
         let mut bytes = Vec::new();
         header.encode(&mut bytes);
         let want = [0, 20, 0x01, 0x44, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0x10, 0];

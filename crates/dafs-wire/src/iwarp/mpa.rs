@@ -248,8 +248,8 @@ pub struct Soft {
 impl Soft {
     /// The block on the wire: magic, flags, zero.
     pub fn encode(self) -> [u8; SOFT_BYTES] {
-        let flags = if self.large_fpdu { SOFT_LARGE_FPDU } else { 0 }
-            | if self.crc { SOFT_CRC } else { 0 };
+        let flags =
+            if self.large_fpdu { SOFT_LARGE_FPDU } else { 0 } | if self.crc { SOFT_CRC } else { 0 };
         let flags = flags.to_be_bytes();
         let [a, b, c, d] = SOFT_MAGIC;
         [a, b, c, d, flags[0], flags[1], 0, 0]

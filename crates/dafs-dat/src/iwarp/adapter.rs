@@ -1,0 +1,360 @@
+//! The adapter: the trait's functions, each a few lines over the machinery beside it.
+
+use super::config::IwarpConfig;
+use super::connection::Connection;
+use super::core::Core;
+use super::limits;
+use super::receive::PostedReceive;
+use super::setup::{Listener, Request};
+use super::slots::Slots;
+use super::teardown::End;
+use super::transmit::{Kind, Piece};
+use crate::{
+    Access, Adapter, Address, ConnectError, EndpointId, Event, GATHER_SEGMENTS_MAX, Instant,
+    ListenerId, LocalSegment, MemoryRegion, PeerInfo, PostError, ProtectionDomain, RegionId,
+    RegisterError, RemoteBuffer, RemoteWindow, RequestId,
+};
+use dafs_mem::Buffer;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A socket of the adapter.
+#[derive(Debug)]
+pub(super) enum Entry {
+    /// A peer's set-up before `accept`.
+    Request(Box<Request>),
+    /// A connection from `connect` or `accept` on.
+    Connection(Box<Connection>),
+    /// Ended and reported; the socket waits for the peer to close.
+    Lingering(TcpStream),
+}
+
+/// iWARP over TCP in user space, for one thread.
+pub struct IwarpAdapter {
+    pub(super) core: Core,
+    pub(super) slots: Slots<Entry>,
+    pub(super) listeners: Vec<Listener>,
+    pub(super) timers: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// Timers that start with the next poll.
+    pub(super) unstamped: Vec<(u64, Duration)>,
+    pub(super) now: Instant,
+    /// Connections that are tried without asking the kernel.
+    pub(super) active: Vec<u64>,
+    pub(super) polls_since_kernel: u32,
+    /// The caller may have slept since the kernel was last asked.
+    pub(super) slept: bool,
+    /// Peers' set-ups before `accept`.
+    pub(super) request_count: usize,
+    pub(super) refused_count: u64,
+    pub(super) dirty_scratch: Vec<u64>,
+    next_domain: u32,
+}
+
+impl IwarpAdapter {
+    /// An adapter without connections.
+    ///
+    /// # Errors
+    /// A setting outside its limits, or no descriptor for epoll.
+    pub fn new(config: IwarpConfig) -> io::Result<Self> {
+        config.check()?;
+        Ok(Self {
+            core: Core::new(config)?,
+            slots: Slots::new(),
+            listeners: Vec::new(),
+            timers: BinaryHeap::new(),
+            unstamped: Vec::new(),
+            now: Instant::default(),
+            active: Vec::new(),
+            polls_since_kernel: 0,
+            slept: false,
+            request_count: 0,
+            refused_count: 0,
+            dirty_scratch: Vec::new(),
+            next_domain: 0,
+        })
+    }
+
+    /// Sockets in use: connections, set-ups, and those that wait for their peer to close.
+    pub fn socket_count(&self) -> usize {
+        self.slots.count()
+    }
+
+    /// A connection whose work may be queued.
+    fn open_connection(&mut self, endpoint: EndpointId) -> Result<usable::Usable<'_>, PostError> {
+        match self.slots.get_mut(endpoint.0) {
+            Some(Entry::Connection(connection)) if !connection.closing => {
+                Ok(usable::Usable { connection, core: &mut self.core })
+            }
+            _ => Err(PostError::NotConnected),
+        }
+    }
+}
+
+mod usable {
+    //! Posting to a connection that is not closing.
+
+    use super::*;
+
+    pub(super) struct Usable<'a> {
+        pub(super) connection: &'a mut Connection,
+        pub(super) core: &'a mut Core,
+    }
+
+    impl Usable<'_> {
+        /// Checks all segments and queues the work; nothing is queued on an error.
+        pub(super) fn post(
+            self,
+            work: u64,
+            kind: Kind,
+            segments: &[LocalSegment],
+            need: Access,
+        ) -> Result<(), PostError> {
+            let Usable { connection, core } = self;
+            if !connection.is_open() {
+                return Err(PostError::NotConnected);
+            }
+            if connection.tx.work_count() >= limits::WORK_COUNT_MAX {
+                return Err(PostError::QueueFull);
+            }
+            let len = total_len(segments)?;
+            for segment in segments {
+                core.regions.local(connection.domain, *segment, need)?;
+            }
+            let regions = &core.regions;
+            // INVARIANT: every segment was just found in the table.
+            let pieces = segments.iter().filter_map(|segment| {
+                let buffer = regions.buffer(segment.region)?.clone();
+                Some(Piece { buffer, offset: segment.offset, len: segment.len })
+            });
+            connection.tx.post(work, kind, len, pieces);
+            connection.mark_dirty(core);
+            Ok(())
+        }
+    }
+}
+
+/// The sum of the lengths, if their number and it are within bounds.
+fn total_len(segments: &[LocalSegment]) -> Result<u32, PostError> {
+    if segments.len() > GATHER_SEGMENTS_MAX {
+        return Err(PostError::Length);
+    }
+    let mut total = 0usize;
+    for segment in segments {
+        total = total.checked_add(segment.len).ok_or(PostError::Length)?;
+    }
+    u32::try_from(total).map_err(|_| PostError::Length)
+}
+
+impl Adapter for IwarpAdapter {
+    fn name(&self) -> &'static str {
+        "iwarp"
+    }
+
+    fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>> {
+        Buffer::zeroed(bytes).map(Arc::new)
+    }
+
+    fn protection_domain(&mut self) -> ProtectionDomain {
+        self.next_domain += 1;
+        ProtectionDomain(self.next_domain)
+    }
+
+    fn register(
+        &mut self,
+        domain: ProtectionDomain,
+        buffer: Arc<Buffer>,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        let Core { regions, keys, .. } = &mut self.core;
+        keys.refill(KEY_TRIES).map_err(RegisterError::Io)?;
+        let mut last = 0u32;
+        regions.register(domain, buffer, access, || {
+            // One in some thousand tries finds its key taken, so the batch never runs out here;
+            // stepping on from the last one merely keeps the search finite.
+            last = keys.take().unwrap_or_else(|| last.wrapping_add(1));
+            last
+        })
+    }
+
+    fn deregister(&mut self, region: RegionId) {
+        self.core.regions.deregister(region);
+    }
+
+    fn listen(&mut self, address: &Address) -> io::Result<ListenerId> {
+        match address {
+            Address::Tcp(address) => self.bind(*address),
+            _ => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("iWARP listens on an IP address and port, not on {address}"),
+            )),
+        }
+    }
+
+    fn listener_address(&self, listener: ListenerId) -> Option<Address> {
+        let listener = self.listeners.get(listener.0 as usize)?;
+        listener.socket.local_addr().ok().map(Address::Tcp)
+    }
+
+    fn connect(
+        &mut self,
+        domain: ProtectionDomain,
+        address: &Address,
+        private_data: &[u8],
+    ) -> Result<EndpointId, ConnectError> {
+        self.start_connect(domain, address, private_data)
+    }
+
+    fn accept(
+        &mut self,
+        request: RequestId,
+        domain: ProtectionDomain,
+        private_data: &[u8],
+    ) -> Result<EndpointId, ConnectError> {
+        self.start_accept(request, domain, private_data)
+    }
+
+    fn reject(&mut self, request: RequestId, private_data: &[u8]) {
+        self.start_reject(request, private_data);
+    }
+
+    fn peer(&self, endpoint: EndpointId) -> Option<PeerInfo> {
+        match self.slots.get(endpoint.0)? {
+            Entry::Connection(connection) => {
+                Some(PeerInfo { address: Some(connection.peer), ..PeerInfo::default() })
+            }
+            _ => None,
+        }
+    }
+
+    fn post_receive(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segment: LocalSegment,
+    ) -> Result<(), PostError> {
+        let usable::Usable { connection, core } = self.open_connection(endpoint)?;
+        if connection.rx.receive_count() >= limits::RECEIVE_COUNT_MAX {
+            return Err(PostError::QueueFull);
+        }
+        core.regions.local(connection.domain, segment, Access::LOCAL_WRITE)?;
+        let buffer = core.regions.buffer(segment.region).ok_or(PostError::Region)?.clone();
+        let (offset, len) = (segment.offset, segment.len);
+        connection.rx.post_receive(PostedReceive { work, buffer, offset, len });
+        Ok(())
+    }
+
+    fn post_send(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+    ) -> Result<(), PostError> {
+        self.open_connection(endpoint)?.post(work, Kind::Send, segments, Access::empty())
+    }
+
+    fn rdma_write(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+        remote: RemoteBuffer,
+    ) -> Result<(), PostError> {
+        if total_len(segments)? > remote.len {
+            return Err(PostError::Length);
+        }
+        let kind = Kind::Write { stag: remote.key, address: remote.address };
+        self.open_connection(endpoint)?.post(work, kind, segments, Access::empty())
+    }
+
+    fn rdma_read(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segment: LocalSegment,
+        remote: RemoteBuffer,
+    ) -> Result<(), PostError> {
+        if segment.len != remote.len as usize {
+            return Err(PostError::Length);
+        }
+        let usable = self.open_connection(endpoint)?;
+        if usable.connection.is_open() && usable.connection.tx.outbound_reads_max() == 0 {
+            // The peer answers no reads, so this one would wait for ever.
+            return Err(PostError::QueueFull);
+        }
+        let kind = Kind::Read { stag: remote.key, address: remote.address };
+        usable.post(work, kind, &[segment], Access::LOCAL_WRITE)
+    }
+
+    fn map_remote(
+        &mut self,
+        _endpoint: EndpointId,
+        _remote: RemoteBuffer,
+        _need: Access,
+    ) -> Option<RemoteWindow> {
+        None
+    }
+
+    fn expect_remote_writes(&mut self, endpoint: EndpointId, bytes: u64) {
+        if let Some(Entry::Connection(connection)) = self.slots.get_mut(endpoint.0) {
+            connection.rx.expect_writes(bytes);
+        }
+    }
+
+    fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> usize {
+        self.turn(now);
+        let count = self.core.events.len();
+        events.append(&mut self.core.events);
+        count
+    }
+
+    fn flush(&mut self) {
+        self.pump_dirty();
+    }
+
+    fn arm(&mut self) -> io::Result<bool> {
+        self.pump_dirty();
+        self.slept = true;
+        // The set is level-triggered, so its descriptor is readable as soon as a socket is. A
+        // connection that used up its turn, or a timer that has not started, cannot wait for that.
+        Ok(self.core.events.is_empty() && self.core.dirty.is_empty() && self.unstamped.is_empty())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.core.epoll.descriptor())
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        if !self.unstamped.is_empty() {
+            return Some(self.now);
+        }
+        self.timers.peek().map(|Reverse((when, _))| *when)
+    }
+
+    fn disconnect(&mut self, endpoint: EndpointId) {
+        let timeout = self.core.config.linger_timeout;
+        let Some(Entry::Connection(connection)) = self.slots.get_mut(endpoint.0) else { return };
+        if connection.closing {
+            return;
+        }
+        if !connection.is_open() {
+            return self.end(endpoint.0, End::Local);
+        }
+        connection.closing = true;
+        connection.mark_dirty(&mut self.core);
+        self.start_timer(endpoint.0, timeout);
+    }
+
+    fn abort(&mut self, endpoint: EndpointId) {
+        if let Some(Entry::Connection(_)) = self.slots.get(endpoint.0) {
+            self.end(endpoint.0, End::Aborted);
+        }
+    }
+}
+
+/// Random keys at hand for one registration.
+const KEY_TRIES: usize = 8;

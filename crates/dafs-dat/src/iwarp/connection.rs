@@ -1,0 +1,288 @@
+//! One TCP connection with its receiver and its transmitter.
+//!
+//! Invariants
+//! * The responder sends nothing before the initiator's first FPDU has arrived.
+//! * A turn ends when the socket is drained or full, or after `TURN_BYTES`.
+//! * When sending fails because the peer is gone, what it had sent before is still received and
+//!   reported: its Terminate may be there.
+
+use super::core::Core;
+use super::handshake::Agreed;
+use super::limits;
+use super::receive::{Inbound, Receiver};
+use super::sys;
+use super::teardown::End;
+use super::transmit::{Progress, SendFailure, Transmitter};
+use crate::{Operation, ProtectionDomain, WorkStatus};
+use dafs_mem::VolatileSlice;
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+
+/// How far the set-up of a connection is.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// TCP connects; then this request is sent.
+    Connecting { request: Vec<u8> },
+    /// This side sends its set-up frame.
+    Sending { frame: Vec<u8>, sent: usize },
+    /// The request was sent; the reply so far.
+    AwaitingReply { reply: Vec<u8> },
+    /// FPDUs flow.
+    Open,
+}
+
+/// A connection of this adapter, from `connect` or `accept` on.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) id: u64,
+    pub(super) stream: TcpStream,
+    pub(super) peer: SocketAddr,
+    pub(super) domain: ProtectionDomain,
+    pub(super) initiator: bool,
+    pub(super) stage: Stage,
+    pub(super) rx: Receiver,
+    pub(super) tx: Transmitter,
+    /// `disconnect` was called; ends when all is handed over.
+    pub(super) closing: bool,
+    /// The socket is full and the kernel will tell when it is not.
+    pub(super) blocked: bool,
+    /// In the list of connections with something to send.
+    pub(super) dirty: bool,
+    /// Empty tries in a row while polled directly.
+    pub(super) misses: u32,
+    may_send: bool,
+    stranger: bool,
+    turns: u32,
+    /// Why nothing can be sent any more.
+    send_error: Option<String>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        id: u64,
+        stream: TcpStream,
+        peer: SocketAddr,
+        domain: ProtectionDomain,
+        initiator: bool,
+        stage: Stage,
+        first_sink_stag: u32,
+    ) -> Self {
+        Self {
+            id,
+            stream,
+            peer,
+            domain,
+            initiator,
+            stage,
+            rx: Receiver::new(domain, false, 0),
+            tx: Transmitter::new(domain, first_sink_stag),
+            closing: false,
+            blocked: false,
+            dirty: false,
+            misses: 0,
+            may_send: initiator,
+            stranger: false,
+            turns: 0,
+            send_error: None,
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Open)
+    }
+
+    /// Takes over what the handshake has agreed on.
+    pub(super) fn agree(&mut self, core: &Core, agreed: &Agreed) {
+        self.rx.agree(agreed.crc, agreed.inbound_reads_max);
+        self.stranger = !agreed.large_fpdu;
+        self.tx.agree(agreed.crc, self.stranger && agreed.crc, agreed.outbound_reads_max);
+        self.limit_fpdu(core);
+    }
+
+    fn limit_fpdu(&mut self, core: &Core) {
+        let bytes = match (self.stranger, core.config.stranger_fpdu_bytes_max) {
+            (false, _) => core.config.fpdu_bytes_max,
+            (true, Some(bytes)) => bytes,
+            // A socket that cannot tell is about to fail; the floor is right for any path.
+            (true, None) => sys::send_segment_bytes(&self.stream).unwrap_or(0),
+        };
+        self.tx.limit_fpdu(bytes.min(limits::FPDU_BYTES_MAX));
+    }
+
+    /// Puts the connection on the list of those with something to send.
+    pub(super) fn mark_dirty(&mut self, core: &mut Core) {
+        if !self.dirty && !self.blocked {
+            self.dirty = true;
+            core.dirty.push(self.id);
+        }
+    }
+
+    /// Hands queued work to the kernel.
+    pub(super) fn pump(&mut self, core: &mut Core) -> Result<(), End> {
+        if !self.is_open() {
+            return Ok(());
+        }
+        if !self.may_send {
+            // Nothing may be sent yet, so nothing will be handed over before the end.
+            return if self.closing { Err(End::Local) } else { Ok(()) };
+        }
+        if self.stranger {
+            self.turns = self.turns.wrapping_add(1);
+            if self.turns.is_multiple_of(limits::TURNS_PER_SEGMENT_SIZE) {
+                self.limit_fpdu(core);
+            }
+        }
+        let result = self.tx.pump(
+            &self.stream,
+            &core.regions,
+            &mut self.rx,
+            &mut core.finished,
+            limits::TURN_BYTES,
+        );
+        let mut finished = std::mem::take(&mut core.finished);
+        for done in finished.drain(..).filter(|done| done.is_reported()) {
+            core.complete(self.id, done.work, done.operation, WorkStatus::Ok(done.bytes));
+        }
+        core.finished = finished;
+        match result {
+            Ok(Progress::Idle) => {
+                self.set_blocked(core, false)?;
+                if self.closing && self.tx.is_empty() { Err(End::Local) } else { Ok(()) }
+            }
+            Ok(Progress::Blocked) => self.set_blocked(core, true),
+            Ok(Progress::Budget) => {
+                self.set_blocked(core, false)?;
+                self.mark_dirty(core);
+                Ok(())
+            }
+            Err(SendFailure::Violation(violation)) => Err(End::Violation(violation)),
+            Err(SendFailure::Io(error)) => Err(self.drain_after(core, &error)),
+        }
+    }
+
+    /// Receives what came before the connection broke, then tells why it ends.
+    fn drain_after(&mut self, core: &mut Core, error: &io::Error) -> End {
+        let text = error.to_string();
+        self.send_error = Some(text.clone());
+        loop {
+            match self.receive(core) {
+                Ok(true) => {}
+                Ok(false) => return End::Lost(text),
+                Err(end) => return end,
+            }
+        }
+    }
+
+    fn set_blocked(&mut self, core: &mut Core, blocked: bool) -> Result<(), End> {
+        if self.blocked == blocked {
+            return Ok(());
+        }
+        let events = if blocked { sys::READABLE | sys::WRITABLE } else { sys::READABLE };
+        core.epoll
+            .change(&self.stream, events, self.id)
+            .map_err(|error| End::Lost(error.to_string()))?;
+        self.blocked = blocked;
+        if blocked {
+            core.blocked_count += 1;
+        } else {
+            core.blocked_count -= 1;
+        }
+        Ok(())
+    }
+
+    /// Receives until the socket is drained. Returns whether anything came.
+    pub(super) fn receive(&mut self, core: &mut Core) -> Result<bool, End> {
+        let mut total = 0;
+        while total < limits::TURN_BYTES {
+            let (wanted, in_place, result) = self.read_socket(core)?;
+            let bytes = match result {
+                Ok(0) => return Err(self.end_of_stream()),
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(End::Lost(error.to_string())),
+            };
+            total += bytes;
+            let placed = bytes.min(in_place);
+            let result = self.take(core, placed, bytes - placed);
+            self.deliver(core)?;
+            result.map_err(End::Violation)?;
+            if bytes < wanted {
+                break;
+            }
+        }
+        Ok(total > 0)
+    }
+
+    /// One system call: into the memory that payload belongs to, if it is known and worth it, and
+    /// behind that into the staging area. Returns the bytes wanted, how many of them in place, and
+    /// the result.
+    fn read_socket(&mut self, core: &mut Core) -> Result<(usize, usize, io::Result<usize>), End> {
+        let stage_max = self.rx.stage_bytes_max().unwrap_or(usize::MAX).min(core.staging.len());
+        let staging = &mut core.staging[..stage_max];
+        let view = self.rx.direct_view(&core.regions).map_err(End::Violation)?;
+        Ok(match view {
+            Some(view) => {
+                let wanted = view.len() + stage_max;
+                let views = [view, VolatileSlice::from_mut(staging)];
+                (wanted, view.len(), dafs_mem::readv(self.stream.as_fd(), &views))
+            }
+            None => (stage_max, 0, (&self.stream).read(staging)),
+        })
+    }
+
+    /// Feeds the receiver what one call has brought.
+    fn take(
+        &mut self,
+        core: &mut Core,
+        placed: usize,
+        staged: usize,
+    ) -> Result<(), super::Violation> {
+        if placed > 0 {
+            self.rx.placed(placed, &core.regions)?;
+        }
+        self.rx.consume(&core.staging[..staged], &core.regions, &mut core.inbound)
+    }
+
+    fn deliver(&mut self, core: &mut Core) -> Result<(), End> {
+        let mut inbound = std::mem::take(&mut core.inbound);
+        let mut end = None;
+        for item in inbound.drain(..) {
+            match item {
+                Inbound::Received { work, bytes } => {
+                    core.complete(self.id, work, Operation::Receive, WorkStatus::Ok(bytes));
+                }
+                Inbound::ReadDone { work, bytes } => {
+                    core.complete(self.id, work, Operation::RdmaRead, WorkStatus::Ok(bytes));
+                    // A read that waited for its turn may go now.
+                    if self.tx.work_count() > 0 {
+                        self.mark_dirty(core);
+                    }
+                }
+                Inbound::ReadRequested(request) => {
+                    self.tx.answer(request);
+                    self.mark_dirty(core);
+                }
+                Inbound::Terminated(codes) => end = Some(End::Terminated(codes)),
+            }
+        }
+        core.inbound = inbound;
+        if !self.may_send && self.rx.segment_count() > 0 {
+            self.may_send = true;
+            if !self.tx.is_empty() {
+                self.mark_dirty(core);
+            }
+        }
+        end.map_or(Ok(()), Err)
+    }
+
+    fn end_of_stream(&self) -> End {
+        match &self.send_error {
+            Some(error) => End::Lost(error.clone()),
+            None if self.closing => End::Local,
+            None if self.rx.at_boundary() => End::Peer,
+            None => End::Lost("the stream ended in the middle of a message".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What all connections of an adapter share while one of them is served.
+
+use super::config::IwarpConfig;
+use super::keys::KeySource;
+use super::limits::STAGING_BYTES;
+use super::receive::Inbound;
+use super::sys::Epoll;
+use super::transmit::Finished;
+use crate::{Completion, EndpointId, Event, Operation, RegionTable, WorkStatus};
+use std::io;
+
+/// The shared part of an adapter.
+pub(super) struct Core {
+    pub(super) config: IwarpConfig,
+    pub(super) epoll: Epoll,
+    pub(super) regions: RegionTable,
+    pub(super) keys: KeySource,
+    /// Where small arrivals land; empty again after each connection's turn.
+    pub(super) staging: Box<[u8]>,
+    /// Events to be handed out by the next poll.
+    pub(super) events: Vec<Event>,
+    /// Reused list of what a turn has received.
+    pub(super) inbound: Vec<Inbound>,
+    /// Reused list of what a turn has sent.
+    pub(super) finished: Vec<Finished>,
+    /// Connections with something to send.
+    pub(super) dirty: Vec<u64>,
+    /// Connections that wait for room in their socket.
+    pub(super) blocked_count: usize,
+}
+
+impl Core {
+    pub(super) fn new(config: IwarpConfig) -> io::Result<Self> {
+        Ok(Self {
+            config,
+            epoll: Epoll::new()?,
+            regions: RegionTable::new(),
+            keys: KeySource::new(),
+            staging: vec![0; STAGING_BYTES].into_boxed_slice(),
+            events: Vec::new(),
+            inbound: Vec::new(),
+            finished: Vec::new(),
+            dirty: Vec::new(),
+            blocked_count: 0,
+        })
+    }
+
+    pub(super) fn complete(
+        &mut self,
+        id: u64,
+        work: u64,
+        operation: Operation,
+        status: WorkStatus,
+    ) {
+        let endpoint = EndpointId(id);
+        self.events.push(Event::Completion(Completion { endpoint, work, operation, status }));
+    }
+}

@@ -1,0 +1,39 @@
+//! Unpredictable keys for registered memory.
+
+use std::io;
+
+const BATCH: usize = 64;
+
+/// Random 32-bit numbers from the system, fetched in batches: registering memory must not cost a
+/// system call each time, and a peer must not be able to foretell a key.
+pub(super) struct KeySource {
+    batch: [u8; BATCH * 4],
+    used: usize,
+}
+
+impl KeySource {
+    pub(super) fn new() -> Self {
+        Self { batch: [0; BATCH * 4], used: BATCH }
+    }
+
+    /// Makes sure that at least `count` numbers can be taken without asking the system.
+    pub(super) fn refill(&mut self, count: usize) -> io::Result<()> {
+        debug_assert!(count <= BATCH);
+        if BATCH - self.used < count {
+            getrandom::fill(&mut self.batch).map_err(io::Error::other)?;
+            self.used = 0;
+        }
+        Ok(())
+    }
+
+    /// The next number; zero, which is never a key, when the batch is used up.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        let at = self.used * 4;
+        let bytes = self.batch.get_mut(at..at + 4)?;
+        self.used += 1;
+        let number = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        // A key that was given out is not kept where a stray read could find it.
+        bytes.fill(0);
+        Some(number)
+    }
+}

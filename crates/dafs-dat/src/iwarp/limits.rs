@@ -1,0 +1,78 @@
+//! Every bound of the iWARP provider, in one place.
+
+/// Bytes of the staging area that small arrivals of all connections pass.
+pub const STAGING_BYTES: usize = 64 * 1024;
+
+/// From this size on, in bytes, a request announces data that is received straight into place.
+pub const LARGE_DATA_BYTES: u64 = 16 * 1024;
+
+/// A rest of payload at least this long, in bytes, is received straight into place even when
+/// nothing was announced.
+pub const DIRECT_BYTES_MIN: usize = 4 * 1024;
+
+/// The payload of a tagged FPDU between our own peers: whole pages, and with all framing below the
+/// 64 KiB that the length field and a segmentation offload can take.
+pub const OWN_PAYLOAD_BYTES: usize = 60 * 1024;
+
+/// The largest FPDU to our own peers, in bytes, that carries [`OWN_PAYLOAD_BYTES`].
+pub const OWN_FPDU_BYTES: usize = OWN_PAYLOAD_BYTES + 20;
+
+/// The smallest FPDU size that may be configured, in bytes: a read request must fit in one.
+pub const FPDU_BYTES_MIN: usize = 128;
+
+/// The largest FPDU size that may be configured, in bytes.
+pub const FPDU_BYTES_MAX: usize = 65_540;
+
+/// The most pieces of one `sendmsg`.
+pub const SEND_CHUNK_COUNT_MAX: usize = 64;
+
+/// About the most bytes handed over in one `sendmsg`.
+pub const SEND_BATCH_BYTES: usize = 1024 * 1024;
+
+/// About the most bytes sent, and as many received, for one connection before the next has its
+/// turn.
+pub const TURN_BYTES: usize = 4 * 1024 * 1024;
+
+/// The most sends, writes and reads queued on one endpoint.
+pub const WORK_COUNT_MAX: usize = 64 * 1024;
+
+/// The most receives posted on one endpoint.
+pub const RECEIVE_COUNT_MAX: usize = 64 * 1024;
+
+/// The most reads that either side may have outstanding on a connection (RFC 6581 carries 14
+/// bits; Linux siw takes 128).
+pub const READ_DEPTH_MAX: u16 = 128;
+
+/// Connections accepted from one listener in one turn.
+pub const ACCEPT_COUNT_PER_TURN: usize = 16;
+
+/// The backlog of a listening socket.
+pub const LISTEN_BACKLOG: i32 = 1024;
+
+/// Events taken from the kernel in one turn.
+pub const POLL_EVENT_COUNT: usize = 64;
+
+/// Connections that are tried without asking the kernel first.
+pub const ACTIVE_COUNT_MAX: usize = 8;
+
+/// Empty tries after which a connection is no longer tried so.
+pub const ACTIVE_MISS_COUNT_MAX: u32 = 1024;
+
+/// Polls between two questions to the kernel while connections are tried directly.
+pub const POLLS_PER_KERNEL_POLL: u32 = 32;
+
+/// Turns of a stranger's connection between two looks at the TCP segment size.
+pub const TURNS_PER_SEGMENT_SIZE: u32 = 256;
+
+/// Milliseconds for which a listener rests when the process is out of descriptors.
+pub const LISTENER_REST_MS: u64 = 100;
+
+/// Queue capacity, in entries, that an idle connection may keep.
+pub const IDLE_QUEUE_CAPACITY: usize = 32;
+
+const _: () = {
+    assert!(OWN_FPDU_BYTES <= FPDU_BYTES_MAX);
+    assert!(OWN_PAYLOAD_BYTES.is_multiple_of(4096));
+    assert!(SEND_CHUNK_COUNT_MAX >= 2 * crate::GATHER_SEGMENTS_MAX);
+    assert!(STAGING_BYTES >= 4096);
+};

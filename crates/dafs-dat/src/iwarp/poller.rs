@@ -1,0 +1,204 @@
+//! The poll loop: what is tried directly, what the kernel is asked, timers.
+//!
+//! Invariants
+//! * While few connections are busy their sockets are tried directly, because one `recv` costs
+//!   less than asking the kernel first; it is still asked now and then, and whenever a direct try
+//!   after sleeping finds nothing, so nobody starves.
+//! * The set is level-triggered: what a turn leaves undone is reported again.
+
+use super::adapter::{Entry, IwarpAdapter};
+use super::connection::Connection;
+use super::core::Core;
+use super::limits;
+use super::sys::{self, Ready};
+use super::teardown::End;
+use crate::Instant;
+use std::cmp::Reverse;
+use std::time::Duration;
+
+/// Marks tokens and timers of listeners; identifiers of connections stay below it.
+const LISTENER_BIT: u64 = 1 << 63;
+
+/// The token of a listener.
+pub(super) fn listener_token(index: usize) -> u64 {
+    LISTENER_BIT | index as u64
+}
+
+impl IwarpAdapter {
+    /// One round of everything; events collect in the core.
+    pub(super) fn turn(&mut self, now: Instant) {
+        self.now = now;
+        self.run_timers();
+        self.pump_dirty();
+        let tried = self.try_active();
+        self.polls_since_kernel += 1;
+        let ask = self.active.is_empty()
+            || self.core.blocked_count > 0
+            || self.polls_since_kernel >= limits::POLLS_PER_KERNEL_POLL
+            || (self.slept && !tried);
+        if ask {
+            self.ask_kernel();
+        }
+        self.pump_dirty();
+    }
+
+    /// Serves the connections that were busy lately without asking the kernel. Returns whether
+    /// anything came.
+    fn try_active(&mut self) -> bool {
+        // After sleeping, any one of many may be the reason; the kernel knows which.
+        if self.slept && self.active.len() > 2 {
+            return false;
+        }
+        let mut any = false;
+        let mut index = 0;
+        while let Some(&id) = self.active.get(index) {
+            let came = self.serve(id, |connection, core| {
+                let came = connection.receive(core)?;
+                connection.misses = if came { 0 } else { connection.misses + 1 };
+                Ok((came, connection.misses < limits::ACTIVE_MISS_COUNT_MAX))
+            });
+            let (came, keep) = came.unwrap_or((true, true));
+            any |= came;
+            if !keep {
+                self.active.swap_remove(index);
+            } else if self.active.get(index) == Some(&id) {
+                index += 1;
+            }
+        }
+        any
+    }
+
+    /// Makes a connection one of those tried directly, unless there are many.
+    pub(super) fn note_active(&mut self, id: u64) {
+        if self.active.len() < limits::ACTIVE_COUNT_MAX && !self.active.contains(&id) {
+            if let Some(Entry::Connection(connection)) = self.slots.get_mut(id) {
+                connection.misses = 0;
+            }
+            self.active.push(id);
+        }
+    }
+
+    fn ask_kernel(&mut self) {
+        self.polls_since_kernel = 0;
+        self.slept = false;
+        let mut ready = [Ready { token: 0, events: 0 }; limits::POLL_EVENT_COUNT];
+        let count = match self.core.epoll.poll(&mut ready) {
+            Ok(count) => count,
+            Err(error) => {
+                // Only a broken program gets here: the descriptor is ours and open.
+                tracing::error!("cannot poll: {error}");
+                return;
+            }
+        };
+        if count > limits::ACTIVE_COUNT_MAX {
+            // Many are busy: one question to the kernel is cheaper than trying each.
+            self.active.clear();
+        }
+        let many = count > limits::ACTIVE_COUNT_MAX;
+        for Ready { token, events } in &ready[..count] {
+            if token & LISTENER_BIT != 0 {
+                self.accept_ready((token & !LISTENER_BIT) as usize);
+            } else {
+                self.entry_ready(*token, *events, many);
+            }
+        }
+    }
+
+    fn entry_ready(&mut self, id: u64, events: u32, many: bool) {
+        match self.slots.get(id) {
+            Some(Entry::Connection(connection)) if connection.is_open() => {
+                let came = self.serve(id, |connection, core| {
+                    if events & sys::WRITABLE != 0 {
+                        connection.pump(core)?;
+                    }
+                    if events & (sys::READABLE | sys::BROKEN) != 0 {
+                        return connection.receive(core);
+                    }
+                    Ok(false)
+                });
+                if came == Some(true) && !many {
+                    self.note_active(id);
+                }
+            }
+            Some(Entry::Connection(_)) => self.setup_ready(id),
+            Some(Entry::Request(_)) => self.request_ready(id),
+            Some(Entry::Lingering(_)) => self.drain_lingering(id),
+            None => {}
+        }
+    }
+
+    /// Runs `step` on a connection and ends the connection if it fails. `None` if it is gone.
+    pub(super) fn serve<T>(
+        &mut self,
+        id: u64,
+        step: impl FnOnce(&mut Connection, &mut Core) -> Result<T, End>,
+    ) -> Option<T> {
+        let Some(Entry::Connection(connection)) = self.slots.get_mut(id) else { return None };
+        match step(connection, &mut self.core) {
+            Ok(value) => Some(value),
+            Err(end) => {
+                self.end(id, end);
+                None
+            }
+        }
+    }
+
+    /// Sends what connections have queued.
+    pub(super) fn pump_dirty(&mut self) {
+        if self.core.dirty.is_empty() {
+            return;
+        }
+        let mut dirty = std::mem::take(&mut self.dirty_scratch);
+        std::mem::swap(&mut dirty, &mut self.core.dirty);
+        for id in dirty.drain(..) {
+            self.serve(id, |connection, core| {
+                connection.dirty = false;
+                connection.pump(core)
+            });
+        }
+        self.dirty_scratch = dirty;
+    }
+
+    /// Starts a timer; it runs from the next poll on, which knows the time.
+    pub(super) fn start_timer(&mut self, id: u64, after: Duration) {
+        self.unstamped.push((id, after));
+    }
+
+    fn run_timers(&mut self) {
+        let now = self.now;
+        for (id, after) in self.unstamped.drain(..) {
+            self.timers.push(Reverse((now + after, id)));
+        }
+        while let Some(Reverse((when, id))) = self.timers.peek().copied() {
+            if when > now {
+                return;
+            }
+            self.timers.pop();
+            self.timer_ran_out(id);
+        }
+    }
+
+    fn timer_ran_out(&mut self, id: u64) {
+        if id & LISTENER_BIT != 0 {
+            return self.wake_listener((id & !LISTENER_BIT) as usize);
+        }
+        match self.slots.get(id) {
+            Some(Entry::Connection(connection)) => {
+                if !connection.is_open() {
+                    let timeout = self.core.config.handshake_timeout;
+                    self.end(id, End::Setup(crate::ConnectError::TimedOut(timeout)));
+                } else if connection.closing {
+                    self.end(id, End::Aborted);
+                }
+            }
+            Some(Entry::Request(request)) if request.is_partial() => {
+                tracing::info!(peer = %request.peer, "connection refused: set-up took too long");
+                self.drop_request(id);
+            }
+            Some(Entry::Lingering(_)) => {
+                self.slots.remove(id);
+            }
+            _ => {}
+        }
+    }
+}

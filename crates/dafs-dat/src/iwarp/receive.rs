@@ -1,0 +1,642 @@
+//! The receiving half of a connection: bytes in, placement and messages out, without sockets.
+//!
+//! Invariants
+//! * Every byte given to [`Receiver::consume`] is used up; between calls only a partial header,
+//!   control payload or trailer is kept, in a fixed array.
+//! * Payload is placed as it comes, but nothing of a segment is reported before its CRC, when one
+//!   was agreed, has been found right.
+//! * A segment is judged in full from its header, before its first byte is placed; memory named by
+//!   a key is looked up again for every piece.
+//! * Message numbers grow by one, offsets are contiguous, a tagged message is not interleaved with
+//!   another one (RFC 5041 5, RFC 5040 5).
+//! * After an error or a Terminate nothing more is looked at.
+
+use super::expect::LargeData;
+use super::limits::DIRECT_BYTES_MIN;
+use super::violation::Violation;
+use crate::{Access, ProtectionDomain, RegionTable, RemoteBuffer};
+use dafs_mem::{Buffer, Site, VolatileSlice};
+use dafs_wire::iwarp::crc::Crc32c;
+use dafs_wire::iwarp::ddp::{self, Header, Place, Queue};
+use dafs_wire::iwarp::mpa;
+use dafs_wire::iwarp::rdmap::{Opcode, ReadRequest, Terminate};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A place for one message.
+#[derive(Debug, Clone)]
+pub struct PostedReceive {
+    /// The caller's tag.
+    pub work: u64,
+    /// The memory, kept alive.
+    pub buffer: Arc<Buffer>,
+    /// Where in it, in bytes.
+    pub offset: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// A read of ours that was asked for on the wire.
+#[derive(Debug, Clone)]
+pub struct PostedRead {
+    /// The caller's tag.
+    pub work: u64,
+    /// The memory, kept alive.
+    pub buffer: Arc<Buffer>,
+    /// Where in it, in bytes.
+    pub offset: usize,
+    /// Bytes.
+    pub len: u32,
+    /// The tag that the response must carry; its offsets count from zero.
+    pub sink_stag: u32,
+}
+
+/// What has come in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inbound {
+    /// A message is complete in the receive with this tag.
+    Received {
+        /// The caller's tag.
+        work: u64,
+        /// Bytes.
+        bytes: u32,
+    },
+    /// A read of ours is complete.
+    ReadDone {
+        /// The caller's tag.
+        work: u64,
+        /// Bytes.
+        bytes: u32,
+    },
+    /// The peer asks to read; the source was checked.
+    ReadRequested(ReadRequest),
+    /// The peer ends the connection.
+    Terminated(Terminate),
+}
+
+/// Where the payload of the segment in progress goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    /// Into the first posted receive, from this offset of the message.
+    Receive(u32),
+    /// Into registered memory, from this address.
+    Write { stag: u32, address: u64 },
+    /// Into the sink of the first outstanding read, from this offset.
+    Read(u32),
+    /// Into the scratch array: read requests, Terminate.
+    Control,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Header,
+    Payload,
+    Trailer,
+    Ended,
+}
+
+/// The segment in progress.
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    opcode: Opcode,
+    target: Target,
+    last: bool,
+    /// Tagged, and it came while large data was expected.
+    announced: bool,
+    payload: usize,
+    done: usize,
+    /// Padding and CRC.
+    trailer: usize,
+}
+
+/// Bytes of a partial header, control payload or trailer.
+const SCRATCH_BYTES: usize = Terminate::BYTES_MAX;
+
+/// The state machine.
+#[derive(Debug)]
+pub struct Receiver {
+    domain: ProtectionDomain,
+    crc: Option<Box<Crc32c>>,
+    phase: Phase,
+    segment: Segment,
+    scratch: [u8; SCRATCH_BYTES],
+    filled: usize,
+    /// The tagged message in progress: its opcode, key and the address that comes next.
+    tagged: Option<(Opcode, u32, u64)>,
+    send_msn: u32,
+    send_offset: u32,
+    read_msn: u32,
+    /// Bytes received of the read that is answered.
+    read_offset: u32,
+    inbound_reads: u16,
+    inbound_reads_max: u16,
+    receives: VecDeque<PostedReceive>,
+    reads: VecDeque<PostedRead>,
+    large: LargeData,
+    segment_count: u64,
+}
+
+impl Receiver {
+    /// A receiver for a new connection. `inbound_reads_max` is the number of the peer's reads that
+    /// may be unanswered at a time.
+    pub fn new(domain: ProtectionDomain, crc: bool, inbound_reads_max: u16) -> Self {
+        Self {
+            domain,
+            crc: crc.then(Box::default),
+            phase: Phase::Header,
+            segment: Segment {
+                opcode: Opcode::Send,
+                target: Target::Control,
+                last: false,
+                announced: false,
+                payload: 0,
+                done: 0,
+                trailer: 0,
+            },
+            scratch: [0; SCRATCH_BYTES],
+            filled: 0,
+            tagged: None,
+            send_msn: 1,
+            send_offset: 0,
+            read_msn: 1,
+            read_offset: 0,
+            inbound_reads: 0,
+            inbound_reads_max,
+            receives: VecDeque::new(),
+            reads: VecDeque::new(),
+            large: LargeData::default(),
+            segment_count: 0,
+        }
+    }
+
+    /// Sets what the handshake has agreed on, before the first byte.
+    pub fn agree(&mut self, crc: bool, inbound_reads_max: u16) {
+        debug_assert!(self.segment_count == 0 && self.at_boundary());
+        self.crc = crc.then(Box::default);
+        self.inbound_reads_max = inbound_reads_max;
+    }
+
+    /// Adds a place for a message.
+    pub fn post_receive(&mut self, receive: PostedReceive) {
+        self.receives.push_back(receive);
+    }
+
+    /// Adds a read whose request goes out now.
+    pub fn post_read(&mut self, read: PostedRead) {
+        self.large.read_posted(u64::from(read.len));
+        self.reads.push_back(read);
+    }
+
+    /// Receives posted and not used yet.
+    pub fn receive_count(&self) -> usize {
+        self.receives.len()
+    }
+
+    /// Reads of ours outstanding on the wire.
+    pub fn read_count(&self) -> usize {
+        self.reads.len()
+    }
+
+    /// A read of the peer has been answered in full.
+    pub fn read_answered(&mut self) {
+        debug_assert!(self.inbound_reads > 0);
+        self.inbound_reads = self.inbound_reads.saturating_sub(1);
+    }
+
+    /// The next outstanding read to flush.
+    pub fn take_read(&mut self) -> Option<PostedRead> {
+        self.reads.pop_front()
+    }
+
+    /// The next posted receive to flush.
+    pub fn take_receive(&mut self) -> Option<PostedReceive> {
+        self.receives.pop_front()
+    }
+
+    /// Segments received in full.
+    pub fn segment_count(&self) -> u64 {
+        self.segment_count
+    }
+
+    /// Whether the stream may end here without cutting a segment or a message.
+    pub fn at_boundary(&self) -> bool {
+        self.phase == Phase::Ended
+            || (self.phase == Phase::Header && self.filled == 0 && self.send_offset == 0)
+    }
+
+    /// Announces the bytes that the peer may still write; see
+    /// [`Adapter::expect_remote_writes`](crate::Adapter::expect_remote_writes).
+    pub fn expect_writes(&mut self, bytes: u64) {
+        self.large.announce(bytes);
+    }
+
+    /// The memory that the next bytes of the stream belong into, if they are payload and enough
+    /// of it to be worth receiving in place.
+    ///
+    /// # Errors
+    /// When the memory has gone since the segment began.
+    pub fn direct_view<'a>(
+        &'a self,
+        table: &'a RegionTable,
+    ) -> Result<Option<VolatileSlice<'a>>, Violation> {
+        if !self.is_direct() {
+            return Ok(None);
+        }
+        let rest = self.segment.payload - self.segment.done;
+        self.payload_view(table, rest).map(Some)
+    }
+
+    /// How many bytes to receive behind the memory of [`Receiver::direct_view`], or, without it,
+    /// from here on, at most: `None` is any number. When large data is coming the socket is read
+    /// exactly up to the next header, so that its payload does not land in the staging area.
+    pub fn stage_bytes_max(&self) -> Option<usize> {
+        if !self.expects_large() {
+            return None;
+        }
+        Some(match self.phase {
+            Phase::Header | Phase::Ended => {
+                ddp::fpdu_header_bytes(&self.scratch[..self.filled]) - self.filled
+            }
+            Phase::Payload => {
+                let rest = self.segment.payload - self.segment.done;
+                let staged = if self.is_direct() { 0 } else { rest };
+                staged + self.segment.trailer + ddp::TAGGED_FPDU_HEADER_BYTES
+            }
+            Phase::Trailer => self.segment.trailer - self.filled + ddp::TAGGED_FPDU_HEADER_BYTES,
+        })
+    }
+
+    /// Whether the payload in progress is received straight into place.
+    fn is_direct(&self) -> bool {
+        let rest = self.segment.payload - self.segment.done;
+        self.phase == Phase::Payload
+            && self.segment.target != Target::Control
+            && (rest >= DIRECT_BYTES_MIN || self.segment.announced)
+    }
+
+    /// Whether the stream is read exactly: announced data is missing, or the last segment is a
+    /// large one of a message that goes on.
+    fn expects_large(&self) -> bool {
+        let goes_on = !self.segment.last && self.segment.payload >= DIRECT_BYTES_MIN;
+        goes_on || self.large.is_coming()
+    }
+
+    /// The caller has received `bytes` straight into the memory of [`Receiver::direct_view`].
+    ///
+    /// # Errors
+    /// When the memory has gone.
+    pub fn placed(&mut self, bytes: usize, table: &RegionTable) -> Result<(), Violation> {
+        debug_assert!(bytes <= self.segment.payload - self.segment.done);
+        if let Some(mut crc) = self.crc.take() {
+            let view = self.payload_view(table, bytes)?;
+            view.scan(|piece| crc.update(piece));
+            self.crc = Some(crc);
+        }
+        self.advance(bytes);
+        Ok(())
+    }
+
+    /// Takes the next bytes of the stream, places their payload and appends what is complete to
+    /// `inbound`.
+    ///
+    /// # Errors
+    /// The rule that the peer broke; the connection is over.
+    pub fn consume(
+        &mut self,
+        mut bytes: &[u8],
+        table: &RegionTable,
+        inbound: &mut Vec<Inbound>,
+    ) -> Result<(), Violation> {
+        while !bytes.is_empty() && self.phase != Phase::Ended {
+            let step = match self.phase {
+                Phase::Header => self.take_header(bytes, table),
+                Phase::Payload => self.take_payload(bytes, table),
+                Phase::Trailer => self.take_trailer(bytes, table, inbound),
+                Phase::Ended => Ok(bytes.len()),
+            };
+            match step {
+                Ok(used) => bytes = &bytes[used..],
+                Err(violation) => {
+                    self.phase = Phase::Ended;
+                    return Err(violation);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what is missing to `need` bytes into the scratch array; returns the bytes used.
+    fn gather(&mut self, bytes: &[u8], need: usize) -> usize {
+        let take = bytes.len().min(need - self.filled);
+        self.scratch[self.filled..self.filled + take].copy_from_slice(&bytes[..take]);
+        self.filled += take;
+        take
+    }
+
+    fn take_header(&mut self, bytes: &[u8], table: &RegionTable) -> Result<usize, Violation> {
+        let mut used = self.gather(bytes, ddp::TAGGED_FPDU_HEADER_BYTES.max(self.filled));
+        let need = ddp::fpdu_header_bytes(&self.scratch[..self.filled]);
+        if self.filled >= ddp::TAGGED_FPDU_HEADER_BYTES && self.filled < need {
+            used += self.gather(&bytes[used..], need);
+        }
+        let Some(header) = Header::decode(&self.scratch[..self.filled])? else {
+            return Ok(used);
+        };
+        if let Some(crc) = &mut self.crc {
+            crc.update(&self.scratch[..self.filled]);
+        }
+        let announced = header.opcode.is_tagged() && self.expects_large();
+        let target = self.judge(&header, table)?;
+        self.segment = Segment {
+            opcode: header.opcode,
+            target,
+            last: header.last,
+            announced,
+            payload: usize::from(header.payload_bytes),
+            done: 0,
+            trailer: mpa::padding_bytes(header.segment_bytes()) + mpa::FPDU_CRC_BYTES,
+        };
+        self.filled = 0;
+        self.phase = if header.payload_bytes == 0 { Phase::Trailer } else { Phase::Payload };
+        Ok(used)
+    }
+
+    /// Decides from the header alone whether the segment is allowed and where its payload goes.
+    fn judge(&mut self, header: &Header, table: &RegionTable) -> Result<Target, Violation> {
+        match header.place {
+            Place::Tagged { stag, offset } => {
+                let payload = u64::from(header.payload_bytes);
+                let next = offset.checked_add(payload).ok_or(Violation::TaggedOrder)?;
+                if let Some(open) = self.tagged
+                    && open != (header.opcode, stag, offset)
+                {
+                    return Err(Violation::TaggedOrder);
+                }
+                self.tagged = (!header.last).then_some((header.opcode, stag, next));
+                if header.opcode == Opcode::ReadResponse {
+                    self.judge_read_response(header, stag, offset)
+                } else {
+                    self.judge_write(stag, offset, payload, table)
+                }
+            }
+            Place::Untagged { invalidate_stag, queue, msn, offset } => {
+                self.judge_order(queue, msn, offset)?;
+                match queue {
+                    Queue::Send => self.judge_send(header, invalidate_stag),
+                    Queue::ReadRequest => self.judge_read_request(header),
+                    Queue::Terminate => {
+                        let fits = usize::from(header.payload_bytes) >= Terminate::BYTES;
+                        let fits = fits && header.last;
+                        fits.then_some(Target::Control).ok_or(Violation::Malformed("Terminate"))
+                    }
+                }
+            }
+        }
+    }
+
+    fn judge_write(
+        &mut self,
+        stag: u32,
+        address: u64,
+        payload: u64,
+        table: &RegionTable,
+    ) -> Result<Target, Violation> {
+        // A write of nothing names no memory; some peers send one to say that they are ready.
+        if payload > 0 {
+            // The payload of one segment is below 2^16.
+            let remote = RemoteBuffer { key: stag, address, len: payload as u32 };
+            table.remote(self.domain, remote, Access::REMOTE_WRITE).map_err(|reason| {
+                Violation::Write { key: stag, address, bytes: payload, reason }
+            })?;
+            self.large.write_seen(payload);
+        }
+        Ok(Target::Write { stag, address })
+    }
+
+    fn judge_read_response(
+        &mut self,
+        header: &Header,
+        stag: u32,
+        offset: u64,
+    ) -> Result<Target, Violation> {
+        let read = self.reads.front().ok_or(Violation::ReadResponse)?;
+        let rest = read.len - self.read_offset;
+        let payload = u32::from(header.payload_bytes);
+        let fits = stag == read.sink_stag
+            && offset == u64::from(self.read_offset)
+            && payload <= rest
+            && header.last == (payload == rest);
+        if !fits {
+            return Err(Violation::ReadResponse);
+        }
+        self.large.read_seen(u64::from(payload));
+        Ok(Target::Read(self.read_offset))
+    }
+
+    fn judge_order(&self, queue: Queue, msn: u32, offset: u32) -> Result<(), Violation> {
+        let (expected_msn, expected_offset) = match queue {
+            Queue::Send => (self.send_msn, self.send_offset),
+            Queue::ReadRequest => (self.read_msn, 0),
+            Queue::Terminate => (1, 0),
+        };
+        let order = |what, found: u32, expected: u32| {
+            let (found, expected) = (u64::from(found), u64::from(expected));
+            Err(Violation::MessageOrder { what, queue: queue as u32, found, expected })
+        };
+        if msn != expected_msn {
+            return order("message number", msn, expected_msn);
+        }
+        if offset != expected_offset {
+            return order("message offset", offset, expected_offset);
+        }
+        Ok(())
+    }
+
+    fn judge_send(&self, header: &Header, invalidate_stag: u32) -> Result<Target, Violation> {
+        if matches!(header.opcode, Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate) {
+            return Err(Violation::Invalidate(invalidate_stag));
+        }
+        let receive = self.receives.front().ok_or(Violation::NoReceive)?;
+        let bytes = u64::from(self.send_offset) + u64::from(header.payload_bytes);
+        if bytes > receive.len as u64 || bytes > u64::from(u32::MAX) {
+            return Err(Violation::MessageTooLong { bytes, posted: receive.len });
+        }
+        Ok(Target::Receive(self.send_offset))
+    }
+
+    fn judge_read_request(&self, header: &Header) -> Result<Target, Violation> {
+        if usize::from(header.payload_bytes) != ReadRequest::BYTES || !header.last {
+            return Err(Violation::Malformed("RDMA read request"));
+        }
+        if self.inbound_reads >= self.inbound_reads_max {
+            return Err(Violation::ReadDepth(self.inbound_reads_max));
+        }
+        Ok(Target::Control)
+    }
+
+    /// The memory of the next `len` payload bytes.
+    fn payload_view<'a>(
+        &'a self,
+        table: &'a RegionTable,
+        len: usize,
+    ) -> Result<VolatileSlice<'a>, Violation> {
+        let done = self.segment.done;
+        let view = match self.segment.target {
+            Target::Receive(offset) => self.receives.front().and_then(|receive| {
+                receive.buffer.slice(receive.offset + offset as usize + done, len)
+            }),
+            Target::Read(offset) => self
+                .reads
+                .front()
+                .and_then(|read| read.buffer.slice(read.offset + offset as usize + done, len)),
+            Target::Write { stag, address } => {
+                // The segment has at most 2^16 bytes and its end was checked for overflow.
+                let address = address + done as u64;
+                let remote = RemoteBuffer { key: stag, address, len: len as u32 };
+                let found = table.remote(self.domain, remote, Access::REMOTE_WRITE);
+                return found.map(|(_, view)| view).map_err(|reason| Violation::Write {
+                    key: stag,
+                    address,
+                    bytes: len as u64,
+                    reason,
+                });
+            }
+            Target::Control => None,
+        };
+        debug_assert!(view.is_some(), "judged from the header");
+        view.ok_or(Violation::Malformed("segment"))
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.segment.done += bytes;
+        if self.segment.done == self.segment.payload {
+            self.phase = Phase::Trailer;
+            // Control payload stays in the scratch array; the trailer follows it there.
+            if self.segment.target != Target::Control {
+                self.filled = 0;
+            }
+        }
+    }
+
+    fn take_payload(&mut self, bytes: &[u8], table: &RegionTable) -> Result<usize, Violation> {
+        let take = bytes.len().min(self.segment.payload - self.segment.done);
+        let bytes = &bytes[..take];
+        if let Some(crc) = &mut self.crc {
+            crc.update(bytes);
+        }
+        if self.segment.target == Target::Control {
+            // A Terminate may carry more than anybody needs to see; the rest is dropped.
+            let room = (SCRATCH_BYTES - self.filled).saturating_sub(CONTROL_RESERVE_BYTES);
+            let keep = take.min(room);
+            self.gather(&bytes[..keep], self.filled + keep);
+        } else {
+            self.payload_view(table, take)?.copy_from(bytes, Site::IwarpStaging);
+        }
+        self.advance(take);
+        Ok(take)
+    }
+
+    fn take_trailer(
+        &mut self,
+        bytes: &[u8],
+        table: &RegionTable,
+        inbound: &mut Vec<Inbound>,
+    ) -> Result<usize, Violation> {
+        let control = self.control_bytes();
+        let used = self.gather(bytes, control + self.segment.trailer);
+        if self.filled < control + self.segment.trailer {
+            return Ok(used);
+        }
+        let padding_end = control + self.segment.trailer - mpa::FPDU_CRC_BYTES;
+        if let Some(crc) = &mut self.crc {
+            crc.update(&self.scratch[control..padding_end]);
+            if crc.finish() != self.scratch[padding_end..self.filled] {
+                return Err(Violation::Crc);
+            }
+        }
+        self.filled = 0;
+        self.phase = Phase::Header;
+        self.segment_count += 1;
+        self.complete(control, table, inbound)?;
+        Ok(used)
+    }
+
+    /// Bytes of control payload at the start of the scratch array.
+    fn control_bytes(&self) -> usize {
+        match self.segment.target {
+            Target::Control => self.segment.payload.min(SCRATCH_BYTES - CONTROL_RESERVE_BYTES),
+            _ => 0,
+        }
+    }
+
+    /// A segment is here and right.
+    fn complete(
+        &mut self,
+        control: usize,
+        table: &RegionTable,
+        inbound: &mut Vec<Inbound>,
+    ) -> Result<(), Violation> {
+        // A segment has below 2^16 bytes, and the sums were checked from the header.
+        let payload = self.segment.payload as u32;
+        match self.segment.opcode {
+            Opcode::Write => {}
+            Opcode::ReadResponse => {
+                self.read_offset += payload;
+                if self.segment.last
+                    && let Some(read) = self.reads.pop_front()
+                {
+                    self.read_offset = 0;
+                    if self.reads.is_empty() {
+                        self.large.reads_done();
+                    }
+                    inbound.push(Inbound::ReadDone { work: read.work, bytes: read.len });
+                }
+            }
+            Opcode::ReadRequest => {
+                let request = ReadRequest::decode(&self.scratch[..control])
+                    .ok_or(Violation::Malformed("RDMA read request"))?;
+                self.check_source(&request, table)?;
+                self.read_msn = self.read_msn.wrapping_add(1);
+                self.inbound_reads += 1;
+                inbound.push(Inbound::ReadRequested(request));
+            }
+            Opcode::Terminate => {
+                let codes = Terminate::decode(&self.scratch[..control])
+                    .ok_or(Violation::Malformed("Terminate"))?;
+                self.phase = Phase::Ended;
+                inbound.push(Inbound::Terminated(codes));
+            }
+            Opcode::Send
+            | Opcode::SendInvalidate
+            | Opcode::SendSolicited
+            | Opcode::SendSolicitedInvalidate => {
+                self.send_offset += payload;
+                if self.segment.last
+                    && let Some(receive) = self.receives.pop_front()
+                {
+                    let bytes = std::mem::take(&mut self.send_offset);
+                    self.send_msn = self.send_msn.wrapping_add(1);
+                    inbound.push(Inbound::Received { work: receive.work, bytes });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_source(&self, request: &ReadRequest, table: &RegionTable) -> Result<(), Violation> {
+        // A read of nothing names no memory (RFC 5040 5.2.1).
+        if request.length == 0 {
+            return Ok(());
+        }
+        let (key, address) = (request.source_stag, request.source_offset);
+        let remote = RemoteBuffer { key, address, len: request.length };
+        table.remote(self.domain, remote, Access::REMOTE_READ).map(|_| ()).map_err(|reason| {
+            Violation::Read { key, address, bytes: u64::from(request.length), reason }
+        })
+    }
+}
+
+/// Room kept in the scratch array for a trailer behind control payload.
+const CONTROL_RESERVE_BYTES: usize = 8;
+
+const _: () = assert!(SCRATCH_BYTES >= ReadRequest::BYTES + CONTROL_RESERVE_BYTES);

@@ -1,0 +1,419 @@
+//! How connections come up.
+//!
+//! Invariants
+//! * Set-up frames are read exactly, so bytes behind them belong to FPDUs.
+//! * A half-done set-up ends by its timer; the number of them is bounded, and what is beyond the
+//!   bound is closed at once.
+
+use super::adapter::{Entry, IwarpAdapter};
+use super::connection::{Connection, Stage};
+use super::handshake::{self, Agreed, Offer};
+use super::limits;
+use super::sys;
+use super::teardown::End;
+use crate::{
+    Address, ConnectError, EndpointId, Event, ListenerId, PeerInfo, ProtectionDomain, RequestId,
+};
+use dafs_wire::iwarp::mpa::{Decoded, Frame, FrameKind};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+/// A peer's connection before `accept`.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) stream: TcpStream,
+    pub(super) peer: SocketAddr,
+    listener: ListenerId,
+    bytes: Vec<u8>,
+    /// The request, once it is here and the consumer was told.
+    offer: Option<Offer>,
+}
+
+impl Request {
+    /// Whether the peer has not sent all of it yet.
+    pub(super) fn is_partial(&self) -> bool {
+        self.offer.is_none()
+    }
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) socket: TcpListener,
+    /// Out of descriptors; not polled for the moment.
+    pub(super) resting: bool,
+}
+
+/// What reading a set-up frame came to.
+enum FrameRead<T> {
+    Done(T),
+    Partial,
+}
+
+/// Reads the rest of a set-up frame, no byte more, and judges it when it is whole.
+fn read_frame<T, E: From<io::Error> + From<dafs_wire::iwarp::mpa::MpaError>>(
+    stream: &mut TcpStream,
+    bytes: &mut Vec<u8>,
+    kind: FrameKind,
+    judge: impl FnOnce(&Frame<'_>) -> Result<T, E>,
+) -> Result<FrameRead<T>, E> {
+    loop {
+        let need = match Frame::decode(kind, bytes)? {
+            Decoded::Frame(frame, _) => return judge(&frame).map(FrameRead::Done),
+            Decoded::Need(need) => need,
+        };
+        let have = bytes.len();
+        bytes.resize(need, 0);
+        let result = stream.read(&mut bytes[have..]);
+        bytes.truncate(have + *result.as_ref().unwrap_or(&0));
+        match result {
+            Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Ok(FrameRead::Partial);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+impl IwarpAdapter {
+    /// Adds a listening socket that is already bound. Several adapters, each with its own clone of
+    /// one socket, share its connections; one of them is woken for each.
+    ///
+    /// # Errors
+    /// The error of the socket calls.
+    pub fn add_listener(&mut self, socket: TcpListener) -> io::Result<ListenerId> {
+        socket.set_nonblocking(true)?;
+        let index = self.listeners.len();
+        self.core.epoll.add(
+            &socket,
+            sys::READABLE | sys::EXCLUSIVE,
+            super::poller::listener_token(index),
+        )?;
+        self.listeners.push(Listener { socket, resting: false });
+        Ok(ListenerId(index as u32))
+    }
+
+    pub(super) fn bind(&mut self, address: SocketAddr) -> io::Result<ListenerId> {
+        let domain = socket2::Domain::for_address(address);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(limits::LISTEN_BACKLOG)?;
+        self.add_listener(socket.into())
+    }
+
+    pub(super) fn start_connect(
+        &mut self,
+        domain: ProtectionDomain,
+        address: &Address,
+        private_data: &[u8],
+    ) -> Result<EndpointId, ConnectError> {
+        let Address::Tcp(address) = address else { return Err(ConnectError::AddressKind) };
+        handshake::check_private_data(private_data)?;
+        if self.slots.count() >= self.core.config.connection_count_max {
+            let text = format!("{} connections are open, which is the limit", self.slots.count());
+            return Err(ConnectError::Io(io::Error::new(io::ErrorKind::QuotaExceeded, text)));
+        }
+        let family = socket2::Domain::for_address(*address);
+        let socket = socket2::Socket::new(family, socket2::Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        match socket.connect(&(*address).into()) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let stage =
+            Stage::Connecting { request: handshake::request(&self.core.config, private_data) };
+        let stream = TcpStream::from(socket);
+        let id = self.insert_connection(stream, *address, domain, true, stage)?;
+        let added = match self.slots.get(id) {
+            Some(Entry::Connection(connection)) => {
+                let events = sys::READABLE | sys::WRITABLE;
+                self.core.epoll.add(&connection.stream, events, id)
+            }
+            _ => Ok(()),
+        };
+        if let Err(error) = added {
+            self.slots.remove(id);
+            return Err(error.into());
+        }
+        self.start_timer(id, self.core.config.handshake_timeout);
+        Ok(EndpointId(id))
+    }
+
+    fn insert_connection(
+        &mut self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        domain: ProtectionDomain,
+        initiator: bool,
+        stage: Stage,
+    ) -> Result<u64, ConnectError> {
+        self.core.keys.refill(1)?;
+        let first_sink_stag = self.core.keys.take().unwrap_or(1);
+        let make = |id| {
+            Entry::Connection(Box::new(Connection::new(
+                id,
+                stream,
+                peer,
+                domain,
+                initiator,
+                stage,
+                first_sink_stag,
+            )))
+        };
+        self.slots.insert(make).ok_or(ConnectError::Gone)
+    }
+
+    /// Takes new connections from a listener.
+    pub(super) fn accept_ready(&mut self, index: usize) {
+        for _ in 0..limits::ACCEPT_COUNT_PER_TURN {
+            let Some(listener) = self.listeners.get(index) else { return };
+            match listener.socket.accept() {
+                Ok((stream, peer)) => self.admit(ListenerId(index as u32), stream, peer),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => return,
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                        tracing::warn!("cannot accept connections for the moment: {error}");
+                        return self.rest_listener(index);
+                    }
+                    // The connection died in the queue; the next may be alive.
+                    _ => {}
+                },
+            }
+        }
+    }
+
+    /// A listener that cannot accept would be ready for ever and spin; it pauses.
+    fn rest_listener(&mut self, index: usize) {
+        let listener = &mut self.listeners[index];
+        if self.core.epoll.remove(&listener.socket).is_ok() {
+            listener.resting = true;
+            let token = super::poller::listener_token(index);
+            self.start_timer(token, Duration::from_millis(limits::LISTENER_REST_MS));
+        }
+    }
+
+    pub(super) fn wake_listener(&mut self, index: usize) {
+        let Some(listener) = self.listeners.get_mut(index) else { return };
+        if listener.resting {
+            listener.resting = false;
+            let token = super::poller::listener_token(index);
+            let events = sys::READABLE | sys::EXCLUSIVE;
+            if let Err(error) = self.core.epoll.add(&listener.socket, events, token) {
+                tracing::error!("cannot listen any more: {error}");
+            }
+        }
+    }
+
+    fn admit(&mut self, listener: ListenerId, stream: TcpStream, peer: SocketAddr) {
+        let config = &self.core.config;
+        if self.slots.count() >= config.connection_count_max
+            || self.request_count >= config.handshake_count_max
+        {
+            self.refused_count += 1;
+            // One line for each doubling: a flood must not flood the log, too.
+            if self.refused_count.is_power_of_two() {
+                tracing::warn!(
+                    %peer,
+                    connections = self.slots.count(),
+                    refused = self.refused_count,
+                    "connection refused: the limit is reached"
+                );
+            }
+            return;
+        }
+        if stream.set_nonblocking(true).is_err() || stream.set_nodelay(true).is_err() {
+            return;
+        }
+        let request = Request { stream, peer, listener, bytes: Vec::new(), offer: None };
+        let Some(id) = self.slots.insert(|_| Entry::Request(Box::new(request))) else { return };
+        self.request_count += 1;
+        let added = match self.slots.get(id) {
+            Some(Entry::Request(request)) => {
+                self.core.epoll.add(&request.stream, sys::READABLE, id)
+            }
+            _ => Ok(()),
+        };
+        if added.is_err() {
+            self.drop_request(id);
+            return;
+        }
+        self.start_timer(id, self.core.config.handshake_timeout);
+        // The request is often here already.
+        self.request_ready(id);
+    }
+
+    pub(super) fn drop_request(&mut self, id: u64) {
+        if let Some(Entry::Request(_)) = self.slots.remove(id) {
+            self.request_count -= 1;
+        }
+    }
+
+    /// A peer's set-up has bytes, or has gone.
+    pub(super) fn request_ready(&mut self, id: u64) {
+        let Some(Entry::Request(request)) = self.slots.get_mut(id) else { return };
+        if request.offer.is_some() {
+            // Only its end is asked for while the consumer thinks.
+            return self.drop_request(id);
+        }
+        let Request { stream, bytes, peer, .. } = &mut **request;
+        let judge =
+            |frame: &Frame<'_>| handshake::judge_request(frame).map_err(handshake::protocol);
+        match read_frame(stream, bytes, FrameKind::Request, judge) {
+            Ok(FrameRead::Partial) => {}
+            Ok(FrameRead::Done(offer)) => self.request_complete(id, offer),
+            Err(error) => {
+                tracing::info!(%peer, "connection refused: {error}");
+                self.drop_request(id);
+            }
+        }
+    }
+
+    fn request_complete(&mut self, id: u64, offer: Offer) {
+        let Some(Entry::Request(request)) = self.slots.get_mut(id) else { return };
+        if self.core.epoll.change(&request.stream, sys::PEER_CLOSED, id).is_err() {
+            return self.drop_request(id);
+        }
+        let event = Event::ConnectRequest {
+            listener: request.listener,
+            request: RequestId(id),
+            private_data: Box::new(offer.private_data.clone()),
+            peer: Box::new(PeerInfo { address: Some(request.peer), ..PeerInfo::default() }),
+        };
+        request.bytes = Vec::new();
+        request.offer = Some(offer);
+        self.core.events.push(event);
+    }
+
+    fn take_request(&mut self, id: u64) -> Result<(Request, Offer), ConnectError> {
+        match self.slots.get_mut(id) {
+            Some(Entry::Request(request)) if request.offer.is_some() => {}
+            _ => return Err(ConnectError::Gone),
+        }
+        let Some(Entry::Request(mut request)) = self.slots.remove(id) else {
+            return Err(ConnectError::Gone);
+        };
+        self.request_count -= 1;
+        let offer = request.offer.take().ok_or(ConnectError::Gone)?;
+        // The socket leaves the set and joins again under its next identifier.
+        self.core.epoll.remove(&request.stream)?;
+        Ok((*request, offer))
+    }
+
+    pub(super) fn start_accept(
+        &mut self,
+        request: RequestId,
+        domain: ProtectionDomain,
+        private_data: &[u8],
+    ) -> Result<EndpointId, ConnectError> {
+        handshake::check_private_data(private_data)?;
+        let (request, offer) = self.take_request(request.0)?;
+        let Request { stream, peer, .. } = request;
+        let (frame, agreed) = handshake::reply(&self.core.config, &offer, private_data, false);
+        let stage = Stage::Sending { frame, sent: 0 };
+        let id = self.insert_connection(stream, peer, domain, false, stage)?;
+        let Some(Entry::Connection(connection)) = self.slots.get_mut(id) else {
+            return Err(ConnectError::Gone);
+        };
+        connection.agree(&self.core, &agreed);
+        let events = sys::READABLE | sys::WRITABLE;
+        if let Err(error) = self.core.epoll.add(&connection.stream, events, id) {
+            self.slots.remove(id);
+            return Err(error.into());
+        }
+        self.start_timer(id, self.core.config.handshake_timeout);
+        self.setup_ready(id);
+        Ok(EndpointId(id))
+    }
+
+    pub(super) fn start_reject(&mut self, request: RequestId, private_data: &[u8]) {
+        let data = &private_data[..private_data.len().min(crate::PRIVATE_DATA_BYTES_MAX)];
+        let Ok((request, offer)) = self.take_request(request.0) else { return };
+        let mut stream = request.stream;
+        let (frame, _) = handshake::reply(&self.core.config, &offer, data, true);
+        // A fresh socket has room for a frame.
+        if stream.write(&frame).is_ok_and(|written| written == frame.len())
+            && stream.shutdown(Shutdown::Write).is_ok()
+        {
+            self.linger(stream);
+        }
+    }
+
+    /// Moves the set-up of a connection along; ends the connection if that fails.
+    pub(super) fn setup_ready(&mut self, id: u64) {
+        loop {
+            match self.setup_step(id) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => return self.end(id, End::Setup(error)),
+            }
+        }
+    }
+
+    /// One step; `true` if another can follow at once.
+    fn setup_step(&mut self, id: u64) -> Result<bool, ConnectError> {
+        let Some(Entry::Connection(connection)) = self.slots.get_mut(id) else { return Ok(false) };
+        match &mut connection.stage {
+            Stage::Open => Ok(false),
+            Stage::Connecting { request } => {
+                if let Some(error) = connection.stream.take_error()? {
+                    return Err(error.into());
+                }
+                match connection.stream.peer_addr() {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(false),
+                    Err(error) => return Err(error.into()),
+                }
+                let frame = std::mem::take(request);
+                connection.stage = Stage::Sending { frame, sent: 0 };
+                Ok(true)
+            }
+            Stage::Sending { frame, sent } => match connection.stream.write(&frame[*sent..]) {
+                Ok(written) => {
+                    *sent += written;
+                    if *sent < frame.len() {
+                        return Ok(true);
+                    }
+                    self.core.epoll.change(&connection.stream, sys::READABLE, id)?;
+                    if connection.initiator {
+                        connection.stage = Stage::AwaitingReply { reply: Vec::new() };
+                    } else {
+                        self.open(id, None, Vec::new());
+                    }
+                    Ok(true)
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+                Err(error) => Err(error.into()),
+            },
+            Stage::AwaitingReply { reply } => {
+                let config = &self.core.config;
+                let judge = |frame: &Frame<'_>| handshake::judge_reply(config, frame);
+                match read_frame(&mut connection.stream, reply, FrameKind::Reply, judge)? {
+                    FrameRead::Partial => Ok(false),
+                    FrameRead::Done((agreed, private_data)) => {
+                        self.open(id, Some(&agreed), private_data);
+                        Ok(false)
+                    }
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, id: u64, agreed: Option<&Agreed>, private_data: Vec<u8>) {
+        let Some(Entry::Connection(connection)) = self.slots.get_mut(id) else { return };
+        if let Some(agreed) = agreed {
+            connection.agree(&self.core, agreed);
+        }
+        connection.stage = Stage::Open;
+        let private_data = Box::new(private_data);
+        self.core.events.push(Event::Established { endpoint: EndpointId(id), private_data });
+        self.note_active(id);
+    }
+}

@@ -1,0 +1,106 @@
+//! The system calls that neither the standard library nor socket2 offers. All `unsafe` of this
+//! provider is here.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// Readable, or the peer has closed.
+pub(super) const READABLE: u32 = libc::EPOLLIN as u32;
+/// Room to send.
+pub(super) const WRITABLE: u32 = libc::EPOLLOUT as u32;
+/// The peer has closed its side.
+pub(super) const PEER_CLOSED: u32 = libc::EPOLLRDHUP as u32;
+/// An error or a hang-up; always reported.
+pub(super) const BROKEN: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+/// Of several pollers of one listening socket, wake one.
+pub(super) const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+
+/// One readiness report.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ready {
+    pub(super) token: u64,
+    pub(super) events: u32,
+}
+
+/// An epoll instance, level-triggered.
+#[derive(Debug)]
+pub(super) struct Epoll(OwnedFd);
+
+impl Epoll {
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: no pointer is involved.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call has just given us this descriptor, and nobody else has it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.0.as_fd()
+    }
+
+    fn control(&self, what: i32, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events, u64: token };
+        // SAFETY: the event is ours and lives through the call.
+        let returned = unsafe { libc::epoll_ctl(self.0.as_raw_fd(), what, fd, &mut event) };
+        if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    pub(super) fn add(&self, fd: &impl AsRawFd, events: u32, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd.as_raw_fd(), events, token)
+    }
+
+    pub(super) fn change(&self, fd: &impl AsRawFd, events: u32, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd.as_raw_fd(), events, token)
+    }
+
+    pub(super) fn remove(&self, fd: &impl AsRawFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, 0)
+    }
+
+    /// Asks without waiting; fills `ready` from its start and returns how many there are.
+    pub(super) fn poll<const N: usize>(&self, ready: &mut [Ready; N]) -> io::Result<usize> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
+        let room = i32::try_from(N).unwrap_or(i32::MAX);
+        // SAFETY: the kernel writes at most `room` events into an array of that many.
+        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), room, 0) };
+        if count < 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) };
+        }
+        let count = count as usize;
+        for (slot, event) in ready.iter_mut().zip(&events[..count]) {
+            *slot = Ready { token: event.u64, events: event.events };
+        }
+        Ok(count)
+    }
+}
+
+/// The size of a TCP segment to the peer, in bytes, as it is now (`TCP_INFO`).
+pub(super) fn send_segment_bytes(fd: &impl AsRawFd) -> io::Result<usize> {
+    // SAFETY: tcp_info is plain data for which all zero is valid.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into the struct.
+    let returned = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &mut len,
+        )
+    };
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(info.tcpi_snd_mss as usize) }
+}
+
+/// Makes closing the socket reset the connection, so that the peer cannot take an abort for an
+/// orderly end.
+pub(super) fn reset_on_close(stream: &std::net::TcpStream) {
+    // It can only fail on a socket that is dead already.
+    let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}

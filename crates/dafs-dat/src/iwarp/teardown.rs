@@ -1,0 +1,160 @@
+//! How connections end.
+//!
+//! Invariants
+//! * Every piece of posted work has completed, flushed if need be, before the last event.
+//! * A socket that this side closes in order is drained until the peer has closed, too, or the
+//!   time is up: closing with unread bytes would reset it and take the last message with it.
+
+use super::adapter::{Entry, IwarpAdapter};
+use super::connection::{Connection, Stage};
+use super::core::Core;
+use super::sys;
+use super::violation::Violation;
+use crate::{ConnectError, DisconnectReason, EndpointId, Event, Operation, WorkStatus};
+use dafs_wire::iwarp::rdmap::Terminate;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(super) enum End {
+    /// `disconnect`, and all is handed over.
+    Local,
+    /// `abort`.
+    Aborted,
+    /// The peer closed in order.
+    Peer,
+    /// The peer vanished.
+    Lost(String),
+    /// The peer broke a rule.
+    Violation(Violation),
+    /// The peer sent a Terminate.
+    Terminated(Terminate),
+    /// The set-up failed.
+    Setup(ConnectError),
+}
+
+impl End {
+    fn reason(&self) -> DisconnectReason {
+        match self {
+            End::Local | End::Aborted => DisconnectReason::Local,
+            End::Peer => DisconnectReason::Peer,
+            End::Lost(text) => DisconnectReason::Lost(text.clone()),
+            End::Violation(violation) => DisconnectReason::Protocol(violation.to_string()),
+            End::Terminated(codes) => DisconnectReason::Terminated(codes.to_string()),
+            End::Setup(error) => DisconnectReason::Lost(error.to_string()),
+        }
+    }
+
+    /// The same for a connection that this side had started and that never came up.
+    fn connect_error(self) -> ConnectError {
+        match self {
+            End::Setup(error) => error,
+            End::Lost(text) => ConnectError::Io(io::Error::other(text)),
+            _ => ConnectError::Gone,
+        }
+    }
+}
+
+impl IwarpAdapter {
+    /// Ends a connection: flushes its work, reports the end, and parts with the socket.
+    pub(super) fn end(&mut self, id: u64, end: End) {
+        let Some(Entry::Connection(mut connection)) = self.slots.remove(id) else {
+            debug_assert!(false, "only connections end");
+            return;
+        };
+        if connection.blocked {
+            self.core.blocked_count -= 1;
+        }
+        self.active.retain(|active| *active != id);
+        let linger = part(&mut connection, &end);
+        flush(&mut connection, &mut self.core);
+        let never_up = !matches!(connection.stage, Stage::Open) && connection.initiator;
+        tracing::debug!(peer = %connection.peer, ?end, "connection ends");
+        let endpoint = EndpointId(id);
+        let event = if never_up && !matches!(end, End::Local | End::Aborted) {
+            Event::ConnectFailed { endpoint, error: Box::new(end.connect_error()) }
+        } else {
+            if let End::Violation(violation) = &end {
+                tracing::warn!(peer = %connection.peer, "protocol error: {violation}");
+            }
+            Event::Disconnected { endpoint, reason: Box::new(end.reason()) }
+        };
+        self.core.events.push(event);
+        if linger {
+            self.linger(connection.stream);
+        }
+    }
+
+    /// Keeps a socket, whose sending side is shut, until the peer closes or the time is up.
+    pub(super) fn linger(&mut self, stream: TcpStream) {
+        // It leaves the set under its old identifier and joins again under a new one.
+        if self.core.epoll.remove(&stream).is_err() {
+            return;
+        }
+        let Some(id) = self.slots.insert(|_| Entry::Lingering(stream)) else { return };
+        let Some(Entry::Lingering(stream)) = self.slots.get(id) else { return };
+        if self.core.epoll.add(stream, sys::READABLE, id).is_err() {
+            self.slots.remove(id);
+            return;
+        }
+        self.start_timer(id, self.core.config.linger_timeout);
+    }
+
+    /// Drops what a lingering peer still sends.
+    pub(super) fn drain_lingering(&mut self, id: u64) {
+        let Some(Entry::Lingering(stream)) = self.slots.get_mut(id) else { return };
+        let over = match stream.read(&mut self.core.staging) {
+            Ok(0) => true,
+            Ok(_) => false,
+            Err(error) => {
+                !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+            }
+        };
+        if over {
+            self.slots.remove(id);
+        }
+    }
+}
+
+/// Says good-bye on the wire as far as the end allows. Returns whether to wait for the peer.
+fn part(connection: &mut Connection, end: &End) -> bool {
+    let open = matches!(connection.stage, Stage::Open);
+    let stream = &mut connection.stream;
+    match end {
+        End::Local if open => stream.shutdown(Shutdown::Write).is_ok(),
+        End::Violation(violation) => match connection.tx.terminate(violation.terminate()) {
+            Some(bytes) => {
+                // Best effort: the peer learns the reason if its socket has room for it.
+                let told = stream.write(&bytes).is_ok_and(|written| written == bytes.len());
+                told && stream.shutdown(Shutdown::Write).is_ok()
+            }
+            None => {
+                sys::reset_on_close(stream);
+                false
+            }
+        },
+        End::Aborted | End::Local => {
+            sys::reset_on_close(stream);
+            false
+        }
+        End::Peer | End::Lost(_) | End::Terminated(_) | End::Setup(_) => false,
+    }
+}
+
+/// Completes all that was posted and is not done.
+fn flush(connection: &mut Connection, core: &mut Core) {
+    let id = connection.id;
+    while let Some(read) = connection.rx.take_read() {
+        core.complete(id, read.work, Operation::RdmaRead, WorkStatus::Flushed);
+    }
+    let mut finished = std::mem::take(&mut core.finished);
+    connection.tx.flush(&mut finished);
+    for work in finished.drain(..).filter(|work| work.is_reported()) {
+        core.complete(id, work.work, work.operation, WorkStatus::Flushed);
+    }
+    core.finished = finished;
+    while let Some(receive) = connection.rx.take_receive() {
+        core.complete(id, receive.work, Operation::Receive, WorkStatus::Flushed);
+    }
+}
