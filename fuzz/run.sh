@@ -1,0 +1,67 @@
+#!/bin/bash
+# run.sh [SECONDS] [TARGET...] -- build the fuzz targets and run each for SECONDS (default 10), or
+# those named. Exit status 0 means that nothing was found; an input that crashes, hangs or eats
+# memory ends up in artifacts/TARGET/ and fails the run.
+#
+# To add a target: fuzz_targets/NAME.rs, its [[bin]] entry in Cargo.toml, and perhaps a few small
+# inputs in seeds/NAME/. Nothing has to be changed here. What a run finds worth keeping is in
+# corpus/NAME/ and is used by the next one; it is not checked in.
+#
+# To look into a finding: run.sh 0 builds; then target/HOST/release/NAME artifacts/NAME/FILE
+# replays it with a backtrace (RUST_BACKTRACE=1).
+#
+# Invariants
+# * A stable compiler and a C++ compiler are all it needs: coverage comes from rustc's own
+#   sanitizer-coverage pass, libFuzzer from the source in its crate.
+# * --target keeps the coverage flags away from build scripts, which have nothing to call.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+seconds=${1:-10}
+[[ $# == 0 ]] || shift
+[[ $seconds =~ ^[0-9]+$ ]] || {
+    echo "run.sh: '$seconds' is not a number of seconds; usage: run.sh [SECONDS] [TARGET...]" >&2
+    exit 2
+}
+mapfile -t all < <(sed -n '/^\[\[bin\]\]/,/^$/s/^name = "\(.*\)"$/\1/p' Cargo.toml)
+targets=("$@")
+[[ ${#targets[@]} != 0 ]] || targets=("${all[@]}")
+
+host=$(rustc -vV | sed -n 's/^host: //p')
+export CARGO_TARGET_DIR=${FUZZ_TARGET_DIR:-$PWD/target}
+RUSTFLAGS="--cfg fuzzing -Ccodegen-units=1 -Cpasses=sancov-module"
+RUSTFLAGS+=" -Cllvm-args=-sanitizer-coverage-level=4"
+RUSTFLAGS+=" -Cllvm-args=-sanitizer-coverage-inline-8bit-counters"
+RUSTFLAGS+=" -Cllvm-args=-sanitizer-coverage-pc-table"
+RUSTFLAGS+=" -Cllvm-args=-sanitizer-coverage-trace-compares"
+export RUSTFLAGS
+bins=()
+for target in "${targets[@]}"; do
+    bins+=(--bin "$target")
+done
+cargo build --release --quiet --target "$host" "${bins[@]}"
+[[ $seconds != 0 ]] || exit 0
+
+failed=()
+for target in "${targets[@]}"; do
+    mkdir -p "corpus/$target" "artifacts/$target"
+    log=$CARGO_TARGET_DIR/$target.log
+    dirs=("corpus/$target")
+    [[ ! -d seeds/$target ]] || dirs+=("seeds/$target")
+    if "$CARGO_TARGET_DIR/$host/release/$target" "${dirs[@]}" \
+        -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -max_len=4096 \
+        -print_final_stats=1 -artifact_prefix="artifacts/$target/" >"$log" 2>&1; then
+        result=ok
+    else
+        result=FAILED
+        failed+=("$target")
+    fi
+    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    covered=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
+    printf '%-24s %-6s %10s runs  %6s edges\n' "$target" "$result" "${runs:-?}" "${covered:-?}"
+    [[ $result == ok ]] || tail -n 40 "$log"
+done
+if [[ ${#failed[@]} != 0 ]]; then
+    echo "fuzzing found something in: ${failed[*]} (inputs in fuzz/artifacts/)" >&2
+    exit 1
+fi
