@@ -4,7 +4,7 @@
 //! here, so that a test can assert that a path has none and an operator can see what a workload
 //! pays.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 macro_rules! sites {
     ($($(#[$doc:meta])* $name:ident => $label:literal,)*) => {
@@ -46,6 +46,8 @@ sites! {
     ClientStaging => "client_staging",
     /// Server: reply data that could not be produced in its send buffer.
     ServerInline => "server_inline",
+    /// Data summed up for a checksum that was negotiated, from memory that a peer can reach.
+    Checksum => "checksum",
     /// The in-memory store: file content in and out.
     MemoryStore => "memory_store",
     /// Posix store: the value of a named attribute, which the kernel hands over whole.
@@ -54,7 +56,23 @@ sites! {
     Inspect => "inspect",
 }
 
-static BYTES: [AtomicU64; Site::ALL.len()] = [const { AtomicU64::new(0) }; Site::ALL.len()];
+/// Sets of counters. Threads spread over them, so that those that copy at the same time do not
+/// pass one cache line to and fro; that would cost more than a small copy itself.
+const SHARDS: usize = 32;
+
+#[repr(align(128))]
+struct Shard([AtomicU64; Site::ALL.len()]);
+
+static BYTES: [Shard; SHARDS] =
+    [const { Shard([const { AtomicU64::new(0) }; Site::ALL.len()]) }; SHARDS];
+
+/// Threads that have copied so far.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// This thread's set of counters.
+    static SHARD: &'static Shard = &BYTES[THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS];
+}
 
 /// The state of one site's counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,12 +85,12 @@ pub struct CopyCount {
 
 pub(crate) fn record(site: Site, bytes: usize) {
     // Relaxed: a statistic, ordered with nothing.
-    BYTES[site as usize].fetch_add(bytes as u64, Ordering::Relaxed);
+    SHARD.with(|shard| shard.0[site as usize].fetch_add(bytes as u64, Ordering::Relaxed));
 }
 
 /// Bytes copied at `site` since the process started.
 pub fn copied_bytes(site: Site) -> u64 {
-    BYTES[site as usize].load(Ordering::Relaxed)
+    BYTES.iter().map(|shard| shard.0[site as usize].load(Ordering::Relaxed)).sum()
 }
 
 /// All counters, in declaration order.

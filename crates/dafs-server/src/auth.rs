@@ -1,0 +1,261 @@
+//! Who a client is: the password file, trust by address, and the mechanism that a GSS
+//! implementation will join.
+//!
+//! Invariants
+//! * A password is compared by a memory-hard hash only, and never logged or kept.
+//! * An unknown user costs as much time as a wrong password.
+//! * AUTH_NONE is accepted only from trusted addresses, from processes of this host whose user the
+//!   kernel vouches for, or where the configuration says so in its danger sentence (DAFS O28).
+
+use crate::config::{AddressRange, Config, OwnIdentity};
+use crate::limits::PASSWORD_LINE_BYTES_MAX;
+use argon2::Argon2;
+use argon2::password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash};
+use dafs_dat::PeerInfo;
+use dafs_service::Identity;
+use dafs_store::Cred;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// A user of the password file.
+#[derive(Debug, Clone)]
+struct User {
+    cred: Cred,
+    hash: String,
+}
+
+/// Why the password file cannot be used.
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum PasswordFileError {
+    #[error("cannot read {path}: {error}", path = .path.display())]
+    Read { path: PathBuf, error: std::io::Error },
+    #[error("{path} line {line}: {remedy}", path = .path.display())]
+    Line { path: PathBuf, line: usize, remedy: &'static str },
+    #[error(
+        "{path} can be read or written by others; run: chmod 600 {path}",
+        path = .path.display()
+    )]
+    Permissions { path: PathBuf },
+}
+
+/// Proof of identity that has been accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admission {
+    /// Mechanism and principal.
+    pub identity: Identity,
+    /// The credential of requests that name none.
+    pub cred: Cred,
+    /// Whether the client may name users itself.
+    pub trusted: bool,
+}
+
+/// What a client offers as proof.
+#[derive(Debug, Clone)]
+pub enum Proof {
+    /// None.
+    None,
+    /// A name and a password.
+    Text {
+        /// The name.
+        user: Vec<u8>,
+        /// The password.
+        password: Vec<u8>,
+    },
+}
+
+/// Decides who may come in, and as whom.
+#[derive(Debug)]
+pub struct Authenticator {
+    users: BTreeMap<Vec<u8>, User>,
+    trusted: Vec<AddressRange>,
+    strangers_allowed: bool,
+    own_uid: u32,
+    own_identity: Option<OwnIdentity>,
+    /// The hash that unknown users are compared with.
+    decoy: String,
+}
+
+impl Authenticator {
+    /// Reads what the configuration names.
+    ///
+    /// # Errors
+    /// The line of the password file that cannot be used.
+    pub fn new(config: &Config) -> Result<Self, PasswordFileError> {
+        let users = match &config.password_file {
+            Some(path) => read_password_file(path)?,
+            None => BTreeMap::new(),
+        };
+        let decoy = if users.is_empty() { String::new() } else { hash_password(b"decoy") };
+        Ok(Self {
+            users,
+            trusted: config.trusted.clone(),
+            strangers_allowed: config.allow_unauthenticated_remote_clients,
+            own_uid: rustix::process::geteuid().as_raw(),
+            own_identity: config.own_identity.clone(),
+            decoy,
+        })
+    }
+
+    /// What the server shows to clients that ask for its proof.
+    pub fn own_identity(&self) -> Option<&OwnIdentity> {
+        self.own_identity.as_ref()
+    }
+
+    /// True when authentication TEXT is offered.
+    pub fn has_passwords(&self) -> bool {
+        !self.users.is_empty()
+    }
+
+    /// True when a client at this address may come without proof.
+    pub fn allows_none(&self, peer: &PeerInfo) -> bool {
+        self.is_trusted(peer) || peer.process.is_some() || self.strangers_allowed
+    }
+
+    /// Accepts or refuses a proof. Checking a password takes tens of milliseconds by design; call
+    /// it where that holds up nobody.
+    pub fn admit(&self, peer: &PeerInfo, proof: &Proof) -> Option<Admission> {
+        match proof {
+            Proof::None => self.admit_none(peer),
+            Proof::Text { user, password } => self.admit_text(peer, user, password),
+        }
+    }
+
+    fn admit_none(&self, peer: &PeerInfo) -> Option<Admission> {
+        if !self.allows_none(peer) {
+            return None;
+        }
+        let (cred, principal) = match peer.process {
+            // The kernel vouches for the user of a local process, so it is its principal.
+            Some(process) => {
+                (Cred::new(process.uid, process.gid), process.uid.to_string().into_bytes())
+            }
+            None => (Cred::new(65534, 65534), Vec::new()),
+        };
+        let identity = Identity { mechanism: "none", principal };
+        Some(Admission { identity, cred, trusted: self.is_trusted(peer) })
+    }
+
+    fn admit_text(&self, peer: &PeerInfo, user: &[u8], password: &[u8]) -> Option<Admission> {
+        let known = self.users.get(user);
+        let hash = known.map_or(self.decoy.as_str(), |user| &user.hash);
+        let hash = PasswordHash::new(hash).ok()?;
+        let right = Argon2::default().verify_password(password, &hash).is_ok();
+        let known = known.filter(|_| right)?;
+        let identity = Identity { mechanism: "text", principal: user.to_vec() };
+        Some(Admission { identity, cred: known.cred.clone(), trusted: self.is_trusted(peer) })
+    }
+
+    fn is_trusted(&self, peer: &PeerInfo) -> bool {
+        if peer.sim_host.is_some() {
+            return true;
+        }
+        if let Some(process) = peer.process {
+            return process.uid == 0 || process.uid == self.own_uid;
+        }
+        let Some(address) = peer.address else { return false };
+        self.trusted.iter().any(|range| range.contains(address.ip()))
+    }
+}
+
+/// The line of the password file for a user: name, uid, gid, further groups, hash.
+pub fn password_line(name: &str, uid: u32, gid: u32, groups: &[u32], password: &[u8]) -> String {
+    let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
+    format!("{name}:{uid}:{gid}:{}:{}", groups.join(","), hash_password(password))
+}
+
+fn hash_password(password: &[u8]) -> String {
+    // INVARIANT: hashing fails only for parameters out of range or without randomness from the
+    // system; the parameters are the library's defaults.
+    Argon2::default().hash_password(password).expect("default parameters are valid").to_string()
+}
+
+fn read_password_file(path: &Path) -> Result<BTreeMap<Vec<u8>, User>, PasswordFileError> {
+    use std::os::unix::fs::MetadataExt;
+    let read = |error| PasswordFileError::Read { path: path.to_owned(), error };
+    let mode = std::fs::metadata(path).map_err(read)?.mode();
+    if mode & 0o077 != 0 {
+        return Err(PasswordFileError::Permissions { path: path.to_owned() });
+    }
+    let text = std::fs::read_to_string(path).map_err(read)?;
+    let mut users = BTreeMap::new();
+    for (index, line) in text.lines().enumerate() {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (name, user) = parse_line(line).map_err(|remedy| PasswordFileError::Line {
+            path: path.to_owned(),
+            line: index + 1,
+            remedy,
+        })?;
+        users.insert(name, user);
+    }
+    Ok(users)
+}
+
+fn parse_line(line: &str) -> Result<(Vec<u8>, User), &'static str> {
+    const FORM: &str = "write name:uid:gid:group,group:hash; `dafs passwd` makes such lines";
+    if line.len() > PASSWORD_LINE_BYTES_MAX {
+        return Err("the line is longer than 1024 bytes");
+    }
+    let mut fields = line.splitn(5, ':');
+    let mut next = || fields.next().ok_or(FORM);
+    let (name, uid, gid, groups, hash) = (next()?, next()?, next()?, next()?, next()?);
+    let number = |text: &str| text.parse::<u32>().map_err(|_| FORM);
+    let groups = groups.split(',').filter(|group| !group.is_empty()).map(number);
+    let groups = groups.collect::<Result<Vec<_>, _>>()?;
+    if name.is_empty() {
+        return Err(FORM);
+    }
+    PasswordHash::new(hash)
+        .map_err(|_| "the hash is not in PHC form; make it with `dafs passwd`")?;
+    let cred = Cred { uid: number(uid)?, gid: number(gid)?, groups: groups.into() };
+    Ok((name.as_bytes().to_vec(), User { cred, hash: hash.to_owned() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn authenticator(lines: &str, mode: u32) -> Result<Authenticator, PasswordFileError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("users");
+        std::fs::write(&path, lines).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let mut config = Config::for_directory(dir.path().to_owned());
+        config.password_file = Some(path);
+        Authenticator::new(&config)
+    }
+
+    fn peer(address: &str) -> PeerInfo {
+        PeerInfo { address: Some(address.parse().unwrap()), ..PeerInfo::default() }
+    }
+
+    fn text(user: &str, password: &str) -> Proof {
+        Proof::Text { user: user.into(), password: password.into() }
+    }
+
+    #[test]
+    fn passwords_admit_their_user_only() {
+        let line = password_line("anna", 1000, 100, &[7, 8], b"secret");
+        let auth = authenticator(&format!("# users\n{line}\n"), 0o600).unwrap();
+        let far = peer("192.0.2.1:999");
+        let admission = auth.admit(&far, &text("anna", "secret")).unwrap();
+        assert_eq!(admission.cred, Cred { uid: 1000, gid: 100, groups: [7, 8].into() });
+        assert!(!admission.trusted);
+        assert!(auth.admit(&far, &text("anna", "Secret")).is_none());
+        assert!(auth.admit(&far, &text("bert", "secret")).is_none());
+        assert!(auth.admit(&far, &Proof::None).is_none());
+        assert!(auth.admit(&peer("127.0.0.1:5"), &Proof::None).unwrap().trusted);
+    }
+
+    #[test]
+    fn a_bad_file_names_its_line() {
+        let error = authenticator("\nanna:x:1::h\n", 0o600).unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains("dafs passwd"), "{error}");
+        let error = authenticator("", 0o644).unwrap_err().to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+    }
+}

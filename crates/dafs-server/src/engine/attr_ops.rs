@@ -1,0 +1,268 @@
+//! GETATTR, SETATTR, VERIFY, NVERIFY, GET_FSATTR and READLINK, inline and direct.
+//!
+//! Direct results are encoded into a staging chunk and RDMA-written; the reply follows on the same
+//! connection, so it needs no completion in between (DAFS 2.7).
+
+use super::convert::{self, OwnerText, READABLE, WRITABLE};
+use super::request::{Call, Context, Done};
+use super::work::{PendingId, Work};
+use super::{PIECE_ONLY, Tag};
+use crate::limits::STAGING_CHUNK_BYTES;
+use dafs_dat::RemoteBuffer;
+use dafs_store::SetAttr;
+use dafs_wire::dafs::{
+    self, AttrMask, Attributes, ByteOrder, Checksum, DirectBuffer, DirectReply, EncodeError,
+    ErrorBody, FsAttrMask, FsAttributes, GetAttrDirect, GetAttrInline, GetAttrInlineReply,
+    GetFsAttr, GetFsAttrReply, ReadLinkDirect, ReadLinkInline, ReadLinkInlineReply, Reply,
+    SetAttrDirect, SetAttrInline, SetAttrReply, Status, Verify, checksum,
+};
+
+/// Preferred size of reads and writes, in bytes.
+const PREFERRED_IO_BYTES: u64 = 1 << 20;
+
+impl Context<'_> {
+    pub(super) fn getattr_inline(&mut self, call: &Call, args: &GetAttrInline) -> Done {
+        let handle = convert::handle(&args.fh);
+        let attr = self.call_service(call, |service, _| service.getattr(&handle))?;
+        let text = OwnerText::new(&attr);
+        let attributes = convert::attributes(&handle, &attr, &text, args.attributes);
+        self.reply(call, &Reply::GetAttrInline(GetAttrInlineReply { attributes }))
+    }
+
+    pub(super) fn getattr_direct(&mut self, call: &Call, args: &GetAttrDirect) -> Done {
+        let handle = convert::handle(&args.fh);
+        let attr = self.call_service(call, |service, _| service.getattr(&handle))?;
+        let text = OwnerText::new(&attr);
+        let attributes = convert::attributes(&handle, &attr, &text, args.attributes);
+        let direct_checksum =
+            self.send_direct(&[args.buffer], |out, order| attributes.encode_direct(out, order))?;
+        self.reply(call, &Reply::GetAttrDirect(DirectReply { direct_checksum }))
+    }
+
+    /// Encodes into a chunk and writes it to the client's buffers, which count as one area
+    /// (DAFS O12).
+    pub(super) fn send_direct(
+        &mut self,
+        buffers: &[DirectBuffer],
+        encode: impl FnOnce(&mut [u8], ByteOrder) -> Result<usize, EncodeError>,
+    ) -> Result<Checksum, Status> {
+        let order = self.connection.order;
+        let sum: u64 = buffers.iter().map(|buffer| u64::from(buffer.byte_count)).sum();
+        let room = usize::try_from(sum).unwrap_or(usize::MAX).min(STAGING_CHUNK_BYTES);
+        let chunk = self.link.staging.take(&mut *self.link.adapter).ok_or(Status::Delay)?;
+        let len = match encode(&mut self.link.staging.bytes_mut(chunk)[..room], order) {
+            Ok(len) => len,
+            Err(error) => {
+                self.link.staging.give_back(chunk);
+                return Err(match error {
+                    EncodeError::NoRoom { .. } => Status::TooSmall,
+                    _ => Status::ServerFault,
+                });
+            }
+        };
+        let direct_checksum = if self.connection.checksums() {
+            checksum(&self.link.staging.bytes_mut(chunk)[..len])
+        } else {
+            Checksum::ZERO
+        };
+        self.write_chunk(chunk, len, buffers);
+        Ok(direct_checksum)
+    }
+
+    /// RDMA-writes the first `len` bytes of a chunk to a list of buffers; the chunk is free again
+    /// when the last piece is gone.
+    fn write_chunk(&mut self, chunk: u32, len: usize, buffers: &[DirectBuffer]) {
+        let mut at = 0;
+        let mut pieces = buffers.iter().filter(|buffer| buffer.byte_count > 0).peekable();
+        while at < len
+            && let Some(buffer) = pieces.next()
+        {
+            let part = (buffer.byte_count as usize).min(len - at);
+            let remote =
+                RemoteBuffer { key: buffer.context, address: buffer.address, len: part as u32 };
+            let segment = self.link.staging.segment(chunk, at, part);
+            at += part;
+            let last = at == len || pieces.peek().is_none();
+            let work = Tag::ChunkOut(if last { chunk } else { PIECE_ONLY }).pack();
+            let endpoint = self.connection.endpoint;
+            if self.link.adapter.rdma_write(endpoint, work, &[segment], remote).is_err() {
+                // The connection broke; pieces already posted are flushed before its end, and
+                // only the last would have freed the chunk.
+                return self.link.staging.give_back(chunk);
+            }
+        }
+        if len == 0 {
+            self.link.staging.give_back(chunk);
+        }
+    }
+
+    pub(super) fn setattr_inline(&mut self, call: &Call, args: &SetAttrInline<'_>) -> Done {
+        let done = self.set_attributes(call, &args.fh, args.state_id, &args.attributes);
+        self.setattr_reply(call, &args.attributes, done, Reply::SetAttrInline)
+    }
+
+    fn set_attributes(
+        &mut self,
+        call: &Call,
+        fh: &dafs::FileHandle,
+        id: dafs::StateId,
+        attributes: &Attributes<'_>,
+    ) -> Result<(), Status> {
+        let (handle, id) = (convert::handle(fh), convert::state_id(id));
+        let change: SetAttr = convert::set_attr(attributes)?;
+        self.call_service(call, |service, caller| service.setattr(caller, &handle, id, &change))?;
+        Ok(())
+    }
+
+    fn setattr_reply(
+        &mut self,
+        call: &Call,
+        attributes: &Attributes<'_>,
+        done: Result<(), Status>,
+        reply: impl FnOnce(SetAttrReply) -> Reply<'static>,
+    ) -> Done {
+        match done {
+            Ok(()) => self.reply(call, &reply(SetAttrReply { attributes: attributes.valid() })),
+            Err(status) => {
+                // The store changes all or nothing.
+                let body = ErrorBody::SetAttr(SetAttrReply { attributes: AttrMask::NONE });
+                self.fail_with(call, status, &body);
+                Ok(())
+            }
+        }
+    }
+
+    /// Fetches the attributes first; see `attributes_fetched`.
+    pub(super) fn setattr_direct(&mut self, call: &Call, args: &SetAttrDirect) -> Done {
+        let len = args.buffer.byte_count as usize;
+        if len > STAGING_CHUNK_BYTES || len == 0 {
+            return Err(Status::Inval);
+        }
+        let chunk = self.link.staging.take(&mut *self.link.adapter).ok_or(Status::Delay)?;
+        let id = self.defer(call, Work::FetchAttributes { chunk, args: Box::new(*args) });
+        let remote = RemoteBuffer {
+            key: args.buffer.context,
+            address: args.buffer.address,
+            len: args.buffer.byte_count,
+        };
+        let segment = self.link.staging.segment(chunk, 0, len);
+        let work = Self::tag_in(id, chunk);
+        let endpoint = self.connection.endpoint;
+        // If the connection broke, its end gives everything back.
+        let _ = self.link.adapter.rdma_read(endpoint, work, segment, remote);
+        Ok(())
+    }
+
+    pub(super) fn attributes_fetched(&mut self, id: PendingId, ok: bool) {
+        let Some(pending) = self.take_pending(id) else { return };
+        let Work::FetchAttributes { chunk, args } = pending.work else { return };
+        if !ok {
+            return self.link.staging.give_back(chunk);
+        }
+        let len = args.buffer.byte_count as usize;
+        // A private copy: the chunk goes back before the reply is made.
+        let bytes = self.link.staging.bytes_mut(chunk)[..len].to_vec();
+        self.link.staging.give_back(chunk);
+        let call = &pending.call;
+        let wrong_sum = self.connection.checksums() && checksum(&bytes) != args.direct_checksum;
+        let outcome = if wrong_sum {
+            Err(Status::ChkSum)
+        } else {
+            match Attributes::decode_direct(&bytes, self.connection.order) {
+                Ok(attributes) => {
+                    let done = self.set_attributes(call, &args.fh, args.state_id, &attributes);
+                    self.setattr_reply(call, &attributes, done, Reply::SetAttrDirect)
+                }
+                Err(_) => Err(Status::Inval),
+            }
+        };
+        self.finish(call, outcome);
+    }
+
+    /// VERIFY succeeds when all given attributes are as said, NVERIFY when they are not.
+    pub(super) fn verify(&mut self, call: &Call, args: &Verify<'_>, equal: bool) -> Done {
+        let given = args.attributes.valid();
+        if !READABLE.contains(given) {
+            return Err(Status::NotSupp);
+        }
+        let handle = convert::handle(&args.fh);
+        let attr = self.call_service(call, |service, _| service.getattr(&handle))?;
+        let text = OwnerText::new(&attr);
+        let actual = convert::attributes(&handle, &attr, &text, given);
+        let same = Attributes { included: given, ..args.attributes }
+            == Attributes { included: given, ..actual };
+        match (same, equal) {
+            (true, true) => self.reply(call, &Reply::Verify),
+            (false, false) => self.reply(call, &Reply::NVerify),
+            (false, true) => Err(Status::NotSame),
+            (true, false) => Err(Status::Same),
+        }
+    }
+
+    pub(super) fn get_fs_attr(&mut self, call: &Call, args: &GetFsAttr) -> Done {
+        let handle = convert::handle(&args.fh);
+        let limits =
+            self.call_service(call, |service, caller| service.fs_limits(caller, &handle))?;
+        let transfer = u64::from(self.shared.limits.transfer_bytes_max);
+        let stat = limits.stat;
+        let all = FsAttributes {
+            included: args.attributes.intersection(FsAttrMask::ALL),
+            link_support: Some(stat.links_max > 1),
+            symlink_support: Some(true),
+            can_set_time: Some(true),
+            case_insensitive: Some(false),
+            case_preserving: Some(true),
+            chown_restricted: Some(true),
+            homogeneous: Some(true),
+            no_trunc: Some(true),
+            unique_handle: Some(true),
+            lease_time: Some(self.shared.service.config().lease_time.as_secs() as u32),
+            rd_attr_error: Some(Status::Io.code()),
+            acl_support: Some(0),
+            max_link: Some(stat.links_max),
+            max_name: Some(stat.name_bytes_max),
+            supported_fattr: Some(READABLE.union(WRITABLE).0),
+            supported_fsattr: Some(SUPPORTED_FS.0),
+            files_available: Some(stat.files_available),
+            files_free: Some(stat.files_free),
+            files_total: Some(stat.files_total),
+            max_file_size: Some(stat.file_bytes_max),
+            max_read: Some(transfer),
+            max_write: Some(transfer),
+            space_available: Some(stat.space_available),
+            space_free: Some(stat.space_free),
+            space_total: Some(stat.space_total),
+            fshandle: Some(handle.fs.0),
+            pref_io_size: Some(PREFERRED_IO_BYTES.min(transfer)),
+            fh_expire_type: Some(0),
+            ..FsAttributes::default()
+        };
+        let attributes = all.only(args.attributes);
+        self.reply(call, &Reply::GetFsAttr(GetFsAttrReply { attributes }))
+    }
+
+    pub(super) fn readlink_inline(&mut self, call: &Call, args: &ReadLinkInline) -> Done {
+        let handle = convert::handle(&args.fh);
+        let text = self.call_service(call, |service, caller| service.readlink(caller, &handle))?;
+        self.reply(call, &Reply::ReadLinkInline(ReadLinkInlineReply { text: &text }))
+    }
+
+    pub(super) fn readlink_direct(&mut self, call: &Call, args: &ReadLinkDirect) -> Done {
+        let handle = convert::handle(&args.fh);
+        let text = self.call_service(call, |service, caller| service.readlink(caller, &handle))?;
+        let direct_checksum = self.send_direct(&[args.buffer], |out, order| {
+            dafs::encode_text_direct(&text, out, order)
+        })?;
+        self.reply(call, &Reply::ReadLinkDirect(DirectReply { direct_checksum }))
+    }
+}
+
+/// File-system attributes that can be asked for. Quotas and append limits are not known yet.
+const SUPPORTED_FS: FsAttrMask = FsAttrMask(
+    FsAttrMask::ALL.0
+        & !(FsAttrMask::QUOTA_HARD.0
+            | FsAttrMask::QUOTA_SOFT.0
+            | FsAttrMask::QUOTA_USED.0
+            | FsAttrMask::FAILOVER_LOCATIONS.0
+            | FsAttrMask::MAX_APPEND.0),
+);

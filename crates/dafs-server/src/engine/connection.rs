@@ -1,0 +1,279 @@
+//! One connection: its phase, credits and streams.
+//!
+//! Invariants
+//! * Nreq = posted + in hand. A receive is posted before the reply that grants it (DAFS 7).
+//! * A stream has at most one request outstanding, and its sequence numbers follow each other
+//!   (DAFS O24); anything else drops the session.
+
+use super::memory::Receives;
+use crate::auth::Admission;
+use crate::limits::SessionLimits;
+use dafs_dat::{EndpointId, Instant, PeerInfo};
+use dafs_service::{Client, ClientKey, OpenState, StateId};
+use dafs_wire::dafs::{ByteOrder, RequestHeader, SessionId, SessionOptions};
+use std::sync::Arc;
+
+/// How far a connection has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing has been received.
+    New,
+    /// A session exists; its client has not proved who it is.
+    Unproven,
+    /// In use.
+    Ready,
+    /// An additional channel of another connection's session.
+    Bound,
+    /// No request is accepted any more.
+    Closing,
+}
+
+/// What a connection was opened for (private data, DAFS 3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Channel {
+    Operation,
+    BackControl,
+}
+
+pub(super) struct Connection {
+    pub(super) endpoint: EndpointId,
+    pub(super) peer: PeerInfo,
+    pub(super) channel: Channel,
+    pub(super) phase: Phase,
+    pub(super) opened_at: Instant,
+    /// The client's byte order, known from the first message.
+    pub(super) order: ByteOrder,
+    pub(super) receives: Receives,
+    pub(super) credits: Credits,
+    pub(super) streams: Streams,
+    pub(super) session: Option<Session>,
+    /// Sends posted and not completed, and since when none has completed.
+    pub(super) sends_posted: u32,
+    pub(super) send_progress_at: Instant,
+}
+
+/// What was agreed on and who it is with.
+pub(super) struct Session {
+    pub(super) id: SessionId,
+    pub(super) options: SessionOptions,
+    pub(super) client_name: Vec<u8>,
+    pub(super) client_verifier: u64,
+    pub(super) client_key: ClientKey,
+    /// The record and the proof, once there is one.
+    pub(super) proven: Option<Proven>,
+    /// The open that was used last, to spare the table in a row of reads or writes.
+    pub(super) last_open: Option<(StateId, Arc<OpenState>)>,
+}
+
+pub(super) struct Proven {
+    pub(super) client: Arc<Client>,
+    pub(super) admission: Admission,
+}
+
+/// The credits of one connection, as DAFS 7 counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Credits {
+    /// Requests that the client may have outstanding.
+    pub(super) nreq: u16,
+    pub(super) posted: u16,
+    pub(super) in_hand: u16,
+    /// What the client said last that it would like; 0 before it said anything.
+    pub(super) desired: u16,
+}
+
+impl Credits {
+    /// What the next reply aims at. `room` is what all sessions together may still be given, and
+    /// `pressure` says that it is nearly used up.
+    pub(super) fn target(&self, limits: &SessionLimits, room: usize, pressure: bool) -> u16 {
+        let initial = limits.credits_initial.max(1);
+        let wish = if self.desired == 0 { self.nreq.max(initial) } else { self.desired };
+        let wish = wish.clamp(1, limits.credits_per_session_max);
+        if pressure {
+            return wish.min(initial).min(self.nreq).max(1);
+        }
+        if wish <= self.nreq {
+            return wish;
+        }
+        // Doubling lets a busy client grow in a few replies and a noisy one not at once.
+        let step = self.nreq.saturating_mul(2).min(wish);
+        let room = u16::try_from(room).unwrap_or(u16::MAX);
+        step.min(self.nreq.saturating_add(room)).max(1)
+    }
+
+    /// Receives to post before a reply that carries `target`, and the number of credits then.
+    pub(super) fn step(&self, target: u16) -> (u16, u16) {
+        if target >= self.nreq { (target - self.nreq + 1, target) } else { (0, self.nreq - 1) }
+    }
+
+    pub(super) fn check(&self) {
+        debug_assert_eq!(
+            u32::from(self.nreq),
+            u32::from(self.posted) + u32::from(self.in_hand),
+            "credits, posted receives and requests in hand do not add up"
+        );
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    next_seq: u16,
+    busy: bool,
+}
+
+/// The slots of a session. Slots that expire stay known: a request on one may be under way, and
+/// when the number rises again they go on with their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    slots: Vec<Stream>,
+}
+
+impl Streams {
+    /// Makes slots up to `count`.
+    pub(super) fn ensure(&mut self, count: u16) {
+        if self.slots.len() < usize::from(count) {
+            self.slots.resize(usize::from(count), Stream { next_seq: 1, busy: false });
+        }
+    }
+
+    /// A request begins.
+    ///
+    /// # Errors
+    /// Why the session must be dropped.
+    pub(super) fn begin(&mut self, header: &RequestHeader) -> Result<(), String> {
+        let (id, seq) = (header.stream_id, header.seq_number);
+        let count = self.slots.len();
+        let Some(stream) = self.slots.get_mut(usize::from(id)) else {
+            return Err(format!("stream {id} does not exist; there are {count}"));
+        };
+        if stream.busy {
+            return Err(format!("stream {id} still has a request outstanding"));
+        }
+        if stream.next_seq != seq {
+            return Err(format!(
+                "sequence number {seq} on stream {id}; {} was due",
+                stream.next_seq
+            ));
+        }
+        stream.busy = true;
+        stream.next_seq = seq.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Whether a request could begin, for a message whose checksum is wrong (DAFS O21).
+    pub(super) fn is_free(&self, id: u16) -> bool {
+        self.slots.get(usize::from(id)).is_some_and(|stream| !stream.busy)
+    }
+
+    /// The reply of a request is on its way.
+    pub(super) fn end(&mut self, id: u16) {
+        if let Some(stream) = self.slots.get_mut(usize::from(id)) {
+            stream.busy = false;
+        }
+    }
+}
+
+impl Connection {
+    pub(super) fn new(
+        endpoint: EndpointId,
+        peer: PeerInfo,
+        channel: Channel,
+        now: Instant,
+    ) -> Self {
+        let mut streams = Streams::default();
+        streams.ensure(1);
+        Self {
+            endpoint,
+            peer,
+            channel,
+            phase: Phase::New,
+            opened_at: now,
+            order: ByteOrder::NATIVE,
+            receives: Receives::default(),
+            credits: Credits { nreq: 1, ..Credits::default() },
+            streams,
+            session: None,
+            sends_posted: 0,
+            send_progress_at: now,
+        }
+    }
+
+    /// The client's record, once it has proved who it is.
+    pub(super) fn client(&self) -> Option<&Arc<Client>> {
+        self.session.as_ref()?.proven.as_ref().map(|proven| &proven.client)
+    }
+
+    /// Whether messages carry checksums now (DAFS O20).
+    pub(super) fn checksums(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.options.use_checksums)
+    }
+
+    /// The longest reply.
+    pub(super) fn response_bytes_max(&self) -> usize {
+        match &self.session {
+            Some(session) => session.options.max_response_size as usize,
+            None => crate::limits::SMALL_REPLY_BYTES,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> SessionLimits {
+        SessionLimits { credits_initial: 8, credits_per_session_max: 64, ..Default::default() }
+    }
+
+    fn credits(nreq: u16, desired: u16) -> Credits {
+        Credits { nreq, posted: nreq - 1, in_hand: 1, desired }
+    }
+
+    #[test]
+    fn credits_rise_on_demand_and_fall_when_returned() {
+        assert_eq!(credits(8, 0).target(&limits(), 100, false), 8);
+        assert_eq!(credits(8, 50).target(&limits(), 100, false), 16);
+        assert_eq!(credits(8, 50).target(&limits(), 3, false), 11);
+        assert_eq!(credits(60, 500).target(&limits(), 100, false), 64);
+        assert_eq!(credits(60, 4).target(&limits(), 100, false), 4);
+        assert_eq!(credits(60, 60).target(&limits(), 0, true), 8);
+        assert_eq!(credits(2, 60).target(&limits(), 0, true), 2);
+    }
+
+    #[test]
+    fn receives_posted_follow_the_draft() {
+        // M + 1 to rise by M, 1 to stay, none to fall by one.
+        assert_eq!(credits(8, 0).step(12), (5, 12));
+        assert_eq!(credits(8, 0).step(8), (1, 8));
+        assert_eq!(credits(8, 0).step(2), (0, 7));
+    }
+
+    #[test]
+    fn streams_refuse_what_is_out_of_order() {
+        let mut streams = Streams::default();
+        streams.ensure(2);
+        let request = |stream_id, seq_number| RequestHeader {
+            stream_id,
+            seq_number,
+            ..RequestHeader::default()
+        };
+        assert!(streams.begin(&request(2, 1)).is_err());
+        assert!(streams.begin(&request(1, 2)).is_err());
+        streams.begin(&request(1, 1)).unwrap();
+        assert!(!streams.is_free(1));
+        assert!(streams.begin(&request(1, 2)).is_err());
+        streams.end(1);
+        streams.begin(&request(1, 2)).unwrap();
+    }
+
+    #[test]
+    fn sequence_numbers_wrap() {
+        let mut streams = Streams::default();
+        streams.ensure(1);
+        for number in 1..=70_000u32 {
+            let seq_number = number as u16;
+            let header = RequestHeader { seq_number, ..RequestHeader::default() };
+            streams.begin(&header).unwrap();
+            streams.end(0);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Between the service's terms and those of DAFS: errors, handles, attributes.
+
+use dafs_service::{Handle, ServiceError, StateId};
+use dafs_store::{
+    Attr, FileId, FsId, Kind, SetAttr, SetTime as StoreSetTime, Stability as StoreStability,
+    StoreError, TimeSpec,
+};
+use dafs_wire::dafs::{
+    AttrMask, Attributes, FileHandle, ObjectType, SetTime, SpecData, Stability, Status, Time,
+};
+
+/// Attributes that can be asked for.
+pub(super) const READABLE: AttrMask = AttrMask(
+    AttrMask::OBJECT_TYPE.0
+        | AttrMask::MODE.0
+        | AttrMask::NUM_LINKS.0
+        | AttrMask::CHANGE.0
+        | AttrMask::OBJECT_SIZE.0
+        | AttrMask::FILE_ID.0
+        | AttrMask::SPACE_USED.0
+        | AttrMask::TIME_ACCESS.0
+        | AttrMask::TIME_CREATE.0
+        | AttrMask::TIME_DELTA.0
+        | AttrMask::TIME_METADATA.0
+        | AttrMask::TIME_MODIFY.0
+        | AttrMask::RAW_DEV.0
+        | AttrMask::FILEHANDLE.0
+        | AttrMask::OWNER.0
+        | AttrMask::OWNER_GROUP.0,
+);
+
+/// Attributes that can be set.
+pub(super) const WRITABLE: AttrMask = AttrMask(
+    AttrMask::MODE.0
+        | AttrMask::OBJECT_SIZE.0
+        | AttrMask::TIME_ACCESS_SET.0
+        | AttrMask::TIME_MODIFY_SET.0
+        | AttrMask::OWNER.0
+        | AttrMask::OWNER_GROUP.0,
+);
+
+/// The status for an error of the service.
+pub(super) fn status(error: ServiceError) -> Status {
+    match error {
+        ServiceError::Store(error) => store_status(error),
+        ServiceError::BadStateId => Status::BadStateId,
+        ServiceError::StaleStateId => Status::StaleStateId,
+        ServiceError::Expired => Status::Expired,
+        // DAFS O38.
+        ServiceError::ShareDenied => Status::Denied,
+        ServiceError::OpenMode => Status::Acces,
+        ServiceError::DeleteDenied => Status::DenyDispConflict,
+        ServiceError::ClientInUse => Status::ClIdInUse,
+        ServiceError::Resource => Status::Resource,
+        ServiceError::NotSupported => Status::NotSupp,
+        _ => Status::ServerFault,
+    }
+}
+
+pub(super) fn store_status(error: StoreError) -> Status {
+    match error {
+        StoreError::Access => Status::Acces,
+        StoreError::BadHandle => Status::BadHandle,
+        StoreError::BadType => Status::BadType,
+        StoreError::Busy | StoreError::WouldBlock => Status::Delay,
+        StoreError::CrossDevice => Status::XDev,
+        StoreError::BadCookie => Status::BadCookie,
+        StoreError::Exists => Status::Exist,
+        StoreError::FileTooBig => Status::FBig,
+        StoreError::Invalid => Status::Inval,
+        StoreError::Io => Status::Io,
+        StoreError::IsDirectory => Status::IsDir,
+        StoreError::Symlink => Status::Symlink,
+        StoreError::NameTooLong => Status::NameTooLong,
+        StoreError::NoDevice => Status::Nxio,
+        StoreError::NoSpace => Status::NoSpc,
+        StoreError::NotDirectory => Status::NotDir,
+        StoreError::NotEmpty => Status::NotEmpty,
+        StoreError::NotFound => Status::NoEnt,
+        StoreError::NotOwner => Status::Perm,
+        StoreError::NotSupported => Status::NotSupp,
+        StoreError::Quota => Status::DQuot,
+        StoreError::ReadOnly => Status::RoFs,
+        StoreError::Stale => Status::Stale,
+        StoreError::TooManyLinks => Status::MLink,
+        _ => Status::ServerFault,
+    }
+}
+
+pub(super) fn handle(fh: &FileHandle) -> Handle {
+    Handle { fs: FsId(fh.fs), file: FileId(fh.file) }
+}
+
+pub(super) fn file_handle(handle: &Handle) -> FileHandle {
+    FileHandle { fs: handle.fs.0, file: handle.file.0 }
+}
+
+pub(super) fn state_id(id: dafs_wire::dafs::StateId) -> StateId {
+    StateId(u64::from_be_bytes(id.0))
+}
+
+pub(super) fn wire_state_id(id: StateId) -> dafs_wire::dafs::StateId {
+    dafs_wire::dafs::StateId(id.0.to_be_bytes())
+}
+
+pub(super) fn stability(stable: Stability) -> StoreStability {
+    match stable {
+        Stability::Unstable => StoreStability::Unstable,
+        Stability::DataSync => StoreStability::Data,
+        Stability::FileSync => StoreStability::File,
+    }
+}
+
+fn time(time: TimeSpec) -> Time {
+    Time { seconds: time.seconds, nseconds: time.nanoseconds }
+}
+
+fn object_type(kind: Kind) -> ObjectType {
+    match kind {
+        Kind::Regular => ObjectType::Regular,
+        Kind::Directory => ObjectType::Directory,
+        Kind::BlockDevice => ObjectType::BlockDevice,
+        Kind::CharDevice => ObjectType::CharDevice,
+        Kind::Symlink => ObjectType::Symlink,
+        Kind::Socket => ObjectType::Socket,
+        Kind::Fifo => ObjectType::Fifo,
+        Kind::AttrDirectory => ObjectType::AttrDirectory,
+        Kind::NamedAttr => ObjectType::NamedAttr,
+    }
+}
+
+/// A number as decimal text without an allocation; owners travel as such text.
+#[derive(Debug, Clone, Copy)]
+struct Decimal {
+    digits: [u8; 10],
+    start: u8,
+}
+
+impl Decimal {
+    fn new(mut number: u32) -> Self {
+        let mut digits = [b'0'; 10];
+        let mut start = digits.len();
+        loop {
+            start -= 1;
+            digits[start] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return Self { digits, start: start as u8 };
+            }
+        }
+    }
+
+    fn text(&self) -> &[u8] {
+        &self.digits[usize::from(self.start)..]
+    }
+}
+
+/// Owner and group of an object as text, which the attributes borrow.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OwnerText {
+    owner: Decimal,
+    group: Decimal,
+}
+
+impl OwnerText {
+    pub(super) fn new(attr: &Attr) -> Self {
+        Self { owner: Decimal::new(attr.uid), group: Decimal::new(attr.gid) }
+    }
+}
+
+/// The attributes of an object that are in `wanted`. Wanted ones that cannot be had take space
+/// without a value, so that a client's precomputed offsets hold (DAFS 14).
+pub(super) fn attributes<'a>(
+    handle: &Handle,
+    attr: &Attr,
+    text: &'a OwnerText,
+    wanted: AttrMask,
+) -> Attributes<'a> {
+    let (major, minor) = attr.raw_device;
+    let all = Attributes {
+        included: wanted.intersection(AttrMask::ALL),
+        object_type: Some(object_type(attr.kind)),
+        mode: Some(attr.mode),
+        num_links: Some(attr.links),
+        change: Some(attr.change),
+        object_size: Some(attr.size),
+        file_id: Some(attr.file_id),
+        space_used: Some(attr.space_used),
+        time_access: Some(time(attr.atime)),
+        time_create: attr.btime.map(time),
+        time_delta: Some(Time { seconds: 0, nseconds: 1 }),
+        time_metadata: Some(time(attr.ctime)),
+        time_modify: Some(time(attr.mtime)),
+        raw_dev: Some(SpecData { major: u64::from(major), minor: u64::from(minor) }),
+        filehandle: Some(file_handle(handle)),
+        owner: Some(text.owner.text()),
+        owner_group: Some(text.group.text()),
+        ..Attributes::default()
+    };
+    all.only(wanted)
+}
+
+/// What a client wants changed.
+///
+/// # Errors
+/// `NotSupp` for an attribute that cannot be set, `Inval` for a value that makes no sense.
+pub(super) fn set_attr(attributes: &Attributes<'_>) -> Result<SetAttr, Status> {
+    if !WRITABLE.contains(attributes.valid()) {
+        return Err(Status::NotSupp);
+    }
+    if attributes.mode.is_some_and(|mode| mode & !0o7777 != 0) {
+        return Err(Status::Inval);
+    }
+    Ok(SetAttr {
+        mode: attributes.mode,
+        uid: attributes.owner.map(number).transpose()?,
+        gid: attributes.owner_group.map(number).transpose()?,
+        size: attributes.object_size,
+        atime: attributes.time_access_set.map(set_time).transpose()?,
+        mtime: attributes.time_modify_set.map(set_time).transpose()?,
+    })
+}
+
+fn number(text: &[u8]) -> Result<u32, Status> {
+    let text = std::str::from_utf8(text).map_err(|_| Status::Inval)?;
+    text.parse().map_err(|_| Status::Inval)
+}
+
+fn set_time(time: SetTime) -> Result<StoreSetTime, Status> {
+    match time {
+        SetTime::Server => Ok(StoreSetTime::Now),
+        SetTime::Client(time) if time.nseconds >= 1_000_000_000 => Err(Status::Inval),
+        SetTime::Client(time) => {
+            Ok(StoreSetTime::To(TimeSpec { seconds: time.seconds, nanoseconds: time.nseconds }))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_become_text() {
+        for value in [0, 7, 10, 65_534, u32::MAX] {
+            assert_eq!(Decimal::new(value).text(), value.to_string().as_bytes());
+        }
+    }
+
+    #[test]
+    fn only_what_can_be_set_is_accepted() {
+        let good = Attributes { mode: Some(0o4755), owner: Some(b"12"), ..Default::default() };
+        assert_eq!(set_attr(&good).unwrap().uid, Some(12));
+        let refuse = |attributes, status| assert_eq!(set_attr(&attributes), Err(status));
+        refuse(Attributes { hidden: Some(true), ..Default::default() }, Status::NotSupp);
+        refuse(Attributes { mode: Some(0o10_000), ..Default::default() }, Status::Inval);
+        refuse(Attributes { owner: Some(b"anna"), ..Default::default() }, Status::Inval);
+        let time = SetTime::Client(Time { seconds: 0, nseconds: 1_000_000_000 });
+        refuse(Attributes { time_access_set: Some(time), ..Default::default() }, Status::Inval);
+    }
+}

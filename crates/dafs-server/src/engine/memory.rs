@@ -1,0 +1,388 @@
+//! Registered memory of one transport: receives per connection, replies and staging for all.
+//!
+//! Invariants
+//! * None of this memory is registered for remote access, so no peer can reach it by RDMA.
+//! * A receive slot is either posted, in hand (its message is being worked on) or free; a reply
+//!   slot or chunk is either free or owned by exactly one piece of work.
+//! * The bytes of a slot are looked at only while it is not posted, and written only while no send
+//!   is posted from it.
+
+use crate::limits::{
+    SMALL_REPLY_BYTES, STAGING_CHUNK_BYTES, STAGING_CHUNKS_IDLE, STAGING_CHUNKS_MAX,
+};
+use dafs_dat::{Access, Adapter, LocalSegment, MemoryRegion, ProtectionDomain, RegisterError};
+use dafs_mem::{Buffer, VolatileSlice};
+use std::sync::Arc;
+
+/// Several slots of equal size in one registration.
+#[derive(Debug)]
+struct Slab {
+    buffer: Arc<Buffer>,
+    region: MemoryRegion,
+    slot_bytes: usize,
+}
+
+impl Slab {
+    fn new(
+        adapter: &mut dyn Adapter,
+        domain: ProtectionDomain,
+        slots: usize,
+        slot_bytes: usize,
+    ) -> Result<Self, RegisterError> {
+        let buffer = Arc::new(Buffer::zeroed(slots * slot_bytes)?);
+        let region = adapter.register(domain, buffer.clone(), Access::LOCAL_WRITE)?;
+        Ok(Self { buffer, region, slot_bytes })
+    }
+
+    fn segment(&self, slot: usize, len: usize) -> LocalSegment {
+        debug_assert!(len <= self.slot_bytes);
+        self.region.local(slot * self.slot_bytes, len)
+    }
+
+    fn address(&self, slot: usize) -> *mut u8 {
+        debug_assert!((slot + 1) * self.slot_bytes <= self.buffer.len());
+        // SAFETY: the slot lies inside the buffer, as its number came from this slab's free list.
+        unsafe { self.buffer.as_ptr().add(slot * self.slot_bytes) }
+    }
+}
+
+/// A received message that stays in its slot; keeps the memory alive.
+pub(super) struct Message {
+    _buffer: Arc<Buffer>,
+    ptr: *const u8,
+    len: usize,
+}
+
+impl Message {
+    /// The bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: the range lies in the buffer that `_buffer` keeps mapped. The slot is in hand
+        // while a `Message` exists (the dispatcher reposts it only afterwards), it is registered
+        // without remote access, and private to this process, so nobody writes to it.
+        unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
+    }
+}
+
+/// The receive slots of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Receives {
+    slabs: Vec<(usize, Slab)>,
+    free: Vec<u32>,
+    total: usize,
+    /// Slots shorter than this are not used again.
+    slot_bytes_min: usize,
+}
+
+impl Receives {
+    /// Stops to use slots shorter than `bytes`: messages may be that long from now on.
+    pub(super) fn retire_shorter(&mut self, bytes: usize) {
+        self.slot_bytes_min = bytes;
+        let free = std::mem::take(&mut self.free);
+        self.free =
+            free.into_iter().filter(|&slot| self.find(slot).0.slot_bytes >= bytes).collect();
+    }
+
+    /// Adds slots.
+    pub(super) fn grow(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        domain: ProtectionDomain,
+        slots: usize,
+        slot_bytes: usize,
+    ) -> Result<(), RegisterError> {
+        let slab = Slab::new(adapter, domain, slots, slot_bytes)?;
+        self.slabs.push((self.total, slab));
+        self.free.extend((self.total..self.total + slots).rev().map(|slot| slot as u32));
+        self.total += slots;
+        Ok(())
+    }
+
+    /// Gives back the memory of slabs behind the first `keep` slots that are wholly free.
+    pub(super) fn shrink(&mut self, adapter: &mut dyn Adapter, keep: usize) {
+        while let Some((first, slab)) = self.slabs.last() {
+            let first = *first;
+            let free = self.free.iter().filter(|&&slot| slot as usize >= first).count();
+            if first < keep || self.slabs.len() == 1 || free != self.total - first {
+                return;
+            }
+            adapter.deregister(slab.region.id);
+            self.free.retain(|&slot| (slot as usize) < first);
+            self.total = first;
+            self.slabs.pop();
+        }
+    }
+
+    pub(super) fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Takes a free slot to post, with its segment.
+    pub(super) fn take(&mut self) -> Option<(u32, LocalSegment)> {
+        let slot = self.free.pop()?;
+        let (slab, index) = self.find(slot);
+        Some((slot, slab.segment(index, slab.slot_bytes)))
+    }
+
+    /// Returns a slot that is neither posted nor in hand any more.
+    pub(super) fn give_back(&mut self, slot: u32) {
+        debug_assert!(!self.free.contains(&slot), "a receive slot was freed twice");
+        if self.find(slot).0.slot_bytes >= self.slot_bytes_min {
+            self.free.push(slot);
+        }
+    }
+
+    /// The message that arrived in a slot.
+    pub(super) fn message(&self, slot: u32, len: usize) -> Message {
+        let (slab, index) = self.find(slot);
+        let len = len.min(slab.slot_bytes);
+        Message { _buffer: slab.buffer.clone(), ptr: slab.address(index), len }
+    }
+
+    /// The bytes of `data`, which lie in the message of `slot`, from `skip` on, for a job that
+    /// outlives the borrow of the message.
+    pub(super) fn part(&self, slot: u32, data: &[u8], skip: usize) -> SlotPart {
+        let (slab, _) = self.find(slot);
+        let at = data.as_ptr() as usize - slab.buffer.as_ptr() as usize;
+        SlotPart { buffer: slab.buffer.clone(), at: at + skip, len: data.len() - skip }
+    }
+
+    /// Ends all registrations.
+    pub(super) fn release(&mut self, adapter: &mut dyn Adapter) {
+        for (_, slab) in self.slabs.drain(..) {
+            adapter.deregister(slab.region.id);
+        }
+        self.free.clear();
+        self.total = 0;
+    }
+
+    fn find(&self, slot: u32) -> (&Slab, usize) {
+        let at = self.slabs.partition_point(|(first, _)| *first <= slot as usize) - 1;
+        let (first, slab) = &self.slabs[at];
+        (slab, slot as usize - first)
+    }
+}
+
+/// A part of a receive slot whose request waits; keeps the memory alive.
+pub(super) struct SlotPart {
+    buffer: Arc<Buffer>,
+    at: usize,
+    len: usize,
+}
+
+impl SlotPart {
+    pub(super) fn view(&self) -> VolatileSlice<'_> {
+        self.buffer.slice(self.at, self.len).unwrap_or_else(|| VolatileSlice::from_mut(&mut []))
+    }
+}
+
+/// A reply slot in use: which pool and which slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ReplySlot(pub(super) u32);
+
+const LARGE_BIT: u32 = 1 << 23;
+const SMALL_PER_SLAB: usize = 64;
+const LARGE_PER_SLAB: usize = 16;
+
+/// Slots of one size for replies on their way out.
+#[derive(Debug)]
+struct ReplyPool {
+    slabs: Vec<Slab>,
+    free: Vec<u32>,
+    slot_bytes: usize,
+    per_slab: usize,
+}
+
+impl ReplyPool {
+    fn take(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        domain: ProtectionDomain,
+    ) -> Result<u32, RegisterError> {
+        if self.free.is_empty() {
+            let first = self.slabs.len() * self.per_slab;
+            self.slabs.push(Slab::new(adapter, domain, self.per_slab, self.slot_bytes)?);
+            self.free.extend((first..first + self.per_slab).rev().map(|slot| slot as u32));
+        }
+        // INVARIANT: a slab was just added if there was no free slot.
+        Ok(self.free.pop().expect("a slab was just added"))
+    }
+}
+
+/// The memory for replies of one transport, in two sizes. Its use is bounded by the credits of all
+/// sessions, because each request in hand has at most one reply.
+#[derive(Debug)]
+pub(super) struct Replies {
+    domain: ProtectionDomain,
+    small: ReplyPool,
+    large: ReplyPool,
+    in_use: usize,
+}
+
+impl Replies {
+    pub(super) fn new(domain: ProtectionDomain, large_bytes: usize) -> Self {
+        let pool = |slot_bytes, per_slab| ReplyPool {
+            slabs: Vec::new(),
+            free: Vec::new(),
+            slot_bytes,
+            per_slab,
+        };
+        Self {
+            domain,
+            small: pool(SMALL_REPLY_BYTES, SMALL_PER_SLAB),
+            large: pool(large_bytes, LARGE_PER_SLAB),
+            in_use: 0,
+        }
+    }
+
+    /// Takes a slot that holds `bytes`.
+    pub(super) fn take(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        bytes: usize,
+    ) -> Result<ReplySlot, RegisterError> {
+        self.in_use += 1;
+        if bytes <= self.small.slot_bytes {
+            self.small.take(adapter, self.domain).map(ReplySlot)
+        } else {
+            self.large.take(adapter, self.domain).map(|slot| ReplySlot(slot | LARGE_BIT))
+        }
+    }
+
+    pub(super) fn give_back(&mut self, slot: ReplySlot) {
+        debug_assert!(self.in_use > 0);
+        self.in_use -= 1;
+        let (pool, index) = self.pool_mut(slot);
+        debug_assert!(!pool.free.contains(&index), "a reply slot was freed twice");
+        pool.free.push(index);
+    }
+
+    pub(super) fn in_use(&self) -> usize {
+        self.in_use
+    }
+
+    /// The slot's memory, to encode into.
+    pub(super) fn bytes_mut(&mut self, slot: ReplySlot) -> &mut [u8] {
+        let (pool, index) = self.pool_mut(slot);
+        let slab = &pool.slabs[index as usize / pool.per_slab];
+        let ptr = slab.address(index as usize % pool.per_slab);
+        // SAFETY: the slot is private memory of the slab, taken by the caller and not yet posted,
+        // and borrowed through `self`, so this is the only reference.
+        unsafe { std::slice::from_raw_parts_mut(ptr, pool.slot_bytes) }
+    }
+
+    /// A view of the slot for the kernel to fill, which outlives the borrow of the pool.
+    pub(super) fn view(&mut self, slot: ReplySlot, offset: usize, len: usize) -> VolatileSlice<'_> {
+        let (pool, index) = self.pool_mut(slot);
+        let slab = &pool.slabs[index as usize / pool.per_slab];
+        let at = (index as usize % pool.per_slab) * pool.slot_bytes + offset;
+        debug_assert!(offset + len <= pool.slot_bytes);
+        slab.buffer.slice(at, len).unwrap_or_else(|| VolatileSlice::from_mut(&mut []))
+    }
+
+    /// The buffer and position of a slot, for a job that fills it elsewhere.
+    pub(super) fn place(&mut self, slot: ReplySlot, offset: usize) -> (Arc<Buffer>, usize) {
+        let (pool, index) = self.pool_mut(slot);
+        let slab = &pool.slabs[index as usize / pool.per_slab];
+        let at = (index as usize % pool.per_slab) * pool.slot_bytes + offset;
+        (slab.buffer.clone(), at)
+    }
+
+    pub(super) fn segment(&mut self, slot: ReplySlot, len: usize) -> LocalSegment {
+        let (pool, index) = self.pool_mut(slot);
+        let slab = &pool.slabs[index as usize / pool.per_slab];
+        slab.segment(index as usize % pool.per_slab, len)
+    }
+
+    fn pool_mut(&mut self, slot: ReplySlot) -> (&mut ReplyPool, u32) {
+        let index = slot.0 & !LARGE_BIT;
+        if slot.0 & LARGE_BIT == 0 { (&mut self.small, index) } else { (&mut self.large, index) }
+    }
+}
+
+/// Chunks through which data passes where the transport cannot reach the client's memory itself.
+#[derive(Debug)]
+pub(super) struct Staging {
+    domain: ProtectionDomain,
+    chunks: Vec<Option<Slab>>,
+    free: Vec<u32>,
+}
+
+impl Staging {
+    pub(super) fn new(domain: ProtectionDomain) -> Self {
+        Self { domain, chunks: Vec::new(), free: Vec::new() }
+    }
+
+    /// Chunks that can still be taken.
+    pub(super) fn available(&self) -> usize {
+        let absent = self.chunks.iter().filter(|chunk| chunk.is_none()).count();
+        self.free.len() + absent + (STAGING_CHUNKS_MAX - self.chunks.len())
+    }
+
+    pub(super) fn in_use(&self) -> usize {
+        STAGING_CHUNKS_MAX - self.available()
+    }
+
+    /// Takes a chunk; `None` when all are in use or memory is short.
+    pub(super) fn take(&mut self, adapter: &mut dyn Adapter) -> Option<u32> {
+        if let Some(chunk) = self.free.pop() {
+            return Some(chunk);
+        }
+        let absent = self.chunks.iter().position(Option::is_none);
+        if absent.is_none() && self.chunks.len() >= STAGING_CHUNKS_MAX {
+            return None;
+        }
+        let slab = Slab::new(adapter, self.domain, 1, STAGING_CHUNK_BYTES)
+            .inspect_err(|error| tracing::warn!(%error, "no memory for staging"))
+            .ok()?;
+        match absent {
+            Some(index) => {
+                self.chunks[index] = Some(slab);
+                Some(index as u32)
+            }
+            None => {
+                self.chunks.push(Some(slab));
+                Some((self.chunks.len() - 1) as u32)
+            }
+        }
+    }
+
+    pub(super) fn give_back(&mut self, chunk: u32) {
+        debug_assert!(!self.free.contains(&chunk), "a staging chunk was freed twice");
+        self.free.push(chunk);
+    }
+
+    /// Frees the memory of unused chunks but for a few.
+    pub(super) fn trim(&mut self, adapter: &mut dyn Adapter) {
+        while self.free.len() > STAGING_CHUNKS_IDLE {
+            if let Some(chunk) = self.free.pop()
+                && let Some(slab) = self.chunks[chunk as usize].take()
+            {
+                adapter.deregister(slab.region.id);
+            }
+        }
+    }
+
+    fn slab(&self, chunk: u32) -> &Slab {
+        // INVARIANT: only chunks that were taken and not given back are named.
+        self.chunks[chunk as usize].as_ref().expect("the chunk is in use")
+    }
+
+    pub(super) fn segment(&self, chunk: u32, offset: usize, len: usize) -> LocalSegment {
+        let slab = self.slab(chunk);
+        debug_assert!(offset + len <= slab.slot_bytes);
+        slab.region.local(offset, len)
+    }
+
+    pub(super) fn buffer(&self, chunk: u32) -> &Arc<Buffer> {
+        &self.slab(chunk).buffer
+    }
+
+    /// A chunk's memory, to look at or to encode into.
+    pub(super) fn bytes_mut(&mut self, chunk: u32) -> &mut [u8] {
+        let slab = self.slab(chunk);
+        // SAFETY: the chunk is private memory owned by the caller's work; no transfer and no job
+        // uses it at this time (the state machines look at a chunk only between them), and it is
+        // borrowed through `self`.
+        unsafe { std::slice::from_raw_parts_mut(slab.buffer.as_ptr(), slab.slot_bytes) }
+    }
+}

@@ -1,0 +1,556 @@
+//! The server without I/O of its own: it takes events from adapters, a time and finished jobs, and
+//! posts work. Threads, clocks and sleeping are the reactor's; the simulator drives the same code.
+//!
+//! Invariants
+//! * A receive is posted before the reply that grants it; posted receives and requests in hand add
+//!   up to the credits of a connection, always.
+//! * A fault of one connection ends that connection, with a log line that says why, and nothing
+//!   else.
+//! * Everything a connection holds (memory, waiting requests, its place in the registry) is given
+//!   back when it ends.
+
+mod attr_ops;
+mod connection;
+mod convert;
+mod memory;
+mod name_ops;
+mod open_ops;
+mod read;
+mod readdir;
+mod registry;
+mod reply;
+mod request;
+mod session_ops;
+mod work;
+mod write;
+
+pub use registry::Registry;
+pub use work::{JobDone, JobResult};
+
+use crate::auth::Authenticator;
+use crate::limits::{FIRST_MESSAGE_BYTES, SessionLimits};
+use crate::pool::{Inbox, Pool};
+use connection::{Channel, Connection, Phase};
+use dafs_dat::{
+    Adapter, Address, Completion, ConnectError, DisconnectReason, EndpointId, Event, Instant,
+    ListenerId, Operation, PeerInfo, ProtectionDomain, RequestId, WorkStatus,
+};
+use dafs_service::Service;
+use dafs_wire::dafs::{REQUEST_MAGIC, Verifier};
+use memory::{Replies, ReplySlot, Staging};
+use request::Context;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use work::{PendingId, PendingTable};
+
+/// How often timeouts and leases are looked at.
+const TICK: Duration = Duration::from_millis(500);
+
+/// A connection whose sends make no progress for this long has stopped reading.
+const SEND_STALL_SECONDS: u64 = 60;
+
+/// What all engines of a server share.
+pub struct Shared {
+    /// The semantics.
+    pub service: Arc<Service>,
+    /// Who may come in.
+    pub authenticator: Arc<Authenticator>,
+    /// Sessions and connections of all engines.
+    pub registry: Arc<Registry>,
+    /// Where blocking calls go.
+    pub pool: Arc<dyn Pool>,
+    /// Bounds.
+    pub limits: SessionLimits,
+    /// Changes whenever unstable data may have been lost, which is when the server starts.
+    pub write_verifier: Verifier,
+}
+
+/// One reactor's share of the server.
+pub struct Engine {
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox<JobDone>>,
+    ports: Vec<Port>,
+    pending: PendingTable,
+    events: Vec<Event>,
+    done: Vec<JobDone>,
+    next_tick: Instant,
+}
+
+/// One transport with its connections.
+struct Port {
+    link: Link,
+    connections: FxHashMap<EndpointId, Connection>,
+}
+
+/// The transport and its memory.
+pub(crate) struct Link {
+    adapter: Box<dyn Adapter>,
+    domain: ProtectionDomain,
+    replies: Replies,
+    staging: Staging,
+    /// Transfers that wait for a chunk.
+    waiting: VecDeque<PendingId>,
+    /// Credits of all connections.
+    credits: usize,
+}
+
+/// What an engine holds, for metrics and tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EngineCounts {
+    /// Connections in any phase.
+    pub connections: usize,
+    /// Sessions in use.
+    pub sessions: usize,
+    /// Requests that wait for a device or for RDMA.
+    pub pending: usize,
+    /// Reply slots in use.
+    pub replies: usize,
+    /// Staging chunks in use.
+    pub chunks: usize,
+    /// Credits granted.
+    pub credits: usize,
+}
+
+/// In place of a chunk's number: another piece of the same chunk is still on its way.
+const PIECE_ONLY: u32 = u32::MAX;
+
+/// What a work tag stands for. The tag is a number: the kind above, an index below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tag {
+    Receive(u32),
+    Reply(ReplySlot),
+    /// A chunk on its way to the client, free again when it is gone.
+    ChunkOut(u32),
+    /// A read into a chunk or mapped memory, for a waiting request (table index and chunk).
+    ChunkIn {
+        pending: u32,
+        chunk: u32,
+    },
+}
+
+impl Tag {
+    fn pack(self) -> u64 {
+        match self {
+            Tag::Receive(slot) => u64::from(slot),
+            Tag::Reply(slot) => 1 << 56 | u64::from(slot.0),
+            Tag::ChunkOut(chunk) => 2 << 56 | u64::from(chunk),
+            Tag::ChunkIn { pending, chunk } => {
+                debug_assert!(pending < 1 << 24);
+                3 << 56 | u64::from(pending) << 32 | u64::from(chunk)
+            }
+        }
+    }
+
+    fn unpack(work: u64) -> Self {
+        let index = work as u32;
+        match work >> 56 {
+            0 => Tag::Receive(index),
+            1 => Tag::Reply(ReplySlot(index)),
+            2 => Tag::ChunkOut(index),
+            _ => Tag::ChunkIn { pending: (work >> 32) as u32 & 0x00ff_ffff, chunk: index },
+        }
+    }
+}
+
+impl Engine {
+    /// An engine over `adapters`; results of blocking calls come to `inbox`.
+    pub fn new(
+        shared: Arc<Shared>,
+        adapters: Vec<Box<dyn Adapter>>,
+        inbox: Arc<Inbox<JobDone>>,
+    ) -> Self {
+        let reply_bytes = shared.limits.response_bytes_max as usize;
+        let port = |mut adapter: Box<dyn Adapter>| {
+            let domain = adapter.protection_domain();
+            let replies = Replies::new(domain, reply_bytes);
+            let staging = Staging::new(domain);
+            let waiting = VecDeque::new();
+            let link = Link { adapter, domain, replies, staging, waiting, credits: 0 };
+            Port { link, connections: FxHashMap::default() }
+        };
+        Self {
+            shared,
+            inbox,
+            ports: adapters.into_iter().map(port).collect(),
+            pending: PendingTable::default(),
+            events: Vec::new(),
+            done: Vec::new(),
+            next_tick: Instant(0),
+        }
+    }
+
+    /// The adapters, for a driver that waits on their descriptors.
+    pub fn adapters(&mut self) -> impl Iterator<Item = &mut Box<dyn Adapter>> {
+        self.ports.iter_mut().map(|port| &mut port.link.adapter)
+    }
+
+    /// Starts to listen on an adapter, by its place in the list given to `new`.
+    ///
+    /// # Errors
+    /// Those of [`Adapter::listen`].
+    pub fn listen(&mut self, adapter: usize, address: &Address) -> io::Result<ListenerId> {
+        self.ports[adapter].link.adapter.listen(address)
+    }
+
+    /// The inbox for results.
+    pub fn inbox(&self) -> &Arc<Inbox<JobDone>> {
+        &self.inbox
+    }
+
+    /// What is held now.
+    pub fn counts(&self) -> EngineCounts {
+        let mut counts = EngineCounts { pending: self.pending.len(), ..EngineCounts::default() };
+        for port in &self.ports {
+            counts.connections += port.connections.len();
+            let ready = |connection: &&Connection| connection.phase == Phase::Ready;
+            counts.sessions += port.connections.values().filter(ready).count();
+            counts.replies += port.link.replies.in_use();
+            counts.chunks += port.link.staging.in_use();
+            counts.credits += port.link.credits;
+        }
+        counts
+    }
+
+    /// Handles all that has happened. True when there was something.
+    pub fn turn(&mut self, now: Instant) -> bool {
+        let mut busy = false;
+        for index in 0..self.ports.len() {
+            let mut events = std::mem::take(&mut self.events);
+            let port = &mut self.ports[index];
+            port.link.adapter.poll(now, &mut events);
+            busy |= !events.is_empty();
+            for event in events.drain(..) {
+                self.event(index, event, now);
+            }
+            self.events = events;
+        }
+        busy |= self.collect(now);
+        if now >= self.next_tick {
+            self.tick(now);
+            self.next_tick = now + TICK;
+        }
+        if busy {
+            for port in &mut self.ports {
+                port.link.adapter.flush();
+            }
+        }
+        busy
+    }
+
+    /// When `turn` must be called even if nothing happens.
+    pub fn next_timeout(&self) -> Instant {
+        let adapters = self.ports.iter().filter_map(|port| port.link.adapter.next_timeout());
+        adapters.fold(self.next_tick, Instant::min)
+    }
+
+    /// Ends every connection in order; `turn` until `counts` shows none.
+    pub fn close_all(&mut self) {
+        for port in &mut self.ports {
+            for connection in port.connections.values_mut() {
+                connection.phase = Phase::Closing;
+                port.link.adapter.disconnect(connection.endpoint);
+            }
+        }
+    }
+
+    fn event(&mut self, port: usize, event: Event, now: Instant) {
+        match event {
+            Event::Completion(completion) => self.completion(port, completion, now),
+            Event::ConnectRequest { request, private_data, peer, .. } => {
+                self.connect_request(port, request, &private_data, *peer, now);
+            }
+            // The client speaks first; there is nothing to do until it does.
+            Event::Established { .. } => {}
+            Event::ConnectFailed { endpoint, error } => {
+                self.end(port, endpoint, &error.to_string());
+            }
+            Event::Disconnected { endpoint, reason } => match *reason {
+                DisconnectReason::Local | DisconnectReason::Peer => {
+                    self.end(port, endpoint, "closed");
+                }
+                reason => {
+                    if let Some(connection) = self.ports[port].connections.get(&endpoint) {
+                        tracing::warn!(peer = %connection.peer, %reason, "connection has ended");
+                    }
+                    self.end(port, endpoint, &reason.to_string());
+                }
+            },
+        }
+    }
+
+    fn connect_request(
+        &mut self,
+        port: usize,
+        request: RequestId,
+        private_data: &[u8],
+        peer: PeerInfo,
+        now: Instant,
+    ) {
+        let Port { link, connections } = &mut self.ports[port];
+        let refuse = |link: &mut Link, why: &str| {
+            tracing::warn!(%peer, "connection refused: {why}");
+            let text = &why.as_bytes()[..why.len().min(dafs_dat::PRIVATE_DATA_BYTES_MAX)];
+            link.adapter.reject(request, text);
+        };
+        let channel = match channel(private_data) {
+            Ok(channel) => channel,
+            Err(why) => return refuse(link, why),
+        };
+        if let Err(why) = self.shared.registry.admit(&peer, &self.shared.limits) {
+            return refuse(link, why);
+        }
+        let accepted = accept(link, request, peer.clone(), channel, now);
+        match accepted {
+            Ok(connection) => {
+                link.credits += 1;
+                connections.insert(connection.endpoint, connection);
+            }
+            Err(error) => {
+                self.shared.registry.leave(&peer);
+                tracing::warn!(%peer, %error, "connection could not be accepted");
+            }
+        }
+    }
+
+    fn completion(&mut self, port: usize, completion: Completion, now: Instant) {
+        let Completion { endpoint, work, operation, status } = completion;
+        match (Tag::unpack(work), operation) {
+            (Tag::Receive(slot), Operation::Receive) => match status {
+                WorkStatus::Ok(len) => {
+                    self.with(port, endpoint, now, |context| context.receive(slot, len as usize));
+                }
+                WorkStatus::Flushed => {
+                    if let Some(connection) = self.ports[port].connections.get_mut(&endpoint) {
+                        connection.credits.posted -= 1;
+                    }
+                }
+            },
+            (Tag::Reply(slot), _) => {
+                self.ports[port].link.replies.give_back(slot);
+                if let Some(connection) = self.ports[port].connections.get_mut(&endpoint) {
+                    connection.sends_posted -= 1;
+                    connection.send_progress_at = now;
+                }
+            }
+            (Tag::ChunkOut(PIECE_ONLY), _) => {}
+            (Tag::ChunkOut(chunk), _) => {
+                self.ports[port].link.staging.give_back(chunk);
+                self.resume_waiting(port, now);
+            }
+            (Tag::ChunkIn { pending, chunk }, _) => {
+                let ok = matches!(status, WorkStatus::Ok(_));
+                self.fetched(port, endpoint, pending, chunk, ok, now);
+            }
+            (Tag::Receive(_), _) => debug_assert!(false, "a tag came back with other work"),
+        }
+    }
+
+    fn fetched(
+        &mut self,
+        port: usize,
+        endpoint: EndpointId,
+        index: u32,
+        chunk: u32,
+        ok: bool,
+        now: Instant,
+    ) {
+        let Some(id) = self.pending.id_at(index) else {
+            return debug_assert!(false, "RDMA completed for a request that is gone");
+        };
+        self.with(port, endpoint, now, |context| context.fetched(id, chunk, ok));
+        self.resume_waiting(port, now);
+    }
+
+    /// Lets the transfers that wait for a chunk go on, oldest first.
+    fn resume_waiting(&mut self, port: usize, now: Instant) {
+        while self.ports[port].link.staging.available() > 0
+            && let Some(id) = self.ports[port].link.waiting.pop_front()
+        {
+            let Some(pending) = self.pending.get_mut(id) else { continue };
+            let endpoint = pending.endpoint;
+            self.with(port, endpoint, now, |context| context.resume(id));
+        }
+    }
+
+    /// Runs `act` for a connection, if it is still there.
+    fn with(
+        &mut self,
+        port: usize,
+        endpoint: EndpointId,
+        now: Instant,
+        act: impl FnOnce(&mut Context<'_>),
+    ) {
+        let Port { link, connections } = &mut self.ports[port];
+        let Some(connection) = connections.get_mut(&endpoint) else { return };
+        let mut context = Context {
+            shared: &self.shared,
+            inbox: &self.inbox,
+            port: port as u32,
+            link,
+            pending: &mut self.pending,
+            connection,
+            now,
+            deferred: false,
+        };
+        act(&mut context);
+    }
+
+    /// Takes finished jobs.
+    fn collect(&mut self, now: Instant) -> bool {
+        let mut done = std::mem::take(&mut self.done);
+        self.inbox.take(&mut done);
+        let busy = !done.is_empty();
+        for JobDone { pending: id, result } in done.drain(..) {
+            let Some(pending) = self.pending.get_mut(id) else { continue };
+            let (endpoint, port) = (pending.endpoint, pending.call.port as usize);
+            if self.ports[port].connections.contains_key(&endpoint) {
+                self.with(port, endpoint, now, |context| context.job_done(id, result));
+            } else if let Some(pending) = self.pending.take(id) {
+                pending.work.abandon(&mut self.ports[port].link);
+            }
+            self.resume_waiting(port, now);
+        }
+        self.done = done;
+        busy
+    }
+
+    /// A connection is over.
+    fn end(&mut self, port: usize, endpoint: EndpointId, reason: &str) {
+        let Some(mut connection) = self.ports[port].connections.remove(&endpoint) else { return };
+        tracing::debug!(peer = %connection.peer, reason, "connection ended");
+        let link = &mut self.ports[port].link;
+        link.credits -= usize::from(connection.credits.nreq);
+        connection.receives.release(&mut *link.adapter);
+        for id in self.pending.of(endpoint) {
+            // A request whose job still runs stays until its result comes, because the job may be
+            // using a chunk or a reply slot.
+            let running = self.pending.get_mut(id).is_some_and(|p| p.work.has_job());
+            if !running && let Some(pending) = self.pending.take(id) {
+                pending.work.abandon(&mut self.ports[port].link);
+            }
+        }
+        if let Some(session) = &connection.session
+            && let Some(proven) = &session.proven
+        {
+            self.shared.registry.remove_session(session.id);
+            proven.client.session_ended();
+        }
+        self.shared.registry.leave(&connection.peer);
+    }
+
+    /// Timeouts, leases, memory that is not needed any more.
+    fn tick(&mut self, now: Instant) {
+        self.shared.service.expire(now.0);
+        let handshake = Duration::from_secs(self.shared.limits.handshake_seconds);
+        let stall = Duration::from_secs(SEND_STALL_SECONDS);
+        for Port { link, connections } in &mut self.ports {
+            link.staging.trim(&mut *link.adapter);
+            for connection in connections.values_mut() {
+                let late = match connection.phase {
+                    Phase::New | Phase::Unproven => now.since(connection.opened_at) > handshake,
+                    Phase::Bound => {
+                        let session = connection.session.as_ref();
+                        !session.is_some_and(|s| self.shared.registry.has_session(s.id))
+                    }
+                    Phase::Ready | Phase::Closing => false,
+                };
+                let stalled =
+                    connection.sends_posted > 0 && now.since(connection.send_progress_at) > stall;
+                if late || stalled {
+                    let why = if stalled { "the client stopped reading" } else { "no session" };
+                    tracing::warn!(peer = %connection.peer, "connection dropped: {why} in time");
+                    connection.phase = Phase::Closing;
+                    link.adapter.abort(connection.endpoint);
+                }
+                connection
+                    .receives
+                    .shrink(&mut *link.adapter, usize::from(connection.credits.nreq) + 1);
+            }
+        }
+    }
+}
+
+/// What a connection wants to be, from the 16 bytes of its private data (DAFS 3.2, O29).
+fn channel(private_data: &[u8]) -> Result<Channel, &'static str> {
+    let Some(block) = private_data.first_chunk::<16>() else {
+        return Err("the private data is not that of DAFS");
+    };
+    let word = |at: usize| [block[at], block[at + 1], block[at + 2], block[at + 3]];
+    let magic = REQUEST_MAGIC.to_be_bytes();
+    let channel = if word(0) == magic {
+        u32::from_be_bytes(word(12))
+    } else if word(0) == REQUEST_MAGIC.to_le_bytes() {
+        u32::from_le_bytes(word(12))
+    } else {
+        return Err("the private data is not that of DAFS");
+    };
+    match channel {
+        0x01 => Ok(Channel::Operation),
+        0x02 => Ok(Channel::BackControl),
+        0x04 => Err("RDMA-read channels are not offered"),
+        _ => Err("unknown channel type"),
+    }
+}
+
+/// Accepts a connection and posts the receive for its first message.
+fn accept(
+    link: &mut Link,
+    request: RequestId,
+    peer: PeerInfo,
+    channel: Channel,
+    now: Instant,
+) -> Result<Connection, ConnectError> {
+    let adapter = &mut *link.adapter;
+    let endpoint = adapter.accept(request, link.domain, &[])?;
+    let mut connection = Connection::new(endpoint, peer, channel, now);
+    let no_memory = |error: dafs_dat::RegisterError| io::Error::other(error.to_string());
+    let grown = connection.receives.grow(adapter, link.domain, 1, FIRST_MESSAGE_BYTES as usize);
+    let posted = grown.map_err(no_memory).and_then(|()| {
+        // INVARIANT: one slot was just added.
+        let (slot, segment) = connection.receives.take().expect("a slot was just added");
+        let work = Tag::Receive(slot).pack();
+        adapter.post_receive(endpoint, work, segment).map_err(io::Error::other)
+    });
+    if let Err(error) = posted {
+        adapter.abort(endpoint);
+        connection.receives.release(adapter);
+        return Err(error.into());
+    }
+    connection.credits.posted = 1;
+    Ok(connection)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_come_back_as_they_went() {
+        for tag in [
+            Tag::Receive(7),
+            Tag::Reply(ReplySlot(1 << 23 | 5)),
+            Tag::ChunkOut(63),
+            Tag::ChunkIn { pending: 0x00ff_fffe, chunk: 9 },
+        ] {
+            assert_eq!(Tag::unpack(tag.pack()), tag);
+        }
+    }
+
+    #[test]
+    fn private_data_names_the_channel_in_either_order() {
+        let mut block = [0; 16];
+        block[..4].copy_from_slice(b"DAFS");
+        block[15] = 1;
+        assert_eq!(channel(&block), Ok(Channel::Operation));
+        block[..4].copy_from_slice(b"SFAD");
+        assert!(channel(&block).is_err());
+        block[12] = 2;
+        block[15] = 0;
+        assert_eq!(channel(&block), Ok(Channel::BackControl));
+        assert!(channel(&block[..15]).is_err());
+        assert!(channel(b"NFS, or something else").is_err());
+    }
+}

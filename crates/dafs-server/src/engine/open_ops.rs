@@ -1,0 +1,183 @@
+//! OPEN, CLOSE, OPEN_DOWNGRADE, COMMIT and CACHE_HINT.
+
+use super::convert;
+use super::name_ops::change_info;
+use super::request::{Call, Context, Done};
+use super::work::{JobResult, Work};
+use dafs_service::{Handle, OpenHow, OpenRequest, Share};
+use dafs_store::{CacheAdvice, CreateHow, StoreError};
+use dafs_wire::dafs::{
+    AccessPattern, CacheHint, Close, Commit, CommitReply, CreateMode, Delegation,
+    DeleteDisposition, Open, OpenClaim, OpenDowngrade, OpenReply, OpenResultFlags, Reply,
+    ShareAccess, ShareDeny, Status,
+};
+
+/// Bit 0 of a cache hint: prefetch (DAFS 13.4).
+const HINT_PREFETCH: u32 = 0x01;
+
+/// Below this weight an access is thought unlikely.
+const HINT_LIKELY_MIN: u32 = 4;
+
+impl Context<'_> {
+    pub(super) fn open(&mut self, call: &Call, args: &Open<'_>) -> Done {
+        let OpenClaim::Null { dir, path } = args.claim else {
+            // Reclaiming, delegations and unlinked files come with recovery.
+            return Err(Status::NotSupp);
+        };
+        if args.share_key.0.is_some() {
+            return Err(Status::NotSupp);
+        }
+        let how = open_how(&args.create)?;
+        let dir = convert::handle(&dir);
+        let parents = path.len().checked_sub(1).ok_or(Status::Inval)?;
+        let walked = self.call_service_raw(call, |service, caller| {
+            service.lookup(caller, &dir, path.iter().take(parents))
+        })?;
+        let reached = match walked {
+            Ok(reached) => reached,
+            Err((error, reached)) => {
+                let status = convert::status(error);
+                self.fail_walked(call, status, &reached.handle, reached.components);
+                return Ok(());
+            }
+        };
+        let request = OpenRequest {
+            dir: &reached.handle,
+            // INVARIANT: the path has `parents + 1` components.
+            name: path.iter().nth(parents).ok_or(Status::Inval)?,
+            owner: args.owner,
+            share: share(args.share_access, args.share_deny),
+            deny_delete: args.delete_disposition == DeleteDisposition::Deny,
+            how,
+        };
+        let opened =
+            self.call_service_raw(call, |service, caller| service.open(caller, &request))?;
+        match opened {
+            Ok(opened) => {
+                self.remember_open(&opened.state);
+                let reply = OpenReply {
+                    fh: convert::file_handle(opened.state.handle()),
+                    state_id: convert::wire_state_id(opened.state.id()),
+                    change: change_info(opened.dir),
+                    component_count: reached.components + 1,
+                    result_flags: OpenResultFlags::empty(),
+                    delegation: Delegation::None,
+                };
+                self.reply(call, &Reply::Open(reply))
+            }
+            Err(error) => {
+                let status = convert::status(error);
+                self.fail_walked(call, status, &reached.handle, reached.components);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn close(&mut self, call: &Call, args: &Close) -> Done {
+        let (handle, id) = (convert::handle(&args.fh), convert::state_id(args.state_id));
+        if let Some(session) = &mut self.connection.session {
+            session.last_open = None;
+        }
+        self.call_service(call, |service, caller| service.close(caller, &handle, id))?;
+        self.reply(call, &Reply::Close)
+    }
+
+    pub(super) fn open_downgrade(&mut self, call: &Call, args: &OpenDowngrade) -> Done {
+        if args.share_key.0.is_some() {
+            return Err(Status::NotSupp);
+        }
+        let (handle, id) = (convert::handle(&args.fh), convert::state_id(args.state_id));
+        let share = share(args.share_access, args.share_deny);
+        self.call_service(call, |service, caller| service.downgrade(caller, &handle, id, share))?;
+        self.reply(call, &Reply::OpenDowngrade)
+    }
+
+    pub(super) fn commit(&mut self, call: &Call, args: &Commit) -> Done {
+        let handle = convert::handle(&args.fh);
+        let file =
+            self.call_service(call, |service, caller| service.file_for_sync(caller, &handle))?;
+        let (offset, count) = (args.offset, u64::from(args.count));
+        self.defer_job(call, Work::Commit, move || JobResult::Unit(file.commit(offset, count)));
+        Ok(())
+    }
+
+    pub(super) fn commit_done(&mut self, call: &Call, result: Result<(), StoreError>) -> Done {
+        result.map_err(convert::store_status)?;
+        let reply = CommitReply { verifier: self.shared.write_verifier };
+        self.reply(call, &Reply::Commit(reply))
+    }
+
+    /// Advice is taken at once; reading ahead is the kernel's work after it has been told.
+    pub(super) fn cache_hint(&mut self, call: &Call, args: &CacheHint) -> Done {
+        let handle: Handle = convert::handle(&args.fh);
+        let file =
+            self.call_service(call, |service, caller| service.file_for_sync(caller, &handle))?;
+        for advice in advice(args.access_pattern, args.cache_hint).into_iter().flatten() {
+            file.advise(args.offset, u64::from(args.count), advice)
+                .map_err(convert::store_status)?;
+        }
+        self.reply(call, &Reply::CacheHint)
+    }
+}
+
+fn share(access: ShareAccess, deny: ShareDeny) -> Share {
+    Share {
+        read: access.reads(),
+        write: access.writes(),
+        deny_read: matches!(deny, ShareDeny::Read | ShareDeny::Both),
+        deny_write: matches!(deny, ShareDeny::Write | ShareDeny::Both),
+    }
+}
+
+fn open_how(create: &Option<CreateMode<'_>>) -> Result<OpenHow, Status> {
+    Ok(match create {
+        None => OpenHow::Existing,
+        Some(CreateMode::Unchecked { attributes }) => {
+            OpenHow::Create(CreateHow::Unchecked, convert::set_attr(attributes)?)
+        }
+        Some(CreateMode::Guarded { attributes }) => {
+            OpenHow::Create(CreateHow::Guarded, convert::set_attr(attributes)?)
+        }
+        Some(CreateMode::Exclusive { verifier }) => {
+            OpenHow::Create(CreateHow::Exclusive(verifier.0), Default::default())
+        }
+    })
+}
+
+/// What a pattern and a hint word ask of the file's cache: the pattern, then prefetch or drop.
+fn advice(pattern: AccessPattern, hint: u32) -> [Option<CacheAdvice>; 2] {
+    let pattern = match pattern {
+        AccessPattern::Normal => CacheAdvice::Normal,
+        AccessPattern::Random => CacheAdvice::Random,
+        AccessPattern::Sequential => CacheAdvice::Sequential,
+        AccessPattern::WillNeed => CacheAdvice::WillNeed,
+        AccessPattern::DontNeed => CacheAdvice::DontNeed,
+    };
+    let (read, write) = (hint >> 1 & 7, hint >> 4 & 7);
+    let likely = read >= HINT_LIKELY_MIN || write >= HINT_LIKELY_MIN;
+    // Prefetch with both weights below 4 is ignored; both "surely not" asks to drop.
+    let second = match (hint & HINT_PREFETCH != 0, read, write) {
+        (true, ..) if likely => Some(CacheAdvice::WillNeed),
+        (_, 1, 1) => Some(CacheAdvice::DontNeed),
+        _ => None,
+    };
+    [Some(pattern), second]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_become_advice() {
+        let check = |pattern, hint, second| assert_eq!(advice(pattern, hint)[1], second);
+        check(AccessPattern::Normal, 0, None);
+        check(AccessPattern::Normal, 0x01, None);
+        check(AccessPattern::Normal, 0x01 | 7 << 1, Some(CacheAdvice::WillNeed));
+        check(AccessPattern::Normal, 0x01 | 4 << 4, Some(CacheAdvice::WillNeed));
+        check(AccessPattern::Normal, 0x01 | 2 << 1 | 3 << 4, None);
+        check(AccessPattern::Normal, 1 << 1 | 1 << 4, Some(CacheAdvice::DontNeed));
+        let first = advice(AccessPattern::Sequential, 0)[0];
+        assert_eq!(first, Some(CacheAdvice::Sequential));
+    }
+}

@@ -1,0 +1,160 @@
+//! Sessions and connections of all engines of a server.
+
+use crate::limits::SessionLimits;
+use dafs_dat::PeerInfo;
+use dafs_service::{ClientKey, Identity};
+use dafs_wire::dafs::SessionId;
+use rustc_hash::FxHashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Where a connection comes from, for counting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Origin {
+    Address(IpAddr),
+    User(u32),
+    Sim(u32),
+    Unknown,
+}
+
+impl Origin {
+    fn of(peer: &PeerInfo) -> Self {
+        match (peer.address, peer.process, peer.sim_host) {
+            (Some(address), ..) => Self::Address(address.ip().to_canonical()),
+            (_, Some(process), _) => Self::User(process.uid),
+            (.., Some(host)) => Self::Sim(host),
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// A session that other connections may be bound to.
+#[derive(Debug, Clone)]
+pub(super) struct SessionEntry {
+    pub(super) client: ClientKey,
+    pub(super) identity: Identity,
+}
+
+#[derive(Default)]
+struct Tables {
+    sessions: FxHashMap<SessionId, SessionEntry>,
+    connections: FxHashMap<Origin, usize>,
+    connection_count: usize,
+    next_session: u64,
+}
+
+/// What all engines of a server know of each other.
+pub struct Registry {
+    /// Makes session ids that cannot be guessed.
+    key: [u64; 2],
+    tables: Mutex<Tables>,
+}
+
+impl Registry {
+    /// An empty registry; `key` is secret and differs between two runs of the server.
+    pub fn new(key: [u64; 2]) -> Self {
+        Self { key, tables: Mutex::default() }
+    }
+
+    /// Counts a new connection, or says why it is one too many.
+    pub(super) fn admit(
+        &self,
+        peer: &PeerInfo,
+        limits: &SessionLimits,
+    ) -> Result<(), &'static str> {
+        let mut tables = self.lock();
+        if tables.connection_count >= limits.connections_max {
+            return Err("the server has too many connections");
+        }
+        let count = tables.connections.entry(Origin::of(peer)).or_insert(0);
+        if *count >= limits.connections_per_address_max {
+            return Err("too many connections from one address");
+        }
+        *count += 1;
+        tables.connection_count += 1;
+        Ok(())
+    }
+
+    /// A connection is gone.
+    pub(super) fn leave(&self, peer: &PeerInfo) {
+        let mut tables = self.lock();
+        let origin = Origin::of(peer);
+        if let Some(count) = tables.connections.get_mut(&origin) {
+            *count -= 1;
+            if *count == 0 {
+                tables.connections.remove(&origin);
+            }
+            tables.connection_count -= 1;
+        }
+    }
+
+    /// An id for a new session.
+    pub(super) fn new_session_id(&self) -> SessionId {
+        let mut tables = self.lock();
+        tables.next_session += 1;
+        let number = tables.next_session;
+        drop(tables);
+        let hash = siphash(self.key, number);
+        SessionId(hash.to_be_bytes())
+    }
+
+    pub(super) fn add_session(&self, id: SessionId, entry: SessionEntry) {
+        self.lock().sessions.insert(id, entry);
+    }
+
+    pub(super) fn session(&self, id: SessionId) -> Option<SessionEntry> {
+        self.lock().sessions.get(&id).cloned()
+    }
+
+    pub(super) fn has_session(&self, id: SessionId) -> bool {
+        self.lock().sessions.contains_key(&id)
+    }
+
+    pub(super) fn remove_session(&self, id: SessionId) {
+        self.lock().sessions.remove(&id);
+    }
+
+    /// Connections of all engines.
+    pub fn connection_count(&self) -> usize {
+        self.lock().connection_count
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn siphash(key: [u64; 2], number: u64) -> u64 {
+    use std::hash::Hasher;
+    let mut hasher = siphasher::sip::SipHasher24::new_with_keys(key[0], key[1]);
+    hasher.write_u64(number);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_cannot_take_all_connections() {
+        let registry = Registry::new([1, 2]);
+        let limits = SessionLimits {
+            connections_max: 3,
+            connections_per_address_max: 2,
+            ..SessionLimits::default()
+        };
+        let peer = |address: &str| PeerInfo {
+            address: Some(address.parse().unwrap()),
+            ..PeerInfo::default()
+        };
+        let (one, other) = (peer("192.0.2.1:1"), peer("192.0.2.2:1"));
+        registry.admit(&one, &limits).unwrap();
+        registry.admit(&peer("192.0.2.1:2"), &limits).unwrap();
+        assert!(registry.admit(&one, &limits).unwrap_err().contains("one address"));
+        registry.admit(&other, &limits).unwrap();
+        assert!(registry.admit(&other, &limits).unwrap_err().contains("server"));
+        registry.leave(&one);
+        registry.admit(&other, &limits).unwrap();
+        assert_eq!(registry.connection_count(), 3);
+    }
+}

@@ -1,0 +1,165 @@
+//! Replies: encoding, credits, sending.
+//!
+//! Invariants
+//! * A reply goes out only after the receives that its credits promise have been posted.
+//! * Every request gets exactly one reply, or its session ends.
+
+use super::Tag;
+use super::connection::{Phase, Session};
+use super::memory::ReplySlot;
+use super::request::{Call, Context};
+use crate::limits::SMALL_REPLY_BYTES;
+use dafs_wire::dafs::{
+    EncodeError, ErrorBody, Procedure, Reply, ResponseHeader, Status, encode_error,
+    encode_response, seal,
+};
+
+impl Context<'_> {
+    /// Answers with a result.
+    pub(super) fn reply(&mut self, call: &Call, reply: &Reply<'_>) -> Result<(), Status> {
+        let order = self.connection.order;
+        self.encode(call, |out, header| encode_response(out, order, header, reply))
+    }
+
+    /// Answers with an error.
+    pub(super) fn fail(&mut self, call: &Call, status: Status) {
+        self.fail_with(call, status, &ErrorBody::None);
+    }
+
+    /// Answers with an error and what goes with it (DAFS O13).
+    pub(super) fn fail_with(&mut self, call: &Call, status: Status, body: &ErrorBody<'_>) {
+        debug_assert!(!status.is_ok());
+        let order = self.connection.order;
+        // An unknown procedure has no error body, so any procedure without one stands for it.
+        let procedure = call.procedure.unwrap_or(Procedure::Null);
+        let sent = self.encode(call, |out, header| {
+            encode_error(out, order, &header.with_status(status), procedure, body)
+        });
+        if let Err(status) = sent {
+            self.drop_session(&format!("an error reply could not be sent: {status}"));
+        }
+    }
+
+    /// Encodes into a small slot, or a large one if that does not do, and sends.
+    fn encode(
+        &mut self,
+        call: &Call,
+        write: impl Fn(&mut [u8], &ResponseHeader) -> Result<usize, EncodeError>,
+    ) -> Result<(), Status> {
+        let target = self.target(call);
+        let header = ResponseHeader::answering(&call.header, target);
+        let max = self.connection.response_bytes_max();
+        for room in [SMALL_REPLY_BYTES, max] {
+            let slot = self.take_reply(room)?;
+            let out = self.link.replies.bytes_mut(slot);
+            let room = out.len().min(max);
+            match write(&mut out[..room], &header) {
+                Ok(len) => {
+                    self.send(call, slot, len, target);
+                    return Ok(());
+                }
+                Err(EncodeError::NoRoom { .. }) => self.link.replies.give_back(slot),
+                Err(error) => {
+                    self.link.replies.give_back(slot);
+                    tracing::error!(%error, "a reply could not be encoded");
+                    return Err(Status::ServerFault);
+                }
+            }
+        }
+        // DAFS O57.
+        Err(Status::TooSmall)
+    }
+
+    pub(super) fn take_reply(&mut self, bytes: usize) -> Result<ReplySlot, Status> {
+        self.link.replies.take(&mut *self.link.adapter, bytes).map_err(|error| {
+            tracing::error!(%error, "no memory for replies");
+            Status::Resource
+        })
+    }
+
+    /// The credits that the next reply aims at.
+    pub(super) fn target(&self, call: &Call) -> u16 {
+        let limits = &self.shared.limits;
+        let room = limits.credits_total_max.saturating_sub(self.link.credits);
+        let pressure = room < limits.credits_total_max / 8;
+        let agreed = |session: &Session| session.options.max_requests as u16;
+        match (self.connection.phase, &self.connection.session) {
+            // The reply that begins a session grants what it agrees on.
+            (Phase::Unproven | Phase::Ready, Some(session)) if is_connect(call.procedure) => {
+                agreed(session)
+            }
+            (Phase::Ready, _) => self.connection.credits.target(limits, room, pressure),
+            _ => self.connection.credits.nreq,
+        }
+    }
+
+    /// Sends an encoded reply and grants `target` credits with it (DAFS 7).
+    pub(super) fn send(&mut self, call: &Call, slot: ReplySlot, len: usize, target: u16) {
+        if self.connection.checksums() && !is_connect(call.procedure) {
+            seal(&mut self.link.replies.bytes_mut(slot)[..len]);
+        }
+        let (posts, nreq) = self.connection.credits.step(target);
+        if let Err(reason) = self.post_receives(usize::from(posts)) {
+            self.link.replies.give_back(slot);
+            return self.drop_session(&reason);
+        }
+        let connection = &mut *self.connection;
+        self.link.credits += usize::from(nreq);
+        self.link.credits -= usize::from(connection.credits.nreq);
+        connection.credits.nreq = nreq;
+        connection.credits.in_hand -= 1;
+        connection.credits.check();
+        connection.streams.ensure(nreq);
+        connection.streams.end(call.header.stream_id);
+        let segment = self.link.replies.segment(slot, len);
+        let work = Tag::Reply(slot).pack();
+        match self.link.adapter.post_send(connection.endpoint, work, &[segment]) {
+            Ok(()) => {
+                if connection.sends_posted == 0 {
+                    connection.send_progress_at = self.now;
+                }
+                connection.sends_posted += 1;
+            }
+            // The connection broke a moment ago; its end will be reported.
+            Err(_) => self.link.replies.give_back(slot),
+        }
+    }
+
+    /// Posts receives, with more memory if needed. One slot more than credits is kept, because the
+    /// slot of the request in hand is not free yet.
+    fn post_receives(&mut self, count: usize) -> Result<(), String> {
+        let connection = &mut *self.connection;
+        let missing = (count + 1).saturating_sub(connection.receives.free_count());
+        if missing > 0 {
+            let bytes = match &connection.session {
+                Some(session) => session.options.max_request_size,
+                None => crate::limits::FIRST_MESSAGE_BYTES,
+            };
+            connection
+                .receives
+                .grow(&mut *self.link.adapter, self.link.domain, missing, bytes as usize)
+                .map_err(|error| format!("no memory for receives: {error}"))?;
+        }
+        for _ in 0..count {
+            // INVARIANT: enough slots were made above.
+            let (slot, segment) = connection.receives.take().expect("slots were just added");
+            let work = Tag::Receive(slot).pack();
+            if self.link.adapter.post_receive(connection.endpoint, work, segment).is_err() {
+                // The connection broke a moment ago. The books are kept as if it had been posted
+                // and flushed, because no completion will come.
+                connection.receives.give_back(slot);
+                return Err("the connection broke".to_owned());
+            }
+            connection.credits.posted += 1;
+        }
+        Ok(())
+    }
+}
+
+/// The messages that begin a connection carry no checksum, in either direction (DAFS O20).
+fn is_connect(procedure: Option<Procedure>) -> bool {
+    matches!(
+        procedure,
+        Some(Procedure::ClientConnect | Procedure::ClientConnectAuth | Procedure::ConnectBind)
+    )
+}

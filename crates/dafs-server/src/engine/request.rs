@@ -1,0 +1,354 @@
+//! From a received message to the operation it asks for.
+
+use super::connection::{Connection, Phase};
+use super::work::{JobDone, JobResult, Pending, PendingId, PendingTable, Work, submit};
+use super::{Link, Shared, Tag};
+use crate::pool::Inbox;
+use dafs_dat::Instant;
+use dafs_service::{Caller, OpenState, Service, StateId};
+use dafs_store::{Cred, OpenFile, OpenMode};
+use dafs_wire::dafs::{
+    CredHandle, FileHandle, HEADER_BYTES, PROTOCOL_VERSION, Procedure, Request, RequestHeader,
+    Status, peek_order, verify,
+};
+use std::sync::Arc;
+
+/// A request in hand: what its reply needs to know.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    pub(super) header: RequestHeader,
+    /// `None` for a number without a procedure.
+    pub(super) procedure: Option<Procedure>,
+    /// The receive slot that holds the message.
+    pub(super) slot: u32,
+    /// The engine's port.
+    pub(super) port: u32,
+}
+
+/// Everything an operation may touch while it works for one connection.
+pub(super) struct Context<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) inbox: &'a Arc<Inbox<JobDone>>,
+    pub(super) port: u32,
+    pub(super) link: &'a mut Link,
+    pub(super) pending: &'a mut PendingTable,
+    pub(super) connection: &'a mut Connection,
+    pub(super) now: Instant,
+    /// Set when the request in hand waits and keeps its receive slot.
+    pub(super) deferred: bool,
+}
+
+/// What an operation returns: it has replied, or waits; or it failed with a status.
+pub(super) type Done = Result<(), Status>;
+
+impl Context<'_> {
+    /// A message has arrived.
+    pub(super) fn receive(&mut self, slot: u32, len: usize) {
+        self.connection.credits.posted -= 1;
+        self.connection.credits.in_hand += 1;
+        if self.connection.phase == Phase::Closing {
+            return;
+        }
+        let message = self.connection.receives.message(slot, len);
+        self.deferred = false;
+        if let Err(reason) = self.message(slot, message.bytes()) {
+            return self.drop_session(&reason);
+        }
+        drop(message);
+        if !self.deferred {
+            self.connection.receives.give_back(slot);
+        }
+    }
+
+    /// Ends the connection because the client broke a rule.
+    pub(super) fn drop_session(&mut self, reason: &str) {
+        tracing::warn!(peer = %self.connection.peer, "session dropped: {reason}");
+        self.connection.phase = Phase::Closing;
+        self.link.adapter.abort(self.connection.endpoint);
+    }
+
+    fn message(&mut self, slot: u32, bytes: &[u8]) -> Result<(), String> {
+        if self.connection.phase == Phase::New {
+            self.connection.order =
+                peek_order(bytes).ok_or("the first message is not one of DAFS")?;
+        }
+        let order = self.connection.order;
+        let header = RequestHeader::decode(bytes, order).map_err(|error| error.to_string())?;
+        let procedure = header.known_procedure();
+        let call = Call { header, procedure, slot, port: self.port };
+        // DAFS O20, O21: the messages that begin a connection carry no checksum.
+        if self.connection.checksums() && self.connection.phase != Phase::New && !verify(bytes) {
+            if !self.connection.streams.is_free(header.stream_id) {
+                return Err("a message has a wrong checksum".to_owned());
+            }
+            // The sequence number is not to be trusted, so the stream does not move on.
+            self.fail(&call, Status::ChkSum);
+            return Ok(());
+        }
+        self.connection.streams.begin(&header)?;
+        if header.desired_nreq != 0 {
+            self.connection.credits.desired = header.desired_nreq;
+        }
+        if let Some(client) = self.connection.client() {
+            client.renew(self.now.0);
+        }
+        let outcome = self.dispatch(&call, bytes);
+        if let Err(status) = outcome {
+            self.fail(&call, status);
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, call: &Call, bytes: &[u8]) -> Done {
+        if call.header.protocol_version != PROTOCOL_VERSION {
+            return Err(Status::IllegalProt);
+        }
+        let Some(procedure) = call.procedure else { return Err(Status::NotSupp) };
+        let padding = self.connection.session.as_ref();
+        let padding = padding.map_or(0, |session| session.options.inline_write_header_size);
+        let request = Request::decode(procedure, bytes, self.connection.order, padding);
+        let request = request.map_err(|error| {
+            tracing::debug!(peer = %self.connection.peer, procedure = procedure.name(), %error);
+            error.status()
+        })?;
+        match self.connection.phase {
+            Phase::New => self.first_request(call, &request),
+            Phase::Unproven => match request {
+                Request::ClientAuth(args) => self.client_auth(call, &args),
+                Request::SecInfo => self.sec_info(call),
+                Request::ClientConnect(_)
+                | Request::ClientConnectAuth(_)
+                | Request::ConnectBind(_) => Err(Status::IllegalState),
+                _ => Err(Status::NotAuthenticated),
+            },
+            Phase::Ready if !call.header.chain_flags.is_empty() => Err(Status::NotSupp),
+            Phase::Ready => self.request(call, &request, bytes),
+            // The server is the requester there; the client has nothing to ask.
+            Phase::Bound | Phase::Closing => Err(Status::IllegalState),
+        }
+    }
+
+    fn request(&mut self, call: &Call, request: &Request<'_>, bytes: &[u8]) -> Done {
+        match request {
+            Request::ReadInline(args) => self.read_inline(call, args),
+            Request::ReadDirect(args) => self.read_direct(call, args),
+            Request::WriteInline(args) => self.write_inline(call, args, bytes),
+            Request::WriteDirect(args) => self.write_direct(call, args),
+            Request::GetAttrInline(args) => self.getattr_inline(call, args),
+            Request::GetAttrDirect(args) => self.getattr_direct(call, args),
+            Request::SetAttrInline(args) => self.setattr_inline(call, args),
+            Request::SetAttrDirect(args) => self.setattr_direct(call, args),
+            Request::Verify(args) => self.verify(call, args, true),
+            Request::NVerify(args) => self.verify(call, args, false),
+            Request::GetFsAttr(args) => self.get_fs_attr(call, args),
+            Request::GetRootHandle => self.get_root_handle(call),
+            Request::Lookup(args) => self.lookup(call, args),
+            Request::LookupP(args) => self.lookup_parent(call, args),
+            Request::Access(args) => self.access(call, args),
+            Request::Create(args) => self.create(call, args),
+            Request::Link(args) => self.link(call, args),
+            Request::Remove(args) => self.remove(call, args),
+            Request::Rename(args) => self.rename(call, args),
+            Request::ReadLinkInline(args) => self.readlink_inline(call, args),
+            Request::ReadLinkDirect(args) => self.readlink_direct(call, args),
+            Request::OpenAttr(args) => self.open_attr(call, args),
+            Request::ReadDirInline(args) => self.readdir_inline(call, args),
+            Request::ReadDirDirect(args) => self.readdir_direct(call, args),
+            Request::Open(args) => self.open(call, args),
+            Request::Close(args) => self.close(call, args),
+            Request::OpenDowngrade(args) => self.open_downgrade(call, args),
+            Request::Commit(args) => self.commit(call, args),
+            Request::CacheHint(args) => self.cache_hint(call, args),
+            Request::Null => self.null(call),
+            Request::Disconnect => self.disconnect(call),
+            Request::RegisterCred(args) => self.register_cred(call, args),
+            Request::ReleaseCred(args) => self.release_cred(call, args),
+            Request::SecInfo => self.sec_info(call),
+            Request::ServerAuth(args) => self.server_auth(call, args),
+            Request::ClientAuth(_)
+            | Request::ClientConnect(_)
+            | Request::ClientConnectAuth(_)
+            | Request::ConnectBind(_) => Err(Status::IllegalState),
+            // Callbacks are requests of the server.
+            Request::BcGetAttr(_)
+            | Request::BcNull
+            | Request::BcRecall(_)
+            | Request::BcBatchCompletion(_) => Err(Status::IllegalState),
+            Request::CheckResponse(_)
+            | Request::FetchResponse(_)
+            | Request::DiscardResponses(_)
+            | Request::DelegPurge
+            | Request::DelegReturn(_)
+            | Request::Lock(_)
+            | Request::LockT(_)
+            | Request::LockU(_)
+            | Request::BatchSubmit(_)
+            | Request::AppendInline(_)
+            | Request::AppendDirect(_)
+            | Request::GetFencingList(_)
+            | Request::SetFencingList(_)
+            | Request::HurryUp(_) => Err(Status::NotSupp),
+        }
+    }
+
+    /// Runs `act` with the service and the caller of this request.
+    pub(super) fn call_service<T>(
+        &self,
+        call: &Call,
+        act: impl FnOnce(&Service, Caller<'_>) -> dafs_service::Result<T>,
+    ) -> Result<T, Status> {
+        self.call_service_raw(call, |service, caller| {
+            act(service, caller).map_err(super::convert::status)
+        })?
+    }
+
+    /// As `call_service`, for an operation with an error of its own.
+    pub(super) fn call_service_raw<T>(
+        &self,
+        call: &Call,
+        act: impl FnOnce(&Service, Caller<'_>) -> T,
+    ) -> Result<T, Status> {
+        let session = self.connection.session.as_ref();
+        let proven = session.and_then(|session| session.proven.as_ref());
+        let proven = proven.ok_or(Status::NotAuthenticated)?;
+        if proven.client.is_gone() {
+            // A newer instance of this client has connected, or its lease ended without a session.
+            return Err(Status::StaleClientId);
+        }
+        let registered: Cred;
+        let cred = match call.header.cred_handle {
+            CredHandle::SESSION => &proven.admission.cred,
+            CredHandle(_) if !proven.admission.trusted => return Err(Status::CrHandConflict),
+            CredHandle(number) => {
+                registered = proven.client.cred(number).ok_or(Status::CrHandConflict)?;
+                &registered
+            }
+        };
+        Ok(act(&self.shared.service, Caller { client: &proven.client, cred }))
+    }
+
+    /// The file that a read or write concerns.
+    pub(super) fn io_file(
+        &mut self,
+        call: &Call,
+        fh: &FileHandle,
+        id: dafs_wire::dafs::StateId,
+        need: OpenMode,
+    ) -> Result<Arc<dyn OpenFile>, Status> {
+        let (handle, id) = (super::convert::handle(fh), super::convert::state_id(id));
+        if id == StateId::ANONYMOUS {
+            return self
+                .call_service(call, |service, caller| service.io_file(caller, &handle, id, need));
+        }
+        let last = self.connection.session.as_ref().and_then(|s| s.last_open.as_ref());
+        let state = match last {
+            Some((last, state)) if *last == id && *state.handle() == handle => state.clone(),
+            _ => {
+                let state = self.call_service(call, |service, caller| {
+                    service.open_state(caller, &handle, id)
+                })?;
+                self.remember_open(&state);
+                state
+            }
+        };
+        state.file(need).map_err(super::convert::status)
+    }
+
+    pub(super) fn remember_open(&mut self, state: &Arc<OpenState>) {
+        if let Some(session) = &mut self.connection.session {
+            session.last_open = Some((state.id(), state.clone()));
+        }
+    }
+
+    /// Keeps a request until `work` is done.
+    pub(super) fn defer(&mut self, call: &Call, work: Work) -> PendingId {
+        self.deferred = true;
+        let endpoint = self.connection.endpoint;
+        self.pending.insert(Pending { endpoint, call: *call, work })
+    }
+
+    /// Keeps a request until a job on the pool is done.
+    pub(super) fn defer_job(
+        &mut self,
+        call: &Call,
+        work: Work,
+        job: impl FnOnce() -> JobResult + Send + 'static,
+    ) {
+        let id = self.defer(call, work);
+        self.submit(id, job);
+    }
+
+    pub(super) fn submit(&self, id: PendingId, job: impl FnOnce() -> JobResult + Send + 'static) {
+        submit(&*self.shared.pool, self.inbox, id, job);
+    }
+
+    /// A waiting request goes on: its entry leaves the table.
+    pub(super) fn take_pending(&mut self, id: PendingId) -> Option<Pending> {
+        let pending = self.pending.take(id)?;
+        self.connection.receives.give_back(pending.call.slot);
+        Some(pending)
+    }
+
+    /// Finishes a request whose work is over.
+    pub(super) fn finish(&mut self, call: &Call, outcome: Done) {
+        if let Err(status) = outcome {
+            self.fail(call, status);
+        }
+    }
+
+    /// A job has come back.
+    pub(super) fn job_done(&mut self, id: PendingId, result: JobResult) {
+        let Some(pending) = self.pending.get_mut(id) else { return };
+        match &pending.work {
+            Work::Read(_) => return self.read_staged(id, result),
+            Work::Stage(_) => return self.write_staged(id, result),
+            _ => {}
+        }
+        let Some(Pending { call, work, .. }) = self.take_pending(id) else { return };
+        let outcome = match (work, result) {
+            (Work::Authenticate, JobResult::Admission(admission)) => {
+                self.admission_done(&call, admission)
+            }
+            (Work::Commit, JobResult::Unit(result)) => self.commit_done(&call, result),
+            (Work::Write { stable, done }, JobResult::Count(result)) => {
+                self.write_done(&call, stable, done, result)
+            }
+            (Work::ReadInline { slot, wanted, done }, JobResult::Count(result)) => {
+                self.read_inline_done(&call, slot, wanted, done, result)
+            }
+            (Work::ReadMapped { wanted, done, sum }, JobResult::Count(result)) => {
+                self.read_mapped_done(&call, wanted, done, sum, result)
+            }
+            (work, _) => {
+                // The job unwound; whatever it held is given back.
+                work.abandon(self.link);
+                Err(Status::ServerFault)
+            }
+        };
+        self.finish(&call, outcome);
+    }
+
+    /// RDMA into a chunk is over.
+    pub(super) fn fetched(&mut self, id: PendingId, chunk: u32, ok: bool) {
+        match self.pending.get_mut(id).map(|pending| &pending.work) {
+            Some(Work::Stage(_)) => self.write_fetched(id, chunk, ok),
+            Some(Work::FetchAttributes { .. }) => self.attributes_fetched(id, ok),
+            _ => debug_assert!(false, "RDMA completed for a request that does not wait for it"),
+        }
+    }
+
+    /// A chunk is free for a transfer that waited for one.
+    pub(super) fn resume(&mut self, id: PendingId) {
+        match self.pending.get_mut(id).map(|pending| &pending.work) {
+            Some(Work::Read(_)) => self.read_more(id),
+            Some(Work::Stage(_)) => self.write_more(id),
+            _ => {}
+        }
+    }
+
+    pub(super) fn tag_in(id: PendingId, chunk: u32) -> u64 {
+        Tag::ChunkIn { pending: id.index(), chunk }.pack()
+    }
+}
+
+const _: () = assert!(HEADER_BYTES == 40);

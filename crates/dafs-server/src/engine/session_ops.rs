@@ -1,0 +1,392 @@
+//! Sessions: connecting, proving who one is, binding channels, credentials, leaving.
+
+use super::connection::{Channel, Phase, Proven, Session};
+use super::convert;
+use super::registry::SessionEntry;
+use super::request::{Call, Context, Done};
+use super::work::{JobResult, Work};
+use crate::auth::{Admission, Proof};
+use crate::limits::{INLINE_WRITE_HEADER_BYTES, MESSAGE_BYTES_MIN, SessionLimits};
+use dafs_dat::DisconnectReason;
+use dafs_service::ClientKey;
+use dafs_store::Cred;
+use dafs_wire::dafs::{
+    AuthRequest, AuthResult, AuthType, ChannelUse, ClientAuth, ClientAuthReply, ClientConnect,
+    ClientConnectAuth, ClientConnectAuthReply, ClientConnectReply, ClientId, ConnectBind,
+    ConnectBindReply, CredHandle, CredHandleBody, Credential, Procedure, RegisterCred, Reply,
+    Request, SecInfoEntry, SecInfoReply, Seq, ServerAuth, ServerAuthReply, SessionOptions, Status,
+};
+
+impl Context<'_> {
+    /// The message that begins a connection.
+    pub(super) fn first_request(&mut self, call: &Call, request: &Request<'_>) -> Done {
+        match (self.connection.channel, request) {
+            (Channel::Operation, Request::ClientConnect(args)) => self.client_connect(call, args),
+            (Channel::Operation, Request::ClientConnectAuth(args)) => {
+                self.client_connect_auth(call, args)
+            }
+            (Channel::BackControl, Request::ConnectBind(args)) => self.connect_bind(call, args),
+            (_, Request::ConnectBind(_) | Request::ClientConnect(_))
+            | (_, Request::ClientConnectAuth(_)) => Err(Status::IllegalState),
+            _ => Err(Status::NotAuthenticated),
+        }
+    }
+
+    fn client_connect(&mut self, call: &Call, args: &ClientConnect<'_>) -> Done {
+        let name = args.client_id_string;
+        let (session, credits) =
+            self.new_session(&args.options, name, u64::from_be_bytes(args.client_verifier.0))?;
+        let reply = ClientConnectReply {
+            session_id: session.id,
+            client_id: client_id(session.client_key),
+            options: session.options,
+        };
+        self.start_session(session, credits)?;
+        self.reply(call, &Reply::ClientConnect(reply))
+    }
+
+    fn client_connect_auth(&mut self, call: &Call, args: &ClientConnectAuth<'_>) -> Done {
+        let name = args.client_id_string;
+        let (session, credits) =
+            self.new_session(&args.options, name, u64::from_be_bytes(args.client_verifier.0))?;
+        self.start_session(session, credits)?;
+        let outcome = self.authenticate(call, &args.auth);
+        if outcome.is_err() {
+            self.begin_again();
+        }
+        outcome
+    }
+
+    /// A message that connects and authenticates does both or neither.
+    fn begin_again(&mut self) {
+        self.connection.phase = Phase::New;
+        self.connection.session = None;
+    }
+
+    /// What a session with these wishes would be (DAFS 4.4).
+    fn new_session(
+        &self,
+        wish: &SessionOptions,
+        name: &[u8],
+        verifier: u64,
+    ) -> Result<(Session, u16), Status> {
+        if name.is_empty() {
+            return Err(Status::Inval);
+        }
+        let (options, credits) = negotiate(wish, &self.shared.limits)?;
+        let session = Session {
+            id: self.shared.registry.new_session_id(),
+            options,
+            client_name: name.to_vec(),
+            client_verifier: verifier,
+            client_key: self.shared.service.client_key(name, verifier),
+            proven: None,
+            last_open: None,
+        };
+        Ok((session, credits))
+    }
+
+    /// Enters the session; the reply in hand will grant its credits.
+    fn start_session(&mut self, session: Session, credits: u16) -> Result<(), Status> {
+        // The first message's slot is shorter than a request of this session may be; it is not
+        // posted again.
+        let bytes = session.options.max_request_size as usize;
+        let connection = &mut *self.connection;
+        connection.receives.retire_shorter(bytes);
+        connection
+            .receives
+            .grow(&mut *self.link.adapter, self.link.domain, usize::from(credits) + 1, bytes)
+            .map_err(|_| Status::Resource)?;
+        connection.phase = Phase::Unproven;
+        connection.session = Some(session);
+        Ok(())
+    }
+
+    pub(super) fn client_auth(&mut self, call: &Call, args: &ClientAuth<'_>) -> Done {
+        self.authenticate(call, &args.auth)
+    }
+
+    fn authenticate(&mut self, call: &Call, auth: &AuthRequest<'_>) -> Done {
+        let proof = match *auth {
+            AuthRequest::None | AuthRequest::Default => Proof::None,
+            AuthRequest::Text { id, password } if self.shared.authenticator.has_passwords() => {
+                Proof::Text { user: id.to_vec(), password: password.to_vec() }
+            }
+            AuthRequest::Text { .. } | AuthRequest::Gss { .. } => return Err(Status::NotSupp),
+        };
+        let peer = self.connection.peer.clone();
+        if let Proof::None = proof {
+            let admission = self.shared.authenticator.admit(&peer, &proof);
+            return self.admission_done(call, admission);
+        }
+        let authenticator = self.shared.authenticator.clone();
+        self.defer_job(call, Work::Authenticate, move || {
+            JobResult::Admission(authenticator.admit(&peer, &proof))
+        });
+        Ok(())
+    }
+
+    /// The proof was accepted or not.
+    pub(super) fn admission_done(&mut self, call: &Call, admission: Option<Admission>) -> Done {
+        let Some(admission) = admission else {
+            tracing::warn!(peer = %self.connection.peer, "authentication failed");
+            if call.procedure != Some(Procedure::ClientAuth) {
+                self.begin_again();
+            }
+            return Err(Status::NotAuthorized);
+        };
+        if call.procedure == Some(Procedure::ConnectBind) {
+            return self.bind_done(call, &admission);
+        }
+        let Some(session) = &mut self.connection.session else { return Err(Status::IllegalState) };
+        let registered = self
+            .shared
+            .service
+            .register_client(
+                &session.client_name,
+                session.client_verifier,
+                admission.identity.clone(),
+                self.now.0,
+            )
+            .map_err(convert::status)?;
+        let (trusted, identity) = (admission.trusted, admission.identity.clone());
+        let auth = auth_result(&admission);
+        registered.client.session_started();
+        session.proven = Some(Proven { client: registered.client, admission });
+        let (id, key, options) = (session.id, session.client_key, session.options);
+        self.shared.registry.add_session(id, SessionEntry { client: key, identity });
+        self.connection.phase = Phase::Ready;
+        tracing::debug!(peer = %self.connection.peer, trusted, "session ready");
+        if call.procedure == Some(Procedure::ClientConnectAuth) {
+            let client_id = client_id(key);
+            let reply =
+                ClientConnectAuthReply { session_id: id, client_id, options, auth, trusted };
+            self.reply(call, &Reply::ClientConnectAuth(reply))
+        } else {
+            self.reply(call, &Reply::ClientAuth(ClientAuthReply { auth, trusted }))
+        }
+    }
+
+    /// Binds an optional channel to a session of the same principal (DAFS 4.2).
+    fn connect_bind(&mut self, call: &Call, args: &ConnectBind<'_>) -> Done {
+        if args.channel_use == ChannelUse::RdmaRead {
+            // DAFS O22.
+            return Err(Status::RdmaReadChannelUnusable);
+        }
+        let entry = self.shared.registry.session(args.session_id).ok_or(Status::UnknownSession)?;
+        let limits = &self.shared.limits;
+        let size = |wish: u32, max: u32| if wish == 0 { max } else { wish.min(max) };
+        let options = SessionOptions {
+            use_checksums: false,
+            use_response_cache: false,
+            max_credentials: 0,
+            max_request_size: size(args.max_request_size, limits.request_bytes_max),
+            max_response_size: size(args.max_response_size, limits.response_bytes_max),
+            max_requests: args.max_requests.clamp(1, u32::from(limits.credits_per_session_max)),
+            inline_write_header_size: 0,
+            use_back_control_channel: true,
+            use_rdma_read_channel: false,
+        };
+        self.connection.session = Some(Session {
+            id: args.session_id,
+            options,
+            client_name: Vec::new(),
+            client_verifier: 0,
+            client_key: entry.client,
+            proven: None,
+            last_open: None,
+        });
+        let outcome = self.authenticate(call, &args.auth);
+        if outcome.is_err() {
+            self.begin_again();
+        }
+        outcome
+    }
+
+    /// The proof that came with a binding was accepted; it must be that of the session.
+    fn bind_done(&mut self, call: &Call, admission: &Admission) -> Done {
+        let bound = self.connection.session.as_ref().ok_or(Status::IllegalState)?;
+        let entry = self.shared.registry.session(bound.id).ok_or(Status::UnknownSession)?;
+        if admission.identity != entry.identity {
+            return Err(Status::NotAuthorized);
+        }
+        let reply = ConnectBindReply {
+            max_request_size: bound.options.max_request_size,
+            max_response_size: bound.options.max_response_size,
+            max_requests: bound.options.max_requests,
+            auth: auth_result(admission),
+            trusted: admission.trusted,
+        };
+        self.connection.phase = Phase::Bound;
+        self.reply(call, &Reply::ConnectBind(reply))
+    }
+
+    pub(super) fn null(&mut self, call: &Call) -> Done {
+        self.reply(call, &Reply::Null)
+    }
+
+    pub(super) fn disconnect(&mut self, call: &Call) -> Done {
+        self.reply(call, &Reply::Disconnect)?;
+        self.connection.phase = Phase::Closing;
+        tracing::debug!(peer = %self.connection.peer, reason = %DisconnectReason::Local, "leaving");
+        self.link.adapter.disconnect(self.connection.endpoint);
+        Ok(())
+    }
+
+    pub(super) fn sec_info(&mut self, call: &Call) -> Done {
+        let authenticator = &self.shared.authenticator;
+        let mut entries = [SecInfoEntry::None; 2];
+        let mut count = 0;
+        if authenticator.allows_none(&self.connection.peer) {
+            count += 1;
+        }
+        if authenticator.has_passwords() {
+            entries[count] = SecInfoEntry::Text;
+            count += 1;
+        }
+        let entries = Seq::new(&entries[..count]);
+        self.reply(call, &Reply::SecInfo(SecInfoReply { entries }))
+    }
+
+    /// The server's own proof: with TEXT, a name and a password that the client compares.
+    pub(super) fn server_auth(&mut self, call: &Call, args: &ServerAuth) -> Done {
+        let authenticator = self.shared.authenticator.clone();
+        let (id, password): (&[u8], &[u8]) = match (args.auth_type, authenticator.own_identity()) {
+            (AuthType::None | AuthType::Default, _) => (b"", b""),
+            (AuthType::Text, Some(own)) => (own.id.as_bytes(), own.password.as_bytes()),
+            (AuthType::Text, None) | (AuthType::Gss, _) => return Err(Status::NotSupp),
+        };
+        self.reply(call, &Reply::ServerAuth(ServerAuthReply { id, password }))
+    }
+
+    pub(super) fn register_cred(&mut self, call: &Call, args: &RegisterCred<'_>) -> Done {
+        let proven = self.connection.session.as_ref().and_then(|s| s.proven.as_ref());
+        let proven = proven.ok_or(Status::NotAuthenticated)?;
+        if !proven.admission.trusted {
+            return Err(Status::NotAuthorized);
+        }
+        let cred = match args.credential {
+            Credential::Id { uid, gid, groups } => {
+                Cred { uid, gid, groups: groups.iter().collect() }
+            }
+            Credential::Default => proven.admission.cred.clone(),
+            Credential::Name(_) | Credential::Gss(_) => return Err(Status::NotSupp),
+        };
+        let max = self.shared.limits.credentials_max as usize;
+        let number = proven.client.register_cred(cred, max).ok_or(Status::NoCreds)?;
+        let body = CredHandleBody { cred_handle: CredHandle(number) };
+        self.reply(call, &Reply::RegisterCred(body))
+    }
+
+    pub(super) fn release_cred(&mut self, call: &Call, args: &CredHandleBody) -> Done {
+        let proven = self.connection.session.as_ref().and_then(|s| s.proven.as_ref());
+        let proven = proven.ok_or(Status::NotAuthenticated)?;
+        if !proven.admission.trusted {
+            return Err(Status::NotAuthorized);
+        }
+        if !proven.client.release_cred(args.cred_handle.0) {
+            return Err(Status::CrHandConflict);
+        }
+        self.reply(call, &Reply::ReleaseCred)
+    }
+}
+
+fn auth_result(admission: &Admission) -> AuthResult<'static> {
+    match admission.identity.mechanism {
+        "text" => AuthResult::Text,
+        _ => AuthResult::None,
+    }
+}
+
+fn client_id(key: ClientKey) -> ClientId {
+    ClientId(key.0.to_be_bytes())
+}
+
+/// The server's final answer to a client's wishes (DAFS 4.4), with the first credits.
+fn negotiate(
+    wish: &SessionOptions,
+    limits: &SessionLimits,
+) -> Result<(SessionOptions, u16), Status> {
+    let size = |wish: u32, max: u32| match wish {
+        0 => Ok(max),
+        wish if wish < MESSAGE_BYTES_MIN => Err(Status::Inval),
+        // Receive slots follow each other, so their size keeps messages aligned.
+        wish => Ok(wish.min(max) & !7),
+    };
+    let max_request_size = size(wish.max_request_size, limits.request_bytes_max)?;
+    let max_response_size = size(wish.max_response_size, limits.response_bytes_max)?;
+    let initial = u32::from(limits.credits_initial);
+    let credits = match wish.max_requests {
+        0 => initial,
+        wish => wish.min(initial),
+    };
+    let credits = u16::try_from(credits.max(1)).unwrap_or(limits.credits_initial);
+    // DAFS O23: a multiple of 8, at least 136; 0 when padded writes are not to be used.
+    let padding = match wish.inline_write_header_size {
+        0 => INLINE_WRITE_HEADER_BYTES,
+        wish if dafs_wire::dafs::is_valid_inline_write_header_size(wish)
+            && wish < max_request_size =>
+        {
+            wish
+        }
+        _ => INLINE_WRITE_HEADER_BYTES,
+    };
+    let credentials = match wish.max_credentials {
+        0 => limits.credentials_max,
+        wish => wish.min(limits.credentials_max),
+    };
+    let options = SessionOptions {
+        use_checksums: wish.use_checksums,
+        use_response_cache: false,
+        max_credentials: credentials,
+        max_request_size,
+        max_response_size,
+        max_requests: u32::from(credits),
+        inline_write_header_size: padding,
+        use_back_control_channel: wish.use_back_control_channel,
+        use_rdma_read_channel: false,
+    };
+    Ok((options, credits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish() -> SessionOptions {
+        SessionOptions {
+            use_checksums: true,
+            use_response_cache: true,
+            max_credentials: 0,
+            max_request_size: 0,
+            max_response_size: 5000,
+            max_requests: 0,
+            inline_write_header_size: 0,
+            use_back_control_channel: true,
+            use_rdma_read_channel: true,
+        }
+    }
+
+    #[test]
+    fn zero_means_the_servers_default() {
+        let limits = SessionLimits::default();
+        let (options, credits) = negotiate(&wish(), &limits).unwrap();
+        assert_eq!(options.max_request_size, limits.request_bytes_max);
+        assert_eq!(options.max_response_size, 5000);
+        assert_eq!(credits, limits.credits_initial);
+        assert!(options.use_checksums);
+        assert!(!options.use_rdma_read_channel);
+    }
+
+    #[test]
+    fn impossible_wishes_are_refused_or_replaced() {
+        let limits = SessionLimits::default();
+        let tiny = SessionOptions { max_response_size: 100, ..wish() };
+        assert_eq!(negotiate(&tiny, &limits).unwrap_err(), Status::Inval);
+        let odd = SessionOptions { inline_write_header_size: 137, ..wish() };
+        let (options, _) = negotiate(&odd, &limits).unwrap();
+        assert_eq!(options.inline_write_header_size, INLINE_WRITE_HEADER_BYTES);
+        let many = SessionOptions { max_requests: 65_535, ..wish() };
+        assert_eq!(negotiate(&many, &limits).unwrap().1, limits.credits_initial);
+    }
+}

@@ -1,0 +1,191 @@
+//! Requests that wait for a device, a password check or RDMA.
+//!
+//! Invariants
+//! * A waiting request holds its receive slot and stream until it is answered or its connection is
+//!   gone.
+//! * A job owns what it touches (an open file, memory kept alive by `Arc`), so that a connection
+//!   can go while it runs; its result then finds nobody and is dropped, with its memory freed only
+//!   after it.
+
+use super::Link;
+use super::memory::ReplySlot;
+use super::read::ReadTransfer;
+use super::request::Call;
+use super::write::WriteTransfer;
+use crate::auth::Admission;
+use crate::pool::{Inbox, Pool};
+use dafs_dat::EndpointId;
+use dafs_store::StoreError;
+use dafs_wire::dafs::{Checksum, SetAttrDirect, Stability};
+use std::sync::Arc;
+
+/// A waiting request, by number and generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PendingId {
+    index: u32,
+    generation: u32,
+}
+
+/// What a job came to.
+#[derive(Debug)]
+pub enum JobResult {
+    /// Bytes moved.
+    Count(Result<usize, StoreError>),
+    /// Done or not.
+    Unit(Result<(), StoreError>),
+    /// A proof was accepted or not.
+    Admission(Option<Admission>),
+}
+
+/// A job is over.
+#[derive(Debug)]
+pub struct JobDone {
+    pub(super) pending: PendingId,
+    pub(super) result: JobResult,
+}
+
+/// A request that has no reply yet.
+pub(super) struct Pending {
+    pub(super) endpoint: EndpointId,
+    pub(super) call: Call,
+    pub(super) work: Work,
+}
+
+/// What it waits for.
+pub(super) enum Work {
+    /// A password check.
+    Authenticate,
+    /// A commit.
+    Commit,
+    /// A write of data that came inline or lies in the client's mapped memory.
+    Write { stable: Stability, done: usize },
+    /// A read into a reply.
+    ReadInline { slot: ReplySlot, wanted: usize, done: usize },
+    /// A read into the client's mapped memory.
+    ReadMapped { wanted: usize, done: usize, sum: Box<dyn FnOnce(usize) -> Checksum + Send> },
+    /// A read that passes through staging.
+    Read(Box<ReadTransfer>),
+    /// A write that passes through staging.
+    Stage(Box<WriteTransfer>),
+    /// Attributes to set that come by RDMA.
+    FetchAttributes { chunk: u32, args: Box<SetAttrDirect> },
+}
+
+impl Work {
+    /// True while a job may be using what this holds.
+    pub(super) fn has_job(&self) -> bool {
+        match self {
+            Work::Authenticate
+            | Work::Commit
+            | Work::Write { .. }
+            | Work::ReadInline { .. }
+            | Work::ReadMapped { .. } => true,
+            Work::Read(transfer) => transfer.has_job(),
+            Work::Stage(transfer) => transfer.has_job(),
+            Work::FetchAttributes { .. } => false,
+        }
+    }
+
+    /// Gives back what it holds; its connection is gone or its request has failed.
+    pub(super) fn abandon(self, link: &mut Link) {
+        match self {
+            Work::Authenticate | Work::Commit | Work::Write { .. } | Work::ReadMapped { .. } => {}
+            Work::ReadInline { slot, .. } => link.replies.give_back(slot),
+            Work::Read(transfer) => transfer.abandon(link),
+            Work::Stage(transfer) => transfer.abandon(link),
+            Work::FetchAttributes { chunk, .. } => link.staging.give_back(chunk),
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct PendingTable {
+    entries: Vec<(u32, Option<Pending>)>,
+    free: Vec<u32>,
+}
+
+impl PendingTable {
+    pub(super) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    pub(super) fn insert(&mut self, pending: Pending) -> PendingId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push((0, None));
+            (self.entries.len() - 1) as u32
+        });
+        let (generation, entry) = &mut self.entries[index as usize];
+        debug_assert!(entry.is_none());
+        *entry = Some(pending);
+        PendingId { index, generation: *generation }
+    }
+
+    pub(super) fn get_mut(&mut self, id: PendingId) -> Option<&mut Pending> {
+        let (generation, entry) = self.entries.get_mut(id.index as usize)?;
+        if *generation == id.generation { entry.as_mut() } else { None }
+    }
+
+    pub(super) fn take(&mut self, id: PendingId) -> Option<Pending> {
+        let (generation, entry) = self.entries.get_mut(id.index as usize)?;
+        if *generation != id.generation {
+            return None;
+        }
+        let pending = entry.take()?;
+        *generation = generation.wrapping_add(1);
+        self.free.push(id.index);
+        Some(pending)
+    }
+
+    /// The entry of a table index, for completions that carry only that.
+    pub(super) fn id_at(&self, index: u32) -> Option<PendingId> {
+        let (generation, entry) = self.entries.get(index as usize)?;
+        entry.as_ref().map(|_| PendingId { index, generation: *generation })
+    }
+
+    /// The waiting requests of one connection.
+    pub(super) fn of(&self, endpoint: EndpointId) -> Vec<PendingId> {
+        let entries = self.entries.iter().enumerate();
+        let own = entries.filter_map(|(index, (generation, entry))| {
+            entry.as_ref().filter(|pending| pending.endpoint == endpoint)?;
+            Some(PendingId { index: index as u32, generation: *generation })
+        });
+        own.collect()
+    }
+}
+
+impl PendingId {
+    pub(super) fn index(self) -> u32 {
+        self.index
+    }
+}
+
+/// Reports a failure if the job unwinds before it reported anything.
+struct Report {
+    inbox: Arc<Inbox<JobDone>>,
+    pending: PendingId,
+    reported: bool,
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        if !self.reported {
+            let result = JobResult::Unit(Err(StoreError::Io));
+            self.inbox.push(JobDone { pending: self.pending, result });
+        }
+    }
+}
+
+/// Runs `work` on the pool; its result comes to `inbox`.
+pub(super) fn submit(
+    pool: &dyn Pool,
+    inbox: &Arc<Inbox<JobDone>>,
+    pending: PendingId,
+    work: impl FnOnce() -> JobResult + Send + 'static,
+) {
+    let mut report = Report { inbox: inbox.clone(), pending, reported: false };
+    pool.submit(Box::new(move || {
+        let result = work();
+        report.reported = true;
+        report.inbox.push(JobDone { pending, result });
+    }));
+}

@@ -1,0 +1,455 @@
+//! WRITE, inline and direct.
+//!
+//! Inline data is written to the file from the receive slot it arrived in; data in mapped client
+//! memory from there; anything else is pulled by RDMA read into chunks, as fast as the store takes
+//! it. The server copies no byte of data in user space.
+//!
+//! Invariants
+//! * A direct checksum is compared before the first byte is written (DAFS O21).
+//! * `committed` is never less than what was asked for, and the reply follows the store's word.
+//! * A transfer writes one piece at a time, in the order of the file, so that the count it reports
+//!   is all that was written.
+
+use super::Link;
+use super::convert;
+use super::read::{Buffers, buffers, checksum_of, skip, views};
+use super::request::{Call, Context, Done};
+use super::work::{JobResult, PendingId, Work};
+use crate::limits::{STAGING_CHUNK_BYTES, STAGING_CHUNKS_MAX, STAGING_CHUNKS_PER_TRANSFER_MAX};
+use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
+use dafs_mem::VolatileSlice;
+use dafs_store::{OpenFile, OpenMode, Stability, StoreError, Wait};
+use dafs_wire::dafs::{
+    self, Checksum, Fletcher32, Reply, Status, WriteDirect, WriteInline, WriteReply,
+};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub(super) const WRITE: OpenMode = OpenMode { read: false, write: true };
+
+/// The largest piece that the reactor hands to the file at once.
+const PIECE_BYTES: usize = 128 << 10;
+
+/// What could be written without waiting.
+enum WriteNow {
+    Done(usize),
+    Blocked(usize),
+}
+
+/// Writes what the file takes without waiting for a device.
+fn write_now(
+    file: &dyn OpenFile,
+    views: &[VolatileSlice<'_>],
+    offset: u64,
+    wanted: usize,
+    stable: Stability,
+) -> Result<WriteNow, StoreError> {
+    if stable != Stability::Unstable {
+        return Ok(WriteNow::Blocked(0));
+    }
+    let mut done = 0;
+    while done < wanted {
+        let rest = limit(&skip(views, done), PIECE_BYTES);
+        match file.write_at(&rest, offset + done as u64, stable, Wait::Never) {
+            Ok(0) => return Ok(WriteNow::Blocked(done)),
+            Ok(count) => done += count,
+            Err(StoreError::WouldBlock) => return Ok(WriteNow::Blocked(done)),
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(WriteNow::Done(done))
+}
+
+/// Writes all, waiting for devices; for the pool.
+fn write_all(
+    file: &dyn OpenFile,
+    views: &[VolatileSlice<'_>],
+    offset: u64,
+    wanted: usize,
+    stable: Stability,
+) -> Result<usize, StoreError> {
+    let mut done = 0;
+    while done < wanted {
+        let rest = skip(views, done);
+        match file.write_at(&rest, offset + done as u64, stable, Wait::Allowed) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// The first `max` bytes of the views.
+fn limit<'a>(views: &[VolatileSlice<'a>], max: usize) -> SmallVec<[VolatileSlice<'a>; 4]> {
+    let mut left = max;
+    let mut first = SmallVec::new();
+    for view in views {
+        let len = view.len().min(left);
+        left -= len;
+        first.extend(view.slice(0, len).filter(|view| !view.is_empty()));
+    }
+    first
+}
+
+/// A write that passes through staging.
+pub(super) struct WriteTransfer {
+    file: Arc<dyn OpenFile>,
+    offset: u64,
+    wanted: usize,
+    stable: dafs::Stability,
+    buffers: Buffers,
+    /// The client buffer that is fetched next and the bytes of it that are posted.
+    next: (usize, usize),
+    /// Bytes whose fetching has been posted, and bytes written.
+    posted: usize,
+    written: usize,
+    /// Pieces whose fetching is under way, then those that have come, in the order of the file.
+    fetching: VecDeque<Piece>,
+    fetched: VecDeque<Piece>,
+    /// The piece that a job is writing.
+    job: Option<Piece>,
+    /// The expected checksum and what has been summed up.
+    check: Option<(Checksum, Fletcher32)>,
+    /// The first error of the store, after which nothing more is written.
+    error: Option<StoreError>,
+    /// In the queue for chunks.
+    waiting: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    chunk: u32,
+    len: usize,
+}
+
+impl WriteTransfer {
+    pub(super) fn has_job(&self) -> bool {
+        self.job.is_some()
+    }
+
+    pub(super) fn abandon(self, link: &mut Link) {
+        for piece in self.fetching.into_iter().chain(self.fetched).chain(self.job) {
+            link.staging.give_back(piece.chunk);
+        }
+    }
+
+    fn chunks(&self) -> usize {
+        self.fetching.len() + self.fetched.len() + usize::from(self.job.is_some())
+    }
+
+    fn piece(&self) -> usize {
+        let (index, used) = self.next;
+        let buffer = self.buffers.get(index).map_or(0, |buffer| buffer.byte_count as usize - used);
+        buffer.min(self.wanted - self.posted).min(STAGING_CHUNK_BYTES)
+    }
+
+    /// Chunks that this transfer may hold. With a checksum all data must be here before any is
+    /// written, so it must get all its chunks at once.
+    fn chunks_max(&self) -> usize {
+        if self.check.is_some() { STAGING_CHUNKS_MAX } else { STAGING_CHUNKS_PER_TRANSFER_MAX }
+    }
+
+    /// Chunks needed to fetch everything.
+    fn chunks_needed(&self) -> usize {
+        let chunks = |bytes: usize| bytes.div_ceil(STAGING_CHUNK_BYTES);
+        self.buffers.iter().map(|buffer| chunks(buffer.byte_count as usize)).sum()
+    }
+}
+
+impl Context<'_> {
+    pub(super) fn write_inline(
+        &mut self,
+        call: &Call,
+        args: &WriteInline<'_>,
+        _message: &[u8],
+    ) -> Done {
+        let file = self.io_file(call, &args.fh, args.state_id, WRITE)?;
+        let stable = convert::stability(args.stable);
+        let wanted = args.data.len();
+        // SAFETY: the data lies in the receive slot of the request in hand, which is private
+        // memory and stays untouched until the request is answered; the view is only read.
+        let view = unsafe { VolatileSlice::new(args.data.as_ptr().cast_mut(), wanted) };
+        match write_now(&*file, &[view], args.offset, wanted, stable) {
+            Ok(WriteNow::Done(count)) => self.write_reply(call, args.stable, count),
+            Ok(WriteNow::Blocked(done)) => {
+                let (slot, offset) = (call.slot, args.offset + done as u64);
+                let data = self.connection.receives.part(slot, args.data, done);
+                self.defer_job(call, Work::Write { stable: args.stable, done }, move || {
+                    let view = data.view();
+                    JobResult::Count(write_all(&*file, &[view], offset, wanted - done, stable))
+                });
+                Ok(())
+            }
+            Err(error) => Err(convert::store_status(error)),
+        }
+    }
+
+    fn write_reply(&mut self, call: &Call, stable: dafs::Stability, count: usize) -> Done {
+        let reply = WriteReply {
+            count: count as u32,
+            committed: stable,
+            verifier: self.shared.write_verifier,
+        };
+        let reply = match call.procedure {
+            Some(dafs::Procedure::WriteInline) => Reply::WriteInline(reply),
+            _ => Reply::WriteDirect(reply),
+        };
+        self.reply(call, &reply)
+    }
+
+    pub(super) fn write_done(
+        &mut self,
+        call: &Call,
+        stable: dafs::Stability,
+        done: usize,
+        result: Result<usize, StoreError>,
+    ) -> Done {
+        match result {
+            Ok(count) => self.write_reply(call, stable, done + count),
+            Err(_) if done > 0 => self.write_reply(call, stable, done),
+            Err(error) => Err(convert::store_status(error)),
+        }
+    }
+
+    pub(super) fn write_direct(&mut self, call: &Call, args: &WriteDirect<'_>) -> Done {
+        let file = self.io_file(call, &args.fh, args.state_id, WRITE)?;
+        let wanted = args.byte_count as usize;
+        if wanted > self.shared.limits.transfer_bytes_max as usize {
+            // DAFS O58.
+            return Err(Status::WriteTooBig);
+        }
+        let buffers = buffers(args.buffers, wanted)?;
+        if let Some(windows) = self.map(&buffers, Access::REMOTE_READ) {
+            return self.write_mapped(call, args, file, windows);
+        }
+        let check = self.connection.checksums();
+        let transfer = WriteTransfer {
+            file,
+            offset: args.offset,
+            wanted,
+            stable: args.stable,
+            buffers,
+            next: (0, 0),
+            posted: 0,
+            written: 0,
+            fetching: VecDeque::new(),
+            fetched: VecDeque::new(),
+            job: None,
+            check: check.then(|| (args.direct_checksum, Fletcher32::new())),
+            error: None,
+            waiting: false,
+        };
+        if transfer.check.is_some() && transfer.chunks_needed() > STAGING_CHUNKS_MAX {
+            return Err(Status::WriteTooBig);
+        }
+        let id = self.defer(call, Work::Stage(Box::new(transfer)));
+        self.write_more(id);
+        Ok(())
+    }
+
+    fn write_mapped(
+        &mut self,
+        call: &Call,
+        args: &WriteDirect<'_>,
+        file: Arc<dyn OpenFile>,
+        windows: SmallVec<[RemoteWindow; 2]>,
+    ) -> Done {
+        let wanted = args.byte_count as usize;
+        let stable = convert::stability(args.stable);
+        if self.connection.checksums() {
+            let mut sum = Fletcher32::new();
+            checksum_of(&views(&windows, wanted), wanted, &mut sum);
+            if sum.finish() != args.direct_checksum {
+                return Err(Status::ChkSum);
+            }
+        }
+        let now = write_now(&*file, &views(&windows, wanted), args.offset, wanted, stable);
+        match now.map_err(convert::store_status)? {
+            WriteNow::Done(count) => self.write_reply(call, args.stable, count),
+            WriteNow::Blocked(done) => {
+                let offset = args.offset + done as u64;
+                self.defer_job(call, Work::Write { stable: args.stable, done }, move || {
+                    let views = views(&windows, wanted);
+                    let rest = skip(&views, done);
+                    JobResult::Count(write_all(&*file, &rest, offset, wanted - done, stable))
+                });
+                Ok(())
+            }
+        }
+    }
+
+    fn write_transfer(&mut self, id: PendingId) -> Option<&mut WriteTransfer> {
+        match &mut self.pending.get_mut(id)?.work {
+            Work::Stage(transfer) => Some(transfer),
+            _ => None,
+        }
+    }
+
+    /// Fetches as many pieces as the transfer may hold; finishes it when all is done.
+    pub(super) fn write_more(&mut self, id: PendingId) {
+        loop {
+            let available = self.link.staging.available();
+            let Some(transfer) = self.write_transfer(id) else { return };
+            transfer.waiting = false;
+            let piece = if transfer.error.is_some() { 0 } else { transfer.piece() };
+            if piece == 0 {
+                if transfer.chunks() == 0 {
+                    self.write_finished(id);
+                }
+                return;
+            }
+            if transfer.chunks() >= transfer.chunks_max() {
+                return;
+            }
+            let all_at_once = transfer.check.is_some() && transfer.posted == 0;
+            let needed = if all_at_once { transfer.chunks_needed() } else { 1 };
+            if available < needed {
+                // A transfer that holds chunks goes on when one of its own is written.
+                if transfer.chunks() == 0 {
+                    transfer.waiting = true;
+                    self.link.waiting.push_back(id);
+                }
+                return;
+            }
+            let Some(chunk) = self.link.staging.take(&mut *self.link.adapter) else {
+                return self.link.waiting.push_back(id);
+            };
+            self.fetch(id, chunk, piece);
+        }
+    }
+
+    fn fetch(&mut self, id: PendingId, chunk: u32, piece: usize) {
+        let Some(transfer) = self.write_transfer(id) else { return };
+        let (index, used) = transfer.next;
+        let buffer = transfer.buffers[index];
+        transfer.posted += piece;
+        transfer.next = if used + piece == buffer.byte_count as usize {
+            (index + 1, 0)
+        } else {
+            (index, used + piece)
+        };
+        transfer.fetching.push_back(Piece { chunk, len: piece });
+        let remote = RemoteBuffer {
+            key: buffer.context,
+            address: buffer.address.wrapping_add(used as u64),
+            len: piece as u32,
+        };
+        let segment = self.link.staging.segment(chunk, 0, piece);
+        let (endpoint, work) = (self.connection.endpoint, Self::tag_in(id, chunk));
+        // If the connection broke, its end gives everything back.
+        let _ = self.link.adapter.rdma_read(endpoint, work, segment, remote);
+    }
+
+    /// A piece has come.
+    pub(super) fn write_fetched(&mut self, id: PendingId, chunk: u32, ok: bool) {
+        let Some(transfer) = self.write_transfer(id) else { return };
+        let position = transfer.fetching.iter().position(|piece| piece.chunk == chunk);
+        let Some(piece) = position.and_then(|at| transfer.fetching.remove(at)) else {
+            return debug_assert!(false, "a chunk came that was not being fetched");
+        };
+        if !ok {
+            // The connection has broken and everything else will be flushed too.
+            transfer.error = Some(StoreError::Io);
+            return self.link.staging.give_back(chunk);
+        }
+        debug_assert_eq!(position, Some(0), "RDMA reads of one connection complete in order");
+        transfer.fetched.push_back(piece);
+        if let Some((expected, mut sum)) = transfer.check.take() {
+            sum.update(&self.link.staging.bytes_mut(chunk)[..piece.len]);
+            let Some(transfer) = self.write_transfer(id) else { return };
+            if transfer.posted < transfer.wanted || !transfer.fetching.is_empty() {
+                transfer.check = Some((expected, sum));
+                return self.write_more(id);
+            }
+            if sum.finish() != expected {
+                return self.write_refused(id, Status::ChkSum);
+            }
+        }
+        self.write_next(id);
+    }
+
+    /// Writes the pieces that have come, one after the other.
+    fn write_next(&mut self, id: PendingId) {
+        loop {
+            let Some(transfer) = self.write_transfer(id) else { return };
+            if transfer.job.is_some() || transfer.check.is_some() {
+                return;
+            }
+            let Some(piece) = transfer.fetched.pop_front() else {
+                return self.write_more(id);
+            };
+            let (file, offset) = (transfer.file.clone(), transfer.offset + transfer.written as u64);
+            let stable = convert::stability(transfer.stable);
+            let failed = transfer.error.is_some();
+            let buffer = self.link.staging.buffer(piece.chunk).clone();
+            let now = match buffer.slice(0, piece.len) {
+                _ if failed => Ok(WriteNow::Done(0)),
+                Some(view) => write_now(&*file, &[view], offset, piece.len, stable),
+                None => Err(StoreError::Io),
+            };
+            match now {
+                Ok(WriteNow::Blocked(done)) => {
+                    if let Some(transfer) = self.write_transfer(id) {
+                        transfer.written += done;
+                        transfer.job = Some(Piece { len: piece.len - done, ..piece });
+                    }
+                    let offset = offset + done as u64;
+                    return self.submit(id, move || {
+                        let view = buffer.slice(done, piece.len - done);
+                        JobResult::Count(view.ok_or(StoreError::Io).and_then(|view| {
+                            write_all(&*file, &[view], offset, piece.len - done, stable)
+                        }))
+                    });
+                }
+                Ok(WriteNow::Done(count)) => self.piece_written(id, piece, Ok(count)),
+                Err(error) => self.piece_written(id, piece, Err(error)),
+            }
+        }
+    }
+
+    /// A piece has been written by the pool.
+    pub(super) fn write_staged(&mut self, id: PendingId, result: JobResult) {
+        let Some(piece) = self.write_transfer(id).and_then(|t| t.job.take()) else { return };
+        let result = match result {
+            JobResult::Count(result) => result,
+            _ => Err(StoreError::Io),
+        };
+        self.piece_written(id, piece, result);
+        self.write_next(id);
+    }
+
+    fn piece_written(&mut self, id: PendingId, piece: Piece, result: Result<usize, StoreError>) {
+        self.link.staging.give_back(piece.chunk);
+        let Some(transfer) = self.write_transfer(id) else { return };
+        match result {
+            Ok(count) => {
+                transfer.written += count;
+                if count < piece.len && transfer.error.is_none() {
+                    // The store took a part and will say why when asked again.
+                    transfer.error = Some(StoreError::NoSpace);
+                }
+            }
+            Err(error) => transfer.error = transfer.error.or(Some(error)),
+        }
+    }
+
+    fn write_refused(&mut self, id: PendingId, status: Status) {
+        let Some(pending) = self.take_pending(id) else { return };
+        pending.work.abandon(self.link);
+        self.fail(&pending.call, status);
+    }
+
+    fn write_finished(&mut self, id: PendingId) {
+        let Some(pending) = self.take_pending(id) else { return };
+        let Work::Stage(transfer) = pending.work else { return };
+        let outcome = match transfer.error {
+            Some(error) if transfer.written == 0 => Err(convert::store_status(error)),
+            _ => self.write_reply(&pending.call, transfer.stable, transfer.written),
+        };
+        self.finish(&pending.call, outcome);
+    }
+}

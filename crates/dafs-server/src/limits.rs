@@ -1,0 +1,86 @@
+//! Every bound of the server, in one place. Those that an administrator may change are defaults of
+//! [`SessionLimits`]; the others are fixed.
+
+/// Bounds of sessions that the configuration can change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Connections of one server, in all stages.
+    pub connections_max: usize,
+    /// Connections from one network address.
+    pub connections_per_address_max: usize,
+    /// Credits that a session starts with, if the client asks for no fewer.
+    pub credits_initial: u16,
+    /// Credits that one session may come to have.
+    pub credits_per_session_max: u16,
+    /// Credits of all sessions of one reactor; above it none are raised and idle ones withdrawn.
+    pub credits_total_max: usize,
+    /// Longest request, in bytes.
+    pub request_bytes_max: u32,
+    /// Longest response, in bytes.
+    pub response_bytes_max: u32,
+    /// Longest read or write, in bytes.
+    pub transfer_bytes_max: u32,
+    /// Credentials registered by one client.
+    pub credentials_max: u32,
+    /// Seconds from connecting to the end of authentication.
+    pub handshake_seconds: u64,
+}
+
+impl Default for SessionLimits {
+    fn default() -> Self {
+        Self {
+            connections_max: 4096,
+            connections_per_address_max: 1024,
+            credits_initial: 8,
+            credits_per_session_max: 256,
+            credits_total_max: 16_384,
+            request_bytes_max: 16_384,
+            response_bytes_max: 16_384,
+            transfer_bytes_max: 4 << 20,
+            credentials_max: 64,
+            handshake_seconds: 10,
+        }
+    }
+}
+
+/// Bytes of the first message of a connection (DAFS 4.3).
+pub(crate) const FIRST_MESSAGE_BYTES: u32 = 4096;
+
+/// Smallest message sizes that a session may negotiate: everything but inline data and listings
+/// must fit.
+pub(crate) const MESSAGE_BYTES_MIN: u32 = 1024;
+
+/// Where padded inline data begins, from the start of the message (DAFS O23).
+pub(crate) const INLINE_WRITE_HEADER_BYTES: u32 = 512;
+
+/// Bytes of a small reply slot; most replies fit.
+pub(crate) const SMALL_REPLY_BYTES: usize = 1024;
+
+/// Bytes of one staging chunk, through which data passes where the transport cannot reach the
+/// client's memory directly. About the size that stays in a core's cache.
+pub(crate) const STAGING_CHUNK_BYTES: usize = 256 << 10;
+
+/// Staging chunks of one reactor and transport.
+pub(crate) const STAGING_CHUNKS_MAX: usize = 64;
+
+/// Staging chunks that one transfer may hold.
+pub(crate) const STAGING_CHUNKS_PER_TRANSFER_MAX: usize = 4;
+
+/// Staging chunks kept when nothing is going on.
+pub(crate) const STAGING_CHUNKS_IDLE: usize = 2;
+
+/// Client buffers named by one request.
+pub(crate) const BUFFERS_PER_REQUEST_MAX: usize = 64;
+
+/// An unstable or cached write up to this size is done by the reactor itself.
+pub(crate) const INLINE_WORK_BYTES_MAX: usize = 64 << 10;
+
+/// Threads for calls that may wait for a device.
+pub(crate) const POOL_THREADS_MAX: usize = 16;
+
+/// Bytes of one line in the password file.
+pub(crate) const PASSWORD_LINE_BYTES_MAX: usize = 1024;
+
+const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));
+const _: () = assert!(INLINE_WRITE_HEADER_BYTES < MESSAGE_BYTES_MIN);
+const _: () = assert!(SMALL_REPLY_BYTES >= MESSAGE_BYTES_MIN as usize);

@@ -1,0 +1,182 @@
+//! A bounded pool for calls that may wait for a device, and the way back to the reactor.
+//!
+//! Invariants
+//! * The queue holds at most one job per request in hand, so credits bound it.
+//! * A job's result always comes back: a job that panics reports an I/O error.
+
+use crate::limits::POOL_THREADS_MAX;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Something to run that may wait.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// Runs jobs elsewhere. The simulator brings its own.
+pub trait Pool: Send + Sync {
+    /// Takes a job; never waits.
+    fn submit(&self, job: Job);
+}
+
+/// Results on their way back to one reactor.
+#[derive(Debug)]
+pub struct Inbox<T> {
+    items: Mutex<Vec<T>>,
+    /// Wakes the reactor; `None` where somebody else drives it.
+    waker: Option<OwnedFd>,
+}
+
+impl<T> Inbox<T> {
+    /// An inbox that nobody sleeps on.
+    pub fn unwatched() -> Self {
+        Self { items: Mutex::new(Vec::new()), waker: None }
+    }
+
+    /// An inbox with a descriptor to sleep on.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn watched() -> io::Result<Self> {
+        let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
+        let waker = rustix::event::eventfd(0, flags)?;
+        Ok(Self { items: Mutex::new(Vec::new()), waker: Some(waker) })
+    }
+
+    /// Puts something in and wakes the reactor.
+    pub fn push(&self, item: T) {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner).push(item);
+        self.wake();
+    }
+
+    /// Wakes the reactor.
+    pub fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            // The only failure is a full counter, which means that it is readable already.
+            let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Moves everything into `items`, which must be empty.
+    pub fn take(&self, items: &mut Vec<T>) {
+        debug_assert!(items.is_empty(), "results of an earlier turn were not handled");
+        std::mem::swap(&mut *self.items.lock().unwrap_or_else(PoisonError::into_inner), items);
+    }
+
+    /// True when there is nothing to take.
+    pub fn is_empty(&self) -> bool {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Resets the descriptor after waking.
+    pub fn acknowledge(&self) {
+        if let Some(waker) = &self.waker {
+            let _ = rustix::io::read(waker, &mut [0; 8]);
+        }
+    }
+
+    /// The descriptor to wait on.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.waker.as_ref().map(AsFd::as_fd)
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    threads: usize,
+    stopping: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    work: Condvar,
+}
+
+/// A pool of threads, started when there is work and none is idle.
+#[derive(Default)]
+pub struct ThreadPool {
+    shared: Arc<Shared>,
+}
+
+impl ThreadPool {
+    /// A pool without threads yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Pool for ThreadPool {
+    fn submit(&self, job: Job) {
+        let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.jobs.push_back(job);
+        if queue.idle < queue.jobs.len() && queue.threads < POOL_THREADS_MAX {
+            let shared = self.shared.clone();
+            let thread = std::thread::Builder::new().name("dafs-pool".to_owned());
+            match thread.spawn(move || shared.run()) {
+                Ok(_) => queue.threads += 1,
+                // With one thread at least, work goes on; without any, nothing would.
+                Err(error) => tracing::warn!(%error, "cannot start a thread for blocking calls"),
+            }
+        }
+        drop(queue);
+        self.shared.work.notify_one();
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner).stopping = true;
+        self.shared.work.notify_all();
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                drop(queue);
+                // A panic in one request must not take the thread from all others; the job's guard
+                // reports the failure while it unwinds.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+                queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            } else if queue.stopping {
+                return;
+            } else {
+                queue.idle += 1;
+                queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue.idle -= 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_job_runs_even_after_a_panic() {
+        let pool = ThreadPool::new();
+        let inbox = Arc::new(Inbox::watched().unwrap());
+        for number in 0..100u32 {
+            let inbox = inbox.clone();
+            pool.submit(Box::new(move || {
+                inbox.push(number);
+                assert!(number != 50, "a job that fails");
+            }));
+        }
+        let mut seen = Vec::new();
+        while seen.len() < 100 {
+            let mut some = Vec::new();
+            inbox.take(&mut some);
+            seen.append(&mut some);
+            std::thread::yield_now();
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..100).collect::<Vec<_>>());
+    }
+}
