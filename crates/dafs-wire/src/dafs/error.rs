@@ -45,6 +45,12 @@ pub enum DecodeError {
         /// How long it claims to be, in bytes.
         bytes: usize,
     },
+    /// The message is shorter than a header: drop the session.
+    #[error("the message has {actual} bytes, fewer than its header")]
+    Short {
+        /// The length of the message, in bytes.
+        actual: usize,
+    },
     /// A list is longer than we take.
     #[error("a list has {count} elements, more than the {max} we take")]
     TooMany {
@@ -81,7 +87,7 @@ impl DecodeError {
     /// True when the session has to be dropped instead of the request being answered (DAFS O15,
     /// O64).
     pub fn is_fatal(self) -> bool {
-        matches!(self, Self::Magic { .. } | Self::Length { .. })
+        matches!(self, Self::Magic { .. } | Self::Length { .. } | Self::Short { .. })
     }
 }
 

@@ -112,8 +112,10 @@ fn checked_scope(
     magic: u32,
     length_at: usize,
 ) -> Result<Scope<'_>, DecodeError> {
+    if message.len() < HEADER_BYTES {
+        return Err(DecodeError::Short { actual: message.len() });
+    }
     let scope = Scope::new(message, order);
-    scope.require(0, HEADER_BYTES)?;
     let found = scope.u32(0)?;
     if found != magic {
         return Err(DecodeError::Magic { found });

@@ -48,7 +48,7 @@ macro_rules! requests {
             ) -> Result<Self, DecodeError> {
                 let body = message
                     .get(HEADER_BYTES..)
-                    .ok_or(DecodeError::Overrun { offset: 0, bytes: HEADER_BYTES })?;
+                    .ok_or(DecodeError::Short { actual: message.len() })?;
                 let scope = Scope::new(body, order);
                 let _ = inline_write_header_size;
                 Ok(match procedure { $(
