@@ -6,7 +6,7 @@ use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::options::{ConnectOptions, Transport};
 use crate::url::DafsUrl;
-use dafs_wire::dafs::{Request, Response};
+use dafs_wire::dafs::{Outcome, Reply, Request};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ impl Client {
     /// The end of the session.
     pub fn ping(&self) -> Result<Duration> {
         let start = Instant::now();
-        self.ask(&Request::Null, |response| matches!(response, Response::Null).then_some(()))?;
+        self.ask(&Request::Null, |response| matches!(response, Reply::Null).then_some(()))?;
         Ok(start.elapsed())
     }
 
@@ -117,22 +117,20 @@ impl Client {
         &self.shared
     }
 
-    pub(crate) fn from_shared(shared: Arc<Shared>) -> Self {
-        Self { shared }
-    }
-
     /// Sends one request, waits, and takes what is wanted from a successful answer.
     pub(crate) fn ask<T>(
         &self,
         request: &Request<'_>,
-        take: impl FnOnce(&Response<'_>) -> Option<T>,
+        take: impl FnOnce(&Reply<'_>) -> Option<T>,
     ) -> Result<T> {
         let reply = self.shared.call(request)?;
-        let procedure = request.procedure();
-        if !reply.status().is_ok() {
-            return Err(Error::Status { procedure, status: reply.status() });
+        let procedure = reply.procedure();
+        match reply.decode() {
+            Ok(Outcome::Ok(found)) => {
+                take(&found).ok_or_else(|| self.shared.broken(&"an answer of another procedure"))
+            }
+            Ok(Outcome::Error { status, .. }) => Err(Error::Status { procedure, status }),
+            Err(error) => Err(self.shared.broken(&error)),
         }
-        let response = reply.decode().map_err(|error| self.shared.broken(&error))?;
-        take(&response).ok_or_else(|| self.shared.broken(&"an answer of another procedure"))
     }
 }

@@ -2,8 +2,14 @@
 
 use crate::attributes::{Attributes, FileHandle};
 use crate::client::Client;
-use crate::error::Result;
-use dafs_wire::dafs::Verifier;
+use crate::convert;
+use crate::error::{Error, Result};
+use crate::limits::READDIR_PAGE_BYTES;
+use crate::names::component;
+use crate::transfer;
+use dafs_mem::Site;
+use dafs_wire::dafs as wire;
+use dafs_wire::dafs::{Outcome, READDIR_INLINE_REPLY_ENTRIES_AT, Reply, Request, Status, Verifier};
 use std::collections::VecDeque;
 
 /// One entry of a directory.
@@ -21,12 +27,12 @@ pub struct DirEntry {
 /// After an error it ends.
 #[derive(Debug)]
 pub struct ReadDir {
-    pub(crate) client: Client,
-    pub(crate) dir: FileHandle,
-    pub(crate) cookie: u64,
-    pub(crate) verifier: Verifier,
-    pub(crate) page: VecDeque<DirEntry>,
-    pub(crate) end: bool,
+    client: Client,
+    dir: FileHandle,
+    cookie: u64,
+    verifier: Verifier,
+    page: VecDeque<DirEntry>,
+    end: bool,
 }
 
 impl Client {
@@ -59,5 +65,96 @@ impl Iterator for ReadDir {
                 return Some(Err(error));
             }
         }
+    }
+}
+
+impl ReadDir {
+    /// Fetches the next page: directly into registered memory, or inline when checksums are on,
+    /// because a direct listing does not say how many bytes its checksum covers.
+    fn fetch(&mut self) -> Result<()> {
+        if self.client.session().checksums { self.fetch_inline() } else { self.fetch_direct() }
+    }
+
+    fn fetch_direct(&mut self) -> Result<()> {
+        let client = self.client.clone();
+        let shared = client.shared();
+        let staging = transfer::take_staging(shared)?;
+        let page = shared.piece(&staging, 0..READDIR_PAGE_BYTES as usize, 0, usize::MAX)?;
+        let buffers = [page.direct_buffer()];
+        let request = Request::ReadDirDirect(wire::ReadDirDirect {
+            fh: self.dir,
+            cookie: self.cookie,
+            cookieverf: self.verifier,
+            dircount: READDIR_PAGE_BYTES / 4,
+            maxcount: READDIR_PAGE_BYTES,
+            attributes: convert::WANTED,
+            buffers: wire::Seq::new(&buffers),
+        });
+        let reply = shared.call_with(&request, Some(page))?;
+        let procedure = reply.procedure();
+        let reply = match reply.decode().map_err(|error| shared.broken(&error))? {
+            Outcome::Ok(Reply::ReadDirDirect(reply)) => reply,
+            Outcome::Ok(_) => return Err(shared.broken(&"an answer of another procedure")),
+            Outcome::Error { status: Status::NotSupp, .. } => return self.fetch_inline(),
+            Outcome::Error { status, .. } => return Err(Error::Status { procedure, status }),
+        };
+        let mut bytes = vec![0; READDIR_PAGE_BYTES as usize];
+        staging.view().copy_to(&mut bytes, Site::Inspect);
+        transfer::put_staging(shared, staging);
+        let order = shared.byte_order();
+        let entries =
+            wire::decode_entries_direct(&bytes, order).map_err(|error| shared.broken(&error))?;
+        self.take(&entries, reply.cookieverf, reply.eof)
+    }
+
+    fn fetch_inline(&mut self) -> Result<()> {
+        let client = self.client.clone();
+        let room = client.session().response_bytes - READDIR_INLINE_REPLY_ENTRIES_AT as u32;
+        let request = Request::ReadDirInline(wire::ReadDirInline {
+            fh: self.dir,
+            cookie: self.cookie,
+            cookieverf: self.verifier,
+            dircount: room / 4,
+            maxcount: room,
+            attributes: convert::WANTED,
+        });
+        let reply = client.shared().call(&request)?;
+        let procedure = reply.procedure();
+        match reply.decode().map_err(|error| client.shared().broken(&error))? {
+            Outcome::Ok(Reply::ReadDirInline(reply)) => {
+                self.take(&reply.entries, reply.cookieverf, reply.eof)
+            }
+            Outcome::Ok(_) => Err(client.shared().broken(&"an answer of another procedure")),
+            Outcome::Error { status, .. } => Err(Error::Status { procedure, status }),
+        }
+    }
+
+    fn take(
+        &mut self,
+        entries: &wire::Seq<'_, wire::DirEntry<'_>>,
+        verifier: Verifier,
+        end: bool,
+    ) -> Result<()> {
+        for entry in entries.iter() {
+            // What a server calls an entry must be one, or a copy of the tree would leave it.
+            if component(entry.name).is_err() {
+                let reason = "a directory entry has a name that cannot be one";
+                return Err(self.client.shared().broken(&reason));
+            }
+            if entry.cookie == self.cookie {
+                return Err(self.client.shared().broken(&"a directory listing does not advance"));
+            }
+            self.cookie = entry.cookie;
+            let known = !entry.attributes.valid().is_empty();
+            let attributes = (known && entry.attributes.filehandle.is_some())
+                .then(|| convert::attributes(&entry.attributes, &FileHandle::ZERO));
+            self.page.push_back(DirEntry { name: entry.name.to_vec(), attributes });
+        }
+        if entries.is_empty() && !end {
+            return Err(self.client.shared().broken(&"a directory listing does not advance"));
+        }
+        self.verifier = verifier;
+        self.end = end;
+        Ok(())
     }
 }

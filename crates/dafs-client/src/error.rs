@@ -9,7 +9,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// Shorthand for client results.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation failed.
 #[derive(Debug, Clone, Error)]
@@ -25,9 +25,9 @@ pub enum Error {
     #[error("cannot connect to {server}: {reason}")]
     Connect {
         /// The server as the user named it.
-        server: String,
+        server: Arc<str>,
         /// What happened and what to do.
-        reason: String,
+        reason: Arc<str>,
     },
     /// The operation was not answered in time; the session is over because a DAFS request cannot
     /// be taken back.

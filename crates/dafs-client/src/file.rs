@@ -6,11 +6,12 @@ use crate::client::Client;
 use crate::convert;
 use crate::core::{ReadCall, WriteCall};
 use crate::error::{Error, Result};
+use crate::limits::SYMLINKS_FOLLOWED_MAX;
 use crate::open::{Create, OpenOptions};
-use crate::path::{Follow, Place};
+use crate::path::Place;
 use crate::pending::Pending;
 use dafs_wire::dafs as wire;
-use dafs_wire::dafs::{Request, Response, StateId, Status, Verifier};
+use dafs_wire::dafs::{Reply, Request, StateId, Status, Verifier};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,15 +46,19 @@ impl Client {
     /// The server's answer.
     pub fn open_from(&self, dir: &FileHandle, path: &[u8], options: &OpenOptions) -> Result<File> {
         let Place { dir, name } = self.resolve_parent_from(dir, path)?;
-        match self.open_at(&dir, &name, options) {
-            Err(error)
-                if error.status() == Some(Status::Symlink)
-                    && matches!(options.create, Create::Never | Create::IfMissing) => {}
-            other => return other,
+        let (mut dir, mut name) = (dir, name);
+        for _ in 0..=SYMLINKS_FOLLOWED_MAX {
+            match self.open_at(&dir, &name, options) {
+                Err(error)
+                    if error.status() == Some(Status::Symlink)
+                        && matches!(options.create, Create::Never | Create::IfMissing) => {}
+                other => return other,
+            }
+            // The name is a symbolic link: go on with what it says, which may have yet to be made.
+            let text = self.readlink(&self.lookup(&dir, &name)?)?;
+            Place { dir, name } = self.resolve_parent_from(&dir, &text)?;
         }
-        // The name is a symbolic link: open what it leads to, even if that has yet to be made.
-        let Place { dir, name } = self.resolve_target(&dir, &name)?;
-        self.open_at(&dir, &name, options)
+        Err(Error::SymlinkLoop(SYMLINKS_FOLLOWED_MAX))
     }
 
     /// Opens the file called `name` in a directory. A symbolic link is an error: SYMLINK.
@@ -86,8 +91,8 @@ impl Client {
             share_deny: options.deny,
             share_key: wire::ShareKey(None),
         });
-        let (handle, state_id) = self.ask(&request, |response| match response {
-            Response::Open(reply) => Some((reply.fh, reply.state_id)),
+        let (handle, state_id) = self.ask(&request, |reply| match reply {
+            Reply::Open(reply) => Some((reply.fh, reply.state_id)),
             _ => None,
         })?;
         let file = File { client: self.clone(), handle, state_id, closed: false };
@@ -234,8 +239,8 @@ impl File {
         // A range that does not fit the field is widened to the end of the file.
         let count = u32::try_from(len).unwrap_or(0);
         let request = Request::Commit(wire::Commit { fh: self.handle, offset, count });
-        let verifier = self.client.ask(&request, |response| match response {
-            Response::Commit(reply) => Some(reply.verifier),
+        let verifier = self.client.ask(&request, |reply| match reply {
+            Reply::Commit(reply) => Some(reply.verifier),
             _ => None,
         })?;
         if self.client.shared().lock()?.writes_survive(verifier) {
@@ -291,7 +296,7 @@ impl File {
             access_pattern,
             cache_hint: if prefetch { PREFETCH } else { 0 },
         });
-        self.client.ask(&request, |response| matches!(response, Response::CacheHint).then_some(()))
+        self.client.ask(&request, |reply| matches!(reply, Reply::CacheHint).then_some(()))
     }
 
     /// Closes the file.
@@ -300,8 +305,7 @@ impl File {
     /// The server's answer.
     pub fn close(mut self) -> Result<()> {
         self.closed = true;
-        self.client
-            .ask(&self.close_request(), |response| matches!(response, Response::Close).then_some(()))
+        self.client.ask(&self.close_request(), |reply| matches!(reply, Reply::Close).then_some(()))
     }
 
     fn close_request(&self) -> Request<'static> {

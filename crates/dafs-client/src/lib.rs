@@ -1,1 +1,85 @@
-//! Placeholder, replaced below.
+//! The DAFS client library: sessions, direct transfers into the application's own buffers, many in
+//! flight, and a blocking layer on top. Modelled on the published description of the DAFS API, not
+//! on its specification text (DAFS 18).
+//!
+//! ```no_run
+//! use dafs_client::{Client, ConnectOptions, DafsUrl, OpenOptions};
+//!
+//! let url = DafsUrl::parse("dafs://server/tree/file")?;
+//! let client = Client::connect(&url, &ConnectOptions::default())?;
+//! let file = client.open(url.path(), &OpenOptions::read())?;
+//! let buffer = client.buffer(1 << 20)?;
+//! let first = file.submit_read(&buffer, 0..4096, 0)?;
+//! let second = file.submit_read(&buffer, 4096..8192, 4096)?;
+//! println!("{} and {} bytes", first.wait()?, second.wait()?);
+//! # Ok::<(), dafs_client::Error>(())
+//! ```
+//!
+//! | layer | what it does |
+//! |---|---|
+//! | [`core`] | the session as a state machine: credits, streams, replies. No sockets, clocks, threads |
+//! | `driver` | one session and its adapter, driven by whoever waits |
+//! | the rest | files, names, paths, buffers |
+//!
+//! Invariants
+//! * Every operation completes exactly once, also when the server or the connection is lost.
+//! * The server moves the data: a direct read or write costs this process no copy. Where one is
+//!   made it is counted (`dafs_mem::Site::ClientInlineRead`, `ClientStaging`).
+//! * Registered memory outlives every operation on it.
+//! * Whatever the server sends is checked before it is believed.
+
+mod attributes;
+mod buffer;
+mod client;
+mod connect;
+mod convert;
+pub mod core;
+mod directory;
+mod driver;
+mod error;
+mod file;
+mod fork;
+mod helper;
+pub mod limits;
+mod names;
+mod open;
+mod operations;
+mod options;
+mod path;
+mod pending;
+mod transfer;
+mod url;
+mod wakeup;
+
+pub use crate::attributes::{
+    AccessMask, Attributes, FileHandle, FsStatus, ObjectType, Owner, SetAttributes, SetTime,
+    SpecialFile, Stability, Time,
+};
+pub use crate::buffer::IoBuffer;
+pub use crate::client::{Client, TaggedCompletion};
+pub use crate::core::{SessionInfo, SessionStats};
+pub use crate::directory::{DirEntry, ReadDir};
+pub use crate::error::{Error, Result};
+pub use crate::file::{AccessPattern, File};
+pub use crate::open::{Create, OpenOptions, ShareAccess, ShareDeny};
+pub use crate::options::{
+    Authentication, ByteOrder, ConnectOptions, Credential, Transport, TransportChoice,
+    TransportKind, WaitPolicy,
+};
+pub use crate::path::{Follow, Found, Place};
+pub use crate::pending::Pending;
+pub use crate::url::{DafsUrl, UrlError};
+pub use dafs_wire::dafs::{Procedure, Status};
+
+/// Random bytes from the system.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    if getrandom::fill(&mut bytes).is_err() {
+        // Only identities are made of this, never keys: time and process are different enough.
+        let time = dafs_dat::Instant::now().0 ^ u64::from(std::process::id()) << 40;
+        for (byte, fill) in bytes.iter_mut().zip(time.to_ne_bytes().iter().cycle()) {
+            *byte = *fill;
+        }
+    }
+    bytes
+}

@@ -47,11 +47,14 @@ pub const PIPELINE_BYTES: usize = 1 << 20;
 /// How many pieces of one large blocking transfer are in flight.
 pub const PIPELINE_DEPTH: usize = 4;
 
+/// The size of a staging buffer, in bytes.
+pub const STAGING_BYTES: usize = 256 << 10;
+
 /// Staging buffers that a client keeps for callers whose memory is not registered.
 pub const STAGING_BUFFERS_KEPT: usize = 8;
 
 /// One page of a directory listing, in bytes.
-pub const READDIR_PAGE_BYTES: u32 = 64 << 10;
+pub const READDIR_PAGE_BYTES: u32 = 128 << 10;
 
 /// The longest symlink text, in bytes.
 pub const LINK_TEXT_BYTES_MAX: usize = 4096;
@@ -70,6 +73,9 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time for one operation to be answered.
 pub const OPERATION_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Times that a spinning leader looks whether those who wanted the lock have got it.
+pub const CONTENDER_SPINS: u32 = 10_000;
 
 /// Polls before an adaptive waiter goes to sleep.
 pub const SPIN_POLLS: u32 = 2000;
@@ -94,3 +100,4 @@ const _: () = assert!(REQUEST_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
 const _: () = assert!(RESPONSE_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
 const _: () = assert!(INLINE_BYTES_DEFAULT + INLINE_WRITE_HEADER_BYTES <= REQUEST_BYTES_PROPOSED);
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES % 8 == 0 && INLINE_WRITE_HEADER_BYTES >= 136);
+const _: () = assert!(READDIR_PAGE_BYTES as usize <= STAGING_BYTES);

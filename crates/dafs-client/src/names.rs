@@ -1,14 +1,12 @@
 //! Operations on names and objects: one request each, by handle.
 
-use crate::attributes::{
-    AccessMask, Attributes, FileHandle, FsStatus, SetAttributes, SpecialFile,
-};
+use crate::attributes::{AccessMask, Attributes, FileHandle, FsStatus, SetAttributes, SpecialFile};
 use crate::client::Client;
 use crate::convert;
 use crate::error::{Error, Result};
 use crate::limits::{LINK_TEXT_BYTES_MAX, NAME_BYTES_MAX};
 use dafs_wire::dafs as wire;
-use dafs_wire::dafs::{ObjectType, Request, Response, SpecData, StateId};
+use dafs_wire::dafs::{ObjectType, Reply, Request, SpecData, StateId};
 
 /// A name that can be one component of a path.
 ///
@@ -33,8 +31,8 @@ impl Client {
     pub fn lookup(&self, dir: &FileHandle, name: &[u8]) -> Result<FileHandle> {
         let path = [component(name)?];
         let request = Request::Lookup(wire::Lookup { dir: *dir, path: wire::Path::new(&path) });
-        self.ask(&request, |response| match response {
-            Response::Lookup(reply) => Some(reply.fh),
+        self.ask(&request, |reply| match reply {
+            Reply::Lookup(reply) => Some(reply.fh),
             _ => None,
         })
     }
@@ -44,8 +42,8 @@ impl Client {
     /// # Errors
     /// The server's answer.
     pub fn parent(&self, dir: &FileHandle) -> Result<FileHandle> {
-        self.ask(&Request::LookupP(wire::LookupP { fh: *dir }), |response| match response {
-            Response::LookupP(reply) => Some(reply.fh),
+        self.ask(&Request::LookupP(wire::LookupP { fh: *dir }), |reply| match reply {
+            Reply::LookupP(reply) => Some(reply.fh),
             _ => None,
         })
     }
@@ -57,8 +55,8 @@ impl Client {
     pub fn attributes(&self, object: &FileHandle) -> Result<Attributes> {
         let attributes = convert::WANTED;
         let request = Request::GetAttrInline(wire::GetAttrInline { fh: *object, attributes });
-        self.ask(&request, |response| match response {
-            Response::GetAttrInline(reply) => Some(convert::attributes(&reply.attributes, object)),
+        self.ask(&request, |reply| match reply {
+            Reply::GetAttrInline(reply) => Some(convert::attributes(&reply.attributes, object)),
             _ => None,
         })
     }
@@ -82,9 +80,7 @@ impl Client {
         let attributes = text.attributes(change);
         let request =
             Request::SetAttrInline(wire::SetAttrInline { fh: *object, state_id, attributes });
-        self.ask(&request, |response| {
-            matches!(response, Response::SetAttrInline(_)).then_some(())
-        })
+        self.ask(&request, |reply| matches!(reply, Reply::SetAttrInline(_)).then_some(()))
     }
 
     /// Which of the rights in `wanted` the caller has.
@@ -93,8 +89,8 @@ impl Client {
     /// The server's answer.
     pub fn access(&self, object: &FileHandle, wanted: AccessMask) -> Result<AccessMask> {
         let request = Request::Access(wire::Access { fh: *object, mask: wanted });
-        self.ask(&request, |response| match response {
-            Response::Access(reply) => Some(reply.access & wanted),
+        self.ask(&request, |reply| match reply {
+            Reply::Access(reply) => Some(reply.access & wanted),
             _ => None,
         })
     }
@@ -106,8 +102,8 @@ impl Client {
     pub fn fs_status(&self, object: &FileHandle) -> Result<FsStatus> {
         let attributes = convert::FS_WANTED;
         let request = Request::GetFsAttr(wire::GetFsAttr { fh: *object, attributes });
-        self.ask(&request, |response| match response {
-            Response::GetFsAttr(reply) => Some(convert::fs_status(&reply.attributes)),
+        self.ask(&request, |reply| match reply {
+            Reply::GetFsAttr(reply) => Some(convert::fs_status(&reply.attributes)),
             _ => None,
         })
     }
@@ -153,8 +149,7 @@ impl Client {
         kind: SpecialFile,
         attributes: &SetAttributes,
     ) -> Result<FileHandle> {
-        let device =
-            |major: u32, minor: u32| SpecData { major: major.into(), minor: minor.into() };
+        let device = |major: u32, minor: u32| SpecData { major: major.into(), minor: minor.into() };
         let object = match kind {
             SpecialFile::BlockDevice { major, minor } => {
                 wire::NewObject::BlockDevice(device(major, minor))
@@ -182,8 +177,8 @@ impl Client {
     ) -> Result<FileHandle> {
         let name = component(name)?;
         let request = Request::Create(wire::Create { dir: *dir, name, object, attributes });
-        self.ask(&request, |response| match response {
-            Response::Create(reply) => Some(reply.fh),
+        self.ask(&request, |reply| match reply {
+            Reply::Create(reply) => Some(reply.fh),
             _ => None,
         })
     }
@@ -195,7 +190,7 @@ impl Client {
     pub fn link(&self, object: &FileHandle, dir: &FileHandle, name: &[u8]) -> Result<()> {
         let name = component(name)?;
         let request = Request::Link(wire::Link { source: *object, target_dir: *dir, name });
-        self.ask(&request, |response| matches!(response, Response::Link(_)).then_some(()))
+        self.ask(&request, |reply| matches!(reply, Reply::Link(_)).then_some(()))
     }
 
     /// Removes a name; directories must be empty. A file stays usable to those who have it open.
@@ -208,7 +203,7 @@ impl Client {
             name: component(name)?,
             remove_mode: wire::RemoveMode::Unchecked,
         });
-        self.ask(&request, |response| matches!(response, Response::Remove(_)).then_some(()))
+        self.ask(&request, |reply| matches!(reply, Reply::Remove(_)).then_some(()))
     }
 
     /// Renames, replacing a target of a fitting kind.
@@ -228,7 +223,7 @@ impl Client {
             old_name: component(from)?,
             new_name: component(to)?,
         });
-        self.ask(&request, |response| matches!(response, Response::Rename(_)).then_some(()))
+        self.ask(&request, |reply| matches!(reply, Reply::Rename(_)).then_some(()))
     }
 
     /// The text of a symbolic link.
@@ -237,8 +232,8 @@ impl Client {
     /// The server's answer.
     pub fn readlink(&self, link: &FileHandle) -> Result<Vec<u8>> {
         let request = Request::ReadLinkInline(wire::ReadLinkInline { fh: *link });
-        self.ask(&request, |response| match response {
-            Response::ReadLinkInline(reply) => Some(reply.text.to_vec()),
+        self.ask(&request, |reply| match reply {
+            Reply::ReadLinkInline(reply) => Some(reply.text.to_vec()),
             _ => None,
         })
     }
@@ -248,8 +243,8 @@ impl Client {
     /// # Errors
     /// The server's answer.
     pub fn attribute_directory(&self, object: &FileHandle) -> Result<FileHandle> {
-        self.ask(&Request::OpenAttr(wire::OpenAttr { fh: *object }), |response| match response {
-            Response::OpenAttr(reply) => Some(reply.fh),
+        self.ask(&Request::OpenAttr(wire::OpenAttr { fh: *object }), |reply| match reply {
+            Reply::OpenAttr(reply) => Some(reply.fh),
             _ => None,
         })
     }

@@ -3,6 +3,7 @@
 use crate::limits::{
     CONNECT_TIMEOUT, CREDITS_PROPOSED, INLINE_BYTES_DEFAULT, OPERATION_DEADLINE, SPIN_POLLS,
 };
+pub use dafs_wire::dafs::ByteOrder;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,18 +79,6 @@ impl Default for WaitPolicy {
     }
 }
 
-/// The byte order of a session; the server follows the client (DAFS 2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ByteOrder {
-    /// That of this machine.
-    #[default]
-    Native,
-    /// Least significant byte first.
-    Little,
-    /// Most significant byte first.
-    Big,
-}
-
 /// On whose behalf requests are made, if the server trusts this client to say so.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Credential {
@@ -152,7 +141,7 @@ pub struct ConnectOptions {
     pub checksums: bool,
     /// CRC32C on iWARP.
     pub crc: bool,
-    /// The byte order of the session.
+    /// The byte order of the session; the server follows the client (DAFS 2).
     pub byte_order: ByteOrder,
     /// Time for connecting and opening the session.
     pub connect_timeout: Duration,
@@ -180,7 +169,7 @@ impl Default for ConnectOptions {
             authentication: Authentication::default(),
             checksums: false,
             crc: false,
-            byte_order: ByteOrder::default(),
+            byte_order: ByteOrder::NATIVE,
             connect_timeout: CONNECT_TIMEOUT,
             deadline: Some(OPERATION_DEADLINE),
             requests: CREDITS_PROPOSED,

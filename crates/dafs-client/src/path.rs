@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::limits::{PATH_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
 use crate::names::component;
 use dafs_wire::dafs as wire;
-use dafs_wire::dafs::{Procedure, Request, Response, Status};
+use dafs_wire::dafs::{Procedure, Reply, Request, Status};
 use std::collections::VecDeque;
 
 /// What to do when the last component of a path is a symbolic link.
@@ -170,9 +170,7 @@ impl<'a> Walk<'a> {
                     self.left.drain(..count);
                     self.at = handle;
                 }
-                Err(error)
-                    if matches!(error.status(), Some(Status::NotDir | Status::Symlink)) =>
-                {
+                Err(error) if matches!(error.status(), Some(Status::NotDir | Status::Symlink)) => {
                     self.careful = true;
                 }
                 Err(error) => return Err(error),
@@ -212,8 +210,7 @@ impl<'a> Walk<'a> {
         if last {
             return Ok(Some(Found { handle, attributes }));
         }
-        if attributes.kind != ObjectType::Directory
-            && attributes.kind != ObjectType::AttrDirectory
+        if attributes.kind != ObjectType::Directory && attributes.kind != ObjectType::AttrDirectory
         {
             return Err(Error::Status { procedure: Procedure::Lookup, status: Status::NotDir });
         }
@@ -242,8 +239,8 @@ fn lookup(client: &Client, dir: &FileHandle, path: &[&[u8]]) -> Result<FileHandl
         component(name)?;
     }
     let request = Request::Lookup(wire::Lookup { dir: *dir, path: wire::Path::new(path) });
-    client.ask(&request, |response| match response {
-        Response::Lookup(reply) => Some(reply.fh),
+    client.ask(&request, |reply| match reply {
+        Reply::Lookup(reply) => Some(reply.fh),
         _ => None,
     })
 }

@@ -15,6 +15,13 @@ pub struct Pending<T> {
     result: PhantomData<T>,
 }
 
+/// What a read or write moved.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moved {
+    pub(crate) bytes: usize,
+    pub(crate) end_of_file: bool,
+}
+
 impl Pending<usize> {
     pub(crate) fn submit(
         shared: &Arc<Shared>,
@@ -34,6 +41,10 @@ impl Pending<usize> {
     /// # Errors
     /// That of the operation, or the end of the session.
     pub fn wait(mut self) -> Result<usize> {
+        Ok(self.finish(None)?.bytes)
+    }
+
+    pub(crate) fn wait_moved(mut self) -> Result<Moved> {
         self.finish(None)
     }
 
@@ -42,14 +53,14 @@ impl Pending<usize> {
     /// # Errors
     /// That of the operation, the end of the session, or [`Error::TimedOut`].
     pub fn wait_deadline(&mut self, time: Duration) -> Result<usize> {
-        self.finish(Some(time))
+        Ok(self.finish(Some(time))?.bytes)
     }
 
-    fn finish(&mut self, time: Option<Duration>) -> Result<usize> {
+    fn finish(&mut self, time: Option<Duration>) -> Result<Moved> {
         let Some(slot) = &self.slot else {
             return Err(Error::Argument("the result has been taken already"));
         };
-        let result = self.shared.wait_count(slot, time);
+        let result = self.shared.wait_moved(slot, time);
         if !matches!(result, Err(Error::TimedOut(_))) {
             self.slot = None;
         }

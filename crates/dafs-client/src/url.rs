@@ -55,7 +55,9 @@ pub enum UrlError {
     #[error("\"{0}\" is not a port; give a number from 1 to 65535")]
     Port(String),
     /// A query or fragment.
-    #[error("the URL holds '{0}', which has no meaning here; write %{1:02X} if it is part of a name")]
+    #[error(
+        "the URL holds '{0}', which has no meaning here; write %{1:02X} if it is part of a name"
+    )]
     Query(char, u8),
     /// Another scheme or none.
     #[error("\"{0}\" does not start with dafs://; write dafs://HOST[:PORT]/PATH")]
@@ -171,8 +173,7 @@ fn parse_user(user: &str) -> Result<String, UrlError> {
 
 fn parse_host_port(text: &str) -> Result<(String, u16), UrlError> {
     let (host, port) = if let Some(inner) = text.strip_prefix('[') {
-        let (address, after) =
-            inner.split_once(']').ok_or_else(|| UrlError::Ipv6(text.into()))?;
+        let (address, after) = inner.split_once(']').ok_or_else(|| UrlError::Ipv6(text.into()))?;
         // A zone such as fe80::1%eth0 is passed on to the resolver.
         let bare = address.split('%').next().unwrap_or(address);
         bare.parse::<Ipv6Addr>().map_err(|_| UrlError::Ipv6(address.into()))?;

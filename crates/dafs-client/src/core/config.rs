@@ -52,6 +52,9 @@ pub struct SessionConfig {
     pub requests_max: u16,
     /// Where padded inline write data begins, in bytes; 0 does without padding.
     pub inline_write_header_bytes: u32,
+    /// Whether inline write data is padded to there (DAFS 13.1). Worth it for servers whose
+    /// receive has a page-aligned second segment; otherwise the padding is only sent along.
+    pub pad_writes: bool,
     /// Reads and writes up to this many bytes go inline.
     pub inline_bytes: u32,
     /// True when the transport maps memory, so that nothing is gained by sending data inline.
@@ -86,6 +89,7 @@ impl SessionConfig {
             requests: CREDITS_PROPOSED,
             requests_max: CREDITS_MAX,
             inline_write_header_bytes: INLINE_WRITE_HEADER_BYTES,
+            pad_writes: false,
             inline_bytes: INLINE_BYTES_DEFAULT,
             always_direct: false,
         }

@@ -7,12 +7,13 @@
 
 use dafs_dat::{LocalSegment, MemoryRegion, RegionId, RemoteBuffer};
 use dafs_mem::{Buffer, VolatileSlice};
+use dafs_wire::dafs::DirectBuffer;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Registrations that nobody uses any more and that wait for the adapter's driver.
 #[derive(Debug, Default)]
-pub struct Graveyard {
+pub(crate) struct Graveyard {
     occupied: AtomicBool,
     regions: Mutex<Vec<RegionId>>,
 }
@@ -128,6 +129,12 @@ impl Piece {
 
     pub(crate) fn local(&self) -> LocalSegment {
         self.memory.region.local(self.offset, self.len as usize)
+    }
+
+    /// How a request names it.
+    pub fn direct_buffer(&self) -> DirectBuffer {
+        let remote = self.remote();
+        DirectBuffer { address: remote.address, byte_count: remote.len, context: remote.key }
     }
 
     pub(crate) fn remote(&self) -> RemoteBuffer {

@@ -3,8 +3,10 @@
 //! Invariants
 //! * A slot is in exactly one place: the free list, or one posted send or receive.
 //! * The pool never holds more than the slots it was made for.
+//! * The memory is private: a transport that maps memory of peers has no part in messages, and
+//!   nobody else can write here.
 //! * Control information moves between a slot and private memory as a whole before it is looked
-//!   at, so that a peer that can write to the slot cannot change it between check and use.
+//!   at, so that nothing changes between check and use.
 
 use super::failure::Failure;
 use dafs_dat::{Access, Adapter, LocalSegment, MemoryRegion, ProtectionDomain};
@@ -60,7 +62,8 @@ impl MessagePool {
         if !self.available() {
             return Ok(None);
         }
-        let buffer = adapter.allocate(self.stride * SLOTS_PER_CHUNK).map_err(Failure::memory)?;
+        let buffer = Buffer::zeroed(self.stride * SLOTS_PER_CHUNK).map_err(Failure::memory)?;
+        let buffer = Arc::new(buffer);
         let region = adapter
             .register(self.domain, buffer.clone(), Access::LOCAL_WRITE)
             .map_err(Failure::memory)?;
@@ -131,4 +134,14 @@ impl MessagePool {
         let slot = slot as usize;
         (slot / SLOTS_PER_CHUNK, slot % SLOTS_PER_CHUNK * self.stride)
     }
+}
+
+/// Fetches control information or bytes to be summed from volatile memory. The counters of copies
+/// speak of payload that moves, which this is not.
+pub(crate) fn fetch_volatile(source: VolatileSlice<'_>, offset: usize, target: &mut [u8]) {
+    let len = target.len();
+    // INVARIANT: callers stay inside the view; the check costs nothing beside the copy.
+    let part = source.slice(offset, len).expect("the range lies inside the view");
+    // SAFETY: `part` is valid for `len` bytes while its borrow lives; `target` is private memory.
+    unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), target.as_mut_ptr(), len) };
 }

@@ -72,24 +72,27 @@ impl Streams {
         self.outstanding < self.usable()
     }
 
-    /// Takes the lowest idle stream, so that the high ones are idle when they expire.
-    pub(crate) fn take(&mut self) -> Option<Transaction> {
+    /// What [`take`](Self::take) would yield.
+    pub(crate) fn peek(&self) -> Option<Transaction> {
         if !self.available() {
             return None;
         }
-        let usable = usize::from(self.usable());
-        let found = self.busy.iter().enumerate().find(|(_, word)| **word != u64::MAX);
-        let (word, bits) = found.map(|(index, word)| (index, *word))?;
-        let bit = (!bits).trailing_zeros() as usize;
-        let stream = word * 64 + bit;
+        let (word, bits) = self.busy.iter().enumerate().find(|(_, word)| **word != u64::MAX)?;
+        let stream = word * 64 + (!bits).trailing_zeros() as usize;
         // With fewer requests outstanding than usable streams, one below `usable` is idle, and
         // the lowest idle one is not above it.
-        assert!(stream < usable, "an idle stream below the credit limit exists");
-        self.busy[word] |= 1 << bit;
+        assert!(stream < usize::from(self.usable()), "an idle stream below the limit exists");
+        Some(Transaction { stream: stream as u16, sequence: self.next_sequence[stream] })
+    }
+
+    /// Takes the lowest idle stream, so that the high ones are idle when they expire.
+    pub(crate) fn take(&mut self) -> Option<Transaction> {
+        let taken = self.peek()?;
+        let stream = usize::from(taken.stream);
+        self.busy[stream / 64] |= 1 << (stream % 64);
         self.outstanding += 1;
-        let sequence = self.next_sequence[stream];
-        self.next_sequence[stream] = sequence.wrapping_add(1);
-        Some(Transaction { stream: stream as u16, sequence })
+        self.next_sequence[stream] = taken.sequence.wrapping_add(1);
+        Some(taken)
     }
 
     /// A reply has come for `stream`, with the server's target.

@@ -1,0 +1,252 @@
+//! From a URL to a session: addresses, the choice of the transport, identity, opening.
+
+use crate::core::{
+    Authenticator, CredentialIds, Failure, Fixed, Proof, SessionConfig, SessionCore, Stage,
+};
+use crate::driver::{Driver, Shared};
+use crate::error::{Error, Result};
+use crate::limits::GROUPS_MAX;
+use crate::options::{
+    Authentication, ConnectOptions, Credential, Transport, TransportChoice, TransportKind,
+};
+use crate::url::DafsUrl;
+use crate::wakeup::Wakeup;
+use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
+use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use dafs_dat::{Adapter, Address, Instant, shm_socket_candidates};
+use dafs_wire::dafs::Verifier;
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+
+/// Opens a session with the server that `url` names.
+pub(crate) fn open(url: &DafsUrl, options: &ConnectOptions) -> Result<Arc<Shared>> {
+    let target = Target::new(url, options);
+    let addresses = target.resolve()?;
+    let mut reasons = Vec::new();
+    for address in addresses {
+        match target.try_address(address) {
+            Ok(shared) => return Ok(shared),
+            // A server that was reached has the last word.
+            Err(Attempt::Refused(failure)) => return Err(target.error(&failure)),
+            Err(Attempt::Unreachable(reason)) => reasons.push(reason),
+        }
+    }
+    Err(target.error(&reasons.join("; ")))
+}
+
+/// Why one address did not work.
+enum Attempt {
+    /// Nobody is there; another address or transport may do.
+    Unreachable(String),
+    /// The server was reached and the session was not opened.
+    Refused(Failure),
+}
+
+impl Attempt {
+    fn unreachable(reason: impl Display) -> Self {
+        Self::Unreachable(reason.to_string())
+    }
+}
+
+struct Target<'a> {
+    url: &'a DafsUrl,
+    options: &'a ConnectOptions,
+    server: Arc<str>,
+    until: Instant,
+}
+
+impl<'a> Target<'a> {
+    fn new(url: &'a DafsUrl, options: &'a ConnectOptions) -> Self {
+        let host = url.host();
+        let server = if host.contains(':') {
+            format!("[{host}]:{}", url.port())
+        } else {
+            format!("{host}:{}", url.port())
+        };
+        let until = Instant::now() + options.connect_timeout;
+        Self { url, options, server: server.into(), until }
+    }
+
+    fn error(&self, reason: &dyn Display) -> Error {
+        Error::Connect { server: self.server.clone(), reason: reason.to_string().into() }
+    }
+
+    fn resolve(&self) -> Result<Vec<SocketAddr>> {
+        let found = (self.url.host(), self.url.port())
+            .to_socket_addrs()
+            .map_err(|error| self.error(&format_args!("{error}; check the host name")))?;
+        let addresses: Vec<SocketAddr> = found.collect();
+        if addresses.is_empty() {
+            return Err(self.error(&"the host name has no address"));
+        }
+        Ok(addresses)
+    }
+
+    fn try_address(&self, address: SocketAddr) -> Result<Arc<Shared>, Attempt> {
+        match self.options.transport {
+            TransportChoice::Iwarp => self.try_iwarp(address, "it was asked for".into()),
+            TransportChoice::Shm => {
+                self.try_shm(address, "it was asked for").map_err(|attempt| match attempt {
+                    Attempt::Unreachable(reason) => Attempt::Unreachable(format!(
+                        "no server on this host offers shared memory for {address} ({reason}); \
+                         use the iwarp transport for other hosts"
+                    )),
+                    refused => refused,
+                })
+            }
+            TransportChoice::Auto if is_local(address.ip()) => {
+                match self.try_shm(address, "the server runs on this host") {
+                    Err(Attempt::Unreachable(reason)) => self.try_iwarp(
+                        address,
+                        format!("the server on this host offers no shared memory ({reason})"),
+                    ),
+                    other => other,
+                }
+            }
+            TransportChoice::Auto => {
+                self.try_iwarp(address, "the server runs on another host".into())
+            }
+        }
+    }
+
+    fn try_shm(&self, address: SocketAddr, why: &str) -> Result<Arc<Shared>, Attempt> {
+        let mut last = Attempt::unreachable("no name");
+        for name in shm_socket_candidates(address) {
+            let adapter = ShmAdapter::new(ShmConfig {
+                handshake_timeout: self.options.connect_timeout,
+                ..ShmConfig::default()
+            })
+            .map_err(Attempt::unreachable)?;
+            let transport =
+                Transport { kind: TransportKind::Shm, address: name.clone(), why: why.to_owned() };
+            match self.open_session(Box::new(adapter), &Address::Shm(name), transport) {
+                Err(Attempt::Unreachable(reason)) => last = Attempt::Unreachable(reason),
+                other => return other,
+            }
+        }
+        Err(last)
+    }
+
+    fn try_iwarp(&self, address: SocketAddr, why: String) -> Result<Arc<Shared>, Attempt> {
+        let adapter = IwarpAdapter::new(IwarpConfig {
+            crc: self.options.crc,
+            handshake_timeout: self.options.connect_timeout,
+            ..IwarpConfig::default()
+        })
+        .map_err(Attempt::unreachable)?;
+        let transport = Transport { kind: TransportKind::Iwarp, address: address.to_string(), why };
+        self.open_session(Box::new(adapter), &Address::Tcp(address), transport).map_err(|attempt| {
+            match attempt {
+                Attempt::Unreachable(reason) => Attempt::Unreachable(format!(
+                    "{address}: {reason}; check that the server runs and listens there"
+                )),
+                refused => refused,
+            }
+        })
+    }
+
+    fn open_session(
+        &self,
+        mut adapter: Box<dyn Adapter>,
+        address: &Address,
+        transport: Transport,
+    ) -> Result<Arc<Shared>, Attempt> {
+        let config = self.session_config(transport.kind);
+        let core = SessionCore::connect(&mut *adapter, config, address, Instant::now())
+            .map_err(Attempt::unreachable)?;
+        let mut driver = Driver::new(adapter, core, self.server.clone(), self.options.deadline);
+        let bell = Wakeup::new().map_err(Attempt::unreachable)?;
+        let mut established = false;
+        loop {
+            let now = Instant::now();
+            driver.progress(now);
+            established |=
+                driver.core().stage() != Stage::Connecting && driver.core().stage() != Stage::Over;
+            match (driver.core().stage(), driver.core().failure()) {
+                (Stage::Ready, _) => break,
+                (_, Some(failure)) if established => {
+                    return Err(Attempt::Refused(failure.clone()));
+                }
+                (_, Some(failure)) => return Err(Attempt::unreachable(failure)),
+                _ => {}
+            }
+            if now >= self.until {
+                let after = self.options.connect_timeout;
+                return Err(Attempt::unreachable(format_args!("no answer within {after:?}")));
+            }
+            let adapter = driver.adapter();
+            adapter.flush();
+            if matches!(adapter.arm(), Ok(true))
+                && let Some(descriptor) = adapter.descriptor()
+            {
+                let sleeper = bell.sleeper(descriptor);
+                let until = driver.next_timeout().map_or(self.until, |at| at.min(self.until));
+                sleeper.sleep(Some(until.since(now)));
+            }
+        }
+        Shared::new(driver, self.options.wait, transport).map_err(Attempt::unreachable)
+    }
+
+    fn session_config(&self, kind: TransportKind) -> SessionConfig {
+        let options = self.options;
+        let client_id = options.client_id.clone().unwrap_or_else(default_client_id);
+        let mut config = SessionConfig::new(client_id.into_bytes(), Verifier(crate::random()));
+        config.client_differentiator = crate::random();
+        config.session_differentiator = crate::random();
+        config.fence_id = options.fence_id.clone().map(String::into_bytes);
+        config.authenticator = authenticator(&options.authentication);
+        config.credential = credential(&options.credential);
+        config.byte_order = options.byte_order;
+        config.checksums = options.checksums;
+        config.requests = options.requests.max(1);
+        config.inline_bytes = options.inline_bytes;
+        config.always_direct = kind == TransportKind::Shm;
+        config
+    }
+}
+
+/// True when the address is one of this machine, which is so exactly when it can be bound to.
+fn is_local(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}
+
+fn default_client_id() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let number = u64::from_ne_bytes(crate::random());
+    format!("{}-{}-{number:016x}", host.trim(), std::process::id())
+}
+
+fn authenticator(authentication: &Authentication) -> Arc<dyn Authenticator> {
+    match authentication {
+        Authentication::None => Arc::new(Fixed(Proof::None)),
+        Authentication::Text { id, password } => Arc::new(Fixed(Proof::Text {
+            id: id.clone().into_bytes(),
+            password: password.clone().into_bytes(),
+        })),
+        Authentication::Custom(custom) => custom.clone(),
+    }
+}
+
+fn credential(credential: &Credential) -> Option<CredentialIds> {
+    match credential {
+        Credential::Process => Some(process_ids()),
+        Credential::Ids { uid, gid, groups } => {
+            Some(CredentialIds { uid: *uid, gid: *gid, groups: groups.clone() })
+        }
+        Credential::Session => None,
+    }
+}
+
+/// The effective ids of this process.
+fn process_ids() -> CredentialIds {
+    let mut groups = vec![0; GROUPS_MAX];
+    // SAFETY: the calls take no memory but the list, which is valid for its length.
+    let (uid, gid, count) = unsafe {
+        let count = libc::getgroups(groups.len() as libc::c_int, groups.as_mut_ptr());
+        (libc::geteuid(), libc::getegid(), count)
+    };
+    // With more groups than we send the call fails, and none are sent.
+    groups.truncate(usize::try_from(count).unwrap_or(0));
+    CredentialIds { uid, gid, groups }
+}

@@ -1,0 +1,239 @@
+//! Opening a session (DAFS 4.3): connect with authentication, credential, root, limits.
+//!
+//! Invariants
+//! * One request is outstanding until the session is ready.
+//! * What the server answers is checked against what was proposed (DAFS 4.4).
+
+use super::auth::{Challenge, Proof};
+use super::call::{Purpose, ReplyMessage};
+use super::failure::Failure;
+use super::session::{SessionCore, Stage};
+use crate::limits::{
+    AUTH_STEPS_MAX, GROUPS_MAX, LEASE_ASSUMED, MESSAGE_BYTES_MIN, TRANSFER_BYTES_MAX,
+};
+use dafs_dat::{Adapter, Instant};
+use dafs_wire::dafs::{
+    AuthRequest, AuthResult, ClientAuth, ClientConnectAuth, ClientConnectAuthReply, CredHandle,
+    Credential, ErrorBody, FsAttrMask, GetFsAttr, GssProcedure, GssService, Outcome, Procedure,
+    RegisterCred, Reply, Request, Seq, SessionOptions, Status, is_valid_inline_write_header_size,
+};
+use std::time::Duration;
+
+impl SessionCore {
+    /// The credential that requests of a procedure run under.
+    pub(crate) fn credential_for(&self, procedure: Procedure) -> CredHandle {
+        use dafs_wire::dafs::Class;
+        if procedure.class() == Class::Special { CredHandle::SESSION } else { self.cred_handle }
+    }
+
+    pub(crate) fn send_connect(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        let proof = match self.config.authenticator.begin() {
+            Ok(proof) => proof,
+            Err(reason) => return self.end(adapter, Failure::refused(reason)),
+        };
+        let auth = match auth_request(&proof) {
+            Ok(auth) => auth,
+            Err(failure) => return self.end(adapter, failure),
+        };
+        let config = self.config.clone();
+        let request = Request::ClientConnectAuth(ClientConnectAuth {
+            options: self.proposal(),
+            fence_id: config.fence_id.as_deref().unwrap_or_default(),
+            client_id_string: &config.client_id_string,
+            client_verifier: config.client_verifier,
+            auth,
+        });
+        self.send_own(adapter, now, Purpose::Connect, &request);
+    }
+
+    fn proposal(&self) -> SessionOptions {
+        SessionOptions {
+            use_checksums: self.config.checksums,
+            use_response_cache: false,
+            max_credentials: 0,
+            max_request_size: self.sends.message_bytes() as u32,
+            max_response_size: self.receives.message_bytes() as u32,
+            max_requests: self.config.requests.into(),
+            inline_write_header_size: self.config.inline_write_header_bytes,
+            use_back_control_channel: false,
+            use_rdma_read_channel: false,
+        }
+    }
+
+    /// Takes the answer to one step and goes on to the next.
+    pub(crate) fn on_opening_reply(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        purpose: Purpose,
+        reply: &ReplyMessage,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        if reply.status == Status::IllegalProt {
+            return Err(Failure::refused("the server does not speak DAFS version 1"));
+        }
+        let outcome = reply.decode().map_err(Failure::protocol)?;
+        match (purpose, outcome) {
+            (Purpose::Connect, Outcome::Ok(Reply::ClientConnectAuth(answer))) => {
+                self.accept_options(&answer)?;
+                self.info.trusted = answer.trusted;
+                self.authenticated(adapter, now);
+            }
+            (
+                Purpose::Connect,
+                Outcome::Error { body: ErrorBody::ClientConnectAuth(answer), .. },
+            ) => {
+                self.accept_options(&answer)?;
+                self.next_proof(adapter, &answer.auth, now)?;
+            }
+            (Purpose::Authenticate, Outcome::Ok(Reply::ClientAuth(answer))) => {
+                self.info.trusted = answer.trusted;
+                self.authenticated(adapter, now);
+            }
+            (Purpose::Authenticate, Outcome::Error { body: ErrorBody::ClientAuth(answer), .. }) => {
+                self.next_proof(adapter, &answer.auth, now)?;
+            }
+            (Purpose::RegisterCredential, Outcome::Ok(Reply::RegisterCred(answer))) => {
+                self.cred_handle = answer.cred_handle;
+                self.send_own(adapter, now, Purpose::FindRoot, &Request::GetRootHandle);
+            }
+            (Purpose::FindRoot, Outcome::Ok(Reply::GetRootHandle(answer))) => {
+                self.info.root = answer.fh;
+                let attributes =
+                    FsAttrMask::LEASE_TIME | FsAttrMask::MAX_READ | FsAttrMask::MAX_WRITE;
+                let request = Request::GetFsAttr(GetFsAttr { fh: answer.fh, attributes });
+                self.send_own(adapter, now, Purpose::AskLimits, &request);
+            }
+            (Purpose::AskLimits, Outcome::Ok(Reply::GetFsAttr(answer))) => {
+                let found = &answer.attributes;
+                let limit = |stated: Option<u64>| match stated {
+                    Some(0) | None => TRANSFER_BYTES_MAX,
+                    Some(bytes) => bytes.min(TRANSFER_BYTES_MAX),
+                };
+                self.info.read_bytes_max = limit(found.max_read);
+                self.info.write_bytes_max = limit(found.max_write);
+                self.info.lease = match found.lease_time {
+                    Some(0) | None => LEASE_ASSUMED,
+                    Some(seconds) => Duration::from_secs(seconds.into()),
+                };
+                self.stage = Stage::Ready;
+            }
+            (_, Outcome::Error { status, .. }) => {
+                return Err(refusal(purpose, reply.procedure, status));
+            }
+            (_, Outcome::Ok(_)) => {
+                return Err(Failure::protocol("an answer of another procedure"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what the server made of the proposal.
+    fn accept_options(&mut self, answer: &ClientConnectAuthReply<'_>) -> Result<(), Failure> {
+        let options = &answer.options;
+        let size = |what: &str, stated: u32, ours: usize| {
+            if (MESSAGE_BYTES_MIN as usize..=ours).contains(&(stated as usize)) {
+                return Ok(stated);
+            }
+            Err(Failure::refused(format_args!(
+                "the server wants {what} of {stated} bytes where {MESSAGE_BYTES_MIN} to {ours} \
+                 were offered"
+            )))
+        };
+        if self.config.checksums && !options.use_checksums {
+            return Err(Failure::refused(
+                "the server does not do the checksums that were asked for",
+            ));
+        }
+        let padding = options.inline_write_header_size;
+        if !is_valid_inline_write_header_size(padding) {
+            return Err(Failure::protocol(format_args!("inline_write_header_size is {padding}")));
+        }
+        let requests = u16::try_from(options.max_requests).unwrap_or(u16::MAX);
+        if requests == 0 {
+            return Err(Failure::protocol("the server grants no credit"));
+        }
+        self.info.request_bytes =
+            size("requests", options.max_request_size, self.sends.message_bytes())?;
+        self.info.response_bytes =
+            size("responses", options.max_response_size, self.receives.message_bytes())?;
+        self.info.session_id = answer.session_id;
+        self.info.client_id = answer.client_id;
+        self.info.checksums = options.use_checksums;
+        self.info.requests = requests;
+        self.info.inline_write_header_bytes = padding;
+        self.scratch.truncate(self.info.request_bytes as usize);
+        self.streams.negotiated(requests);
+        Ok(())
+    }
+
+    fn next_proof(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        answer: &AuthResult<'_>,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        self.auth_steps += 1;
+        if self.auth_steps > AUTH_STEPS_MAX {
+            return Err(Failure::refused("authentication does not come to an end"));
+        }
+        let challenge = match answer {
+            AuthResult::Gss { major, minor, token } => {
+                Challenge { major: *major, minor: *minor, token: token.to_vec() }
+            }
+            _ => Challenge::default(),
+        };
+        let proof = self.config.authenticator.next(&challenge).map_err(Failure::refused)?;
+        let auth = auth_request(&proof)?;
+        self.send_own(
+            adapter,
+            now,
+            Purpose::Authenticate,
+            &Request::ClientAuth(ClientAuth { auth }),
+        );
+        Ok(())
+    }
+
+    /// Registers the credential, if there is one and the server lets us, and goes on.
+    fn authenticated(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        match self.config.credential.clone() {
+            Some(ids) if self.info.trusted => {
+                let groups = &ids.groups[..ids.groups.len().min(GROUPS_MAX)];
+                let credential =
+                    Credential::Id { uid: ids.uid, gid: ids.gid, groups: Seq::new(groups) };
+                let request = Request::RegisterCred(RegisterCred { credential });
+                self.send_own(adapter, now, Purpose::RegisterCredential, &request);
+            }
+            _ => self.send_own(adapter, now, Purpose::FindRoot, &Request::GetRootHandle),
+        }
+    }
+}
+
+fn auth_request(proof: &Proof) -> Result<AuthRequest<'_>, Failure> {
+    Ok(match proof {
+        Proof::None => AuthRequest::None,
+        Proof::Text { id, password } => AuthRequest::Text { id, password },
+        Proof::Gss { procedure, service, token } => AuthRequest::Gss {
+            procedure: GssProcedure::from_u32(*procedure)
+                .ok_or_else(|| Failure::refused("the mechanism names an unknown GSS step"))?,
+            service: GssService::from_u32(*service)
+                .ok_or_else(|| Failure::refused("the mechanism names an unknown GSS service"))?,
+            token,
+        },
+    })
+}
+
+/// Why the session could not be opened, with what to do about it.
+fn refusal(purpose: Purpose, procedure: Procedure, status: Status) -> Failure {
+    let remedy = match (purpose, status) {
+        (Purpose::Connect | Purpose::Authenticate, Status::NotAuthorized | Status::Acces) => {
+            "; check user name and password, or ask the server's operator to trust this host"
+        }
+        (Purpose::Connect, Status::Resource | Status::Delay) => "; try again later",
+        (Purpose::Connect, Status::ClIdInUse) => {
+            "; another user has connected under the same client id, choose another"
+        }
+        (Purpose::RegisterCredential, _) => "; the server refuses these user and group numbers",
+        _ => "",
+    };
+    Failure::refused(format_args!("{} failed: {status}{remedy}", procedure.name()))
+}

@@ -1,0 +1,250 @@
+//! Replies on their way in. Whatever a server sends is checked here before anything believes it.
+
+use super::call::{Done, Flight, Purpose, ReplyMessage, Work};
+use super::failure::Failure;
+use super::memory::Piece;
+use super::session::{SessionCore, Stage};
+use dafs_dat::{Adapter, Instant};
+use dafs_mem::Site;
+use dafs_wire::dafs::{
+    ByteOrder, HEADER_BYTES, PROTOCOL_VERSION, Procedure, READ_INLINE_REPLY_DATA_AT, Reply,
+    ResponseHeader, Stability, Status, WriteReply, verify,
+};
+
+/// Every reply to a read or write has its fixed section within this many bytes.
+const HEAD_BYTES: usize = 64;
+
+/// Where a reply header says how long the message is (DAFS 5.3).
+const LENGTH_AT: usize = 32;
+
+impl SessionCore {
+    /// Takes the message of `bytes` bytes in receive slot `slot`.
+    pub(crate) fn on_message(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        slot: u32,
+        bytes: usize,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        let mut head = [0; HEAD_BYTES];
+        let head = self.fetch_head(slot, bytes, &mut head)?;
+        let header = ResponseHeader::decode(head, self.order).map_err(Failure::protocol)?;
+        if self.info.checksums {
+            self.check_sum(slot, bytes)?;
+        }
+        let flight = self.match_reply(&header)?;
+        self.streams.replied(header.stream_id, header.target_nreq);
+        self.expect(adapter, 0, flight.work.expected_bytes());
+        self.stats.answered += 1;
+        let purpose = flight.purpose;
+        match self.result(slot, bytes, &head[HEADER_BYTES..], &header, flight) {
+            Ok(Done::Answered(reply)) if !matches!(purpose, Purpose::Caller(_)) => {
+                self.on_own_reply(adapter, purpose, &reply, now)?;
+            }
+            Ok(done) => self.finish(purpose, done),
+            Err(failure) => {
+                self.finish(purpose, Done::Lost(failure.clone()));
+                return Err(failure);
+            }
+        }
+        self.after_reply(purpose, now);
+        Ok(())
+    }
+
+    /// What a reply means for its request.
+    fn result(
+        &mut self,
+        slot: u32,
+        bytes: usize,
+        body: &[u8],
+        header: &ResponseHeader,
+        flight: Flight,
+    ) -> Result<Done, Failure> {
+        let (procedure, status) = (flight.procedure, header.status);
+        match flight.work {
+            Work::Message { .. } => {
+                let mut message = vec![0; bytes];
+                if self.receives.fetch(slot, 0, &mut message) != bytes {
+                    return Err(Failure::protocol("a reply is longer than its receive"));
+                }
+                let order = self.order;
+                Ok(Done::Answered(ReplyMessage { procedure, order, status, bytes: message }))
+            }
+            _ if !status.is_ok() => Ok(Done::Refused { procedure, status }),
+            Work::ReadInline(into) => self.take_inline_data(slot, bytes, body, &into),
+            Work::ReadDirect(into) => self.take_direct_read(body, &into),
+            Work::Write { from, stability } => {
+                self.take_write(procedure, body, from.len(), stability)
+            }
+        }
+    }
+
+    /// The answer to a request of the session's own.
+    fn on_own_reply(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        purpose: Purpose,
+        reply: &ReplyMessage,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        match purpose {
+            Purpose::Caller(_) | Purpose::Null => Ok(()),
+            Purpose::Disconnect => {
+                self.end(adapter, Failure::Closed);
+                Ok(())
+            }
+            _ => {
+                debug_assert_eq!(self.stage, Stage::Opening);
+                self.on_opening_reply(adapter, purpose, reply, now)
+            }
+        }
+    }
+
+    /// The start of the message in private memory, as a message of its own: its length field is
+    /// checked against the true length and then set to what was fetched.
+    fn fetch_head<'a>(
+        &self,
+        slot: u32,
+        bytes: usize,
+        head: &'a mut [u8; HEAD_BYTES],
+    ) -> Result<&'a [u8], Failure> {
+        if bytes < HEADER_BYTES {
+            return Err(Failure::protocol(format_args!("a reply of {bytes} bytes has no header")));
+        }
+        let head = &mut head[..bytes.min(HEAD_BYTES)];
+        self.receives.fetch(slot, 0, head);
+        let stated = word(self.order, head, LENGTH_AT);
+        if stated as usize != bytes {
+            return Err(Failure::protocol(format_args!(
+                "a reply of {bytes} bytes says that it has {stated}"
+            )));
+        }
+        let fetched = head.len() as u32;
+        head[LENGTH_AT..LENGTH_AT + 4].copy_from_slice(&match self.order {
+            ByteOrder::Big => fetched.to_be_bytes(),
+            ByteOrder::Little => fetched.to_le_bytes(),
+        });
+        Ok(head)
+    }
+
+    /// Finds the request that a reply belongs to.
+    fn match_reply(&mut self, header: &ResponseHeader) -> Result<Flight, Failure> {
+        let stream = usize::from(header.stream_id);
+        let Some(flight) = self.flights.get_mut(stream).and_then(Option::take) else {
+            return Err(Failure::protocol(format_args!(
+                "a reply came on stream {stream}, where nothing was asked"
+            )));
+        };
+        let same = header.seq_number == flight.sequence
+            && header.analyzer.0 == flight.analyzer.to_ne_bytes();
+        let version =
+            header.protocol_version == PROTOCOL_VERSION || header.status == Status::IllegalProt;
+        if same && version {
+            return Ok(flight);
+        }
+        // The request is still unanswered; it ends with the session.
+        let procedure = flight.procedure;
+        self.flights[stream] = Some(flight);
+        Err(Failure::protocol(format_args!(
+            "the reply to {} carries another {}",
+            procedure.name(),
+            if same { "protocol version" } else { "sequence number or tag" }
+        )))
+    }
+
+    /// A bad checksum ends the session (DAFS O21).
+    fn check_sum(&mut self, slot: u32, bytes: usize) -> Result<(), Failure> {
+        let mut message = vec![0; bytes];
+        self.receives.fetch(slot, 0, &mut message);
+        if verify(&message) {
+            Ok(())
+        } else {
+            Err(Failure::protocol("the checksum of a reply does not match its content"))
+        }
+    }
+
+    fn take_inline_data(
+        &mut self,
+        slot: u32,
+        bytes: usize,
+        body: &[u8],
+        into: &Piece,
+    ) -> Result<Done, Failure> {
+        if body.len() < READ_INLINE_REPLY_DATA_AT - HEADER_BYTES {
+            return Err(Failure::protocol("the reply to READ_INLINE is too short"));
+        }
+        let (end_of_file, stated) = (word(self.order, body, 0), word(self.order, body, 4));
+        let carried = bytes - READ_INLINE_REPLY_DATA_AT;
+        if end_of_file > 1 || stated as usize != carried || stated > into.len() {
+            return Err(Failure::protocol(format_args!(
+                "READ_INLINE of {} bytes was answered with {stated}, of which {carried} came",
+                into.len()
+            )));
+        }
+        let data = self
+            .receives
+            .view(slot, READ_INLINE_REPLY_DATA_AT, carried)
+            .ok_or_else(|| Failure::protocol("a reply is longer than its receive"))?;
+        into.view().copy_from_volatile(data, Site::ClientInlineRead);
+        self.stats.bytes_read += u64::from(stated);
+        Ok(Done::Read { bytes: stated, end_of_file: end_of_file == 1 })
+    }
+
+    fn take_direct_read(&mut self, body: &[u8], into: &Piece) -> Result<Done, Failure> {
+        let reply = match Reply::decode_body(Procedure::ReadDirect, body, self.order) {
+            Ok(Reply::ReadDirect(reply)) => reply,
+            Ok(_) => return Err(Failure::protocol("READ_DIRECT was answered otherwise")),
+            Err(error) => return Err(Failure::protocol(error)),
+        };
+        if reply.bytes_read > into.len() {
+            return Err(Failure::protocol(format_args!(
+                "READ_DIRECT of {} bytes was answered with {}",
+                into.len(),
+                reply.bytes_read
+            )));
+        }
+        let data = into.first(reply.bytes_read);
+        if self.info.checksums && self.data_checksum(data) != reply.direct_checksum {
+            return Err(Failure::protocol("the checksum of data read does not match"));
+        }
+        self.stats.bytes_read += u64::from(reply.bytes_read);
+        Ok(Done::Read { bytes: reply.bytes_read, end_of_file: reply.eof })
+    }
+
+    fn take_write(
+        &mut self,
+        procedure: Procedure,
+        body: &[u8],
+        asked: u32,
+        stability: Stability,
+    ) -> Result<Done, Failure> {
+        let WriteReply { count, committed, verifier } =
+            match Reply::decode_body(procedure, body, self.order) {
+                Ok(Reply::WriteInline(reply) | Reply::WriteDirect(reply)) => reply,
+                Ok(_) => return Err(Failure::protocol("a write was answered otherwise")),
+                Err(error) => return Err(Failure::protocol(error)),
+            };
+        if count > asked || committed < stability {
+            return Err(Failure::protocol(format_args!(
+                "a write of {asked} bytes was answered with {count} bytes and {committed:?} \
+                 where {stability:?} was asked"
+            )));
+        }
+        if committed == Stability::Unstable {
+            let first = *self.write_verifier.get_or_insert(verifier);
+            self.writes_lost |= first != verifier;
+        }
+        self.stats.bytes_written += u64::from(count);
+        Ok(Done::Written { bytes: count, committed, verifier })
+    }
+}
+
+/// The word at `at` of a private copy; the caller has checked the length.
+fn word(order: ByteOrder, bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    match order {
+        ByteOrder::Big => u32::from_be_bytes(word),
+        ByteOrder::Little => u32::from_le_bytes(word),
+    }
+}

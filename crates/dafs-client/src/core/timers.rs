@@ -1,0 +1,77 @@
+//! What happens because time passes: deadlines, keep-alives, giving credits back.
+
+use super::call::Purpose;
+use super::failure::Failure;
+use super::session::{SessionCore, Stage};
+use crate::limits::SHRINK_DELAY;
+use dafs_dat::{Adapter, Instant};
+use dafs_wire::dafs::Request;
+use std::time::Duration;
+
+impl SessionCore {
+    /// When [`on_time`](Self::on_time) has something to do, unless an event comes first.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let keep_alive = match self.stage {
+            Stage::Ready => Some(self.keep_alive_at()),
+            Stage::Over => return None,
+            _ => None,
+        };
+        [keep_alive, self.shrink_at, self.first_deadline].into_iter().flatten().min()
+    }
+
+    /// Does what is due.
+    pub fn on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        if self.first_deadline.is_some_and(|at| at <= now) {
+            self.check_deadlines(adapter, now);
+        }
+        if self.stage != Stage::Ready || !self.streams.available() || !self.waiting.is_empty() {
+            return;
+        }
+        if self.keep_alive_at() <= now {
+            // Nobody needed what was asked for a while ago: wish for what was used since then.
+            self.desired = self.demand_peak.max(1);
+            self.demand_peak = 0;
+            self.send_null(adapter, now);
+        } else if self.shrink_at.is_some_and(|at| at <= now) {
+            self.send_null(adapter, now);
+        }
+    }
+
+    /// Any request renews all leases (DAFS 7), so only silence needs a keep-alive; a third of the
+    /// lease leaves room for two that go wrong.
+    fn keep_alive_at(&self) -> Instant {
+        const INTERVAL_MIN: Duration = Duration::from_secs(1);
+        self.last_request + (self.info.lease / 3).max(INTERVAL_MIN)
+    }
+
+    fn send_null(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        self.stats.nulls += 1;
+        self.send_own(adapter, now, Purpose::Null, &Request::Null);
+    }
+
+    /// Ends the session if a request is overdue: it cannot be taken back, and whatever comes after
+    /// it would wait behind a server that has stopped answering.
+    fn check_deadlines(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        let flights = self.flights.iter().flatten().filter_map(|flight| flight.deadline);
+        let waiting = self.waiting.iter().filter_map(|(due, _)| *due);
+        let first = flights.chain(waiting).min_by_key(|(at, _)| *at);
+        self.first_deadline = first.map(|(at, _)| at);
+        if let Some((at, after)) = first
+            && at <= now
+        {
+            self.end(adapter, Failure::Deadline(after));
+        }
+    }
+
+    /// Looks at what a reply leaves to be done: a client that was told to shrink and has nothing
+    /// to send burns its extra receives with NULLs (DAFS 7).
+    pub(crate) fn after_reply(&mut self, purpose: Purpose, now: Instant) {
+        if self.stage == Stage::Ready && self.streams.must_shrink() && self.is_idle() {
+            // Between two calls of a busy client there is no need to hurry.
+            let delay = if purpose == Purpose::Null { Duration::ZERO } else { SHRINK_DELAY };
+            self.shrink_at = Some(now + delay);
+        } else {
+            self.shrink_at = None;
+        }
+    }
+}

@@ -1,0 +1,704 @@
+//! One session and its adapter, shared by threads.
+//!
+//! Whoever waits drives: one waiting thread is the leader and polls the adapter, the others wait
+//! until it hands over. So a program with one thread pays for no hand-over at all, and no thread of
+//! ours stands between an answer and its waiter.
+//!
+//! Invariants
+//! * The driver is only touched under its lock. A leader that spins gives the lock to whoever
+//!   wants it; a leader that sleeps holds no lock.
+//! * While a leader sleeps the adapter is armed, or the leader's wake-up has been rung: every
+//!   thread that touches the adapter meanwhile sees to that before it unlocks.
+//! * A leader that stops leading wakes a follower, if there is one.
+
+use crate::buffer::IoBuffer;
+use crate::core::{
+    Completed, Done, Failure, Piece, ReadCall, Refused, RegisteredMemory, ReplyMessage,
+    SessionCore, SessionInfo, SessionStats, Stage, WriteCall,
+};
+use crate::error::{Error, Result};
+use crate::fork;
+use crate::helper::Helper;
+use crate::limits::CONTENDER_SPINS;
+use crate::operations::{Finished, Operations};
+use crate::options::{Transport, WaitPolicy};
+use crate::pending::Moved;
+use crate::wakeup::Wakeup;
+use dafs_dat::{Adapter, Event, Instant, RegisterError};
+use dafs_mem::Buffer;
+use dafs_wire::dafs::{ByteOrder, Request, Verifier};
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+pub(crate) use crate::operations::Slot;
+
+/// Who drives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leader {
+    Nobody,
+    Polling,
+    Sleeping,
+}
+
+/// The part under the lock.
+pub(crate) struct Driver {
+    adapter: Box<dyn Adapter>,
+    core: SessionCore,
+    events: Vec<Event>,
+    operations: Operations,
+    /// Results of tagged operations that have not been fetched.
+    ready: VecDeque<(u64, Result<usize>)>,
+    leader: Leader,
+    followers: u32,
+    /// Counts the times that anybody moved things along, for the helper to see whether it must.
+    drives: u64,
+    deadline: Option<Duration>,
+    server: Arc<str>,
+}
+
+/// What all clones of a client share.
+pub(crate) struct Shared {
+    /// Dropped by hand: a fork must leave the descriptors alone that it shares with its parent.
+    driver: ManuallyDrop<Mutex<Driver>>,
+    /// Followers wait here.
+    turn: Condvar,
+    /// Threads that want the lock while somebody spins with it.
+    contenders: AtomicU32,
+    wakeup: Wakeup,
+    helper: Helper,
+    forks: u32,
+    policy: WaitPolicy,
+    server: Arc<str>,
+    transport: Transport,
+    order: ByteOrder,
+    info: SessionInfo,
+    pub(crate) staging: Mutex<Vec<IoBuffer>>,
+}
+
+type Guard<'a> = MutexGuard<'a, Driver>;
+
+impl Driver {
+    pub(crate) fn new(
+        adapter: Box<dyn Adapter>,
+        core: SessionCore,
+        server: Arc<str>,
+        deadline: Option<Duration>,
+    ) -> Self {
+        Self {
+            adapter,
+            core,
+            events: Vec::new(),
+            operations: Operations::new(),
+            ready: VecDeque::new(),
+            leader: Leader::Nobody,
+            followers: 0,
+            drives: 0,
+            deadline,
+            server,
+        }
+    }
+
+    pub(crate) fn core(&self) -> &SessionCore {
+        &self.core
+    }
+
+    pub(crate) fn adapter(&mut self) -> &mut dyn Adapter {
+        &mut *self.adapter
+    }
+
+    /// Polls the adapter once and hands out what has completed; returns how much that was.
+    pub(crate) fn progress(&mut self, now: Instant) -> usize {
+        self.drives = self.drives.wrapping_add(1);
+        let mut events = std::mem::take(&mut self.events);
+        let seen = self.adapter.poll(now, &mut events);
+        for event in events.drain(..) {
+            self.core.handle(&mut *self.adapter, event, now);
+        }
+        self.events = events;
+        if self.core.next_timeout().is_some_and(|at| at <= now) {
+            self.core.on_time(&mut *self.adapter, now);
+        }
+        if seen > 0 {
+            self.adapter.flush();
+        }
+        self.hand_out()
+    }
+
+    /// Gives completed calls to whoever asked for them.
+    pub(crate) fn hand_out(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(Completed { tag, done }) = self.core.take_completed() {
+            count += 1;
+            if let Finished::Tagged(tag, done) = self.operations.finish(tag, done) {
+                let result = moved(done, &self.server).map(|moved| moved.bytes);
+                self.ready.push_back((tag, result));
+            }
+        }
+        count
+    }
+
+    pub(crate) fn submit_read(&mut self, tag: u64, call: ReadCall) -> Result<(), Refused> {
+        self.core.submit_read(&mut *self.adapter, coarse_now(), tag, call, self.deadline)
+    }
+
+    pub(crate) fn submit_write(&mut self, tag: u64, call: WriteCall) -> Result<(), Refused> {
+        self.core.submit_write(&mut *self.adapter, coarse_now(), tag, call, self.deadline)
+    }
+
+    pub(crate) fn submit(
+        &mut self,
+        tag: u64,
+        request: &Request<'_>,
+        memory: Option<Piece>,
+    ) -> Result<(), Refused> {
+        let (now, deadline) = (coarse_now(), self.deadline);
+        self.core.submit(&mut *self.adapter, now, tag, request, memory, deadline)
+    }
+
+    pub(crate) fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>> {
+        self.adapter.allocate(bytes)
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        buffer: Arc<Buffer>,
+    ) -> Result<Arc<RegisteredMemory>, RegisterError> {
+        self.core.register(&mut *self.adapter, buffer)
+    }
+
+    pub(crate) fn writes_survive(&mut self, verifier: Verifier) -> bool {
+        self.core.writes_survive(verifier)
+    }
+
+    /// True when operations are in flight that no thread is looking after.
+    pub(crate) fn is_unattended(&self) -> bool {
+        self.leader == Leader::Nobody && !self.core.is_idle()
+    }
+
+    pub(crate) fn drives(&self) -> u64 {
+        self.drives
+    }
+
+    /// When somebody must poll even if nothing arrives.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        [self.core.next_timeout(), self.adapter.next_timeout()].into_iter().flatten().min()
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(
+        driver: Driver,
+        policy: WaitPolicy,
+        transport: Transport,
+    ) -> io::Result<Arc<Self>> {
+        let info = driver.core.info().clone();
+        let order = driver.core.byte_order();
+        let shared = Arc::new(Self {
+            server: driver.server.clone(),
+            driver: ManuallyDrop::new(Mutex::new(driver)),
+            turn: Condvar::new(),
+            contenders: AtomicU32::new(0),
+            wakeup: Wakeup::new()?,
+            helper: Helper::default(),
+            forks: fork::count(),
+            policy,
+            transport,
+            order,
+            info,
+            staging: Mutex::new(Vec::new()),
+        });
+        shared.helper.start(&shared)?;
+        Ok(shared)
+    }
+
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
+    pub(crate) fn info(&self) -> &SessionInfo {
+        &self.info
+    }
+
+    pub(crate) fn byte_order(&self) -> ByteOrder {
+        self.order
+    }
+
+    pub(crate) fn stats(&self) -> SessionStats {
+        self.lock_regardless().core.stats()
+    }
+
+    /// The driver, unless this process is a fork of the one that connected.
+    pub(crate) fn lock(&self) -> Result<Guard<'_>> {
+        if self.forks != fork::count() {
+            return Err(Error::Forked);
+        }
+        Ok(self.lock_regardless())
+    }
+
+    pub(crate) fn lock_regardless(&self) -> Guard<'_> {
+        match self.driver.try_lock() {
+            Ok(guard) => return guard,
+            // A panic under the lock leaves the state machine as it was between two steps at
+            // worst; its own checks decide about the session.
+            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        self.contenders.fetch_add(1, Ordering::Relaxed);
+        let guard = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        self.contenders.fetch_sub(1, Ordering::Relaxed);
+        guard
+    }
+
+    /// The error for the end of the session.
+    pub(crate) fn ended(&self, failure: &Failure) -> Error {
+        ended(failure, &self.server)
+    }
+
+    /// The error for memory that could not be registered.
+    pub(crate) fn failed(&self, error: &RegisterError) -> Error {
+        Error::Memory(error.to_string().into())
+    }
+
+    /// The error for an answer that cannot be understood.
+    pub(crate) fn broken(&self, reason: &dyn Display) -> Error {
+        Error::Protocol { server: self.server.clone(), reason: reason.to_string().into() }
+    }
+
+    fn refused(&self, refused: Refused) -> Error {
+        match refused {
+            Refused::Over(failure) => self.ended(&failure),
+            Refused::Full => Error::TooMany,
+            Refused::ForeignMemory => Error::ForeignBuffer,
+            Refused::NotReady => Error::Argument("the session is not open yet"),
+            Refused::Encode(_) => Error::Argument("the request does not fit a message"),
+        }
+    }
+
+    /// `range` of a buffer, cut to `limit` bytes.
+    pub(crate) fn piece(
+        &self,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Piece> {
+        const BAD_RANGE: Error = Error::Argument("the range does not lie inside the buffer");
+        let len = range.end.checked_sub(range.start).ok_or(BAD_RANGE)?;
+        if range.end > buffer.len() {
+            return Err(BAD_RANGE);
+        }
+        let len = u32::try_from(len.min(limit)).unwrap_or(u32::MAX);
+        if offset.checked_add(len.into()).is_none_or(|end| end > i64::MAX.cast_unsigned()) {
+            return Err(Error::Argument("the range lies beyond the largest file"));
+        }
+        Piece::new(buffer.memory(), range.start, len).ok_or(BAD_RANGE)
+    }
+
+    /// Starts an operation whose result somebody will wait for.
+    pub(crate) fn submit(
+        &self,
+        start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
+    ) -> Result<Slot> {
+        let mut driver = self.lock()?;
+        let slot = self.start(&mut driver, start)?;
+        self.sent(&mut driver);
+        Ok(slot)
+    }
+
+    fn start(
+        &self,
+        driver: &mut Driver,
+        start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
+    ) -> Result<Slot> {
+        let slot = driver.operations.open().ok_or(Error::TooMany)?;
+        if let Err(refused) = start(driver, slot.tag()) {
+            driver.operations.forget(slot);
+            return Err(self.refused(refused));
+        }
+        Ok(slot)
+    }
+
+    /// Starts an operation whose result is fetched under the caller's tag.
+    pub(crate) fn submit_tagged(
+        &self,
+        tag: u64,
+        start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
+    ) -> Result<()> {
+        let mut driver = self.lock()?;
+        let slot = driver.operations.open_tagged(tag).ok_or(Error::TooMany)?;
+        if let Err(refused) = start(&mut driver, slot.tag()) {
+            driver.operations.forget(slot);
+            return Err(self.refused(refused));
+        }
+        self.sent(&mut driver);
+        Ok(())
+    }
+
+    /// Starts an operation whose result nobody wants.
+    pub(crate) fn submit_and_forget(&self, request: &Request<'_>) {
+        let Ok(mut driver) = self.lock() else { return };
+        let submit = |driver: &mut Driver, tag| driver.submit(tag, request, None);
+        if let Ok(slot) = self.start(&mut driver, submit) {
+            driver.operations.abandon(slot);
+            self.sent(&mut driver);
+        }
+    }
+
+    /// Sees to it that what was submitted leaves: at once when nothing else is under way or the
+    /// leader sleeps, else with the next poll.
+    fn sent(&self, driver: &mut Driver) {
+        match driver.leader {
+            Leader::Polling => {}
+            Leader::Sleeping => self.hurry(driver),
+            Leader::Nobody => {
+                if driver.core.stats().in_flight <= 1 {
+                    driver.adapter.flush();
+                }
+                self.helper.attend();
+            }
+        }
+    }
+
+    /// Sends what was submitted if nobody else is about to: the leader sleeps, and the caller will
+    /// wait for it.
+    fn hurry(&self, driver: &mut Driver) {
+        if driver.leader == Leader::Sleeping {
+            driver.adapter.flush();
+            self.keep_armed(driver);
+        }
+    }
+
+    /// Must be called by whoever touched the adapter while the leader sleeps.
+    fn keep_armed(&self, driver: &mut Driver) {
+        if driver.leader == Leader::Sleeping && !driver.adapter.arm().unwrap_or(false) {
+            self.wakeup.ring();
+        }
+    }
+
+    pub(crate) fn flush(&self) -> Result<()> {
+        let mut driver = self.lock()?;
+        driver.adapter.flush();
+        self.keep_armed(&mut driver);
+        match driver.core.failure() {
+            Some(failure) => Err(self.ended(failure)),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends one request and waits for its answer.
+    pub(crate) fn call(&self, request: &Request<'_>) -> Result<ReplyMessage> {
+        self.call_with(request, None)
+    }
+
+    /// As [`call`](Self::call), for a request that names memory for direct transfer.
+    pub(crate) fn call_with(
+        &self,
+        request: &Request<'_>,
+        memory: Option<Piece>,
+    ) -> Result<ReplyMessage> {
+        let mut driver = self.lock()?;
+        let slot = self.start(&mut driver, |driver, tag| driver.submit(tag, request, memory))?;
+        self.hurry(&mut driver);
+        match self.wait_slot(driver, &slot, None)? {
+            Done::Answered(reply) => Ok(reply),
+            done => Err(failure_of(done, &self.server)),
+        }
+    }
+
+    /// Runs a read or write and waits for its end.
+    pub(crate) fn transfer(
+        &self,
+        start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
+    ) -> Result<Moved> {
+        let mut driver = self.lock()?;
+        let slot = self.start(&mut driver, start)?;
+        self.hurry(&mut driver);
+        moved(self.wait_slot(driver, &slot, None)?, &self.server)
+    }
+
+    pub(crate) fn wait_moved(&self, slot: &Slot, time: Option<Duration>) -> Result<Moved> {
+        let driver = self.lock()?;
+        moved(self.wait_slot(driver, slot, time)?, &self.server)
+    }
+
+    fn wait_slot(&self, driver: Guard<'_>, slot: &Slot, time: Option<Duration>) -> Result<Done> {
+        self.wait(driver, time, |driver| driver.operations.take(slot))
+    }
+
+    pub(crate) fn is_done(&self, slot: &Slot) -> bool {
+        let Ok(mut driver) = self.lock() else { return true };
+        if !driver.operations.is_done(slot) {
+            self.progress_beside(&mut driver);
+        }
+        driver.operations.is_done(slot)
+    }
+
+    pub(crate) fn abandon(&self, slot: Slot) {
+        if let Ok(mut driver) = self.lock() {
+            driver.operations.abandon(slot);
+        }
+    }
+
+    /// Polls once from a thread that will not stay.
+    pub(crate) fn progress_beside(&self, driver: &mut Driver) {
+        if driver.leader == Leader::Polling {
+            return;
+        }
+        let completed = driver.progress(coarse_now());
+        if completed > 0 && driver.followers > 0 {
+            self.turn.notify_all();
+        }
+        if driver.leader == Leader::Sleeping {
+            if completed > 0 {
+                self.wakeup.ring();
+            } else {
+                self.keep_armed(driver);
+            }
+        }
+    }
+
+    pub(crate) fn poll_completions(&self, completions: &mut Vec<(u64, Result<usize>)>) -> usize {
+        // A fork has no operations of its own to report.
+        let Ok(mut driver) = self.lock() else { return 0 };
+        self.progress_beside(&mut driver);
+        let count = driver.ready.len();
+        completions.extend(driver.ready.drain(..));
+        count
+    }
+
+    pub(crate) fn wait_completions(
+        &self,
+        completions: &mut Vec<(u64, Result<usize>)>,
+        count: usize,
+        time: Option<Duration>,
+    ) -> Result<usize> {
+        let driver = self.lock()?;
+        let mut fetched = 0;
+        self.wait(driver, time, |driver| {
+            fetched += driver.ready.len();
+            completions.extend(driver.ready.drain(..));
+            (fetched >= count || driver.operations.tagged() == 0).then_some(())
+        })?;
+        Ok(fetched)
+    }
+
+    pub(crate) fn disconnect(&self) -> Result<()> {
+        let mut driver = self.lock()?;
+        if let Some(failure) = driver.core.failure() {
+            return Err(self.ended(failure));
+        }
+        let inner = &mut *driver;
+        inner.core.close(&mut *inner.adapter, Instant::now());
+        self.wait(driver, Some(self.info.lease), |driver| {
+            (driver.core.stage() == Stage::Over).then(|| driver.core.failure().cloned())
+        })
+        .and_then(|failure| match failure {
+            Some(Failure::Closed) | None => Ok(()),
+            Some(failure) => Err(self.ended(&failure)),
+        })
+    }
+
+    /// Drives, or waits for the leader, until `done` yields something.
+    fn wait<'a, T>(
+        &'a self,
+        driver: Guard<'a>,
+        time: Option<Duration>,
+        done: impl FnMut(&mut Driver) -> Option<T>,
+    ) -> Result<T> {
+        Waiter { shared: self, time, until: None, leading: false, spins: 0 }.run(driver, done)
+    }
+}
+
+/// One thread that waits.
+struct Waiter<'a> {
+    shared: &'a Shared,
+    time: Option<Duration>,
+    /// When to give up; set with the first look at the clock.
+    until: Option<Instant>,
+    leading: bool,
+    spins: u32,
+}
+
+impl<'a> Waiter<'a> {
+    fn run<T>(
+        mut self,
+        mut driver: Guard<'a>,
+        mut done: impl FnMut(&mut Driver) -> Option<T>,
+    ) -> Result<T> {
+        loop {
+            if let Some(result) = done(&mut driver) {
+                self.leave(&mut driver);
+                return Ok(result);
+            }
+            if let Some(time) = self.time {
+                let now = Instant::now();
+                if now >= *self.until.get_or_insert(now + time) {
+                    self.leave(&mut driver);
+                    return Err(Error::TimedOut(time));
+                }
+            }
+            if !self.leading && driver.leader != Leader::Nobody {
+                driver = self.follow(driver);
+                continue;
+            }
+            self.leading = true;
+            driver.leader = Leader::Polling;
+            // The exact time matters only now and then: deadlines are seconds away.
+            let now = if self.spins.is_multiple_of(64) { Instant::now() } else { coarse_now() };
+            let completed = driver.progress(now);
+            if completed > 0 {
+                self.spins = 0;
+                if driver.followers > 0 {
+                    self.shared.turn.notify_all();
+                }
+                continue;
+            }
+            driver = self.pause(driver)?;
+        }
+    }
+
+    /// Spins or sleeps, as the policy says.
+    fn pause(&mut self, mut driver: Guard<'a>) -> Result<Guard<'a>> {
+        let spin = match self.shared.policy {
+            WaitPolicy::Poll => true,
+            WaitPolicy::Sleep => false,
+            WaitPolicy::Adaptive { spin } => self.spins < spin,
+        };
+        if !spin && driver.adapter.descriptor().is_some() {
+            return self.sleep(driver);
+        }
+        self.spins = self.spins.wrapping_add(1);
+        if self.shared.contenders.load(Ordering::Relaxed) > 0 {
+            drop(driver);
+            for _ in 0..CONTENDER_SPINS {
+                if self.shared.contenders.load(Ordering::Relaxed) == 0 {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            driver = self.shared.lock_regardless();
+        } else {
+            std::hint::spin_loop();
+        }
+        Ok(driver)
+    }
+
+    fn sleep(&mut self, mut driver: Guard<'a>) -> Result<Guard<'a>> {
+        driver.adapter.flush();
+        if !matches!(driver.adapter.arm(), Ok(true)) {
+            // There is something to poll for, or the descriptor is of no use: look again.
+            return Ok(driver);
+        }
+        let now = Instant::now();
+        let until = [driver.next_timeout(), self.until].into_iter().flatten().min();
+        let time = until.map(|at| at.since(now));
+        let Some(descriptor) = driver.adapter.descriptor() else { return Ok(driver) };
+        let descriptor = self.shared.wakeup.sleeper(descriptor);
+        driver.leader = Leader::Sleeping;
+        drop(driver);
+        if descriptor.sleep(time) {
+            self.shared.wakeup.clear();
+        }
+        let mut driver = self.shared.lock_regardless();
+        driver.leader = Leader::Polling;
+        self.spins = 0;
+        Ok(driver)
+    }
+
+    fn follow(&mut self, mut driver: Guard<'a>) -> Guard<'a> {
+        driver.followers += 1;
+        let time = self.until.map(|at| at.since(Instant::now()));
+        let mut driver = match time {
+            Some(time) => {
+                let result = self.shared.turn.wait_timeout(driver, time);
+                result.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => self.shared.turn.wait(driver).unwrap_or_else(PoisonError::into_inner),
+        };
+        driver.followers -= 1;
+        driver
+    }
+
+    /// Leaves. If nobody leads then, a follower has to; one that was woken and leaves at once
+    /// because its result is there passes the turn on here.
+    fn leave(&mut self, driver: &mut Driver) {
+        if self.leading {
+            driver.leader = Leader::Nobody;
+        }
+        if driver.leader == Leader::Nobody && driver.followers > 0 {
+            self.shared.turn.notify_one();
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.forks != fork::count() {
+            return;
+        }
+        self.helper.stop();
+        // SAFETY: the driver is taken once, here, and not used afterwards.
+        let driver = unsafe { ManuallyDrop::take(&mut self.driver) };
+        let mut driver = driver.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // The server frees the session at once when it is told; it would notice anyway.
+        driver.core.close(&mut *driver.adapter, Instant::now());
+        driver.adapter.flush();
+        driver.progress(Instant::now());
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Client({}, {})", self.server, self.transport.kind)
+    }
+}
+
+/// The machine's monotonic clock as the kernel last noted it: some milliseconds late, very cheap.
+pub(crate) fn coarse_now() -> Instant {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes the struct it is given.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time) };
+    Instant(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+fn ended(failure: &Failure, server: &Arc<str>) -> Error {
+    let server = server.clone();
+    match failure {
+        Failure::Deadline(after) => Error::Deadline { server, after: *after },
+        Failure::Protocol(reason) => Error::Protocol { server, reason: reason.clone() },
+        Failure::Memory(reason) => Error::Memory(reason.clone()),
+        other => Error::Lost { server, reason: other.to_string().into() },
+    }
+}
+
+/// What a read or write moved.
+fn moved(done: Done, server: &Arc<str>) -> Result<Moved> {
+    match done {
+        Done::Read { bytes, end_of_file } => Ok(Moved { bytes: bytes as usize, end_of_file }),
+        Done::Written { bytes, .. } => Ok(Moved { bytes: bytes as usize, end_of_file: false }),
+        done => Err(failure_of(done, server)),
+    }
+}
+
+fn failure_of(done: Done, server: &Arc<str>) -> Error {
+    match done {
+        Done::Refused { procedure, status } => Error::Status { procedure, status },
+        Done::Lost(failure) => ended(&failure, server),
+        Done::Answered(reply) => {
+            Error::Status { procedure: reply.procedure(), status: reply.status() }
+        }
+        Done::Read { .. } | Done::Written { .. } => {
+            Error::Protocol { server: server.clone(), reason: "an answer of another kind".into() }
+        }
+    }
+}

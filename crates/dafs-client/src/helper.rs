@@ -1,0 +1,112 @@
+//! One thread per client for what nobody waits for: leases that must be kept alive, operations
+//! that were started and left alone.
+//!
+//! Invariants
+//! * The thread holds no reference to the client while it sleeps, so it does not keep it alive.
+//! * It moves things along only when nobody else has done so since its last look.
+
+use crate::driver::Shared;
+use crate::limits::HELPER_TICK;
+use dafs_dat::Instant;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+/// The longest sleep.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
+/// Ticks without anything to do before the thread goes back to long sleeps.
+const IDLE_TICKS: u32 = 50;
+
+#[derive(Debug, Default)]
+struct Bell {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// The thread sleeps until something is submitted.
+    deaf: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stop: bool,
+    rung: bool,
+}
+
+/// The client's end of the thread.
+#[derive(Debug, Default)]
+pub(crate) struct Helper {
+    bell: Arc<Bell>,
+}
+
+impl Helper {
+    pub(crate) fn start(&self, shared: &Arc<Shared>) -> io::Result<()> {
+        let (bell, shared) = (self.bell.clone(), Arc::downgrade(shared));
+        std::thread::Builder::new()
+            .name("dafs-helper".into())
+            .spawn(move || run(&bell, &shared))
+            .map(drop)
+    }
+
+    /// Something was submitted that perhaps nobody will wait for.
+    pub(crate) fn attend(&self) {
+        // The common case is a thread that ticks or a caller that will wait; one load.
+        if self.bell.deaf.load(Ordering::Relaxed) {
+            self.bell.ring(false);
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.bell.ring(true);
+    }
+}
+
+impl Bell {
+    fn ring(&self, stop: bool) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.rung = true;
+        state.stop |= stop;
+        self.deaf.store(false, Ordering::Relaxed);
+        self.changed.notify_one();
+    }
+
+    /// Sleeps for `time`, or until rung. Returns false when the thread is to end.
+    fn sleep(&self, time: Duration) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = self.changed.wait_timeout_while(state, time, |state| !state.rung);
+        let (mut state, _) = result.unwrap_or_else(PoisonError::into_inner);
+        state.rung = false;
+        !state.stop
+    }
+}
+
+fn run(bell: &Bell, shared: &Weak<Shared>) {
+    let mut seen = 0;
+    let mut idle_ticks = 0;
+    loop {
+        let Some(client) = shared.upgrade() else { return };
+        let mut driver = client.lock_regardless();
+        let now = Instant::now();
+        let due = driver.next_timeout().is_some_and(|at| at <= now);
+        if due || (driver.is_unattended() && driver.drives() == seen) {
+            client.progress_beside(&mut driver);
+        }
+        seen = driver.drives();
+        idle_ticks = if driver.is_unattended() { 0 } else { idle_ticks + 1 };
+        let time = if idle_ticks < IDLE_TICKS {
+            HELPER_TICK
+        } else {
+            bell.deaf.store(true, Ordering::Relaxed);
+            driver
+                .next_timeout()
+                .map_or(SLEEP_MAX, |at| at.since(now).clamp(HELPER_TICK, SLEEP_MAX))
+        };
+        drop(driver);
+        // This may be the last reference, and then its end stops this thread.
+        drop(client);
+        if !bell.sleep(time) {
+            return;
+        }
+        bell.deaf.store(false, Ordering::Relaxed);
+    }
+}

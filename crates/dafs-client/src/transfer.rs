@@ -1,0 +1,224 @@
+//! Blocking reads and writes: short ones continued, long ones cut into pieces of which several are
+//! in flight, memory that is not registered staged.
+//!
+//! Invariants
+//! * A staging buffer goes back to the pool only when its transfer is over, so that late data never
+//!   lands in somebody else's.
+
+use crate::attributes::Stability;
+use crate::buffer::{self, IoBuffer};
+use crate::driver::Shared;
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::limits::{PIPELINE_BYTES, PIPELINE_DEPTH, STAGING_BUFFERS_KEPT, STAGING_BYTES};
+use crate::pending::{Moved, Pending};
+use dafs_mem::Site;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::PoisonError;
+
+/// Reads until the range is full or the file ends.
+pub(crate) fn read_buffer(
+    file: &File,
+    buffer: &IoBuffer,
+    range: Range<usize>,
+    offset: u64,
+) -> Result<usize> {
+    let shared = file.client().shared();
+    let len = length(&range)?;
+    let piece_bytes = PIPELINE_BYTES.min(file.client().read_bytes_max());
+    if len > piece_bytes {
+        return read_pieces(file, buffer, range, offset, piece_bytes);
+    }
+    let mut done = 0;
+    loop {
+        let call = file.read_call(buffer, range.start + done..range.end, offset + done as u64)?;
+        let moved = shared.transfer(|driver, tag| driver.submit_read(tag, call))?;
+        done += moved.bytes;
+        if done == len || moved.end_of_file || moved.bytes == 0 {
+            return Ok(done);
+        }
+    }
+}
+
+/// Writes all of the range.
+pub(crate) fn write_buffer(
+    file: &File,
+    buffer: &IoBuffer,
+    range: Range<usize>,
+    offset: u64,
+    stability: Stability,
+) -> Result<usize> {
+    let shared = file.client().shared();
+    let len = length(&range)?;
+    let piece_bytes = PIPELINE_BYTES.min(file.client().write_bytes_max());
+    if len > piece_bytes {
+        return write_pieces(file, buffer, range, offset, stability, piece_bytes);
+    }
+    let mut done = 0;
+    while done < len {
+        let rest = range.start + done..range.end;
+        let call = file.write_call(buffer, rest, offset + done as u64, stability)?;
+        let moved = shared.transfer(|driver, tag| driver.submit_write(tag, call))?;
+        if moved.bytes == 0 {
+            return Err(Error::WriteZero);
+        }
+        done += moved.bytes;
+    }
+    Ok(done)
+}
+
+fn length(range: &Range<usize>) -> Result<usize> {
+    range
+        .end
+        .checked_sub(range.start)
+        .ok_or(Error::Argument("the range does not lie inside the buffer"))
+}
+
+/// One piece of a long transfer in flight.
+struct Part {
+    pending: Pending<usize>,
+    /// Where it begins in the transfer, in bytes.
+    at: usize,
+    len: usize,
+}
+
+fn read_pieces(
+    file: &File,
+    buffer: &IoBuffer,
+    range: Range<usize>,
+    offset: u64,
+    piece_bytes: usize,
+) -> Result<usize> {
+    let (len, mut next) = (length(&range)?, 0);
+    let mut parts = VecDeque::with_capacity(PIPELINE_DEPTH);
+    loop {
+        while parts.len() < PIPELINE_DEPTH && next < len {
+            let (at, len) = (next, piece_bytes.min(len - next));
+            let start = range.start + at;
+            let pending = file.submit_read(buffer, start..start + len, offset + at as u64)?;
+            parts.push_back(Part { pending, at, len });
+            next += len;
+        }
+        let Some(Part { pending, at, len: asked }) = parts.pop_front() else { return Ok(len) };
+        let Moved { mut bytes, end_of_file } = pending.wait_moved()?;
+        if bytes < asked && bytes > 0 && !end_of_file {
+            let rest = range.start + at + bytes..range.start + at + asked;
+            bytes += read_buffer(file, buffer, rest, offset + (at + bytes) as u64)?;
+        }
+        if bytes < asked {
+            return Ok(at + bytes);
+        }
+    }
+}
+
+fn write_pieces(
+    file: &File,
+    buffer: &IoBuffer,
+    range: Range<usize>,
+    offset: u64,
+    stability: Stability,
+    piece_bytes: usize,
+) -> Result<usize> {
+    let (len, mut next) = (length(&range)?, 0);
+    let mut parts = VecDeque::with_capacity(PIPELINE_DEPTH);
+    loop {
+        while parts.len() < PIPELINE_DEPTH && next < len {
+            let (at, len) = (next, piece_bytes.min(len - next));
+            let (start, offset) = (range.start + at, offset + at as u64);
+            let pending = file.submit_write(buffer, start..start + len, offset, stability)?;
+            parts.push_back(Part { pending, at, len });
+            next += len;
+        }
+        let Some(Part { pending, at, len: asked }) = parts.pop_front() else { return Ok(len) };
+        let bytes = pending.wait_moved()?.bytes;
+        if bytes < asked {
+            let rest = range.start + at + bytes..range.start + at + asked;
+            write_buffer(file, buffer, rest, offset + (at + bytes) as u64, stability)?;
+        }
+    }
+}
+
+/// Reads through staging buffers.
+pub(crate) fn read_slice(file: &File, target: &mut [u8], offset: u64) -> Result<usize> {
+    let shared = file.client().shared();
+    let mut parts: VecDeque<(IoBuffer, Part)> = VecDeque::new();
+    let (len, mut next) = (target.len(), 0);
+    if len <= STAGING_BYTES {
+        // The common case needs no queue.
+        let staging = take_staging(shared)?;
+        let bytes = read_buffer(file, &staging, 0..len, offset)?;
+        staging.view().copy_to(&mut target[..bytes], Site::ClientStaging);
+        put_staging(shared, staging);
+        return Ok(bytes);
+    }
+    loop {
+        while parts.len() < PIPELINE_DEPTH && next < len {
+            let (at, len) = (next, STAGING_BYTES.min(len - next));
+            let staging = take_staging(shared)?;
+            let pending = file.submit_read(&staging, 0..len, offset + at as u64)?;
+            parts.push_back((staging, Part { pending, at, len }));
+            next += len;
+        }
+        let Some((staging, Part { pending, at, len: asked })) = parts.pop_front() else {
+            return Ok(len);
+        };
+        let Moved { mut bytes, end_of_file } = pending.wait_moved()?;
+        if bytes < asked && bytes > 0 && !end_of_file {
+            bytes += read_buffer(file, &staging, bytes..asked, offset + (at + bytes) as u64)?;
+        }
+        staging.view().copy_to(&mut target[at..at + bytes], Site::ClientStaging);
+        put_staging(shared, staging);
+        if bytes < asked {
+            return Ok(at + bytes);
+        }
+    }
+}
+
+/// Writes through staging buffers.
+pub(crate) fn write_slice(
+    file: &File,
+    source: &[u8],
+    offset: u64,
+    stability: Stability,
+) -> Result<usize> {
+    let shared = file.client().shared();
+    let mut parts: VecDeque<(IoBuffer, Part)> = VecDeque::new();
+    let (len, mut next) = (source.len(), 0);
+    loop {
+        while parts.len() < PIPELINE_DEPTH && next < len {
+            let (at, len) = (next, STAGING_BYTES.min(len - next));
+            let staging = take_staging(shared)?;
+            staging.view().copy_from(&source[at..at + len], Site::ClientStaging);
+            let pending = file.submit_write(&staging, 0..len, offset + at as u64, stability)?;
+            parts.push_back((staging, Part { pending, at, len }));
+            next += len;
+        }
+        let Some((staging, Part { pending, at, len: asked })) = parts.pop_front() else {
+            return Ok(len);
+        };
+        let bytes = pending.wait_moved()?.bytes;
+        if bytes < asked {
+            let offset = offset + (at + bytes) as u64;
+            write_buffer(file, &staging, bytes..asked, offset, stability)?;
+        }
+        put_staging(shared, staging);
+    }
+}
+
+/// A registered buffer of `STAGING_BYTES`.
+pub(crate) fn take_staging(shared: &Shared) -> Result<IoBuffer> {
+    let kept = shared.staging.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    match kept {
+        Some(buffer) => Ok(buffer),
+        None => buffer::allocate(shared, STAGING_BYTES),
+    }
+}
+
+/// Gives a buffer back that no transfer uses any more.
+pub(crate) fn put_staging(shared: &Shared, buffer: IoBuffer) {
+    let mut kept = shared.staging.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.len() < STAGING_BUFFERS_KEPT {
+        kept.push(buffer);
+    }
+}
