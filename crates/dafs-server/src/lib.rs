@@ -1,11 +1,23 @@
 //! The server: DAFS sessions over direct access transports, reactors, configuration, authentication.
 //!
 //! Invariants
-//! * [`engine`] is free of clocks, threads and sockets; only [`Server`] has them.
+//! * The [`Engine`] is free of clocks, threads and sockets; only [`Server`] has them.
 //! * Semantics live in `dafs-service`; nothing here decides what a file operation means.
 
-pub mod auth;
-pub mod config;
-pub mod engine;
-pub mod limits;
-pub mod pool;
+mod auth;
+mod config;
+mod engine;
+mod limits;
+mod pool;
+mod reactor;
+mod server;
+
+pub use auth::{Admission, Authenticator, PasswordFileError, Proof, password_line};
+pub use config::{
+    AddressRange, Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT, ExportConfig, OwnIdentity,
+    Wake, parse_listen,
+};
+pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared};
+pub use limits::SessionLimits;
+pub use pool::{Inbox, Job, Pool, ThreadPool};
+pub use server::{Server, StartError};

@@ -72,9 +72,6 @@ pub(crate) const STAGING_CHUNKS_IDLE: usize = 2;
 /// Client buffers named by one request.
 pub(crate) const BUFFERS_PER_REQUEST_MAX: usize = 64;
 
-/// An unstable or cached write up to this size is done by the reactor itself.
-pub(crate) const INLINE_WORK_BYTES_MAX: usize = 64 << 10;
-
 /// Threads for calls that may wait for a device.
 pub(crate) const POOL_THREADS_MAX: usize = 16;
 

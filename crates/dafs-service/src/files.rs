@@ -18,6 +18,17 @@ pub struct Resolved {
     pub attr: Option<Attr>,
 }
 
+/// Where and why a path ended early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unresolved {
+    /// Why.
+    pub error: ServiceError,
+    /// The last object reached.
+    pub handle: Handle,
+    /// Components followed to get there.
+    pub components: u32,
+}
+
 /// Space and limits of an export, and whether it can be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FsLimits {

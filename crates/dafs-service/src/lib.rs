@@ -28,7 +28,7 @@ mod pseudo;
 pub use client::{Client, ClientKey, Identity, Registered};
 pub use error::ServiceError;
 pub use export::{Export, ExportOptions, Namespace, NamespaceError, Squash};
-pub use files::{FsLimits, Resolved};
+pub use files::{FsLimits, Resolved, Unresolved};
 pub use handle::Handle;
 pub use names::EntrySink;
 pub use open::{OpenHow, OpenRequest, OpenState, Opened, RemoveMode, Share, StateId};

@@ -3,7 +3,7 @@
 use crate::handle::Handle;
 use crate::limits::PATH_COMPONENTS_MAX;
 use crate::open::RemoveMode;
-use crate::{Caller, Resolved, Result, Service, ServiceError};
+use crate::{Caller, Resolved, Result, Service, Unresolved};
 use dafs_store::{Attr, DirChange, DirEntry, Kind, Made, NewObject, SetAttr, StoreError};
 
 /// What takes the entries of a directory: the entry, and its object with attributes where known.
@@ -16,13 +16,12 @@ impl Service {
     ///
     /// # Errors
     /// The store's for the component that failed; `Invalid` for a path that is too long.
-    #[expect(clippy::result_large_err, reason = "how far it came is part of the error's meaning")]
     pub fn lookup<'p>(
         &self,
         caller: Caller<'_>,
         dir: &Handle,
         path: impl IntoIterator<Item = &'p [u8]>,
-    ) -> std::result::Result<Resolved, (ServiceError, Resolved)> {
+    ) -> std::result::Result<Resolved, Unresolved> {
         let mut at = Resolved { handle: *dir, components: 0, attr: None };
         for (index, name) in path.into_iter().enumerate() {
             let step = if index >= PATH_COMPONENTS_MAX {
@@ -40,7 +39,10 @@ impl Service {
                 Ok((handle, attr)) => {
                     at = Resolved { handle, components: index as u32 + 1, attr: Some(attr) };
                 }
-                Err(error) => return Err((error, at)),
+                Err(error) => {
+                    let Resolved { handle, components, .. } = at;
+                    return Err(Unresolved { error, handle, components });
+                }
             }
         }
         Ok(at)

@@ -26,8 +26,9 @@ impl Context<'_> {
                 let reply = LookupReply { fh, component_count: reached.components };
                 self.reply(call, &Reply::Lookup(reply))
             }
-            Err((error, reached)) => {
-                self.fail_walked(call, convert::status(error), &reached.handle, reached.components);
+            Err(walked) => {
+                let status = convert::status(walked.error);
+                self.fail_walked(call, status, &walked.handle, walked.components);
                 Ok(())
             }
         }

@@ -35,9 +35,9 @@ impl Context<'_> {
         })?;
         let reached = match walked {
             Ok(reached) => reached,
-            Err((error, reached)) => {
-                let status = convert::status(error);
-                self.fail_walked(call, status, &reached.handle, reached.components);
+            Err(walked) => {
+                let status = convert::status(walked.error);
+                self.fail_walked(call, status, &walked.handle, walked.components);
                 return Ok(());
             }
         };

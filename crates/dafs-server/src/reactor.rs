@@ -1,0 +1,110 @@
+//! A thread that drives one engine: turn, spin for a while, sleep.
+//!
+//! Invariants
+//! * Before it sleeps, every adapter has been armed and the inbox has been looked at, so no event
+//!   is missed.
+
+use crate::config::Wake;
+use crate::engine::{Engine, EngineCounts};
+use dafs_dat::Instant;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long an adaptive reactor looks for work before it sleeps. Waking a sleeping virtual CPU
+/// costs about as much on either side.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// How long connections may take to end in order when the server stops.
+const CLOSE: Duration = Duration::from_secs(2);
+
+/// What a reactor shares with its server.
+#[derive(Default)]
+pub(crate) struct Control {
+    pub(crate) stop: AtomicBool,
+    /// Updated before the reactor sleeps and when it is asked to.
+    counts: Mutex<EngineCounts>,
+    publish: AtomicBool,
+}
+
+impl Control {
+    /// What the engine held lately; asks for fresh numbers.
+    pub(crate) fn counts(&self) -> EngineCounts {
+        self.publish.store(true, Ordering::Relaxed);
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_counts(&self, counts: EngineCounts) {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+    }
+}
+
+/// Runs until told to stop.
+pub(crate) fn run(mut engine: Engine, wake: Wake, control: &Arc<Control>) {
+    let mut idle_since: Option<Instant> = None;
+    let mut close_by: Option<Instant> = None;
+    loop {
+        let now = Instant::now();
+        let busy = engine.turn(now);
+        if control.publish.swap(false, Ordering::Relaxed) {
+            control.set_counts(engine.counts());
+        }
+        if control.stop.load(Ordering::Relaxed) {
+            let by = *close_by.get_or_insert_with(|| {
+                engine.close_all();
+                now + CLOSE
+            });
+            if engine.counts() == EngineCounts::default() || now >= by {
+                return control.set_counts(engine.counts());
+            }
+        }
+        if busy {
+            idle_since = None;
+            continue;
+        }
+        let idle = now.since(*idle_since.get_or_insert(now));
+        match wake {
+            Wake::Poll => std::hint::spin_loop(),
+            // Yielding lets a client on the same CPU have it at once.
+            Wake::Adaptive if idle < SPIN => std::thread::yield_now(),
+            Wake::Adaptive | Wake::Sleep => {
+                control.set_counts(engine.counts());
+                if let Err(error) = sleep(&mut engine, now) {
+                    // Work goes on without sleeping; a core is better lost than the service.
+                    tracing::error!(%error, "the reactor cannot sleep");
+                }
+                idle_since = None;
+            }
+        }
+    }
+}
+
+/// Waits for an event, a finished job or the next timeout.
+fn sleep(engine: &mut Engine, now: Instant) -> io::Result<()> {
+    for adapter in engine.adapters() {
+        if !adapter.arm()? {
+            return Ok(());
+        }
+    }
+    let inbox = engine.inbox().clone();
+    if !inbox.is_empty() {
+        return Ok(());
+    }
+    let wait = engine.next_timeout().since(now);
+    let timeout = Timespec {
+        tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(wait.subsec_nanos()),
+    };
+    let adapters = engine.adapters().filter_map(|adapter| adapter.descriptor());
+    let descriptors = adapters.chain(inbox.descriptor());
+    let mut set: Vec<PollFd<'_>> =
+        descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    match poll(&mut set, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    inbox.acknowledge();
+    Ok(())
+}
