@@ -52,6 +52,9 @@ pub(crate) const NODES_EVICTED_ON_SHORTAGE: usize = 64;
 /// Posix store: how often an operation is tried again after making room for descriptors.
 pub(crate) const DESCRIPTOR_RETRIES_MAX: usize = 3;
 
+/// Posix store: how often opening by handle is tried again when the kernel claims to have no memory.
+pub(crate) const HANDLE_RETRIES_MAX: usize = 16;
+
 /// Posix store: how often a create is tried again when the name comes and goes meanwhile.
 pub(crate) const CREATE_RETRIES_MAX: usize = 8;
 

@@ -20,6 +20,7 @@ mod tree;
 use crate::{Cred, FILE_ID_BYTES, FileId, FsId, Kind, Result, StoreError, TimeSpec};
 use content::{Content, Space};
 use object::{Body, Directory, Object, State};
+use siphasher::sip::SipHasher24;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -172,6 +173,9 @@ impl Inner {
         bytes[..4].copy_from_slice(&ID_MAGIC);
         bytes[8..16].copy_from_slice(&ino.to_be_bytes());
         bytes[16..32].copy_from_slice(&self.options.fs_id.0);
+        // Not a secret: every object of the store may be named. It tells damage from an id.
+        let check = SipHasher24::new_with_key(&self.options.fs_id.0).hash(&bytes[..40]);
+        bytes[40..].copy_from_slice(&check.to_le_bytes());
         FileId(bytes)
     }
 

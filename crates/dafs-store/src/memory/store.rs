@@ -423,6 +423,9 @@ impl Store for MemoryStore {
         let (from_ino, to_ino) = (self.inner.ino(from_dir)?, self.inner.ino(to_dir)?);
         let mut world = self.inner.world_mut();
         let (from_dir, to_dir) = (world.object(from_ino)?, world.object(to_ino)?);
+        if !from_dir.is_directory() || !to_dir.is_directory() {
+            return Err(StoreError::NotDirectory);
+        }
         if from_dir.kind != to_dir.kind || (from_dir.base.is_some() && from_ino != to_ino) {
             return Err(StoreError::CrossDevice);
         }

@@ -10,12 +10,14 @@
 use super::attr;
 use super::dir::Streams;
 use super::id::{Form, Ids, Target, device, stable_fs_id};
-use super::ident::Identity;
+use super::ident::{AsServer, Identity};
 use super::index::Index;
 use super::node::{Node, NodeTable};
 use super::sys::{self, KernelHandle};
 use super::{ExportSecret, PosixOptions};
-use crate::limits::{DESCRIPTOR_RETRIES_MAX, NODE_DESCRIPTOR_SHARE, NODES_MAX, NODES_MIN};
+use crate::limits::{
+    DESCRIPTOR_RETRIES_MAX, HANDLE_RETRIES_MAX, NODE_DESCRIPTOR_SHARE, NODES_MAX, NODES_MIN,
+};
 use crate::{FileId, FsId, Kind, Result, StoreError};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::{Errno, Result as SysResult};
@@ -151,8 +153,18 @@ impl Export {
         self.with_room(|| reopen(node.as_fd(), flags))
     }
 
-    pub(super) fn open_by_handle(&self, handle: &KernelHandle) -> SysResult<OwnedFd> {
-        self.with_room(|| sys::open_by_handle(self.mount.as_fd(), handle))
+    /// Opens the object behind a kernel handle, as the server.
+    pub(super) fn open_by_handle(&self, _: &AsServer, handle: &KernelHandle) -> SysResult<OwnedFd> {
+        let call = || sys::open_by_handle(self.mount.as_fd(), handle);
+        // While another thread makes a new object with the inode number of a removed one, Linux
+        // says ENOMEM for the removed one's handle; a moment later it says ESTALE.
+        for _ in 0..HANDLE_RETRIES_MAX {
+            match self.with_room(call) {
+                Err(Errno::NOMEM) => std::thread::yield_now(),
+                other => return other,
+            }
+        }
+        self.with_room(call)
     }
 
     /// The id of a name in a directory without opening it, if the kernel has handles. `None` also
@@ -254,10 +266,10 @@ impl Export {
         if let Some(node) = self.nodes.open_node(id) {
             return Ok(node);
         }
-        let _server = self.identity.server()?;
+        let server = self.identity.server()?;
         match (form, &self.index) {
             (Form::Handle(handle), None) => {
-                let (node, stat) = self.adopt(self.open_by_handle(&handle)?)?;
+                let (node, stat) = self.adopt(self.open_by_handle(&server, &handle)?)?;
                 if node.id != *id || stat.stx_nlink == 0 {
                     self.nodes.forget(&node.id);
                     return Err(StoreError::Stale);

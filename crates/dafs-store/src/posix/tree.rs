@@ -74,7 +74,11 @@ impl Export {
             }
             match self.step(dir, name) {
                 Ok((node, stat)) => {
-                    return self.open_existing(caller, cred, dir, &node, &stat, how, wish, mode);
+                    match self.open_existing(caller, cred, dir, &node, &stat, how, wish, mode) {
+                        // Removed before it was opened: the name is free again.
+                        Err(StoreError::Stale) => {}
+                        other => return other,
+                    }
                 }
                 Err(StoreError::NotFound) => {}
                 Err(error) => return Err(error),

@@ -1,0 +1,63 @@
+//! One suite of behaviour for every store, run in memory and on a local directory: as whoever runs
+//! the tests, as another user of a privileged server, and again without privileges.
+
+mod common;
+#[path = "common/data.rs"]
+mod data;
+#[path = "common/tree.rs"]
+mod tree;
+
+use common::World;
+
+macro_rules! suite {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        mod memory {
+            use super::*;
+            $(#[test] fn $name() { World::memory().iter().for_each($module::$name); })*
+        }
+        mod posix {
+            use super::*;
+            $(#[test] fn $name() { World::posix().iter().for_each($module::$name); })*
+        }
+        mod posix_other_user {
+            use super::*;
+            $(#[test] fn $name() { World::posix_other_user().iter().for_each($module::$name); })*
+        }
+    };
+}
+
+suite! {
+    data::attributes_change_one_by_one_and_together,
+    data::content_reads_back,
+    data::every_mode_bit_survives,
+    data::far_writes_leave_holes,
+    data::named_attributes_behave_as_files,
+    data::opens_keep_to_their_mode,
+    data::rights_follow_the_mode,
+    data::sizes_change_through_an_open,
+    data::stability_and_waiting_do_not_change_content,
+    data::symlinks_have_times_but_no_mode,
+    data::vectors_scatter_and_gather,
+    tree::any_bytes_make_a_name,
+    tree::changes_of_a_directory_are_told,
+    tree::creating_respects_what_is_there,
+    tree::directories_go_up_to_the_root_and_no_further,
+    tree::every_kind_can_be_made,
+    tree::exclusive_creates_know_their_own,
+    tree::forged_ids_are_refused,
+    tree::hard_links_are_one_object,
+    tree::listings_bear_changes_in_between,
+    tree::listings_in_pages_miss_and_repeat_nothing,
+    tree::names_are_checked_everywhere,
+    tree::removed_directories_are_stale,
+    tree::removed_files_live_until_closed,
+    tree::renames_replace_what_fits,
+    tree::space_is_told,
+    tree::threads_do_not_disturb_each_other,
+    tree::wrong_kinds_are_named,
+}
+
+#[test]
+fn everything_again_without_privileges() {
+    common::run_again_without_privileges("everything_again_without_privileges");
+}

@@ -1,0 +1,161 @@
+//! What the tests of the stores share: worlds to run in, and short forms of the calls.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use dafs_mem::VolatileSlice;
+use dafs_store::*;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+pub const READ_WRITE: OpenMode = OpenMode { read: true, write: true };
+pub const READ: OpenMode = OpenMode { read: true, write: false };
+pub const WRITE: OpenMode = OpenMode { read: false, write: true };
+
+/// Set in the child that runs a test binary again without privileges.
+const AGAIN: &str = "DAFS_STORE_TEST_AGAIN";
+const NOBODY: u32 = 65_534;
+
+/// A store and a caller who owns its root.
+pub struct World {
+    pub store: Arc<dyn Store>,
+    pub cred: Cred,
+    pub dir: Option<TempDir>,
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The user that runs the tests.
+pub fn me() -> Cred {
+    Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+pub fn skipped(reason: &str) {
+    println!("SKIPPED: {reason}");
+}
+
+pub fn secret() -> ExportSecret {
+    ExportSecret::from_bytes(*b"a test's secret.")
+}
+
+/// Opens a store as a server does, with all the descriptors that it can get.
+pub fn open_posix(dir: &TempDir) -> PosixStore {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit })
+        .unwrap();
+    PosixStore::open(dir.path(), PosixOptions::new(secret())).unwrap()
+}
+
+impl World {
+    pub fn memory() -> Option<Self> {
+        let cred = Cred::new(1000, 100);
+        let options = MemoryOptions { root_owner: (1000, 100), ..MemoryOptions::default() };
+        Some(Self { store: Arc::new(MemoryStore::new(options)), cred, dir: None })
+    }
+
+    /// A temporary directory, called by whoever runs the tests.
+    pub fn posix() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        Some(Self { store: Arc::new(open_posix(&dir)), cred: me(), dir: Some(dir) })
+    }
+
+    /// A temporary directory that belongs to an ordinary caller of a privileged server.
+    pub fn posix_other_user() -> Option<Self> {
+        if !is_root() {
+            skipped("acting as another user needs root");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(1000), Some(100)).unwrap();
+        let cred = Cred::new(1000, 100);
+        Some(Self { store: Arc::new(open_posix(&dir)), cred, dir: Some(dir) })
+    }
+
+    pub fn root(&self) -> FileId {
+        self.store.root()
+    }
+
+    pub fn create(&self, dir: &FileId, name: &str) -> Created {
+        let attr = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+        let how = CreateHow::Guarded;
+        self.store.create(&self.cred, dir, name.as_bytes(), how, &attr, READ_WRITE).unwrap()
+    }
+
+    pub fn mkdir(&self, dir: &FileId, name: &str) -> FileId {
+        let attr = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+        self.make(dir, name, NewObject::Directory, &attr).unwrap().id
+    }
+
+    pub fn make(
+        &self,
+        dir: &FileId,
+        name: &str,
+        object: NewObject<'_>,
+        attr: &SetAttr,
+    ) -> Result<Made> {
+        self.store.make(&self.cred, dir, name.as_bytes(), object, attr)
+    }
+
+    pub fn lookup(&self, dir: &FileId, name: &str) -> Result<FileId> {
+        self.store.lookup(&self.cred, dir, name.as_bytes()).map(|(id, _)| id)
+    }
+
+    pub fn remove(&self, dir: &FileId, name: &str) -> Result<DirChange> {
+        self.store.remove(&self.cred, dir, name.as_bytes())
+    }
+
+    pub fn rename(&self, from_dir: &FileId, from: &str, to_dir: &FileId, to: &str) -> Result<()> {
+        self.store.rename(&self.cred, from_dir, from.as_bytes(), to_dir, to.as_bytes()).map(|_| ())
+    }
+
+    /// All names of a directory, in order of the names.
+    pub fn names(&self, dir: &FileId) -> Vec<String> {
+        let mut names = Vec::new();
+        let end = self.store.readdir(&self.cred, dir, 0, false, &mut |entry| {
+            names.push(String::from_utf8_lossy(entry.name).into_owned());
+            true
+        });
+        assert_eq!(end, Ok(true));
+        names.sort();
+        names
+    }
+}
+
+pub fn write(file: &dyn OpenFile, offset: u64, bytes: &[u8]) -> Result<usize> {
+    let mut bytes = bytes.to_vec();
+    let views = [VolatileSlice::from_mut(&mut bytes)];
+    file.write_at(&views, offset, Stability::Unstable, Wait::Allowed)
+}
+
+pub fn read(file: &dyn OpenFile, offset: u64, len: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0xee; len];
+    let got = file.read_at(&[VolatileSlice::from_mut(&mut bytes)], offset, Wait::Allowed)?;
+    bytes.truncate(got);
+    Ok(bytes)
+}
+
+/// Runs this test binary again as an ordinary user, except for the test that calls this.
+pub fn run_again_without_privileges(except: &str) {
+    use std::os::unix::process::CommandExt;
+    if std::env::var_os(AGAIN).is_some() {
+        return;
+    }
+    if !is_root() {
+        skipped("the tests run without privileges already");
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(program);
+    command.args(["--skip", except, "--nocapture"]).env(AGAIN, "1").current_dir("/");
+    command.uid(NOBODY).gid(NOBODY);
+    match command.output() {
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "without privileges:\n{text}\n{errors}");
+            assert!(text.contains("test result: ok"), "{text}");
+        }
+        Err(error) => skipped(&format!("cannot run the tests as another user: {error}")),
+    }
+}
