@@ -99,5 +99,6 @@ const _: () = assert!(MESSAGE_BYTES_MIN <= REQUEST_BYTES_PROPOSED);
 const _: () = assert!(REQUEST_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
 const _: () = assert!(RESPONSE_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
 const _: () = assert!(INLINE_BYTES_DEFAULT + INLINE_WRITE_HEADER_BYTES <= REQUEST_BYTES_PROPOSED);
-const _: () = assert!(INLINE_WRITE_HEADER_BYTES % 8 == 0 && INLINE_WRITE_HEADER_BYTES >= 136);
+const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));
+const _: () = assert!(INLINE_WRITE_HEADER_BYTES >= 136);
 const _: () = assert!(READDIR_PAGE_BYTES as usize <= STAGING_BYTES);

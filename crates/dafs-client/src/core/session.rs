@@ -257,11 +257,11 @@ impl SessionCore {
             Event::Completion(completion) if completion.endpoint == self.endpoint => {
                 self.on_completion(adapter, completion, now);
             }
-            Event::Established { endpoint, .. } if endpoint == self.endpoint => {
-                if self.stage == Stage::Connecting {
-                    self.stage = Stage::Opening;
-                    self.send_connect(adapter, now);
-                }
+            Event::Established { endpoint, .. }
+                if endpoint == self.endpoint && self.stage == Stage::Connecting =>
+            {
+                self.stage = Stage::Opening;
+                self.send_connect(adapter, now);
             }
             Event::ConnectFailed { endpoint, error } if endpoint == self.endpoint => {
                 self.end(adapter, Failure::refused(error));

@@ -109,7 +109,7 @@ impl SessionCore {
         self.waiting.is_empty() && self.has_room()
     }
 
-    fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.streams.available() && self.sends.available() && self.receives.available()
     }
 

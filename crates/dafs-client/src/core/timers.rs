@@ -11,12 +11,12 @@ use std::time::Duration;
 impl SessionCore {
     /// When [`on_time`](Self::on_time) has something to do, unless an event comes first.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let keep_alive = match self.stage {
-            Stage::Ready => Some(self.keep_alive_at()),
-            Stage::Over => return None,
-            _ => None,
-        };
-        [keep_alive, self.shrink_at, self.first_deadline].into_iter().flatten().min()
+        if self.stage == Stage::Over {
+            return None;
+        }
+        let keep_alive = self.can_send_null().then(|| self.keep_alive_at());
+        let shrink = self.shrink_at.filter(|_| keep_alive.is_some());
+        [keep_alive, shrink, self.first_deadline].into_iter().flatten().min()
     }
 
     /// Does what is due.
@@ -24,7 +24,7 @@ impl SessionCore {
         if self.first_deadline.is_some_and(|at| at <= now) {
             self.check_deadlines(adapter, now);
         }
-        if self.stage != Stage::Ready || !self.streams.available() || !self.waiting.is_empty() {
+        if !self.can_send_null() {
             return;
         }
         if self.keep_alive_at() <= now {
@@ -35,6 +35,11 @@ impl SessionCore {
         } else if self.shrink_at.is_some_and(|at| at <= now) {
             self.send_null(adapter, now);
         }
+    }
+
+    /// Without a credit there is nothing to send a NULL with; what is outstanding renews the leases.
+    fn can_send_null(&self) -> bool {
+        self.stage == Stage::Ready && self.waiting.is_empty() && self.has_room()
     }
 
     /// Any request renews all leases (DAFS 7), so only silence needs a keep-alive; a third of the

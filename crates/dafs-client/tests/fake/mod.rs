@@ -1,0 +1,592 @@
+//! A server of one file that does what a script says, on the simulated network, with a client core
+//! beside it. It keeps the server's half of the credit rules (DAFS 7) and checks the client's.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(unreachable_pub, reason = "the module is compiled into several tests")]
+
+use dafs_client::core::{
+    Completed, Done, Piece, ReadCall, SessionConfig, SessionCore, Stage, WriteCall,
+};
+use dafs_client::{FileHandle, Stability};
+use dafs_dat::sim::{SimAdapter, SimFaults, SimNetwork};
+use dafs_dat::{
+    Access, Adapter, Address, Event, Instant, MemoryRegion, Operation, ProtectionDomain,
+    RemoteBuffer, WorkStatus,
+};
+use dafs_mem::{Buffer, Site};
+use dafs_wire::dafs::*;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const SLOT_BYTES: usize = 16 << 10;
+const SLOTS: usize = 512;
+pub const ROOT: FileHandle = FileHandle { fs: [7; 16], file: [1; 48] };
+
+/// What a script does with a request.
+pub enum Answer {
+    /// What the file would do.
+    File,
+    /// This status, without a body.
+    Status(Status),
+    /// Nothing, ever.
+    Silence,
+    /// The proper reply, spoilt by this.
+    Spoil(fn(&mut Vec<u8>)),
+    /// As it is.
+    Raw(Vec<u8>),
+}
+
+type Script = Box<dyn FnMut(&RequestHeader, &Request<'_>) -> Answer>;
+
+pub struct FakeServer {
+    pub adapter: SimAdapter,
+    domain: ProtectionDomain,
+    endpoint: Option<dafs_dat::EndpointId>,
+    pub order: Option<ByteOrder>,
+    memory: (Arc<Buffer>, MemoryRegion),
+    data: (Arc<Buffer>, MemoryRegion),
+    free: Vec<usize>,
+    pub file: Vec<u8>,
+    pub script: Script,
+    /// What is granted at connect.
+    pub initial_credits: u16,
+    /// What replies carry.
+    pub target: u16,
+    pub lease_seconds: u32,
+    pub trusted: bool,
+    /// Steps of authentication that end with CONTINUE.
+    pub auth_rounds: u32,
+    nreq: u16,
+    pub in_hand: u16,
+    pub in_hand_most: u16,
+    checksums: bool,
+    padding: u32,
+    last_sequence: HashMap<u16, u16>,
+    busy: HashMap<u16, bool>,
+    /// Replies that wait for RDMA.
+    waiting: HashMap<u64, (RequestHeader, WriteDirect<'static>, usize)>,
+    next_work: u64,
+    /// Every request seen: procedure, desired_nreq, credential.
+    pub seen: Vec<(Procedure, u16, u32)>,
+    pub disconnected: bool,
+    /// Replies held back; set to release later, in reverse order.
+    pub hold: bool,
+    held: VecDeque<(RequestHeader, Vec<u8>)>,
+}
+
+impl FakeServer {
+    fn new(network: &SimNetwork) -> Self {
+        let mut adapter = network.adapter(1);
+        let domain = adapter.protection_domain();
+        let mut region = |bytes| {
+            let buffer = adapter.allocate(bytes).unwrap();
+            let access = Access::LOCAL_WRITE;
+            let region = adapter.register(domain, buffer.clone(), access).unwrap();
+            (buffer, region)
+        };
+        let (memory, data) = (region(SLOTS * SLOT_BYTES), region(8 << 20));
+        adapter.listen(&Address::Sim(1)).unwrap();
+        Self {
+            adapter,
+            domain,
+            endpoint: None,
+            order: None,
+            memory,
+            data,
+            free: (0..SLOTS).rev().collect(),
+            file: Vec::new(),
+            script: Box::new(|_, _| Answer::File),
+            initial_credits: 8,
+            target: 8,
+            lease_seconds: 30,
+            trusted: true,
+            auth_rounds: 0,
+            nreq: 1,
+            in_hand: 0,
+            in_hand_most: 0,
+            checksums: false,
+            padding: 0,
+            last_sequence: HashMap::new(),
+            busy: HashMap::new(),
+            waiting: HashMap::new(),
+            next_work: 1 << 32,
+            seen: Vec::new(),
+            disconnected: false,
+            hold: false,
+            held: VecDeque::new(),
+        }
+    }
+
+    fn post_receive(&mut self) {
+        let slot = self.free.pop().unwrap();
+        let segment = self.memory.1.local(slot * SLOT_BYTES, SLOT_BYTES);
+        let _ = self.adapter.post_receive(self.endpoint.unwrap(), slot as u64, segment);
+    }
+
+    pub fn poll(&mut self, now: Instant) {
+        let mut events = Vec::new();
+        self.adapter.poll(now, &mut events);
+        for event in events {
+            match event {
+                Event::ConnectRequest { request, private_data, .. } => {
+                    assert_eq!(private_data.len(), 16, "DAFS 3.2");
+                    let endpoint = self.adapter.accept(request, self.domain, &[]).unwrap();
+                    self.endpoint = Some(endpoint);
+                    self.post_receive();
+                }
+                Event::Completion(done) => {
+                    let WorkStatus::Ok(bytes) = done.status else { continue };
+                    match done.operation {
+                        Operation::Receive => self.receive(done.work as usize, bytes as usize),
+                        Operation::Send => self.free.push(done.work as usize),
+                        Operation::RdmaRead => self.pulled(done.work),
+                        Operation::RdmaWrite => {}
+                    }
+                }
+                Event::Disconnected { .. } => self.disconnected = true,
+                _ => {}
+            }
+        }
+        self.adapter.flush();
+    }
+
+    fn receive(&mut self, slot: usize, bytes: usize) {
+        let view = self.memory.0.slice(slot * SLOT_BYTES, bytes).unwrap();
+        let message = view.to_vec(Site::Inspect);
+        self.free.push(slot);
+        let order = *self.order.get_or_insert_with(|| peek_order(&message).unwrap());
+        if self.checksums {
+            assert!(verify(&message), "the client's checksums are right");
+        }
+        let (header, request) = decode_request(&message, order, self.padding).unwrap();
+        self.check_credit(&header, &request);
+        self.seen.push((request.procedure(), header.desired_nreq, header.cred_handle.0));
+        match (self.script)(&header, &request) {
+            Answer::File => self.answer(&header, &request, None),
+            Answer::Spoil(spoil) => self.answer(&header, &request, Some(spoil)),
+            Answer::Silence => {}
+            Answer::Raw(message) => self.transmit(&header, message),
+            Answer::Status(status) => {
+                let reply = ResponseHeader::answering(&header, self.target).with_status(status);
+                let mut out = vec![0; SLOT_BYTES];
+                let procedure = request.procedure();
+                let len =
+                    encode_error(&mut out, order, &reply, procedure, &ErrorBody::None).unwrap();
+                out.truncate(len);
+                self.transmit(&header, out);
+            }
+        }
+    }
+
+    /// The client's side of DAFS 7 and O24.
+    fn check_credit(&mut self, header: &RequestHeader, request: &Request<'_>) {
+        let stream = header.stream_id;
+        assert_eq!(self.busy.insert(stream, true).unwrap_or(false), false, "stream {stream} busy");
+        let last = self.last_sequence.entry(stream).or_insert(0);
+        assert_eq!(header.seq_number, last.wrapping_add(1), "sequence of stream {stream}");
+        *last = header.seq_number;
+        self.in_hand += 1;
+        self.in_hand_most = self.in_hand_most.max(self.in_hand);
+        assert!(self.in_hand <= self.nreq, "{:?} without a credit", request.procedure());
+        assert!(stream < u16::try_from(SLOTS).unwrap());
+    }
+
+    fn answer(
+        &mut self,
+        header: &RequestHeader,
+        request: &Request<'_>,
+        spoil: Option<fn(&mut Vec<u8>)>,
+    ) {
+        let reply = match request {
+            Request::ClientConnectAuth(args) => return self.connect(header, args),
+            Request::ClientAuth(_) => return self.authenticate(header),
+            Request::RegisterCred(_) => {
+                Reply::RegisterCred(CredHandleBody { cred_handle: CredHandle(77) })
+            }
+            Request::GetRootHandle => Reply::GetRootHandle(HandleReply { fh: ROOT }),
+            Request::GetFsAttr(_) => Reply::GetFsAttr(GetFsAttrReply {
+                attributes: FsAttributes {
+                    lease_time: Some(self.lease_seconds),
+                    max_read: Some(1 << 20),
+                    max_write: Some(1 << 20),
+                    ..FsAttributes::default()
+                },
+            }),
+            Request::Null => Reply::Null,
+            Request::Disconnect => Reply::Disconnect,
+            Request::ReadInline(args) => {
+                let (start, end) = self.range(args.offset, args.byte_count);
+                let data = self.file[start..end].to_vec();
+                let eof = end == self.file.len();
+                let reply = Reply::ReadInline(ReadInlineReply { eof, data: &data });
+                return self.reply(header, &reply, spoil);
+            }
+            Request::ReadDirect(args) => {
+                let (start, end) = self.range(args.offset, args.byte_count);
+                self.push(&self.file[start..end].to_vec(), args.buffers.first().unwrap());
+                let direct_checksum =
+                    if self.checksums { checksum(&self.file[start..end]) } else { Checksum::ZERO };
+                let bytes_read = (end - start) as u32;
+                let eof = end == self.file.len();
+                Reply::ReadDirect(ReadDirectReply { eof, bytes_read, direct_checksum })
+            }
+            Request::WriteInline(args) => {
+                self.write(args.offset, args.data);
+                Reply::WriteInline(self.write_reply(args.data.len()))
+            }
+            Request::WriteDirect(args) => {
+                let buffer = args.buffers.first().unwrap();
+                let (work, bytes) = (self.next_work, args.byte_count as usize);
+                self.next_work += 1;
+                let remote = RemoteBuffer {
+                    key: buffer.context,
+                    address: buffer.address,
+                    len: args.byte_count,
+                };
+                let at = (work as usize % 8) << 20;
+                let segment = self.data.1.local(at, bytes);
+                self.adapter.rdma_read(self.endpoint.unwrap(), work, segment, remote).unwrap();
+                let args = WriteDirect { buffers: Seq::empty(), ..*args };
+                self.waiting.insert(work, (*header, args, at));
+                return;
+            }
+            other => panic!("the fake server knows no {:?}", other.procedure()),
+        };
+        self.reply(header, &reply, spoil);
+    }
+
+    fn range(&self, offset: u64, bytes: u32) -> (usize, usize) {
+        let start = (offset as usize).min(self.file.len());
+        (start, (start + bytes as usize).min(self.file.len()))
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) {
+        let end = offset as usize + data.len();
+        if self.file.len() < end {
+            self.file.resize(end, 0);
+        }
+        self.file[offset as usize..end].copy_from_slice(data);
+    }
+
+    fn write_reply(&self, bytes: usize) -> WriteReply {
+        let verifier = Verifier([9; 8]);
+        WriteReply { count: bytes as u32, committed: Stability::FileSync, verifier }
+    }
+
+    fn push(&mut self, bytes: &[u8], buffer: DirectBuffer) {
+        if bytes.is_empty() {
+            return;
+        }
+        let at = (self.next_work as usize % 8) << 20;
+        self.next_work += 1;
+        self.data.0.slice(at, bytes.len()).unwrap().copy_from(bytes, Site::Inspect);
+        let segment = self.data.1.local(at, bytes.len());
+        let remote =
+            RemoteBuffer { key: buffer.context, address: buffer.address, len: buffer.byte_count };
+        self.adapter.rdma_write(self.endpoint.unwrap(), 0, &[segment], remote).unwrap();
+    }
+
+    fn pulled(&mut self, work: u64) {
+        let (header, args, at) = self.waiting.remove(&work).unwrap();
+        let bytes = args.byte_count as usize;
+        let data = self.data.0.slice(at, bytes).unwrap().to_vec(Site::Inspect);
+        if self.checksums {
+            assert_eq!(args.direct_checksum, checksum(&data));
+        }
+        self.write(args.offset, &data);
+        let reply = Reply::WriteDirect(self.write_reply(bytes));
+        self.reply(&header, &reply, None);
+    }
+
+    fn options(&self, wish: &SessionOptions) -> SessionOptions {
+        SessionOptions {
+            max_requests: self.initial_credits.into(),
+            use_response_cache: false,
+            ..*wish
+        }
+    }
+
+    fn connect(&mut self, header: &RequestHeader, args: &ClientConnectAuth<'_>) {
+        let options = self.options(&args.options);
+        self.padding = options.inline_write_header_size;
+        let body = ClientConnectAuthReply {
+            session_id: SessionId([1; 8]),
+            client_id: ClientId([2; 8]),
+            options,
+            auth: AuthResult::Gss { major: 0, minor: 0, token: b"challenge" },
+            trusted: self.trusted,
+        };
+        let target = self.initial_credits;
+        self.connect_reply(header, target, |out, order, reply, rounds| {
+            if rounds > 0 {
+                let reply = reply.with_status(Status::GssContinueInit);
+                let body = ErrorBody::ClientConnectAuth(body);
+                encode_error(out, order, &reply, Procedure::ClientConnectAuth, &body).unwrap()
+            } else {
+                encode_response(out, order, reply, &Reply::ClientConnectAuth(body)).unwrap()
+            }
+        });
+        self.checksums = options.use_checksums;
+    }
+
+    fn connect_reply(
+        &mut self,
+        header: &RequestHeader,
+        target: u16,
+        encode: impl FnOnce(&mut [u8], ByteOrder, &ResponseHeader, u32) -> usize,
+    ) {
+        let mut out = vec![0; SLOT_BYTES];
+        let reply = ResponseHeader::answering(header, target);
+        let len = encode(&mut out, self.order.unwrap(), &reply, self.auth_rounds);
+        self.auth_rounds = self.auth_rounds.saturating_sub(1);
+        out.truncate(len);
+        self.transmit_with(header, out, target);
+    }
+
+    fn authenticate(&mut self, header: &RequestHeader) {
+        let auth = AuthResult::Gss { major: 0, minor: 0, token: b"challenge" };
+        let body = ClientAuthReply { auth, trusted: self.trusted };
+        let checksums = self.checksums;
+        self.connect_reply(header, self.target, |out, order, reply, rounds| {
+            let len = if rounds > 0 {
+                let reply = reply.with_status(Status::GssContinueInit);
+                let body = ErrorBody::ClientAuth(body);
+                encode_error(out, order, &reply, Procedure::ClientAuth, &body).unwrap()
+            } else {
+                encode_response(out, order, reply, &Reply::ClientAuth(body)).unwrap()
+            };
+            if checksums {
+                seal(&mut out[..len]);
+            }
+            len
+        });
+    }
+
+    fn reply(
+        &mut self,
+        header: &RequestHeader,
+        reply: &Reply<'_>,
+        spoil: Option<fn(&mut Vec<u8>)>,
+    ) {
+        let mut out = vec![0; SLOT_BYTES];
+        let answer = ResponseHeader::answering(header, self.target);
+        let len = encode_response(&mut out, self.order.unwrap(), &answer, reply).unwrap();
+        out.truncate(len);
+        if self.checksums {
+            seal(&mut out);
+        }
+        if let Some(spoil) = spoil {
+            spoil(&mut out);
+        }
+        if self.hold {
+            self.held.push_back((*header, out));
+        } else {
+            self.transmit(header, out);
+        }
+    }
+
+    /// Sends what was held back, latest first.
+    pub fn release(&mut self) {
+        self.hold = false;
+        while let Some((header, message)) = self.held.pop_back() {
+            self.transmit(&header, message);
+        }
+        self.adapter.flush();
+    }
+
+    fn transmit(&mut self, header: &RequestHeader, message: Vec<u8>) {
+        self.transmit_with(header, message, self.target);
+    }
+
+    /// Posts the receives that the credit rules ask for, then sends.
+    fn transmit_with(&mut self, header: &RequestHeader, message: Vec<u8>, target: u16) {
+        let next = (self.nreq - 1).max(target.max(1));
+        for _ in 0..next + 1 - self.nreq {
+            self.post_receive();
+        }
+        self.nreq = next;
+        self.in_hand -= 1;
+        self.busy.insert(header.stream_id, false);
+        let slot = self.free.pop().unwrap();
+        let view = self.memory.0.slice(slot * SLOT_BYTES, message.len()).unwrap();
+        view.copy_from(&message, Site::Inspect);
+        let segment = self.memory.1.local(slot * SLOT_BYTES, message.len());
+        let _ = self.adapter.post_send(self.endpoint.unwrap(), slot as u64, &[segment]);
+    }
+
+    /// Requests the server lets the client have outstanding.
+    pub fn nreq(&self) -> u16 {
+        self.nreq
+    }
+
+    pub fn count(&self, procedure: Procedure) -> usize {
+        self.seen.iter().filter(|(seen, ..)| *seen == procedure).count()
+    }
+}
+
+/// A client core, a fake server and the network between them.
+pub struct World {
+    pub network: SimNetwork,
+    pub server: FakeServer,
+    pub adapter: SimAdapter,
+    pub core: SessionCore,
+    pub done: HashMap<u64, Done>,
+    pub now: Instant,
+    next_tag: u64,
+}
+
+impl World {
+    pub fn new(seed: u64, faults: SimFaults, config: SessionConfig) -> Self {
+        Self::with(seed, faults, config, |_| {})
+    }
+
+    pub fn with(
+        seed: u64,
+        faults: SimFaults,
+        config: SessionConfig,
+        prepare: impl FnOnce(&mut FakeServer),
+    ) -> Self {
+        let network = SimNetwork::new(seed, faults);
+        let mut server = FakeServer::new(&network);
+        prepare(&mut server);
+        let mut adapter = network.adapter(2);
+        let now = Instant(0);
+        let core = SessionCore::connect(&mut adapter, config, &Address::Sim(1), now).unwrap();
+        let done = HashMap::new();
+        Self { network, server, adapter, core, done, now, next_tag: 1 }
+    }
+
+    pub fn config() -> SessionConfig {
+        SessionConfig::new(b"client".to_vec(), Verifier([5; 8]))
+    }
+
+    /// A world whose session is open.
+    pub fn open(config: SessionConfig) -> Self {
+        Self::open_with(config, |_| {})
+    }
+
+    pub fn open_with(config: SessionConfig, prepare: impl FnOnce(&mut FakeServer)) -> Self {
+        let mut world = Self::with(1, SimFaults::none(), config, prepare);
+        world.run(|world| {
+            world.core.stage() != Stage::Opening && world.core.stage() != Stage::Connecting
+        });
+        assert_eq!(world.core.stage(), Stage::Ready, "{:?}", world.core.failure());
+        world
+    }
+
+    fn settle(&mut self) {
+        loop {
+            let mut events = Vec::new();
+            self.adapter.poll(self.now, &mut events);
+            let quiet = events.is_empty();
+            for event in events {
+                self.core.handle(&mut self.adapter, event, self.now);
+            }
+            if self.core.next_timeout().is_some_and(|at| at <= self.now) {
+                self.core.on_time(&mut self.adapter, self.now);
+            }
+            self.adapter.flush();
+            self.server.poll(self.now);
+            while let Some(Completed { tag, done }) = self.core.take_completed() {
+                assert!(self.done.insert(tag, done).is_none(), "call {tag} completed twice");
+            }
+            if quiet && !self.network.is_ready(1) && !self.network.is_ready(2) {
+                return;
+            }
+        }
+    }
+
+    /// One step of time; false when nothing will ever happen again.
+    pub fn step(&mut self) -> bool {
+        self.step_until(Instant(u64::MAX))
+    }
+
+    /// One step of time, not beyond `end`.
+    fn step_until(&mut self, end: Instant) -> bool {
+        self.settle();
+        let times = [
+            self.network.next_event(),
+            self.core.next_timeout(),
+            self.adapter.next_timeout(),
+            self.server.adapter.next_timeout(),
+        ];
+        let Some(next) = times.into_iter().flatten().min() else { return false };
+        self.now = self.now.max(next.min(end));
+        self.network.advance_to(self.now);
+        self.settle();
+        true
+    }
+
+    /// Runs until the condition holds.
+    pub fn run(&mut self, mut until: impl FnMut(&Self) -> bool) {
+        for _ in 0..1_000_000 {
+            if until(self) {
+                return;
+            }
+            assert!(self.step(), "the world stands still");
+        }
+        panic!("the world does not come to an end");
+    }
+
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end && self.core.stage() != Stage::Over {
+            if !self.step_until(end) {
+                self.now = end;
+            }
+        }
+    }
+
+    pub fn run_all(&mut self, tags: &[u64]) {
+        self.run(|world| tags.iter().all(|tag| world.done.contains_key(tag)));
+    }
+
+    pub fn memory(&mut self, content: &[u8]) -> Arc<dafs_client::core::RegisteredMemory> {
+        let buffer = self.adapter.allocate(content.len()).unwrap();
+        buffer.view().copy_from(content, Site::Inspect);
+        self.core.register(&mut self.adapter, buffer).unwrap()
+    }
+
+    pub fn tag(&mut self) -> u64 {
+        self.next_tag += 1;
+        self.next_tag
+    }
+
+    pub fn try_read(
+        &mut self,
+        into: Piece,
+        offset: u64,
+    ) -> Result<u64, dafs_client::core::Refused> {
+        let tag = self.tag();
+        let call = ReadCall { handle: ROOT, state_id: StateId::ZERO, offset, into };
+        let deadline = Some(Duration::from_secs(60));
+        self.core.submit_read(&mut self.adapter, self.now, tag, call, deadline)?;
+        Ok(tag)
+    }
+
+    pub fn read(&mut self, into: Piece, offset: u64) -> u64 {
+        self.try_read(into, offset).unwrap()
+    }
+
+    pub fn write(&mut self, from: Piece, offset: u64) -> u64 {
+        let tag = self.tag();
+        let stability = Stability::Unstable;
+        let call = WriteCall { handle: ROOT, state_id: StateId::ZERO, offset, stability, from };
+        let deadline = Some(Duration::from_secs(60));
+        self.core.submit_write(&mut self.adapter, self.now, tag, call, deadline).unwrap();
+        tag
+    }
+
+    pub fn ask(&mut self, request: &Request<'_>) -> u64 {
+        let tag = self.tag();
+        let deadline = Some(Duration::from_secs(60));
+        self.core.submit(&mut self.adapter, self.now, tag, request, None, deadline).unwrap();
+        tag
+    }
+}
+
+/// Bytes that differ from their neighbours.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(2_654_435_761) >> 7) as u8).collect()
+}
