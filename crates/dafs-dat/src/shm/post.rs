@@ -12,37 +12,33 @@ use crate::types::{
 };
 use dafs_mem::{Site, VolatileSlice};
 
-/// The local memory of a send or write, found and added up.
-struct Local<'a> {
-    views: [VolatileSlice<'a>; GATHER_SEGMENTS_MAX],
-    count: usize,
-    total: usize,
+/// Views of the segments of one send or write.
+type Views<'a> = [VolatileSlice<'a>; GATHER_SEGMENTS_MAX];
+
+fn no_views<'a>() -> Views<'a> {
+    [VolatileSlice::from_mut(&mut []); GATHER_SEGMENTS_MAX]
 }
 
-impl<'a> Local<'a> {
-    fn find(
-        regions: &'a RegionTable,
-        domain: ProtectionDomain,
-        segments: &[LocalSegment],
-    ) -> Result<Self, PostError> {
-        if segments.len() > GATHER_SEGMENTS_MAX {
-            return Err(PostError::Length);
-        }
-        let mut views = [VolatileSlice::from_mut(&mut []); GATHER_SEGMENTS_MAX];
-        let mut total = 0usize;
-        for (view, segment) in views.iter_mut().zip(segments) {
-            *view = regions.local(domain, *segment, Access::empty())?;
-            total = total.checked_add(segment.len).ok_or(PostError::Length)?;
-        }
-        if u32::try_from(total).is_err() {
-            return Err(PostError::Length);
-        }
-        Ok(Self { views, count: segments.len(), total })
+/// Finds the local memory of a send or write and adds it up. Fills the caller's array, because
+/// handing one back would copy it.
+fn find_local<'a>(
+    regions: &'a RegionTable,
+    domain: ProtectionDomain,
+    segments: &[LocalSegment],
+    views: &mut Views<'a>,
+) -> Result<usize, PostError> {
+    if segments.len() > GATHER_SEGMENTS_MAX {
+        return Err(PostError::Length);
     }
-
-    fn views(&self) -> &[VolatileSlice<'a>] {
-        &self.views[..self.count]
+    let mut total = 0usize;
+    for (view, segment) in views.iter_mut().zip(segments) {
+        *view = regions.local(domain, *segment, Access::empty())?;
+        total = total.checked_add(segment.len).ok_or(PostError::Length)?;
     }
+    if u32::try_from(total).is_err() {
+        return Err(PostError::Length);
+    }
+    Ok(total)
 }
 
 /// The same memory, kept alive for work that has to wait.
@@ -94,20 +90,21 @@ impl ShmAdapter {
         segments: &[LocalSegment],
     ) -> Result<(), PostError> {
         let conn = open(&mut self.conns, endpoint)?;
-        let local = Local::find(&self.regions, conn.domain, segments)?;
+        let mut views = no_views();
+        let total = find_local(&self.regions, conn.domain, segments, &mut views)?;
         let fits = conn.queue.is_empty()
-            && match conn.producer.fits(Kind::Message, local.total) {
+            && match conn.producer.fits(Kind::Message, total) {
                 Ok(room) => room.is_some(),
                 Err(corrupt) => return self.broken(endpoint, corrupt),
             };
         if !fits {
             let pieces = keep(&self.regions, segments)?;
-            return self.queue(endpoint, Work::Send { work, pieces, total: local.total, done: 0 });
+            return self.queue(endpoint, Work::Send { work, pieces, total, done: 0 });
         }
-        let (views, site) = (local.views(), Site::ShmRingSend);
-        conn.producer.push(Kind::Message, true, [0; 2], views, site);
+        let views = &views[..segments.len()];
+        conn.producer.push(Kind::Message, true, [0; 2], views, Site::ShmRingSend);
         conn.published = true;
-        conn.complete(&mut self.ready, Operation::Send, work, local.total);
+        conn.complete(&mut self.ready, Operation::Send, work, total);
         let (asleep, dirty) = (conn.asleep || !conn.busy, conn.dirty);
         conn.dirty = true;
         if !dirty {
@@ -175,8 +172,8 @@ impl ShmAdapter {
     ) -> Result<(), PostError> {
         self.learn_regions(endpoint, remote.key)?;
         let conn = open(&mut self.conns, endpoint)?;
-        let local = Local::find(&self.regions, conn.domain, segments)?;
-        let total = local.total;
+        let mut views = no_views();
+        let total = find_local(&self.regions, conn.domain, segments, &mut views)?;
         if total > remote.len as usize {
             return Err(PostError::Length);
         }
@@ -187,7 +184,7 @@ impl ShmAdapter {
             return self.queue(endpoint, Work::Write { work, pieces, total, done, remote });
         };
         let mut offset = 0;
-        for view in local.views() {
+        for view in &views[..segments.len()] {
             if let Some(target) = found.view.slice(offset, view.len()) {
                 target.copy_from_volatile(*view, Site::ShmRdma);
             }
@@ -206,10 +203,10 @@ impl ShmAdapter {
     ) -> Result<(), PostError> {
         self.learn_regions(endpoint, remote.key)?;
         let conn = open(&mut self.conns, endpoint)?;
-        let sink = self.regions.local(conn.domain, segment, Access::LOCAL_WRITE)?;
         if segment.len != remote.len as usize {
             return Err(PostError::Length);
         }
+        let sink = self.regions.local(conn.domain, segment, Access::LOCAL_WRITE)?;
         let found = conn.regions.find(&conn.control, remote, segment.len, Access::REMOTE_READ);
         let Some(found) = found else {
             let buffer = self.regions.buffer(segment.region).ok_or(PostError::Region)?.clone();
