@@ -107,16 +107,9 @@ impl Fletcher32 {
     fn words(&mut self, block: &[u8]) {
         let mut sums = [0u32; LANES];
         let mut sums_of_sums = [0u32; LANES];
-        let groups = block.chunks_exact(LANES * 2);
-        let tail = groups.remainder();
+        let (groups, tail) = block.as_chunks::<{ LANES * 2 }>();
         let group_count = groups.len() as u64;
-        for group in groups {
-            for lane in 0..LANES {
-                let word = u16::from_ne_bytes([group[2 * lane], group[2 * lane + 1]]);
-                sums_of_sums[lane] += sums[lane];
-                sums[lane] += u32::from(word);
-            }
-        }
+        add_groups(groups, &mut sums, &mut sums_of_sums);
         let words = group_count * LANES as u64;
         let mut sum1 = u64::from(self.sum1);
         let mut sum2 = u64::from(self.sum2) + words * sum1;
@@ -134,6 +127,26 @@ impl Fletcher32 {
         self.sum1 = reduce(sum1);
         self.sum2 = reduce(sum2);
     }
+}
+
+/// The inner loop. It is a function of its own that leaves its results in memory, because the
+/// compiler makes vector code of it only then.
+#[inline(never)]
+fn add_groups(
+    groups: &[[u8; LANES * 2]],
+    sums: &mut [u32; LANES],
+    sums_of_sums: &mut [u32; LANES],
+) {
+    let (mut first, mut second) = (*sums, *sums_of_sums);
+    for group in groups {
+        for lane in 0..LANES {
+            second[lane] += first[lane];
+        }
+        for lane in 0..LANES {
+            first[lane] += u32::from(u16::from_ne_bytes([group[2 * lane], group[2 * lane + 1]]));
+        }
+    }
+    (*sums, *sums_of_sums) = (first, second);
 }
 
 /// Reduces a sum as subtracting the modulus while above it would: a non-zero multiple of 65535

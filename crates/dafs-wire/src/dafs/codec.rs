@@ -452,7 +452,9 @@ macro_rules! layout {
     };
     (
         $(#[$meta:meta])*
-        pub struct $name:ident<$life:lifetime> [$bytes:literal $(, array $align:literal max $max:expr)?] {
+        pub struct $name:ident<$life:lifetime>
+            [$bytes:literal $(, array $align:literal max $max:expr)?]
+        {
             $( $(#[$field_meta:meta])* $field:ident: $type:ty $(as $codec:ty)? = $at:literal, )*
         }
     ) => {

@@ -19,7 +19,7 @@ use super::name_args::*;
 use super::open_args::*;
 use super::order::ByteOrder;
 use super::procedure::Procedure;
-use super::request::write_section;
+use super::request::{read_section, write_hot_section, write_section};
 use super::session_args::*;
 use super::status::Status;
 
@@ -41,19 +41,17 @@ macro_rules! replies {
             ///
             /// # Errors
             /// What is wrong with the body.
-            #[inline]
             pub fn decode_body(
                 procedure: Procedure,
                 body: &'a [u8],
                 order: ByteOrder,
             ) -> Result<Self, DecodeError> {
                 let scope = Scope::new(body, order);
-                Ok(match procedure { $(
+                match procedure { $(
                     Procedure::$variant => replies!(@read $variant $how scope),
-                )* })
+                )* }
             }
 
-            #[inline]
             fn write(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
                 match self { $(
                     replies!(@bind $variant $how body) => replies!(@write $how body, writer),
@@ -67,16 +65,22 @@ macro_rules! replies {
     (@bind $variant:ident unit $body:ident) => { Self::$variant };
     (@bind $variant:ident lock $body:ident) => { Self::$variant };
     (@bind $variant:ident $how:ident $body:ident) => { Self::$variant($body) };
-    (@read $variant:ident unit $scope:ident) => { Self::$variant };
-    (@read $variant:ident lock $scope:ident) => { Self::$variant };
-    (@read $variant:ident fixed $scope:ident) => { Self::$variant(Field::read($scope, 0)?) };
-    (@read $variant:ident data $scope:ident) => { Self::$variant(ReadInlineReply::read($scope)?) };
-    (@read $variant:ident raw $scope:ident) => {
-        Self::$variant(FetchResponseReply { body: $scope.bytes() })
+    (@read $variant:ident unit $scope:ident) => { Ok(Self::$variant) };
+    (@read $variant:ident lock $scope:ident) => { Ok(Self::$variant) };
+    (@read $variant:ident hot $scope:ident) => { Ok(Self::$variant(Field::read($scope, 0)?)) };
+    (@read $variant:ident fixed $scope:ident) => { Ok(Self::$variant(read_section($scope)?)) };
+    (@read $variant:ident data $scope:ident) => {
+        Ok(Self::$variant(ReadInlineReply::read($scope)?))
     };
+    (@read $variant:ident raw $scope:ident) => {
+        Ok(Self::$variant(FetchResponseReply { body: $scope.bytes() }))
+    };
+    (@write hot $body:ident, $writer:ident) => { write_hot_section($body, $writer) };
     (@write unit $body:ident, $writer:ident) => { Ok(()) };
-    (@write lock $body:ident, $writer:ident) => { $writer.allocate(LockHolder::BYTES, 8).map(drop) };
-    (@write fixed $body:ident, $writer:ident) => { write_section(*$body, $writer) };
+    (@write lock $body:ident, $writer:ident) => {
+        $writer.allocate(LockHolder::BYTES, 8).map(drop)
+    };
+    (@write fixed $body:ident, $writer:ident) => { write_section($body, $writer) };
     (@write data $body:ident, $writer:ident) => {{
         ReadInlineReply::write_head($writer, $body.eof, $body.data.len())?;
         $writer.append($body.data)
@@ -143,7 +147,7 @@ replies! {
     OpenDowngrade, unit;
     OpenAttr(HandleReply), fixed;
     ReadInline(ReadInlineReply<'a>), data;
-    ReadDirect(ReadDirectReply), fixed;
+    ReadDirect(ReadDirectReply), hot;
     ReadDirInline(ReadDirInlineReply<'a>), fixed;
     ReadDirDirect(ReadDirDirectReply), fixed;
     ReadLinkInline(ReadLinkInlineReply<'a>), fixed;
@@ -154,8 +158,8 @@ replies! {
     SetAttrDirect(SetAttrReply), fixed;
     Verify, unit;
     BatchSubmit(BatchCompletions<'a>), fixed;
-    WriteInline(WriteReply), fixed;
-    WriteDirect(WriteReply), fixed;
+    WriteInline(WriteReply), hot;
+    WriteDirect(WriteReply), hot;
     BcGetAttr(GetAttrInlineReply<'a>), fixed;
     BcNull, unit;
     BcRecall, unit;
@@ -234,23 +238,23 @@ impl<'a> ErrorBody<'a> {
         match (self, procedure, status) {
             (Self::None, ..) => Ok(()),
             (Self::ClientAuth(body), Procedure::ClientAuth, Status::GssContinueInit) => {
-                write_section(*body, writer)
+                write_section(body, writer)
             }
             (
                 Self::ClientConnectAuth(body),
                 Procedure::ClientConnectAuth,
                 Status::GssContinueInit,
-            ) => write_section(*body, writer),
+            ) => write_section(body, writer),
             (Self::FetchResponse(reply), Procedure::FetchResponse, _) => writer.append(reply.body),
             (
                 Self::LockHolder(body),
                 Procedure::Lock | Procedure::LockT,
                 Status::Denied | Status::LockBroken,
-            ) => write_section(*body, writer),
-            (Self::Walked(body), Procedure::Lookup, _) => write_section(*body, writer),
+            ) => write_section(body, writer),
+            (Self::Walked(body), Procedure::Lookup, _) => write_section(body, writer),
             (Self::Walked(body), Procedure::Open, _) => write_open_walked(body, writer),
             (Self::SetAttr(body), Procedure::SetAttrInline | Procedure::SetAttrDirect, _) => {
-                write_section(*body, writer)
+                write_section(body, writer)
             }
             _ => Err(EncodeError::WrongBody(procedure.name())),
         }

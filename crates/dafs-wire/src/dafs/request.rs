@@ -39,7 +39,6 @@ macro_rules! requests {
             ///
             /// # Errors
             /// What is wrong with the body; [`DecodeError::status`] is the answer to send.
-            #[inline]
             pub fn decode(
                 procedure: Procedure,
                 message: &'a [u8],
@@ -50,14 +49,12 @@ macro_rules! requests {
                     .get(HEADER_BYTES..)
                     .ok_or(DecodeError::Short { actual: message.len() })?;
                 let scope = Scope::new(body, order);
-                let _ = inline_write_header_size;
-                Ok(match procedure { $(
+                match procedure { $(
                     Procedure::$variant =>
                         requests!(@read $variant $how scope, inline_write_header_size),
-                )* })
+                )* }
             }
 
-            #[inline]
             fn write(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
                 match self { $(
                     requests!(@bind $variant $how body) =>
@@ -70,32 +67,52 @@ macro_rules! requests {
     (@pattern $variant:ident $how:ident) => { Self::$variant(_) };
     (@bind $variant:ident unit $body:ident) => { Self::$variant };
     (@bind $variant:ident $how:ident $body:ident) => { Self::$variant($body) };
-    (@read $variant:ident unit $scope:ident, $padding:ident) => { Self::$variant };
+    (@read $variant:ident unit $scope:ident, $padding:ident) => { Ok(Self::$variant) };
+    (@read $variant:ident hot $scope:ident, $padding:ident) => {
+        Ok(Self::$variant(Field::read($scope, 0)?))
+    };
     (@read $variant:ident fixed $scope:ident, $padding:ident) => {
-        Self::$variant(Field::read($scope, 0)?)
+        Ok(Self::$variant(read_section($scope)?))
     };
     (@read WriteInline data $scope:ident, $padding:ident) => {
-        Self::WriteInline(WriteInline::read($scope, $padding)?)
+        Ok(Self::WriteInline(WriteInline::read($scope, $padding)?))
     };
     (@read AppendInline data $scope:ident, $padding:ident) => {
-        Self::AppendInline(AppendInline::read($scope, $padding)?)
+        Ok(Self::AppendInline(AppendInline::read($scope, $padding)?))
     };
     (@write unit $body:ident, $writer:ident) => { Ok(()) };
-    (@write fixed $body:ident, $writer:ident) => { write_section(*$body, $writer) };
+    (@write hot $body:ident, $writer:ident) => { write_hot_section($body, $writer) };
+    (@write fixed $body:ident, $writer:ident) => { write_section($body, $writer) };
     (@write data $body:ident, $writer:ident) => {{
         $body.write_head($writer, $body.data.len())?;
         $writer.append($body.data)
     }};
 }
 
+/// Reads a fixed section and its heap. It stands apart from the dispatch, so that the dispatch
+/// stays small and only reads and writes of files are part of it.
+#[inline(never)]
+pub(crate) fn read_section<'a, T: Field<'a>>(scope: Scope<'a>) -> Result<T, DecodeError> {
+    T::read(scope, 0)
+}
+
 /// Writes a fixed section and its heap.
-#[inline]
-pub(crate) fn write_section<'a, T: Field<'a> + Section>(
-    body: T,
+#[inline(always)]
+pub(crate) fn write_hot_section<'a, T: Field<'a> + Section>(
+    body: &T,
     writer: &mut Writer<'_>,
 ) -> Result<(), EncodeError> {
     let at = writer.allocate(T::BYTES, 8)?;
     body.write(writer, at)
+}
+
+/// The same, apart from the dispatch as [`read_section`].
+#[inline(never)]
+pub(crate) fn write_section<'a, T: Field<'a> + Section>(
+    body: &T,
+    writer: &mut Writer<'_>,
+) -> Result<(), EncodeError> {
+    write_hot_section(body, writer)
 }
 
 requests! {
@@ -133,8 +150,8 @@ requests! {
     Open(Open<'a>), fixed;
     OpenDowngrade(OpenDowngrade), fixed;
     OpenAttr(OpenAttr), fixed;
-    ReadInline(ReadInline), fixed;
-    ReadDirect(ReadDirect<'a>), fixed;
+    ReadInline(ReadInline), hot;
+    ReadDirect(ReadDirect<'a>), hot;
     ReadDirInline(ReadDirInline), fixed;
     ReadDirDirect(ReadDirDirect<'a>), fixed;
     ReadLinkInline(ReadLinkInline), fixed;
@@ -146,7 +163,7 @@ requests! {
     Verify(Verify<'a>), fixed;
     BatchSubmit(BatchSubmit<'a>), fixed;
     WriteInline(WriteInline<'a>), data;
-    WriteDirect(WriteDirect<'a>), fixed;
+    WriteDirect(WriteDirect<'a>), hot;
     BcGetAttr(GetAttrInline), fixed;
     BcNull, unit;
     BcRecall(BcRecall), fixed;

@@ -259,7 +259,10 @@ impl Make for ResponseHeader {
 }
 
 macro_rules! bodies {
-    (requests $($request:ident $(= $with:ident)?),*; replies $($reply:ident $(= $result:ident)?),*) => {
+    (
+        requests $($request:ident $(= $with:ident)?),*;
+        replies $($reply:ident $(= $result:ident)?),*
+    ) => {
         /// Arguments of the procedure.
         pub(crate) fn request(procedure: Procedure, source: &mut Source<'_>) -> Request<'static> {
             let _ = &source;
