@@ -262,7 +262,10 @@ impl Receiver {
                 let staged = if self.is_direct() { 0 } else { rest };
                 staged + self.segment.trailer + ddp::TAGGED_FPDU_HEADER_BYTES
             }
-            Phase::Trailer => self.segment.trailer - self.filled + ddp::TAGGED_FPDU_HEADER_BYTES,
+            Phase::Trailer => {
+                let rest = self.control_bytes() + self.segment.trailer - self.filled;
+                rest + ddp::TAGGED_FPDU_HEADER_BYTES
+            }
         })
     }
 
