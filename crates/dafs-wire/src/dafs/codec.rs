@@ -442,6 +442,22 @@ macro_rules! layout {
         impl<$life> $crate::dafs::codec::Section for $name {
             const BYTES: usize = $bytes;
         }
+
+        impl<$life> $name {
+            /// Reads it from the body of a message, which begins behind the header. For those who
+            /// know what to expect this is faster than decoding any message.
+            ///
+            /// # Errors
+            /// What is wrong with the body.
+            #[inline]
+            pub fn decode_body(
+                body: &$life [u8],
+                order: $crate::dafs::order::ByteOrder,
+            ) -> Result<Self, $crate::dafs::error::DecodeError> {
+                $crate::dafs::codec::Field::read(
+                    $crate::dafs::codec::Scope::new(body, order), 0)
+            }
+        }
     };
     (@array $name:ty, $life:lifetime, $bytes:literal, $align:literal, $max:expr) => {
         impl<$life> $crate::dafs::codec::Element<$life> for $name {

@@ -8,6 +8,7 @@ use super::codec::{Field, Scope, WordBool, Writer, layout, word_enum};
 use super::error::{DecodeError, EncodeError};
 use super::ids::{DirectBuffer, FileHandle, Stability, StateId, Verifier};
 use super::limits::{APPEND_INLINE_DATA_AT, HEADER_BYTES, WRITE_INLINE_DATA_AT};
+use super::order::ByteOrder;
 use super::seq::Seq;
 
 layout! {
@@ -56,6 +57,15 @@ pub struct ReadInlineReply<'a> {
 impl<'a> ReadInlineReply<'a> {
     /// Length of the fixed section, in bytes.
     pub(crate) const BYTES: usize = 8;
+
+    /// Reads it from the body of a reply, as the other results of one procedure.
+    ///
+    /// # Errors
+    /// What is wrong with the body.
+    #[inline]
+    pub fn decode_body(body: &'a [u8], order: ByteOrder) -> Result<Self, DecodeError> {
+        Self::read(Scope::new(body, order))
+    }
 
     #[inline]
     pub(crate) fn read(scope: Scope<'a>) -> Result<Self, DecodeError> {

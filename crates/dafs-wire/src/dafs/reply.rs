@@ -41,6 +41,7 @@ macro_rules! replies {
             ///
             /// # Errors
             /// What is wrong with the body.
+            #[inline]
             pub fn decode_body(
                 procedure: Procedure,
                 body: &'a [u8],

@@ -110,7 +110,9 @@ fn read_inline() {
         );
         let mut layout = Layout::reply(order, 0, 48 + 5);
         layout.u32(40, 1).u32(44, 5).raw(48, b"hello");
-        check_reply(&layout, Reply::ReadInline(ReadInlineReply { eof: true, data: b"hello" }));
+        let reply = ReadInlineReply { eof: true, data: b"hello" };
+        check_reply(&layout, Reply::ReadInline(reply));
+        assert_eq!(ReadInlineReply::decode_body(&layout.bytes[40..], order), Ok(reply));
     }
 }
 
@@ -136,14 +138,13 @@ fn read_direct() {
         );
         let mut layout = Layout::reply(order, 0, 56);
         layout.u32(40, 0).u32(44, 65536).raw(48, &[1, 2, 3, 4]);
-        check_reply(
-            &layout,
-            Reply::ReadDirect(ReadDirectReply {
-                eof: false,
-                bytes_read: 65536,
-                direct_checksum: Checksum([1, 2, 3, 4]),
-            }),
-        );
+        let reply = ReadDirectReply {
+            eof: false,
+            bytes_read: 65536,
+            direct_checksum: Checksum([1, 2, 3, 4]),
+        };
+        check_reply(&layout, Reply::ReadDirect(reply));
+        assert_eq!(ReadDirectReply::decode_body(&layout.bytes[40..], order), Ok(reply));
     }
 }
 
