@@ -1,5 +1,6 @@
 //! One suite of behaviour for every store, run in memory and on a local directory: as whoever runs
 //! the tests, as another user of a privileged server, and again without privileges.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
 #[path = "common/data.rs"]

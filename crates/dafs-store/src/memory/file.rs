@@ -21,7 +21,7 @@ pub(super) struct MemoryFile {
 
 impl MemoryFile {
     /// The caller holds the world, so that the object cannot be forgotten in between.
-    pub(super) fn new(
+    pub(super) fn open(
         inner: &Arc<Inner>,
         object: Arc<Object>,
         cred: &Cred,
@@ -50,6 +50,8 @@ impl Inner {
         let Body::File(content) = &mut state.body else { return Err(StoreError::BadType) };
         let value = apply(content)?;
         state.drop_privileges(cred);
+        // As where times keep the verifier: it holds until the file is used.
+        state.verifier = None;
         self.touch(state, true);
         Ok(value)
     }

@@ -53,8 +53,12 @@ impl Inner {
             fill(&mut state, dir.ino);
             Object::new(ino, kind, base, state)
         })?;
-        let linked =
-            self.apply(cred, &object, attr, true).and_then(|()| self.add_name(dir, name, &object));
+        // The mode is in the state already, with the setgid bit that came down, and stays.
+        let mode = object.state().mode;
+        let rest = SetAttr { mode: None, ..*attr };
+        let applied = self.apply(cred, &object, &rest, true);
+        object.state_mut().mode = mode;
+        let linked = applied.and_then(|()| self.add_name(dir, name, &object));
         match linked {
             Ok(change) => Ok((object, change)),
             Err(error) => {
@@ -93,6 +97,9 @@ impl Inner {
         };
         state.atime = change.atime.map_or(state.atime, time);
         state.mtime = change.mtime.map_or(state.mtime, time);
+        if change.atime.is_some() || change.mtime.is_some() {
+            state.verifier = None;
+        }
         if *change != SetAttr::default() {
             self.touch(&mut state, false);
         }
@@ -183,7 +190,7 @@ impl Inner {
             let cut = SetAttr { size: Some(0), ..SetAttr::default() };
             self.apply(cred, &object, &cut, false)?;
         }
-        Ok(MemoryFile::new(self, object, cred, mode))
+        Ok(MemoryFile::open(self, object, cred, mode))
     }
 
     /// The directory of named attributes of `object`, made when first asked for.
@@ -267,10 +274,7 @@ impl Store for MemoryStore {
         check_name(name)?;
         let ino = self.inner.ino(dir)?;
         let world = self.inner.world();
-        let dir = world.object(ino)?;
-        if !dir.is_directory() {
-            return Err(StoreError::NotDirectory);
-        }
+        let dir = world.directory(ino)?;
         dir.check(cred, X)?;
         let ino = dir.state().directory()?.find(name).ok_or(StoreError::NotFound)?;
         Ok((self.inner.id(ino), world.object(ino)?.attr()))
@@ -291,7 +295,7 @@ impl Store for MemoryStore {
         let world = self.inner.world();
         let object = world.object(ino)?;
         self.inner.check_open(cred, &object, mode)?;
-        Ok(MemoryFile::new(&self.inner, object, cred, mode))
+        Ok(MemoryFile::open(&self.inner, object, cred, mode))
     }
 
     fn create(
@@ -307,7 +311,7 @@ impl Store for MemoryStore {
         self.inner.writable()?;
         let ino = self.inner.ino(dir)?;
         let mut world = self.inner.world_mut();
-        let dir = world.object(ino)?;
+        let dir = world.directory(ino)?;
         let existing = dir.state().directory()?.find(name);
         dir.check(cred, X)?;
         if let Some(ino) = existing {
@@ -330,7 +334,7 @@ impl Store for MemoryStore {
                     state.verifier = Some(verifier);
                 }
             })?;
-        let file = MemoryFile::new(&self.inner, object.clone(), cred, mode);
+        let file = MemoryFile::open(&self.inner, object.clone(), cred, mode);
         let (id, attr) = (self.inner.id(object.ino), object.attr());
         Ok(Created { id, attr, dir: change, file, created: true })
     }
@@ -358,7 +362,7 @@ impl Store for MemoryStore {
         }
         let ino = self.inner.ino(dir)?;
         let mut world = self.inner.world_mut();
-        let dir = world.object(ino)?;
+        let dir = world.directory(ino)?;
         let existing = dir.state().directory()?.find(name);
         if dir.kind == Kind::AttrDirectory {
             return Err(StoreError::NotSupported);
@@ -396,7 +400,7 @@ impl Store for MemoryStore {
         self.inner.writable()?;
         let (ino, dir) = (self.inner.ino(id)?, self.inner.ino(dir)?);
         let world = self.inner.world_mut();
-        let (object, dir) = (world.object(ino)?, world.object(dir)?);
+        let (object, dir) = (world.object(ino)?, world.directory(dir)?);
         self.inner.link_in(cred, &object, &dir, name)
     }
 
@@ -405,7 +409,7 @@ impl Store for MemoryStore {
         self.inner.writable()?;
         let ino = self.inner.ino(dir)?;
         let mut world = self.inner.world_mut();
-        let dir = world.object(ino)?;
+        let dir = world.directory(ino)?;
         self.inner.remove_in(&mut world, cred, &dir, name)
     }
 
@@ -422,10 +426,7 @@ impl Store for MemoryStore {
         self.inner.writable()?;
         let (from_ino, to_ino) = (self.inner.ino(from_dir)?, self.inner.ino(to_dir)?);
         let mut world = self.inner.world_mut();
-        let (from_dir, to_dir) = (world.object(from_ino)?, world.object(to_ino)?);
-        if !from_dir.is_directory() || !to_dir.is_directory() {
-            return Err(StoreError::NotDirectory);
-        }
+        let (from_dir, to_dir) = (world.directory(from_ino)?, world.directory(to_ino)?);
         if from_dir.kind != to_dir.kind || (from_dir.base.is_some() && from_ino != to_ino) {
             return Err(StoreError::CrossDevice);
         }

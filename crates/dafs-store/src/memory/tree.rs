@@ -29,6 +29,11 @@ impl World {
         self.objects.get(&ino).cloned().ok_or(StoreError::Stale)
     }
 
+    pub(super) fn directory(&self, ino: u64) -> Result<Arc<Object>> {
+        let object = self.object(ino)?;
+        if object.is_directory() { Ok(object) } else { Err(StoreError::NotDirectory) }
+    }
+
     pub(super) fn files_used(&self) -> u64 {
         self.objects.len() as u64
     }
@@ -185,8 +190,8 @@ impl Inner {
         (to_dir, to): (&Arc<Object>, &[u8]),
     ) -> Result<(DirChange, DirChange)> {
         from_dir.check(cred, X)?;
-        let source = world.object(found(from_dir, from)?)?;
         to_dir.check(cred, X)?;
+        let source = world.object(found(from_dir, from)?)?;
         let target = match to_dir.state().directory()?.find(to) {
             Some(ino) => Some(world.object(ino)?),
             None => None,

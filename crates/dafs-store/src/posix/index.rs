@@ -12,9 +12,12 @@ use crate::{FileId, Result, StoreError};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Parent and name by id.
+/// The directory that an object is in, and its name there.
+type Place = (FileId, Box<[u8]>);
+
+/// Places by id.
 pub(super) struct Index {
-    places: Mutex<ClockCache<FileId, (FileId, Box<[u8]>)>>,
+    places: Mutex<ClockCache<FileId, Place>>,
     /// Ids of objects whose last name this store removed.
     gone: Mutex<ClockCache<FileId, ()>>,
     /// When the next scan may begin.
@@ -50,7 +53,7 @@ impl Index {
         }
     }
 
-    pub(super) fn place(&self, id: &FileId) -> Option<(FileId, Box<[u8]>)> {
+    pub(super) fn place(&self, id: &FileId) -> Option<Place> {
         lock(&self.places).get(id).cloned()
     }
 

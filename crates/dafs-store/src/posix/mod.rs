@@ -16,7 +16,8 @@
 //! * Cached objects are held by descriptors. One that somebody else removes keeps its space until it
 //!   is used again or [`PosixStore::sweep`] finds it.
 //! * Exclusive creates keep their verifier in the seconds of atime and mtime, as other file servers
-//!   do, so a client that uses them sets the times afterwards.
+//!   do, so a client that uses them sets the times afterwards. Once the file was read or written, a
+//!   repeated create may no longer be recognised.
 //! * `/proc` must be mounted; Linux 5.8 or later is needed for [`Store::access`](crate::Store).
 //!
 //! Invariants

@@ -6,40 +6,40 @@ use dafs_store::*;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-pub const READ_WRITE: OpenMode = OpenMode { read: true, write: true };
-pub const READ: OpenMode = OpenMode { read: true, write: false };
-pub const WRITE: OpenMode = OpenMode { read: false, write: true };
+pub(crate) const READ_WRITE: OpenMode = OpenMode { read: true, write: true };
+pub(crate) const READ: OpenMode = OpenMode { read: true, write: false };
+pub(crate) const WRITE: OpenMode = OpenMode { read: false, write: true };
 
 /// Set in the child that runs a test binary again without privileges.
 const AGAIN: &str = "DAFS_STORE_TEST_AGAIN";
 const NOBODY: u32 = 65_534;
 
 /// A store and a caller who owns its root.
-pub struct World {
-    pub store: Arc<dyn Store>,
-    pub cred: Cred,
-    pub dir: Option<TempDir>,
+pub(crate) struct World {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) cred: Cred,
+    pub(crate) dir: Option<TempDir>,
 }
 
-pub fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 /// The user that runs the tests.
-pub fn me() -> Cred {
+pub(crate) fn me() -> Cred {
     Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-pub fn skipped(reason: &str) {
+pub(crate) fn skipped(reason: &str) {
     println!("SKIPPED: {reason}");
 }
 
-pub fn secret() -> ExportSecret {
+pub(crate) fn secret() -> ExportSecret {
     ExportSecret::from_bytes(*b"a test's secret.")
 }
 
 /// Opens a store as a server does, with all the descriptors that it can get.
-pub fn open_posix(dir: &TempDir) -> PosixStore {
+pub(crate) fn open_posix(dir: &TempDir) -> PosixStore {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit })
@@ -48,20 +48,20 @@ pub fn open_posix(dir: &TempDir) -> PosixStore {
 }
 
 impl World {
-    pub fn memory() -> Option<Self> {
+    pub(crate) fn memory() -> Option<Self> {
         let cred = Cred::new(1000, 100);
         let options = MemoryOptions { root_owner: (1000, 100), ..MemoryOptions::default() };
         Some(Self { store: Arc::new(MemoryStore::new(options)), cred, dir: None })
     }
 
     /// A temporary directory, called by whoever runs the tests.
-    pub fn posix() -> Option<Self> {
+    pub(crate) fn posix() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         Some(Self { store: Arc::new(open_posix(&dir)), cred: me(), dir: Some(dir) })
     }
 
     /// A temporary directory that belongs to an ordinary caller of a privileged server.
-    pub fn posix_other_user() -> Option<Self> {
+    pub(crate) fn posix_other_user() -> Option<Self> {
         if !is_root() {
             skipped("acting as another user needs root");
             return None;
@@ -72,22 +72,22 @@ impl World {
         Some(Self { store: Arc::new(open_posix(&dir)), cred, dir: Some(dir) })
     }
 
-    pub fn root(&self) -> FileId {
+    pub(crate) fn root(&self) -> FileId {
         self.store.root()
     }
 
-    pub fn create(&self, dir: &FileId, name: &str) -> Created {
+    pub(crate) fn create(&self, dir: &FileId, name: &str) -> Created {
         let attr = SetAttr { mode: Some(0o644), ..SetAttr::default() };
         let how = CreateHow::Guarded;
         self.store.create(&self.cred, dir, name.as_bytes(), how, &attr, READ_WRITE).unwrap()
     }
 
-    pub fn mkdir(&self, dir: &FileId, name: &str) -> FileId {
+    pub(crate) fn mkdir(&self, dir: &FileId, name: &str) -> FileId {
         let attr = SetAttr { mode: Some(0o755), ..SetAttr::default() };
         self.make(dir, name, NewObject::Directory, &attr).unwrap().id
     }
 
-    pub fn make(
+    pub(crate) fn make(
         &self,
         dir: &FileId,
         name: &str,
@@ -97,20 +97,26 @@ impl World {
         self.store.make(&self.cred, dir, name.as_bytes(), object, attr)
     }
 
-    pub fn lookup(&self, dir: &FileId, name: &str) -> Result<FileId> {
+    pub(crate) fn lookup(&self, dir: &FileId, name: &str) -> Result<FileId> {
         self.store.lookup(&self.cred, dir, name.as_bytes()).map(|(id, _)| id)
     }
 
-    pub fn remove(&self, dir: &FileId, name: &str) -> Result<DirChange> {
+    pub(crate) fn remove(&self, dir: &FileId, name: &str) -> Result<DirChange> {
         self.store.remove(&self.cred, dir, name.as_bytes())
     }
 
-    pub fn rename(&self, from_dir: &FileId, from: &str, to_dir: &FileId, to: &str) -> Result<()> {
+    pub(crate) fn rename(
+        &self,
+        from_dir: &FileId,
+        from: &str,
+        to_dir: &FileId,
+        to: &str,
+    ) -> Result<()> {
         self.store.rename(&self.cred, from_dir, from.as_bytes(), to_dir, to.as_bytes()).map(|_| ())
     }
 
     /// All names of a directory, in order of the names.
-    pub fn names(&self, dir: &FileId) -> Vec<String> {
+    pub(crate) fn names(&self, dir: &FileId) -> Vec<String> {
         let mut names = Vec::new();
         let end = self.store.readdir(&self.cred, dir, 0, false, &mut |entry| {
             names.push(String::from_utf8_lossy(entry.name).into_owned());
@@ -122,13 +128,13 @@ impl World {
     }
 }
 
-pub fn write(file: &dyn OpenFile, offset: u64, bytes: &[u8]) -> Result<usize> {
+pub(crate) fn write(file: &dyn OpenFile, offset: u64, bytes: &[u8]) -> Result<usize> {
     let mut bytes = bytes.to_vec();
     let views = [VolatileSlice::from_mut(&mut bytes)];
     file.write_at(&views, offset, Stability::Unstable, Wait::Allowed)
 }
 
-pub fn read(file: &dyn OpenFile, offset: u64, len: usize) -> Result<Vec<u8>> {
+pub(crate) fn read(file: &dyn OpenFile, offset: u64, len: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0xee; len];
     let got = file.read_at(&[VolatileSlice::from_mut(&mut bytes)], offset, Wait::Allowed)?;
     bytes.truncate(got);
@@ -136,7 +142,7 @@ pub fn read(file: &dyn OpenFile, offset: u64, len: usize) -> Result<Vec<u8>> {
 }
 
 /// Runs this test binary again as an ordinary user, except for the test that calls this.
-pub fn run_again_without_privileges(except: &str) {
+pub(crate) fn run_again_without_privileges(except: &str) {
     use std::os::unix::process::CommandExt;
     if std::env::var_os(AGAIN).is_some() {
         return;
@@ -157,5 +163,49 @@ pub fn run_again_without_privileges(except: &str) {
             assert!(text.contains("test result: ok"), "{text}");
         }
         Err(error) => skipped(&format!("cannot run the tests as another user: {error}")),
+    }
+}
+
+/// Runs one test again in a mount namespace of its own and tells whether this is that run. Skips
+/// where the system does not let it.
+pub(crate) fn in_own_mounts(test: &str) -> bool {
+    const INSIDE: &str = "DAFS_STORE_TEST_MOUNTS";
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    if !is_root() {
+        skipped("mounting needs root");
+        return false;
+    }
+    let possible = std::process::Command::new("unshare").args(["-m", "true"]).status();
+    if !possible.is_ok_and(|status| status.success()) {
+        skipped("no own mount namespace: unshare(1) is missing or not allowed");
+        return false;
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new("unshare");
+    command.arg("-m").arg(program).args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{errors}");
+    assert!(text.contains("1 passed"), "{text}");
+    print!("{text}");
+    false
+}
+
+/// Mounts something; tells whether that worked.
+pub(crate) fn mount(arguments: &[&str]) -> bool {
+    let output = std::process::Command::new("mount").args(arguments).output();
+    match output {
+        Ok(output) if output.status.success() => true,
+        Ok(output) => {
+            skipped(&format!("mount: {}", String::from_utf8_lossy(&output.stderr)));
+            false
+        }
+        Err(error) => {
+            skipped(&format!("mount: {error}"));
+            false
+        }
     }
 }

@@ -1,4 +1,5 @@
 //! Behaviour of names, directories and ids.
+#![allow(dead_code, reason = "some test binaries run a part of the suite")]
 
 use super::common::*;
 use dafs_store::*;
@@ -7,7 +8,7 @@ use std::collections::BTreeSet;
 const NO_ATTR: SetAttr =
     SetAttr { mode: None, uid: None, gid: None, size: None, atime: None, mtime: None };
 
-pub fn every_kind_can_be_made(w: &World) {
+pub(crate) fn every_kind_can_be_made(w: &World) {
     let root = w.root();
     let kinds = [
         ("d", NewObject::Directory, Kind::Directory),
@@ -33,7 +34,7 @@ pub fn every_kind_can_be_made(w: &World) {
     }
 }
 
-pub fn names_are_checked_everywhere(w: &World) {
+pub(crate) fn names_are_checked_everywhere(w: &World) {
     let root = w.root();
     let f = w.create(&root, "f").id;
     let long = "x".repeat(256);
@@ -61,7 +62,7 @@ pub fn names_are_checked_everywhere(w: &World) {
     assert_eq!(w.names(&root), ["f"]);
 }
 
-pub fn any_bytes_make_a_name(w: &World) {
+pub(crate) fn any_bytes_make_a_name(w: &World) {
     let root = w.root();
     let names: [&[u8]; 4] = [b"\xff\xfe\x01", &[b'y'; 255], b"...", b" \n\t\\"];
     for name in names {
@@ -76,7 +77,7 @@ pub fn any_bytes_make_a_name(w: &World) {
     assert_eq!(seen, names.iter().map(|name| name.to_vec()).collect());
 }
 
-pub fn creating_respects_what_is_there(w: &World) {
+pub(crate) fn creating_respects_what_is_there(w: &World) {
     let root = w.root();
     let create = |name: &str, how, attr: &SetAttr| {
         w.store.create(&w.cred, &root, name.as_bytes(), how, attr, READ_WRITE)
@@ -105,7 +106,7 @@ pub fn creating_respects_what_is_there(w: &World) {
     assert_eq!(create("p", CreateHow::Unchecked, &NO_ATTR).err(), Some(StoreError::BadType));
 }
 
-pub fn exclusive_creates_know_their_own(w: &World) {
+pub(crate) fn exclusive_creates_know_their_own(w: &World) {
     let root = w.root();
     let create = |verifier: [u8; 8]| {
         let how = CreateHow::Exclusive(verifier);
@@ -122,7 +123,7 @@ pub fn exclusive_creates_know_their_own(w: &World) {
     assert_eq!(on_dir.err(), Some(StoreError::Exists));
 }
 
-pub fn removed_files_live_until_closed(w: &World) {
+pub(crate) fn removed_files_live_until_closed(w: &World) {
     let root = w.root();
     let created = w.create(&root, "f");
     write(&*created.file, 0, b"still here").unwrap();
@@ -145,7 +146,7 @@ pub fn removed_files_live_until_closed(w: &World) {
     assert_eq!(w.store.getattr(&created.id), Err(StoreError::Stale));
 }
 
-pub fn hard_links_are_one_object(w: &World) {
+pub(crate) fn hard_links_are_one_object(w: &World) {
     let root = w.root();
     let created = w.create(&root, "a");
     let dir = w.mkdir(&root, "d");
@@ -165,7 +166,7 @@ pub fn hard_links_are_one_object(w: &World) {
     assert_eq!(w.store.readlink(&w.cred, &link.id).unwrap(), b"d");
 }
 
-pub fn renames_replace_what_fits(w: &World) {
+pub(crate) fn renames_replace_what_fits(w: &World) {
     let root = w.root();
     let (d, e) = (w.mkdir(&root, "d"), w.mkdir(&root, "e"));
     let f = w.create(&root, "f").id;
@@ -193,7 +194,7 @@ pub fn renames_replace_what_fits(w: &World) {
     assert_eq!(w.names(&root), ["e", "g", "outer"]);
 }
 
-pub fn directories_go_up_to_the_root_and_no_further(w: &World) {
+pub(crate) fn directories_go_up_to_the_root_and_no_further(w: &World) {
     let root = w.root();
     assert_eq!(w.store.parent(&w.cred, &root), Err(StoreError::NotFound));
     let mut above = root;
@@ -206,7 +207,7 @@ pub fn directories_go_up_to_the_root_and_no_further(w: &World) {
     assert_eq!(w.store.parent(&w.cred, &file), Err(StoreError::NotDirectory));
 }
 
-pub fn removed_directories_are_stale(w: &World) {
+pub(crate) fn removed_directories_are_stale(w: &World) {
     let root = w.root();
     let dir = w.mkdir(&root, "d");
     w.create(&dir, "f");
@@ -222,7 +223,7 @@ pub fn removed_directories_are_stale(w: &World) {
     assert_eq!(w.remove(&root, "d"), Err(StoreError::NotFound));
 }
 
-pub fn wrong_kinds_are_named(w: &World) {
+pub(crate) fn wrong_kinds_are_named(w: &World) {
     let root = w.root();
     let f = w.create(&root, "f").id;
     let l = w.make(&root, "l", NewObject::Symlink(b"/etc"), &NO_ATTR).unwrap().id;
@@ -247,7 +248,7 @@ pub fn wrong_kinds_are_named(w: &World) {
     assert_eq!(made.err(), Some(StoreError::NameTooLong));
 }
 
-pub fn forged_ids_are_refused(w: &World) {
+pub(crate) fn forged_ids_are_refused(w: &World) {
     let dir = w.mkdir(&w.root(), "d");
     let ids = [w.root(), dir, w.create(&dir, "f").id];
     for id in ids {
@@ -265,7 +266,7 @@ pub fn forged_ids_are_refused(w: &World) {
     }
 }
 
-pub fn listings_in_pages_miss_and_repeat_nothing(w: &World) {
+pub(crate) fn listings_in_pages_miss_and_repeat_nothing(w: &World) {
     let dir = w.mkdir(&w.root(), "d");
     let all: BTreeSet<String> = (0..1000).map(|i| format!("entry number {i}")).collect();
     for name in &all {
@@ -304,7 +305,7 @@ pub fn listings_in_pages_miss_and_repeat_nothing(w: &World) {
     }
 }
 
-pub fn listings_bear_changes_in_between(w: &World) {
+pub(crate) fn listings_bear_changes_in_between(w: &World) {
     let dir = w.mkdir(&w.root(), "d");
     for i in 0..200 {
         w.create(&dir, &format!("stays{i}"));
@@ -335,7 +336,7 @@ pub fn listings_bear_changes_in_between(w: &World) {
     assert_eq!((stays.len(), stays_seen), (200, 200));
 }
 
-pub fn changes_of_a_directory_are_told(w: &World) {
+pub(crate) fn changes_of_a_directory_are_told(w: &World) {
     let root = w.root();
     let before = w.store.getattr(&root).unwrap().change;
     let made = w.create(&root, "f");
@@ -348,14 +349,14 @@ pub fn changes_of_a_directory_are_told(w: &World) {
     );
 }
 
-pub fn space_is_told(w: &World) {
+pub(crate) fn space_is_told(w: &World) {
     let stat = w.store.fs_stat(&w.cred, &w.root()).unwrap();
     assert!(stat.space_total >= stat.space_free && stat.space_free >= stat.space_available);
     assert!(stat.space_available > 0 && stat.files_total >= stat.files_free);
     assert_eq!((stat.name_bytes_max, stat.read_only), (255, false));
 }
 
-pub fn threads_do_not_disturb_each_other(w: &World) {
+pub(crate) fn threads_do_not_disturb_each_other(w: &World) {
     std::thread::scope(|scope| {
         for thread in 0..4 {
             scope.spawn(move || {

@@ -1,0 +1,259 @@
+//! Nothing leads out of an export, and a broken disk gives errors.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+#[path = "common/data.rs"]
+mod data;
+#[path = "common/tree.rs"]
+mod tree;
+
+use common::*;
+use dafs_store::*;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A directory with an export inside and a secret beside it.
+fn with_outside() -> (TempDir, World) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("outside/sub")).unwrap();
+    fs::write(dir.path().join("outside/secret"), "secret").unwrap();
+    fs::create_dir(dir.path().join("export")).unwrap();
+    let store = open(dir.path().join("export"));
+    (dir, World { store, cred: me(), dir: None })
+}
+
+fn open(path: impl AsRef<std::path::Path>) -> Arc<PosixStore> {
+    Arc::new(PosixStore::open(path, PosixOptions::new(secret())).unwrap())
+}
+
+#[test]
+fn symlinks_are_never_followed() {
+    let (dir, w) = with_outside();
+    let root = w.root();
+    let outside = dir.path().join("outside");
+    let targets = [
+        ("absolute", outside.clone()),
+        ("relative", "../outside".into()),
+        ("file", outside.join("secret")),
+        ("magic", "/proc/self/root".into()),
+        ("loop", "loop".into()),
+    ];
+    for (name, target) in &targets {
+        symlink(target, dir.path().join("export").join(name)).unwrap();
+        let id = w.lookup(&root, name).unwrap();
+        assert_eq!(w.store.getattr(&id).unwrap().kind, Kind::Symlink, "{name}");
+        assert_eq!(w.lookup(&id, "secret"), Err(StoreError::NotDirectory));
+        assert_eq!(w.store.open(&w.cred, &id, READ_WRITE).err(), Some(StoreError::Symlink));
+        let listed = w.store.readdir(&w.cred, &id, 0, true, &mut |_| true);
+        assert_eq!(listed, Err(StoreError::NotDirectory));
+        let (how, none) = (CreateHow::Unchecked, SetAttr::default());
+        let made = w.store.create(&w.cred, &root, name.as_bytes(), how, &none, READ_WRITE);
+        assert_eq!(made.err(), Some(StoreError::Symlink));
+        let made = w.store.create(&w.cred, &id, b"new", how, &none, READ_WRITE);
+        assert_eq!(made.err(), Some(StoreError::NotDirectory));
+        assert_eq!(
+            w.make(&id, "new", NewObject::Directory, &none).err(),
+            Some(StoreError::NotDirectory)
+        );
+        let mode = SetAttr { mode: Some(0o777), ..none };
+        w.store.setattr(&w.cred, &id, &mode, None).unwrap();
+        w.store.link(&w.cred, &id, &root, b"hard").unwrap();
+        assert_eq!(w.lookup(&root, "hard"), Ok(id));
+        w.remove(&root, "hard").unwrap();
+    }
+    assert_eq!(fs::read(outside.join("secret")).unwrap(), b"secret");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 2);
+}
+
+#[test]
+fn an_id_from_outside_is_refused() {
+    let (dir, w) = with_outside();
+    let outside = open(dir.path());
+    let (id, _) = outside.lookup(&w.cred, &outside.root(), b"outside").unwrap();
+    let (secret, _) = outside.lookup(&w.cred, &id, b"secret").unwrap();
+    for id in [id, secret, outside.root()] {
+        assert_eq!(w.store.getattr(&id), Err(StoreError::BadHandle));
+        assert_eq!(w.lookup(&id, "secret"), Err(StoreError::BadHandle));
+        assert_eq!(w.store.link(&w.cred, &id, &w.root(), b"x"), Err(StoreError::BadHandle));
+    }
+}
+
+#[test]
+fn a_directory_moved_out_is_lost() {
+    let (dir, w) = with_outside();
+    let a = w.mkdir(&w.root(), "a");
+    let b = w.mkdir(&a, "b");
+    fs::rename(dir.path().join("export/a"), dir.path().join("outside/a")).unwrap();
+    // Going up is checked each time.
+    assert_eq!(w.store.parent(&w.cred, &a), Err(StoreError::Stale));
+    assert_eq!(w.store.parent(&w.cred, &b), Err(StoreError::Stale));
+    // A store that never saw it inside does not find it.
+    let fresh = open(dir.path().join("export"));
+    assert_eq!(fresh.getattr(&a), Err(StoreError::Stale));
+    assert_eq!(fresh.lookup(&w.cred, &b, b"x").err(), Some(StoreError::Stale));
+    // The one that did notices soon.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while w.store.lookup(&w.cred, &b, b"x") != Err(StoreError::Stale) {
+        assert!(Instant::now() < deadline, "still reachable");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    fs::rename(dir.path().join("outside/a"), dir.path().join("export/back")).unwrap();
+    assert_eq!(w.lookup(&w.root(), "back"), Ok(a));
+    assert_eq!(w.store.parent(&w.cred, &b), Ok(a));
+}
+
+#[test]
+fn the_export_itself_may_move_or_vanish() {
+    let (dir, w) = with_outside();
+    let a = w.mkdir(&w.root(), "a");
+    fs::rename(dir.path().join("export"), dir.path().join("renamed")).unwrap();
+    assert_eq!(w.store.parent(&w.cred, &a), Ok(w.root()));
+    w.create(&a, "f");
+    fs::remove_dir_all(dir.path().join("renamed")).unwrap();
+    assert_eq!(w.lookup(&w.root(), "a"), Err(StoreError::Stale));
+    assert_eq!(w.lookup(&a, "f"), Err(StoreError::Stale));
+    let made = w.make(&w.root(), "x", NewObject::Directory, &SetAttr::default());
+    assert_eq!(made.err(), Some(StoreError::Stale));
+}
+
+#[test]
+fn mounts_below_the_export_are_not_entered() {
+    if !in_own_mounts("mounts_below_the_export_are_not_entered") {
+        return;
+    }
+    let (dir, w) = with_outside();
+    for name in ["tmpfs", "bind"] {
+        w.mkdir(&w.root(), name);
+    }
+    w.create(&w.root(), "plain");
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    if !mount(&["-t", "tmpfs", "none", &at("export/tmpfs")])
+        || !mount(&["--bind", &at("outside"), &at("export/bind")])
+    {
+        return;
+    }
+    for w in [World { store: open(dir.path().join("export")), ..w }] {
+        for name in ["tmpfs", "bind"] {
+            assert_eq!(w.lookup(&w.root(), name), Err(StoreError::CrossDevice));
+            assert_eq!(w.remove(&w.root(), name), Err(StoreError::Busy));
+        }
+        let mut seen = Vec::new();
+        w.store
+            .readdir(&w.cred, &w.root(), 0, true, &mut |entry| {
+                seen.push((
+                    String::from_utf8(entry.name.to_vec()).unwrap(),
+                    entry.object.is_some(),
+                ));
+                true
+            })
+            .unwrap();
+        seen.sort();
+        let want = [("bind", false), ("plain", true), ("tmpfs", false)];
+        assert_eq!(seen, want.map(|(name, known)| (name.to_string(), known)));
+    }
+    // An export that is a bind mount itself cannot trust paths.
+    let bound = open(dir.path().join("export/bind"));
+    let (sub, _) = bound.lookup(&me(), &bound.root(), b"sub").unwrap();
+    assert_eq!(bound.parent(&me(), &sub), Ok(bound.root()));
+    fs::rename(dir.path().join("outside/sub"), dir.path().join("gone")).unwrap();
+    assert_eq!(bound.parent(&me(), &sub), Err(StoreError::Stale));
+    assert_eq!(bound.parent(&me(), &bound.root()), Err(StoreError::NotFound));
+}
+
+#[test]
+fn a_full_disk_gives_the_short_count_then_the_error() {
+    if !in_own_mounts("a_full_disk_gives_the_short_count_then_the_error") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    if !mount(&["-t", "tmpfs", "-o", "size=256k,nr_inodes=10", "none", path]) {
+        return;
+    }
+    let w = World { store: Arc::new(open_posix(&dir)), cred: me(), dir: None };
+    let file = w.create(&w.root(), "f").file;
+    let written = write(&*file, 0, &[1; 300 << 10]).unwrap();
+    assert!(written > 0 && written <= 256 << 10, "{written}");
+    assert_eq!(write(&*file, written as u64, &[1; 10]), Err(StoreError::NoSpace));
+    assert_eq!(w.store.fs_stat(&w.cred, &w.root()).unwrap().space_available, 0);
+    file.set_size(0).unwrap();
+    assert_eq!(write(&*file, 0, &[1; 10]), Ok(10));
+    let error = (0..20).find_map(|i| {
+        let name = format!("n{i}");
+        w.make(&w.root(), &name, NewObject::Fifo, &SetAttr::default()).err()
+    });
+    assert_eq!(error, Some(StoreError::NoSpace));
+    w.remove(&w.root(), "f").unwrap();
+    assert_eq!(read(&*file, 0, 20).unwrap(), [1; 10]);
+}
+
+#[test]
+fn a_read_only_disk_says_so() {
+    if !in_own_mounts("a_read_only_disk_says_so") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    if !mount(&["-t", "tmpfs", "none", path]) {
+        return;
+    }
+    fs::write(dir.path().join("f"), "x").unwrap();
+    assert!(mount(&["-o", "remount,ro", path]));
+    let w = World { store: Arc::new(open_posix(&dir)), cred: me(), dir: None };
+    let f = w.lookup(&w.root(), "f").unwrap();
+    assert_eq!(w.remove(&w.root(), "f"), Err(StoreError::ReadOnly));
+    assert_eq!(w.store.open(&w.cred, &f, WRITE).err(), Some(StoreError::ReadOnly));
+    assert!(w.store.fs_stat(&w.cred, &f).unwrap().read_only);
+    let all = AccessMask::READ | AccessMask::MODIFY;
+    assert_eq!(w.store.access(&w.cred, &f, all), Ok(AccessMask::READ));
+}
+
+#[test]
+fn file_systems_without_handles_work_by_numbers() {
+    if !in_own_mounts("file_systems_without_handles_work_by_numbers") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    if !mount(&["-t", "tmpfs", "none", path]) {
+        return;
+    }
+    for sub in ["lower", "upper", "work", "merged"] {
+        fs::create_dir(dir.path().join(sub)).unwrap();
+    }
+    let options = format!("lowerdir={path}/lower,upperdir={path}/upper,workdir={path}/work");
+    if !mount(&["-t", "overlay", "-o", &options, "overlay", &format!("{path}/merged")]) {
+        return;
+    }
+    let mut count = 0;
+    let mut run = |suite: fn(&World)| {
+        count += 1;
+        let root = dir.path().join(format!("merged/{count}"));
+        fs::create_dir(&root).unwrap();
+        suite(&World { store: open(root), cred: me(), dir: None });
+    };
+    run(data::content_reads_back);
+    run(data::attributes_change_one_by_one_and_together);
+    run(data::named_attributes_behave_as_files);
+    run(tree::directories_go_up_to_the_root_and_no_further);
+    run(tree::exclusive_creates_know_their_own);
+    run(tree::hard_links_are_one_object);
+    run(tree::listings_in_pages_miss_and_repeat_nothing);
+    run(tree::removed_directories_are_stale);
+    run(tree::removed_files_live_until_closed);
+    run(tree::renames_replace_what_fits);
+    let before = World { store: open(dir.path().join("merged")), cred: me(), dir: None };
+    assert_eq!(before.root().0[1], 1, "the file system has handles after all");
+    let id = before.create(&before.root(), "f").id;
+    fs::rename(dir.path().join("merged/f"), dir.path().join("merged/1/g")).unwrap();
+    let after = open(dir.path().join("merged"));
+    assert_eq!(after.getattr(&id).unwrap().size, 0);
+}
+
+#[test]
+fn everything_again_without_privileges() {
+    run_again_without_privileges("everything_again_without_privileges");
+}

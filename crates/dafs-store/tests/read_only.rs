@@ -1,0 +1,117 @@
+//! Read-only exports and full stores refuse, and say why.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use common::*;
+use dafs_store::*;
+use std::sync::Arc;
+
+const NONE: SetAttr =
+    SetAttr { mode: None, uid: None, gid: None, size: None, atime: None, mtime: None };
+
+fn refuses_every_change(w: &World, file: &FileId, dir: &FileId) {
+    let (store, cred, root) = (&w.store, &w.cred, w.root());
+    let denied = Some(StoreError::ReadOnly);
+    for how in [CreateHow::Unchecked, CreateHow::Guarded, CreateHow::Exclusive([1; 8])] {
+        assert_eq!(store.create(cred, &root, b"new", how, &NONE, READ_WRITE).err(), denied);
+        assert_eq!(store.create(cred, &root, b"f", how, &NONE, READ).err(), denied);
+    }
+    for object in [NewObject::Directory, NewObject::Symlink(b"x"), NewObject::Fifo] {
+        assert_eq!(store.make(cred, &root, b"new", object, &NONE).err(), denied);
+    }
+    assert_eq!(store.link(cred, file, dir, b"new").err(), denied);
+    assert_eq!(store.remove(cred, &root, b"f").err(), denied);
+    assert_eq!(store.rename(cred, &root, b"f", dir, b"g").err(), denied);
+    let mode = SetAttr { mode: Some(0o777), ..NONE };
+    assert_eq!(store.setattr(cred, file, &mode, None).err(), denied);
+    assert_eq!(store.open(cred, file, WRITE).err(), denied);
+    assert_eq!(store.open(cred, file, READ_WRITE).err(), denied);
+    let all = AccessMask::all();
+    let granted = store.access(cred, dir, all).unwrap();
+    assert_eq!(granted, AccessMask::READ | AccessMask::LOOKUP);
+    assert!(store.fs_stat(cred, &root).unwrap().read_only);
+    let open = store.open(cred, file, READ).unwrap();
+    assert_eq!(read(&*open, 0, 10), Ok(b"text".to_vec()));
+    assert_eq!(open.set_size(0), Err(StoreError::Access));
+    assert_eq!(w.names(&root), ["d", "f"]);
+    assert_eq!(w.lookup(&root, "f"), Ok(*file));
+}
+
+#[test]
+fn a_read_only_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("f"), "text").unwrap();
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    let options = PosixOptions { read_only: true, ..PosixOptions::new(secret()) };
+    let store = Arc::new(PosixStore::open(dir.path(), options).unwrap());
+    let w = World { store, cred: me(), dir: Some(dir) };
+    let (f, d) = (w.lookup(&w.root(), "f").unwrap(), w.lookup(&w.root(), "d").unwrap());
+    refuses_every_change(&w, &f, &d);
+}
+
+#[test]
+fn a_read_only_memory_store_is_empty_for_ever() {
+    let options = MemoryOptions { read_only: true, ..MemoryOptions::default() };
+    let store = MemoryStore::new(options);
+    let (cred, root) = (Cred::new(0, 0), store.root());
+    let denied = Some(StoreError::ReadOnly);
+    let how = CreateHow::Guarded;
+    assert_eq!(store.create(&cred, &root, b"f", how, &NONE, READ_WRITE).err(), denied);
+    assert_eq!(store.make(&cred, &root, b"d", NewObject::Directory, &NONE).err(), denied);
+    assert_eq!(store.remove(&cred, &root, b"d").err(), denied);
+    assert_eq!(store.rename(&cred, &root, b"a", &root, b"b").err(), denied);
+    assert_eq!(store.link(&cred, &root, &root, b"b").err(), denied);
+    assert_eq!(store.setattr(&cred, &root, &NONE, None).err(), denied);
+    let rights = store.access(&cred, &root, AccessMask::all()).unwrap();
+    assert_eq!(rights, AccessMask::READ | AccessMask::LOOKUP);
+}
+
+#[test]
+fn a_full_memory_store_says_so_and_recovers() {
+    let options = MemoryOptions { bytes_max: 64 << 10, files_max: 4, ..MemoryOptions::default() };
+    let w = World { store: Arc::new(MemoryStore::new(options)), cred: Cred::new(0, 0), dir: None };
+    let file = w.create(&w.root(), "f").file;
+    assert_eq!(write(&*file, 0, &[7; 100 << 10]), Ok(64 << 10));
+    assert_eq!(write(&*file, 64 << 10, &[7]), Err(StoreError::NoSpace));
+    assert_eq!(w.store.fs_stat(&w.cred, &w.root()).unwrap().space_free, 0);
+    w.remove(&w.root(), "f").unwrap();
+    assert_eq!(read(&*file, 0, 3).unwrap(), [7; 3]);
+    drop(file);
+    assert_eq!(w.store.fs_stat(&w.cred, &w.root()).unwrap().space_free, 64 << 10);
+    for name in ["a", "b", "c"] {
+        w.mkdir(&w.root(), name);
+    }
+    let fourth = w.make(&w.root(), "d", NewObject::Fifo, &NONE);
+    assert_eq!(fourth.err(), Some(StoreError::NoSpace));
+    w.remove(&w.root(), "a").unwrap();
+    w.make(&w.root(), "d", NewObject::Fifo, &NONE).unwrap();
+}
+
+#[test]
+fn memory_stores_are_deterministic() {
+    let run = || {
+        let ticks = std::sync::atomic::AtomicI64::new(0);
+        let clock = move || TimeSpec {
+            seconds: ticks.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+            nanoseconds: 0,
+        };
+        let options = MemoryOptions { clock: Arc::new(clock), ..MemoryOptions::default() };
+        let store = Arc::new(MemoryStore::new(options));
+        let w = World { store, cred: Cred::new(0, 0), dir: None };
+        let dir = w.mkdir(&w.root(), "d");
+        for i in 0..20 {
+            write(&*w.create(&dir, &format!("{}", i * 7 % 20)).file, i, b"x").unwrap();
+        }
+        w.remove(&dir, "3").unwrap();
+        let mut listing = Vec::new();
+        w.store
+            .readdir(&w.cred, &dir, 0, true, &mut |entry| {
+                listing.push((entry.name.to_vec(), entry.cookie, entry.file_id, entry.object));
+                true
+            })
+            .unwrap();
+        (listing, w.store.getattr(&dir))
+    };
+    assert_eq!(run(), run());
+}
