@@ -1,5 +1,7 @@
 //! The shared-memory provider keeps the contract of the trait, on each of its paths.
 
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
+
 mod contract;
 
 use contract::{Side, World};

@@ -61,7 +61,7 @@ fn exchange(
         }
         // Spinning for a random time lets the two sides meet at every point of going to sleep.
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        for event in wait(adapter, random >> 27) {
+        for event in wait(adapter, random >> 25) {
             match event {
                 Event::Completion(done) if done.operation == Operation::Receive => {
                     assert_eq!(done.status, WorkStatus::Ok(len as u32));
@@ -105,6 +105,40 @@ fn no_wake_up_is_lost_while_rings_fill_up() {
 #[test]
 fn no_wake_up_is_lost_when_a_message_exceeds_the_ring() {
     check_exchange(1_500, 20_000, 2);
+}
+
+/// Only one side sends, so only room in the ring can wake it.
+#[test]
+fn no_wake_up_is_lost_when_room_is_made() {
+    const COUNT: u32 = 20_000;
+    const LEN: usize = 1000;
+    let mut pair = Pair::new(ShmConfig { ring_bytes: 4096, ..ShmConfig::default() });
+    let from = pair.left_memory(LEN, Access::all(), true).region;
+    let to = pair.right_memory(LEN, Access::all(), true).region;
+    let Pair { mut left, mut right, at_left, at_right, .. } = pair;
+    for _ in 0..COUNT {
+        right.post_receive(at_right, 0, to.local(0, LEN)).unwrap();
+    }
+    let reader = std::thread::spawn(move || {
+        let (mut received, mut random) = (0, 1u32);
+        while received < COUNT {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            received += wait(&mut right, random >> 25).len() as u32;
+        }
+        right.flush();
+        right
+    });
+    let (mut sent, mut completed, mut random) = (0, 0, 2u32);
+    while completed < COUNT {
+        while sent < COUNT && sent < completed + 8 {
+            left.post_send(at_left, 0, &[from.local(0, LEN)]).unwrap();
+            sent += 1;
+        }
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        completed += wait(&mut left, random >> 25).len() as u32;
+    }
+    left.flush();
+    reader.join().unwrap();
 }
 
 #[test]

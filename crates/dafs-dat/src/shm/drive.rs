@@ -6,7 +6,9 @@
 
 use super::ShmAdapter;
 use super::conn::{Stage, Surroundings};
-use super::limits::{BUSY_MIN, IDLE_POLLS, LOOK_INTERVAL, POLLS_PER_LOOK, REPORTS_PER_LOOK};
+use super::limits::{
+    BUSY_MIN, IDLE_POLLS, IDLE_POLLS_AT_SLEEP, LOOK_INTERVAL, POLLS_PER_LOOK, REPORTS_PER_LOOK,
+};
 use super::setup::{Farewell, LISTENER, REQUEST};
 use crate::error::DisconnectReason;
 use crate::time::Instant;
@@ -18,12 +20,11 @@ impl ShmAdapter {
     /// Everything that a poll does, but for handing over the events.
     pub(super) fn drive(&mut self, now: Instant) {
         self.ring_doorbells();
-        let was_armed = std::mem::take(&mut self.armed);
-        if was_armed {
+        if std::mem::take(&mut self.armed) {
             self.wake_busy();
         }
         self.polls_since_look += 1;
-        if was_armed
+        if std::mem::take(&mut self.slept)
             || self.polls_since_look >= POLLS_PER_LOOK
             || now.since(self.looked_at) >= LOOK_INTERVAL
         {
@@ -125,7 +126,7 @@ impl ShmAdapter {
             if conn.has_work() || matches!(conn.stage, Stage::Closing) {
                 self.advance(name);
             } else {
-                conn.idle_polls += 1;
+                conn.idle_polls = conn.idle_polls.saturating_add(1);
                 if conn.idle_polls > IDLE_POLLS && self.busy.len() > BUSY_MIN {
                     conn.control.sleep(false);
                     (conn.asleep, left) = (true, true);
@@ -213,16 +214,17 @@ impl ShmAdapter {
         if quiet && self.busy.len() > BUSY_MIN {
             self.forget_idle();
         }
+        self.slept = quiet;
         quiet
     }
 
-    /// While asleep, connections that have long been idle need no scan after waking: their words
-    /// stay set.
+    /// Connections that have been idle for a while need no scan after the sleep: their words stay
+    /// set.
     fn forget_idle(&mut self) {
         let conns = &mut self.conns;
         self.busy.retain(|&name| {
             let Some(conn) = conns.get_mut(name) else { return false };
-            conn.busy = conn.idle_polls == 0 || conn.stalled();
+            conn.busy = conn.idle_polls < IDLE_POLLS_AT_SLEEP || conn.stalled();
             conn.busy
         });
     }

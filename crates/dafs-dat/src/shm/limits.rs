@@ -81,6 +81,9 @@ pub(super) const LOOK_INTERVAL: Duration = Duration::from_micros(20);
 /// Polls without traffic after which a connection is no longer scanned.
 pub(super) const IDLE_POLLS: u32 = 4096;
 
+/// Polls without traffic after which a connection is not scanned again after a sleep.
+pub(super) const IDLE_POLLS_AT_SLEEP: u32 = 64;
+
 /// Connections that are always scanned while the adapter is awake, however idle.
 pub(super) const BUSY_MIN: usize = 16;
 

@@ -118,8 +118,10 @@ pub struct ShmAdapter {
     timed: Vec<u64>,
     /// When to go through `timed`.
     check_at: Option<Instant>,
-    /// `arm` was called and no poll since.
+    /// `arm` has set sleep words and no poll was since.
     armed: bool,
+    /// `arm` found nothing to do, so the caller may have slept.
+    slept: bool,
     polls_since_look: u32,
     looked_at: Instant,
     /// Shareable buffers alive.
@@ -159,6 +161,7 @@ impl ShmAdapter {
             timed: Vec::new(),
             check_at: None,
             armed: false,
+            slept: false,
             polls_since_look: 0,
             looked_at: Instant::default(),
             arenas: Arc::new(AtomicUsize::new(0)),
