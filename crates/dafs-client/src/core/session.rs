@@ -357,9 +357,11 @@ impl SessionCore {
         }
     }
 
-    /// Frees the message buffers of a session that is over.
+    /// Frees the message buffers of a session that is over, and the application's memory that was
+    /// given back since its end.
     pub fn release(&mut self, adapter: &mut dyn Adapter) {
         self.abort(adapter);
+        self.reap(adapter);
         self.sends.release(adapter);
         self.receives.release(adapter);
     }
