@@ -12,7 +12,7 @@ const JOB_STEPS_MAX: u64 = 200;
 
 /// Jobs that wait for their time.
 #[derive(Clone, Default)]
-pub struct SimPool {
+pub(crate) struct SimPool {
     fresh: Arc<Mutex<Vec<Job>>>,
 }
 
@@ -29,7 +29,7 @@ impl SimPool {
 }
 
 /// The schedule of the jobs; the world owns it.
-pub struct PoolSchedule {
+pub(crate) struct PoolSchedule {
     pool: SimPool,
     rng: SimRng,
     waiting: BTreeMap<(Instant, u64), Job>,
@@ -38,12 +38,12 @@ pub struct PoolSchedule {
 
 impl PoolSchedule {
     /// The schedule of `pool`.
-    pub fn new(pool: SimPool, rng: SimRng) -> Self {
+    pub(crate) fn new(pool: SimPool, rng: SimRng) -> Self {
         Self { pool, rng, waiting: BTreeMap::new(), submitted: 0 }
     }
 
     /// Gives new jobs their times.
-    pub fn admit(&mut self, now: Instant) {
+    pub(crate) fn admit(&mut self, now: Instant) {
         let fresh = std::mem::take(&mut *self.pool.lock());
         for job in fresh {
             let steps = self.rng.log_below(JOB_STEPS_MAX);
@@ -53,12 +53,12 @@ impl PoolSchedule {
     }
 
     /// When the next job is due.
-    pub fn next(&self) -> Option<Instant> {
+    pub(crate) fn next(&self) -> Option<Instant> {
         self.waiting.first_key_value().map(|((at, _), _)| *at)
     }
 
     /// Runs the jobs that are due; true if there were any.
-    pub fn run(&mut self, now: Instant) -> bool {
+    pub(crate) fn run(&mut self, now: Instant) -> bool {
         let mut ran = false;
         while let Some(entry) = self.waiting.first_entry().filter(|entry| entry.key().0 <= now) {
             (entry.remove())();
@@ -68,12 +68,12 @@ impl PoolSchedule {
     }
 
     /// Jobs submitted so far.
-    pub fn submitted(&self) -> u64 {
+    pub(crate) fn submitted(&self) -> u64 {
         self.submitted
     }
 
     /// True when every job up to number `last` has run.
-    pub fn has_run(&self, last: u64) -> bool {
+    pub(crate) fn has_run(&self, last: u64) -> bool {
         self.waiting.keys().all(|(_, number)| *number > last)
     }
 }

@@ -196,6 +196,15 @@ impl SimNetwork {
         of_host.map(|port| port.keys.len()).sum()
     }
 
+    /// The connections of a host of which at least one side still has something to learn.
+    pub fn connections(&self, host: u32) -> Vec<u64> {
+        let network = lock(&self.shared);
+        let touches = |connection: &&connection::Connection| {
+            connection.halves.iter().any(|half| network.fabric.ports[half.port].host == host)
+        };
+        network.connections.values().filter(touches).map(|connection| connection.id).collect()
+    }
+
     /// Connections of which at least one side still has something to learn.
     pub fn connection_count(&self) -> usize {
         lock(&self.shared).connections.len()

@@ -75,6 +75,11 @@ impl Tree {
         self.entries.get(place)
     }
 
+    /// Every place where something is.
+    pub fn places(&self) -> impl Iterator<Item = &Place> {
+        self.entries.keys()
+    }
+
     /// The names of a directory.
     pub fn list(&self, dir: Option<u8>) -> BTreeMap<u8, &Entry> {
         let inside = self.entries.iter().filter(|(place, _)| place.dir == dir);

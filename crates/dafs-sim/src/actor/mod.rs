@@ -1,0 +1,305 @@
+//! A client of a world: a shipped session that does random operations, loses its connection, and
+//! starts again.
+//!
+//! Invariants
+//! * Its own tree is changed by one operation at a time, and by none while it is not certain or
+//!   while a broken connection may still change something.
+//! * Every operation started is answered or lost, and the models are told which.
+
+mod answer;
+pub(crate) mod buffers;
+mod doubt;
+mod issue;
+pub(crate) mod names;
+mod task;
+
+pub(crate) use issue::STAT;
+
+use crate::common::Common;
+use crate::limits::{FIRST_CLIENT_HOST, LEASE, SERVER_HOST};
+use crate::model::content::ChangeId;
+use crate::model::names::{FileNumber, HomeModel};
+use crate::plan::ActorPlan;
+use buffers::{Buffers, MEMORY_BYTES};
+use dafs_client::core::{Completed, CredentialIds, Done, SessionConfig, SessionCore, Stage};
+use dafs_dat::sim::{SimAdapter, SimNetwork, SimRng};
+use dafs_dat::{Adapter, Address, Event, Instant};
+use dafs_mem::Buffer;
+use dafs_wire::dafs::{FileHandle, StateId, Verifier};
+use doubt::Doubt;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use task::Task;
+
+/// A session that is not ready after this long is given up, as the client's outer layer does.
+const OPENING_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// A file that this client has open.
+#[derive(Debug, Clone, Copy)]
+struct OpenRecord {
+    state: StateId,
+    reads: bool,
+    writes: bool,
+    /// The server may have dropped it: it is from an earlier session, or its lease may have run
+    /// out, or an old session may still close it.
+    shaky: bool,
+}
+
+pub(crate) struct Actor {
+    pub(crate) number: usize,
+    pub(crate) host: u32,
+    plan: ActorPlan,
+    rng: SimRng,
+    adapter: SimAdapter,
+    session: Option<SessionCore>,
+    session_since: Instant,
+    buffers: Option<Buffers>,
+    /// Which run of the client this is.
+    run: u64,
+    flights: BTreeMap<u64, Task>,
+    last_tag: u64,
+    home: HomeModel,
+    /// Changes whenever a change of the tree begins or ends.
+    version: u64,
+    home_handle: Option<FileHandle>,
+    directories: BTreeMap<u8, FileHandle>,
+    opens: BTreeMap<FileNumber, OpenRecord>,
+    doubts: Vec<Doubt>,
+    /// Changes of files that were lost with the session that is ending.
+    lost_changes: Vec<(FileNumber, ChangeId)>,
+    remaining: u32,
+    next_action: Instant,
+    last_answer: Instant,
+    events: Vec<Event>,
+}
+
+impl Actor {
+    pub(crate) fn new(
+        number: usize,
+        plan: ActorPlan,
+        network: &SimNetwork,
+        mut rng: SimRng,
+    ) -> Self {
+        let host = FIRST_CLIENT_HOST + number as u32;
+        Self {
+            number,
+            host,
+            remaining: plan.operations,
+            plan,
+            adapter: network.adapter(host),
+            session: None,
+            session_since: Instant(0),
+            buffers: None,
+            run: rng.bits(),
+            rng,
+            flights: BTreeMap::new(),
+            last_tag: 0,
+            home: HomeModel::default(),
+            version: 0,
+            home_handle: None,
+            directories: BTreeMap::new(),
+            opens: BTreeMap::new(),
+            doubts: Vec::new(),
+            lost_changes: Vec::new(),
+            next_action: Instant(0),
+            last_answer: Instant(0),
+            events: Vec::new(),
+        }
+    }
+
+    /// The user that owns the client's tree.
+    pub(crate) fn uid(number: usize, plan: &ActorPlan) -> u32 {
+        if plan.uses_credential { 1000 + number as u32 } else { 65534 }
+    }
+
+    /// The name of the client's tree.
+    pub(crate) fn home_name(number: usize) -> Vec<u8> {
+        format!("c{number}").into_bytes()
+    }
+
+    /// What its tree may look like.
+    pub(crate) fn home(&self) -> &HomeModel {
+        &self.home
+    }
+
+    /// True when it will do nothing more by itself.
+    pub(crate) fn is_done(&self) -> bool {
+        self.remaining == 0 && self.session.is_none() && self.doubts.is_empty()
+    }
+
+    /// It starts no further operation.
+    pub(crate) fn rest(&mut self) {
+        self.remaining = 0;
+    }
+
+    /// When it must be given a turn even if nothing arrives.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        let Some(session) = &self.session else {
+            return (self.remaining > 0).then_some(self.next_action);
+        };
+        let timer = session.next_timeout();
+        let opening = self.session_since + OPENING_TIME_MAX;
+        let wants = match session.stage() {
+            Stage::Ready if self.remaining > 0 && self.flights.len() < self.plan.depth => {
+                Some(self.next_action)
+            }
+            Stage::Connecting | Stage::Opening => Some(opening),
+            _ => None,
+        };
+        timer.into_iter().chain(wants).min()
+    }
+
+    /// Handles what has arrived and goes on.
+    pub(crate) fn turn(&mut self, common: &mut Common) -> Result<(), String> {
+        let now = common.now;
+        self.adapter.poll(now, &mut self.events);
+        let events = std::mem::take(&mut self.events);
+        if let Some(session) = &mut self.session {
+            for event in events {
+                session.handle(&mut self.adapter, event, now);
+            }
+            session.on_time(&mut self.adapter, now);
+            let opening = matches!(session.stage(), Stage::Connecting | Stage::Opening);
+            if opening && now >= self.session_since + OPENING_TIME_MAX {
+                session.abort(&mut self.adapter);
+            }
+        }
+        self.collect(common)?;
+        self.act(common)?;
+        self.adapter.flush();
+        Ok(())
+    }
+
+    /// Handles what has completed, and the end of the session.
+    fn collect(&mut self, common: &mut Common) -> Result<(), String> {
+        while let Some(Completed { tag, done }) =
+            self.session.as_mut().and_then(SessionCore::take_completed)
+        {
+            let task = self.flights.remove(&tag);
+            let task = task.ok_or_else(|| format!("tag {tag} completed twice or unasked"))?;
+            if let Done::Lost(failure) = done {
+                common.note(|| format!("c{} {task:?} lost: {failure}", self.number));
+                self.lost(common, task);
+                continue;
+            }
+            if common.now.since(self.last_answer) > LEASE / 3 {
+                self.opens.values_mut().for_each(|open| open.shaky = true);
+            }
+            self.last_answer = common.now;
+            let text = format!("c{} {task:?}", self.number);
+            self.answered(common, task, done).map_err(|error| format!("{text}: {error}"))?;
+        }
+        if self.session.as_ref().is_some_and(|session| session.stage() == Stage::Over) {
+            self.session_over(common, false);
+        }
+        Ok(())
+    }
+
+    /// Connects, issues operations, or ends the session.
+    fn act(&mut self, common: &mut Common) -> Result<(), String> {
+        let now = common.now;
+        let Some(session) = &mut self.session else {
+            if self.remaining > 0 && now >= self.next_action {
+                self.connect(common);
+            }
+            return Ok(());
+        };
+        if session.stage() != Stage::Ready {
+            return Ok(());
+        }
+        if self.buffers.is_none() {
+            self.session_ready(common)?;
+        }
+        while self.remaining > 0
+            && self.flights.len() < self.plan.depth
+            && now >= self.next_action
+            && self.session.is_some()
+        {
+            self.remaining -= 1;
+            let steps = self.rng.below(self.plan.think_steps_max + 1);
+            self.next_action = now + Duration::from_micros(10 * steps);
+            self.issue(common)?;
+        }
+        if self.remaining == 0
+            && self.flights.is_empty()
+            && let Some(session) = &mut self.session
+        {
+            session.close(&mut self.adapter, now);
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, common: &mut Common) {
+        let plan = &self.plan;
+        let name = format!("client {}", self.number).into_bytes();
+        let mut config = SessionConfig::new(name, Verifier(self.run.to_be_bytes()));
+        config.byte_order = plan.byte_order;
+        config.checksums = plan.checksums;
+        config.requests = plan.requests;
+        config.requests_max = plan.requests_max;
+        config.inline_bytes = plan.inline_bytes;
+        config.inline_write_header_bytes = plan.inline_write_header_bytes;
+        config.session_differentiator = (self.rng.bits() as u32).to_be_bytes();
+        config.credential = plan.uses_credential.then(|| {
+            let uid = Self::uid(self.number, plan);
+            CredentialIds { uid, gid: uid, groups: vec![100, 200] }
+        });
+        common.note(|| format!("c{} connects", self.number));
+        self.session_since = common.now;
+        let address = Address::Sim(SERVER_HOST);
+        // What fails at once fails again: the address is right, so this is a refusal to be met later.
+        self.session =
+            SessionCore::connect(&mut self.adapter, config, &address, common.now).ok();
+        self.next_action = common.now + Duration::from_micros(10 * self.rng.log_below(20_000));
+    }
+
+    fn session_ready(&mut self, common: &mut Common) -> Result<(), String> {
+        let Some(session) = &mut self.session else { return Ok(()) };
+        common.note(|| format!("c{} is ready: {:?}", self.number, session.info()));
+        common.counts.sessions += 1;
+        let buffer = Arc::new(Buffer::zeroed(MEMORY_BYTES).map_err(|error| error.to_string())?);
+        let memory = session.register(&mut self.adapter, buffer);
+        self.buffers = Some(Buffers::new(memory.map_err(|error| error.to_string())?));
+        Ok(())
+    }
+
+    /// The session has ended; `killed` when its process did.
+    fn session_over(&mut self, common: &mut Common, killed: bool) {
+        for (_, task) in std::mem::take(&mut self.flights) {
+            self.lost(common, task);
+        }
+        self.buffers = None;
+        if let Some(mut session) = self.session.take() {
+            let failure = session.failure().map(ToString::to_string);
+            common.note(|| format!("c{} session over: {failure:?}", self.number));
+            if !killed {
+                session.release(&mut self.adapter);
+            }
+        }
+        self.doubts.push(Doubt::begin(&common.network, self.host));
+        self.take_doubts(common);
+        self.directories.clear();
+        // A new run of the client holds nothing of the old one; a new session of the same run may.
+        if killed || self.rng.chance(300_000) {
+            self.run = self.rng.bits();
+            self.opens.clear();
+        }
+        self.opens.values_mut().for_each(|open| open.shaky = true);
+        self.next_action = common.now + Duration::from_micros(10 * self.rng.log_below(50_000));
+    }
+
+    /// The process ends without a word and starts again.
+    pub(crate) fn kill(&mut self, common: &mut Common) {
+        common.note(|| format!("c{} is killed", self.number));
+        self.adapter = common.network.adapter(self.host);
+        self.events.clear();
+        self.session_over(common, true);
+    }
+
+    fn remember(&mut self, task: Task) -> u64 {
+        self.last_tag += 1;
+        self.flights.insert(self.last_tag, task);
+        self.last_tag
+    }
+}

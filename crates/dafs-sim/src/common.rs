@@ -1,0 +1,140 @@
+//! What all parts of a world share: the time, the order of things, the files, the trace.
+
+use crate::model::content::{FileModel, Tick};
+use crate::pattern::WriteId;
+use dafs_dat::Instant;
+use dafs_dat::sim::{SimDigest, SimNetwork};
+use dafs_wire::dafs::{FileHandle, Verifier};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// One regular file of the world.
+#[derive(Debug, Default)]
+pub(crate) struct FileRecord {
+    pub(crate) model: FileModel,
+    /// Its handle, once somebody has been told.
+    pub(crate) handle: Option<FileHandle>,
+    /// The client whose tree it lives in; `None` for the shared ones.
+    pub(crate) owner: Option<usize>,
+    /// The permission bits that it may have.
+    pub(crate) modes: BTreeSet<u32>,
+}
+
+/// Shared by everything in a world.
+pub(crate) struct Common {
+    pub(crate) network: SimNetwork,
+    pub(crate) now: Instant,
+    pub(crate) files: Vec<FileRecord>,
+    /// Reads under way, by when they began; pruning must not go past them.
+    reads: BTreeMap<Tick, ()>,
+    /// Write verifier of the server, which does not restart.
+    pub(crate) verifier: Option<Verifier>,
+    /// Whether some open has denied something to others.
+    pub(crate) denials: bool,
+    /// Whether the store makes errors.
+    pub(crate) store_errors: bool,
+    pub(crate) digest: SimDigest,
+    pub(crate) counts: WorkCounts,
+    last_tick: Tick,
+    last_write: u64,
+    trace: bool,
+}
+
+/// What the clients of a world have done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WorkCounts {
+    /// Operations started.
+    pub started: u64,
+    /// Operations answered with success.
+    pub succeeded: u64,
+    /// Operations answered with an error.
+    pub refused: u64,
+    /// Operations whose connection broke before the answer.
+    pub lost: u64,
+    /// Sessions that became ready.
+    pub sessions: u64,
+    /// Bytes read and compared.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+}
+
+impl Common {
+    pub(crate) fn new(network: SimNetwork, trace: bool) -> Self {
+        Self {
+            network,
+            now: Instant(0),
+            files: Vec::new(),
+            reads: BTreeMap::new(),
+            verifier: None,
+            denials: false,
+            store_errors: false,
+            digest: SimDigest::default(),
+            counts: WorkCounts::default(),
+            last_tick: 0,
+            last_write: 0,
+            trace,
+        }
+    }
+
+    /// The next point in the order of things.
+    pub(crate) fn tick(&mut self) -> Tick {
+        self.last_tick += 1;
+        self.last_tick
+    }
+
+    /// The number for a new write.
+    pub(crate) fn next_write(&mut self) -> WriteId {
+        self.last_write += 1;
+        WriteId(self.last_write)
+    }
+
+    pub(crate) fn begin_read(&mut self) -> Tick {
+        let tick = self.tick();
+        self.reads.insert(tick, ());
+        tick
+    }
+
+    pub(crate) fn end_read(&mut self, begin: Tick) {
+        self.reads.remove(&begin);
+    }
+
+    /// Lets a file forget what no read can see any more.
+    pub(crate) fn prune(&mut self, file: usize) {
+        let oldest = self.reads.first_key_value().map_or(self.last_tick + 1, |(tick, ())| *tick);
+        self.files[file].model.prune(oldest);
+    }
+
+    pub(crate) fn add_file(&mut self, owner: Option<usize>, mode: u32) -> usize {
+        let modes = BTreeSet::from([mode]);
+        self.files.push(FileRecord { owner, modes, ..FileRecord::default() });
+        self.files.len() - 1
+    }
+
+    /// Checks a handle against what is known of a file, and remembers it.
+    pub(crate) fn check_handle(&mut self, file: usize, told: FileHandle) -> Result<(), String> {
+        match self.files[file].handle {
+            Some(known) if known != told => {
+                Err(format!("file {file} has the handle {known:?}, but {told:?} was told"))
+            }
+            _ => {
+                self.files[file].handle = Some(told);
+                Ok(())
+            }
+        }
+    }
+
+    /// Checks a write verifier: the server has not restarted, so there is one.
+    pub(crate) fn check_verifier(&mut self, told: Verifier) -> Result<(), String> {
+        let known = *self.verifier.get_or_insert(told);
+        if known == told { Ok(()) } else { Err("the write verifier has changed".to_owned()) }
+    }
+
+    /// Prints a line of the trace and adds it to the digest.
+    pub(crate) fn note(&mut self, text: impl FnOnce() -> String) {
+        if self.trace {
+            let time = Duration::from_nanos(self.now.0);
+            println!("{:>12.6} {}", time.as_secs_f64(), text());
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The sizes and times of a world.
+
+use std::time::Duration;
+
+/// The server's host number.
+pub(crate) const SERVER_HOST: u32 = 1;
+
+/// The host of the session that looks at everything in the end.
+pub(crate) const AUDITOR_HOST: u32 = 1000;
+
+/// The host of the first client; the others follow.
+pub(crate) const FIRST_CLIENT_HOST: u32 = 10;
+
+/// Files that every client uses.
+pub(crate) const SHARED_FILES: usize = 3;
+
+/// Names in a client's own top directory; small, so that they collide.
+pub(crate) const TOP_NAMES: u64 = 7;
+
+/// Names in a directory below it.
+pub(crate) const INNER_NAMES: u64 = 4;
+
+/// Most transfers of a session that have a buffer of their own at one time.
+pub(crate) const SLOTS: usize = 8;
+
+/// Bytes of one such buffer.
+pub(crate) const SLOT_BYTES: usize = 24 << 10;
+
+/// Bytes of the one large buffer; more than one staging chunk of the server.
+pub(crate) const LARGE_SLOT_BYTES: usize = 300 << 10;
+
+/// Offsets of ordinary transfers stay below this.
+pub(crate) const OFFSET_MAX: u64 = 64 << 10;
+
+/// The lease period of the simulated server. Short, so that leases do run out.
+pub(crate) const LEASE: Duration = Duration::from_secs(6);
+
+/// The simulated time after which a world stops to start operations.
+pub(crate) const WORLD_TIME_MAX: Duration = Duration::from_secs(600);
+
+/// The simulated time that a calm world may take to come to rest.
+pub(crate) const REST_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// Turns of one world, all told; more mean that it goes round in circles.
+pub(crate) const STEPS_MAX: u64 = 2_000_000;

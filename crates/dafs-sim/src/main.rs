@@ -1,0 +1,77 @@
+//! Runs simulated worlds by seed, and replays one with a trace.
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use dafs_sim::{Danger, Profile, WorldOptions, check};
+use std::ops::Range;
+
+/// Runs the DAFS server and client through simulated worlds of broken connections.
+#[derive(Debug, Parser)]
+#[command(name = "dafs-sim", version)]
+struct Arguments {
+    /// The world to run.
+    #[arg(long, default_value_t = 1, conflicts_with = "seeds")]
+    seed: u64,
+    /// Worlds to run, from the first up to but without the second number: A..B.
+    #[arg(long, value_parser = parse_range)]
+    seeds: Option<Range<u64>>,
+    /// How much goes wrong: calm, mixed or rough.
+    #[arg(long, default_value = "mixed")]
+    faults: Profile,
+    /// Operations of each client; 0 draws the number from the seed.
+    #[arg(long, default_value_t = 0)]
+    operations: u32,
+    /// Prints everything that the clients do and are told.
+    #[arg(long)]
+    trace: bool,
+    /// Also prints what the program logs; as RUST_LOG says.
+    #[arg(long)]
+    log: bool,
+    /// Lets the store forget every so many writes, to see that it is noticed.
+    #[arg(long, default_value_t = 0)]
+    danger_forget_write_every: u32,
+    /// Lets the transport flip a bit in so many of a million pieces, to see that it is noticed.
+    #[arg(long, default_value_t = 0)]
+    danger_corrupt_ppm: u32,
+}
+
+fn parse_range(text: &str) -> Result<Range<u64>, String> {
+    let wrong = || format!("{text:?} is no range; write for example 0..1000");
+    let (from, to) = text.split_once("..").ok_or_else(wrong)?;
+    Ok(from.parse().map_err(|_| wrong())?..to.parse().map_err(|_| wrong())?)
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    if arguments.log {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        tracing_subscriber::fmt().with_env_filter(filter).without_time().init();
+    }
+    let seeds = arguments.seeds.clone().unwrap_or(arguments.seed..arguments.seed + 1);
+    let (count, mut failed) = (seeds.end.saturating_sub(seeds.start), 0);
+    for seed in seeds {
+        let options = WorldOptions {
+            seed,
+            profile: arguments.faults,
+            operations: arguments.operations,
+            trace: arguments.trace,
+            danger: Danger {
+                forget_write_every: arguments.danger_forget_write_every,
+                corrupt_ppm: arguments.danger_corrupt_ppm,
+            },
+        };
+        match check(&options) {
+            Ok(report) if count == 1 => println!("seed {seed}: {report:#?}"),
+            Ok(_) => {}
+            Err(failure) => {
+                failed += 1;
+                println!("{failure}");
+            }
+        }
+    }
+    println!("{count} worlds, {failed} failed");
+    if failed > 0 {
+        bail!("{failed} of {count} worlds failed");
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! What a seed means: how many clients, how rough the network, how slow the store.
+
+use crate::store::StoreFaults;
+use dafs_dat::sim::{SimFaults, SimRng};
+use dafs_wire::dafs::ByteOrder;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How much goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Profile {
+    /// Nothing but delays.
+    Calm,
+    /// Drawn from the seed.
+    #[default]
+    Mixed,
+    /// Nearly every connection breaks.
+    Rough,
+}
+
+impl FromStr for Profile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "calm" => Ok(Self::Calm),
+            "mixed" => Ok(Self::Mixed),
+            "rough" => Ok(Self::Rough),
+            _ => Err("use calm, mixed or rough".to_owned()),
+        }
+    }
+}
+
+impl std::fmt::Display for Profile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Calm => "calm",
+            Self::Mixed => "mixed",
+            Self::Rough => "rough",
+        })
+    }
+}
+
+/// Deliberate bugs, to prove that they are found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Danger {
+    /// The store forgets every so many writes. 0: none.
+    pub forget_write_every: u32,
+    /// The transport flips a bit in this many of a million pieces of RDMA payload.
+    pub corrupt_ppm: u32,
+}
+
+/// How to run a world.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WorldOptions {
+    /// The seed.
+    pub seed: u64,
+    /// How much goes wrong.
+    pub profile: Profile,
+    /// Operations of each client; 0 draws the number from the seed.
+    pub operations: u32,
+    /// Prints what happens.
+    pub trace: bool,
+    /// Deliberate bugs.
+    pub danger: Danger,
+}
+
+impl WorldOptions {
+    /// The command that runs this world with a trace.
+    pub fn command(&self) -> String {
+        let mut command = format!(
+            "cargo run -q -p dafs-sim -- --trace --seed {} --faults {}",
+            self.seed, self.profile
+        );
+        let numbers = [
+            ("operations", self.operations),
+            ("danger-forget-write-every", self.danger.forget_write_every),
+            ("danger-corrupt-ppm", self.danger.corrupt_ppm),
+        ];
+        for (name, number) in numbers.into_iter().filter(|(_, number)| *number > 0) {
+            command += &format!(" --{name} {number}");
+        }
+        command
+    }
+}
+
+/// One client.
+#[derive(Debug, Clone)]
+pub(crate) struct ActorPlan {
+    pub(crate) operations: u32,
+    /// Operations under way at a time.
+    pub(crate) depth: usize,
+    pub(crate) byte_order: ByteOrder,
+    pub(crate) checksums: bool,
+    pub(crate) requests: u16,
+    pub(crate) requests_max: u16,
+    pub(crate) inline_bytes: u32,
+    pub(crate) inline_write_header_bytes: u32,
+    pub(crate) deadline: Duration,
+    pub(crate) uses_credential: bool,
+    /// Steps of 10 microseconds between operations, at most.
+    pub(crate) think_steps_max: u64,
+}
+
+/// Everything that a seed decides before anything happens.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) network: SimFaults,
+    pub(crate) store: StoreFaults,
+    pub(crate) actors: Vec<ActorPlan>,
+    /// Mean time between troubles of the whole world (partitions, pauses, ends of processes).
+    pub(crate) trouble_every: Option<Duration>,
+    /// Credits that the server gives to all sessions together; a small number makes it withdraw.
+    pub(crate) credits_total_max: usize,
+    pub(crate) credits_initial: u16,
+}
+
+impl Plan {
+    pub(crate) fn draw(options: &WorldOptions, rng: &mut SimRng) -> Self {
+        let network = network(options, rng);
+        let some = |rng: &mut SimRng, ppm: u64| {
+            if rng.chance(500_000) { rng.below(ppm) as u32 } else { 0 }
+        };
+        let store = StoreFaults {
+            would_block_ppm: some(rng, 1_000_000),
+            short_ppm: some(rng, 300_000),
+            error_ppm: if options.profile == Profile::Calm { 0 } else { some(rng, 30_000) },
+            danger_forget_every: options.danger.forget_write_every,
+        };
+        let count = rng.between(1, 4);
+        let actors = (0..count).map(|_| actor(options, rng)).collect();
+        let trouble = options.profile != Profile::Calm && rng.chance(600_000);
+        let trouble_every = trouble.then(|| Duration::from_millis(rng.between(20, 2_000)));
+        let tight = rng.chance(300_000);
+        Self {
+            network,
+            store,
+            actors,
+            trouble_every,
+            credits_total_max: if tight { rng.between(4, 24) as usize } else { 4096 },
+            credits_initial: rng.between(1, 8) as u16,
+        }
+    }
+}
+
+fn network(options: &WorldOptions, rng: &mut SimRng) -> SimFaults {
+    let rough = SimFaults::rough();
+    let danger_corrupt_ppm = options.danger.corrupt_ppm;
+    let mut part = |most: u32| rng.below(u64::from(most) + 1) as u32;
+    let faults = match options.profile {
+        Profile::Calm => SimFaults::none(),
+        Profile::Rough => rough,
+        Profile::Mixed => SimFaults {
+            delay_steps_max: 1 + part(rough.delay_steps_max),
+            slow_ppm: part(rough.slow_ppm),
+            slow_steps_max: 1 + part(rough.slow_steps_max),
+            piece_bytes_max: 512 << part(6),
+            loss_ppm: part(1_000_000),
+            loss_bytes_max: 1 << (10 + part(11)),
+            notice_steps_max: 1 + part(rough.notice_steps_max),
+            silent_ppm: part(rough.silent_ppm),
+            silence: rough.silence / (1 + part(10)),
+            refuse_ppm: part(rough.refuse_ppm),
+            connect_loss_ppm: part(rough.connect_loss_ppm),
+            danger_corrupt_ppm: 0,
+        },
+    };
+    SimFaults { danger_corrupt_ppm, ..faults }
+}
+
+fn actor(options: &WorldOptions, rng: &mut SimRng) -> ActorPlan {
+    let drawn = rng.between(20, 120) as u32;
+    let big = rng.chance(500_000);
+    let padding = [0, 136, 256, 512][rng.below(4) as usize];
+    ActorPlan {
+        operations: if options.operations == 0 { drawn } else { options.operations },
+        depth: rng.between(1, 8) as usize,
+        byte_order: if big { ByteOrder::Big } else { ByteOrder::Little },
+        checksums: rng.chance(400_000),
+        requests: rng.between(1, 16) as u16,
+        requests_max: rng.between(1, 16) as u16,
+        inline_bytes: [0, 512, 4096, 8192][rng.below(4) as usize],
+        inline_write_header_bytes: padding,
+        deadline: Duration::from_millis(rng.between(200, 8_000)),
+        uses_credential: rng.chance(500_000),
+        think_steps_max: [1, 50, 2_000][rng.below(3) as usize],
+    }
+}

@@ -1,0 +1,81 @@
+//! The server of a world: the shipped engine over the simulated network, store and pool.
+
+use crate::limits::{LEASE, SERVER_HOST};
+use crate::plan::Plan;
+use crate::pool::{PoolSchedule, SimPool};
+use dafs_dat::sim::{SimNetwork, SimRng};
+use dafs_dat::{Adapter, Address, Instant};
+use dafs_server::{
+    Authenticator, Config, Engine, EngineCounts, Inbox, Registry, SessionLimits, Shared,
+};
+use dafs_service::{
+    Export, ExportOptions, Namespace, Service, ServiceConfig, ServiceCounts,
+};
+use dafs_store::Store;
+use dafs_wire::dafs::Verifier;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The server.
+pub(crate) struct Server {
+    engine: Engine,
+    service: Arc<Service>,
+    pub(crate) jobs: PoolSchedule,
+    /// How often the engine has looked for work.
+    pub(crate) turns: u64,
+}
+
+impl Server {
+    /// Starts a server that listens on its host.
+    pub(crate) fn start(
+        network: &SimNetwork,
+        store: Arc<dyn Store>,
+        plan: &Plan,
+        rng: &mut SimRng,
+    ) -> Result<Self, String> {
+        let export = Export::new("", store, ExportOptions::default());
+        let namespace = Namespace::new(vec![export]).map_err(|error| error.to_string())?;
+        let config = ServiceConfig { lease_time: LEASE, instance: rng.bits() as u32 };
+        let service = Arc::new(Service::new(config, namespace));
+        let authenticator = Authenticator::new(&Config::for_directory(PathBuf::from("/")))
+            .map_err(|error| error.to_string())?;
+        let pool = SimPool::default();
+        let limits = SessionLimits {
+            credits_total_max: plan.credits_total_max,
+            credits_initial: plan.credits_initial,
+            ..SessionLimits::default()
+        };
+        let shared = Shared {
+            service: service.clone(),
+            authenticator: Arc::new(authenticator),
+            registry: Arc::new(Registry::new([rng.bits(), rng.bits()])),
+            pool: Arc::new(pool.clone()),
+            limits,
+            write_verifier: Verifier(rng.bits().to_be_bytes()),
+        };
+        let adapter: Box<dyn Adapter> = Box::new(network.adapter(SERVER_HOST));
+        let mut engine =
+            Engine::new(Arc::new(shared), vec![adapter], Arc::new(Inbox::unwatched()));
+        let listening = engine.listen(0, &Address::Sim(SERVER_HOST));
+        listening.map_err(|error| error.to_string())?;
+        let jobs = PoolSchedule::new(pool, rng.fork());
+        Ok(Self { engine, service, jobs, turns: 0 })
+    }
+
+    /// Runs due jobs and lets the engine handle all that has happened.
+    pub(crate) fn turn(&mut self, now: Instant) {
+        self.jobs.run(now);
+        self.engine.turn(now);
+        self.jobs.admit(now);
+        self.turns += 1;
+    }
+
+    /// When it must be given a turn.
+    pub(crate) fn next(&self) -> Instant {
+        self.jobs.next().map_or(self.engine.next_timeout(), |at| at.min(self.engine.next_timeout()))
+    }
+
+    pub(crate) fn counts(&self) -> (EngineCounts, ServiceCounts) {
+        (self.engine.counts(), self.service.counts())
+    }
+}

@@ -1,0 +1,260 @@
+//! The store of a world: the memory store, made slow, short and, on purpose, wrong.
+
+use dafs_dat::sim::SimRng;
+use dafs_mem::VolatileSlice;
+use dafs_store::{
+    AccessMask, Attr, CacheAdvice, CreateHow, Created, Cred, DirChange, DirEntry, FileId, FsId,
+    FsStat, Made, NewObject, OpenFile, OpenMode, Result, SetAttr, Stability, Store, StoreError,
+    Wait,
+};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the store does besides storing. Chances are in parts per million.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreFaults {
+    /// Chance that a call that must not wait would have to.
+    pub would_block_ppm: u32,
+    /// Chance that a transfer is cut short.
+    pub short_ppm: u32,
+    /// Chance that a write fails with an I/O error and changes nothing.
+    pub error_ppm: u32,
+    /// Danger: every so many writes one is reported done and forgotten. 0: none. No store may do
+    /// that; this proves that the checks notice.
+    pub danger_forget_every: u32,
+}
+
+#[derive(Debug)]
+struct Chance {
+    rng: SimRng,
+    faults: StoreFaults,
+    writes: u32,
+}
+
+type SharedChance = Arc<Mutex<Chance>>;
+
+/// A store that does all that a slow and strained one may do.
+pub(crate) struct SimStore {
+    inner: Arc<dyn Store>,
+    chance: SharedChance,
+}
+
+impl SimStore {
+    pub(crate) fn new(inner: Arc<dyn Store>, faults: StoreFaults, rng: SimRng) -> Self {
+        Self { inner, chance: Arc::new(Mutex::new(Chance { rng, faults, writes: 0 })) }
+    }
+
+    fn wrap(&self, inner: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
+        Arc::new(SimFile { inner, chance: self.chance.clone() })
+    }
+}
+
+/// Ends all faults that are legal; the dangerous ones stay.
+#[derive(Clone)]
+pub(crate) struct StoreControl(SharedChance);
+
+impl StoreControl {
+    pub(crate) fn calm(&self) {
+        let mut chance = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        chance.faults.error_ppm = 0;
+    }
+}
+
+impl SimStore {
+    pub(crate) fn control(&self) -> StoreControl {
+        StoreControl(self.chance.clone())
+    }
+}
+
+struct SimFile {
+    inner: Arc<dyn OpenFile>,
+    chance: SharedChance,
+}
+
+/// What a call is to do.
+struct Verdict {
+    bytes: usize,
+    forget: bool,
+}
+
+impl SimFile {
+    fn judge(&self, bytes: usize, wait: Wait, writing: bool) -> Result<Verdict> {
+        let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
+        let Chance { rng, faults, writes } = &mut *chance;
+        if wait == Wait::Never && rng.chance(faults.would_block_ppm) {
+            return Err(StoreError::WouldBlock);
+        }
+        if writing && rng.chance(faults.error_ppm) {
+            return Err(StoreError::Io);
+        }
+        *writes += u32::from(writing);
+        let every = faults.danger_forget_every;
+        let forget = writing && every > 0 && *writes % every == 0;
+        let short = bytes > 1 && rng.chance(faults.short_ppm);
+        // A read that may wait is short only at the end of the file, so only these two are cut.
+        let cut = short && (writing || wait == Wait::Never);
+        let bytes = if cut { rng.between(1, bytes as u64 - 1) as usize } else { bytes };
+        Ok(Verdict { bytes, forget })
+    }
+}
+
+/// The first `bytes` of `views`.
+fn head<'a>(views: &[VolatileSlice<'a>], mut bytes: usize) -> Vec<VolatileSlice<'a>> {
+    let mut head = Vec::with_capacity(views.len());
+    for view in views {
+        let part = bytes.min(view.len());
+        head.extend(view.slice(0, part));
+        bytes -= part;
+    }
+    head
+}
+
+fn sum(views: &[VolatileSlice<'_>]) -> usize {
+    views.iter().map(VolatileSlice::len).sum()
+}
+
+impl OpenFile for SimFile {
+    fn id(&self) -> FileId {
+        self.inner.id()
+    }
+
+    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
+        let verdict = self.judge(sum(views), wait, false)?;
+        self.inner.read_at(&head(views, verdict.bytes), offset, wait)
+    }
+
+    fn write_at(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+        wait: Wait,
+    ) -> Result<usize> {
+        let verdict = self.judge(sum(views), wait, true)?;
+        if verdict.forget {
+            return Ok(verdict.bytes);
+        }
+        self.inner.write_at(&head(views, verdict.bytes), offset, stability, wait)
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        self.inner.set_size(size)
+    }
+
+    fn commit(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.commit(offset, len)
+    }
+
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
+        self.inner.advise(offset, len, advice)
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        self.inner.attr()
+    }
+}
+
+impl Store for SimStore {
+    fn fs_id(&self) -> FsId {
+        self.inner.fs_id()
+    }
+
+    fn root(&self) -> FileId {
+        self.inner.root()
+    }
+
+    fn getattr(&self, id: &FileId) -> Result<Attr> {
+        self.inner.getattr(id)
+    }
+
+    fn setattr(
+        &self,
+        cred: &Cred,
+        id: &FileId,
+        change: &SetAttr,
+        file: Option<&dyn OpenFile>,
+    ) -> Result<Attr> {
+        self.inner.setattr(cred, id, change, file)
+    }
+
+    fn access(&self, cred: &Cred, id: &FileId, wanted: AccessMask) -> Result<AccessMask> {
+        self.inner.access(cred, id, wanted)
+    }
+
+    fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)> {
+        self.inner.lookup(cred, dir, name)
+    }
+
+    fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
+        self.inner.parent(cred, dir)
+    }
+
+    fn open(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
+        self.inner.open(cred, id, mode).map(|file| self.wrap(file))
+    }
+
+    fn create(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        name: &[u8],
+        how: CreateHow,
+        attr: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        let created = self.inner.create(cred, dir, name, how, attr, mode)?;
+        Ok(Created { file: self.wrap(created.file), ..created })
+    }
+
+    fn make(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        name: &[u8],
+        object: NewObject<'_>,
+        attr: &SetAttr,
+    ) -> Result<Made> {
+        self.inner.make(cred, dir, name, object, attr)
+    }
+
+    fn link(&self, cred: &Cred, id: &FileId, dir: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.inner.link(cred, id, dir, name)
+    }
+
+    fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.inner.remove(cred, dir, name)
+    }
+
+    fn rename(
+        &self,
+        cred: &Cred,
+        from_dir: &FileId,
+        from: &[u8],
+        to_dir: &FileId,
+        to: &[u8],
+    ) -> Result<(DirChange, DirChange)> {
+        self.inner.rename(cred, from_dir, from, to_dir, to)
+    }
+
+    fn readdir(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        cookie: u64,
+        attr: bool,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<bool> {
+        self.inner.readdir(cred, dir, cookie, attr, sink)
+    }
+
+    fn readlink(&self, cred: &Cred, id: &FileId) -> Result<Vec<u8>> {
+        self.inner.readlink(cred, id)
+    }
+
+    fn attr_dir(&self, cred: &Cred, id: &FileId) -> Result<FileId> {
+        self.inner.attr_dir(cred, id)
+    }
+
+    fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat> {
+        self.inner.fs_stat(cred, id)
+    }
+}

@@ -1,0 +1,317 @@
+//! One world: everything that follows from one seed.
+
+use crate::actor::Actor;
+use crate::audit;
+use crate::common::{Common, WorkCounts};
+use crate::limits::{
+    AUDITOR_HOST, FIRST_CLIENT_HOST, LEASE, REST_TIME_MAX, SERVER_HOST, SHARED_FILES, STEPS_MAX,
+    WORLD_TIME_MAX,
+};
+use crate::plan::{Plan, WorldOptions};
+use crate::server::Server;
+use crate::store::{SimStore, StoreControl};
+use dafs_dat::Instant;
+use dafs_dat::sim::{SimCounts, SimNetwork, SimRng};
+use dafs_store::{
+    CreateHow, Cred, MemoryOptions, MemoryStore, NewObject, OpenMode, SetAttr, Store, TimeSpec,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What came of a world in which everything could be explained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// A hash over all that happened; the same for every run of a seed.
+    pub digest: u64,
+    /// What the clients did.
+    pub work: WorkCounts,
+    /// What the network did.
+    pub network: SimCounts,
+    /// How long it took there.
+    pub simulated: Duration,
+}
+
+/// What could not be explained.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("after {at:?}: {text}")]
+pub struct Violation {
+    /// Simulated time since the start.
+    pub at: Duration,
+    /// What was wrong.
+    pub text: String,
+}
+
+/// Runs the world of a seed.
+///
+/// # Errors
+/// What could not be explained. The same options give the same error.
+pub fn run(options: &WorldOptions) -> Result<Report, Violation> {
+    let fault = |text| Violation { at: Duration::ZERO, text };
+    let mut world = World::new(options).map_err(fault)?;
+    let result = world.live();
+    let at = Duration::from_nanos(world.common.now.0);
+    result.map_err(|text| Violation { at, text })?;
+    let mut digest = world.common.digest;
+    digest.word(world.common.network.digest());
+    Ok(Report {
+        digest: digest.value(),
+        work: world.common.counts,
+        network: world.common.network.counts(),
+        simulated: at,
+    })
+}
+
+/// A world that failed, with the way to see it again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("seed {seed} failed {violation}\n  replay: {replay}", seed = .options.seed)]
+pub struct Failure {
+    /// How it was run.
+    pub options: WorldOptions,
+    /// What was wrong.
+    pub violation: Violation,
+    /// The command that shows it again.
+    pub replay: String,
+}
+
+/// Runs the world of a seed, and catches its panics.
+///
+/// # Errors
+/// What was wrong and how to replay it.
+pub fn check(options: &WorldOptions) -> Result<Report, Failure> {
+    let result = std::panic::catch_unwind(|| run(options)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        Err(Violation { at: Duration::ZERO, text: format!("a panic: {text}") })
+    });
+    result.map_err(|violation| Failure {
+        options: options.clone(),
+        violation,
+        replay: options.command(),
+    })
+}
+
+/// A running world.
+pub(crate) struct World {
+    pub(crate) common: Common,
+    pub(crate) server: Server,
+    pub(crate) actors: Vec<Actor>,
+    clock: Arc<AtomicU64>,
+    store: StoreControl,
+    rng: SimRng,
+    trouble_every: Option<Duration>,
+    next_trouble: Instant,
+    /// Partitions that will end.
+    partitions: Vec<(Instant, u32)>,
+    steps: u64,
+}
+
+impl World {
+    fn new(options: &WorldOptions) -> Result<Self, String> {
+        let mut rng = SimRng::new(options.seed ^ 0x6461_6673);
+        let plan = Plan::draw(options, &mut rng);
+        let network = SimNetwork::new(rng.bits(), plan.network.clone());
+        let mut common = Common::new(network.clone(), options.trace);
+        common.note(|| format!("{plan:?}"));
+        common.store_errors = plan.store.error_ppm > 0;
+        let clock = Arc::new(AtomicU64::new(0));
+        let memory = memory_store(clock.clone());
+        furnish(&memory, &plan, &mut common).map_err(|error| error.to_string())?;
+        let store = SimStore::new(Arc::new(memory), plan.store, rng.fork());
+        let control = store.control();
+        let server = Server::start(&network, Arc::new(store), &plan, &mut rng)?;
+        let actors = plan.actors.iter().enumerate();
+        let actors = actors
+            .map(|(number, actor)| Actor::new(number, actor.clone(), &network, rng.fork()))
+            .collect();
+        Ok(Self {
+            common,
+            server,
+            actors,
+            clock,
+            store: control,
+            rng,
+            trouble_every: plan.trouble_every,
+            next_trouble: Instant(0),
+            partitions: Vec::new(),
+            steps: 0,
+        })
+    }
+
+    fn live(&mut self) -> Result<(), String> {
+        while self.actors.iter().any(|actor| !actor.is_done()) {
+            if self.common.now > Instant(0) + WORLD_TIME_MAX {
+                self.actors.iter_mut().for_each(Actor::rest);
+                break;
+            }
+            self.trouble();
+            self.step()?;
+        }
+        self.common.note(|| "calm".to_owned());
+        self.common.network.calm();
+        self.partitions.clear();
+        self.trouble_every = None;
+        self.store.calm();
+        let limit = self.common.now + REST_TIME_MAX;
+        while self.actors.iter().any(|actor| !actor.is_done())
+            || self.common.network.connection_count() > 0
+        {
+            if self.common.now > limit {
+                return Err("the world does not come to rest".to_owned());
+            }
+            self.step()?;
+        }
+        self.check_leftovers()?;
+        audit::run(self)
+    }
+
+    /// Goes to the next time at which something happens, and lets it happen.
+    pub(crate) fn step(&mut self) -> Result<(), String> {
+        self.steps += 1;
+        if self.steps > STEPS_MAX {
+            return Err("the world goes round in circles".to_owned());
+        }
+        let network = self.common.network.clone();
+        let times = self.actors.iter().filter_map(Actor::next);
+        let times = times.chain([self.server.next()]).chain(network.next_event());
+        let times = times.chain(self.trouble_every.map(|_| self.next_trouble));
+        let times = times.chain(self.partitions.iter().map(|(end, _)| *end));
+        // A paused host may be overdue; time goes on in the smallest step all the same.
+        let next = times.min().unwrap_or(self.common.now).max(self.common.now);
+        let stuck = self.actors.iter().any(|actor| network.is_paused(actor.host))
+            || network.is_paused(SERVER_HOST);
+        let least = if stuck { Duration::from_micros(100) } else { Duration::ZERO };
+        self.advance(next.max(self.common.now + least))
+    }
+
+    /// Goes to a time and gives everybody whose turn it is a turn, in a drawn order.
+    pub(crate) fn advance(&mut self, now: Instant) -> Result<(), String> {
+        self.common.now = now;
+        self.clock.store(now.0, Ordering::Relaxed);
+        let network = self.common.network.clone();
+        network.advance_to(now);
+        let mut order: Vec<usize> = (0..=self.actors.len()).collect();
+        for index in (1..order.len()).rev() {
+            order.swap(index, self.rng.below(index as u64 + 1) as usize);
+        }
+        for index in order {
+            let Some(actor) = self.actors.get_mut(index) else {
+                let due = self.server.next() <= now || network.is_ready(SERVER_HOST);
+                if due && !network.is_paused(SERVER_HOST) {
+                    self.server.turn(now);
+                }
+                continue;
+            };
+            let due = actor.next().is_some_and(|at| at <= now) || network.is_ready(actor.host);
+            if due && !network.is_paused(actor.host) {
+                actor.turn(&mut self.common)?;
+            }
+        }
+        for actor in &mut self.actors {
+            actor.settle(&mut self.common, &self.server);
+        }
+        Ok(())
+    }
+
+    /// Makes trouble that is not of one connection.
+    fn trouble(&mut self) {
+        let now = self.common.now;
+        let network = &self.common.network;
+        self.partitions.retain(|(end, host)| {
+            let over = *end <= now;
+            if over {
+                network.partition(SERVER_HOST, *host, false);
+            }
+            !over
+        });
+        let Some(every) = self.trouble_every else { return };
+        if now < self.next_trouble {
+            return;
+        }
+        let mean = every.as_micros() as u64 / 10;
+        self.next_trouble = now + Duration::from_micros(10 * (1 + self.rng.below(2 * mean)));
+        let client = self.rng.below(self.actors.len() as u64) as usize;
+        let host = FIRST_CLIENT_HOST + client as u32;
+        let short = Duration::from_micros(10 * self.rng.log_below(20_000));
+        let long = Duration::from_micros(10 * self.rng.log_below(1_500_000));
+        match self.rng.below(100) {
+            0..30 => {
+                self.common.note(|| format!("c{client} is cut off for {long:?}"));
+                self.common.network.partition(SERVER_HOST, host, true);
+                self.partitions.push((now + long, host));
+            }
+            30..50 => self.common.network.pause(SERVER_HOST, now + short),
+            50..70 => self.common.network.pause(host, now + short),
+            70..80 => {
+                let endpoints = self.common.network.endpoints(host);
+                for endpoint in endpoints {
+                    self.common.network.lose(endpoint);
+                }
+            }
+            80..83 => self.actors[client].kill(&mut self.common),
+            _ => {}
+        }
+    }
+
+    /// After all clients have gone and all leases have ended, the server holds nothing.
+    fn check_leftovers(&mut self) -> Result<(), String> {
+        let end = self.common.now + 3 * LEASE;
+        while self.common.now < end {
+            let next = self.server.next().max(self.common.now + Duration::from_millis(1));
+            self.advance(next)?;
+        }
+        self.check_nothing_held()?;
+        for actor in &self.actors {
+            let regions = self.common.network.region_count(actor.host);
+            if regions > 0 {
+                return Err(format!("c{} has {regions} memory regions left", actor.number));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_nothing_held(&self) -> Result<(), String> {
+        let (engine, service) = self.server.counts();
+        if engine != Default::default() || service != Default::default() {
+            return Err(format!("the server still holds {engine:?} and {service:?}"));
+        }
+        Ok(())
+    }
+
+    /// The host of the auditor.
+    pub(crate) fn auditor_host() -> u32 {
+        AUDITOR_HOST
+    }
+}
+
+fn memory_store(clock: Arc<AtomicU64>) -> MemoryStore {
+    let time = move || {
+        let nanoseconds = clock.load(Ordering::Relaxed);
+        TimeSpec {
+            seconds: 1_700_000_000 + (nanoseconds / 1_000_000_000) as i64,
+            nanoseconds: (nanoseconds % 1_000_000_000) as u32,
+        }
+    };
+    MemoryStore::new(MemoryOptions { clock: Arc::new(time), ..MemoryOptions::default() })
+}
+
+/// Makes the shared files and the clients' own directories.
+fn furnish(store: &dyn Store, plan: &Plan, common: &mut Common) -> dafs_store::Result<()> {
+    let root = Cred::new(0, 0);
+    let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let top = store.root();
+    let shared = store.make(&root, &top, b"shared", NewObject::Directory, &mode(0o777))?.id;
+    let open = OpenMode { read: true, write: true };
+    for number in 0..SHARED_FILES {
+        let name = format!("s{number}").into_bytes();
+        store.create(&root, &shared, &name, CreateHow::Guarded, &mode(0o666), open)?;
+        common.add_file(None, 0o666);
+    }
+    for (number, actor) in plan.actors.iter().enumerate() {
+        let name = Actor::home_name(number);
+        let uid = Actor::uid(number, actor);
+        let attr = SetAttr { uid: Some(uid), gid: Some(uid), ..mode(0o755) };
+        store.make(&root, &top, &name, NewObject::Directory, &attr)?;
+    }
+    Ok(())
+}
