@@ -6,9 +6,9 @@ target=${CARGO_TARGET_DIR:-$(dirname "${BASH_SOURCE[0]}")/../target}
 rping=${DAFS_TARGET:-$target/debug}/examples/rping
 [[ -x $rping ]] || { echo "build it first: cargo build -p dafs-dat --examples"; exit 1; }
 
-# our_rping server|client ADDRESS PORT ROUNDS SIZE on|off -- the CRC is what we ask for.
+# our_rping server|client ADDRESS PORT ROUNDS SIZE on|off [OPTION]... -- the CRC is what we ask for.
 our_rping() {
-    local role=-s options=()
+    local role=-s options=("${@:7}")
     [[ $1 == server ]] || role=-c
     [[ $6 == off ]] || options+=(--crc)
     timeout 60 "$rping" "$role" -a "$2" -p "$3" -C "$4" -S "$5" "${options[@]}"

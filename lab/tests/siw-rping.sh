@@ -32,7 +32,7 @@ start_capture lab "$tmp/capture"
     guest/siw-rping "$ROUNDS" >"$tmp/guest.log" 2>&1 &
 guest=$!
 
-guest_wrote() { [[ -e $tmp/out/$1 ]]; }
+guest_wrote() { [[ -s $tmp/out/$1 ]]; }
 guest_must_live() {
     kill -0 "$guest" 2>/dev/null || { echo "the guest has ended:"; cat "$tmp/guest.log"; exit 1; }
 }
@@ -41,7 +41,10 @@ failed=0
 while read -r name role port size crc <&3; do
     if [[ $role == server ]]; then
         until guest_wrote "$name.up"; do guest_must_live; sleep 0.05; done
-        our_rping client 10.0.2.15 "$port" "$ROUNDS" "$size" "$crc" >"$tmp/ours" 2>&1 &
+        # siw answers the request before it listens for messages on the connection; one that comes
+        # in between lies there until the next, which here never comes.
+        our_rping client 10.0.2.15 "$port" "$ROUNDS" "$size" "$crc" --wait 250 \
+            >"$tmp/ours" 2>&1 &
         ours=$!
     else
         our_rping server 10.0.2.2 "$port" "$ROUNDS" "$size" "$crc" >"$tmp/ours" 2>&1 &
