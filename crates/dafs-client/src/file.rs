@@ -11,7 +11,7 @@ use crate::open::{Create, OpenOptions};
 use crate::path::Place;
 use crate::pending::Pending;
 use dafs_wire::dafs as wire;
-use dafs_wire::dafs::{Reply, Request, StateId, Status, Verifier};
+use dafs_wire::dafs::{Procedure, Reply, Request, StateId, Status, Verifier};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,8 +45,10 @@ impl Client {
     /// # Errors
     /// The server's answer.
     pub fn open_from(&self, dir: &FileHandle, path: &[u8], options: &OpenOptions) -> Result<File> {
-        let Place { dir, name } = self.resolve_parent_from(dir, path)?;
-        let (mut dir, mut name) = (dir, name);
+        if path.iter().all(|&byte| byte == b'/') {
+            return Err(Error::Status { procedure: Procedure::Open, status: Status::IsDir });
+        }
+        let Place { mut dir, mut name } = self.resolve_parent_from(dir, path)?;
         for _ in 0..=SYMLINKS_FOLLOWED_MAX {
             match self.open_at(&dir, &name, options) {
                 Err(error)

@@ -86,6 +86,9 @@ impl Client {
         let trimmed = path.trim_ascii_end_slashes();
         let at = trimmed.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
         let (parent, name) = trimmed.split_at(at);
+        if name.is_empty() {
+            return Err(Error::Argument("the root directory has no name of its own"));
+        }
         let name = component(name)?.to_vec();
         let dir = if parent.is_empty() {
             *dir
@@ -164,6 +167,11 @@ impl<'a> Walk<'a> {
                         if follow == Follow::No || !attributes.is_symlink() {
                             return Ok(Some(Found { handle, attributes }));
                         }
+                        self.careful = true;
+                        break;
+                    }
+                    // What comes next may be "..", which means something else behind a link.
+                    if self.client.attributes(&handle)?.is_symlink() {
                         self.careful = true;
                         break;
                     }

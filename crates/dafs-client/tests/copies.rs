@@ -1,0 +1,58 @@
+//! What the counters of copies say about each way of moving data. Alone in its process, because
+//! the counters belong to the process.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod served;
+
+use dafs_client::{Create, OpenOptions, Stability, TransportChoice};
+use dafs_mem::{Site, copied_bytes};
+use served::{Served, TRANSPORTS, pattern};
+
+/// Bytes copied since `before`, by site, without the test's own looks.
+fn copied(before: &[u64]) -> Vec<(Site, u64)> {
+    let since = |(site, before): (&Site, &u64)| (*site, copied_bytes(*site) - before);
+    let all = Site::ALL.iter().zip(before).map(since);
+    all.filter(|(site, bytes)| *bytes > 0 && *site != Site::Inspect).collect()
+}
+
+fn snapshot() -> Vec<u64> {
+    Site::ALL.iter().map(|site| copied_bytes(*site)).collect()
+}
+
+#[test]
+fn bulk_data_is_placed_once() {
+    const BYTES: usize = 1 << 20;
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let client = served.client(transport);
+        let file = client.open(b"big", &OpenOptions::read_write().create(Create::New)).unwrap();
+        let buffer = client.buffer(BYTES).unwrap();
+        buffer.view().copy_from(&pattern(BYTES), Site::Inspect);
+        let before = snapshot();
+        for _ in 0..8 {
+            file.write_from(&buffer, 0..BYTES, 0, Stability::Unstable).unwrap();
+            file.read_into(&buffer, 0..BYTES, 0).unwrap();
+        }
+        assert!(buffer.view().to_vec(Site::Inspect) == pattern(BYTES));
+        // Messages pass the rings and the staging area of the transport; the 16 MiB of data must
+        // not show.
+        let found = copied(&before);
+        let total: u64 = found.iter().map(|(_, bytes)| bytes).sum();
+        assert!(total < 64 << 10, "{transport:?}: {found:?}");
+        let client_sites = [Site::ClientInlineRead, Site::ClientInlineWrite, Site::ClientStaging];
+        assert!(!found.iter().any(|(site, _)| client_sites.contains(site)), "{found:?}");
+    }
+
+    // Small data over TCP is copied once, out of the reply; none is copied on the way in.
+    let served = Served::new();
+    let client = served.client(TransportChoice::Iwarp);
+    let file = client.open(b"small", &OpenOptions::read_write().create(Create::New)).unwrap();
+    let buffer = client.buffer(4096).unwrap();
+    let before = snapshot();
+    file.write_from(&buffer, 0..4096, 0, Stability::Unstable).unwrap();
+    file.read_into(&buffer, 0..4096, 0).unwrap();
+    let found = copied(&before);
+    assert!(found.contains(&(Site::ClientInlineRead, 4096)), "{found:?}");
+    assert!(!found.iter().any(|(site, _)| *site == Site::ClientInlineWrite), "{found:?}");
+}

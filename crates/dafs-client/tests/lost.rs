@@ -1,0 +1,180 @@
+//! Servers that go away, are not there, or say no.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod served;
+
+use dafs_client::{
+    Client, ConnectOptions, Create, DafsUrl, Error, OpenOptions, Stability, TransportChoice,
+    WaitPolicy,
+};
+use served::{Served, TRANSPORTS};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::Duration;
+
+#[test]
+fn a_lost_server_fails_what_waits_and_what_comes() {
+    for transport in TRANSPORTS {
+        let mut served = Served::new();
+        let client = served.client(transport);
+        let file = client.open(b"file", &OpenOptions::read_write().create(Create::New)).unwrap();
+        file.write_at(&[1; 100_000], 0, Stability::Unstable).unwrap();
+        let buffer = client.buffer(4096).unwrap();
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                let client = client.clone();
+                std::thread::spawn(move || {
+                    let file = client.open(b"file", &OpenOptions::read()).unwrap();
+                    loop {
+                        if let Err(error) = file.read_at(&mut [0; 4096], 0) {
+                            return error;
+                        }
+                    }
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(20));
+        served.stop();
+        for reader in readers {
+            let error = reader.join().unwrap();
+            assert!(matches!(error, Error::Lost { .. }), "{error}");
+            assert!(error.to_string().contains("retry or reconnect"), "{error}");
+            assert_eq!(error.to_errno(), 104, "ECONNRESET");
+        }
+        assert!(matches!(file.read_into(&buffer, 0..10, 0), Err(Error::Lost { .. })));
+        assert!(matches!(file.submit_read(&buffer, 0..10, 0), Err(Error::Lost { .. })));
+        assert!(matches!(client.ping(), Err(Error::Lost { .. })));
+        assert!(client.disconnect().is_err());
+    }
+}
+
+#[test]
+fn tagged_operations_are_reported_when_the_server_goes() {
+    for transport in TRANSPORTS {
+        let mut served = Served::new();
+        let client = served.client(transport);
+        let file = client.open(b"file", &OpenOptions::read_write().create(Create::New)).unwrap();
+        let buffer = client.buffer(1 << 20).unwrap();
+        for tag in 0..500 {
+            let stability = Stability::FileSync;
+            file.submit_write_tagged(tag, &buffer, 0..1 << 20, 0, stability).unwrap();
+        }
+        served.stop();
+        let mut completions = Vec::new();
+        let time = Some(Duration::from_secs(60));
+        client.wait_completions(&mut completions, 500, time).unwrap();
+        let mut tags: Vec<u64> = completions.iter().map(|(tag, _)| *tag).collect();
+        tags.sort_unstable();
+        assert!(tags.into_iter().eq(0..500));
+        assert!(matches!(completions.last().unwrap().1, Err(Error::Lost { .. })));
+    }
+}
+
+#[test]
+fn disconnecting_ends_the_session_in_order() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let client = served.client(transport);
+        client.disconnect().unwrap();
+        let error = client.ping().unwrap_err();
+        assert!(error.to_string().contains("closed by this side"), "{error}");
+        drop(client);
+        while served.server.as_ref().unwrap().counts().sessions > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let client = served.client(transport);
+        let clone = client.clone();
+        drop(client);
+        clone.ping().unwrap();
+        drop(clone);
+        while served.server.as_ref().unwrap().counts().sessions > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn refusal(url: &str, change: impl FnOnce(&mut ConnectOptions)) -> String {
+    let mut options = ConnectOptions::default();
+    change(&mut options);
+    let error = Client::connect(&DafsUrl::parse(url).unwrap(), &options).unwrap_err();
+    assert!(matches!(error, Error::Connect { .. }), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named_with_a_remedy() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("dafs://{free}/");
+    let error = refusal(&url, |_| {});
+    assert!(error.contains(&free.to_string()) && error.contains("check that the server runs"));
+    let error = refusal(&url, |options| options.transport = TransportChoice::Shm);
+    assert!(error.contains("offers shared memory"), "{error}");
+    let error = refusal("dafs://no-such-host.invalid/", |_| {});
+    assert!(error.contains("check the host name"), "{error}");
+}
+
+#[test]
+fn a_peer_that_says_nothing_or_nonsense_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("dafs://{}/", listener.local_addr().unwrap());
+    let error = refusal(&url, |options| {
+        options.transport = TransportChoice::Iwarp;
+        options.connect_timeout = Duration::from_millis(200);
+    });
+    assert!(error.contains("no answer"), "{error}");
+    let thread = std::thread::spawn(move || {
+        // The connection that was given up above, and the next one.
+        for _ in 0..2 {
+            let (mut socket, _) = listener.accept().unwrap();
+            let _ = socket.read(&mut [0; 4096]);
+            let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\nwhat do you want from me?");
+            let _ = socket.read(&mut [0; 4096]);
+        }
+    });
+    let error = refusal(&url, |options| options.transport = TransportChoice::Iwarp);
+    assert!(error.contains("does not speak"), "{error}");
+    thread.join().unwrap();
+}
+
+#[test]
+fn every_wait_policy_works() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        for wait in [WaitPolicy::Poll, WaitPolicy::Sleep, WaitPolicy::Adaptive { spin: 3 }] {
+            let client = served.client_with(|options| {
+                options.wait = wait;
+                options.transport = transport;
+            });
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        for _ in 0..50 {
+                            client.ping().unwrap();
+                        }
+                    });
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_fork_of_the_process_is_told_so() {
+    let served = Served::new();
+    let client = served.client(TransportChoice::Shm);
+    client.ping().unwrap();
+    // SAFETY: the child calls nothing but code that allocates no lock of another thread: the check
+    // comes first, and then it exits without running destructors.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let told = matches!(client.ping(), Err(Error::Forked));
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(if told { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child that was just made.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(status, 0);
+    client.ping().unwrap();
+}
