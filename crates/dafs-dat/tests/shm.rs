@@ -417,3 +417,43 @@ fn a_buffer_stays_alive_while_work_needs_it() {
     assert_eq!(Arc::strong_count(&buffer), 1);
     assert!(inbox.bytes(0, 40_000) == pattern(4, 40_000));
 }
+
+/// The peer does not look at its socket while the regions are registered, so most of them are told
+/// late; the ring serves them until then.
+#[test]
+fn more_regions_than_a_socket_takes_are_all_within_reach() {
+    const COUNT: usize = 1000;
+    let mut pair = Pair::new(ShmConfig::default());
+    let target = pair.right_memory(COUNT, ALL, true);
+    target.fill(1);
+    let regions: Vec<_> = (0..COUNT)
+        .map(|_| pair.right.register(pair.right_domain, target.buffer.clone(), ALL).unwrap())
+        .collect();
+    let local = pair.left_memory(COUNT, ALL, true);
+    for round in 0..2 {
+        local.fill(9);
+        for (number, region) in regions.iter().enumerate() {
+            let remote = region.remote(number, 1).unwrap();
+            let sink = local.region.local(number, 1);
+            pair.left.rdma_read(pair.at_left, 7, sink, remote).unwrap();
+        }
+        pair.run();
+        assert_eq!(pair.take_left().len(), COUNT);
+        assert!(local.bytes(0, COUNT) == pattern(1, COUNT), "round {round}");
+    }
+    let shown = regions
+        .iter()
+        .map(|region| region.remote(0, 1).unwrap())
+        .filter(|&remote| pair.left.map_remote(pair.at_left, remote, Access::REMOTE_READ).is_some())
+        .count();
+    assert!((1..COUNT).contains(&shown), "the slots of a connection are limited: {shown}");
+    for region in &regions {
+        pair.right.deregister(region.id);
+    }
+    for region in &regions {
+        let remote = region.remote(0, 1).unwrap();
+        assert!(pair.left.map_remote(pair.at_left, remote, Access::REMOTE_READ).is_none());
+    }
+    pair.run();
+    assert!(pair.take_left().is_empty() && pair.take_right().is_empty());
+}

@@ -214,7 +214,11 @@ impl ShmAdapter {
             Ok(Packet::Hello { .. }) if request.memory.is_some() => Err("a second hello"),
             Ok(Packet::Hello { ring_bytes, private_data }) => packet
                 .descriptor
-                .ok_or("a hello without its memory file")
+                .ok_or(if packet.descriptor_lost {
+                    "the server has no file descriptor left"
+                } else {
+                    "a hello without its memory file"
+                })
                 .and_then(|file| open_memory(&file, ring_bytes))
                 .map(|memory| (memory, ring_bytes, private_data)),
             Ok(_) => Err("something else than a hello"),

@@ -108,8 +108,12 @@ impl Conn {
         }
     }
 
-    /// Wakes the peer if it sleeps. A full fence must stand before this call.
+    /// Wakes the peer if it sleeps, and tries again to send packets that the socket did not take.
+    /// A full fence must stand before this call.
     pub(super) fn ring_doorbell(&mut self) {
+        if !self.packets.is_empty() {
+            self.send_packets();
+        }
         if !self.control.take_peer_sleep(self.published) {
             return;
         }
@@ -162,6 +166,14 @@ impl Conn {
                 return Err(protocol("a control packet that is too long"));
             }
             let message = Packet::decode(&packet.bytes[..packet.len]).map_err(protocol)?;
+            if packet.descriptor_lost {
+                // A region that cannot be mapped here is reached through the ring.
+                tracing::warn!(peer = %self.peer, "no file descriptor left for a peer's memory");
+                if matches!(message, Packet::Region(_)) {
+                    self.region_packets_seen = self.region_packets_seen.wrapping_add(1);
+                    continue;
+                }
+            }
             self.take_packet(message, packet.descriptor, mappings).map_err(protocol)?;
         }
         Ok(())

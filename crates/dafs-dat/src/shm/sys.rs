@@ -206,8 +206,10 @@ pub(super) struct Packet {
     pub(super) bytes: [u8; PACKET_BYTES_MAX],
     pub(super) len: usize,
     pub(super) descriptor: Option<OwnedFd>,
-    /// The packet or its descriptors were longer than anything this protocol sends.
+    /// More bytes or descriptors than anything in this protocol has.
     pub(super) truncated: bool,
+    /// A descriptor could not be taken over, most likely because this process has too many.
+    pub(super) descriptor_lost: bool,
 }
 
 /// Receives one packet. A length of zero means that the peer has closed.
@@ -221,8 +223,13 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<Packet, Errno> {
 }
 
 fn receive_once(socket: BorrowedFd<'_>) -> Result<Packet, Errno> {
-    let mut packet =
-        Packet { bytes: [0; PACKET_BYTES_MAX], len: 0, descriptor: None, truncated: false };
+    let mut packet = Packet {
+        bytes: [0; PACKET_BYTES_MAX],
+        len: 0,
+        descriptor: None,
+        truncated: false,
+        descriptor_lost: false,
+    };
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -233,7 +240,8 @@ fn receive_once(socket: BorrowedFd<'_>) -> Result<Packet, Errno> {
         flags,
     )?;
     packet.len = message.bytes;
-    packet.truncated = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    packet.truncated = message.flags.contains(ReturnFlags::TRUNC);
+    packet.descriptor_lost = message.flags.contains(ReturnFlags::CTRUNC);
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = part {
             for descriptor in descriptors {
