@@ -1,0 +1,95 @@
+//! The processes at the other end of what is measured.
+
+use crate::{Child, cpu, tcp, transport};
+use anyhow::{Context, Result, anyhow};
+use dafs_server::{Config, Server};
+use dafs_service::Squash;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Runs as a child until its standard input ends, which it does with the parent.
+pub(crate) fn run(child: Child) -> Result<()> {
+    match child {
+        Child::Tcp { cpu, poll } => {
+            cpu::pin(cpu)?;
+            tcp::serve(poll)
+        }
+        Child::Transport { kind, cpu, poll } => {
+            cpu::pin(cpu)?;
+            transport::serve(&kind, poll)
+        }
+        Child::Serve { directory, cpu, wake } => {
+            cpu::pin(cpu)?;
+            let mut config = Config::for_directory(directory.clone());
+            config.listen = vec![([127, 0, 0, 1], 0).into()];
+            config.exports[0].options.squash = Squash::None;
+            config.state_directory = Some(directory.with_extension("state"));
+            config.threads = 1;
+            config.wake = wake.parse().map_err(|text: String| anyhow!(text))?;
+            let server = Server::start(&config)?;
+            announce(&server.url())?;
+            wait_for_parent();
+            server.stop();
+            Ok(())
+        }
+    }
+}
+
+/// Tells the parent where to connect.
+pub(crate) fn announce(address: &str) -> Result<()> {
+    println!("{address}");
+    std::io::stdout().flush()?;
+    Ok(())
+}
+
+/// Returns when the parent has closed its end.
+fn wait_for_parent() {
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// Ends this process when the parent is gone.
+pub(crate) fn exit_with_parent() {
+    std::thread::spawn(|| {
+        wait_for_parent();
+        std::process::exit(0);
+    });
+}
+
+/// A child process, ended when dropped.
+pub(crate) struct Process {
+    child: std::process::Child,
+    /// What it announced.
+    pub(crate) address: String,
+}
+
+impl Process {
+    pub(crate) fn start(arguments: &[&str]) -> Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the other side of the benchmark")?;
+        let output = child.stdout.take().context("the child has no output")?;
+        let mut address = String::new();
+        BufReader::new(output).read_line(&mut address)?;
+        Ok(Self { child, address: address.trim().to_owned() })
+    }
+
+    pub(crate) fn serve(directory: &Path, cpu: usize, wake: &str) -> Result<Self> {
+        let directory = directory.to_str().context("the directory's name is not UTF-8")?;
+        Self::start(&["serve", directory, &cpu.to_string(), wake])
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,45 @@
+//! Pinning, and the CPU time of this and other processes.
+
+use anyhow::{Result, bail};
+use std::time::Duration;
+
+/// Keeps the calling thread, and those it starts, on one CPU.
+pub(crate) fn pin(cpu: usize) -> Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)?;
+    Ok(())
+}
+
+/// Lets the calling thread run anywhere.
+pub(crate) fn unpin() -> Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    for cpu in 0..cpu_count() {
+        set.set(cpu);
+    }
+    rustix::thread::sched_setaffinity(None, &set)?;
+    Ok(())
+}
+
+/// CPUs of this machine.
+pub(crate) fn cpu_count() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// CPU time that a process has used, in user space and in the kernel.
+pub(crate) fn process_time(pid: Option<u32>) -> Result<Duration> {
+    let mut clock = libc::CLOCK_PROCESS_CPUTIME_ID;
+    if let Some(pid) = pid {
+        // SAFETY: the call writes the clock id it is given.
+        let error = unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &mut clock) };
+        if error != 0 {
+            bail!("process {pid} has no clock: error {error}");
+        }
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes the struct it is given.
+    if unsafe { libc::clock_gettime(clock, &mut time) } != 0 {
+        bail!("the clock of process {pid:?} cannot be read");
+    }
+    Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}

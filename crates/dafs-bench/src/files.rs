@@ -1,0 +1,287 @@
+//! Files through client and server, against the same file read and written locally.
+
+use crate::child::Process;
+use crate::report::{Case, Report, Sample};
+use crate::{Plan, cpu, tcp};
+use anyhow::{Context, Result, ensure};
+use dafs_client::{
+    Client, ConnectOptions, DafsUrl, File, IoBuffer, OpenOptions, Stability, TransportChoice,
+    WaitPolicy,
+};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The file is small enough to stay in the page cache of any machine.
+const FILE_BYTES: u64 = 256 << 20;
+const SMALL: usize = 4096;
+const LARGE: usize = 1 << 20;
+/// Bytes of a request and of a reply of a 4 KiB inline read on the wire, for the TCP floor.
+const WIRE_REQUEST: usize = 152;
+const WIRE_REPLY: usize = SMALL + 72;
+
+/// What is done over and over.
+#[derive(Clone, Copy, PartialEq)]
+enum Load {
+    Read { bytes: usize, depth: usize, random: bool },
+    Write { bytes: usize, depth: usize },
+}
+
+impl Load {
+    fn bytes(self) -> usize {
+        match self {
+            Load::Read { bytes, .. } | Load::Write { bytes, .. } => bytes,
+        }
+    }
+
+    fn depth(self) -> usize {
+        match self {
+            Load::Read { depth, .. } | Load::Write { depth, .. } => depth,
+        }
+    }
+}
+
+const READ_1: Load = Load::Read { bytes: SMALL, depth: 1, random: true };
+const READ_32: Load = Load::Read { bytes: SMALL, depth: 32, random: true };
+const READ_16K: Load = Load::Read { bytes: 16 << 10, depth: 32, random: true };
+const STREAM_READ: Load = Load::Read { bytes: LARGE, depth: 8, random: false };
+const STREAM_WRITE: Load = Load::Write { bytes: LARGE, depth: 8 };
+
+/// A way to run a load.
+enum Way {
+    Local(Load),
+    Tcp { request: usize, reply: usize, depth: usize },
+    Dafs { transport: TransportChoice, load: Load },
+}
+
+pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
+    let directory = tempfile::Builder::new().prefix("dafs-bench").tempdir()?;
+    let export = directory.path().join("export");
+    std::fs::create_dir(&export)?;
+    let content: Vec<u8> = (0..FILE_BYTES / 8).flat_map(u64::to_le_bytes).collect();
+    std::fs::write(export.join("data"), &content)?;
+    drop(content);
+    let apart = [("poll", false), ("sleep", false)];
+    for (wake, together) in apart.into_iter().chain([("adaptive", true)]) {
+        group(plan, report, &export, wake, together)?;
+    }
+    cpu::unpin()
+}
+
+fn group(
+    plan: &Plan,
+    report: &mut Report,
+    export: &Path,
+    wake: &'static str,
+    together: bool,
+) -> Result<()> {
+    let server_cpu = if together || cpu::cpu_count() < 2 { 0 } else { 1 };
+    cpu::pin(0)?;
+    let poll = wake == "poll";
+    let (iwarp, shm) = (TransportChoice::Iwarp, TransportChoice::Shm);
+    let dafs = |transport, load| Way::Dafs { transport, load };
+    let tcp = |depth| Way::Tcp { request: WIRE_REQUEST, reply: WIRE_REPLY, depth };
+    let local_target = poll.then_some("at most 2.0");
+    let mut list: Vec<(Case, Way)> = vec![
+        (Case::new("local pread 4 KiB", None, None), Way::Local(READ_1)),
+        (Case::new("tcp 4 KiB depth 1", None, None), tcp(1)),
+        (
+            Case::new("iwarp read 4 KiB depth 1", Some("tcp 4 KiB depth 1"), Some("at most 1.15")),
+            dafs(iwarp, READ_1),
+        ),
+        (
+            Case::new("shm read 4 KiB depth 1", Some("local pread 4 KiB"), local_target),
+            dafs(shm, READ_1),
+        ),
+        (Case::new("tcp 4 KiB depth 32", None, None), tcp(32)),
+        (
+            Case::new(
+                "iwarp read 4 KiB depth 32",
+                Some("tcp 4 KiB depth 32"),
+                together.then_some("300000 op/s"),
+            ),
+            dafs(iwarp, READ_32),
+        ),
+        (
+            Case::new(
+                "shm read 4 KiB depth 32",
+                Some("local pread 4 KiB"),
+                poll.then_some("700000 op/s"),
+            ),
+            dafs(shm, READ_32),
+        ),
+        (Case::new("iwarp read 16 KiB depth 32", None, None), dafs(iwarp, READ_16K)),
+        (Case::new("shm read 16 KiB depth 32", None, None), dafs(shm, READ_16K)),
+        (Case::new("local pread 1 MiB", None, None), Way::Local(STREAM_READ)),
+        (Case::new("local pwrite 1 MiB", None, None), Way::Local(STREAM_WRITE)),
+        (
+            Case::new("tcp stream in 1 MiB", None, None),
+            Way::Tcp { request: WIRE_REQUEST, reply: LARGE, depth: 8 },
+        ),
+        (
+            Case::new("tcp stream out 1 MiB", None, None),
+            Way::Tcp { request: LARGE, reply: 64, depth: 2 },
+        ),
+        (
+            Case::new("iwarp read 1 MiB", Some("tcp stream in 1 MiB"), Some("at most 1.11")),
+            dafs(iwarp, STREAM_READ),
+        ),
+        (
+            Case::new("iwarp write 1 MiB", Some("tcp stream out 1 MiB"), Some("at most 1.11")),
+            dafs(iwarp, STREAM_WRITE),
+        ),
+        (
+            Case::new("shm read 1 MiB", Some("local pread 1 MiB"), Some("at most 1.11")),
+            dafs(shm, STREAM_READ),
+        ),
+        (
+            Case::new("shm write 1 MiB", Some("local pwrite 1 MiB"), Some("at most 1.11")),
+            dafs(shm, STREAM_WRITE),
+        ),
+    ];
+    list.retain(|(case, _)| case.name.contains(&plan.only));
+    for _ in 0..plan.rounds {
+        for (case, way) in &mut list {
+            let sample = match *way {
+                Way::Local(load) => local(plan, export, load)?,
+                Way::Tcp { request, reply, depth } => {
+                    tcp::measure(plan, server_cpu, poll, request, reply, depth)?
+                }
+                Way::Dafs { transport, load } => {
+                    remote(plan, export, server_cpu, wake, transport, load)
+                        .with_context(|| case.name.clone())?
+                }
+            };
+            case.samples.push(sample);
+        }
+    }
+    let place = if together { "both ends on one CPU" } else { "own CPUs" };
+    let cases: Vec<Case> = list.into_iter().map(|(case, _)| case).collect();
+    report.add(&format!("files, cached: {wake}, {place}"), &cases);
+    Ok(())
+}
+
+/// Offsets of a load: random ones, or one after the other.
+struct Offsets {
+    rng: SmallRng,
+    next: u64,
+    bytes: u64,
+    random: bool,
+}
+
+impl Offsets {
+    fn new(load: Load) -> Self {
+        let random = matches!(load, Load::Read { random: true, .. });
+        Self { rng: SmallRng::seed_from_u64(1), next: 0, bytes: load.bytes() as u64, random }
+    }
+
+    fn take(&mut self) -> u64 {
+        let slots = FILE_BYTES / self.bytes;
+        let slot = if self.random { self.rng.random_range(0..slots) } else { self.next % slots };
+        self.next += 1;
+        slot * self.bytes
+    }
+}
+
+fn local(plan: &Plan, export: &Path, load: Load) -> Result<Sample> {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(export.join("data"))?;
+    let mut buffer = vec![5; load.bytes()];
+    let mut offsets = Offsets::new(load);
+    let cpu = cpu::process_time(None)?;
+    let (start, until) = (Instant::now(), Duration::from_millis(plan.milliseconds));
+    let mut operations = 0;
+    while operations & 15 != 0 || start.elapsed() < until {
+        let offset = offsets.take();
+        match load {
+            Load::Read { .. } => file.read_exact_at(&mut buffer, offset)?,
+            Load::Write { .. } => file.write_all_at(&buffer, offset)?,
+        }
+        operations += 1;
+    }
+    Ok(Sample {
+        operations,
+        bytes: operations * load.bytes() as u64,
+        elapsed: start.elapsed(),
+        client_cpu: cpu::process_time(None)? - cpu,
+        server_cpu: Duration::ZERO,
+    })
+}
+
+fn remote(
+    plan: &Plan,
+    export: &Path,
+    server_cpu: usize,
+    wake: &str,
+    transport: TransportChoice,
+    load: Load,
+) -> Result<Sample> {
+    let process = Process::serve(export, server_cpu, wake)?;
+    let url = DafsUrl::parse(&format!("{}data", process.address))?;
+    let wait = match wake {
+        "poll" => WaitPolicy::Poll,
+        "sleep" => WaitPolicy::Sleep,
+        _ => WaitPolicy::default(),
+    };
+    let options = ConnectOptions { transport, wait, ..ConnectOptions::default() };
+    let client = Client::connect(&url, &options)?;
+    let file = client.open(url.path(), &OpenOptions::read_write())?;
+    let buffer = client.buffer(load.bytes() * load.depth())?;
+    run(&client, &file, &buffer, load, Duration::from_millis(20))?;
+    let before = (cpu::process_time(None)?, cpu::process_time(Some(process.id()))?);
+    let start = Instant::now();
+    let operations = run(&client, &file, &buffer, load, Duration::from_millis(plan.milliseconds))?;
+    let elapsed = start.elapsed();
+    let sample = Sample {
+        operations,
+        bytes: operations * load.bytes() as u64,
+        elapsed,
+        client_cpu: cpu::process_time(None)? - before.0,
+        server_cpu: cpu::process_time(Some(process.id()))? - before.1,
+    };
+    file.close()?;
+    client.disconnect()?;
+    Ok(sample)
+}
+
+/// Keeps `depth` operations in flight for `time`; returns how many completed.
+fn run(client: &Client, file: &File, buffer: &IoBuffer, load: Load, time: Duration) -> Result<u64> {
+    let bytes = load.bytes();
+    let mut offsets = Offsets::new(load);
+    let mut submit = |slot: usize| -> Result<()> {
+        let (range, offset) = (slot * bytes..(slot + 1) * bytes, offsets.take());
+        match load {
+            Load::Read { .. } => file.submit_read_tagged(slot as u64, buffer, range, offset)?,
+            Load::Write { .. } => {
+                file.submit_write_tagged(slot as u64, buffer, range, offset, Stability::Unstable)?;
+            }
+        }
+        Ok(())
+    };
+    let start = Instant::now();
+    let mut done = Vec::with_capacity(load.depth());
+    let (mut operations, mut in_flight) = (0, 0);
+    for slot in 0..load.depth() {
+        submit(slot)?;
+        in_flight += 1;
+    }
+    while in_flight > 0 {
+        done.clear();
+        client.wait_completions(&mut done, 1, None)?;
+        let more = start.elapsed() < time;
+        for (slot, result) in &done {
+            ensure!(
+                *result.as_ref().map_err(|e| anyhow::anyhow!("{e}"))? == bytes,
+                "short transfer"
+            );
+            operations += 1;
+            in_flight -= 1;
+            if more {
+                submit(*slot as usize)?;
+                in_flight += 1;
+            }
+        }
+    }
+    Ok(operations)
+}

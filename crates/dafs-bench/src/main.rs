@@ -1,0 +1,96 @@
+//! Measures dafs against what the machine can do: raw TCP, memcpy, local `pread` and `pwrite`.
+//!
+//! Machines are noisy, so a figure is only worth something as a ratio against a floor measured at
+//! the same time: every round runs all cases of a group one after the other, and medians over the
+//! rounds are compared. Every peer is a process of its own, so that CPU time can be told apart.
+
+mod child;
+mod cpu;
+mod files;
+mod memory;
+mod report;
+mod tcp;
+mod transport;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use report::Report;
+use std::path::PathBuf;
+
+#[derive(Parser)]
+#[command(version, about = "Measures dafs against raw TCP, memcpy and local files")]
+struct Arguments {
+    #[command(subcommand)]
+    child: Option<Child>,
+    /// Rounds of each group; medians are over these.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Milliseconds that one case runs in one round.
+    #[arg(long, default_value_t = 300)]
+    milliseconds: u64,
+    /// Groups to run: transport, file, memory. All if none is named.
+    #[arg(long)]
+    group: Vec<String>,
+    /// Only cases whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Where the JSON goes.
+    #[arg(long, default_value = "bench-results/bench.json")]
+    json: PathBuf,
+}
+
+/// The processes at the other end; started by the benchmark itself.
+#[derive(Subcommand, Clone)]
+#[command(hide = true)]
+enum Child {
+    #[command(hide = true)]
+    Tcp {
+        cpu: usize,
+        #[arg(action = clap::ArgAction::Set)]
+        poll: bool,
+    },
+    #[command(hide = true)]
+    Transport {
+        kind: String,
+        cpu: usize,
+        #[arg(action = clap::ArgAction::Set)]
+        poll: bool,
+    },
+    #[command(hide = true)]
+    Serve { directory: PathBuf, cpu: usize, wake: String },
+}
+
+/// How long and how often to measure.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    rounds: usize,
+    milliseconds: u64,
+    only: String,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    if let Some(child) = arguments.child {
+        return child::run(child);
+    }
+    let plan = Plan {
+        rounds: arguments.rounds.max(1),
+        milliseconds: arguments.milliseconds,
+        only: arguments.only,
+    };
+    let wanted =
+        |name: &str| arguments.group.is_empty() || arguments.group.iter().any(|g| g == name);
+    let mut report = Report::new();
+    if wanted("transport") {
+        transport::measure(&plan, &mut report)?;
+    }
+    if wanted("file") {
+        files::measure(&plan, &mut report)?;
+    }
+    if wanted("memory") {
+        memory::measure(&mut report)?;
+    }
+    report.write_json(&arguments.json)?;
+    println!("\nwritten to {}", arguments.json.display());
+    Ok(())
+}

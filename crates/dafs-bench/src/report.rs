@@ -1,0 +1,145 @@
+//! Samples, medians and the table.
+
+use anyhow::Result;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+/// What one case did in one round.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    pub(crate) operations: u64,
+    pub(crate) bytes: u64,
+    pub(crate) elapsed: Duration,
+    pub(crate) client_cpu: Duration,
+    pub(crate) server_cpu: Duration,
+}
+
+/// Medians over the rounds.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Row {
+    pub(crate) group: String,
+    pub(crate) case: String,
+    /// The case that this one is compared with.
+    pub(crate) floor: Option<String>,
+    pub(crate) microseconds_per_operation: f64,
+    pub(crate) operations_per_second: f64,
+    pub(crate) gigabytes_per_second: f64,
+    pub(crate) client_cpu_microseconds: f64,
+    pub(crate) server_cpu_microseconds: f64,
+    /// Time per operation relative to the floor, the median of the ratios of each round; below 1
+    /// is faster than the floor.
+    pub(crate) ratio: Option<f64>,
+    /// What the design asks for, in words.
+    pub(crate) target: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    machine: BTreeMap<String, String>,
+    rows: Vec<Row>,
+    figures: BTreeMap<String, f64>,
+}
+
+/// A case of a group: its name, what it is compared with, its target, and its samples by round.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) floor: Option<&'static str>,
+    pub(crate) target: Option<&'static str>,
+    pub(crate) samples: Vec<Sample>,
+}
+
+impl Case {
+    pub(crate) fn new(
+        name: impl Into<String>,
+        floor: Option<&'static str>,
+        target: Option<&'static str>,
+    ) -> Self {
+        Self { name: name.into(), floor, target, samples: Vec::new() }
+    }
+}
+
+impl Sample {
+    fn seconds_per_operation(&self) -> f64 {
+        self.elapsed.as_secs_f64() / self.operations.max(1) as f64
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+impl Report {
+    pub(crate) fn new() -> Self {
+        let mut machine = BTreeMap::new();
+        machine.insert("cpus".to_owned(), crate::cpu::cpu_count().to_string());
+        let name = rustix::system::uname();
+        machine.insert("kernel".to_owned(), name.release().to_string_lossy().into_owned());
+        Self { machine, rows: Vec::new(), figures: BTreeMap::new() }
+    }
+
+    /// Adds a group and prints it.
+    pub(crate) fn add(&mut self, group: &str, cases: &[Case]) {
+        println!("\n{group}");
+        println!(
+            "  {:<34} {:>10} {:>11} {:>8} {:>9} {:>9} {:>7}  target",
+            "", "us/op", "op/s", "GB/s", "client us", "server us", "ratio"
+        );
+        for case in cases {
+            let row = row(group, case, cases);
+            println!(
+                "  {:<34} {:>10.2} {:>11.0} {:>8.2} {:>9.2} {:>9.2} {:>7}  {}",
+                row.case,
+                row.microseconds_per_operation,
+                row.operations_per_second,
+                row.gigabytes_per_second,
+                row.client_cpu_microseconds,
+                row.server_cpu_microseconds,
+                row.ratio.map_or(String::new(), |ratio| format!("{ratio:.2}")),
+                row.target.as_deref().unwrap_or(""),
+            );
+            self.rows.push(row);
+        }
+    }
+
+    /// Adds a single number.
+    pub(crate) fn figure(&mut self, name: &str, value: f64, text: &str) {
+        println!("  {name:<44} {text}");
+        self.figures.insert(name.to_owned(), value);
+    }
+
+    pub(crate) fn write_json(&self, path: &Path) -> Result<()> {
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        std::fs::write(path, serde_json::to_string_pretty(self)?)?;
+        Ok(())
+    }
+}
+
+fn row(group: &str, case: &Case, cases: &[Case]) -> Row {
+    let each = |value: &dyn Fn(&Sample) -> f64| median(case.samples.iter().map(value).collect());
+    let per_operation = each(&Sample::seconds_per_operation);
+    let floor = case.floor.and_then(|name| cases.iter().find(|other| other.name == name));
+    let ratio = floor.map(|floor| {
+        let pairs = case.samples.iter().zip(&floor.samples);
+        median(pairs.map(|(a, b)| a.seconds_per_operation() / b.seconds_per_operation()).collect())
+    });
+    let cpu = |time: Duration, sample: &Sample| {
+        time.as_secs_f64() * 1e6 / sample.operations.max(1) as f64
+    };
+    Row {
+        group: group.to_owned(),
+        case: case.name.clone(),
+        floor: case.floor.map(str::to_owned),
+        microseconds_per_operation: per_operation * 1e6,
+        operations_per_second: 1.0 / per_operation,
+        gigabytes_per_second: each(&|s| s.bytes as f64 / s.elapsed.as_secs_f64() / 1e9),
+        client_cpu_microseconds: each(&|s| cpu(s.client_cpu, s)),
+        server_cpu_microseconds: each(&|s| cpu(s.server_cpu, s)),
+        ratio,
+        target: case.target.map(str::to_owned),
+    }
+}

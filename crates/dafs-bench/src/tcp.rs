@@ -1,0 +1,117 @@
+//! The floor under everything over TCP: the same bytes through a plain socket.
+
+use crate::child::{Process, announce, exit_with_parent};
+use crate::report::Sample;
+use crate::{Plan, cpu};
+use anyhow::Result;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// The request of a ping-pong: 4 bytes with the length of the answer, and padding.
+const REQUEST_BYTES_MIN: usize = 4;
+
+/// Answers every request of 4 + n bytes (the first 8 say both lengths) until the connection ends.
+pub(crate) fn serve(poll: bool) -> Result<()> {
+    exit_with_parent();
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    announce(&listener.local_addr()?.to_string())?;
+    loop {
+        let (stream, _) = listener.accept()?;
+        // One connection at a time is all that is measured; an error is the end of it.
+        let _ = answer(stream, poll);
+    }
+}
+
+fn answer(mut stream: TcpStream, poll: bool) -> Result<()> {
+    stream.set_nodelay(true)?;
+    let mut lengths = [0; 8];
+    stream.read_exact(&mut lengths)?;
+    let word = |at: usize| {
+        u32::from_be_bytes([lengths[at], lengths[at + 1], lengths[at + 2], lengths[at + 3]])
+            as usize
+    };
+    let (request, reply) = (word(0), word(4));
+    stream.set_nonblocking(poll)?;
+    let mut input = vec![0; request.max(REQUEST_BYTES_MIN)];
+    let output = vec![7; reply];
+    loop {
+        read_exact(&mut stream, &mut input)?;
+        write_all(&mut stream, &output)?;
+    }
+}
+
+fn read_exact(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<()> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match stream.read(&mut buffer[done..]) {
+            Ok(0) => return Err(std::io::Error::from(ErrorKind::UnexpectedEof).into()),
+            Ok(count) => done += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn write_all(stream: &mut TcpStream, buffer: &[u8]) -> Result<()> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match stream.write(&buffer[done..]) {
+            Ok(count) => done += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Measures requests of `request` bytes answered by `reply` bytes, `depth` at a time.
+pub(crate) fn measure(
+    plan: &Plan,
+    server_cpu: usize,
+    poll: bool,
+    request: usize,
+    reply: usize,
+    depth: usize,
+) -> Result<Sample> {
+    let process = Process::start(&["tcp", &server_cpu.to_string(), &poll.to_string()])?;
+    let mut stream = TcpStream::connect(&process.address)?;
+    stream.set_nodelay(true)?;
+    let lengths = [(request as u32).to_be_bytes(), (reply as u32).to_be_bytes()].concat();
+    stream.write_all(&lengths)?;
+    stream.set_nonblocking(poll)?;
+    let output = vec![1; request];
+    let mut input = vec![0; reply];
+    let mut run = |until: Duration| -> Result<u64> {
+        let start = Instant::now();
+        let mut operations = 0;
+        for _ in 0..depth {
+            write_all(&mut stream, &output)?;
+        }
+        loop {
+            read_exact(&mut stream, &mut input)?;
+            operations += 1;
+            if operations & 15 == 0 && start.elapsed() >= until {
+                break;
+            }
+            write_all(&mut stream, &output)?;
+        }
+        for _ in 1..depth {
+            read_exact(&mut stream, &mut input)?;
+        }
+        Ok(operations)
+    };
+    run(Duration::from_millis(20))?;
+    let before = (cpu::process_time(None)?, cpu::process_time(Some(process.id()))?);
+    let start = Instant::now();
+    let operations = run(Duration::from_millis(plan.milliseconds))?;
+    let elapsed = start.elapsed();
+    Ok(Sample {
+        operations,
+        bytes: operations * reply.max(request) as u64,
+        elapsed,
+        client_cpu: cpu::process_time(None)? - before.0,
+        server_cpu: cpu::process_time(Some(process.id()))? - before.1,
+    })
+}
