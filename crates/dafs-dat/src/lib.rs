@@ -173,7 +173,8 @@ pub trait Adapter: Send {
     /// The peer's memory itself, where this process can reach it (shared memory): the caller may
     /// then let the kernel read or write it directly and needs no RDMA. `need` is the right that
     /// the peer must have granted. `None` means: use `rdma_write` or `rdma_read`; they also report
-    /// a bad key.
+    /// a bad key. Memory that the peer granted for reading only is mapped so: a store to it faults,
+    /// a system call that writes to it fails with `EFAULT`.
     fn map_remote(
         &mut self,
         endpoint: EndpointId,
