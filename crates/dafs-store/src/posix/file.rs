@@ -256,10 +256,6 @@ impl OpenFile for PosixFile {
 
 impl Drop for PosixFile {
     fn drop(&mut self) {
-        let last = self.export.nodes.closed(&self.node);
-        // The cached node of a removed file would keep its space taken.
-        if last && stat_fd(self.fd.as_fd()).is_ok_and(|stat| stat.stx_nlink == 0) {
-            self.export.nodes.forget(&self.node.id);
-        }
+        self.export.nodes.closed(&self.node);
     }
 }

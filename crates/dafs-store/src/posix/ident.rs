@@ -111,13 +111,16 @@ impl ThreadIdentity {
         if self.current.as_ref() == Some(cred) {
             return Ok(());
         }
-        if self.current.is_none() {
+        // Unknown until all parts are in place.
+        let old = self.current.take();
+        if old.is_none() {
             give_up_resource_override();
         }
-        self.current = None;
-        let taken = sys::set_thread_groups(&cred.groups).is_ok()
-            && sys::set_fs_gid(cred.gid)
-            && sys::set_fs_uid(cred.uid);
+        let same = |part: fn(&Cred, &Cred) -> bool| old.as_ref().is_some_and(|old| part(old, cred));
+        let taken = (same(|a, b| a.groups == b.groups)
+            || sys::set_thread_groups(&cred.groups).is_ok())
+            && (same(|a, b| a.gid == b.gid) || sys::set_fs_gid(cred.gid))
+            && (same(|a, b| a.uid == b.uid) || sys::set_fs_uid(cred.uid));
         if !taken {
             return Err(StoreError::Access);
         }

@@ -106,15 +106,13 @@ impl NodeTable {
         lock(&self.open).get(&node.id).is_some_and(|&(opens, _)| opens > 1)
     }
 
-    /// Counts a close; tells whether it was the last.
-    pub(super) fn closed(&self, node: &Arc<Node>) -> bool {
+    pub(super) fn closed(&self, node: &Arc<Node>) {
         let mut open = lock(&self.open);
-        let Some(entry) = open.get_mut(&node.id) else { return true };
-        entry.0 -= 1;
-        if entry.0 > 0 {
-            return false;
+        if let Some(entry) = open.get_mut(&node.id) {
+            entry.0 -= 1;
+            if entry.0 == 0 {
+                open.remove(&node.id);
+            }
         }
-        open.remove(&node.id);
-        true
     }
 }

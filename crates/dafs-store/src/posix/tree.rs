@@ -8,6 +8,7 @@
 use super::attr;
 use super::export::{Export, descriptor_path, stat_fd};
 use super::file::{PosixFile, check_regular, data_flags};
+use super::id::device;
 use super::ident::Caller;
 use super::node::Node;
 use crate::limits::{
@@ -20,7 +21,7 @@ use crate::{
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Statx, makedev};
 use rustix::io::Errno;
 use std::ffi::CString;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// The seconds of atime and mtime in which an exclusive create keeps its verifier. They stay below
@@ -57,12 +58,13 @@ impl Export {
         for _ in 0..CREATE_RETRIES_MAX {
             match self.open_beneath(dir, name, flags, Mode::from_raw_mode(bits)) {
                 Ok(fd) => {
-                    let (node, _) = self.adopt_data(&fd)?;
+                    let (node, stat) = self.adopt_new(dir, name, &fd)?;
                     let file = PosixFile::from_fd(self, cred, &node, mode, fd);
                     let finished = self.finish_file(caller, cred, &node, how, wish, bits, &file);
-                    self.or_remove(dir, name, &node, finished)?;
+                    let changed = self.or_remove(dir, name, &node, finished)?;
                     self.learn(&node, dir, name);
-                    let attr = attr::attr(&stat_fd(file.fd().as_fd())?)?;
+                    let stat = if changed { stat_fd(file.fd().as_fd())? } else { stat };
+                    let attr = attr::attr(&stat)?;
                     let dir = Self::dir_change(dir, before)?;
                     return Ok(Created { id: node.id, attr, dir, file, created: true });
                 }
@@ -87,10 +89,18 @@ impl Export {
         Err(StoreError::Busy)
     }
 
-    /// The node of a file that was just opened for data.
-    fn adopt_data(&self, fd: &impl AsFd) -> Result<(Arc<Node>, Statx)> {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let path = descriptor_path(fd.as_fd());
+    /// The node of a file that was just made and opened for data.
+    fn adopt_new(&self, dir: &Node, name: &[u8], file: &OwnedFd) -> Result<(Arc<Node>, Statx)> {
+        let made = stat_fd(file.as_fd())?;
+        if let Ok(fd) = self.open_beneath(dir, name, OFlags::PATH, Mode::empty()) {
+            let (node, stat) = self.adopt(fd)?;
+            // The open file keeps its inode number from being used again.
+            if stat.stx_ino == made.stx_ino && device(&stat) == device(&made) {
+                return Ok((node, stat));
+            }
+        }
+        // Renamed or replaced already; the descriptor still leads to it.
+        let (flags, path) = (OFlags::PATH | OFlags::CLOEXEC, descriptor_path(file.as_fd()));
         self.adopt(self.with_room(|| rustix::fs::openat(CWD, &path, flags, Mode::empty()))?)
     }
 
@@ -109,7 +119,7 @@ impl Export {
         wish: &SetAttr,
         bits: u32,
         file: &PosixFile,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut wish = *wish;
         if let CreateHow::Exclusive(verifier) = how {
             let (atime, mtime) = verifier_seconds(verifier);
@@ -120,15 +130,15 @@ impl Export {
         if let Some(size) = size {
             rustix::fs::ftruncate(file.fd(), size)?;
         }
-        self.finish(caller, cred, node, &wish, bits)?;
+        let changed = self.finish(caller, cred, node, &wish, bits)?;
         if matches!(how, CreateHow::Exclusive(_)) {
             // The verifier must be found after a crash.
             rustix::fs::fsync(file.fd())?;
         }
-        Ok(())
+        Ok(changed || size.is_some())
     }
 
-    /// Gives a new object the attributes that its making could not.
+    /// Gives a new object the attributes that its making could not; tells whether there were any.
     fn finish(
         &self,
         caller: &Caller,
@@ -136,7 +146,7 @@ impl Export {
         node: &Node,
         wish: &SetAttr,
         bits: u32,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let special = bits & !0o777;
         let mut wish = *wish;
         // The permission bits went through the making, where a default ACL may have cut them.
@@ -150,11 +160,11 @@ impl Export {
                 self.set_mode(caller, node, have | special)?;
             }
         }
-        Ok(())
+        Ok(special != 0 || wish != SetAttr::default())
     }
 
     /// Takes a new object away again when it could not be finished.
-    fn or_remove(&self, dir: &Node, name: &[u8], node: &Node, done: Result<()>) -> Result<()> {
+    fn or_remove(&self, dir: &Node, name: &[u8], node: &Node, done: Result<bool>) -> Result<bool> {
         if done.is_err() {
             let flags =
                 if node.kind == Kind::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
@@ -229,15 +239,15 @@ impl Export {
             NewObject::Fifo => (Kind::Fifo, special(FileType::Fifo, 0)),
         };
         made.map_err(|errno| self.name_error(dir, errno))?;
-        let (node, _) = self.step(dir, name)?;
+        let (node, stat) = self.step(dir, name)?;
         if node.kind != kind {
             // Somebody put something else there in between.
             return Err(StoreError::Busy);
         }
         let wished = wish.mode.filter(|_| kind != Kind::Symlink).unwrap_or(0) & MODE_BITS;
         let finished = self.finish(caller, cred, &node, wish, wished);
-        self.or_remove(dir, name, &node, finished)?;
-        let attr = attr::attr(&stat_fd(node.as_fd())?)?;
+        let changed = self.or_remove(dir, name, &node, finished)?;
+        let attr = attr::attr(&if changed { stat_fd(node.as_fd())? } else { stat })?;
         Ok(Made { id: node.id, attr, dir: Self::dir_change(dir, before)? })
     }
 
