@@ -108,7 +108,9 @@ pub trait Store: Send + Sync + 'static {
         to: &[u8],
     ) -> Result<(DirChange, DirChange)>;
 
-    /// Feeds the entries after `cookie` (0: from the start) to `sink` until that returns false.
+    /// Feeds the entries after `cookie` (0: from the start) to `sink` until that returns false. The
+    /// caller goes on after the cookie of the last entry that it kept, be it that one or the one
+    /// before. The sink may call the store.
     /// "." and ".." are left out; cookies are above 2 and stay valid while the entry exists.
     /// With `attr` each entry carries its attributes and id, or `None` where they cannot be had.
     /// Returns true when the end was reached.

@@ -60,5 +60,10 @@ suite! {
 
 #[test]
 fn everything_again_without_privileges() {
-    common::run_again_without_privileges("everything_again_without_privileges");
+    common::run_again_without_privileges();
+}
+
+#[test]
+fn everything_again_as_root_in_a_container() {
+    common::run_again_as_root_in_a_container();
 }

@@ -255,5 +255,5 @@ fn file_systems_without_handles_work_by_numbers() {
 
 #[test]
 fn everything_again_without_privileges() {
-    run_again_without_privileges("everything_again_without_privileges");
+    run_again_without_privileges();
 }

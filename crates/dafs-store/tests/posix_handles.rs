@@ -163,7 +163,7 @@ fn few_descriptors_are_enough() {
         return;
     }
     let script = "ulimit -n 40 && exec \"$0\" --test-threads 1 --nocapture \
-                  --skip few_descriptors_are_enough --skip everything_again_without_privileges";
+                  --skip few_descriptors_are_enough --skip everything_again";
     let mut command = std::process::Command::new("sh");
     command.arg("-c").arg(script).arg(std::env::current_exe().unwrap());
     let output = command.env("DAFS_STORE_TEST_FEW", "1").output().unwrap();
@@ -173,5 +173,10 @@ fn few_descriptors_are_enough() {
 
 #[test]
 fn everything_again_without_privileges() {
-    run_again_without_privileges("everything_again_without_privileges");
+    run_again_without_privileges();
+}
+
+#[test]
+fn everything_again_as_root_in_a_container() {
+    run_again_as_root_in_a_container();
 }

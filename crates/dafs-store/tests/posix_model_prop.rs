@@ -277,5 +277,5 @@ proptest! {
 
 #[test]
 fn everything_again_without_privileges() {
-    run_again_without_privileges("everything_again_without_privileges");
+    run_again_without_privileges();
 }

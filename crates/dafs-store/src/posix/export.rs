@@ -62,7 +62,8 @@ pub(super) struct Export {
     mount: OwnedFd,
     mount_id: Option<u64>,
     device: u64,
-    has_openat2: bool,
+    /// False on old kernels and in sandboxes that refuse it.
+    pub(super) has_openat2: bool,
     pub(super) started: Instant,
 }
 

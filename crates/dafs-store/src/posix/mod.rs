@@ -112,3 +112,34 @@ impl fmt::Debug for PosixStore {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CreateHow, OpenMode};
+    use crate::{Cred, Kind, NewObject, SetAttr, Store, StoreError};
+
+    #[test]
+    fn without_openat2_symlinks_still_lead_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = PosixOptions::new(ExportSecret::generate().unwrap());
+        let mut store = PosixStore::open(dir.path(), options).unwrap();
+        Arc::get_mut(&mut store.export).unwrap().has_openat2 = false;
+        let cred =
+            Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let (root, none) = (store.root(), SetAttr::default());
+        let link = NewObject::Symlink(b"/etc");
+        let link = store.make(&cred, &root, b"l", link, &none).unwrap().id;
+        let sub = store.make(&cred, &root, b"d", NewObject::Directory, &none).unwrap().id;
+        let both = OpenMode { read: true, write: true };
+        let how = CreateHow::Unchecked;
+        let file = store.create(&cred, &sub, b"f", how, &none, both).unwrap();
+        store.export.nodes.evict_some();
+        assert_eq!(store.lookup(&cred, &sub, b"f").unwrap().0, file.id);
+        let (found, attr) = store.lookup(&cred, &root, b"l").unwrap();
+        assert_eq!((found, attr.kind), (link, Kind::Symlink));
+        assert_eq!(store.lookup(&cred, &link, b"passwd"), Err(StoreError::NotDirectory));
+        let through = store.create(&cred, &root, b"l", how, &none, both);
+        assert_eq!(through.err(), Some(StoreError::Symlink));
+    }
+}

@@ -141,28 +141,41 @@ pub(crate) fn read(file: &dyn OpenFile, offset: u64, len: usize) -> Result<Vec<u
     Ok(bytes)
 }
 
-/// Runs this test binary again as an ordinary user, except for the test that calls this.
-pub(crate) fn run_again_without_privileges(except: &str) {
+/// Runs this test binary again as an ordinary user. Tests that do such things are named
+/// `everything_again_...` and left out.
+pub(crate) fn run_again_without_privileges() {
     use std::os::unix::process::CommandExt;
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(program);
+    command.uid(NOBODY).gid(NOBODY);
+    run_again(command);
+}
+
+/// Runs this test binary again as root without the capability to open objects by handle, which is
+/// what root in a container is.
+pub(crate) fn run_again_as_root_in_a_container() {
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new("setpriv");
+    command.arg("--bounding-set=-dac_read_search,-sys_admin").arg(program);
+    run_again(command);
+}
+
+fn run_again(mut command: std::process::Command) {
     if std::env::var_os(AGAIN).is_some() {
         return;
     }
     if !is_root() {
-        skipped("the tests run without privileges already");
-        return;
+        return skipped("giving up privileges needs some");
     }
-    let program = std::env::current_exe().unwrap();
-    let mut command = std::process::Command::new(program);
-    command.args(["--skip", except, "--nocapture"]).env(AGAIN, "1").current_dir("/");
-    command.uid(NOBODY).gid(NOBODY);
+    command.args(["--skip", "everything_again", "--nocapture"]).env(AGAIN, "1").current_dir("/");
     match command.output() {
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stdout);
             let errors = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "without privileges:\n{text}\n{errors}");
+            assert!(output.status.success(), "run again:\n{text}\n{errors}");
             assert!(text.contains("test result: ok"), "{text}");
         }
-        Err(error) => skipped(&format!("cannot run the tests as another user: {error}")),
+        Err(error) => skipped(&format!("cannot run the tests again: {error}")),
     }
 }
 
