@@ -1,5 +1,8 @@
 //! The iWARP provider keeps the contract of the trait, in each of its modes.
 
+// A helper of tests fails the test.
+#![allow(clippy::unwrap_used)]
+
 mod contract;
 
 use contract::{Side, World};
@@ -60,4 +63,32 @@ mod stranger_crc {
     }
 
     all_contract_tests!(world);
+}
+
+/// More connections than are tried directly, all busy at once, from one adapter to another.
+#[test]
+fn a_crowd_is_served() {
+    use contract::Link;
+    use dafs_dat::{Access, WorkStatus};
+
+    const COUNT: usize = 150;
+    let mut world = world_of(IwarpConfig::default(), IwarpConfig::default());
+    let links: Vec<Link> = (0..COUNT).map(|_| world.connect()).collect();
+    let to = world.server.memory(COUNT * 16, Access::LOCAL_WRITE);
+    let from = world.client.memory(COUNT * 16, Access::empty());
+    from.fill(1);
+    for round in 0..5 {
+        for (i, link) in links.iter().enumerate() {
+            let (there, here) = (to.region.local(i * 16, 16), from.region.local(i * 16, 16));
+            let work = (round * COUNT + i) as u64;
+            world.server.adapter.post_receive(link.server, work, there).unwrap();
+            world.client.adapter.post_send(link.client, work, &[here]).unwrap();
+        }
+        for i in 0..COUNT {
+            let work = (round * COUNT + i) as u64;
+            assert_eq!(world.server_done(work), WorkStatus::Ok(16));
+            assert_eq!(world.client_done(work), WorkStatus::Ok(16));
+        }
+        assert_eq!(to.read(0, COUNT * 16), from.read(0, COUNT * 16));
+    }
 }

@@ -1,6 +1,9 @@
 //! The iWARP receiver against all ways to cut a stream: whatever the pieces, and whether payload
 //! comes through the staging area or straight into place, it reports and places the same.
 
+// A helper of tests fails the test.
+#![allow(clippy::unwrap_used)]
+
 use dafs_dat::iwarp::{Inbound, PostedRead, PostedReceive, Receiver, Violation};
 use dafs_dat::{Access, ProtectionDomain, RegionTable};
 use dafs_mem::{Buffer, Site};

@@ -1,5 +1,8 @@
 //! The iWARP provider against peers made of bytes: set-up by hand, rules broken on purpose.
 
+// A helper of tests fails the test.
+#![allow(clippy::unwrap_used)]
+
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig, limits};
 use dafs_dat::{
     Access, Adapter, Address, DisconnectReason, EndpointId, Event, Instant, MemoryRegion,

@@ -29,6 +29,8 @@ sites! {
     /// iWARP: from the receive staging area into a posted receive or a registered buffer. Small
     /// messages only, or the head of a segment that arrived together with them.
     IwarpStaging => "iwarp_staging",
+    /// iWARP: a message of few bytes into one piece with its headers.
+    IwarpSmallSend => "iwarp_small_send",
     /// Shared memory: a message into a ring slot (sender side).
     ShmRingSend => "shm_ring_send",
     /// Shared memory: a message out of a ring slot (receiver side).

@@ -286,3 +286,6 @@ impl Connection {
         }
     }
 }
+
+/// What an idle connection costs beside its posted work.
+const _: () = assert!(size_of::<Connection>() <= 1024);

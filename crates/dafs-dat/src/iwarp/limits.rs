@@ -23,6 +23,10 @@ pub const FPDU_BYTES_MIN: usize = 128;
 /// The largest FPDU size that may be configured, in bytes.
 pub const FPDU_BYTES_MAX: usize = 65_540;
 
+/// Up to this size, in bytes, what goes out in one call is put together first: copying a few words
+/// is cheaper than having the kernel walk a list of them.
+pub const COALESCE_BYTES_MAX: usize = 256;
+
 /// The most pieces of one `sendmsg`.
 pub const SEND_CHUNK_COUNT_MAX: usize = 64;
 
@@ -66,6 +70,12 @@ pub const TURNS_PER_SEGMENT_SIZE: u32 = 256;
 
 /// Milliseconds for which a listener rests when the process is out of descriptors.
 pub const LISTENER_REST_MS: u64 = 100;
+
+/// Seconds without traffic after which TCP asks whether the peer still lives.
+pub const KEEPALIVE_SECONDS: u64 = 60;
+
+/// Seconds between such questions; the system's number of them go unanswered before the end.
+pub const KEEPALIVE_INTERVAL_SECONDS: u64 = 10;
 
 /// Queue capacity, in entries, that an idle connection may keep.
 pub const IDLE_QUEUE_CAPACITY: usize = 32;

@@ -4,8 +4,8 @@
 //! | file | what |
 //! |---|---|
 //! | `handshake` | MPA set-up: offers, answers, what both sides agreed on. No sockets |
-//! | `receive` | bytes in, placement and messages out: a state machine without sockets |
-//! | `transmit` | posted work in, FPDUs out, partial writes kept |
+//! | `receive`, `judge`, `expect` | bytes in, placement and messages out: a state machine without sockets |
+//! | `transmit`, `plan` | posted work in, FPDUs out, partial writes kept |
 //! | `connection` | one TCP connection with both machines and its life |
 //! | `adapter`, `poller`, `setup`, `teardown` | the trait, the poll loop, how connections come and go |
 //!
@@ -27,8 +27,10 @@ mod connection;
 mod core;
 mod expect;
 mod handshake;
+mod judge;
 mod keys;
 pub mod limits;
+mod plan;
 mod poller;
 mod receive;
 mod setup;

@@ -81,8 +81,7 @@ impl IwarpAdapter {
     fn ask_kernel(&mut self) {
         self.polls_since_kernel = 0;
         self.slept = false;
-        let mut ready = [Ready { token: 0, events: 0 }; limits::POLL_EVENT_COUNT];
-        let count = match self.core.epoll.poll(&mut ready) {
+        let count = match self.core.epoll.poll() {
             Ok(count) => count,
             Err(error) => {
                 // Only a broken program gets here: the descriptor is ours and open.
@@ -95,11 +94,12 @@ impl IwarpAdapter {
             self.active.clear();
         }
         let many = count > limits::ACTIVE_COUNT_MAX;
-        for Ready { token, events } in &ready[..count] {
+        for index in 0..count {
+            let Ready { token, events } = self.core.epoll.ready(index);
             if token & LISTENER_BIT != 0 {
                 self.accept_ready((token & !LISTENER_BIT) as usize);
             } else {
-                self.entry_ready(*token, *events, many);
+                self.entry_ready(token, events, many);
             }
         }
     }

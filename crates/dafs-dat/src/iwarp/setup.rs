@@ -120,8 +120,7 @@ impl IwarpAdapter {
         }
         let family = socket2::Domain::for_address(*address);
         let socket = socket2::Socket::new(family, socket2::Type::STREAM, None)?;
-        socket.set_nonblocking(true)?;
-        socket.set_tcp_nodelay(true)?;
+        sys::prepare(socket2::SockRef::from(&socket))?;
         match socket.connect(&(*address).into()) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
@@ -228,7 +227,7 @@ impl IwarpAdapter {
             }
             return;
         }
-        if stream.set_nonblocking(true).is_err() || stream.set_nodelay(true).is_err() {
+        if sys::prepare(socket2::SockRef::from(&stream)).is_err() {
             return;
         }
         let request = Request { stream, peer, listener, bytes: Vec::new(), offer: None };

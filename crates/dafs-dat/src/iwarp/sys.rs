@@ -1,6 +1,7 @@
 //! The system calls that neither the standard library nor socket2 offers. All `unsafe` of this
 //! provider is here.
 
+use super::limits::{KEEPALIVE_INTERVAL_SECONDS, KEEPALIVE_SECONDS, POLL_EVENT_COUNT};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -23,9 +24,11 @@ pub(super) struct Ready {
     pub(super) events: u32,
 }
 
-/// An epoll instance, level-triggered.
-#[derive(Debug)]
-pub(super) struct Epoll(OwnedFd);
+/// An epoll instance, level-triggered, with room for one answer.
+pub(super) struct Epoll {
+    fd: OwnedFd,
+    events: Box<[libc::epoll_event; POLL_EVENT_COUNT]>,
+}
 
 impl Epoll {
     pub(super) fn new() -> io::Result<Self> {
@@ -35,18 +38,20 @@ impl Epoll {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the call has just given us this descriptor, and nobody else has it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let none = libc::epoll_event { events: 0, u64: 0 };
+        Ok(Self { fd, events: Box::new([none; POLL_EVENT_COUNT]) })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         use std::os::fd::AsFd;
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 
     fn control(&self, what: i32, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events, u64: token };
         // SAFETY: the event is ours and lives through the call.
-        let returned = unsafe { libc::epoll_ctl(self.0.as_raw_fd(), what, fd, &mut event) };
+        let returned = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), what, fd, &mut event) };
         if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
@@ -62,21 +67,23 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, 0)
     }
 
-    /// Asks without waiting; fills `ready` from its start and returns how many there are.
-    pub(super) fn poll<const N: usize>(&self, ready: &mut [Ready; N]) -> io::Result<usize> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
-        let room = i32::try_from(N).unwrap_or(i32::MAX);
+    /// Asks without waiting; returns how many sockets are ready, for [`Epoll::ready`].
+    pub(super) fn poll(&mut self) -> io::Result<usize> {
+        let room = POLL_EVENT_COUNT as i32;
         // SAFETY: the kernel writes at most `room` events into an array of that many.
-        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), room, 0) };
+        let count =
+            unsafe { libc::epoll_wait(self.fd.as_raw_fd(), self.events.as_mut_ptr(), room, 0) };
         if count < 0 {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) };
         }
-        let count = count as usize;
-        for (slot, event) in ready.iter_mut().zip(&events[..count]) {
-            *slot = Ready { token: event.u64, events: event.events };
-        }
-        Ok(count)
+        Ok(count as usize)
+    }
+
+    /// One of the reports of the last poll.
+    pub(super) fn ready(&self, index: usize) -> Ready {
+        let event = self.events[index];
+        Ready { token: event.u64, events: event.events }
     }
 }
 
@@ -103,4 +110,15 @@ pub(super) fn send_segment_bytes(fd: &impl AsRawFd) -> io::Result<usize> {
 pub(super) fn reset_on_close(stream: &std::net::TcpStream) {
     // It can only fail on a socket that is dead already.
     let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+/// Makes a socket fit for a connection: it never blocks, never waits for more to send, and finds
+/// out when the peer's machine has gone.
+pub(super) fn prepare(socket: socket2::SockRef<'_>) -> io::Result<()> {
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(KEEPALIVE_SECONDS))
+        .with_interval(Duration::from_secs(KEEPALIVE_INTERVAL_SECONDS));
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(&keepalive)
 }

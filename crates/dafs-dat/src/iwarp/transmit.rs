@@ -10,13 +10,15 @@
 //!   when its request is built.
 //! * Memory that the peer reads is looked up by its key each time it is handed to the kernel.
 
-use super::limits::{FPDU_BYTES_MIN, IDLE_QUEUE_CAPACITY, SEND_BATCH_BYTES, SEND_CHUNK_COUNT_MAX};
-use super::receive::{PostedRead, Receiver};
+use super::limits::{
+    COALESCE_BYTES_MAX, FPDU_BYTES_MIN, IDLE_QUEUE_CAPACITY, SEND_CHUNK_COUNT_MAX,
+};
+use super::receive::Receiver;
 use super::violation::Violation;
 use crate::{Access, Operation, ProtectionDomain, RegionTable, RemoteBuffer};
-use dafs_mem::{Buffer, VolatileSlice};
+use dafs_mem::{Buffer, Site, VolatileSlice};
 use dafs_wire::iwarp::crc::Crc32c;
-use dafs_wire::iwarp::ddp::{self, Header, Place, Queue};
+use dafs_wire::iwarp::ddp::{Header, Place, Queue};
 use dafs_wire::iwarp::mpa;
 use dafs_wire::iwarp::rdmap::{Opcode, ReadRequest, Terminate};
 use smallvec::SmallVec;
@@ -49,11 +51,11 @@ pub(super) enum Kind {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Work {
-    work: u64,
-    kind: Kind,
-    len: u32,
-    pieces: u16,
+pub(super) struct Work {
+    pub(super) work: u64,
+    pub(super) kind: Kind,
+    pub(super) len: u32,
+    pub(super) pieces: u16,
 }
 
 /// Work that is over, in whatever way.
@@ -66,15 +68,15 @@ pub(super) struct Finished {
 
 /// The message that is being cut into FPDUs.
 #[derive(Debug, Clone, Copy)]
-struct Message {
-    opcode: Opcode,
-    len: u32,
-    done: u32,
-    source: Source,
+pub(super) struct Message {
+    pub(super) opcode: Opcode,
+    pub(super) len: u32,
+    pub(super) done: u32,
+    pub(super) source: Source,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Source {
+pub(super) enum Source {
     /// Posted work: its tag, and where it writes if it does.
     Work { work: u64, operation: Operation, stag: u32, address: u64, pieces: u16 },
     /// The peer's memory request.
@@ -85,7 +87,7 @@ enum Source {
 
 /// What has been built and waits for the kernel, in order.
 #[derive(Debug, Clone, Copy)]
-enum Chunk {
+pub(super) enum Chunk {
     /// Bytes of the header area.
     Header { start: usize, end: usize },
     /// Bytes of a piece, by its number.
@@ -119,26 +121,26 @@ pub(super) enum SendFailure {
 /// The transmitter.
 #[derive(Debug)]
 pub(super) struct Transmitter {
-    domain: ProtectionDomain,
-    works: VecDeque<Work>,
-    answers: VecDeque<ReadRequest>,
+    pub(super) domain: ProtectionDomain,
+    pub(super) works: VecDeque<Work>,
+    pub(super) answers: VecDeque<ReadRequest>,
     /// Pieces of all unfinished work, oldest first; the first has the number `piece_base`.
-    pieces: VecDeque<Piece>,
-    piece_base: u64,
+    pub(super) pieces: VecDeque<Piece>,
+    pub(super) piece_base: u64,
     /// The piece and the offset in it that the next FPDU starts with.
-    next_piece: u64,
-    next_offset: usize,
-    message: Option<Message>,
-    answer_was_last: bool,
-    chunks: VecDeque<Chunk>,
-    headers: Vec<u8>,
-    crc: Option<Box<Crc32c>>,
-    segment_bytes_max: usize,
-    one_per_call: bool,
-    send_msn: u32,
-    read_msn: u32,
-    next_sink_stag: u32,
-    outbound_reads_max: u16,
+    pub(super) next_piece: u64,
+    pub(super) next_offset: usize,
+    pub(super) message: Option<Message>,
+    pub(super) answer_was_last: bool,
+    pub(super) chunks: VecDeque<Chunk>,
+    pub(super) headers: Vec<u8>,
+    pub(super) crc: Option<Box<Crc32c>>,
+    pub(super) segment_bytes_max: usize,
+    pub(super) one_per_call: bool,
+    pub(super) send_msn: u32,
+    pub(super) read_msn: u32,
+    pub(super) next_sink_stag: u32,
+    pub(super) outbound_reads_max: u16,
 }
 
 impl Transmitter {
@@ -298,7 +300,17 @@ impl Transmitter {
             debug_assert!(view.is_some(), "chunks lie inside their memory");
             views.extend(view);
         }
-        Ok((total, dafs_mem::sendmsg(socket, &views, flags)))
+        if total > COALESCE_BYTES_MAX || views.len() == 1 {
+            return Ok((total, dafs_mem::sendmsg(socket, &views, flags)));
+        }
+        // One piece costs the kernel less than three tiny ones.
+        let mut together = [0; COALESCE_BYTES_MAX];
+        let mut filled = 0;
+        for view in &views {
+            filled += view.copy_to(&mut together[filled..], Site::IwarpSmallSend);
+        }
+        let view = VolatileSlice::from_mut(&mut together[..filled]);
+        Ok((total, dafs_mem::sendmsg(socket, &[view], flags)))
     }
 
     /// Drops `bytes` from the front of what was built.
@@ -341,268 +353,6 @@ impl Transmitter {
             self.pieces.pop_front();
         }
         self.piece_base += u64::from(count);
-    }
-
-    /// Builds FPDUs until a call is full or nothing more may be sent.
-    fn plan(&mut self, table: &RegionTable, receiver: &mut Receiver) -> Result<(), SendFailure> {
-        if self.one_per_call && !self.chunks.is_empty() {
-            return Ok(());
-        }
-        let mut planned = 0;
-        // An FPDU takes a header, a trailer, a mark, and as many pieces as the work has.
-        let room = SEND_CHUNK_COUNT_MAX - crate::GATHER_SEGMENTS_MAX - 3;
-        while self.chunks.len() <= room && planned < SEND_BATCH_BYTES {
-            let message = match self.message.take() {
-                Some(message) => message,
-                None => match self.next_message(receiver) {
-                    Some(message) => message,
-                    None => break,
-                },
-            };
-            planned += self.plan_fpdu(message, table)?;
-            if self.one_per_call {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Chooses the next message; answers and own work take turns.
-    fn next_message(&mut self, receiver: &mut Receiver) -> Option<Message> {
-        let answer_first = !self.answer_was_last;
-        if answer_first && let Some(message) = self.next_answer() {
-            return Some(message);
-        }
-        match self.next_work(receiver) {
-            Some(message) => {
-                self.answer_was_last = false;
-                Some(message)
-            }
-            None if answer_first => None,
-            None => self.next_answer(),
-        }
-    }
-
-    fn next_answer(&mut self) -> Option<Message> {
-        let request = self.answers.pop_front()?;
-        self.answer_was_last = true;
-        let (len, source) = (request.length, Source::Answer(request));
-        Some(Message { opcode: Opcode::ReadResponse, len, done: 0, source })
-    }
-
-    fn next_work(&mut self, receiver: &mut Receiver) -> Option<Message> {
-        let Work { work, kind, len, pieces } = *self.works.front()?;
-        let source =
-            |operation, stag, address| Source::Work { work, operation, stag, address, pieces };
-        let message = match kind {
-            Kind::Send => Message {
-                opcode: Opcode::Send,
-                len,
-                done: 0,
-                source: source(Operation::Send, 0, 0),
-            },
-            Kind::Write { stag, address } => Message {
-                opcode: Opcode::Write,
-                len,
-                done: 0,
-                source: source(Operation::RdmaWrite, stag, address),
-            },
-            Kind::Read { stag, address } => {
-                if receiver.read_count() >= usize::from(self.outbound_reads_max) {
-                    return None;
-                }
-                let request = self.start_read(work, len, stag, address, receiver)?;
-                Message {
-                    opcode: Opcode::ReadRequest,
-                    len: ReadRequest::BYTES as u32,
-                    done: 0,
-                    source: Source::Request(request),
-                }
-            }
-        };
-        self.works.pop_front();
-        Some(message)
-    }
-
-    /// Moves a read to the receiver, which will see the answer.
-    fn start_read(
-        &mut self,
-        work: u64,
-        len: u32,
-        stag: u32,
-        address: u64,
-        receiver: &mut Receiver,
-    ) -> Option<ReadRequest> {
-        // The sink's piece stays in its place among the pieces until the request is handed over,
-        // so that they keep their order; the receiver has a share of its own.
-        let piece = &self.pieces[(self.next_piece - self.piece_base) as usize];
-        let sink_stag = self.next_sink_stag;
-        // The sink is named by a tag that means nothing but this read, so the peer learns neither
-        // a key nor an address.
-        self.next_sink_stag = self.next_sink_stag.wrapping_add(1).max(1);
-        receiver.post_read(PostedRead {
-            work,
-            buffer: piece.buffer.clone(),
-            offset: piece.offset,
-            len,
-            sink_stag,
-        });
-        self.next_piece += 1;
-        Some(ReadRequest {
-            sink_stag,
-            sink_offset: 0,
-            length: len,
-            source_stag: stag,
-            source_offset: address,
-        })
-    }
-
-    /// Builds the next FPDU of `message`; keeps the message if it goes on. Returns payload bytes.
-    fn plan_fpdu(
-        &mut self,
-        mut message: Message,
-        table: &RegionTable,
-    ) -> Result<usize, SendFailure> {
-        let header_bytes = if message.opcode.is_tagged() {
-            ddp::TAGGED_HEADER_BYTES
-        } else {
-            ddp::UNTAGGED_HEADER_BYTES
-        };
-        let room = self.segment_bytes_max - header_bytes;
-        // Below 2^16, as the segment is.
-        let payload = room.min((message.len - message.done) as usize);
-        let last = message.done as usize + payload == message.len as usize;
-        let header = Header {
-            opcode: message.opcode,
-            last,
-            place: self.place(&message),
-            payload_bytes: payload as u16,
-        };
-        let start = self.headers.len();
-        header.encode(&mut self.headers);
-        if let Source::Request(request) = message.source {
-            request.encode(&mut self.headers);
-        }
-        let end = self.headers.len();
-        self.chunks.push_back(Chunk::Header { start, end });
-        if let Some(crc) = &mut self.crc {
-            crc.update(&self.headers[start..end]);
-        }
-        match message.source {
-            Source::Work { .. } => self.plan_pieces(payload),
-            Source::Answer(request) => self.plan_answer(&request, message.done, payload, table)?,
-            Source::Request(_) => {}
-        }
-        self.plan_trailer(header.segment_bytes());
-        message.done += payload as u32;
-        if last {
-            self.plan_end(&message);
-        } else {
-            self.message = Some(message);
-        }
-        Ok(payload)
-    }
-
-    fn place(&self, message: &Message) -> Place {
-        let untagged =
-            |queue, msn| Place::Untagged { invalidate_stag: 0, queue, msn, offset: message.done };
-        let done = u64::from(message.done);
-        match message.source {
-            Source::Answer(request) => Place::Tagged {
-                stag: request.sink_stag,
-                // The peer checks its own offsets; ours must only not overflow.
-                offset: request.sink_offset.wrapping_add(done),
-            },
-            Source::Work { operation: Operation::RdmaWrite, stag, address, .. } => {
-                Place::Tagged { stag, offset: address.wrapping_add(done) }
-            }
-            Source::Work { .. } => untagged(Queue::Send, self.send_msn),
-            Source::Request(_) => Place::Untagged {
-                invalidate_stag: 0,
-                queue: Queue::ReadRequest,
-                msn: self.read_msn,
-                offset: 0,
-            },
-        }
-    }
-
-    fn plan_pieces(&mut self, mut payload: usize) {
-        while payload > 0 {
-            // INVARIANT: the work's length is the sum of its pieces, so they do not run out.
-            let piece = &self.pieces[(self.next_piece - self.piece_base) as usize];
-            let len = payload.min(piece.len - self.next_offset);
-            if let (Some(crc), Some(view)) =
-                (&mut self.crc, piece.buffer.slice(piece.offset + self.next_offset, len))
-            {
-                view.scan(|bytes| crc.update(bytes));
-            }
-            let ends = self.next_offset + len == piece.len;
-            if len > 0 {
-                let (number, offset) = (self.next_piece, self.next_offset);
-                self.chunks.push_back(Chunk::Piece { number, offset, len });
-            }
-            payload -= len;
-            if ends {
-                self.next_piece += 1;
-                self.next_offset = 0;
-            } else {
-                self.next_offset += len;
-            }
-        }
-    }
-
-    fn plan_answer(
-        &mut self,
-        request: &ReadRequest,
-        done: u32,
-        len: usize,
-        table: &RegionTable,
-    ) -> Result<(), SendFailure> {
-        if len == 0 {
-            return Ok(());
-        }
-        // The whole source range was checked for overflow when the request came.
-        let (key, address) = (request.source_stag, request.source_offset + u64::from(done));
-        if let Some(crc) = &mut self.crc {
-            let view = source_view(self.domain, table, key, address, len)?;
-            view.scan(|bytes| crc.update(bytes));
-        }
-        self.chunks.push_back(Chunk::Remote { key, address, len });
-        Ok(())
-    }
-
-    fn plan_trailer(&mut self, segment_bytes: usize) {
-        let start = self.headers.len();
-        let padding = mpa::padding_bytes(segment_bytes);
-        self.headers.resize(start + padding, 0);
-        let trailer = match &mut self.crc {
-            Some(crc) => {
-                crc.update(&[0; 4][..padding]);
-                crc.finish()
-            }
-            None => [0; mpa::FPDU_CRC_BYTES],
-        };
-        self.headers.extend_from_slice(&trailer);
-        self.chunks.push_back(Chunk::Header { start, end: self.headers.len() });
-    }
-
-    fn plan_end(&mut self, message: &Message) {
-        match message.source {
-            Source::Answer(_) => self.chunks.push_back(Chunk::Answered),
-            Source::Request(_) => {
-                self.read_msn = self.read_msn.wrapping_add(1);
-                // The read is reported by the receiver; only its piece is let go here.
-                self.chunks.push_back(Chunk::Done { finished: REQUEST_SENT, pieces: 1 });
-            }
-            Source::Work { work, operation, pieces, .. } => {
-                debug_assert_eq!(self.next_offset, 0, "a message ends with its last piece");
-                if operation == Operation::Send {
-                    self.send_msn = self.send_msn.wrapping_add(1);
-                }
-                let finished = Finished { work, operation, bytes: message.len };
-                self.chunks.push_back(Chunk::Done { finished, pieces });
-            }
-        }
     }
 
     /// Gives memory back that a burst has grown.
@@ -665,7 +415,8 @@ impl Transmitter {
 }
 
 /// The mark behind a read request; the read itself is reported when its data is here.
-const REQUEST_SENT: Finished = Finished { work: 0, operation: Operation::Receive, bytes: 0 };
+pub(super) const REQUEST_SENT: Finished =
+    Finished { work: 0, operation: Operation::Receive, bytes: 0 };
 
 impl Finished {
     /// Whether anybody is to be told.
@@ -674,7 +425,7 @@ impl Finished {
     }
 }
 
-fn source_view<'a>(
+pub(super) fn source_view<'a>(
     domain: ProtectionDomain,
     table: &'a RegionTable,
     key: u32,

@@ -7,6 +7,11 @@ use dafs_dat::{Access, Event, Operation, WorkStatus};
 const ODD_SIZES: [usize; 10] =
     [1, 3, 4095, 4097, 61_439, 61_440, 61_441, 65_535, 65_537, (1 << 20) + 13];
 
+/// Lengths that vary and stay inside the hundred bytes of the source.
+fn message_len(index: usize) -> usize {
+    1 + (index * 7) % (100 - index).clamp(1, 64)
+}
+
 pub fn messages_keep_their_order(world: &mut World) {
     let link = world.connect();
     let to = world.server.memory(64 * 100, Access::LOCAL_WRITE);
@@ -17,7 +22,7 @@ pub fn messages_keep_their_order(world: &mut World) {
         world.server.adapter.post_receive(link.server, i as u64, segment).unwrap();
     }
     for i in 0..100 {
-        let segment = from.region.local(i, 1 + (i * 7) % (100 - i).max(1).min(64));
+        let segment = from.region.local(i, message_len(i));
         world.client.adapter.post_send(link.client, 1000 + i as u64, &[segment]).unwrap();
     }
     let mut next = 0;
@@ -27,7 +32,7 @@ pub fn messages_keep_their_order(world: &mut World) {
             _ => None,
         });
         assert_eq!((done.work, done.operation), (next, Operation::Receive));
-        let len = 1 + (next as usize * 7) % (100 - next as usize).max(1).min(64);
+        let len = message_len(next as usize);
         assert_eq!(done.status, WorkStatus::Ok(len as u32));
         assert_eq!(to.read(64 * next as usize, 1), [next as u8]);
         next += 1;
