@@ -19,7 +19,7 @@ use crate::core::{
 use crate::error::{Error, Result};
 use crate::fork;
 use crate::helper::Helper;
-use crate::limits::CONTENDER_SPINS;
+use crate::limits::{CONTENDER_SPINS, SPINS_BEFORE_YIELD};
 use crate::operations::{Finished, Operations};
 use crate::options::{Transport, WaitPolicy};
 use crate::pending::Moved;
@@ -587,8 +587,11 @@ impl<'a> Waiter<'a> {
                 std::hint::spin_loop();
             }
             driver = self.shared.lock_regardless();
-        } else {
+        } else if self.shared.policy == WaitPolicy::Poll || self.spins < SPINS_BEFORE_YIELD {
             std::hint::spin_loop();
+        } else {
+            // The server may be waiting for this CPU.
+            std::thread::yield_now();
         }
         Ok(driver)
     }
