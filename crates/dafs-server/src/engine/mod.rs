@@ -52,6 +52,13 @@ const TICK: Duration = Duration::from_millis(500);
 /// A connection whose sends make no progress for this long has stopped reading.
 const SEND_STALL_SECONDS: u64 = 60;
 
+/// Turns without an event after which a transport is looked at less often, as long as another one
+/// has work: looking costs a system call on some.
+const QUIET_TURNS: u32 = 512;
+
+/// How much less often: every so many turns.
+const QUIET_STRIDE: u32 = 16;
+
 /// What all engines of a server share.
 pub struct Shared {
     /// The semantics.
@@ -77,11 +84,14 @@ pub struct Engine {
     events: Vec<Event>,
     done: Vec<JobDone>,
     next_tick: Instant,
+    turns: u32,
 }
 
 /// One transport with its connections.
 struct Port {
     link: Link,
+    /// Turns since its last event.
+    quiet_turns: u32,
     connections: FxHashMap<EndpointId, Connection>,
 }
 
@@ -169,7 +179,7 @@ impl Engine {
             let staging = Staging::new(domain);
             let waiting = VecDeque::new();
             let link = Link { adapter, domain, replies, staging, waiting, credits: 0 };
-            Port { link, connections: FxHashMap::default() }
+            Port { link, quiet_turns: 0, connections: FxHashMap::default() }
         };
         Self {
             shared,
@@ -179,6 +189,7 @@ impl Engine {
             events: Vec::new(),
             done: Vec::new(),
             next_tick: Instant(0),
+            turns: 0,
         }
     }
 
@@ -217,11 +228,18 @@ impl Engine {
     /// Handles all that has happened. True when there was something.
     pub fn turn(&mut self, now: Instant) -> bool {
         let mut busy = false;
+        self.turns = self.turns.wrapping_add(1);
+        let skip = self.ports.len() > 1 && !self.turns.is_multiple_of(QUIET_STRIDE);
         for index in 0..self.ports.len() {
-            let mut events = std::mem::take(&mut self.events);
             let port = &mut self.ports[index];
+            if skip && port.quiet_turns >= QUIET_TURNS {
+                continue;
+            }
+            let mut events = std::mem::take(&mut self.events);
             port.link.adapter.poll(now, &mut events);
             busy |= !events.is_empty();
+            port.quiet_turns =
+                if events.is_empty() { port.quiet_turns.saturating_add(1) } else { 0 };
             for event in events.drain(..) {
                 self.event(index, event, now);
             }
@@ -238,6 +256,13 @@ impl Engine {
             }
         }
         busy
+    }
+
+    /// The driver has slept: any transport may have woken it.
+    pub fn woken(&mut self) {
+        for port in &mut self.ports {
+            port.quiet_turns = 0;
+        }
     }
 
     /// When `turn` must be called even if nothing happens.
@@ -289,7 +314,7 @@ impl Engine {
         peer: PeerInfo,
         now: Instant,
     ) {
-        let Port { link, connections } = &mut self.ports[port];
+        let Port { link, connections, .. } = &mut self.ports[port];
         let refuse = |link: &mut Link, why: &str| {
             tracing::warn!(%peer, "connection refused: {why}");
             let text = &why.as_bytes()[..why.len().min(dafs_dat::PRIVATE_DATA_BYTES_MAX)];
@@ -383,7 +408,7 @@ impl Engine {
         now: Instant,
         act: impl FnOnce(&mut Context<'_>),
     ) {
-        let Port { link, connections } = &mut self.ports[port];
+        let Port { link, connections, .. } = &mut self.ports[port];
         let Some(connection) = connections.get_mut(&endpoint) else { return };
         let mut context = Context {
             shared: &self.shared,
@@ -446,7 +471,7 @@ impl Engine {
         self.shared.service.expire(now.0);
         let handshake = Duration::from_secs(self.shared.limits.handshake_seconds);
         let stall = Duration::from_secs(SEND_STALL_SECONDS);
-        for Port { link, connections } in &mut self.ports {
+        for Port { link, connections, .. } in &mut self.ports {
             link.staging.trim(&mut *link.adapter);
             for connection in connections.values_mut() {
                 let late = match connection.phase {
