@@ -214,13 +214,25 @@ impl Config {
     /// # Errors
     /// What is wrong, where, and what to write instead.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_with(path, None)
+    }
+
+    /// Reads a configuration file, and exports `directory` instead of what it names.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn load_for_directory(path: &Path, directory: PathBuf) -> Result<Self, ConfigError> {
+        Self::load_with(path, Some(directory))
+    }
+
+    fn load_with(path: &Path, directory: Option<PathBuf>) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
         let file: ConfigFile = toml::from_str(&text).map_err(|error| ConfigError::Syntax {
             path: path.to_owned(),
             error: Box::new(error),
         })?;
-        file.check(path.parent().unwrap_or(Path::new(".")))
+        file.check(path.parent().unwrap_or(Path::new(".")), directory)
     }
 
     /// Refuses an open door that nobody meant to open.
@@ -293,10 +305,14 @@ struct ExportFile {
 }
 
 impl ConfigFile {
-    fn check(self, base: &Path) -> Result<Config, ConfigError> {
+    fn check(self, base: &Path, directory: Option<PathBuf>) -> Result<Config, ConfigError> {
         let exports = self.export.iter().map(|export| export.check(base));
-        let mut config = Config::for_directory(PathBuf::new());
-        config.exports = exports.collect::<Result<_, _>>()?;
+        let exports = exports.collect::<Result<Vec<_>, _>>()?;
+        let replaced = directory.is_some();
+        let mut config = Config::for_directory(directory.unwrap_or_default());
+        if !replaced {
+            config.exports = exports;
+        }
         if config.exports.is_empty() {
             return Err(value_error("export", "name at least one: [[export]] with name and path"));
         }

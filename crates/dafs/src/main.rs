@@ -1,2 +1,29 @@
-//! The command.
-fn main() {}
+//! The command `dafs`: serves directories and works with files of a server.
+//!
+//! Exit status: 0 done, 1 something failed, 2 the command line or configuration is wrong, 3 the
+//! server cannot be reached or was lost, 128 + n ended by signal n.
+
+mod cli;
+mod commands;
+mod copy;
+mod failure;
+mod limits;
+mod session;
+mod show;
+mod terminal;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    match commands::run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if let Some(text) = failure.text() {
+                eprintln!("dafs: {text}");
+            }
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The command line: options that all commands share, and the list of commands.
+
+use crate::commands;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use dafs_client::{TransportChoice, WaitPolicy};
+use dafs_server::Wake;
+use std::path::PathBuf;
+
+/// Serve directories by direct access, and work with the files of such a server.
+///
+/// Files are named by URLs: dafs://HOST[:PORT]/PATH. Exit status: 0 done, 1 something failed,
+/// 2 wrong command line or configuration, 3 the server cannot be reached or was lost.
+#[derive(Debug, Parser)]
+#[command(name = "dafs", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) session: SessionOptions,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// How to reach a server.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct SessionOptions {
+    /// How data travels: shm on one host, iwarp over any TCP network
+    #[arg(long, global = true, value_enum, default_value = "auto")]
+    pub(crate) transport: TransportName,
+    /// How to wait: poll burns a core for the lowest latency, sleep takes the least CPU
+    #[arg(long, global = true, value_enum)]
+    pub(crate) wake: Option<WakeName>,
+    /// Prove to be this user; the password comes from --password-file or $DAFS_PASSWORD
+    #[arg(long = "user", global = true, value_name = "NAME")]
+    pub(crate) session_user: Option<String>,
+    /// A file whose first line is the password
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+    /// Ask for checksums over all messages and data
+    #[arg(long, global = true)]
+    pub(crate) checksums: bool,
+    /// Give up on a server that has not answered for so long (0: never)
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) deadline: u64,
+    /// Say on standard error which transport is used, and why
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
+}
+
+impl SessionOptions {
+    /// The option that only means something to clients, if one was given.
+    pub(crate) fn client_only(&self) -> Option<&'static str> {
+        [
+            (self.transport != TransportName::Auto, "--transport"),
+            (self.session_user.is_some(), "--user"),
+            (self.password_file.is_some(), "--password-file"),
+            (self.checksums, "--checksums"),
+        ]
+        .into_iter()
+        .find_map(|(given, name)| given.then_some(name))
+    }
+}
+
+/// The transports by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TransportName {
+    /// shm if the server runs on this host, else iwarp
+    Auto,
+    /// RDMA over TCP
+    Iwarp,
+    /// Shared memory
+    Shm,
+}
+
+impl From<TransportName> for TransportChoice {
+    fn from(name: TransportName) -> Self {
+        match name {
+            TransportName::Auto => Self::Auto,
+            TransportName::Iwarp => Self::Iwarp,
+            TransportName::Shm => Self::Shm,
+        }
+    }
+}
+
+/// The ways to wait by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WakeName {
+    /// Look for a while, then sleep
+    Adaptive,
+    /// Never sleep
+    Poll,
+    /// Sleep at once
+    Sleep,
+}
+
+impl From<WakeName> for WaitPolicy {
+    fn from(name: WakeName) -> Self {
+        match name {
+            WakeName::Adaptive => Self::default(),
+            WakeName::Poll => Self::Poll,
+            WakeName::Sleep => Self::Sleep,
+        }
+    }
+}
+
+impl From<WakeName> for Wake {
+    fn from(name: WakeName) -> Self {
+        match name {
+            WakeName::Adaptive => Self::Adaptive,
+            WakeName::Poll => Self::Poll,
+            WakeName::Sleep => Self::Sleep,
+        }
+    }
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Serve(commands::serve::Serve),
+    Ls(commands::ls::Ls),
+    Stat(commands::stat::Stat),
+    Cat(commands::cat::Cat),
+    Get(commands::get::Get),
+    Put(commands::put::Put),
+    Rm(commands::rm::Rm),
+    Mkdir(commands::mkdir::Mkdir),
+    Mv(commands::mv::Mv),
+    Ln(commands::ln::Ln),
+    Df(commands::df::Df),
+    Ping(commands::ping::Ping),
+    Passwd(commands::passwd::Passwd),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_may_stand_before_and_after_the_command() {
+        for line in ["dafs --transport shm df dafs://h/", "dafs df dafs://h/ --transport shm"] {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            assert_eq!(cli.session.transport, TransportName::Shm);
+        }
+    }
+
+    #[test]
+    fn several_sources_and_one_target() {
+        let cli = Cli::try_parse_from(["dafs", "get", "dafs://h/a", "dafs://h/b", "out"]).unwrap();
+        let Command::Get(get) = cli.command else { panic!("another command") };
+        assert_eq!((get.sources.len(), get.target), (2, PathBuf::from("out")));
+        assert!(Cli::try_parse_from(["dafs", "get", "dafs://h/a"]).is_err());
+    }
+}

@@ -1,0 +1,83 @@
+//! `dafs cat`: file contents to standard output, straight from transfer memory.
+
+use super::for_each;
+use crate::failure::Failure;
+use crate::limits::{CAT_PIECES, PIECE_BYTES};
+use crate::session::Sessions;
+use dafs_client::{Client, DafsUrl, File, IoBuffer, OpenOptions, Pending};
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+
+/// Write the contents of files to standard output
+#[derive(Debug, clap::Args)]
+pub(crate) struct Cat {
+    /// The files
+    #[arg(required = true)]
+    urls: Vec<DafsUrl>,
+}
+
+impl Cat {
+    pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        for_each(&self.urls, |url| {
+            let client = sessions.client(url)?;
+            let file = client
+                .open(url.path(), &OpenOptions::read())
+                .map_err(|error| Failure::client(url, &error))?;
+            print(&client, &file, url)
+        })
+    }
+}
+
+/// A read on its way.
+struct Piece {
+    pending: Pending<usize>,
+    buffer: IoBuffer,
+    offset: u64,
+}
+
+/// Prints `file` to its end, whatever its size is when it is reached.
+fn print(client: &Client, file: &File, url: &DafsUrl) -> Result<(), Failure> {
+    let failed = |error| Failure::client(url, &error);
+    let bytes = PIECE_BYTES.min(client.read_bytes_max());
+    let mut free = Vec::new();
+    for _ in 0..CAT_PIECES {
+        free.push(client.buffer(bytes).map_err(failed)?);
+    }
+    let mut flying: VecDeque<Piece> = VecDeque::new();
+    let mut next = 0;
+    loop {
+        while let Some(buffer) = free.pop() {
+            let pending = file.submit_read(&buffer, 0..bytes, next).map_err(failed)?;
+            flying.push_back(Piece { pending, buffer, offset: next });
+            next += bytes as u64;
+        }
+        let Some(piece) = flying.pop_front() else { return Ok(()) };
+        let count = piece.pending.wait().map_err(failed)?;
+        if count == 0 {
+            return Ok(());
+        }
+        write_out(&piece.buffer, count)?;
+        if count < bytes {
+            // Short of the end or not, what was asked for beyond it has to be asked again.
+            next = piece.offset + count as u64;
+            for piece in flying.drain(..) {
+                piece.pending.wait().map_err(failed)?;
+                free.push(piece.buffer);
+            }
+        }
+        free.push(piece.buffer);
+    }
+}
+
+fn write_out(buffer: &IoBuffer, count: usize) -> Result<(), Failure> {
+    let stdout = std::io::stdout();
+    let mut done = 0;
+    while let Some(view) = buffer.slice(done, count - done).filter(|view| !view.is_empty()) {
+        match dafs_mem::writev(stdout.as_fd(), &[view]) {
+            Ok(written) => done += written,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::local("standard output", &error)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! `dafs df`: space of file systems.
+
+use super::for_each;
+use crate::failure::Failure;
+use crate::session::Sessions;
+use dafs_client::{DafsUrl, Follow};
+use indicatif::BinaryBytes;
+use serde_json::json;
+
+/// Show the space of the file systems that hold files or directories
+#[derive(Debug, clap::Args)]
+pub(crate) struct Df {
+    /// Files or directories
+    #[arg(required = true)]
+    urls: Vec<DafsUrl>,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+impl Df {
+    pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        if !self.json {
+            println!("{:>12} {:>12} {:>12} {:>12}  of", "size", "used", "available", "files free");
+        }
+        for_each(&self.urls, |url| {
+            let client = sessions.client(url)?;
+            let status = client
+                .resolve(url.path(), Follow::Yes)
+                .and_then(|found| client.fs_status(&found.handle))
+                .map_err(|error| Failure::client(url, &error))?;
+            let used = status
+                .space_total
+                .zip(status.space_free)
+                .map(|(total, free)| total.saturating_sub(free));
+            if self.json {
+                let object = json!({
+                    "url": url.to_string(),
+                    "space_total": status.space_total,
+                    "space_used": used,
+                    "space_free": status.space_free,
+                    "space_available": status.space_available,
+                    "files_total": status.files_total,
+                    "files_free": status.files_free,
+                    "files_available": status.files_available,
+                    "name_bytes_max": status.name_bytes_max,
+                    "file_bytes_max": status.file_bytes_max,
+                });
+                println!("{object}");
+                return Ok(());
+            }
+            let bytes = |bytes: Option<u64>| {
+                bytes.map_or_else(|| "-".to_owned(), |bytes| BinaryBytes(bytes).to_string())
+            };
+            let files = status.files_available.map_or_else(|| "-".to_owned(), |n| n.to_string());
+            println!(
+                "{:>12} {:>12} {:>12} {files:>12}  {url}",
+                bytes(status.space_total),
+                bytes(used),
+                bytes(status.space_available),
+            );
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,31 @@
+//! `dafs get`: copies from a server to this host.
+
+use crate::copy::{self, CopyOptions};
+use crate::failure::Failure;
+use crate::session::Sessions;
+use dafs_client::DafsUrl;
+use std::path::PathBuf;
+
+/// Copy files and directory trees from a server to this host
+///
+/// As cp -a does: directories with all that is in them, symlinks as symlinks, permissions and
+/// times, hard links and holes. If LOCAL is a directory the copies go into it. A file appears
+/// under its name when it is complete. The root of a server, and a URL that ends in "/.", stand
+/// for what is in them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Get {
+    /// What to copy
+    #[arg(required = true, num_args = 1.., value_name = "URL")]
+    pub(crate) sources: Vec<DafsUrl>,
+    /// Where to: a directory, or the name of the copy
+    #[arg(required = true, value_name = "LOCAL")]
+    pub(crate) target: PathBuf,
+    #[command(flatten)]
+    options: CopyOptions,
+}
+
+impl Get {
+    pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        copy::get::run(sessions, &self.sources, &self.target, &self.options)
+    }
+}

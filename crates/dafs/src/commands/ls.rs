@@ -1,0 +1,154 @@
+//! `dafs ls`: lists directories.
+
+use super::for_each;
+use crate::failure::Failure;
+use crate::session::Sessions;
+use crate::show;
+use dafs_client::{Client, DafsUrl, DirEntry, FileHandle, Follow};
+use std::collections::VecDeque;
+use std::io::{BufWriter, StdoutLock, Write};
+
+/// List directories, sorted by name
+#[derive(Debug, clap::Args)]
+pub(crate) struct Ls {
+    /// Directories or files
+    #[arg(required = true)]
+    urls: Vec<DafsUrl>,
+    /// Show mode, links, owner, group, size and time of each entry
+    #[arg(short)]
+    long: bool,
+    /// Show names that begin with a dot
+    #[arg(short)]
+    all: bool,
+    /// List directories inside directories too; symlinks are not followed
+    #[arg(short = 'R')]
+    recursive: bool,
+    /// Print one JSON object per entry and line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Where the listing goes.
+type Out<'a> = BufWriter<StdoutLock<'a>>;
+
+impl Ls {
+    pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        let titled = self.recursive || self.urls.len() > 1;
+        let result = for_each(&self.urls, |url| {
+            let client = sessions.client(url)?;
+            self.list(&client, url, titled, &mut out)
+        });
+        out.flush().map_err(|error| Failure::local("standard output", &error))?;
+        result
+    }
+
+    fn list(
+        &self,
+        client: &Client,
+        url: &DafsUrl,
+        titled: bool,
+        out: &mut Out<'_>,
+    ) -> Result<(), Failure> {
+        let found = client
+            .resolve(url.path(), Follow::Yes)
+            .map_err(|error| Failure::client(url, &error))?;
+        if !found.attributes.is_directory() {
+            let name = show::last_name(url).to_vec();
+            let entry = DirEntry { name, attributes: Some(found.attributes) };
+            return self.show(client, url, &entry, out);
+        }
+        let mut left = VecDeque::from([(url.clone(), found.handle)]);
+        let mut first = true;
+        let mut result = Ok(());
+        while let Some((url, directory)) = left.pop_front() {
+            if titled && !self.json {
+                let gap = if first { "" } else { "\n" };
+                writeln!(out, "{gap}{url}:").map_err(|e| Failure::local("standard output", &e))?;
+            }
+            first = false;
+            match self.list_directory(client, &url, &directory, out) {
+                // Depth first and in order, as the names are shown.
+                Ok(inner) => inner.into_iter().rev().for_each(|inner| left.push_front(inner)),
+                Err(Failure::Failed(text)) => {
+                    eprintln!("dafs: {text}");
+                    result = Err(Failure::Reported);
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        result
+    }
+
+    /// Lists one directory; returns the directories in it that are to be listed too.
+    fn list_directory(
+        &self,
+        client: &Client,
+        url: &DafsUrl,
+        directory: &FileHandle,
+        out: &mut Out<'_>,
+    ) -> Result<Vec<(DafsUrl, FileHandle)>, Failure> {
+        let entries: Result<Vec<DirEntry>, _> = client
+            .read_dir(directory)
+            .filter(|entry| {
+                self.all || !entry.as_ref().is_ok_and(|entry| entry.name.starts_with(b"."))
+            })
+            .collect();
+        let mut entries = entries.map_err(|error| Failure::client(url, &error))?;
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let mut inner = Vec::new();
+        for entry in &entries {
+            let inside =
+                url.join(&entry.name).map_err(|error| Failure::Usage(error.to_string()))?;
+            self.show(client, &inside, entry, out)?;
+            if let Some(attributes) = &entry.attributes
+                && self.recursive
+                && attributes.is_directory()
+            {
+                inner.push((inside, attributes.handle));
+            }
+        }
+        Ok(inner)
+    }
+
+    fn show(
+        &self,
+        client: &Client,
+        url: &DafsUrl,
+        entry: &DirEntry,
+        out: &mut Out<'_>,
+    ) -> Result<(), Failure> {
+        let name = show::name_bytes(&entry.name);
+        let shown = match &entry.attributes {
+            Some(attributes) if self.json => {
+                writeln!(out, "{}", show::object_json(url, &entry.name, attributes))
+            }
+            Some(attributes) if self.long => {
+                let target = match attributes.is_symlink() {
+                    true => client.readlink(&attributes.handle).unwrap_or_default(),
+                    false => Vec::new(),
+                };
+                let arrow = if attributes.is_symlink() { " -> " } else { "" };
+                let head = format!(
+                    "{} {:>3} {:>6} {:>6} {:>12} {} ",
+                    show::mode_letters(attributes.kind, attributes.mode),
+                    attributes.links,
+                    show::owner(&attributes.owner),
+                    show::owner(&attributes.group),
+                    attributes.size,
+                    show::minute(attributes.modified),
+                );
+                let target = show::name_bytes(&target);
+                out.write_all(&[head.as_bytes(), &name, arrow.as_bytes(), &target, b"\n"].concat())
+            }
+            None if self.json => {
+                let name = String::from_utf8_lossy(&entry.name);
+                let object = serde_json::json!({"url": url.to_string(), "name": name});
+                writeln!(out, "{object}")
+            }
+            None if self.long => out.write_all(&[b"?????????? ".as_slice(), &name, b"\n"].concat()),
+            _ => out.write_all(&[&name, b"\n".as_slice()].concat()),
+        };
+        shown.map_err(|error| Failure::local("standard output", &error))
+    }
+}

@@ -1,0 +1,83 @@
+//! `dafs mkdir`: makes directories.
+
+use super::for_each;
+use crate::failure::Failure;
+use crate::session::Sessions;
+use dafs_client::{Client, DafsUrl, Follow, SetAttributes, Status};
+
+/// Make directories
+#[derive(Debug, clap::Args)]
+pub(crate) struct Mkdir {
+    /// What to make
+    #[arg(required = true)]
+    urls: Vec<DafsUrl>,
+    /// Make the directories above too, and be content if it exists
+    #[arg(short, long)]
+    parents: bool,
+    /// Permissions in octal; 777 less the umask if left out
+    #[arg(short, long, value_name = "MODE", value_parser = octal_mode)]
+    mode: Option<u32>,
+}
+
+fn octal_mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o7777 => Ok(mode),
+        _ => Err("write an octal number up to 7777, such as 755".to_owned()),
+    }
+}
+
+impl Mkdir {
+    pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        let default = 0o777 & !umask();
+        for_each(&self.urls, |url| {
+            let client = sessions.client(url)?;
+            if self.parents {
+                return self.make_all(&client, url, default);
+            }
+            let attributes = SetAttributes::mode(self.mode.unwrap_or(default));
+            client
+                .resolve_parent(url.path())
+                .and_then(|place| client.mkdir(&place.dir, &place.name, &attributes))
+                .map(drop)
+                .map_err(|error| Failure::client(url, &error))
+        })
+    }
+
+    fn make_all(&self, client: &Client, url: &DafsUrl, default: u32) -> Result<(), Failure> {
+        let failed = |error| Failure::client(url, &error);
+        let names = url.path().split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+        let names: Vec<&[u8]> = names.collect();
+        let mut at = client.root();
+        for (index, name) in names.iter().enumerate() {
+            let mode =
+                if index + 1 == names.len() { self.mode.unwrap_or(default) } else { default };
+            // Looked up first: where one may not write, the directory may well exist.
+            at = match client.resolve_from(&at, name, Follow::Yes) {
+                Ok(found) if found.attributes.is_directory() => found.handle,
+                Ok(_) => {
+                    let name = String::from_utf8_lossy(name);
+                    return Err(Failure::Failed(format!("{url}: {name} is no directory")));
+                }
+                Err(error) if error.status() == Some(Status::NoEnt) => {
+                    match client.mkdir(&at, name, &SetAttributes::mode(mode)) {
+                        // Somebody else was faster.
+                        Err(error) if error.status() == Some(Status::Exist) => {
+                            client.lookup(&at, name).map_err(failed)?
+                        }
+                        other => other.map_err(failed)?,
+                    }
+                }
+                Err(error) => return Err(failed(error)),
+            };
+        }
+        Ok(())
+    }
+}
+
+/// The umask of this process, which is read by setting it.
+pub(crate) fn umask() -> u32 {
+    use rustix::fs::Mode;
+    let mask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    rustix::process::umask(mask);
+    mask.bits()
+}

@@ -1,0 +1,61 @@
+//! One file per command.
+
+pub(crate) mod cat;
+pub(crate) mod df;
+pub(crate) mod get;
+pub(crate) mod ln;
+pub(crate) mod ls;
+pub(crate) mod mkdir;
+pub(crate) mod mv;
+pub(crate) mod passwd;
+pub(crate) mod ping;
+pub(crate) mod put;
+pub(crate) mod rm;
+pub(crate) mod serve;
+pub(crate) mod stat;
+
+use crate::cli::{Cli, Command};
+use crate::failure::Failure;
+use crate::session::Sessions;
+
+/// Runs what the command line says.
+pub(crate) fn run(cli: &Cli) -> Result<(), Failure> {
+    let mut sessions = Sessions::new(&cli.session);
+    let sessions = &mut sessions;
+    match &cli.command {
+        Command::Serve(command) => command.run(&cli.session),
+        Command::Ls(command) => command.run(sessions),
+        Command::Stat(command) => command.run(sessions),
+        Command::Cat(command) => command.run(sessions),
+        Command::Get(command) => command.run(sessions),
+        Command::Put(command) => command.run(sessions),
+        Command::Rm(command) => command.run(sessions),
+        Command::Mkdir(command) => command.run(sessions),
+        Command::Mv(command) => command.run(sessions),
+        Command::Ln(command) => command.run(sessions),
+        Command::Df(command) => command.run(sessions),
+        Command::Ping(command) => command.run(sessions),
+        Command::Passwd(command) => command.run(),
+    }
+}
+
+/// Runs `each` for every operand. A failure is reported and does not keep the others from being
+/// tried, except when the server is gone.
+fn for_each<T>(
+    operands: &[T],
+    mut each: impl FnMut(&T) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut result = Ok(());
+    for operand in operands {
+        match each(operand) {
+            Ok(()) => {}
+            Err(Failure::Failed(text)) => {
+                eprintln!("dafs: {text}");
+                result = Err(Failure::Reported);
+            }
+            Err(Failure::Reported) => result = Err(Failure::Reported),
+            Err(other) => return Err(other),
+        }
+    }
+    result
+}

@@ -1,0 +1,63 @@
+//! `dafs ping`: is the server there, over which transport, how far away.
+
+use crate::failure::Failure;
+use crate::session::Sessions;
+use dafs_client::DafsUrl;
+use serde_json::json;
+use std::time::Duration;
+
+/// Measure round trips to a server, and say which transport is used and why
+#[derive(Debug, clap::Args)]
+pub(crate) struct Ping {
+    /// The server: dafs://HOST[:PORT]
+    url: DafsUrl,
+    /// Round trips
+    #[arg(short, long, value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    count: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Ping {
+    pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        let client = sessions.client(&self.url)?;
+        let transport = client.transport();
+        if !self.json {
+            println!("{}: transport {}: {}", client.server(), transport.kind, transport.why);
+        }
+        let mut times = Vec::with_capacity(self.count as usize);
+        for _ in 0..self.count {
+            times.push(client.ping().map_err(|error| Failure::client(&self.url, &error))?);
+        }
+        times.sort_unstable();
+        let microseconds = |time: Duration| time.as_nanos() as f64 / 1000.0;
+        // INVARIANT: the count is at least 1, so there is a first, a middle and a last time.
+        let (min, max) = (microseconds(times[0]), microseconds(times[times.len() - 1]));
+        let median = microseconds(times[times.len() / 2]);
+        if self.json {
+            let session = client.session();
+            let report = json!({
+                "server": client.server(),
+                "transport": transport.kind.to_string(),
+                "why": transport.why,
+                "round_trips": times.len(),
+                "min_microseconds": min,
+                "median_microseconds": median,
+                "max_microseconds": max,
+                "lease_seconds": session.lease.as_secs(),
+                "read_bytes_max": session.read_bytes_max,
+                "write_bytes_max": session.write_bytes_max,
+                "trusted": session.trusted,
+                "checksums": session.checksums,
+            });
+            println!("{report}");
+        } else {
+            println!("{} round trips: {min:.1} / {median:.1} / {max:.1} us min/median/max", {
+                times.len()
+            });
+        }
+        Ok(())
+    }
+}

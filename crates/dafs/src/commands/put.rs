@@ -1,0 +1,30 @@
+//! `dafs put`: copies from this host to a server.
+
+use crate::copy::{self, CopyOptions};
+use crate::failure::Failure;
+use crate::session::Sessions;
+use dafs_client::DafsUrl;
+use std::path::PathBuf;
+
+/// Copy files and directory trees from this host to a server
+///
+/// As cp -a does: directories with all that is in them, symlinks as symlinks, permissions and
+/// times, hard links and holes. If URL is a directory the copies go into it. A file appears under
+/// its name when it is complete. A path that ends in "/." stands for what is in it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Put {
+    /// What to copy
+    #[arg(required = true, num_args = 1.., value_name = "LOCAL")]
+    sources: Vec<PathBuf>,
+    /// Where to: a directory, or the name of the copy
+    #[arg(required = true, value_name = "URL")]
+    target: DafsUrl,
+    #[command(flatten)]
+    options: CopyOptions,
+}
+
+impl Put {
+    pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        copy::put::run(sessions, &self.sources, &self.target, &self.options)
+    }
+}

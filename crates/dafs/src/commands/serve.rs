@@ -1,0 +1,196 @@
+//! `dafs serve`: runs a server until a signal ends it.
+
+use crate::cli::SessionOptions;
+use crate::failure::Failure;
+use crate::limits::COUNTS_SETTLE;
+use dafs_server::{Config, Server, StartError, parse_listen};
+use dafs_service::Squash;
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::flag;
+use signal_hook::iterator::Signals;
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tracing_subscriber::EnvFilter;
+
+/// Serve a directory, or the exports of a configuration file
+///
+/// Prints "ready URL" on standard output once clients can connect, and logs to standard error.
+/// SIGTERM and SIGINT end it in order, a second one at once; SIGUSR1 logs what it holds. Without
+/// --config or --listen only this host can reach it, on port 20490.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Serve {
+    /// The directory to export as the root; instead of the exports of a configuration file
+    #[arg(value_name = "DIR", required_unless_present = "config")]
+    directory: Option<PathBuf>,
+    /// Where to listen; port 0 picks a free one. May be given several times
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen)]
+    listen: Vec<SocketAddr>,
+    /// A configuration file in TOML
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Let root of trusted clients be root here too
+    #[arg(long)]
+    no_root_squash: bool,
+    /// Refuse every change
+    #[arg(long)]
+    read_only: bool,
+    /// Where to keep the key of file handles, so that they survive a restart
+    #[arg(long, value_name = "DIR")]
+    state_directory: Option<PathBuf>,
+    /// Threads that serve connections
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+    /// How long the files of a client that has fallen silent stay open
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    lease: Option<u64>,
+    /// What to log: error, warn, info, debug, trace, or a filter as in $RUST_LOG, its default
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
+}
+
+impl Serve {
+    pub(crate) fn run(&self, session: &SessionOptions) -> Result<(), Failure> {
+        if let Some(option) = session.client_only() {
+            let text = format!("{option} is for clients and means nothing to serve; leave it out");
+            return Err(Failure::Usage(text));
+        }
+        self.start_log()?;
+        let config = self.configuration(session)?;
+        // From here on a signal is either handled below or ends the process in order.
+        let again = Arc::new(AtomicBool::new(false));
+        for signal in [SIGTERM, SIGINT] {
+            let status = 128 + signal;
+            flag::register_conditional_shutdown(signal, status, again.clone())
+                .map_err(|error| Failure::local("cannot handle signals", &error))?;
+        }
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])
+            .map_err(|error| Failure::local("cannot handle signals", &error))?;
+        let server = Server::start(&config).map_err(|error| start_failure(&error))?;
+        for address in server.addresses() {
+            tracing::info!(%address, "listening");
+        }
+        announce(&server)?;
+        for signal in signals.forever() {
+            if signal == SIGUSR1 {
+                log_counts(&server);
+                continue;
+            }
+            again.store(true, Ordering::Relaxed);
+            tracing::info!(signal, "ending; a second signal ends at once");
+            break;
+        }
+        log_counts(&server);
+        server.stop();
+        Ok(())
+    }
+
+    fn start_log(&self) -> Result<(), Failure> {
+        let filter = match &self.log {
+            Some(text) => EnvFilter::try_new(text).map_err(|error| {
+                Failure::Usage(format!("--log {text}: {error}; write info, or dafs_server=debug"))
+            })?,
+            None => EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")),
+        };
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal())
+            .init();
+        Ok(())
+    }
+
+    fn configuration(&self, session: &SessionOptions) -> Result<Config, Failure> {
+        let wrong = |error: &dafs_server::ConfigError| Failure::Usage(error.to_string());
+        let mut config = match (&self.config, &self.directory) {
+            (Some(file), Some(directory)) => {
+                Config::load_for_directory(file, directory.clone()).map_err(|e| wrong(&e))?
+            }
+            (Some(file), None) => Config::load(file).map_err(|e| wrong(&e))?,
+            (None, Some(directory)) => Config::for_directory(directory.clone()),
+            (None, None) => return Err(Failure::Usage("name a directory to serve".to_owned())),
+        };
+        if let Some(directory) = self.directory.as_deref().filter(|directory| !directory.is_dir()) {
+            let text = format!("{} is no directory; make it first", directory.display());
+            return Err(Failure::Usage(text));
+        }
+        if !self.listen.is_empty() {
+            config.listen.clone_from(&self.listen);
+        }
+        for export in &mut config.exports {
+            export.options.read_only |= self.read_only;
+            if self.no_root_squash {
+                export.options.squash = Squash::None;
+            }
+        }
+        if let Some(directory) = &self.state_directory {
+            config.state_directory = Some(directory.clone());
+        }
+        if let Some(wake) = session.wake {
+            config.wake = wake.into();
+        }
+        if let Some(threads) = self.threads {
+            config.threads = usize::from(threads);
+        }
+        if let Some(seconds) = self.lease {
+            config.lease_time = Duration::from_secs(seconds);
+        }
+        Ok(config)
+    }
+}
+
+/// Tells whoever started us, who may wait for this line to come through a pipe.
+fn announce(server: &Server) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "ready {}", server.url())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::local("cannot write to standard output", &error))
+}
+
+fn start_failure(error: &StartError) -> Failure {
+    match error {
+        StartError::Listen { error: reason, .. } => {
+            let hint = match reason.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    "; another program has that port: stop it, or choose one with --listen"
+                }
+                std::io::ErrorKind::PermissionDenied => "; use a port from 1024 on",
+                std::io::ErrorKind::AddrNotAvailable => "; this host has no such address",
+                _ => "",
+            };
+            Failure::Failed(format!("{error}{hint}"))
+        }
+        StartError::Config(_) | StartError::Passwords(_) | StartError::Namespace(_) => {
+            Failure::Usage(error.to_string())
+        }
+        _ => Failure::Failed(error.to_string()),
+    }
+}
+
+/// Logs what the server holds, and where bytes were copied in user space.
+fn log_counts(server: &Server) {
+    // The first look asks the reactors for fresh numbers, the second takes them.
+    server.counts();
+    std::thread::sleep(COUNTS_SETTLE);
+    let (engine, service) = (server.counts(), server.service_counts());
+    tracing::info!(
+        connections = engine.connections,
+        sessions = engine.sessions,
+        pending = engine.pending,
+        replies = engine.replies,
+        chunks = engine.chunks,
+        credits = engine.credits,
+        clients = service.clients,
+        opens = service.opens,
+        open_files = service.open_files,
+        "counts"
+    );
+    let copied: Vec<String> = dafs_mem::copies()
+        .filter(|count| count.bytes > 0)
+        .map(|count| format!("{}={}", count.site.label(), count.bytes))
+        .collect();
+    tracing::info!("copied bytes: {}", copied.join(" "));
+}

@@ -1,0 +1,63 @@
+//! `dafs stat`: all that is known about an object.
+
+use super::for_each;
+use crate::failure::Failure;
+use crate::session::Sessions;
+use crate::show;
+use dafs_client::{DafsUrl, Follow};
+
+/// Show all attributes of files and directories
+#[derive(Debug, clap::Args)]
+pub(crate) struct Stat {
+    /// What to look at
+    #[arg(required = true)]
+    urls: Vec<DafsUrl>,
+    /// Look at what a symlink points to, not at the symlink
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+impl Stat {
+    pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        for_each(&self.urls, |url| {
+            let client = sessions.client(url)?;
+            let follow = if self.dereference { Follow::Yes } else { Follow::No };
+            let found =
+                client.resolve(url.path(), follow).map_err(|error| Failure::client(url, &error))?;
+            let attributes = &found.attributes;
+            if self.json {
+                println!("{}", show::object_json(url, show::last_name(url), attributes));
+                return Ok(());
+            }
+            println!("   What: {url}");
+            if attributes.is_symlink()
+                && let Ok(text) = client.readlink(&found.handle)
+            {
+                println!("  Leads: {}", show::readable(&text));
+            }
+            println!(
+                "   Type: {}  Mode: {:04o} {}  Links: {}",
+                show::kind(attributes.kind),
+                attributes.mode,
+                show::mode_letters(attributes.kind, attributes.mode),
+                attributes.links,
+            );
+            println!(
+                "   Size: {}  Allocated: {}  File id: {}  Owner: {}  Group: {}",
+                attributes.size,
+                attributes.space_used,
+                attributes.file_id,
+                show::owner(&attributes.owner),
+                show::owner(&attributes.group),
+            );
+            println!(" Access: {}", show::nanosecond(attributes.accessed));
+            println!(" Modify: {}", show::nanosecond(attributes.modified));
+            println!(" Change: {}", show::nanosecond(attributes.changed));
+            println!("  Birth: {}", show::nanosecond(attributes.created));
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,219 @@
+//! From the server to this host: the content of a file.
+
+use super::{Get, Object};
+use crate::copy::digest::Digest;
+use crate::copy::pieces::{Part, Ring, Worker};
+use crate::copy::report::Copied;
+use crate::copy::temporary::Temporary;
+use crate::copy::trouble::{Outcome, Trouble};
+use crate::limits::HOLE_BYTES;
+use dafs_client::{Attributes, File, OpenOptions};
+use dafs_mem::{VolatileSlice, preadv2, pwritev2};
+use std::io;
+use std::os::fd::BorrowedFd;
+
+impl Get<'_> {
+    /// Copies a file under a temporary name and renames it when it is complete.
+    pub(super) fn file(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome {
+        self.report.go_on()?;
+        let registry = &self.report.temporaries;
+        let directory = &object.directory;
+        let temporary = Temporary::create(registry, &directory.descriptor)
+            .map_err(|error| object.here(error))?;
+        let mut attributes = object.attributes.clone();
+        if attributes.size > 0 {
+            let source = self
+                .client
+                .open_at(&directory.handle, object.source_name(), &OpenOptions::read())
+                .map_err(|error| object.remote(&error))?;
+            if *source.handle() != attributes.handle {
+                // Another file has got the name since it was listed.
+                attributes = source.attributes().map_err(|error| object.remote(&error))?;
+            }
+            self.content(worker, object, &attributes, &source, temporary.file())?;
+        }
+        let file = temporary.file().try_clone_to_owned().map_err(|error| object.here(error))?;
+        if self.options.xattrs && attributes.has_named_attributes {
+            self.xattrs(&attributes.handle, &file, &object.source(), &object.path())?;
+        }
+        self.finish(&file, &attributes).map_err(|error| object.here(error))?;
+        if self.options.sync {
+            rustix::fs::fsync(&file).map_err(|error| object.here(error))?;
+        }
+        temporary.rename(&object.name).map_err(|error| object.here(error))?;
+        self.report.add(Copied::File);
+        Ok(())
+    }
+
+    fn content(
+        &self,
+        worker: &mut Worker<'_>,
+        object: &Object<'_>,
+        attributes: &Attributes,
+        source: &File,
+        target: BorrowedFd<'_>,
+    ) -> Outcome {
+        // The server does not say where holes are, but that there are some. They are left where
+        // zeros come.
+        let sparse = attributes.space_used < attributes.size;
+        let mut digest = Digest::new(self.options.verify);
+        let mut ring = worker.ring(attributes.size)?;
+        let mut length = 0;
+        self.read_all(&mut ring, object, attributes.size, source, |part| {
+            let view = view(part);
+            digest.add(view);
+            write_part(target, view, part.offset, sparse).map_err(|error| object.here(error))?;
+            length = part.offset + part.bytes as u64;
+            self.report.add_bytes(part.bytes as u64);
+            Ok(())
+        })?;
+        if length < attributes.size {
+            self.report.warn(&format!(
+                "{}: became shorter while it was copied; the copy has {length} bytes",
+                object.source()
+            ));
+        }
+        if sparse {
+            rustix::fs::ftruncate(target, length).map_err(|error| object.here(error))?;
+        }
+        if self.options.verify {
+            let mut copy = Digest::new(true);
+            read_back(&mut ring, target, &mut copy).map_err(|error| object.here(error))?;
+            if copy.value() != digest.value() {
+                return Err(Trouble::Object(format!(
+                    "{}: what was written reads back differently; check the disk, then copy again",
+                    object.path().display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads up to `size` bytes of a file with as many pieces under way as the ring has, and hands
+    /// them to `take` in order.
+    fn read_all(
+        &self,
+        ring: &mut Ring<'_, '_>,
+        object: &Object<'_>,
+        size: u64,
+        source: &File,
+        mut take: impl FnMut(&Part) -> Outcome,
+    ) -> Outcome {
+        let failed = |error: dafs_client::Error| object.remote(&error);
+        let mut next = 0;
+        loop {
+            while next < size
+                && let Some(piece) = ring.take()
+            {
+                let bytes = (size - next).min(ring.piece_bytes() as u64) as usize;
+                ring.read(source, piece, next, bytes).map_err(failed)?;
+                next += bytes as u64;
+            }
+            let Some(part) = ring.next_read(source).map_err(failed)? else { return Ok(()) };
+            let taken = take(&part);
+            ring.give_back(part.piece);
+            taken?;
+            if part.is_last {
+                return Ok(());
+            }
+            self.report.go_on()?;
+        }
+    }
+}
+
+fn view(part: &Part) -> VolatileSlice<'_> {
+    // INVARIANT: a part has at most as many bytes as its piece.
+    part.piece.slice(0, part.bytes).unwrap_or_else(|| part.piece.view())
+}
+
+/// Writes a part of a file; of a sparse one, only what is not zero.
+fn write_part(
+    target: BorrowedFd<'_>,
+    view: VolatileSlice<'_>,
+    offset: u64,
+    sparse: bool,
+) -> io::Result<()> {
+    if !sparse {
+        return write_all(target, view, offset);
+    }
+    let (mut at, mut start) = (0, 0);
+    let mut result = Ok(());
+    // Each step of the scan is one block; a run of blocks with content is written at once.
+    view.scan(|block| {
+        debug_assert!(block.len() <= HOLE_BYTES);
+        if result.is_ok() && block.iter().fold(0, |all, byte| all | byte) == 0 {
+            result = write_run(target, view, start..at, offset);
+            start = at + block.len();
+        }
+        at += block.len();
+    });
+    result.and_then(|()| write_run(target, view, start..at, offset))
+}
+
+fn write_run(
+    target: BorrowedFd<'_>,
+    view: VolatileSlice<'_>,
+    run: std::ops::Range<usize>,
+    offset: u64,
+) -> io::Result<()> {
+    match view.slice(run.start, run.len()) {
+        Some(run_view) if !run.is_empty() => write_all(target, run_view, offset + run.start as u64),
+        _ => Ok(()),
+    }
+}
+
+fn write_all(target: BorrowedFd<'_>, view: VolatileSlice<'_>, offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while let Some(rest) = view.slice(done, view.len() - done).filter(|rest| !rest.is_empty()) {
+        match pwritev2(target, &[rest], offset + done as u64, 0) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => done += written,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Adds the whole content of a file of this host to a checksum.
+fn read_back(ring: &mut Ring<'_, '_>, file: BorrowedFd<'_>, digest: &mut Digest) -> io::Result<()> {
+    let Some(piece) = ring.take() else { return Err(io::ErrorKind::OutOfMemory.into()) };
+    let mut offset = 0;
+    let result = loop {
+        match preadv2(file, &[piece.view()], offset, 0) {
+            Ok(0) => break Ok(()),
+            Ok(count) => {
+                if let Some(view) = piece.slice(0, count) {
+                    digest.add(view);
+                }
+                offset += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => break Err(error),
+        }
+    };
+    ring.give_back(piece);
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    #[test]
+    fn zeros_of_a_sparse_file_take_no_space() {
+        let file = tempfile::tempfile().unwrap();
+        let mut bytes = vec![0; 20 * HOLE_BYTES + 5];
+        bytes[3 * HOLE_BYTES] = 1;
+        bytes[4 * HOLE_BYTES + 9] = 2;
+        *bytes.last_mut().unwrap() = 3;
+        let expected = bytes.clone();
+        write_part(file.as_fd(), VolatileSlice::from_mut(&mut bytes), 0, true).unwrap();
+        let mut back = vec![9; expected.len()];
+        file.read_exact_at(&mut back, 0).unwrap();
+        assert!(back == expected);
+        assert!(file.metadata().unwrap().blocks() * 512 < expected.len() as u64 / 2);
+    }
+}

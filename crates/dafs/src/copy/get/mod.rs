@@ -1,0 +1,470 @@
+//! From the server to this host: the walk through the server's tree.
+
+mod file;
+mod object;
+
+use super::local::{self, Parent, component};
+use super::pieces::{Pieces, Worker};
+use super::queue::{self, Queue};
+use super::report::{Copied, Report};
+use super::trouble::{Outcome, Trouble, here, remote};
+use super::{CopyOptions, supervise};
+use crate::failure::Failure;
+use crate::limits::TREE_DEPTH_MAX;
+use crate::session::Sessions;
+use crate::show;
+use dafs_client::{Attributes, Client, DafsUrl, FileHandle, Follow, ReadDir};
+use object::LinkPlace;
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, fstat, futimens, mkdirat};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Copies `sources` from their server to `target`.
+pub(crate) fn run(
+    sessions: &mut Sessions<'_>,
+    sources: &[DafsUrl],
+    target: &Path,
+    options: &CopyOptions,
+) -> Result<(), Failure> {
+    // Every mode below is meant as it is given.
+    rustix::process::umask(Mode::empty());
+    supervise(options, |report| {
+        let mut result = Ok(());
+        // One session after the other, the sources of each together.
+        let mut left: Vec<&DafsUrl> = sources.iter().collect();
+        while let Some(&first) = left.first() {
+            let client = sessions.client(first)?;
+            report.connected(&client);
+            let same = |url: &&DafsUrl| {
+                (url.user(), url.host(), url.port()) == (first.user(), first.host(), first.port())
+            };
+            let (now, later): (Vec<&DafsUrl>, Vec<&DafsUrl>) =
+                left.iter().partition(|url| same(url));
+            let get = Get::new(&client, options, report);
+            result = result.and(get.sources(&now, target, sources.len() > 1));
+            left = later;
+        }
+        result
+    })
+}
+
+/// What all workers of one copy share.
+#[derive(Debug)]
+struct Get<'a> {
+    client: &'a Client,
+    options: &'a CopyOptions,
+    report: &'a Report,
+    links: super::links::Links<FileHandle, LinkPlace>,
+}
+
+/// What one source of the command line became, or the directory that it goes into.
+#[derive(Debug)]
+struct Top {
+    descriptor: Parent,
+    path: PathBuf,
+    source: DafsUrl,
+}
+
+/// A directory that is being filled. It gets its permissions and times when the last object in it
+/// is done, which is when the last reference to it goes. Its path is only put together when it is
+/// needed, so that deep trees take no more memory than others.
+#[derive(Debug)]
+struct Directory<'a> {
+    get: &'a Get<'a>,
+    top: Arc<Top>,
+    /// The directory it is in and its name there; `None` for the top.
+    above: Option<(Arc<Directory<'a>>, OsString)>,
+    descriptor: Parent,
+    handle: FileHandle,
+    /// What it is to become; `None` for a directory that was there and was named by the user.
+    becomes: Option<Attributes>,
+}
+
+impl Directory<'_> {
+    /// The names on the way from the top to here.
+    fn inside(&self) -> Vec<OsString> {
+        let mut names = Vec::new();
+        let mut at = self;
+        while let Some((above, name)) = &at.above {
+            names.push(name.clone());
+            at = above;
+        }
+        names.reverse();
+        names
+    }
+
+    fn path(&self) -> PathBuf {
+        let mut path = self.top.path.clone();
+        path.extend(self.inside());
+        path
+    }
+
+    fn source(&self) -> DafsUrl {
+        let join = |url: DafsUrl, name: OsString| url.join(name.as_bytes()).unwrap_or(url);
+        self.inside().into_iter().fold(self.top.source.clone(), join)
+    }
+}
+
+/// Something that is to be copied into a directory.
+#[derive(Debug)]
+struct Object<'a> {
+    directory: Arc<Directory<'a>>,
+    name: OsString,
+    /// For what the user has named: its URL and its name on the server.
+    named: Option<(DafsUrl, Vec<u8>)>,
+    attributes: Attributes,
+}
+
+impl Object<'_> {
+    fn source(&self) -> DafsUrl {
+        if let Some((url, _)) = &self.named {
+            return url.clone();
+        }
+        let directory = self.directory.source();
+        directory.join(self.name.as_bytes()).unwrap_or(directory)
+    }
+
+    fn source_name(&self) -> &[u8] {
+        self.named.as_ref().map_or(self.name.as_bytes(), |(_, name)| name)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join(&self.name)
+    }
+
+    /// An error of this host about the copy.
+    fn here(&self, error: impl Into<std::io::Error>) -> Trouble {
+        here(self.path().display(), error)
+    }
+
+    /// The server's answer about the original.
+    fn remote(&self, error: &dafs_client::Error) -> Trouble {
+        remote(self.source(), error)
+    }
+}
+
+impl<'a> Get<'a> {
+    fn new(client: &'a Client, options: &'a CopyOptions, report: &'a Report) -> Self {
+        Self { client, options, report, links: super::links::Links::new() }
+    }
+
+    fn sources(&self, urls: &[&DafsUrl], target: &Path, several: bool) -> Result<(), Failure> {
+        let pieces = Pieces::new(self.client);
+        let mut result = Ok(());
+        queue::run(
+            self.report,
+            |queue| {
+                for url in urls {
+                    if self.report.is_stopped() {
+                        return;
+                    }
+                    match self.source(queue, url, target, several) {
+                        Ok(outcome) => self.report.book(outcome),
+                        Err(failure) => return result = Err(failure),
+                    }
+                }
+            },
+            |next| {
+                let mut worker = Worker::new(&pieces);
+                while let Some(object) = next() {
+                    self.report.book(self.object(&mut worker, &object));
+                }
+            },
+        );
+        result
+    }
+
+    /// Copies what one URL of the command line names.
+    fn source<'g>(
+        &'g self,
+        queue: &Queue<'_, Object<'g>>,
+        url: &DafsUrl,
+        target: &Path,
+        several: bool,
+    ) -> Result<Outcome, Failure> {
+        let found = match self.client.resolve(url.path(), Follow::No) {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(remote(url, &error))),
+        };
+        let attributes = found.attributes;
+        let name = component(show::last_name(url).to_vec());
+        let contents_only = name.is_none() && attributes.is_directory();
+        let place = match Place::find(target, name, several)? {
+            Ok(place) => place,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        let Place { directory: descriptor, path, name } = place;
+        let Some(name) = name else {
+            if !contents_only {
+                let text = format!("{url} has no name that {} could take", target.display());
+                return Err(Failure::Usage(text));
+            }
+            // The contents go into a directory that the user has named and that exists.
+            let top = Arc::new(Top { descriptor: descriptor.clone(), path, source: url.clone() });
+            let handle = attributes.handle;
+            let directory =
+                Directory { get: self, top, above: None, descriptor, handle, becomes: None };
+            return Ok(self.walk(queue, Arc::new(directory)));
+        };
+        if attributes.is_directory() {
+            let path = path.join(&name);
+            let made = self
+                .make_directory(&descriptor, &name, &attributes, || (path.clone(), url.clone()));
+            return Ok(made.and_then(|descriptor| {
+                let source = url.clone();
+                let top = Arc::new(Top { descriptor: descriptor.clone(), path, source });
+                let handle = attributes.handle;
+                let becomes = Some(attributes);
+                let directory =
+                    Directory { get: self, top, above: None, descriptor, handle, becomes };
+                self.walk(queue, Arc::new(directory))
+            }));
+        }
+        let parent = match self.client.resolve_parent(url.path()) {
+            Ok(parent) => parent,
+            Err(error) => return Ok(Err(remote(url, &error))),
+        };
+        let top = Arc::new(Top { descriptor: descriptor.clone(), path, source: url.clone() });
+        let handle = parent.dir;
+        let directory =
+            Directory { get: self, top, above: None, descriptor, handle, becomes: None };
+        let named = Some((url.clone(), parent.name));
+        queue.push(Object { directory: Arc::new(directory), name, named, attributes });
+        Ok(Ok(()))
+    }
+
+    /// Walks through a tree, depth first. A listing is read as far as it is worked on.
+    fn walk<'g>(&'g self, queue: &Queue<'_, Object<'g>>, top: Arc<Directory<'g>>) -> Outcome {
+        // What the copy itself makes must not be copied, where the target is inside the source.
+        let target = fstat(&top.descriptor).map_err(|error| here(top.path().display(), error))?;
+        let mut levels = vec![(self.client.read_dir(&top.handle), top)];
+        while let Some((listing, directory)) = levels.last_mut() {
+            self.report.go_on()?;
+            let directory = directory.clone();
+            match self.step(queue, listing, &directory, &target) {
+                Ok(Step::Object) => {}
+                Ok(Step::End) => drop(levels.pop()),
+                Ok(Step::Directory(inner)) if levels.len() < TREE_DEPTH_MAX => {
+                    levels.push((self.client.read_dir(&inner.handle), inner));
+                }
+                Ok(Step::Directory(inner)) => {
+                    let text = format!("{}: directories are nested too deeply", inner.source());
+                    self.report.book(Err(Trouble::Object(text)));
+                }
+                Err(trouble) => self.report.book(Err(trouble)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next entry of a listing.
+    fn step<'g>(
+        &'g self,
+        queue: &Queue<'_, Object<'g>>,
+        listing: &mut ReadDir,
+        directory: &Arc<Directory<'g>>,
+        target: &Stat,
+    ) -> Outcome<Step<'g>> {
+        let Some(entry) = listing.next() else { return Ok(Step::End) };
+        let entry = entry.map_err(|error| remote(directory.source(), &error))?;
+        let source = || {
+            let url = directory.source();
+            url.join(&entry.name).unwrap_or(url)
+        };
+        let attributes = match entry.attributes {
+            Some(attributes) => attributes,
+            None => self
+                .client
+                .lookup(&directory.handle, &entry.name)
+                .and_then(|handle| self.client.attributes(&handle))
+                .map_err(|error| remote(source(), &error))?,
+        };
+        let Some(name) = component(entry.name.clone()) else {
+            let text = format!("{}: the server gave a name that cannot be one", source());
+            return Err(Trouble::Object(text));
+        };
+        if !attributes.is_directory() {
+            let directory = directory.clone();
+            queue.push(Object { directory, name, named: None, attributes });
+            return Ok(Step::Object);
+        }
+        if is_same(target, &attributes) {
+            let text = format!("{} is where the copy goes; it is not copied into itself", source());
+            return Err(Trouble::Object(text));
+        }
+        let descriptor = self.make_directory(&directory.descriptor, &name, &attributes, || {
+            (directory.path().join(&name), source())
+        })?;
+        Ok(Step::Directory(Arc::new(Directory {
+            get: self,
+            top: directory.top.clone(),
+            above: Some((directory.clone(), name)),
+            descriptor,
+            handle: attributes.handle,
+            becomes: Some(attributes),
+        })))
+    }
+
+    /// Makes a directory, or takes one that is there. `names` tells path and URL for messages.
+    fn make_directory(
+        &self,
+        above: &Parent,
+        name: &OsString,
+        attributes: &Attributes,
+        names: impl Fn() -> (PathBuf, DafsUrl),
+    ) -> Outcome<Parent> {
+        let fail = |error: Errno| here(names().0.display(), error);
+        match mkdirat(above, name.as_os_str(), Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(fail(error)),
+        }
+        let descriptor = local::open_directory(above, name).map_err(fail)?;
+        if self.options.xattrs && attributes.has_named_attributes {
+            let (path, source) = names();
+            self.xattrs(&attributes.handle, &descriptor, &source, &path)?;
+        }
+        self.report.add(Copied::Directory);
+        Ok(Arc::new(descriptor))
+    }
+}
+
+/// True when a directory of the server is that directory of this host. Numbers alone do not say
+/// so, as they belong to different file systems; together with the time of the last change they do.
+fn is_same(own: &Stat, attributes: &Attributes) -> bool {
+    own.st_ino == attributes.file_id
+        && attributes.changed.is_some_and(|changed| {
+            changed.seconds == own.st_ctime && u64::from(changed.nseconds) == own.st_ctime_nsec
+        })
+}
+
+/// What an entry of a listing led to.
+enum Step<'a> {
+    Object,
+    Directory(Arc<Directory<'a>>),
+    End,
+}
+
+/// Where the copy of a source goes.
+struct Place {
+    directory: Parent,
+    path: PathBuf,
+    /// Its name there; `None` when the contents go into the directory itself.
+    name: Option<OsString>,
+}
+
+impl Place {
+    /// Into `target` if that is a directory, else to `target`; `name` is that of the source.
+    fn find(
+        target: &Path,
+        name: Option<OsString>,
+        several: bool,
+    ) -> Result<Outcome<Self>, Failure> {
+        match open_named(target) {
+            Ok(directory) => {
+                let directory = Arc::new(directory);
+                return Ok(Ok(Self { directory, path: target.to_owned(), name }));
+            }
+            Err(Errno::NOENT | Errno::NOTDIR) if several => {
+                let text = format!(
+                    "{} is no directory, and several things cannot go to one name; make it first",
+                    target.display()
+                );
+                return Err(Failure::Usage(text));
+            }
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(error) => return Ok(Err(here(target.display(), error))),
+        }
+        let above = match target.parent() {
+            Some(above) if !above.as_os_str().is_empty() => above,
+            _ => Path::new("."),
+        };
+        let Some(name) = target.file_name() else {
+            let text = format!("{} cannot be the name of a copy", target.display());
+            return Err(Failure::Usage(text));
+        };
+        Ok(match open_named(above) {
+            Ok(directory) => Ok(Self {
+                directory: Arc::new(directory),
+                path: above.to_owned(),
+                name: Some(name.to_owned()),
+            }),
+            Err(error) => Err(here(above.display(), error)),
+        })
+    }
+}
+
+/// Opens a directory that the user has named; symlinks in that name are meant to be followed.
+fn open_named(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+impl Drop for Directory<'_> {
+    fn drop(&mut self) {
+        let Some(becomes) = &self.becomes else { return };
+        if self.get.report.is_stopped() {
+            return;
+        }
+        let outcome = self
+            .get
+            .finish(&self.descriptor, becomes)
+            .map_err(|error| here(self.path().display(), error));
+        self.get.report.book(outcome);
+    }
+}
+
+impl Get<'_> {
+    /// Gives an open file or directory its owner if asked for, then its permissions, then its
+    /// times: each of these may change the later ones.
+    fn finish(&self, file: &OwnedFd, becomes: &Attributes) -> Result<(), Errno> {
+        if self.options.owner {
+            fchown(
+                file,
+                becomes.owner.id().map(Uid::from_raw),
+                becomes.group.id().map(Gid::from_raw),
+            )?;
+        }
+        fchmod(file, Mode::from_raw_mode(self.mode(file, becomes)?))?;
+        futimens(file, &local::times(becomes))
+    }
+
+    /// The permissions of the copy. The right to act as the owner or group of a file goes only
+    /// with a file that has the same owner or group, or a copy made by root would hand out root's
+    /// rights for any file of a server.
+    fn mode(&self, file: &OwnedFd, becomes: &Attributes) -> Result<u32, Errno> {
+        let mut mode = becomes.mode & 0o7777;
+        if mode & 0o6000 == 0 || becomes.is_directory() {
+            return Ok(mode);
+        }
+        let own = fstat(file)?;
+        if becomes.owner.id() != Some(own.st_uid) {
+            mode &= !0o4000;
+        }
+        if becomes.group.id() != Some(own.st_gid) {
+            mode &= !0o2000;
+        }
+        if mode != becomes.mode & 0o7777 {
+            self.report.warn(
+                "a set-user-id or set-group-id bit was left out, because the copy belongs to \
+                 somebody else; --owner keeps both",
+            );
+        }
+        Ok(mode)
+    }
+
+    /// As `finish`, for what cannot be opened, by name.
+    fn finish_named(&self, object: &Object<'_>, name: &OsString) -> Result<(), Errno> {
+        let (parent, becomes) = (&object.directory.descriptor, &object.attributes);
+        if self.options.owner {
+            let owner = becomes.owner.id().map(Uid::from_raw);
+            let group = becomes.group.id().map(Gid::from_raw);
+            rustix::fs::chownat(parent, name.as_os_str(), owner, group, AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        let times = local::times(becomes);
+        rustix::fs::utimensat(parent, name.as_os_str(), &times, AtFlags::SYMLINK_NOFOLLOW)
+    }
+}

@@ -1,0 +1,152 @@
+//! From the server to this host: links, pipes, sockets, devices, named attributes; and which name
+//! of a file is copied.
+
+use super::{Directory, Get, Object};
+use crate::copy::links::Claim;
+use crate::copy::local::{self, Parent, make_or_replace, open_below};
+use crate::copy::pieces::Worker;
+use crate::copy::report::Copied;
+use crate::copy::trouble::{Outcome, Trouble, here, remote};
+use crate::limits::XATTR_BYTES_MAX;
+use dafs_client::{DafsUrl, FileHandle, ObjectType, OpenOptions};
+use rustix::fs::{AtFlags, Mode, linkat, makedev, mknodat, symlinkat};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Where the copy of a file with several names is. Not an open directory, because as many of them
+/// as there are such files may be kept.
+#[derive(Debug, Clone)]
+pub(super) struct LinkPlace {
+    root: Parent,
+    inside: Arc<[OsString]>,
+    name: OsString,
+}
+
+impl<'a> Get<'a> {
+    /// Copies what is no directory.
+    pub(super) fn object(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome {
+        if object.attributes.links <= 1 {
+            return self.make(worker, object);
+        }
+        match self.links.claim(object.attributes.handle, object.attributes.links) {
+            Claim::First(first) => {
+                self.make(worker, object)?;
+                let directory = &object.directory;
+                first.copied(LinkPlace {
+                    root: directory.top.descriptor.clone(),
+                    inside: directory.inside().into(),
+                    name: object.name.clone(),
+                });
+                Ok(())
+            }
+            Claim::Link(place) => match link(&place, object) {
+                Ok(()) => {
+                    self.report.add(Copied::HardLink);
+                    Ok(())
+                }
+                Err(error) => {
+                    self.report.warn(&format!(
+                        "{}: cannot become a further name of its file ({error}); it is copied",
+                        object.path().display()
+                    ));
+                    self.make(worker, object)
+                }
+            },
+        }
+    }
+
+    fn make(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome {
+        match object.attributes.kind {
+            ObjectType::Regular => self.file(worker, object),
+            ObjectType::Symlink => self.symlink(object),
+            kind => match local::special_type(kind) {
+                Some(_) => self.special(object),
+                None => Err(Trouble::Object(format!(
+                    "{}: what this is cannot be copied",
+                    object.source()
+                ))),
+            },
+        }
+    }
+
+    fn symlink(&self, object: &Object<'_>) -> Outcome {
+        let text = self
+            .client
+            .readlink(&object.attributes.handle)
+            .map_err(|error| object.remote(&error))?;
+        let parent = &object.directory.descriptor;
+        make_or_replace(parent, &object.name, |name| {
+            symlinkat(text.as_slice(), parent, name.as_os_str())?;
+            self.finish_named(object, name)
+        })
+        .map_err(|error| object.here(error))?;
+        self.report.add(Copied::Symlink);
+        Ok(())
+    }
+
+    fn special(&self, object: &Object<'_>) -> Outcome {
+        let attributes = &object.attributes;
+        let Some(kind) = local::special_type(attributes.kind) else { return Ok(()) };
+        let mode = Mode::from_raw_mode(attributes.mode & 0o1777);
+        let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let (major, minor) = attributes.raw_device;
+        let parent = &object.directory.descriptor;
+        let made = make_or_replace(parent, &object.name, |name| {
+            let device = makedev(number(major), number(minor));
+            mknodat(parent, name.as_os_str(), kind, mode, device)?;
+            self.finish_named(object, name)
+        });
+        match made {
+            Ok(()) => self.report.add(Copied::Special),
+            Err(Errno::PERM | Errno::ACCESS) => self.report.skip(&format!(
+                "{}: skipped, because only root may make a {} here",
+                object.path().display(),
+                crate::show::kind(attributes.kind)
+            )),
+            Err(error) => return Err(object.here(error)),
+        }
+        Ok(())
+    }
+
+    /// Copies named attributes to an open file or directory.
+    pub(super) fn xattrs(
+        &self,
+        handle: &FileHandle,
+        to: &OwnedFd,
+        source: &DafsUrl,
+        path: &Path,
+    ) -> Outcome {
+        let failed = |error: &dafs_client::Error| remote(source, error);
+        let directory = self.client.attribute_directory(handle).map_err(|e| failed(&e))?;
+        for entry in self.client.read_dir(&directory) {
+            let name = entry.map_err(|error| failed(&error))?.name;
+            let attribute = self
+                .client
+                .open_at(&directory, &name, &OpenOptions::read())
+                .map_err(|error| failed(&error))?;
+            let mut value = vec![0; XATTR_BYTES_MAX];
+            let length = attribute.read_at(&mut value, 0).map_err(|error| failed(&error))?;
+            local::set_xattr(to, &name, &value[..length])
+                .map_err(|error| here(path.display(), error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes an object a further name of a file that has been copied.
+fn link(place: &LinkPlace, object: &Object<'_>) -> Result<(), Errno> {
+    let directory: &Directory<'_> = &object.directory;
+    let link_from = |from: &OwnedFd| {
+        make_or_replace(&directory.descriptor, &object.name, |name| {
+            let to = &directory.descriptor;
+            linkat(from, place.name.as_os_str(), to, name.as_os_str(), AtFlags::empty())
+        })
+    };
+    if Arc::ptr_eq(&place.root, &directory.top.descriptor) && *place.inside == directory.inside() {
+        return link_from(&directory.descriptor);
+    }
+    link_from(&open_below(&place.root, &place.inside)?)
+}

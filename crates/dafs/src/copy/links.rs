@@ -1,0 +1,124 @@
+//! Files with several names: the first name met is copied, the others become links to the copy.
+//!
+//! Invariants
+//! * At most one worker copies a file; those that meet it meanwhile under other names wait for it.
+//!   A waiter never holds anything the copying worker needs.
+//! * An entry is gone when its file has been met under all of its names.
+
+use super::report::lock;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+#[derive(Debug)]
+enum State<P> {
+    Copying,
+    /// Where the copy is, and how many names are still to come.
+    Copied(P, u32),
+}
+
+/// The files that have been met under some of their names.
+#[derive(Debug)]
+pub(super) struct Links<K, P> {
+    known: Mutex<HashMap<K, State<P>>>,
+    settled: Condvar,
+}
+
+/// What to do with a name.
+#[derive(Debug)]
+pub(super) enum Claim<'a, K: Hash + Eq + Clone, P> {
+    /// Copy the file, then say where it is.
+    First(First<'a, K, P>),
+    /// Link to the copy that is there.
+    Link(P),
+}
+
+/// The duty to copy a file. Given up when dropped, so that another name gets its turn.
+#[derive(Debug)]
+pub(super) struct First<'a, K: Hash + Eq + Clone, P> {
+    links: &'a Links<K, P>,
+    key: K,
+    others: u32,
+    done: bool,
+}
+
+impl<K: Hash + Eq + Clone, P: Clone> Links<K, P> {
+    pub(super) fn new() -> Self {
+        Self { known: Mutex::new(HashMap::new()), settled: Condvar::new() }
+    }
+
+    /// A file that has `names` names was met under one of them.
+    pub(super) fn claim(&self, key: K, names: u32) -> Claim<'_, K, P> {
+        let mut known = lock(&self.known);
+        loop {
+            match known.get_mut(&key) {
+                None => {
+                    known.insert(key.clone(), State::Copying);
+                    let others = names.saturating_sub(1);
+                    return Claim::First(First { links: self, key, others, done: false });
+                }
+                Some(State::Copied(place, left)) => {
+                    let place = place.clone();
+                    *left = left.saturating_sub(1);
+                    if *left == 0 {
+                        known.remove(&key);
+                    }
+                    return Claim::Link(place);
+                }
+                Some(State::Copying) => {
+                    known = self.settled.wait(known).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+}
+
+impl<K: Hash + Eq + Clone, P> First<'_, K, P> {
+    /// The copy is complete and has its final name.
+    pub(super) fn copied(mut self, place: P) {
+        self.done = true;
+        let mut known = lock(&self.links.known);
+        if self.others == 0 {
+            known.remove(&self.key);
+        } else {
+            known.insert(self.key.clone(), State::Copied(place, self.others));
+        }
+        self.links.settled.notify_all();
+    }
+}
+
+impl<K: Hash + Eq + Clone, P> Drop for First<'_, K, P> {
+    fn drop(&mut self) {
+        if !self.done {
+            lock(&self.links.known).remove(&self.key);
+            self.links.settled.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_share_one_copy_and_leave_nothing_behind() {
+        let links = Links::new();
+        let Claim::First(first) = links.claim(7, 3) else { panic!("it was never met") };
+        first.copied("a");
+        for _ in 0..2 {
+            assert!(matches!(links.claim(7, 3), Claim::Link("a")));
+        }
+        assert!(lock(&links.known).is_empty());
+    }
+
+    #[test]
+    fn a_failed_copy_leaves_the_duty_to_the_next_name() {
+        let links: Links<i32, ()> = Links::new();
+        std::thread::scope(|scope| {
+            let Claim::First(first) = links.claim(7, 2) else { panic!("it was never met") };
+            let other = scope.spawn(|| matches!(links.claim(7, 2), Claim::First(_)));
+            drop(first);
+            assert!(other.join().unwrap());
+        });
+    }
+}

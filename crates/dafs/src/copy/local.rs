@@ -1,0 +1,176 @@
+//! Files and directories of this host, by descriptors of their directories.
+//!
+//! Invariants
+//! * A name is one component, checked where it comes in, and only used below an open directory.
+//! * No symlink is followed, so whatever others do in the directories meanwhile, nothing outside
+//!   of them is touched.
+
+use dafs_client::{Attributes, ObjectType, Time};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, XattrFlags, openat};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+use crate::limits::XATTR_BYTES_MAX;
+
+/// An open directory.
+pub(super) type Parent = Arc<OwnedFd>;
+
+/// The name of one entry, or `None` for what cannot be one, such as "..".
+pub(super) fn component(name: Vec<u8>) -> Option<OsString> {
+    let wrong = name.is_empty() || name == b"." || name == b"..";
+    (!wrong && !name.contains(&b'/') && !name.contains(&0)).then(|| OsString::from_vec(name))
+}
+
+/// Opens a directory below another one.
+pub(super) fn open_directory(parent: impl AsFd, name: &OsString) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(parent, name.as_os_str(), flags, Mode::empty())
+}
+
+/// Opens a file for reading, if possible without changing its time of access. What has become a
+/// pipe or a device meanwhile is not waited for.
+pub(super) fn open_for_reading(parent: impl AsFd, name: &OsString) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let quiet = openat(parent.as_fd(), name.as_os_str(), flags | OFlags::NOATIME, Mode::empty());
+    match quiet {
+        // Only the owner may ask for that.
+        Err(Errno::PERM) => openat(parent, name.as_os_str(), flags, Mode::empty()),
+        other => other,
+    }
+}
+
+/// Opens a directory inside `root` by its relative path, one component at a time.
+pub(super) fn open_below(root: &OwnedFd, path: &[OsString]) -> Result<OwnedFd, Errno> {
+    let mut at = rustix::io::dup(root)?;
+    for name in path {
+        at = open_directory(&at, name)?;
+    }
+    Ok(at)
+}
+
+/// Both times of an object for the kernel; what the server did not tell is left alone.
+pub(super) fn times(attributes: &Attributes) -> Timestamps {
+    let time = |time: Option<Time>| match time {
+        Some(time) => Timespec { tv_sec: time.seconds, tv_nsec: i64::from(time.nseconds) },
+        None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+    };
+    Timestamps {
+        last_access: time(attributes.accessed),
+        last_modification: time(attributes.modified),
+    }
+}
+
+/// A time of this host's for the server.
+pub(super) fn time(seconds: i64, nanoseconds: u64) -> Time {
+    Time { seconds, nseconds: u32::try_from(nanoseconds).unwrap_or(0) }
+}
+
+/// The bits of a mode that say who may do what.
+pub(super) fn permissions(stat: &Stat) -> u32 {
+    stat.st_mode & 0o7777
+}
+
+/// The kernel's word for a type of object that is made by `mknod`.
+pub(super) fn special_type(kind: ObjectType) -> Option<FileType> {
+    Some(match kind {
+        ObjectType::BlockDevice => FileType::BlockDevice,
+        ObjectType::CharDevice => FileType::CharacterDevice,
+        ObjectType::Fifo => FileType::Fifo,
+        ObjectType::Socket => FileType::Socket,
+        _ => return None,
+    })
+}
+
+/// Runs `make` with the final name. Where that is taken, makes the object under a temporary name
+/// and renames it, so that what was there is replaced in one step.
+pub(super) fn make_or_replace(
+    parent: &Parent,
+    name: &OsString,
+    make: impl Fn(&OsString) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    match make(name) {
+        Err(Errno::EXIST) => {}
+        other => return other,
+    }
+    let aside = OsString::from(super::temporary::temporary_name());
+    make(&aside)?;
+    let renamed = rustix::fs::renameat(parent, aside.as_os_str(), parent, name.as_os_str());
+    // Renaming one name of a file to another of its names does nothing, so the temporary one may
+    // still be there even after success.
+    match rustix::fs::unlinkat(parent, aside.as_os_str(), AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => renamed,
+        Err(error) => renamed.and(Err(error)),
+    }
+}
+
+/// The `user.*` extended attributes of an open file or directory, without the prefix.
+pub(super) fn xattrs(file: impl AsFd) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
+    let mut names = vec![0; XATTR_BYTES_MAX];
+    let length = match rustix::fs::flistxattr(file.as_fd(), &mut names) {
+        Err(Errno::NOTSUP) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut found = Vec::new();
+    for full in names[..length].split(|&byte| byte == 0) {
+        let Some(name) = full.strip_prefix(XATTR_PREFIX) else { continue };
+        let mut value = vec![0; XATTR_BYTES_MAX];
+        let length = rustix::fs::fgetxattr(file.as_fd(), full, &mut value)?;
+        value.truncate(length);
+        found.push((name.to_vec(), value));
+    }
+    Ok(found)
+}
+
+/// Sets a `user.*` extended attribute; `name` has no prefix.
+pub(super) fn set_xattr(file: impl AsFd, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+    rustix::fs::fsetxattr(file, [XATTR_PREFIX, name].concat(), value, XattrFlags::empty())
+}
+
+const XATTR_PREFIX: &[u8] = b"user.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_name_from_outside_is_one_component() {
+        for wrong in ["", ".", "..", "a/b", "/", "a\0"] {
+            assert!(component(wrong.into()).is_none(), "{wrong:?}");
+        }
+        assert!(component(b"...\xff".to_vec()).is_some());
+    }
+
+    #[test]
+    fn no_symlink_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("inner")).unwrap();
+        fs::write(dir.path().join("file"), "x").unwrap();
+        symlink("inner", dir.path().join("to-inner")).unwrap();
+        symlink("file", dir.path().join("to-file")).unwrap();
+        let root: OwnedFd = fs::File::open(dir.path()).unwrap().into();
+        assert!(open_directory(&root, &"inner".into()).is_ok());
+        assert!(open_directory(&root, &"to-inner".into()).is_err());
+        assert!(open_for_reading(&root, &"file".into()).is_ok());
+        assert_eq!(open_for_reading(&root, &"to-file".into()).unwrap_err(), Errno::LOOP);
+        assert!(open_below(&root, &["to-inner".into()]).is_err());
+    }
+
+    #[test]
+    fn what_is_there_is_replaced_in_one_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let parent: Parent = Arc::new(fs::File::open(dir.path()).unwrap().into());
+        for text in ["a", "b"] {
+            make_or_replace(&parent, &"link".into(), |name| {
+                rustix::fs::symlinkat(text, &parent, name.as_os_str())
+            })
+            .unwrap();
+            assert_eq!(fs::read_link(dir.path().join("link")).unwrap().to_str(), Some(text));
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,196 @@
+//! Transfer memory in pieces: one for each worker, and some that all share, for large files.
+//!
+//! Invariants
+//! * A piece returns to the free ones only when its transfer is over, also after an error, or a
+//!   late transfer would write into the next file.
+
+use super::report::lock;
+use super::trouble::{Outcome, remote};
+use crate::limits::{HOLE_BYTES, PIECE_BYTES, PIECES_PER_FILE_MAX, SHARED_PIECES};
+use dafs_client::{Client, Error, File, IoBuffer, Pending, Stability};
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+/// The transfer memory of a copy.
+#[derive(Debug)]
+pub(super) struct Pieces<'a> {
+    client: &'a Client,
+    /// The length of every piece, in bytes.
+    pub(super) bytes: usize,
+    shared: Mutex<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    free: Vec<IoBuffer>,
+    /// How many more may be allocated.
+    unused: usize,
+}
+
+impl<'a> Pieces<'a> {
+    pub(super) fn new(client: &'a Client) -> Self {
+        let longest = client.read_bytes_max().min(client.write_bytes_max()).min(PIECE_BYTES);
+        let bytes = (longest / HOLE_BYTES * HOLE_BYTES).max(HOLE_BYTES);
+        let shared = Mutex::new(Shared { free: Vec::new(), unused: SHARED_PIECES });
+        Self { client, bytes, shared }
+    }
+
+    fn borrow(&self) -> Option<IoBuffer> {
+        let mut shared = lock(&self.shared);
+        if let Some(piece) = shared.free.pop() {
+            return Some(piece);
+        }
+        shared.unused = shared.unused.checked_sub(1)?;
+        drop(shared);
+        // Without memory for more pieces the transfer goes on with fewer.
+        let piece = self.client.buffer(self.bytes).ok();
+        if piece.is_none() {
+            lock(&self.shared).unused += 1;
+        }
+        piece
+    }
+}
+
+/// The pieces of one worker.
+#[derive(Debug)]
+pub(super) struct Worker<'a> {
+    pub(super) pieces: &'a Pieces<'a>,
+    own: Option<IoBuffer>,
+}
+
+impl<'a> Worker<'a> {
+    pub(super) fn new(pieces: &'a Pieces<'a>) -> Self {
+        Self { pieces, own: None }
+    }
+
+    /// Begins to transfer a file of about `size` bytes.
+    pub(super) fn ring(&mut self, size: u64) -> Outcome<Ring<'_, 'a>> {
+        let first = match self.own.take() {
+            Some(piece) => piece,
+            None => self
+                .pieces
+                .client
+                .buffer(self.pieces.bytes)
+                .map_err(|error| remote("memory for transfers", &error))?,
+        };
+        let wanted = size.div_ceil(self.pieces.bytes as u64).min(PIECES_PER_FILE_MAX as u64);
+        let more = (1..wanted).map_while(|_| self.pieces.borrow());
+        let free: Vec<IoBuffer> = std::iter::once(first).chain(more).collect();
+        Ok(Ring { worker: self, free, flying: VecDeque::new() })
+    }
+}
+
+/// A transfer on its way.
+#[derive(Debug)]
+struct Flight {
+    pending: Pending<usize>,
+    piece: IoBuffer,
+    offset: u64,
+    bytes: usize,
+}
+
+/// A part of a file in memory.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) piece: IoBuffer,
+    pub(super) offset: u64,
+    pub(super) bytes: usize,
+    /// Fewer bytes were there than asked for.
+    pub(super) is_last: bool,
+}
+
+/// The transfers of one file, in order.
+#[derive(Debug)]
+pub(super) struct Ring<'w, 'a> {
+    worker: &'w mut Worker<'a>,
+    free: Vec<IoBuffer>,
+    flying: VecDeque<Flight>,
+}
+
+impl Ring<'_, '_> {
+    pub(super) fn piece_bytes(&self) -> usize {
+        self.worker.pieces.bytes
+    }
+
+    /// True while a transfer is on its way.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.flying.is_empty()
+    }
+
+    /// A free piece; `None` while all are on their way.
+    pub(super) fn take(&mut self) -> Option<IoBuffer> {
+        self.free.pop()
+    }
+
+    pub(super) fn give_back(&mut self, piece: IoBuffer) {
+        self.free.push(piece);
+    }
+
+    /// Starts to read `bytes` at `offset`.
+    pub(super) fn read(
+        &mut self,
+        file: &File,
+        piece: IoBuffer,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        let pending = file.submit_read(&piece, 0..bytes, offset)?;
+        file.client().flush()?;
+        self.flying.push_back(Flight { pending, piece, offset, bytes });
+        Ok(())
+    }
+
+    /// Waits for the oldest read; `None` if there is none.
+    pub(super) fn next_read(&mut self, file: &File) -> Result<Option<Part>, Error> {
+        let Some(flight) = self.flying.pop_front() else { return Ok(None) };
+        let Flight { pending, piece, offset, bytes } = flight;
+        let mut done = pending.wait()?;
+        while done > 0 && done < bytes {
+            // Short answers are allowed; only an empty one means the end of the file.
+            match file.read_into(&piece, done..bytes, offset + done as u64)? {
+                0 => break,
+                more => done += more,
+            }
+        }
+        Ok(Some(Part { piece, offset, bytes: done, is_last: done < bytes }))
+    }
+
+    /// Starts to write the first `bytes` of `piece` at `offset`.
+    pub(super) fn write(
+        &mut self,
+        file: &File,
+        piece: IoBuffer,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        let pending = file.submit_write(&piece, 0..bytes, offset, Stability::Unstable)?;
+        file.client().flush()?;
+        self.flying.push_back(Flight { pending, piece, offset, bytes });
+        Ok(())
+    }
+
+    /// Waits for the oldest write, if there is one; returns its length.
+    pub(super) fn finish_write(&mut self, file: &File) -> Result<usize, Error> {
+        let Some(flight) = self.flying.pop_front() else { return Ok(0) };
+        let Flight { pending, piece, offset, bytes } = flight;
+        let done = pending.wait()?;
+        if done < bytes {
+            let offset = offset + done as u64;
+            file.write_from(&piece, done..bytes, offset, Stability::Unstable)?;
+        }
+        self.free.push(piece);
+        Ok(bytes)
+    }
+}
+
+impl Drop for Ring<'_, '_> {
+    fn drop(&mut self) {
+        for flight in self.flying.drain(..) {
+            // Whether it worked does not matter any more, only that it is over.
+            let _ = flight.pending.wait();
+            self.free.push(flight.piece);
+        }
+        self.worker.own = self.worker.own.take().or_else(|| self.free.pop());
+        lock(&self.worker.pieces.shared).free.append(&mut self.free);
+    }
+}

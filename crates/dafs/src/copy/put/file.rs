@@ -1,0 +1,311 @@
+//! From this host to the server: the content of a file.
+
+use super::{Object, Put};
+use crate::copy::digest::Digest;
+use crate::copy::local;
+use crate::copy::pieces::{Ring, Worker};
+use crate::copy::report::Copied;
+use crate::copy::temporary::temporary_name;
+use crate::copy::trouble::{Outcome, Trouble};
+use crate::limits::TEMPORARY_NAME_TRIES;
+use dafs_client::{Create, Error, File, FileHandle, OpenOptions, SetAttributes, Status};
+use dafs_mem::{VolatileSlice, preadv2};
+use rustix::fs::{FileType, SeekFrom, Stat, fstat, seek};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// An unfinished file on the server. Removed when dropped.
+struct Temporary<'a> {
+    put: &'a Put<'a>,
+    directory: FileHandle,
+    name: String,
+    renamed: bool,
+}
+
+impl<'a> Temporary<'a> {
+    /// Makes a file that only its owner can use, and opens it.
+    fn create(put: &'a Put<'a>, directory: FileHandle) -> Result<(Self, File), Error> {
+        let options = match put.options.verify {
+            true => OpenOptions::read_write(),
+            false => OpenOptions::write(),
+        };
+        let options = options.create(Create::New).mode(0o600);
+        let mut tries = TEMPORARY_NAME_TRIES;
+        loop {
+            let name = temporary_name();
+            match put.client.open_at(&directory, name.as_bytes(), &options) {
+                Ok(file) => return Ok((Self { put, directory, name, renamed: false }, file)),
+                Err(error) if error.status() == Some(Status::Exist) && tries > 1 => tries -= 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Gives the complete file its name, in place of what has that name.
+    fn rename(mut self, name: &[u8]) -> Result<(), Error> {
+        let directory = &self.directory;
+        self.put.client.rename(directory, self.name.as_bytes(), directory, name)?;
+        self.renamed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        if !self.renamed {
+            // Why it is being removed is what will be told.
+            let _ = self.put.client.remove(&self.directory, self.name.as_bytes());
+        }
+    }
+}
+
+impl Put<'_> {
+    /// Copies a file under a temporary name and renames it when it is complete.
+    pub(super) fn file(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome<FileHandle> {
+        self.report.go_on()?;
+        let source = local::open_for_reading(&object.directory.source, &object.name)
+            .map_err(|error| object.here(error))?;
+        let stat = fstat(&source).map_err(|error| object.here(error))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            let path = object.path();
+            let text = format!("{}: became something else meanwhile", path.display());
+            return Err(Trouble::Object(text));
+        }
+        let failed = |error: Error| object.remote(&error);
+        let (temporary, file) = Temporary::create(self, object.directory.handle).map_err(failed)?;
+        let mut content =
+            Content { length: 0, written: 0, digest: Digest::new(self.options.verify) };
+        let mut ring = worker.ring(stat.st_size.unsigned_abs())?;
+        content.send(self, &mut ring, object, &source, &stat, &file)?;
+        if self.options.xattrs {
+            self.xattrs(&source, file.handle(), &object.path(), &object.target())?;
+        }
+        let mut becomes = self.becomes(&stat);
+        if content.length != content.written {
+            // The file ends in a hole.
+            becomes.size = Some(content.length);
+        }
+        let lost = self.keep_set_id_bits(&file, &stat, &mut becomes).map_err(failed)?;
+        file.set_attributes(&becomes).map_err(failed)?;
+        if self.options.verify {
+            self.verify(&mut ring, object, &file, &content)?;
+        }
+        if self.options.sync {
+            file.commit(0, 0).map_err(failed)?;
+        }
+        let handle = *file.handle();
+        temporary.rename(object.target_name()).map_err(failed)?;
+        file.close().map_err(failed)?;
+        if lost {
+            self.report.warn(&format!(
+                "{}: its set-user-id or set-group-id bit was left out, because the copy belongs to \
+                 somebody else; --owner keeps both",
+                object.target()
+            ));
+        }
+        self.report.add(Copied::File);
+        Ok(handle)
+    }
+
+    /// Takes the right to act as owner or group off a copy that has another owner or group, as it
+    /// would be a right to act as somebody else; returns whether it did.
+    fn keep_set_id_bits(
+        &self,
+        file: &File,
+        stat: &Stat,
+        becomes: &mut SetAttributes,
+    ) -> Result<bool, Error> {
+        let Some(mode) = becomes.mode.filter(|mode| mode & 0o6000 != 0) else { return Ok(false) };
+        if self.options.owner {
+            return Ok(false);
+        }
+        let copy = file.attributes()?;
+        let mut kept = mode;
+        if copy.owner.id() != Some(stat.st_uid) {
+            kept &= !0o4000;
+        }
+        if copy.group.id() != Some(stat.st_gid) {
+            kept &= !0o2000;
+        }
+        becomes.mode = Some(kept);
+        Ok(kept != mode)
+    }
+
+    fn verify(
+        &self,
+        ring: &mut Ring<'_, '_>,
+        object: &Object<'_>,
+        file: &File,
+        content: &Content,
+    ) -> Outcome {
+        let failed = |error: Error| object.remote(&error);
+        let mut copy = Digest::new(true);
+        let (mut next, mut length) = (0, 0);
+        loop {
+            while next < content.length
+                && let Some(piece) = ring.take()
+            {
+                let bytes = (content.length - next).min(ring.piece_bytes() as u64) as usize;
+                ring.read(file, piece, next, bytes).map_err(failed)?;
+                next += bytes as u64;
+            }
+            let Some(part) = ring.next_read(file).map_err(failed)? else { break };
+            if let Some(view) = part.piece.slice(0, part.bytes) {
+                copy.add(view);
+            }
+            length += part.bytes as u64;
+            ring.give_back(part.piece);
+            self.report.go_on()?;
+        }
+        if length == content.length && copy.value() == content.digest.value() {
+            return Ok(());
+        }
+        Err(Trouble::Object(format!(
+            "{}: what was written reads back differently; check the server's disk, then copy again",
+            object.target()
+        )))
+    }
+}
+
+/// What has been sent of a file.
+struct Content {
+    /// The length of the file so far, holes included.
+    length: u64,
+    /// Where the last byte that was written is.
+    written: u64,
+    digest: Digest,
+}
+
+impl Content {
+    /// Sends all that is in `source`, and no holes.
+    fn send(
+        &mut self,
+        put: &Put<'_>,
+        ring: &mut Ring<'_, '_>,
+        object: &Object<'_>,
+        source: &OwnedFd,
+        stat: &Stat,
+        file: &File,
+    ) -> Outcome {
+        let size = stat.st_size.unsigned_abs();
+        let sparse = stat.st_blocks.unsigned_abs().saturating_mul(512) < size;
+        while let Some((start, end)) =
+            self.next_run(source, sparse, size).map_err(|error| object.here(error))?
+        {
+            self.digest.add_zeros(start - self.length);
+            self.length = start;
+            let full = self.send_run(put, ring, object, source, end, file)?;
+            if !full {
+                break;
+            }
+        }
+        while ring.is_busy() {
+            self.finish_one(put, ring, object, file)?;
+        }
+        // A hole at the end; a file that became shorter meanwhile has none.
+        if sparse && self.length < size {
+            let now = fstat(source).map_err(|error| object.here(error))?.st_size.unsigned_abs();
+            let end = size.min(now).max(self.length);
+            self.digest.add_zeros(end - self.length);
+            self.length = end;
+        }
+        Ok(())
+    }
+
+    /// The next run of data after what has been sent: from where to where. A file without holes is
+    /// one run to wherever it ends.
+    fn next_run(
+        &self,
+        source: &OwnedFd,
+        sparse: bool,
+        size: u64,
+    ) -> Result<Option<(u64, u64)>, Errno> {
+        if !sparse {
+            return Ok((self.length == 0).then_some((0, u64::MAX)));
+        }
+        if self.length >= size {
+            return Ok(None);
+        }
+        let start = match seek(source, SeekFrom::Data(self.length)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => return Ok(None),
+            // A file system that cannot tell has only data.
+            Err(Errno::INVAL) => return Ok(Some((self.length, u64::MAX))),
+            Err(error) => return Err(error),
+        };
+        let end = seek(source, SeekFrom::Hole(start))?;
+        Ok((start < end).then_some((start, end)))
+    }
+
+    /// Sends data up to `end`; returns false when the file ended before that.
+    fn send_run(
+        &mut self,
+        put: &Put<'_>,
+        ring: &mut Ring<'_, '_>,
+        object: &Object<'_>,
+        source: &OwnedFd,
+        end: u64,
+        file: &File,
+    ) -> Outcome<bool> {
+        while self.length < end {
+            put.report.go_on()?;
+            let piece = loop {
+                match ring.take() {
+                    Some(piece) => break piece,
+                    None => self.finish_one(put, ring, object, file)?,
+                }
+            };
+            let wanted = (end - self.length).min(ring.piece_bytes() as u64) as usize;
+            // INVARIANT: no more than the length of a piece is wanted.
+            let view = piece.slice(0, wanted).unwrap_or_else(|| piece.view());
+            let count = match read_full(source, view, self.length) {
+                Ok(count) => count,
+                Err(error) => {
+                    ring.give_back(piece);
+                    return Err(object.here(error));
+                }
+            };
+            if count == 0 {
+                ring.give_back(piece);
+                return Ok(false);
+            }
+            if let Some(filled) = view.slice(0, count) {
+                self.digest.add(filled);
+            }
+            ring.write(file, piece, self.length, count).map_err(|error| object.remote(&error))?;
+            self.length += count as u64;
+            self.written = self.length;
+            if count < wanted {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn finish_one(
+        &self,
+        put: &Put<'_>,
+        ring: &mut Ring<'_, '_>,
+        object: &Object<'_>,
+        file: &File,
+    ) -> Outcome {
+        let bytes = ring.finish_write(file).map_err(|error| object.remote(&error))?;
+        put.report.add_bytes(bytes as u64);
+        Ok(())
+    }
+}
+
+/// Reads until `view` is full or the file ends.
+fn read_full(source: &OwnedFd, view: VolatileSlice<'_>, offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while let Some(rest) = view.slice(done, view.len() - done).filter(|rest| !rest.is_empty()) {
+        match preadv2(source.as_fd(), &[rest], offset + done as u64, 0) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}

@@ -1,0 +1,449 @@
+//! From this host to the server: the walk through a local tree.
+
+mod file;
+mod object;
+
+use super::links::Links;
+use super::local::{self, Parent};
+use super::pieces::{Pieces, Worker};
+use super::queue::{self, Queue};
+use super::report::{Copied, Report};
+use super::trouble::{Outcome, Trouble, here, remote};
+use super::{CopyOptions, supervise};
+use crate::failure::Failure;
+use crate::limits::TREE_DEPTH_MAX;
+use crate::session::Sessions;
+use dafs_client::{
+    Attributes, Client, DafsUrl, FileHandle, Follow, SetAttributes, SetTime, Status,
+};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, statat};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Copies `sources` to `target` on its server.
+pub(crate) fn run(
+    sessions: &mut Sessions<'_>,
+    sources: &[PathBuf],
+    target: &DafsUrl,
+    options: &CopyOptions,
+) -> Result<(), Failure> {
+    supervise(options, |report| {
+        let client = sessions.client(target)?;
+        report.connected(&client);
+        let put = Put { client: &client, options, report, links: Links::new() };
+        put.sources(sources, target)
+    })
+}
+
+/// What all workers of one copy share.
+#[derive(Debug)]
+struct Put<'a> {
+    client: &'a Client,
+    options: &'a CopyOptions,
+    report: &'a Report,
+    /// By device and inode number.
+    links: Links<(u64, u64), FileHandle>,
+}
+
+/// What one source of the command line became, or the directory that it goes into.
+#[derive(Debug)]
+struct Top {
+    path: PathBuf,
+    target: DafsUrl,
+}
+
+/// A directory that is being filled. It gets its permissions and times when the last object in it
+/// is done, which is when the last reference to it goes. Its path is only put together when it is
+/// needed, so that deep trees take no more memory than others.
+#[derive(Debug)]
+struct Directory<'a> {
+    put: &'a Put<'a>,
+    top: Arc<Top>,
+    /// The directory it is in and its name there; `None` for the top.
+    above: Option<(Arc<Directory<'a>>, OsString)>,
+    source: Parent,
+    handle: FileHandle,
+    /// What it is to become; `None` for a directory that was there and was named by the user.
+    becomes: Option<SetAttributes>,
+}
+
+impl Directory<'_> {
+    /// The names on the way from the top to here.
+    fn inside(&self) -> Vec<OsString> {
+        let mut names = Vec::new();
+        let mut at = self;
+        while let Some((above, name)) = &at.above {
+            names.push(name.clone());
+            at = above;
+        }
+        names.reverse();
+        names
+    }
+
+    fn path(&self) -> PathBuf {
+        let mut path = self.top.path.clone();
+        path.extend(self.inside());
+        path
+    }
+
+    fn target(&self) -> DafsUrl {
+        let join = |url: DafsUrl, name: OsString| url.join(name.as_bytes()).unwrap_or(url);
+        self.inside().into_iter().fold(self.top.target.clone(), join)
+    }
+}
+
+/// Something that is to be copied into a directory.
+#[derive(Debug)]
+struct Object<'a> {
+    directory: Arc<Directory<'a>>,
+    /// Its name on this host.
+    name: OsString,
+    /// Its name on the server, if that is another one.
+    renamed: Option<Vec<u8>>,
+}
+
+impl Object<'_> {
+    fn path(&self) -> PathBuf {
+        self.directory.path().join(&self.name)
+    }
+
+    fn target_name(&self) -> &[u8] {
+        self.renamed.as_deref().unwrap_or(self.name.as_bytes())
+    }
+
+    fn target(&self) -> DafsUrl {
+        let directory = self.directory.target();
+        directory.join(self.target_name()).unwrap_or(directory)
+    }
+
+    /// An error of this host about the original.
+    fn here(&self, error: impl Into<std::io::Error>) -> Trouble {
+        here(self.path().display(), error)
+    }
+
+    /// The server's answer about the copy.
+    fn remote(&self, error: &dafs_client::Error) -> Trouble {
+        remote(self.target(), error)
+    }
+}
+
+/// Where the copies go.
+struct Place {
+    handle: FileHandle,
+    url: DafsUrl,
+    /// The name there; `None` when sources keep their own.
+    name: Option<Vec<u8>>,
+}
+
+impl<'a> Put<'a> {
+    fn sources(&self, paths: &[PathBuf], target: &DafsUrl) -> Result<(), Failure> {
+        let place = self.place(target, paths.len() > 1)?;
+        let pieces = Pieces::new(self.client);
+        queue::run(
+            self.report,
+            |queue| {
+                for path in paths {
+                    if !self.report.is_stopped() {
+                        self.report.book(self.source(queue, path, &place));
+                    }
+                }
+            },
+            |next| {
+                let mut worker = Worker::new(&pieces);
+                while let Some(object) = next() {
+                    self.report.book(self.object(&mut worker, &object));
+                }
+            },
+        );
+        Ok(())
+    }
+
+    /// Into `target` if that is a directory, else to `target`.
+    fn place(&self, target: &DafsUrl, several: bool) -> Result<Place, Failure> {
+        let failed = |error| Failure::client(target, &error);
+        match self.client.resolve(target.path(), Follow::Yes) {
+            Ok(found) if found.attributes.is_directory() => {
+                Ok(Place { handle: found.handle, url: target.clone(), name: None })
+            }
+            Err(error) if error.status() != Some(Status::NoEnt) => Err(failed(error)),
+            _ if several => Err(Failure::Usage(format!(
+                "{target} is no directory, and several things cannot go to one name; make it \
+                 first: dafs mkdir {target}"
+            ))),
+            _ => {
+                let above = self.client.resolve_parent(target.path()).map_err(
+                    |error| match error.status() {
+                        Some(Status::NoEnt) => Failure::Failed(format!(
+                            "{target}: the directory above it does not exist; make it first with \
+                             dafs mkdir -p"
+                        )),
+                        _ => failed(error),
+                    },
+                )?;
+                let end = target.path().len() - trailing(target.path(), &above.name);
+                let url = target.with_path(&target.path()[..end]).unwrap_or(target.clone());
+                Ok(Place { handle: above.dir, url, name: Some(above.name) })
+            }
+        }
+    }
+
+    /// Copies one source of the command line.
+    fn source<'g>(&'g self, queue: &Queue<'_, Object<'g>>, path: &Path, place: &Place) -> Outcome {
+        let fail = |error: Errno| here(path.display(), error);
+        let Source { parent, name, path: parent_path } = Source::open(path).map_err(fail)?;
+        let Some(name) = name else {
+            // The path ends in "." or "..": the contents go into the target, if that exists.
+            let stat = rustix::fs::fstat(&parent).map_err(fail)?;
+            return match &place.name {
+                None => self.contents(queue, parent, path, place),
+                Some(target_name) => {
+                    let made = self.make_directory(&place.handle, target_name, &parent, || {
+                        (path.to_owned(), place.url.join(target_name).unwrap_or(place.url.clone()))
+                    })?;
+                    let top = Top {
+                        path: path.to_owned(),
+                        target: place.url.join(target_name).unwrap_or(place.url.clone()),
+                    };
+                    self.walk(
+                        queue,
+                        Directory {
+                            put: self,
+                            top: Arc::new(top),
+                            above: None,
+                            source: parent,
+                            handle: made,
+                            becomes: Some(self.becomes(&stat)),
+                        },
+                    )
+                }
+            };
+        };
+        let stat = statat(&parent, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
+        let target_name = place.name.clone().unwrap_or_else(|| name.as_bytes().to_vec());
+        let target = place.url.join(&target_name).unwrap_or(place.url.clone());
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            let source = Arc::new(local::open_directory(&parent, &name).map_err(fail)?);
+            let handle = self.make_directory(&place.handle, &target_name, &source, || {
+                (path.to_owned(), target.clone())
+            })?;
+            let top = Arc::new(Top { path: path.to_owned(), target });
+            let becomes = Some(self.becomes(&stat));
+            return self
+                .walk(queue, Directory { put: self, top, above: None, source, handle, becomes });
+        }
+        let top = Arc::new(Top { path: parent_path, target: place.url.clone() });
+        let (handle, source) = (place.handle, parent);
+        let directory = Directory { put: self, top, above: None, source, handle, becomes: None };
+        let directory = Arc::new(directory);
+        queue.push(Object { directory, name, renamed: Some(target_name) });
+        Ok(())
+    }
+
+    fn contents<'g>(
+        &'g self,
+        queue: &Queue<'_, Object<'g>>,
+        source: Parent,
+        path: &Path,
+        place: &Place,
+    ) -> Outcome {
+        let top = Arc::new(Top { path: path.to_owned(), target: place.url.clone() });
+        let handle = place.handle;
+        self.walk(queue, Directory { put: self, top, above: None, source, handle, becomes: None })
+    }
+
+    /// Walks through a tree, depth first. A directory is read as far as it is worked on.
+    fn walk<'g>(&'g self, queue: &Queue<'_, Object<'g>>, top: Directory<'g>) -> Outcome {
+        let target = top.handle;
+        let top = Arc::new(top);
+        let listing = Dir::read_from(&top.source);
+        let listing = listing.map_err(|error| here(top.path().display(), error))?;
+        let mut levels = vec![(listing, top)];
+        while let Some((listing, directory)) = levels.last_mut() {
+            self.report.go_on()?;
+            let directory = directory.clone();
+            match self.step(queue, listing, &directory, &target) {
+                Ok(Step::Object) => {}
+                Ok(Step::End) => drop(levels.pop()),
+                Ok(Step::Directory(listing, inner)) if levels.len() < TREE_DEPTH_MAX => {
+                    levels.push((listing, inner));
+                }
+                Ok(Step::Directory(_, inner)) => {
+                    let path = inner.path();
+                    let text = format!("{}: directories are nested too deeply", path.display());
+                    self.report.book(Err(Trouble::Object(text)));
+                }
+                Err(trouble) => self.report.book(Err(trouble)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next entry of a directory.
+    fn step<'g>(
+        &'g self,
+        queue: &Queue<'_, Object<'g>>,
+        listing: &mut Dir,
+        directory: &Arc<Directory<'g>>,
+        target: &FileHandle,
+    ) -> Outcome<Step<'g>> {
+        let Some(entry) = listing.read() else { return Ok(Step::End) };
+        let entry = entry.map_err(|error| here(directory.path().display(), error))?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            return Ok(Step::Object);
+        }
+        let name = OsString::from_vec(name.to_vec());
+        let path = || directory.path().join(&name);
+        let fail = |error: Errno| here(path().display(), error);
+        let is_directory = match entry.file_type() {
+            FileType::Directory => true,
+            // Some file systems do not say it in the listing.
+            FileType::Unknown => {
+                let stat = statat(&directory.source, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
+                FileType::from_raw_mode(stat.map_err(fail)?.st_mode) == FileType::Directory
+            }
+            _ => false,
+        };
+        if !is_directory {
+            queue.push(Object { directory: directory.clone(), name, renamed: None });
+            return Ok(Step::Object);
+        }
+        // Its time of access is that from before it is read.
+        let stat = statat(&directory.source, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
+        let stat = stat.map_err(fail)?;
+        if self.is_target(&stat, target)? {
+            let text =
+                format!("{} is where the copy goes; not copied into itself", path().display());
+            return Err(Trouble::Object(text));
+        }
+        let source = local::open_directory(&directory.source, &name).map_err(fail)?;
+        let listing = Dir::read_from(&source).map_err(fail)?;
+        let handle = self.make_directory(&directory.handle, name.as_bytes(), &source, || {
+            let url = directory.target();
+            (path(), url.join(name.as_bytes()).unwrap_or(url))
+        })?;
+        let inner = Directory {
+            put: self,
+            top: directory.top.clone(),
+            above: Some((directory.clone(), name)),
+            source: Arc::new(source),
+            handle,
+            becomes: Some(self.becomes(&stat)),
+        };
+        Ok(Step::Directory(listing, Arc::new(inner)))
+    }
+
+    /// True when a directory of this host is the server's directory that the copy goes to. Numbers
+    /// alone do not say so, as they belong to different file systems; together with the time of
+    /// the last change they do.
+    fn is_target(&self, own: &Stat, target: &FileHandle) -> Outcome<bool> {
+        // The number is in no handle, so it is asked for once per directory; a round trip less than
+        // making one.
+        let attributes =
+            self.client.attributes(target).map_err(|error| remote("the target", &error))?;
+        Ok(own.st_ino == attributes.file_id
+            && attributes.changed.is_some_and(|changed| {
+                changed.seconds == own.st_ctime && u64::from(changed.nseconds) == own.st_ctime_nsec
+            }))
+    }
+
+    /// Makes a directory, or takes one that is there. `names` tells path and URL for messages.
+    fn make_directory(
+        &self,
+        above: &FileHandle,
+        name: &[u8],
+        source: &OwnedFd,
+        names: impl Fn() -> (PathBuf, DafsUrl),
+    ) -> Outcome<FileHandle> {
+        let fail = |error: dafs_client::Error| remote(names().1, &error);
+        let handle = match self.client.mkdir(above, name, &SetAttributes::mode(0o700)) {
+            Ok(handle) => handle,
+            Err(error) if error.status() == Some(Status::Exist) => {
+                let handle = self.client.lookup(above, name).map_err(fail)?;
+                let there: Attributes = self.client.attributes(&handle).map_err(fail)?;
+                if !there.is_directory() {
+                    let text = format!("{} is there and is no directory; remove it", names().1);
+                    return Err(Trouble::Object(text));
+                }
+                handle
+            }
+            Err(error) => return Err(fail(error)),
+        };
+        if self.options.xattrs {
+            let (path, target) = names();
+            self.xattrs(source, &handle, &path, &target)?;
+        }
+        self.report.add(Copied::Directory);
+        Ok(handle)
+    }
+
+    /// What the copy of an object is to become.
+    fn becomes(&self, stat: &Stat) -> SetAttributes {
+        let owner = self.options.owner;
+        SetAttributes {
+            mode: Some(local::permissions(stat)),
+            owner: owner.then_some(stat.st_uid),
+            group: owner.then_some(stat.st_gid),
+            size: None,
+            accessed: Some(SetTime::Client(local::time(stat.st_atime, stat.st_atime_nsec))),
+            modified: Some(SetTime::Client(local::time(stat.st_mtime, stat.st_mtime_nsec))),
+        }
+    }
+}
+
+/// How many bytes at the end of `path` are the name and slashes around it.
+fn trailing(path: &[u8], name: &[u8]) -> usize {
+    let slashes = path.iter().rev().take_while(|&&byte| byte == b'/').count();
+    slashes + name.len()
+}
+
+/// What an entry of a directory led to.
+enum Step<'a> {
+    Object,
+    Directory(Dir, Arc<Directory<'a>>),
+    End,
+}
+
+/// A source that the user has named.
+struct Source {
+    parent: Parent,
+    /// `None` for a path that ends in "." or "..", or is the root.
+    name: Option<OsString>,
+    /// The path of the parent.
+    path: PathBuf,
+}
+
+impl Source {
+    fn open(path: &Path) -> Result<Self, Errno> {
+        let bytes = path.as_os_str().as_bytes();
+        let end = bytes.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
+        let last = bytes[..end].rsplit(|&byte| byte == b'/').next().unwrap_or(b"");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = |path: &Path| rustix::fs::open(path, flags, Mode::empty());
+        if matches!(last, b"" | b"." | b"..") {
+            let parent = Arc::new(open(path)?);
+            return Ok(Self { parent, name: None, path: path.to_owned() });
+        }
+        let above = match path.parent() {
+            Some(above) if !above.as_os_str().is_empty() => above,
+            _ => Path::new("."),
+        };
+        let name = Some(OsString::from_vec(last.to_vec()));
+        Ok(Self { parent: Arc::new(open(above)?), name, path: above.to_owned() })
+    }
+}
+
+impl Drop for Directory<'_> {
+    fn drop(&mut self) {
+        let Some(becomes) = &self.becomes else { return };
+        if self.put.report.is_stopped() {
+            return;
+        }
+        let outcome = self.put.client.set_attributes(&self.handle, becomes);
+        self.put.report.book(outcome.map_err(|error| remote(self.target(), &error)));
+    }
+}

@@ -1,0 +1,181 @@
+//! From this host to the server: links, pipes, sockets, devices, named attributes; and which name
+//! of a file is copied.
+
+use super::{Object, Put};
+use crate::copy::links::Claim;
+use crate::copy::local;
+use crate::copy::pieces::Worker;
+use crate::copy::report::Copied;
+use crate::copy::temporary::temporary_name;
+use crate::copy::trouble::{Outcome, Trouble, here, remote};
+use crate::limits::XATTR_BYTES_MAX;
+use dafs_client::{
+    Create, DafsUrl, Error, FileHandle, OpenOptions, SetAttributes, SpecialFile, Stability, Status,
+};
+use rustix::fs::{AtFlags, FileType, Stat, major, minor, readlinkat, statat};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+impl Put<'_> {
+    /// Copies what is no directory.
+    pub(super) fn object(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome {
+        let source = &object.directory.source;
+        let stat = statat(source, object.name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|error| object.here(error))?;
+        if stat.st_nlink <= 1 {
+            return self.make(worker, object, &stat).map(drop);
+        }
+        let names = u32::try_from(stat.st_nlink).unwrap_or(u32::MAX);
+        match self.links.claim((stat.st_dev, stat.st_ino), names) {
+            Claim::First(first) => {
+                if let Some(handle) = self.make(worker, object, &stat)? {
+                    first.copied(handle);
+                }
+                Ok(())
+            }
+            Claim::Link(copy) => match self.link(object, &copy) {
+                Ok(()) => {
+                    self.report.add(Copied::HardLink);
+                    Ok(())
+                }
+                Err(error) if error.is_fatal() => Err(object.remote(&error)),
+                Err(error) => {
+                    self.report.warn(&format!(
+                        "{}: cannot become a further name of its file ({error}); it is copied",
+                        object.target()
+                    ));
+                    self.make(worker, object, &stat).map(drop)
+                }
+            },
+        }
+    }
+
+    /// Copies an object; returns the copy, or `None` if it was skipped.
+    fn make(
+        &self,
+        worker: &mut Worker<'_>,
+        object: &Object<'_>,
+        stat: &Stat,
+    ) -> Outcome<Option<FileHandle>> {
+        let device = || (major(stat.st_rdev), minor(stat.st_rdev));
+        let special = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => return self.file(worker, object).map(Some),
+            FileType::Symlink => return self.symlink(object, stat).map(Some),
+            FileType::Fifo => SpecialFile::Fifo,
+            FileType::Socket => SpecialFile::Socket,
+            FileType::BlockDevice => {
+                let (major, minor) = device();
+                SpecialFile::BlockDevice { major, minor }
+            }
+            FileType::CharacterDevice => {
+                let (major, minor) = device();
+                SpecialFile::CharDevice { major, minor }
+            }
+            _ => {
+                let path = object.path();
+                let text = format!("{}: what this is cannot be copied", path.display());
+                return Err(Trouble::Object(text));
+            }
+        };
+        self.special(object, special, stat)
+    }
+
+    fn symlink(&self, object: &Object<'_>, stat: &Stat) -> Outcome<FileHandle> {
+        let source = &object.directory.source;
+        let text = readlinkat(source, object.name.as_os_str(), Vec::new())
+            .map_err(|error| object.here(error))?;
+        let directory = &object.directory.handle;
+        let handle = self
+            .make_or_replace(object, |name| self.client.symlink(directory, name, text.as_bytes()))
+            .map_err(|error| object.remote(&error))?;
+        // A symlink has no permissions of its own.
+        let becomes = SetAttributes { mode: None, ..self.becomes(stat) };
+        self.client.set_attributes(&handle, &becomes).map_err(|error| object.remote(&error))?;
+        self.report.add(Copied::Symlink);
+        Ok(handle)
+    }
+
+    fn special(
+        &self,
+        object: &Object<'_>,
+        kind: SpecialFile,
+        stat: &Stat,
+    ) -> Outcome<Option<FileHandle>> {
+        let directory = &object.directory.handle;
+        let becomes = self.becomes(stat);
+        let made =
+            self.make_or_replace(object, |name| self.client.mknod(directory, name, kind, &becomes));
+        match made {
+            Ok(handle) => {
+                self.report.add(Copied::Special);
+                Ok(Some(handle))
+            }
+            Err(error)
+                if matches!(
+                    error.status(),
+                    Some(Status::Perm | Status::Acces | Status::BadType)
+                ) =>
+            {
+                self.report.skip(&format!(
+                    "{}: skipped, because the server does not let us make one ({error})",
+                    object.target()
+                ));
+                Ok(None)
+            }
+            Err(error) => Err(object.remote(&error)),
+        }
+    }
+
+    fn link(&self, object: &Object<'_>, copy: &FileHandle) -> Result<(), Error> {
+        let directory = &object.directory.handle;
+        self.make_or_replace(object, |name| self.client.link(copy, directory, name))
+    }
+
+    /// Runs `make` with the final name. Where that is taken, makes the object under a temporary
+    /// name and renames it, so that what was there is replaced in one step.
+    fn make_or_replace<T>(
+        &self,
+        object: &Object<'_>,
+        make: impl Fn(&[u8]) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        match make(object.target_name()) {
+            Err(error) if error.status() == Some(Status::Exist) => {}
+            other => return other,
+        }
+        let aside = temporary_name();
+        let made = make(aside.as_bytes())?;
+        let directory = &object.directory.handle;
+        let renamed =
+            self.client.rename(directory, aside.as_bytes(), directory, object.target_name());
+        // Renaming one name of a file to another of its names does nothing, so the temporary one
+        // may still be there even after success.
+        match self.client.remove(directory, aside.as_bytes()) {
+            Err(error) if renamed.is_ok() && error.status() != Some(Status::NoEnt) => Err(error),
+            _ => renamed.map(|()| made),
+        }
+    }
+
+    /// Copies `user.*` extended attributes of an open file or directory.
+    pub(super) fn xattrs(
+        &self,
+        from: &OwnedFd,
+        to: &FileHandle,
+        path: &Path,
+        target: &DafsUrl,
+    ) -> Outcome {
+        let found = local::xattrs(from).map_err(|error| here(path.display(), error))?;
+        if found.is_empty() {
+            return Ok(());
+        }
+        let failed = |error: Error| remote(target, &error);
+        let directory = self.client.attribute_directory(to).map_err(failed)?;
+        let options = OpenOptions::write().create(Create::IfMissing).truncate(true);
+        for (name, value) in found {
+            debug_assert!(value.len() <= XATTR_BYTES_MAX);
+            let attribute = self.client.open_at(&directory, &name, &options).map_err(failed)?;
+            attribute.write_at(&value, 0, Stability::FileSync).map_err(failed)?;
+            attribute.close().map_err(failed)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! The bounded queue between the walk through a tree and the workers.
+
+use super::report::{Report, lock};
+use crate::limits::{QUEUED_OBJECTS_MAX, WORKERS};
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How often those who wait look whether the copy has been stopped.
+const STOP_CHECK: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+struct State<T> {
+    waiting: VecDeque<T>,
+    closed: bool,
+}
+
+/// What has been found and not been taken yet.
+#[derive(Debug)]
+pub(super) struct Queue<'a, T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+    report: &'a Report,
+}
+
+impl<'a, T> Queue<'a, T> {
+    fn new(report: &'a Report) -> Self {
+        let state = State { waiting: VecDeque::new(), closed: false };
+        Self { state: Mutex::new(state), changed: Condvar::new(), report }
+    }
+
+    /// Adds an object as soon as there is room; drops it when the copy has been stopped.
+    pub(super) fn push(&self, object: T) {
+        let mut state = lock(&self.state);
+        while state.waiting.len() >= QUEUED_OBJECTS_MAX && !self.report.is_stopped() {
+            state = self
+                .changed
+                .wait_timeout(state, STOP_CHECK)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        if !self.report.is_stopped() {
+            state.waiting.push_back(object);
+            self.changed.notify_all();
+        }
+    }
+
+    /// The next object; `None` at the end of all, or when the copy has been stopped.
+    fn pop(&self) -> Option<T> {
+        let mut state = lock(&self.state);
+        loop {
+            if self.report.is_stopped() {
+                return None;
+            }
+            if let Some(object) = state.waiting.pop_front() {
+                // Only the walk may wait for room, and it looks from time to time anyway.
+                if state.waiting.len() + 1 == QUEUED_OBJECTS_MAX {
+                    self.changed.notify_all();
+                }
+                return Some(object);
+            }
+            if state.closed {
+                return None;
+            }
+            state = self
+                .changed
+                .wait_timeout(state, STOP_CHECK)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    fn close(&self) {
+        lock(&self.state).closed = true;
+        self.changed.notify_all();
+    }
+}
+
+/// Lets `walk` fill a queue that workers empty; each worker runs `work` once, with a function that
+/// hands it the next object.
+pub(super) fn run<T: Send>(
+    report: &Report,
+    walk: impl FnOnce(&Queue<'_, T>),
+    work: impl Fn(&dyn Fn() -> Option<T>) + Sync,
+) {
+    let queue = Queue::new(report);
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| work(&|| queue.pop()));
+        }
+        walk(&queue);
+        queue.close();
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Failure;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn every_object_is_worked_on_once() {
+        let report = Report::new();
+        let sum = AtomicUsize::new(0);
+        run(
+            &report,
+            |queue| (1..=10_000).for_each(|number| queue.push(number)),
+            |next| {
+                while let Some(number) = next() {
+                    sum.fetch_add(number, Ordering::Relaxed);
+                }
+            },
+        );
+        assert_eq!(sum.into_inner(), 50_005_000);
+    }
+
+    #[test]
+    fn a_stopped_copy_ends_with_a_full_queue() {
+        let report = Report::new();
+        run(
+            &report,
+            |queue| (0..QUEUED_OBJECTS_MAX * 4).for_each(|number| queue.push(number)),
+            |next| {
+                next();
+                report.stop(Failure::Reported);
+            },
+        );
+        assert!(report.result().is_err());
+    }
+}

@@ -1,0 +1,180 @@
+//! What has been copied, what failed, and how that is shown while it goes on and at its end.
+
+use super::trouble::{Outcome, Trouble};
+use crate::failure::Failure;
+use crate::limits::PROGRESS_TICK;
+use dafs_client::Client;
+use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::temporary::Registry;
+
+/// What an object that has been copied was.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Copied {
+    Directory,
+    File,
+    /// A further name of a file that is there already.
+    HardLink,
+    Special,
+    Symlink,
+}
+
+/// The state of a copy that everybody in it shares.
+#[derive(Debug)]
+pub(super) struct Report {
+    started: Instant,
+    bytes: AtomicU64,
+    counts: [AtomicU64; 5],
+    skipped: AtomicU64,
+    errors: AtomicU64,
+    stopped: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+    /// Transport and the reason for it, once there is a session.
+    transport: Mutex<Option<(String, String)>>,
+    bar: ProgressBar,
+    /// Unfinished files on this host.
+    pub(super) temporaries: Registry,
+}
+
+/// Locks what no panic can leave half-changed.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Report {
+    pub(super) fn new() -> Self {
+        let bar = if std::io::stderr().is_terminal() {
+            let bar = ProgressBar::new_spinner();
+            // INVARIANT: the template is constant and well formed.
+            let style = ProgressStyle::with_template(
+                "{spinner} {binary_bytes} in {msg}  {binary_bytes_per_sec}  {elapsed}",
+            );
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            bar.enable_steady_tick(PROGRESS_TICK);
+            bar
+        } else {
+            ProgressBar::hidden()
+        };
+        Self {
+            started: Instant::now(),
+            bytes: AtomicU64::new(0),
+            counts: Default::default(),
+            skipped: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            transport: Mutex::new(None),
+            bar,
+            temporaries: Registry::default(),
+        }
+    }
+
+    /// Notes how the data travels.
+    pub(super) fn connected(&self, client: &Client) {
+        let transport = client.transport();
+        *lock(&self.transport) = Some((transport.kind.to_string(), transport.why.clone()));
+    }
+
+    pub(super) fn add_bytes(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.bar.inc(bytes);
+    }
+
+    pub(super) fn add(&self, what: Copied) {
+        let count = self.counts[what as usize].fetch_add(1, Ordering::Relaxed) + 1;
+        if matches!(what, Copied::File) && !self.bar.is_hidden() {
+            self.bar.set_message(format!("{count} files"));
+        }
+    }
+
+    /// Says that something was left out or changed, without that being an error.
+    pub(super) fn warn(&self, text: &str) {
+        self.say(&format!("dafs: {text}"));
+    }
+
+    /// As `warn`, for an object that was left out.
+    pub(super) fn skip(&self, text: &str) {
+        self.skipped.fetch_add(1, Ordering::Relaxed);
+        self.warn(text);
+    }
+
+    /// Books the outcome of an object.
+    pub(super) fn book(&self, outcome: Outcome) {
+        match outcome {
+            Ok(()) | Err(Trouble::Stopped) => {}
+            Err(Trouble::Object(text)) => {
+                self.errors.fetch_add(1, Ordering::Relaxed);
+                self.say(&format!("dafs: {text}"));
+            }
+            Err(Trouble::Stop(failure)) => self.stop(failure),
+        }
+    }
+
+    fn say(&self, line: &str) {
+        self.bar.suspend(|| eprintln!("{line}"));
+    }
+
+    /// Ends the copy. The first reason is the one that is told.
+    pub(super) fn stop(&self, failure: Failure) {
+        lock(&self.failure).get_or_insert(failure);
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Looks whether to go on; long transfers do so between pieces.
+    pub(super) fn go_on(&self) -> Outcome {
+        if self.is_stopped() { Err(Trouble::Stopped) } else { Ok(()) }
+    }
+
+    /// What the command as a whole comes to.
+    pub(super) fn result(&self) -> Result<(), Failure> {
+        match lock(&self.failure).take() {
+            Some(failure) => Err(failure),
+            None if self.errors.load(Ordering::Relaxed) > 0 => Err(Failure::Reported),
+            None => Ok(()),
+        }
+    }
+
+    /// Says what was copied: to scripts if they want it, and to people who look.
+    pub(super) fn summary(&self, as_json: bool) {
+        let count = |what: Copied| self.counts[what as usize].load(Ordering::Relaxed);
+        let seconds = self.started.elapsed().as_secs_f64();
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let transport = lock(&self.transport).clone();
+        self.bar.finish_and_clear();
+        if as_json {
+            let (kind, why) = transport.unzip();
+            let object = json!({
+                "files": count(Copied::File),
+                "directories": count(Copied::Directory),
+                "symlinks": count(Copied::Symlink),
+                "hard_links": count(Copied::HardLink),
+                "specials": count(Copied::Special),
+                "bytes": bytes,
+                "seconds": seconds,
+                "transport": kind,
+                "why": why,
+                "skipped": self.skipped.load(Ordering::Relaxed),
+                "errors": self.errors.load(Ordering::Relaxed),
+            });
+            println!("{object}");
+        } else if std::io::stderr().is_terminal() {
+            let rate = (bytes as f64 / seconds.max(1e-9)) as u64;
+            eprintln!(
+                "{} files, {} in {seconds:.2} s, {}/s over {}",
+                count(Copied::File),
+                BinaryBytes(bytes),
+                BinaryBytes(rate),
+                transport.map_or_else(|| "no transport".to_owned(), |(kind, _)| kind),
+            );
+        }
+    }
+}

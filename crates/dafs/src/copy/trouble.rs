@@ -1,0 +1,38 @@
+//! What can go wrong with one object of a tree, and what that means for the rest.
+
+use crate::failure::{Failure, words};
+use dafs_client::Error;
+use std::fmt::Display;
+
+/// Why an object was not copied.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// Its own problem: it is reported and counted, and the rest goes on.
+    Object(String),
+    /// The end of the whole copy.
+    Stop(Failure),
+    /// The copy is being ended; there is nothing to add.
+    Stopped,
+}
+
+pub(super) type Outcome<T = ()> = Result<T, Trouble>;
+
+/// The server's answer about `what`.
+pub(super) fn remote(what: impl Display, error: &Error) -> Trouble {
+    match error {
+        Error::Connect { .. } => Trouble::Stop(Failure::client(what, error)),
+        _ if error.is_fatal() => Trouble::Stop(Failure::client(what, error)),
+        _ => Trouble::Object(format!("{what}: {}", words(error))),
+    }
+}
+
+/// This system's answer about `what`.
+pub(super) fn here(what: impl Display, error: impl Into<std::io::Error>) -> Trouble {
+    let error = error.into();
+    let remedy = match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "; raise the limit of open files (ulimit -n)",
+        Some(libc::ENOSPC | libc::EDQUOT) => "; free some space or choose another place",
+        _ => "",
+    };
+    Trouble::Object(format!("{what}: {error}{remedy}"))
+}

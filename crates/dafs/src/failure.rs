@@ -1,0 +1,106 @@
+//! Why a command fails: the text for the user and the exit status for scripts.
+
+use dafs_client::{Error, Status};
+use std::fmt::Display;
+
+/// Why the command could not do what it was told.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something did not work; exit status 1.
+    Failed(String),
+    /// Some of the operands failed and each has been reported; exit status 1.
+    Reported,
+    /// The reader of our output went away, which is no news to anybody; exit status 1.
+    OutputClosed,
+    /// The command line or a configuration is wrong; exit status 2.
+    Usage(String),
+    /// The server cannot be reached, or the connection was lost; exit status 3.
+    Unreachable(String),
+    /// A signal ended the command in order; exit status 128 + its number.
+    Interrupted(i32),
+}
+
+impl Failure {
+    /// The exit status.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Failed(_) | Self::Reported | Self::OutputClosed => 1,
+            Self::Usage(_) => 2,
+            Self::Unreachable(_) => 3,
+            Self::Interrupted(signal) => u8::try_from(128 + signal).unwrap_or(255),
+        }
+    }
+
+    /// What is left to say.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Failed(text) | Self::Usage(text) | Self::Unreachable(text) => Some(text),
+            Self::Interrupted(_) => Some("interrupted; no unfinished file has been left behind"),
+            Self::Reported | Self::OutputClosed => None,
+        }
+    }
+
+    /// An error of the client library about `what`.
+    pub(crate) fn client(what: impl Display, error: &Error) -> Self {
+        match error {
+            Error::Connect { .. } => Self::Unreachable(error.to_string()),
+            _ if error.is_fatal() => Self::Unreachable(error.to_string()),
+            _ => Self::Failed(format!("{what}: {}", words(error))),
+        }
+    }
+
+    /// An error of the local system about `what`.
+    pub(crate) fn local(what: impl Display, error: &std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Self::OutputClosed,
+            _ => Self::Failed(format!("{what}: {error}")),
+        }
+    }
+}
+
+/// An error in words, with what to do about it where that can be known.
+pub(crate) fn words(error: &Error) -> String {
+    let Some(status) = error.status() else { return error.to_string() };
+    match remedy(status) {
+        Some(remedy) => format!("{} ({}); {remedy}", status.sentence(), status.name()),
+        None => format!("{} ({})", status.sentence(), status.name()),
+    }
+}
+
+fn remedy(status: Status) -> Option<&'static str> {
+    Some(match status {
+        Status::Acces | Status::Perm => {
+            "ask the owner, or if you are root mind that the server may treat root as nobody"
+        }
+        Status::DQuot => "remove something or ask for more quota",
+        Status::NoSpc => "free some space on the server",
+        Status::NotEmpty => "remove what is in it, or use rm -r",
+        Status::RoFs => "choose another place, or ask the administrator to export it writable",
+        Status::ShareDenied => "wait until the other program has closed the file",
+        Status::Stale => "it was removed meanwhile; list its directory again",
+        Status::Io => "the server's log and its disk tell more",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_client::Procedure;
+
+    #[test]
+    fn a_full_disk_says_what_to_do() {
+        let error = Error::Status { procedure: Procedure::Open, status: Status::NoSpc };
+        let failure = Failure::client("dafs://h/x", &error);
+        let expected = "dafs://h/x: the file system is full (NOSPC); free some space on the server";
+        assert_eq!(failure.text(), Some(expected));
+        assert_eq!(failure.exit_code(), 1);
+    }
+
+    #[test]
+    fn a_lost_server_has_its_own_exit_status() {
+        let error = Error::Lost { server: "h:1".into(), reason: "reset".into() };
+        assert_eq!(Failure::client("x", &error).exit_code(), 3);
+        assert_eq!(Failure::Interrupted(15).exit_code(), 143);
+    }
+}

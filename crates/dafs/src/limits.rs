@@ -1,0 +1,56 @@
+//! Every limit and default of the command, in one place.
+
+use std::time::Duration;
+
+/// Threads that copy or remove, each with one object at a time in hand. Small files are bound by
+/// round trips, so this is how many of them are under way together.
+pub(crate) const WORKERS: usize = 8;
+
+/// The piece that files are copied in, in bytes.
+pub(crate) const PIECE_BYTES: usize = 1 << 20;
+
+/// Pieces of one large file under way together.
+pub(crate) const PIECES_PER_FILE_MAX: usize = 8;
+
+/// Pieces that all workers share, beyond the one that each has for itself. With those, this bounds
+/// the memory of a copy.
+pub(crate) const SHARED_PIECES: usize = PIECES_PER_FILE_MAX;
+
+/// Objects found and not yet taken by a worker.
+pub(crate) const QUEUED_OBJECTS_MAX: usize = 256;
+
+/// The step in which zeros of a sparse file are looked for, in bytes: the smallest unit in which
+/// common file systems leave holes.
+pub(crate) const HOLE_BYTES: usize = 4096;
+
+/// Directories inside each other; bounds what a hostile server can make the walk hold.
+pub(crate) const TREE_DEPTH_MAX: usize = 4096;
+
+/// Tries to find a temporary name that is free.
+pub(crate) const TEMPORARY_NAME_TRIES: usize = 16;
+
+/// Time for the workers to tidy up after the first signal, before the process ends regardless.
+pub(crate) const TIDY_TIME: Duration = Duration::from_secs(2);
+
+/// Pieces of one file that `cat` keeps under way.
+pub(crate) const CAT_PIECES: usize = 4;
+
+/// Entries that `rm -r` takes from a listing at a time.
+pub(crate) const REMOVE_BATCH: usize = 512;
+
+/// Times that `rm -r` lists a directory again because it was not empty after all.
+pub(crate) const REMOVE_PASSES_MAX: usize = 16;
+
+/// Bytes of a password read from a file, standard input or the terminal.
+pub(crate) const PASSWORD_BYTES_MAX: usize = 1024;
+
+/// Bytes of one extended attribute, as Linux limits them.
+pub(crate) const XATTR_BYTES_MAX: usize = 64 << 10;
+
+/// Time between two redraws of the progress line.
+pub(crate) const PROGRESS_TICK: Duration = Duration::from_millis(200);
+
+/// Time that reactors get to say what they hold before the counts are logged.
+pub(crate) const COUNTS_SETTLE: Duration = Duration::from_millis(50);
+
+const _: () = assert!(PIECE_BYTES.is_multiple_of(HOLE_BYTES));
