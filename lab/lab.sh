@@ -116,7 +116,8 @@ run() {
         echo "hostname lab$number"
         echo "ip addr add $address/24 dev eth0"
         echo "ip link set eth0 up"
-        [[ -z $share ]] || printf 'busybox mount -t hostfs -o ro,%q none /host\n' "$(realpath "$share")"
+        [[ -z $share ]] ||
+            printf 'busybox mount -t hostfs -o ro,%q none /host\n' "$(realpath "$share")"
         [[ -z $out ]] || printf 'busybox mount -t hostfs -o %q none /out\n' "$(realpath "$out")"
         printf 'exec /job/script'
         [[ $# == 0 ]] || printf ' %q' "$@"

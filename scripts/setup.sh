@@ -38,7 +38,8 @@ as_root() {
 install_packages() {
     local package missing=()
     command -v dpkg-query >/dev/null ||
-        die "this is no Debian; install what matches these packages, then go on with cargo:" "    $*"
+        die "this is no Debian; install what matches these packages, then go on with cargo:" \
+            "    $*"
     for package in "$@"; do
         is_installed "$package" || missing+=("$package")
     done
@@ -82,7 +83,8 @@ install_rust() {
         hash -r
         ! rust_is_ready || return 0
     fi
-    die "no Rust compiler of version $wanted or newer: found $(rustc --version 2>/dev/null || echo none)." \
+    die "no Rust compiler of version $wanted or newer:" \
+        "found $(rustc --version 2>/dev/null || echo none)." \
         "Install one from https://rustup.rs (\`rustup update stable\` if you have rustup) and" \
         "run this again; ~/.cargo/bin need not be in PATH."
 }

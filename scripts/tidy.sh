@@ -39,6 +39,7 @@ files "${code[@]}" '*.md' | xargs -0 -r wc -l |
 files "${code[@]}" '*.md' | LC_ALL=C xargs -0 -r grep -nHP '[^\x00-\x7f]' -- |
     rule "characters outside of ASCII"
 search '[[:blank:]]+$' "${code[@]}" '*.md' | rule "blanks at the end of a line"
+search '^.{101}' '*.sh' 'lab/guest/*' .ci/run | rule "lines over 100 columns"
 search $'\t' '*.rs' '*.sh' '*.toml' | rule "tabs"
 search '\<(todo|unimplemented|dbg)!' '*.rs' | rule "left-over macros"
 search '\<(TO''DO|FIX''ME|XX''X)\>' "${code[@]}" '*.md' | rule "left-over markers"
@@ -64,10 +65,11 @@ files 'crates/*/Cargo.toml' | xargs -0 -r awk '
 files 'crates/*/Cargo.toml' | xargs -0 -r grep -L '^workspace = true' |
     rule "crates without the lint table of the workspace"
 
-awk '/^name = / { name = $3 }
+awk -v home='"registry+https://github.com/rust-lang/crates.io-index"' '
+    /^name = / { name = $3 }
     /^version = / { version = $3; sub(/\+.*/, "", version); if (version ~ /-/) print name, version }
-    /^source = / && !/"registry\+https:\/\/github.com\/rust-lang\/crates.io-index"/ { print name, $3 }
-    ' Cargo.lock | rule "dependencies that are pre-releases or come from elsewhere"
+    /^source = / && $3 != home { print name, $3 }' Cargo.lock |
+    rule "dependencies that are pre-releases or come from elsewhere"
 
 # Shell scripts that are meant to be run can be.
 files '*.sh' | while IFS= read -r -d '' file; do
