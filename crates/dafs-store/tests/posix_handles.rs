@@ -53,6 +53,28 @@ fn ids_outlive_restarts_and_renames_behind_our_back() {
 }
 
 #[test]
+fn a_lost_name_does_not_lose_the_object_under_its_other_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let w = open(&dir);
+    let sub = w.mkdir(&w.root(), "d");
+    let first = w.create(&w.root(), "f").id;
+    w.store.link(&w.cred, &first, &sub, b"g").unwrap();
+    let second = w.create(&sub, "h").id;
+    w.store.link(&w.cred, &second, &w.root(), b"i").unwrap();
+    assert_eq!(w.lookup(&sub, "h"), Ok(second));
+    // No scan can find what is in a directory that may not be listed.
+    let shut = SetAttr { mode: Some(0o300), ..SetAttr::default() };
+    w.store.setattr(&w.cred, &sub, &shut, None).unwrap();
+    w.remove(&w.root(), "f").unwrap();
+    w.remove(&w.root(), "i").unwrap();
+    for id in [first, second] {
+        assert_eq!(w.store.getattr(&id).unwrap().links, 1);
+    }
+    let open = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+    w.store.setattr(&w.cred, &sub, &open, None).unwrap();
+}
+
+#[test]
 fn what_others_removed_or_replaced_is_stale() {
     let dir = tempfile::tempdir().unwrap();
     let w = open(&dir);

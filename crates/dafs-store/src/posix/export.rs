@@ -294,12 +294,16 @@ impl Export {
     }
 
     /// Notes that a name of an object is gone. `held` is its node from before, where it is known.
-    pub(super) fn unlinked(&self, id: &FileId, held: Option<&Node>) {
-        self.nodes.forget(id);
+    pub(super) fn unlinked(&self, id: &FileId, held: Option<&Node>, dir: &Node, name: &[u8]) {
+        let links = held.and_then(|node| stat_fd(node.as_fd()).ok()).map(|stat| stat.stx_nlink);
+        if links.is_none_or(|links| links == 0) {
+            self.nodes.forget(id);
+        }
         if let Some(index) = &self.index {
-            let no_name =
-                held.is_some_and(|node| stat_fd(node.as_fd()).is_ok_and(|s| s.stx_nlink == 0));
-            index.unlearn(id, no_name && self.nodes.open_node(id).is_none());
+            index.unlearn(id, dir.id, name);
+            if links == Some(0) && self.nodes.open_node(id).is_none() {
+                index.bury(id);
+            }
         }
     }
 

@@ -62,12 +62,18 @@ impl Index {
         lock(&self.places).remove(id);
     }
 
-    /// Notes that a name is gone, and whether the object went with it.
-    pub(super) fn unlearn(&self, id: &FileId, gone: bool) {
-        lock(&self.places).remove(id);
-        if gone {
-            lock(&self.gone).insert(*id, ());
+    /// Notes that a name is gone; a place that another name led to stays.
+    pub(super) fn unlearn(&self, id: &FileId, parent: FileId, name: &[u8]) {
+        let mut places = lock(&self.places);
+        if places.get(id).is_some_and(|(p, n)| *p == parent && **n == *name) {
+            places.remove(id);
         }
+    }
+
+    /// Notes that an object lost its last name and is gone for good.
+    pub(super) fn bury(&self, id: &FileId) {
+        lock(&self.places).remove(id);
+        lock(&self.gone).insert(*id, ());
     }
 
     pub(super) fn is_gone(&self, id: &FileId) -> bool {

@@ -301,7 +301,7 @@ impl Export {
         };
         removed.map_err(|errno| self.name_error(dir, errno))?;
         if let Some((id, held)) = known {
-            self.unlinked(&id, held.as_deref());
+            self.unlinked(&id, held.as_deref(), dir, name);
         }
         Self::dir_change(dir, before)
     }
@@ -330,7 +330,7 @@ impl Export {
             Err(errno) => return Err(errno.into()),
         }
         if let Some((id, held)) = replaced {
-            self.unlinked(&id, held.as_deref());
+            self.unlinked(&id, held.as_deref(), to_dir, to);
         }
         if self.index.is_some() {
             // Learns the new place.
