@@ -112,7 +112,11 @@ impl Pool for ThreadPool {
     fn submit(&self, job: Job) {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.jobs.push_back(job);
-        if queue.idle < queue.jobs.len() && queue.threads < POOL_THREADS_MAX {
+        // A new thread takes over the identity of the one that starts it, which may be a caller's.
+        if queue.idle < queue.jobs.len()
+            && queue.threads < POOL_THREADS_MAX
+            && dafs_store::posix::as_server().is_ok()
+        {
             let shared = self.shared.clone();
             let thread = std::thread::Builder::new().name("dafs-pool".to_owned());
             match thread.spawn(move || shared.run()) {

@@ -36,6 +36,7 @@ pub use open::{OpenHow, OpenRequest, OpenState, Opened, RemoveMode, Share, State
 use client::ClientTable;
 use dafs_store::Cred;
 use open::OpenTable;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -66,6 +67,8 @@ pub struct Service {
     namespace: Namespace,
     clients: Mutex<ClientTable>,
     opens: Mutex<OpenTable>,
+    /// When the stores were last told to let go of what they do not need.
+    swept_ns: AtomicU64,
 }
 
 /// What the service holds, for metrics and tests.
@@ -87,6 +90,7 @@ impl Service {
             namespace,
             clients: Mutex::new(ClientTable::new(config.instance)),
             opens: Mutex::new(OpenTable::new(config.instance)),
+            swept_ns: AtomicU64::new(0),
         }
     }
 
@@ -105,6 +109,19 @@ impl Service {
         let clients = self.lock_clients().len();
         let opens = self.lock_opens();
         ServiceCounts { clients, opens: opens.len(), open_files: opens.file_count() }
+    }
+
+    /// Lets the stores let go of what they do not need any more, if that is due.
+    pub fn sweep(&self, now_ns: u64) {
+        let swept_ns = self.swept_ns.load(Ordering::Relaxed);
+        let due = now_ns.saturating_sub(swept_ns) >= limits::SWEEP_EVERY_NS;
+        let claim = |now_ns| {
+            let order = Ordering::Relaxed;
+            self.swept_ns.compare_exchange(swept_ns, now_ns, order, order).is_ok()
+        };
+        if due && claim(now_ns) {
+            self.namespace.exports().for_each(|export| export.store().sweep());
+        }
     }
 
     fn lock_clients(&self) -> MutexGuard<'_, ClientTable> {

@@ -15,4 +15,7 @@ pub const OWNER_BYTES_MAX: usize = 1024;
 /// Components of a path in one lookup.
 pub const PATH_COMPONENTS_MAX: usize = 256;
 
+/// Time between two sweeps of the stores, in nanoseconds.
+pub const SWEEP_EVERY_NS: u64 = 10_000_000_000;
+
 const _: () = assert!(CLIENT_NAME_BYTES_MAX >= OWNER_BYTES_MAX);

@@ -129,6 +129,10 @@ pub trait Store: Send + Sync + 'static {
     /// The directory of an object's named attributes, whose entries behave as files.
     fn attr_dir(&self, cred: &Cred, id: &FileId) -> Result<FileId>;
 
+    /// Lets go of what is not needed any more, such as descriptors of objects that local users have
+    /// removed. To be called every few seconds.
+    fn sweep(&self) {}
+
     /// Space and limits.
     fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat>;
 }

@@ -50,6 +50,10 @@ impl Store for PosixStore {
         self.export.ids.fs_id()
     }
 
+    fn sweep(&self) {
+        self.sweep();
+    }
+
     fn root(&self) -> FileId {
         self.export.root.id
     }
