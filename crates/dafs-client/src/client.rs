@@ -117,8 +117,12 @@ impl Client {
         &self.shared
     }
 
-    /// Sends one request, waits, and takes what is wanted from a successful answer.
-    pub(crate) fn ask<T>(
+    /// Sends one request, waits, and takes what is wanted from a successful answer: for procedures
+    /// that have no method of their own.
+    ///
+    /// # Errors
+    /// The server's answer; [`Error::Protocol`] when `take` finds nothing in it.
+    pub fn ask<T>(
         &self,
         request: &Request<'_>,
         take: impl FnOnce(&Reply<'_>) -> Option<T>,

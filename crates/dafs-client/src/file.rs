@@ -201,7 +201,8 @@ impl File {
     }
 
     /// As [`File::submit_read`], with the result handed out by [`Client::poll_completions`] under
-    /// the caller's `tag`. The cheapest way to keep many operations in flight.
+    /// the caller's `tag`. The cheapest way to keep many operations in flight: those submitted
+    /// between two polls leave together with the second.
     ///
     /// # Errors
     /// As [`File::submit_read`].

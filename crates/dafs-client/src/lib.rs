@@ -45,6 +45,7 @@ mod names;
 mod open;
 mod operations;
 mod options;
+mod outcome;
 mod path;
 mod pending;
 mod transfer;

@@ -83,7 +83,7 @@ impl Client {
     /// # Errors
     /// As [`Client::resolve_parent`].
     pub fn resolve_parent_from(&self, dir: &FileHandle, path: &[u8]) -> Result<Place> {
-        let trimmed = path.trim_ascii_end_slashes();
+        let trimmed = without_end_slashes(path);
         let at = trimmed.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
         let (parent, name) = trimmed.split_at(at);
         if name.is_empty() {
@@ -99,15 +99,9 @@ impl Client {
     }
 }
 
-trait TrimSlashes {
-    fn trim_ascii_end_slashes(&self) -> &[u8];
-}
-
-impl TrimSlashes for [u8] {
-    fn trim_ascii_end_slashes(&self) -> &[u8] {
-        let end = self.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
-        &self[..end]
-    }
+fn without_end_slashes(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
+    &path[..end]
 }
 
 /// A path on its way.

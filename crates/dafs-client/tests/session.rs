@@ -4,12 +4,13 @@
 
 mod fake;
 
+use dafs_client::Stability;
 use dafs_client::core::{
     Authenticator, Challenge, CredentialIds, Done, Failure, Piece, Proof, Refused, SessionConfig,
     Stage,
 };
 use dafs_dat::sim::SimFaults;
-use dafs_wire::dafs::{ByteOrder, Procedure, Request, Status};
+use dafs_wire::dafs::{ByteOrder, Procedure, Request, Status, Verifier};
 use fake::{Answer, World, pattern};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,8 @@ fn all_configs() -> impl Iterator<Item = SessionConfig> {
         })
     })
 }
+
+type Spoil = fn(&mut Vec<u8>);
 
 fn bytes_read(done: &Done) -> u32 {
     match done {
@@ -276,8 +279,38 @@ fn a_refused_request_leaves_the_session_alone() {
 }
 
 #[test]
+fn a_change_of_the_write_verifier_is_reported_once() {
+    let mut world = World::open(World::config());
+    let memory = world.memory(&[1; 100]);
+    let write = |world: &mut World, verifier| {
+        (world.server.committed, world.server.verifier) = (Stability::Unstable, verifier);
+        let tag = world.write(Piece::new(&memory, 0, 100).unwrap(), 0);
+        world.run_all(&[tag]);
+    };
+    let (first, second) = (Verifier([1; 8]), Verifier([2; 8]));
+    write(&mut world, first);
+    write(&mut world, first);
+    assert!(world.core.writes_survive(first));
+    write(&mut world, second);
+    assert!(!world.core.writes_survive(second));
+    write(&mut world, second);
+    assert!(world.core.writes_survive(second));
+    assert!(!world.core.writes_survive(first), "lost between the write and the commit");
+}
+
+#[test]
+fn less_stable_than_asked_breaks_the_protocol() {
+    let mut world = World::open(World::config());
+    world.server.committed = Stability::Unstable;
+    let memory = world.memory(&[1; 100]);
+    let tag = world.write_stable(Piece::new(&memory, 0, 100).unwrap(), 0, Stability::DataSync);
+    world.run_all(&[tag]);
+    assert!(matches!(world.core.failure(), Some(Failure::Protocol(_))));
+}
+
+#[test]
 fn malformed_replies_end_the_session_with_a_reason() {
-    let spoils: [(&str, fn(&mut Vec<u8>)); 11] = [
+    let spoils: [(&str, Spoil); 11] = [
         ("magic", |message| message[0] ^= 1),
         ("version", |message| message[4..8].fill(9)),
         ("stream", |message| message[12] ^= 0x40),

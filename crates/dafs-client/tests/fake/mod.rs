@@ -69,6 +69,9 @@ pub struct FakeServer {
     next_work: u64,
     /// Every request seen: procedure, desired_nreq, credential.
     pub seen: Vec<(Procedure, u16, u32)>,
+    /// What write replies say.
+    pub committed: Stability,
+    pub verifier: Verifier,
     pub disconnected: bool,
     /// Replies held back; set to release later, in reverse order.
     pub hold: bool,
@@ -112,6 +115,8 @@ impl FakeServer {
             waiting: HashMap::new(),
             next_work: 1 << 32,
             seen: Vec::new(),
+            committed: Stability::FileSync,
+            verifier: Verifier([9; 8]),
             disconnected: false,
             hold: false,
             held: VecDeque::new(),
@@ -182,7 +187,8 @@ impl FakeServer {
     /// The client's side of DAFS 7 and O24.
     fn check_credit(&mut self, header: &RequestHeader, request: &Request<'_>) {
         let stream = header.stream_id;
-        assert_eq!(self.busy.insert(stream, true).unwrap_or(false), false, "stream {stream} busy");
+        let busy = self.busy.insert(stream, true).unwrap_or(false);
+        assert!(!busy, "stream {stream} is busy");
         let last = self.last_sequence.entry(stream).or_insert(0);
         assert_eq!(header.seq_number, last.wrapping_add(1), "sequence of stream {stream}");
         *last = header.seq_number;
@@ -224,7 +230,8 @@ impl FakeServer {
             }
             Request::ReadDirect(args) => {
                 let (start, end) = self.range(args.offset, args.byte_count);
-                self.push(&self.file[start..end].to_vec(), args.buffers.first().unwrap());
+                let data = self.file[start..end].to_vec();
+                self.push(&data, args.buffers.first().unwrap());
                 let direct_checksum =
                     if self.checksums { checksum(&self.file[start..end]) } else { Checksum::ZERO };
                 let bytes_read = (end - start) as u32;
@@ -270,8 +277,7 @@ impl FakeServer {
     }
 
     fn write_reply(&self, bytes: usize) -> WriteReply {
-        let verifier = Verifier([9; 8]);
-        WriteReply { count: bytes as u32, committed: Stability::FileSync, verifier }
+        WriteReply { count: bytes as u32, committed: self.committed, verifier: self.verifier }
     }
 
     fn push(&mut self, bytes: &[u8], buffer: DirectBuffer) {
@@ -570,8 +576,11 @@ impl World {
     }
 
     pub fn write(&mut self, from: Piece, offset: u64) -> u64 {
+        self.write_stable(from, offset, Stability::Unstable)
+    }
+
+    pub fn write_stable(&mut self, from: Piece, offset: u64, stability: Stability) -> u64 {
         let tag = self.tag();
-        let stability = Stability::Unstable;
         let call = WriteCall { handle: ROOT, state_id: StateId::ZERO, offset, stability, from };
         let deadline = Some(Duration::from_secs(60));
         self.core.submit_write(&mut self.adapter, self.now, tag, call, deadline).unwrap();

@@ -11,6 +11,8 @@
 //!   thread that touches the adapter meanwhile sees to that before it unlocks.
 //! * A leader that stops leading wakes a follower, if there is one.
 
+mod waiter;
+
 use crate::buffer::IoBuffer;
 use crate::core::{
     Completed, Done, Failure, Piece, ReadCall, Refused, RegisteredMemory, ReplyMessage,
@@ -19,9 +21,9 @@ use crate::core::{
 use crate::error::{Error, Result};
 use crate::fork;
 use crate::helper::Helper;
-use crate::limits::{CONTENDER_SPINS, SPINS_BEFORE_YIELD};
 use crate::operations::{Finished, Operations};
 use crate::options::{Transport, WaitPolicy};
+use crate::outcome::{ended, failure_of, moved};
 use crate::pending::Moved;
 use crate::wakeup::Wakeup;
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
@@ -35,6 +37,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
+use waiter::Waiter;
 
 pub(crate) use crate::operations::Slot;
 
@@ -340,7 +343,10 @@ impl Shared {
             driver.operations.forget(slot);
             return Err(self.refused(refused));
         }
-        self.sent(&mut driver);
+        // Who submits like this polls for the results, which sends all at once; the helper sees
+        // to it should that not happen.
+        self.hurry(&mut driver);
+        self.helper.attend();
         Ok(())
     }
 
@@ -515,132 +521,7 @@ impl Shared {
         time: Option<Duration>,
         done: impl FnMut(&mut Driver) -> Option<T>,
     ) -> Result<T> {
-        Waiter { shared: self, time, until: None, leading: false, spins: 0 }.run(driver, done)
-    }
-}
-
-/// One thread that waits.
-struct Waiter<'a> {
-    shared: &'a Shared,
-    time: Option<Duration>,
-    /// When to give up; set with the first look at the clock.
-    until: Option<Instant>,
-    leading: bool,
-    spins: u32,
-}
-
-impl<'a> Waiter<'a> {
-    fn run<T>(
-        mut self,
-        mut driver: Guard<'a>,
-        mut done: impl FnMut(&mut Driver) -> Option<T>,
-    ) -> Result<T> {
-        loop {
-            if let Some(result) = done(&mut driver) {
-                self.leave(&mut driver);
-                return Ok(result);
-            }
-            if let Some(time) = self.time {
-                let now = Instant::now();
-                if now >= *self.until.get_or_insert(now + time) {
-                    self.leave(&mut driver);
-                    return Err(Error::TimedOut(time));
-                }
-            }
-            if !self.leading && driver.leader != Leader::Nobody {
-                driver = self.follow(driver);
-                continue;
-            }
-            self.leading = true;
-            driver.leader = Leader::Polling;
-            // The exact time matters only now and then: deadlines are seconds away.
-            let now = if self.spins.is_multiple_of(64) { Instant::now() } else { coarse_now() };
-            let completed = driver.progress(now);
-            if completed > 0 {
-                self.spins = 0;
-                if driver.followers > 0 {
-                    self.shared.turn.notify_all();
-                }
-                continue;
-            }
-            driver = self.pause(driver)?;
-        }
-    }
-
-    /// Spins or sleeps, as the policy says.
-    fn pause(&mut self, mut driver: Guard<'a>) -> Result<Guard<'a>> {
-        let spin = match self.shared.policy {
-            WaitPolicy::Poll => true,
-            WaitPolicy::Sleep => false,
-            WaitPolicy::Adaptive { spin } => self.spins < spin,
-        };
-        if !spin && driver.adapter.descriptor().is_some() {
-            return self.sleep(driver);
-        }
-        self.spins = self.spins.wrapping_add(1);
-        if self.shared.contenders.load(Ordering::Relaxed) > 0 {
-            drop(driver);
-            for _ in 0..CONTENDER_SPINS {
-                if self.shared.contenders.load(Ordering::Relaxed) == 0 {
-                    break;
-                }
-                std::hint::spin_loop();
-            }
-            driver = self.shared.lock_regardless();
-        } else if self.shared.policy == WaitPolicy::Poll || self.spins < SPINS_BEFORE_YIELD {
-            std::hint::spin_loop();
-        } else {
-            // The server may be waiting for this CPU.
-            std::thread::yield_now();
-        }
-        Ok(driver)
-    }
-
-    fn sleep(&mut self, mut driver: Guard<'a>) -> Result<Guard<'a>> {
-        driver.adapter.flush();
-        if !matches!(driver.adapter.arm(), Ok(true)) {
-            // There is something to poll for, or the descriptor is of no use: look again.
-            return Ok(driver);
-        }
-        let now = Instant::now();
-        let until = [driver.next_timeout(), self.until].into_iter().flatten().min();
-        let time = until.map(|at| at.since(now));
-        let Some(descriptor) = driver.adapter.descriptor() else { return Ok(driver) };
-        let descriptor = self.shared.wakeup.sleeper(descriptor);
-        driver.leader = Leader::Sleeping;
-        drop(driver);
-        if descriptor.sleep(time) {
-            self.shared.wakeup.clear();
-        }
-        let mut driver = self.shared.lock_regardless();
-        driver.leader = Leader::Polling;
-        self.spins = 0;
-        Ok(driver)
-    }
-
-    fn follow(&mut self, mut driver: Guard<'a>) -> Guard<'a> {
-        driver.followers += 1;
-        let time = self.until.map(|at| at.since(Instant::now()));
-        let mut driver = match time {
-            Some(time) => {
-                let result = self.shared.turn.wait_timeout(driver, time);
-                result.unwrap_or_else(PoisonError::into_inner).0
-            }
-            None => self.shared.turn.wait(driver).unwrap_or_else(PoisonError::into_inner),
-        };
-        driver.followers -= 1;
-        driver
-    }
-
-    /// Leaves. If nobody leads then, a follower has to; one that was woken and leaves at once
-    /// because its result is there passes the turn on here.
-    fn leave(&mut self, driver: &mut Driver) {
-        if self.leading {
-            driver.leader = Leader::Nobody;
-        }
-        if driver.leader == Leader::Nobody && driver.followers > 0 {
-            self.shared.turn.notify_one();
-        }
+        Waiter::new(self, time).run(driver, done)
     }
 }
 
@@ -672,36 +553,4 @@ pub(crate) fn coarse_now() -> Instant {
     // SAFETY: the call writes the struct it is given.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time) };
     Instant(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-}
-
-fn ended(failure: &Failure, server: &Arc<str>) -> Error {
-    let server = server.clone();
-    match failure {
-        Failure::Deadline(after) => Error::Deadline { server, after: *after },
-        Failure::Protocol(reason) => Error::Protocol { server, reason: reason.clone() },
-        Failure::Memory(reason) => Error::Memory(reason.clone()),
-        other => Error::Lost { server, reason: other.to_string().into() },
-    }
-}
-
-/// What a read or write moved.
-fn moved(done: Done, server: &Arc<str>) -> Result<Moved> {
-    match done {
-        Done::Read { bytes, end_of_file } => Ok(Moved { bytes: bytes as usize, end_of_file }),
-        Done::Written { bytes, .. } => Ok(Moved { bytes: bytes as usize, end_of_file: false }),
-        done => Err(failure_of(done, server)),
-    }
-}
-
-fn failure_of(done: Done, server: &Arc<str>) -> Error {
-    match done {
-        Done::Refused { procedure, status } => Error::Status { procedure, status },
-        Done::Lost(failure) => ended(&failure, server),
-        Done::Answered(reply) => {
-            Error::Status { procedure: reply.procedure(), status: reply.status() }
-        }
-        Done::Read { .. } | Done::Written { .. } => {
-            Error::Protocol { server: server.clone(), reason: "an answer of another kind".into() }
-        }
-    }
 }

@@ -1,0 +1,39 @@
+//! From how a call ended to what the caller is told.
+
+use crate::core::{Done, Failure};
+use crate::error::{Error, Result};
+use crate::pending::Moved;
+use std::sync::Arc;
+
+/// The error for the end of the session.
+pub(crate) fn ended(failure: &Failure, server: &Arc<str>) -> Error {
+    let server = server.clone();
+    match failure {
+        Failure::Deadline(after) => Error::Deadline { server, after: *after },
+        Failure::Protocol(reason) => Error::Protocol { server, reason: reason.clone() },
+        Failure::Memory(reason) => Error::Memory(reason.clone()),
+        other => Error::Lost { server, reason: other.to_string().into() },
+    }
+}
+
+/// What a read or write moved.
+pub(crate) fn moved(done: Done, server: &Arc<str>) -> Result<Moved> {
+    match done {
+        Done::Read { bytes, end_of_file } => Ok(Moved { bytes: bytes as usize, end_of_file }),
+        Done::Written { bytes, .. } => Ok(Moved { bytes: bytes as usize, end_of_file: false }),
+        done => Err(failure_of(done, server)),
+    }
+}
+
+pub(crate) fn failure_of(done: Done, server: &Arc<str>) -> Error {
+    match done {
+        Done::Refused { procedure, status } => Error::Status { procedure, status },
+        Done::Lost(failure) => ended(&failure, server),
+        Done::Answered(reply) => {
+            Error::Status { procedure: reply.procedure(), status: reply.status() }
+        }
+        Done::Read { .. } | Done::Written { .. } => {
+            Error::Protocol { server: server.clone(), reason: "an answer of another kind".into() }
+        }
+    }
+}
