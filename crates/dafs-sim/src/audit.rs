@@ -199,9 +199,10 @@ impl Auditor {
                     })
             };
             same(None, &top)
-                && tree.directories().iter().all(|dir| {
-                    inner.get(dir).is_some_and(|names| same(Some(*dir), names))
-                })
+                && tree
+                    .directories()
+                    .iter()
+                    .all(|dir| inner.get(dir).is_some_and(|names| same(Some(*dir), names)))
         };
         let tree = world.actors[number].home().candidates().find(|tree| fits(tree)).cloned();
         let tree = tree.ok_or_else(|| {

@@ -169,7 +169,7 @@ fn network(options: &WorldOptions, rng: &mut SimRng) -> SimFaults {
 }
 
 fn actor(options: &WorldOptions, rng: &mut SimRng) -> ActorPlan {
-    let drawn = rng.between(20, 120) as u32;
+    let drawn = rng.between(40, 400) as u32;
     let big = rng.chance(500_000);
     let padding = [0, 136, 256, 512][rng.below(4) as usize];
     ActorPlan {

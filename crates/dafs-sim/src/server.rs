@@ -8,9 +8,7 @@ use dafs_dat::{Adapter, Address, Instant};
 use dafs_server::{
     Authenticator, Config, Engine, EngineCounts, Inbox, Registry, SessionLimits, Shared,
 };
-use dafs_service::{
-    Export, ExportOptions, Namespace, Service, ServiceConfig, ServiceCounts,
-};
+use dafs_service::{Export, ExportOptions, Namespace, Service, ServiceConfig, ServiceCounts};
 use dafs_store::Store;
 use dafs_wire::dafs::Verifier;
 use std::path::PathBuf;
@@ -54,8 +52,7 @@ impl Server {
             write_verifier: Verifier(rng.bits().to_be_bytes()),
         };
         let adapter: Box<dyn Adapter> = Box::new(network.adapter(SERVER_HOST));
-        let mut engine =
-            Engine::new(Arc::new(shared), vec![adapter], Arc::new(Inbox::unwatched()));
+        let mut engine = Engine::new(Arc::new(shared), vec![adapter], Arc::new(Inbox::unwatched()));
         let listening = engine.listen(0, &Address::Sim(SERVER_HOST));
         listening.map_err(|error| error.to_string())?;
         let jobs = PoolSchedule::new(pool, rng.fork());

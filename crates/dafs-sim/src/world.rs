@@ -169,7 +169,12 @@ impl World {
     pub(crate) fn step(&mut self) -> Result<(), String> {
         self.steps += 1;
         if self.steps > STEPS_MAX {
-            return Err("the world goes round in circles".to_owned());
+            let waiting: Vec<_> = self.actors.iter().map(Actor::next).collect();
+            let server = self.server.next();
+            let network = self.common.network.next_event();
+            return Err(format!(
+                "the world goes round in circles: {waiting:?}, {server:?}, {network:?}"
+            ));
         }
         let network = self.common.network.clone();
         let times = self.actors.iter().filter_map(Actor::next);

@@ -87,7 +87,10 @@ impl Network {
         }
         self.with(id, |connection, fabric| match wake {
             Wake::ConnectArrive => {}
-            Wake::ConnectRefused => connection.fail(fabric, refused()),
+            Wake::ConnectRefused => {
+                connection.fail(fabric, refused());
+                connection.forsake(fabric, "the connection was refused");
+            }
             Wake::ConnectTimeout => connection.time_out(fabric),
             Wake::AnswerArrive => connection.answer_arrive(fabric),
             Wake::AcceptorUp => connection.announce(fabric, Side::Acceptor),

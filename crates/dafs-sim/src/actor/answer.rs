@@ -412,7 +412,8 @@ impl Actor {
         }
         let size = object_size.ok_or("no size was told")?;
         record.model.check_size(begin, size)?;
-        let setting = |task: &Task| matches!(task, Task::SetMode { file: other, .. } if *other == file);
+        let setting =
+            |task: &Task| matches!(task, Task::SetMode { file: other, .. } if *other == file);
         let mode = mode.ok_or("no mode was told")?;
         if settled && !self.flights.values().any(setting) && !record.modes.contains(&mode) {
             return Err(format!("mode {mode:o} where only {:?} can be", record.modes));
@@ -444,8 +445,10 @@ impl Actor {
             let DirEntry { cookie, name, attributes } = entry;
             last = cookie;
             let name = parse_name(name).ok_or_else(|| format!("a name {name:?} was listed"))?;
-            if cookie <= 2 || !listing.seen.insert(name) {
-                return Err(format!("name {name} was listed twice or with cookie {cookie}"));
+            // A name that is moved meanwhile may come twice.
+            let twice = !listing.seen.insert(name) && self.is_unchanged(listing.version);
+            if cookie <= 2 || twice {
+                return Err(format!("name {name} was listed with cookie {cookie}, twice: {twice}"));
             }
             if self.is_unchanged(listing.version) {
                 self.check_entry(common, &Place { dir: listing.dir, name }, &attributes)?;

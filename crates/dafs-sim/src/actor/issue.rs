@@ -250,7 +250,8 @@ impl Actor {
 
     fn set_mode(&mut self, common: &mut Common) -> Result<bool, String> {
         let Some((file, fh)) = self.pick_file(common) else { return Ok(false) };
-        let busy = |task: &Task| matches!(task, Task::SetMode { file: other, .. } if *other == file);
+        let busy =
+            |task: &Task| matches!(task, Task::SetMode { file: other, .. } if *other == file);
         if file < SHARED_FILES || !self.is_settled() || self.flights.values().any(busy) {
             return Ok(false);
         }

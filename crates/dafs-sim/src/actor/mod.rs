@@ -249,8 +249,7 @@ impl Actor {
         self.session_since = common.now;
         let address = Address::Sim(SERVER_HOST);
         // What fails at once fails again: the address is right, so this is a refusal to be met later.
-        self.session =
-            SessionCore::connect(&mut self.adapter, config, &address, common.now).ok();
+        self.session = SessionCore::connect(&mut self.adapter, config, &address, common.now).ok();
         self.next_action = common.now + Duration::from_micros(10 * self.rng.log_below(20_000));
     }
 

@@ -30,19 +30,46 @@ pub(crate) enum Task {
     /// Looks for the client's own top directory.
     FindHome,
     /// Looks for a directory below it.
-    FindDirectory { name: u8, version: u64 },
+    FindDirectory {
+        name: u8,
+        version: u64,
+    },
     /// Looks for a file by name.
-    FindFile { file: FileNumber, version: u64 },
+    FindFile {
+        file: FileNumber,
+        version: u64,
+    },
     /// Looks whether a name is there, to find out which change was made.
-    Decide { place: Place },
+    Decide {
+        place: Place,
+    },
     /// Opens a file by name.
-    Open { file: FileNumber, reads: bool, writes: bool, version: u64 },
+    Open {
+        file: FileNumber,
+        reads: bool,
+        writes: bool,
+        version: u64,
+    },
     /// Makes and opens a file.
-    Create { change: Change, file: FileNumber },
+    Create {
+        change: Change,
+        file: FileNumber,
+    },
     /// Changes names.
-    Names { change: Change },
-    Close { file: FileNumber },
-    Read { file: FileNumber, begin: Tick, offset: u64, asked: u64, slot: Slot, state: StateId },
+    Names {
+        change: Change,
+    },
+    Close {
+        file: FileNumber,
+    },
+    Read {
+        file: FileNumber,
+        begin: Tick,
+        offset: u64,
+        asked: u64,
+        slot: Slot,
+        state: StateId,
+    },
     Write {
         file: FileNumber,
         change: ChangeId,
@@ -51,13 +78,33 @@ pub(crate) enum Task {
         state: StateId,
         stability: dafs_wire::dafs::Stability,
     },
-    Truncate { file: FileNumber, change: ChangeId, state: StateId },
-    SetMode { file: FileNumber, mode: u32 },
-    Stat { file: FileNumber, begin: Tick, version: u64, settled: bool },
+    Truncate {
+        file: FileNumber,
+        change: ChangeId,
+        state: StateId,
+    },
+    SetMode {
+        file: FileNumber,
+        mode: u32,
+    },
+    Stat {
+        file: FileNumber,
+        begin: Tick,
+        version: u64,
+        settled: bool,
+    },
     List(Listing),
-    ReadLink { number: u64, version: u64 },
-    FindLink { number: u64, version: u64 },
-    Commit { file: FileNumber },
+    ReadLink {
+        number: u64,
+        version: u64,
+    },
+    FindLink {
+        number: u64,
+        version: u64,
+    },
+    Commit {
+        file: FileNumber,
+    },
     Null,
 }
 
