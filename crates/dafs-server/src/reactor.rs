@@ -8,6 +8,7 @@ use crate::config::Wake;
 use crate::engine::{Engine, EngineCounts};
 use dafs_dat::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use smallvec::SmallVec;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,7 +70,7 @@ pub(crate) fn run(mut engine: Engine, wake: Wake, control: &Arc<Control>) {
                 return control.set_counts(engine.counts());
             }
         }
-        if busy {
+        if busy && wake != Wake::Sleep {
             idle_since = None;
             continue;
         }
@@ -79,12 +80,13 @@ pub(crate) fn run(mut engine: Engine, wake: Wake, control: &Arc<Control>) {
             // Yielding lets a client on the same CPU have it at once.
             Wake::Adaptive if idle < SPIN => std::thread::yield_now(),
             Wake::Adaptive | Wake::Sleep => {
-                control.set_counts(engine.counts());
+                if !busy {
+                    control.set_counts(engine.counts());
+                }
                 if let Err(error) = sleep(&mut engine, now) {
                     // Work goes on without sleeping; a core is better lost than the service.
                     tracing::error!(%error, "the reactor cannot sleep");
                 }
-                engine.woken();
                 now = Instant::now();
                 idle_since = None;
             }
@@ -92,15 +94,16 @@ pub(crate) fn run(mut engine: Engine, wake: Wake, control: &Arc<Control>) {
     }
 }
 
-/// Waits for an event, a finished job or the next timeout.
+/// Waits for an event, a finished job or the next timeout, and tells the engine which transports
+/// have something.
 fn sleep(engine: &mut Engine, now: Instant) -> io::Result<()> {
+    let mut armed = true;
     for adapter in engine.adapters() {
-        if !adapter.arm()? {
-            return Ok(());
-        }
+        armed &= adapter.arm()?;
     }
     let inbox = engine.inbox().clone();
-    if !inbox.is_empty() {
+    if !armed || !inbox.is_empty() {
+        engine.woken(|_| true);
         return Ok(());
     }
     let wait = engine.next_timeout().since(now);
@@ -110,12 +113,21 @@ fn sleep(engine: &mut Engine, now: Instant) -> io::Result<()> {
     };
     let adapters = engine.adapters().filter_map(|adapter| adapter.descriptor());
     let descriptors = adapters.chain(inbox.descriptor());
-    let mut set: Vec<PollFd<'_>> =
+    let mut set: SmallVec<[PollFd<'_>; 4]> =
         descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-    match poll(&mut set, Some(&timeout)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+    let woken = poll(&mut set, Some(&timeout));
+    let ready: SmallVec<[bool; 4]> = set.iter().map(|fd| !fd.revents().is_empty()).collect();
+    drop(set);
+    match woken {
+        Ok(0) | Err(rustix::io::Errno::INTR) => engine.woken(|_| true),
+        Ok(_) => {
+            // The inbox is the last of the set, behind one descriptor for each adapter.
+            if ready.last() == Some(&true) {
+                inbox.acknowledge();
+            }
+            engine.woken(|adapter| ready[adapter]);
+        }
         Err(error) => return Err(error.into()),
     }
-    inbox.acknowledge();
     Ok(())
 }

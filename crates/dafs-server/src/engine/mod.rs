@@ -92,6 +92,8 @@ struct Port {
     link: Link,
     /// Turns since its last event.
     quiet_turns: u32,
+    /// Known to have nothing in the next turn.
+    asleep: bool,
     connections: FxHashMap<EndpointId, Connection>,
 }
 
@@ -179,7 +181,7 @@ impl Engine {
             let staging = Staging::new(domain);
             let waiting = VecDeque::new();
             let link = Link { adapter, domain, replies, staging, waiting, credits: 0 };
-            Port { link, quiet_turns: 0, connections: FxHashMap::default() }
+            Port { link, quiet_turns: 0, asleep: false, connections: FxHashMap::default() }
         };
         Self {
             shared,
@@ -232,7 +234,7 @@ impl Engine {
         let skip = self.ports.len() > 1 && !self.turns.is_multiple_of(QUIET_STRIDE);
         for index in 0..self.ports.len() {
             let port = &mut self.ports[index];
-            if skip && port.quiet_turns >= QUIET_TURNS {
+            if std::mem::take(&mut port.asleep) || skip && port.quiet_turns >= QUIET_TURNS {
                 continue;
             }
             let mut events = std::mem::take(&mut self.events);
@@ -258,10 +260,12 @@ impl Engine {
         busy
     }
 
-    /// The driver has slept: any transport may have woken it.
-    pub fn woken(&mut self) {
-        for port in &mut self.ports {
+    /// The driver has slept. `ready` says of each adapter, by its place in the list given to
+    /// `new`, whether it has something; the others need not be looked at in the next turn.
+    pub fn woken(&mut self, ready: impl Fn(usize) -> bool) {
+        for (index, port) in self.ports.iter_mut().enumerate() {
             port.quiet_turns = 0;
+            port.asleep = !ready(index);
         }
     }
 
