@@ -21,11 +21,13 @@ fn a_lost_server_fails_what_waits_and_what_comes() {
         let file = client.open(b"file", &OpenOptions::read_write().create(Create::New)).unwrap();
         file.write_at(&[1; 100_000], 0, Stability::Unstable).unwrap();
         let buffer = client.buffer(4096).unwrap();
+        let (reading, started) = std::sync::mpsc::channel();
         let readers: Vec<_> = (0..3)
             .map(|_| {
-                let client = client.clone();
+                let (client, reading) = (client.clone(), reading.clone());
                 std::thread::spawn(move || {
                     let file = client.open(b"file", &OpenOptions::read()).unwrap();
+                    reading.send(()).unwrap();
                     loop {
                         if let Err(error) = file.read_at(&mut [0; 4096], 0) {
                             return error;
@@ -34,7 +36,7 @@ fn a_lost_server_fails_what_waits_and_what_comes() {
                 })
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(20));
+        (0..3).for_each(|_| started.recv().unwrap());
         served.stop();
         for reader in readers {
             let error = reader.join().unwrap();
