@@ -7,7 +7,7 @@ mod served;
 use dafs_client::{
     AccessMask, AccessPattern, ByteOrder, Create, Error, Follow, ObjectType, OpenOptions,
     SetAttributes, SetTime, ShareDeny, SpecialFile, Stability, Status, Time, TransportChoice,
-    TransportKind,
+    TransportKind, WaitPolicy,
 };
 use dafs_mem::Site;
 use served::{Served, TRANSPORTS, pattern};
@@ -150,6 +150,50 @@ fn threads_share_a_client() {
                     }
                 });
             }
+        });
+    }
+}
+
+#[test]
+fn sleepers_and_pollers_share_a_client() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let content = pattern(1 << 20);
+        std::fs::write(served.path().join("file"), &content).unwrap();
+        let client = served.client_with(|options| {
+            options.transport = transport;
+            options.wait = WaitPolicy::Sleep;
+        });
+        let file = client.open(b"file", &OpenOptions::read()).unwrap();
+        let buffer = client.buffer(1 << 20).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!((0..500).all(|_| client.ping().is_ok())));
+            scope.spawn(|| {
+                for number in 0..500usize {
+                    let range = number..number + 4096;
+                    let pending = file.submit_read(&buffer, range, number as u64).unwrap();
+                    assert_eq!(pending.wait().unwrap(), 4096);
+                }
+            });
+            scope.spawn(|| {
+                let (mut completions, mut count) = (Vec::new(), 0);
+                for number in 0..500usize {
+                    let range = number..number + 100;
+                    file.submit_read_tagged(7, &buffer, range, number as u64).unwrap();
+                    if number % 8 == 0 {
+                        count += client.poll_completions(&mut completions);
+                    }
+                }
+                while count < 500 {
+                    count += client.poll_completions(&mut completions);
+                    std::thread::yield_now();
+                }
+                assert!(
+                    completions
+                        .iter()
+                        .all(|(tag, result)| { *tag == 7 && *result.as_ref().unwrap() == 100 })
+                );
+            });
         });
     }
 }
