@@ -64,7 +64,8 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     std::fs::write(export.join("data"), &content)?;
     drop(content);
     let apart = [("poll", false), ("sleep", false)];
-    for (wake, together) in apart.into_iter().chain([("adaptive", true)]) {
+    let groups = apart.into_iter().chain([("adaptive", true)]);
+    for (wake, together) in groups.filter(|(wake, _)| wake.contains(&plan.wake)) {
         group(plan, report, &export, wake, together)?;
     }
     cpu::unpin()

@@ -34,6 +34,9 @@ struct Arguments {
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
+    /// Only this way of waiting: poll, sleep, or adaptive with both ends on one CPU.
+    #[arg(long, default_value = "")]
+    wake: String,
     /// Where the JSON goes.
     #[arg(long, default_value = "bench-results/bench.json")]
     json: PathBuf,
@@ -66,6 +69,7 @@ pub(crate) struct Plan {
     rounds: usize,
     milliseconds: u64,
     only: String,
+    wake: String,
 }
 
 fn main() -> Result<()> {
@@ -77,6 +81,7 @@ fn main() -> Result<()> {
         rounds: arguments.rounds.max(1),
         milliseconds: arguments.milliseconds,
         only: arguments.only,
+        wake: arguments.wake,
     };
     let wanted =
         |name: &str| arguments.group.is_empty() || arguments.group.iter().any(|g| g == name);

@@ -286,7 +286,8 @@ enum Way {
 pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     let cpu = usize::from(cpu::cpu_count() > 1);
     cpu::pin(0)?;
-    for (wake, poll) in [("poll", true), ("sleep", false)] {
+    let groups = [("poll", true), ("sleep", false)];
+    for (wake, poll) in groups.into_iter().filter(|(wake, _)| wake.contains(&plan.wake)) {
         let tcp = |request, reply, depth| Way::Tcp { reply, request, depth };
         let mut list = vec![
             (Case::new("tcp 64 B", None, None), tcp(SMALL, SMALL, 1)),
