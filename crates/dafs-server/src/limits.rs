@@ -56,6 +56,10 @@ pub(crate) const INLINE_WRITE_HEADER_BYTES: u32 = 512;
 /// Bytes of a small reply slot; most replies fit.
 pub(crate) const SMALL_REPLY_BYTES: usize = 1024;
 
+/// Proofs of identity that a connection may try. Each failed one costs time, and memory when it
+/// begins a session too.
+pub(crate) const PROOFS_MAX: u32 = 8;
+
 /// Bytes of one staging chunk, through which data passes where the transport cannot reach the
 /// client's memory directly. About the size that stays in a core's cache.
 pub(crate) const STAGING_CHUNK_BYTES: usize = 256 << 10;

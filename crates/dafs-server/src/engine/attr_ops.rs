@@ -85,6 +85,7 @@ impl Context<'_> {
             let last = at == len || pieces.peek().is_none();
             let work = Tag::ChunkOut(if last { chunk } else { PIECE_ONLY }).pack();
             let endpoint = self.connection.endpoint;
+            self.connection.count_posted(self.now);
             if self.link.adapter.rdma_write(endpoint, work, &[segment], remote).is_err() {
                 // The connection broke; pieces already posted are flushed before its end, and
                 // only the last would have freed the chunk.
@@ -149,6 +150,7 @@ impl Context<'_> {
         let work = Self::tag_in(id, chunk);
         let endpoint = self.connection.endpoint;
         // If the connection broke, its end gives everything back.
+        self.connection.count_posted(self.now);
         let _ = self.link.adapter.rdma_read(endpoint, work, segment, remote);
         Ok(())
     }

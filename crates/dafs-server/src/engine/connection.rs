@@ -47,9 +47,12 @@ pub(super) struct Connection {
     pub(super) credits: Credits,
     pub(super) streams: Streams,
     pub(super) session: Option<Session>,
-    /// Sends posted and not completed, and since when none has completed.
-    pub(super) sends_posted: u32,
-    pub(super) send_progress_at: Instant,
+    /// Proofs of identity tried so far, and whether one is being checked.
+    pub(super) proofs: u32,
+    pub(super) proving: bool,
+    /// Sends and RDMA posted and not completed, and since when none has completed.
+    pub(super) work_posted: u32,
+    pub(super) progress_at: Instant,
 }
 
 /// What was agreed on and who it is with.
@@ -192,14 +195,24 @@ impl Connection {
             credits: Credits { nreq: 1, ..Credits::default() },
             streams,
             session: None,
-            sends_posted: 0,
-            send_progress_at: now,
+            proofs: 0,
+            proving: false,
+            work_posted: 0,
+            progress_at: now,
         }
     }
 
     /// The client's record, once it has proved who it is.
     pub(super) fn client(&self) -> Option<&Arc<Client>> {
         self.session.as_ref()?.proven.as_ref().map(|proven| &proven.client)
+    }
+
+    /// Counts a send or RDMA that has been posted.
+    pub(super) fn count_posted(&mut self, now: Instant) {
+        if self.work_posted == 0 {
+            self.progress_at = now;
+        }
+        self.work_posted += 1;
     }
 
     /// Whether messages carry checksums now (DAFS O20).

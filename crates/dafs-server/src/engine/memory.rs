@@ -240,12 +240,13 @@ impl Replies {
         adapter: &mut dyn Adapter,
         bytes: usize,
     ) -> Result<ReplySlot, RegisterError> {
-        self.in_use += 1;
-        if bytes <= self.small.slot_bytes {
-            self.small.take(adapter, self.domain).map(ReplySlot)
+        let slot = if bytes <= self.small.slot_bytes {
+            ReplySlot(self.small.take(adapter, self.domain)?)
         } else {
-            self.large.take(adapter, self.domain).map(|slot| ReplySlot(slot | LARGE_BIT))
-        }
+            ReplySlot(self.large.take(adapter, self.domain)? | LARGE_BIT)
+        };
+        self.in_use += 1;
+        Ok(slot)
     }
 
     pub(super) fn give_back(&mut self, slot: ReplySlot) {

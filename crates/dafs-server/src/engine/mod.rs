@@ -49,8 +49,8 @@ use work::{PendingId, PendingTable};
 /// How often timeouts and leases are looked at.
 const TICK: Duration = Duration::from_millis(500);
 
-/// A connection whose sends make no progress for this long has stopped reading.
-const SEND_STALL_SECONDS: u64 = 60;
+/// A connection whose sends and RDMA make no progress for this long has stopped answering.
+const STALL_SECONDS: u64 = 60;
 
 /// Turns without an event after which a transport is looked at less often, as long as another one
 /// has work: looking costs a system call on some.
@@ -294,17 +294,17 @@ impl Engine {
             // The client speaks first; there is nothing to do until it does.
             Event::Established { .. } => {}
             Event::ConnectFailed { endpoint, error } => {
-                self.end(port, endpoint, &error.to_string());
+                self.end(port, endpoint, &error.to_string(), now);
             }
             Event::Disconnected { endpoint, reason } => match *reason {
                 DisconnectReason::Local | DisconnectReason::Peer => {
-                    self.end(port, endpoint, "closed");
+                    self.end(port, endpoint, "closed", now);
                 }
                 reason => {
                     if let Some(connection) = self.ports[port].connections.get(&endpoint) {
                         tracing::warn!(peer = %connection.peer, %reason, "connection has ended");
                     }
-                    self.end(port, endpoint, &reason.to_string());
+                    self.end(port, endpoint, &reason.to_string(), now);
                 }
             },
         }
@@ -359,21 +359,28 @@ impl Engine {
             },
             (Tag::Reply(slot), _) => {
                 self.ports[port].link.replies.give_back(slot);
-                if let Some(connection) = self.ports[port].connections.get_mut(&endpoint) {
-                    connection.sends_posted -= 1;
-                    connection.send_progress_at = now;
-                }
+                self.progress(port, endpoint, now);
             }
-            (Tag::ChunkOut(PIECE_ONLY), _) => {}
+            (Tag::ChunkOut(PIECE_ONLY), _) => self.progress(port, endpoint, now),
             (Tag::ChunkOut(chunk), _) => {
                 self.ports[port].link.staging.give_back(chunk);
+                self.progress(port, endpoint, now);
                 self.resume_waiting(port, now);
             }
             (Tag::ChunkIn { pending, chunk }, _) => {
+                self.progress(port, endpoint, now);
                 let ok = matches!(status, WorkStatus::Ok(_));
                 self.fetched(port, endpoint, pending, chunk, ok, now);
             }
             (Tag::Receive(_), _) => debug_assert!(false, "a tag came back with other work"),
+        }
+    }
+
+    /// Posted work of a connection is over, so its client is alive.
+    fn progress(&mut self, port: usize, endpoint: EndpointId, now: Instant) {
+        if let Some(connection) = self.ports[port].connections.get_mut(&endpoint) {
+            connection.work_posted -= 1;
+            connection.progress_at = now;
         }
     }
 
@@ -393,7 +400,8 @@ impl Engine {
         self.resume_waiting(port, now);
     }
 
-    /// Lets the transfers that wait for a chunk go on, oldest first.
+    /// Lets the transfers that wait for a chunk go on, oldest first. The oldest keeps its place
+    /// until there is enough for it, so that a large one is not passed by small ones for ever.
     fn resume_waiting(&mut self, port: usize, now: Instant) {
         while self.ports[port].link.staging.available() > 0
             && let Some(id) = self.ports[port].link.waiting.pop_front()
@@ -401,6 +409,11 @@ impl Engine {
             let Some(pending) = self.pending.get_mut(id) else { continue };
             let endpoint = pending.endpoint;
             self.with(port, endpoint, now, |context| context.resume(id));
+            let waiting = &mut self.ports[port].link.waiting;
+            if waiting.back() == Some(&id) {
+                waiting.rotate_right(1);
+                return;
+            }
         }
     }
 
@@ -447,13 +460,13 @@ impl Engine {
     }
 
     /// A connection is over.
-    fn end(&mut self, port: usize, endpoint: EndpointId, reason: &str) {
+    fn end(&mut self, port: usize, endpoint: EndpointId, reason: &str, now: Instant) {
         let Some(mut connection) = self.ports[port].connections.remove(&endpoint) else { return };
         tracing::debug!(peer = %connection.peer, reason, "connection ended");
         let link = &mut self.ports[port].link;
         link.credits -= usize::from(connection.credits.nreq);
         connection.receives.release(&mut *link.adapter);
-        for id in self.pending.of(endpoint) {
+        for id in self.pending.of(port as u32, endpoint) {
             // A request whose job still runs stays until its result comes, because the job may be
             // using a chunk or a reply slot.
             let running = self.pending.get_mut(id).is_some_and(|p| p.work.has_job());
@@ -468,6 +481,8 @@ impl Engine {
             proven.client.session_ended();
         }
         self.shared.registry.leave(&connection.peer);
+        // What it held may be what others wait for.
+        self.resume_waiting(port, now);
     }
 
     /// Timeouts, leases, memory that is not needed any more.
@@ -475,7 +490,7 @@ impl Engine {
         self.shared.service.expire(now.0);
         self.shared.service.sweep(now.0);
         let handshake = Duration::from_secs(self.shared.limits.handshake_seconds);
-        let stall = Duration::from_secs(SEND_STALL_SECONDS);
+        let stall = Duration::from_secs(STALL_SECONDS);
         for Port { link, connections, .. } in &mut self.ports {
             link.staging.trim(&mut *link.adapter);
             for connection in connections.values_mut() {
@@ -488,9 +503,9 @@ impl Engine {
                     Phase::Ready | Phase::Closing => false,
                 };
                 let stalled =
-                    connection.sends_posted > 0 && now.since(connection.send_progress_at) > stall;
+                    connection.work_posted > 0 && now.since(connection.progress_at) > stall;
                 if late || stalled {
-                    let why = if stalled { "the client stopped reading" } else { "no session" };
+                    let why = if stalled { "the client stopped answering" } else { "no session" };
                     tracing::warn!(peer = %connection.peer, "connection dropped: {why} in time");
                     connection.phase = Phase::Closing;
                     link.adapter.abort(connection.endpoint);
@@ -499,6 +514,10 @@ impl Engine {
                     .receives
                     .shrink(&mut *link.adapter, usize::from(connection.credits.nreq) + 1);
             }
+        }
+        // Transfers wait also when the system was out of memory for a chunk.
+        for port in 0..self.ports.len() {
+            self.resume_waiting(port, now);
         }
     }
 }

@@ -12,7 +12,7 @@
 use super::convert;
 use super::memory::ReplySlot;
 use super::request::{Call, Context, Done};
-use super::work::{JobResult, PendingId, Work};
+use super::work::{JobResult, PendingId, ReadEnd, Work};
 use super::{Link, Tag};
 use crate::limits::{BUFFERS_PER_REQUEST_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
@@ -32,8 +32,8 @@ pub(super) type Buffers = SmallVec<[DirectBuffer; 2]>;
 
 /// What could be read without waiting.
 enum ReadNow {
-    /// All that was asked for, or up to the end of the file.
-    Done(usize),
+    /// All that was asked for, or up to the end of the file or an error.
+    Done(ReadEnd),
     /// This much; the rest needs a device.
     Blocked(usize),
 }
@@ -47,7 +47,7 @@ fn read_now(
     wanted: usize,
 ) -> Result<ReadNow, StoreError> {
     let mut done = 0;
-    loop {
+    while done < wanted {
         let rest;
         let views = if done == 0 {
             views
@@ -56,17 +56,15 @@ fn read_now(
             &rest
         };
         match file.read_at(views, offset + done as u64, Wait::Never) {
-            Ok(0) => return Ok(ReadNow::Done(done)),
+            Ok(0) => return Ok(ReadNow::Done(ReadEnd { count: done, eof: true })),
             Ok(count) => done += count,
             Err(StoreError::WouldBlock) => return Ok(ReadNow::Blocked(done)),
             Err(error) if done == 0 => return Err(error),
             // What was read is good; the error will come again if the client goes on.
-            Err(_) => return Ok(ReadNow::Done(done)),
-        }
-        if done >= wanted {
-            return Ok(ReadNow::Done(done));
+            Err(_) => break,
         }
     }
+    Ok(ReadNow::Done(ReadEnd { count: done, eof: false }))
 }
 
 /// Reads all, waiting for devices; for the pool.
@@ -75,17 +73,27 @@ fn read_all(
     views: &[VolatileSlice<'_>],
     offset: u64,
     wanted: usize,
-) -> Result<usize, StoreError> {
+) -> Result<ReadEnd, StoreError> {
     let mut done = 0;
     while done < wanted {
         match file.read_at(&skip(views, done), offset + done as u64, Wait::Allowed) {
-            Ok(0) => break,
+            Ok(0) => return Ok(ReadEnd { count: done, eof: true }),
             Ok(count) => done += count,
             Err(error) if done == 0 => return Err(error),
             Err(_) => break,
         }
     }
-    Ok(done)
+    Ok(ReadEnd { count: done, eof: false })
+}
+
+/// What a read came to that did `done` bytes before it had to wait.
+fn total(done: usize, result: Result<ReadEnd, StoreError>) -> Result<ReadEnd, StoreError> {
+    match result {
+        Ok(end) => Ok(ReadEnd { count: done + end.count, ..end }),
+        // What was read is good; the error will come again if the client goes on.
+        Err(_) if done > 0 => Ok(ReadEnd { count: done, eof: false }),
+        Err(error) => Err(error),
+    }
 }
 
 /// The views behind their first `count` bytes.
@@ -181,19 +189,19 @@ impl ReadTransfer {
 
 impl Context<'_> {
     pub(super) fn read_inline(&mut self, call: &Call, args: &ReadInline) -> Done {
-        let file = self.io_file(call, &args.fh, args.state_id, READ)?;
+        let (file, _) = self.io_file(call, &args.fh, args.state_id, READ)?;
         let room = self.connection.response_bytes_max() - READ_INLINE_REPLY_DATA_AT;
         // DAFS O57: shortened, not refused.
         let wanted = (args.byte_count as usize).min(room);
         let slot = self.take_reply(READ_INLINE_REPLY_DATA_AT + wanted)?;
         let view = self.link.replies.view(slot, READ_INLINE_REPLY_DATA_AT, wanted);
         match read_now(&*file, &[view], args.offset, wanted) {
-            Ok(ReadNow::Done(count)) => self.send_read_inline(call, slot, count, count < wanted),
+            Ok(ReadNow::Done(end)) => self.send_read_inline(call, slot, end),
             Ok(ReadNow::Blocked(done)) => {
                 let (buffer, at) = self.link.replies.place(slot, READ_INLINE_REPLY_DATA_AT + done);
                 let (offset, left) = (args.offset + done as u64, wanted - done);
-                self.defer_job(call, Work::ReadInline { slot, wanted, done }, move || {
-                    JobResult::Count(read_into(&*file, &buffer, at, left, offset))
+                self.defer_job(call, Work::ReadInline { slot, done }, move || {
+                    JobResult::Read(read_into(&*file, &buffer, at, left, offset))
                 });
                 Ok(())
             }
@@ -208,16 +216,11 @@ impl Context<'_> {
         &mut self,
         call: &Call,
         slot: ReplySlot,
-        wanted: usize,
         done: usize,
-        result: Result<usize, StoreError>,
+        result: Result<ReadEnd, StoreError>,
     ) -> Done {
-        match result {
-            Ok(count) => {
-                let count = done + count;
-                self.send_read_inline(call, slot, count, count < wanted)
-            }
-            Err(_) if done > 0 => self.send_read_inline(call, slot, done, false),
+        match total(done, result) {
+            Ok(end) => self.send_read_inline(call, slot, end),
             Err(error) => {
                 self.link.replies.give_back(slot);
                 Err(convert::store_status(error))
@@ -225,12 +228,12 @@ impl Context<'_> {
         }
     }
 
-    fn send_read_inline(&mut self, call: &Call, slot: ReplySlot, count: usize, eof: bool) -> Done {
+    fn send_read_inline(&mut self, call: &Call, slot: ReplySlot, end: ReadEnd) -> Done {
         let target = self.target(call);
         let header = ResponseHeader::answering(&call.header, target);
         let order = self.connection.order;
         let out = self.link.replies.bytes_mut(slot);
-        match encode_read_inline_head(out, order, &header, eof, count) {
+        match encode_read_inline_head(out, order, &header, end.eof, end.count) {
             Ok(len) => {
                 self.send(call, slot, len, target);
                 Ok(())
@@ -243,7 +246,7 @@ impl Context<'_> {
     }
 
     pub(super) fn read_direct(&mut self, call: &Call, args: &ReadDirect<'_>) -> Done {
-        let file = self.io_file(call, &args.fh, args.state_id, READ)?;
+        let (file, _) = self.io_file(call, &args.fh, args.state_id, READ)?;
         // DAFS O58: shortened, not refused.
         let max = self.shared.limits.transfer_bytes_max as usize;
         let wanted = (args.byte_count as usize).min(max);
@@ -262,7 +265,11 @@ impl Context<'_> {
             job: None,
         };
         let id = self.defer(call, Work::Read(Box::new(transfer)));
-        self.read_more(id);
+        if self.link.waiting.is_empty() {
+            self.read_more(id);
+        } else {
+            self.link.waiting.push_back(id);
+        }
         Ok(())
     }
 
@@ -294,13 +301,13 @@ impl Context<'_> {
     ) -> Done {
         let now = read_now(&*file, &views(&windows, wanted), offset, wanted);
         match now.map_err(convert::store_status)? {
-            ReadNow::Done(count) => {
+            ReadNow::Done(end) => {
                 let sum = if self.connection.checksums() {
-                    window_checksum(&windows, count)
+                    window_checksum(&windows, end.count)
                 } else {
                     Checksum::ZERO
                 };
-                self.read_direct_reply(call, count, count < wanted, sum)
+                self.read_direct_reply(call, end, sum)
             }
             ReadNow::Blocked(done) => {
                 let checksums = self.connection.checksums();
@@ -308,11 +315,11 @@ impl Context<'_> {
                 let sum = Box::new(move |count| {
                     if checksums { window_checksum(&windows, count) } else { Checksum::ZERO }
                 });
-                self.defer_job(call, Work::ReadMapped { wanted, done, sum }, move || {
+                self.defer_job(call, Work::ReadMapped { done, sum }, move || {
                     let views = views(&job_windows, wanted);
                     let rest = skip(&views, done);
                     let offset = offset + done as u64;
-                    JobResult::Count(read_all(&*file, &rest, offset, wanted - done))
+                    JobResult::Read(read_all(&*file, &rest, offset, wanted - done))
                 });
                 Ok(())
             }
@@ -322,26 +329,16 @@ impl Context<'_> {
     pub(super) fn read_mapped_done(
         &mut self,
         call: &Call,
-        wanted: usize,
         done: usize,
         sum: Box<dyn FnOnce(usize) -> Checksum + Send>,
-        result: Result<usize, StoreError>,
+        result: Result<ReadEnd, StoreError>,
     ) -> Done {
-        let (count, eof) = match result {
-            Ok(count) => (done + count, done + count < wanted),
-            Err(_) if done > 0 => (done, false),
-            Err(error) => return Err(convert::store_status(error)),
-        };
-        self.read_direct_reply(call, count, eof, sum(count))
+        let end = total(done, result).map_err(convert::store_status)?;
+        self.read_direct_reply(call, end, sum(end.count))
     }
 
-    fn read_direct_reply(
-        &mut self,
-        call: &Call,
-        count: usize,
-        eof: bool,
-        direct_checksum: Checksum,
-    ) -> Done {
+    fn read_direct_reply(&mut self, call: &Call, end: ReadEnd, direct_checksum: Checksum) -> Done {
+        let ReadEnd { count, eof } = end;
         let reply = ReadDirectReply { eof, bytes_read: count as u32, direct_checksum };
         self.reply(call, &Reply::ReadDirect(reply))
     }
@@ -365,8 +362,8 @@ impl Context<'_> {
                 None => Err(StoreError::Io),
             };
             match now {
-                Ok(ReadNow::Done(count)) => {
-                    if !self.read_piece(id, chunk, count, piece) {
+                Ok(ReadNow::Done(end)) => {
+                    if !self.read_piece(id, chunk, end, piece) {
                         return;
                     }
                 }
@@ -375,7 +372,7 @@ impl Context<'_> {
                         transfer.job = Some((chunk, piece));
                     }
                     return self.submit(id, move || {
-                        JobResult::Count(read_into(&*file, &buffer, 0, piece, offset))
+                        JobResult::Read(read_into(&*file, &buffer, 0, piece, offset))
                     });
                 }
                 Err(error) => {
@@ -398,21 +395,23 @@ impl Context<'_> {
         let Some(transfer) = self.read_transfer(id) else { return };
         let Some((chunk, piece)) = transfer.job.take() else { return };
         match result {
-            JobResult::Count(Ok(count)) => {
-                if self.read_piece(id, chunk, count, piece) {
+            JobResult::Read(Ok(end)) => {
+                if self.read_piece(id, chunk, end, piece) {
                     self.read_more(id);
                 }
             }
-            JobResult::Count(Err(error)) | JobResult::Unit(Err(error)) => {
+            result => {
+                let error =
+                    if let JobResult::Read(Err(error)) = result { error } else { StoreError::Io };
                 self.link.staging.give_back(chunk);
                 self.read_finished(id, Err(error));
             }
-            _ => self.link.staging.give_back(chunk),
         }
     }
 
     /// Sends a piece on its way; false when the transfer is over.
-    fn read_piece(&mut self, id: PendingId, chunk: u32, count: usize, piece: usize) -> bool {
+    fn read_piece(&mut self, id: PendingId, chunk: u32, end: ReadEnd, piece: usize) -> bool {
+        let ReadEnd { count, eof } = end;
         let sum = match self.read_transfer(id) {
             Some(transfer) => transfer.sum.take(),
             None => return false,
@@ -433,7 +432,7 @@ impl Context<'_> {
         };
         if count == 0 {
             self.link.staging.give_back(chunk);
-            self.read_finished(id, Ok(true));
+            self.read_finished(id, Ok(eof));
             return false;
         }
         let remote = RemoteBuffer {
@@ -443,13 +442,14 @@ impl Context<'_> {
         };
         let segment = self.link.staging.segment(chunk, 0, count);
         let (endpoint, work) = (self.connection.endpoint, Tag::ChunkOut(chunk).pack());
+        self.connection.count_posted(self.now);
         if self.link.adapter.rdma_write(endpoint, work, &[segment], remote).is_err() {
             // The connection broke; its end gives the request back.
             self.link.staging.give_back(chunk);
             return false;
         }
         if count < piece {
-            self.read_finished(id, Ok(true));
+            self.read_finished(id, Ok(eof));
             return false;
         }
         // Let the wire work while the next piece is read.
@@ -463,12 +463,14 @@ impl Context<'_> {
         let outcome = match result {
             Ok(eof) => {
                 let sum = transfer.sum.map_or(Checksum::ZERO, Fletcher32::finish);
-                self.read_direct_reply(&pending.call, transfer.done, eof, sum)
+                let end = ReadEnd { count: transfer.done, eof };
+                self.read_direct_reply(&pending.call, end, sum)
             }
             // What was placed is good; the error comes again if the client goes on.
             Err(_) if transfer.done > 0 => {
                 let sum = transfer.sum.map_or(Checksum::ZERO, Fletcher32::finish);
-                self.read_direct_reply(&pending.call, transfer.done, false, sum)
+                let end = ReadEnd { count: transfer.done, eof: false };
+                self.read_direct_reply(&pending.call, end, sum)
             }
             Err(error) => Err(convert::store_status(error)),
         };
@@ -483,7 +485,7 @@ fn read_into(
     at: usize,
     len: usize,
     offset: u64,
-) -> Result<usize, StoreError> {
+) -> Result<ReadEnd, StoreError> {
     let view = buffer.slice(at, len).ok_or(StoreError::Io)?;
     read_all(file, &[view], offset, len)
 }

@@ -47,7 +47,9 @@ impl Context<'_> {
         write: impl Fn(&mut [u8], &ResponseHeader) -> Result<usize, EncodeError>,
     ) -> Result<(), Status> {
         let target = self.target(call);
-        let header = ResponseHeader::answering(&call.header, target);
+        let mut header = ResponseHeader::answering(&call.header, target);
+        // The highest version spoken that is not above the one asked for, or 0 (DAFS O1).
+        header.protocol_version = header.protocol_version.min(call.header.protocol_version);
         let max = self.connection.response_bytes_max();
         for room in [SMALL_REPLY_BYTES, max] {
             let slot = self.take_reply(room)?;
@@ -114,12 +116,7 @@ impl Context<'_> {
         let segment = self.link.replies.segment(slot, len);
         let work = Tag::Reply(slot).pack();
         match self.link.adapter.post_send(connection.endpoint, work, &[segment]) {
-            Ok(()) => {
-                if connection.sends_posted == 0 {
-                    connection.send_progress_at = self.now;
-                }
-                connection.sends_posted += 1;
-            }
+            Ok(()) => connection.count_posted(self.now),
             // The connection broke a moment ago; its end will be reported.
             Err(_) => self.link.replies.give_back(slot),
         }

@@ -227,22 +227,30 @@ impl Context<'_> {
         Ok(act(&self.shared.service, Caller { client: &proven.client, cred }))
     }
 
-    /// The file that a read or write concerns.
+    /// The file that a read or write concerns, with its open, if it has one.
     pub(super) fn io_file(
         &mut self,
         call: &Call,
         fh: &FileHandle,
         id: dafs_wire::dafs::StateId,
         need: OpenMode,
-    ) -> Result<Arc<dyn OpenFile>, Status> {
+    ) -> Result<(Arc<dyn OpenFile>, Option<Arc<OpenState>>), Status> {
         let (handle, id) = (super::convert::handle(fh), super::convert::state_id(id));
         if id == StateId::ANONYMOUS {
-            return self
-                .call_service(call, |service, caller| service.io_file(caller, &handle, id, need));
+            let file = self
+                .call_service(call, |service, caller| service.io_file(caller, &handle, id, need))?;
+            return Ok((file, None));
         }
         let last = self.connection.session.as_ref().and_then(|s| s.last_open.as_ref());
         let state = match last {
-            Some((last, state)) if *last == id && *state.handle() == handle => state.clone(),
+            Some((last, state)) if *last == id && *state.handle() == handle => {
+                let state = state.clone();
+                if call.header.cred_handle != CredHandle::SESSION {
+                    // The table is spared, the check of the credential is not.
+                    self.call_service_raw(call, |_, _| ())?;
+                }
+                state
+            }
             _ => {
                 let state = self.call_service(call, |service, caller| {
                     service.open_state(caller, &handle, id)
@@ -251,7 +259,8 @@ impl Context<'_> {
                 state
             }
         };
-        state.file(need).map_err(super::convert::status)
+        let file = state.file(need).map_err(super::convert::status)?;
+        Ok((file, Some(state)))
     }
 
     pub(super) fn remember_open(&mut self, state: &Arc<OpenState>) {
@@ -305,19 +314,24 @@ impl Context<'_> {
             _ => {}
         }
         let Some(Pending { call, work, .. }) = self.take_pending(id) else { return };
+        if self.connection.phase == Phase::Closing {
+            // Nobody waits for the answer any more; above all no session must begin now.
+            return work.abandon(self.link);
+        }
         let outcome = match (work, result) {
             (Work::Authenticate, JobResult::Admission(admission)) => {
-                self.admission_done(&call, admission)
+                self.proof_checked(&call, Some(admission))
             }
+            (Work::Authenticate, _) => self.proof_checked(&call, None),
             (Work::Commit, JobResult::Unit(result)) => self.commit_done(&call, result),
             (Work::Write { stable, done }, JobResult::Count(result)) => {
                 self.write_done(&call, stable, done, result)
             }
-            (Work::ReadInline { slot, wanted, done }, JobResult::Count(result)) => {
-                self.read_inline_done(&call, slot, wanted, done, result)
+            (Work::ReadInline { slot, done }, JobResult::Read(result)) => {
+                self.read_inline_done(&call, slot, done, result)
             }
-            (Work::ReadMapped { wanted, done, sum }, JobResult::Count(result)) => {
-                self.read_mapped_done(&call, wanted, done, sum, result)
+            (Work::ReadMapped { done, sum }, JobResult::Read(result)) => {
+                self.read_mapped_done(&call, done, sum, result)
             }
             (work, _) => {
                 // The job unwound; whatever it held is given back.

@@ -6,7 +6,9 @@ use super::registry::SessionEntry;
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Work};
 use crate::auth::{Admission, Proof};
-use crate::limits::{INLINE_WRITE_HEADER_BYTES, MESSAGE_BYTES_MIN, SessionLimits};
+use crate::limits::{
+    FIRST_MESSAGE_BYTES, INLINE_WRITE_HEADER_BYTES, MESSAGE_BYTES_MIN, PROOFS_MAX, SessionLimits,
+};
 use dafs_dat::DisconnectReason;
 use dafs_service::ClientKey;
 use dafs_store::Cred;
@@ -57,10 +59,12 @@ impl Context<'_> {
         outcome
     }
 
-    /// A message that connects and authenticates does both or neither.
+    /// A message that connects and authenticates does both or neither. The next one is a first
+    /// message again, and so may be as long as one.
     fn begin_again(&mut self) {
         self.connection.phase = Phase::New;
         self.connection.session = None;
+        self.connection.receives.retire_shorter(FIRST_MESSAGE_BYTES as usize);
     }
 
     /// What a session with these wishes would be (DAFS 4.4).
@@ -93,10 +97,13 @@ impl Context<'_> {
         let bytes = session.options.max_request_size as usize;
         let connection = &mut *self.connection;
         connection.receives.retire_shorter(bytes);
-        connection
-            .receives
-            .grow(&mut *self.link.adapter, self.link.domain, usize::from(credits) + 1, bytes)
-            .map_err(|_| Status::Resource)?;
+        let missing = (usize::from(credits) + 1).saturating_sub(connection.receives.free_count());
+        if missing > 0 {
+            connection
+                .receives
+                .grow(&mut *self.link.adapter, self.link.domain, missing, bytes)
+                .map_err(|_| Status::Resource)?;
+        }
         connection.phase = Phase::Unproven;
         connection.session = Some(session);
         Ok(())
@@ -106,7 +113,17 @@ impl Context<'_> {
         self.authenticate(call, &args.auth)
     }
 
+    /// Checks a proof. One at a time: two that succeed would begin two sessions. And not for ever:
+    /// a connection is no place to guess passwords.
     fn authenticate(&mut self, call: &Call, auth: &AuthRequest<'_>) -> Done {
+        if self.connection.proving {
+            return Err(Status::IllegalState);
+        }
+        self.connection.proofs += 1;
+        if self.connection.proofs > PROOFS_MAX {
+            self.drop_session("too many proofs of identity have failed");
+            return Ok(());
+        }
         let proof = match *auth {
             AuthRequest::None | AuthRequest::Default => Proof::None,
             AuthRequest::Text { id, password } if self.shared.authenticator.has_passwords() => {
@@ -120,19 +137,30 @@ impl Context<'_> {
             return self.admission_done(call, admission);
         }
         let authenticator = self.shared.authenticator.clone();
+        self.connection.proving = true;
         self.defer_job(call, Work::Authenticate, move || {
             JobResult::Admission(authenticator.admit(&peer, &proof))
         });
         Ok(())
     }
 
+    /// The check of a proof is over; `None` if it failed to run.
+    pub(super) fn proof_checked(&mut self, call: &Call, result: Option<Option<Admission>>) -> Done {
+        self.connection.proving = false;
+        let outcome = match result {
+            Some(admission) => self.admission_done(call, admission),
+            None => Err(Status::ServerFault),
+        };
+        if outcome.is_err() && call.procedure != Some(Procedure::ClientAuth) {
+            self.begin_again();
+        }
+        outcome
+    }
+
     /// The proof was accepted or not.
-    pub(super) fn admission_done(&mut self, call: &Call, admission: Option<Admission>) -> Done {
+    fn admission_done(&mut self, call: &Call, admission: Option<Admission>) -> Done {
         let Some(admission) = admission else {
             tracing::warn!(peer = %self.connection.peer, "authentication failed");
-            if call.procedure != Some(Procedure::ClientAuth) {
-                self.begin_again();
-            }
             return Err(Status::NotAuthorized);
         };
         if call.procedure == Some(Procedure::ConnectBind) {
@@ -175,13 +203,12 @@ impl Context<'_> {
         }
         let entry = self.shared.registry.session(args.session_id).ok_or(Status::UnknownSession)?;
         let limits = &self.shared.limits;
-        let size = |wish: u32, max: u32| if wish == 0 { max } else { wish.min(max) };
         let options = SessionOptions {
             use_checksums: false,
             use_response_cache: false,
             max_credentials: 0,
-            max_request_size: size(args.max_request_size, limits.request_bytes_max),
-            max_response_size: size(args.max_response_size, limits.response_bytes_max),
+            max_request_size: size(args.max_request_size, limits.request_bytes_max)?,
+            max_response_size: size(args.max_response_size, limits.response_bytes_max)?,
             max_requests: args.max_requests.clamp(1, u32::from(limits.credits_per_session_max)),
             inline_write_header_size: 0,
             use_back_control_channel: true,
@@ -302,17 +329,21 @@ fn client_id(key: ClientKey) -> ClientId {
     ClientId(key.0.to_be_bytes())
 }
 
+/// The size of messages for a client's wish; 0 is none.
+fn size(wish: u32, max: u32) -> Result<u32, Status> {
+    match wish {
+        0 => Ok(max),
+        wish if wish < MESSAGE_BYTES_MIN => Err(Status::Inval),
+        // Receive slots follow each other, so their size keeps messages aligned.
+        wish => Ok(wish.min(max) & !7),
+    }
+}
+
 /// The server's final answer to a client's wishes (DAFS 4.4), with the first credits.
 fn negotiate(
     wish: &SessionOptions,
     limits: &SessionLimits,
 ) -> Result<(SessionOptions, u16), Status> {
-    let size = |wish: u32, max: u32| match wish {
-        0 => Ok(max),
-        wish if wish < MESSAGE_BYTES_MIN => Err(Status::Inval),
-        // Receive slots follow each other, so their size keeps messages aligned.
-        wish => Ok(wish.min(max) & !7),
-    };
     let max_request_size = size(wish.max_request_size, limits.request_bytes_max)?;
     let max_response_size = size(wish.max_response_size, limits.response_bytes_max)?;
     let initial = u32::from(limits.credits_initial);

@@ -26,11 +26,23 @@ pub(super) struct PendingId {
     generation: u32,
 }
 
+/// How far a read came. A short one has reached the end of the file or has met an error, which the
+/// next one will report; the two must not be confused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadEnd {
+    /// Bytes read.
+    pub count: usize,
+    /// The end of the file was seen.
+    pub eof: bool,
+}
+
 /// What a job came to.
 #[derive(Debug)]
 pub enum JobResult {
-    /// Bytes moved.
+    /// Bytes written.
     Count(Result<usize, StoreError>),
+    /// Bytes read.
+    Read(Result<ReadEnd, StoreError>),
     /// Done or not.
     Unit(Result<(), StoreError>),
     /// A proof was accepted or not.
@@ -60,9 +72,9 @@ pub(super) enum Work {
     /// A write of data that came inline or lies in the client's mapped memory.
     Write { stable: Stability, done: usize },
     /// A read into a reply.
-    ReadInline { slot: ReplySlot, wanted: usize, done: usize },
+    ReadInline { slot: ReplySlot, done: usize },
     /// A read into the client's mapped memory.
-    ReadMapped { wanted: usize, done: usize, sum: Box<dyn FnOnce(usize) -> Checksum + Send> },
+    ReadMapped { done: usize, sum: Box<dyn FnOnce(usize) -> Checksum + Send> },
     /// A read that passes through staging.
     Read(Box<ReadTransfer>),
     /// A write that passes through staging.
@@ -142,11 +154,12 @@ impl PendingTable {
         entry.as_ref().map(|_| PendingId { index, generation: *generation })
     }
 
-    /// The waiting requests of one connection.
-    pub(super) fn of(&self, endpoint: EndpointId) -> Vec<PendingId> {
+    /// The waiting requests of one connection. Endpoints are unique only within a port.
+    pub(super) fn of(&self, port: u32, endpoint: EndpointId) -> Vec<PendingId> {
         let entries = self.entries.iter().enumerate();
         let own = entries.filter_map(|(index, (generation, entry))| {
-            entry.as_ref().filter(|pending| pending.endpoint == endpoint)?;
+            let own = |pending: &&Pending| pending.call.port == port;
+            entry.as_ref().filter(own).filter(|pending| pending.endpoint == endpoint)?;
             Some(PendingId { index: index as u32, generation: *generation })
         });
         own.collect()

@@ -18,6 +18,7 @@ use super::work::{JobResult, PendingId, Work};
 use crate::limits::{STAGING_CHUNK_BYTES, STAGING_CHUNKS_MAX, STAGING_CHUNKS_PER_TRANSFER_MAX};
 use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
 use dafs_mem::VolatileSlice;
+use dafs_service::OpenState;
 use dafs_store::{OpenFile, OpenMode, Stability, StoreError, Wait};
 use dafs_wire::dafs::{
     self, Checksum, Fletcher32, Reply, Status, WriteDirect, WriteInline, WriteReply,
@@ -60,6 +61,15 @@ fn write_now(
         }
     }
     Ok(WriteNow::Done(done))
+}
+
+/// Refuses when the open was revoked while its write waited for a thread: somebody else may hold
+/// the file by now.
+fn still_open(open: Option<&OpenState>) -> Result<(), StoreError> {
+    match open.map(|open| open.file(WRITE)) {
+        Some(Err(_)) => Err(StoreError::Stale),
+        _ => Ok(()),
+    }
 }
 
 /// Writes all, waiting for devices; for the pool.
@@ -114,10 +124,10 @@ pub(super) struct WriteTransfer {
     job: Option<Piece>,
     /// The expected checksum and what has been summed up.
     check: Option<(Checksum, Fletcher32)>,
-    /// The first error of the store, after which nothing more is written.
-    error: Option<StoreError>,
-    /// In the queue for chunks.
-    waiting: bool,
+    /// The first error, after which nothing more is written.
+    error: Option<Status>,
+    /// The open that allows it; it may be revoked meanwhile.
+    open: Option<Arc<OpenState>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -155,8 +165,13 @@ impl WriteTransfer {
 
     /// Chunks needed to fetch everything.
     fn chunks_needed(&self) -> usize {
-        let chunks = |bytes: usize| bytes.div_ceil(STAGING_CHUNK_BYTES);
-        self.buffers.iter().map(|buffer| chunks(buffer.byte_count as usize)).sum()
+        let mut left = self.wanted;
+        let chunks = self.buffers.iter().map(|buffer| {
+            let bytes = left.min(buffer.byte_count as usize);
+            left -= bytes;
+            bytes.div_ceil(STAGING_CHUNK_BYTES)
+        });
+        chunks.sum()
     }
 }
 
@@ -167,7 +182,7 @@ impl Context<'_> {
         args: &WriteInline<'_>,
         _message: &[u8],
     ) -> Done {
-        let file = self.io_file(call, &args.fh, args.state_id, WRITE)?;
+        let (file, open) = self.io_file(call, &args.fh, args.state_id, WRITE)?;
         let stable = convert::stability(args.stable);
         let wanted = args.data.len();
         // SAFETY: the data lies in the receive slot of the request in hand, which is private
@@ -180,7 +195,11 @@ impl Context<'_> {
                 let data = self.connection.receives.part(slot, args.data, done);
                 self.defer_job(call, Work::Write { stable: args.stable, done }, move || {
                     let view = data.view();
-                    JobResult::Count(write_all(&*file, &[view], offset, wanted - done, stable))
+                    JobResult::Count(
+                        still_open(open.as_deref()).and_then(|()| {
+                            write_all(&*file, &[view], offset, wanted - done, stable)
+                        }),
+                    )
                 });
                 Ok(())
             }
@@ -216,7 +235,7 @@ impl Context<'_> {
     }
 
     pub(super) fn write_direct(&mut self, call: &Call, args: &WriteDirect<'_>) -> Done {
-        let file = self.io_file(call, &args.fh, args.state_id, WRITE)?;
+        let (file, open) = self.io_file(call, &args.fh, args.state_id, WRITE)?;
         let wanted = args.byte_count as usize;
         if wanted > self.shared.limits.transfer_bytes_max as usize {
             // DAFS O58.
@@ -224,7 +243,7 @@ impl Context<'_> {
         }
         let buffers = buffers(args.buffers, wanted)?;
         if let Some(windows) = self.map(&buffers, Access::REMOTE_READ) {
-            return self.write_mapped(call, args, file, windows);
+            return self.write_mapped(call, args, (file, open), windows);
         }
         let check = self.connection.checksums();
         let transfer = WriteTransfer {
@@ -241,13 +260,17 @@ impl Context<'_> {
             job: None,
             check: check.then(|| (args.direct_checksum, Fletcher32::new())),
             error: None,
-            waiting: false,
+            open,
         };
         if transfer.check.is_some() && transfer.chunks_needed() > STAGING_CHUNKS_MAX {
             return Err(Status::WriteTooBig);
         }
         let id = self.defer(call, Work::Stage(Box::new(transfer)));
-        self.write_more(id);
+        if self.link.waiting.is_empty() {
+            self.write_more(id);
+        } else {
+            self.link.waiting.push_back(id);
+        }
         Ok(())
     }
 
@@ -255,7 +278,7 @@ impl Context<'_> {
         &mut self,
         call: &Call,
         args: &WriteDirect<'_>,
-        file: Arc<dyn OpenFile>,
+        (file, open): (Arc<dyn OpenFile>, Option<Arc<OpenState>>),
         windows: SmallVec<[RemoteWindow; 2]>,
     ) -> Done {
         let wanted = args.byte_count as usize;
@@ -275,7 +298,10 @@ impl Context<'_> {
                 self.defer_job(call, Work::Write { stable: args.stable, done }, move || {
                     let views = views(&windows, wanted);
                     let rest = skip(&views, done);
-                    JobResult::Count(write_all(&*file, &rest, offset, wanted - done, stable))
+                    JobResult::Count(
+                        still_open(open.as_deref())
+                            .and_then(|()| write_all(&*file, &rest, offset, wanted - done, stable)),
+                    )
                 });
                 Ok(())
             }
@@ -294,7 +320,6 @@ impl Context<'_> {
         loop {
             let available = self.link.staging.available();
             let Some(transfer) = self.write_transfer(id) else { return };
-            transfer.waiting = false;
             let piece = if transfer.error.is_some() { 0 } else { transfer.piece() };
             if piece == 0 {
                 if transfer.chunks() == 0 {
@@ -310,13 +335,17 @@ impl Context<'_> {
             if available < needed {
                 // A transfer that holds chunks goes on when one of its own is written.
                 if transfer.chunks() == 0 {
-                    transfer.waiting = true;
                     self.link.waiting.push_back(id);
                 }
                 return;
             }
+            let idle = transfer.chunks() == 0;
             let Some(chunk) = self.link.staging.take(&mut *self.link.adapter) else {
-                return self.link.waiting.push_back(id);
+                // Memory is short; a transfer without chunks is looked at again in a moment.
+                if idle {
+                    self.link.waiting.push_back(id);
+                }
+                return;
             };
             self.fetch(id, chunk, piece);
         }
@@ -341,6 +370,7 @@ impl Context<'_> {
         let segment = self.link.staging.segment(chunk, 0, piece);
         let (endpoint, work) = (self.connection.endpoint, Self::tag_in(id, chunk));
         // If the connection broke, its end gives everything back.
+        self.connection.count_posted(self.now);
         let _ = self.link.adapter.rdma_read(endpoint, work, segment, remote);
     }
 
@@ -353,7 +383,7 @@ impl Context<'_> {
         };
         if !ok {
             // The connection has broken and everything else will be flushed too.
-            transfer.error = Some(StoreError::Io);
+            transfer.error = Some(Status::Io);
             return self.link.staging.give_back(chunk);
         }
         debug_assert_eq!(position, Some(0), "RDMA reads of one connection complete in order");
@@ -384,7 +414,13 @@ impl Context<'_> {
             };
             let (file, offset) = (transfer.file.clone(), transfer.offset + transfer.written as u64);
             let stable = convert::stability(transfer.stable);
+            if let Some(Err(error)) = transfer.open.as_ref().map(|open| open.file(WRITE)) {
+                // Somebody else may hold the file by now: not a byte more, and no word of success.
+                transfer.error = Some(convert::status(error));
+                transfer.written = 0;
+            }
             let failed = transfer.error.is_some();
+            let open = transfer.open.clone();
             let buffer = self.link.staging.buffer(piece.chunk).clone();
             let now = match buffer.slice(0, piece.len) {
                 _ if failed => Ok(WriteNow::Done(0)),
@@ -399,8 +435,9 @@ impl Context<'_> {
                     }
                     let offset = offset + done as u64;
                     return self.submit(id, move || {
-                        let view = buffer.slice(done, piece.len - done);
-                        JobResult::Count(view.ok_or(StoreError::Io).and_then(|view| {
+                        let view = buffer.slice(done, piece.len - done).ok_or(StoreError::Io);
+                        let view = still_open(open.as_deref()).and(view);
+                        JobResult::Count(view.and_then(|view| {
                             write_all(&*file, &[view], offset, piece.len - done, stable)
                         }))
                     });
@@ -430,10 +467,12 @@ impl Context<'_> {
                 transfer.written += count;
                 if count < piece.len && transfer.error.is_none() {
                     // The store took a part and will say why when asked again.
-                    transfer.error = Some(StoreError::NoSpace);
+                    transfer.error = Some(Status::NoSpc);
                 }
             }
-            Err(error) => transfer.error = transfer.error.or(Some(error)),
+            Err(error) => {
+                transfer.error = transfer.error.or(Some(convert::store_status(error)));
+            }
         }
     }
 
@@ -447,7 +486,7 @@ impl Context<'_> {
         let Some(pending) = self.take_pending(id) else { return };
         let Work::Stage(transfer) = pending.work else { return };
         let outcome = match transfer.error {
-            Some(error) if transfer.written == 0 => Err(convert::store_status(error)),
+            Some(status) if transfer.written == 0 => Err(status),
             _ => self.write_reply(&pending.call, transfer.stable, transfer.written),
         };
         self.finish(&pending.call, outcome);

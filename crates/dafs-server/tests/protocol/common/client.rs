@@ -1,0 +1,289 @@
+//! A client that knows the wire format and nothing else: it counts streams and credits as the
+//! protocol says and can break every rule on purpose.
+
+use dafs_dat::sim::SimAdapter;
+use dafs_dat::{
+    Access, Adapter, Address, EndpointId, Event, Instant, MemoryRegion, Operation,
+    ProtectionDomain, RegionId, WorkStatus,
+};
+use dafs_mem::{Buffer, Site};
+use dafs_wire::dafs::{
+    ByteOrder, DirectBuffer, ErrorBody, Outcome, Procedure, Reply, Request, RequestHeader,
+    ResponseHeader, Status, decode_response, encode_request, seal, verify,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const MESSAGE_BYTES: usize = 32 << 10;
+const RECEIVES: u64 = 300;
+
+struct Stream {
+    next_seq: u16,
+    busy: Option<Procedure>,
+}
+
+/// A reply as it came.
+#[derive(Debug)]
+pub struct Answer {
+    pub bytes: Vec<u8>,
+    pub order: ByteOrder,
+    pub procedure: Procedure,
+}
+
+impl Answer {
+    pub fn header(&self) -> ResponseHeader {
+        ResponseHeader::decode(&self.bytes, self.order).unwrap()
+    }
+
+    pub fn status(&self) -> Status {
+        self.header().status
+    }
+
+    pub fn reply(&self) -> Result<Reply<'_>, Status> {
+        self.outcome().into_result()
+    }
+
+    pub fn outcome(&self) -> Outcome<'_> {
+        decode_response(&self.bytes, self.order, self.procedure).unwrap().1
+    }
+
+    pub fn error_body(&self) -> ErrorBody<'_> {
+        match self.outcome() {
+            Outcome::Error { body, .. } => body,
+            Outcome::Ok(reply) => panic!("no error: {reply:?}"),
+        }
+    }
+}
+
+/// Memory that the server may reach by RDMA.
+pub struct Memory {
+    buffer: Arc<Buffer>,
+    region: MemoryRegion,
+}
+
+impl Memory {
+    pub fn bytes(&self) -> Vec<u8> {
+        self.buffer.view().to_vec(Site::Inspect)
+    }
+
+    pub fn set(&self, bytes: &[u8]) {
+        self.buffer.slice(0, bytes.len()).unwrap().copy_from(bytes, Site::Inspect);
+    }
+
+    /// The piece as a request names it; it need not lie inside.
+    pub fn direct(&self, offset: u64, byte_count: u32) -> DirectBuffer {
+        DirectBuffer {
+            address: self.region.address.wrapping_add(offset),
+            byte_count,
+            context: self.region.key,
+        }
+    }
+}
+
+pub struct Client {
+    pub adapter: SimAdapter,
+    domain: ProtectionDomain,
+    pub endpoint: EndpointId,
+    pub order: ByteOrder,
+    /// Messages are sealed and replies verified.
+    pub checksums: bool,
+    pub desired: u16,
+    pub cred: u32,
+    pub flags: u16,
+    pub version: u32,
+    pub credits: u16,
+    /// The target of the last reply.
+    pub target: u16,
+    pub established: bool,
+    /// Why the connection is over.
+    pub closed: Option<String>,
+    receives: (Arc<Buffer>, MemoryRegion),
+    sends: Vec<RegionId>,
+    streams: Vec<Stream>,
+    answers: BTreeMap<u16, Answer>,
+    outstanding: u16,
+    /// Replies to requests that were sent raw.
+    pub stray: Vec<Vec<u8>>,
+}
+
+impl Client {
+    pub fn connect(mut adapter: SimAdapter, channel: u32, order: ByteOrder) -> Self {
+        let domain = adapter.protection_domain();
+        let mut private = [0; 16];
+        let words = [0x4441_4653, 7, 8, channel];
+        for (slot, word) in private.chunks_exact_mut(4).zip(words) {
+            let bytes: [u8; 4] = match order {
+                ByteOrder::Big => u32::to_be_bytes(word),
+                ByteOrder::Little => u32::to_le_bytes(word),
+            };
+            slot.copy_from_slice(&bytes);
+        }
+        let endpoint = adapter.connect(domain, &Address::Sim(super::SERVER), &private).unwrap();
+        let buffer = Arc::new(Buffer::zeroed(RECEIVES as usize * MESSAGE_BYTES).unwrap());
+        let region = adapter.register(domain, buffer.clone(), Access::LOCAL_WRITE).unwrap();
+        for slot in 0..RECEIVES {
+            let segment = region.local(slot as usize * MESSAGE_BYTES, MESSAGE_BYTES);
+            adapter.post_receive(endpoint, slot, segment).unwrap();
+        }
+        Self {
+            adapter,
+            domain,
+            endpoint,
+            order,
+            checksums: false,
+            desired: 0,
+            cred: 0,
+            flags: 0,
+            version: 1,
+            credits: 1,
+            target: 1,
+            established: false,
+            closed: None,
+            receives: (buffer, region),
+            sends: Vec::new(),
+            streams: Vec::new(),
+            answers: BTreeMap::new(),
+            outstanding: 0,
+            stray: Vec::new(),
+        }
+    }
+
+    /// Memory for direct transfers.
+    pub fn memory(&mut self, bytes: usize) -> Memory {
+        self.memory_with(bytes, Access::REMOTE_READ | Access::REMOTE_WRITE)
+    }
+
+    pub fn memory_with(&mut self, bytes: usize, access: Access) -> Memory {
+        let buffer = Arc::new(Buffer::zeroed(bytes).unwrap());
+        let region = self.adapter.register(self.domain, buffer.clone(), access).unwrap();
+        Memory { buffer, region }
+    }
+
+    /// Memory of another protection domain of this process.
+    pub fn foreign_memory(&mut self, bytes: usize) -> Memory {
+        let domain = self.adapter.protection_domain();
+        let buffer = Arc::new(Buffer::zeroed(bytes).unwrap());
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let region = self.adapter.register(domain, buffer.clone(), access).unwrap();
+        Memory { buffer, region }
+    }
+
+    /// The header of the next request on a stream.
+    pub fn header(&mut self, stream: u16) -> RequestHeader {
+        while self.streams.len() <= usize::from(stream) {
+            self.streams.push(Stream { next_seq: 1, busy: None });
+        }
+        RequestHeader {
+            protocol_version: self.version,
+            desired_nreq: self.desired,
+            chain_flags: dafs_wire::dafs::ChainFlags::from_bits_retain(self.flags),
+            stream_id: stream,
+            seq_number: self.streams[usize::from(stream)].next_seq,
+            cred_handle: dafs_wire::dafs::CredHandle(self.cred),
+            ..RequestHeader::default()
+        }
+    }
+
+    /// A request as bytes, with the given header.
+    pub fn encode(&self, header: &RequestHeader, request: &Request<'_>) -> Vec<u8> {
+        let mut message = vec![0; MESSAGE_BYTES];
+        let len = encode_request(&mut message, self.order, header, request).unwrap();
+        message.truncate(len);
+        if self.checksums {
+            seal(&mut message);
+        }
+        message
+    }
+
+    /// Sends a request on a free stream within the credits, and returns the stream.
+    pub fn post(&mut self, request: &Request<'_>) -> u16 {
+        assert!(self.outstanding < self.credits, "no credit left of {}", self.credits);
+        let free = self.streams.iter().position(|stream| stream.busy.is_none());
+        let stream = free.unwrap_or(self.streams.len()) as u16;
+        let header = self.header(stream);
+        let message = self.encode(&header, request);
+        self.mark(stream, request.procedure());
+        self.send_raw(&message);
+        stream
+    }
+
+    /// Counts a message that is sent raw as a request on its stream.
+    pub fn mark(&mut self, stream: u16, procedure: Procedure) {
+        let slot = &mut self.streams[usize::from(stream)];
+        slot.busy = Some(procedure);
+        slot.next_seq = slot.next_seq.wrapping_add(1);
+        self.outstanding += 1;
+    }
+
+    pub fn credits_left(&self) -> u16 {
+        self.credits - self.outstanding
+    }
+
+    /// Sends bytes.
+    pub fn send_raw(&mut self, bytes: &[u8]) {
+        let buffer = Arc::new(Buffer::zeroed(bytes.len()).unwrap());
+        buffer.view().copy_from(bytes, Site::Inspect);
+        let region = self.adapter.register(self.domain, buffer, Access::empty()).unwrap();
+        let work = 1 << 32 | u64::from(region.id.0);
+        let segment = region.local(0, bytes.len());
+        // A connection that is over already refuses; the test sees it as closed.
+        if self.adapter.post_send(self.endpoint, work, &[segment]).is_err() {
+            self.adapter.deregister(region.id);
+        }
+        self.sends.push(region.id);
+        self.adapter.flush();
+    }
+
+    pub fn has_answer(&self, stream: u16) -> bool {
+        self.answers.contains_key(&stream)
+    }
+
+    pub fn take_answer(&mut self, stream: u16) -> Option<Answer> {
+        self.answers.remove(&stream)
+    }
+
+    /// Takes what has happened.
+    pub fn poll(&mut self, now: Instant) -> bool {
+        let mut events = Vec::new();
+        self.adapter.poll(now, &mut events);
+        let busy = !events.is_empty();
+        for event in events {
+            match event {
+                Event::Established { .. } => self.established = true,
+                Event::ConnectFailed { error, .. } => self.closed = Some(error.to_string()),
+                Event::Disconnected { reason, .. } => self.closed = Some(reason.to_string()),
+                Event::ConnectRequest { .. } => panic!("nobody connects to a client"),
+                Event::Completion(done) => match (done.operation, done.status) {
+                    (Operation::Receive, WorkStatus::Ok(len)) => {
+                        self.received(done.work, len as usize);
+                    }
+                    (Operation::Send, _) => self.adapter.deregister(RegionId(done.work as u32)),
+                    _ => {}
+                },
+            }
+        }
+        self.adapter.flush();
+        busy
+    }
+
+    fn received(&mut self, slot: u64, len: usize) {
+        let offset = slot as usize * MESSAGE_BYTES;
+        let bytes = self.receives.0.slice(offset, len).unwrap().to_vec(Site::Inspect);
+        let segment = self.receives.1.local(offset, MESSAGE_BYTES);
+        let _ = self.adapter.post_receive(self.endpoint, slot, segment);
+        let header = ResponseHeader::decode(&bytes, self.order).unwrap();
+        if self.checksums {
+            assert!(verify(&bytes), "a reply has a wrong checksum");
+        }
+        self.target = header.target_nreq;
+        self.credits = (self.credits - 1).max(header.target_nreq);
+        let stream = self.streams.get_mut(usize::from(header.stream_id));
+        let Some(procedure) = stream.and_then(|stream| stream.busy.take()) else {
+            self.stray.push(bytes);
+            return;
+        };
+        self.outstanding -= 1;
+        let answer = Answer { bytes, order: self.order, procedure };
+        self.answers.insert(header.stream_id, answer);
+    }
+}

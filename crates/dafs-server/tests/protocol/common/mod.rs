@@ -1,0 +1,455 @@
+//! A world of one server engine and clients that speak raw DAFS over the simulated network, in one
+//! thread. Clients are numbers; `World` runs everything until nothing more happens.
+
+#![allow(unreachable_pub, reason = "the module is part of one test program")]
+
+mod client;
+mod disguise;
+mod store;
+
+pub use client::{Answer, Client};
+pub use disguise::{Disguise, Mask};
+pub use store::{Disk, DiskStore};
+
+use dafs_dat::sim::{SimFaults, SimNetwork};
+use dafs_dat::{Adapter, Address, Instant, PeerInfo};
+use dafs_server::{
+    Authenticator, Config, Engine, EngineCounts, Inbox, Job, OwnIdentity, Pool, Registry,
+    SessionLimits, Shared, password_line,
+};
+use dafs_service::{Export, ExportOptions, Namespace, Service, ServiceConfig};
+use dafs_store::{FsId, MemoryOptions, MemoryStore, Store};
+use dafs_wire::dafs::{self, ByteOrder, FileHandle, Request, Status, Verifier};
+use std::collections::VecDeque;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub const SERVER: u32 = 1;
+pub const LEASE: Duration = Duration::from_secs(30);
+pub const WRITE_VERIFIER: Verifier = Verifier(*b"verifier");
+
+/// How a world is made.
+pub struct Setup {
+    pub limits: SessionLimits,
+    /// Names and rules; every export is a store in memory of its own.
+    pub exports: Vec<(&'static str, ExportOptions)>,
+    /// Users and passwords.
+    pub users: Vec<(&'static str, &'static str)>,
+    pub own_identity: Option<OwnIdentity>,
+    pub mask: Mask,
+    pub seed: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            limits: SessionLimits::default(),
+            exports: vec![("", ExportOptions::default())],
+            users: Vec::new(),
+            own_identity: None,
+            mask: |host| PeerInfo { sim_host: Some(host), ..PeerInfo::default() },
+            seed: 1,
+        }
+    }
+}
+
+/// The pool of the server: jobs wait here until the world runs them.
+#[derive(Clone, Default)]
+pub struct HeldPool {
+    jobs: Arc<Mutex<VecDeque<Job>>>,
+}
+
+impl Pool for HeldPool {
+    fn submit(&self, job: Job) {
+        self.jobs.lock().unwrap().push_back(job);
+    }
+}
+
+pub struct World {
+    pub network: SimNetwork,
+    pub engine: Engine,
+    pub service: Arc<Service>,
+    pub clients: Vec<Client>,
+    pub disk: Disk,
+    pub stores: Vec<Arc<dyn Store>>,
+    pool: HeldPool,
+    /// Jobs stay where they are while this is set.
+    pub hold_jobs: bool,
+    now: Instant,
+}
+
+fn authenticator(setup: &Setup) -> Authenticator {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::for_directory(PathBuf::from("/"));
+    config.own_identity = setup.own_identity.clone();
+    if !setup.users.is_empty() {
+        let line = |(index, (name, password)): (usize, &(&str, &str))| {
+            let id = 1000 + index as u32;
+            password_line(name, id, id, &[], password.as_bytes()) + "\n"
+        };
+        let path = dir.path().join("users");
+        let lines: String = setup.users.iter().enumerate().map(line).collect();
+        std::fs::write(&path, lines).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        config.password_file = Some(path);
+    }
+    Authenticator::new(&config).unwrap()
+}
+
+impl World {
+    pub fn new(setup: Setup) -> Self {
+        let network = SimNetwork::new(setup.seed, SimFaults::none());
+        let disk = Disk::new();
+        let mut stores: Vec<Arc<dyn Store>> = Vec::new();
+        let mut exports = Vec::new();
+        for (index, (name, options)) in setup.exports.iter().enumerate() {
+            let mut fs_id = *b"protocol test 00";
+            fs_id[15] += index as u8;
+            let memory =
+                MemoryOptions { fs_id: FsId(fs_id), root_mode: 0o777, ..MemoryOptions::default() };
+            let inner = MemoryStore::new(memory);
+            let store: Arc<dyn Store> = Arc::new(DiskStore { inner, disk: disk.clone() });
+            stores.push(store.clone());
+            exports.push(Export::new(name, store, options.clone()));
+        }
+        let namespace = Namespace::new(exports).unwrap();
+        let config = ServiceConfig { lease_time: LEASE, instance: 7 };
+        let service = Arc::new(Service::new(config, namespace));
+        let pool = HeldPool::default();
+        let shared = Shared {
+            service: service.clone(),
+            authenticator: Arc::new(authenticator(&setup)),
+            registry: Arc::new(Registry::new([1, 2])),
+            pool: Arc::new(pool.clone()),
+            limits: setup.limits,
+            write_verifier: WRITE_VERIFIER,
+        };
+        let adapter: Box<dyn Adapter> =
+            Box::new(Disguise::new(network.adapter(SERVER), setup.mask));
+        let mut engine = Engine::new(Arc::new(shared), vec![adapter], Arc::new(Inbox::unwatched()));
+        engine.listen(0, &Address::Sim(SERVER)).unwrap();
+        Self {
+            network,
+            engine,
+            service,
+            clients: Vec::new(),
+            disk,
+            stores,
+            pool,
+            hold_jobs: false,
+            now: Instant(0),
+        }
+    }
+
+    /// Jobs that wait.
+    pub fn jobs(&self) -> usize {
+        self.pool.jobs.lock().unwrap().len()
+    }
+
+    /// Runs the oldest job; false when there is none.
+    pub fn run_job(&mut self) -> bool {
+        let job = self.pool.jobs.lock().unwrap().pop_front();
+        job.map(|job| job()).is_some()
+    }
+
+    /// One small step; false when nothing at all was to be done.
+    pub fn step(&mut self) -> bool {
+        let mut busy = false;
+        // What is further away is a timer, and timers run out only by `pass`.
+        let soon = self.now + Duration::from_secs(1);
+        if let Some(at) = self.network.next_event().filter(|at| *at < soon) {
+            self.now = self.now.max(at);
+            self.network.advance_to(self.now);
+            busy = true;
+        }
+        while !self.hold_jobs && self.run_job() {
+            busy = true;
+        }
+        busy |= self.engine.turn(self.now);
+        for client in &mut self.clients {
+            busy |= client.poll(self.now);
+        }
+        busy
+    }
+
+    /// Runs until nothing more happens.
+    pub fn settle(&mut self) {
+        for _ in 0..2_000_000 {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("the world does not come to rest: {:?}", self.engine.counts());
+    }
+
+    /// Runs until `done`, or fails when the world has come to rest before.
+    pub fn run_until(&mut self, what: &str, mut done: impl FnMut(&World) -> bool) {
+        for _ in 0..2_000_000 {
+            if done(self) {
+                return;
+            }
+            if !self.step() {
+                assert!(done(self), "at rest before: {what}");
+                return;
+            }
+        }
+        panic!("never: {what}");
+    }
+
+    /// Lets time pass.
+    pub fn pass(&mut self, time: Duration) {
+        self.settle();
+        self.now = self.now + time;
+        self.network.advance_to(self.now);
+        self.engine.turn(self.now);
+        self.settle();
+    }
+
+    /// A connection of a new process on `host` that has not said anything.
+    pub fn connect(&mut self, host: u32) -> usize {
+        self.connect_as(host, 1, ByteOrder::Little)
+    }
+
+    pub fn connect_as(&mut self, host: u32, channel: u32, order: ByteOrder) -> usize {
+        let client = Client::connect(self.network.adapter(host), channel, order);
+        self.clients.push(client);
+        let index = self.clients.len() - 1;
+        self.run_until("connection", |world| {
+            let client = &world.clients[index];
+            client.established || client.closed.is_some()
+        });
+        index
+    }
+
+    /// A session without proof for a client of this name.
+    pub fn session(&mut self, host: u32, name: &str) -> usize {
+        self.session_with(host, name, 1, dafs::SessionOptions::default())
+    }
+
+    pub fn session_with(
+        &mut self,
+        host: u32,
+        name: &str,
+        verifier: u64,
+        options: dafs::SessionOptions,
+    ) -> usize {
+        let client = self.connect(host);
+        let answer = self.call(client, &connect_auth(name, verifier, options));
+        assert_eq!(answer.status(), Status::Ok);
+        self.clients[client].checksums = options.use_checksums;
+        client
+    }
+
+    /// Sends a request and waits for its reply.
+    pub fn call(&mut self, client: usize, request: &Request<'_>) -> Answer {
+        let procedure = request.procedure();
+        self.try_call(client, request).unwrap_or_else(|| {
+            let why = self.clients[client].closed.as_deref();
+            panic!("{}: no answer: {why:?}", procedure.name())
+        })
+    }
+
+    /// The status of a request.
+    pub fn status(&mut self, client: usize, request: &Request<'_>) -> Status {
+        self.call(client, request).status()
+    }
+
+    /// As `call`; `None` when the connection ends instead.
+    pub fn try_call(&mut self, client: usize, request: &Request<'_>) -> Option<Answer> {
+        let stream = self.clients[client].post(request);
+        self.wait(client, stream)
+    }
+
+    /// Waits for the reply on a stream.
+    pub fn wait(&mut self, client: usize, stream: u16) -> Option<Answer> {
+        self.run_until("answer", |world| {
+            let client = &world.clients[client];
+            client.closed.is_some() || client.has_answer(stream)
+        });
+        self.clients[client].take_answer(stream)
+    }
+
+    pub fn counts(&self) -> EngineCounts {
+        self.engine.counts()
+    }
+
+    /// The server's root.
+    pub fn root(&self) -> FileHandle {
+        let root = self.service.root();
+        FileHandle { fs: root.fs.0, file: root.file.0 }
+    }
+
+    /// Ends all clients at once and checks that the server holds nothing afterwards.
+    pub fn end(mut self) {
+        self.hold_jobs = false;
+        self.clients.clear();
+        self.settle();
+        self.pass(Duration::from_secs(60));
+        self.assert_idle();
+        assert_eq!(self.service.counts().opens, 0, "leases have ended");
+        assert_eq!(self.service.counts().clients, 0);
+    }
+
+    /// Checks that the engine holds nothing of any connection.
+    pub fn assert_idle(&self) {
+        assert_eq!(self.counts(), EngineCounts::default());
+        assert_eq!(self.jobs(), 0);
+    }
+}
+
+/// CLIENT_CONNECT_AUTH without proof.
+pub fn connect_auth(name: &str, verifier: u64, options: dafs::SessionOptions) -> Request<'_> {
+    Request::ClientConnectAuth(dafs::ClientConnectAuth {
+        options,
+        fence_id: b"",
+        client_id_string: name.as_bytes(),
+        client_verifier: Verifier(verifier.to_be_bytes()),
+        auth: dafs::AuthRequest::None,
+    })
+}
+
+/// CLIENT_CONNECT.
+pub fn client_connect(name: &str, verifier: u64, options: dafs::SessionOptions) -> Request<'_> {
+    Request::ClientConnect(dafs::ClientConnect {
+        options,
+        fence_id: b"",
+        client_id_string: name.as_bytes(),
+        client_verifier: Verifier(verifier.to_be_bytes()),
+    })
+}
+
+/// An IP address in place of the simulated host.
+pub fn stranger(host: u32) -> PeerInfo {
+    let address = std::net::SocketAddr::from(([192, 0, 2, host as u8], 700));
+    PeerInfo { address: Some(address), ..PeerInfo::default() }
+}
+
+/// Open a file of the root for reading and writing, making it if need be.
+pub fn open_request<'a>(dir: FileHandle, path: &'a [&'a [u8]], owner: &'a [u8]) -> dafs::Open<'a> {
+    dafs::Open {
+        claim: dafs::OpenClaim::Null { dir, path: dafs::Path::new(path) },
+        create: Some(dafs::CreateMode::Unchecked {
+            attributes: dafs::Attributes { mode: Some(0o666), ..dafs::Attributes::default() },
+        }),
+        delete_disposition: dafs::DeleteDisposition::DontCare,
+        owner,
+        share_access: dafs::ShareAccess::Both,
+        share_deny: dafs::ShareDeny::None,
+        share_key: dafs::ShareKey(None),
+    }
+}
+
+/// A file that is open.
+#[derive(Debug, Clone, Copy)]
+pub struct File {
+    pub fh: FileHandle,
+    pub id: dafs::StateId,
+}
+
+impl World {
+    /// Opens a file of the root, making it if need be.
+    pub fn open(&mut self, client: usize, name: &[u8]) -> File {
+        let path = [name];
+        let request = open_request(self.root(), &path, b"owner");
+        self.open_with(client, &request).unwrap()
+    }
+
+    pub fn open_with(&mut self, client: usize, request: &dafs::Open<'_>) -> Result<File, Status> {
+        let answer = self.call(client, &Request::Open(*request));
+        match answer.reply() {
+            Ok(dafs::Reply::Open(reply)) => Ok(File { fh: reply.fh, id: reply.state_id }),
+            Ok(other) => panic!("{other:?}"),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Writes inline, in as many requests as it takes.
+    pub fn write(&mut self, client: usize, file: File, offset: u64, data: &[u8]) {
+        for (index, part) in data.chunks(8192).enumerate() {
+            let request = write_inline(file, offset + 8192 * index as u64, part);
+            let answer = self.call(client, &request);
+            let Ok(dafs::Reply::WriteInline(reply)) = answer.reply() else {
+                panic!("{:?}", answer.status())
+            };
+            assert_eq!(reply.count as usize, part.len());
+        }
+    }
+
+    /// Reads inline to the end of the file.
+    pub fn read(&mut self, client: usize, file: File) -> Vec<u8> {
+        let mut data = Vec::new();
+        loop {
+            let answer = self.call(client, &read_inline(file, data.len() as u64, 8192));
+            let Ok(dafs::Reply::ReadInline(reply)) = answer.reply() else {
+                panic!("{:?}", answer.status())
+            };
+            data.extend_from_slice(reply.data);
+            if reply.eof || reply.data.is_empty() {
+                return data;
+            }
+        }
+    }
+}
+
+pub fn write_inline(file: File, offset: u64, data: &[u8]) -> Request<'_> {
+    Request::WriteInline(dafs::WriteInline {
+        fh: file.fh,
+        state_id: file.id,
+        offset,
+        stable: dafs::Stability::Unstable,
+        padded_to: None,
+        cache_hint: 0,
+        data,
+    })
+}
+
+pub fn read_inline(file: File, offset: u64, byte_count: u32) -> Request<'static> {
+    Request::ReadInline(dafs::ReadInline {
+        fh: file.fh,
+        state_id: file.id,
+        offset,
+        byte_count,
+        cache_hint: 0,
+    })
+}
+
+pub fn read_direct(
+    file: File,
+    offset: u64,
+    byte_count: u32,
+    buffers: &[dafs::DirectBuffer],
+) -> Request<'_> {
+    Request::ReadDirect(dafs::ReadDirect {
+        fh: file.fh,
+        state_id: file.id,
+        offset,
+        byte_count,
+        cache_hint: 0,
+        buffers: dafs::Seq::new(buffers),
+    })
+}
+
+pub fn write_direct(
+    file: File,
+    offset: u64,
+    byte_count: u32,
+    buffers: &[dafs::DirectBuffer],
+) -> dafs::WriteDirect<'_> {
+    dafs::WriteDirect {
+        fh: file.fh,
+        state_id: file.id,
+        offset,
+        byte_count,
+        stable: dafs::Stability::Unstable,
+        cache_hint: 0,
+        direct_checksum: dafs::Checksum::ZERO,
+        buffers: dafs::Seq::new(buffers),
+    }
+}
+
+/// Bytes that tell where they belong.
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at as u8) ^ ((at >> 8) as u8).wrapping_mul(31) ^ seed).collect()
+}

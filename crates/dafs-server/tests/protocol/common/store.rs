@@ -1,0 +1,234 @@
+//! A store that behaves like a slow and failing disk on command, over the store in memory.
+
+use dafs_mem::VolatileSlice;
+use dafs_store::{
+    AccessMask, Attr, CacheAdvice, CreateHow, Created, Cred, DirChange, DirEntry, FileId, FsId,
+    FsStat, Made, MemoryStore, NewObject, OpenFile, OpenMode, Result, SetAttr, Stability, Store,
+    StoreError, Wait,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What the disk does now; clones share it.
+#[derive(Clone)]
+pub struct Disk(Arc<Knobs>);
+
+struct Knobs {
+    /// Nothing is in memory: every transfer has to wait.
+    slow: AtomicBool,
+    /// Reads and writes at or behind this byte of any file fail.
+    bad_from: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl Disk {
+    pub fn new() -> Self {
+        Self(Arc::new(Knobs {
+            slow: AtomicBool::new(false),
+            bad_from: AtomicU64::new(u64::MAX),
+            writes: AtomicU64::new(0),
+        }))
+    }
+
+    pub fn set_slow(&self, slow: bool) {
+        self.0.slow.store(slow, Ordering::Relaxed);
+    }
+
+    pub fn set_bad_from(&self, byte: u64) {
+        self.0.bad_from.store(byte, Ordering::Relaxed);
+    }
+
+    /// Calls that wrote something.
+    pub fn writes(&self) -> u64 {
+        self.0.writes.load(Ordering::Relaxed)
+    }
+
+    /// The bytes of a transfer that succeed.
+    fn judge(&self, offset: u64, len: usize, wait: Wait) -> Result<usize> {
+        if wait == Wait::Never && self.0.slow.load(Ordering::Relaxed) {
+            return Err(StoreError::WouldBlock);
+        }
+        let bad_from = self.0.bad_from.load(Ordering::Relaxed);
+        let good = if bad_from == u64::MAX { u64::MAX } else { bad_from.saturating_sub(offset) };
+        if good == 0 && len > 0 {
+            return Err(StoreError::Io);
+        }
+        Ok(len.min(usize::try_from(good).unwrap_or(usize::MAX)))
+    }
+}
+
+/// The store on that disk.
+pub struct DiskStore {
+    pub inner: MemoryStore,
+    pub disk: Disk,
+}
+
+impl DiskStore {
+    fn wrap(&self, inner: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
+        Arc::new(DiskFile { inner, disk: self.disk.clone() })
+    }
+}
+
+struct DiskFile {
+    inner: Arc<dyn OpenFile>,
+    disk: Disk,
+}
+
+fn head<'a>(views: &[VolatileSlice<'a>], mut bytes: usize) -> Vec<VolatileSlice<'a>> {
+    let mut head = Vec::new();
+    for view in views {
+        let part = bytes.min(view.len());
+        head.extend(view.slice(0, part));
+        bytes -= part;
+    }
+    head
+}
+
+fn sum(views: &[VolatileSlice<'_>]) -> usize {
+    views.iter().map(VolatileSlice::len).sum()
+}
+
+impl OpenFile for DiskFile {
+    fn id(&self) -> FileId {
+        self.inner.id()
+    }
+
+    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
+        let bytes = self.disk.judge(offset, sum(views), wait)?;
+        self.inner.read_at(&head(views, bytes), offset, wait)
+    }
+
+    fn write_at(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+        wait: Wait,
+    ) -> Result<usize> {
+        let bytes = self.disk.judge(offset, sum(views), wait)?;
+        self.disk.0.writes.fetch_add(1, Ordering::Relaxed);
+        self.inner.write_at(&head(views, bytes), offset, stability, wait)
+    }
+
+    fn commit(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.commit(offset, len)
+    }
+
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
+        self.inner.advise(offset, len, advice)
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        self.inner.set_size(size)
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        self.inner.attr()
+    }
+}
+
+impl Store for DiskStore {
+    fn fs_id(&self) -> FsId {
+        self.inner.fs_id()
+    }
+
+    fn root(&self) -> FileId {
+        self.inner.root()
+    }
+
+    fn getattr(&self, id: &FileId) -> Result<Attr> {
+        self.inner.getattr(id)
+    }
+
+    fn setattr(
+        &self,
+        cred: &Cred,
+        id: &FileId,
+        change: &SetAttr,
+        file: Option<&dyn OpenFile>,
+    ) -> Result<Attr> {
+        self.inner.setattr(cred, id, change, file)
+    }
+
+    fn access(&self, cred: &Cred, id: &FileId, wanted: AccessMask) -> Result<AccessMask> {
+        self.inner.access(cred, id, wanted)
+    }
+
+    fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)> {
+        self.inner.lookup(cred, dir, name)
+    }
+
+    fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
+        self.inner.parent(cred, dir)
+    }
+
+    fn open(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
+        self.inner.open(cred, id, mode).map(|file| self.wrap(file))
+    }
+
+    fn create(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        name: &[u8],
+        how: CreateHow,
+        attr: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        let created = self.inner.create(cred, dir, name, how, attr, mode)?;
+        Ok(Created { file: self.wrap(created.file.clone()), ..created })
+    }
+
+    fn make(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        name: &[u8],
+        object: NewObject<'_>,
+        attr: &SetAttr,
+    ) -> Result<Made> {
+        self.inner.make(cred, dir, name, object, attr)
+    }
+
+    fn link(&self, cred: &Cred, id: &FileId, dir: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.inner.link(cred, id, dir, name)
+    }
+
+    fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.inner.remove(cred, dir, name)
+    }
+
+    fn rename(
+        &self,
+        cred: &Cred,
+        from_dir: &FileId,
+        from: &[u8],
+        to_dir: &FileId,
+        to: &[u8],
+    ) -> Result<(DirChange, DirChange)> {
+        self.inner.rename(cred, from_dir, from, to_dir, to)
+    }
+
+    fn readdir(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        cookie: u64,
+        attr: bool,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<bool> {
+        self.inner.readdir(cred, dir, cookie, attr, sink)
+    }
+
+    fn readlink(&self, cred: &Cred, id: &FileId) -> Result<Vec<u8>> {
+        self.inner.readlink(cred, id)
+    }
+
+    fn attr_dir(&self, cred: &Cred, id: &FileId) -> Result<FileId> {
+        self.inner.attr_dir(cred, id)
+    }
+
+    fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat> {
+        self.inner.fs_stat(cred, id)
+    }
+}

@@ -1,0 +1,10 @@
+//! The server's engine against clients made of raw messages, over the simulated network: the rules
+//! of the protocol, and what happens to those who break them.
+//!
+//! One file per subject. `common` holds the world that all of them use.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+mod data;
+mod sessions;
