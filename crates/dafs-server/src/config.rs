@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
+use toml::de::{DeTable, DeValue};
 
 /// The port that clients use when a URL names none.
 pub const DEFAULT_PORT: u16 = 20_490;
@@ -39,8 +40,12 @@ pub enum ConfigError {
         error: Box<toml::de::Error>,
     },
     /// A value makes no sense.
-    #[error("{key}: {remedy}")]
+    #[error("{path} line {line}: {key}: {remedy}", path = .path.display())]
     Value {
+        /// Which file.
+        path: PathBuf,
+        /// The line of the key, from 1.
+        line: usize,
         /// The key, with its table.
         key: String,
         /// What is wrong and what to write.
@@ -58,8 +63,49 @@ pub enum ConfigError {
     },
 }
 
-fn value_error(key: impl Into<String>, remedy: impl Into<String>) -> ConfigError {
-    ConfigError::Value { key: key.into(), remedy: remedy.into() }
+/// A value that makes no sense, before it is known which line it stands in.
+struct Wrong {
+    key: String,
+    /// The way to the key: names of tables and keys, numbers of array elements.
+    steps: Vec<String>,
+    remedy: String,
+}
+
+/// `key` is dotted.
+fn wrong(key: &str, remedy: impl Into<String>) -> Wrong {
+    let steps = key.split('.').map(str::to_owned).collect();
+    Wrong { key: key.to_owned(), steps, remedy: remedy.into() }
+}
+
+impl Wrong {
+    fn locate(self, path: &Path, text: &str) -> ConfigError {
+        let line = line_of(text, &self.steps);
+        ConfigError::Value { path: path.to_owned(), line, key: self.key, remedy: self.remedy }
+    }
+}
+
+/// The line in which the last of the steps that exist begins.
+fn line_of(text: &str, steps: &[String]) -> usize {
+    let Ok(table) = DeTable::parse(text) else { return 1 };
+    let mut at = 0;
+    let mut value = &DeValue::Table(table.into_inner());
+    for step in steps {
+        let found = match value {
+            DeValue::Table(table) => {
+                table.get_key_value(step.as_str()).map(|(key, value)| (key.span(), value))
+            }
+            DeValue::Array(array) => step
+                .parse::<usize>()
+                .ok()
+                .and_then(|index| array.get(index))
+                .map(|value| (value.span(), value)),
+            _ => None,
+        };
+        let Some((span, inner)) = found else { break };
+        at = span.start;
+        value = inner.get_ref();
+    }
+    1 + text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count()
 }
 
 /// How a reactor waits.
@@ -233,6 +279,7 @@ impl Config {
             error: Box::new(error),
         })?;
         file.check(path.parent().unwrap_or(Path::new(".")), directory)
+            .map_err(|wrong| wrong.locate(path, &text))
     }
 
     /// Refuses an open door that nobody meant to open.
@@ -305,8 +352,9 @@ struct ExportFile {
 }
 
 impl ConfigFile {
-    fn check(self, base: &Path, directory: Option<PathBuf>) -> Result<Config, ConfigError> {
-        let exports = self.export.iter().map(|export| export.check(base));
+    fn check(self, base: &Path, directory: Option<PathBuf>) -> Result<Config, Wrong> {
+        let exports = self.export.iter().enumerate();
+        let exports = exports.map(|(index, export)| export.check(index, base));
         let exports = exports.collect::<Result<Vec<_>, _>>()?;
         let replaced = directory.is_some();
         let mut config = Config::for_directory(directory.unwrap_or_default());
@@ -314,31 +362,31 @@ impl ConfigFile {
             config.exports = exports;
         }
         if config.exports.is_empty() {
-            return Err(value_error("export", "name at least one: [[export]] with name and path"));
+            return Err(wrong("export", "name at least one: [[export]] with name and path"));
         }
         if !self.listen.is_empty() {
-            let parse = |text: &String| parse_listen(text).map_err(|e| value_error("listen", e));
+            let parse = |text: &String| parse_listen(text).map_err(|e| wrong("listen", e));
             config.listen = self.listen.iter().map(parse).collect::<Result<_, _>>()?;
         }
         if let Some(seconds) = self.lease_time_seconds {
             if !(1..=3600).contains(&seconds) {
-                return Err(value_error("lease_time_seconds", "use 1 to 3600"));
+                return Err(wrong("lease_time_seconds", "use 1 to 3600"));
             }
             config.lease_time = Duration::from_secs(seconds);
         }
         if let Some(threads) = self.threads {
             if !(1..=256).contains(&threads) {
-                return Err(value_error("threads", "use 1 to 256"));
+                return Err(wrong("threads", "use 1 to 256"));
             }
             config.threads = threads;
         }
         if let Some(trusted) = &self.trusted {
-            let parse = |text: &String| text.parse().map_err(|e: String| value_error("trusted", e));
+            let parse = |text: &String| text.parse().map_err(|e: String| wrong("trusted", e));
             config.trusted = trusted.iter().map(parse).collect::<Result<_, _>>()?;
         }
         if let Some(sentence) = self.danger_allow_unauthenticated_remote_clients {
             if sentence != DANGER_SENTENCE {
-                return Err(value_error(
+                return Err(wrong(
                     "danger_allow_unauthenticated_remote_clients",
                     format!("remove it, or if you mean it write exactly \"{DANGER_SENTENCE}\""),
                 ));
@@ -356,29 +404,29 @@ impl ConfigFile {
 }
 
 impl LimitsFile {
-    fn apply(&self, limits: &mut SessionLimits) -> Result<(), ConfigError> {
+    fn apply(&self, limits: &mut SessionLimits) -> Result<(), Wrong> {
         if let Some(connections) = self.connections {
             if connections == 0 {
-                return Err(value_error("limits.connections", "use at least 1"));
+                return Err(wrong("limits.connections", "use at least 1"));
             }
             limits.connections_max = connections;
         }
         if let Some(connections) = self.connections_per_address {
             if connections == 0 {
-                return Err(value_error("limits.connections_per_address", "use at least 1"));
+                return Err(wrong("limits.connections_per_address", "use at least 1"));
             }
             limits.connections_per_address_max = connections;
         }
         if let Some(credits) = self.credits_per_session {
             if credits == 0 {
-                return Err(value_error("limits.credits_per_session", "use at least 1"));
+                return Err(wrong("limits.credits_per_session", "use at least 1"));
             }
             limits.credits_per_session_max = credits;
             limits.credits_initial = limits.credits_initial.min(credits);
         }
         if let Some(bytes) = self.transfer_bytes {
             if !(65_536..=64 << 20).contains(&bytes) {
-                return Err(value_error("limits.transfer_bytes", "use 65536 to 67108864"));
+                return Err(wrong("limits.transfer_bytes", "use 65536 to 67108864"));
             }
             limits.transfer_bytes_max = bytes;
         }
@@ -387,18 +435,22 @@ impl LimitsFile {
 }
 
 impl ExportFile {
-    fn check(&self, base: &Path) -> Result<ExportConfig, ConfigError> {
-        let key = |field: &str| format!("export {:?}: {field}", self.name);
+    fn check(&self, index: usize, base: &Path) -> Result<ExportConfig, Wrong> {
+        let wrong = |field: &str, remedy: String| Wrong {
+            key: format!("export {:?}: {field}", self.name),
+            steps: ["export", &index.to_string(), field].map(str::to_owned).to_vec(),
+            remedy,
+        };
         let squash = match self.squash.as_deref() {
             None | Some("root") => Squash::Root,
             Some("none") => Squash::None,
             Some("all") => Squash::All,
-            Some(_) => return Err(value_error(key("squash"), "use root, none or all")),
+            Some(_) => return Err(wrong("squash", "use root, none or all".to_owned())),
         };
         let path = base.join(&self.path);
         if !path.is_dir() {
             let remedy = format!("{} is no directory; make it first", path.display());
-            return Err(value_error(key("path"), remedy));
+            return Err(wrong("path", remedy));
         }
         let nobody = ExportOptions::default().anonymous;
         let anonymous = Cred::new(

@@ -152,6 +152,10 @@ impl Report {
         self.bar.finish_and_clear();
         if as_json {
             let (kind, why) = transport.unzip();
+            let copies: serde_json::Map<String, serde_json::Value> = dafs_mem::copies()
+                .filter(|count| count.bytes > 0)
+                .map(|count| (count.site.label().to_owned(), count.bytes.into()))
+                .collect();
             let object = json!({
                 "files": count(Copied::File),
                 "directories": count(Copied::Directory),
@@ -162,6 +166,7 @@ impl Report {
                 "seconds": seconds,
                 "transport": kind,
                 "why": why,
+                "user_space_copies": copies,
                 "skipped": self.skipped.load(Ordering::Relaxed),
                 "errors": self.errors.load(Ordering::Relaxed),
             });

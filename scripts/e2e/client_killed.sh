@@ -1,0 +1,50 @@
+#!/bin/bash
+# A client that is killed in mid-transfer leaves nothing held at the server.
+source "$(dirname "$0")/lib.sh"
+
+mkdir "$work/export"
+# Nothing but a hole, so that it takes no space, and so long that no transfer gets to its end.
+truncate -s 200G "$work/export/long"
+head -c 600M /dev/zero >"$work/wide"
+serve "$work/export" --lease 1 --no-root-squash
+
+# Files that are open for nobody would be kept until the lease of their client has ended.
+holds_nothing() {
+    [[ $(counts) =~ connections=0\ sessions=0\ pending=0\ replies=0\ chunks=0\ credits=0 ]] &&
+        [[ $(count opens) == 0 && $(count clients) == 0 ]]
+}
+eventually holds_nothing
+descriptors() { find "/proc/$server/fd" -mindepth 1 | wc -l; }
+before=$(descriptors)
+
+for transport in shm iwarp; do
+    step "get over $transport"
+    mkdir "$work/back"
+    "$dafs" --transport $transport get "$url/long" "$work/back/" &
+    client=$!
+    started+=("$client")
+    is_reading() { [[ $(count opens) == 1 && $(count sessions) == 1 ]]; }
+    eventually is_reading
+    sleep 0.3
+    kill -9 "$client"
+    wait "$client" || true
+    eventually holds_nothing
+    [[ ! -e $work/back/long ]] || fail "a half-written file has its final name"
+    rm -rf "$work/back"
+
+    step "put over $transport"
+    "$dafs" --transport $transport put "$work/wide" "$url/" &
+    client=$!
+    started+=("$client")
+    is_writing() { [[ $(find "$work/export" -name '.dafs-*.part' -size +1M) ]]; }
+    eventually is_writing
+    kill -9 "$client"
+    wait "$client" || true
+    eventually holds_nothing
+    [[ ! -e $work/export/wide ]] || fail "a half-written file has its final name"
+    rm "$work"/export/.dafs-*.part
+done
+[[ $(descriptors) -le $((before + 2)) ]] ||
+    { ls -l "/proc/$server/fd"; fail "descriptors: $before before, $(descriptors) now"; }
+"$dafs" ls "$url" >/dev/null
+stop_server

@@ -1,0 +1,38 @@
+#!/bin/bash
+# SIGINT and SIGTERM end a copy in order: no unfinished file stays, here or on the server.
+source "$(dirname "$0")/lib.sh"
+
+mkdir "$work/export" "$work/back"
+truncate -s 200G "$work/export/long"
+head -c 600M /dev/zero >"$work/wide"
+serve "$work/export" --lease 1 --no-root-squash
+
+for signal in INT TERM; do
+    number=$([[ $signal == INT ]] && echo 2 || echo 15)
+    step "get and SIG$signal"
+    "$dafs" get "$url/long" "$work/back/" >"$work/said" 2>&1 &
+    client=$!
+    started+=("$client")
+    is_reading() { [[ $(find "$work/back" -name '.dafs-*.part') && $(count opens) == 1 ]]; }
+    eventually is_reading
+    kill -$signal "$client"
+    status=0
+    wait "$client" || status=$?
+    [[ $status == $((128 + number)) ]] || { cat "$work/said"; fail "status $status"; }
+    [[ ! $(ls -A "$work/back") ]] || fail "left behind: $(ls -A "$work/back")"
+
+    step "put and SIG$signal"
+    "$dafs" put "$work/wide" "$url/" >"$work/said" 2>&1 &
+    client=$!
+    started+=("$client")
+    is_writing() { [[ $(find "$work/export" -name '.dafs-*.part' -size +1M) ]]; }
+    eventually is_writing
+    kill -$signal "$client"
+    status=0
+    wait "$client" || status=$?
+    [[ $status == $((128 + number)) ]] || { cat "$work/said"; fail "status $status"; }
+    [[ $(ls -A "$work/export") == long ]] || fail "left behind: $(ls -A "$work/export")"
+done
+is_closed() { [[ $(count opens) == 0 ]]; }
+eventually is_closed
+stop_server

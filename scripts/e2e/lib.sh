@@ -1,0 +1,135 @@
+# shellcheck shell=bash
+# Sourced by the end-to-end tests: a work folder that goes away, servers that end with the script,
+# and ways to compare trees.
+#
+# Invariants
+# * Only processes that were started here are ended, by their ids.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+dafs=${DAFS:-$PWD/target/debug/dafs}
+[[ -x $dafs ]] || { echo "there is no $dafs; build it with: cargo build"; exit 1; }
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/dafs-e2e.XXXXXX")
+chmod 755 "$work"
+started=()
+# Commands that undo what a test did outside of its folder.
+undo=()
+cleanup() {
+    local pid command
+    for pid in ${started[@]+"${started[@]}"}; do kill -9 "$pid" 2>/dev/null || true; done
+    wait 2>/dev/null || true
+    for command in ${undo[@]+"${undo[@]}"}; do eval "$command" || true; done
+    [[ $(id -u) == 0 ]] || chmod -R u+rwX "$work" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap cleanup EXIT
+
+fail() {
+    printf 'FAILED: %s\n' "$*"
+    exit 1
+}
+skip() {
+    echo "$*"
+    exit 77
+}
+step() { echo "--- $*"; }
+is_root() { [[ $(id -u) == 0 ]]; }
+
+# Waits until the command that follows succeeds; fails after 30 s.
+eventually() {
+    local tries=600
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries - 1))
+        [[ $tries -gt 0 ]] || fail "never came true: $*"
+        sleep 0.05
+    done
+}
+
+# serve ARGUMENTS... -- starts a server on a free port; sets url, server and log.
+servers=0
+serve() {
+    local listen=(--listen 127.0.0.1:0)
+    [[ " $* " != *' --listen '* && " $* " != *' --config '* ]] || listen=()
+    servers=$((servers + 1))
+    log=$work/server-$servers.log
+    "${as[@]+"${as[@]}"}" "$dafs" serve ${listen[@]+"${listen[@]}"} \
+        --state-directory "$work/state" "$@" >"$log.out" 2>"$log" &
+    server=$!
+    started+=("$server")
+    is_ready() { grep -q '^ready ' "$log.out" || ! kill -0 "$server"; }
+    eventually is_ready
+    url=$(sed -n 's/^ready //p' "$log.out")
+    [[ $url ]] || { cat "$log"; fail "the server did not start: $*"; }
+    url=${url%/}
+}
+
+# Ends the server in order.
+stop_server() {
+    local status=0
+    kill -TERM "$server"
+    wait "$server" || status=$?
+    [[ $status == 0 ]] || { tail -n 20 "$log"; fail "the server ended with status $status"; }
+}
+
+# The server's counts of this moment, as one line.
+counts() {
+    local before
+    before=$(grep -c ' counts connections=' "$log" || true)
+    kill -USR1 "$server"
+    has_more() { [[ $(grep -c ' counts connections=' "$log") -gt $before ]]; }
+    eventually has_more
+    grep ' counts connections=' "$log" | tail -n 1
+}
+
+# count NAME -- one of the server's counts.
+count() { counts | sed -E "s/.* $1=([0-9]+).*/\1/"; }
+
+# expect STATUS TEXT COMMAND... -- the command ends with that status and says that text.
+expect() {
+    local wanted=$1 text=$2 status=0
+    shift 2
+    "$@" >"$work/said" 2>&1 </dev/null || status=$?
+    [[ $status == "$wanted" ]] || { cat "$work/said"; fail "status $status, not $wanted: $*"; }
+    [[ ! $text ]] || grep -qF -e "$text" "$work/said" || { cat "$work/said"; fail "does not say '$text': $*"; }
+}
+
+# One line for each object below $1: all that a copy must keep, besides the time of access.
+listing() {
+    (
+        cd "$1"
+        find . \( -type d -printf '%y %m %U %G %T@ %P\0' \) -o \
+            -printf '%y %m %n %s %U %G %T@ %l %P\0'
+    ) | LC_ALL=C sort -z | tr '\n\0' '?\n'
+}
+
+# The times of access below $1. Looking at them moves none, except those of directories after they
+# have been looked at.
+access_times() {
+    (cd "$1" && find . -printf '%A@ %P\0') | LC_ALL=C sort -z | tr '\n\0' '?\n'
+}
+
+# Which names below $1 belong to one file.
+hard_links() {
+    (cd "$1" && find . ! -type d -links +1 -printf '%i %P\0') | perl -0ne '
+        chomp; my ($inode, $name) = split / /, $_, 2; push @{$names{$inode}}, $name;
+        END { print map { "$_\n" } sort map { join "|", sort @$_ } values %names }'
+}
+
+# A checksum of all contents below $1, except of files named huge*.
+contents() {
+    (cd "$1" && find . -type f ! -name 'huge*' -print0 | LC_ALL=C sort -z | xargs -0 sha1sum) |
+        sha1sum
+}
+
+# same FILE FILE WHAT
+same() {
+    cmp -s "$1" "$2" || { diff -a "$1" "$2" | head -n 20; fail "$3 differ"; }
+}
+
+# No unfinished file is left below $1.
+no_parts() {
+    local found
+    found=$(find "$1" -name '.dafs-*.part')
+    [[ ! $found ]] || fail "unfinished files were left: $found"
+}

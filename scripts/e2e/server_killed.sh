@@ -1,0 +1,43 @@
+#!/bin/bash
+# A server that is killed gives its clients a clear error at once, and nothing half-written gets a
+# final name.
+source "$(dirname "$0")/lib.sh"
+
+mkdir "$work/export" "$work/back"
+truncate -s 200G "$work/export/long"
+head -c 600M /dev/zero >"$work/wide"
+export_files() { find "$work/export" -type f | sort; }
+
+for transport in shm iwarp; do
+    step "get over $transport"
+    serve "$work/export" --no-root-squash
+    "$dafs" --transport $transport get "$url/long" "$work/back/" >"$work/said" 2>&1 &
+    client=$!
+    started+=("$client")
+    is_reading() { [[ $(find "$work/back" -name '.dafs-*.part') && $(count opens) == 1 ]]; }
+    eventually is_reading
+    sleep 0.3
+    kill -9 "$server"
+    began=$SECONDS status=0
+    wait "$client" || status=$?
+    [[ $status == 3 ]] || { cat "$work/said"; fail "status $status"; }
+    [[ $((SECONDS - began)) -le 20 ]] || fail "it took $((SECONDS - began)) s to notice"
+    grep -q 'the connection to the server at .* is gone' "$work/said" || fail "$(cat "$work/said")"
+    [[ $(wc -l <"$work/said") == 1 ]] || { cat "$work/said"; fail "more than one line"; }
+    [[ ! $(ls -A "$work/back") ]] || fail "left behind: $(ls -A "$work/back")"
+
+    step "put over $transport"
+    serve "$work/export" --no-root-squash
+    "$dafs" --transport $transport put "$work/wide" "$url/" >"$work/said" 2>&1 &
+    client=$!
+    started+=("$client")
+    is_writing() { [[ $(find "$work/export" -name '.dafs-*.part' -size +1M) ]]; }
+    eventually is_writing
+    kill -9 "$server"
+    status=0
+    wait "$client" || status=$?
+    [[ $status == 3 ]] || { cat "$work/said"; fail "status $status"; }
+    [[ ! -e $work/export/wide ]] || fail "a half-written file has its final name"
+    rm -f "$work"/export/.dafs-*.part
+    [[ $(export_files) == "$work/export/long" ]] || fail "left behind: $(export_files)"
+done
