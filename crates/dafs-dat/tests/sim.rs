@@ -249,6 +249,24 @@ fn forged_keys_ranges_and_dead_registrations_reach_no_memory() {
 }
 
 #[test]
+fn mapped_memory_needs_the_same_rights_and_outlives_its_registration() {
+    let (network, mut client, mut server) = pair(2, SimFaults::none());
+    let remote = client.region.remote(100, 50).unwrap();
+    let need = Access::REMOTE_WRITE;
+    assert!(server.adapter.map_remote(server.endpoint, remote, need).is_none());
+    network.map_memory(true);
+    let forged = RemoteBuffer { key: remote.key ^ 1, ..remote };
+    assert!(server.adapter.map_remote(server.endpoint, forged, need).is_none());
+    let window = server.adapter.map_remote(server.endpoint, remote, need).unwrap();
+    window.view().copy_from(&[3; 50], Site::Inspect);
+    assert_eq!(client.bytes(99, 52), [vec![0], vec![3; 50], vec![0]].concat());
+    client.adapter.deregister(client.region.id);
+    drop(client);
+    assert_eq!(window.view().to_vec(Site::Inspect), vec![3; 50]);
+    assert!(server.adapter.map_remote(server.endpoint, remote, need).is_none());
+}
+
+#[test]
 fn refusals_and_timeouts_are_told_apart() {
     let network = SimNetwork::new(3, SimFaults::none());
     let (mut client, mut server) = (Peer::new(&network, 2), Peer::new(&network, 1));

@@ -2,13 +2,13 @@
 
 use crate::actor::Actor;
 use crate::actor::names::{link_text, name};
-use crate::limits::{LARGE_SLOT_BYTES, SERVER_HOST, SHARED_FILES};
+use crate::limits::{AUDITOR_HOST, LARGE_SLOT_BYTES, SERVER_HOST, SHARED_FILES};
 use crate::model::content::Observation;
 use crate::model::names::{Entry, FileNumber, Place, Tree};
 use crate::world::World;
 use dafs_client::core::{
-    Completed, Done, Piece, ReadCall, RegisteredMemory, ReplyMessage, SessionConfig, SessionCore,
-    Stage,
+    Completed, CredentialIds, Done, Piece, ReadCall, RegisteredMemory, ReplyMessage, SessionConfig,
+    SessionCore, Stage,
 };
 use dafs_dat::sim::SimAdapter;
 use dafs_dat::{Adapter, Address, Event};
@@ -35,12 +35,7 @@ type Names = BTreeMap<u8, (Option<ObjectType>, Option<FileHandle>)>;
 /// Compares everything.
 pub(crate) fn run(world: &mut World) -> Result<(), String> {
     world.common.note(|| "audit".to_owned());
-    let mut auditor = Auditor::connect(world)?;
-    let buffer = Arc::new(Buffer::zeroed(LARGE_SLOT_BYTES).map_err(|error| error.to_string())?);
-    let memory = auditor
-        .session
-        .register(&mut auditor.adapter, buffer)
-        .map_err(|error| error.to_string())?;
+    let (mut auditor, memory) = Auditor::connect(world, None)?;
     for file in 0..SHARED_FILES {
         let number = format!("s{file}").into_bytes();
         let root = auditor.session.info().root;
@@ -49,25 +44,35 @@ pub(crate) fn run(world: &mut World) -> Result<(), String> {
             .map_err(|status| format!("shared file {file}: {status}"))?;
         auditor.file(world, &memory, file, handle, None)?;
     }
-    for number in 0..world.actors.len() {
-        auditor.home(world, &memory, number)?;
-    }
     drop(memory);
-    auditor.leave(world)
+    auditor.leave(world)?;
+    for number in 0..world.actors.len() {
+        // Only the owner may read everything.
+        let credential = world.actors[number].credential();
+        let (mut auditor, memory) = Auditor::connect(world, credential)?;
+        auditor.home(world, &memory, number)?;
+        drop(memory);
+        auditor.leave(world)?;
+    }
+    Ok(())
 }
 
 impl Auditor {
-    fn connect(world: &mut World) -> Result<Self, String> {
-        let mut adapter = world.common.network.adapter(World::auditor_host());
+    fn connect(
+        world: &mut World,
+        credential: Option<CredentialIds>,
+    ) -> Result<(Self, Arc<RegisteredMemory>), String> {
+        let mut adapter = world.common.network.adapter(AUDITOR_HOST);
         let mut config = SessionConfig::new(b"auditor".to_vec(), Verifier([1; 8]));
-        // Root is squashed; the auditor may read what everybody may, and is given the rest.
-        config.credential = None;
+        config.credential = credential;
         let address = Address::Sim(SERVER_HOST);
         let session = SessionCore::connect(&mut adapter, config, &address, world.common.now)
             .map_err(|error| error.to_string())?;
         let mut auditor = Self { adapter, session, events: Vec::new() };
         auditor.until(world, |session| session.stage() == Stage::Ready)?;
-        Ok(auditor)
+        let buffer = Arc::new(Buffer::zeroed(LARGE_SLOT_BYTES).map_err(|e| e.to_string())?);
+        let memory = auditor.session.register(&mut auditor.adapter, buffer);
+        Ok((auditor, memory.map_err(|error| error.to_string())?))
     }
 
     /// Lets the world go on until `reached`.
@@ -290,8 +295,6 @@ impl Auditor {
                 .map_err(|error| error.to_string())?;
             let (bytes, eof) = match self.wait(world)? {
                 Done::Read { bytes, end_of_file } => (bytes, end_of_file),
-                // Its owner may have hidden it.
-                Done::Refused { status: Status::Acces, .. } => return Ok(()),
                 other => return Err(format!("the read of file {file} ended with {other:?}")),
             };
             let data = memory

@@ -35,6 +35,9 @@ pub(crate) const OFFSET_MAX: u64 = 64 << 10;
 /// The lease period of the simulated server. Short, so that leases do run out.
 pub(crate) const LEASE: Duration = Duration::from_secs(6);
 
+/// Memory regions that an idle server may keep: its pools of replies and staging chunks.
+pub(crate) const SERVER_REGIONS_MAX: usize = 4;
+
 /// The simulated time after which a world stops to start operations.
 pub(crate) const WORLD_TIME_MAX: Duration = Duration::from_secs(600);
 

@@ -96,6 +96,7 @@ pub(crate) struct ActorPlan {
     pub(crate) requests_max: u16,
     pub(crate) inline_bytes: u32,
     pub(crate) inline_write_header_bytes: u32,
+    pub(crate) always_direct: bool,
     pub(crate) deadline: Duration,
     pub(crate) uses_credential: bool,
     /// Steps of 10 microseconds between operations, at most.
@@ -108,6 +109,8 @@ pub(crate) struct Plan {
     pub(crate) network: SimFaults,
     pub(crate) store: StoreFaults,
     pub(crate) actors: Vec<ActorPlan>,
+    /// Whether the transport maps memory, as shared memory does.
+    pub(crate) maps_memory: bool,
     /// Mean time between troubles of the whole world (partitions, pauses, ends of processes).
     pub(crate) trouble_every: Option<Duration>,
     /// Credits that the server gives to all sessions together; a small number makes it withdraw.
@@ -128,7 +131,8 @@ impl Plan {
             danger_forget_every: options.danger.forget_write_every,
         };
         let count = rng.between(1, 4);
-        let actors = (0..count).map(|_| actor(options, rng)).collect();
+        let maps_memory = rng.chance(300_000);
+        let actors = (0..count).map(|_| actor(options, maps_memory, rng)).collect();
         let trouble = options.profile != Profile::Calm && rng.chance(600_000);
         let trouble_every = trouble.then(|| Duration::from_millis(rng.between(20, 2_000)));
         let tight = rng.chance(300_000);
@@ -136,6 +140,7 @@ impl Plan {
             network,
             store,
             actors,
+            maps_memory,
             trouble_every,
             credits_total_max: if tight { rng.between(4, 24) as usize } else { 4096 },
             credits_initial: rng.between(1, 8) as u16,
@@ -168,8 +173,8 @@ fn network(options: &WorldOptions, rng: &mut SimRng) -> SimFaults {
     SimFaults { danger_corrupt_ppm, ..faults }
 }
 
-fn actor(options: &WorldOptions, rng: &mut SimRng) -> ActorPlan {
-    let drawn = rng.between(40, 400) as u32;
+fn actor(options: &WorldOptions, maps_memory: bool, rng: &mut SimRng) -> ActorPlan {
+    let drawn = rng.between(50, 600) as u32;
     let big = rng.chance(500_000);
     let padding = [0, 136, 256, 512][rng.below(4) as usize];
     ActorPlan {
@@ -181,6 +186,7 @@ fn actor(options: &WorldOptions, rng: &mut SimRng) -> ActorPlan {
         requests_max: rng.between(1, 16) as u16,
         inline_bytes: [0, 512, 4096, 8192][rng.below(4) as usize],
         inline_write_header_bytes: padding,
+        always_direct: maps_memory && rng.chance(700_000),
         deadline: Duration::from_millis(rng.between(200, 8_000)),
         uses_credential: rng.chance(500_000),
         think_steps_max: [1, 50, 2_000][rng.below(3) as usize],

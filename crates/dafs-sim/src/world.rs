@@ -4,8 +4,8 @@ use crate::actor::Actor;
 use crate::audit;
 use crate::common::{Common, WorkCounts};
 use crate::limits::{
-    AUDITOR_HOST, FIRST_CLIENT_HOST, LEASE, REST_TIME_MAX, SERVER_HOST, SHARED_FILES, STEPS_MAX,
-    WORLD_TIME_MAX,
+    FIRST_CLIENT_HOST, LEASE, REST_TIME_MAX, SERVER_HOST, SERVER_REGIONS_MAX, SHARED_FILES,
+    STEPS_MAX, WORLD_TIME_MAX,
 };
 use crate::plan::{Plan, WorldOptions};
 use crate::server::Server;
@@ -111,6 +111,7 @@ impl World {
         let mut rng = SimRng::new(options.seed ^ 0x6461_6673);
         let plan = Plan::draw(options, &mut rng);
         let network = SimNetwork::new(rng.bits(), plan.network.clone());
+        network.map_memory(plan.maps_memory);
         let mut common = Common::new(network.clone(), options.trace);
         common.note(|| format!("{plan:?}"));
         common.store_errors = plan.store.error_ppm > 0;
@@ -162,7 +163,8 @@ impl World {
             self.step()?;
         }
         self.check_leftovers()?;
-        audit::run(self)
+        audit::run(self)?;
+        self.check_leftovers()
     }
 
     /// Goes to the next time at which something happens, and lets it happen.
@@ -272,6 +274,11 @@ impl World {
                 return Err(format!("c{} has {regions} memory regions left", actor.number));
             }
         }
+        let (connections, regions) =
+            (self.common.network.connection_count(), self.common.network.region_count(SERVER_HOST));
+        if connections > 0 || regions > SERVER_REGIONS_MAX {
+            return Err(format!("{connections} connections and {regions} server regions are left"));
+        }
         Ok(())
     }
 
@@ -281,11 +288,6 @@ impl World {
             return Err(format!("the server still holds {engine:?} and {service:?}"));
         }
         Ok(())
-    }
-
-    /// The host of the auditor.
-    pub(crate) fn auditor_host() -> u32 {
-        AUDITOR_HOST
     }
 }
 

@@ -63,6 +63,11 @@ impl SimAdapter {
                 return Err(PostError::Length);
             }
             let need = match verb {
+                Verb::ReadRequest(remote)
+                    if segments.iter().any(|s| s.len != remote.len as usize) =>
+                {
+                    return Err(PostError::Length);
+                }
                 Verb::ReadRequest(_) => Access::LOCAL_WRITE,
                 _ => Access::empty(),
             };
@@ -77,9 +82,8 @@ impl SimAdapter {
                 Verb::Write(remote) if (remote.len as usize) < payload => {
                     return Err(PostError::Length);
                 }
-                Verb::ReadRequest(remote) => {
-                    let sink = memory.pop().filter(|sink| sink.len == remote.len as usize);
-                    let memory = sink.ok_or(PostError::Length)?;
+                Verb::ReadRequest(_) => {
+                    let memory = memory.pop().ok_or(PostError::Length)?;
                     half.reads.push_back(PendingRead { work, memory });
                     Frame { verb, work: None, segments: Vec::new(), payload: 0 }
                 }
@@ -274,11 +278,18 @@ impl Adapter for SimAdapter {
 
     fn map_remote(
         &mut self,
-        _endpoint: EndpointId,
-        _remote: RemoteBuffer,
-        _need: Access,
+        endpoint: EndpointId,
+        remote: RemoteBuffer,
+        need: Access,
     ) -> Option<RemoteWindow> {
-        None
+        let map = |connection: &mut Connection, fabric: &mut Fabric, side: Side| {
+            if !fabric.maps_memory || connection.half(side).stage != Stage::Up {
+                return None;
+            }
+            let peer = connection.half(side.other());
+            fabric.ports[peer.port].window(peer.domain, remote, need)
+        };
+        self.on(endpoint, map).flatten()
     }
 
     fn expect_remote_writes(&mut self, _endpoint: EndpointId, _bytes: u64) {}

@@ -6,8 +6,8 @@ use super::faults::SimFaults;
 use super::limits::GRID;
 use super::rng::SimRng;
 use crate::types::{
-    Access, Completion, EndpointId, Event, ListenerId, Operation, ProtectionDomain, RegionId,
-    RemoteBuffer, WorkStatus,
+    Access, Completion, EndpointId, Event, ListenerId, LocalSegment, Operation, ProtectionDomain,
+    RegionId, RemoteBuffer, RemoteWindow, WorkStatus,
 };
 use crate::{Instant, PostError, RegionTable};
 use dafs_mem::VolatileSlice;
@@ -83,11 +83,33 @@ impl Port {
         remote: RemoteBuffer,
         need: Access,
     ) -> Result<VolatileSlice<'_>, PostError> {
+        self.find(domain, remote, need).map(|(_, view)| view)
+    }
+
+    /// The same memory as a window that keeps it alive.
+    pub(super) fn window(
+        &self,
+        domain: ProtectionDomain,
+        remote: RemoteBuffer,
+        need: Access,
+    ) -> Option<RemoteWindow> {
+        let (segment, view) = self.find(domain, remote, need).ok()?;
+        let buffer = self.regions.buffer(segment.region)?.clone();
+        // SAFETY: the range lies inside the buffer, which the window keeps alive.
+        Some(unsafe { RemoteWindow::new(view.as_ptr(), view.len(), buffer) })
+    }
+
+    fn find(
+        &self,
+        domain: ProtectionDomain,
+        remote: RemoteBuffer,
+        need: Access,
+    ) -> Result<(LocalSegment, VolatileSlice<'_>), PostError> {
         let &(simulated, real) = self.bases.get(&remote.key).ok_or(PostError::Region)?;
         // A shift modulo 2^64: an address outside the simulated range stays outside the real one.
         let address = remote.address.wrapping_sub(simulated).wrapping_add(real);
         let shifted = RemoteBuffer { address, ..remote };
-        self.regions.remote(domain, shifted, need).map(|(_, view)| view)
+        self.regions.remote(domain, shifted, need)
     }
 }
 
@@ -106,6 +128,8 @@ pub(super) struct Fabric {
     pub(super) paused: BTreeMap<u32, Instant>,
     pub(super) blocked: BTreeSet<(u32, u32)>,
     pub(super) partitions: u64,
+    /// Whether peers may reach each other's memory directly, as over shared memory.
+    pub(super) maps_memory: bool,
     pub(super) digest: SimDigest,
     pub(super) counts: SimCounts,
 }
@@ -123,6 +147,7 @@ impl Fabric {
             paused: BTreeMap::new(),
             blocked: BTreeSet::new(),
             partitions: 0,
+            maps_memory: false,
             digest: SimDigest::default(),
             counts: SimCounts::default(),
         }

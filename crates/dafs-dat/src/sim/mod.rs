@@ -110,6 +110,12 @@ impl SimNetwork {
         lock(&self.shared).fabric.faults = faults;
     }
 
+    /// Lets peers reach each other's memory directly ([`Adapter::map_remote`](
+    /// crate::Adapter::map_remote)), as over shared memory.
+    pub fn map_memory(&self, maps: bool) {
+        lock(&self.shared).fabric.maps_memory = maps;
+    }
+
     /// Ends all trouble: no faults, no planned losses, no partition, no pause. What is broken
     /// stays broken, and both sides still learn of it in their own time.
     pub fn calm(&self) {

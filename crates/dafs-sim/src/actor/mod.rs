@@ -118,6 +118,14 @@ impl Actor {
         format!("c{number}").into_bytes()
     }
 
+    /// The credential that its requests name, if they name one.
+    pub(crate) fn credential(&self) -> Option<CredentialIds> {
+        self.plan.uses_credential.then(|| {
+            let uid = Self::uid(self.number, &self.plan);
+            CredentialIds { uid, gid: uid, groups: vec![100, 200] }
+        })
+    }
+
     /// What its tree may look like.
     pub(crate) fn home(&self) -> &HomeModel {
         &self.home
@@ -240,11 +248,9 @@ impl Actor {
         config.requests_max = plan.requests_max;
         config.inline_bytes = plan.inline_bytes;
         config.inline_write_header_bytes = plan.inline_write_header_bytes;
+        config.always_direct = plan.always_direct;
         config.session_differentiator = (self.rng.bits() as u32).to_be_bytes();
-        config.credential = plan.uses_credential.then(|| {
-            let uid = Self::uid(self.number, plan);
-            CredentialIds { uid, gid: uid, groups: vec![100, 200] }
-        });
+        config.credential = self.credential();
         common.note(|| format!("c{} connects", self.number));
         self.session_since = common.now;
         let address = Address::Sim(SERVER_HOST);
