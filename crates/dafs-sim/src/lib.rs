@@ -27,5 +27,4 @@ mod world;
 
 pub use common::WorkCounts;
 pub use plan::{Danger, Profile, WorldOptions};
-pub use store::StoreFaults;
 pub use world::{Failure, Report, Violation, check, run};

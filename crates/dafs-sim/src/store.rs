@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the store does besides storing. Chances are in parts per million.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct StoreFaults {
+pub(crate) struct StoreFaults {
     /// Chance that a call that must not wait would have to.
-    pub would_block_ppm: u32,
+    pub(crate) would_block_ppm: u32,
     /// Chance that a transfer is cut short.
-    pub short_ppm: u32,
+    pub(crate) short_ppm: u32,
     /// Chance that a write fails with an I/O error and changes nothing.
-    pub error_ppm: u32,
+    pub(crate) error_ppm: u32,
     /// Danger: every so many writes one is reported done and forgotten. 0: none. No store may do
     /// that; this proves that the checks notice.
-    pub danger_forget_every: u32,
+    pub(crate) danger_forget_every: u32,
 }
 
 #[derive(Debug)]

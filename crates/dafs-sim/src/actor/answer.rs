@@ -190,6 +190,25 @@ impl Actor {
             self.succeeded(common, || format!("{task:?} answered {reply:?}"));
         }
         match task {
+            Task::Null => answer.map(|_| ()).map_err(|status| format!("refused with {status}")),
+            Task::Read { .. } | Task::Write { .. } => Err("answered as a message".to_owned()),
+            Task::Close { .. }
+            | Task::Truncate { .. }
+            | Task::SetMode { .. }
+            | Task::Stat { .. }
+            | Task::Commit { .. } => self.file_reply(common, task, answer),
+            _ => self.tree_reply(common, task, answer),
+        }
+    }
+
+    /// The answer to a request about names.
+    fn tree_reply(
+        &mut self,
+        common: &mut Common,
+        task: Task,
+        answer: Answer<'_>,
+    ) -> Result<(), String> {
+        match task {
             Task::FindHome | Task::FindDirectory { .. } | Task::Decide { .. } => {
                 self.found(common, task, answer)
             }
@@ -205,6 +224,34 @@ impl Actor {
                 self.opened(common, file, (reads, writes), version, answer)
             }
             Task::Create { .. } | Task::Names { .. } => self.changed(common, &task, answer),
+            Task::List(listing) => self.listed(common, listing, answer),
+            Task::FindLink { number, version } => match answer {
+                Ok(Reply::Lookup(reply)) if self.is_unchanged(version) => {
+                    let request = Request::ReadLinkInline(ReadLinkInline { fh: reply.fh });
+                    self.submit(common, Task::ReadLink { number, version }, &request).map(|_| ())
+                }
+                Ok(_) => Ok(()),
+                Err(_) if !self.is_unchanged(version) => Ok(()),
+                Err(status) => self.tolerate(common, None, StateId::ZERO, status),
+            },
+            Task::ReadLink { number, version } => match answer {
+                Ok(Reply::ReadLinkInline(reply)) if reply.text == link_text(number) => Ok(()),
+                Ok(other) => Err(format!("answered with {other:?}")),
+                Err(Status::Stale) if !self.is_unchanged(version) => Ok(()),
+                Err(status) => self.tolerate(common, None, StateId::ZERO, status),
+            },
+            _ => Err("answered as a request about names".to_owned()),
+        }
+    }
+
+    /// The answer to a request about a file by its handle.
+    fn file_reply(
+        &mut self,
+        common: &mut Common,
+        task: Task,
+        answer: Answer<'_>,
+    ) -> Result<(), String> {
+        match task {
             Task::Close { file } => {
                 let open = self.opens.remove(&file);
                 let (state, shaky) = open.map_or((StateId::ZERO, true), |o| (o.state, o.shaky));
@@ -248,29 +295,12 @@ impl Actor {
                     Err(status) => self.tolerate_stat(common, file, status),
                 }
             }
-            Task::List(listing) => self.listed(common, listing, answer),
-            Task::FindLink { number, version } => match answer {
-                Ok(Reply::Lookup(reply)) if self.is_unchanged(version) => {
-                    let request = Request::ReadLinkInline(ReadLinkInline { fh: reply.fh });
-                    self.submit(common, Task::ReadLink { number, version }, &request).map(|_| ())
-                }
-                Ok(_) => Ok(()),
-                Err(_) if !self.is_unchanged(version) => Ok(()),
-                Err(status) => self.tolerate(common, None, StateId::ZERO, status),
-            },
-            Task::ReadLink { number, version } => match answer {
-                Ok(Reply::ReadLinkInline(reply)) if reply.text == link_text(number) => Ok(()),
-                Ok(other) => Err(format!("answered with {other:?}")),
-                Err(Status::Stale) if !self.is_unchanged(version) => Ok(()),
-                Err(status) => self.tolerate(common, None, StateId::ZERO, status),
-            },
             Task::Commit { file } => match answer {
                 Ok(Reply::Commit(CommitReply { verifier })) => common.check_verifier(verifier),
                 Ok(other) => Err(format!("answered with {other:?}")),
                 Err(status) => self.tolerate_stat(common, file, status),
             },
-            Task::Null => answer.map(|_| ()).map_err(|status| format!("refused with {status}")),
-            Task::Read { .. } | Task::Write { .. } => Err("answered as a message".to_owned()),
+            _ => Err("answered as a request about a file".to_owned()),
         }
     }
 

@@ -112,7 +112,8 @@ impl Actor {
             Change::Rename(from, to) => {
                 let into_itself = to.dir.is_some_and(|dir| from.dir.is_none() && dir == from.name);
                 let onto_parent = from.dir.is_some_and(|dir| to.dir.is_none() && dir == to.name);
-                !into_itself && !onto_parent && !(is_directory(from) && to.dir.is_some())
+                let too_deep = is_directory(from) && to.dir.is_some();
+                !(into_itself || onto_parent || too_deep)
             }
             Change::Link(from, _) => matches!(tree.get(from), Some(Entry::File(_))),
             _ => true,
