@@ -188,16 +188,19 @@ impl Offsets {
 
 fn local(plan: &Plan, export: &Path, load: Load) -> Result<Sample> {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(export.join("data"))?;
-    let mut buffer = vec![5; load.bytes()];
+    // As many buffers as the client has, so that both move through as much memory.
+    let mut buffers = vec![5; load.bytes() * load.depth()];
     let mut offsets = Offsets::new(load);
     let cpu = cpu::process_time(None)?;
     let (start, until) = (Instant::now(), Duration::from_millis(plan.milliseconds));
     let mut operations = 0;
     while operations & 15 != 0 || start.elapsed() < until {
         let offset = offsets.take();
+        let slot = operations as usize % load.depth();
+        let buffer = &mut buffers[slot * load.bytes()..][..load.bytes()];
         match load {
-            Load::Read { .. } => file.read_exact_at(&mut buffer, offset)?,
-            Load::Write { .. } => file.write_all_at(&buffer, offset)?,
+            Load::Read { .. } => file.read_exact_at(buffer, offset)?,
+            Load::Write { .. } => file.write_all_at(buffer, offset)?,
         }
         operations += 1;
     }

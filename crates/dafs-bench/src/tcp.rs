@@ -81,24 +81,27 @@ pub(crate) fn measure(
     let lengths = [(request as u32).to_be_bytes(), (reply as u32).to_be_bytes()].concat();
     stream.write_all(&lengths)?;
     stream.set_nonblocking(poll)?;
-    let output = vec![1; request];
-    let mut input = vec![0; reply];
+    // As many buffers as a client with this depth has, so that both move through as much memory.
+    let output = vec![1; request * depth];
+    let mut input = vec![0; reply * depth];
+    let mut slot = 0;
     let mut run = |until: Duration| -> Result<u64> {
         let start = Instant::now();
         let mut operations = 0;
-        for _ in 0..depth {
-            write_all(&mut stream, &output)?;
+        for slot in 0..depth {
+            write_all(&mut stream, &output[slot * request..][..request])?;
         }
         loop {
-            read_exact(&mut stream, &mut input)?;
+            slot = (slot + 1) % depth;
+            read_exact(&mut stream, &mut input[slot * reply..][..reply])?;
             operations += 1;
             if operations & 15 == 0 && start.elapsed() >= until {
                 break;
             }
-            write_all(&mut stream, &output)?;
+            write_all(&mut stream, &output[slot * request..][..request])?;
         }
-        for _ in 1..depth {
-            read_exact(&mut stream, &mut input)?;
+        for slot in 1..depth {
+            read_exact(&mut stream, &mut input[slot * reply..][..reply])?;
         }
         Ok(operations)
     };
