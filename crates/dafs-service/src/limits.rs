@@ -9,6 +9,9 @@ pub const CLIENT_NAME_BYTES_MAX: usize = 1024;
 /// Opens of one client.
 pub const OPENS_PER_CLIENT_MAX: usize = 65_536;
 
+/// How often an open looks again when others make and remove its name meanwhile.
+pub(crate) const OPEN_TRIES_MAX: usize = 16;
+
 /// Bytes of an open owner's name.
 pub const OWNER_BYTES_MAX: usize = 1024;
 

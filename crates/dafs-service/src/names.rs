@@ -127,7 +127,7 @@ impl Service {
         let cred = export.map_cred(caller.cred);
         let opens = self.lock_opens();
         if opens.file_count() == 0 {
-            drop(opens);
+            // The lock is held over this removal too, or an open could slip in before it.
             return Ok(export.store().remove(&cred, &dir.file, name)?);
         }
         drop(opens);

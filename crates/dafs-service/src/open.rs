@@ -5,29 +5,40 @@
 //!   deny. The check and the entry into the table are one step under the table's lock.
 //! * A state-id names one (owner, file); it does not change while the open lives, and is never
 //!   used again.
-//! * An entry without its store file is a reservation by an open that is still under way; nobody
-//!   but that open knows its state-id.
+//! * The caller's rights are checked by opening in the store before anything is entered, so an open
+//!   that is not allowed leaves no trace on those that are under way beside it.
+//! * What a client holds is entered only while its record is current, so that nothing is entered
+//!   after it has been released.
 
-use crate::client::ClientKey;
+use crate::client::{Client, ClientKey};
 use crate::error::ServiceError;
 use crate::export::Export;
 use crate::handle::Handle;
-use crate::limits::{OPENS_PER_CLIENT_MAX, OWNER_BYTES_MAX};
+use crate::limits::{OPEN_TRIES_MAX, OPENS_PER_CLIENT_MAX, OWNER_BYTES_MAX};
 use crate::{Caller, Result, Service};
-use dafs_store::{Attr, CreateHow, DirChange, Kind, OpenFile, OpenMode, SetAttr, StoreError};
+use dafs_store::{Attr, CreateHow, Cred, DirChange, Kind, OpenFile, OpenMode, SetAttr, StoreError};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A state-id as the service counts them: the server's instance above, a number below. Zero is the
-/// anonymous state-id.
+/// A state-id as the service counts them: 24 bits of the server's instance above, a number below.
+/// Zero is the anonymous state-id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateId(pub u64);
 
 impl StateId {
     /// I/O without an open (DAFS O37).
     pub const ANONYMOUS: StateId = StateId(0);
+    /// Never valid (DAFS O37).
+    const ONES: StateId = StateId(u64::MAX);
 }
+
+/// Bits of a state-id that count. Enough for a million opens per second for twelve days; 32 would
+/// last for an hour.
+const NUMBER_BITS: u32 = 40;
+
+/// The largest number of a state-id.
+const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
 
 /// What an open accesses and what it denies to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -127,7 +138,10 @@ pub struct OpenState {
 struct Inner {
     share: Share,
     deny_delete: bool,
-    file: Option<Arc<dyn OpenFile>>,
+    /// The store's file and what it was opened for.
+    file: Option<(OpenMode, Arc<dyn OpenFile>)>,
+    /// Counts the changes of the above by opens and downgrades.
+    changes: u32,
 }
 
 impl OpenState {
@@ -153,7 +167,8 @@ impl OpenState {
         if need.read && !inner.share.read || need.write && !inner.share.write {
             return Err(ServiceError::OpenMode);
         }
-        inner.file.clone().ok_or(ServiceError::BadStateId)
+        let file = inner.file.as_ref().map(|(_, file)| file.clone());
+        file.ok_or(ServiceError::BadStateId)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -163,7 +178,7 @@ impl OpenState {
 
 pub(crate) struct OpenTable {
     instance: u32,
-    next: u32,
+    next: u64,
     states: FxHashMap<StateId, Arc<OpenState>>,
     files: FxHashMap<Handle, Vec<Arc<OpenState>>>,
     by_client: FxHashMap<ClientKey, FxHashSet<StateId>>,
@@ -172,7 +187,7 @@ pub(crate) struct OpenTable {
 impl OpenTable {
     pub(crate) fn new(instance: u32) -> Self {
         Self {
-            instance,
+            instance: instance & 0x00ff_ffff,
             next: 0,
             states: FxHashMap::default(),
             files: FxHashMap::default(),
@@ -216,10 +231,16 @@ impl OpenTable {
     /// existed, and whether it is new.
     fn reserve(
         &mut self,
-        client: ClientKey,
+        client: &Client,
         handle: Handle,
         request: &OpenRequest<'_>,
     ) -> Result<Reserved> {
+        // The record is marked before what it holds is released under the table's lock, so a new
+        // entry is either seen by that release or refused here.
+        if client.is_gone() {
+            return Err(ServiceError::Expired);
+        }
+        let client = client.key();
         let list = self.files.entry(handle).or_default();
         let mut own = None;
         for other in list.iter() {
@@ -231,21 +252,23 @@ impl OpenTable {
         }
         if let Some(state) = own {
             let mut inner = state.lock();
-            let before = (inner.share, inner.deny_delete);
+            let before = Some((inner.share, inner.deny_delete));
             inner.share = inner.share.union(request.share);
             inner.deny_delete |= request.deny_delete;
+            inner.changes += 1;
+            let changes = inner.changes;
             drop(inner);
-            return Ok(Reserved { state, before: Some(before) });
+            return Ok(Reserved { state, before, changes });
         }
         let held = self.by_client.entry(client).or_default();
-        if held.len() >= OPENS_PER_CLIENT_MAX || self.next == u32::MAX {
+        if held.len() >= OPENS_PER_CLIENT_MAX || self.next == NUMBER_MAX {
             if list.is_empty() {
                 self.files.remove(&handle);
             }
             return Err(ServiceError::Resource);
         }
         self.next += 1;
-        let id = StateId(u64::from(self.instance) << 32 | u64::from(self.next));
+        let id = StateId(u64::from(self.instance) << NUMBER_BITS | self.next);
         let state = Arc::new(OpenState {
             id,
             client,
@@ -256,16 +279,21 @@ impl OpenTable {
                 share: request.share,
                 deny_delete: request.deny_delete,
                 file: None,
+                changes: 0,
             }),
         });
         held.insert(id);
         list.push(state.clone());
         self.states.insert(id, state.clone());
-        Ok(Reserved { state, before: None })
+        Ok(Reserved { state, before: None, changes: 0 })
     }
 
-    /// Undoes a reservation whose open failed in the store.
+    /// Undoes a reservation whose open failed in the store. If another open of the same owner has
+    /// joined meanwhile, what it was told stays true, and the close of both gives all back.
     fn cancel(&mut self, reserved: &Reserved) {
+        if reserved.state.lock().changes != reserved.changes {
+            return;
+        }
         match reserved.before {
             Some((share, deny_delete)) => {
                 let mut inner = reserved.state.lock();
@@ -279,9 +307,9 @@ impl OpenTable {
     }
 
     fn find(&self, id: StateId) -> Result<&Arc<OpenState>> {
-        let other_run = (id.0 >> 32) as u32 != self.instance;
-        let given_back = (1..=self.next).contains(&(id.0 as u32));
-        self.states.get(&id).ok_or(if other_run || given_back {
+        let other_run = id.0 >> NUMBER_BITS != u64::from(self.instance);
+        let given_back = (1..=self.next).contains(&(id.0 & NUMBER_MAX));
+        self.states.get(&id).ok_or(if id != StateId::ONES && (other_run || given_back) {
             ServiceError::StaleStateId
         } else {
             ServiceError::BadStateId
@@ -309,13 +337,19 @@ impl OpenTable {
 
     /// Any file of an open of this handle, to answer for a file without a name.
     pub(crate) fn any_file(&self, handle: &Handle) -> Option<Arc<dyn OpenFile>> {
-        self.files.get(handle)?.iter().find_map(|open| open.lock().file.clone())
+        let file = |open: &Arc<OpenState>| open.lock().file.as_ref().map(|(_, f)| f.clone());
+        self.files.get(handle)?.iter().find_map(file)
     }
 }
 
 struct Reserved {
     state: Arc<OpenState>,
     before: Option<(Share, bool)>,
+    changes: u32,
+}
+
+fn covers(mode: OpenMode, need: OpenMode) -> bool {
+    (mode.read || !need.read) && (mode.write || !need.write)
 }
 
 impl Service {
@@ -334,7 +368,7 @@ impl Service {
         if request.share.write || matches!(request.how, OpenHow::Create(..)) {
             export.writable()?;
         }
-        loop {
+        for _ in 0..OPEN_TRIES_MAX {
             match self.open_once(caller, export, request) {
                 // Somebody made the file between our look and our create.
                 Err(ServiceError::Store(StoreError::Exists))
@@ -345,6 +379,7 @@ impl Service {
                 done => return done,
             }
         }
+        Err(StoreError::Busy.into())
     }
 
     fn open_once(
@@ -378,8 +413,11 @@ impl Service {
         };
         let made = store.create(&cred, dir, request.name, how, &attr, request.share.mode())?;
         let handle = Handle { fs: request.dir.fs, file: made.id };
-        let reserved = self.lock_opens().reserve(caller.client.key(), handle, request)?;
-        reserved.state.lock().file = Some(made.file);
+        let reserved = self.lock_opens().reserve(caller.client, handle, request)?;
+        if let Err(error) = install(export, &cred, request, &reserved, made.file) {
+            self.lock_opens().cancel(&reserved);
+            return Err(error);
+        }
         Ok(Opened { state: reserved.state, attr: made.attr, dir: made.dir, created: made.created })
     }
 
@@ -398,8 +436,11 @@ impl Service {
             _ => return Err(StoreError::Invalid.into()),
         }
         let cred = export.map_cred(caller.cred);
-        let reserved = self.lock_opens().reserve(caller.client.key(), handle, request)?;
-        let opened = self.open_reserved(export, &cred, request, &reserved, attr);
+        let file = export.store().open(&cred, &handle.file, request.share.mode())?;
+        let reserved = self.lock_opens().reserve(caller.client, handle, request)?;
+        let installed = install(export, &cred, request, &reserved, file);
+        let opened =
+            installed.and_then(|()| self.open_reserved(export, &cred, request, &reserved, attr));
         if opened.is_err() {
             self.lock_opens().cancel(&reserved);
         }
@@ -409,21 +450,12 @@ impl Service {
     fn open_reserved(
         &self,
         export: &Export,
-        cred: &dafs_store::Cred,
+        cred: &Cred,
         request: &OpenRequest<'_>,
         reserved: &Reserved,
         attr: Attr,
     ) -> Result<Opened> {
         let (store, state) = (export.store(), &reserved.state);
-        let share = state.lock().share;
-        let old = reserved.before.map(|(share, _)| share.mode());
-        if old != Some(share.mode()) || state.lock().file.is_none() {
-            let file = store.open(cred, &state.handle.file, share.mode())?;
-            state.lock().file = Some(file);
-        } else {
-            // The rights were checked for an earlier open; this one needs its own check.
-            store.open(cred, &state.handle.file, request.share.mode())?;
-        }
         let mut attr = attr;
         if let OpenHow::Create(_, SetAttr { size: Some(0), .. }) = request.how {
             let change = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -507,6 +539,32 @@ impl Service {
             return Err(StoreError::Invalid.into());
         }
         inner.share = share;
+        inner.changes += 1;
         Ok(())
     }
+}
+
+/// Gives the open a file for all that its owner may do now: the one it has, or `file`, which is
+/// open for what was asked for this time, or a new one for both.
+fn install(
+    export: &Export,
+    cred: &Cred,
+    request: &OpenRequest<'_>,
+    reserved: &Reserved,
+    file: Arc<dyn OpenFile>,
+) -> Result<()> {
+    let state = &reserved.state;
+    let mut inner = state.lock();
+    let need = inner.share.mode();
+    if inner.file.as_ref().is_some_and(|(mode, _)| covers(*mode, need)) {
+        return Ok(());
+    }
+    if covers(request.share.mode(), need) {
+        inner.file = Some((request.share.mode(), file));
+        return Ok(());
+    }
+    drop(inner);
+    let both = export.store().open(cred, &state.handle.file, need)?;
+    state.lock().file = Some((need, both));
+    Ok(())
 }

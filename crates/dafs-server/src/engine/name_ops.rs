@@ -22,6 +22,10 @@ impl Context<'_> {
             self.call_service_raw(call, |service, caller| service.lookup(caller, &dir, args.path))?;
         match found {
             Ok(reached) => {
+                if reached.components == 0 {
+                    // Nothing has looked at the handle yet.
+                    self.call_service(call, |service, _| service.getattr(&dir))?;
+                }
                 let fh = convert::file_handle(&reached.handle);
                 let reply = LookupReply { fh, component_count: reached.components };
                 self.reply(call, &Reply::Lookup(reply))

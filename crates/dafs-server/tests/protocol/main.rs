@@ -6,5 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod common;
+mod credits;
 mod data;
+mod files;
+mod malformed;
 mod sessions;

@@ -215,10 +215,6 @@ impl Client {
         self.outstanding += 1;
     }
 
-    pub fn credits_left(&self) -> u16 {
-        self.credits - self.outstanding
-    }
-
     /// Sends bytes.
     pub fn send_raw(&mut self, bytes: &[u8]) {
         let buffer = Arc::new(Buffer::zeroed(bytes.len()).unwrap());

@@ -40,6 +40,8 @@ pub struct Setup {
     pub own_identity: Option<OwnIdentity>,
     pub mask: Mask,
     pub seed: u64,
+    /// The server listens on a second network too.
+    pub second_network: bool,
 }
 
 impl Default for Setup {
@@ -51,6 +53,7 @@ impl Default for Setup {
             own_identity: None,
             mask: |host| PeerInfo { sim_host: Some(host), ..PeerInfo::default() },
             seed: 1,
+            second_network: false,
         }
     }
 }
@@ -69,11 +72,12 @@ impl Pool for HeldPool {
 
 pub struct World {
     pub network: SimNetwork,
+    second: Option<SimNetwork>,
     pub engine: Engine,
     pub service: Arc<Service>,
     pub clients: Vec<Client>,
     pub disk: Disk,
-    pub stores: Vec<Arc<dyn Store>>,
+
     pool: HeldPool,
     /// Jobs stay where they are while this is set.
     pub hold_jobs: bool,
@@ -102,7 +106,6 @@ impl World {
     pub fn new(setup: Setup) -> Self {
         let network = SimNetwork::new(setup.seed, SimFaults::none());
         let disk = Disk::new();
-        let mut stores: Vec<Arc<dyn Store>> = Vec::new();
         let mut exports = Vec::new();
         for (index, (name, options)) in setup.exports.iter().enumerate() {
             let mut fs_id = *b"protocol test 00";
@@ -111,7 +114,6 @@ impl World {
                 MemoryOptions { fs_id: FsId(fs_id), root_mode: 0o777, ..MemoryOptions::default() };
             let inner = MemoryStore::new(memory);
             let store: Arc<dyn Store> = Arc::new(DiskStore { inner, disk: disk.clone() });
-            stores.push(store.clone());
             exports.push(Export::new(name, store, options.clone()));
         }
         let namespace = Namespace::new(exports).unwrap();
@@ -126,21 +128,35 @@ impl World {
             limits: setup.limits,
             write_verifier: WRITE_VERIFIER,
         };
-        let adapter: Box<dyn Adapter> =
-            Box::new(Disguise::new(network.adapter(SERVER), setup.mask));
-        let mut engine = Engine::new(Arc::new(shared), vec![adapter], Arc::new(Inbox::unwatched()));
-        engine.listen(0, &Address::Sim(SERVER)).unwrap();
+        // The same seed: endpoints have the same numbers on both.
+        let second = setup.second_network.then(|| SimNetwork::new(setup.seed, SimFaults::none()));
+        let adapters = std::iter::once(&network).chain(&second).map(|network| {
+            let adapter = Disguise::new(network.adapter(SERVER), setup.mask);
+            Box::new(adapter) as Box<dyn Adapter>
+        });
+        let adapters: Vec<_> = adapters.collect();
+        let count = adapters.len();
+        let mut engine = Engine::new(Arc::new(shared), adapters, Arc::new(Inbox::unwatched()));
+        for index in 0..count {
+            engine.listen(index, &Address::Sim(SERVER)).unwrap();
+        }
         Self {
             network,
+            second,
             engine,
             service,
             clients: Vec::new(),
             disk,
-            stores,
+
             pool,
             hold_jobs: false,
             now: Instant(0),
         }
+    }
+
+    /// The networks, the first one first.
+    pub fn networks(&self) -> impl Iterator<Item = &SimNetwork> {
+        std::iter::once(&self.network).chain(&self.second)
     }
 
     /// Jobs that wait.
@@ -159,9 +175,10 @@ impl World {
         let mut busy = false;
         // What is further away is a timer, and timers run out only by `pass`.
         let soon = self.now + Duration::from_secs(1);
-        if let Some(at) = self.network.next_event().filter(|at| *at < soon) {
+        let next = self.networks().filter_map(SimNetwork::next_event).min();
+        if let Some(at) = next.filter(|at| *at < soon) {
             self.now = self.now.max(at);
-            self.network.advance_to(self.now);
+            self.networks().for_each(|network| network.advance_to(self.now));
             busy = true;
         }
         while !self.hold_jobs && self.run_job() {
@@ -202,7 +219,7 @@ impl World {
     pub fn pass(&mut self, time: Duration) {
         self.settle();
         self.now = self.now + time;
-        self.network.advance_to(self.now);
+        self.networks().for_each(|network| network.advance_to(self.now));
         self.engine.turn(self.now);
         self.settle();
     }
@@ -214,6 +231,19 @@ impl World {
 
     pub fn connect_as(&mut self, host: u32, channel: u32, order: ByteOrder) -> usize {
         let client = Client::connect(self.network.adapter(host), channel, order);
+        self.enter(client)
+    }
+
+    /// A session over one of the networks.
+    pub fn session_on(&mut self, network: usize, host: u32, name: &str) -> usize {
+        let adapter = self.networks().nth(network).unwrap().adapter(host);
+        let client = self.enter(Client::connect(adapter, 1, ByteOrder::Little));
+        let options = dafs::SessionOptions::default();
+        assert_eq!(self.status(client, &connect_auth(name, 1, options)), Status::Ok);
+        client
+    }
+
+    fn enter(&mut self, client: Client) -> usize {
         self.clients.push(client);
         let index = self.clients.len() - 1;
         self.run_until("connection", |world| {

@@ -1,0 +1,239 @@
+//! Credits and streams (DAFS 7, O24, O25).
+
+use crate::common::*;
+use dafs_server::SessionLimits;
+use dafs_wire::dafs::{self, Procedure, Request, RequestHeader, SessionOptions, Status};
+
+/// Checks that credits, posted receives and requests in hand are one number, at both ends.
+fn check(world: &World, client: usize, in_hand: usize) {
+    let credits = usize::from(world.clients[client].credits);
+    let posted: usize = world
+        .network
+        .endpoints(SERVER)
+        .iter()
+        .map(|endpoint| world.network.posted_receives(*endpoint))
+        .sum();
+    assert_eq!(credits, posted + in_hand);
+    assert_eq!(world.counts().credits, credits);
+}
+
+fn commit(world: &mut World, client: usize) -> Request<'static> {
+    let file = world.open(client, b"f");
+    Request::Commit(dafs::Commit { fh: file.fh, offset: 0, count: 0 })
+}
+
+#[test]
+fn grants_follow_the_wish_up_and_down() {
+    let mut world = World::new(Setup::default());
+    let client = world.session(2, "a");
+    let initial = SessionLimits::default().credits_initial;
+    assert_eq!(world.clients[client].credits, initial);
+    world.clients[client].desired = 100;
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        world.status(client, &Request::Null);
+        world.settle();
+        check(&world, client, 0);
+        seen.push(world.clients[client].credits);
+    }
+    assert_eq!(seen.last(), Some(&100));
+    assert!(seen.is_sorted());
+    world.clients[client].desired = u16::MAX;
+    for _ in 0..6 {
+        world.status(client, &Request::Null);
+    }
+    let most = SessionLimits::default().credits_per_session_max;
+    assert_eq!(world.clients[client].credits, most);
+    // No wish leaves things as they are; a small one gives credits back one by one.
+    world.clients[client].desired = 0;
+    world.status(client, &Request::Null);
+    assert_eq!(world.clients[client].credits, most);
+    world.clients[client].desired = 1;
+    for expected in (1..most).rev() {
+        world.status(client, &Request::Null);
+        assert_eq!(world.clients[client].credits, expected);
+    }
+    world.settle();
+    check(&world, client, 0);
+    world.status(client, &Request::Null);
+    assert_eq!(world.clients[client].credits, 1, "never none");
+    world.end();
+}
+
+#[test]
+fn pressure_withdraws_credits_one_per_reply() {
+    let limits =
+        SessionLimits { credits_total_max: 64, credits_initial: 4, ..SessionLimits::default() };
+    let mut world = World::new(Setup { limits, ..Setup::default() });
+    let greedy = world.session(2, "a");
+    world.clients[greedy].desired = 200;
+    for _ in 0..10 {
+        world.status(greedy, &Request::Null);
+        assert!(world.counts().credits <= 64);
+    }
+    let most = world.clients[greedy].credits;
+    assert!(most > 40, "{most}");
+    for host in 3..8 {
+        world.session(host, &format!("client {host}"));
+    }
+    let mut last = most;
+    while last > 4 {
+        world.status(greedy, &Request::Null);
+        let now = world.clients[greedy].credits;
+        assert!(now == last - 1 || world.clients[greedy].target > 4, "{last} to {now}");
+        if now >= last {
+            break;
+        }
+        last = now;
+    }
+    assert!(world.counts().credits <= 64);
+    assert!(last < most, "something was given back");
+    world.end();
+}
+
+#[test]
+fn requests_in_hand_count_until_they_are_answered() {
+    let mut world = World::new(Setup::default());
+    let client = world.session(2, "a");
+    let commit = commit(&mut world, client);
+    world.hold_jobs = true;
+    let credits = world.clients[client].credits;
+    let streams: Vec<u16> = (1..credits).map(|_| world.clients[client].post(&commit)).collect();
+    world.settle();
+    assert_eq!(world.counts().pending, streams.len());
+    check(&world, client, streams.len());
+    // A grant in between counts those in hand.
+    world.clients[client].desired = 32;
+    assert_eq!(world.status(client, &Request::Null), Status::Ok);
+    world.settle();
+    assert_eq!(world.clients[client].credits, 16);
+    check(&world, client, streams.len());
+    world.hold_jobs = false;
+    for stream in streams {
+        assert_eq!(world.wait(client, stream).unwrap().status(), Status::Ok);
+    }
+    world.settle();
+    check(&world, client, 0);
+    world.end();
+}
+
+/// Runs `act` in a session of its own beside an honest one, and expects the connection to end.
+fn drops(what: &str, act: impl FnOnce(&mut World, usize)) {
+    let mut world = World::new(Setup::default());
+    let honest = world.session(3, "honest");
+    let client = world.session(2, "a");
+    act(&mut world, client);
+    // First with what is in hand still in hand.
+    world.settle();
+    world.hold_jobs = false;
+    world.settle();
+    assert!(world.clients[client].closed.is_some(), "{what}");
+    assert_eq!(world.status(honest, &Request::Null), Status::Ok, "{what}");
+    let counts = world.counts();
+    assert_eq!((counts.connections, counts.sessions, counts.pending), (1, 1, 0), "{what}");
+    assert_eq!((counts.replies, counts.credits), (0, 8), "{what}");
+    world.end();
+}
+
+fn send(world: &mut World, client: usize, header: &RequestHeader) {
+    let message = world.clients[client].encode(header, &Request::Null);
+    world.clients[client].send_raw(&message);
+}
+
+#[test]
+fn messages_out_of_order_drop_the_session() {
+    for seq in [0, 1, 3, 4, u16::MAX] {
+        drops("sequence", |world, client| {
+            // CONNECT_AUTH was number 1 of stream 0.
+            let header = RequestHeader { seq_number: seq, ..world.clients[client].header(0) };
+            assert_eq!(world.clients[client].header(0).seq_number, 2);
+            send(world, client, &header);
+        });
+    }
+    for stream_id in [8, 9, 255, u16::MAX] {
+        drops("stream out of range", |world, client| {
+            let header = RequestHeader { stream_id, seq_number: 1, ..RequestHeader::default() };
+            send(world, client, &header);
+        });
+    }
+    drops("busy stream", |world, client| {
+        let commit = commit(world, client);
+        world.hold_jobs = true;
+        let stream = world.clients[client].post(&commit);
+        world.settle();
+        let header = world.clients[client].header(stream);
+        send(world, client, &header);
+    });
+}
+
+#[test]
+fn sending_without_a_credit_breaks_the_connection() {
+    drops("no credit", |world, client| {
+        let commit = commit(world, client);
+        world.hold_jobs = true;
+        for _ in 0..world.clients[client].credits {
+            world.clients[client].post(&commit);
+        }
+        world.settle();
+        assert!(world.clients[client].closed.is_none());
+        let header = RequestHeader { stream_id: 7, seq_number: 9, ..RequestHeader::default() };
+        send(world, client, &header);
+    });
+    // Before the session there is one.
+    let mut world = World::new(Setup::default());
+    let client = world.connect(2);
+    let request = connect_auth("a", 1, SessionOptions::default());
+    let header = world.clients[client].header(0);
+    let message = world.clients[client].encode(&header, &request);
+    for _ in 0..3 {
+        world.clients[client].send_raw(&message);
+    }
+    world.settle();
+    assert!(world.clients[client].closed.is_some());
+    world.assert_idle();
+    world.end();
+}
+
+/// Streams that expired with their credits go on with their numbers when they come back.
+#[test]
+fn streams_keep_their_numbers_over_a_time_of_few_credits() {
+    let mut world = World::new(Setup::default());
+    let client = world.session(2, "a");
+    let all = |world: &mut World, client: usize| {
+        let count = world.clients[client].credits;
+        let streams: Vec<u16> =
+            (0..count).map(|_| world.clients[client].post(&Request::Null)).collect();
+        for stream in streams {
+            assert_eq!(world.wait(client, stream).unwrap().status(), Status::Ok);
+        }
+    };
+    for wish in [20, 1, 20, 3, 40] {
+        world.clients[client].desired = wish;
+        for _ in 0..25 {
+            world.status(client, &Request::Null);
+        }
+        assert_eq!(world.clients[client].credits, wish);
+        world.clients[client].desired = 0;
+        all(&mut world, client);
+        world.settle();
+        check(&world, client, 0);
+    }
+    world.end();
+}
+
+#[test]
+fn a_client_that_never_takes_its_replies_is_dropped_in_time() {
+    let mut world = World::new(Setup::default());
+    let client = world.session(2, "a");
+    let honest = world.session(3, "b");
+    world.network.pause(2, dafs_dat::Instant(u64::MAX));
+    let stream = world.clients[client].header(0);
+    assert_eq!(stream.known_procedure(), Some(Procedure::Null));
+    for _ in 0..20 {
+        world.pass(std::time::Duration::from_secs(5));
+        world.status(honest, &Request::Null);
+    }
+    // It has asked nothing, so nothing is owed to it; its lease has ended all the same.
+    assert_eq!(world.counts().sessions, 2);
+    assert_eq!(world.service.counts().opens, 0);
+}

@@ -1,0 +1,761 @@
+//! Files: every procedure on names, opens and attributes, and what stands in its way.
+
+use crate::common::*;
+use dafs_service::{ExportOptions, Squash};
+use dafs_wire::dafs::{
+    self, AttrMask, Attributes, DeleteDisposition, ErrorBody, FileHandle, NewObject, ObjectType,
+    Path, Reply, Request, ShareAccess, ShareDeny, ShareKey, StateId, Status, Verifier,
+};
+use std::time::Duration;
+
+fn lookup<'a>(dir: FileHandle, path: &'a [&'a [u8]]) -> Request<'a> {
+    Request::Lookup(dafs::Lookup { dir, path: Path::new(path) })
+}
+
+fn found(answer: &Answer) -> FileHandle {
+    match answer.reply().unwrap() {
+        Reply::Lookup(reply) => reply.fh,
+        Reply::LookupP(reply) | Reply::OpenAttr(reply) | Reply::GetRootHandle(reply) => reply.fh,
+        Reply::Create(reply) => reply.fh,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn create<'a>(dir: FileHandle, name: &'a [u8], object: NewObject<'a>) -> Request<'a> {
+    Request::Create(dafs::Create { dir, name, object, attributes: Attributes::default() })
+}
+
+fn mkdir(dir: FileHandle, name: &[u8]) -> Request<'_> {
+    let attributes = Attributes { mode: Some(0o777), ..Attributes::default() };
+    let object = NewObject::Plain(ObjectType::Directory);
+    Request::Create(dafs::Create { dir, name, object, attributes })
+}
+
+fn remove(dir: FileHandle, name: &[u8], check_open: bool) -> Request<'_> {
+    let remove_mode =
+        if check_open { dafs::RemoveMode::CheckOpen } else { dafs::RemoveMode::Unchecked };
+    Request::Remove(dafs::Remove { dir, name, remove_mode })
+}
+
+fn rename<'a>(dir: FileHandle, old_name: &'a [u8], new_name: &'a [u8]) -> Request<'a> {
+    Request::Rename(dafs::Rename { source_dir: dir, target_dir: dir, old_name, new_name })
+}
+
+fn close(file: File) -> Request<'static> {
+    Request::Close(dafs::Close { fh: file.fh, state_id: file.id })
+}
+
+fn downgrade(file: File, share_access: ShareAccess, share_deny: ShareDeny) -> Request<'static> {
+    Request::OpenDowngrade(dafs::OpenDowngrade {
+        fh: file.fh,
+        state_id: file.id,
+        share_access,
+        share_deny,
+        share_key: ShareKey(None),
+    })
+}
+
+fn attributes(world: &mut World, client: usize, fh: FileHandle) -> Result<Attr, Status> {
+    let wanted = AttrMask::OBJECT_SIZE
+        .union(AttrMask::MODE)
+        .union(AttrMask::NUM_LINKS)
+        .union(AttrMask::OBJECT_TYPE);
+    let get = Request::GetAttrInline(dafs::GetAttrInline { fh, attributes: wanted });
+    let answer = world.call(client, &get);
+    match answer.reply()? {
+        Reply::GetAttrInline(reply) => Ok(Attr {
+            size: reply.attributes.object_size.unwrap(),
+            mode: reply.attributes.mode.unwrap(),
+            links: reply.attributes.num_links.unwrap(),
+        }),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Attr {
+    size: u64,
+    mode: u32,
+    links: u32,
+}
+
+fn set(file: File, attributes: Attributes<'_>) -> Request<'_> {
+    Request::SetAttrInline(dafs::SetAttrInline { fh: file.fh, state_id: file.id, attributes })
+}
+
+fn size(object_size: u64) -> Attributes<'static> {
+    Attributes { object_size: Some(object_size), ..Attributes::default() }
+}
+
+#[test]
+fn names_are_made_found_linked_renamed_and_removed() {
+    let mut world = World::new(Setup::default());
+    let client = world.session(2, "a");
+    let root = world.root();
+    assert_eq!(found(&world.call(client, &Request::GetRootHandle)), root);
+    let dir = found(&world.call(client, &mkdir(root, b"d")));
+    let deep = found(&world.call(client, &mkdir(dir, b"e")));
+    let path = [b"d".as_slice(), b"e"];
+    assert_eq!(found(&world.call(client, &lookup(root, &path))), deep);
+    let up = Request::LookupP(dafs::LookupP { fh: deep });
+    assert_eq!(found(&world.call(client, &up)), dir);
+    let up = Request::LookupP(dafs::LookupP { fh: root });
+    assert_eq!(world.status(client, &up), Status::NoEnt);
+    assert_eq!(world.status(client, &mkdir(root, b"d")), Status::Exist);
+    let link = create(dir, b"link", NewObject::Symlink(b"../somewhere"));
+    let link = found(&world.call(client, &link));
+    let read = Request::ReadLinkInline(dafs::ReadLinkInline { fh: link });
+    let answer = world.call(client, &read);
+    let Ok(Reply::ReadLinkInline(text)) = answer.reply() else { panic!() };
+    assert_eq!(text.text, b"../somewhere");
+    let read = Request::ReadLinkInline(dafs::ReadLinkInline { fh: dir });
+    assert_eq!(world.status(client, &read), Status::Inval);
+    found(&world.call(client, &create(dir, b"fifo", NewObject::Plain(ObjectType::Fifo))));
+    let plain = create(dir, b"x", NewObject::Plain(ObjectType::Regular));
+    assert!(!world.status(client, &plain).is_ok(), "files are made by OPEN");
+    let file = world.open(client, b"f");
+    let other = Request::Link(dafs::Link { source: file.fh, target_dir: dir, name: b"hard" });
+    assert_eq!(world.status(client, &other), Status::Ok);
+    assert_eq!(world.status(client, &other), Status::Exist);
+    assert_eq!(attributes(&mut world, client, file.fh).unwrap().links, 2);
+    assert_eq!(world.status(client, &rename(dir, b"hard", b"new")), Status::Ok);
+    assert_eq!(world.status(client, &rename(dir, b"hard", b"new")), Status::NoEnt);
+    assert_eq!(world.status(client, &remove(root, b"d", false)), Status::NotEmpty);
+    for (dir, name) in
+        [(dir, b"new".as_slice()), (dir, b"link"), (dir, b"fifo"), (dir, b"e"), (root, b"d")]
+    {
+        assert_eq!(world.status(client, &remove(dir, name, false)), Status::Ok);
+    }
+    assert_eq!(world.status(client, &remove(root, b"d", false)), Status::NoEnt);
+    assert_eq!(attributes(&mut world, client, dir), Err(Status::Stale));
+    world.end();
+}
+
+#[test]
+fn walks_that_fail_say_how_far_they_came() {
+    let mut world = World::new(Setup::default());
+    let client = world.session(2, "a");
+    let root = world.root();
+    let dir = found(&world.call(client, &mkdir(root, b"d")));
+    found(&world.call(client, &create(dir, b"link", NewObject::Symlink(b"."))));
+    world.open(client, b"f");
+    let cases: [(&[&[u8]], Status, FileHandle, u32); 4] = [
+        (&[b"d", b"none", b"x"], Status::NoEnt, dir, 1),
+        (&[b"none"], Status::NoEnt, root, 0),
+        (&[b"d", b".."], Status::Inval, dir, 1),
+        (&[b"d", b"a/b"], Status::Inval, dir, 1),
+    ];
+    for (path, status, fh, component_count) in cases {
+        let answer = world.call(client, &lookup(root, path));
+        assert_eq!(answer.status(), status, "{path:?}");
+        let reached = dafs::LookupReply { fh, component_count };
+        assert_eq!(answer.error_body(), ErrorBody::Walked(reached));
+        let open = Request::Open(open_request(root, path, b"o"));
+        let answer = world.call(client, &open);
+        let created = answer.status().is_ok();
+        assert!(!created || path == [b"none"], "{path:?}");
+    }
+    for path in [[b"f".as_slice(), b"x"], [b"d/link".as_slice(), b"x"]] {
+        assert!(!world.status(client, &lookup(root, &path)).is_ok());
+    }
+    let path = [b"d".as_slice(), b"link", b"x"];
+    assert_eq!(world.status(client, &lookup(root, &path)), Status::NotDir);
+    let path = [b"d".as_slice(), b"link"];
+    let answer = world.call(client, &Request::Open(open_request(root, &path, b"o")));
+    assert_eq!(answer.status(), Status::Symlink);
+    let long = [b'x'; 256];
+    assert_eq!(world.status(client, &lookup(root, &[&long])), Status::NameTooLong);
+    let path = [b"d".as_slice()];
+    let answer = world.call(client, &Request::Open(open_request(root, &path, b"o")));
+    assert_eq!(answer.status(), Status::IsDir);
+    assert_eq!(world.status(client, &Request::Open(open_request(root, &[], b"o"))), Status::Inval);
+    world.end();
+}
+
+#[test]
+fn handles_that_are_none_are_refused_everywhere() {
+    let mut world = World::new(Setup::default());
+    let client = world.session(2, "a");
+    let root = world.root();
+    let file = world.open(client, b"f");
+    let mut forged = file.fh;
+    forged.file[40] ^= 1;
+    let mut elsewhere = file.fh;
+    elsewhere.fs[0] ^= 1;
+    for fh in [FileHandle::ZERO, forged, elsewhere, FileHandle { fs: root.fs, file: [0xff; 48] }] {
+        let anonymous = File { fh, id: StateId([0; 8]) };
+        let name = b"x".as_slice();
+        let path = [name];
+        for request in [
+            lookup(fh, &path),
+            lookup(fh, &[]),
+            Request::LookupP(dafs::LookupP { fh }),
+            Request::OpenAttr(dafs::OpenAttr { fh }),
+            Request::Access(dafs::Access { fh, mask: dafs::AccessMask::READ }),
+            Request::GetAttrInline(dafs::GetAttrInline { fh, attributes: AttrMask::MODE }),
+            Request::GetFsAttr(dafs::GetFsAttr { fh, attributes: dafs::FsAttrMask::ALL }),
+            Request::ReadLinkInline(dafs::ReadLinkInline { fh }),
+            Request::Commit(dafs::Commit { fh, offset: 0, count: 0 }),
+            read_inline(anonymous, 0, 10),
+            write_inline(anonymous, 0, b"x"),
+            set(anonymous, size(0)),
+            remove(fh, name, false),
+            rename(fh, name, b"y"),
+            mkdir(fh, name),
+            Request::Open(open_request(fh, &path, b"o")),
+            Request::Link(dafs::Link { source: fh, target_dir: root, name }),
+            Request::Verify(dafs::Verify { fh, attributes: size(0) }),
+        ] {
+            let status = world.status(client, &request);
+            assert!(
+                matches!(status, Status::BadHandle | Status::Stale),
+                "{}: {status:?}",
+                request.procedure().name()
+            );
+        }
+        // A state-id does not help with another handle.
+        let mixed = File { fh, id: file.id };
+        assert_eq!(world.status(client, &read_inline(mixed, 0, 1)), Status::BadStateId);
+    }
+    world.end();
+}
+
+#[test]
+fn state_ids_belong_to_their_client_and_die_when_closed() {
+    let mut world = World::new(Setup::default());
+    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let file = world.open(one, b"f");
+    assert_eq!(world.status(two, &read_inline(file, 0, 1)), Status::BadStateId);
+    assert_eq!(world.status(two, &close(file)), Status::BadStateId);
+    let id = |id: [u8; 8]| File { fh: file.fh, id: StateId(id) };
+    assert_eq!(world.status(one, &read_inline(id([0xff; 8]), 0, 1)), Status::BadStateId);
+    // Of another run of the server.
+    let mut old = file.id.0;
+    old[0] ^= 1;
+    assert_eq!(world.status(one, &read_inline(id(old), 0, 1)), Status::StaleStateId);
+    let mut future = file.id.0;
+    future[7] += 1;
+    assert_eq!(world.status(one, &read_inline(id(future), 0, 1)), Status::BadStateId);
+    // The same client may use it on another session.
+    let again = world.session(4, "a");
+    assert_eq!(world.status(again, &read_inline(file, 0, 1)), Status::Ok);
+    assert_eq!(world.status(again, &close(file)), Status::Ok);
+    for session in [one, again] {
+        assert_eq!(world.status(session, &read_inline(file, 0, 1)), Status::StaleStateId);
+        assert_eq!(world.status(session, &close(file)), Status::StaleStateId);
+    }
+    assert_eq!(world.service.counts().open_files, 0);
+    world.end();
+}
+
+const ACCESSES: [ShareAccess; 3] = [ShareAccess::Read, ShareAccess::Write, ShareAccess::Both];
+const DENIALS: [ShareDeny; 4] =
+    [ShareDeny::None, ShareDeny::Read, ShareDeny::Write, ShareDeny::Both];
+
+fn conflicts(access: ShareAccess, deny: ShareDeny) -> bool {
+    let read = matches!(deny, ShareDeny::Read | ShareDeny::Both);
+    let write = matches!(deny, ShareDeny::Write | ShareDeny::Both);
+    access.reads() && read || access.writes() && write
+}
+
+#[test]
+fn share_reservations_hold_between_clients() {
+    let mut world = World::new(Setup::default());
+    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let path = [b"f".as_slice()];
+    let root = world.root();
+    let open = |owner, share_access, share_deny| dafs::Open {
+        share_access,
+        share_deny,
+        ..open_request(root, &path, owner)
+    };
+    for access in ACCESSES {
+        for deny in DENIALS {
+            let first = world.open_with(one, &open(b"o", access, deny)).unwrap();
+            for other_access in ACCESSES {
+                for other_deny in DENIALS {
+                    let denied = conflicts(access, other_deny) || conflicts(other_access, deny);
+                    let expected = if denied { Err(Status::Denied) } else { Ok(()) };
+                    for (client, owner) in [(two, b"o"), (one, b"p")] {
+                        let request = open(owner, other_access, other_deny);
+                        let got = world.open_with(client, &request);
+                        assert_eq!(got.map(|_| ()), expected, "{access:?} {deny:?} {request:?}");
+                        if let Ok(file) = got {
+                            assert_eq!(world.status(client, &close(file)), Status::Ok);
+                        }
+                    }
+                }
+            }
+            // Without an open the denials hold too (DAFS O37).
+            let anonymous = File { id: StateId([0; 8]), ..first };
+            for (request, access) in [
+                (read_inline(anonymous, 0, 1), ShareAccess::Read),
+                (write_inline(anonymous, 0, b"x"), ShareAccess::Write),
+                (set(anonymous, size(1)), ShareAccess::Write),
+            ] {
+                let expected = if conflicts(access, deny) { Status::Denied } else { Status::Ok };
+                assert_eq!(world.status(two, &request), expected, "{access:?} {deny:?}");
+            }
+            // The open itself allows what it said and no more.
+            let expected = |allowed| if allowed { Status::Ok } else { Status::Acces };
+            let status = world.status(one, &read_inline(first, 0, 1));
+            assert_eq!(status, expected(access.reads()));
+            let status = world.status(one, &write_inline(first, 0, b"x"));
+            assert_eq!(status, expected(access.writes()));
+            assert_eq!(world.status(one, &close(first)), Status::Ok);
+        }
+    }
+    assert_eq!(world.service.counts().opens, 0);
+    world.end();
+}
+
+#[test]
+fn one_owner_widens_its_open_and_one_close_ends_it() {
+    let mut world = World::new(Setup::default());
+    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let path = [b"f".as_slice()];
+    let root = world.root();
+    let open = |share_access, share_deny| dafs::Open {
+        share_access,
+        share_deny,
+        ..open_request(root, &path, b"o")
+    };
+    let first = world.open_with(one, &open(ShareAccess::Read, ShareDeny::None)).unwrap();
+    assert_eq!(world.status(one, &write_inline(first, 0, b"x")), Status::Acces);
+    let second = world.open_with(one, &open(ShareAccess::Write, ShareDeny::Write)).unwrap();
+    assert_eq!(first.id, second.id);
+    assert_eq!(world.status(one, &write_inline(first, 0, b"x")), Status::Ok);
+    assert_eq!(world.status(one, &read_inline(first, 0, 1)), Status::Ok);
+    let other = open(ShareAccess::Write, ShareDeny::None);
+    assert_eq!(world.open_with(two, &other).unwrap_err(), Status::Denied);
+    // A third that cannot be had leaves the open as it was.
+    let reader = open(ShareAccess::Read, ShareDeny::None);
+    let theirs = world.open_with(two, &reader).unwrap();
+    let greedy = open(ShareAccess::Read, ShareDeny::Read);
+    assert_eq!(world.open_with(one, &greedy).unwrap_err(), Status::Denied);
+    assert_eq!(world.status(two, &close(theirs)), Status::Ok);
+    let theirs = world.open_with(two, &reader).unwrap();
+    for (access, deny, status) in [
+        (ShareAccess::Both, ShareDeny::Both, Status::Inval),
+        (ShareAccess::Read, ShareDeny::Read, Status::Inval),
+        (ShareAccess::Read, ShareDeny::None, Status::Ok),
+        (ShareAccess::Both, ShareDeny::None, Status::Inval),
+    ] {
+        assert_eq!(world.status(one, &downgrade(first, access, deny)), status);
+    }
+    assert_eq!(world.status(one, &write_inline(first, 0, b"x")), Status::Acces);
+    let writer = world.open_with(two, &other).unwrap();
+    assert_eq!(writer.id, theirs.id);
+    assert_eq!(world.status(one, &close(first)), Status::Ok);
+    assert_eq!(world.status(one, &close(second)), Status::StaleStateId);
+    world.end();
+}
+
+#[test]
+fn creation_modes_differ_as_they_should() {
+    let mut world = World::new(Setup::default());
+    let client = world.session(2, "a");
+    let root = world.root();
+    let path = [b"f".as_slice()];
+    let open = |create| dafs::Open { create, ..open_request(root, &path, b"o") };
+    let attributes_of =
+        |object_size| Attributes { mode: Some(0o640), object_size, ..Default::default() };
+    let guarded = Some(dafs::CreateMode::Guarded { attributes: attributes_of(None) });
+    assert_eq!(world.open_with(client, &open(None)).unwrap_err(), Status::NoEnt);
+    let file = world.open_with(client, &open(guarded)).unwrap();
+    assert_eq!(attributes(&mut world, client, file.fh).unwrap().mode, 0o640);
+    assert_eq!(world.open_with(client, &open(guarded)).unwrap_err(), Status::Exist);
+    world.write(client, file, 0, b"content");
+    let keep = Some(dafs::CreateMode::Unchecked { attributes: attributes_of(None) });
+    world.open_with(client, &open(keep)).unwrap();
+    assert_eq!(world.read(client, file), b"content");
+    let truncate = Some(dafs::CreateMode::Unchecked { attributes: attributes_of(Some(0)) });
+    world.open_with(client, &open(truncate)).unwrap();
+    assert!(world.read(client, file).is_empty());
+    let exclusive = |verifier| Some(dafs::CreateMode::Exclusive { verifier: Verifier(verifier) });
+    let error = world.open_with(client, &open(exclusive([1; 8]))).unwrap_err();
+    assert_eq!(error, Status::Exist);
+    let path = [b"g".as_slice()];
+    let open = |create, share_access| dafs::Open {
+        create,
+        share_access,
+        ..open_request(root, &path, b"o")
+    };
+    let file = world.open_with(client, &open(exclusive([1; 8]), ShareAccess::Both)).unwrap();
+    // A repetition finds its own file, and what the open allowed before still works.
+    let again = world.open_with(client, &open(exclusive([1; 8]), ShareAccess::Write)).unwrap();
+    assert_eq!((file.fh, file.id), (again.fh, again.id));
+    assert_eq!(world.status(client, &write_inline(file, 0, b"x")), Status::Ok);
+    assert_eq!(world.read(client, file), b"x");
+    let error = world.open_with(client, &open(exclusive([2; 8]), ShareAccess::Both)).unwrap_err();
+    assert_eq!(error, Status::Exist);
+    for claim in [
+        dafs::OpenClaim::CreateUnlinked { dir: root },
+        dafs::OpenClaim::Previous { fh: file.fh, delegate_type: dafs::DelegationType::None },
+    ] {
+        let request = dafs::Open { claim, ..open(None, ShareAccess::Both) };
+        assert_eq!(world.open_with(client, &request).unwrap_err(), Status::NotSupp);
+    }
+    let keyed = dafs::Open { share_key: ShareKey(Some(5)), ..open(None, ShareAccess::Both) };
+    assert_eq!(world.open_with(client, &keyed).unwrap_err(), Status::NotSupp);
+    world.end();
+}
+
+#[test]
+fn removed_files_stay_usable_through_their_opens_only() {
+    let mut world = World::new(Setup::default());
+    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let root = world.root();
+    let file = world.open(one, b"f");
+    world.write(one, file, 0, b"before");
+    assert_eq!(world.status(two, &remove(root, b"f", true)), Status::DenyDispConflict);
+    assert_eq!(world.status(two, &remove(root, b"f", false)), Status::Ok);
+    assert_eq!(world.status(two, &lookup(root, &[b"f"])), Status::NoEnt);
+    world.write(one, file, 6, b" after");
+    assert_eq!(world.read(one, file), b"before after");
+    let links = attributes(&mut world, one, file.fh).unwrap();
+    assert_eq!((links.size, links.links), (12, 0));
+    assert_eq!(world.status(one, &set(file, size(3))), Status::Ok);
+    let mode = Attributes { mode: Some(0o600), ..Attributes::default() };
+    assert_eq!(world.status(one, &set(file, mode)), Status::Ok);
+    assert_eq!(attributes(&mut world, one, file.fh).unwrap().mode, 0o600);
+    assert_eq!(world.read(one, file), b"bef");
+    let commit = Request::Commit(dafs::Commit { fh: file.fh, offset: 0, count: 0 });
+    assert_eq!(world.status(one, &commit), Status::Ok);
+    // A new file of that name is another one.
+    let new = world.open(two, b"f");
+    assert_ne!(new.fh, file.fh);
+    assert!(world.read(two, new).is_empty());
+    assert_eq!(world.status(one, &close(file)), Status::Ok);
+    assert_eq!(attributes(&mut world, one, file.fh), Err(Status::Stale));
+    world.end();
+}
+
+#[test]
+fn an_open_may_deny_removal_and_replacement() {
+    let mut world = World::new(Setup::default());
+    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let root = world.root();
+    let path = [b"f".as_slice()];
+    let deny = dafs::Open {
+        delete_disposition: DeleteDisposition::Deny,
+        ..open_request(root, &path, b"o")
+    };
+    let file = world.open_with(one, &deny).unwrap();
+    let other = world.open(two, b"g");
+    for client in [one, two] {
+        assert_eq!(world.status(client, &remove(root, b"f", false)), Status::DenyDispConflict);
+        assert_eq!(world.status(client, &remove(root, b"f", true)), Status::DenyDispConflict);
+        assert_eq!(world.status(client, &rename(root, b"g", b"f")), Status::DenyDispConflict);
+    }
+    // To be renamed itself is no removal (DAFS O42).
+    assert_eq!(world.status(two, &rename(root, b"f", b"h")), Status::Ok);
+    world.write(one, file, 0, b"mine");
+    assert_eq!(world.status(one, &close(file)), Status::Ok);
+    assert_eq!(world.status(two, &remove(root, b"h", true)), Status::Ok);
+    // An open without the denial lets its file be replaced and keeps the old one.
+    let old = world.open(one, b"f");
+    world.write(one, old, 0, b"old");
+    world.write(two, other, 0, b"new");
+    assert_eq!(world.status(two, &rename(root, b"g", b"f")), Status::Ok);
+    assert_eq!(world.read(one, old), b"old");
+    let path = [b"f".as_slice()];
+    assert_eq!(found(&world.call(two, &lookup(root, &path))), other.fh);
+    assert_eq!(world.read(two, other), b"new");
+    world.end();
+}
+
+#[test]
+fn attributes_are_set_compared_and_guarded() {
+    let mut world = World::new(Setup::default());
+    let client = world.session(2, "a");
+    let file = world.open(client, b"f");
+    let time = dafs::Time { seconds: -5, nseconds: 999_999_999 };
+    let change = Attributes {
+        mode: Some(0o4711),
+        object_size: Some(99),
+        time_modify_set: Some(dafs::SetTime::Client(time)),
+        time_access_set: Some(dafs::SetTime::Server),
+        ..Attributes::default()
+    };
+    let answer = world.call(client, &set(file, change));
+    let Ok(Reply::SetAttrInline(reply)) = answer.reply() else { panic!("{:?}", answer.status()) };
+    assert_eq!(reply.attributes, change.valid());
+    let same =
+        Attributes { object_size: Some(99), time_modify: Some(time), ..Attributes::default() };
+    let verify = |attributes| Request::Verify(dafs::Verify { fh: file.fh, attributes });
+    let nverify = |attributes| Request::NVerify(dafs::Verify { fh: file.fh, attributes });
+    assert_eq!(world.status(client, &verify(same)), Status::Ok);
+    assert_eq!(world.status(client, &nverify(same)), Status::Same);
+    let other = Attributes { object_size: Some(98), ..same };
+    assert_eq!(world.status(client, &verify(other)), Status::NotSame);
+    assert_eq!(world.status(client, &nverify(other)), Status::Ok);
+    let unknown = Attributes { mime_type: Some(b"text/plain"), ..Attributes::default() };
+    assert_eq!(world.status(client, &verify(unknown)), Status::NotSupp);
+    for (wrong, status) in [
+        (unknown, Status::NotSupp),
+        (Attributes { mode: Some(0o10_000), ..Attributes::default() }, Status::Inval),
+        (Attributes { owner: Some(b"anna"), ..Attributes::default() }, Status::Inval),
+        (Attributes { owner: Some(b"0"), ..Attributes::default() }, Status::Perm),
+    ] {
+        let answer = world.call(client, &set(file, wrong));
+        assert_eq!(answer.status(), status, "{wrong:?}");
+        let none = dafs::SetAttrReply { attributes: AttrMask::NONE };
+        assert_eq!(answer.error_body(), ErrorBody::SetAttr(none));
+    }
+    let query = dafs::GetFsAttr { fh: file.fh, attributes: dafs::FsAttrMask::ALL };
+    let answer = world.call(client, &Request::GetFsAttr(query));
+    let Ok(Reply::GetFsAttr(reply)) = answer.reply() else { panic!() };
+    assert_eq!(reply.attributes.lease_time, Some(30));
+    assert_eq!(reply.attributes.fshandle, Some(file.fh.fs));
+    let hint = Request::CacheHint(dafs::CacheHint {
+        fh: file.fh,
+        offset: 0,
+        count: 50,
+        access_pattern: dafs::AccessPattern::Sequential,
+        cache_hint: 0x0f,
+    });
+    assert_eq!(world.status(client, &hint), Status::Ok);
+    let access = dafs::Access { fh: file.fh, mask: dafs::AccessMask::all() };
+    let answer = world.call(client, &Request::Access(access));
+    let Ok(Reply::Access(reply)) = answer.reply() else { panic!() };
+    assert!(reply.access.contains(dafs::AccessMask::READ));
+    world.end();
+}
+
+fn list(fh: FileHandle, cookie: u64, cookieverf: Verifier, maxcount: u32) -> Request<'static> {
+    Request::ReadDirInline(dafs::ReadDirInline {
+        fh,
+        cookie,
+        cookieverf,
+        dircount: 0,
+        maxcount,
+        attributes: AttrMask::FILE_ID.union(AttrMask::OBJECT_TYPE),
+    })
+}
+
+#[test]
+fn listings_come_in_pages_and_survive_changes() {
+    let mut world = World::new(Setup::default());
+    let client = world.session(2, "a");
+    let root = world.root();
+    let names: Vec<String> = (0..100).map(|n| format!("file number {n:03}")).collect();
+    for name in &names {
+        assert_eq!(world.status(client, &mkdir(root, name.as_bytes())), Status::Ok);
+    }
+    let (mut cookie, mut verifier) = (0, Verifier::default());
+    let mut seen = Vec::new();
+    let mut pages = 0;
+    loop {
+        let answer = world.call(client, &list(root, cookie, verifier, 700));
+        assert!(answer.bytes.len() <= 40 + 16 + 700);
+        let Ok(Reply::ReadDirInline(page)) = answer.reply() else {
+            panic!("{:?}", answer.status())
+        };
+        for entry in page.entries.iter() {
+            assert!(entry.cookie > 2);
+            seen.push(String::from_utf8(entry.name.to_vec()).unwrap());
+            cookie = entry.cookie;
+        }
+        verifier = page.cookieverf;
+        pages += 1;
+        if page.eof {
+            break;
+        }
+        assert!(!page.entries.is_empty());
+        // What was listed may go meanwhile.
+        let last = seen.last().unwrap();
+        assert_eq!(world.status(client, &remove(root, last.as_bytes(), false)), Status::Ok);
+    }
+    assert!(pages > 5);
+    seen.sort();
+    assert_eq!(seen, names);
+    assert_eq!(world.status(client, &list(root, cookie, Verifier([9; 8]), 700)), Status::BadCookie);
+    for reserved in [1, 2] {
+        let status = world.status(client, &list(root, reserved, verifier, 700));
+        assert_eq!(status, Status::BadCookie);
+    }
+    for short in [0, 8, 20] {
+        let status = world.status(client, &list(root, 0, Verifier::default(), short));
+        assert_eq!(status, Status::ReadDirNoSpc);
+    }
+    let file = world.open(client, b"f");
+    let status = world.status(client, &list(file.fh, 0, Verifier::default(), 700));
+    assert_eq!(status, Status::NotDir);
+    world.end();
+}
+
+#[test]
+fn named_attributes_are_files_of_their_own() {
+    let mut world = World::new(Setup::default());
+    let client = world.session(2, "a");
+    let file = world.open(client, b"f");
+    let dir = found(&world.call(client, &Request::OpenAttr(dafs::OpenAttr { fh: file.fh })));
+    let path = [b"note".as_slice()];
+    let note = world.open_with(client, &open_request(dir, &path, b"o")).unwrap();
+    world.write(client, note, 0, b"remember");
+    assert_eq!(world.read(client, note), b"remember");
+    let answer = world.call(client, &list(dir, 0, Verifier::default(), 4000));
+    let Ok(Reply::ReadDirInline(page)) = answer.reply() else { panic!() };
+    let names: Vec<&[u8]> = page.entries.iter().map(|entry| entry.name).collect();
+    assert_eq!(names, [b"note"]);
+    assert_eq!(world.status(client, &close(note)), Status::Ok);
+    assert_eq!(world.status(client, &remove(dir, b"note", false)), Status::Ok);
+    assert_eq!(world.status(client, &lookup(dir, &path)), Status::NoEnt);
+    assert!(world.read(client, file).is_empty());
+    world.end();
+}
+
+#[test]
+fn several_exports_hang_below_one_root_each_with_its_rules() {
+    let read_only = ExportOptions { read_only: true, ..ExportOptions::default() };
+    let exports = vec![("open", ExportOptions::default()), ("fixed", read_only)];
+    let mut world = World::new(Setup { exports, ..Setup::default() });
+    let client = world.session(2, "a");
+    let top = world.root();
+    let answer = world.call(client, &list(top, 0, Verifier::default(), 4000));
+    let Ok(Reply::ReadDirInline(page)) = answer.reply() else { panic!() };
+    let mut names: Vec<&[u8]> = page.entries.iter().map(|entry| entry.name).collect();
+    names.sort_unstable();
+    assert_eq!(names, [b"fixed".as_slice(), b"open"]);
+    let open = found(&world.call(client, &lookup(top, &[b"open"])));
+    let fixed = found(&world.call(client, &lookup(top, &[b"fixed"])));
+    assert!(open.fs != fixed.fs && open.fs != top.fs);
+    for export in [open, fixed] {
+        let up = Request::LookupP(dafs::LookupP { fh: export });
+        assert_eq!(found(&world.call(client, &up)), top);
+    }
+    for dir in [top, fixed] {
+        for request in [
+            mkdir(dir, b"x"),
+            remove(dir, b"open", false),
+            rename(dir, b"open", b"closed"),
+            Request::Open(open_request(dir, &[b"f"], b"o")),
+            Request::Link(dafs::Link { source: dir, target_dir: dir, name: b"l" }),
+            set(
+                File { fh: dir, id: StateId([0; 8]) },
+                Attributes { mode: Some(0o700), ..Attributes::default() },
+            ),
+        ] {
+            assert_eq!(world.status(client, &request), Status::RoFs, "{request:?}");
+        }
+    }
+    let path = [b"open".as_slice(), b"f"];
+    let file = world.open_with(client, &open_request(top, &path, b"o")).unwrap();
+    let across = Request::Link(dafs::Link { source: file.fh, target_dir: fixed, name: b"l" });
+    assert_eq!(world.status(client, &across), Status::XDev);
+    let across = Request::Rename(dafs::Rename {
+        source_dir: open,
+        target_dir: fixed,
+        old_name: b"f",
+        new_name: b"f",
+    });
+    assert_eq!(world.status(client, &across), Status::XDev);
+    // The object of one export under the name of the other is nobody's.
+    let crossed = FileHandle { fs: fixed.fs, file: file.fh.file };
+    let status = attributes(&mut world, client, crossed).unwrap_err();
+    assert!(matches!(status, Status::BadHandle | Status::Stale));
+    world.end();
+}
+
+#[test]
+fn squashing_makes_root_nobody() {
+    for (squash, uid, expected) in [
+        (Squash::Root, 0, "65534"),
+        (Squash::Root, 1234, "1234"),
+        (Squash::All, 1234, "65534"),
+        (Squash::None, 0, "0"),
+    ] {
+        let options = ExportOptions { squash, ..ExportOptions::default() };
+        let mut world = World::new(Setup { exports: vec![("", options)], ..Setup::default() });
+        let client = world.session(2, "a");
+        let register = Request::RegisterCred(dafs::RegisterCred {
+            credential: dafs::Credential::Id { uid, gid: uid, groups: dafs::Seq::empty() },
+        });
+        let answer = world.call(client, &register);
+        let Ok(Reply::RegisterCred(reply)) = answer.reply() else { panic!() };
+        world.clients[client].cred = reply.cred_handle.0;
+        let file = world.open(client, b"f");
+        let wanted = AttrMask::OWNER;
+        let get = Request::GetAttrInline(dafs::GetAttrInline { fh: file.fh, attributes: wanted });
+        let answer = world.call(client, &get);
+        let Ok(Reply::GetAttrInline(reply)) = answer.reply() else { panic!() };
+        assert_eq!(reply.attributes.owner, Some(expected.as_bytes()));
+        world.end();
+    }
+}
+
+#[test]
+fn a_silent_client_loses_its_opens_and_any_request_keeps_them() {
+    let mut world = World::new(Setup::default());
+    let (silent, alive) = (world.session(2, "a"), world.session(3, "b"));
+    let lost = world.open(silent, b"f");
+    let kept = world.open(alive, b"g");
+    for _ in 0..5 {
+        world.pass(LEASE / 3);
+        assert_eq!(world.status(alive, &Request::Null), Status::Ok);
+    }
+    assert_eq!(world.service.counts().opens, 1);
+    assert_eq!(world.status(alive, &read_inline(kept, 0, 1)), Status::Ok);
+    assert_eq!(world.status(silent, &read_inline(lost, 0, 1)), Status::StaleStateId);
+    // It may go on with new opens.
+    world.open(silent, b"f");
+    // A client that is gone is forgotten with its lease.
+    world.clients.remove(silent);
+    world.settle();
+    assert_eq!(world.service.counts().opens, 2);
+    world.pass(LEASE + Duration::from_secs(1));
+    assert_eq!(world.service.counts().opens, 0);
+    world.end();
+}
+
+#[test]
+fn what_comes_later_says_so() {
+    let mut world = World::new(Setup::default());
+    let client = world.session(2, "a");
+    let File { fh, id: state_id } = world.open(client, b"f");
+    let lock_type = dafs::LockType::Read;
+    let check = dafs::CheckResponse {
+        session_id: dafs::SessionId([1; 8]),
+        stream_id: 0,
+        seq_number: 1,
+        procedure: dafs::Procedure::Open,
+    };
+    let none = dafs::Seq::empty();
+    let later = [
+        Request::DelegPurge,
+        Request::DelegReturn(dafs::DelegReturn { state_id }),
+        Request::CheckResponse(check),
+        Request::FetchResponse(check),
+        Request::DiscardResponses(dafs::DiscardResponses { session_id: check.session_id }),
+        Request::LockU(dafs::LockU { fh, lock_type, state_id, offset: 0, length: 1 }),
+        Request::LockT(dafs::LockT { fh, lock_type, owner: b"o", offset: 0, length: 1 }),
+        Request::GetFencingList(dafs::GetFencingList { fh }),
+        Request::HurryUp(dafs::HurryUp { request_id: 1 }),
+        Request::BatchSubmit(dafs::BatchSubmit {
+            requests: none,
+            usec_window: 0,
+            num_completions: 0,
+            synchronous: true,
+        }),
+    ];
+    for request in later {
+        assert_eq!(world.status(client, &request), Status::NotSupp);
+    }
+    let callbacks = [
+        Request::BcNull,
+        Request::BcGetAttr(dafs::GetAttrInline { fh, attributes: AttrMask::CHANGE }),
+        Request::BcRecall(dafs::BcRecall { fh, state_id, truncate: false }),
+        Request::BcBatchCompletion(dafs::BatchCompletions { completions: dafs::Seq::empty() }),
+    ];
+    for request in callbacks {
+        assert_eq!(world.status(client, &request), Status::IllegalState);
+    }
+    for flags in [1, 2, 4, 8, 16, 31, 0x8000] {
+        world.clients[client].flags = flags;
+        assert_eq!(world.status(client, &Request::Null), Status::NotSupp, "flags {flags}");
+    }
+    world.clients[client].flags = 0;
+    assert_eq!(world.status(client, &Request::Null), Status::Ok);
+    world.end();
+}
