@@ -7,9 +7,11 @@
 set -euo pipefail
 capture=$1 port=$2 crc=$3 count=$4 size=$5
 
-# Payloads are arbitrary bytes, which the protocols that guess at them would only misread.
+# Payloads are arbitrary bytes, which the protocols that guess at them would only misread. Packets
+# that two processors sent at once are captured in the wrong order now and then.
 export LC_ALL=C
-tshark -n -r "$capture" -Y "tcp.port == $port" -V -o tcp.try_heuristic_first:TRUE \
+tshark -n -r "$capture" -Y "tcp.port == $port" -V \
+    -o tcp.try_heuristic_first:TRUE -o tcp.reassemble_out_of_order:TRUE \
     --disable-protocol rpcordma --disable-protocol smb_direct 2>/dev/null |
 awk -v port="$port" -v crc="$crc" -v count="$count" -v size="$size" '
     /^Frame [0-9]+:/ { frame = $2 + 0 }

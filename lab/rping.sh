@@ -24,21 +24,51 @@ wait_for_listener() {
     done
 }
 
-# start_capture INTERFACE FILE, stop_capture: all TCP traffic, complete or an error. Not by tcpdump,
-# which wants to be a user that does not exist where an ordinary user is root.
+# start_capture INTERFACE FILE ADDRESS, stop_capture CONNECTIONS: all TCP traffic of so many
+# connections, complete or an error. A host at ADDRESS is behind INTERFACE. Not by tcpdump, which
+# wants to be a user that does not exist where an ordinary user is root.
 start_capture() {
-    dumpcap -q -i "$1" -B 64 -f tcp -w "$2" 2>"$2.log" &
-    capture_process=$! capture_log=$2.log
-    until grep -q '^File: ' "$capture_log"; do
-        kill -0 "$capture_process" || { cat "$capture_log"; exit 1; }
-        sleep 0.05
+    local attempt
+    capture=$2
+    # On a busy machine dumpcap now and then sees nothing at all, so it must show that it sees.
+    for attempt in 1 2 3 4 5; do
+        dumpcap -q -i "$1" -B 64 -f tcp -w "$capture" 2>"$capture.log" &
+        capture_process=$!
+        ! capture_sees "$3" || return 0
+        echo "capture: attempt $attempt saw nothing"
+        kill -INT "$capture_process"
+        wait "$capture_process" || true
     done
+    cat "$capture.log"
+    exit 1
+}
+# Is a connection to port 1 of $1, where nobody listens, soon in the capture?
+capture_sees() {
+    local tries
+    for ((tries = 0; tries < 20; tries++)); do
+        sleep 0.2
+        kill -0 "$capture_process" 2>/dev/null || return 1
+        (exec 3<>"/dev/tcp/$1/1") 2>/dev/null || true
+        [[ -z $(tshark -n -r "$capture" -c 1 -Y 'tcp.port == 1' 2>/dev/null) ]] || return 0
+    done
+    return 1
 }
 stop_capture() {
-    # What has not been read from the kernel yet would be lost.
-    sleep 1
+    local tries
+    # On a busy machine packets reach the file seconds later, and an end would lose them.
+    for ((tries = 0; tries < 40; tries++)); do
+        sleep 0.5
+        (($(ended_connections) < $1)) || break
+    done
+    sleep 0.5
     kill -INT "$capture_process"
     wait "$capture_process" || true
-    grep -q '^Packets received/dropped on interface .*: [1-9][0-9]*/0 ' "$capture_log" ||
-        { cat "$capture_log"; exit 1; }
+    grep -q '^Packets received/dropped on interface .*: [1-9][0-9]*/0 ' "$capture.log" ||
+        { cat "$capture.log"; exit 1; }
+    (($(ended_connections) >= $1)) || { echo "the capture misses the end of connections"; exit 1; }
+}
+ended_connections() {
+    tshark -n -r "$capture" \
+        -Y 'tcp.port != 1 && (tcp.flags.fin == 1 || tcp.flags.reset == 1)' \
+        -T fields -e tcp.stream 2>/dev/null | sort -u | wc -l
 }

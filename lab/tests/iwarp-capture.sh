@@ -20,7 +20,7 @@ for mtu in 65536 1500; do
     for crc in off on; do
         for size in 64 65000 1000003; do
             name="mtu-$mtu-crc-$crc-$size"
-            start_capture lo "$tmp/capture"
+            start_capture lo "$tmp/capture" 127.0.0.1
             our_rping server 127.0.0.1 "$port" "$ROUNDS" "$size" "$crc" >"$tmp/server" 2>&1 &
             server=$!
             wait_for_listener "$port" "$server"
@@ -28,7 +28,7 @@ for mtu in 65536 1500; do
             our_rping client 127.0.0.1 "$port" "$ROUNDS" "$size" "$crc" >"$tmp/client" 2>&1 ||
                 status=$?
             wait "$server" || status=$?
-            stop_capture
+            stop_capture 1
             if [[ $status != 0 ]]; then
                 failed=1
                 echo "FAILED  $name: status $status"

@@ -27,7 +27,6 @@ for role in server client; do
     done
 done >"$tmp/host/cases"
 
-start_capture lab "$tmp/capture"
 ../lab.sh run -t 240 -s "$tmp/host" -w "$tmp/out" -k "$tmp/kernel.log" \
     guest/siw-rping "$ROUNDS" >"$tmp/guest.log" 2>&1 &
 guest=$!
@@ -36,6 +35,13 @@ guest_wrote() { [[ -s $tmp/out/$1 ]]; }
 guest_must_live() {
     kill -0 "$guest" 2>/dev/null || { echo "the guest has ended:"; cat "$tmp/guest.log"; exit 1; }
 }
+
+# The guest is up when it serves the first case, and only then can anything be captured.
+until guest_wrote "$(head -n 1 "$tmp/host/cases" | cut -d ' ' -f 1).up"; do
+    guest_must_live
+    sleep 0.05
+done
+start_capture lab "$tmp/capture" 10.0.2.15
 
 failed=0
 while read -r name role port size crc <&3; do
@@ -68,7 +74,7 @@ while read -r name role port size crc <&3; do
     fi
 done 3<"$tmp/host/cases"
 wait "$guest" || { failed=1; cat "$tmp/guest.log"; tail "$tmp/kernel.log"; }
-stop_capture
+stop_capture "$(wc -l <"$tmp/host/cases")"
 
 while read -r name _ port size crc <&3; do
     echo "tshark  $name"
