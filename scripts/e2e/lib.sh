@@ -49,12 +49,13 @@ eventually() {
 # serve ARGUMENTS... -- starts a server on a free port; sets url, server and log.
 servers=0
 serve() {
-    local listen=(--listen 127.0.0.1:0)
+    local listen=(--listen 127.0.0.1:0) state=(--state-directory "$work/state")
     [[ " $* " != *' --listen '* && " $* " != *' --config '* ]] || listen=()
+    [[ " $* " != *' --state-directory '* ]] || state=()
     servers=$((servers + 1))
     log=$work/server-$servers.log
     "${as[@]+"${as[@]}"}" "$dafs" serve ${listen[@]+"${listen[@]}"} \
-        --state-directory "$work/state" "$@" >"$log.out" 2>"$log" &
+        ${state[@]+"${state[@]}"} "$@" >"$log.out" 2>"$log" &
     server=$!
     started+=("$server")
     is_ready() { grep -q '^ready ' "$log.out" || ! kill -0 "$server"; }

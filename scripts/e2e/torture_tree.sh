@@ -79,6 +79,7 @@ find "$tree" >"$work/names"
 echo "$(wc -l <"$work/names") names"
 hard_links "$tree" >"$work/links-before"
 contents "$tree" >"$work/contents-before"
+cat "$tree"/huge* | wc -c
 # What is read below has been read once, so that reading it again moves no time of access.
 listing "$tree" >"$work/before"
 access_times "$tree" >"$work/times-before"

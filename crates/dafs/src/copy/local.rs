@@ -6,7 +6,10 @@
 //!   of them is touched.
 
 use dafs_client::{Attributes, ObjectType, Time};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, XattrFlags, openat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps, XattrFlags, openat,
+    statx,
+};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -49,6 +52,39 @@ pub(super) fn open_below(root: &OwnedFd, path: &[OsString]) -> Result<OwnedFd, E
         at = open_directory(&at, name)?;
     }
     Ok(at)
+}
+
+/// What tells a directory from all others, as far as two hosts can say: its number and when it was
+/// born, or if the file system does not know that, when it was changed last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Identity {
+    number: u64,
+    born: Option<(i64, u32)>,
+    changed: (i64, u32),
+}
+
+/// The identity of an open directory.
+pub(super) fn identity(directory: impl AsFd) -> Result<Identity, Errno> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let found = statx(directory, "", AtFlags::EMPTY_PATH, wanted)?;
+    let knows_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+    Ok(Identity {
+        number: found.stx_ino,
+        born: knows_birth.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)),
+        changed: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
+    })
+}
+
+impl Identity {
+    /// True when these are the attributes of that directory on a server.
+    pub(super) fn is(&self, attributes: &Attributes) -> bool {
+        let parts = |time: Time| (time.seconds, time.nseconds);
+        self.number == attributes.file_id
+            && match (self.born, attributes.created) {
+                (Some(own), Some(other)) => own == parts(other),
+                _ => attributes.changed.is_some_and(|other| self.changed == parts(other)),
+            }
+    }
 }
 
 /// Both times of an object for the kernel; what the server did not tell is left alone.

@@ -3,7 +3,7 @@
 mod file;
 mod object;
 
-use super::local::{self, Parent, component};
+use super::local::{self, Identity, Parent, component};
 use super::pieces::{Pieces, Worker};
 use super::queue::{self, Queue};
 use super::report::{Copied, Report};
@@ -15,7 +15,7 @@ use crate::session::Sessions;
 use crate::show;
 use dafs_client::{Attributes, Client, DafsUrl, FileHandle, Follow, ReadDir};
 use object::LinkPlace;
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, fstat, futimens, mkdirat};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, futimens, mkdirat};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -240,7 +240,8 @@ impl<'a> Get<'a> {
     /// Walks through a tree, depth first. A listing is read as far as it is worked on.
     fn walk<'g>(&'g self, queue: &Queue<'_, Object<'g>>, top: Arc<Directory<'g>>) -> Outcome {
         // What the copy itself makes must not be copied, where the target is inside the source.
-        let target = fstat(&top.descriptor).map_err(|error| here(top.path().display(), error))?;
+        let target = local::identity(&top.descriptor);
+        let target = target.map_err(|error| here(top.path().display(), error))?;
         let mut levels = vec![(self.client.read_dir(&top.handle), top)];
         while let Some((listing, directory)) = levels.last_mut() {
             self.report.go_on()?;
@@ -267,7 +268,7 @@ impl<'a> Get<'a> {
         queue: &Queue<'_, Object<'g>>,
         listing: &mut ReadDir,
         directory: &Arc<Directory<'g>>,
-        target: &Stat,
+        target: &Identity,
     ) -> Outcome<Step<'g>> {
         let Some(entry) = listing.next() else { return Ok(Step::End) };
         let entry = entry.map_err(|error| remote(directory.source(), &error))?;
@@ -292,7 +293,7 @@ impl<'a> Get<'a> {
             queue.push(Object { directory, name, named: None, attributes });
             return Ok(Step::Object);
         }
-        if is_same(target, &attributes) {
+        if target.is(&attributes) {
             let text = format!("{} is where the copy goes; it is not copied into itself", source());
             return Err(Trouble::Object(text));
         }
@@ -330,15 +331,6 @@ impl<'a> Get<'a> {
         self.report.add(Copied::Directory);
         Ok(Arc::new(descriptor))
     }
-}
-
-/// True when a directory of the server is that directory of this host. Numbers alone do not say
-/// so, as they belong to different file systems; together with the time of the last change they do.
-fn is_same(own: &Stat, attributes: &Attributes) -> bool {
-    own.st_ino == attributes.file_id
-        && attributes.changed.is_some_and(|changed| {
-            changed.seconds == own.st_ctime && u64::from(changed.nseconds) == own.st_ctime_nsec
-        })
 }
 
 /// What an entry of a listing led to.

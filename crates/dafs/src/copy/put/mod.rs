@@ -257,7 +257,9 @@ impl<'a> Put<'a> {
 
     /// Walks through a tree, depth first. A directory is read as far as it is worked on.
     fn walk<'g>(&'g self, queue: &Queue<'_, Object<'g>>, top: Directory<'g>) -> Outcome {
-        let target = top.handle;
+        // What the copy itself makes must not be copied, where the target is inside the source.
+        let target = self.client.attributes(&top.handle);
+        let target = target.map_err(|error| remote(top.target(), &error))?;
         let top = Arc::new(top);
         let listing = Dir::read_from(&top.source);
         let listing = listing.map_err(|error| here(top.path().display(), error))?;
@@ -288,7 +290,7 @@ impl<'a> Put<'a> {
         queue: &Queue<'_, Object<'g>>,
         listing: &mut Dir,
         directory: &Arc<Directory<'g>>,
-        target: &FileHandle,
+        target: &Attributes,
     ) -> Outcome<Step<'g>> {
         let Some(entry) = listing.read() else { return Ok(Step::End) };
         let entry = entry.map_err(|error| here(directory.path().display(), error))?;
@@ -315,12 +317,12 @@ impl<'a> Put<'a> {
         // Its time of access is that from before it is read.
         let stat = statat(&directory.source, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
         let stat = stat.map_err(fail)?;
-        if self.is_target(&stat, target)? {
+        let source = local::open_directory(&directory.source, &name).map_err(fail)?;
+        if local::identity(&source).map_err(fail)?.is(target) {
             let text =
                 format!("{} is where the copy goes; not copied into itself", path().display());
             return Err(Trouble::Object(text));
         }
-        let source = local::open_directory(&directory.source, &name).map_err(fail)?;
         let listing = Dir::read_from(&source).map_err(fail)?;
         let handle = self.make_directory(&directory.handle, name.as_bytes(), &source, || {
             let url = directory.target();
@@ -335,20 +337,6 @@ impl<'a> Put<'a> {
             becomes: Some(self.becomes(&stat)),
         };
         Ok(Step::Directory(listing, Arc::new(inner)))
-    }
-
-    /// True when a directory of this host is the server's directory that the copy goes to. Numbers
-    /// alone do not say so, as they belong to different file systems; together with the time of
-    /// the last change they do.
-    fn is_target(&self, own: &Stat, target: &FileHandle) -> Outcome<bool> {
-        // The number is in no handle, so it is asked for once per directory; a round trip less than
-        // making one.
-        let attributes =
-            self.client.attributes(target).map_err(|error| remote("the target", &error))?;
-        Ok(own.st_ino == attributes.file_id
-            && attributes.changed.is_some_and(|changed| {
-                changed.seconds == own.st_ctime && u64::from(changed.nseconds) == own.st_ctime_nsec
-            }))
     }
 
     /// Makes a directory, or takes one that is there. `names` tells path and URL for messages.

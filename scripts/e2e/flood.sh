@@ -1,0 +1,77 @@
+#!/bin/bash
+# Thousands of connections from one host are limited, while a session that is there goes on; a
+# client that stops reading holds up nobody.
+source "$(dirname "$0")/lib.sh"
+
+mkdir "$work/export"
+truncate -s 200G "$work/export/long"
+echo hello >"$work/export/file"
+cat >"$work/dafs.toml" <<END
+listen = ["127.0.0.1:0"]
+lease_time_seconds = 1
+[limits]
+connections_per_address = 40
+[[export]]
+name = "data"
+path = "export"
+END
+serve --config "$work/dafs.toml"
+port=${url##*:}
+file=$url/data/file
+memory() { sed -n 's/^VmRSS:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$server/status"; }
+
+step "a client that stops reading"
+mkdir "$work/back"
+for transport in shm iwarp; do
+    "$dafs" --transport $transport get "$url/data/long" "$work/back/" 2>"$work/stopped" &
+    client=$!
+    started+=("$client")
+    is_reading() { [[ $(count opens) == 1 ]]; }
+    eventually is_reading
+    kill -STOP "$client"
+    before=$(memory)
+    for _ in $(seq 20); do
+        [[ $(timeout 20 "$dafs" --transport $transport cat "$file") == hello ]] || fail "held up"
+    done
+    [[ $(memory) -lt $((before + 65536)) ]] || fail "memory: $before KiB, then $(memory) KiB"
+    kill -9 "$client"
+    wait "$client" || true
+    is_free() { [[ $(counts) =~ connections=0\ sessions=0\ pending=0 && $(count opens) == 0 ]]; }
+    eventually is_free
+done
+
+step "3000 connections that say nothing"
+"$dafs" --transport iwarp ping -c 100000 --json "$url" >"$work/pings" &
+pinging=$!
+started+=("$pinging")
+has_session() { [[ $(count sessions) -ge 1 ]]; }
+eventually has_session
+before=$(memory)
+ulimit -n 4096 2>/dev/null || skip "cannot open 3000 connections: ulimit -n is $(ulimit -n)"
+mkfifo "$work/done"
+perl -MIO::Socket::INET -e '
+    my ($port, $done) = @ARGV;
+    my @open;
+    for (1 .. 3000) {
+        my $socket = IO::Socket::INET->new(PeerAddr => "127.0.0.1", PeerPort => $port, Timeout => 5);
+        push @open, $socket if $socket;
+    }
+    print scalar(@open), " connections\n";
+    open my $wait, "<", $done; <$wait>;' "$port" "$work/done" &
+flood=$!
+started+=("$flood")
+sleep 1
+step "only so many are kept: $(counts | sed 's/.*counts //')"
+[[ $(count connections) -le 41 ]] || fail "more than the limit: $(counts)"
+kill -0 "$pinging" || fail "the session that was there has ended"
+[[ $(timeout 20 "$dafs" --transport shm cat "$file") == hello ]] || fail "shm is shut out"
+[[ $(memory) -lt $((before + 131072)) ]] || fail "memory: $before KiB, then $(memory) KiB"
+echo >"$work/done"
+wait "$flood"
+wait "$pinging" || fail "the session that was there has ended"
+grep -q '"round_trips":100000' "$work/pings" || fail "no round trips: $(cat "$work/pings")"
+
+step "afterwards there is room again"
+has_room() { [[ $("$dafs" --transport iwarp cat "$file") == hello ]]; }
+eventually has_room
+stop_server

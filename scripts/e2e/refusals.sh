@@ -1,0 +1,87 @@
+#!/bin/bash
+# What the server refuses gets its error, the rest of a copy goes on: read-only exports, missing
+# permissions, a directory removed under the server, names in the way.
+source "$(dirname "$0")/lib.sh"
+
+mkdir "$work/export" "$work/export/data" "$work/tree"
+echo hello >"$work/export/data/file"
+echo more >"$work/tree/more"
+
+step "a read-only export"
+serve "$work/export" --read-only
+for command in "put $work/tree $url/" "rm $url/data/file" "mkdir $url/new" \
+    "mv $url/data/file $url/data/other" "ln $url/data/file $url/link" "ln -s x $url/link"; do
+    # shellcheck disable=SC2086
+    expect 1 'read-only' "$dafs" $command
+done
+expect 0 hello "$dafs" cat "$url/data/file"
+[[ $(find "$work/export" | wc -l) == 3 ]] || fail "something changed: $(find "$work/export")"
+stop_server
+
+step "names that are there, or not"
+serve "$work/export" --no-root-squash
+expect 1 'there is no such file' "$dafs" ls "$url/missing"
+expect 1 'there is no such file' "$dafs" get "$url/missing" "$work/"
+expect 1 'No such file' "$dafs" put "$work/missing" "$url/"
+expect 1 'No such file' "$dafs" get "$url/data" "$work/missing/name"
+expect 1 'dafs mkdir -p' "$dafs" put "$work/tree" "$url/missing/name"
+expect 1 'is a directory; use rm -r' "$dafs" rm "$url/data"
+expect 1 'EXIST' "$dafs" mkdir "$url/data"
+expect 0 '' "$dafs" mkdir -p "$url/data/a/b/c"
+expect 0 '' "$dafs" mkdir -p "$url/data/a/b/c"
+expect 2 'several things cannot go to one name' "$dafs" put "$work/tree" "$work/export" "$url/name"
+expect 2 'several things cannot go to one name' "$dafs" get "$url/data" "$url/data/a" "$work/name"
+
+step "one failure does not keep the others from being copied"
+expect 1 'No such file' "$dafs" put "$work/missing" "$work/tree" "$url/"
+[[ $(cat "$work/export/tree/more") == more ]] || fail "the rest was not copied"
+
+step "copies replace files, and never directories"
+echo newer >"$work/tree/more"
+"$dafs" put "$work/tree" "$url/"
+[[ $(cat "$work/export/tree/more") == newer ]] || fail "the file was not replaced"
+rm "$work/export/tree/more"
+mkdir "$work/export/tree/more"
+expect 1 "$url/tree/more" "$dafs" put "$work/tree" "$url/"
+no_parts "$work/export"
+mkdir -p "$work/here/tree/more"
+rmdir "$work/export/tree/more"
+echo x >"$work/export/tree/more"
+expect 1 "$work/here/tree/more" "$dafs" get "$url/tree" "$work/here"
+no_parts "$work/here"
+
+step "a symlink in the way is replaced, not followed"
+mkdir "$work/outside"
+echo precious >"$work/outside/more"
+rm -rf "$work/here/tree/more"
+ln -s "$work/outside/more" "$work/here/tree/more"
+"$dafs" get "$url/tree" "$work/here"
+[[ $(cat "$work/outside/more") == precious ]] || fail "a file outside was changed"
+[[ ! -L $work/here/tree/more && $(cat "$work/here/tree/more") == x ]] || fail "not replaced"
+rm -rf "$work/here/tree"
+ln -s "$work/outside" "$work/here/tree"
+expect 1 'Not a directory' "$dafs" get "$url/tree" "$work/here"
+[[ $(cat "$work/outside/more") == precious ]] || fail "a file outside was changed"
+ln -s "$work/outside" "$work/export/to-outside"
+mkdir "$work/export/victim"
+ln -s "$work/outside" "$work/export/victim/link"
+"$dafs" rm -r "$url/victim"
+[[ $(cat "$work/outside/more") == precious ]] || fail "rm -r followed a symlink"
+
+step "a copy into itself"
+expect 1 'where the copy goes' "$dafs" get "$url/" "$work/export/data/a"
+expect 1 'where the copy goes' "$dafs" put "$work/export/data" "$url/data/a/b"
+rm -rf "$work/export/data/a"
+
+step "a directory removed under the server"
+mkdir "$work/export/gone"
+"$dafs" ls "$url/gone"
+rmdir "$work/export/gone"
+expect 1 'there is no such file' "$dafs" ls "$url/gone"
+expect 0 data "$dafs" ls "$url"
+rm -rf "$work/export"
+for transport in shm iwarp; do
+    expect 1 'dafs://' "$dafs" --transport $transport put "$work/tree" "$url/"
+    expect 1 'dafs://' "$dafs" --transport $transport cat "$url/data/file"
+done
+stop_server
