@@ -38,6 +38,9 @@ pub(super) struct Context<'a> {
     pub(super) deferred: bool,
 }
 
+/// A file to read or write, and the open that allows it, if there is one.
+pub(super) type FileAndOpen = (Arc<dyn OpenFile>, Option<Arc<OpenState>>);
+
 /// What an operation returns: it has replied, or waits; or it failed with a status.
 pub(super) type Done = Result<(), Status>;
 
@@ -234,7 +237,7 @@ impl Context<'_> {
         fh: &FileHandle,
         id: dafs_wire::dafs::StateId,
         need: OpenMode,
-    ) -> Result<(Arc<dyn OpenFile>, Option<Arc<OpenState>>), Status> {
+    ) -> Result<FileAndOpen, Status> {
         let (handle, id) = (super::convert::handle(fh), super::convert::state_id(id));
         if id == StateId::ANONYMOUS {
             let file = self

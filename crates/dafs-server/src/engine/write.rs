@@ -13,7 +13,7 @@
 use super::Link;
 use super::convert;
 use super::read::{Buffers, buffers, checksum_of, skip, views};
-use super::request::{Call, Context, Done};
+use super::request::{Call, Context, Done, FileAndOpen};
 use super::work::{JobResult, PendingId, Work};
 use crate::limits::{STAGING_CHUNK_BYTES, STAGING_CHUNKS_MAX, STAGING_CHUNKS_PER_TRANSFER_MAX};
 use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
@@ -278,7 +278,7 @@ impl Context<'_> {
         &mut self,
         call: &Call,
         args: &WriteDirect<'_>,
-        (file, open): (Arc<dyn OpenFile>, Option<Arc<OpenState>>),
+        (file, open): FileAndOpen,
         windows: SmallVec<[RemoteWindow; 2]>,
     ) -> Done {
         let wanted = args.byte_count as usize;

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use dafs_server::SessionLimits;
-use dafs_wire::dafs::{self, Procedure, Request, RequestHeader, SessionOptions, Status};
+use dafs_wire::dafs::{self, Request, RequestHeader, SessionOptions, Status};
 
 /// Checks that credits, posted receives and requests in hand are one number, at both ends.
 fn check(world: &World, client: usize, in_hand: usize) {
@@ -219,21 +219,4 @@ fn streams_keep_their_numbers_over_a_time_of_few_credits() {
         check(&world, client, 0);
     }
     world.end();
-}
-
-#[test]
-fn a_client_that_never_takes_its_replies_is_dropped_in_time() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
-    let honest = world.session(3, "b");
-    world.network.pause(2, dafs_dat::Instant(u64::MAX));
-    let stream = world.clients[client].header(0);
-    assert_eq!(stream.known_procedure(), Some(Procedure::Null));
-    for _ in 0..20 {
-        world.pass(std::time::Duration::from_secs(5));
-        world.status(honest, &Request::Null);
-    }
-    // It has asked nothing, so nothing is owed to it; its lease has ended all the same.
-    assert_eq!(world.counts().sessions, 2);
-    assert_eq!(world.service.counts().opens, 0);
 }

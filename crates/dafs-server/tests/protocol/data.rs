@@ -2,38 +2,10 @@
 
 use crate::common::*;
 use dafs_dat::Access;
-use dafs_dat::sim::Direction;
 use dafs_wire::dafs::{
     self, AttrMask, Attributes, Checksum, DirectBuffer, Reply, Request, SessionOptions, Stability,
     Status, checksum, decode_entries_direct,
 };
-use std::time::Duration;
-
-const CHECKED: SessionOptions = SessionOptions {
-    use_checksums: true,
-    use_response_cache: false,
-    max_credentials: 0,
-    max_request_size: 0,
-    max_response_size: 0,
-    max_requests: 0,
-    inline_write_header_size: 0,
-    use_back_control_channel: false,
-    use_rdma_read_channel: false,
-};
-
-fn read_done(answer: &Answer) -> (u32, bool, Checksum) {
-    match answer.reply().unwrap() {
-        Reply::ReadDirect(reply) => (reply.bytes_read, reply.eof, reply.direct_checksum),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn written(answer: &Answer) -> dafs::WriteReply {
-    match answer.reply().unwrap() {
-        Reply::WriteDirect(reply) | Reply::WriteInline(reply) => reply,
-        other => panic!("{other:?}"),
-    }
-}
 
 #[test]
 fn inline_data_comes_back_and_reads_end_at_the_end() {
@@ -86,60 +58,65 @@ fn a_padded_write_is_taken_from_where_it_was_agreed() {
 
 #[test]
 fn direct_data_goes_through_scattered_buffers() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
-    let data = pattern(1_000_000, 3);
-    let memory = world.clients[client].memory(1_100_000);
-    memory.set(&data);
-    let buffers = [
-        memory.direct(0, 300_001),
-        memory.direct(5, 0),
-        memory.direct(300_001, 1),
-        memory.direct(300_002, 699_998),
-    ];
-    let request = write_direct(file, 0, 1_000_000, &buffers);
-    assert_eq!(written(&world.call(client, &Request::WriteDirect(request))).count, 1_000_000);
-    let target = world.clients[client].memory(1_000_000);
-    let back = [target.direct(0, 77), target.direct(77, 900_000), target.direct(900_077, 99_923)];
-    let answer = world.call(client, &read_direct(file, 0, 1_000_000, &back));
-    assert_eq!(read_done(&answer), (1_000_000, false, Checksum::ZERO));
-    assert!(target.bytes() == data);
-    // Buffers longer than what is asked for, at the end of the file.
-    let answer = world.call(client, &read_direct(file, 999_990, 50, &back));
-    assert_eq!(read_done(&answer), (10, true, Checksum::ZERO));
-    assert_eq!(target.bytes()[..10], data[999_990..]);
-    assert_eq!(target.bytes()[10..77], data[10..77], "nothing behind the end was touched");
-    let answer = world.call(client, &read_direct(file, 2_000_000, 50, &back));
-    assert_eq!(read_done(&answer), (0, true, Checksum::ZERO));
-    world.end();
+    both_ways(|maps| {
+        let mut world = World::new(Setup { maps, ..Setup::default() });
+        let client = world.session(2, "a");
+        let file = world.open(client, b"f");
+        let data = pattern(1_000_000, 3);
+        let memory = world.clients[client].memory(1_100_000);
+        memory.set(&data);
+        let buffers = [
+            memory.direct(0, 300_001),
+            memory.direct(5, 0),
+            memory.direct(300_001, 1),
+            memory.direct(300_002, 699_998),
+        ];
+        let request = write_direct(file, 0, 1_000_000, &buffers);
+        assert_eq!(written(&world.call(client, &Request::WriteDirect(request))).count, 1_000_000);
+        let target = world.clients[client].memory(1_000_000);
+        let back =
+            [target.direct(0, 77), target.direct(77, 900_000), target.direct(900_077, 99_923)];
+        let answer = world.call(client, &read_direct(file, 0, 1_000_000, &back));
+        assert_eq!(read_done(&answer), (1_000_000, false, Checksum::ZERO));
+        assert!(target.bytes() == data);
+        // Buffers longer than what is asked for, at the end of the file.
+        let answer = world.call(client, &read_direct(file, 999_990, 50, &back));
+        assert_eq!(read_done(&answer), (10, true, Checksum::ZERO));
+        assert_eq!(target.bytes()[..10], data[999_990..]);
+        assert_eq!(target.bytes()[10..77], data[10..77], "nothing behind the end was touched");
+        let answer = world.call(client, &read_direct(file, 2_000_000, 50, &back));
+        assert_eq!(read_done(&answer), (0, true, Checksum::ZERO));
+        world.end();
+    });
 }
 
 #[test]
 fn impossible_lists_of_buffers_are_refused() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
-    world.write(client, file, 0, &pattern(1000, 4));
-    let memory = world.clients[client].memory(4096);
-    let short = [memory.direct(0, 10), memory.direct(10, 10)];
-    assert_eq!(world.status(client, &read_direct(file, 0, 21, &short)), Status::Inval);
-    let request = Request::WriteDirect(write_direct(file, 0, 21, &short));
-    assert_eq!(world.status(client, &request), Status::Inval);
-    assert_eq!(world.status(client, &read_direct(file, 0, 1, &[])), Status::Inval);
-    let many = vec![memory.direct(0, 1); 65];
-    assert_eq!(world.status(client, &read_direct(file, 0, 1, &many)), Status::Inval);
-    let request = Request::WriteDirect(write_direct(file, 0, 1, &many));
-    assert_eq!(world.status(client, &request), Status::Inval);
-    let large = [memory.direct(0, u32::MAX), memory.direct(0, u32::MAX)];
-    let request = Request::WriteDirect(write_direct(file, 0, (4 << 20) + 1, &large));
-    assert_eq!(world.status(client, &request), Status::WriteTooBig);
-    let answer = world.call(client, &read_direct(file, 0, 0, &[]));
-    assert_eq!(read_done(&answer).0, 0);
-    let answer = world.call(client, &Request::WriteDirect(write_direct(file, 0, 0, &[])));
-    assert_eq!(written(&answer).count, 0);
-    assert_eq!(world.read(client, file), pattern(1000, 4));
-    world.end();
+    both_ways(|maps| {
+        let mut world = World::new(Setup { maps, ..Setup::default() });
+        let client = world.session(2, "a");
+        let file = world.open(client, b"f");
+        world.write(client, file, 0, &pattern(1000, 4));
+        let memory = world.clients[client].memory(4096);
+        let short = [memory.direct(0, 10), memory.direct(10, 10)];
+        assert_eq!(world.status(client, &read_direct(file, 0, 21, &short)), Status::Inval);
+        let request = Request::WriteDirect(write_direct(file, 0, 21, &short));
+        assert_eq!(world.status(client, &request), Status::Inval);
+        assert_eq!(world.status(client, &read_direct(file, 0, 1, &[])), Status::Inval);
+        let many = vec![memory.direct(0, 1); 65];
+        assert_eq!(world.status(client, &read_direct(file, 0, 1, &many)), Status::Inval);
+        let request = Request::WriteDirect(write_direct(file, 0, 1, &many));
+        assert_eq!(world.status(client, &request), Status::Inval);
+        let large = [memory.direct(0, u32::MAX), memory.direct(0, u32::MAX)];
+        let request = Request::WriteDirect(write_direct(file, 0, (4 << 20) + 1, &large));
+        assert_eq!(world.status(client, &request), Status::WriteTooBig);
+        let answer = world.call(client, &read_direct(file, 0, 0, &[]));
+        assert_eq!(read_done(&answer).0, 0);
+        let answer = world.call(client, &Request::WriteDirect(write_direct(file, 0, 0, &[])));
+        assert_eq!(written(&answer).count, 0);
+        assert_eq!(world.read(client, file), pattern(1000, 4));
+        world.end();
+    });
 }
 
 #[test]
@@ -157,95 +134,105 @@ fn a_long_read_is_shortened() {
 
 #[test]
 fn forged_and_foreign_memory_ends_the_connection_and_nothing_else() {
-    let mut world = World::new(Setup::default());
-    let honest = world.session(2, "honest");
-    let file = world.open(honest, b"f");
-    world.write(honest, file, 0, &pattern(5000, 6));
-    let secret = world.clients[honest].memory(4096);
-    secret.set(b"secret");
-    let mut aims: Vec<(&str, Box<dyn Fn(&mut Client) -> DirectBuffer>)> = Vec::new();
-    aims.push((
-        "forged",
-        Box::new(|c| {
-            let own = c.memory(4096).direct(0, 100);
-            DirectBuffer { context: own.context ^ 0x5555, ..own }
-        }),
-    ));
-    aims.push(("past the end", Box::new(|c| c.memory(4096).direct(4000, 100))));
-    aims.push(("before the start", Box::new(|c| c.memory(4096).direct(u64::MAX, 100))));
-    aims.push((
-        "wrapping",
-        Box::new(|c| DirectBuffer { address: u64::MAX - 10, ..c.memory(4096).direct(0, 100) }),
-    ));
-    aims.push(("another domain", Box::new(|c| c.foreign_memory(4096).direct(0, 100))));
-    let stolen = secret.direct(0, 100);
-    aims.push(("another session", Box::new(move |_| stolen)));
-    aims.push(("no right", Box::new(|c| c.memory_with(4096, Access::LOCAL_WRITE).direct(0, 100))));
-    for (what, aim) in aims {
-        for write in [false, true] {
-            let thief = world.session(3, "thief");
-            let own = world.open(thief, b"g");
-            let buffer = [aim(&mut world.clients[thief])];
-            world.write(thief, own, 0, &pattern(200, 7));
-            let request = if write {
-                Request::WriteDirect(write_direct(own, 0, 100, &buffer))
-            } else {
-                read_direct(own, 0, 100, &buffer)
-            };
-            // The reply to a read may be under way before the damage is found.
-            let answer = world.try_call(thief, &request);
-            assert!(!write || answer.is_none(), "{what}");
-            world.settle();
-            assert!(world.clients[thief].closed.is_some(), "{what}, write {write}");
+    both_ways(|maps| {
+        let mut world = World::new(Setup { maps, ..Setup::default() });
+        let honest = world.session(2, "honest");
+        let file = world.open(honest, b"f");
+        world.write(honest, file, 0, &pattern(5000, 6));
+        let secret = world.clients[honest].memory(4096);
+        secret.set(b"secret");
+        type Aim = Box<dyn Fn(&mut Client) -> DirectBuffer>;
+        let mut aims: Vec<(&str, Aim)> = Vec::new();
+        aims.push((
+            "forged",
+            Box::new(|c| {
+                let own = c.memory(4096).direct(0, 100);
+                DirectBuffer { context: own.context ^ 0x5555, ..own }
+            }),
+        ));
+        aims.push(("past the end", Box::new(|c| c.memory(4096).direct(4000, 100))));
+        aims.push(("before the start", Box::new(|c| c.memory(4096).direct(u64::MAX, 100))));
+        aims.push((
+            "wrapping",
+            Box::new(|c| DirectBuffer { address: u64::MAX - 10, ..c.memory(4096).direct(0, 100) }),
+        ));
+        aims.push(("another domain", Box::new(|c| c.foreign_memory(4096).direct(0, 100))));
+        let stolen = secret.direct(0, 100);
+        aims.push(("another session", Box::new(move |_| stolen)));
+        aims.push((
+            "no right",
+            Box::new(|c| c.memory_with(4096, Access::LOCAL_WRITE).direct(0, 100)),
+        ));
+        for (what, aim) in aims {
+            for write in [false, true] {
+                let thief = world.session(3, "thief");
+                let own = world.open(thief, b"g");
+                let buffer = [aim(&mut world.clients[thief])];
+                world.write(thief, own, 0, &pattern(200, 7));
+                let request = if write {
+                    Request::WriteDirect(write_direct(own, 0, 100, &buffer))
+                } else {
+                    read_direct(own, 0, 100, &buffer)
+                };
+                // The reply to a read may be under way before the damage is found.
+                let answer = world.try_call(thief, &request);
+                assert!(!write || answer.is_none(), "{what}");
+                world.settle();
+                assert!(world.clients[thief].closed.is_some(), "{what}, write {write}");
+            }
         }
-    }
-    assert_eq!(secret.bytes()[..6], *b"secret");
-    assert_eq!(world.read(honest, file), pattern(5000, 6));
-    let other = world.open(honest, b"g");
-    assert_eq!(world.read(honest, other), pattern(200, 7), "no stolen byte was written");
-    assert_eq!(world.counts().connections, 1);
-    assert_eq!(world.counts().chunks, 0);
-    world.end();
+        assert_eq!(secret.bytes()[..6], *b"secret");
+        assert_eq!(world.read(honest, file), pattern(5000, 6));
+        let other = world.open(honest, b"g");
+        assert_eq!(world.read(honest, other), pattern(200, 7), "no stolen byte was written");
+        assert_eq!(world.counts().connections, 1);
+        assert_eq!(world.counts().chunks, 0);
+        world.end();
+    });
 }
 
 #[test]
 fn direct_checksums_are_made_and_compared_before_anything_is_written() {
-    let mut world = World::new(Setup::default());
-    let client = world.session_with(2, "a", 1, CHECKED);
-    let file = world.open(client, b"f");
-    let data = pattern(600_001, 8);
-    let memory = world.clients[client].memory(700_000);
-    memory.set(&data);
-    let buffers = [memory.direct(0, 300_000), memory.direct(300_000, 400_000)];
-    let wrong = write_direct(file, 0, 600_001, &buffers);
-    let writes = world.disk.writes();
-    assert_eq!(world.status(client, &Request::WriteDirect(wrong)), Status::ChkSum);
-    assert_eq!(world.disk.writes(), writes);
-    assert!(world.read(client, file).is_empty());
-    let right = dafs::WriteDirect { direct_checksum: checksum(&data), ..wrong };
-    assert_eq!(written(&world.call(client, &Request::WriteDirect(right))).count, 600_001);
-    assert!(world.read(client, file) == data);
-    let target = world.clients[client].memory(700_000);
-    let buffers = [target.direct(0, 1), target.direct(1, 699_999)];
-    let answer = world.call(client, &read_direct(file, 0, 700_000, &buffers));
-    assert_eq!(read_done(&answer), (600_001, true, checksum(&data)));
-    world.end();
+    both_ways(|maps| {
+        let mut world = World::new(Setup { maps, ..Setup::default() });
+        let client = world.session_with(2, "a", 1, CHECKED);
+        let file = world.open(client, b"f");
+        let data = pattern(600_001, 8);
+        let memory = world.clients[client].memory(700_000);
+        memory.set(&data);
+        let buffers = [memory.direct(0, 300_000), memory.direct(300_000, 400_000)];
+        let wrong = write_direct(file, 0, 600_001, &buffers);
+        let writes = world.disk.writes();
+        assert_eq!(world.status(client, &Request::WriteDirect(wrong)), Status::ChkSum);
+        assert_eq!(world.disk.writes(), writes);
+        assert!(world.read(client, file).is_empty());
+        let right = dafs::WriteDirect { direct_checksum: checksum(&data), ..wrong };
+        assert_eq!(written(&world.call(client, &Request::WriteDirect(right))).count, 600_001);
+        assert!(world.read(client, file) == data);
+        let target = world.clients[client].memory(700_000);
+        let buffers = [target.direct(0, 1), target.direct(1, 699_999)];
+        let answer = world.call(client, &read_direct(file, 0, 700_000, &buffers));
+        assert_eq!(read_done(&answer), (600_001, true, checksum(&data)));
+        world.end();
+    });
 }
 
 /// Room in the buffers beyond what is written must not count: it is never fetched.
 #[test]
 fn a_checked_write_from_large_buffers_needs_room_for_its_bytes_alone() {
-    let mut world = World::new(Setup::default());
-    let client = world.session_with(2, "a", 1, CHECKED);
-    let file = world.open(client, b"f");
-    let memory = world.clients[client].memory(64 << 20);
-    let data = pattern(1000, 9);
-    memory.set(&data);
-    let buffers = [memory.direct(0, 64 << 20)];
-    let request = write_direct(file, 0, 1000, &buffers);
-    let request = dafs::WriteDirect { direct_checksum: checksum(&data), ..request };
-    assert_eq!(written(&world.call(client, &Request::WriteDirect(request))).count, 1000);
-    world.end();
+    both_ways(|maps| {
+        let mut world = World::new(Setup { maps, ..Setup::default() });
+        let client = world.session_with(2, "a", 1, CHECKED);
+        let file = world.open(client, b"f");
+        let memory = world.clients[client].memory(64 << 20);
+        let data = pattern(1000, 9);
+        memory.set(&data);
+        let buffers = [memory.direct(0, 64 << 20)];
+        let request = write_direct(file, 0, 1000, &buffers);
+        let request = dafs::WriteDirect { direct_checksum: checksum(&data), ..request };
+        assert_eq!(written(&world.call(client, &Request::WriteDirect(request))).count, 1000);
+        world.end();
+    });
 }
 
 /// More transfers at once than there are chunks; with checksums each needs all of its own at once.
@@ -303,84 +290,93 @@ fn transfers_wait_their_turn_for_staging_and_all_complete() {
 /// A reply that says "end of file" where the disk has failed would make a client cut its copy.
 #[test]
 fn an_error_in_the_middle_of_a_read_is_no_end_of_file() {
-    for slow in [false, true] {
-        let mut world = World::new(Setup::default());
-        let client = world.session(2, "a");
-        let file = world.open(client, b"f");
-        world.write(client, file, 0, &pattern(400_000, 11));
-        world.disk.set_bad_from(5000);
-        world.disk.set_slow(slow);
-        let answer = world.call(client, &read_inline(file, 0, 8000));
-        let Ok(Reply::ReadInline(reply)) = answer.reply() else { panic!() };
-        assert_eq!((reply.data.len(), reply.eof), (5000, false), "inline, slow {slow}");
-        assert_eq!(world.status(client, &read_inline(file, 5000, 8000)), Status::Io);
-        let memory = world.clients[client].memory(400_000);
-        let buffers = [memory.direct(0, 400_000)];
-        let answer = world.call(client, &read_direct(file, 0, 400_000, &buffers));
-        assert_eq!(read_done(&answer), (5000, false, Checksum::ZERO), "direct, slow {slow}");
-        assert_eq!(world.status(client, &read_direct(file, 5000, 9, &buffers)), Status::Io);
-        world.disk.set_bad_from(300_000);
-        let answer = world.call(client, &read_direct(file, 0, 400_000, &buffers));
-        assert_eq!(read_done(&answer), (300_000, false, Checksum::ZERO));
-        world.end();
-    }
+    both_ways(|maps| {
+        for slow in [false, true] {
+            let mut world = World::new(Setup { maps, ..Setup::default() });
+            let client = world.session(2, "a");
+            let file = world.open(client, b"f");
+            world.write(client, file, 0, &pattern(400_000, 11));
+            world.disk.set_bad_from(5000);
+            world.disk.set_slow(slow);
+            let answer = world.call(client, &read_inline(file, 0, 8000));
+            let Ok(Reply::ReadInline(reply)) = answer.reply() else { panic!() };
+            assert_eq!((reply.data.len(), reply.eof), (5000, false), "inline, slow {slow}");
+            assert_eq!(world.status(client, &read_inline(file, 5000, 8000)), Status::Io);
+            let memory = world.clients[client].memory(400_000);
+            let buffers = [memory.direct(0, 400_000)];
+            let answer = world.call(client, &read_direct(file, 0, 400_000, &buffers));
+            assert_eq!(read_done(&answer), (5000, false, Checksum::ZERO), "direct, slow {slow}");
+            assert_eq!(world.status(client, &read_direct(file, 5000, 9, &buffers)), Status::Io);
+            world.disk.set_bad_from(300_000);
+            let answer = world.call(client, &read_direct(file, 0, 400_000, &buffers));
+            assert_eq!(read_done(&answer), (300_000, false, Checksum::ZERO));
+            world.end();
+        }
+    });
 }
 
 #[test]
 fn a_write_says_how_much_was_written() {
-    for slow in [false, true] {
-        let mut world = World::new(Setup::default());
-        let client = world.session(2, "a");
-        let file = world.open(client, b"f");
-        world.disk.set_bad_from(300_000);
-        world.disk.set_slow(slow);
-        let memory = world.clients[client].memory(600_000);
-        let buffers = [memory.direct(0, 600_000)];
-        let request = write_direct(file, 0, 600_000, &buffers);
-        assert_eq!(written(&world.call(client, &Request::WriteDirect(request))).count, 300_000);
-        let request = write_direct(file, 300_000, 600_000, &buffers);
-        assert_eq!(world.status(client, &Request::WriteDirect(request)), Status::Io);
-        let answer = world.call(client, &write_inline(file, 299_000, &[1; 4000]));
-        assert_eq!(written(&answer).count, 1000);
-        assert_eq!(world.status(client, &write_inline(file, 300_000, &[1; 10])), Status::Io);
-        assert_eq!(world.status(client, &write_inline(file, u64::MAX - 3, &[1; 10])), Status::Io);
-        world.disk.set_bad_from(u64::MAX);
-        let status = world.status(client, &write_inline(file, u64::MAX - 3, &[1; 10]));
-        assert!(!status.is_ok(), "beyond the longest file");
-        world.end();
-    }
+    both_ways(|maps| {
+        for slow in [false, true] {
+            let mut world = World::new(Setup { maps, ..Setup::default() });
+            let client = world.session(2, "a");
+            let file = world.open(client, b"f");
+            world.disk.set_bad_from(300_000);
+            world.disk.set_slow(slow);
+            let memory = world.clients[client].memory(600_000);
+            let buffers = [memory.direct(0, 600_000)];
+            let request = write_direct(file, 0, 600_000, &buffers);
+            assert_eq!(written(&world.call(client, &Request::WriteDirect(request))).count, 300_000);
+            let request = write_direct(file, 300_000, 600_000, &buffers);
+            assert_eq!(world.status(client, &Request::WriteDirect(request)), Status::Io);
+            let answer = world.call(client, &write_inline(file, 299_000, &[1; 4000]));
+            assert_eq!(written(&answer).count, 1000);
+            assert_eq!(world.status(client, &write_inline(file, 300_000, &[1; 10])), Status::Io);
+            assert_eq!(
+                world.status(client, &write_inline(file, u64::MAX - 3, &[1; 10])),
+                Status::Io
+            );
+            world.disk.set_bad_from(u64::MAX);
+            let status = world.status(client, &write_inline(file, u64::MAX - 3, &[1; 10]));
+            assert!(!status.is_ok(), "beyond the longest file");
+            world.end();
+        }
+    });
 }
 
 #[test]
 fn stable_writes_and_commits_carry_the_verifier() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
-    let memory = world.clients[client].memory(4096);
-    memory.set(&pattern(4096, 12));
-    let buffers = [memory.direct(0, 4096)];
-    for stable in [Stability::Unstable, Stability::DataSync, Stability::FileSync] {
-        let request = dafs::WriteDirect { stable, ..write_direct(file, 0, 4096, &buffers) };
-        let reply = written(&world.call(client, &Request::WriteDirect(request)));
-        assert_eq!((reply.count, reply.committed), (4096, stable));
+    both_ways(|maps| {
+        let mut world = World::new(Setup { maps, ..Setup::default() });
+        let client = world.session(2, "a");
+        let file = world.open(client, b"f");
+        let memory = world.clients[client].memory(4096);
+        memory.set(&pattern(4096, 12));
+        let buffers = [memory.direct(0, 4096)];
+        for stable in [Stability::Unstable, Stability::DataSync, Stability::FileSync] {
+            let request = dafs::WriteDirect { stable, ..write_direct(file, 0, 4096, &buffers) };
+            let reply = written(&world.call(client, &Request::WriteDirect(request)));
+            assert_eq!((reply.count, reply.committed), (4096, stable));
+            assert_eq!(reply.verifier, WRITE_VERIFIER);
+            let request = Request::WriteInline(dafs::WriteInline {
+                fh: file.fh,
+                state_id: file.id,
+                offset: 4096,
+                stable,
+                padded_to: None,
+                cache_hint: 0,
+                data: b"tail",
+            });
+            let reply = written(&world.call(client, &request));
+            assert_eq!((reply.count, reply.committed), (4, stable));
+        }
+        let commit = Request::Commit(dafs::Commit { fh: file.fh, offset: 0, count: 0 });
+        let answer = world.call(client, &commit);
+        let Ok(Reply::Commit(reply)) = answer.reply() else { panic!() };
         assert_eq!(reply.verifier, WRITE_VERIFIER);
-        let request = Request::WriteInline(dafs::WriteInline {
-            fh: file.fh,
-            state_id: file.id,
-            offset: 4096,
-            stable,
-            padded_to: None,
-            cache_hint: 0,
-            data: b"tail",
-        });
-        let reply = written(&world.call(client, &request));
-        assert_eq!((reply.count, reply.committed), (4, stable));
-    }
-    let commit = Request::Commit(dafs::Commit { fh: file.fh, offset: 0, count: 0 });
-    let answer = world.call(client, &commit);
-    let Ok(Reply::Commit(reply)) = answer.reply() else { panic!() };
-    assert_eq!(reply.verifier, WRITE_VERIFIER);
-    world.end();
+        world.end();
+    });
 }
 
 #[test]
@@ -501,169 +497,5 @@ fn direct_attributes_under_checksums_are_checked() {
     let answer = world.call(client, &get);
     let Ok(Reply::GetAttrDirect(reply)) = answer.reply() else { panic!() };
     assert_ne!(reply.direct_checksum, Checksum::ZERO);
-    world.end();
-}
-
-/// Starts a mix of large transfers, loses the connection at many points, with jobs outstanding and
-/// without, and looks for anything left.
-#[test]
-fn a_connection_lost_in_the_middle_of_transfers_leaves_nothing() {
-    for checked in [false, true] {
-        for round in 0..24u64 {
-            let slow = round % 2 == 0;
-            let mut world = World::new(Setup { seed: round + 1, ..Setup::default() });
-            let options = if checked { CHECKED } else { SessionOptions::default() };
-            let client = world.session_with(2, "a", 1, options);
-            let other = world.session_with(3, "b", 1, options);
-            let size = 3 << 20;
-            let file = world.open(client, b"f");
-            let own = world.open(other, b"own");
-            world.write(client, file, 0, &pattern(100_000, 1));
-            let memory = world.clients[client].memory(size);
-            memory.set(&pattern(size, 13));
-            let sum = if checked { checksum(&memory.bytes()) } else { Checksum::ZERO };
-            world.disk.set_slow(slow);
-            world.hold_jobs = slow;
-            let buffers = [memory.direct(0, size as u32)];
-            let write = write_direct(file, 0, size as u32, &buffers);
-            let write = dafs::WriteDirect { direct_checksum: sum, ..write };
-            let mut attributes = dafs::SetAttrDirect {
-                fh: file.fh,
-                state_id: file.id,
-                direct_checksum: Checksum::ZERO,
-                buffer: memory.direct(0, 100),
-            };
-            attributes.buffer.byte_count = 100;
-            for _ in 0..2 {
-                world.clients[client].post(&Request::WriteDirect(write));
-                world.clients[client].post(&read_direct(file, 0, size as u32, &buffers));
-            }
-            world.clients[client].post(&Request::SetAttrDirect(attributes));
-            let commit = dafs::Commit { fh: file.fh, offset: 0, count: 0 };
-            world.clients[client].post(&Request::Commit(commit));
-            world.clients[client].post(&read_inline(file, 0, 8000));
-            // Another session's transfer waits for the chunks of this one.
-            let theirs = world.clients[other].memory(size);
-            theirs.set(&pattern(size, 14));
-            let from = [theirs.direct(0, size as u32)];
-            let request = write_direct(own, 0, size as u32, &from);
-            let sum = if checked { checksum(&theirs.bytes()) } else { Checksum::ZERO };
-            let request = dafs::WriteDirect { direct_checksum: sum, ..request };
-            let stream = world.clients[other].post(&Request::WriteDirect(request));
-            let endpoint = world.clients[client].endpoint;
-            let bytes = round * 97_003;
-            let direction = if round % 3 == 0 { Direction::Incoming } else { Direction::Outgoing };
-            world.network.cut_after(endpoint, direction, bytes);
-            for _ in 0..round * 20 {
-                world.step();
-            }
-            world.network.lose(endpoint);
-            world.run_until("the end", |world| world.clients[client].closed.is_some());
-            world.hold_jobs = false;
-            let answer = world.wait(other, stream).expect("the other session goes on");
-            assert_eq!(written(&answer).count, size as u32);
-            world.settle();
-            let counts = world.counts();
-            assert_eq!((counts.connections, counts.sessions), (1, 1));
-            assert_eq!((counts.pending, counts.chunks, counts.replies), (0, 0, 0), "{round}");
-            assert!(world.read(other, own) == pattern(size, 14), "round {round}");
-            world.end();
-        }
-    }
-}
-
-/// A client that never answers RDMA must not keep the staging of all others for ever.
-#[test]
-fn a_client_that_stops_serving_rdma_is_dropped_in_time() {
-    let mut world = World::new(Setup::default());
-    let idle = world.session(2, "idle");
-    let client = world.session(3, "a");
-    let file = world.open(client, b"f");
-    let size = 4 << 20;
-    let memory = world.clients[client].memory(size);
-    let buffers = [memory.direct(0, size as u32)];
-    let request = Request::WriteDirect(write_direct(file, 0, size as u32, &buffers));
-    world.clients[client].post(&request);
-    world.run_until("fetching", |world| world.counts().chunks > 0);
-    // From now on nothing of that host moves, though its connection lives.
-    let forever = dafs_dat::Instant(u64::MAX);
-    world.network.pause(3, forever);
-    for _ in 0..40 {
-        world.pass(Duration::from_secs(5));
-        world.status(idle, &Request::Null);
-    }
-    assert_eq!(world.counts().chunks, 0, "the staging is free again");
-    assert_eq!(world.counts().connections, 1);
-}
-
-/// A client that restarts has lost its opens; what its old life has under way must not reach the
-/// file any more, which may be another's by then.
-#[test]
-fn a_write_stops_when_its_open_is_revoked() {
-    for inline in [true, false] {
-        let mut world = World::new(Setup::default());
-        let old = world.session(2, "c");
-        let file = world.open(old, b"f");
-        world.disk.set_slow(true);
-        world.hold_jobs = true;
-        let size = 2 << 20;
-        let memory = world.clients[old].memory(size);
-        memory.set(&pattern(size, 15));
-        let buffers = [memory.direct(0, size as u32)];
-        let data = pattern(5000, 15);
-        let request = if inline {
-            write_inline(file, 0, &data)
-        } else {
-            Request::WriteDirect(write_direct(file, 0, size as u32, &buffers))
-        };
-        let stream = world.clients[old].post(&request);
-        world.run_until("the first job", |world| world.jobs() == 1);
-        world.settle();
-        // The same client comes back and takes the file for itself.
-        let new = world.session_with(3, "c", 2, SessionOptions::default());
-        let path = [b"f".as_slice()];
-        let alone = dafs::Open {
-            share_deny: dafs::ShareDeny::Both,
-            ..open_request(world.root(), &path, b"new")
-        };
-        let mine = world.open_with(new, &alone).unwrap();
-        let writes = world.disk.writes();
-        world.hold_jobs = false;
-        let answer = world.wait(old, stream).unwrap();
-        assert!(matches!(answer.status(), Status::Stale | Status::StaleStateId), "{inline}");
-        assert_eq!(world.disk.writes(), writes);
-        assert!(world.read(new, mine).is_empty());
-        world.settle();
-        assert_eq!((world.counts().chunks, world.counts().pending), (0, 0));
-        world.end();
-    }
-}
-
-/// Two transports number their endpoints alike; the end of a connection on one must not touch
-/// what is under way on the other.
-#[test]
-fn the_end_of_a_connection_leaves_the_other_transport_alone() {
-    let mut world = World::new(Setup { second_network: true, ..Setup::default() });
-    let one = world.session(2, "a");
-    let two = world.session_on(1, 2, "b");
-    let file = world.open(two, b"f");
-    let size = 1 << 20;
-    let memory = world.clients[two].memory(size);
-    memory.set(&pattern(size, 16));
-    let buffers = [memory.direct(0, size as u32)];
-    let request = Request::WriteDirect(write_direct(file, 0, size as u32, &buffers));
-    let endpoints: Vec<_> = world.networks().map(|network| network.endpoints(SERVER)).collect();
-    assert_eq!(endpoints[0], endpoints[1], "the test needs equal numbers");
-    // The fetching is under way and stays so for a while.
-    let stream = world.clients[two].post(&request);
-    world.run_until("fetching", |world| world.counts().chunks > 0);
-    let network = world.networks().nth(1).unwrap().clone();
-    network.pause(2, network.now() + Duration::from_millis(500));
-    assert_eq!(world.status(one, &Request::Disconnect), Status::Ok);
-    world.run_until("the end", |world| world.counts().connections == 1);
-    assert_eq!(world.counts().pending, 1);
-    let answer = world.wait(two, stream).expect("the other transport goes on");
-    assert_eq!(written(&answer).count, size as u32);
-    assert!(world.read(two, file) == pattern(size, 16));
     world.end();
 }

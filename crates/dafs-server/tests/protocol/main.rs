@@ -9,5 +9,7 @@ mod common;
 mod credits;
 mod data;
 mod files;
+mod interrupted;
 mod malformed;
+mod opens;
 mod sessions;

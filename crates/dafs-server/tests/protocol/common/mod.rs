@@ -5,10 +5,12 @@
 
 mod client;
 mod disguise;
+mod requests;
 mod store;
 
 pub use client::{Answer, Client};
 pub use disguise::{Disguise, Mask};
+pub use requests::*;
 pub use store::{Disk, DiskStore};
 
 use dafs_dat::sim::{SimFaults, SimNetwork};
@@ -40,6 +42,8 @@ pub struct Setup {
     pub own_identity: Option<OwnIdentity>,
     pub mask: Mask,
     pub seed: u64,
+    /// The server maps the memory of its clients.
+    pub maps: bool,
     /// The server listens on a second network too.
     pub second_network: bool,
 }
@@ -53,6 +57,7 @@ impl Default for Setup {
             own_identity: None,
             mask: |host| PeerInfo { sim_host: Some(host), ..PeerInfo::default() },
             seed: 1,
+            maps: false,
             second_network: false,
         }
     }
@@ -105,6 +110,7 @@ fn authenticator(setup: &Setup) -> Authenticator {
 impl World {
     pub fn new(setup: Setup) -> Self {
         let network = SimNetwork::new(setup.seed, SimFaults::none());
+        network.map_memory(setup.maps);
         let disk = Disk::new();
         let mut exports = Vec::new();
         for (index, (name, options)) in setup.exports.iter().enumerate() {

@@ -6,8 +6,8 @@ use dafs_store::{
     FsStat, Made, MemoryStore, NewObject, OpenFile, OpenMode, Result, SetAttr, Stability, Store,
     StoreError, Wait,
 };
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// What the disk does now; clones share it.
 #[derive(Clone)]
@@ -19,6 +19,8 @@ struct Knobs {
     /// Reads and writes at or behind this byte of any file fail.
     bad_from: AtomicU64,
     writes: AtomicU64,
+    /// Runs once, inside the next open of an existing file.
+    on_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Disk {
@@ -27,6 +29,7 @@ impl Disk {
             slow: AtomicBool::new(false),
             bad_from: AtomicU64::new(u64::MAX),
             writes: AtomicU64::new(0),
+            on_open: Mutex::new(None),
         }))
     }
 
@@ -36,6 +39,11 @@ impl Disk {
 
     pub fn set_bad_from(&self, byte: u64) {
         self.0.bad_from.store(byte, Ordering::Relaxed);
+    }
+
+    /// Runs `act` in the middle of the next open of an existing file.
+    pub fn on_open(&self, act: impl FnOnce() + Send + 'static) {
+        *self.0.on_open.lock().unwrap() = Some(Box::new(act));
     }
 
     /// Calls that wrote something.
@@ -163,6 +171,10 @@ impl Store for DiskStore {
     }
 
     fn open(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
+        let act = self.disk.0.on_open.lock().unwrap().take();
+        if let Some(act) = act {
+            act();
+        }
         self.inner.open(cred, id, mode).map(|file| self.wrap(file))
     }
 

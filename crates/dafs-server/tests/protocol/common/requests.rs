@@ -1,0 +1,129 @@
+//! Requests and answers that several subjects use.
+
+use super::{Answer, File, World};
+use dafs_wire::dafs::{
+    self, AttrMask, Attributes, Checksum, FileHandle, NewObject, ObjectType, Path, Reply, Request,
+    SessionOptions, ShareAccess, ShareDeny, ShareKey, Status, Verifier,
+};
+
+pub const CHECKED: SessionOptions = SessionOptions {
+    use_checksums: true,
+    use_response_cache: false,
+    max_credentials: 0,
+    max_request_size: 0,
+    max_response_size: 0,
+    max_requests: 0,
+    inline_write_header_size: 0,
+    use_back_control_channel: false,
+    use_rdma_read_channel: false,
+};
+
+pub fn read_done(answer: &Answer) -> (u32, bool, Checksum) {
+    match answer.reply().unwrap() {
+        Reply::ReadDirect(reply) => (reply.bytes_read, reply.eof, reply.direct_checksum),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn written(answer: &Answer) -> dafs::WriteReply {
+    match answer.reply().unwrap() {
+        Reply::WriteDirect(reply) | Reply::WriteInline(reply) => reply,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn lookup<'a>(dir: FileHandle, path: &'a [&'a [u8]]) -> Request<'a> {
+    Request::Lookup(dafs::Lookup { dir, path: Path::new(path) })
+}
+
+pub fn found(answer: &Answer) -> FileHandle {
+    match answer.reply().unwrap() {
+        Reply::Lookup(reply) => reply.fh,
+        Reply::LookupP(reply) | Reply::OpenAttr(reply) | Reply::GetRootHandle(reply) => reply.fh,
+        Reply::Create(reply) => reply.fh,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn create<'a>(dir: FileHandle, name: &'a [u8], object: NewObject<'a>) -> Request<'a> {
+    Request::Create(dafs::Create { dir, name, object, attributes: Attributes::default() })
+}
+
+pub fn mkdir(dir: FileHandle, name: &[u8]) -> Request<'_> {
+    let attributes = Attributes { mode: Some(0o777), ..Attributes::default() };
+    let object = NewObject::Plain(ObjectType::Directory);
+    Request::Create(dafs::Create { dir, name, object, attributes })
+}
+
+pub fn remove(dir: FileHandle, name: &[u8], check_open: bool) -> Request<'_> {
+    let remove_mode =
+        if check_open { dafs::RemoveMode::CheckOpen } else { dafs::RemoveMode::Unchecked };
+    Request::Remove(dafs::Remove { dir, name, remove_mode })
+}
+
+pub fn rename<'a>(dir: FileHandle, old_name: &'a [u8], new_name: &'a [u8]) -> Request<'a> {
+    Request::Rename(dafs::Rename { source_dir: dir, target_dir: dir, old_name, new_name })
+}
+
+pub fn close(file: File) -> Request<'static> {
+    Request::Close(dafs::Close { fh: file.fh, state_id: file.id })
+}
+
+pub fn downgrade(file: File, share_access: ShareAccess, share_deny: ShareDeny) -> Request<'static> {
+    Request::OpenDowngrade(dafs::OpenDowngrade {
+        fh: file.fh,
+        state_id: file.id,
+        share_access,
+        share_deny,
+        share_key: ShareKey(None),
+    })
+}
+
+pub fn attributes(world: &mut World, client: usize, fh: FileHandle) -> Result<Attr, Status> {
+    let wanted = AttrMask::OBJECT_SIZE
+        .union(AttrMask::MODE)
+        .union(AttrMask::NUM_LINKS)
+        .union(AttrMask::OBJECT_TYPE);
+    let get = Request::GetAttrInline(dafs::GetAttrInline { fh, attributes: wanted });
+    let answer = world.call(client, &get);
+    match answer.reply()? {
+        Reply::GetAttrInline(reply) => Ok(Attr {
+            size: reply.attributes.object_size.unwrap(),
+            mode: reply.attributes.mode.unwrap(),
+            links: reply.attributes.num_links.unwrap(),
+        }),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[derive(Debug, PartialEq)]
+pub struct Attr {
+    pub size: u64,
+    pub mode: u32,
+    pub links: u32,
+}
+
+pub fn set(file: File, attributes: Attributes<'_>) -> Request<'_> {
+    Request::SetAttrInline(dafs::SetAttrInline { fh: file.fh, state_id: file.id, attributes })
+}
+
+pub fn size(object_size: u64) -> Attributes<'static> {
+    Attributes { object_size: Some(object_size), ..Attributes::default() }
+}
+
+pub fn list(fh: FileHandle, cookie: u64, cookieverf: Verifier, maxcount: u32) -> Request<'static> {
+    Request::ReadDirInline(dafs::ReadDirInline {
+        fh,
+        cookie,
+        cookieverf,
+        dircount: 0,
+        maxcount,
+        attributes: AttrMask::FILE_ID.union(AttrMask::OBJECT_TYPE),
+    })
+}
+
+/// Runs a test where the server reaches the client's memory by RDMA alone, and where it maps it.
+pub fn both_ways(test: impl Fn(bool)) {
+    test(false);
+    test(true);
+}

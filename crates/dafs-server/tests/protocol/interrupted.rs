@@ -1,0 +1,176 @@
+//! Transfers that end otherwise than they were meant to: lost connections, silent clients, opens
+//! that are revoked meanwhile.
+
+use crate::common::*;
+use dafs_dat::sim::Direction;
+use dafs_wire::dafs::{self, Checksum, Request, SessionOptions, Status, checksum};
+use std::time::Duration;
+
+/// Starts a mix of large transfers, loses the connection at many points, with jobs outstanding and
+/// without, and looks for anything left.
+#[test]
+fn a_connection_lost_in_the_middle_of_transfers_leaves_nothing() {
+    both_ways(|maps| {
+        for checked in [false, true] {
+            for round in 0..24u64 {
+                let slow = round % 2 == 0;
+                let mut world = World::new(Setup { maps, seed: round + 1, ..Setup::default() });
+                let options = if checked { CHECKED } else { SessionOptions::default() };
+                let client = world.session_with(2, "a", 1, options);
+                let other = world.session_with(3, "b", 1, options);
+                let size = 3 << 20;
+                let file = world.open(client, b"f");
+                let own = world.open(other, b"own");
+                world.write(client, file, 0, &pattern(100_000, 1));
+                let memory = world.clients[client].memory(size);
+                memory.set(&pattern(size, 13));
+                let sum = if checked { checksum(&memory.bytes()) } else { Checksum::ZERO };
+                world.disk.set_slow(slow);
+                world.hold_jobs = slow;
+                let buffers = [memory.direct(0, size as u32)];
+                let write = write_direct(file, 0, size as u32, &buffers);
+                let write = dafs::WriteDirect { direct_checksum: sum, ..write };
+                let mut attributes = dafs::SetAttrDirect {
+                    fh: file.fh,
+                    state_id: file.id,
+                    direct_checksum: Checksum::ZERO,
+                    buffer: memory.direct(0, 100),
+                };
+                attributes.buffer.byte_count = 100;
+                for _ in 0..2 {
+                    world.clients[client].post(&Request::WriteDirect(write));
+                    world.clients[client].post(&read_direct(file, 0, size as u32, &buffers));
+                }
+                world.clients[client].post(&Request::SetAttrDirect(attributes));
+                let commit = dafs::Commit { fh: file.fh, offset: 0, count: 0 };
+                world.clients[client].post(&Request::Commit(commit));
+                world.clients[client].post(&read_inline(file, 0, 8000));
+                // Another session's transfer waits for the chunks of this one.
+                let theirs = world.clients[other].memory(size);
+                theirs.set(&pattern(size, 14));
+                let from = [theirs.direct(0, size as u32)];
+                let request = write_direct(own, 0, size as u32, &from);
+                let sum = if checked { checksum(&theirs.bytes()) } else { Checksum::ZERO };
+                let request = dafs::WriteDirect { direct_checksum: sum, ..request };
+                let stream = world.clients[other].post(&Request::WriteDirect(request));
+                let endpoint = world.clients[client].endpoint;
+                let bytes = round * 97_003;
+                let direction =
+                    if round % 3 == 0 { Direction::Incoming } else { Direction::Outgoing };
+                world.network.cut_after(endpoint, direction, bytes);
+                for _ in 0..round * 20 {
+                    world.step();
+                }
+                world.network.lose(endpoint);
+                world.run_until("the end", |world| world.clients[client].closed.is_some());
+                world.hold_jobs = false;
+                let answer = world.wait(other, stream).expect("the other session goes on");
+                assert_eq!(written(&answer).count, size as u32);
+                world.settle();
+                let counts = world.counts();
+                assert_eq!((counts.connections, counts.sessions), (1, 1));
+                assert_eq!((counts.pending, counts.chunks, counts.replies), (0, 0, 0), "{round}");
+                assert!(world.read(other, own) == pattern(size, 14), "round {round}");
+                world.end();
+            }
+        }
+    });
+}
+
+/// A client that never answers RDMA must not keep the staging of all others for ever.
+#[test]
+fn a_client_that_stops_serving_rdma_is_dropped_in_time() {
+    let mut world = World::new(Setup::default());
+    let idle = world.session(2, "idle");
+    let client = world.session(3, "a");
+    let file = world.open(client, b"f");
+    let size = 4 << 20;
+    let memory = world.clients[client].memory(size);
+    let buffers = [memory.direct(0, size as u32)];
+    let request = Request::WriteDirect(write_direct(file, 0, size as u32, &buffers));
+    world.clients[client].post(&request);
+    world.run_until("fetching", |world| world.counts().chunks > 0);
+    // From now on nothing of that host moves, though its connection lives.
+    let forever = dafs_dat::Instant(u64::MAX);
+    world.network.pause(3, forever);
+    for _ in 0..40 {
+        world.pass(Duration::from_secs(5));
+        world.status(idle, &Request::Null);
+    }
+    assert_eq!(world.counts().chunks, 0, "the staging is free again");
+    assert_eq!(world.counts().connections, 1);
+}
+
+/// A client that restarts has lost its opens; what its old life has under way must not reach the
+/// file any more, which may be another's by then.
+#[test]
+fn a_write_stops_when_its_open_is_revoked() {
+    both_ways(|maps| {
+        for inline in [true, false] {
+            let mut world = World::new(Setup { maps, ..Setup::default() });
+            let old = world.session(2, "c");
+            let file = world.open(old, b"f");
+            world.disk.set_slow(true);
+            world.hold_jobs = true;
+            let size = 2 << 20;
+            let memory = world.clients[old].memory(size);
+            memory.set(&pattern(size, 15));
+            let buffers = [memory.direct(0, size as u32)];
+            let data = pattern(5000, 15);
+            let request = if inline {
+                write_inline(file, 0, &data)
+            } else {
+                Request::WriteDirect(write_direct(file, 0, size as u32, &buffers))
+            };
+            let stream = world.clients[old].post(&request);
+            world.run_until("the first job", |world| world.jobs() == 1);
+            world.settle();
+            // The same client comes back and takes the file for itself.
+            let new = world.session_with(3, "c", 2, SessionOptions::default());
+            let path = [b"f".as_slice()];
+            let alone = dafs::Open {
+                share_deny: dafs::ShareDeny::Both,
+                ..open_request(world.root(), &path, b"new")
+            };
+            let mine = world.open_with(new, &alone).unwrap();
+            let writes = world.disk.writes();
+            world.hold_jobs = false;
+            let answer = world.wait(old, stream).unwrap();
+            assert!(matches!(answer.status(), Status::Stale | Status::StaleStateId), "{inline}");
+            assert_eq!(world.disk.writes(), writes);
+            assert!(world.read(new, mine).is_empty());
+            world.settle();
+            assert_eq!((world.counts().chunks, world.counts().pending), (0, 0));
+            world.end();
+        }
+    });
+}
+
+/// Two transports number their endpoints alike; the end of a connection on one must not touch
+/// what is under way on the other.
+#[test]
+fn the_end_of_a_connection_leaves_the_other_transport_alone() {
+    let mut world = World::new(Setup { second_network: true, ..Setup::default() });
+    let one = world.session(2, "a");
+    let two = world.session_on(1, 2, "b");
+    let file = world.open(two, b"f");
+    let size = 1 << 20;
+    let memory = world.clients[two].memory(size);
+    memory.set(&pattern(size, 16));
+    let buffers = [memory.direct(0, size as u32)];
+    let request = Request::WriteDirect(write_direct(file, 0, size as u32, &buffers));
+    let endpoints: Vec<_> = world.networks().map(|network| network.endpoints(SERVER)).collect();
+    assert_eq!(endpoints[0], endpoints[1], "the test needs equal numbers");
+    // The fetching is under way and stays so for a while.
+    let stream = world.clients[two].post(&request);
+    world.run_until("fetching", |world| world.counts().chunks > 0);
+    let network = world.networks().nth(1).unwrap().clone();
+    network.pause(2, network.now() + Duration::from_millis(500));
+    assert_eq!(world.status(one, &Request::Disconnect), Status::Ok);
+    world.run_until("the end", |world| world.counts().connections == 1);
+    assert_eq!(world.counts().pending, 1);
+    let answer = world.wait(two, stream).expect("the other transport goes on");
+    assert_eq!(written(&answer).count, size as u32);
+    assert!(world.read(two, file) == pattern(size, 16));
+    world.end();
+}
