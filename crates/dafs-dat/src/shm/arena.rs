@@ -7,14 +7,16 @@
 //! Invariants
 //! * A region of a peer is used only while its key stands in the peer's slot, and only inside the
 //!   bounds and with the access that the peer told; its mapping lives as long as any window to it.
+//! * The mappings of one peer are bounded, and those of all peers by a budget of the process that
+//!   counts a mapping until the last window to it is gone.
 //! * What does not fit here (ordinary memory, too many regions, limits) takes the staged path
 //!   through the ring, where the owner checks every access against its own table. Nothing is wrong
 //!   with a region that is not found here.
 
 use super::layout::Control;
-use super::limits::{PEER_MAPPED_BYTES_MAX, PEER_MAPPINGS_MAX};
+use super::limits::{KEY_SLOTS, PEER_MAPPED_BYTES_MAX};
 use super::packet::RegionPacket;
-use super::sys::{self, Mapping};
+use super::sys::{self, Budget, Mapping};
 use crate::types::{Access, RemoteBuffer};
 use dafs_mem::{Buffer, PAGE_BYTES, VolatileSlice};
 use rustc_hash::FxHashMap;
@@ -82,18 +84,6 @@ pub(super) fn allocate(bytes: usize, alive: &Arc<AtomicUsize>, max: usize) -> io
 struct Entry {
     region: RegionPacket,
     mapping: Arc<Mapping>,
-    /// Counts down the adapter's mappings when the entry goes.
-    _count: Count,
-}
-
-/// One of the mappings that the adapter may have.
-#[derive(Debug)]
-struct Count(Arc<AtomicUsize>);
-
-impl Drop for Count {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// A found piece of a peer's region.
@@ -119,7 +109,7 @@ impl PeerRegions {
         &mut self,
         region: RegionPacket,
         file: OwnedFd,
-        mappings: &Arc<AtomicUsize>,
+        mappings: &'static Budget,
     ) -> Result<(), &'static str> {
         let len = usize::try_from(region.len)
             .ok()
@@ -132,21 +122,17 @@ impl PeerRegions {
         if self.entries.contains_key(&region.key) {
             return Err("a region with a key that is in use");
         }
-        if len > PEER_MAPPED_BYTES_MAX - self.bytes
-            || mappings.load(Ordering::Relaxed) >= PEER_MAPPINGS_MAX
-        {
+        // An honest peer shows no more than it has slots for.
+        if self.entries.len() >= KEY_SLOTS || len > PEER_MAPPED_BYTES_MAX - self.bytes {
             return Ok(());
         }
         sys::check_memory_file(file.as_fd(), len)?;
         let writable = region.access.contains(Access::REMOTE_WRITE);
-        let Ok(mapping) = Mapping::new(file.as_fd(), len, writable) else {
+        let Ok(mapping) = Mapping::within(mappings, file.as_fd(), len, writable) else {
             return Ok(());
         };
-        mappings.fetch_add(1, Ordering::Relaxed);
-        let count = Count(mappings.clone());
         self.bytes += len;
-        let entry = Entry { region, mapping: Arc::new(mapping), _count: count };
-        self.entries.insert(region.key, entry);
+        self.entries.insert(region.key, Entry { region, mapping: Arc::new(mapping) });
         Ok(())
     }
 
@@ -198,7 +184,44 @@ mod tests {
 
     fn add(region: RegionPacket, file: OwnedFd) -> Result<PeerRegions, &'static str> {
         let mut regions = PeerRegions::default();
-        regions.add(region, file, &Arc::new(AtomicUsize::new(0))).map(|()| regions)
+        regions.add(region, file, &sys::PEER_MAPPINGS).map(|()| regions)
+    }
+
+    #[test]
+    fn one_peer_may_show_only_so_many_regions() {
+        static AMPLE: Budget = Budget::new(usize::MAX);
+        let (region, _, buffer) = show(10, Access::REMOTE_READ);
+        let mut regions = PeerRegions::default();
+        for key in 0..2000 {
+            let file = Arena::of(&buffer).unwrap().descriptor(Access::REMOTE_READ).unwrap();
+            regions.add(RegionPacket { key, ..region }, file, &AMPLE).unwrap();
+        }
+        assert_eq!(regions.entries.len(), KEY_SLOTS);
+        assert_eq!(regions.bytes, KEY_SLOTS * PAGE_BYTES);
+        assert!(!regions.knows(1999));
+    }
+
+    #[test]
+    fn a_mapping_counts_until_the_last_window_to_it_is_gone() {
+        static TWO: Budget = Budget::new(2);
+        let (region, _, buffer) = show(10, Access::REMOTE_READ);
+        let mut regions = PeerRegions::default();
+        let add = |regions: &mut PeerRegions, key| {
+            let file = Arena::of(&buffer).unwrap().descriptor(Access::REMOTE_READ).unwrap();
+            regions.add(RegionPacket { key, ..region }, file, &TWO).unwrap();
+            regions.knows(key)
+        };
+        assert!(add(&mut regions, 1) && add(&mut regions, 2));
+        let window = regions.entries[&1].mapping.clone();
+        regions.remove(1);
+        assert!(!add(&mut regions, 3), "the window still holds its mapping");
+        // Another connection draws on the same budget.
+        assert!(!add(&mut PeerRegions::default(), 3));
+        drop(window);
+        assert!(add(&mut regions, 3));
+        drop(regions);
+        let mut regions = PeerRegions::default();
+        assert!(add(&mut regions, 4) && add(&mut regions, 5));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::limits::{
     BUSY_MIN, IDLE_POLLS, IDLE_POLLS_AT_SLEEP, LOOK_INTERVAL, POLLS_PER_LOOK, REPORTS_PER_LOOK,
 };
 use super::setup::{Farewell, LISTENER, REQUEST};
+use super::sys;
 use crate::error::DisconnectReason;
 use crate::time::Instant;
 use rustix::event::{Timespec, epoll};
@@ -105,7 +106,7 @@ impl ShmAdapter {
             Stage::Dialing { .. } => {}
             Stage::Waiting => self.answer_ready(name),
             Stage::Open | Stage::Closing => {
-                if let Err(reason) = conn.read_packets(&self.mappings) {
+                if let Err(reason) = conn.read_packets(&sys::PEER_MAPPINGS) {
                     conn.end.get_or_insert(reason);
                 }
                 conn.send_packets();

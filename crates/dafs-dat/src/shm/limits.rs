@@ -60,8 +60,16 @@ pub(super) const RECEIVES_MAX: usize = 1 << 16;
 /// Regions that one side shows to the other directly; they have to fit the key slots of a page.
 pub(super) const KEY_SLOTS: usize = 896;
 
-/// Regions of peers that one adapter keeps mapped. The kernel allows a process 65,530 mappings.
-pub(super) const PEER_MAPPINGS_MAX: usize = 16 << 10;
+/// Mappings that the kernel allows a process (`vm.max_map_count` as it comes). Beyond them nothing
+/// can be mapped any more, not even memory for the allocator or a thread, so what peers drive is
+/// kept to a part of them that all adapters of the process share.
+const PROCESS_MAPPINGS: usize = 65_530;
+
+/// Regions of peers that this process keeps mapped, windows to them included.
+pub(super) const PEER_MAPPINGS_MAX: usize = PROCESS_MAPPINGS / 4;
+
+/// Connections, each a mapping, that this process has at a time.
+pub(super) const CONNECTION_MAPPINGS_MAX: usize = PROCESS_MAPPINGS / 2;
 
 /// Bytes of one peer's regions that are mapped. Address space only, but that ends too.
 pub(super) const PEER_MAPPED_BYTES_MAX: usize = 256 << 30;

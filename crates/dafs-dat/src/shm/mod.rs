@@ -126,8 +126,6 @@ pub struct ShmAdapter {
     looked_at: Instant,
     /// Shareable buffers alive.
     arenas: Arc<AtomicUsize>,
-    /// Regions of peers mapped.
-    mappings: Arc<AtomicUsize>,
 }
 
 impl ShmAdapter {
@@ -165,7 +163,6 @@ impl ShmAdapter {
             polls_since_look: 0,
             looked_at: Instant::default(),
             arenas: Arc::new(AtomicUsize::new(0)),
-            mappings: Arc::new(AtomicUsize::new(0)),
         })
     }
 

@@ -4,6 +4,7 @@ use super::ShmAdapter;
 use super::conn::{Conn, Piece, Receive, Stage, Work};
 use super::limits::{QUEUED_WORK_MAX, RECEIVES_MAX};
 use super::ring::{Corrupt, Kind};
+use super::sys;
 use crate::GATHER_SEGMENTS_MAX;
 use crate::error::{DisconnectReason, PostError};
 use crate::memory::RegionTable;
@@ -155,7 +156,7 @@ impl ShmAdapter {
         if conn.regions.knows(key) || !conn.region_packets_wait() {
             return Ok(());
         }
-        match conn.read_packets(&self.mappings) {
+        match conn.read_packets(&sys::PEER_MAPPINGS) {
             Ok(()) if conn.end.is_some() => self.make_busy(endpoint.0),
             Ok(()) => {}
             Err(reason) => self.fail(endpoint, reason),

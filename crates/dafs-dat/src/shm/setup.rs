@@ -121,7 +121,8 @@ impl ShmAdapter {
         // INVARIANT: `new` has checked the ring size.
         let bytes = layout::connection_bytes(ring_bytes).expect("a checked ring size");
         let file = sys::memory_file("dafs-connection", bytes)?;
-        let memory = Arc::new(Mapping::new(file.as_fd(), bytes, true)?);
+        let memory =
+            Arc::new(Mapping::within(&sys::CONNECTION_MAPPINGS, file.as_fd(), bytes, true)?);
         let parts = layout::open(memory, ring_bytes, Side::Initiator);
         let hello = Packet::Hello { ring_bytes, private_data: private_data.to_vec() }.encode();
         let (stage, socket, peer) = match dial(name, &hello, &file)? {
@@ -455,7 +456,7 @@ fn open_memory(file: &OwnedFd, ring_bytes: u32) -> Result<Arc<Mapping>, &'static
     let bytes =
         layout::connection_bytes(ring_bytes).ok_or("rings of a size that is not allowed")?;
     sys::check_memory_file(file.as_fd(), bytes)?;
-    let mapping = Mapping::new(file.as_fd(), bytes, true)
+    let mapping = Mapping::within(&sys::CONNECTION_MAPPINGS, file.as_fd(), bytes, true)
         .map_err(|_| "connection memory that cannot be mapped")?;
     Ok(Arc::new(mapping))
 }

@@ -10,7 +10,7 @@ use super::arena::Arena;
 use super::conn::{Conn, Stage};
 use super::limits::{KEY_SLOTS, PACKETS_PER_POLL, PACKETS_QUEUED_MAX};
 use super::packet::{Packet, RegionPacket};
-use super::sys;
+use super::sys::{self, Budget};
 use crate::error::DisconnectReason;
 use crate::types::{Access, ProtectionDomain};
 use dafs_mem::Buffer;
@@ -18,7 +18,6 @@ use rustc_hash::FxHashMap;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 /// A registration that peers may be shown.
 #[derive(Debug)]
@@ -128,8 +127,7 @@ impl Conn {
     /// Notes that the peer is gone, unless a better reason still waits in the socket. Regions that
     /// wait there too are of no use any more, so none may be mapped.
     fn lost(&mut self, text: &str) {
-        let no_more = Arc::new(AtomicUsize::new(usize::MAX));
-        let reason = match self.read_packets(&no_more) {
+        let reason = match self.read_packets(&sys::NO_MAPPINGS) {
             Ok(()) => DisconnectReason::Lost(text.to_owned()),
             Err(reason) => reason,
         };
@@ -141,11 +139,11 @@ impl Conn {
         self.control.peer_region_packets() != self.region_packets_seen
     }
 
-    /// Reads what waits in the socket of an open connection. `mappings` counts the regions of
-    /// peers that the adapter has mapped.
+    /// Reads what waits in the socket of an open connection. `mappings` is what
+    /// regions of the peer's are mapped out of.
     pub(super) fn read_packets(
         &mut self,
-        mappings: &Arc<AtomicUsize>,
+        mappings: &'static Budget,
     ) -> Result<(), DisconnectReason> {
         for _ in 0..PACKETS_PER_POLL {
             let Some(socket) = self.socket.as_ref().filter(|_| self.end.is_none()) else {
@@ -183,7 +181,7 @@ impl Conn {
         &mut self,
         packet: Packet,
         file: Option<OwnedFd>,
-        mappings: &Arc<AtomicUsize>,
+        mappings: &'static Budget,
     ) -> Result<(), &'static str> {
         match packet {
             Packet::Doorbell => {}

@@ -6,7 +6,7 @@
 //!   raise SIGBUS, whatever the peer does.
 //! * Every descriptor is close-on-exec; every socket is non-blocking.
 
-use super::limits::PACKET_BYTES_MAX;
+use super::limits::{CONNECTION_MAPPINGS_MAX, PACKET_BYTES_MAX, PEER_MAPPINGS_MAX};
 use crate::types::PeerProcess;
 use dafs_mem::VolatileSlice;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -19,7 +19,7 @@ use rustix::net::{
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// `TMPFS_MAGIC`: what a memory file of ordinary pages lies on. Huge-page files have another
 /// number, and a fault in one can raise SIGBUS when the pool is empty.
@@ -58,11 +58,54 @@ pub(super) fn check_memory_file(file: BorrowedFd<'_>, bytes: usize) -> Result<()
     Ok(())
 }
 
+/// A number of mappings that this process may have for one purpose.
+#[derive(Debug)]
+pub(super) struct Budget {
+    used: AtomicUsize,
+    max: usize,
+}
+
+/// What regions of peers may take.
+pub(super) static PEER_MAPPINGS: Budget = Budget::new(PEER_MAPPINGS_MAX);
+
+/// What the memory of connections may take.
+pub(super) static CONNECTION_MAPPINGS: Budget = Budget::new(CONNECTION_MAPPINGS_MAX);
+
+/// Nothing may be mapped.
+pub(super) static NO_MAPPINGS: Budget = Budget::new(0);
+
+impl Budget {
+    pub(super) const fn new(max: usize) -> Self {
+        Self { used: AtomicUsize::new(0), max }
+    }
+
+    fn take(&'static self) -> io::Result<Share> {
+        if self.used.fetch_add(1, Ordering::Relaxed) < self.max {
+            return Ok(Share(self));
+        }
+        self.used.fetch_sub(1, Ordering::Relaxed);
+        let text = format!("{} such mappings exist in this process, which is the limit", self.max);
+        Err(io::Error::new(io::ErrorKind::QuotaExceeded, text))
+    }
+}
+
+/// One mapping of a budget, given back when dropped.
+#[derive(Debug)]
+struct Share(&'static Budget);
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.0.used.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A shared mapping of a memory file, unmapped when dropped.
 #[derive(Debug)]
 pub(super) struct Mapping {
     ptr: *mut u8,
     len: usize,
+    /// Counts as long as the mapping lives, whoever holds it.
+    share: Option<Share>,
 }
 
 // SAFETY: the mapping is an address that stays valid until drop; every access goes through
@@ -80,7 +123,23 @@ impl Mapping {
         let ptr = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0)?
         };
-        Ok(Self { ptr: ptr.cast(), len })
+        Ok(Self { ptr: ptr.cast(), len, share: None })
+    }
+
+    /// The same out of a budget.
+    ///
+    /// # Errors
+    /// `QuotaExceeded` when the budget is used up.
+    pub(super) fn within(
+        budget: &'static Budget,
+        file: BorrowedFd<'_>,
+        len: usize,
+        writable: bool,
+    ) -> io::Result<Self> {
+        let share = budget.take()?;
+        let mut mapping = Self::new(file, len, writable)?;
+        mapping.share = Some(share);
+        Ok(mapping)
     }
 
     pub(super) fn ptr(&self) -> *mut u8 {
