@@ -138,8 +138,8 @@ kill -TERM "$server"
 wait "$server"
 server=
 cat <<END
-Try next:
-    $dafs serve ~ --read-only
-    $dafs ls -l dafs://localhost/
-    $dafs get dafs://localhost/.profile /tmp/
+Try next, the first in one terminal and the others in another:
+    $dafs serve crates --read-only
+    $dafs ls -l dafs://localhost/dafs
+    $dafs get dafs://localhost/dafs copy-of-dafs
 END

@@ -3,7 +3,7 @@
 use crate::cli::SessionOptions;
 use crate::failure::Failure;
 use crate::limits::PASSWORD_BYTES_MAX;
-use dafs_client::{Authentication, Client, ConnectOptions, DafsUrl};
+use dafs_client::{Authentication, Client, ConnectOptions, DafsUrl, WaitPolicy};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -13,6 +13,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Sessions<'a> {
     options: &'a SessionOptions,
+    /// How to wait if the command line does not say.
+    wait: WaitPolicy,
     open: Vec<(Server, Client)>,
 }
 
@@ -21,7 +23,13 @@ type Server = (Option<String>, String, u16);
 
 impl<'a> Sessions<'a> {
     pub(crate) fn new(options: &'a SessionOptions) -> Self {
-        Self { options, open: Vec::new() }
+        Self { options, wait: WaitPolicy::default(), open: Vec::new() }
+    }
+
+    /// Says that many threads will have operations under way at all times. Then nothing is gained
+    /// by looking for answers, and the processor has better things to do.
+    pub(crate) fn expect_many_threads(&mut self) {
+        self.wait = WaitPolicy::Sleep;
     }
 
     /// The session for `url`, opened if there is none yet.
@@ -30,9 +38,17 @@ impl<'a> Sessions<'a> {
         if let Some((_, client)) = self.open.iter().find(|(known, _)| *known == server) {
             return Ok(client.clone());
         }
-        let client = connect(self.options, url)?;
+        let client = connect(self.options, self.wait, url)?;
         self.open.push((server, client.clone()));
         Ok(client)
+    }
+
+    /// Ends all sessions in order, so that the server need not find out.
+    pub(crate) fn close(&mut self) {
+        for (_, client) in self.open.drain(..) {
+            // All that was asked for has been answered, or its failure has been told.
+            let _ = client.disconnect();
+        }
     }
 
     /// The session for `from`, which must also serve `to`.
@@ -47,10 +63,10 @@ impl<'a> Sessions<'a> {
     }
 }
 
-fn connect(options: &SessionOptions, url: &DafsUrl) -> Result<Client, Failure> {
+fn connect(options: &SessionOptions, wait: WaitPolicy, url: &DafsUrl) -> Result<Client, Failure> {
     let connect_options = ConnectOptions {
         transport: options.transport.into(),
-        wait: options.wake.map_or_else(Default::default, Into::into),
+        wait: options.wake.map_or(wait, Into::into),
         authentication: authentication(options, url)?,
         checksums: options.checksums,
         deadline: (options.deadline != 0).then(|| Duration::from_secs(options.deadline)),

@@ -26,6 +26,7 @@ pub(crate) struct Get {
 
 impl Get {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        sessions.expect_many_threads();
         copy::get::run(sessions, &self.sources, &self.target, &self.options)
     }
 }

@@ -21,7 +21,14 @@ use crate::session::Sessions;
 /// Runs what the command line says.
 pub(crate) fn run(cli: &Cli) -> Result<(), Failure> {
     let mut sessions = Sessions::new(&cli.session);
-    let sessions = &mut sessions;
+    let result = dispatch(cli, &mut sessions);
+    if !matches!(result, Err(Failure::Unreachable(_) | Failure::OutputClosed)) {
+        sessions.close();
+    }
+    result
+}
+
+fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
     match &cli.command {
         Command::Serve(command) => command.run(&cli.session),
         Command::Ls(command) => command.run(sessions),

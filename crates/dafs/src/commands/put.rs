@@ -25,6 +25,7 @@ pub(crate) struct Put {
 
 impl Put {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        sessions.expect_many_threads();
         copy::put::run(sessions, &self.sources, &self.target, &self.options)
     }
 }

@@ -26,6 +26,9 @@ pub(crate) struct Rm {
 
 impl Rm {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        if self.recursive {
+            sessions.expect_many_threads();
+        }
         for_each(&self.urls, |url| {
             let client = sessions.client(url)?;
             self.remove(&client, url)

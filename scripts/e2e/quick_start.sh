@@ -1,0 +1,38 @@
+#!/bin/bash
+# The commands of the quick start in README.md work as they are printed.
+source "$(dirname "$0")/lib.sh"
+
+# The block of commands after the mark $1.
+commands() {
+    awk -v mark="<!-- quick start: $1 -->" '
+        $0 == mark { found = 1; next }
+        found && /^```$/ { exit }
+        found && !/^```/' README.md
+}
+[[ $(commands server) && $(commands client) ]] || fail "README.md has no quick start"
+
+# A port of our own instead of the usual one, which may be in use, and root as README.md says.
+more='--listen 127.0.0.1:0'
+! is_root || more+=' --no-root-squash'
+server_commands=$(commands server | sed "s/^dafs serve .*/exec & $more/")
+client_commands=$(commands client)
+mkdir "$work/bin" "$work/here"
+ln -s "$(realpath "$dafs")" "$work/bin/dafs"
+export PATH=$work/bin:$PATH
+cd "$work/here"
+bash -euc "$server_commands" >"$work/ready" 2>"$work/log" &
+server=$!
+started+=("$server")
+is_ready() { grep -q '^ready ' "$work/ready" || ! kill -0 "$server"; }
+eventually is_ready
+port=$(sed -n 's,^ready dafs://127.0.0.1:\([0-9]*\)/$,\1,p' "$work/ready")
+[[ $port ]] || { cat "$work/log"; fail "the server did not start"; }
+
+bash -euxc "${client_commands//dafs:\/\/localhost/dafs://localhost:$port}" >"$work/said" 2>&1 ||
+    { cat "$work/said"; fail "a command of the quick start failed"; }
+cat "$work/said"
+grep -q 'hello, direct access' "$work/said" || fail "cat did not print the file"
+grep -q 'round trips' "$work/said" || fail "ping did not measure"
+[[ ! -e demo/copy && $(cat back/hello) == 'hello, direct access' ]] || fail "the copies are not right"
+kill -TERM "$server"
+wait "$server" || fail "the server ended with status $?"
