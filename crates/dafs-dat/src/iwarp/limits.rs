@@ -30,12 +30,19 @@ pub const COALESCE_BYTES_MAX: usize = 256;
 /// The most pieces of one `sendmsg`.
 pub const SEND_CHUNK_COUNT_MAX: usize = 64;
 
+/// While headers of this many bytes wait for the kernel no more are built, so that the area they
+/// lie in is used up and starts anew even on a connection that is always congested.
+pub const HEADER_AREA_BYTES_MAX: usize = 16 * 1024;
+
 /// About the most bytes handed over in one `sendmsg`.
 pub const SEND_BATCH_BYTES: usize = 1024 * 1024;
 
 /// About the most bytes sent, and as many received, for one connection before the next has its
 /// turn.
 pub const TURN_BYTES: usize = 4 * 1024 * 1024;
+
+/// Turns for which a connection that can no longer send is still received from.
+pub const DRAIN_TURN_COUNT_MAX: usize = 16;
 
 /// The most sends, writes and reads queued on one endpoint.
 pub const WORK_COUNT_MAX: usize = 64 * 1024;

@@ -3,8 +3,9 @@
 //! Invariants
 //! * A message is planned whole before the next begins; answers and own work take turns.
 //! * The chunks of one call never exceed `SEND_CHUNK_COUNT_MAX`.
+//! * The header area never exceeds `HEADER_AREA_BYTES_MAX` by more than the headers of one call.
 
-use super::limits::{SEND_BATCH_BYTES, SEND_CHUNK_COUNT_MAX};
+use super::limits::{HEADER_AREA_BYTES_MAX, SEND_BATCH_BYTES, SEND_CHUNK_COUNT_MAX};
 use super::receive::{PostedRead, Receiver};
 use super::transmit::{
     Chunk, Finished, Kind, Message, REQUEST_SENT, SendFailure, Source, Transmitter, Work,
@@ -22,7 +23,8 @@ impl Transmitter {
         table: &RegionTable,
         receiver: &mut Receiver,
     ) -> Result<(), SendFailure> {
-        if self.one_per_call && !self.chunks.is_empty() {
+        let full = self.one_per_call || self.headers.len() > HEADER_AREA_BYTES_MAX;
+        if full && !self.chunks.is_empty() {
             return Ok(());
         }
         let mut planned = 0;
@@ -280,5 +282,50 @@ impl Transmitter {
                 self.chunks.push_back(Chunk::Done { finished, pieces });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::transmit::{Piece, Progress};
+    use super::*;
+    use crate::ProtectionDomain;
+    use dafs_mem::Buffer;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    /// The socket always has less room than is queued, so there are chunks left after every call.
+    #[test]
+    fn headers_of_a_congested_connection_do_not_pile_up() {
+        const MESSAGE_BYTES: usize = 1 << 20;
+        const MESSAGES: usize = 32;
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        socket2::SockRef::from(&ours).set_send_buffer_size(16 << 10).unwrap();
+        let domain = ProtectionDomain(1);
+        let mut tx = Transmitter::new(domain, 1);
+        tx.agree(false, false, 1);
+        tx.limit_fpdu(4096);
+        let buffer = Arc::new(Buffer::zeroed(MESSAGE_BYTES).unwrap());
+        for work in 0..MESSAGES as u64 {
+            let piece = Piece { buffer: buffer.clone(), offset: 0, len: MESSAGE_BYTES };
+            tx.post(work, Kind::Send, MESSAGE_BYTES as u32, std::iter::once(piece));
+        }
+        let table = RegionTable::new();
+        let mut rx = Receiver::new(domain, false, 0);
+        let (mut finished, mut longest, mut blocked) = (Vec::new(), 0, 0);
+        let mut sink = vec![0; 16 << 10];
+        while !tx.is_empty() {
+            let progress = tx.pump(&ours, &table, &mut rx, &mut finished, usize::MAX).unwrap();
+            blocked += usize::from(progress == Progress::Blocked);
+            longest = longest.max(tx.headers.len());
+            let _ = theirs.read(&mut sink).unwrap();
+        }
+        assert!(blocked > 500, "the connection was not congested: {blocked}");
+        assert!(longest > HEADER_AREA_BYTES_MAX / 2, "{longest}");
+        assert!(longest < HEADER_AREA_BYTES_MAX + SEND_CHUNK_COUNT_MAX * 32, "{longest}");
+        assert_eq!(finished.len(), MESSAGES);
     }
 }
