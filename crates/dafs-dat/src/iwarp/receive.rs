@@ -220,8 +220,10 @@ impl Receiver {
 
     /// Whether the stream may end here without cutting a segment or a message.
     pub fn at_boundary(&self) -> bool {
+        let between_messages =
+            self.send_offset == 0 && self.read_offset == 0 && self.tagged.is_none();
         self.phase == Phase::Ended
-            || (self.phase == Phase::Header && self.filled == 0 && self.send_offset == 0)
+            || (self.phase == Phase::Header && self.filled == 0 && between_messages)
     }
 
     /// Announces the bytes that the peer may still write; see
