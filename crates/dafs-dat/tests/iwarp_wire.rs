@@ -379,6 +379,51 @@ fn the_stream_may_end_only_between_messages() {
     raw.stream.write_all(&[0, 40, 0x41]).unwrap();
     drop(raw);
     assert!(matches!(node.gone(endpoint), DisconnectReason::Lost(_)));
+    // Between two segments of a write.
+    let (mut raw, endpoint) = node.plain_peer(false);
+    let remote = node.region.remote(0, 100).unwrap();
+    let place = Place::Tagged { stag: remote.key, offset: remote.address };
+    raw.send(Opcode::Write, false, place, &[1; 40]);
+    drop(raw);
+    assert!(matches!(node.gone(endpoint), DisconnectReason::Lost(_)));
+    // Between two segments of a read response.
+    let (mut raw, endpoint) = node.plain_peer(false);
+    raw.send(Opcode::Write, true, Place::Tagged { stag: 0, offset: 0 }, b"");
+    let source = dafs_dat::RemoteBuffer { key: 9, address: 0, len: 100 };
+    node.adapter.rdma_read(endpoint, 1, node.region.local(0, 100), source).unwrap();
+    node.settle();
+    let (_, payload) = raw.read_fpdu();
+    let request = ReadRequest::decode(&payload).unwrap();
+    let place = Place::Tagged { stag: request.sink_stag, offset: request.sink_offset };
+    raw.send(Opcode::ReadResponse, false, place, &[1; 40]);
+    drop(raw);
+    assert!(matches!(node.gone(endpoint), DisconnectReason::Lost(_)));
+}
+
+/// The timer of the set-up runs on after it; it must not end what has more time.
+#[test]
+fn an_orderly_end_has_its_own_time() {
+    let config = IwarpConfig::default();
+    let (set_up, linger) = (config.handshake_timeout, config.linger_timeout);
+    let mut node = Node::new(config);
+    let (mut raw, endpoint) = node.plain_peer(false);
+    raw.send(Opcode::Write, true, Place::Tagged { stag: 0, offset: 0 }, b"");
+    // More than the sockets hold, to a peer that reads nothing.
+    let big = node.adapter.allocate(64 << 20).unwrap();
+    let big = node.adapter.register(node.domain, big, Access::empty()).unwrap();
+    node.adapter.post_send(endpoint, 2, &[big.local(0, 64 << 20)]).unwrap();
+    node.settle();
+    let started = Instant(1) + (set_up - Duration::from_millis(1));
+    node.now = started;
+    node.adapter.disconnect(endpoint);
+    node.settle();
+    node.now = Instant(1) + set_up;
+    node.settle();
+    node.now = started + (linger - Duration::from_millis(1));
+    node.settle();
+    assert!(node.events.is_empty(), "{:?}", node.events);
+    node.now = started + linger;
+    assert_eq!(node.gone(endpoint), DisconnectReason::Local);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::receive::{Inbound, Receiver};
 use super::sys;
 use super::teardown::End;
 use super::transmit::{Progress, SendFailure, Transmitter};
-use crate::{Operation, ProtectionDomain, WorkStatus};
+use crate::{Instant, Operation, ProtectionDomain, WorkStatus};
 use dafs_mem::VolatileSlice;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -49,6 +49,9 @@ pub(super) struct Connection {
     pub(super) blocked: bool,
     /// In the list of connections with something to send.
     pub(super) dirty: bool,
+    /// When the set-up, or the orderly end once that was asked for, must be over. A timer that
+    /// runs out before was started for what is past.
+    pub(super) deadline: Instant,
     /// Empty tries in a row while polled directly.
     pub(super) misses: u32,
     may_send: bool,
@@ -80,6 +83,7 @@ impl Connection {
             closing: false,
             blocked: false,
             dirty: false,
+            deadline: Instant::default(),
             misses: 0,
             may_send: initiator,
             stranger: false,
@@ -161,17 +165,19 @@ impl Connection {
         }
     }
 
-    /// Receives what came before the connection broke, then tells why it ends.
+    /// Receives what came before the connection broke, then tells why it ends. A socket may fail to
+    /// send while the peer still does, so this does not wait for the last of it.
     fn drain_after(&mut self, core: &mut Core, error: &io::Error) -> End {
         let text = error.to_string();
         self.send_error = Some(text.clone());
-        loop {
+        for _ in 0..limits::DRAIN_TURN_COUNT_MAX {
             match self.receive(core) {
                 Ok(true) => {}
-                Ok(false) => return End::Lost(text),
+                Ok(false) => break,
                 Err(end) => return end,
             }
         }
+        End::Lost(text)
     }
 
     fn set_blocked(&mut self, core: &mut Core, blocked: bool) -> Result<(), End> {

@@ -1,6 +1,7 @@
 //! The poll loop: what is tried directly, what the kernel is asked, timers.
 //!
 //! Invariants
+//! * The last timer started for a connection is its deadline; earlier ones run out unheard.
 //! * While few connections are busy their sockets are tried directly, because one `recv` costs
 //!   less than asking the kernel first; it is still asked now and then, and whenever a direct try
 //!   after sleeping finds nothing, so nobody starves.
@@ -167,23 +168,27 @@ impl IwarpAdapter {
     fn run_timers(&mut self) {
         let now = self.now;
         for (id, after) in self.unstamped.drain(..) {
-            self.timers.push(Reverse((now + after, id)));
+            let when = now + after;
+            self.timers.push(Reverse((when, id)));
+            if let Some(Entry::Connection(connection)) = self.slots.get_mut(id) {
+                connection.deadline = when;
+            }
         }
         while let Some(Reverse((when, id))) = self.timers.peek().copied() {
             if when > now {
                 return;
             }
             self.timers.pop();
-            self.timer_ran_out(id);
+            self.timer_ran_out(id, now);
         }
     }
 
-    fn timer_ran_out(&mut self, id: u64) {
+    fn timer_ran_out(&mut self, id: u64, now: Instant) {
         if id & LISTENER_BIT != 0 {
             return self.wake_listener((id & !LISTENER_BIT) as usize);
         }
         match self.slots.get(id) {
-            Some(Entry::Connection(connection)) => {
+            Some(Entry::Connection(connection)) if now >= connection.deadline => {
                 if !connection.is_open() {
                     let timeout = self.core.config.handshake_timeout;
                     self.end(id, End::Setup(crate::ConnectError::TimedOut(timeout)));
