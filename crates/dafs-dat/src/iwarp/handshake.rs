@@ -169,6 +169,17 @@ pub(super) fn judge_reply(
     if frame.enhanced.is_some_and(|words| words.peer_to_peer) {
         return Err(protocol("it wants a ready-to-receive frame that was not offered"));
     }
+    // The responder tells how many reads it will have outstanding, which may not be more than we
+    // have offered to answer (RFC 6581 9.1); it would break the connection later.
+    let offered = config.inbound_reads_max;
+    if let Some(words) = frame.enhanced
+        && words.ord != DEPTH_UNNEGOTIATED
+        && words.ord > offered
+    {
+        let wanted = words.ord;
+        let text = format!("it wants {wanted} reads outstanding, but {offered} were offered");
+        return Err(protocol(text));
+    }
     let depth = match frame.enhanced {
         Some(words) if words.ird != DEPTH_UNNEGOTIATED => words.ird,
         _ => UNTOLD_READS,
@@ -268,6 +279,28 @@ mod tests {
         assert!(judge_request(&asked).is_err());
         asked.markers = true;
         assert!(judge_request(&asked).is_err());
+    }
+
+    #[test]
+    fn a_responder_that_reads_more_than_was_offered_is_refused() {
+        let config = IwarpConfig { inbound_reads_max: 4, ..IwarpConfig::default() };
+        let answer = |ord| {
+            let enhanced = Some(Enhanced { ird: 8, ord, ..Enhanced::default() });
+            let reply = Frame {
+                kind: FrameKind::Reply,
+                markers: false,
+                crc: false,
+                reject: false,
+                revision: 2,
+                enhanced,
+                private_data: b"",
+            };
+            judge_reply(&config, &reply)
+        };
+        assert_eq!(answer(4).unwrap().0.inbound_reads_max, 4);
+        assert!(answer(DEPTH_UNNEGOTIATED).is_ok());
+        let error = answer(5).unwrap_err().to_string();
+        assert!(error.contains("5 reads") && error.contains("4 were offered"), "{error}");
     }
 
     #[test]
