@@ -26,7 +26,7 @@ impl KeySource {
         Ok(())
     }
 
-    /// The next number; zero, which is never a key, when the batch is used up.
+    /// The next number; `None` when the batch is used up.
     pub(super) fn take(&mut self) -> Option<u32> {
         let at = self.used * 4;
         let bytes = self.batch.get_mut(at..at + 4)?;
