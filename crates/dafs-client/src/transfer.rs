@@ -2,6 +2,7 @@
 //! in flight, memory that is not registered staged.
 //!
 //! Invariants
+//! * Nothing of a transfer is in flight any more when its function returns, whatever it returns.
 //! * A staging buffer goes back to the pool only when its transfer is over, so that late data never
 //!   lands in somebody else's.
 
@@ -76,11 +77,49 @@ fn length(range: &Range<usize>) -> Result<usize> {
 }
 
 /// One piece of a long transfer in flight.
-struct Part {
+struct Part<Held> {
     pending: Pending<usize>,
     /// Where it begins in the transfer, in bytes.
     at: usize,
     len: usize,
+    /// What it needs until it is over.
+    held: Held,
+}
+
+/// The pieces of one long transfer, oldest first. Its end waits for all of them, also when that
+/// end is an error or a panic: a piece that came late would write to memory, or to a part of the
+/// file, that the caller has gone on to use.
+struct Pipeline<Held> {
+    parts: VecDeque<Part<Held>>,
+}
+
+impl<Held> Pipeline<Held> {
+    fn new() -> Self {
+        Self { parts: VecDeque::with_capacity(PIPELINE_DEPTH) }
+    }
+
+    fn has_room(&self) -> bool {
+        self.parts.len() < PIPELINE_DEPTH
+    }
+
+    fn push(&mut self, pending: Pending<usize>, at: usize, len: usize, held: Held) {
+        self.parts.push_back(Part { pending, at, len, held });
+    }
+
+    /// Waits for the oldest piece: where it begins, its length, what it moved, what it held.
+    fn next(&mut self) -> Option<Result<(usize, usize, Moved, Held)>> {
+        let Part { pending, at, len, held } = self.parts.pop_front()?;
+        Some(pending.wait_moved().map(|moved| (at, len, moved, held)))
+    }
+}
+
+impl<Held> Drop for Pipeline<Held> {
+    fn drop(&mut self) {
+        for part in self.parts.drain(..) {
+            // The transfer has its result already.
+            let _ = part.pending.wait_moved();
+        }
+    }
 }
 
 fn read_pieces(
@@ -91,17 +130,17 @@ fn read_pieces(
     piece_bytes: usize,
 ) -> Result<usize> {
     let (len, mut next) = (length(&range)?, 0);
-    let mut parts = VecDeque::with_capacity(PIPELINE_DEPTH);
+    let mut pipeline = Pipeline::new();
     loop {
-        while parts.len() < PIPELINE_DEPTH && next < len {
+        while pipeline.has_room() && next < len {
             let (at, len) = (next, piece_bytes.min(len - next));
             let start = range.start + at;
             let pending = file.submit_read(buffer, start..start + len, offset + at as u64)?;
-            parts.push_back(Part { pending, at, len });
+            pipeline.push(pending, at, len, ());
             next += len;
         }
-        let Some(Part { pending, at, len: asked }) = parts.pop_front() else { return Ok(len) };
-        let Moved { mut bytes, end_of_file } = pending.wait_moved()?;
+        let Some(part) = pipeline.next() else { return Ok(len) };
+        let (at, asked, Moved { mut bytes, end_of_file }, ()) = part?;
         if bytes < asked && bytes > 0 && !end_of_file {
             let rest = range.start + at + bytes..range.start + at + asked;
             bytes += read_buffer(file, buffer, rest, offset + (at + bytes) as u64)?;
@@ -121,17 +160,17 @@ fn write_pieces(
     piece_bytes: usize,
 ) -> Result<usize> {
     let (len, mut next) = (length(&range)?, 0);
-    let mut parts = VecDeque::with_capacity(PIPELINE_DEPTH);
+    let mut pipeline = Pipeline::new();
     loop {
-        while parts.len() < PIPELINE_DEPTH && next < len {
+        while pipeline.has_room() && next < len {
             let (at, len) = (next, piece_bytes.min(len - next));
             let (start, offset) = (range.start + at, offset + at as u64);
             let pending = file.submit_write(buffer, start..start + len, offset, stability)?;
-            parts.push_back(Part { pending, at, len });
+            pipeline.push(pending, at, len, ());
             next += len;
         }
-        let Some(Part { pending, at, len: asked }) = parts.pop_front() else { return Ok(len) };
-        let bytes = pending.wait_moved()?.bytes;
+        let Some(part) = pipeline.next() else { return Ok(len) };
+        let (at, asked, Moved { bytes, .. }, ()) = part?;
         if bytes < asked {
             let rest = range.start + at + bytes..range.start + at + asked;
             write_buffer(file, buffer, rest, offset + (at + bytes) as u64, stability)?;
@@ -142,7 +181,6 @@ fn write_pieces(
 /// Reads through staging buffers.
 pub(crate) fn read_slice(file: &File, target: &mut [u8], offset: u64) -> Result<usize> {
     let shared = file.client().shared();
-    let mut parts: VecDeque<(IoBuffer, Part)> = VecDeque::new();
     let (len, mut next) = (target.len(), 0);
     if len <= STAGING_BYTES {
         // The common case needs no queue.
@@ -152,18 +190,17 @@ pub(crate) fn read_slice(file: &File, target: &mut [u8], offset: u64) -> Result<
         put_staging(shared, staging);
         return Ok(bytes);
     }
+    let mut pipeline = Pipeline::new();
     loop {
-        while parts.len() < PIPELINE_DEPTH && next < len {
+        while pipeline.has_room() && next < len {
             let (at, len) = (next, STAGING_BYTES.min(len - next));
             let staging = take_staging(shared)?;
             let pending = file.submit_read(&staging, 0..len, offset + at as u64)?;
-            parts.push_back((staging, Part { pending, at, len }));
+            pipeline.push(pending, at, len, staging);
             next += len;
         }
-        let Some((staging, Part { pending, at, len: asked })) = parts.pop_front() else {
-            return Ok(len);
-        };
-        let Moved { mut bytes, end_of_file } = pending.wait_moved()?;
+        let Some(part) = pipeline.next() else { return Ok(len) };
+        let (at, asked, Moved { mut bytes, end_of_file }, staging) = part?;
         if bytes < asked && bytes > 0 && !end_of_file {
             bytes += read_buffer(file, &staging, bytes..asked, offset + (at + bytes) as u64)?;
         }
@@ -183,21 +220,19 @@ pub(crate) fn write_slice(
     stability: Stability,
 ) -> Result<usize> {
     let shared = file.client().shared();
-    let mut parts: VecDeque<(IoBuffer, Part)> = VecDeque::new();
     let (len, mut next) = (source.len(), 0);
+    let mut pipeline = Pipeline::new();
     loop {
-        while parts.len() < PIPELINE_DEPTH && next < len {
+        while pipeline.has_room() && next < len {
             let (at, len) = (next, STAGING_BYTES.min(len - next));
             let staging = take_staging(shared)?;
             staging.view().copy_from(&source[at..at + len], Site::ClientStaging);
             let pending = file.submit_write(&staging, 0..len, offset + at as u64, stability)?;
-            parts.push_back((staging, Part { pending, at, len }));
+            pipeline.push(pending, at, len, staging);
             next += len;
         }
-        let Some((staging, Part { pending, at, len: asked })) = parts.pop_front() else {
-            return Ok(len);
-        };
-        let bytes = pending.wait_moved()?.bytes;
+        let Some(part) = pipeline.next() else { return Ok(len) };
+        let (at, asked, Moved { bytes, .. }, staging) = part?;
         if bytes < asked {
             let offset = offset + (at + bytes) as u64;
             write_buffer(file, &staging, bytes..asked, offset, stability)?;
