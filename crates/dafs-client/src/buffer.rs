@@ -1,20 +1,45 @@
 //! Registered buffers of the application.
+//!
+//! Invariants
+//! * When the last handle on borrowed memory is gone, and no operation uses it, the server cannot
+//!   reach it any more.
 
 use crate::client::Client;
 use crate::core::RegisteredMemory;
 use crate::driver::Shared;
 use crate::error::{Error, Result};
 use dafs_mem::{Buffer, VolatileSlice};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Memory that the server reads and writes directly. Cheap to clone; clones are the same memory.
 ///
 /// It may be dropped while operations use it: the memory stays until they are over. What is in it
 /// while an operation is in flight is anybody's guess, so it is only seen through
 /// [`VolatileSlice`].
+///
+/// Over shared memory the server may still write what a lost session was asking for. After an
+/// operation failed because the session ended, drop the buffers that [`Client::buffer`] made, which
+/// is safe at any time, and put no other data in them.
 #[derive(Debug, Clone)]
 pub struct IoBuffer {
+    // Dropped before `_borrowed`, which relies on that.
     memory: Arc<RegisteredMemory>,
+    _borrowed: Option<Borrowed>,
+}
+
+/// A handle on memory of the caller's. Its end ends the registration if it was the last one.
+#[derive(Debug, Clone)]
+struct Borrowed {
+    shared: Weak<Shared>,
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        // Without the session there is no registration either.
+        if let Some(shared) = self.shared.upgrade() {
+            shared.reap();
+        }
+    }
 }
 
 impl IoBuffer {
@@ -68,7 +93,8 @@ impl Client {
         let buffer = unsafe { Buffer::borrowed(address, bytes) };
         let mut driver = self.shared().lock()?;
         let memory = driver.register(Arc::new(buffer)).map_err(|e| self.shared().failed(&e))?;
-        Ok(IoBuffer { memory })
+        let borrowed = Borrowed { shared: Arc::downgrade(self.shared()) };
+        Ok(IoBuffer { memory, _borrowed: Some(borrowed) })
     }
 }
 
@@ -76,5 +102,5 @@ pub(crate) fn allocate(shared: &Shared, bytes: usize) -> Result<IoBuffer> {
     let mut driver = shared.lock()?;
     let buffer = driver.allocate(bytes).map_err(|e| Error::Memory(e.to_string().into()))?;
     let memory = driver.register(buffer).map_err(|e| shared.failed(&e))?;
-    Ok(IoBuffer { memory })
+    Ok(IoBuffer { memory, _borrowed: None })
 }

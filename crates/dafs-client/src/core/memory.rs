@@ -2,8 +2,11 @@
 //!
 //! Invariants
 //! * A registration lives until nobody holds it any more: neither the application nor an operation
-//!   in flight. So the server can never reach memory that has been given back, and a buffer that is
-//!   dropped in mid-transfer breaks nothing.
+//!   in flight. So a buffer that is dropped in mid-transfer breaks nothing.
+//! * The memory is not given back before the registration has ended: the adapter keeps a buffer
+//!   that owns its memory until then, and for memory of the caller's the last holder sees to it
+//!   that [`SessionCore::reap`](super::SessionCore::reap) runs before the caller hears of it. So
+//!   the server can never reach memory that has been given back.
 
 use dafs_dat::{LocalSegment, MemoryRegion, RegionId, RemoteBuffer};
 use dafs_mem::{Buffer, VolatileSlice};

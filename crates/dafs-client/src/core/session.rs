@@ -244,8 +244,9 @@ impl SessionCore {
         memory.belongs_to(&self.graveyard)
     }
 
-    /// Ends registrations that nobody holds any more.
-    pub(crate) fn reap(&mut self, adapter: &mut dyn Adapter) {
+    /// Ends registrations that nobody holds any more. To be called after every step that may have
+    /// dropped memory and before its result is seen.
+    pub fn reap(&mut self, adapter: &mut dyn Adapter) {
         for region in self.graveyard.exhume() {
             adapter.deregister(region);
         }

@@ -118,6 +118,8 @@ impl Driver {
     /// Polls the adapter once and hands out what has completed; returns how much that was.
     pub(crate) fn progress(&mut self, now: Instant) -> usize {
         self.drives = self.drives.wrapping_add(1);
+        // Before the server's next write is let in.
+        self.core.reap(&mut *self.adapter);
         let mut events = std::mem::take(&mut self.events);
         let seen = self.adapter.poll(now, &mut events);
         for event in events.drain(..) {
@@ -130,6 +132,8 @@ impl Driver {
         if seen > 0 {
             self.adapter.flush();
         }
+        // An operation may have held memory last whose owner waits for nothing but its result.
+        self.core.reap(&mut *self.adapter);
         self.hand_out()
     }
 
@@ -389,6 +393,15 @@ impl Shared {
         if driver.leader == Leader::Sleeping && !driver.adapter.arm().unwrap_or(false) {
             self.wakeup.ring();
         }
+    }
+
+    /// Ends the registrations that nobody holds any more.
+    pub(crate) fn reap(&self) {
+        // In a fork the memory is a copy that no server knows of.
+        let Ok(mut driver) = self.lock() else { return };
+        let inner = &mut *driver;
+        inner.core.reap(&mut *inner.adapter);
+        self.keep_armed(&mut driver);
     }
 
     pub(crate) fn flush(&self) -> Result<()> {
