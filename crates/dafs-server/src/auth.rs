@@ -73,6 +73,10 @@ pub struct Authenticator {
     strangers_allowed: bool,
     own_uid: u32,
     own_identity: Option<OwnIdentity>,
+    /// Whether requests can run as other users; otherwise all run as this one.
+    privileged: bool,
+    /// Ports of ours, to find the processes that connect to them.
+    ports: Vec<u16>,
     /// The hash that unknown users are compared with.
     decoy: String,
 }
@@ -94,8 +98,24 @@ impl Authenticator {
             strangers_allowed: config.allow_unauthenticated_remote_clients,
             own_uid: rustix::process::geteuid().as_raw(),
             own_identity: config.own_identity.clone(),
+            privileged: rustix::process::geteuid().is_root(),
+            ports: Vec::new(),
             decoy,
         })
+    }
+
+    /// Tells the ports that clients connect to.
+    #[must_use]
+    pub fn with_ports(mut self, ports: Vec<u16>) -> Self {
+        self.ports = ports;
+        self
+    }
+
+    /// Adds what this host knows of the process at the other end.
+    pub fn identify(&self, peer: &mut PeerInfo) {
+        if let (None, Some(address)) = (peer.process, peer.address) {
+            peer.process = crate::loopback::owner(address, &self.ports);
+        }
     }
 
     /// What the server shows to clients that ask for its proof.
@@ -110,7 +130,9 @@ impl Authenticator {
 
     /// True when a client at this address may come without proof.
     pub fn allows_none(&self, peer: &PeerInfo) -> bool {
-        self.is_trusted(peer) || peer.process.is_some() || self.strangers_allowed
+        // A server that cannot work as other users would lend its own rights to them.
+        let vouched_for = peer.process.is_some() && self.privileged;
+        self.is_trusted(peer) || vouched_for || self.strangers_allowed
     }
 
     /// Accepts or refuses a proof. Checking a password takes tens of milliseconds by design; call
@@ -151,8 +173,9 @@ impl Authenticator {
         if peer.sim_host.is_some() {
             return true;
         }
-        if let Some(process) = peer.process {
-            return process.uid == 0 || process.uid == self.own_uid;
+        let own = |uid: u32| uid == 0 || uid == self.own_uid;
+        if peer.process.is_some_and(|process| own(process.uid)) {
+            return true;
         }
         let Some(address) = peer.address else { return false };
         self.trusted.iter().any(|range| range.contains(address.ip()))
@@ -217,6 +240,7 @@ fn parse_line(line: &str) -> Result<(Vec<u8>, User), &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dafs_dat::PeerProcess;
     use std::os::unix::fs::PermissionsExt;
 
     fn authenticator(lines: &str, mode: u32) -> Result<Authenticator, PasswordFileError> {
@@ -248,7 +272,28 @@ mod tests {
         assert!(auth.admit(&far, &text("anna", "Secret")).is_none());
         assert!(auth.admit(&far, &text("bert", "secret")).is_none());
         assert!(auth.admit(&far, &Proof::None).is_none());
-        assert!(auth.admit(&peer("127.0.0.1:5"), &Proof::None).unwrap().trusted);
+        // An address alone proves nothing, not even that of this host.
+        assert!(auth.admit(&peer("127.0.0.1:5"), &Proof::None).is_none());
+    }
+
+    #[test]
+    fn a_local_process_is_who_the_kernel_says() {
+        let auth = authenticator("", 0o600).unwrap();
+        let process = |uid| PeerInfo {
+            process: Some(PeerProcess { pid: 1, uid, gid: 5 }),
+            ..PeerInfo::default()
+        };
+        let own = rustix::process::geteuid().as_raw();
+        assert!(auth.admit(&process(own), &Proof::None).unwrap().trusted);
+        let other = auth.admit(&process(4242), &Proof::None);
+        if own == 0 {
+            let other = other.unwrap();
+            assert!(!other.trusted);
+            assert_eq!((other.cred.uid, other.cred.gid), (4242, 5));
+        } else {
+            // This server could only serve them as itself.
+            assert!(other.is_none());
+        }
     }
 
     #[test]

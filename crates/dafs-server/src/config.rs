@@ -245,7 +245,7 @@ impl Config {
             lease_time: Duration::from_secs(30),
             wake: Wake::Adaptive,
             threads: default_threads(),
-            trusted: AddressRange::loopback().to_vec(),
+            trusted: Vec::new(),
             password_file: None,
             own_identity: None,
             state_directory: None,

@@ -8,6 +8,7 @@ mod auth;
 mod config;
 mod engine;
 mod limits;
+mod loopback;
 mod pool;
 mod reactor;
 mod server;
@@ -17,7 +18,7 @@ pub use config::{
     AddressRange, Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT, ExportConfig, OwnIdentity,
     Wake, parse_listen,
 };
-pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared};
+pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared, WriteVerifier};
 pub use limits::SessionLimits;
 pub use pool::{Inbox, Job, Pool, ThreadPool};
 pub use server::{Server, StartError};

@@ -76,6 +76,13 @@ pub(crate) const STAGING_CHUNKS_IDLE: usize = 2;
 /// Client buffers named by one request.
 pub(crate) const BUFFERS_PER_REQUEST_MAX: usize = 64;
 
+/// Sends and RDMA of one connection that are posted and not completed; a client that reads its
+/// replies stays far below.
+pub(crate) const WORK_POSTED_MAX: u32 = 1024;
+
+/// Threads that check passwords.
+pub(crate) const PROOF_THREADS_MAX: usize = 1;
+
 /// Threads for calls that may wait for a device.
 pub(crate) const POOL_THREADS_MAX: usize = 16;
 

@@ -96,15 +96,26 @@ struct Shared {
 }
 
 /// A pool of threads, started when there is work and none is idle.
-#[derive(Default)]
 pub struct ThreadPool {
     shared: Arc<Shared>,
+    threads_max: usize,
 }
 
 impl ThreadPool {
-    /// A pool without threads yet.
+    /// A pool without threads yet, for calls that wait for devices.
     pub fn new() -> Self {
-        Self::default()
+        Self::with_threads(POOL_THREADS_MAX)
+    }
+
+    /// A pool that starts at most so many threads.
+    pub fn with_threads(threads_max: usize) -> Self {
+        Self { shared: Arc::default(), threads_max }
+    }
+}
+
+impl Default for ThreadPool {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -114,16 +125,21 @@ impl Pool for ThreadPool {
         queue.jobs.push_back(job);
         // A new thread takes over the identity of the one that starts it, which may be a caller's.
         if queue.idle < queue.jobs.len()
-            && queue.threads < POOL_THREADS_MAX
+            && queue.threads < self.threads_max
             && dafs_store::posix::as_server().is_ok()
         {
             let shared = self.shared.clone();
             let thread = std::thread::Builder::new().name("dafs-pool".to_owned());
             match thread.spawn(move || shared.run()) {
                 Ok(_) => queue.threads += 1,
-                // With one thread at least, work goes on; without any, nothing would.
                 Err(error) => tracing::warn!(%error, "cannot start a thread for blocking calls"),
             }
+        }
+        if queue.threads == 0 {
+            // Holding up the reactor is better than never answering.
+            let jobs = std::mem::take(&mut queue.jobs);
+            drop(queue);
+            return jobs.into_iter().for_each(|job| job());
         }
         drop(queue);
         self.shared.work.notify_one();

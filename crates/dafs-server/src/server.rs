@@ -2,7 +2,8 @@
 
 use crate::auth::{Authenticator, PasswordFileError};
 use crate::config::{Config, ConfigError, ExportConfig};
-use crate::engine::{Engine, EngineCounts, Registry, Shared};
+use crate::engine::{Engine, EngineCounts, Registry, Shared, WriteVerifier};
+use crate::limits::PROOF_THREADS_MAX;
 use crate::pool::{Inbox, ThreadPool};
 use crate::reactor::{self, Control};
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
@@ -10,7 +11,6 @@ use dafs_dat::shm::{self, ShmAdapter, ShmConfig};
 use dafs_dat::{Adapter, shm_socket_name};
 use dafs_service::{Export, Namespace, NamespaceError, Service, ServiceConfig, ServiceCounts};
 use dafs_store::{ExportSecret, PosixOptions, PosixStore, StoreError};
-use dafs_wire::dafs::Verifier;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
@@ -113,16 +113,18 @@ impl Server {
         let service_config =
             ServiceConfig { lease_time: config.lease_time, instance: random.instance };
         let service = Arc::new(Service::new(service_config, namespace));
+        let listeners = config.listen.iter().map(|&address| Listener::bind(address));
+        let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
+        let ports = listeners.iter().map(|listener| listener.address.port()).collect();
         let shared = Arc::new(Shared {
             service: service.clone(),
-            authenticator: Arc::new(Authenticator::new(config)?),
+            authenticator: Arc::new(Authenticator::new(config)?.with_ports(ports)),
             registry: Arc::new(Registry::new(random.registry_key)),
             pool: Arc::new(ThreadPool::new()),
             limits: config.limits,
-            write_verifier: Verifier(random.write_verifier),
+            write_verifier: WriteVerifier::new(random.write_verifier),
+            proofs: Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX)),
         });
-        let listeners = config.listen.iter().map(|&address| Listener::bind(address));
-        let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let mut server = Self {
             addresses: listeners.iter().map(|listener| listener.address).collect(),
             service,
@@ -258,7 +260,7 @@ fn start_reactor(
 struct Random {
     instance: u32,
     registry_key: [u64; 2],
-    write_verifier: [u8; 8],
+    write_verifier: u64,
 }
 
 impl Random {
@@ -274,7 +276,7 @@ impl Random {
             // Zero is left out, because state-ids below 2^32 would look like small numbers.
             instance: (word(20) as u32).max(1),
             registry_key: [word(0), word(8)],
-            write_verifier: word(16).to_ne_bytes(),
+            write_verifier: word(16),
         })
     }
 }
@@ -291,7 +293,12 @@ fn raise_descriptor_limit() {
 
 /// The key that signs file handles, made at the first start.
 fn handle_secret(directory: Option<&Path>) -> Result<ExportSecret, StartError> {
-    let directory = directory.map_or_else(default_state_directory, Path::to_owned);
+    let directory = directory.map(Path::to_owned).or_else(default_state_directory);
+    let directory = directory.ok_or_else(|| {
+        let error =
+            io::Error::new(io::ErrorKind::NotFound, "neither HOME nor XDG_STATE_HOME is set");
+        StartError::State { path: PathBuf::from("the home directory"), error }
+    })?;
     let path = directory.join("handle-key");
     let failed = |error| StartError::State { path: path.clone(), error };
     match std::fs::read(&path) {
@@ -324,7 +331,11 @@ fn handle_secret(directory: Option<&Path>) -> Result<ExportSecret, StartError> {
         std::fs::remove_file(&aside)?;
         match linked {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => std::fs::read(&path),
+            _ => {
+                // The name must be as stable as the content, or a power loss makes a new key.
+                std::fs::File::open(&directory)?.sync_all()?;
+                std::fs::read(&path)
+            }
         }
     };
     let bytes = save().map_err(failed)?;
@@ -333,11 +344,11 @@ fn handle_secret(directory: Option<&Path>) -> Result<ExportSecret, StartError> {
     Ok(ExportSecret::from_bytes(bytes))
 }
 
-fn default_state_directory() -> PathBuf {
+fn default_state_directory() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
-        return PathBuf::from("/var/lib/dafs");
+        return Some(PathBuf::from("/var/lib/dafs"));
     }
-    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
-    state.unwrap_or_else(|| home().join(".local/state")).join("dafs")
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let home = || absolute("HOME").map(|home| home.join(".local/state"));
+    Some(absolute("XDG_STATE_HOME").or_else(home)?.join("dafs"))
 }

@@ -42,7 +42,8 @@ pub struct Client {
     sessions: AtomicU32,
     /// Set when the record has been replaced or removed.
     gone: AtomicBool,
-    creds: Mutex<Vec<Option<Cred>>>,
+    /// Registered credentials, and by how many registrations.
+    creds: Mutex<Vec<Option<(Cred, u32)>>>,
 }
 
 impl Client {
@@ -86,7 +87,11 @@ impl Client {
     pub fn register_cred(&self, cred: Cred, max: usize) -> Option<u32> {
         let mut creds = self.creds.lock().unwrap_or_else(PoisonError::into_inner);
         // The same credential again costs nothing: a client registers per session.
-        if let Some(index) = creds.iter().position(|slot| slot.as_ref() == Some(&cred)) {
+        let same = |slot: &Option<(Cred, u32)>| slot.as_ref().is_some_and(|(old, _)| *old == cred);
+        if let Some(index) = creds.iter().position(same) {
+            if let Some((_, count)) = &mut creds[index] {
+                *count += 1;
+            }
             return Some(index as u32 + 1);
         }
         let index = match creds.iter().position(Option::is_none) {
@@ -97,21 +102,31 @@ impl Client {
             }
             None => return None,
         };
-        creds[index] = Some(cred);
+        creds[index] = Some((cred, 1));
         Some(index as u32 + 1)
     }
 
-    /// Forgets a credential; false when there is none of that number.
+    /// Takes one registration of a credential back, and forgets it with the last; false when there is
+    /// none of that number.
     pub fn release_cred(&self, number: u32) -> bool {
         let mut creds = self.creds.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = (number as usize).checked_sub(1).and_then(|index| creds.get_mut(index));
-        slot.is_some_and(|slot| slot.take().is_some())
+        let Some(slot) = slot else { return false };
+        match slot {
+            Some((_, count)) if *count > 1 => {
+                *count -= 1;
+                true
+            }
+            Some(_) => slot.take().is_some(),
+            None => false,
+        }
     }
 
     /// The credential of a number.
     pub fn cred(&self, number: u32) -> Option<Cred> {
         let creds = self.creds.lock().unwrap_or_else(PoisonError::into_inner);
-        creds.get((number as usize).checked_sub(1)?)?.clone()
+        let slot = creds.get((number as usize).checked_sub(1)?)?;
+        slot.as_ref().map(|(cred, _)| cred.clone())
     }
 }
 
@@ -193,7 +208,8 @@ impl Service {
         drop(table);
         if let Some(old) = &old {
             old.gone.store(true, Ordering::Relaxed);
-            let released = self.lock_opens().release_client(old.key);
+            let ended = self.lock_opens().release_client(old.key);
+            let released = ended.len();
             tracing::info!(client = %old.name.escape_ascii(), released, "client has restarted");
         }
         Ok(Registered { client, replaced: old.is_some() })
@@ -210,7 +226,7 @@ impl Service {
             if now_ns.saturating_sub(renewed_ns) <= lease_ns {
                 return true;
             }
-            expired.push(client.key);
+            expired.push(client.clone());
             let keep = client.sessions.load(Ordering::Relaxed) > 0;
             client.gone.store(!keep, Ordering::Relaxed);
             keep
@@ -219,8 +235,16 @@ impl Service {
         if expired.is_empty() {
             return 0;
         }
-        let mut opens = self.lock_opens();
-        let released = expired.iter().map(|&key| opens.release_client(key)).sum();
+        let mut ended = Vec::new();
+        for client in &expired {
+            // It may have come back in the meantime.
+            let renewed_ns = client.renewed_ns.load(Ordering::Relaxed);
+            if client.is_gone() || now_ns.saturating_sub(renewed_ns) > lease_ns {
+                ended.append(&mut self.lock_opens().release_client(client.key));
+            }
+        }
+        let released = ended.len();
+        drop(ended);
         if released > 0 {
             tracing::info!(clients = expired.len(), released, "leases have ended");
         }

@@ -92,6 +92,12 @@ impl Export {
         Handle { fs: self.fs, file: self.store.root() }
     }
 
+    /// What an object is called where opens are compared: two exports of one directory lead to the
+    /// same files.
+    pub(crate) fn key(&self, handle: &Handle) -> Handle {
+        Handle { fs: self.store.fs_id(), file: handle.file }
+    }
+
     /// The credential that the store sees for a caller.
     pub fn map_cred<'a>(&'a self, cred: &'a Cred) -> Cow<'a, Cred> {
         match self.options.squash {

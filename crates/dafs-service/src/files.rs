@@ -1,6 +1,5 @@
 //! Operations on objects: attributes, rights, symlink text, named attributes, space.
 
-use crate::export::Export;
 use crate::handle::Handle;
 use crate::open::StateId;
 use crate::{Caller, Result, Service, ServiceError};
@@ -52,7 +51,7 @@ impl Service {
         let export = self.namespace().export(handle)?;
         match export.store().getattr(&handle.file) {
             Err(StoreError::Stale) => {
-                let file = self.lock_opens().any_file(handle);
+                let file = self.lock_opens().any_file(&export.key(handle));
                 Ok(file.ok_or(StoreError::Stale)?.attr()?)
             }
             attr => Ok(attr?),
@@ -81,22 +80,7 @@ impl Service {
             }
             None => None,
         };
-        match export.store().setattr(&cred, &handle.file, change, file.as_deref()) {
-            Err(StoreError::Stale) => self.setattr_unnamed(export, handle, change, &cred),
-            attr => Ok(attr?),
-        }
-    }
-
-    /// A file that has lost its name is reached through an open of it.
-    fn setattr_unnamed(
-        &self,
-        export: &Export,
-        handle: &Handle,
-        change: &SetAttr,
-        cred: &dafs_store::Cred,
-    ) -> Result<Attr> {
-        let file = self.lock_opens().any_file(handle).ok_or(StoreError::Stale)?;
-        Ok(export.store().setattr(cred, &handle.file, change, Some(&*file))?)
+        Ok(export.store().setattr(&cred, &handle.file, change, file.as_deref())?)
     }
 
     /// Which of the wanted rights the caller has.
@@ -156,10 +140,10 @@ impl Service {
     /// # Errors
     /// The store's.
     pub fn file_for_sync(&self, caller: Caller<'_>, handle: &Handle) -> Result<Arc<dyn OpenFile>> {
-        if let Some(file) = self.lock_opens().any_file(handle) {
+        let export = self.namespace().export(handle)?;
+        if let Some(file) = self.lock_opens().any_file(&export.key(handle)) {
             return Ok(file);
         }
-        let export = self.namespace().export(handle)?;
         let cred = export.map_cred(caller.cred);
         let store = export.store();
         for mode in [OpenMode { read: true, write: false }, OpenMode { read: false, write: true }] {

@@ -67,6 +67,8 @@ pub struct Service {
     namespace: Namespace,
     clients: Mutex<ClientTable>,
     opens: Mutex<OpenTable>,
+    /// Held while a name is removed or replaced. Opens and I/O do not wait for it.
+    names: Mutex<()>,
     /// When the stores were last told to let go of what they do not need.
     swept_ns: AtomicU64,
 }
@@ -90,6 +92,7 @@ impl Service {
             namespace,
             clients: Mutex::new(ClientTable::new(config.instance)),
             opens: Mutex::new(OpenTable::new(config.instance)),
+            names: Mutex::new(()),
             swept_ns: AtomicU64::new(0),
         }
     }
@@ -128,6 +131,10 @@ impl Service {
         // A panic while the lock was held left the table as the last complete statement made it;
         // refusing all service for that would be worse than going on.
         self.clients.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn lock_names(&self) -> MutexGuard<'_, ()> {
+        self.names.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn lock_opens(&self) -> MutexGuard<'_, OpenTable> {

@@ -12,6 +12,9 @@ pub const OPENS_PER_CLIENT_MAX: usize = 65_536;
 /// How often an open looks again when others make and remove its name meanwhile.
 pub(crate) const OPEN_TRIES_MAX: usize = 16;
 
+/// Opens of all clients. Each holds a descriptor of the process.
+pub const OPENS_MAX: usize = 500_000;
+
 /// Bytes of an open owner's name.
 pub const OWNER_BYTES_MAX: usize = 1024;
 

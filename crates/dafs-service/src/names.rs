@@ -125,17 +125,14 @@ impl Service {
         let export = self.namespace().export(dir)?;
         export.writable()?;
         let cred = export.map_cred(caller.cred);
-        let opens = self.lock_opens();
-        if opens.file_count() == 0 {
-            // The lock is held over this removal too, or an open could slip in before it.
-            return Ok(export.store().remove(&cred, &dir.file, name)?);
-        }
-        drop(opens);
+        // Names change one at a time, so that the name still stands for what was looked up.
+        let _names = self.lock_names();
         let (file, _) = export.store().lookup(&cred, &dir.file, name)?;
-        // Held over the removal, so that no open slips in between check and removal.
-        let opens = self.lock_opens();
-        opens.check_removal(&Handle { fs: dir.fs, file }, mode)?;
-        Ok(export.store().remove(&cred, &dir.file, name)?)
+        let key = export.key(&Handle { fs: dir.fs, file });
+        self.lock_opens().begin_removal(key, mode)?;
+        let removed = export.store().remove(&cred, &dir.file, name);
+        self.lock_opens().end_removal(&key);
+        Ok(removed?)
     }
 
     /// Renames. A replaced target is removed as by an unchecked remove (DAFS O42).
@@ -158,14 +155,21 @@ impl Service {
         export.writable()?;
         let cred = export.map_cred(caller.cred);
         let store = export.store();
-        if self.lock_opens().file_count() > 0
-            && let Ok((file, _)) = store.lookup(&cred, &to_dir.file, to)
-        {
-            let opens = self.lock_opens();
-            opens.check_removal(&Handle { fs: to_dir.fs, file }, RemoveMode::Unchecked)?;
-            return Ok(store.rename(&cred, &from_dir.file, from, &to_dir.file, to)?);
+        let _names = self.lock_names();
+        let key = match store.lookup(&cred, &to_dir.file, to) {
+            Ok((file, _)) => {
+                let key = export.key(&Handle { fs: to_dir.fs, file });
+                self.lock_opens().begin_removal(key, RemoveMode::Unchecked)?;
+                Some(key)
+            }
+            // Nothing is replaced; if it is for another reason, the rename says so.
+            Err(_) => None,
+        };
+        let renamed = store.rename(&cred, &from_dir.file, from, &to_dir.file, to);
+        if let Some(key) = key {
+            self.lock_opens().end_removal(&key);
         }
-        Ok(store.rename(&cred, &from_dir.file, from, &to_dir.file, to)?)
+        Ok(renamed?)
     }
 
     /// Feeds the entries after `cookie` to `sink` until that returns false; true at the end. In the

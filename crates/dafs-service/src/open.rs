@@ -14,7 +14,7 @@ use crate::client::{Client, ClientKey};
 use crate::error::ServiceError;
 use crate::export::Export;
 use crate::handle::Handle;
-use crate::limits::{OPEN_TRIES_MAX, OPENS_PER_CLIENT_MAX, OWNER_BYTES_MAX};
+use crate::limits::{OPEN_TRIES_MAX, OPENS_MAX, OPENS_PER_CLIENT_MAX, OWNER_BYTES_MAX};
 use crate::{Caller, Result, Service};
 use dafs_store::{Attr, CreateHow, Cred, DirChange, Kind, OpenFile, OpenMode, SetAttr, StoreError};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -129,6 +129,8 @@ pub struct OpenState {
     id: StateId,
     client: ClientKey,
     handle: Handle,
+    /// The file as opens are compared by.
+    key: Handle,
     owner: Vec<u8>,
     /// Set when the open has been given back or revoked.
     gone: AtomicBool,
@@ -182,6 +184,8 @@ pub(crate) struct OpenTable {
     states: FxHashMap<StateId, Arc<OpenState>>,
     files: FxHashMap<Handle, Vec<Arc<OpenState>>>,
     by_client: FxHashMap<ClientKey, FxHashSet<StateId>>,
+    /// Files that are losing a name just now, and how careful that removal is.
+    removing: FxHashMap<Handle, RemoveMode>,
 }
 
 impl OpenTable {
@@ -192,6 +196,7 @@ impl OpenTable {
             states: FxHashMap::default(),
             files: FxHashMap::default(),
             by_client: FxHashMap::default(),
+            removing: FxHashMap::default(),
         }
     }
 
@@ -203,19 +208,21 @@ impl OpenTable {
         self.files.len()
     }
 
-    pub(crate) fn release_client(&mut self, client: ClientKey) -> usize {
+    /// Ends all opens of a client. The files are to be dropped without the lock, because closing
+    /// one may take long.
+    pub(crate) fn release_client(&mut self, client: ClientKey) -> Vec<Released> {
         let ids = self.by_client.remove(&client).unwrap_or_default();
-        ids.iter().filter(|&&id| self.release(id).is_some()).count()
+        ids.iter().filter_map(|&id| self.release(id)).collect()
     }
 
-    fn release(&mut self, id: StateId) -> Option<Arc<OpenState>> {
+    fn release(&mut self, id: StateId) -> Option<Released> {
         let state = self.states.remove(&id)?;
         state.gone.store(true, Ordering::Relaxed);
-        state.lock().file = None;
-        if let Some(list) = self.files.get_mut(&state.handle) {
+        let file = state.lock().file.take();
+        if let Some(list) = self.files.get_mut(&state.key) {
             list.retain(|other| other.id != id);
             if list.is_empty() {
-                self.files.remove(&state.handle);
+                self.files.remove(&state.key);
             }
         }
         if let Some(ids) = self.by_client.get_mut(&state.client) {
@@ -224,7 +231,7 @@ impl OpenTable {
                 self.by_client.remove(&state.client);
             }
         }
-        Some(state)
+        Some(Released { _state: state, _file: file })
     }
 
     /// Enters an open, or widens the owner's existing one. Returns it, what it had before when it
@@ -233,6 +240,7 @@ impl OpenTable {
         &mut self,
         client: &Client,
         handle: Handle,
+        key: Handle,
         request: &OpenRequest<'_>,
     ) -> Result<Reserved> {
         // The record is marked before what it holds is released under the table's lock, so a new
@@ -241,7 +249,16 @@ impl OpenTable {
             return Err(ServiceError::Expired);
         }
         let client = client.key();
-        let list = self.files.entry(handle).or_default();
+        let forbidden =
+            |removal: &RemoveMode| request.deny_delete || *removal == RemoveMode::CheckOpen;
+        if self.removing.get(&key).is_some_and(forbidden) {
+            // The file is about to lose its name; the client asks again and sees.
+            return Err(StoreError::Busy.into());
+        }
+        if self.states.len() >= OPENS_MAX {
+            return Err(ServiceError::Resource);
+        }
+        let list = self.files.entry(key).or_default();
         let mut own = None;
         for other in list.iter() {
             if other.client == client && other.owner == request.owner {
@@ -263,7 +280,7 @@ impl OpenTable {
         let held = self.by_client.entry(client).or_default();
         if held.len() >= OPENS_PER_CLIENT_MAX || self.next == NUMBER_MAX {
             if list.is_empty() {
-                self.files.remove(&handle);
+                self.files.remove(&key);
             }
             return Err(ServiceError::Resource);
         }
@@ -273,6 +290,7 @@ impl OpenTable {
             id,
             client,
             handle,
+            key,
             owner: request.owner.to_vec(),
             gone: AtomicBool::new(false),
             inner: Mutex::new(Inner {
@@ -326,13 +344,22 @@ impl OpenTable {
         Ok(())
     }
 
-    pub(crate) fn check_removal(&self, handle: &Handle, mode: RemoveMode) -> Result<()> {
-        let opens = self.files.get(handle).map_or(&[][..], Vec::as_slice);
+    /// Begins the removal of a name of a file, unless an open forbids it.
+    pub(crate) fn begin_removal(&mut self, key: Handle, mode: RemoveMode) -> Result<()> {
+        let opens = self.files.get(&key).map_or(&[][..], Vec::as_slice);
         let denied = match mode {
             RemoveMode::Unchecked => opens.iter().any(|open| open.lock().deny_delete),
             RemoveMode::CheckOpen => !opens.is_empty(),
         };
-        if denied { Err(ServiceError::DeleteDenied) } else { Ok(()) }
+        if denied {
+            return Err(ServiceError::DeleteDenied);
+        }
+        self.removing.insert(key, mode);
+        Ok(())
+    }
+
+    pub(crate) fn end_removal(&mut self, key: &Handle) {
+        self.removing.remove(key);
     }
 
     /// Any file of an open of this handle, to answer for a file without a name.
@@ -340,6 +367,12 @@ impl OpenTable {
         let file = |open: &Arc<OpenState>| open.lock().file.as_ref().map(|(_, f)| f.clone());
         self.files.get(handle)?.iter().find_map(file)
     }
+}
+
+/// An open that is over, with what is to be dropped outside of the lock.
+pub(crate) struct Released {
+    _state: Arc<OpenState>,
+    _file: Option<(OpenMode, Arc<dyn OpenFile>)>,
 }
 
 struct Reserved {
@@ -413,7 +446,8 @@ impl Service {
         };
         let made = store.create(&cred, dir, request.name, how, &attr, request.share.mode())?;
         let handle = Handle { fs: request.dir.fs, file: made.id };
-        let reserved = self.lock_opens().reserve(caller.client, handle, request)?;
+        let reserved =
+            self.lock_opens().reserve(caller.client, handle, export.key(&handle), request)?;
         if let Err(error) = install(export, &cred, request, &reserved, made.file) {
             self.lock_opens().cancel(&reserved);
             return Err(error);
@@ -437,7 +471,8 @@ impl Service {
         }
         let cred = export.map_cred(caller.cred);
         let file = export.store().open(&cred, &handle.file, request.share.mode())?;
-        let reserved = self.lock_opens().reserve(caller.client, handle, request)?;
+        let reserved =
+            self.lock_opens().reserve(caller.client, handle, export.key(&handle), request)?;
         let installed = install(export, &cred, request, &reserved, file);
         let opened =
             installed.and_then(|()| self.open_reserved(export, &cred, request, &reserved, attr));
@@ -504,7 +539,7 @@ impl Service {
         if need.write {
             export.writable()?;
         }
-        self.lock_opens().check_anonymous(handle, need)?;
+        self.lock_opens().check_anonymous(&export.key(handle), need)?;
         let cred = export.map_cred(caller.cred);
         Ok(export.store().open(&cred, &handle.file, need)?)
     }

@@ -7,10 +7,10 @@ use dafs_dat::sim::{SimNetwork, SimRng};
 use dafs_dat::{Adapter, Address, Instant};
 use dafs_server::{
     Authenticator, Config, Engine, EngineCounts, Inbox, Registry, SessionLimits, Shared,
+    WriteVerifier,
 };
 use dafs_service::{Export, ExportOptions, Namespace, Service, ServiceConfig, ServiceCounts};
 use dafs_store::Store;
-use dafs_wire::dafs::Verifier;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -49,7 +49,8 @@ impl Server {
             registry: Arc::new(Registry::new([rng.bits(), rng.bits()])),
             pool: Arc::new(pool.clone()),
             limits,
-            write_verifier: Verifier(rng.bits().to_be_bytes()),
+            write_verifier: WriteVerifier::new(rng.bits()),
+            proofs: Arc::new(pool.clone()),
         };
         let adapter: Box<dyn Adapter> = Box::new(network.adapter(SERVER_HOST));
         let mut engine = Engine::new(Arc::new(shared), vec![adapter], Arc::new(Inbox::unwatched()));

@@ -149,9 +149,11 @@ impl Context<'_> {
         let segment = self.link.staging.segment(chunk, 0, len);
         let work = Self::tag_in(id, chunk);
         let endpoint = self.connection.endpoint;
-        // If the connection broke, its end gives everything back.
-        self.connection.count_posted(self.now);
-        let _ = self.link.adapter.rdma_read(endpoint, work, segment, remote);
+        match self.link.adapter.rdma_read(endpoint, work, segment, remote) {
+            Ok(()) => self.connection.count_fetch(self.now),
+            // The end of the connection gives everything back.
+            Err(error) => self.drop_session(&format!("attributes cannot be fetched: {error}")),
+        }
         Ok(())
     }
 

@@ -53,6 +53,9 @@ pub(super) struct Connection {
     /// Sends and RDMA posted and not completed, and since when none has completed.
     pub(super) work_posted: u32,
     pub(super) progress_at: Instant,
+    /// RDMA reads among them, which hold chunks, and since when none has completed.
+    pub(super) fetches_posted: u32,
+    pub(super) fetch_progress_at: Instant,
 }
 
 /// What was agreed on and who it is with.
@@ -199,6 +202,8 @@ impl Connection {
             proving: false,
             work_posted: 0,
             progress_at: now,
+            fetches_posted: 0,
+            fetch_progress_at: now,
         }
     }
 
@@ -213,6 +218,15 @@ impl Connection {
             self.progress_at = now;
         }
         self.work_posted += 1;
+    }
+
+    /// Counts an RDMA read that has been posted.
+    pub(super) fn count_fetch(&mut self, now: Instant) {
+        self.count_posted(now);
+        if self.fetches_posted == 0 {
+            self.fetch_progress_at = now;
+        }
+        self.fetches_posted += 1;
     }
 
     /// Whether messages carry checksums now (DAFS O20).

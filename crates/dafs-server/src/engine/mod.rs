@@ -43,6 +43,7 @@ use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use work::{PendingId, PendingTable};
 
@@ -72,7 +73,29 @@ pub struct Shared {
     /// Bounds.
     pub limits: SessionLimits,
     /// Changes whenever unstable data may have been lost, which is when the server starts.
-    pub write_verifier: Verifier,
+    pub write_verifier: WriteVerifier,
+    /// Where passwords are checked: apart from the calls above, because anybody may ask for it.
+    pub proofs: Arc<dyn Pool>,
+}
+
+/// What tells clients that unstable data may have been lost. It changes when the server starts, and
+/// when a write to a device has failed: the kernel reports that once and then forgets the data.
+#[derive(Debug)]
+pub struct WriteVerifier(AtomicU64);
+
+impl WriteVerifier {
+    /// A verifier that differs from those of other runs.
+    pub fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+
+    fn current(&self) -> Verifier {
+        Verifier(self.0.load(Ordering::Relaxed).to_be_bytes())
+    }
+
+    fn change(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// One reactor's share of the server.
@@ -315,9 +338,10 @@ impl Engine {
         port: usize,
         request: RequestId,
         private_data: &[u8],
-        peer: PeerInfo,
+        mut peer: PeerInfo,
         now: Instant,
     ) {
+        self.shared.authenticator.identify(&mut peer);
         let Port { link, connections, .. } = &mut self.ports[port];
         let refuse = |link: &mut Link, why: &str| {
             tracing::warn!(%peer, "connection refused: {why}");
@@ -369,6 +393,10 @@ impl Engine {
             }
             (Tag::ChunkIn { pending, chunk }, _) => {
                 self.progress(port, endpoint, now);
+                if let Some(connection) = self.ports[port].connections.get_mut(&endpoint) {
+                    connection.fetches_posted -= 1;
+                    connection.fetch_progress_at = now;
+                }
                 let ok = matches!(status, WorkStatus::Ok(_));
                 self.fetched(port, endpoint, pending, chunk, ok, now);
             }
@@ -502,8 +530,10 @@ impl Engine {
                     }
                     Phase::Ready | Phase::Closing => false,
                 };
-                let stalled =
-                    connection.work_posted > 0 && now.since(connection.progress_at) > stall;
+                let stalled = connection.work_posted > 0
+                    && now.since(connection.progress_at) > stall
+                    || connection.fetches_posted > 0
+                        && now.since(connection.fetch_progress_at) > stall;
                 if late || stalled {
                     let why = if stalled { "the client stopped answering" } else { "no session" };
                     tracing::warn!(peer = %connection.peer, "connection dropped: {why} in time");

@@ -102,9 +102,16 @@ impl Context<'_> {
     }
 
     pub(super) fn commit_done(&mut self, call: &Call, result: Result<(), StoreError>) -> Done {
-        result.map_err(convert::store_status)?;
-        let reply = CommitReply { verifier: self.shared.write_verifier };
+        result.map_err(|error| self.sync_failed(error))?;
+        let reply = CommitReply { verifier: self.shared.write_verifier.current() };
         self.reply(call, &Reply::Commit(reply))
+    }
+
+    /// The status for a write to a device that failed. Unstable data of anybody may be gone with it.
+    pub(super) fn sync_failed(&self, error: StoreError) -> Status {
+        tracing::error!(%error, "data could not be made stable");
+        self.shared.write_verifier.change();
+        convert::store_status(error)
     }
 
     /// Advice is taken at once; reading ahead is the kernel's work after it has been told.

@@ -8,7 +8,7 @@ use super::Tag;
 use super::connection::{Phase, Session};
 use super::memory::ReplySlot;
 use super::request::{Call, Context};
-use crate::limits::SMALL_REPLY_BYTES;
+use crate::limits::{SMALL_REPLY_BYTES, WORK_POSTED_MAX};
 use dafs_wire::dafs::{
     EncodeError, ErrorBody, Procedure, Reply, ResponseHeader, Status, encode_error,
     encode_response, seal,
@@ -117,8 +117,14 @@ impl Context<'_> {
         let work = Tag::Reply(slot).pack();
         match self.link.adapter.post_send(connection.endpoint, work, &[segment]) {
             Ok(()) => connection.count_posted(self.now),
-            // The connection broke a moment ago; its end will be reported.
-            Err(_) => self.link.replies.give_back(slot),
+            Err(error) => {
+                self.link.replies.give_back(slot);
+                self.drop_session(&format!("a reply cannot be sent: {error}"));
+            }
+        }
+        if self.connection.work_posted > WORK_POSTED_MAX {
+            // Credits bound requests in hand, not replies that the client does not read.
+            self.drop_session("the client does not read its replies");
         }
     }
 

@@ -4,7 +4,7 @@ use super::connection::{Channel, Phase, Proven, Session};
 use super::convert;
 use super::registry::SessionEntry;
 use super::request::{Call, Context, Done};
-use super::work::{JobResult, Work};
+use super::work::{JobResult, Work, submit};
 use crate::auth::{Admission, Proof};
 use crate::limits::{
     FIRST_MESSAGE_BYTES, INLINE_WRITE_HEADER_BYTES, MESSAGE_BYTES_MIN, PROOFS_MAX, SessionLimits,
@@ -63,7 +63,12 @@ impl Context<'_> {
     /// message again, and so may be as long as one.
     fn begin_again(&mut self) {
         self.connection.phase = Phase::New;
-        self.connection.session = None;
+        if let Some(session) = self.connection.session.take()
+            && let Some(proven) = &session.proven
+        {
+            self.shared.registry.remove_session(session.id);
+            proven.client.session_ended();
+        }
         self.connection.receives.retire_shorter(FIRST_MESSAGE_BYTES as usize);
     }
 
@@ -138,7 +143,8 @@ impl Context<'_> {
         }
         let authenticator = self.shared.authenticator.clone();
         self.connection.proving = true;
-        self.defer_job(call, Work::Authenticate, move || {
+        let id = self.defer(call, Work::Authenticate);
+        submit(&*self.shared.proofs, self.inbox, id, move || {
             JobResult::Admission(authenticator.admit(&peer, &proof))
         });
         Ok(())

@@ -211,7 +211,7 @@ impl Context<'_> {
         let reply = WriteReply {
             count: count as u32,
             committed: stable,
-            verifier: self.shared.write_verifier,
+            verifier: self.shared.write_verifier.current(),
         };
         let reply = match call.procedure {
             Some(dafs::Procedure::WriteInline) => Reply::WriteInline(reply),
@@ -230,6 +230,7 @@ impl Context<'_> {
         match result {
             Ok(count) => self.write_reply(call, stable, done + count),
             Err(_) if done > 0 => self.write_reply(call, stable, done),
+            Err(error) if stable != dafs::Stability::Unstable => Err(self.sync_failed(error)),
             Err(error) => Err(convert::store_status(error)),
         }
     }
@@ -369,9 +370,11 @@ impl Context<'_> {
         };
         let segment = self.link.staging.segment(chunk, 0, piece);
         let (endpoint, work) = (self.connection.endpoint, Self::tag_in(id, chunk));
-        // If the connection broke, its end gives everything back.
-        self.connection.count_posted(self.now);
-        let _ = self.link.adapter.rdma_read(endpoint, work, segment, remote);
+        match self.link.adapter.rdma_read(endpoint, work, segment, remote) {
+            Ok(()) => self.connection.count_fetch(self.now),
+            // The end of the connection gives everything back.
+            Err(error) => self.drop_session(&format!("data cannot be fetched: {error}")),
+        }
     }
 
     /// A piece has come.
@@ -471,7 +474,11 @@ impl Context<'_> {
                 }
             }
             Err(error) => {
+                let stable = transfer.stable != dafs::Stability::Unstable;
                 transfer.error = transfer.error.or(Some(convert::store_status(error)));
+                if stable {
+                    self.sync_failed(error);
+                }
             }
         }
     }

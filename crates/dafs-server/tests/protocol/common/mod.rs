@@ -17,7 +17,7 @@ use dafs_dat::sim::{SimFaults, SimNetwork};
 use dafs_dat::{Adapter, Address, Instant, PeerInfo};
 use dafs_server::{
     Authenticator, Config, Engine, EngineCounts, Inbox, Job, OwnIdentity, Pool, Registry,
-    SessionLimits, Shared, password_line,
+    SessionLimits, Shared, WriteVerifier, password_line,
 };
 use dafs_service::{Export, ExportOptions, Namespace, Service, ServiceConfig};
 use dafs_store::{FsId, MemoryOptions, MemoryStore, Store};
@@ -132,7 +132,8 @@ impl World {
             registry: Arc::new(Registry::new([1, 2])),
             pool: Arc::new(pool.clone()),
             limits: setup.limits,
-            write_verifier: WRITE_VERIFIER,
+            write_verifier: WriteVerifier::new(u64::from_be_bytes(WRITE_VERIFIER.0)),
+            proofs: Arc::new(pool.clone()),
         };
         // The same seed: endpoints have the same numbers on both.
         let second = setup.second_network.then(|| SimNetwork::new(setup.seed, SimFaults::none()));
