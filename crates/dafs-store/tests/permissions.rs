@@ -365,3 +365,35 @@ fn sinks_may_call_the_store_as_somebody_else() {
         assert_eq!((end, seen), (Ok(true), 5));
     });
 }
+
+/// Opens a store in a process whose root is not the usual one, and tells how that went.
+#[test]
+fn open_when_asked() {
+    let Some(path) = std::env::var_os("DAFS_STORE_TEST_OPEN") else { return };
+    let opened = PosixStore::open(path, PosixOptions::new(secret()));
+    println!("opened {:?} end", opened.map(|store| store.checks_callers()));
+}
+
+#[test]
+fn root_that_cannot_act_as_its_callers_serves_nobody() {
+    if !is_root() {
+        return skipped("only root can be a root with less power");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (less, expected) in [
+        (&["--inh-caps=-all"][..], "Ok(true)"),
+        (&["--bounding-set=-setuid"], "Err(Access)"),
+        (&["--bounding-set=-setgid"], "Err(Access)"),
+        (&["--securebits=+no_setuid_fixup"], "Err(Access)"),
+    ] {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(less).arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "open_when_asked", "--nocapture"]);
+        let output = match command.env("DAFS_STORE_TEST_OPEN", dir.path()).output() {
+            Ok(output) => output,
+            Err(error) => return skipped(&format!("setpriv: {error}")),
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(&format!("opened {expected} end")), "{less:?}: {text}");
+    }
+}

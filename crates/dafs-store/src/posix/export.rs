@@ -69,7 +69,7 @@ pub(super) struct Export {
 
 impl Export {
     pub(super) fn open(path: &Path, options: PosixOptions) -> Result<Self> {
-        let identity = Identity::detect();
+        let identity = Identity::detect()?;
         let _server = identity.server()?;
         // Permission bits of new objects are the caller's affair alone.
         rustix::process::umask(Mode::empty());

@@ -12,6 +12,7 @@
 //! * A guard means that the thread has that identity now. Guards nest; the end of an inner one
 //!   brings the outer one's identity back.
 //! * A switch that does not succeed completely fails the operation.
+//! * Root that cannot switch, or keeps its power when it does, serves nobody.
 //! * Threads that serve callers give up CAP_SYS_RESOURCE, because with it disk quotas do not hold.
 
 use super::sys;
@@ -19,6 +20,9 @@ use crate::{Cred, Result, StoreError};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::cell::RefCell;
 use std::marker::PhantomData;
+
+/// A user and group without power, for the proof that switching works.
+const ORDINARY_ID: u32 = 65_534;
 
 /// What a thread knows about itself.
 struct ThreadIdentity {
@@ -56,11 +60,51 @@ pub(super) struct Caller {
 pub(super) struct AsServer(#[expect(dead_code, reason = "dropped to go back")] Caller);
 
 impl Identity {
-    /// Finds out what this process can do.
-    pub(super) fn detect() -> Self {
+    /// Finds out what this process can do, and proves once that a switch takes root's power away.
+    ///
+    /// # Errors
+    /// [`StoreError::Access`] for root that cannot act as its callers: serving everybody with root's
+    /// rights is never what was meant.
+    pub(super) fn detect() -> Result<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(Self { switches: false });
+        }
         let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
-        let able = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
-        Self { switches: able && rustix::process::geteuid().is_root() }
+        if !capabilities(None).is_ok_and(|sets| sets.effective.contains(needed)) {
+            tracing::error!(
+                "root without CAP_SETUID and CAP_SETGID cannot act as its callers: grant both, or \
+                 run the server as an ordinary user"
+            );
+            return Err(StoreError::Access);
+        }
+        let identity = Self { switches: true };
+        let proved = identity.prove_switch();
+        // The thread was an ordinary user for the proof.
+        as_server().and(proved).map(|()| identity)
+    }
+
+    /// Becomes an ordinary user and looks whether root's power over files is gone.
+    fn prove_switch(self) -> Result<()> {
+        let Ok(_caller) = self.caller(&Cred::new(ORDINARY_ID, ORDINARY_ID)) else {
+            tracing::error!(
+                "the system does not let the server become user {ORDINARY_ID}: map that user and \
+                 group into the container and allow setgroups, or run the server as an ordinary user"
+            );
+            return Err(StoreError::Access);
+        };
+        let power = CapabilitySet::CHOWN
+            | CapabilitySet::DAC_OVERRIDE
+            | CapabilitySet::DAC_READ_SEARCH
+            | CapabilitySet::FOWNER
+            | CapabilitySet::FSETID;
+        if capabilities(None).is_ok_and(|sets| !sets.effective.intersects(power)) {
+            return Ok(());
+        }
+        tracing::error!(
+            "a caller's identity would keep root's rights over files: clear the securebit \
+             no_setuid_fixup, or run the server as an ordinary user"
+        );
+        Err(StoreError::Access)
     }
 
     /// True when operations run with the caller's rights rather than the server's.
@@ -142,12 +186,29 @@ fn give_up_resource_override() {
 /// Gives the thread the server's own identity back, if a store left another one on it.
 ///
 /// # Errors
-/// [`StoreError::Access`] when the kernel refuses; the thread must not touch files then.
+/// [`StoreError::Access`] when the kernel refuses, or when an operation of a store is under way on
+/// this thread and still needs its caller's identity; the thread must not touch files then.
 pub fn as_server() -> Result<()> {
     THREAD.with_borrow_mut(|thread| match &thread.current {
+        _ if thread.held.is_some() => Err(StoreError::Access),
         Some(cred) if cred.uid != 0 || cred.gid != 0 || !cred.groups.is_empty() => {
             thread.become_caller(&Cred::new(0, 0))
         }
         _ => Ok(()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_that_is_in_use_is_not_taken_away() {
+        let identity = Identity::detect().unwrap();
+        let caller = identity.caller(&Cred::new(1001, 1001)).unwrap();
+        let expected = if identity.switches() { Err(StoreError::Access) } else { Ok(()) };
+        assert_eq!(as_server(), expected);
+        drop(caller);
+        assert_eq!(as_server(), Ok(()));
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Three things differ with what the process may do:
 //!
-//! | | root | without privileges |
+//! | | root (with CAP_SETUID and CAP_SETGID, else refused) | without privileges |
 //! |---|---|---|
 //! | rights | the kernel checks each caller's user id, group id and groups | every operation runs as the server's user, whoever calls |
 //! | objects by id | opened by the kernel's file handle | found by a bounded index of names, else by a scan of the export |
@@ -86,6 +86,8 @@ impl PosixStore {
     /// That of the first system call that fails, such as
     /// [`NotFound`](crate::StoreError::NotFound) and
     /// [`NotDirectory`](crate::StoreError::NotDirectory) for a wrong path.
+    /// [`Access`](crate::StoreError::Access) also when the server is root but cannot take on its
+    /// callers' identities; the log says what is missing.
     pub fn open(path: impl AsRef<Path>, options: PosixOptions) -> Result<Self> {
         Ok(Self { export: Arc::new(Export::open(path.as_ref(), options)?) })
     }
