@@ -64,7 +64,9 @@ impl StoreError {
     /// The store error for a system error number.
     pub fn from_errno(errno: i32) -> Self {
         match errno {
-            libc::EACCES => Self::Access,
+            // A file that runs as a program and a directory that something is mounted on stay so
+            // for as long as it pleases others: trying again soon does not help.
+            libc::EACCES | libc::EBUSY | libc::ETXTBSY => Self::Access,
             libc::EPERM => Self::NotOwner,
             libc::ENOENT => Self::NotFound,
             libc::EEXIST => Self::Exists,
@@ -84,12 +86,7 @@ impl StoreError {
             libc::ENXIO | libc::ENODEV => Self::NoDevice,
             libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY => Self::NotSupported,
             libc::EAGAIN => Self::WouldBlock,
-            libc::ENFILE
-            | libc::EMFILE
-            | libc::ENOMEM
-            | libc::EBUSY
-            | libc::ETXTBSY
-            | libc::EINTR => Self::Busy,
+            libc::ENFILE | libc::EMFILE | libc::ENOMEM | libc::EINTR => Self::Busy,
             _ => Self::Io,
         }
     }
@@ -98,5 +95,20 @@ impl StoreError {
 impl From<io::Error> for StoreError {
     fn from(error: io::Error) -> Self {
         error.raw_os_error().map_or(Self::Io, Self::from_errno)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_passes_by_itself_is_to_be_tried_again() {
+        for errno in [libc::ENFILE, libc::EMFILE, libc::ENOMEM, libc::EINTR] {
+            assert_eq!(StoreError::from_errno(errno), StoreError::Busy);
+        }
+        for errno in [libc::EBUSY, libc::ETXTBSY] {
+            assert_eq!(StoreError::from_errno(errno), StoreError::Access);
+        }
     }
 }
