@@ -67,8 +67,20 @@ pub(crate) const GONE_IDS_MAX: usize = 1 << 14;
 /// Posix store: the most entries that one scan for a lost object looks at.
 pub(crate) const SCAN_ENTRIES_MAX: usize = 1_000_000;
 
-/// Posix store: a scan that is due sooner than this is waited for; else the answer is `Busy`.
-pub(crate) const SCAN_WAIT_MAX_MS: u64 = 50;
+/// Posix store: the most entries that one call takes a scan further.
+pub(crate) const SCAN_SLICE_ENTRIES_MAX: usize = 4096;
+
+/// Posix store: the time after which a call leaves a scan to the next one.
+pub(crate) const SCAN_SLICE_MS: u64 = 20;
+
+/// Posix store: how many entries a call looks at whatever the time, so that a scan gets somewhere.
+pub(crate) const SCAN_SLICE_ENTRIES_MIN: usize = 256;
+
+/// Posix store: the most objects that are looked for at once.
+pub(crate) const SCAN_WANTED_MAX: usize = 1 << 12;
+
+/// Posix store: how long an object that a scan did not find counts as gone.
+pub(crate) const MISSING_KEEP_MS: u64 = 3_000;
 
 /// Posix store: the deepest directory that is followed up or down.
 pub(crate) const DEPTH_MAX: usize = 4096;
@@ -95,4 +107,6 @@ pub(crate) const NAMED_ATTR_NAME_BYTES_MAX: usize = 250;
 /// Posix store: what is told as the most links of a file; the kernel has the last word.
 pub(crate) const POSIX_LINKS_MAX: u32 = 65_000;
 
+const _: () = assert!(SCAN_SLICE_ENTRIES_MIN < SCAN_SLICE_ENTRIES_MAX);
+const _: () = assert!(SCAN_WANTED_MAX < GONE_IDS_MAX);
 const _: () = assert!(NODES_MIN >= NODE_SHARDS && NODES_MIN <= NODES_MAX);

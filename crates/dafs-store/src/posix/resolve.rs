@@ -4,9 +4,11 @@
 use super::dir::entries;
 use super::export::{Export, descriptor_path, stat_fd};
 use super::id::device;
-use super::index::Index;
+use super::index::{Index, Listing, Scan};
 use super::node::Node;
-use crate::limits::{CONTAINED_CHECK_MS, DEPTH_MAX, SCAN_ENTRIES_MAX};
+use crate::limits::{
+    CONTAINED_CHECK_MS, DEPTH_MAX, SCAN_SLICE_ENTRIES_MAX, SCAN_SLICE_ENTRIES_MIN, SCAN_SLICE_MS,
+};
 use crate::names::check_name;
 use crate::{FileId, Kind, Result, StoreError};
 use rustix::fs::{Mode, OFlags};
@@ -15,7 +17,32 @@ use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How far one call takes a scan.
+struct Slice {
+    began: Instant,
+    entries: usize,
+}
+
+impl Slice {
+    fn new() -> Self {
+        Self { began: Instant::now(), entries: 0 }
+    }
+
+    fn has_more(&self) -> bool {
+        self.entries < SCAN_SLICE_ENTRIES_MIN
+            || (self.entries < SCAN_SLICE_ENTRIES_MAX
+                && self.began.elapsed() < Duration::from_millis(SCAN_SLICE_MS))
+    }
+}
+
+/// What became of a scan.
+enum Step {
+    Found,
+    Ended,
+    SliceUsedUp,
+}
 
 impl Export {
     /// Fails with `Stale` when a directory was moved out of the export behind our back. What was
@@ -83,7 +110,8 @@ impl Export {
         Ok(false)
     }
 
-    /// Finds an object by the names that the index has, else by a scan.
+    /// Finds an object by the names that the index has, else by a scan, which may take several
+    /// calls: `Busy` until it is done.
     pub(super) fn find_by_index(&self, index: &Index, id: &FileId) -> Result<Arc<Node>> {
         if index.is_gone(id) {
             return Err(StoreError::Stale);
@@ -91,15 +119,32 @@ impl Export {
         if let Some(node) = self.walk(index, id)? {
             return Ok(node);
         }
-        let mut scan = index.start_scan()?;
-        // Somebody else's scan may have found it while this one waited.
+        let mut scan = index.try_scan()?;
+        // Another thread may just have found it, or found that it is gone.
+        if index.is_gone(id) {
+            return Err(StoreError::Stale);
+        }
         if let Some(node) = self.walk(index, id)? {
             return Ok(node);
         }
-        let began = Instant::now();
-        let found = self.scan_for(index, id);
-        scan.finished(began.elapsed());
-        found?.ok_or(StoreError::Stale)
+        scan.want(id, &self.root.id)?;
+        let mut slice = Slice::new();
+        // The rest of a scan that began earlier, then at most one whole scan for this object.
+        for _ in 0..2 {
+            match self.scan_on(index, &mut scan, &mut slice, id) {
+                Step::Found => return self.walk(index, id)?.ok_or(StoreError::Busy),
+                Step::Ended => index.scan_ended(&mut scan),
+                Step::SliceUsedUp => {
+                    scan.rest(slice.began.elapsed());
+                    return Err(StoreError::Busy);
+                }
+            }
+            if index.is_gone(id) {
+                return Err(StoreError::Stale);
+            }
+            scan.want(id, &self.root.id)?;
+        }
+        Err(StoreError::Busy)
     }
 
     /// Walks down by the names that the index has. Every step is compared with the id that it
@@ -142,39 +187,59 @@ impl Export {
         Ok(Some(at))
     }
 
-    /// Looks through the whole export, directory by directory, and teaches the index on the way.
-    fn scan_for(&self, index: &Index, id: &FileId) -> Result<Option<Arc<Node>>> {
-        let mut left = SCAN_ENTRIES_MAX;
-        let mut directories = vec![self.root.id];
-        while let Some(dir_id) = directories.pop() {
-            let Ok(Some(dir)) = self.walk_or_root(index, &dir_id) else { continue };
-            let Ok(fd) = self.reopen(&dir, OFlags::RDONLY | OFlags::DIRECTORY) else { continue };
-            let mut buffer = Vec::new();
-            while super::sys::read_directory(fd.as_fd(), &mut buffer).is_ok() && !buffer.is_empty()
-            {
-                for entry in entries(&buffer) {
-                    let Some(rest) = left.checked_sub(1) else {
-                        tracing::warn!("scan for a lost object gave up: the export is too large");
-                        return Ok(None);
-                    };
-                    left = rest;
-                    if check_name(entry.name).is_err() {
-                        continue;
-                    }
-                    let Some((found, is_directory)) = self.look_at(&dir, entry.name) else {
-                        continue;
-                    };
-                    index.learn(found, dir_id, entry.name);
-                    if found == *id {
-                        return self.walk(index, id);
-                    }
-                    if is_directory {
-                        directories.push(found);
-                    }
+    /// Goes on through the export, directory by directory, and teaches the index on the way.
+    fn scan_on(&self, index: &Index, scan: &mut Scan, slice: &mut Slice, id: &FileId) -> Step {
+        while slice.has_more() {
+            let Some(listing) = &mut scan.listing else {
+                let Some(next) = scan.directories.pop() else { return Step::Ended };
+                slice.entries += 1;
+                scan.listing = self.list_for_scan(index, &next, &mut scan.hindered);
+                continue;
+            };
+            let Some(name) = listing.names.pop() else {
+                let mut buffer = Vec::new();
+                let read = super::sys::read_directory(listing.fd.as_fd(), &mut buffer);
+                let names = entries(&buffer).map(|entry| entry.name.into());
+                listing.names = names.collect();
+                if read.is_err() || buffer.is_empty() {
+                    scan.listing = None;
                 }
+                continue;
+            };
+            slice.entries += 1;
+            let (dir, dir_id) = (listing.dir.clone(), listing.dir.id);
+            if !scan.count_entry() {
+                tracing::warn!("scan for a lost object gave up: the export is too large");
+                return Step::Ended;
+            }
+            if check_name(&name).is_err() {
+                continue;
+            }
+            let Some((found, is_directory)) = self.look_at(&dir, &name) else { continue };
+            index.learn(found, dir_id, &name);
+            if scan.saw(&found) {
+                // Asking for it keeps it in the index until those who want it come again.
+                index.place(&found);
+            }
+            if is_directory {
+                scan.directories.push(found);
+            }
+            if found == *id {
+                return Step::Found;
             }
         }
-        Ok(None)
+        Step::SliceUsedUp
+    }
+
+    /// Opens the next directory of a scan. One that is gone or may not be listed is passed over.
+    fn list_for_scan(&self, index: &Index, id: &FileId, hindered: &mut bool) -> Option<Listing> {
+        let opened = self.walk_or_root(index, id).and_then(|dir| {
+            let Some(dir) = dir else { return Ok(None) };
+            let fd = self.reopen(&dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+            Ok(Some(Listing { dir, fd, names: Vec::new() }))
+        });
+        *hindered |= opened.as_ref().is_err_and(|error| *error == StoreError::Busy);
+        opened.ok().flatten()
     }
 
     fn walk_or_root(&self, index: &Index, id: &FileId) -> Result<Option<Arc<Node>>> {
@@ -190,5 +255,81 @@ impl Export {
         let handle = super::sys::name_to_handle(dir.as_fd(), &name).ok()?;
         let id = self.id_of(&stat, handle).ok()?;
         Some((id, super::attr::kind(&stat).ok()? == Kind::Directory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cred, ExportSecret, PosixOptions, PosixStore, Store};
+
+    fn without_handles(path: &std::path::Path) -> PosixStore {
+        let options = PosixOptions::new(ExportSecret::from_bytes([7; 16]));
+        let mut store = PosixStore::open(path, options).unwrap();
+        Arc::get_mut(&mut store.export).unwrap().index = Some(Index::new());
+        store
+    }
+
+    /// Asks again while the answer is `Busy`, as clients do; gives the number of such answers too.
+    fn patiently(store: &PosixStore, id: &FileId) -> (Result<u64>, u32) {
+        let mut busy = 0;
+        loop {
+            match store.getattr(id) {
+                Err(StoreError::Busy) => busy += 1,
+                other => return (other.map(|attr| attr.file_id), busy),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_lost_object_of_a_large_export_is_found_in_slices_and_a_gone_one_is_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        for sub in 0..4 {
+            let sub = dir.path().join(format!("d{sub}"));
+            std::fs::create_dir(&sub).unwrap();
+            for i in 0..SCAN_SLICE_ENTRIES_MAX / 2 {
+                std::fs::write(sub.join(i.to_string()), "").unwrap();
+            }
+        }
+        let cred =
+            Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let first = without_handles(dir.path());
+        let ids: Vec<_> = (0..4)
+            .map(|sub| {
+                let sub = format!("d{sub}");
+                let (sub, _) = first.lookup(&cred, &first.root(), sub.as_bytes()).unwrap();
+                first.lookup(&cred, &sub, b"5").unwrap()
+            })
+            .collect();
+        std::fs::remove_file(dir.path().join("d1/5")).unwrap();
+        let store = without_handles(dir.path());
+        let (answer, busy) = patiently(&store, &ids[1].0);
+        assert_eq!(answer, Err(StoreError::Stale));
+        assert!(busy > 0, "no single call looks at the whole export");
+        for at in [0, 2, 3] {
+            let (answer, busy) = patiently(&store, &ids[at].0);
+            assert_eq!((answer, busy), (Ok(ids[at].1.file_id), 0), "the scan taught the index");
+        }
+        let index = store.export.index.as_ref().unwrap();
+        let scanning = index.try_scan().unwrap();
+        assert_eq!(store.getattr(&ids[1].0), Err(StoreError::Stale), "known without a scan");
+        drop(scanning);
+    }
+
+    #[test]
+    fn nobody_waits_for_another_ones_scan() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f"), "").unwrap();
+        let cred =
+            Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let first = without_handles(dir.path());
+        let (id, attr) = first.lookup(&cred, &first.root(), b"f").unwrap();
+        let store = without_handles(dir.path());
+        let index = store.export.index.as_ref().unwrap();
+        let scanning = index.try_scan().unwrap();
+        assert_eq!(store.getattr(&id), Err(StoreError::Busy));
+        drop(scanning);
+        assert_eq!(store.getattr(&id).map(|attr| attr.file_id), Ok(attr.file_id));
     }
 }
