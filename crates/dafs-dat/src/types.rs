@@ -87,10 +87,18 @@ pub struct RemoteBuffer {
 }
 
 /// A peer's memory mapped into this process; the mapping lives as long as the window.
+///
+/// A window is for writing only if the peer granted that ([`RemoteWindow::is_writable`]), which it
+/// did if [`map_remote`](crate::Adapter::map_remote) was asked for [`Access::REMOTE_WRITE`]. Memory
+/// granted for reading alone is mapped read-only: a store through the view of such a window ends
+/// the process by a signal, before anything has changed, and a system call that writes there fails
+/// with `EFAULT`. A private writable mapping would be no better answer: whatever breaks its sharing
+/// with the peer, such as direct I/O on older kernels or `mlockall`, would leave it with old data.
 #[derive(Clone)]
 pub struct RemoteWindow {
     ptr: *mut u8,
     len: usize,
+    writable: bool,
     _mapping: Arc<dyn Any + Send + Sync>,
 }
 
@@ -105,12 +113,29 @@ impl RemoteWindow {
     /// # Safety
     /// The range must stay mapped, readable and writable until `mapping` is dropped.
     pub unsafe fn new(ptr: *mut u8, len: usize, mapping: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { ptr, len, _mapping: mapping }
+        Self { ptr, len, writable: true, _mapping: mapping }
     }
 
-    /// The memory.
+    /// A window of `len` bytes at `ptr` that is for reading only.
+    ///
+    /// # Safety
+    /// The range must stay mapped and readable until `mapping` is dropped. It must be memory that
+    /// cannot be written, or that may be, so that a stray store faults or does no harm.
+    pub unsafe fn read_only(ptr: *mut u8, len: usize, mapping: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { ptr, len, writable: false, _mapping: mapping }
+    }
+
+    /// Whether [`view`](RemoteWindow::view) may be written.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The memory. It must not be written unless the window
+    /// [is writable](RemoteWindow::is_writable).
     pub fn view(&self) -> VolatileSlice<'_> {
-        // SAFETY: the constructor's promise, kept by `_mapping`.
+        // SAFETY: the constructor's promise, kept by `_mapping`. A window that is not writable is
+        // only read; should a caller break that rule, the page tables turn the store into a signal
+        // and no memory is changed.
         unsafe { VolatileSlice::new(self.ptr, self.len) }
     }
 
@@ -127,7 +152,8 @@ impl RemoteWindow {
 
 impl fmt::Debug for RemoteWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RemoteWindow({} bytes)", self.len)
+        let kind = if self.writable { "" } else { ", read-only" };
+        write!(f, "RemoteWindow({} bytes{kind})", self.len)
     }
 }
 

@@ -13,6 +13,7 @@ use dafs_dat::{
 };
 use dafs_mem::{Buffer, Site};
 use pair::{Memory, Pair, pattern, status, status_of};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 const ALL: Access = Access::all();
@@ -175,6 +176,7 @@ fn a_window_is_the_peers_memory_and_outlives_the_connection() {
     let target = pair.right_memory(5000, ALL, true);
     let remote = target.region.remote(1000, 4000).unwrap();
     let window = pair.left.map_remote(pair.at_left, remote, Access::REMOTE_WRITE).unwrap();
+    assert!(window.is_writable());
     window.view().slice(0, 5).unwrap().copy_from(b"hello", Site::Inspect);
     assert_eq!(target.bytes(1000, 5), b"hello");
     pair.left.abort(pair.at_left);
@@ -188,7 +190,13 @@ fn a_window_needs_the_right_that_was_granted() {
     let target = pair.right_memory(4096, Access::REMOTE_READ, true);
     let remote = target.region.remote(0, 4096).unwrap();
     assert!(pair.left.map_remote(pair.at_left, remote, Access::REMOTE_WRITE).is_none());
-    assert!(pair.left.map_remote(pair.at_left, remote, Access::REMOTE_READ).is_some());
+    let window = pair.left.map_remote(pair.at_left, remote, Access::REMOTE_READ).unwrap();
+    assert!(!window.is_writable());
+    target.fill(3);
+    assert_eq!(window.view().to_vec(Site::Inspect), pattern(3, 4096));
+    let zeros = std::fs::File::open("/dev/zero").unwrap();
+    let error = dafs_mem::readv(zeros.as_fd(), &[window.view()]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
     pair.right.deregister(target.region.id);
     assert!(pair.left.map_remote(pair.at_left, remote, Access::REMOTE_READ).is_none());
 }

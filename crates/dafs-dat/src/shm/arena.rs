@@ -88,7 +88,9 @@ struct Entry {
 
 /// A found piece of a peer's region.
 pub(super) struct Found<'a> {
+    /// To be written only with `writable`, which the need of a right to write implies.
     pub(super) view: VolatileSlice<'a>,
+    pub(super) writable: bool,
     pub(super) mapping: &'a Arc<Mapping>,
 }
 
@@ -160,7 +162,8 @@ impl PeerRegions {
             return None;
         }
         let view = entry.mapping.view(usize::try_from(offset).ok()?, len)?;
-        Some(Found { view, mapping: &entry.mapping })
+        let writable = region.access.contains(Access::REMOTE_WRITE);
+        Some(Found { view, writable, mapping: &entry.mapping })
     }
 
     /// Whether the key is known, used or not.

@@ -229,9 +229,14 @@ impl ShmAdapter {
         let conn = open(&mut self.conns, endpoint).ok()?;
         let found = conn.regions.find(&conn.control, remote, remote.len as usize, need)?;
         let (ptr, mapping) = (found.view.as_ptr(), found.mapping.clone());
-        // SAFETY: the range lies in `mapping`, which is unmapped only when its last owner drops.
-        // It is writable if the peer granted writing; a window asked for with another right is
-        // for reading.
-        Some(unsafe { RemoteWindow::new(ptr, found.view.len(), mapping) })
+        let len = found.view.len();
+        Some(if found.writable {
+            // SAFETY: the range lies in `mapping`, which is unmapped only when its last owner
+            // drops, and which is writable because the peer granted writing.
+            unsafe { RemoteWindow::new(ptr, len, mapping) }
+        } else {
+            // SAFETY: as above, but mapped for reading alone.
+            unsafe { RemoteWindow::read_only(ptr, len, mapping) }
+        })
     }
 }
