@@ -71,8 +71,9 @@ pub(super) const PEER_MAPPINGS_MAX: usize = PROCESS_MAPPINGS / 4;
 /// Connections, each a mapping, that this process has at a time.
 pub(super) const CONNECTION_MAPPINGS_MAX: usize = PROCESS_MAPPINGS / 2;
 
-/// Bytes of one peer's regions that are mapped. Address space only, but that ends too.
-pub(super) const PEER_MAPPED_BYTES_MAX: usize = 256 << 30;
+/// Bytes of one peer's regions that are mapped: more than all credits of a session can name at a
+/// time (256 of 4 MiB), since pages that this process touches first are charged to it.
+pub(super) const PEER_MAPPED_BYTES_MAX: usize = 2 << 30;
 
 /// Shareable buffers of one adapter by default; each costs a file descriptor while it lives.
 pub(super) const ARENAS_MAX_DEFAULT: usize = 1024;

@@ -15,6 +15,14 @@
 //! Other processes' memory is never touched by process id (`process_vm_writev`): a peer may have
 //! executed a set-uid program since, and a privileged server would then write into that.
 //!
+//! What a peer can cost
+//! * Pages of a memory file are charged to whoever touches them first. A peer may show memory that
+//!   it has never touched, or has punched holes into, and so let this process pay for pages that
+//!   it fills on the peer's request; they stay charged until the peer lets go of the file. At a
+//!   time no more than `PEER_MAPPED_BYTES_MAX` of a connection is within reach, but a peer that
+//!   shows one file after the other and keeps them all can go beyond. A server that does not trust
+//!   its local users limits their memory files from outside, by control groups.
+//!
 //! Invariants
 //! * No system call, no allocation and no lock on the path of a message or an RDMA transfer while
 //!   the peer is awake and the ring has room.
