@@ -85,6 +85,13 @@ pub trait Adapter: Send {
     ) -> Result<MemoryRegion, RegisterError>;
 
     /// Ends a registration. Its key is refused at once; work already posted still completes.
+    ///
+    /// That is about new work. A peer that has mapped the memory ([`map_remote`](
+    /// Adapter::map_remote)) may have begun work in it that goes on after this returns, such as a
+    /// read of a file by one of its threads, and may so still read and write it until it has
+    /// answered the request or noticed the end of the connection. Memory from [`allocate`](
+    /// Adapter::allocate) that was registered for remote access must not be used before that for
+    /// anything but buffers of the same trust: data that this peer may see and may spoil.
     fn deregister(&mut self, region: RegionId);
 
     /// Starts to listen. Requests arrive as [`Event::ConnectRequest`].
@@ -173,8 +180,12 @@ pub trait Adapter: Send {
     /// The peer's memory itself, where this process can reach it (shared memory): the caller may
     /// then let the kernel read or write it directly and needs no RDMA. `need` is the right that
     /// the peer must have granted. `None` means: use `rdma_write` or `rdma_read`; they also report
-    /// a bad key. Memory that the peer granted for reading only is mapped so: a store to it faults,
-    /// a system call that writes to it fails with `EFAULT`.
+    /// a bad key. Memory that the peer granted for reading only is mapped so; what that means for
+    /// whoever writes to it is told at [`RemoteWindow`].
+    ///
+    /// The window outlives both the peer's `deregister` and the connection. Whoever hands it to a
+    /// thread must expect that the peer has put the memory to other use by the time it is written,
+    /// and end such work early when the connection ends.
     fn map_remote(
         &mut self,
         endpoint: EndpointId,
