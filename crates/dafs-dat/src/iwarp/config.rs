@@ -7,7 +7,9 @@ use std::time::Duration;
 /// Settings of an [`IwarpAdapter`](super::IwarpAdapter).
 #[derive(Debug, Clone)]
 pub struct IwarpConfig {
-    /// Ask for CRC32C on every FPDU. It is also used when the peer asks.
+    /// Ask for CRC32C on every FPDU. It is also used when the peer asks. It is computed before the
+    /// data is sent, so an application that changes a buffer under way, its own or one that the
+    /// peer reads, ends the connection by it.
     pub crc: bool,
     /// The largest FPDU sent to a peer of our own, in bytes.
     pub fpdu_bytes_max: usize,

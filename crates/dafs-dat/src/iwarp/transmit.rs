@@ -9,6 +9,9 @@
 //! * Work is complete when its last byte was handed to the kernel; a read moves to the receiver
 //!   when its request is built.
 //! * Memory that the peer reads is looked up by its key each time it is handed to the kernel.
+//! * The CRC of an FPDU is computed when it is planned, before its payload is handed to the kernel,
+//!   which reads the memory itself. An application that changes a buffer in between, its own or
+//!   one that the peer reads, makes the CRC wrong, and the peer ends the connection.
 
 use super::limits::{
     COALESCE_BYTES_MAX, FPDU_BYTES_MIN, IDLE_QUEUE_CAPACITY, SEND_CHUNK_COUNT_MAX,

@@ -152,15 +152,21 @@ impl Mapping {
 
     /// A view of `len` bytes from `offset`.
     pub(super) fn view(&self, offset: usize, len: usize) -> Option<VolatileSlice<'_>> {
-        // SAFETY: the mapping is valid for its whole length as long as `self` lives.
+        // SAFETY: the mapping is valid for its whole length as long as `self` lives. One that was
+        // made for reading is only read: `PeerRegions::find` tells who may write.
         unsafe { VolatileSlice::new(self.ptr, self.len) }.slice(offset, len)
     }
 
     /// The word at `offset`, which must be aligned and inside.
     pub(super) fn word32(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.len);
-        // SAFETY: aligned (the mapping is page aligned) and inside, checked above; control words
-        // are only ever accessed as atomics.
+        // SAFETY: aligned (the mapping is page aligned) and inside, checked above. Between the
+        // sides of a connection that keep to the protocol, no other access to the same bytes runs
+        // at the same time: control words are only ever accessed as atomics, and bytes of a ring
+        // are header words at one time and copied payload at another, with the release store that
+        // hands a stretch of the ring over, and its acquire load, between the two. A peer that
+        // breaks this tears words, which are believed in no respect; no Rust reference to data is
+        // ever made here, only one to an atomic, for which every bit pattern is valid.
         unsafe { AtomicU32::from_ptr(self.ptr.add(offset).cast()) }
     }
 
