@@ -6,7 +6,7 @@
 //!   [`VolatileSlice`] is the only view of it.
 //! * Every copy of payload between two user-space places goes through a method that names its
 //!   [`Site`], so that the counters tell the truth about a data path.
-//! * A [`Buffer`] stays mapped as long as any [`Region`](Buffer) handle to it lives.
+//! * A [`Buffer`] stays mapped as long as any handle to it lives.
 
 mod buffer;
 mod copies;

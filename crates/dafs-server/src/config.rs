@@ -184,13 +184,25 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// A directory to export.
+/// Where the files of an export live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExportSource {
+    /// In a local directory.
+    Directory(PathBuf),
+    /// In memory, up to so many bytes; they are gone when the server ends.
+    Memory {
+        /// Bytes of file content, symlink texts and names.
+        bytes_max: u64,
+    },
+}
+
+/// An export.
 #[derive(Debug, Clone)]
 pub struct ExportConfig {
     /// Its name below the root; empty for the only export of a server without a file.
     pub name: String,
-    /// The directory.
-    pub path: PathBuf,
+    /// Its files.
+    pub source: ExportSource,
     /// Its rules.
     pub options: ExportOptions,
 }
@@ -241,7 +253,11 @@ impl Config {
         let options = ExportOptions::default();
         Self {
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT))],
-            exports: vec![ExportConfig { name: String::new(), path, options }],
+            exports: vec![ExportConfig {
+                name: String::new(),
+                source: ExportSource::Directory(path),
+                options,
+            }],
             lease_time: Duration::from_secs(30),
             wake: Wake::Adaptive,
             threads: default_threads(),
@@ -343,7 +359,8 @@ struct LimitsFile {
 #[serde(deny_unknown_fields)]
 struct ExportFile {
     name: String,
-    path: PathBuf,
+    path: Option<PathBuf>,
+    memory_bytes: Option<u64>,
     #[serde(default)]
     read_only: bool,
     squash: Option<String>,
@@ -447,18 +464,31 @@ impl ExportFile {
             Some("all") => Squash::All,
             Some(_) => return Err(wrong("squash", "use root, none or all".to_owned())),
         };
-        let path = base.join(&self.path);
-        if !path.is_dir() {
-            let remedy = format!("{} is no directory; make it first", path.display());
-            return Err(wrong("path", remedy));
-        }
+        let source = match (&self.path, self.memory_bytes) {
+            (Some(path), None) => {
+                let path = base.join(path);
+                if !path.is_dir() {
+                    let remedy = format!("{} is no directory; make it first", path.display());
+                    return Err(wrong("path", remedy));
+                }
+                ExportSource::Directory(path)
+            }
+            (None, Some(bytes_max)) => ExportSource::Memory { bytes_max },
+            (Some(_), Some(_)) => {
+                return Err(wrong("memory_bytes", "leave it out, or path".to_owned()));
+            }
+            (None, None) => {
+                let remedy = "write path = \"DIRECTORY\", or memory_bytes = N for files in memory";
+                return Err(wrong("name", remedy.to_owned()));
+            }
+        };
         let nobody = ExportOptions::default().anonymous;
         let anonymous = Cred::new(
             self.anonymous_uid.unwrap_or(nobody.uid),
             self.anonymous_gid.unwrap_or(nobody.gid),
         );
         let options = ExportOptions { read_only: self.read_only, squash, anonymous };
-        Ok(ExportConfig { name: self.name.clone(), path, options })
+        Ok(ExportConfig { name: self.name.clone(), source, options })
     }
 }
 
@@ -517,6 +547,8 @@ mod tests {
         check(&format!("trusted = [\"10/8\"]\n{EXPORT}"), "192.0.2.0/24");
         check(&format!("{EXPORT}squash = \"most\""), "root, none or all");
         check(&EXPORT.replace("\"data\"\n", "\"gone\"\n"), "is no directory");
+        check(&format!("{EXPORT}memory_bytes = 5"), "leave it out");
+        check("[[export]]\nname = \"data\"", "memory_bytes = N");
         check(
             &format!("danger_allow_unauthenticated_remote_clients = \"yes\"\n{EXPORT}"),
             DANGER_SENTENCE,

@@ -1,7 +1,7 @@
 //! A running server: listeners, reactors, exports.
 
 use crate::auth::{Authenticator, PasswordFileError};
-use crate::config::{Config, ConfigError, ExportConfig};
+use crate::config::{Config, ConfigError, ExportConfig, ExportSource};
 use crate::engine::{Engine, EngineCounts, Registry, Shared, WriteVerifier};
 use crate::limits::PROOF_THREADS_MAX;
 use crate::pool::{Inbox, ThreadPool};
@@ -10,7 +10,9 @@ use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{self, ShmAdapter, ShmConfig};
 use dafs_dat::{Adapter, shm_socket_name};
 use dafs_service::{Export, Namespace, NamespaceError, Service, ServiceConfig, ServiceCounts};
-use dafs_store::{ExportSecret, PosixOptions, PosixStore, StoreError};
+use dafs_store::{
+    ExportSecret, MemoryOptions, MemoryStore, PosixOptions, PosixStore, Store, StoreError,
+};
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
@@ -93,11 +95,7 @@ impl Server {
         raise_descriptor_limit();
         let secret = handle_secret(config.state_directory.as_deref())?;
         let open = |export: &ExportConfig| {
-            let options =
-                PosixOptions { read_only: export.options.read_only, ..PosixOptions::new(secret) };
-            let store = PosixStore::open(&export.path, options)
-                .map_err(|error| StartError::Export { path: export.path.clone(), error })?;
-            Ok(Export::new(&export.name, Arc::new(store), export.options.clone()))
+            Ok(Export::new(&export.name, open_store(export, secret)?, export.options.clone()))
         };
         let exports = config.exports.iter().map(open).collect::<Result<_, StartError>>()?;
         Self::start_with(config, exports)
@@ -196,6 +194,24 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop_threads();
+    }
+}
+
+fn open_store(export: &ExportConfig, secret: ExportSecret) -> Result<Arc<dyn Store>, StartError> {
+    let read_only = export.options.read_only;
+    match &export.source {
+        ExportSource::Directory(path) => {
+            let options = PosixOptions { read_only, ..PosixOptions::new(secret) };
+            let failed = |error| StartError::Export { path: path.clone(), error };
+            Ok(Arc::new(PosixStore::open(path, options).map_err(failed)?))
+        }
+        // Everybody may make files at the top, as in /tmp, because there is nobody to prepare it.
+        ExportSource::Memory { bytes_max } => Ok(Arc::new(MemoryStore::new(MemoryOptions {
+            bytes_max: *bytes_max,
+            read_only,
+            root_mode: 0o1777,
+            ..MemoryOptions::default()
+        }))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! READDIR: entries go straight from the store into the reply or a staging chunk.
+//! READDIR: entries go from the store into the reply, or over a staging chunk to the client.
 
 use super::convert::{self, OwnerText};
 use super::request::{Call, Context, Done};

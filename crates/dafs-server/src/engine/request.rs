@@ -125,17 +125,17 @@ impl Context<'_> {
                 _ => Err(Status::NotAuthenticated),
             },
             Phase::Ready if !call.header.chain_flags.is_empty() => Err(Status::NotSupp),
-            Phase::Ready => self.request(call, &request, bytes),
+            Phase::Ready => self.request(call, &request),
             // The server is the requester there; the client has nothing to ask.
             Phase::Bound | Phase::Closing => Err(Status::IllegalState),
         }
     }
 
-    fn request(&mut self, call: &Call, request: &Request<'_>, bytes: &[u8]) -> Done {
+    fn request(&mut self, call: &Call, request: &Request<'_>) -> Done {
         match request {
             Request::ReadInline(args) => self.read_inline(call, args),
             Request::ReadDirect(args) => self.read_direct(call, args),
-            Request::WriteInline(args) => self.write_inline(call, args, bytes),
+            Request::WriteInline(args) => self.write_inline(call, args),
             Request::WriteDirect(args) => self.write_direct(call, args),
             Request::GetAttrInline(args) => self.getattr_inline(call, args),
             Request::GetAttrDirect(args) => self.getattr_direct(call, args),

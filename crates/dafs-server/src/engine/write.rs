@@ -176,17 +176,13 @@ impl WriteTransfer {
 }
 
 impl Context<'_> {
-    pub(super) fn write_inline(
-        &mut self,
-        call: &Call,
-        args: &WriteInline<'_>,
-        _message: &[u8],
-    ) -> Done {
+    pub(super) fn write_inline(&mut self, call: &Call, args: &WriteInline<'_>) -> Done {
         let (file, open) = self.io_file(call, &args.fh, args.state_id, WRITE)?;
         let stable = convert::stability(args.stable);
         let wanted = args.data.len();
         // SAFETY: the data lies in the receive slot of the request in hand, which is private
-        // memory and stays untouched until the request is answered; the view is only read.
+        // memory and stays untouched until the request is answered. The view is only read from,
+        // as is the borrow of the message beside it, so the two do not disturb each other.
         let view = unsafe { VolatileSlice::new(args.data.as_ptr().cast_mut(), wanted) };
         match write_now(&*file, &[view], args.offset, wanted, stable) {
             Ok(WriteNow::Done(count)) => self.write_reply(call, args.stable, count),
