@@ -4,6 +4,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(unreachable_pub, reason = "the module is compiled into several tests")]
 
+pub mod live;
+
 use dafs_client::core::{
     Completed, Done, Piece, ReadCall, SessionConfig, SessionCore, Stage, WriteCall,
 };
@@ -31,6 +33,8 @@ pub enum Answer {
     Status(Status),
     /// Nothing, ever.
     Silence,
+    /// What the file would do, after this time.
+    After(Duration),
     /// The proper reply, spoilt by this.
     Spoil(fn(&mut Vec<u8>)),
     /// As it is.
@@ -40,7 +44,7 @@ pub enum Answer {
 type Script = Box<dyn FnMut(&RequestHeader, &Request<'_>) -> Answer>;
 
 pub struct FakeServer {
-    pub adapter: SimAdapter,
+    pub adapter: Box<dyn Adapter>,
     domain: ProtectionDomain,
     endpoint: Option<dafs_dat::EndpointId>,
     pub order: Option<ByteOrder>,
@@ -76,11 +80,12 @@ pub struct FakeServer {
     /// Replies held back; set to release later, in reverse order.
     pub hold: bool,
     held: VecDeque<(RequestHeader, Vec<u8>)>,
+    /// Requests to be answered later, by the machine's clock.
+    delayed: Vec<(Instant, Vec<u8>)>,
 }
 
 impl FakeServer {
-    fn new(network: &SimNetwork) -> Self {
-        let mut adapter = network.adapter(1);
+    pub fn new(mut adapter: Box<dyn Adapter>) -> Self {
         let domain = adapter.protection_domain();
         let mut region = |bytes| {
             let buffer = adapter.allocate(bytes).unwrap();
@@ -89,7 +94,6 @@ impl FakeServer {
             (buffer, region)
         };
         let (memory, data) = (region(SLOTS * SLOT_BYTES), region(8 << 20));
-        adapter.listen(&Address::Sim(1)).unwrap();
         Self {
             adapter,
             domain,
@@ -120,6 +124,7 @@ impl FakeServer {
             disconnected: false,
             hold: false,
             held: VecDeque::new(),
+            delayed: Vec::new(),
         }
     }
 
@@ -153,6 +158,11 @@ impl FakeServer {
                 _ => {}
             }
         }
+        for (_, message) in self.delayed.extract_if(.., |(at, _)| *at <= now).collect::<Vec<_>>() {
+            let (order, padding) = (self.order.unwrap(), self.padding);
+            let (header, request) = decode_request(&message, order, padding).unwrap();
+            self.answer(&header, &request, None);
+        }
         self.adapter.flush();
     }
 
@@ -171,6 +181,9 @@ impl FakeServer {
             Answer::File => self.answer(&header, &request, None),
             Answer::Spoil(spoil) => self.answer(&header, &request, Some(spoil)),
             Answer::Silence => {}
+            Answer::After(time) => {
+                self.delayed.push((Instant::now() + time, message.clone()));
+            }
             Answer::Raw(message) => self.transmit(&header, message),
             Answer::Status(status) => {
                 let reply = ResponseHeader::answering(&header, self.target).with_status(status);
@@ -219,6 +232,16 @@ impl FakeServer {
                     ..FsAttributes::default()
                 },
             }),
+            Request::Open(_) => Reply::Open(OpenReply {
+                fh: ROOT,
+                state_id: StateId::ZERO,
+                change: ChangeInfo::default(),
+                component_count: 1,
+                result_flags: OpenResultFlags::default(),
+                delegation: Delegation::None,
+            }),
+            Request::Close(_) => Reply::Close,
+            Request::Commit(_) => Reply::Commit(CommitReply { verifier: self.verifier }),
             Request::Null => Reply::Null,
             Request::Disconnect => Reply::Disconnect,
             Request::ReadInline(args) => {
@@ -280,7 +303,8 @@ impl FakeServer {
         WriteReply { count: bytes as u32, committed: self.committed, verifier: self.verifier }
     }
 
-    fn push(&mut self, bytes: &[u8], buffer: DirectBuffer) {
+    /// Writes into the client's memory.
+    pub fn push(&mut self, bytes: &[u8], buffer: DirectBuffer) {
         if bytes.is_empty() {
             return;
         }
@@ -454,7 +478,8 @@ impl World {
         prepare: impl FnOnce(&mut FakeServer),
     ) -> Self {
         let network = SimNetwork::new(seed, faults);
-        let mut server = FakeServer::new(&network);
+        let mut server = FakeServer::new(Box::new(network.adapter(1)));
+        server.adapter.listen(&Address::Sim(1)).unwrap();
         prepare(&mut server);
         let mut adapter = network.adapter(2);
         let now = Instant(0);
