@@ -151,11 +151,13 @@ impl Index {
         lock(&self.gone).insert(*id, ());
     }
 
-    /// Whether an object was removed for good, or not found a moment ago.
+    /// Whether this store removed an object for good.
     pub(super) fn is_gone(&self, id: &FileId) -> bool {
-        if lock(&self.gone).get(id).is_some() {
-            return true;
-        }
+        lock(&self.gone).get(id).is_some()
+    }
+
+    /// Whether a scan did not find an object a moment ago.
+    pub(super) fn is_missing(&self, id: &FileId) -> bool {
         let mut missing = lock(&self.missing);
         let counts = missing.get(id).is_some_and(|&until| Instant::now() < until);
         if !counts {

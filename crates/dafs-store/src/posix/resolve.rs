@@ -119,13 +119,17 @@ impl Export {
         if let Some(node) = self.walk(index, id)? {
             return Ok(node);
         }
-        let mut scan = index.try_scan()?;
-        // Another thread may just have found it, or found that it is gone.
-        if index.is_gone(id) {
+        // Only now: a directory above it may have come back.
+        if index.is_missing(id) {
             return Err(StoreError::Stale);
         }
+        let mut scan = index.try_scan()?;
+        // Another thread's scan may just have found it, or not.
         if let Some(node) = self.walk(index, id)? {
             return Ok(node);
+        }
+        if index.is_missing(id) {
+            return Err(StoreError::Stale);
         }
         scan.want(id, &self.root.id)?;
         let mut slice = Slice::new();
@@ -139,7 +143,7 @@ impl Export {
                     return Err(StoreError::Busy);
                 }
             }
-            if index.is_gone(id) {
+            if index.is_missing(id) {
                 return Err(StoreError::Stale);
             }
             scan.want(id, &self.root.id)?;
