@@ -91,7 +91,7 @@ impl Export {
             last_modification: timespec(change.mtime)?,
         };
         let before = stat_fd(node.as_fd())?;
-        self.check_change(cred, node, &before, change)?;
+        self.check_change(cred, node.kind, (before.stx_uid, before.stx_gid), change)?;
         if let Some(size) = change.size {
             match cut {
                 Some(cut) => cut(size)?,
@@ -113,16 +113,17 @@ impl Export {
         Ok(())
     }
 
-    /// Refuses early what a later step would refuse, so that nothing is changed by halves.
+    /// Refuses early what a later step would refuse, so that nothing is changed by halves. `owner`
+    /// is the user and group that the object belongs to.
     fn check_change(
         &self,
         cred: &Cred,
-        node: &Node,
-        before: &Statx,
+        kind: Kind,
+        owner: (u32, u32),
         change: &SetAttr,
     ) -> Result<()> {
         if let Some(size) = change.size {
-            match node.kind {
+            match kind {
                 Kind::Regular => {}
                 Kind::Directory => return Err(StoreError::IsDirectory),
                 _ => return Err(StoreError::Invalid),
@@ -138,20 +139,34 @@ impl Export {
             return Ok(());
         }
         let sets_time = |set| matches!(set, Some(SetTime::To(_)));
-        let owner_only = change.mode.is_some_and(|_| node.kind != Kind::Symlink)
+        let owner_only = change.mode.is_some_and(|_| kind != Kind::Symlink)
             || change.uid.is_some()
             || change.gid.is_some()
             || sets_time(change.atime)
             || sets_time(change.mtime);
-        let own_group =
-            |gid| gid == before.stx_gid || gid == cred.gid || cred.groups.contains(&gid);
-        if (owner_only && cred.uid != before.stx_uid)
-            || change.uid.is_some_and(|uid| uid != before.stx_uid)
+        let own_group = |gid| gid == owner.1 || gid == cred.gid || cred.groups.contains(&gid);
+        if (owner_only && cred.uid != owner.0)
+            || change.uid.is_some_and(|uid| uid != owner.0)
             || change.gid.is_some_and(|gid| !own_group(gid))
         {
             return Err(StoreError::NotOwner);
         }
         Ok(())
+    }
+
+    /// Refuses attributes that a new object of the caller's in `dir` could not be given.
+    pub(super) fn check_wish(
+        &self,
+        cred: &Cred,
+        dir: &Node,
+        kind: Kind,
+        wish: &SetAttr,
+    ) -> Result<()> {
+        timespec(wish.atime)?;
+        timespec(wish.mtime)?;
+        // The group may come from the directory; whether it does, the kernel decides.
+        let owner = (cred.uid, stat_fd(dir.as_fd())?.stx_gid);
+        self.check_change(cred, kind, owner, wish)
     }
 
     fn truncate(&self, _caller: &Caller, node: &Node, size: u64) -> Result<()> {

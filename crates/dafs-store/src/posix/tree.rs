@@ -3,10 +3,12 @@
 //! Invariants
 //! * Calls that change a name get the descriptor of the directory and one checked name, and none of
 //!   them follows a symlink in that place.
-//! * A new object that could not be given all of its attributes is removed again.
+//! * A new object that could not be given all of its attributes is removed again. What cannot be
+//!   given to it at all is refused before it is made, and only the object that was made is removed,
+//!   not what somebody else may have put under the name since.
 
 use super::attr;
-use super::export::{Export, descriptor_path, stat_fd};
+use super::export::{Export, descriptor_path, stat_fd, stat_name};
 use super::file::{PosixFile, check_regular, data_flags};
 use super::id::device;
 use super::ident::Caller;
@@ -18,8 +20,11 @@ use crate::{
     CreateHow, Created, Cred, DirChange, FileId, Kind, Made, NewObject, OpenMode, Result, SetAttr,
     SetTime, StoreError, TimeSpec,
 };
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Statx, makedev};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Statx, StatxFlags, Timespec, makedev,
+};
 use rustix::io::Errno;
+use rustix::time::ClockId;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -30,6 +35,29 @@ fn verifier_seconds(verifier: [u8; 8]) -> (i64, i64) {
     let bits = u64::from_be_bytes(verifier);
     let half = |bits: u64| (bits & 0x7fff_ffff).cast_signed();
     (half(bits >> 32), half(bits))
+}
+
+fn kind_of(object: &NewObject<'_>) -> Kind {
+    match object {
+        NewObject::Directory => Kind::Directory,
+        NewObject::Symlink(_) => Kind::Symlink,
+        NewObject::BlockDevice { .. } => Kind::BlockDevice,
+        NewObject::CharDevice { .. } => Kind::CharDevice,
+        NewObject::Socket => Kind::Socket,
+        NewObject::Fifo => Kind::Fifo,
+    }
+}
+
+/// What a name leads to now.
+fn named(dir: &Node, name: &[u8]) -> Option<Statx> {
+    stat_name(dir.as_fd(), &CString::new(name).ok()?).ok()
+}
+
+fn removal_flags(stat: &Statx) -> AtFlags {
+    match attr::kind(stat) {
+        Ok(Kind::Directory) => AtFlags::REMOVEDIR,
+        _ => AtFlags::empty(),
+    }
 }
 
 impl Export {
@@ -55,12 +83,26 @@ impl Export {
         let flags = data_flags(mode)? | OFlags::CREATE | OFlags::EXCL;
         let bits = wish.mode.map_or(FILE_MODE_DEFAULT, |mode| mode & MODE_BITS);
         let before = Self::change_of(dir)?;
+        let possible = self.check_wish(cred, dir, Kind::Regular, wish);
         for _ in 0..CREATE_RETRIES_MAX {
-            match self.open_beneath(dir, name, flags, Mode::from_raw_mode(bits)) {
+            let opened = match possible {
+                Ok(()) => self.open_beneath(dir, name, flags, Mode::from_raw_mode(bits)),
+                // A file that is there already is not given these attributes.
+                Err(error) => match self.step(dir, name) {
+                    Ok(_) => Err(Errno::EXIST),
+                    Err(StoreError::NotFound) => return Err(error),
+                    Err(error) => return Err(error),
+                },
+            };
+            match opened {
                 Ok(fd) => {
-                    let (node, stat) = self.adopt_new(dir, name, &fd)?;
+                    let (node, stat) = self.adopt_new(dir, name, &fd).inspect_err(|_| {
+                        let made = stat_fd(fd.as_fd());
+                        made.into_iter().for_each(|made| Self::take_back(dir, name, &made));
+                    })?;
                     let file = PosixFile::from_fd(self, cred, &node, mode, fd);
-                    let finished = self.finish_file(caller, cred, &node, how, wish, bits, &file);
+                    let finished =
+                        self.finish_file(caller, cred, (dir, &node), how, wish, bits, &file);
                     let changed = self.or_remove(dir, name, &node, finished)?;
                     self.learn(&node, dir, name);
                     let stat = if changed { stat_fd(file.fd().as_fd())? } else { stat };
@@ -114,7 +156,7 @@ impl Export {
         &self,
         caller: &Caller,
         cred: &Cred,
-        node: &Node,
+        (dir, node): (&Node, &Node),
         how: CreateHow,
         wish: &SetAttr,
         bits: u32,
@@ -132,10 +174,22 @@ impl Export {
         }
         let changed = self.finish(caller, cred, node, &wish, bits)?;
         if matches!(how, CreateHow::Exclusive(_)) {
-            // The verifier must be found after a crash.
+            // The verifier must be found after a crash, and found under the name.
             rustix::fs::fsync(file.fd())?;
+            self.sync_directory(dir, file)?;
         }
         Ok(changed || size.is_some())
+    }
+
+    /// Makes the names of a directory stable, one of which leads to `file`.
+    fn sync_directory(&self, dir: &Node, file: &PosixFile) -> Result<()> {
+        let _server = self.identity.server()?;
+        match self.reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Ok(dir) => Ok(rustix::fs::fsync(dir)?),
+            // A directory that the server may not list cannot be made stable alone.
+            Err(Errno::ACCESS) => Ok(rustix::fs::syncfs(file.fd())?),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Gives a new object the attributes that its making could not; tells whether there were any.
@@ -166,13 +220,48 @@ impl Export {
     /// Takes a new object away again when it could not be finished.
     fn or_remove(&self, dir: &Node, name: &[u8], node: &Node, done: Result<bool>) -> Result<bool> {
         if done.is_err() {
-            let flags =
-                if node.kind == Kind::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            // Should this fail as well, the first error is still the one to tell.
-            let _ = rustix::fs::unlinkat(dir, name, flags);
+            if let Ok(made) = stat_fd(node.as_fd()) {
+                Self::take_back(dir, name, &made);
+            }
             self.nodes.forget(&node.id);
         }
         done
+    }
+
+    /// Removes a name if it still leads to the object that was made under it. The kernel cannot
+    /// compare and remove in one step, so what is put there in the instant between goes too.
+    fn take_back(dir: &Node, name: &[u8], made: &Statx) {
+        let Some(found) = named(dir, name) else { return };
+        if found.stx_ino == made.stx_ino && device(&found) == device(made) {
+            // Should this fail as well, the first error is still the one to tell.
+            let _ = rustix::fs::unlinkat(dir, name, removal_flags(&found));
+        }
+    }
+
+    /// As `take_back`, for an object that was made since `earliest` but that nothing holds: it must
+    /// be of that kind, the caller's, born since then, and have no second name.
+    fn take_back_unseen(
+        &self,
+        dir: &Node,
+        name: &[u8],
+        cred: &Cred,
+        kind: Kind,
+        earliest: Timespec,
+    ) {
+        let Some(found) = named(dir, name) else { return };
+        let owner =
+            if self.identity.switches() { cred.uid } else { rustix::process::geteuid().as_raw() };
+        let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let born = if has_birth { found.stx_btime } else { found.stx_ctime };
+        let born = (born.tv_sec, i64::from(born.tv_nsec));
+        let links_max = if kind == Kind::Directory { 2 } else { 1 };
+        if attr::kind(&found) == Ok(kind)
+            && found.stx_uid == owner
+            && found.stx_nlink <= links_max
+            && born >= (earliest.tv_sec, earliest.tv_nsec)
+        {
+            let _ = rustix::fs::unlinkat(dir, name, removal_flags(&found));
+        }
     }
 
     fn open_existing(
@@ -223,23 +312,31 @@ impl Export {
             let mode = Mode::from_raw_mode(bits(SPECIAL_MODE_DEFAULT));
             rustix::fs::mknodat(dir, name, kind, mode, device)
         };
-        let (kind, made) = match object {
+        let kind = kind_of(&object);
+        if let Err(error) = self.check_wish(cred, dir, kind, wish) {
+            return Err(if named(dir, name).is_some() { StoreError::Exists } else { error });
+        }
+        // File systems take their times from this clock.
+        let earliest = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
+        let made = match object {
             NewObject::Directory => {
                 let mode = Mode::from_raw_mode(bits(DIRECTORY_MODE_DEFAULT));
-                (Kind::Directory, rustix::fs::mkdirat(dir, name, mode))
+                rustix::fs::mkdirat(dir, name, mode)
             }
-            NewObject::Symlink(text) => (Kind::Symlink, rustix::fs::symlinkat(text, dir, name)),
+            NewObject::Symlink(text) => rustix::fs::symlinkat(text, dir, name),
             NewObject::BlockDevice { major, minor } => {
-                (Kind::BlockDevice, special(FileType::BlockDevice, makedev(major, minor)))
+                special(FileType::BlockDevice, makedev(major, minor))
             }
             NewObject::CharDevice { major, minor } => {
-                (Kind::CharDevice, special(FileType::CharacterDevice, makedev(major, minor)))
+                special(FileType::CharacterDevice, makedev(major, minor))
             }
-            NewObject::Socket => (Kind::Socket, special(FileType::Socket, 0)),
-            NewObject::Fifo => (Kind::Fifo, special(FileType::Fifo, 0)),
+            NewObject::Socket => special(FileType::Socket, 0),
+            NewObject::Fifo => special(FileType::Fifo, 0),
         };
         made.map_err(|errno| self.name_error(dir, errno))?;
-        let (node, stat) = self.step(dir, name)?;
+        let (node, stat) = self
+            .step(dir, name)
+            .inspect_err(|_| self.take_back_unseen(dir, name, cred, kind, earliest))?;
         if node.kind != kind {
             // Somebody put something else there in between.
             return Err(StoreError::Busy);
@@ -359,5 +456,51 @@ impl Export {
             self.check_contained_now(&parent)?;
         }
         Ok(parent.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ExportSecret, PosixOptions, PosixStore};
+    use std::fs;
+
+    #[test]
+    fn only_what_was_made_is_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = PosixOptions::new(ExportSecret::from_bytes([7; 16]));
+        let store = PosixStore::open(dir.path(), options).unwrap();
+        let (export, root) = (&store.export, &store.export.root);
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("f"), "").unwrap();
+        let (node, made) = export.step(root, b"f").unwrap();
+        fs::rename(path("f"), path("away")).unwrap();
+        fs::write(path("f"), "somebody else's").unwrap();
+        let failed = export.or_remove(root, b"f", &node, Err(StoreError::NoSpace));
+        assert_eq!(failed, Err(StoreError::NoSpace));
+        assert_eq!(fs::read(path("f")).unwrap(), b"somebody else's");
+        Export::take_back(root, b"away", &made);
+        assert!(!path("away").exists());
+    }
+
+    #[test]
+    fn an_object_that_nothing_holds_is_taken_back_only_if_it_is_new_and_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = PosixOptions::new(ExportSecret::from_bytes([7; 16]));
+        let store = PosixStore::open(dir.path(), options).unwrap();
+        let (export, root) = (&store.export, &store.export.root);
+        let path = dir.path().join("d");
+        let long_ago = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let later = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
+        let me = Cred::new(rustix::process::geteuid().as_raw(), 0);
+        fs::create_dir(&path).unwrap();
+        export.take_back_unseen(root, b"d", &me, Kind::Fifo, long_ago);
+        export.take_back_unseen(root, b"d", &me, Kind::Directory, later);
+        if export.identity.switches() {
+            export.take_back_unseen(root, b"d", &Cred::new(1001, 0), Kind::Directory, long_ago);
+        }
+        assert!(path.exists());
+        export.take_back_unseen(root, b"d", &me, Kind::Directory, long_ago);
+        assert!(!path.exists());
     }
 }
