@@ -3,7 +3,6 @@
 use super::Inner;
 use super::content::Content;
 use super::object::{Body, Object, State};
-use crate::limits::FILE_BYTES_MAX;
 use crate::{
     Attr, CacheAdvice, Cred, FileId, OpenFile, OpenMode, Result, Stability, StoreError, Wait,
 };
@@ -65,9 +64,6 @@ impl OpenFile for MemoryFile {
     fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, _wait: Wait) -> Result<usize> {
         if !self.mode.read {
             return Err(StoreError::Access);
-        }
-        if offset > FILE_BYTES_MAX {
-            return Err(StoreError::Invalid);
         }
         match &self.object.state().body {
             Body::File(content) => Ok(content.read(views, offset)),

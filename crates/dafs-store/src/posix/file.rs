@@ -9,6 +9,7 @@ use super::attr;
 use super::export::{Export, stat_fd};
 use super::ident::Caller;
 use super::node::Node;
+use super::sys;
 use crate::limits::{FILE_BYTES_MAX, INLINE_WRITE_BYTES_MAX};
 use crate::{
     Attr, CacheAdvice, Cred, FileId, Kind, OpenFile, OpenMode, Result, Stability, StoreError, Wait,
@@ -108,10 +109,34 @@ impl PosixFile {
         }
         // A small buffered write goes to the page cache; that it can wait for a journal or for
         // dirty pages to drain is rare enough.
-        if views.iter().map(VolatileSlice::len).sum::<usize>() > INLINE_WRITE_BYTES_MAX {
+        let len = views.iter().map(VolatileSlice::len).sum::<usize>();
+        if len > INLINE_WRITE_BYTES_MAX || !self.edges_are_in_memory(offset, len as u64)? {
             return Err(StoreError::WouldBlock);
         }
         self.write_through(views, offset, 0)
+    }
+
+    /// Whether a write need not read first: pages that it covers only in part are in memory or lie
+    /// beyond the end of the file. Whole pages cost nothing to ask about.
+    fn edges_are_in_memory(&self, offset: u64, len: u64) -> Result<bool> {
+        let page_bytes = sys::page_bytes();
+        let end = offset.checked_add(len).ok_or(StoreError::FileTooBig)?;
+        let edges = [offset, end].map(|at| (at % page_bytes != 0).then(|| at - at % page_bytes));
+        if edges == [None, None] {
+            return Ok(true);
+        }
+        let size = stat_fd(self.fd.as_fd())?.stx_size;
+        let in_memory = |page: u64| page >= size || self.is_in_memory(page);
+        let [head, tail] = edges;
+        Ok(head.is_none_or(in_memory) && (tail == head || tail.is_none_or(in_memory)))
+    }
+
+    /// Whether the byte at an offset can be read without waiting. False also where that cannot be
+    /// found out, as with an open for writing alone.
+    fn is_in_memory(&self, offset: u64) -> bool {
+        let mut byte = [0];
+        let view = [VolatileSlice::from_mut(&mut byte)];
+        preadv2(self.fd.as_fd(), &view, offset, libc::RWF_NOWAIT).is_ok()
     }
 
     fn write_through(&self, views: &[VolatileSlice<'_>], offset: u64, flags: i32) -> Result<usize> {
@@ -162,6 +187,17 @@ fn after<'a>(views: &[VolatileSlice<'a>], mut skip: usize) -> Vec<VolatileSlice<
     rest
 }
 
+/// The first `keep` bytes of the views.
+fn before<'a>(views: &[VolatileSlice<'a>], mut keep: usize) -> Vec<VolatileSlice<'a>> {
+    let mut first = Vec::with_capacity(views.len());
+    for view in views {
+        let len = keep.min(view.len());
+        keep -= len;
+        first.extend(view.slice(0, len).filter(|part| !part.is_empty()));
+    }
+    first
+}
+
 impl OpenFile for PosixFile {
     fn id(&self) -> FileId {
         self.node.id
@@ -171,9 +207,18 @@ impl OpenFile for PosixFile {
         if !self.mode.read {
             return Err(StoreError::Access);
         }
-        if offset > FILE_BYTES_MAX {
-            return Err(StoreError::Invalid);
+        // The kernel refuses ranges that go beyond the longest file; there is nothing to read there.
+        let room = usize::try_from(FILE_BYTES_MAX.saturating_sub(offset)).unwrap_or(usize::MAX);
+        if room == 0 {
+            return Ok(0);
         }
+        let clipped;
+        let views = if views.iter().map(VolatileSlice::len).sum::<usize>() > room {
+            clipped = before(views, room);
+            &clipped
+        } else {
+            views
+        };
         if wait == Wait::Allowed || self.export.in_memory {
             return continued(views, offset, |views, at| preadv2(self.fd.as_fd(), views, at, 0));
         }
@@ -257,5 +302,66 @@ impl OpenFile for PosixFile {
 impl Drop for PosixFile {
     fn drop(&mut self) {
         self.export.nodes.closed(&self.node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CreateHow, ExportSecret, PosixOptions, PosixStore, SetAttr, Store};
+
+    #[test]
+    fn a_write_that_would_read_first_does_not_do_so_inline() {
+        // Not the usual place for temporary files, which may live in memory.
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let options = PosixOptions::new(ExportSecret::from_bytes([7; 16]));
+        let store = PosixStore::open(dir.path(), options).unwrap();
+        let cred =
+            Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let (how, none) = (CreateHow::Guarded, SetAttr::default());
+        let mode = OpenMode { read: true, write: true };
+        let made = store.create(&cred, &store.root(), b"f", how, &none, mode).unwrap();
+        // As where the file system does not know the flag.
+        store.export.no_nowait_write.store(true, Ordering::Relaxed);
+        let page = sys::page_bytes();
+        let mut bytes = vec![7; 4 * page as usize];
+        let views = [VolatileSlice::from_mut(&mut bytes)];
+        let write = |offset: u64, len: u64, wait| {
+            let part = [views[0].slice(0, len as usize).unwrap()];
+            made.file.write_at(&part, offset, Stability::Unstable, wait)
+        };
+        assert_eq!(write(0, 4 * page, Wait::Allowed), Ok(4 * page as usize));
+        assert_eq!(write(4 * page + 5, 7, Wait::Never), Ok(7), "beyond the end");
+        made.file.commit(0, 0).unwrap();
+        made.file.advise(0, 0, CacheAdvice::DontNeed).unwrap();
+        let mut byte = [0];
+        let first = [VolatileSlice::from_mut(&mut byte)];
+        if made.file.read_at(&first, 0, Wait::Never) != Err(StoreError::WouldBlock) {
+            println!("SKIPPED: the file system keeps everything in memory");
+            return;
+        }
+        made.file.advise(0, 0, CacheAdvice::DontNeed).unwrap();
+        assert_eq!(write(2 * page, page, Wait::Never), Ok(page as usize), "a whole page");
+        made.file.commit(0, 0).unwrap();
+        for (offset, len) in [(page, page + 1), (page + 1, page - 1)] {
+            // What the last look set going may still bring the page in, but not for ever.
+            let refused = (0..1000).any(|_| {
+                made.file.advise(0, 0, CacheAdvice::DontNeed).unwrap();
+                let refused = write(offset, len, Wait::Never) == Err(StoreError::WouldBlock);
+                made.file.commit(0, 0).unwrap();
+                refused
+            });
+            assert!(refused, "{len} bytes at {offset}");
+        }
+        assert_eq!(write(page + 1, 5, Wait::Allowed), Ok(5));
+        assert_eq!(write(page + 2, 5, Wait::Never), Ok(5), "the page is in memory now");
+    }
+
+    #[test]
+    fn only_the_asked_part_of_views_is_kept() {
+        let (mut a, mut b) = ([1; 3], [2; 4]);
+        let views = [VolatileSlice::from_mut(&mut a), VolatileSlice::from_mut(&mut b)];
+        let lens = |keep| before(&views, keep).iter().map(VolatileSlice::len).collect::<Vec<_>>();
+        assert_eq!((lens(2), lens(3), lens(5)), (vec![2], vec![3], vec![3, 2]));
     }
 }

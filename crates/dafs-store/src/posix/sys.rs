@@ -7,6 +7,9 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+/// The smallest page of any processor that Linux runs on.
+const PAGE_BYTES_MIN: u64 = 4096;
+
 /// The longest kernel file handle that fits into an id.
 pub(super) const HANDLE_BYTES_MAX: usize = 36;
 
@@ -138,4 +141,14 @@ pub(super) fn set_fs_gid(gid: u32) -> bool {
 pub(super) fn set_thread_groups(groups: &[u32]) -> Result<(), Errno> {
     // SAFETY: the pointer and the count describe a valid slice of group ids.
     check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) }).map(drop)
+}
+
+/// The size of a page of memory, which is what the kernel keeps file content in.
+pub(super) fn page_bytes() -> u64 {
+    static PAGE_BYTES: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    *PAGE_BYTES.get_or_init(|| {
+        // SAFETY: the call takes a plain number and only asks.
+        let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        u64::try_from(bytes).unwrap_or(0).max(PAGE_BYTES_MIN)
+    })
 }
