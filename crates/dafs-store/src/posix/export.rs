@@ -223,7 +223,14 @@ impl Export {
             self.adopt(fd)?
         };
         if found.0.kind == Kind::Directory {
-            found.0.contained_at_ms.store(self.now_ms(), Ordering::Relaxed);
+            // The child lies inside as surely as the parent, which may have been looked at a while
+            // ago; the root needs no look.
+            let seen_ms = if dir.id == self.root.id {
+                self.now_ms()
+            } else {
+                dir.contained_at_ms.load(Ordering::Relaxed)
+            };
+            found.0.contained_at_ms.fetch_max(seen_ms, Ordering::Relaxed);
         }
         if let Some(index) = &self.index {
             index.learn(found.0.id, dir.id, name);
@@ -381,4 +388,25 @@ fn shows_whole_file_system(mount_id: u64) -> bool {
         let mut fields = line.split(|&byte| byte == b' ');
         fields.next() == Some(mount_id.to_string().as_bytes()) && fields.nth(2) == Some(b"/")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PosixStore;
+
+    #[test]
+    fn a_directory_is_no_surer_to_lie_inside_than_the_one_above_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        let options = PosixOptions::new(ExportSecret::from_bytes([7; 16]));
+        let store = PosixStore::open(dir.path(), options).unwrap();
+        let export = &store.export;
+        let (a, _) = export.step(&export.root, b"a").unwrap();
+        assert!(a.contained_at_ms.load(Ordering::Relaxed) > 0);
+        a.contained_at_ms.store(1, Ordering::Relaxed);
+        std::thread::sleep(std::time::Duration::from_millis(3));
+        let (b, _) = export.step(&a, b"b").unwrap();
+        assert_eq!(b.contained_at_ms.load(Ordering::Relaxed), 1);
+    }
 }
