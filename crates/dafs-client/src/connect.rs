@@ -16,7 +16,7 @@ use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::{Adapter, Address, Instant, shm_socket_candidates};
 use dafs_wire::dafs::Verifier;
 use std::fmt::Display;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 
 /// Opens a session with the server that `url` names.
@@ -95,7 +95,7 @@ impl<'a> Target<'a> {
                     refused => refused,
                 })
             }
-            TransportChoice::Auto if is_local(address.ip()) => {
+            TransportChoice::Auto if is_local(address) => {
                 match self.try_shm(address, "the server runs on this host") {
                     Err(Attempt::Unreachable(reason)) => self.try_iwarp(
                         address,
@@ -111,7 +111,7 @@ impl<'a> Target<'a> {
     }
 
     fn try_shm(&self, address: SocketAddr, why: &str) -> Result<Arc<Shared>, Attempt> {
-        let mut last = Attempt::unreachable("no name");
+        let mut reasons: Vec<String> = Vec::new();
         for name in shm_socket_candidates(address) {
             let adapter = ShmAdapter::new(ShmConfig {
                 handshake_timeout: self.options.connect_timeout,
@@ -121,11 +121,12 @@ impl<'a> Target<'a> {
             let transport =
                 Transport { kind: TransportKind::Shm, address: name.clone(), why: why.to_owned() };
             match self.open_session(Box::new(adapter), &Address::Shm(name), transport) {
-                Err(Attempt::Unreachable(reason)) => last = Attempt::Unreachable(reason),
+                Err(Attempt::Unreachable(reason)) if reasons.contains(&reason) => {}
+                Err(Attempt::Unreachable(reason)) => reasons.push(reason),
                 other => return other,
             }
         }
-        Err(last)
+        Err(Attempt::Unreachable(reasons.join("; ")))
     }
 
     fn try_iwarp(&self, address: SocketAddr, why: String) -> Result<Arc<Shared>, Attempt> {
@@ -202,13 +203,34 @@ impl<'a> Target<'a> {
         config.requests = options.requests.max(1);
         config.inline_bytes = options.inline_bytes;
         config.always_direct = kind == TransportKind::Shm;
+        config.trusted_users = (kind == TransportKind::Shm).then(trusted_users);
         config
     }
 }
 
-/// True when the address is one of this machine, which is so exactly when it can be bound to.
-fn is_local(ip: IpAddr) -> bool {
-    UdpSocket::bind((ip, 0)).is_ok()
+/// Whose sockets a client believes to be a server: those of the superuser and its own. A name in
+/// the abstract name space may be bound by anybody.
+fn trusted_users() -> Vec<u32> {
+    // SAFETY: the call takes no memory and cannot fail.
+    vec![0, unsafe { libc::geteuid() }]
+}
+
+/// True when the address is one of this machine: what is sent there would come from there.
+fn is_local(address: SocketAddr) -> bool {
+    let ip = address.ip().to_canonical();
+    if ip.is_loopback() || ip.is_unspecified() {
+        return true;
+    }
+    let any = match address {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    // Connecting a datagram socket picks the route and its source address; nothing is sent.
+    let chosen = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(address)?;
+        socket.local_addr()
+    });
+    chosen.is_ok_and(|chosen| chosen.ip() == address.ip())
 }
 
 fn default_client_id() -> String {
@@ -249,4 +271,18 @@ fn process_ids() -> CredentialIds {
     // With more groups than we send the call fails, and none are sent.
     groups.truncate(usize::try_from(count).unwrap_or(0));
     CredentialIds { uid, gid, groups }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_of_this_machine_are_local() {
+        let local = |text: &str| is_local(text.parse().unwrap());
+        assert!(local("127.0.0.1:20490") && local("127.8.8.8:1") && local("[::1]:20490"));
+        assert!(local("[::ffff:127.0.0.1]:20490"));
+        // Addresses for documentation (RFC 5737, RFC 3849) belong to nobody.
+        assert!(!local("192.0.2.1:20490") && !local("[2001:db8::1]:20490"));
+    }
 }

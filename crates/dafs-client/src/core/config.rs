@@ -57,6 +57,9 @@ pub struct SessionConfig {
     pub pad_writes: bool,
     /// Reads and writes up to this many bytes go inline.
     pub inline_bytes: u32,
+    /// The users that the process at the other end may belong to, where the transport can tell.
+    /// Nothing is sent to anybody else. `None` takes everybody.
+    pub trusted_users: Option<Vec<u32>>,
     /// True when the transport maps memory, so that nothing is gained by sending data inline.
     pub always_direct: bool,
 }
@@ -91,6 +94,7 @@ impl SessionConfig {
             inline_write_header_bytes: INLINE_WRITE_HEADER_BYTES,
             pad_writes: false,
             inline_bytes: INLINE_BYTES_DEFAULT,
+            trusted_users: None,
             always_direct: false,
         }
     }

@@ -261,6 +261,9 @@ impl SessionCore {
             Event::Established { endpoint, .. }
                 if endpoint == self.endpoint && self.stage == Stage::Connecting =>
             {
+                if let Err(failure) = self.check_peer(adapter) {
+                    return self.end(adapter, failure);
+                }
                 self.stage = Stage::Opening;
                 self.send_connect(adapter, now);
             }
@@ -276,6 +279,21 @@ impl SessionCore {
                 self.end(adapter, failure);
             }
             _ => {}
+        }
+    }
+
+    /// The first message carries a proof of identity, which is for the server alone: whoever may
+    /// bind a name on this host could be at the other end.
+    fn check_peer(&self, adapter: &dyn Adapter) -> Result<(), Failure> {
+        let Some(trusted) = &self.config.trusted_users else { return Ok(()) };
+        let process = adapter.peer(self.endpoint).and_then(|peer| peer.process);
+        match process {
+            Some(process) if trusted.contains(&process.uid) => Ok(()),
+            Some(process) => Err(Failure::refused(format_args!(
+                "the shared-memory socket belongs to user {}, whom this process does not trust",
+                process.uid
+            ))),
+            None => Err(Failure::refused("the owner of the shared-memory socket is unknown")),
         }
     }
 
