@@ -10,7 +10,10 @@
 //! * No name, symlink, mount or id leads out of the export.
 //! * Every operation that takes a [`Cred`] is checked against that caller's rights, by the kernel
 //!   where there is one.
-//! * A reply that says stable is stable.
+//! * A reply that says stable is stable. This is about file data: writes that ask for stability, and
+//!   [`OpenFile::commit`]. Changes of names and of attributes become stable when the file system
+//!   writes them by itself, and a crash of the machine before that undoes them; the one exception is
+//!   an exclusive create, whose file and name are stable when it returns.
 
 mod error;
 mod limits;
@@ -37,6 +40,11 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 /// A file system that can be exported.
 ///
 /// Calls may block on a disk unless they say otherwise. All are safe to call from many threads.
+///
+/// No call of this trait makes its change of names or attributes stable, except an exclusive
+/// [`create`](Self::create); they become stable when the file system writes them. Data becomes
+/// stable by [`OpenFile::write_at`] with a [`Stability`] above unstable, and by
+/// [`OpenFile::commit`].
 pub trait Store: Send + Sync + 'static {
     /// Identity of the file system, the same after every restart (DAFS fshandle).
     fn fs_id(&self) -> FsId;
@@ -48,7 +56,8 @@ pub trait Store: Send + Sync + 'static {
     fn getattr(&self, id: &FileId) -> Result<Attr>;
 
     /// Changes attributes; all or nothing as far as the file system can. Changing the size needs
-    /// write permission or `file`, an open of the caller's with write access.
+    /// write permission or `file`, an open of the caller's with write access; `file` proves nothing
+    /// for other changes.
     fn setattr(
         &self,
         cred: &Cred,
@@ -70,7 +79,8 @@ pub trait Store: Send + Sync + 'static {
     fn open(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>>;
 
     /// Opens a regular file by name, making it as `how` says. `attr` is applied only to a new file,
-    /// except that an unchecked create with size 0 truncates an old one.
+    /// except that an unchecked create with size 0 truncates an old one. What an exclusive create
+    /// made is stable, with its name, when the call returns.
     fn create(
         &self,
         cred: &Cred,
@@ -159,7 +169,8 @@ pub trait OpenFile: Send + Sync {
         wait: Wait,
     ) -> Result<usize>;
 
-    /// Makes `len` bytes from `offset` stable (0: to the end of the file).
+    /// Makes `len` bytes from `offset` stable (0: to the end of the file), with what is needed to
+    /// read them back through this file. The file's name is not part of that.
     fn commit(&self, offset: u64, len: u64) -> Result<()>;
 
     /// Advice about future use.
