@@ -6,6 +6,8 @@
 //!   writing. Symlinks and special files have no such attributes.
 //! * The kernel reads and writes values whole, so a change reads the value, changes it and writes it
 //!   back under the export's lock. Two servers on one directory are not protected from each other.
+//! * An attribute has its object's owner, group and times, and its object's mode: a create that asks
+//!   for a mode gets that one, and one that asks for another of these is refused.
 //! * Renaming, links, and creating with a verifier are not supported.
 //! * The cookie of an entry comes from the keyed hash of its name, which is also its inode number.
 
@@ -17,7 +19,7 @@ use crate::limits::{COOKIE_FIRST, NAMED_ATTR_BYTES_MAX, NAMED_ATTR_NAME_BYTES_MA
 use crate::names::check_name;
 use crate::{
     AccessMask, Attr, CacheAdvice, CreateHow, Created, Cred, DirChange, DirEntry, FileId, Kind,
-    OpenFile, OpenMode, Result, Stability, StoreError, Wait,
+    OpenFile, OpenMode, Result, SetAttr, Stability, StoreError, Wait,
 };
 use dafs_mem::{Site, VolatileSlice};
 use rustix::fs::{OFlags, XattrFlags};
@@ -165,20 +167,27 @@ impl Export {
         hash: u64,
         mode: OpenMode,
     ) -> Result<Arc<dyn OpenFile>> {
+        self.check_attr_open(caller, node, mode)?;
+        let name = self.attr_name(node, hash)?;
+        self.attr_file(cred, node, name, mode)
+    }
+
+    /// Refuses an open of any named attribute of an object that the caller may not have.
+    fn check_attr_open(&self, caller: &Caller, node: &Node, mode: OpenMode) -> Result<()> {
         if !mode.read && !mode.write {
             return Err(StoreError::Invalid);
         }
         if mode.write {
             self.writable()?;
         }
-        let name = self.attr_name(node, hash)?;
         let mut needed = AccessMask::empty();
         needed.set(AccessMask::READ, mode.read);
         needed.set(AccessMask::MODIFY, mode.write);
-        if self.attr_access(caller, node, needed, false)? != needed {
-            return Err(StoreError::Access);
+        if self.attr_access(caller, node, needed, false)? == needed {
+            Ok(())
+        } else {
+            Err(StoreError::Access)
         }
-        self.attr_file(cred, node, name, mode)
     }
 
     fn attr_file(
@@ -200,23 +209,33 @@ impl Export {
         node: &Arc<Node>,
         name: &[u8],
         how: CreateHow,
-        size: Option<u64>,
+        wish: &SetAttr,
         mode: OpenMode,
     ) -> Result<Created> {
-        if matches!(how, CreateHow::Exclusive(_)) {
+        let exclusive = matches!(how, CreateHow::Exclusive(_));
+        if exclusive || (SetAttr { size: None, mode: None, ..*wish }) != SetAttr::default() {
             return Err(StoreError::NotSupported);
         }
+        // All that could refuse the open comes before the making.
+        kernel_name(name)?;
+        self.check_attr_open(caller, node, mode)?;
+        let file = self.attr_file(cred, node, name.to_vec(), mode)?;
+        let mut first = Vec::new();
+        resize(&mut first, wish.size.unwrap_or(0))?;
         let before = attr::change(&stat_fd(node.as_fd())?);
-        let created = match set_value(node, name, &[], XattrFlags::CREATE) {
-            Ok(()) => true,
-            Err(StoreError::Exists) if how == CreateHow::Unchecked => false,
-            Err(error) => return Err(error),
+        let created = {
+            let _lock = lock(&self.named_attr_lock);
+            match set_value(node, name, &first, XattrFlags::CREATE) {
+                Ok(()) => true,
+                Err(StoreError::Exists) if how == CreateHow::Unchecked => {
+                    if wish.size == Some(0) {
+                        set_value(node, name, &[], XattrFlags::REPLACE)?;
+                    }
+                    false
+                }
+                Err(error) => return Err(error),
+            }
         };
-        let hash = self.ids.name_hash(name);
-        let file = self.open_attr(caller, cred, node, hash, mode)?;
-        if !created && size == Some(0) {
-            set_value(node, name, &[], XattrFlags::REPLACE)?;
-        }
         let after = attr::change(&stat_fd(node.as_fd())?);
         let dir = DirChange { before, after, atomic: false };
         Ok(Created { id: file.id(), attr: file.attr()?, dir, file, created })

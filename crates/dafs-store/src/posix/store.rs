@@ -170,7 +170,7 @@ impl Store for PosixStore {
         match found {
             Found::Object(dir) => self.export.create(&caller, cred, &dir, name, how, attr, mode),
             Found::AttrDir(node) | Found::NamedAttr(node, _) => {
-                self.export.create_attr(&caller, cred, &node, name, how, attr.size, mode)
+                self.export.create_attr(&caller, cred, &node, name, how, attr, mode)
             }
         }
     }

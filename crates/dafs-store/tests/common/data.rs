@@ -273,6 +273,13 @@ pub(crate) fn named_attributes_behave_as_files(w: &World) {
     assert_eq!(w.store.parent(&w.cred, &dir), Ok(base.id));
     let link = w.make(&w.root(), "l", NewObject::Symlink(b"f"), &SetAttr::default()).unwrap();
     assert_eq!(w.store.attr_dir(&w.cred, &link.id), Err(StoreError::NotSupported));
+    let (how, sized) = (CreateHow::Guarded, SetAttr { size: Some(3), ..SetAttr::default() });
+    let shut = OpenMode { read: false, write: false };
+    let refused = w.store.create(&w.cred, &dir, b"sized", how, &sized, shut);
+    assert_eq!(refused.err(), Some(StoreError::Invalid));
+    assert_eq!(w.lookup(&dir, "sized"), Err(StoreError::NotFound), "a refused open leaves nothing");
+    let made = w.store.create(&w.cred, &dir, b"sized", how, &sized, READ).unwrap();
+    assert_eq!((made.attr.size, read(&*made.file, 0, 9).unwrap()), (3, vec![0; 3]));
     let sub = w.make(&dir, "sub", NewObject::Directory, &SetAttr::default());
     assert_eq!(sub.err(), Some(StoreError::NotSupported));
 }
