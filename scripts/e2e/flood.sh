@@ -53,6 +53,7 @@ mkfifo "$work/done"
 # flood MESSAGE -- 3000 connections that send this and then nothing, until told to end.
 flood() {
     before=$(memory)
+    rm -f "$work/flooding"
     perl -MIO::Socket::INET -e '
         $| = 1;
         my ($port, $message, $done) = @ARGV;
@@ -71,6 +72,7 @@ flood() {
     started+=("$flood")
     has_flooded() { [[ -s $work/flooding ]]; }
     eventually has_flooded
+    sleep 0.5
     echo "$(cat "$work/flooding"): $(counts | sed 's/.*counts //')"
     # The others are sessions of ours.
     [[ $(count connections) -le 43 ]] || fail "more than the limit: $(counts)"
@@ -87,6 +89,22 @@ step "3000 connections that ask to be connected, and then say nothing"
 flood 'MPA ID Req Frame\x00\x01\x00\x00'
 wait "$pinging" || fail "the session that was there has ended"
 grep -q '"round_trips":200000' "$work/pings" || fail "no round trips: $(cat "$work/pings")"
+
+step "60 sessions where 40 are allowed"
+mkfifo "$work/blocked"
+exec 7<>"$work/blocked"
+holders=()
+for number in $(seq 60); do
+    "$dafs" --transport iwarp cat "$url/data/long" >&7 2>"$work/holder-$number" &
+    holders+=($!)
+done
+started+=("${holders[@]}")
+has_settled() { [[ $(cat "$work"/holder-* | wc -l) -ge 20 && $(count sessions) == 40 ]]; }
+eventually has_settled
+[[ $(cat "$work"/holder-* | wc -l) == 20 ]] || fail "refused: $(cat "$work"/holder-*)"
+sort "$work"/holder-* | uniq -c
+for pid in "${holders[@]}"; do kill "$pid" 2>/dev/null || true; done
+exec 7>&-
 
 step "afterwards there is room again"
 has_room() { [[ $("$dafs" --transport iwarp cat "$file") == hello ]]; }

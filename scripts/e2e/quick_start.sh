@@ -19,7 +19,7 @@ client_commands=$(commands client)
 mkdir "$work/bin" "$work/here"
 ln -s "$(realpath "$dafs")" "$work/bin/dafs"
 export PATH=$work/bin:$PATH
-cd "$work/here"
+cd "$work/here" || exit
 bash -euc "$server_commands" >"$work/ready" 2>"$work/log" &
 server=$!
 started+=("$server")
@@ -33,6 +33,6 @@ bash -euxc "${client_commands//dafs:\/\/localhost/dafs://localhost:$port}" >"$wo
 cat "$work/said"
 grep -q 'hello, direct access' "$work/said" || fail "cat did not print the file"
 grep -q 'round trips' "$work/said" || fail "ping did not measure"
-[[ ! -e demo/copy && $(cat back/hello) == 'hello, direct access' ]] || fail "the copies are not right"
+[[ ! -e demo/new && $(cat back/hello) == 'hello, direct access' ]] || fail "the copies are not right"
 kill -TERM "$server"
 wait "$server" || fail "the server ended with status $?"

@@ -22,7 +22,7 @@ impl Digest {
 
     /// Adds a hole.
     pub(super) fn add_zeros(&mut self, mut bytes: u64) {
-        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let Some(digest) = &mut self.0 else { return };
         while bytes > 0 {
             let step = bytes.min(ZEROS.len() as u64);

@@ -142,8 +142,11 @@ pub(super) fn make_or_replace(
     }
 }
 
+/// Name without prefix, and value.
+pub(super) type Xattr = (Vec<u8>, Vec<u8>);
+
 /// The `user.*` extended attributes of an open file or directory, without the prefix.
-pub(super) fn xattrs(file: impl AsFd) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
+pub(super) fn xattrs(file: impl AsFd) -> Result<Vec<Xattr>, Errno> {
     let mut names = vec![0; XATTR_BYTES_MAX];
     let length = match rustix::fs::flistxattr(file.as_fd(), &mut names) {
         Err(Errno::NOTSUP) => return Ok(Vec::new()),

@@ -33,7 +33,7 @@ impl Get<'_> {
             self.content(worker, object, &attributes, &source, temporary.file())?;
         }
         let file = temporary.file().try_clone_to_owned().map_err(|error| object.here(error))?;
-        if self.options.xattrs && attributes.has_named_attributes {
+        if self.options.xattrs {
             self.xattrs(&attributes.handle, &file, &object.source(), &object.path())?;
         }
         self.finish(&file, &attributes).map_err(|error| object.here(error))?;

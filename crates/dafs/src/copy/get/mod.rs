@@ -324,7 +324,7 @@ impl<'a> Get<'a> {
             Err(error) => return Err(fail(error)),
         }
         let descriptor = local::open_directory(above, name).map_err(fail)?;
-        if self.options.xattrs && attributes.has_named_attributes {
+        if self.options.xattrs {
             let (path, source) = names();
             self.xattrs(&attributes.handle, &descriptor, &source, &path)?;
         }

@@ -8,7 +8,7 @@ use crate::copy::pieces::Worker;
 use crate::copy::report::Copied;
 use crate::copy::trouble::{Outcome, Trouble, here, remote};
 use crate::limits::XATTR_BYTES_MAX;
-use dafs_client::{DafsUrl, FileHandle, ObjectType, OpenOptions};
+use dafs_client::{DafsUrl, FileHandle, ObjectType, OpenOptions, Status};
 use rustix::fs::{AtFlags, Mode, linkat, makedev, mknodat, symlinkat};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -120,7 +120,13 @@ impl<'a> Get<'a> {
         path: &Path,
     ) -> Outcome {
         let failed = |error: &dafs_client::Error| remote(source, error);
-        let directory = self.client.attribute_directory(handle).map_err(|e| failed(&e))?;
+        // Asked for each object, because not every server says which ones have named attributes.
+        let directory = match self.client.attribute_directory(handle) {
+            Err(error) if matches!(error.status(), Some(Status::NoEnt | Status::NotSupp)) => {
+                return Ok(());
+            }
+            other => other.map_err(|error| failed(&error))?,
+        };
         for entry in self.client.read_dir(&directory) {
             let name = entry.map_err(|error| failed(&error))?.name;
             let attribute = self
