@@ -13,7 +13,8 @@ use crate::store::{SimStore, StoreControl};
 use dafs_dat::Instant;
 use dafs_dat::sim::{SimCounts, SimNetwork, SimRng};
 use dafs_store::{
-    CreateHow, Cred, MemoryOptions, MemoryStore, NewObject, OpenMode, SetAttr, Store, TimeSpec,
+    CreateHow, Cred, ExportSecret, MemoryOptions, MemoryStore, NewObject, OpenMode, SetAttr, Store,
+    TimeSpec,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -299,7 +300,9 @@ fn memory_store(clock: Arc<AtomicU64>) -> MemoryStore {
             nanoseconds: (nanoseconds % 1_000_000_000) as u32,
         }
     };
-    MemoryStore::new(MemoryOptions { clock: Arc::new(time), ..MemoryOptions::default() })
+    // A fixed key, so that a seed gives the same ids in every run.
+    let id_key = Some(ExportSecret::from_bytes([0; 16]));
+    MemoryStore::new(MemoryOptions { clock: Arc::new(time), id_key, ..MemoryOptions::default() })
 }
 
 /// Makes the shared files and the clients' own directories.

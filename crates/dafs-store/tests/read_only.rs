@@ -96,7 +96,8 @@ fn memory_stores_are_deterministic() {
             seconds: ticks.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             nanoseconds: 0,
         };
-        let options = MemoryOptions { clock: Arc::new(clock), ..MemoryOptions::default() };
+        let (clock, id_key) = (Arc::new(clock), Some(secret()));
+        let options = MemoryOptions { clock, id_key, ..MemoryOptions::default() };
         let store = Arc::new(MemoryStore::new(options));
         let w = World { store, cred: Cred::new(0, 0), dir: None };
         let dir = w.mkdir(&w.root(), "d");
@@ -114,4 +115,13 @@ fn memory_stores_are_deterministic() {
         (listing, w.store.getattr(&dir))
     };
     assert_eq!(run(), run());
+}
+
+#[test]
+fn ids_of_one_memory_store_mean_nothing_to_another() {
+    let store = || MemoryStore::new(MemoryOptions::default());
+    let (one, other) = (store(), store());
+    assert_eq!(one.fs_id(), other.fs_id());
+    assert_eq!(other.getattr(&one.root()), Err(StoreError::BadHandle));
+    assert_eq!(one.getattr(&one.root()).map(|attr| attr.kind), Ok(Kind::Directory));
 }

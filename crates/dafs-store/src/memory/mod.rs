@@ -1,12 +1,14 @@
 //! A complete file system in memory: for tests, for the simulator, and as a kind of export.
 //!
 //! It decides rights by mode bits as a local file system does (user id 0 may do everything), never
-//! blocks, and is deterministic: times come from the clock that it is handed, inode numbers,
-//! cookies and change values from counters. Reading does not change the access time. Everything is
+//! blocks, and is deterministic when it is given a key for its ids: times come from the clock that
+//! it is handed, inode numbers, cookies and change values from counters. Reading does not change the access time. Everything is
 //! gone when the store is dropped, so "stable" means as stable as the process.
 //!
 //! Invariants
 //! * Inode numbers are never used twice, so that an id of a removed object is stale for ever.
+//! * An id that was not made by this very store is refused, because the key differs each time
+//!   unless a fixed one is asked for.
 //! * Lock order: the world, then one object. Two objects are locked together only by a thread that
 //!   holds the world for writing. Sinks of `readdir` are called with no lock held.
 //! * An object with no name left stays until its last open file is dropped.
@@ -17,11 +19,12 @@ mod object;
 mod store;
 mod tree;
 
-use crate::{Cred, FILE_ID_BYTES, FileId, FsId, Kind, Result, StoreError, TimeSpec};
+use crate::{Cred, ExportSecret, FILE_ID_BYTES, FileId, FsId, Kind, Result, StoreError, TimeSpec};
 use content::{Content, Space};
 use object::{Body, Directory, Object, State};
 use siphasher::sip::SipHasher24;
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -52,6 +55,9 @@ pub struct MemoryOptions {
     pub root_mode: u32,
     /// The time.
     pub clock: Clock,
+    /// The key of the ids; a new random one if `None`. A fixed key makes ids the same in every run,
+    /// and those of an earlier run lead to other objects, so it is for simulations and tests.
+    pub id_key: Option<ExportSecret>,
 }
 
 impl Default for MemoryOptions {
@@ -64,6 +70,7 @@ impl Default for MemoryOptions {
             root_owner: (0, 0),
             root_mode: 0o755,
             clock: Arc::new(system_time),
+            id_key: None,
         }
     }
 }
@@ -84,16 +91,31 @@ fn system_time() -> TimeSpec {
     TimeSpec { seconds, nanoseconds: since.subsec_nanos() }
 }
 
+/// A key that nobody can guess, from the random numbers that the standard library hashes with.
+fn random_key() -> [u8; 16] {
+    let random = RandomState::new();
+    let mut key = [0; 16];
+    for (part, number) in key.chunks_exact_mut(8).zip(0u64..) {
+        part.copy_from_slice(&random.hash_one(number).to_le_bytes());
+    }
+    key
+}
+
 /// A file system in memory.
-#[derive(Debug)]
 pub struct MemoryStore {
     inner: Arc<Inner>,
 }
 
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}
+
 /// What the store and its open files share.
-#[derive(Debug)]
 struct Inner {
     options: MemoryOptions,
+    id_key: [u8; 16],
     space: Arc<Space>,
     changes: AtomicU64,
     world: RwLock<World>,
@@ -106,6 +128,7 @@ impl MemoryStore {
             space: Arc::new(Space::new(options.bytes_max)),
             changes: AtomicU64::new(1),
             world: RwLock::new(World::new(options.files_max)),
+            id_key: options.id_key.map_or_else(random_key, |key| *key.as_bytes()),
             options,
         };
         let (uid, gid) = inner.options.root_owner;
@@ -173,8 +196,7 @@ impl Inner {
         bytes[..4].copy_from_slice(&ID_MAGIC);
         bytes[8..16].copy_from_slice(&ino.to_be_bytes());
         bytes[16..32].copy_from_slice(&self.options.fs_id.0);
-        // Not a secret: every object of the store may be named. It tells damage from an id.
-        let check = SipHasher24::new_with_key(&self.options.fs_id.0).hash(&bytes[..40]);
+        let check = SipHasher24::new_with_key(&self.id_key).hash(&bytes[..40]);
         bytes[40..].copy_from_slice(&check.to_le_bytes());
         FileId(bytes)
     }
