@@ -97,6 +97,11 @@ impl Error {
         }
     }
 
+    /// True when the server put the operation off: nothing was done, and it can be asked again.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.status().is_some_and(crate::backoff::is_passing)
+    }
+
     /// True when the session is over and every further operation will fail.
     pub fn is_fatal(&self) -> bool {
         matches!(

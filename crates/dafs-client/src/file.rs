@@ -5,14 +5,17 @@ use crate::buffer::IoBuffer;
 use crate::client::Client;
 use crate::convert;
 use crate::core::{ReadCall, WriteCall};
+use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::limits::SYMLINKS_FOLLOWED_MAX;
 use crate::open::{Create, OpenOptions};
 use crate::path::Place;
 use crate::pending::Pending;
+use crate::uncommitted::Uncommitted;
 use dafs_wire::dafs as wire;
 use dafs_wire::dafs::{Procedure, Reply, Request, StateId, Status, Verifier};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use dafs_wire::dafs::AccessPattern;
@@ -27,6 +30,7 @@ pub struct File {
     client: Client,
     handle: FileHandle,
     state_id: StateId,
+    writes: Arc<Uncommitted>,
     closed: bool,
 }
 
@@ -97,7 +101,13 @@ impl Client {
             Reply::Open(reply) => Some((reply.fh, reply.state_id)),
             _ => None,
         })?;
-        let file = File { client: self.clone(), handle, state_id, closed: false };
+        let file = File {
+            client: self.clone(),
+            handle,
+            state_id,
+            writes: Arc::default(),
+            closed: false,
+        };
         // An exclusive create carries its verifier in place of the attributes (DAFS 10.1), and only
         // an unchecked create cuts an existing file.
         let mut after = SetAttributes::default();
@@ -169,6 +179,9 @@ impl File {
     /// asked: at the end of the file, or because the range is longer than
     /// [`Client::read_bytes_max`].
     ///
+    /// A server that is short of room may answer with DELAY: nothing was read, and it can be
+    /// submitted again. The blocking calls do that by themselves.
+    ///
     /// It is sent at once if nothing else is in flight, else with the next call that waits or
     /// polls; [`Client::flush`] sends it in any case.
     ///
@@ -197,7 +210,8 @@ impl File {
         stability: Stability,
     ) -> Result<Pending<usize>> {
         let call = self.write_call(buffer, range, offset, stability)?;
-        Pending::submit(self.client.shared(), |driver, tag| driver.submit_write(tag, call))
+        let writes = self.watch(stability);
+        Pending::submit(self.client.shared(), |driver, tag| driver.submit_write(tag, call, writes))
     }
 
     /// As [`File::submit_read`], with the result handed out by [`Client::poll_completions`] under
@@ -230,23 +244,26 @@ impl File {
         stability: Stability,
     ) -> Result<()> {
         let call = self.write_call(buffer, range, offset, stability)?;
-        self.client.shared().submit_tagged(tag, |driver, tag| driver.submit_write(tag, call))
+        let writes = self.watch(stability);
+        let start = |driver: &mut Driver, tag| driver.submit_write(tag, call, writes);
+        self.client.shared().submit_tagged(tag, start)
     }
 
     /// Makes `len` bytes from `offset` stable (0: to the end of the file).
     ///
     /// # Errors
-    /// The server's answer; [`Error::WritesLost`] when unstable data is gone and must be written
-    /// again.
+    /// The server's answer; [`Error::WritesLost`] when unstable data that was written through this
+    /// open file is gone: everything since its last COMMIT must be written again.
     pub fn commit(&self, offset: u64, len: u64) -> Result<()> {
         // A range that does not fit the field is widened to the end of the file.
         let count = u32::try_from(len).unwrap_or(0);
         let request = Request::Commit(wire::Commit { fh: self.handle, offset, count });
+        let mark = self.writes.mark();
         let verifier = self.client.ask(&request, |reply| match reply {
             Reply::Commit(reply) => Some(reply.verifier),
             _ => None,
         })?;
-        if self.client.shared().lock()?.writes_survive(verifier) {
+        if self.writes.committed(mark, verifier, (offset, count) == (0, 0)) {
             Ok(())
         } else {
             Err(Error::WritesLost)
@@ -308,11 +325,17 @@ impl File {
     /// The server's answer.
     pub fn close(mut self) -> Result<()> {
         self.closed = true;
-        self.client.ask(&self.close_request(), |reply| matches!(reply, Reply::Close).then_some(()))
+        let request = Request::Close(self.close_arguments());
+        self.client.ask(&request, |reply| matches!(reply, Reply::Close).then_some(()))
     }
 
-    fn close_request(&self) -> Request<'static> {
-        Request::Close(wire::Close { fh: self.handle, state_id: self.state_id })
+    fn close_arguments(&self) -> wire::Close {
+        wire::Close { fh: self.handle, state_id: self.state_id }
+    }
+
+    /// Whom to tell of a write that is not stable when it is answered.
+    pub(crate) fn watch(&self, stability: Stability) -> Option<Arc<Uncommitted>> {
+        (stability == Stability::Unstable).then(|| self.writes.clone())
     }
 
     pub(crate) fn read_call(
@@ -342,7 +365,7 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         if !self.closed {
-            self.client.shared().submit_and_forget(&self.close_request());
+            self.client.shared().close_file(self.close_arguments());
         }
     }
 }

@@ -29,6 +29,7 @@
 //! * Whatever the server sends is checked before it is believed.
 
 mod attributes;
+mod backoff;
 mod buffer;
 mod client;
 mod connect;
@@ -49,6 +50,7 @@ mod outcome;
 mod path;
 mod pending;
 mod transfer;
+mod uncommitted;
 mod url;
 mod wakeup;
 

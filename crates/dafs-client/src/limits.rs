@@ -74,6 +74,12 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for one operation to be answered.
 pub const OPERATION_DEADLINE: Duration = Duration::from_secs(60);
 
+/// The first pause before an operation is tried again that the server put off.
+pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
+
+/// The longest such pause; each is twice as long as the one before.
+pub const RETRY_PAUSE_MAX: Duration = Duration::from_millis(100);
+
 /// Times that a spinning leader looks whether those who wanted the lock have got it.
 pub const CONTENDER_SPINS: u32 = 10_000;
 

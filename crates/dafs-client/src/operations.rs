@@ -8,6 +8,9 @@
 
 use crate::core::Done;
 use crate::limits::OPERATIONS_MAX;
+use crate::uncommitted::Uncommitted;
+use dafs_wire::dafs::Stability;
+use std::sync::Arc;
 
 /// Names an operation.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,6 +42,8 @@ enum State {
 struct Entry {
     generation: u32,
     state: State,
+    /// Whom to tell of a write that is not stable.
+    writes: Option<Arc<Uncommitted>>,
 }
 
 /// What became of a completion.
@@ -90,7 +95,7 @@ impl Operations {
             return None;
         }
         let index = self.entries.len() as u32;
-        self.entries.push(Entry { generation: 0, state });
+        self.entries.push(Entry { generation: 0, state, writes: None });
         Some(Slot { index, generation: 0 })
     }
 
@@ -112,6 +117,13 @@ impl Operations {
         }
     }
 
+    /// The operation is a write of this file.
+    pub(crate) fn watch(&mut self, tag: u64, writes: Option<Arc<Uncommitted>>) {
+        if let Some(entry) = self.entry(tag as u32, (tag >> 32) as u32) {
+            entry.writes = writes;
+        }
+    }
+
     /// An operation has completed.
     pub(crate) fn finish(&mut self, tag: u64, done: Done) -> Finished {
         let (index, generation) = (tag as u32, (tag >> 32) as u32);
@@ -119,6 +131,11 @@ impl Operations {
             debug_assert!(false, "an operation completed twice");
             return Finished::Kept;
         };
+        if let Some(writes) = entry.writes.take()
+            && let Done::Written { committed: Stability::Unstable, verifier, .. } = done
+        {
+            writes.written(verifier);
+        }
         match entry.state {
             State::Awaited => entry.state = State::Done(done),
             State::Tagged(tag) => {

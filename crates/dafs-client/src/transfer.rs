@@ -33,10 +33,13 @@ pub(crate) fn read_buffer(
     }
     let mut done = 0;
     loop {
-        let call = file.read_call(buffer, range.start + done..range.end, offset + done as u64)?;
-        let moved = shared.transfer(|driver, tag| driver.submit_read(tag, call))?;
+        let moved = shared.patiently(|| {
+            let rest = range.start + done..range.end;
+            let call = file.read_call(buffer, rest, offset + done as u64)?;
+            shared.transfer(|driver, tag| driver.submit_read(tag, call))
+        })?;
         done += moved.bytes;
-        if done == len || moved.end_of_file || moved.bytes == 0 {
+        if done == len || moved.end_of_file {
             return Ok(done);
         }
     }
@@ -58,9 +61,12 @@ pub(crate) fn write_buffer(
     }
     let mut done = 0;
     while done < len {
-        let rest = range.start + done..range.end;
-        let call = file.write_call(buffer, rest, offset + done as u64, stability)?;
-        let moved = shared.transfer(|driver, tag| driver.submit_write(tag, call))?;
+        let moved = shared.patiently(|| {
+            let rest = range.start + done..range.end;
+            let call = file.write_call(buffer, rest, offset + done as u64, stability)?;
+            let writes = file.watch(stability);
+            shared.transfer(|driver, tag| driver.submit_write(tag, call, writes))
+        })?;
         if moved.bytes == 0 {
             return Err(Error::WriteZero);
         }
@@ -106,10 +112,15 @@ impl<Held> Pipeline<Held> {
         self.parts.push_back(Part { pending, at, len, held });
     }
 
-    /// Waits for the oldest piece: where it begins, its length, what it moved, what it held.
+    /// Waits for the oldest piece: where it begins, its length, what it moved, what it held. One
+    /// that the server put off has moved nothing, and the caller goes on with all of it.
     fn next(&mut self) -> Option<Result<(usize, usize, Moved, Held)>> {
         let Part { pending, at, len, held } = self.parts.pop_front()?;
-        Some(pending.wait_moved().map(|moved| (at, len, moved, held)))
+        let moved = match pending.wait_moved() {
+            Err(error) if error.is_passing() => Ok(Moved { bytes: 0, end_of_file: false }),
+            result => result,
+        };
+        Some(moved.map(|moved| (at, len, moved, held)))
     }
 }
 
@@ -141,7 +152,7 @@ fn read_pieces(
         }
         let Some(part) = pipeline.next() else { return Ok(len) };
         let (at, asked, Moved { mut bytes, end_of_file }, ()) = part?;
-        if bytes < asked && bytes > 0 && !end_of_file {
+        if bytes < asked && !end_of_file {
             let rest = range.start + at + bytes..range.start + at + asked;
             bytes += read_buffer(file, buffer, rest, offset + (at + bytes) as u64)?;
         }
@@ -201,7 +212,7 @@ pub(crate) fn read_slice(file: &File, target: &mut [u8], offset: u64) -> Result<
         }
         let Some(part) = pipeline.next() else { return Ok(len) };
         let (at, asked, Moved { mut bytes, end_of_file }, staging) = part?;
-        if bytes < asked && bytes > 0 && !end_of_file {
+        if bytes < asked && !end_of_file {
             bytes += read_buffer(file, &staging, bytes..asked, offset + (at + bytes) as u64)?;
         }
         staging.view().copy_to(&mut target[at..at + bytes], Site::ClientStaging);

@@ -4,12 +4,13 @@
 
 mod fake;
 
-use dafs_client::{Error, OpenOptions, Status};
+use dafs_client::{Error, OpenOptions, Stability, Status};
 use dafs_mem::Site;
 use dafs_wire::dafs::{DirectBuffer, Request};
 use fake::live::Live;
 use fake::{Answer, pattern};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -84,4 +85,132 @@ fn borrowed_memory_is_out_of_reach_once_its_buffer_is_dropped() {
     };
     assert!(matches!(error, Error::Lost { .. }), "{error}");
     assert!(memory == content);
+}
+
+#[test]
+fn what_the_server_puts_off_is_asked_again() {
+    const BYTES: usize = 2 << 20;
+    let live = Live::start(
+        |server| {
+            server.file = pattern(BYTES);
+            let mut asked = HashMap::new();
+            server.script = Box::new(move |_, request| {
+                let opening = matches!(
+                    request,
+                    Request::ClientConnectAuth(_) | Request::RegisterCred(_) | Request::GetFsAttr(_)
+                );
+                let count = asked.entry(request.procedure()).or_insert(0);
+                *count += 1;
+                match (opening, request, *count) {
+                    (false, Request::GetRootHandle | Request::Disconnect, _) => Answer::File,
+                    (false, _, 1..=3) => Answer::Status(Status::Delay),
+                    _ => Answer::File,
+                }
+            });
+        },
+        |_| {},
+    );
+    let client = live.client(|_| {});
+    let file = client.open(b"file", &OpenOptions::read_write()).unwrap();
+    let mut found = vec![0; BYTES];
+    assert_eq!(file.read_at(&mut found, 0).unwrap(), BYTES);
+    assert!(found == pattern(BYTES));
+    let buffer = client.buffer(BYTES).unwrap();
+    assert_eq!(file.read_into(&buffer, 0..100, 0).unwrap(), 100, "inline");
+    assert_eq!(file.read_into(&buffer, 0..BYTES, 0).unwrap(), BYTES);
+    assert_eq!(file.write_at(&found[..100], 0, Stability::Unstable).unwrap(), 100);
+    assert_eq!(file.write_from(&buffer, 0..BYTES, 0, Stability::Unstable).unwrap(), BYTES);
+    file.commit(0, 0).unwrap();
+    file.close().unwrap();
+}
+
+#[test]
+fn what_the_server_puts_off_for_ever_is_given_up() {
+    let live = Live::start(
+        |server| {
+            server.script = Box::new(|_, request| match request {
+                Request::Open(_) => Answer::Status(Status::Delay),
+                _ => Answer::File,
+            });
+        },
+        |_| {},
+    );
+    let client = live.client(|options| options.deadline = Some(Duration::from_secs(1)));
+    let error = client.open(b"file", &OpenOptions::read()).unwrap_err();
+    assert_eq!(error.status(), Some(Status::Delay), "{error}");
+    client.ping().unwrap();
+}
+
+#[test]
+fn every_file_hears_of_its_lost_writes() {
+    let change = Arc::new(AtomicBool::new(false));
+    let changed = change.clone();
+    let live = Live::start(
+        |server| server.committed = Stability::Unstable,
+        move |server| {
+            if changed.load(Ordering::Relaxed) {
+                server.verifier.0[0] ^= 1;
+                changed.store(false, Ordering::Relaxed);
+            }
+        },
+    );
+    let client = live.client(|_| {});
+    let open = || client.open(b"file", &OpenOptions::write()).unwrap();
+    let (first, second, third) = (open(), open(), open());
+    for file in [&first, &second] {
+        file.write_at(b"data", 0, Stability::Unstable).unwrap();
+    }
+    change.store(true, Ordering::Relaxed);
+    while change.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+    third.write_at(b"data", 0, Stability::Unstable).unwrap();
+    for file in [&first, &second] {
+        assert!(matches!(file.commit(0, 0), Err(Error::WritesLost)));
+        file.commit(0, 0).unwrap();
+    }
+    third.commit(0, 0).unwrap();
+}
+
+#[test]
+fn a_file_that_is_dropped_when_all_is_full_is_closed_later() {
+    let hold = Arc::new(AtomicBool::new(false));
+    let closes = Arc::new(AtomicUsize::new(0));
+    let (held, counted) = (hold.clone(), closes.clone());
+    let live = Live::start(
+        move |server| {
+            server.file = pattern(8);
+            server.script = Box::new(move |_, request| {
+                if let Request::Close(_) = request {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }
+                Answer::File
+            });
+        },
+        move |server| match (held.load(Ordering::Relaxed), server.hold) {
+            (true, _) => server.hold = true,
+            (false, true) => server.release(),
+            _ => {}
+        },
+    );
+    let client = live.client(|_| {});
+    let open = || client.open(b"file", &OpenOptions::read()).unwrap();
+    let (file, other) = (open(), open());
+    let buffer = client.buffer(8).unwrap();
+    hold.store(true, Ordering::Relaxed);
+    let mut tags = 0;
+    while file.submit_read_tagged(tags, &buffer, 0..8, 0).is_ok() {
+        tags += 1;
+        // The server may have held nothing back yet.
+        if tags.is_multiple_of(64) {
+            client.poll_completions(&mut Vec::new());
+        }
+    }
+    drop(other);
+    hold.store(false, Ordering::Relaxed);
+    while closes.load(Ordering::Relaxed) == 0 {
+        client.poll_completions(&mut Vec::new());
+    }
+    drop(file);
+    drop(client);
 }

@@ -279,23 +279,36 @@ fn a_refused_request_leaves_the_session_alone() {
 }
 
 #[test]
-fn a_change_of_the_write_verifier_is_reported_once() {
-    let mut world = World::open(World::config());
-    let memory = world.memory(&[1; 100]);
-    let write = |world: &mut World, verifier| {
-        (world.server.committed, world.server.verifier) = (Stability::Unstable, verifier);
-        let tag = world.write(Piece::new(&memory, 0, 100).unwrap(), 0);
+fn a_read_of_nothing_before_the_end_breaks_the_protocol() {
+    for (len, spoil) in [
+        (100u32, (|message| {
+            message[40..48].fill(0);
+            message.truncate(48);
+            message[32..36].copy_from_slice(&48u32.to_le_bytes());
+        }) as Spoil),
+        (20_000, |message| message[40..48].fill(0)),
+    ] {
+        let mut world = World::open(config(ByteOrder::Little, false, false));
+        world.server.file = pattern(50_000);
+        world.server.script = Box::new(move |_, _| Answer::Spoil(spoil));
+        let memory = world.memory(&vec![0; len as usize]);
+        let tag = world.read(Piece::new(&memory, 0, len).unwrap(), 0);
         world.run_all(&[tag]);
-    };
-    let (first, second) = (Verifier([1; 8]), Verifier([2; 8]));
-    write(&mut world, first);
-    write(&mut world, first);
-    assert!(world.core.writes_survive(first));
-    write(&mut world, second);
-    assert!(!world.core.writes_survive(second));
-    write(&mut world, second);
-    assert!(world.core.writes_survive(second));
-    assert!(!world.core.writes_survive(first), "lost between the write and the commit");
+        let failure = world.core.failure().unwrap().to_string();
+        assert!(failure.contains("yielded nothing"), "{len}: {failure}");
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_trusted_is_told_nothing() {
+    let config = SessionConfig { trusted_users: Some(vec![0]), ..World::config() };
+    let mut world = World::with(1, SimFaults::none(), config, |_| {});
+    world.run(|world| world.core.stage() == Stage::Over);
+    // The simulated network has no users.
+    let failure = world.core.failure().unwrap().to_string();
+    assert!(failure.contains("unknown"), "{failure}");
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(world.server.seen, []);
 }
 
 #[test]

@@ -181,6 +181,7 @@ impl SessionCore {
                 into.len()
             )));
         }
+        check_progress(stated, end_of_file == 1, into)?;
         let data = self
             .receives
             .view(slot, READ_INLINE_REPLY_DATA_AT, carried)
@@ -203,6 +204,7 @@ impl SessionCore {
                 reply.bytes_read
             )));
         }
+        check_progress(reply.bytes_read, reply.eof, into)?;
         let data = into.first(reply.bytes_read);
         if self.info.checksums && self.data_checksum(data) != reply.direct_checksum {
             return Err(Failure::protocol("the checksum of data read does not match"));
@@ -230,13 +232,18 @@ impl SessionCore {
                  where {stability:?} was asked"
             )));
         }
-        if committed == Stability::Unstable {
-            let first = *self.write_verifier.get_or_insert(verifier);
-            self.writes_lost |= first != verifier;
-        }
         self.stats.bytes_written += u64::from(count);
         Ok(Done::Written { bytes: count, committed, verifier })
     }
+}
+
+/// Nothing read and no end of the file either would keep a reader going for ever, or make it take
+/// a file for shorter than it is.
+fn check_progress(bytes: u32, end_of_file: bool, into: &Piece) -> Result<(), Failure> {
+    if bytes == 0 && !end_of_file && !into.is_empty() {
+        return Err(Failure::protocol("a read yielded nothing before the end of the file"));
+    }
+    Ok(())
 }
 
 /// The word at `at` of a private copy; the caller has checked the length.

@@ -20,7 +20,7 @@ use dafs_dat::{
     ProtectionDomain, RegisterError, WorkStatus,
 };
 use dafs_mem::Buffer;
-use dafs_wire::dafs::{ByteOrder, CredHandle, Verifier};
+use dafs_wire::dafs::{ByteOrder, CredHandle};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -113,8 +113,6 @@ pub struct SessionCore {
     pub(crate) shrink_at: Option<Instant>,
     /// No request is due before this; it may be too early, never too late.
     pub(crate) first_deadline: Option<Instant>,
-    pub(crate) write_verifier: Option<Verifier>,
-    pub(crate) writes_lost: bool,
     pub(crate) failure: Option<Failure>,
     pub(crate) stats: SessionStats,
 }
@@ -166,8 +164,6 @@ impl SessionCore {
             last_request: now,
             shrink_at: None,
             first_deadline: None,
-            write_verifier: None,
-            writes_lost: false,
             failure: None,
             stats: SessionStats::default(),
             config,
@@ -212,16 +208,6 @@ impl SessionCore {
             queued: self.waiting.len(),
             ..self.stats
         }
-    }
-
-    /// True when everything written so far is covered by a COMMIT that returned `verifier`
-    /// (DAFS O53). A negative answer is given once; what is written after it counts anew.
-    pub fn writes_survive(&mut self, verifier: Verifier) -> bool {
-        let same = self.write_verifier.is_none_or(|first| first == verifier);
-        let survive = same && !self.writes_lost;
-        self.write_verifier = Some(verifier);
-        self.writes_lost = false;
-        survive
     }
 
     /// Registers memory for transfers in this session.

@@ -13,6 +13,7 @@
 
 mod waiter;
 
+use crate::backoff::{Backoff, is_passing};
 use crate::buffer::IoBuffer;
 use crate::core::{
     Completed, Done, Failure, Piece, ReadCall, Refused, RegisteredMemory, ReplyMessage,
@@ -25,10 +26,11 @@ use crate::operations::{Finished, Operations};
 use crate::options::{Transport, WaitPolicy};
 use crate::outcome::{ended, failure_of, moved};
 use crate::pending::Moved;
+use crate::uncommitted::Uncommitted;
 use crate::wakeup::Wakeup;
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
 use dafs_mem::Buffer;
-use dafs_wire::dafs::{ByteOrder, Request, Verifier};
+use dafs_wire::dafs::{ByteOrder, Close, Request};
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io;
@@ -57,6 +59,9 @@ pub(crate) struct Driver {
     operations: Operations,
     /// Results of tagged operations that have not been fetched.
     ready: VecDeque<(u64, Result<usize>)>,
+    /// Files to be closed as soon as there is room for one more operation; at most all that are
+    /// open.
+    closes: VecDeque<Close>,
     leader: Leader,
     followers: u32,
     /// Counts the times that anybody moved things along, for the helper to see whether it must.
@@ -81,6 +86,7 @@ pub(crate) struct Shared {
     transport: Transport,
     order: ByteOrder,
     info: SessionInfo,
+    deadline: Option<Duration>,
     pub(crate) staging: Mutex<Vec<IoBuffer>>,
 }
 
@@ -99,6 +105,7 @@ impl Driver {
             events: Vec::new(),
             operations: Operations::new(),
             ready: VecDeque::new(),
+            closes: VecDeque::new(),
             leader: Leader::Nobody,
             followers: 0,
             drives: 0,
@@ -134,7 +141,29 @@ impl Driver {
         }
         // An operation may have held memory last whose owner waits for nothing but its result.
         self.core.reap(&mut *self.adapter);
-        self.hand_out()
+        let count = self.hand_out();
+        if !self.closes.is_empty() {
+            self.close_files();
+        }
+        count
+    }
+
+    /// Closes what files left behind, as far as there is room.
+    fn close_files(&mut self) {
+        while let Some(close) = self.closes.front() {
+            let request = Request::Close(*close);
+            let Some(slot) = self.operations.open() else { return };
+            match self.submit(slot.tag(), &request, None) {
+                Ok(()) => self.operations.abandon(slot),
+                Err(Refused::Full) => return self.operations.forget(slot),
+                // With the session the server closes its files.
+                Err(_) => {
+                    self.operations.forget(slot);
+                    return self.closes.clear();
+                }
+            }
+            self.closes.pop_front();
+        }
     }
 
     /// Gives completed calls to whoever asked for them.
@@ -154,8 +183,16 @@ impl Driver {
         self.core.submit_read(&mut *self.adapter, coarse_now(), tag, call, self.deadline)
     }
 
-    pub(crate) fn submit_write(&mut self, tag: u64, call: WriteCall) -> Result<(), Refused> {
-        self.core.submit_write(&mut *self.adapter, coarse_now(), tag, call, self.deadline)
+    /// `writes` is told when the data was written and is not stable.
+    pub(crate) fn submit_write(
+        &mut self,
+        tag: u64,
+        call: WriteCall,
+        writes: Option<Arc<Uncommitted>>,
+    ) -> Result<(), Refused> {
+        self.core.submit_write(&mut *self.adapter, coarse_now(), tag, call, self.deadline)?;
+        self.operations.watch(tag, writes);
+        Ok(())
     }
 
     pub(crate) fn submit(
@@ -179,13 +216,9 @@ impl Driver {
         self.core.register(&mut *self.adapter, buffer)
     }
 
-    pub(crate) fn writes_survive(&mut self, verifier: Verifier) -> bool {
-        self.core.writes_survive(verifier)
-    }
-
     /// True when operations are in flight that no thread is looking after.
     pub(crate) fn is_unattended(&self) -> bool {
-        self.leader == Leader::Nobody && !self.core.is_idle()
+        self.leader == Leader::Nobody && !(self.core.is_idle() && self.closes.is_empty())
     }
 
     pub(crate) fn drives(&self) -> u64 {
@@ -206,6 +239,7 @@ impl Shared {
     ) -> io::Result<Arc<Self>> {
         let info = driver.core.info().clone();
         let order = driver.core.byte_order();
+        let deadline = driver.deadline;
         let shared = Arc::new(Self {
             server: driver.server.clone(),
             driver: ManuallyDrop::new(Mutex::new(driver)),
@@ -218,6 +252,7 @@ impl Shared {
             transport,
             order,
             info,
+            deadline,
             staging: Mutex::new(Vec::new()),
         });
         shared.helper.start(&shared)?;
@@ -354,14 +389,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Starts an operation whose result nobody wants.
-    pub(crate) fn submit_and_forget(&self, request: &Request<'_>) {
+    /// Closes a file without waiting, now or as soon as there is room.
+    pub(crate) fn close_file(&self, close: Close) {
         let Ok(mut driver) = self.lock() else { return };
-        let submit = |driver: &mut Driver, tag| driver.submit(tag, request, None);
-        if let Ok(slot) = self.start(&mut driver, submit) {
-            driver.operations.abandon(slot);
-            self.sent(&mut driver);
-        }
+        driver.closes.push_back(close);
+        driver.close_files();
+        self.sent(&mut driver);
     }
 
     /// Sees to it that what was submitted leaves: at once when nothing else is under way or the
@@ -414,7 +447,18 @@ impl Shared {
         }
     }
 
-    /// Sends one request and waits for its answer.
+    /// Makes attempts until the server no longer puts it off, or the time of one operation is over.
+    pub(crate) fn patiently<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut backoff = Backoff::new(self.deadline);
+        loop {
+            match attempt() {
+                Err(error) if error.is_passing() && backoff.pause() => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Sends one request and waits for its answer. A server that puts it off is asked again.
     pub(crate) fn call(&self, request: &Request<'_>) -> Result<ReplyMessage> {
         self.call_with(request, None)
     }
@@ -425,12 +469,17 @@ impl Shared {
         request: &Request<'_>,
         memory: Option<Piece>,
     ) -> Result<ReplyMessage> {
-        let mut driver = self.lock()?;
-        let slot = self.start(&mut driver, |driver, tag| driver.submit(tag, request, memory))?;
-        self.hurry(&mut driver);
-        match self.wait_slot(driver, &slot, None)? {
-            Done::Answered(reply) => Ok(reply),
-            done => Err(failure_of(done, &self.server)),
+        let mut backoff = Backoff::new(self.deadline);
+        loop {
+            let memory = memory.clone();
+            let mut driver = self.lock()?;
+            let slot = self.start(&mut driver, |driver, tag| driver.submit(tag, request, memory))?;
+            self.hurry(&mut driver);
+            match self.wait_slot(driver, &slot, None)? {
+                Done::Answered(reply) if is_passing(reply.status()) && backoff.pause() => {}
+                Done::Answered(reply) => return Ok(reply),
+                done => return Err(failure_of(done, &self.server)),
+            }
         }
     }
 

@@ -1,0 +1,101 @@
+//! What one open file has written and not committed, as far as it takes to tell a loss.
+//!
+//! Invariants
+//! * A write that was answered as unstable is watched from its answer until a COMMIT of the whole
+//!   file that was sent after that answer, or until its loss has been reported.
+
+use dafs_wire::dafs::Verifier;
+use std::sync::{Mutex, PoisonError};
+
+/// The unstable writes of one open file. The server may change its write verifier at any time,
+/// within a session too: what was written under another one than COMMIT returns is gone (DAFS O53).
+#[derive(Debug, Default)]
+pub(crate) struct Uncommitted {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The verifier of the first write watched.
+    first: Option<Verifier>,
+    /// A later write came under another one.
+    lost: bool,
+    /// Writes answered so far.
+    answered: u64,
+}
+
+/// Where a COMMIT began.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark(u64);
+
+impl Uncommitted {
+    /// A write was answered as unstable.
+    pub(crate) fn written(&self, verifier: Verifier) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.answered += 1;
+        state.lost |= *state.first.get_or_insert(verifier) != verifier;
+    }
+
+    /// To be called before a COMMIT is sent.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark(self.state.lock().unwrap_or_else(PoisonError::into_inner).answered)
+    }
+
+    /// True when a COMMIT that was answered with `verifier` covers all that it was meant for;
+    /// `whole` says that this was the whole file. A loss is reported once.
+    pub(crate) fn committed(&self, mark: Mark, verifier: Verifier, whole: bool) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let survived = !state.lost && state.first.is_none_or(|first| first == verifier);
+        if whole || !survived {
+            // A write that was answered meanwhile may have come after the COMMIT.
+            state.first = (state.answered != mark.0).then_some(verifier);
+            state.lost = false;
+        }
+        survived
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: Verifier = Verifier([1; 8]);
+    const NEW: Verifier = Verifier([2; 8]);
+
+    fn commit(writes: &Uncommitted, verifier: Verifier, whole: bool) -> bool {
+        writes.committed(writes.mark(), verifier, whole)
+    }
+
+    #[test]
+    fn a_loss_is_reported_once() {
+        let writes = Uncommitted::default();
+        writes.written(OLD);
+        writes.written(OLD);
+        assert!(commit(&writes, OLD, true));
+        assert!(commit(&writes, NEW, true), "nothing was at stake");
+        writes.written(NEW);
+        assert!(!commit(&writes, OLD, true));
+        assert!(commit(&writes, OLD, true));
+        writes.written(OLD);
+        writes.written(NEW);
+        assert!(!commit(&writes, NEW, true), "lost between two writes");
+    }
+
+    #[test]
+    fn a_commit_of_a_part_leaves_the_rest_watched() {
+        let writes = Uncommitted::default();
+        writes.written(OLD);
+        assert!(commit(&writes, OLD, false));
+        assert!(!commit(&writes, NEW, true));
+    }
+
+    #[test]
+    fn a_write_beside_a_commit_stays_watched() {
+        let writes = Uncommitted::default();
+        writes.written(OLD);
+        let mark = writes.mark();
+        writes.written(OLD);
+        assert!(writes.committed(mark, OLD, true));
+        assert!(!commit(&writes, NEW, true));
+    }
+}
