@@ -267,6 +267,24 @@ fn a_region_is_usable_only_as_it_was_shown() {
     world.check_honest();
 }
 
+/// Work that waits for room when the client spoils the index is not forgotten.
+#[test]
+fn work_in_the_queue_of_a_broken_ring_is_flushed() {
+    let mut world = World::new();
+    let (raw, endpoint) = world.join();
+    let memory = world.pair.right_memory(3 * RING, Access::all(), false);
+    for work in 0..3 {
+        let all = [memory.region.local(0, 3 * RING)];
+        world.pair.right.post_send(endpoint, work, &all).unwrap();
+    }
+    raw.put(OWN_HEAD, 12_345);
+    world.pair.run();
+    let events = world.pair.take_right();
+    let done: Vec<_> = events.iter().filter_map(pair::status_of).map(|(_, work, _)| work).collect();
+    assert_eq!(done, [0, 1, 2], "{events:?}");
+    world.check_honest();
+}
+
 #[test]
 fn a_client_that_floods_its_socket_starves_nobody() {
     let mut world = World::new();

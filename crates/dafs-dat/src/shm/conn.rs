@@ -365,69 +365,64 @@ impl Conn {
                 self.responses.push_front(response);
             }
         }
-        while let Some(work) = self.queue.pop_front() {
-            let (step, rest) = self.step(work, ready)?;
-            moved |= step;
-            self.published |= step;
-            if let Some(rest) = rest {
+        // Work leaves the queue only after what can fail, so that it is flushed if that does.
+        while let Some(chunk) = self.room()? {
+            let Some(work) = self.queue.pop_front() else { break };
+            (moved, self.published) = (true, true);
+            if let Some(rest) = self.step(work, chunk, ready) {
                 self.queue.push_front(rest);
-                if !step {
-                    break;
-                }
             }
         }
         Ok(moved)
     }
 
-    /// One record for the work at the front of the queue. Returns whether one was written, and
-    /// what is left of the work.
-    fn step(
-        &mut self,
-        work: Work,
-        ready: &mut Vec<Event>,
-    ) -> Result<(bool, Option<Work>), DisconnectReason> {
+    /// The payload of the next record for the work at the front of the queue, if there is work and
+    /// it can go on.
+    fn room(&mut self) -> Result<Option<usize>, Corrupt> {
+        match self.queue.front() {
+            None => Ok(None),
+            Some(&Work::Send { total, done, .. }) => self.chunk(Kind::Message, total - done),
+            Some(&Work::Write { total, done, .. }) => self.chunk(Kind::Write, total - done),
+            Some(Work::Read { .. }) if self.reads.len() >= READS_OUTSTANDING_MAX => Ok(None),
+            Some(Work::Read { .. }) => self.producer.fits(Kind::Read, 0),
+        }
+    }
+
+    /// One record for `work`, with `chunk` bytes of payload unless it is a read. Returns what is
+    /// left of the work.
+    fn step(&mut self, work: Work, chunk: usize, ready: &mut Vec<Event>) -> Option<Work> {
         match work {
             Work::Send { work, pieces, total, done } => {
                 let left = total - done;
-                let Some(chunk) = self.chunk(Kind::Message, left)? else {
-                    return Ok((false, Some(Work::Send { work, pieces, total, done })));
-                };
                 gather(&pieces, done, chunk, |views| {
                     let site = Site::ShmRingSend;
                     self.producer.push(Kind::Message, chunk == left, [0; 2], views, site);
                 });
                 if chunk < left {
                     let done = done + chunk;
-                    return Ok((true, Some(Work::Send { work, pieces, total, done })));
+                    return Some(Work::Send { work, pieces, total, done });
                 }
                 self.complete(ready, Operation::Send, work, total);
             }
             Work::Write { work, pieces, total, done, remote } => {
                 let left = total - done;
-                let Some(chunk) = self.chunk(Kind::Write, left)? else {
-                    return Ok((false, Some(Work::Write { work, pieces, total, done, remote })));
-                };
                 let words = [u64::from(remote.key), remote.address.wrapping_add(done as u64)];
                 gather(&pieces, done, chunk, |views| {
                     self.producer.push(Kind::Write, chunk == left, words, views, Site::ShmRdma);
                 });
                 if chunk < left {
                     let done = done + chunk;
-                    return Ok((true, Some(Work::Write { work, pieces, total, done, remote })));
+                    return Some(Work::Write { work, pieces, total, done, remote });
                 }
                 self.complete(ready, Operation::RdmaWrite, work, total);
             }
             Work::Read { work, sink, remote } => {
-                let many = self.reads.len() >= READS_OUTSTANDING_MAX;
-                if many || self.producer.fits(Kind::Read, 0)?.is_none() {
-                    return Ok((false, Some(Work::Read { work, sink, remote })));
-                }
                 let words = [u64::from(remote.len) << 32 | u64::from(remote.key), remote.address];
                 self.producer.push(Kind::Read, true, words, &[], Site::ShmRdma);
                 self.reads.push_back(Reading { work, sink, arrived: 0 });
             }
         }
-        Ok((true, None))
+        None
     }
 
     /// Ends all posted work.
