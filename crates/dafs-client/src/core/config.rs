@@ -115,7 +115,10 @@ pub struct SessionInfo {
     pub request_bytes: u32,
     /// Longest response, in bytes.
     pub response_bytes: u32,
-    /// Credits at connect.
+    /// Requests outstanding that the server agreed to; [`SessionStats::credits`] tells what it
+    /// grants now.
+    ///
+    /// [`SessionStats::credits`]: super::SessionStats::credits
     pub requests: u16,
     /// Where padded inline write data begins; 0 when the server does not do that.
     pub inline_write_header_bytes: u32,

@@ -159,10 +159,11 @@ impl SessionCore {
         self.info.session_id = answer.session_id;
         self.info.client_id = answer.client_id;
         self.info.checksums = options.use_checksums;
+        // What may be sent now is told by the headers alone: a server may agree to many requests
+        // and grant one until it knows who asks.
         self.info.requests = requests;
         self.info.inline_write_header_bytes = padding;
         self.scratch.truncate(self.info.request_bytes as usize);
-        self.streams.negotiated(requests);
         Ok(())
     }
 

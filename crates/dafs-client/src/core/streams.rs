@@ -40,13 +40,6 @@ impl Streams {
         }
     }
 
-    /// Takes over the credits of the connect reply, which replace the single one of the set-up.
-    pub(crate) fn negotiated(&mut self, granted: u16) {
-        debug_assert!(granted >= 1);
-        self.granted = granted;
-        self.target = granted;
-    }
-
     /// Requests that the server lets us have outstanding.
     pub(crate) fn granted(&self) -> u16 {
         self.granted
@@ -140,7 +133,8 @@ mod tests {
     #[test]
     fn a_busy_expired_stream_leaves_another_idle() {
         let mut streams = Streams::new(16);
-        streams.negotiated(4);
+        streams.take().unwrap();
+        streams.replied(0, 4);
         for _ in 0..4 {
             streams.take().unwrap();
         }
@@ -159,7 +153,8 @@ mod tests {
     #[test]
     fn more_credits_than_we_can_use_are_left_alone() {
         let mut streams = Streams::new(2);
-        streams.negotiated(u16::MAX);
+        streams.take().unwrap();
+        streams.replied(0, u16::MAX);
         assert_eq!(streams.usable(), 2);
         streams.take().unwrap();
         streams.take().unwrap();

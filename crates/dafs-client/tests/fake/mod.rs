@@ -55,6 +55,8 @@ pub struct FakeServer {
     pub script: Script,
     /// What is granted at connect.
     pub initial_credits: u16,
+    /// What the header of the connect reply grants, if it is something else.
+    pub connect_target: Option<u16>,
     /// What replies carry.
     pub target: u16,
     pub lease_seconds: u32,
@@ -105,6 +107,7 @@ impl FakeServer {
             file: Vec::new(),
             script: Box::new(|_, _| Answer::File),
             initial_credits: 8,
+            connect_target: None,
             target: 8,
             lease_seconds: 30,
             trusted: true,
@@ -347,7 +350,7 @@ impl FakeServer {
             auth: AuthResult::Gss { major: 0, minor: 0, token: b"challenge" },
             trusted: self.trusted,
         };
-        let target = self.initial_credits;
+        let target = self.connect_target.unwrap_or(self.initial_credits);
         self.connect_reply(header, target, |out, order, reply, rounds| {
             if rounds > 0 {
                 let reply = reply.with_status(Status::GssContinueInit);
