@@ -101,13 +101,8 @@ impl Client {
             Reply::Open(reply) => Some((reply.fh, reply.state_id)),
             _ => None,
         })?;
-        let file = File {
-            client: self.clone(),
-            handle,
-            state_id,
-            writes: Arc::default(),
-            closed: false,
-        };
+        let file =
+            File { client: self.clone(), handle, state_id, writes: Arc::default(), closed: false };
         // An exclusive create carries its verifier in place of the attributes (DAFS 10.1), and only
         // an unchecked create cuts an existing file.
         let mut after = SetAttributes::default();

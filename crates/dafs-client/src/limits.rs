@@ -74,6 +74,10 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for one operation to be answered.
 pub const OPERATION_DEADLINE: Duration = Duration::from_secs(60);
 
+/// How many times as long a COMMIT or a stable write may take as other operations while no probe
+/// can be sent, because every credit is in use.
+pub const UNPROBED_DEADLINE_FACTOR: u32 = 10;
+
 /// The first pause before an operation is tried again that the server put off.
 pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
 

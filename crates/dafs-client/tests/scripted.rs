@@ -97,7 +97,9 @@ fn what_the_server_puts_off_is_asked_again() {
             server.script = Box::new(move |_, request| {
                 let opening = matches!(
                     request,
-                    Request::ClientConnectAuth(_) | Request::RegisterCred(_) | Request::GetFsAttr(_)
+                    Request::ClientConnectAuth(_)
+                        | Request::RegisterCred(_)
+                        | Request::GetFsAttr(_)
                 );
                 let count = asked.entry(request.procedure()).or_insert(0);
                 *count += 1;

@@ -10,8 +10,8 @@ use dafs_client::core::{
     Stage,
 };
 use dafs_dat::sim::SimFaults;
-use dafs_wire::dafs::{ByteOrder, Procedure, Request, Status, Verifier};
-use fake::{Answer, World, pattern};
+use dafs_wire::dafs::{ByteOrder, Commit, Procedure, Request, Status};
+use fake::{Answer, ROOT, World, pattern};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -281,11 +281,14 @@ fn a_refused_request_leaves_the_session_alone() {
 #[test]
 fn a_read_of_nothing_before_the_end_breaks_the_protocol() {
     for (len, spoil) in [
-        (100u32, (|message| {
-            message[40..48].fill(0);
-            message.truncate(48);
-            message[32..36].copy_from_slice(&48u32.to_le_bytes());
-        }) as Spoil),
+        (
+            100u32,
+            (|message| {
+                message[40..48].fill(0);
+                message.truncate(48);
+                message[32..36].copy_from_slice(&48u32.to_le_bytes());
+            }) as Spoil,
+        ),
         (20_000, |message| message[40..48].fill(0)),
     ] {
         let mut world = World::open(config(ByteOrder::Little, false, false));
@@ -454,4 +457,65 @@ fn every_call_ends_once_however_the_connection_breaks() {
             assert!(world.core.is_idle(), "seed {seed}");
         }
     }
+}
+
+#[test]
+fn credits_are_what_the_headers_grant() {
+    for rounds in 0..2 {
+        let config = SessionConfig { authenticator: Arc::new(Rounds), ..World::config() };
+        let mut world = World::open_with(config, |server| {
+            (server.connect_target, server.auth_rounds) = (Some(1), rounds);
+        });
+        assert_eq!(world.core.stats().credits, 8);
+        let memory = world.memory(&[0; 8]);
+        world.server.hold = true;
+        let tags: Vec<u64> =
+            (0..20).map(|_| world.read(Piece::new(&memory, 0, 8).unwrap(), 0)).collect();
+        world.run_for(Duration::from_millis(100));
+        assert_eq!(world.server.in_hand, 8);
+        world.server.release();
+        world.run_all(&tags);
+    }
+}
+
+/// A server that never finishes what must be stable.
+fn slow_disk(credits: u16) -> World {
+    let mut world = World::open_with(World::config(), |server| {
+        (server.initial_credits, server.target) = (credits, credits);
+        // No lease to keep alive in the time of the test.
+        server.lease_seconds = 1_000_000;
+    });
+    world.server.script = Box::new(|_, request| match request {
+        Request::Null => Answer::File,
+        _ => Answer::Silence,
+    });
+    world
+}
+
+#[test]
+fn a_slow_disk_is_waited_for_while_the_server_lives() {
+    let mut world = slow_disk(8);
+    let memory = world.memory(&[1; 100]);
+    world.write_stable(Piece::new(&memory, 0, 100).unwrap(), 0, Stability::FileSync);
+    let commit = Commit { fh: ROOT, offset: 0, count: 0 };
+    world.ask(&Request::Commit(commit));
+    world.run_for(Duration::from_secs(3600));
+    assert_eq!(world.core.stage(), Stage::Ready, "{:?}", world.core.failure());
+    assert!(world.server.count(Procedure::Null) > 10);
+    world.server.script = Box::new(|_, _| Answer::Silence);
+    world.run_for(Duration::from_secs(121));
+    assert!(matches!(world.core.failure(), Some(Failure::Deadline(_))));
+}
+
+#[test]
+fn a_slow_disk_is_waited_for_longer_when_nothing_can_be_asked() {
+    let mut world = slow_disk(1);
+    let memory = world.memory(&[1; 100]);
+    world.write_stable(Piece::new(&memory, 0, 100).unwrap(), 0, Stability::FileSync);
+    let read = world.read(Piece::new(&memory, 0, 100).unwrap(), 0);
+    world.run_for(Duration::from_secs(590));
+    assert_eq!(world.core.stage(), Stage::Ready, "{:?}", world.core.failure());
+    world.run_for(Duration::from_secs(20));
+    assert!(matches!(world.core.failure(), Some(Failure::Deadline(_))));
+    assert!(matches!(world.done[&read], Done::Lost(Failure::Deadline(_))));
 }

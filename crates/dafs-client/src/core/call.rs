@@ -166,6 +166,17 @@ impl Work {
     }
 }
 
+impl Flight {
+    /// True when the answer waits for stable storage, which may take any time on a server that is
+    /// well.
+    pub(crate) fn is_slow(&self) -> bool {
+        match &self.work {
+            Work::Write { stability, .. } => *stability != Stability::Unstable,
+            _ => self.procedure == Procedure::Commit,
+        }
+    }
+}
+
 /// A request that has been sent and not answered.
 #[derive(Debug)]
 pub(crate) struct Flight {

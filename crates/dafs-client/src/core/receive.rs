@@ -36,6 +36,7 @@ impl SessionCore {
         self.streams.replied(header.stream_id, header.target_nreq);
         self.expect(adapter, 0, flight.work.expected_bytes());
         self.stats.answered += 1;
+        self.last_reply = now;
         let purpose = flight.purpose;
         match self.result(slot, bytes, &head[HEADER_BYTES..], &header, flight) {
             Ok(Done::Answered(reply)) if !matches!(purpose, Purpose::Caller(_)) => {

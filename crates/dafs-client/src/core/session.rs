@@ -110,6 +110,8 @@ pub struct SessionCore {
     pub(crate) desired: u16,
     pub(crate) demand_peak: u16,
     pub(crate) last_request: Instant,
+    /// When the last reply came.
+    pub(crate) last_reply: Instant,
     pub(crate) shrink_at: Option<Instant>,
     /// No request is due before this; it may be too early, never too late.
     pub(crate) first_deadline: Option<Instant>,
@@ -162,6 +164,7 @@ impl SessionCore {
             desired: config.requests.max(1),
             demand_peak: 0,
             last_request: now,
+            last_reply: now,
             shrink_at: None,
             first_deadline: None,
             failure: None,

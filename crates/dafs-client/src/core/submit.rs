@@ -5,7 +5,7 @@ use super::failure::Failure;
 use super::memory::Piece;
 use super::session::{SessionCore, Stage, Waiting};
 use super::streams::Transaction;
-use crate::limits::QUEUED_REQUESTS_MAX;
+use crate::limits::{OPERATION_DEADLINE, QUEUED_REQUESTS_MAX};
 use dafs_dat::{Adapter, Instant};
 use dafs_mem::VolatileSlice;
 use dafs_wire::dafs::{
@@ -177,14 +177,21 @@ impl SessionCore {
         purpose: Purpose,
         request: &Request<'_>,
     ) {
-        let due = self.own_deadline(now);
+        self.send_own_within(adapter, now, purpose, request, OPERATION_DEADLINE);
+    }
+
+    pub(crate) fn send_own_within(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        purpose: Purpose,
+        request: &Request<'_>,
+        deadline: Duration,
+    ) {
+        let due = due(now, Some(deadline));
         if let Err(refused) = self.send(adapter, now, purpose, due, request, None) {
             self.end(adapter, Failure::refused(refused));
         }
-    }
-
-    fn own_deadline(&self, now: Instant) -> Due {
-        due(now, Some(crate::limits::OPERATION_DEADLINE))
     }
 
     fn send(

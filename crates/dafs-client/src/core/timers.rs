@@ -3,7 +3,7 @@
 use super::call::Purpose;
 use super::failure::Failure;
 use super::session::{SessionCore, Stage};
-use crate::limits::SHRINK_DELAY;
+use crate::limits::{OPERATION_DEADLINE, SHRINK_DELAY, UNPROBED_DEADLINE_FACTOR};
 use dafs_dat::{Adapter, Instant};
 use dafs_wire::dafs::Request;
 use std::time::Duration;
@@ -31,9 +31,9 @@ impl SessionCore {
             // Nobody needed what was asked for a while ago: wish for what was used since then.
             self.desired = self.demand_peak.max(1);
             self.demand_peak = 0;
-            self.send_null(adapter, now);
+            self.send_null(adapter, now, OPERATION_DEADLINE);
         } else if self.shrink_at.is_some_and(|at| at <= now) {
-            self.send_null(adapter, now);
+            self.send_null(adapter, now, OPERATION_DEADLINE);
         }
     }
 
@@ -49,23 +49,64 @@ impl SessionCore {
         self.last_request + (self.info.lease / 3).max(INTERVAL_MIN)
     }
 
-    fn send_null(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+    fn send_null(&mut self, adapter: &mut dyn Adapter, now: Instant, deadline: Duration) {
         self.stats.nulls += 1;
-        self.send_own(adapter, now, Purpose::Null, &Request::Null);
+        self.send_own_within(adapter, now, Purpose::Null, &Request::Null, deadline);
     }
 
     /// Ends the session if a request is overdue: it cannot be taken back, and whatever comes after
     /// it would wait behind a server that has stopped answering.
+    ///
+    /// What waits for stable storage may take long on a server that is well, and so may what waits
+    /// for its credit. Those are overdue only when the session is silent as well, and before that
+    /// is believed a NULL asks the server for a sign of life.
     fn check_deadlines(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        let flights = self.flights.iter().flatten().filter_map(|flight| flight.deadline);
+        let prompt = self.flights.iter().flatten().filter(|flight| !flight.is_slow());
+        let first = prompt.filter_map(|flight| flight.deadline).min_by_key(|(at, _)| *at);
+        let slow = self.flights.iter().flatten().filter(|flight| flight.is_slow());
+        let slow = slow.filter_map(|flight| flight.deadline);
         let waiting = self.waiting.iter().filter_map(|(due, _)| *due);
-        let first = flights.chain(waiting).min_by_key(|(at, _)| *at);
-        self.first_deadline = first.map(|(at, _)| at);
+        let silent =
+            slow.chain(waiting).map(|(at, after)| (at.max(self.last_reply + after), after));
+        let silent = silent.min_by_key(|(at, _)| *at);
         if let Some((at, after)) = first
             && at <= now
         {
-            self.end(adapter, Failure::Deadline(after));
+            return self.end(adapter, Failure::Deadline(after));
         }
+        let silent = silent.and_then(|(at, after)| self.patience(adapter, now, at, after));
+        if let Some((at, after)) = silent
+            && at <= now
+        {
+            return self.end(adapter, Failure::Deadline(after));
+        }
+        // A probe may have been sent just now; its deadline is later than `now` in any case.
+        let probe = self.flights.iter().flatten().filter(|flight| flight.purpose == Purpose::Null);
+        let probe = probe.filter_map(|flight| flight.deadline);
+        self.first_deadline = first.into_iter().chain(silent).chain(probe).map(|(at, _)| at).min();
+    }
+
+    /// When to give up a session that has nothing to say about a slow request at `at`; `None` when
+    /// a probe will tell.
+    fn patience(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        at: Instant,
+        after: Duration,
+    ) -> Option<(Instant, Duration)> {
+        if at > now {
+            return Some((at, after));
+        }
+        if self.flights.iter().flatten().any(|flight| flight.purpose == Purpose::Null) {
+            return None;
+        }
+        if self.can_send_null() {
+            self.send_null(adapter, now, after);
+            return None;
+        }
+        let patience = after.saturating_mul(UNPROBED_DEADLINE_FACTOR - 1);
+        Some((at + patience, after + patience))
     }
 
     /// Looks at what a reply leaves to be done: a client that was told to shrink and has nothing

@@ -473,7 +473,8 @@ impl Shared {
         loop {
             let memory = memory.clone();
             let mut driver = self.lock()?;
-            let slot = self.start(&mut driver, |driver, tag| driver.submit(tag, request, memory))?;
+            let slot =
+                self.start(&mut driver, |driver, tag| driver.submit(tag, request, memory))?;
             self.hurry(&mut driver);
             match self.wait_slot(driver, &slot, None)? {
                 Done::Answered(reply) if is_passing(reply.status()) && backoff.pause() => {}
