@@ -397,3 +397,17 @@ fn root_that_cannot_act_as_its_callers_serves_nobody() {
         assert!(text.contains(&format!("opened {expected} end")), "{less:?}: {text}");
     }
 }
+
+#[test]
+fn an_open_for_reading_proves_no_right_to_write() {
+    check(|store| {
+        let file = create(store, &alice(), &store.root(), "f", 0o644);
+        let open = store.open(&bob(), &file.id, READ).unwrap();
+        let now = SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..NONE };
+        let set = store.setattr(&bob(), &file.id, &now, Some(&*open));
+        assert_eq!(set, Err(StoreError::Access));
+        let cut = SetAttr { size: Some(0), ..NONE };
+        let set = store.setattr(&bob(), &file.id, &cut, Some(&*open));
+        assert_eq!(set, Err(StoreError::Access));
+    });
+}

@@ -65,11 +65,17 @@ fn a_read_only_memory_store_is_empty_for_ever() {
     assert_eq!(store.setattr(&cred, &root, &NONE, None).err(), denied);
     let rights = store.access(&cred, &root, AccessMask::all()).unwrap();
     assert_eq!(rights, AccessMask::READ | AccessMask::LOOKUP);
+    let files_free = || store.fs_stat(&cred, &root).unwrap().files_free;
+    let before = files_free();
+    assert_eq!(store.attr_dir(&cred, &root).err(), denied);
+    assert_eq!(files_free(), before);
 }
 
 #[test]
 fn a_full_memory_store_says_so_and_recovers() {
-    let options = MemoryOptions { bytes_max: 64 << 10, files_max: 4, ..MemoryOptions::default() };
+    // Content, and a name of one byte, which counts twice.
+    let bytes_max = (64 << 10) + 2;
+    let options = MemoryOptions { bytes_max, files_max: 4, ..MemoryOptions::default() };
     let w = World { store: Arc::new(MemoryStore::new(options)), cred: Cred::new(0, 0), dir: None };
     let file = w.create(&w.root(), "f").file;
     assert_eq!(write(&*file, 0, &[7; 100 << 10]), Ok(64 << 10));
@@ -78,7 +84,7 @@ fn a_full_memory_store_says_so_and_recovers() {
     w.remove(&w.root(), "f").unwrap();
     assert_eq!(read(&*file, 0, 3).unwrap(), [7; 3]);
     drop(file);
-    assert_eq!(w.store.fs_stat(&w.cred, &w.root()).unwrap().space_free, 64 << 10);
+    assert_eq!(w.store.fs_stat(&w.cred, &w.root()).unwrap().space_free, bytes_max);
     for name in ["a", "b", "c"] {
         w.mkdir(&w.root(), name);
     }
@@ -124,4 +130,26 @@ fn ids_of_one_memory_store_mean_nothing_to_another() {
     assert_eq!(one.fs_id(), other.fs_id());
     assert_eq!(other.getattr(&one.root()), Err(StoreError::BadHandle));
     assert_eq!(one.getattr(&one.root()).map(|attr| attr.kind), Ok(Kind::Directory));
+}
+
+#[test]
+fn names_and_symlinks_of_a_memory_store_take_space() {
+    let options = MemoryOptions { bytes_max: 1000, ..MemoryOptions::default() };
+    let w = World { store: Arc::new(MemoryStore::new(options)), cred: Cred::new(0, 0), dir: None };
+    let free = || w.store.fs_stat(&w.cred, &w.root()).unwrap().space_free;
+    let text = NewObject::Symlink(&[b'x'; 500]);
+    w.make(&w.root(), "link", text, &NONE).unwrap();
+    assert_eq!(free(), 492);
+    assert_eq!(w.make(&w.root(), "more", text, &NONE).err(), Some(StoreError::NoSpace));
+    let long = "n".repeat(250);
+    assert_eq!(w.make(&w.root(), &long, NewObject::Fifo, &NONE).err(), Some(StoreError::NoSpace));
+    w.mkdir(&w.root(), &long[..100]);
+    assert_eq!(free(), 292);
+    let too_long = w.rename(&w.root(), "link", &w.root(), &long);
+    assert_eq!(too_long, Err(StoreError::NoSpace));
+    assert_eq!(w.names(&w.root()), ["link", &long[..100]]);
+    w.rename(&w.root(), "link", &w.root(), "l").unwrap();
+    w.remove(&w.root(), "l").unwrap();
+    w.remove(&w.root(), &long[..100]).unwrap();
+    assert_eq!(free(), 1000);
 }

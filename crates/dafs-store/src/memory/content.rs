@@ -40,6 +40,31 @@ impl Space {
     }
 }
 
+/// Bytes other than file content, such as names, that count until this is dropped.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    bytes: u64,
+    space: Arc<Space>,
+}
+
+impl Reserved {
+    /// Takes bytes; `NoSpace` when there are not as many.
+    pub(super) fn take(space: &Arc<Space>, bytes: usize) -> Result<Self> {
+        let bytes = bytes as u64;
+        if space.reserve(bytes) {
+            Ok(Self { bytes, space: space.clone() })
+        } else {
+            Err(StoreError::NoSpace)
+        }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.space.release(self.bytes);
+    }
+}
+
 /// The bytes of one file.
 #[derive(Debug)]
 pub(super) struct Content {

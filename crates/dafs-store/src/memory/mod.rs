@@ -43,7 +43,8 @@ const ROOT_INO: u64 = 1;
 pub struct MemoryOptions {
     /// Identity of the file system; ids carry it.
     pub fs_id: FsId,
-    /// Most bytes of file content, in whole pages of 4 KiB.
+    /// Most bytes of file content, in whole pages of 4 KiB, of names, each counted twice, and of the
+    /// texts of symlinks.
     pub bytes_max: u64,
     /// Most objects.
     pub files_max: u64,

@@ -1,6 +1,6 @@
 //! Objects of the memory store, their rights and their directories.
 
-use super::content::Content;
+use super::content::{Content, Reserved};
 use crate::limits::COOKIE_FIRST;
 use crate::{Attr, Cred, Kind, Result, StoreError, TimeSpec};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub(super) struct State {
 pub(super) enum Body {
     File(Content),
     Directory(Directory),
-    Symlink(Vec<u8>),
+    Symlink(Vec<u8>, #[expect(dead_code, reason = "dropped to give space back")] Reserved),
     Special,
 }
 
@@ -123,7 +123,7 @@ impl State {
         let (size, space_used) = match &self.body {
             Body::File(content) => (content.size(), content.allocated_bytes()),
             Body::Directory(directory) => (directory.len() as u64, 0),
-            Body::Symlink(text) => (text.len() as u64, 0),
+            Body::Symlink(text, _) => (text.len() as u64, 0),
             Body::Special => (0, 0),
         };
         Attr {
@@ -188,9 +188,17 @@ impl State {
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) parent: u64,
-    by_name: BTreeMap<Vec<u8>, (u64, u64)>,
+    by_name: BTreeMap<Vec<u8>, Entry>,
     by_cookie: BTreeMap<u64, Vec<u8>>,
     next_cookie: u64,
+}
+
+/// Where a name leads, and the space that it takes.
+#[derive(Debug)]
+struct Entry {
+    cookie: u64,
+    ino: u64,
+    _room: Reserved,
 }
 
 impl Directory {
@@ -204,26 +212,26 @@ impl Directory {
     }
 
     pub(super) fn find(&self, name: &[u8]) -> Option<u64> {
-        self.by_name.get(name).map(|&(_, ino)| ino)
+        self.by_name.get(name).map(|entry| entry.ino)
     }
 
-    /// Adds a name, or leads it elsewhere.
-    pub(super) fn insert(&mut self, name: &[u8], ino: u64) {
+    /// Adds a name, or leads it elsewhere. `room` is what was taken for the name.
+    pub(super) fn insert(&mut self, name: &[u8], ino: u64, room: Reserved) {
         self.remove(name);
         let cookie = self.next_cookie;
         self.next_cookie += 1;
-        self.by_name.insert(name.to_vec(), (cookie, ino));
+        self.by_name.insert(name.to_vec(), Entry { cookie, ino, _room: room });
         self.by_cookie.insert(cookie, name.to_vec());
     }
 
     pub(super) fn remove(&mut self, name: &[u8]) -> Option<u64> {
-        let (cookie, ino) = self.by_name.remove(name)?;
-        self.by_cookie.remove(&cookie);
-        Some(ino)
+        let entry = self.by_name.remove(name)?;
+        self.by_cookie.remove(&entry.cookie);
+        Some(entry.ino)
     }
 
     pub(super) fn inodes(&self) -> impl Iterator<Item = u64> {
-        self.by_name.values().map(|&(_, ino)| ino)
+        self.by_name.values().map(|entry| entry.ino)
     }
 
     /// The first entry after `cookie`: its cookie, name and inode.

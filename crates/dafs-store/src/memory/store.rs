@@ -1,5 +1,6 @@
 //! The `Store` calls of the memory store.
 
+use super::content::Reserved;
 use super::file::MemoryFile;
 use super::object::{Body, Directory, Object, R, State, W, X, in_group};
 use super::tree::World;
@@ -37,6 +38,7 @@ impl Inner {
         if dir.state().links == 0 {
             return Err(StoreError::Stale);
         }
+        let room = self.room_for(name)?;
         let mut state = self.new_state(cred, mode);
         state.links = if kind == Kind::Directory { 2 } else { 1 };
         {
@@ -58,7 +60,7 @@ impl Inner {
         let rest = SetAttr { mode: None, ..*attr };
         let applied = self.apply(cred, &object, &rest, true);
         object.state_mut().mode = mode;
-        let linked = applied.and_then(|()| self.add_name(dir, name, &object));
+        let linked = applied.and_then(|()| self.add_name(dir, name, &object, room));
         match linked {
             Ok(change) => Ok((object, change)),
             Err(error) => {
@@ -193,12 +195,16 @@ impl Inner {
         Ok(MemoryFile::open(self, object, cred, mode))
     }
 
-    /// The directory of named attributes of `object`, made when first asked for.
+    /// The directory of named attributes of `object`, made when first asked for, unless the export
+    /// is read-only.
     fn attr_dir_of(&self, object: &Arc<Object>) -> Result<u64> {
         if let Some(ino) = object.state().attr_dir {
             return Ok(ino);
         }
+        self.writable()?;
         let mut world = self.world_mut();
+        // It may have been removed since it was looked up.
+        world.object(object.ino)?;
         if let Some(ino) = object.state().attr_dir {
             return Ok(ino);
         }
@@ -247,7 +253,9 @@ impl Store for MemoryStore {
             self.inner.check_change(cred, &object, &rest, true)?;
             file.set_size(change.size.unwrap_or_default())?;
         }
-        self.inner.apply(cred, &object, &rest, file.is_some())?;
+        // Only an open that could change the size proved that it may write.
+        let may_write = file.is_some() && change.size.is_some();
+        self.inner.apply(cred, &object, &rest, may_write)?;
         Ok(object.attr())
     }
 
@@ -357,8 +365,10 @@ impl Store for MemoryStore {
             NewObject::Socket => (Kind::Socket, SPECIAL_MODE_DEFAULT),
             NewObject::Fifo => (Kind::Fifo, SPECIAL_MODE_DEFAULT),
         };
+        let mut text_room = None;
         if let NewObject::Symlink(text) = object {
             check_symlink_text(text)?;
+            text_room = Some(Reserved::take(&self.inner.space, text.len())?);
         }
         let ino = self.inner.ino(dir)?;
         let mut world = self.inner.world_mut();
@@ -386,7 +396,11 @@ impl Store for MemoryStore {
             attr,
             |state, parent| match object {
                 NewObject::Directory => state.body = Body::Directory(Directory::new(parent)),
-                NewObject::Symlink(text) => state.body = Body::Symlink(text.to_vec()),
+                NewObject::Symlink(text) => {
+                    if let Some(room) = text_room {
+                        state.body = Body::Symlink(text.to_vec(), room);
+                    }
+                }
                 NewObject::BlockDevice { major, minor }
                 | NewObject::CharDevice { major, minor } => state.raw_device = (major, minor),
                 NewObject::Socket | NewObject::Fifo => {}
@@ -476,7 +490,7 @@ impl Store for MemoryStore {
 
     fn readlink(&self, _cred: &Cred, id: &FileId) -> Result<Vec<u8>> {
         match &self.inner.object(id)?.state().body {
-            Body::Symlink(text) => Ok(text.clone()),
+            Body::Symlink(text, _) => Ok(text.clone()),
             _ => Err(StoreError::Invalid),
         }
     }

@@ -1,5 +1,6 @@
 //! The table of objects and the changes to the tree of names.
 
+use super::content::Reserved;
 use super::object::{Object, W, X};
 use super::{Inner, ROOT_INO};
 use crate::limits::MEMORY_LINKS_MAX;
@@ -102,14 +103,25 @@ impl Inner {
         Ok(())
     }
 
+    /// Takes the space of a name, which a directory keeps by name and by cookie.
+    pub(super) fn room_for(&self, name: &[u8]) -> Result<Reserved> {
+        Reserved::take(&self.space, 2 * name.len())
+    }
+
     /// Puts a name for `object` into `dir`, which has none of that name.
-    pub(super) fn add_name(&self, dir: &Object, name: &[u8], object: &Object) -> Result<DirChange> {
+    pub(super) fn add_name(
+        &self,
+        dir: &Object,
+        name: &[u8],
+        object: &Object,
+        room: Reserved,
+    ) -> Result<DirChange> {
         let mut state = dir.state_mut();
         let before = state.change;
         if object.kind == Kind::Directory && state.links >= MEMORY_LINKS_MAX {
             return Err(StoreError::TooManyLinks);
         }
-        state.directory_mut()?.insert(name, object.ino);
+        state.directory_mut()?.insert(name, object.ino, room);
         if object.kind == Kind::Directory {
             state.links += 1;
         }
@@ -168,6 +180,7 @@ impl Inner {
             return Err(StoreError::Exists);
         }
         dir.check(cred, W)?;
+        let room = self.room_for(name)?;
         {
             let mut state = object.state_mut();
             if state.links == 0 {
@@ -179,7 +192,7 @@ impl Inner {
             state.links += 1;
             self.touch(&mut state, false);
         }
-        self.add_name(dir, name, object)
+        self.add_name(dir, name, object, room)
     }
 
     pub(super) fn rename_in(
@@ -224,13 +237,14 @@ impl Inner {
             // Its ".." changes.
             source.check(cred, W)?;
         }
+        let room = self.room_for(to)?;
         let (from_before, to_before) = (from_dir.state().change, to_dir.state().change);
         if let Some(target) = &target {
             check_empty(target)?;
             self.drop_name(to_dir, to, target)?;
             world.reap(target);
         }
-        self.add_name(to_dir, to, &source)?;
+        self.add_name(to_dir, to, &source, room)?;
         {
             let mut state = from_dir.state_mut();
             state.directory_mut()?.remove(from);
