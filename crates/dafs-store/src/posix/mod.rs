@@ -14,7 +14,9 @@
 //! * A directory that is moved out of the export by somebody else is stale within a tenth of a
 //!   second. Any other object moved out stays usable to those who have its id, like an open file.
 //! * A server that may not open objects by handle finds one that it forgot, say after a restart,
-//!   only in directories that it may list; elsewhere its id is stale.
+//!   only in directories that it may list; elsewhere its id is stale. In a large export that takes
+//!   several calls, which answer [`Busy`](crate::StoreError::Busy) until the scan is done; what was
+//!   not found counts as gone for three seconds.
 //! * Cached objects are held by descriptors. One that somebody else removes keeps its space until it
 //!   is used again or [`PosixStore::sweep`] finds it.
 //! * Exclusive creates keep their verifier in the seconds of atime and mtime, as other file servers

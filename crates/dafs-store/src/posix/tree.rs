@@ -91,7 +91,7 @@ impl Export {
                 Err(error) => match self.step(dir, name) {
                     Ok(_) => Err(Errno::EXIST),
                     Err(StoreError::NotFound) => return Err(error),
-                    Err(error) => return Err(error),
+                    Err(other) => return Err(other),
                 },
             };
             match opened {
