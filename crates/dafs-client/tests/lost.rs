@@ -180,3 +180,22 @@ fn a_fork_of_the_process_is_told_so() {
     assert_eq!(status, 0);
     client.ping().unwrap();
 }
+
+/// The end of the session is no completion of an operation, so a waiter that only looks at those
+/// sleeps over it until the lease is over and then gives up.
+#[test]
+fn leaving_is_not_slept_over() {
+    for transport in TRANSPORTS {
+        let served = Served::with(|config| config.lease_time = Duration::from_secs(2));
+        for wait in [WaitPolicy::Sleep, WaitPolicy::Adaptive { spin: 1 }, WaitPolicy::default()] {
+            for _ in 0..5 {
+                let client = served.client_with(|options| {
+                    options.transport = transport;
+                    options.wait = wait;
+                });
+                client.ping().unwrap();
+                client.disconnect().unwrap();
+            }
+        }
+    }
+}

@@ -36,11 +36,11 @@ impl<'a> Waiter<'a> {
         mut driver: Guard<'a>,
         mut done: impl FnMut(&mut Driver) -> Option<T>,
     ) -> Result<T> {
+        if let Some(result) = done(&mut driver) {
+            self.leave(&mut driver);
+            return Ok(result);
+        }
         loop {
-            if let Some(result) = done(&mut driver) {
-                self.leave(&mut driver);
-                return Ok(result);
-            }
             if let Some(time) = self.time {
                 let now = Instant::now();
                 if now >= *self.until.get_or_insert(now + time) {
@@ -50,6 +50,10 @@ impl<'a> Waiter<'a> {
             }
             if !self.leading && driver.leader != Leader::Nobody {
                 driver = self.follow(driver);
+                if let Some(result) = done(&mut driver) {
+                    self.leave(&mut driver);
+                    return Ok(result);
+                }
                 continue;
             }
             self.leading = true;
@@ -65,9 +69,16 @@ impl<'a> Waiter<'a> {
                 if driver.followers > 0 {
                     self.shared.turn.notify_all();
                 }
-                continue;
             }
-            driver = self.pause(driver)?;
+            // Not all that a waiter waits for is the completion of an operation: the end of the
+            // session is none. It must not be slept over.
+            if let Some(result) = done(&mut driver) {
+                self.leave(&mut driver);
+                return Ok(result);
+            }
+            if completed == 0 {
+                driver = self.pause(driver)?;
+            }
         }
     }
 
