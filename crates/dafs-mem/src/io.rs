@@ -95,7 +95,9 @@ pub fn writev(fd: BorrowedFd<'_>, views: &[VolatileSlice<'_>]) -> io::Result<usi
 pub fn sendmsg(fd: BorrowedFd<'_>, views: &[VolatileSlice<'_>], flags: i32) -> io::Result<usize> {
     if let [view] = views {
         // SAFETY: the view keeps its memory mapped for the call; the kernel only reads it.
-        return result(unsafe { libc::send(fd.as_raw_fd(), view.as_ptr().cast(), view.len(), flags) });
+        return result(unsafe {
+            libc::send(fd.as_raw_fd(), view.as_ptr().cast(), view.len(), flags)
+        });
     }
     result(with_iovecs(views, |list, count| {
         // SAFETY: msghdr is plain data for which all zero is valid.

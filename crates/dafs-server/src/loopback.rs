@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn groups_come_from_the_password_file() {
-        let passwd = "root:x:0:0:root:/root:/bin/sh\nanna:x:1000:100:Anna:/home/anna:/bin/sh\n";
+        let passwd = "root:x:0:0:root:/:/bin/sh\nanna:x:1000:100:Anna:/:/bin/sh\n";
         assert_eq!(primary_group(passwd, 1000), Some(100));
         assert_eq!(primary_group(passwd, 7), None);
     }

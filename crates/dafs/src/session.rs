@@ -3,7 +3,7 @@
 use crate::cli::SessionOptions;
 use crate::failure::Failure;
 use crate::limits::PASSWORD_BYTES_MAX;
-use dafs_client::{Authentication, Client, ConnectOptions, DafsUrl, WaitPolicy};
+use dafs_client::{Authentication, Client, ConnectOptions, Credential, DafsUrl, WaitPolicy};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -64,10 +64,18 @@ impl<'a> Sessions<'a> {
 }
 
 fn connect(options: &SessionOptions, wait: WaitPolicy, url: &DafsUrl) -> Result<Client, Failure> {
+    let authentication = authentication(options, url)?;
+    // Whoever proves to be a user wants to act as that user, also where a server would believe
+    // this process to be another one.
+    let credential = match authentication {
+        Authentication::None => Credential::Process,
+        _ => Credential::Session,
+    };
     let connect_options = ConnectOptions {
         transport: options.transport.into(),
         wait: options.wake.map_or(wait, Into::into),
-        authentication: authentication(options, url)?,
+        authentication,
+        credential,
         checksums: options.checksums,
         deadline: (options.deadline != 0).then(|| Duration::from_secs(options.deadline)),
         ..ConnectOptions::default()
