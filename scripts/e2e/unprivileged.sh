@@ -4,7 +4,9 @@ source "$(dirname "$0")/lib.sh"
 
 is_root || skip "needs root, to be several users"
 command -v setpriv >/dev/null || skip "there is no setpriv (util-linux)"
-as_user=(setpriv --reuid 12345 --regid 12345 --groups 12345,12346)
+# A user that every Debian has: over TCP the server finds the groups of a local user by its name.
+user=daemon
+as_user=(setpriv --reuid "$(id -u $user)" --regid "$(id -g $user)" --init-groups)
 # The build folder may be closed to others.
 cp "$dafs" "$work/dafs"
 chmod 755 "$work/dafs"

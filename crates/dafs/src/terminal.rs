@@ -1,5 +1,10 @@
 //! The terminal while a password is typed.
+//!
+//! Invariants
+//! * The echo is back whatever ends the typing, a signal included.
 
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::io;
 use std::os::fd::AsRawFd;
 
@@ -14,8 +19,18 @@ pub(crate) fn without_echo<T>(read: impl FnOnce() -> io::Result<T>) -> io::Resul
     }
     let mut quiet = before;
     quiet.c_lflag &= !libc::ECHO;
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let watch = signals.handle();
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            // The process ends either way.
+            let _ = set(descriptor, &before);
+            std::process::exit(128 + signal);
+        }
+    });
     set(descriptor, &quiet)?;
     let result = read();
+    watch.close();
     set(descriptor, &before)?;
     result
 }
