@@ -102,15 +102,25 @@ impl Context<'_> {
     }
 
     pub(super) fn commit_done(&mut self, call: &Call, result: Result<(), StoreError>) -> Done {
-        result.map_err(|error| self.sync_failed(error))?;
+        result.map_err(|error| match error {
+            // Space that was promised to cached data and could not be had: that data is gone too.
+            StoreError::NoSpace | StoreError::Quota => {
+                self.sync_failed(StoreError::Io);
+                convert::store_status(error)
+            }
+            error => self.sync_failed(error),
+        })?;
         let reply = CommitReply { verifier: self.shared.write_verifier.current() };
         self.reply(call, &Reply::Commit(reply))
     }
 
-    /// The status for a write to a device that failed. Unstable data of anybody may be gone with it.
+    /// The status for data that could not be made stable. If a device failed, unstable data of
+    /// anybody may be gone with it.
     pub(super) fn sync_failed(&self, error: StoreError) -> Status {
-        tracing::error!(%error, "data could not be made stable");
-        self.shared.write_verifier.change();
+        if error == StoreError::Io {
+            tracing::error!(%error, "data could not be made stable");
+            self.shared.write_verifier.change();
+        }
         convert::store_status(error)
     }
 
