@@ -1,6 +1,8 @@
 //! Pinning, and the CPU time of this and other processes.
 
 use anyhow::{Result, bail};
+use std::num::NonZero;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Keeps the calling thread, and those it starts, on one CPU.
@@ -21,9 +23,11 @@ pub(crate) fn unpin() -> Result<()> {
     Ok(())
 }
 
-/// CPUs of this machine.
+/// CPUs that this process was given. The first call counts, which has to come before any pinning:
+/// a pinned process seems to have one.
 pub(crate) fn cpu_count() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get))
 }
 
 /// CPU time that a process has used, in user space and in the kernel.
