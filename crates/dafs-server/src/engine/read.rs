@@ -7,7 +7,8 @@
 //!
 //! Invariants
 //! * What is in the page cache is read by the reactor itself; what is not is read by the pool.
-//! * A transfer holds few chunks at a time and waits its turn for more.
+//! * A transfer holds at most the chunks of its own length, which the longest transfer bounds, and
+//!   waits its turn when there is none.
 
 use super::convert;
 use super::memory::ReplySlot;
