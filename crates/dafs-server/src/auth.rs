@@ -7,12 +7,12 @@
 //! * AUTH_NONE is accepted only from trusted addresses, from processes of this host whose user the
 //!   kernel vouches for, or where the configuration says so in its danger sentence (DAFS O28).
 
-use crate::config::{AddressRange, Config, OwnIdentity};
+use crate::config::{Config, OwnIdentity};
 use crate::limits::PASSWORD_LINE_BYTES_MAX;
 use argon2::Argon2;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash};
 use dafs_dat::PeerInfo;
-use dafs_service::Identity;
+use dafs_service::{AddressRange, Identity};
 use dafs_store::Cred;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -15,8 +15,8 @@ mod server;
 
 pub use auth::{Admission, Authenticator, PasswordFileError, Proof, password_line};
 pub use config::{
-    AddressRange, Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT, ExportConfig, ExportSource,
-    OwnIdentity, Wake, parse_listen,
+    Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT, ExportConfig, ExportSource, NFS_PORT,
+    NfsConfig, OwnIdentity, Wake, parse_listen, parse_listen_nfs,
 };
 pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared, WriteVerifier};
 pub use limits::SessionLimits;

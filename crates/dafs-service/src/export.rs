@@ -7,6 +7,7 @@
 
 use crate::error::ServiceError;
 use crate::handle::Handle;
+use crate::network::Admits;
 use crate::pseudo::PseudoStore;
 use crate::{Result, limits};
 use dafs_store::{Cred, FsId, Store, StoreError};
@@ -37,11 +38,18 @@ pub struct ExportOptions {
     pub squash: Squash,
     /// Whom squashed callers become.
     pub anonymous: Cred,
+    /// Which callers that only claim who they are may come in.
+    pub admits: Admits,
 }
 
 impl Default for ExportOptions {
     fn default() -> Self {
-        Self { read_only: false, squash: Squash::Root, anonymous: Cred::new(65534, 65534) }
+        Self {
+            read_only: false,
+            squash: Squash::Root,
+            anonymous: Cred::new(65534, 65534),
+            admits: Admits::default(),
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod export;
 mod files;
 mod handle;
 mod names;
+mod network;
 mod open;
 mod pseudo;
 
@@ -31,6 +32,7 @@ pub use export::{Export, ExportOptions, Namespace, NamespaceError, Squash};
 pub use files::{FsLimits, Resolved, Unresolved};
 pub use handle::Handle;
 pub use names::EntrySink;
+pub use network::{AddressRange, Admits, Flavour};
 pub use open::{OpenHow, OpenRequest, OpenState, Opened, RemoveMode, Share, StateId};
 
 use client::ClientTable;

@@ -3,8 +3,8 @@
 use crate::cli::SessionOptions;
 use crate::failure::Failure;
 use crate::limits::COUNTS_SETTLE;
-use dafs_server::{Config, Server, StartError, parse_listen};
-use dafs_service::Squash;
+use dafs_server::{Config, Server, StartError, parse_listen, parse_listen_nfs};
+use dafs_service::{AddressRange, Squash};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
@@ -29,6 +29,19 @@ pub(crate) struct Serve {
     /// Where to listen; port 0 picks a free one. May be given several times
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen)]
     listen: Vec<SocketAddr>,
+    /// Where NFS clients connect: NFSv4.1, 4.2 and 3, over TCP. May be given several times
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_nfs)]
+    nfs: Vec<SocketAddr>,
+    /// Clients of this range may mount, and are believed when they say who their users are. May be
+    /// given several times; without it only this host may
+    #[arg(long, value_name = "RANGE")]
+    nfs_network: Vec<AddressRange>,
+    /// Let NFS clients use ports from 1024 on, which do not prove that root of their host asks
+    #[arg(long)]
+    nfs_unprivileged_ports: bool,
+    /// How long NFS clients of the last run have to reclaim their files and locks; else as --lease
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=3600))]
+    grace: Option<u64>,
     /// A configuration file in TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -120,8 +133,16 @@ impl Serve {
         if !self.listen.is_empty() {
             config.listen.clone_from(&self.listen);
         }
+        if !self.nfs.is_empty() {
+            config.nfs.listen.clone_from(&self.nfs);
+        }
+        if let Some(seconds) = self.grace {
+            config.nfs.grace_time = Some(Duration::from_secs(seconds));
+        }
         for export in &mut config.exports {
             export.options.read_only |= self.read_only;
+            export.options.admits.networks.extend(&self.nfs_network);
+            export.options.admits.unprivileged_ports |= self.nfs_unprivileged_ports;
             if self.no_root_squash {
                 export.options.squash = Squash::None;
             }

@@ -1,12 +1,13 @@
 //! The configuration file: TOML in, checked values out. Every message names the key at fault and
 //! what to write instead; syntax errors carry the line.
 
+mod file;
+
 use crate::limits::SessionLimits;
-use dafs_service::{ExportOptions, Squash};
-use dafs_store::Cred;
+use dafs_service::{AddressRange, ExportOptions};
+use file::ConfigFile;
 use serde::Deserialize;
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,6 +16,9 @@ use toml::de::{DeTable, DeValue};
 
 /// The port that clients use when a URL names none.
 pub const DEFAULT_PORT: u16 = 20_490;
+
+/// The port of NFS.
+pub const NFS_PORT: u16 = 2049;
 
 /// What an administrator must write to let strangers in without proof.
 pub const DANGER_SENTENCE: &str = "anyone who reaches this port can read and write these files";
@@ -134,56 +138,6 @@ impl FromStr for Wake {
     }
 }
 
-/// A range of network addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AddressRange {
-    address: IpAddr,
-    prefix_bits: u8,
-}
-
-impl AddressRange {
-    /// Both loopback ranges.
-    pub fn loopback() -> [Self; 2] {
-        [
-            Self { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix_bits: 8 },
-            Self { address: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix_bits: 128 },
-        ]
-    }
-
-    /// True when `address` lies inside.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        let (own, other, width) = match (self.address, address.to_canonical()) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                (u128::from(own.to_bits()), u128::from(other.to_bits()), 32)
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => (own.to_bits(), other.to_bits(), 128),
-            _ => return false,
-        };
-        let ignored = width - u32::from(self.prefix_bits);
-        own.checked_shr(ignored).unwrap_or(0) == other.checked_shr(ignored).unwrap_or(0)
-    }
-}
-
-impl FromStr for AddressRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let remedy =
-            || format!("{text:?} is no address range; write 192.0.2.0/24 or 2001:db8::/32");
-        let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
-        let address: IpAddr = address.parse().map_err(|_| remedy())?;
-        let width = if address.is_ipv4() { 32 } else { 128 };
-        let prefix_bits = bits.map_or(Ok(width), |bits| bits.parse().map_err(|_| remedy()))?;
-        if prefix_bits > width { Err(remedy()) } else { Ok(Self { address, prefix_bits }) }
-    }
-}
-
-impl fmt::Display for AddressRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix_bits)
-    }
-}
-
 /// Where the files of an export live.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExportSource {
@@ -218,11 +172,26 @@ pub struct OwnIdentity {
     pub password: String,
 }
 
+/// The NFS front doors.
+#[derive(Debug, Clone, Default)]
+pub struct NfsConfig {
+    /// Where to listen; empty for no NFS.
+    pub listen: Vec<SocketAddr>,
+    /// How long clients of the last run may reclaim what they held; `None` for the lease time.
+    pub grace_time: Option<Duration>,
+    /// Never grant delegations.
+    pub no_delegations: bool,
+    /// Tell the rpcbind of this host where NFSv3 and MOUNT are.
+    pub rpcbind: bool,
+}
+
 /// Everything a server needs to know.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where to listen.
     pub listen: Vec<SocketAddr>,
+    /// Where NFS clients connect; none, no NFS.
+    pub nfs: NfsConfig,
     /// What to export.
     pub exports: Vec<ExportConfig>,
     /// How long a silent client keeps its opens.
@@ -253,6 +222,7 @@ impl Config {
         let options = ExportOptions::default();
         Self {
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT))],
+            nfs: NfsConfig::default(),
             exports: vec![ExportConfig {
                 name: String::new(),
                 source: ExportSource::Directory(path),
@@ -324,179 +294,23 @@ fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |count| count.get().min(4))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ConfigFile {
-    #[serde(default)]
-    listen: Vec<String>,
-    lease_time_seconds: Option<u64>,
-    #[serde(default)]
-    wake: Wake,
-    threads: Option<usize>,
-    trusted: Option<Vec<String>>,
-    password_file: Option<PathBuf>,
-    state_directory: Option<PathBuf>,
-    server_auth: Option<OwnIdentity>,
-    #[serde(default)]
-    crc: bool,
-    danger_allow_unauthenticated_remote_clients: Option<String>,
-    #[serde(default)]
-    limits: LimitsFile,
-    #[serde(default)]
-    export: Vec<ExportFile>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct LimitsFile {
-    connections: Option<usize>,
-    connections_per_address: Option<usize>,
-    credits_per_session: Option<u16>,
-    transfer_bytes: Option<u32>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ExportFile {
-    name: String,
-    path: Option<PathBuf>,
-    memory_bytes: Option<u64>,
-    #[serde(default)]
-    read_only: bool,
-    squash: Option<String>,
-    anonymous_uid: Option<u32>,
-    anonymous_gid: Option<u32>,
-}
-
-impl ConfigFile {
-    fn check(self, base: &Path, directory: Option<PathBuf>) -> Result<Config, Wrong> {
-        let exports = self.export.iter().enumerate();
-        let exports = exports.map(|(index, export)| export.check(index, base));
-        let exports = exports.collect::<Result<Vec<_>, _>>()?;
-        let replaced = directory.is_some();
-        let mut config = Config::for_directory(directory.unwrap_or_default());
-        if !replaced {
-            config.exports = exports;
-        }
-        if config.exports.is_empty() {
-            return Err(wrong("export", "name at least one: [[export]] with name and path"));
-        }
-        if !self.listen.is_empty() {
-            let parse = |text: &String| parse_listen(text).map_err(|e| wrong("listen", e));
-            config.listen = self.listen.iter().map(parse).collect::<Result<_, _>>()?;
-        }
-        if let Some(seconds) = self.lease_time_seconds {
-            if !(1..=3600).contains(&seconds) {
-                return Err(wrong("lease_time_seconds", "use 1 to 3600"));
-            }
-            config.lease_time = Duration::from_secs(seconds);
-        }
-        if let Some(threads) = self.threads {
-            if !(1..=256).contains(&threads) {
-                return Err(wrong("threads", "use 1 to 256"));
-            }
-            config.threads = threads;
-        }
-        if let Some(trusted) = &self.trusted {
-            let parse = |text: &String| text.parse().map_err(|e: String| wrong("trusted", e));
-            config.trusted = trusted.iter().map(parse).collect::<Result<_, _>>()?;
-        }
-        if let Some(sentence) = self.danger_allow_unauthenticated_remote_clients {
-            if sentence != DANGER_SENTENCE {
-                return Err(wrong(
-                    "danger_allow_unauthenticated_remote_clients",
-                    format!("remove it, or if you mean it write exactly \"{DANGER_SENTENCE}\""),
-                ));
-            }
-            config.allow_unauthenticated_remote_clients = true;
-        }
-        config.password_file = self.password_file.map(|path| base.join(path));
-        config.state_directory = self.state_directory.map(|path| base.join(path));
-        config.own_identity = self.server_auth;
-        config.wake = self.wake;
-        config.crc = self.crc;
-        self.limits.apply(&mut config.limits)?;
-        Ok(config)
-    }
-}
-
-impl LimitsFile {
-    fn apply(&self, limits: &mut SessionLimits) -> Result<(), Wrong> {
-        if let Some(connections) = self.connections {
-            if connections == 0 {
-                return Err(wrong("limits.connections", "use at least 1"));
-            }
-            limits.connections_max = connections;
-        }
-        if let Some(connections) = self.connections_per_address {
-            if connections == 0 {
-                return Err(wrong("limits.connections_per_address", "use at least 1"));
-            }
-            limits.connections_per_address_max = connections;
-        }
-        if let Some(credits) = self.credits_per_session {
-            if credits == 0 {
-                return Err(wrong("limits.credits_per_session", "use at least 1"));
-            }
-            limits.credits_per_session_max = credits;
-            limits.credits_initial = limits.credits_initial.min(credits);
-        }
-        if let Some(bytes) = self.transfer_bytes {
-            if !(65_536..=64 << 20).contains(&bytes) {
-                return Err(wrong("limits.transfer_bytes", "use 65536 to 67108864"));
-            }
-            limits.transfer_bytes_max = bytes;
-        }
-        Ok(())
-    }
-}
-
-impl ExportFile {
-    fn check(&self, index: usize, base: &Path) -> Result<ExportConfig, Wrong> {
-        let wrong = |field: &str, remedy: String| Wrong {
-            key: format!("export {:?}: {field}", self.name),
-            steps: ["export", &index.to_string(), field].map(str::to_owned).to_vec(),
-            remedy,
-        };
-        let squash = match self.squash.as_deref() {
-            None | Some("root") => Squash::Root,
-            Some("none") => Squash::None,
-            Some("all") => Squash::All,
-            Some(_) => return Err(wrong("squash", "use root, none or all".to_owned())),
-        };
-        let source = match (&self.path, self.memory_bytes) {
-            (Some(path), None) => {
-                let path = base.join(path);
-                if !path.is_dir() {
-                    let remedy = format!("{} is no directory; make it first", path.display());
-                    return Err(wrong("path", remedy));
-                }
-                ExportSource::Directory(path)
-            }
-            (None, Some(bytes_max)) => ExportSource::Memory { bytes_max },
-            (Some(_), Some(_)) => {
-                return Err(wrong("memory_bytes", "leave it out, or path".to_owned()));
-            }
-            (None, None) => {
-                let remedy = "write path = \"DIRECTORY\", or memory_bytes = N for files in memory";
-                return Err(wrong("name", remedy.to_owned()));
-            }
-        };
-        let nobody = ExportOptions::default().anonymous;
-        let anonymous = Cred::new(
-            self.anonymous_uid.unwrap_or(nobody.uid),
-            self.anonymous_gid.unwrap_or(nobody.gid),
-        );
-        let options = ExportOptions { read_only: self.read_only, squash, anonymous };
-        Ok(ExportConfig { name: self.name.clone(), source, options })
-    }
-}
-
 /// Reads `HOST:PORT`, `:PORT` or `PORT` into an address to listen on; names are resolved.
 ///
 /// # Errors
 /// What to write instead.
 pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    parse_address(text, DEFAULT_PORT)
+}
+
+/// As [`parse_listen`], for NFS.
+///
+/// # Errors
+/// What to write instead.
+pub fn parse_listen_nfs(text: &str) -> Result<SocketAddr, String> {
+    parse_address(text, NFS_PORT)
+}
+
+fn parse_address(text: &str, example_port: u16) -> Result<SocketAddr, String> {
     use std::net::ToSocketAddrs;
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -504,15 +318,15 @@ pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.trim_start_matches(':').parse::<u16>() {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     }
-    text.to_socket_addrs()
-        .ok()
-        .and_then(|mut addresses| addresses.next())
-        .ok_or_else(|| format!("{text:?} is no address; write HOST:PORT, such as 127.0.0.1:20490"))
+    text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
+        format!("{text:?} is no address; write HOST:PORT, such as 127.0.0.1:{example_port}")
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dafs_service::Squash;
 
     fn load(text: &str) -> Result<Config, ConfigError> {
         let dir = tempfile::tempdir().unwrap();
@@ -546,6 +360,10 @@ mod tests {
         check(&format!("listen = [\"nowhere\"]\n{EXPORT}"), "HOST:PORT");
         check(&format!("trusted = [\"10/8\"]\n{EXPORT}"), "192.0.2.0/24");
         check(&format!("{EXPORT}squash = \"most\""), "root, none or all");
+        check(&format!("[nfs]\nlisten = [\"here\"]\n{EXPORT}"), "127.0.0.1:2049");
+        check(&format!("[nfs]\ngrace_time_seconds = 9999\n{EXPORT}"), "0 to 3600");
+        check(&format!("{EXPORT}networks = [\"10/8\"]"), "192.0.2.0/24");
+        check(&format!("{EXPORT}security = [\"krb6\"]"), "\"sys\" and \"none\"");
         check(&EXPORT.replace("\"data\"\n", "\"gone\"\n"), "is no directory");
         check(&format!("{EXPORT}memory_bytes = 5"), "leave it out");
         check("[[export]]\nname = \"data\"", "memory_bytes = N");
@@ -567,16 +385,5 @@ mod tests {
         load(&passwords).unwrap().check_exposure().unwrap();
         let trusting = format!("trusted = [\"10.0.0.0/8\"]\n{passwords}");
         assert!(load(&trusting).unwrap().check_exposure().is_err());
-    }
-
-    #[test]
-    fn ranges_compare_by_prefix() {
-        let range: AddressRange = "192.0.2.0/24".parse().unwrap();
-        assert!(range.contains("192.0.2.255".parse().unwrap()));
-        assert!(range.contains("::ffff:192.0.2.1".parse().unwrap()));
-        assert!(!range.contains("192.0.3.0".parse().unwrap()));
-        let all: AddressRange = "::/0".parse().unwrap();
-        assert!(all.contains("2001:db8::1".parse().unwrap()));
-        assert!(!all.contains("127.0.0.1".parse().unwrap()));
     }
 }

@@ -1,0 +1,236 @@
+//! The configuration file as it is written, and the checks that make a [`Config`] of it.
+
+use super::{
+    Config, DANGER_SENTENCE, ExportConfig, ExportSource, NfsConfig, OwnIdentity, Wake, Wrong,
+    parse_listen, parse_listen_nfs, wrong,
+};
+use crate::limits::SessionLimits;
+use dafs_service::{Admits, ExportOptions, Squash};
+use dafs_store::Cred;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ConfigFile {
+    #[serde(default)]
+    listen: Vec<String>,
+    lease_time_seconds: Option<u64>,
+    #[serde(default)]
+    wake: Wake,
+    threads: Option<usize>,
+    trusted: Option<Vec<String>>,
+    password_file: Option<PathBuf>,
+    state_directory: Option<PathBuf>,
+    server_auth: Option<OwnIdentity>,
+    #[serde(default)]
+    crc: bool,
+    danger_allow_unauthenticated_remote_clients: Option<String>,
+    #[serde(default)]
+    limits: LimitsFile,
+    #[serde(default)]
+    nfs: NfsFile,
+    #[serde(default)]
+    export: Vec<ExportFile>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct LimitsFile {
+    connections: Option<usize>,
+    connections_per_address: Option<usize>,
+    credits_per_session: Option<u16>,
+    transfer_bytes: Option<u32>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct NfsFile {
+    #[serde(default)]
+    listen: Vec<String>,
+    grace_time_seconds: Option<u64>,
+    delegations: Option<bool>,
+    #[serde(default)]
+    register_with_rpcbind: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExportFile {
+    name: String,
+    path: Option<PathBuf>,
+    memory_bytes: Option<u64>,
+    #[serde(default)]
+    read_only: bool,
+    squash: Option<String>,
+    anonymous_uid: Option<u32>,
+    anonymous_gid: Option<u32>,
+    networks: Option<Vec<String>>,
+    security: Option<Vec<String>>,
+    #[serde(default)]
+    unprivileged_ports: bool,
+}
+
+impl ConfigFile {
+    pub(super) fn check(self, base: &Path, directory: Option<PathBuf>) -> Result<Config, Wrong> {
+        let exports = self.export.iter().enumerate();
+        let exports = exports.map(|(index, export)| export.check(index, base));
+        let exports = exports.collect::<Result<Vec<_>, _>>()?;
+        let replaced = directory.is_some();
+        let mut config = Config::for_directory(directory.unwrap_or_default());
+        if !replaced {
+            config.exports = exports;
+        }
+        if config.exports.is_empty() {
+            return Err(wrong("export", "name at least one: [[export]] with name and path"));
+        }
+        if !self.listen.is_empty() {
+            let parse = |text: &String| parse_listen(text).map_err(|e| wrong("listen", e));
+            config.listen = self.listen.iter().map(parse).collect::<Result<_, _>>()?;
+        }
+        if let Some(seconds) = self.lease_time_seconds {
+            if !(1..=3600).contains(&seconds) {
+                return Err(wrong("lease_time_seconds", "use 1 to 3600"));
+            }
+            config.lease_time = Duration::from_secs(seconds);
+        }
+        if let Some(threads) = self.threads {
+            if !(1..=256).contains(&threads) {
+                return Err(wrong("threads", "use 1 to 256"));
+            }
+            config.threads = threads;
+        }
+        if let Some(trusted) = &self.trusted {
+            let parse = |text: &String| text.parse().map_err(|e: String| wrong("trusted", e));
+            config.trusted = trusted.iter().map(parse).collect::<Result<_, _>>()?;
+        }
+        if let Some(sentence) = self.danger_allow_unauthenticated_remote_clients {
+            if sentence != DANGER_SENTENCE {
+                return Err(wrong(
+                    "danger_allow_unauthenticated_remote_clients",
+                    format!("remove it, or if you mean it write exactly \"{DANGER_SENTENCE}\""),
+                ));
+            }
+            config.allow_unauthenticated_remote_clients = true;
+        }
+        config.password_file = self.password_file.map(|path| base.join(path));
+        config.state_directory = self.state_directory.map(|path| base.join(path));
+        config.own_identity = self.server_auth;
+        config.wake = self.wake;
+        config.crc = self.crc;
+        self.limits.apply(&mut config.limits)?;
+        self.nfs.apply(&mut config.nfs)?;
+        Ok(config)
+    }
+}
+
+impl NfsFile {
+    fn apply(&self, nfs: &mut NfsConfig) -> Result<(), Wrong> {
+        let parse =
+            |text: &String| parse_listen_nfs(text).map_err(|remedy| wrong("nfs.listen", remedy));
+        nfs.listen = self.listen.iter().map(parse).collect::<Result<_, _>>()?;
+        if let Some(seconds) = self.grace_time_seconds {
+            if seconds > 3600 {
+                return Err(wrong("nfs.grace_time_seconds", "use 0 to 3600"));
+            }
+            nfs.grace_time = Some(Duration::from_secs(seconds));
+        }
+        nfs.no_delegations = self.delegations == Some(false);
+        nfs.rpcbind = self.register_with_rpcbind;
+        Ok(())
+    }
+}
+
+impl LimitsFile {
+    fn apply(&self, limits: &mut SessionLimits) -> Result<(), Wrong> {
+        if let Some(connections) = self.connections {
+            if connections == 0 {
+                return Err(wrong("limits.connections", "use at least 1"));
+            }
+            limits.connections_max = connections;
+        }
+        if let Some(connections) = self.connections_per_address {
+            if connections == 0 {
+                return Err(wrong("limits.connections_per_address", "use at least 1"));
+            }
+            limits.connections_per_address_max = connections;
+        }
+        if let Some(credits) = self.credits_per_session {
+            if credits == 0 {
+                return Err(wrong("limits.credits_per_session", "use at least 1"));
+            }
+            limits.credits_per_session_max = credits;
+            limits.credits_initial = limits.credits_initial.min(credits);
+        }
+        if let Some(bytes) = self.transfer_bytes {
+            if !(65_536..=64 << 20).contains(&bytes) {
+                return Err(wrong("limits.transfer_bytes", "use 65536 to 67108864"));
+            }
+            limits.transfer_bytes_max = bytes;
+        }
+        Ok(())
+    }
+}
+
+impl ExportFile {
+    fn check(&self, index: usize, base: &Path) -> Result<ExportConfig, Wrong> {
+        let wrong = |field: &str, remedy: String| Wrong {
+            key: format!("export {:?}: {field}", self.name),
+            steps: ["export", &index.to_string(), field].map(str::to_owned).to_vec(),
+            remedy,
+        };
+        let squash = match self.squash.as_deref() {
+            None | Some("root") => Squash::Root,
+            Some("none") => Squash::None,
+            Some("all") => Squash::All,
+            Some(_) => return Err(wrong("squash", "use root, none or all".to_owned())),
+        };
+        let source = match (&self.path, self.memory_bytes) {
+            (Some(path), None) => {
+                let path = base.join(path);
+                if !path.is_dir() {
+                    let remedy = format!("{} is no directory; make it first", path.display());
+                    return Err(wrong("path", remedy));
+                }
+                ExportSource::Directory(path)
+            }
+            (None, Some(bytes_max)) => ExportSource::Memory { bytes_max },
+            (Some(_), Some(_)) => {
+                return Err(wrong("memory_bytes", "leave it out, or path".to_owned()));
+            }
+            (None, None) => {
+                let remedy = "write path = \"DIRECTORY\", or memory_bytes = N for files in memory";
+                return Err(wrong("name", remedy.to_owned()));
+            }
+        };
+        let nobody = ExportOptions::default().anonymous;
+        let anonymous = Cred::new(
+            self.anonymous_uid.unwrap_or(nobody.uid),
+            self.anonymous_gid.unwrap_or(nobody.gid),
+        );
+        let admits = self.admits(&wrong)?;
+        let options = ExportOptions { read_only: self.read_only, squash, anonymous, admits };
+        Ok(ExportConfig { name: self.name.clone(), source, options })
+    }
+
+    fn admits(&self, wrong: &dyn Fn(&str, String) -> Wrong) -> Result<Admits, Wrong> {
+        let mut admits =
+            Admits { unprivileged_ports: self.unprivileged_ports, ..Admits::default() };
+        if let Some(networks) = &self.networks {
+            let parse = |text: &String| text.parse().map_err(|e: String| wrong("networks", e));
+            admits.networks = networks.iter().map(parse).collect::<Result<_, _>>()?;
+        }
+        if let Some(security) = &self.security {
+            (admits.sys, admits.none) = (false, false);
+            for flavour in security {
+                match flavour.as_str() {
+                    "sys" => admits.sys = true,
+                    "none" => admits.none = true,
+                    _ => return Err(wrong("security", "use \"sys\" and \"none\"".to_owned())),
+                }
+            }
+        }
+        Ok(admits)
+    }
+}

@@ -1,0 +1,126 @@
+//! From where an export may be reached.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// A range of network addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressRange {
+    address: IpAddr,
+    prefix_bits: u8,
+}
+
+impl AddressRange {
+    /// Both loopback ranges.
+    pub fn loopback() -> [Self; 2] {
+        [
+            Self { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix_bits: 8 },
+            Self { address: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix_bits: 128 },
+        ]
+    }
+
+    /// True when `address` lies inside.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let (own, other, width) = match (self.address, address.to_canonical()) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                (u128::from(own.to_bits()), u128::from(other.to_bits()), 32)
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => (own.to_bits(), other.to_bits(), 128),
+            _ => return false,
+        };
+        let ignored = width - u32::from(self.prefix_bits);
+        own.checked_shr(ignored).unwrap_or(0) == other.checked_shr(ignored).unwrap_or(0)
+    }
+}
+
+impl FromStr for AddressRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let remedy =
+            || format!("{text:?} is no address range; write 192.0.2.0/24 or 2001:db8::/32");
+        let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
+        let address: IpAddr = address.parse().map_err(|_| remedy())?;
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        let prefix_bits = bits.map_or(Ok(width), |bits| bits.parse().map_err(|_| remedy()))?;
+        if prefix_bits > width { Err(remedy()) } else { Ok(Self { address, prefix_bits }) }
+    }
+}
+
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix_bits)
+    }
+}
+
+/// How a caller of an RPC program said who it is (RFC 5531 8.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flavour {
+    /// AUTH_NONE: nobody.
+    None,
+    /// AUTH_SYS: user and groups, unproven.
+    Sys,
+}
+
+/// Which callers an export is open to through front doors whose callers only claim who they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admits {
+    /// Where callers may be.
+    pub networks: Vec<AddressRange>,
+    /// Whether callers may be AUTH_NONE; they are the anonymous user.
+    pub none: bool,
+    /// Whether callers may be AUTH_SYS.
+    pub sys: bool,
+    /// Whether ports from 1024 up will do, which every user of the caller's host may use.
+    pub unprivileged_ports: bool,
+}
+
+impl Default for Admits {
+    fn default() -> Self {
+        let networks = AddressRange::loopback().to_vec();
+        Self { networks, none: false, sys: true, unprivileged_ports: false }
+    }
+}
+
+impl Admits {
+    /// Whether a caller of this flavour at this address may come in. `privileged` says that the
+    /// port, or the kernel of this host, vouches for the caller.
+    pub fn admits(&self, address: IpAddr, flavour: Flavour, privileged: bool) -> bool {
+        let flavour = match flavour {
+            Flavour::None => self.none,
+            Flavour::Sys => self.sys,
+        };
+        flavour
+            && (privileged || self.unprivileged_ports)
+            && self.networks.iter().any(|range| range.contains(address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_compare_by_prefix() {
+        let range: AddressRange = "192.0.2.0/24".parse().unwrap();
+        assert!(range.contains("192.0.2.255".parse().unwrap()));
+        assert!(range.contains("::ffff:192.0.2.1".parse().unwrap()));
+        assert!(!range.contains("192.0.3.0".parse().unwrap()));
+        let all: AddressRange = "::/0".parse().unwrap();
+        assert!(all.contains("2001:db8::1".parse().unwrap()));
+        assert!(!all.contains("127.0.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn by_default_only_this_host_is_admitted() {
+        let admits = Admits::default();
+        let (here, there) = ("127.0.0.1".parse().unwrap(), "192.0.2.1".parse().unwrap());
+        assert!(admits.admits(here, Flavour::Sys, true));
+        assert!(!admits.admits(here, Flavour::Sys, false));
+        assert!(!admits.admits(here, Flavour::None, true));
+        assert!(!admits.admits(there, Flavour::Sys, true));
+        let open = Admits { networks: vec!["192.0.2.0/24".parse().unwrap()], ..admits };
+        assert!(open.admits(there, Flavour::Sys, true) && !open.admits(here, Flavour::Sys, true));
+    }
+}
