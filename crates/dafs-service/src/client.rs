@@ -9,6 +9,7 @@
 
 use crate::error::ServiceError;
 use crate::limits::{CLIENT_COUNT_MAX, CLIENT_NAME_BYTES_MAX};
+use crate::metrics::Usage;
 use crate::{Result, Service};
 use dafs_store::Cred;
 use rustc_hash::FxHashMap;
@@ -42,6 +43,7 @@ pub struct Client {
     sessions: AtomicU32,
     /// Set when the record has been replaced or removed.
     gone: AtomicBool,
+    usage: Usage,
     /// Registered credentials, and by how many registrations.
     creds: Mutex<Vec<Option<(Cred, u32)>>>,
 }
@@ -55,6 +57,11 @@ impl Client {
     /// The name it gave itself.
     pub fn name(&self) -> &[u8] {
         &self.name
+    }
+
+    /// What was done for it.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
     }
 
     /// How it proved who it is.
@@ -202,6 +209,7 @@ impl Service {
             renewed_ns: AtomicU64::new(now_ns),
             sessions: AtomicU32::new(0),
             gone: AtomicBool::new(false),
+            usage: Usage::default(),
             creds: Mutex::new(Vec::new()),
         });
         table.by_name.insert(name.to_vec(), client.clone());

@@ -7,6 +7,7 @@
 
 use crate::error::ServiceError;
 use crate::handle::Handle;
+use crate::metrics::Usage;
 use crate::network::Admits;
 use crate::pseudo::PseudoStore;
 use crate::{Result, limits};
@@ -59,6 +60,7 @@ pub struct Export {
     fs: FsId,
     store: Arc<dyn Store>,
     options: ExportOptions,
+    usage: Usage,
 }
 
 impl Export {
@@ -72,7 +74,7 @@ impl Export {
         let mut fs = [0; 16];
         fs[..8].copy_from_slice(&hash.h1.to_be_bytes());
         fs[8..].copy_from_slice(&hash.h2.to_be_bytes());
-        Self { name: name.to_owned(), fs: FsId(fs), store, options }
+        Self { name: name.to_owned(), fs: FsId(fs), store, options, usage: Usage::default() }
     }
 
     /// The name below the root.
@@ -93,6 +95,11 @@ impl Export {
     /// Its rules.
     pub fn options(&self) -> &ExportOptions {
         &self.options
+    }
+
+    /// What was done in it.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
     }
 
     /// The handle of its top directory.

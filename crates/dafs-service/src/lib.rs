@@ -21,6 +21,7 @@ mod error;
 mod export;
 mod files;
 mod handle;
+mod metrics;
 mod names;
 mod network;
 mod open;
@@ -31,6 +32,9 @@ pub use error::ServiceError;
 pub use export::{Export, ExportOptions, Namespace, NamespaceError, Squash};
 pub use files::{FsLimits, Resolved, Unresolved};
 pub use handle::Handle;
+pub use metrics::{
+    BUCKETS, Done, Door, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,
+};
 pub use names::EntrySink;
 pub use network::{AddressRange, Admits, Flavour};
 pub use open::{OpenHow, OpenRequest, OpenState, Opened, RemoveMode, Share, StateId};
@@ -71,6 +75,7 @@ pub struct Service {
     opens: Mutex<OpenTable>,
     /// Held while a name is removed or replaced. Opens and I/O do not wait for it.
     names: Mutex<()>,
+    metrics: Metrics,
     /// When the stores were last told to let go of what they do not need.
     swept_ns: AtomicU64,
 }
@@ -95,6 +100,7 @@ impl Service {
             clients: Mutex::new(ClientTable::new(config.instance)),
             opens: Mutex::new(OpenTable::new(config.instance)),
             names: Mutex::new(()),
+            metrics: Metrics::default(),
             swept_ns: AtomicU64::new(0),
         }
     }
@@ -102,6 +108,11 @@ impl Service {
     /// The configuration.
     pub fn config(&self) -> &ServiceConfig {
         &self.config
+    }
+
+    /// The counters of all operations.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// The exports.

@@ -1,0 +1,192 @@
+//! What was done, how long it took and for whom: counters that every front door feeds.
+//!
+//! Invariants
+//! * Recording takes no lock and allocates nothing.
+//! * A histogram's buckets are powers of two of microseconds, so that two servers' numbers add up.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Which protocol an operation came by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Door {
+    /// DAFS.
+    Dafs,
+    /// NFSv4.1 and 4.2.
+    Nfs4,
+    /// NFSv3.
+    Nfs3,
+    /// MOUNT.
+    Mount,
+}
+
+impl Door {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Dafs, Self::Nfs4, Self::Nfs3, Self::Mount];
+
+    /// As it stands in metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Dafs => "dafs",
+            Self::Nfs4 => "nfs4",
+            Self::Nfs3 => "nfs3",
+            Self::Mount => "mount",
+        }
+    }
+}
+
+/// Operations of one front door that are told apart; numbers beyond are counted as the last.
+pub const OPERATIONS_MAX: usize = 80;
+
+/// Buckets of a histogram: up to 1, 2, 4, ... 2^20 microseconds, and beyond.
+pub const BUCKETS: usize = 22;
+
+/// How often something took how long.
+#[derive(Debug)]
+pub struct Histogram {
+    buckets: [AtomicU64; BUCKETS],
+    sum_ns: AtomicU64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { buckets: std::array::from_fn(|_| AtomicU64::new(0)), sum_ns: AtomicU64::new(0) }
+    }
+}
+
+impl Histogram {
+    /// Counts one duration.
+    pub fn record(&self, duration_ns: u64) {
+        let micros = duration_ns.div_ceil(1000).max(1);
+        let bucket = (u64::BITS - (micros - 1).leading_zeros()) as usize;
+        self.buckets[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(duration_ns, Ordering::Relaxed);
+    }
+
+    /// How many durations each bucket holds, and the sum of all in nanoseconds.
+    pub fn read(&self) -> ([u64; BUCKETS], u64) {
+        let buckets = std::array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed));
+        (buckets, self.sum_ns.load(Ordering::Relaxed))
+    }
+
+    /// The upper end of a bucket in seconds; infinite for the last.
+    pub fn bound_seconds(bucket: usize) -> f64 {
+        if bucket + 1 >= BUCKETS { f64::INFINITY } else { (1u64 << bucket) as f64 / 1e6 }
+    }
+}
+
+/// One operation of one front door.
+#[derive(Debug, Default)]
+pub struct OperationMetrics {
+    /// How long it took from the arrival of the request to the answer.
+    pub latency: Histogram,
+    /// How often it was refused.
+    pub errors: AtomicU64,
+}
+
+/// What was done for somebody: a client or an export.
+#[derive(Debug, Default)]
+pub struct Usage {
+    /// Requests.
+    pub operations: AtomicU64,
+    /// Refused requests.
+    pub errors: AtomicU64,
+    /// Bytes of file data read.
+    pub read_bytes: AtomicU64,
+    /// Bytes of file data written.
+    pub written_bytes: AtomicU64,
+    /// How long requests took.
+    pub latency: Histogram,
+}
+
+impl Usage {
+    /// Counts one request.
+    pub fn record(&self, done: &Done) {
+        self.operations.fetch_add(1, Ordering::Relaxed);
+        if done.failed {
+            self.errors.fetch_add(1, Ordering::Relaxed);
+        }
+        if done.read_bytes > 0 {
+            self.read_bytes.fetch_add(done.read_bytes, Ordering::Relaxed);
+        }
+        if done.written_bytes > 0 {
+            self.written_bytes.fetch_add(done.written_bytes, Ordering::Relaxed);
+        }
+        self.latency.record(done.duration_ns);
+    }
+}
+
+/// A request that has been answered.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Done {
+    /// From arrival to answer, in nanoseconds.
+    pub duration_ns: u64,
+    /// Refused.
+    pub failed: bool,
+    /// Bytes of file data read.
+    pub read_bytes: u64,
+    /// Bytes of file data written.
+    pub written_bytes: u64,
+}
+
+/// Every operation of every front door.
+#[derive(Debug)]
+pub struct Metrics {
+    doors: [Box<[OperationMetrics]>; Door::ALL.len()],
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let door = |_| (0..OPERATIONS_MAX).map(|_| OperationMetrics::default()).collect();
+        Self { doors: std::array::from_fn(door) }
+    }
+}
+
+impl Metrics {
+    /// The counters of an operation by its number in the protocol.
+    pub fn operation(&self, door: Door, number: u32) -> &OperationMetrics {
+        let number = usize::try_from(number).unwrap_or(OPERATIONS_MAX).min(OPERATIONS_MAX - 1);
+        &self.doors[door as usize][number]
+    }
+
+    /// Counts one operation.
+    pub fn record(&self, door: Door, number: u32, duration_ns: u64, failed: bool) {
+        let operation = self.operation(door, number);
+        operation.latency.record(duration_ns);
+        if failed {
+            operation.errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_counted_in_the_bucket_whose_bound_is_the_next_above() {
+        let cases =
+            [(0, 0), (1, 0), (1000, 0), (1001, 1), (2000, 1), (2001, 2), (4000, 2), (4001, 3)];
+        for (duration_ns, bucket) in cases {
+            let histogram = Histogram::default();
+            histogram.record(duration_ns);
+            let (buckets, sum_ns) = histogram.read();
+            assert_eq!(buckets.iter().position(|&count| count == 1), Some(bucket), "{duration_ns}");
+            assert_eq!(sum_ns, duration_ns);
+            assert!(duration_ns as f64 / 1e9 <= Histogram::bound_seconds(bucket));
+        }
+        let histogram = Histogram::default();
+        histogram.record(u64::MAX);
+        assert_eq!(histogram.read().0[BUCKETS - 1], 1);
+    }
+
+    #[test]
+    fn unknown_operations_are_counted_together() {
+        let metrics = Metrics::default();
+        metrics.record(Door::Nfs4, u32::MAX, 5, true);
+        metrics.record(Door::Nfs4, OPERATIONS_MAX as u32 - 1, 5, false);
+        let last = metrics.operation(Door::Nfs4, OPERATIONS_MAX as u32 + 5);
+        assert_eq!(last.latency.read().0[0], 2);
+        assert_eq!(last.errors.load(Ordering::Relaxed), 1);
+        assert_eq!(metrics.operation(Door::Nfs3, 79).latency.read().0[0], 0);
+    }
+}
