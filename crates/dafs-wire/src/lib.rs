@@ -8,3 +8,5 @@
 
 pub mod dafs;
 pub mod iwarp;
+pub mod rpc;
+pub mod xdr;

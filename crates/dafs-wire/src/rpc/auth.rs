@@ -1,0 +1,195 @@
+//! Credentials and verifiers (RFC 5531 section 8.2, appendix A).
+
+use super::limits::{AUTH_BODY_BYTES_MAX, AUTH_SYS_GROUPS_MAX, AUTH_SYS_MACHINE_BYTES_MAX};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use std::ops::Deref;
+
+/// How a caller proves who it is: a number that IANA hands out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AuthFlavor(
+    /// The number.
+    pub u32,
+);
+
+impl AuthFlavor {
+    /// No identity.
+    pub const NONE: Self = Self(0);
+    /// Unix ids, taken on trust (RFC 5531 appendix A).
+    pub const SYS: Self = Self(1);
+    /// A short hand for AUTH_SYS that the server gave out (RFC 5531 appendix A).
+    pub const SHORT: Self = Self(2);
+    /// Diffie-Hellman (RFC 2695).
+    pub const DH: Self = Self(3);
+    /// Generic security services (RFC 2203, RFC 5403, RFC 7861).
+    pub const RPCSEC_GSS: Self = Self(6);
+    /// The probe for transport layer security (RFC 9289).
+    pub const TLS: Self = Self(7);
+}
+
+/// A credential or a verifier before anybody has looked into it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpaqueAuth<'a> {
+    /// Which kind it is.
+    pub flavor: AuthFlavor,
+    /// What that kind puts in; at most [`AUTH_BODY_BYTES_MAX`] bytes.
+    pub body: &'a [u8],
+}
+
+impl OpaqueAuth<'static> {
+    /// The empty credential or verifier.
+    pub const NONE: Self = Self { flavor: AuthFlavor::NONE, body: &[] };
+}
+
+impl<'a> Decode<'a> for OpaqueAuth<'a> {
+    #[inline]
+    fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let flavor = AuthFlavor(decoder.u32()?);
+        Ok(Self { flavor, body: decoder.opaque(AUTH_BODY_BYTES_MAX)? })
+    }
+}
+
+impl Encode for OpaqueAuth<'_> {
+    fn encode(&self, encoder: &mut Encoder<'_>) {
+        debug_assert!(self.body.len() <= AUTH_BODY_BYTES_MAX, "an over-long credential");
+        encoder.u32(self.flavor.0);
+        encoder.opaque(self.body);
+    }
+}
+
+/// Supplementary groups of AUTH_SYS: at most [`AUTH_SYS_GROUPS_MAX`].
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Groups {
+    count: u8,
+    ids: [u32; AUTH_SYS_GROUPS_MAX],
+}
+
+impl Groups {
+    /// The list of `ids`; `None` when there are too many for AUTH_SYS.
+    pub fn new(ids: &[u32]) -> Option<Self> {
+        let mut groups = Self::default();
+        groups.ids.get_mut(..ids.len())?.copy_from_slice(ids);
+        groups.count = u8::try_from(ids.len()).ok()?;
+        Some(groups)
+    }
+}
+
+impl Deref for Groups {
+    type Target = [u32];
+
+    #[inline]
+    fn deref(&self) -> &[u32] {
+        &self.ids[..usize::from(self.count)]
+    }
+}
+
+impl std::fmt::Debug for Groups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// The body of an AUTH_SYS credential (RFC 5531 appendix A).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuthSys<'a> {
+    /// An arbitrary number of the caller's.
+    pub stamp: u32,
+    /// The name that the caller's machine gives itself, in bytes of any kind.
+    pub machine: &'a [u8],
+    /// The user.
+    pub uid: u32,
+    /// The main group.
+    pub gid: u32,
+    /// Further groups.
+    pub groups: Groups,
+}
+
+impl<'a> AuthSys<'a> {
+    /// Reads the body of a credential of flavour [`AuthFlavor::SYS`], all of it.
+    ///
+    /// # Errors
+    /// When it is malformed or beyond the limits: `AUTH_BADCRED`.
+    pub fn from_body(body: &'a [u8]) -> Result<Self, XdrError> {
+        let mut decoder = Decoder::new(body);
+        let sys = Self::decode(&mut decoder)?;
+        decoder.finish()?;
+        Ok(sys)
+    }
+}
+
+impl<'a> Decode<'a> for AuthSys<'a> {
+    fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let stamp = decoder.u32()?;
+        let machine = decoder.opaque(AUTH_SYS_MACHINE_BYTES_MAX)?;
+        let uid = decoder.u32()?;
+        let gid = decoder.u32()?;
+        let count = decoder.array_len(AUTH_SYS_GROUPS_MAX, 4)?;
+        let mut groups = Groups { count: count as u8, ids: [0; AUTH_SYS_GROUPS_MAX] };
+        for id in &mut groups.ids[..count] {
+            *id = decoder.u32()?;
+        }
+        Ok(Self { stamp, machine, uid, gid, groups })
+    }
+}
+
+impl Encode for AuthSys<'_> {
+    fn encode(&self, encoder: &mut Encoder<'_>) {
+        debug_assert!(self.machine.len() <= AUTH_SYS_MACHINE_BYTES_MAX, "an over-long name");
+        encoder.u32(self.stamp);
+        encoder.opaque(self.machine);
+        encoder.u32(self.uid);
+        encoder.u32(self.gid);
+        encoder.count(self.groups.len());
+        self.groups.iter().for_each(|&id| encoder.u32(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn body(sys: &AuthSys<'_>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        sys.encode(&mut Encoder::new(&mut bytes));
+        bytes
+    }
+
+    #[test]
+    fn the_longest_credential_fits() {
+        let groups = Groups::new(&[7; AUTH_SYS_GROUPS_MAX]).unwrap();
+        let machine = [b'm'; AUTH_SYS_MACHINE_BYTES_MAX];
+        let sys = AuthSys { stamp: 1, machine: &machine, uid: 2, gid: 3, groups };
+        let bytes = body(&sys);
+        assert!(bytes.len() <= AUTH_BODY_BYTES_MAX);
+        assert_eq!(AuthSys::from_body(&bytes), Ok(sys));
+        assert_eq!(Groups::new(&[0; AUTH_SYS_GROUPS_MAX + 1]), None);
+    }
+
+    #[test]
+    fn seventeen_groups_and_trailing_bytes_are_refused() {
+        let groups = Groups::new(&[7; AUTH_SYS_GROUPS_MAX]).unwrap();
+        let mut bytes = body(&AuthSys { stamp: 0, machine: b"", uid: 0, gid: 0, groups });
+        bytes.extend_from_slice(&[0; 4]);
+        assert_eq!(AuthSys::from_body(&bytes), Err(XdrError::Trailing(4)));
+        bytes[19] = 17;
+        assert_eq!(AuthSys::from_body(&bytes), Err(XdrError::TooLong { len: 17, max: 16 }));
+    }
+
+    proptest! {
+        #[test]
+        fn any_credential_survives(
+            (stamp, uid, gid) in any::<(u32, u32, u32)>(),
+            machine in proptest::collection::vec(any::<u8>(), 0..=AUTH_SYS_MACHINE_BYTES_MAX),
+            ids in proptest::collection::vec(any::<u32>(), 0..=AUTH_SYS_GROUPS_MAX),
+        ) {
+            let groups = Groups::new(&ids).unwrap();
+            let sys = AuthSys { stamp, machine: &machine, uid, gid, groups };
+            let bytes = body(&sys);
+            prop_assert_eq!(AuthSys::from_body(&bytes), Ok(sys));
+            // No shorter piece of it is one.
+            for end in 0..bytes.len() {
+                prop_assert!(AuthSys::from_body(&bytes[..end]).is_err());
+            }
+        }
+    }
+}
