@@ -8,5 +8,6 @@
 
 pub mod dafs;
 pub mod iwarp;
+pub mod nfs4;
 pub mod rpc;
 pub mod xdr;

@@ -1,0 +1,355 @@
+//! How fields of NFSv4 structures become XDR and back, and the macros that declare structures,
+//! enumerations and bit sets, so that one list of fields serves both directions.
+//!
+//! Invariants
+//! * A structure is read and written by the same list of fields, so the directions cannot differ.
+//! * Opaque fields borrow from the input. Arrays grow with the items that were really there; a
+//!   count alone reserves nothing worth mentioning.
+
+use super::limits::UNLIMITED;
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+
+/// The most items that a count from outside may reserve room for at once.
+const RESERVE_ITEMS_MAX: usize = 16;
+
+/// A field with a limit on its length: `opaque x<max>` or an array `x<max>`.
+pub(super) trait DecodeMax<'a>: Sized {
+    /// Reads the field; more than `max` bytes or items are an error.
+    fn decode_max(d: &mut Decoder<'a>, max: usize) -> Result<Self, XdrError>;
+}
+
+impl<'a> DecodeMax<'a> for &'a [u8] {
+    #[inline]
+    fn decode_max(d: &mut Decoder<'a>, max: usize) -> Result<Self, XdrError> {
+        d.opaque(max)
+    }
+}
+
+impl<'a, T: Decode<'a>> DecodeMax<'a> for Vec<T> {
+    fn decode_max(d: &mut Decoder<'a>, max: usize) -> Result<Self, XdrError> {
+        let count = d.array_len(max, 4)?;
+        let mut items = Self::with_capacity(count.min(RESERVE_ITEMS_MAX));
+        for _ in 0..count {
+            items.push(T::decode(d)?);
+        }
+        Ok(items)
+    }
+}
+
+/// The error of an enumerator or a union's arm that has no meaning.
+#[cold]
+pub(super) fn no_such(what: &'static str, value: u32) -> XdrError {
+    XdrError::UnknownValue { what, value }
+}
+
+impl Decode<'_> for bool {
+    #[inline]
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        d.bool()
+    }
+}
+
+impl Encode for bool {
+    #[inline]
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.bool(*self);
+    }
+}
+
+impl Decode<'_> for i32 {
+    #[inline]
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        d.i32()
+    }
+}
+
+impl Encode for i32 {
+    #[inline]
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.i32(*self);
+    }
+}
+
+impl Decode<'_> for i64 {
+    #[inline]
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        d.i64()
+    }
+}
+
+impl Encode for i64 {
+    #[inline]
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.i64(*self);
+    }
+}
+
+impl<const N: usize> Decode<'_> for [u8; N] {
+    #[inline]
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        Ok(*d.fixed()?)
+    }
+}
+
+impl<const N: usize> Encode for [u8; N] {
+    #[inline]
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.fixed(self);
+    }
+}
+
+/// Opaque data that only the message limits: it is borrowed, so its length costs nothing.
+impl<'a> Decode<'a> for &'a [u8] {
+    #[inline]
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        d.opaque(UNLIMITED)
+    }
+}
+
+impl Encode for &[u8] {
+    #[inline]
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.opaque(self);
+    }
+}
+
+/// Optional data, an array of at most one item and a union on a boolean look alike.
+impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
+    #[inline]
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        d.optional()
+    }
+}
+
+impl<T: Encode> Encode for Option<T> {
+    #[inline]
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.optional(self.as_ref());
+    }
+}
+
+impl<T: Encode> Encode for Vec<T> {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.count(self.len());
+        self.iter().for_each(|item| item.encode(e));
+    }
+}
+
+/// Declares operations without arguments.
+macro_rules! xdr_void {
+    ($( $( #[$meta:meta] )* $name:ident; )*) => { $(
+        $( #[$meta] )*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct $name;
+
+        impl<'a> $crate::xdr::Decode<'a> for $name {
+            #[inline]
+            fn decode(
+                _: &mut $crate::xdr::Decoder<'a>,
+            ) -> Result<Self, $crate::xdr::XdrError> {
+                Ok(Self)
+            }
+        }
+
+        impl $crate::xdr::Encode for $name {
+            #[inline]
+            fn encode(&self, _: &mut $crate::xdr::Encoder<'_>) {}
+        }
+    )* };
+}
+
+/// Declares structures whose fields follow each other in XDR, in the order given. A limit on an
+/// opaque field or an array stands in brackets behind its type.
+macro_rules! xdr_struct {
+    ($( #[$meta:meta] )* pub struct $name:ident<$lt:lifetime> {
+        $( $( #[$fmeta:meta] )* pub $field:ident: $ty:ty $( [max $max:expr] )?, )*
+    }) => {
+        $( #[$meta] )*
+        pub struct $name<$lt> { $( $( #[$fmeta] )* pub $field: $ty, )* }
+
+        impl<$lt> $crate::xdr::Decode<$lt> for $name<$lt> {
+            #[inline]
+            fn decode(
+                d: &mut $crate::xdr::Decoder<$lt>,
+            ) -> Result<Self, $crate::xdr::XdrError> {
+                Ok(Self { $( $field: xdr_field!(d, $ty $( [max $max] )?), )* })
+            }
+        }
+
+        impl $crate::xdr::Encode for $name<'_> {
+            #[inline]
+            fn encode(&self, e: &mut $crate::xdr::Encoder<'_>) {
+                $( $crate::xdr::Encode::encode(&self.$field, e); )*
+            }
+        }
+    };
+    ($( #[$meta:meta] )* pub struct $name:ident {
+        $( $( #[$fmeta:meta] )* pub $field:ident: $ty:ty $( [max $max:expr] )?, )*
+    }) => {
+        $( #[$meta] )*
+        pub struct $name { $( $( #[$fmeta] )* pub $field: $ty, )* }
+
+        impl<'a> $crate::xdr::Decode<'a> for $name {
+            #[inline]
+            fn decode(
+                d: &mut $crate::xdr::Decoder<'a>,
+            ) -> Result<Self, $crate::xdr::XdrError> {
+                Ok(Self { $( $field: xdr_field!(d, $ty $( [max $max] )?), )* })
+            }
+        }
+
+        impl $crate::xdr::Encode for $name {
+            #[inline]
+            fn encode(&self, e: &mut $crate::xdr::Encoder<'_>) {
+                $( $crate::xdr::Encode::encode(&self.$field, e); )*
+            }
+        }
+    };
+}
+
+/// Reads one field of [`xdr_struct`].
+macro_rules! xdr_field {
+    ($d:ident, $ty:ty) => {
+        <$ty as $crate::xdr::Decode<'_>>::decode($d)?
+    };
+    ($d:ident, $ty:ty [max $max:expr]) => {
+        <$ty as $crate::nfs4::codec::DecodeMax<'_>>::decode_max($d, $max)?
+    };
+}
+
+/// Declares enumerations. `closed` ones refuse numbers without a meaning (the operation is then
+/// undecodable); `open` ones keep them in `Other`, where the RFC names another error for them.
+macro_rules! xdr_enum {
+    (closed $( #[$meta:meta] )* pub enum $name:ident {
+        $( $( #[$vmeta:meta] )* $variant:ident = $number:literal, )*
+    }) => {
+        $( #[$meta] )*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum $name { $( $( #[$vmeta] )* $variant = $number, )* }
+
+        impl $name {
+            /// Every value that has a meaning.
+            pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
+
+            /// The value with this number, if it has a meaning.
+            #[inline]
+            pub fn from_u32(number: u32) -> Option<Self> {
+                match number {
+                    $( $number => Some(Self::$variant), )*
+                    _ => None,
+                }
+            }
+        }
+
+        impl<'a> $crate::xdr::Decode<'a> for $name {
+            #[inline]
+            fn decode(
+                d: &mut $crate::xdr::Decoder<'a>,
+            ) -> Result<Self, $crate::xdr::XdrError> {
+                let value = d.u32()?;
+                Self::from_u32(value)
+                    .ok_or_else(|| $crate::nfs4::codec::no_such(stringify!($name), value))
+            }
+        }
+
+        impl $crate::xdr::Encode for $name {
+            #[inline]
+            fn encode(&self, e: &mut $crate::xdr::Encoder<'_>) {
+                e.u32(*self as u32);
+            }
+        }
+    };
+    (open $( #[$meta:meta] )* pub enum $name:ident {
+        $( $( #[$vmeta:meta] )* $variant:ident = $number:literal, )*
+    }) => {
+        $( #[$meta] )*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $( $( #[$vmeta] )* $variant, )*
+            /// A number without a meaning here.
+            Other(u32),
+        }
+
+        impl $name {
+            /// Every value that has a meaning.
+            pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
+
+            /// The value with this number.
+            #[inline]
+            pub fn from_u32(number: u32) -> Self {
+                match number {
+                    $( $number => Self::$variant, )*
+                    number => Self::Other(number),
+                }
+            }
+
+            /// Its number on the wire.
+            #[inline]
+            pub fn number(self) -> u32 {
+                match self {
+                    $( Self::$variant => $number, )*
+                    Self::Other(number) => number,
+                }
+            }
+        }
+
+        impl<'a> $crate::xdr::Decode<'a> for $name {
+            #[inline]
+            fn decode(
+                d: &mut $crate::xdr::Decoder<'a>,
+            ) -> Result<Self, $crate::xdr::XdrError> {
+                Ok(Self::from_u32(d.u32()?))
+            }
+        }
+
+        impl $crate::xdr::Encode for $name {
+            #[inline]
+            fn encode(&self, e: &mut $crate::xdr::Encoder<'_>) {
+                e.u32(self.number());
+            }
+        }
+    };
+}
+
+/// Declares sets of flags in 32 bits. Bits without a name survive, so that the server can refuse
+/// what it does not know.
+macro_rules! xdr_flags {
+    ($( #[$($meta:tt)*] )* pub struct $name:ident {
+        $( $( #[$($vmeta:tt)*] )* const $flag:ident = $bits:literal; )*
+    }) => {
+        bitflags::bitflags! {
+            $( #[$($meta)*] )*
+            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+            pub struct $name: u32 {
+                $( $( #[$($vmeta)*] )* const $flag = $bits; )*
+            }
+        }
+
+        impl $name {
+            /// Whether a bit is set that has no name here.
+            #[inline]
+            pub fn has_unknown(self) -> bool {
+                self.bits() & !Self::all().bits() != 0
+            }
+        }
+
+        impl<'a> $crate::xdr::Decode<'a> for $name {
+            #[inline]
+            fn decode(
+                d: &mut $crate::xdr::Decoder<'a>,
+            ) -> Result<Self, $crate::xdr::XdrError> {
+                Ok(Self::from_bits_retain(d.u32()?))
+            }
+        }
+
+        impl $crate::xdr::Encode for $name {
+            #[inline]
+            fn encode(&self, e: &mut $crate::xdr::Encoder<'_>) {
+                e.u32(self.bits());
+            }
+        }
+    };
+}
+
+pub(super) use {xdr_enum, xdr_field, xdr_flags, xdr_struct, xdr_void};

@@ -1,0 +1,228 @@
+//! Data and byte-range locks: READ, WRITE, COMMIT, LOCK, LOCKT, LOCKU (RFC 8881 18.3, 18.10 -
+//! 18.12, 18.22, 18.32).
+
+use super::codec::{xdr_enum, xdr_field, xdr_struct};
+use super::types::{StableHow, StateOwner, Stateid, Verifier};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+
+xdr_struct! {
+    /// Arguments of COMMIT (RFC 8881 18.3).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CommitArgs {
+        /// Where the range begins.
+        pub offset: u64,
+        /// How long it is; 0 for all of the rest.
+        pub count: u32,
+    }
+}
+
+xdr_struct! {
+    /// Results of COMMIT (RFC 8881 18.3).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CommitResult {
+        /// Changes when unstable data was lost.
+        pub verifier: Verifier,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of READ (RFC 8881 18.22).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct ReadArgs {
+        /// The open, lock or delegation, or a special state-id.
+        pub stateid: Stateid,
+        /// Where to begin.
+        pub offset: u64,
+        /// How much to read.
+        pub count: u32,
+    }
+}
+
+xdr_struct! {
+    /// Results of READ (RFC 8881 18.22). A server writes the flag, the length and the data itself.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct ReadResult<'a> {
+        /// Whether the data reaches the end of the file.
+        pub eof: bool,
+        /// The data.
+        pub data: &'a [u8],
+    }
+}
+
+xdr_struct! {
+    /// Arguments of WRITE (RFC 8881 18.32).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct WriteArgs<'a> {
+        /// The open, lock or delegation, or a special state-id.
+        pub stateid: Stateid,
+        /// Where to begin.
+        pub offset: u64,
+        /// How stable the data has to be.
+        pub stable: StableHow,
+        /// The data.
+        pub data: &'a [u8],
+    }
+}
+
+xdr_struct! {
+    /// Results of WRITE (RFC 8881 18.32).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct WriteResult {
+        /// How much was written.
+        pub count: u32,
+        /// How stable it is.
+        pub committed: StableHow,
+        /// Changes when unstable data was lost.
+        pub verifier: Verifier,
+    }
+}
+
+xdr_enum! {
+    closed
+    /// The kind of a byte-range lock (`nfs_lock_type4`).
+    pub enum LockType {
+        /// Shared.
+        Read = 1,
+        /// Exclusive.
+        Write = 2,
+        /// Shared, and the client will wait.
+        ReadWait = 3,
+        /// Exclusive, and the client will wait.
+        WriteWait = 4,
+    }
+}
+
+impl LockType {
+    /// Whether the lock is exclusive.
+    #[inline]
+    pub fn is_write(self) -> bool {
+        matches!(self, Self::Write | Self::WriteWait)
+    }
+
+    /// Whether the client will wait.
+    #[inline]
+    pub fn is_wait(self) -> bool {
+        matches!(self, Self::ReadWait | Self::WriteWait)
+    }
+}
+
+/// Under which state a lock is asked for (`locker4`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locker<'a> {
+    /// The first lock of an owner under an open.
+    New {
+        /// Not used in 4.1.
+        open_seqid: u32,
+        /// The open.
+        open: Stateid,
+        /// Not used in 4.1.
+        lock_seqid: u32,
+        /// The owner of the lock.
+        owner: StateOwner<'a>,
+    },
+    /// A further lock.
+    Existing {
+        /// The locks held.
+        lock: Stateid,
+        /// Not used in 4.1.
+        lock_seqid: u32,
+    },
+}
+
+impl<'a> Decode<'a> for Locker<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(if d.bool()? {
+            Self::New {
+                open_seqid: d.u32()?,
+                open: Stateid::decode(d)?,
+                lock_seqid: d.u32()?,
+                owner: StateOwner::decode(d)?,
+            }
+        } else {
+            Self::Existing { lock: Stateid::decode(d)?, lock_seqid: d.u32()? }
+        })
+    }
+}
+
+impl Encode for Locker<'_> {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::New { open_seqid, open, lock_seqid, owner } => {
+                e.bool(true);
+                e.u32(*open_seqid);
+                open.encode(e);
+                e.u32(*lock_seqid);
+                owner.encode(e);
+            }
+            Self::Existing { lock, lock_seqid } => {
+                e.bool(false);
+                lock.encode(e);
+                e.u32(*lock_seqid);
+            }
+        }
+    }
+}
+
+xdr_struct! {
+    /// Arguments of LOCK (RFC 8881 18.10).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct LockArgs<'a> {
+        /// The kind.
+        pub kind: LockType,
+        /// Whether the lock was held before the server's restart.
+        pub reclaim: bool,
+        /// Where the range begins.
+        pub offset: u64,
+        /// How long it is; all ones: to the end of all files.
+        pub length: u64,
+        /// Under which state.
+        pub locker: Locker<'a>,
+    }
+}
+
+xdr_struct! {
+    /// The lock in the way (`LOCK4denied`): follows the status DENIED of LOCK and LOCKT.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct LockDenied<'a> {
+        /// Where it begins.
+        pub offset: u64,
+        /// How long it is.
+        pub length: u64,
+        /// Its kind.
+        pub kind: LockType,
+        /// Its owner.
+        pub owner: StateOwner<'a>,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of LOCKT (RFC 8881 18.11).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct LocktArgs<'a> {
+        /// The kind.
+        pub kind: LockType,
+        /// Where the range begins.
+        pub offset: u64,
+        /// How long it is.
+        pub length: u64,
+        /// Who would lock.
+        pub owner: StateOwner<'a>,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of LOCKU (RFC 8881 18.12).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct LockuArgs {
+        /// The kind; without meaning.
+        pub kind: LockType,
+        /// Not used in 4.1.
+        pub seqid: u32,
+        /// The locks held.
+        pub stateid: Stateid,
+        /// Where the range begins.
+        pub offset: u64,
+        /// How long it is.
+        pub length: u64,
+    }
+}

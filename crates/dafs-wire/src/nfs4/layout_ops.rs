@@ -1,0 +1,290 @@
+//! Parallel NFS: layouts and devices (RFC 8881 18.40 - 18.44, RFC 7862 15.6, 15.7). Bodies that
+//! depend on the layout type stay opaque.
+
+use super::bitmap::Bitmap;
+use super::codec::{xdr_field, xdr_struct};
+use super::limits::*;
+use super::status::Status;
+use super::types::{DeviceId, Stateid, Time, Verifier};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+
+xdr_struct! {
+    /// Something whose form depends on a layout type (`layoutupdate4`, `device_addr4`,
+    /// `layout_content4`, `layouthint4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct LayoutBody<'a> {
+        /// The layout type.
+        pub layout_type: u32,
+        /// What it defines.
+        pub body: &'a [u8],
+    }
+}
+
+xdr_struct! {
+    /// Arguments of GETDEVICEINFO (RFC 8881 18.40).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct GetdeviceinfoArgs {
+        /// The device.
+        pub device_id: DeviceId,
+        /// The layout type.
+        pub layout_type: u32,
+        /// The most bytes of the result.
+        pub result_bytes_max: u32,
+        /// Which changes are to be told.
+        pub notifications: Bitmap,
+    }
+}
+
+xdr_struct! {
+    /// Results of GETDEVICEINFO (RFC 8881 18.40). With TOOSMALL the size wanted follows instead.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct GetdeviceinfoResult<'a> {
+        /// Where the device is.
+        pub address: LayoutBody<'a>,
+        /// Which changes will be told.
+        pub notifications: Bitmap,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of GETDEVICELIST (RFC 8881 18.41).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct GetdevicelistArgs {
+        /// The layout type.
+        pub layout_type: u32,
+        /// The most devices of the result.
+        pub devices_max: u32,
+        /// Where to go on.
+        pub cookie: u64,
+        /// The verifier of the last answer.
+        pub cookie_verifier: Verifier,
+    }
+}
+
+xdr_struct! {
+    /// Results of GETDEVICELIST (RFC 8881 18.41).
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct GetdevicelistResult {
+        /// Where to go on.
+        pub cookie: u64,
+        /// The verifier for going on.
+        pub cookie_verifier: Verifier,
+        /// The devices.
+        pub devices: Vec<DeviceId> [max LIST_ITEMS_MAX],
+        /// Whether the last one is the last there is.
+        pub eof: bool,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of LAYOUTCOMMIT (RFC 8881 18.42).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct LayoutcommitArgs<'a> {
+        /// Where the range begins.
+        pub offset: u64,
+        /// How long it is.
+        pub length: u64,
+        /// Whether the server restarted meanwhile.
+        pub reclaim: bool,
+        /// The layout.
+        pub stateid: Stateid,
+        /// The last byte written, if any.
+        pub last_write_offset: Option<u64>,
+        /// When the file was written, if known.
+        pub time_modify: Option<Time>,
+        /// What the layout type adds.
+        pub update: LayoutBody<'a>,
+    }
+}
+
+xdr_struct! {
+    /// Results of LAYOUTCOMMIT (RFC 8881 18.42).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct LayoutcommitResult {
+        /// The new size, if it changed.
+        pub new_size: Option<u64>,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of LAYOUTGET (RFC 8881 18.43).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct LayoutgetArgs {
+        /// Whether to tell when a layout becomes possible.
+        pub signal_available: bool,
+        /// The layout type.
+        pub layout_type: u32,
+        /// 1: read, 2: read and write; anything else is BADIOMODE.
+        pub io_mode: u32,
+        /// Where the range begins.
+        pub offset: u64,
+        /// How long it is.
+        pub length: u64,
+        /// How long it has to be at least.
+        pub length_min: u64,
+        /// An open or a layout.
+        pub stateid: Stateid,
+        /// The most bytes of the result.
+        pub result_bytes_max: u32,
+    }
+}
+
+xdr_struct! {
+    /// A range of a layout (`layout4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Layout<'a> {
+        /// Where it begins.
+        pub offset: u64,
+        /// How long it is.
+        pub length: u64,
+        /// 1: read, 2: read and write.
+        pub io_mode: u32,
+        /// What the layout type says.
+        pub content: LayoutBody<'a>,
+    }
+}
+
+xdr_struct! {
+    /// Results of LAYOUTGET (RFC 8881 18.43). With LAYOUTTRYLATER a flag follows instead.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct LayoutgetResult<'a> {
+        /// Whether the layout ends with the last close.
+        pub return_on_close: bool,
+        /// The layout.
+        pub stateid: Stateid,
+        /// Its ranges.
+        pub layouts: Vec<Layout<'a>> [max LIST_ITEMS_MAX],
+    }
+}
+
+xdr_struct! {
+    /// A layout of one file that is returned (`layoutreturn_file4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct ReturnedLayout<'a> {
+        /// Where the range begins.
+        pub offset: u64,
+        /// How long it is.
+        pub length: u64,
+        /// The layout.
+        pub stateid: Stateid,
+        /// What the layout type adds.
+        pub body: &'a [u8],
+    }
+}
+
+/// What a LAYOUTRETURN returns (`layoutreturn4`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayoutReturn<'a> {
+    /// A layout of the current file handle.
+    File(ReturnedLayout<'a>),
+    /// Something wider, by its number: 2 the file system, 3 everything.
+    Wider(u32),
+}
+
+/// The number of [`LayoutReturn::File`] (`LAYOUTRETURN4_FILE`).
+const RETURN_FILE: u32 = 1;
+
+impl<'a> Decode<'a> for LayoutReturn<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        match d.u32()? {
+            RETURN_FILE => Ok(Self::File(ReturnedLayout::decode(d)?)),
+            kind => Ok(Self::Wider(kind)),
+        }
+    }
+}
+
+impl Encode for LayoutReturn<'_> {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::File(layout) => {
+                e.u32(RETURN_FILE);
+                layout.encode(e);
+            }
+            Self::Wider(kind) => e.u32(*kind),
+        }
+    }
+}
+
+xdr_struct! {
+    /// Arguments of LAYOUTRETURN (RFC 8881 18.44).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct LayoutreturnArgs<'a> {
+        /// Whether the server restarted meanwhile.
+        pub reclaim: bool,
+        /// The layout type.
+        pub layout_type: u32,
+        /// 1: read, 2: read and write, 3: any.
+        pub io_mode: u32,
+        /// What is returned.
+        pub returned: LayoutReturn<'a>,
+    }
+}
+
+xdr_struct! {
+    /// Results of LAYOUTRETURN (RFC 8881 18.44).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct LayoutreturnResult {
+        /// The layout, if there is something left of it.
+        pub stateid: Option<Stateid>,
+    }
+}
+
+xdr_struct! {
+    /// An error that a client met at a device (`device_error4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct DeviceError {
+        /// The device.
+        pub device_id: DeviceId,
+        /// The error.
+        pub status: Status,
+        /// The number of the operation.
+        pub op: u32,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of LAYOUTERROR (RFC 7862 15.6).
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct LayouterrorArgs {
+        /// Where the range begins.
+        pub offset: u64,
+        /// How long it is.
+        pub length: u64,
+        /// The layout.
+        pub stateid: Stateid,
+        /// The errors.
+        pub errors: Vec<DeviceError> [max LIST_ITEMS_MAX],
+    }
+}
+
+xdr_struct! {
+    /// How much a client read or wrote (`io_info4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct IoInfo {
+        /// Operations.
+        pub count: u64,
+        /// Bytes.
+        pub bytes: u64,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of LAYOUTSTATS (RFC 7862 15.7).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct LayoutstatsArgs<'a> {
+        /// Where the range begins.
+        pub offset: u64,
+        /// How long it is.
+        pub length: u64,
+        /// The layout.
+        pub stateid: Stateid,
+        /// What was read.
+        pub read: IoInfo,
+        /// What was written.
+        pub write: IoInfo,
+        /// The device.
+        pub device_id: DeviceId,
+        /// What the layout type adds.
+        pub update: LayoutBody<'a>,
+    }
+}

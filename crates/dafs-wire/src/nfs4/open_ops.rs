@@ -1,0 +1,663 @@
+//! Opens and delegations: OPEN, CLOSE, OPEN_DOWNGRADE, DELEGRETURN, DELEGPURGE, WANT_DELEGATION,
+//! GET_DIR_DELEGATION, FREE_STATEID, TEST_STATEID (RFC 8881 18.2, 18.5, 18.6, 18.16, 18.18, 18.38,
+//! 18.39, 18.48, 18.49; RFC 9754).
+
+use super::acl::Ace;
+use super::bitmap::Bitmap;
+use super::codec::{no_such, xdr_enum, xdr_field, xdr_flags, xdr_struct};
+use super::limits::*;
+use super::status::Status;
+use super::types::{ChangeInfo, DelegationType, Fattr, StateOwner, Stateid, Time, Verifier};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+
+xdr_struct! {
+    /// Arguments of CLOSE (RFC 8881 18.2).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CloseArgs {
+        /// Not used in 4.1.
+        pub seqid: u32,
+        /// The open.
+        pub stateid: Stateid,
+    }
+}
+
+xdr_struct! {
+    /// A result that is a state-id: CLOSE, OPEN_DOWNGRADE, LOCK, LOCKU.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct StateidResult {
+        /// The state-id as it is now.
+        pub stateid: Stateid,
+    }
+}
+
+/// Access and wants of an OPEN (`share_access`, RFC 8881 18.16, RFC 9754): all bits as they came;
+/// the methods take them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ShareAccess(pub u32);
+
+xdr_enum! {
+    open
+    /// Which delegation a client would like (`OPEN4_SHARE_ACCESS_WANT_*`).
+    pub enum Want {
+        /// It does not care.
+        NoPreference = 0x0000,
+        /// A read delegation.
+        Read = 0x0100,
+        /// A write delegation.
+        Write = 0x0200,
+        /// Any.
+        Any = 0x0300,
+        /// None.
+        None = 0x0400,
+        /// None, and former wants are void.
+        Cancel = 0x0500,
+    }
+}
+
+impl ShareAccess {
+    /// Read access.
+    pub const READ: u32 = 0x1;
+    /// Write access.
+    pub const WRITE: u32 = 0x2;
+    /// Read and write access.
+    pub const BOTH: u32 = 0x3;
+    /// The bits of the access proper.
+    pub const ACCESS_MASK: u32 = 0xff;
+    /// The bits of [`Want`].
+    pub const WANT_MASK: u32 = 0xff00;
+    /// Tell when a delegation becomes possible.
+    pub const SIGNAL_WHEN_AVAILABLE: u32 = 0x1_0000;
+    /// Send a delegation when it becomes possible.
+    pub const PUSH_WHEN_UNCONTENDED: u32 = 0x2_0000;
+    /// The holder of the delegation wants to keep the times (RFC 9754).
+    pub const DELEGATED_TIMESTAMPS: u32 = 0x10_0000;
+    /// An open state-id is not needed beside a delegation (RFC 9754).
+    pub const OPEN_XOR_DELEGATION: u32 = 0x20_0000;
+    /// Every bit that has a meaning.
+    pub const KNOWN: u32 = Self::BOTH
+        | Self::WANT_MASK
+        | Self::SIGNAL_WHEN_AVAILABLE
+        | Self::PUSH_WHEN_UNCONTENDED
+        | Self::DELEGATED_TIMESTAMPS
+        | Self::OPEN_XOR_DELEGATION;
+
+    /// The access wanted: READ, WRITE or BOTH; anything else is INVAL.
+    #[inline]
+    pub fn access(self) -> u32 {
+        self.0 & Self::ACCESS_MASK
+    }
+
+    /// The delegation wanted.
+    #[inline]
+    pub fn want(self) -> Want {
+        Want::from_u32(self.0 & Self::WANT_MASK)
+    }
+
+    /// Whether all these bits are set.
+    #[inline]
+    pub fn has(self, bits: u32) -> bool {
+        self.0 & bits == bits
+    }
+}
+
+impl<'a> Decode<'a> for ShareAccess {
+    #[inline]
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(Self(d.u32()?))
+    }
+}
+
+impl Encode for ShareAccess {
+    #[inline]
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.u32(self.0);
+    }
+}
+
+/// Deny bits of an OPEN: nothing.
+pub const DENY_NONE: u32 = 0;
+/// Deny bits of an OPEN: others shall not read.
+pub const DENY_READ: u32 = 1;
+/// Deny bits of an OPEN: others shall not write.
+pub const DENY_WRITE: u32 = 2;
+/// Deny bits of an OPEN: others shall neither read nor write.
+pub const DENY_BOTH: u32 = 3;
+
+/// Whether and how OPEN makes the file (`openflag4`, `createhow4`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenHow<'a> {
+    /// It has to exist.
+    NoCreate,
+    /// Made if it does not exist.
+    Unchecked(Fattr<'a>),
+    /// It must not exist.
+    Guarded(Fattr<'a>),
+    /// It must not exist, or was made with the same verifier (4.0).
+    Exclusive(Verifier),
+    /// It must not exist, or was made with the same verifier (4.1).
+    Exclusive41(Verifier, Fattr<'a>),
+}
+
+impl<'a> Decode<'a> for OpenHow<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        match d.u32()? {
+            0 => return Ok(Self::NoCreate),
+            1 => {}
+            kind => return Err(no_such("opentype4", kind)),
+        }
+        Ok(match d.u32()? {
+            0 => Self::Unchecked(Fattr::decode(d)?),
+            1 => Self::Guarded(Fattr::decode(d)?),
+            2 => Self::Exclusive(Verifier::decode(d)?),
+            3 => Self::Exclusive41(Verifier::decode(d)?, Fattr::decode(d)?),
+            mode => return Err(no_such("createmode4", mode)),
+        })
+    }
+}
+
+impl Encode for OpenHow<'_> {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        let mode = match self {
+            Self::NoCreate => return e.u32(0),
+            Self::Unchecked(_) => 0,
+            Self::Guarded(_) => 1,
+            Self::Exclusive(_) => 2,
+            Self::Exclusive41(..) => 3,
+        };
+        e.u32(1);
+        e.u32(mode);
+        match self {
+            Self::NoCreate => {}
+            Self::Unchecked(attributes) | Self::Guarded(attributes) => attributes.encode(e),
+            Self::Exclusive(verifier) => verifier.encode(e),
+            Self::Exclusive41(verifier, attributes) => {
+                verifier.encode(e);
+                attributes.encode(e);
+            }
+        }
+    }
+}
+
+/// What an OPEN is based on (`open_claim4`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenClaim<'a> {
+    /// A name in the current directory.
+    Null(&'a [u8]),
+    /// An open from before the server's restart, and the delegation that was held; the current
+    /// file handle is the file.
+    Previous(DelegationType),
+    /// A delegation held, and the name in the current directory.
+    DelegateCurrent(Stateid, &'a [u8]),
+    /// A delegation from before the client's restart, and the name in the current directory.
+    DelegatePrevious(&'a [u8]),
+    /// The current file handle is the file.
+    Handle,
+    /// A delegation held; the current file handle is the file.
+    DelegateCurrentHandle(Stateid),
+    /// A delegation from before the client's restart; the current file handle is the file.
+    DelegatePreviousHandle,
+}
+
+impl OpenClaim<'_> {
+    /// Its number (`open_claim_type4`).
+    pub fn number(&self) -> u32 {
+        match self {
+            Self::Null(_) => 0,
+            Self::Previous(_) => 1,
+            Self::DelegateCurrent(..) => 2,
+            Self::DelegatePrevious(_) => 3,
+            Self::Handle => 4,
+            Self::DelegateCurrentHandle(_) => 5,
+            Self::DelegatePreviousHandle => 6,
+        }
+    }
+}
+
+impl<'a> Decode<'a> for OpenClaim<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(match d.u32()? {
+            0 => Self::Null(d.opaque(UNLIMITED)?),
+            1 => Self::Previous(DelegationType::decode(d)?),
+            2 => Self::DelegateCurrent(Stateid::decode(d)?, d.opaque(UNLIMITED)?),
+            3 => Self::DelegatePrevious(d.opaque(UNLIMITED)?),
+            4 => Self::Handle,
+            5 => Self::DelegateCurrentHandle(Stateid::decode(d)?),
+            6 => Self::DelegatePreviousHandle,
+            claim => return Err(no_such("open_claim_type4", claim)),
+        })
+    }
+}
+
+impl Encode for OpenClaim<'_> {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.u32(self.number());
+        match self {
+            Self::Null(name) | Self::DelegatePrevious(name) => e.opaque(name),
+            Self::Previous(kind) => kind.encode(e),
+            Self::DelegateCurrent(stateid, name) => {
+                stateid.encode(e);
+                e.opaque(name);
+            }
+            Self::Handle | Self::DelegatePreviousHandle => {}
+            Self::DelegateCurrentHandle(stateid) => stateid.encode(e),
+        }
+    }
+}
+
+xdr_struct! {
+    /// Arguments of OPEN (RFC 8881 18.16).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct OpenArgs<'a> {
+        /// Not used in 4.1.
+        pub seqid: u32,
+        /// The access and the delegation wanted.
+        pub share_access: ShareAccess,
+        /// What others shall not do; above [`DENY_BOTH`] it is INVAL.
+        pub share_deny: u32,
+        /// The owner of the open.
+        pub owner: StateOwner<'a>,
+        /// Whether and how the file is made.
+        pub how: OpenHow<'a>,
+        /// What the open is based on.
+        pub claim: OpenClaim<'a>,
+    }
+}
+
+/// How much may be written under a write delegation before the server has to know
+/// (`nfs_space_limit4`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpaceLimit {
+    /// The file may grow to this many bytes.
+    Size(u64),
+    /// Blocks may be written.
+    Blocks {
+        /// So many.
+        count: u32,
+        /// So long each.
+        block_bytes: u32,
+    },
+}
+
+impl<'a> Decode<'a> for SpaceLimit {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        match d.u32()? {
+            1 => Ok(Self::Size(d.u64()?)),
+            2 => Ok(Self::Blocks { count: d.u32()?, block_bytes: d.u32()? }),
+            kind => Err(no_such("limit_by4", kind)),
+        }
+    }
+}
+
+impl Encode for SpaceLimit {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::Size(bytes) => {
+                e.u32(1);
+                e.u64(*bytes);
+            }
+            Self::Blocks { count, block_bytes } => {
+                e.u32(2);
+                e.u32(*count);
+                e.u32(*block_bytes);
+            }
+        }
+    }
+}
+
+xdr_struct! {
+    /// A read delegation (`open_read_delegation4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct ReadDelegation<'a> {
+        /// Its state-id.
+        pub stateid: Stateid,
+        /// Whether it is recalled already.
+        pub recall: bool,
+        /// Who may open without asking the server.
+        pub permissions: Ace<'a>,
+    }
+}
+
+xdr_struct! {
+    /// A write delegation (`open_write_delegation4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct WriteDelegation<'a> {
+        /// Its state-id.
+        pub stateid: Stateid,
+        /// Whether it is recalled already.
+        pub recall: bool,
+        /// How much may be written.
+        pub space_limit: SpaceLimit,
+        /// Who may open without asking the server.
+        pub permissions: Ace<'a>,
+    }
+}
+
+xdr_enum! {
+    open
+    /// Why there is no delegation (`why_no_delegation4`). The two that carry a flag are
+    /// [`OpenDelegation::Contention`] and [`OpenDelegation::Resource`].
+    pub enum WhyNone {
+        /// The client did not want one.
+        NotWanted = 0,
+        /// Others use the file.
+        Contention = 1,
+        /// The server is short of something.
+        Resource = 2,
+        /// Not for this type of object.
+        UnsupportedType = 3,
+        /// No write delegations for this type of object.
+        UnsupportedWrite = 4,
+        /// A read delegation cannot become a write delegation.
+        UnsupportedUpgrade = 5,
+        /// A write delegation cannot become a read delegation.
+        UnsupportedDowngrade = 6,
+        /// The client cancelled its want.
+        Cancelled = 7,
+        /// The object is a directory.
+        IsDirectory = 8,
+    }
+}
+
+/// The delegation that comes with an OPEN, or why none does (`open_delegation4`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenDelegation<'a> {
+    /// None; the reason is not told because the client did not express a want.
+    None,
+    /// A read delegation.
+    Read(ReadDelegation<'a>),
+    /// A write delegation.
+    Write(WriteDelegation<'a>),
+    /// A read delegation whose holder keeps the access time (RFC 9754).
+    ReadAttributes(ReadDelegation<'a>),
+    /// A write delegation whose holder keeps the times (RFC 9754).
+    WriteAttributes(WriteDelegation<'a>),
+    /// None because others use the file.
+    Contention {
+        /// Whether the server will send a delegation later.
+        will_push: bool,
+    },
+    /// None because the server is short of something.
+    Resource {
+        /// Whether the server will tell when it is not any more.
+        will_signal: bool,
+    },
+    /// None, for this reason, which is neither of the two above.
+    Why(WhyNone),
+}
+
+impl<'a> Decode<'a> for OpenDelegation<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(match DelegationType::decode(d)? {
+            DelegationType::None => Self::None,
+            DelegationType::Read => Self::Read(ReadDelegation::decode(d)?),
+            DelegationType::Write => Self::Write(WriteDelegation::decode(d)?),
+            DelegationType::ReadAttributes => Self::ReadAttributes(ReadDelegation::decode(d)?),
+            DelegationType::WriteAttributes => Self::WriteAttributes(WriteDelegation::decode(d)?),
+            DelegationType::NoneExt => match WhyNone::decode(d)? {
+                WhyNone::Contention => Self::Contention { will_push: d.bool()? },
+                WhyNone::Resource => Self::Resource { will_signal: d.bool()? },
+                why => Self::Why(why),
+            },
+            DelegationType::Other(kind) => return Err(no_such("open_delegation_type4", kind)),
+        })
+    }
+}
+
+impl Encode for OpenDelegation<'_> {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::None => DelegationType::None.encode(e),
+            Self::Read(given) => {
+                DelegationType::Read.encode(e);
+                given.encode(e);
+            }
+            Self::Write(given) => {
+                DelegationType::Write.encode(e);
+                given.encode(e);
+            }
+            Self::ReadAttributes(given) => {
+                DelegationType::ReadAttributes.encode(e);
+                given.encode(e);
+            }
+            Self::WriteAttributes(given) => {
+                DelegationType::WriteAttributes.encode(e);
+                given.encode(e);
+            }
+            Self::Contention { will_push } => {
+                DelegationType::NoneExt.encode(e);
+                WhyNone::Contention.encode(e);
+                e.bool(*will_push);
+            }
+            Self::Resource { will_signal } => {
+                DelegationType::NoneExt.encode(e);
+                WhyNone::Resource.encode(e);
+                e.bool(*will_signal);
+            }
+            Self::Why(why) => {
+                DelegationType::NoneExt.encode(e);
+                why.encode(e);
+            }
+        }
+    }
+}
+
+xdr_flags! {
+    /// What else an OPEN tells (`rflags`, RFC 8881 18.16, RFC 9754).
+    pub struct OpenFlags {
+        /// To be confirmed (4.0 only).
+        const CONFIRM = 0x02;
+        /// Byte-range locks split and merge as POSIX says.
+        const LOCKTYPE_POSIX = 0x04;
+        /// A removed file stays while it is open.
+        const PRESERVE_UNLINKED = 0x08;
+        /// There is a delegation and no open state-id (RFC 9754).
+        const NO_OPEN_STATEID = 0x10;
+        /// CB_NOTIFY_LOCK may come.
+        const MAY_NOTIFY_LOCK = 0x20;
+    }
+}
+
+xdr_struct! {
+    /// Results of OPEN (RFC 8881 18.16).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct OpenResult<'a> {
+        /// The open.
+        pub stateid: Stateid,
+        /// How the directory changed.
+        pub change: ChangeInfo,
+        /// What else is to be told.
+        pub flags: OpenFlags,
+        /// The attributes that were set when the file was made.
+        pub attributes_set: Bitmap,
+        /// The delegation.
+        pub delegation: OpenDelegation<'a>,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of OPEN_DOWNGRADE (RFC 8881 18.18).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct OpenDowngradeArgs {
+        /// The open.
+        pub stateid: Stateid,
+        /// Not used in 4.1.
+        pub seqid: u32,
+        /// The access that stays.
+        pub share_access: ShareAccess,
+        /// What stays denied.
+        pub share_deny: u32,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of DELEGPURGE (RFC 8881 18.5).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct DelegpurgeArgs {
+        /// Not used in 4.1.
+        pub client_id: u64,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of DELEGRETURN (RFC 8881 18.6).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct DelegreturnArgs {
+        /// The delegation.
+        pub stateid: Stateid,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of FREE_STATEID (RFC 8881 18.38).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct FreeStateidArgs {
+        /// What to free.
+        pub stateid: Stateid,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of TEST_STATEID (RFC 8881 18.48).
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct TestStateidArgs {
+        /// What to test.
+        pub stateids: Vec<Stateid> [max STATEIDS_MAX],
+    }
+}
+
+xdr_struct! {
+    /// Results of TEST_STATEID (RFC 8881 18.48).
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct TestStateidResult {
+        /// One status per state-id, in the same order.
+        pub statuses: Vec<Status> [max STATEIDS_MAX],
+    }
+}
+
+/// What a WANT_DELEGATION is based on (`deleg_claim4`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DelegationClaim {
+    /// The current file handle.
+    Handle,
+    /// A delegation from before the client's restart.
+    DelegatePreviousHandle,
+    /// A delegation from before the server's restart.
+    Previous(DelegationType),
+}
+
+impl<'a> Decode<'a> for DelegationClaim {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        match d.u32()? {
+            1 => Ok(Self::Previous(DelegationType::decode(d)?)),
+            4 => Ok(Self::Handle),
+            6 => Ok(Self::DelegatePreviousHandle),
+            claim => Err(no_such("open_claim_type4", claim)),
+        }
+    }
+}
+
+impl Encode for DelegationClaim {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::Previous(kind) => {
+                e.u32(1);
+                kind.encode(e);
+            }
+            Self::Handle => e.u32(4),
+            Self::DelegatePreviousHandle => e.u32(6),
+        }
+    }
+}
+
+xdr_struct! {
+    /// Arguments of WANT_DELEGATION (RFC 8881 18.49).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct WantDelegationArgs {
+        /// What is wanted; the access bits are zero.
+        pub want: ShareAccess,
+        /// What the want is based on.
+        pub claim: DelegationClaim,
+    }
+}
+
+xdr_struct! {
+    /// Results of WANT_DELEGATION (RFC 8881 18.49).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct WantDelegationResult<'a> {
+        /// The delegation.
+        pub delegation: OpenDelegation<'a>,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of GET_DIR_DELEGATION (RFC 8881 18.39).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct GetDirDelegationArgs {
+        /// Whether to tell when a delegation becomes possible.
+        pub signal_available: bool,
+        /// Which changes are to be told.
+        pub notifications: Bitmap,
+        /// How late changes of entries' attributes may be told.
+        pub child_delay: Time,
+        /// How late changes of the directory's attributes may be told.
+        pub directory_delay: Time,
+        /// The attributes of entries that matter.
+        pub child_attributes: Bitmap,
+        /// The attributes of the directory that matter.
+        pub directory_attributes: Bitmap,
+    }
+}
+
+xdr_struct! {
+    /// A directory delegation (`GET_DIR_DELEGATION4resok`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct DirectoryDelegation {
+        /// The verifier for READDIR.
+        pub cookie_verifier: Verifier,
+        /// Its state-id.
+        pub stateid: Stateid,
+        /// Which changes will be told.
+        pub notifications: Bitmap,
+        /// The attributes of entries that matter.
+        pub child_attributes: Bitmap,
+        /// The attributes of the directory that matter.
+        pub directory_attributes: Bitmap,
+    }
+}
+
+/// Results of GET_DIR_DELEGATION (RFC 8881 18.39).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GetDirDelegationResult {
+    /// A delegation.
+    Granted(DirectoryDelegation),
+    /// None now.
+    Unavailable {
+        /// Whether the server will tell when there is one.
+        will_signal: bool,
+    },
+}
+
+impl<'a> Decode<'a> for GetDirDelegationResult {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        match d.u32()? {
+            0 => Ok(Self::Granted(DirectoryDelegation::decode(d)?)),
+            1 => Ok(Self::Unavailable { will_signal: d.bool()? }),
+            status => Err(no_such("gddrnf4_status", status)),
+        }
+    }
+}
+
+impl Encode for GetDirDelegationResult {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::Granted(delegation) => {
+                e.u32(0);
+                delegation.encode(e);
+            }
+            Self::Unavailable { will_signal } => {
+                e.u32(1);
+                e.bool(*will_signal);
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The small types that operations share (RFC 8881 3.3).
+
+use super::bitmap::Bitmap;
+use super::codec::{no_such, xdr_enum, xdr_field, xdr_flags, xdr_struct};
+use super::limits::*;
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use std::fmt;
+
+/// Declares types that are a fixed number of opaque bytes.
+macro_rules! opaque_types {
+    ($( $( #[$meta:meta] )* $name:ident, $bytes:ident; )*) => { $(
+        $( #[$meta] )*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+        pub struct $name(pub [u8; $bytes]);
+
+        impl<'a> Decode<'a> for $name {
+            #[inline]
+            fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+                Ok(Self(*d.fixed::<$bytes>()?))
+            }
+        }
+
+        impl Encode for $name {
+            #[inline]
+            fn encode(&self, e: &mut Encoder<'_>) {
+                e.fixed(&self.0);
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(concat!(stringify!($name), "("))?;
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+                f.write_str(")")
+            }
+        }
+    )* };
+}
+
+opaque_types! {
+    /// Eight bytes that tell one incarnation from another (`verifier4`).
+    Verifier, VERIFIER_BYTES;
+    /// The name of a session (`sessionid4`).
+    SessionId, SESSION_ID_BYTES;
+    /// The name of a pNFS device (`deviceid4`).
+    DeviceId, DEVICE_ID_BYTES;
+}
+
+xdr_struct! {
+    /// The name of a piece of state and its version (`stateid4`, RFC 8881 8.2).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct Stateid {
+        /// The version; 0 stands for the current one.
+        pub seqid: u32,
+        /// The name, opaque to the client.
+        pub other: [u8; STATEID_OTHER_BYTES],
+    }
+}
+
+impl Stateid {
+    /// All zeros: I/O without an open (RFC 8881 8.2.3).
+    pub const ANONYMOUS: Self = Self { seqid: 0, other: [0; STATEID_OTHER_BYTES] };
+    /// All ones: I/O that may bypass locks on reads (RFC 8881 8.2.3).
+    pub const READ_BYPASS: Self = Self { seqid: u32::MAX, other: [0xff; STATEID_OTHER_BYTES] };
+    /// The state-id that an operation of this compound made (RFC 8881 16.2.3.1.2).
+    pub const CURRENT: Self = Self { seqid: 1, other: [0; STATEID_OTHER_BYTES] };
+    /// A state-id that is never valid (RFC 8881 8.2.3).
+    pub const INVALID: Self = Self { seqid: u32::MAX, other: [0; STATEID_OTHER_BYTES] };
+}
+
+xdr_struct! {
+    /// A point in time, since the beginning of 1970 (`nfstime4`). Nanoseconds of a billion and more
+    /// are for the server to refuse.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+    pub struct Time {
+        /// Whole seconds.
+        pub seconds: i64,
+        /// The rest, in nanoseconds.
+        pub nanoseconds: u32,
+    }
+}
+
+/// What a time is to be set to (`settime4`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SetTime {
+    /// The server's present time.
+    Server,
+    /// This time.
+    Client(Time),
+}
+
+impl<'a> Decode<'a> for SetTime {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        match d.u32()? {
+            0 => Ok(Self::Server),
+            1 => Ok(Self::Client(Time::decode(d)?)),
+            how => Err(no_such("time_how4", how)),
+        }
+    }
+}
+
+impl Encode for SetTime {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::Server => e.u32(0),
+            Self::Client(time) => {
+                e.u32(1);
+                time.encode(e);
+            }
+        }
+    }
+}
+
+xdr_struct! {
+    /// The name of a file system within a server (`fsid4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct Fsid {
+        /// The major part.
+        pub major: u64,
+        /// The minor part.
+        pub minor: u64,
+    }
+}
+
+xdr_struct! {
+    /// The numbers of a device node (`specdata4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct DeviceNumbers {
+        /// The major number.
+        pub major: u32,
+        /// The minor number.
+        pub minor: u32,
+    }
+}
+
+xdr_struct! {
+    /// How a directory's change attribute moved (`change_info4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct ChangeInfo {
+        /// Whether nothing else can have happened between the two values.
+        pub atomic: bool,
+        /// The change attribute before the operation.
+        pub before: u64,
+        /// The change attribute after the operation.
+        pub after: u64,
+    }
+}
+
+xdr_struct! {
+    /// Who made a piece of software, which and when (`nfs_impl_id4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct ImplementationId<'a> {
+        /// The domain name of the maker.
+        pub domain: &'a [u8],
+        /// The name of the software.
+        pub name: &'a [u8],
+        /// When it was made.
+        pub date: Time,
+    }
+}
+
+xdr_struct! {
+    /// The owner of opens or of byte-range locks (`state_owner4`). In 4.1 the server takes the
+    /// client from the session and ignores the one here (RFC 8881 18.16.3).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct StateOwner<'a> {
+        /// The client.
+        pub client_id: u64,
+        /// The name of the owner within the client.
+        pub owner: &'a [u8] [max OPAQUE_BYTES_MAX],
+    }
+}
+
+xdr_struct! {
+    /// A network address (`netaddr4`, RFC 5665).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct NetworkAddress<'a> {
+        /// The kind of network, such as `tcp` or `tcp6`.
+        pub network: &'a [u8],
+        /// The universal address.
+        pub address: &'a [u8],
+    }
+}
+
+xdr_struct! {
+    /// Attributes, still encoded (`fattr4`): which, and their values in the order of the numbers.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Fattr<'a> {
+        /// Which attributes there are.
+        pub mask: Bitmap,
+        /// Their values; see [`SetAttributes`](super::SetAttributes) and
+        /// [`Attributes`](super::Attributes).
+        pub values: &'a [u8],
+    }
+}
+
+xdr_enum! {
+    open
+    /// The type of an object (`nfs_ftype4`).
+    pub enum FileType {
+        /// A regular file.
+        Regular = 1,
+        /// A directory.
+        Directory = 2,
+        /// A block device.
+        BlockDevice = 3,
+        /// A character device.
+        CharacterDevice = 4,
+        /// A symbolic link.
+        Symlink = 5,
+        /// A socket.
+        Socket = 6,
+        /// A named pipe.
+        Fifo = 7,
+        /// A directory of named attributes.
+        AttributeDirectory = 8,
+        /// A named attribute.
+        NamedAttribute = 9,
+    }
+}
+
+xdr_enum! {
+    closed
+    /// How stable written data is, or has to be (`stable_how4`).
+    #[derive(PartialOrd, Ord)]
+    pub enum StableHow {
+        /// In memory; a COMMIT has to follow.
+        Unstable = 0,
+        /// Data is stable, with what is needed to find it again.
+        DataSync = 1,
+        /// Data and all attributes are stable.
+        FileSync = 2,
+    }
+}
+
+xdr_flags! {
+    /// Rights asked for and granted by ACCESS (RFC 8881 18.1, RFC 8276 8.5).
+    pub struct Access {
+        /// Read data, list a directory.
+        const READ = 0x0001;
+        /// Look names up.
+        const LOOKUP = 0x0002;
+        /// Rewrite data, change entries.
+        const MODIFY = 0x0004;
+        /// Write new data, add entries.
+        const EXTEND = 0x0008;
+        /// Remove an entry.
+        const DELETE = 0x0010;
+        /// Execute a file.
+        const EXECUTE = 0x0020;
+        /// Read extended attributes.
+        const XATTR_READ = 0x0040;
+        /// Set and remove extended attributes.
+        const XATTR_WRITE = 0x0080;
+        /// List extended attributes.
+        const XATTR_LIST = 0x0100;
+    }
+}
+
+xdr_enum! {
+    open
+    /// The kind of a delegation (`open_delegation_type4`, RFC 8881 18.16, RFC 9754).
+    pub enum DelegationType {
+        /// None.
+        None = 0,
+        /// A read delegation.
+        Read = 1,
+        /// A write delegation.
+        Write = 2,
+        /// None, and the reason.
+        NoneExt = 3,
+        /// A read delegation whose holder keeps the access time (RFC 9754).
+        ReadAttributes = 4,
+        /// A write delegation whose holder keeps the times (RFC 9754).
+        WriteAttributes = 5,
+    }
+}
+
+impl<'a> Decode<'a> for () {
+    #[inline]
+    fn decode(_: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(())
+    }
+}
+
+impl Encode for () {
+    #[inline]
+    fn encode(&self, _: &mut Encoder<'_>) {}
+}
