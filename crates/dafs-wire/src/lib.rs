@@ -8,6 +8,8 @@
 
 pub mod dafs;
 pub mod iwarp;
+pub mod mount3;
+pub mod nfs3;
 pub mod nfs4;
 pub mod rpc;
 pub mod xdr;

@@ -1,0 +1,281 @@
+//! Arguments of the procedures (RFC 1813 3.3). FSSTAT, FSINFO, PATHCONF and READLINK take the same
+//! as GETATTR; REMOVE, RMDIR and LOOKUP take a [`DirOpArgs`].
+
+use super::field::{Field, record};
+use super::types::{FileHandle, SetAttributes, Stability, Time};
+use super::{VERIFIER_BYTES, unknown};
+use crate::xdr::{Decoder, Encoder, XdrError};
+
+record! {
+    /// GETATTR, READLINK, FSSTAT, FSINFO and PATHCONF.
+    pub struct GetattrArgs<'a> {
+        /// The object.
+        pub object: FileHandle<'a>,
+    }
+}
+
+record! {
+    /// A name in a directory (diropargs3): LOOKUP, REMOVE and RMDIR, and part of others.
+    pub struct DirOpArgs<'a> {
+        /// The directory.
+        pub dir: FileHandle<'a>,
+        /// The name, any bytes.
+        pub name: &'a [u8],
+    }
+}
+
+record! {
+    /// SETATTR.
+    pub struct SetattrArgs<'a> {
+        /// The object.
+        pub object: FileHandle<'a>,
+        /// What to change.
+        pub new: SetAttributes,
+        /// Change only if this is still the object's ctime.
+        pub guard: Option<Time>,
+    }
+}
+
+record! {
+    /// ACCESS.
+    pub struct AccessArgs<'a> {
+        /// The object.
+        pub object: FileHandle<'a>,
+        /// Bits of [`access`](super::access).
+        pub wanted: u32,
+    }
+}
+
+record! {
+    /// READ.
+    pub struct ReadArgs<'a> {
+        /// The file.
+        pub file: FileHandle<'a>,
+        /// Where to begin, in bytes.
+        pub offset: u64,
+        /// Most bytes.
+        pub count: u32,
+    }
+}
+
+record! {
+    /// WRITE.
+    pub struct WriteArgs<'a> {
+        /// The file.
+        pub file: FileHandle<'a>,
+        /// Where to begin, in bytes.
+        pub offset: u64,
+        /// Bytes; the length of the data, said once more.
+        pub count: u32,
+        /// What must be on stable storage.
+        pub stable: Stability,
+        /// The data.
+        pub data: &'a [u8],
+    }
+}
+
+/// How to treat an existing file in CREATE (createhow3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CreateHow {
+    /// Take it; a size of 0 truncates it.
+    Unchecked(SetAttributes),
+    /// Fail.
+    Guarded(SetAttributes),
+    /// Fail unless it was made by a CREATE with the same verifier.
+    Exclusive([u8; VERIFIER_BYTES]),
+}
+
+impl<'a> Field<'a> for CreateHow {
+    fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        match decoder.u32()? {
+            0 => Field::read(decoder).map(Self::Unchecked),
+            1 => Field::read(decoder).map(Self::Guarded),
+            2 => Field::read(decoder).map(Self::Exclusive),
+            other => Err(unknown("createmode3", other)),
+        }
+    }
+
+    fn write(&self, encoder: &mut Encoder<'_>) {
+        match self {
+            Self::Unchecked(attributes) => {
+                encoder.u32(0);
+                attributes.write(encoder);
+            }
+            Self::Guarded(attributes) => {
+                encoder.u32(1);
+                attributes.write(encoder);
+            }
+            Self::Exclusive(verifier) => {
+                encoder.u32(2);
+                verifier.write(encoder);
+            }
+        }
+    }
+}
+
+record! {
+    /// CREATE.
+    pub struct CreateArgs<'a> {
+        /// Where.
+        pub place: DirOpArgs<'a>,
+        /// How.
+        pub how: CreateHow,
+    }
+}
+
+record! {
+    /// MKDIR.
+    pub struct MkdirArgs<'a> {
+        /// Where.
+        pub place: DirOpArgs<'a>,
+        /// Its attributes.
+        pub attributes: SetAttributes,
+    }
+}
+
+record! {
+    /// SYMLINK.
+    pub struct SymlinkArgs<'a> {
+        /// Where.
+        pub place: DirOpArgs<'a>,
+        /// Its attributes.
+        pub attributes: SetAttributes,
+        /// Its text.
+        pub target: &'a [u8],
+    }
+}
+
+/// What MKNOD makes (mknoddata3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the meaning")]
+pub enum MknodObject {
+    BlockDevice {
+        attributes: SetAttributes,
+        device: (u32, u32),
+    },
+    CharDevice {
+        attributes: SetAttributes,
+        device: (u32, u32),
+    },
+    Socket(SetAttributes),
+    Fifo(SetAttributes),
+    /// A type that is not made this way; the protocol has an error for it.
+    Other(u32),
+}
+
+impl<'a> Field<'a> for MknodObject {
+    fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let number = decoder.u32()?;
+        let mut device = || -> Result<_, XdrError> {
+            let attributes = SetAttributes::read(decoder)?;
+            Ok((attributes, (decoder.u32()?, decoder.u32()?)))
+        };
+        Ok(match number {
+            3 => {
+                let (attributes, device) = device()?;
+                Self::BlockDevice { attributes, device }
+            }
+            4 => {
+                let (attributes, device) = device()?;
+                Self::CharDevice { attributes, device }
+            }
+            6 => Self::Socket(SetAttributes::read(decoder)?),
+            7 => Self::Fifo(SetAttributes::read(decoder)?),
+            other => Self::Other(other),
+        })
+    }
+
+    fn write(&self, encoder: &mut Encoder<'_>) {
+        let mut head = |number, attributes: &SetAttributes| {
+            encoder.u32(number);
+            attributes.write(encoder);
+        };
+        let device = match self {
+            Self::BlockDevice { attributes, device } => {
+                head(3, attributes);
+                device
+            }
+            Self::CharDevice { attributes, device } => {
+                head(4, attributes);
+                device
+            }
+            Self::Socket(attributes) => return head(6, attributes),
+            Self::Fifo(attributes) => return head(7, attributes),
+            Self::Other(number) => return encoder.u32(*number),
+        };
+        encoder.u32(device.0);
+        encoder.u32(device.1);
+    }
+}
+
+record! {
+    /// MKNOD.
+    pub struct MknodArgs<'a> {
+        /// Where.
+        pub place: DirOpArgs<'a>,
+        /// What.
+        pub object: MknodObject,
+    }
+}
+
+record! {
+    /// RENAME.
+    pub struct RenameArgs<'a> {
+        /// The old name.
+        pub from: DirOpArgs<'a>,
+        /// The new name.
+        pub to: DirOpArgs<'a>,
+    }
+}
+
+record! {
+    /// LINK.
+    pub struct LinkArgs<'a> {
+        /// The file.
+        pub file: FileHandle<'a>,
+        /// Its other name.
+        pub place: DirOpArgs<'a>,
+    }
+}
+
+record! {
+    /// READDIR.
+    pub struct ReaddirArgs<'a> {
+        /// The directory.
+        pub dir: FileHandle<'a>,
+        /// Go on after this; 0 from the start.
+        pub cookie: u64,
+        /// What came with the cookie; zeros from the start.
+        pub verifier: [u8; VERIFIER_BYTES],
+        /// Most bytes of the whole successful result.
+        pub count: u32,
+    }
+}
+
+record! {
+    /// READDIRPLUS.
+    pub struct ReaddirplusArgs<'a> {
+        /// The directory.
+        pub dir: FileHandle<'a>,
+        /// Go on after this; 0 from the start.
+        pub cookie: u64,
+        /// What came with the cookie; zeros from the start.
+        pub verifier: [u8; VERIFIER_BYTES],
+        /// Most bytes of entries without their attributes and handles.
+        pub dir_count: u32,
+        /// Most bytes of the whole successful result.
+        pub max_count: u32,
+    }
+}
+
+record! {
+    /// COMMIT.
+    pub struct CommitArgs<'a> {
+        /// The file.
+        pub file: FileHandle<'a>,
+        /// Where to begin, in bytes.
+        pub offset: u64,
+        /// Bytes; 0 to the end of the file.
+        pub count: u32,
+    }
+}

@@ -1,0 +1,175 @@
+//! NFS version 3 (RFC 1813): arguments and results of its 22 procedures, both directions.
+//!
+//! Arguments borrow from the call. Results are records of what follows the status: one for success
+//! and one for failure, written by [`encode_ok`] and [`encode_failure`]. Names, paths and data are
+//! bounded by the record that carries them; what is too long for a file system is the server's to
+//! say, because the protocol has an error for it.
+//!
+//! Invariants
+//! * Decoding allocates nothing.
+//! * A value that decodes encodes to something that decodes to the same value.
+
+mod args;
+pub(crate) mod field;
+mod results;
+mod status;
+mod types;
+
+pub use args::{
+    AccessArgs, CommitArgs, CreateArgs, CreateHow, DirOpArgs, GetattrArgs, LinkArgs, MkdirArgs,
+    MknodArgs, MknodObject, ReadArgs, ReaddirArgs, ReaddirplusArgs, RenameArgs, SetattrArgs,
+    SymlinkArgs, WriteArgs,
+};
+pub use results::{
+    AccessOk, ChangeFailure, CommitOk, CreateOk, Entry, EntryPlus, Failure, FsInfoOk, FsStatOk,
+    GetattrOk, LinkResult, LookupOk, NoFailureBody, ObjectFailure, PathConfOk, READ_HEAD_BYTES,
+    ReadOk, ReaddirOk, ReaddirplusOk, ReadlinkOk, RenameResult, WccResult, WriteOk, decode_results,
+    encode_failure, encode_ok, read_head,
+};
+pub use status::Status;
+pub use types::{
+    ATTRIBUTES_BYTES, Attributes, FileHandle, FileType, List, SetAttributes, SetTime, Stability,
+    Time, WccAttributes, WccData,
+};
+
+use crate::xdr::XdrError;
+
+/// The RPC program.
+pub const PROGRAM: u32 = 100_003;
+
+/// Its version.
+pub const VERSION: u32 = 3;
+
+/// The longest file handle, in bytes (NFS3_FHSIZE).
+pub const HANDLE_BYTES_MAX: usize = 64;
+
+/// The length of the verifiers of READDIR, exclusive CREATE and WRITE, in bytes.
+pub const VERIFIER_BYTES: usize = 8;
+
+/// FSINFO: hard links exist (FSF3_LINK).
+pub const FSF_LINK: u32 = 0x01;
+/// FSINFO: symbolic links exist (FSF3_SYMLINK).
+pub const FSF_SYMLINK: u32 = 0x02;
+/// FSINFO: PATHCONF is the same for all files (FSF3_HOMOGENEOUS).
+pub const FSF_HOMOGENEOUS: u32 = 0x08;
+/// FSINFO: SETATTR sets times as finely as `time_delta` says (FSF3_CANSETTIME).
+pub const FSF_CAN_SET_TIME: u32 = 0x10;
+
+/// Rights of ACCESS (RFC 1813 3.3.4).
+pub mod access {
+    /// Read data or list a directory.
+    pub const READ: u32 = 0x01;
+    /// Look up a name in a directory.
+    pub const LOOKUP: u32 = 0x02;
+    /// Rewrite data, or change entries of a directory.
+    pub const MODIFY: u32 = 0x04;
+    /// Write new data, or add entries.
+    pub const EXTEND: u32 = 0x08;
+    /// Delete an entry of a directory.
+    pub const DELETE: u32 = 0x10;
+    /// Execute a file.
+    pub const EXECUTE: u32 = 0x20;
+}
+
+/// Procedure numbers (RFC 1813 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[allow(missing_docs, reason = "the names are those of the RFC")]
+pub enum Procedure {
+    Null = 0,
+    Getattr = 1,
+    Setattr = 2,
+    Lookup = 3,
+    Access = 4,
+    Readlink = 5,
+    Read = 6,
+    Write = 7,
+    Create = 8,
+    Mkdir = 9,
+    Symlink = 10,
+    Mknod = 11,
+    Remove = 12,
+    Rmdir = 13,
+    Rename = 14,
+    Link = 15,
+    Readdir = 16,
+    Readdirplus = 17,
+    FsStat = 18,
+    FsInfo = 19,
+    PathConf = 20,
+    Commit = 21,
+}
+
+impl Procedure {
+    /// All procedures, by number.
+    pub const ALL: [Self; 22] = [
+        Self::Null,
+        Self::Getattr,
+        Self::Setattr,
+        Self::Lookup,
+        Self::Access,
+        Self::Readlink,
+        Self::Read,
+        Self::Write,
+        Self::Create,
+        Self::Mkdir,
+        Self::Symlink,
+        Self::Mknod,
+        Self::Remove,
+        Self::Rmdir,
+        Self::Rename,
+        Self::Link,
+        Self::Readdir,
+        Self::Readdirplus,
+        Self::FsStat,
+        Self::FsInfo,
+        Self::PathConf,
+        Self::Commit,
+    ];
+
+    /// The procedure of a number, if there is one.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// Its name in the RFC.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Null => "NULL",
+            Self::Getattr => "GETATTR",
+            Self::Setattr => "SETATTR",
+            Self::Lookup => "LOOKUP",
+            Self::Access => "ACCESS",
+            Self::Readlink => "READLINK",
+            Self::Read => "READ",
+            Self::Write => "WRITE",
+            Self::Create => "CREATE",
+            Self::Mkdir => "MKDIR",
+            Self::Symlink => "SYMLINK",
+            Self::Mknod => "MKNOD",
+            Self::Remove => "REMOVE",
+            Self::Rmdir => "RMDIR",
+            Self::Rename => "RENAME",
+            Self::Link => "LINK",
+            Self::Readdir => "READDIR",
+            Self::Readdirplus => "READDIRPLUS",
+            Self::FsStat => "FSSTAT",
+            Self::FsInfo => "FSINFO",
+            Self::PathConf => "PATHCONF",
+            Self::Commit => "COMMIT",
+        }
+    }
+}
+
+/// The error for a number that an enumeration does not have.
+pub(crate) const fn unknown(what: &'static str, value: u32) -> XdrError {
+    XdrError::UnknownValue { what, value }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,339 @@
+//! Results of the procedures, without the status that comes first (RFC 1813 3.3).
+
+use super::VERIFIER_BYTES;
+use super::field::{Field, record};
+use super::status::Status;
+use super::types::{ATTRIBUTES_BYTES, Attributes, FileHandle, List, Stability, Time, WccData};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+
+/// A procedure that failed: why, and what follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure<F> {
+    /// Why; never [`Status::Ok`].
+    pub status: Status,
+    /// What follows the status.
+    pub body: F,
+}
+
+/// Writes a success.
+#[inline]
+pub fn encode_ok<T: Encode>(encoder: &mut Encoder<'_>, body: &T) {
+    encoder.u32(Status::Ok.number());
+    body.encode(encoder);
+}
+
+/// Writes a failure.
+#[inline]
+pub fn encode_failure<F: Encode>(encoder: &mut Encoder<'_>, status: Status, body: &F) {
+    debug_assert!(status != Status::Ok, "a failure without a reason");
+    encoder.u32(status.number());
+    body.encode(encoder);
+}
+
+/// Reads a result whole.
+///
+/// # Errors
+/// When the bytes are not one, or something follows.
+pub fn decode_results<'a, T: Decode<'a>, F: Decode<'a>>(
+    bytes: &'a [u8],
+) -> Result<Result<T, Failure<F>>, XdrError> {
+    let mut decoder = Decoder::new(bytes);
+    let result = match Status::read(&mut decoder)? {
+        Status::Ok => Ok(T::decode(&mut decoder)?),
+        status => Err(Failure { status, body: F::decode(&mut decoder)? }),
+    };
+    decoder.finish()?;
+    Ok(result)
+}
+
+/// A failed GETATTR: nothing follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NoFailureBody;
+
+impl Decode<'_> for NoFailureBody {
+    fn decode(_: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        Ok(Self)
+    }
+}
+
+impl Encode for NoFailureBody {
+    fn encode(&self, _: &mut Encoder<'_>) {}
+}
+
+record! {
+    /// A failure of what does not change anything: LOOKUP (of the directory), ACCESS, READLINK,
+    /// READ, READDIR, READDIRPLUS, FSSTAT, FSINFO and PATHCONF.
+    #[derive(Default)]
+    pub struct ObjectFailure {
+        /// Attributes of the object.
+        pub attributes: Option<Attributes>,
+    }
+}
+
+record! {
+    /// A failure of what changes one object: SETATTR, WRITE, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE,
+    /// RMDIR and COMMIT.
+    #[derive(Default)]
+    pub struct ChangeFailure {
+        /// The object, or the directory.
+        pub wcc: WccData,
+    }
+}
+
+/// SETATTR, REMOVE and RMDIR.
+pub type WccResult = ChangeFailure;
+
+record! {
+    /// GETATTR.
+    pub struct GetattrOk {
+        /// Attributes of the object.
+        pub attributes: Attributes,
+    }
+}
+
+record! {
+    /// LOOKUP.
+    pub struct LookupOk<'a> {
+        /// What the name leads to.
+        pub object: FileHandle<'a>,
+        /// Its attributes.
+        pub attributes: Option<Attributes>,
+        /// Those of the directory.
+        pub dir_attributes: Option<Attributes>,
+    }
+}
+
+record! {
+    /// ACCESS.
+    pub struct AccessOk {
+        /// Attributes of the object.
+        pub attributes: Option<Attributes>,
+        /// Bits of [`access`](super::access).
+        pub granted: u32,
+    }
+}
+
+record! {
+    /// READLINK.
+    pub struct ReadlinkOk<'a> {
+        /// Attributes of the symbolic link.
+        pub attributes: Option<Attributes>,
+        /// Its text.
+        pub target: &'a [u8],
+    }
+}
+
+record! {
+    /// READ.
+    pub struct ReadOk<'a> {
+        /// Attributes of the file.
+        pub attributes: Option<Attributes>,
+        /// Bytes read; the length of the data, said once more.
+        pub count: u32,
+        /// Whether the last byte read is the file's last.
+        pub eof: bool,
+        /// The data.
+        pub data: &'a [u8],
+    }
+}
+
+/// Length of what comes before the data of a successful READ with attributes, status included.
+pub const READ_HEAD_BYTES: usize = 4 + 4 + ATTRIBUTES_BYTES + 4 + 4 + 4;
+
+/// What comes before the data of a successful READ with attributes, status included. Its length is
+/// known before what it says, so that the data can be read to its place first.
+pub fn read_head(attributes: &Attributes, count: u32, eof: bool) -> [u8; READ_HEAD_BYTES] {
+    const ATTRIBUTES_AT: usize = 8;
+    const COUNT_AT: usize = ATTRIBUTES_AT + ATTRIBUTES_BYTES;
+    let mut head = [0; READ_HEAD_BYTES];
+    head[4..8].copy_from_slice(&1u32.to_be_bytes());
+    head[ATTRIBUTES_AT..COUNT_AT].copy_from_slice(&attributes.to_bytes());
+    head[COUNT_AT..COUNT_AT + 4].copy_from_slice(&count.to_be_bytes());
+    head[COUNT_AT + 4..COUNT_AT + 8].copy_from_slice(&u32::from(eof).to_be_bytes());
+    head[COUNT_AT + 8..].copy_from_slice(&count.to_be_bytes());
+    head
+}
+
+record! {
+    /// WRITE.
+    pub struct WriteOk {
+        /// The file.
+        pub wcc: WccData,
+        /// Bytes written.
+        pub count: u32,
+        /// How stable they are.
+        pub committed: Stability,
+        /// Changes when unstable data may have been lost.
+        pub verifier: [u8; VERIFIER_BYTES],
+    }
+}
+
+record! {
+    /// CREATE, MKDIR, SYMLINK and MKNOD.
+    pub struct CreateOk<'a> {
+        /// The object.
+        pub object: Option<FileHandle<'a>>,
+        /// Its attributes.
+        pub attributes: Option<Attributes>,
+        /// The directory.
+        pub dir: WccData,
+    }
+}
+
+record! {
+    /// RENAME, whether it succeeds or fails.
+    #[derive(Default)]
+    pub struct RenameResult {
+        /// The directory of the old name.
+        pub from_dir: WccData,
+        /// The directory of the new name.
+        pub to_dir: WccData,
+    }
+}
+
+record! {
+    /// LINK, whether it succeeds or fails.
+    #[derive(Default)]
+    pub struct LinkResult {
+        /// Attributes of the file.
+        pub attributes: Option<Attributes>,
+        /// The directory.
+        pub dir: WccData,
+    }
+}
+
+record! {
+    /// An entry of READDIR (entry3).
+    pub struct Entry<'a> {
+        /// The object within its file system.
+        pub file_id: u64,
+        /// Its name.
+        pub name: &'a [u8],
+        /// Where to go on after this entry.
+        pub cookie: u64,
+    }
+}
+
+record! {
+    /// An entry of READDIRPLUS (entryplus3).
+    pub struct EntryPlus<'a> {
+        /// The object within its file system.
+        pub file_id: u64,
+        /// Its name.
+        pub name: &'a [u8],
+        /// Where to go on after this entry.
+        pub cookie: u64,
+        /// Its attributes.
+        pub attributes: Option<Attributes>,
+        /// The object.
+        pub object: Option<FileHandle<'a>>,
+    }
+}
+
+record! {
+    /// READDIR.
+    pub struct ReaddirOk<'a> {
+        /// Attributes of the directory.
+        pub attributes: Option<Attributes>,
+        /// To be sent with the cookies.
+        pub verifier: [u8; VERIFIER_BYTES],
+        /// The entries.
+        pub entries: List<'a, Entry<'a>>,
+        /// Whether these are the last.
+        pub eof: bool,
+    }
+}
+
+record! {
+    /// READDIRPLUS.
+    pub struct ReaddirplusOk<'a> {
+        /// Attributes of the directory.
+        pub attributes: Option<Attributes>,
+        /// To be sent with the cookies.
+        pub verifier: [u8; VERIFIER_BYTES],
+        /// The entries.
+        pub entries: List<'a, EntryPlus<'a>>,
+        /// Whether these are the last.
+        pub eof: bool,
+    }
+}
+
+record! {
+    /// FSSTAT.
+    pub struct FsStatOk {
+        /// Attributes of the object.
+        pub attributes: Option<Attributes>,
+        /// Bytes in all.
+        pub bytes_total: u64,
+        /// Bytes free.
+        pub bytes_free: u64,
+        /// Bytes free for this user.
+        pub bytes_available: u64,
+        /// Files in all.
+        pub files_total: u64,
+        /// Files that can still be made.
+        pub files_free: u64,
+        /// Files that this user can still make.
+        pub files_available: u64,
+        /// For how long this is not expected to change, in seconds.
+        pub invariant_seconds: u32,
+    }
+}
+
+record! {
+    /// FSINFO; sizes in bytes.
+    pub struct FsInfoOk {
+        /// Attributes of the object.
+        pub attributes: Option<Attributes>,
+        /// Longest READ.
+        pub read_max: u32,
+        /// Best length of a READ.
+        pub read_preferred: u32,
+        /// Lengths of READs should be multiples of this.
+        pub read_multiple: u32,
+        /// Longest WRITE.
+        pub write_max: u32,
+        /// Best length of a WRITE.
+        pub write_preferred: u32,
+        /// Lengths of WRITEs should be multiples of this.
+        pub write_multiple: u32,
+        /// Best length of a READDIR.
+        pub readdir_preferred: u32,
+        /// Longest file.
+        pub file_bytes_max: u64,
+        /// How finely times can be set.
+        pub time_delta: Time,
+        /// FSF bits, such as [`FSF_LINK`](super::FSF_LINK).
+        pub properties: u32,
+    }
+}
+
+record! {
+    /// PATHCONF.
+    pub struct PathConfOk {
+        /// Attributes of the object.
+        pub attributes: Option<Attributes>,
+        /// Most hard links.
+        pub links_max: u32,
+        /// Longest name, in bytes.
+        pub name_bytes_max: u32,
+        /// Longer names are refused, not cut.
+        pub no_truncation: bool,
+        /// Only root changes the owner.
+        pub chown_restricted: bool,
+        /// Upper and lower case are the same.
+        pub case_insensitive: bool,
+        /// The case of names is kept.
+        pub case_preserving: bool,
+    }
+}
+
+record! {
+    /// COMMIT.
+    pub struct CommitOk {
+        /// The file.
+        pub wcc: WccData,
+        /// Changes when unstable data may have been lost.
+        pub verifier: [u8; VERIFIER_BYTES],
+    }
+}
