@@ -54,6 +54,10 @@ sites! {
     MemoryStore => "memory_store",
     /// Posix store: the value of a named attribute, which the kernel hands over whole.
     NamedAttr => "named_attr",
+    /// RPC: the part of a large record that arrived in one read with other records.
+    RpcStaging => "rpc_staging",
+    /// RPC: arguments of a call whose answer was put off and that arrived with other calls.
+    RpcDeferred => "rpc_deferred",
     /// Tests and tools that look into a buffer.
     Inspect => "inspect",
 }

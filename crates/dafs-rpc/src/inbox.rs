@@ -1,0 +1,165 @@
+//! The way to a reactor from other threads.
+//!
+//! Invariants
+//! * Whoever puts something in and finds the reactor asleep wakes it; the reactor looks at the
+//!   inbox after saying that it sleeps and before it does.
+
+use crate::call::ConnectionId;
+use crate::reply::{Rejection, Reply};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Something for a reactor to do.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// A call that was put off has been answered.
+    Answer { connection: ConnectionId, xid: u32, answer: Result<Reply, Rejection> },
+    /// A call that was put off will not be answered.
+    Forget { connection: ConnectionId },
+    /// Send a call to the peer.
+    CallBack { connection: ConnectionId, call: BackCall },
+    /// End a connection.
+    Close { connection: ConnectionId },
+    /// Serve a connection that another reactor accepted.
+    Adopt { stream: OwnedFd, peer: SocketAddr },
+}
+
+/// A call to a peer that is a client of this server (RFC 8881 section 2.10.3.1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackCall {
+    /// The program, such as the one that CREATE_SESSION named.
+    pub program: u32,
+    /// Its version.
+    pub version: u32,
+    /// The procedure.
+    pub procedure: u32,
+    /// The body of an AUTH_SYS credential in XDR; AUTH_NONE if absent.
+    pub auth_sys: Option<Vec<u8>>,
+    /// The arguments in XDR.
+    pub args: Vec<u8>,
+    /// Comes back with the answer.
+    pub token: u64,
+}
+
+/// Where other threads leave commands for one reactor.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    commands: Mutex<Vec<Command>>,
+    /// True when there may be something to take: commands here or messages of the handler's.
+    full: AtomicBool,
+    asleep: AtomicBool,
+    waker: OwnedFd,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> io::Result<Self> {
+        let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
+        Ok(Self {
+            commands: Mutex::default(),
+            full: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            waker: rustix::event::eventfd(0, flags)?,
+        })
+    }
+
+    pub(crate) fn push(&self, command: Command) {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        self.notify();
+    }
+
+    /// Says that there is something to take.
+    pub(crate) fn notify(&self) {
+        // Sequentially consistent, with `fall_asleep`: of two threads that each set one flag and
+        // then read the other, at least one sees the other's.
+        self.full.store(true, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// Wakes the reactor even if there is nothing to take.
+    pub(crate) fn wake(&self) {
+        // The only failure is a full counter, which means that it is readable already.
+        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
+    }
+
+    /// True when there may be something to take; resets that.
+    #[inline]
+    pub(crate) fn check(&self) -> bool {
+        self.full.load(Ordering::Relaxed) && self.full.swap(false, Ordering::SeqCst)
+    }
+
+    /// Moves the commands into `commands`, which must be empty.
+    pub(crate) fn take(&self, commands: &mut Vec<Command>) {
+        debug_assert!(commands.is_empty(), "commands of an earlier turn were not handled");
+        std::mem::swap(
+            &mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner),
+            commands,
+        );
+    }
+
+    /// Says that the reactor is going to sleep; false when it must not.
+    pub(crate) fn fall_asleep(&self) -> bool {
+        self.asleep.store(true, Ordering::SeqCst);
+        if self.full.load(Ordering::SeqCst) {
+            self.asleep.store(false, Ordering::SeqCst);
+            return false;
+        }
+        true
+    }
+
+    /// Says that the reactor is awake.
+    pub(crate) fn awake(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// Resets the descriptor after it woke the reactor.
+    pub(crate) fn acknowledge(&self) {
+        let _ = rustix::io::read(&self.waker, &mut [0; 8]);
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.waker.as_fd()
+    }
+}
+
+/// Sends messages to the handler of one reactor, from any thread.
+pub struct Injector<M> {
+    inbox: Arc<Inbox>,
+    messages: Arc<Mutex<Vec<M>>>,
+}
+
+impl<M> Injector<M> {
+    pub(crate) fn new(inbox: Arc<Inbox>) -> Self {
+        Self { inbox, messages: Arc::default() }
+    }
+
+    /// Has the handler's `message` called with it soon. Nothing happens once the reactor ended.
+    pub fn send(&self, message: M) {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+        self.inbox.notify();
+    }
+
+    pub(crate) fn take(&self, messages: &mut Vec<M>) {
+        debug_assert!(messages.is_empty(), "messages of an earlier turn were not handled");
+        std::mem::swap(
+            &mut *self.messages.lock().unwrap_or_else(PoisonError::into_inner),
+            messages,
+        );
+    }
+}
+
+impl<M> Clone for Injector<M> {
+    fn clone(&self) -> Self {
+        Self { inbox: self.inbox.clone(), messages: self.messages.clone() }
+    }
+}
+
+impl<M> std::fmt::Debug for Injector<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Injector")
+    }
+}

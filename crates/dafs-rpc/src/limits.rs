@@ -1,0 +1,46 @@
+//! Every bound of this crate that no configuration changes, and the defaults of those that
+//! [`crate::server::Config`] and [`crate::client::Options`] can change.
+
+/// Bytes of a reply's head. The results of most calls fit, a read of one page among them.
+pub(crate) const HEAD_BYTES: usize = 8 << 10;
+
+/// Heads that a thread keeps for its next replies.
+pub(crate) const HEADS_KEPT_MAX: usize = 128;
+
+/// The most bulk data that lies inside a reply's head, if there is room; more gets memory of its
+/// own.
+pub(crate) const BULK_IN_HEAD_BYTES_MAX: usize = 4 << 10;
+
+/// Sizes of pooled memory blocks. The odd ones hold a round amount of data and what surrounds it.
+pub(crate) const BLOCK_BYTES: [usize; 6] =
+    [4 << 10, 16 << 10, 68 << 10, 264 << 10, (1 << 20) + (16 << 10), (4 << 20) + (16 << 10)];
+
+/// Bytes of free blocks of one size that a thread keeps to itself.
+pub(crate) const BLOCKS_KEPT_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes of free blocks of one size that all threads share.
+pub(crate) const BLOCKS_SHARED_BYTES_MAX: usize = 32 << 20;
+
+/// Bytes of arguments that are copied when a call is put off; longer ones were read into memory
+/// of their own, which moves instead, unless they came in one read with other calls.
+pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
+
+/// Bytes that one read takes from a connection whose last record was large, so that little of the
+/// next one has to be copied into place.
+pub(crate) const RECEIVE_BYTES_BEFORE_LARGE: usize = 1 << 10;
+
+/// From this length on a record is large.
+pub(crate) const LARGE_RECORD_BYTES: usize = 16 << 10;
+
+/// Fragments of one record. A record needs one; whoever sends hundreds wants to keep us busy.
+pub(crate) const FRAGMENTS_PER_RECORD_MAX: u32 = 256;
+
+/// Longest time that the reactor sleeps, and the granularity of its time-outs when there are none
+/// to watch, in milliseconds.
+pub(crate) const TICK_MILLISECONDS: u64 = 1000;
+
+/// Granularity of time-outs while there are some to watch, in milliseconds.
+pub(crate) const TICK_BUSY_MILLISECONDS: u64 = 100;
+
+const _: () = assert!(BULK_IN_HEAD_BYTES_MAX < HEAD_BYTES / 2 + 1);
+const _: () = assert!(RECEIVE_BYTES_BEFORE_LARGE < LARGE_RECORD_BYTES);

@@ -1,0 +1,207 @@
+//! Calls without a transport, for tests and simulations of handlers.
+//!
+//! Invariants
+//! * A handler cannot tell such calls from others, but for the reactor that never wakes.
+
+use crate::call::{Call, ConnectionId, ConnectionRef, Credential};
+use crate::handler::{Handled, Handler};
+use crate::inbox::{BackCall, Command, Inbox, Injector};
+use crate::reply::{Rejection, Reply};
+use std::cell::Cell;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+/// What a handler, or somebody to whom it gave a responder, did after the call.
+#[derive(Debug)]
+pub enum LocalEvent {
+    /// A call that was put off was answered.
+    Answer {
+        /// Over which connection.
+        connection: ConnectionId,
+        /// Which call.
+        xid: u32,
+        /// The results, or why there are none.
+        answer: Result<Reply, Rejection>,
+    },
+    /// A call that was put off will never be answered.
+    Forgotten(ConnectionId),
+    /// A peer is to be called back.
+    CallBack(ConnectionId, BackCall),
+    /// A connection is to be ended.
+    Close(ConnectionId),
+}
+
+/// Stands in for a reactor: hands calls to a handler and collects what it does later.
+#[derive(Debug)]
+pub struct LocalReactor {
+    inbox: Arc<Inbox>,
+    /// The address that calls seem to come from.
+    pub peer: SocketAddr,
+}
+
+impl LocalReactor {
+    /// A stand-in without handler.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            inbox: Arc::new(Inbox::new()?),
+            peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
+        })
+    }
+
+    /// An injector whose messages arrive with [`LocalReactor::deliver`].
+    pub fn injector<M>(&self) -> Injector<M> {
+        Injector::new(self.inbox.clone())
+    }
+
+    /// The connection with this number, as a handler would keep it.
+    pub fn connection(&self, number: u32) -> ConnectionRef {
+        ConnectionRef::new(id(number), self.inbox.clone())
+    }
+
+    /// Calls the handler over the connection with this number (anything below a million).
+    pub fn call<H: Handler>(
+        &self,
+        handler: &mut H,
+        connection: u32,
+        request: LocalCall<'_>,
+    ) -> Handled {
+        handler.call(Call {
+            xid: request.xid,
+            program: request.program,
+            version: request.version,
+            procedure: request.procedure,
+            credential: request.credential,
+            args: request.args,
+            peer: self.peer,
+            connection_id: id(connection),
+            now_ns: request.now_ns,
+            inbox: &self.inbox,
+            block: None,
+            put_off: &Cell::new(false),
+        })
+    }
+
+    /// Hands over all messages that were sent with `injector`.
+    pub fn deliver<H: Handler>(&self, handler: &mut H, injector: &Injector<H::Message>) {
+        let mut messages = Vec::new();
+        injector.take(&mut messages);
+        messages.into_iter().for_each(|message| handler.message(message));
+    }
+
+    /// What has happened since the last time, in order.
+    pub fn take_events(&self) -> Vec<LocalEvent> {
+        let mut commands = Vec::new();
+        self.inbox.take(&mut commands);
+        let event = |command| match command {
+            Command::Answer { connection, xid, answer } => {
+                Some(LocalEvent::Answer { connection, xid, answer })
+            }
+            Command::Forget { connection } => Some(LocalEvent::Forgotten(connection)),
+            Command::CallBack { connection, call } => Some(LocalEvent::CallBack(connection, call)),
+            Command::Close { connection } => Some(LocalEvent::Close(connection)),
+            Command::Adopt { .. } => None,
+        };
+        commands.into_iter().filter_map(event).collect()
+    }
+}
+
+fn id(number: u32) -> ConnectionId {
+    ConnectionId::new(0, number % ConnectionId::slots_max(), 1)
+}
+
+/// A call for [`LocalReactor::call`].
+#[derive(Debug, Clone, Copy)]
+pub struct LocalCall<'a> {
+    /// The caller's number for it.
+    pub xid: u32,
+    /// The program.
+    pub program: u32,
+    /// The version of the program.
+    pub version: u32,
+    /// The procedure.
+    pub procedure: u32,
+    /// Who calls.
+    pub credential: Credential<'a>,
+    /// The arguments, in XDR.
+    pub args: &'a [u8],
+    /// Monotonic time, in nanoseconds.
+    pub now_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AcceptStatus, BackError, Responder};
+
+    /// Answers procedure 0 at once, keeps others until a message comes.
+    #[derive(Default)]
+    struct Keeper {
+        kept: Vec<(Vec<u8>, Responder)>,
+        answers: Vec<(u64, Result<Vec<u8>, BackError>)>,
+    }
+
+    impl Handler for Keeper {
+        type Message = u32;
+
+        fn call(&mut self, call: Call<'_>) -> Handled {
+            if call.procedure == 0 {
+                return AcceptStatus::ProcedureUnavailable.into();
+            }
+            let (args, responder) = call.later();
+            self.kept.push((args.to_vec(), responder));
+            Handled::Later
+        }
+
+        fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
+            self.answers.push((token, result.map(<[u8]>::to_vec)));
+        }
+
+        fn message(&mut self, message: u32) {
+            for (args, responder) in self.kept.drain(..message as usize) {
+                responder.respond(Reply::from_bytes(&args));
+            }
+            self.kept.clear();
+        }
+    }
+
+    #[test]
+    fn answers_come_later_or_never() {
+        let reactor = LocalReactor::new().unwrap();
+        let injector = reactor.injector();
+        let mut keeper = Keeper::default();
+        let credential = Credential::None;
+        let mut request = LocalCall {
+            xid: 1,
+            program: 7,
+            version: 1,
+            procedure: 0,
+            credential,
+            args: b"args",
+            now_ns: 0,
+        };
+        let handled = reactor.call(&mut keeper, 3, request);
+        let Handled::Reject(Rejection::Accept(AcceptStatus::ProcedureUnavailable)) = handled else {
+            panic!("{handled:?}");
+        };
+        request.procedure = 1;
+        for xid in [2, 3] {
+            let request = LocalCall { xid, ..request };
+            assert!(matches!(reactor.call(&mut keeper, 3, request), Handled::Later));
+        }
+        assert!(reactor.take_events().is_empty());
+        injector.send(1);
+        reactor.deliver(&mut keeper, &injector);
+        let events = reactor.take_events();
+        let [LocalEvent::Answer { connection, xid: 2, answer: Ok(reply) }, forgotten] = &events[..]
+        else {
+            panic!("{events:?}");
+        };
+        assert_eq!(*connection, reactor.connection(3).id());
+        assert_eq!(reply.to_bytes(), b"args");
+        assert!(matches!(forgotten, LocalEvent::Forgotten(id) if id == connection));
+    }
+}

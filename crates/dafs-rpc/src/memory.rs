@@ -1,0 +1,194 @@
+//! Pooled memory for records and bulk data: page aligned, never zeroed again, bounded.
+//!
+//! Invariants
+//! * A [`Block`] is the only handle to its memory: it is written through `&mut` and read through
+//!   `&`, so that its filled part can be seen as a plain slice.
+//! * Free blocks are bounded per size, for each thread and for all together.
+
+use crate::limits::{BLOCK_BYTES, BLOCKS_KEPT_BYTES_MAX, BLOCKS_SHARED_BYTES_MAX};
+use dafs_mem::{Buffer, VolatileSlice};
+use std::cell::RefCell;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+const SIZES: usize = BLOCK_BYTES.len();
+
+/// Free blocks for every thread. Threads that fill blocks (a pool) are not those that empty them
+/// (a reactor), so blocks must find their way back.
+static SHARED: [Mutex<Vec<Buffer>>; SIZES] = [const { Mutex::new(Vec::new()) }; SIZES];
+
+thread_local! {
+    static KEPT: RefCell<[Vec<Buffer>; SIZES]> = const { RefCell::new([const { Vec::new() }; SIZES]) };
+}
+
+fn size_class(len: usize) -> Option<usize> {
+    BLOCK_BYTES.iter().position(|&bytes| len <= bytes)
+}
+
+fn shared(class: usize) -> std::sync::MutexGuard<'static, Vec<Buffer>> {
+    SHARED[class].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take(len: usize) -> io::Result<Buffer> {
+    let Some(class) = size_class(len) else {
+        return Buffer::zeroed(len);
+    };
+    let kept = KEPT.try_with(|kept| kept.borrow_mut()[class].pop()).ok().flatten();
+    match kept.or_else(|| shared(class).pop()) {
+        Some(buffer) => Ok(buffer),
+        None => Buffer::zeroed(BLOCK_BYTES[class]),
+    }
+}
+
+fn give(buffer: Buffer) {
+    let Some(class) = BLOCK_BYTES.iter().position(|&bytes| bytes == buffer.len()) else {
+        return;
+    };
+    let mut buffer = Some(buffer);
+    // A thread that is ending has no store of its own any more; then the shared one takes it.
+    let _ = KEPT.try_with(|kept| {
+        let kept = &mut kept.borrow_mut()[class];
+        if (kept.len() + 1) * BLOCK_BYTES[class] <= BLOCKS_KEPT_BYTES_MAX {
+            kept.extend(buffer.take());
+        }
+    });
+    if let Some(buffer) = buffer {
+        let mut shared = shared(class);
+        if (shared.len() + 1) * BLOCK_BYTES[class] <= BLOCKS_SHARED_BYTES_MAX {
+            shared.push(buffer);
+        }
+    }
+}
+
+/// Gives half of the free blocks back to the system: those of this thread and the shared ones.
+/// For reactors that have nothing to do.
+pub(crate) fn trim() {
+    for class in 0..SIZES {
+        let _ = KEPT.try_with(|kept| halve(&mut kept.borrow_mut()[class]));
+        halve(&mut shared(class));
+    }
+}
+
+fn halve(buffers: &mut Vec<Buffer>) {
+    buffers.truncate(buffers.len() / 2);
+    buffers.shrink_to_fit();
+}
+
+/// Memory from the pool, of which the first part has been filled. It goes back when dropped.
+pub(crate) struct Block {
+    /// `None` only while it is dropped.
+    buffer: Option<Buffer>,
+    filled: usize,
+}
+
+impl Block {
+    /// A block of at least `len` bytes, none of them filled.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub(crate) fn new(len: usize) -> io::Result<Self> {
+        Ok(Self { buffer: Some(take(len)?), filled: 0 })
+    }
+
+    /// Bytes that the block can hold.
+    pub(crate) fn capacity(&self) -> usize {
+        self.buffer.as_ref().map_or(0, Buffer::len)
+    }
+
+    /// Bytes that have been filled.
+    pub(crate) fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// The bytes behind the filled ones, at most `len_max`.
+    pub(crate) fn space(&mut self, len_max: usize) -> VolatileSlice<'_> {
+        let len = len_max.min(self.capacity() - self.filled);
+        let space = self.buffer.as_ref().and_then(|buffer| buffer.slice(self.filled, len));
+        space.unwrap_or_else(|| VolatileSlice::from_mut(&mut []))
+    }
+
+    /// Counts `len` bytes more as filled; at most what there is room for.
+    pub(crate) fn fill(&mut self, len: usize) {
+        debug_assert!(len <= self.capacity() - self.filled, "more was filled than there is");
+        self.filled = (self.filled + len).min(self.capacity());
+    }
+
+    /// Counts only the first `len` bytes as filled.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.filled = self.filled.min(len);
+    }
+
+    /// What has been filled.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let Some(buffer) = &self.buffer else { return &[] };
+        // SAFETY: the mapping holds at least `filled` bytes, which were zeroed when it was made,
+        // so they are initialised. This block is the only handle to it and hands out views for
+        // writing only through `&mut self`, so nobody writes while the slice lives.
+        unsafe { std::slice::from_raw_parts(buffer.as_ptr(), self.filled) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            give(buffer);
+        }
+    }
+}
+
+impl std::fmt::Debug for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Block({} of {} bytes)", self.filled, self.capacity())
+    }
+}
+
+/// The bytes as the kernel wants to see them for sending.
+pub(crate) fn source(bytes: &[u8]) -> VolatileSlice<'_> {
+    // SAFETY: the bytes stay borrowed as long as the view lives, and the views made here go to
+    // `sendmsg` only, which does not write through them.
+    unsafe { VolatileSlice::new(bytes.as_ptr().cast_mut(), bytes.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_mem::Site;
+
+    #[test]
+    fn a_block_comes_back_to_its_thread() {
+        let block = Block::new(100_000).unwrap();
+        assert_eq!(block.capacity(), 264 << 10);
+        let address = block.buffer.as_ref().unwrap().as_ptr() as usize;
+        drop(block);
+        let again = Block::new(200_000).unwrap();
+        assert_eq!(again.buffer.as_ref().unwrap().as_ptr() as usize, address);
+        assert_eq!(again.filled(), 0);
+        // What is beyond all sizes is not pooled.
+        assert_eq!(Block::new(10 << 20).unwrap().capacity(), 10 << 20);
+    }
+
+    #[test]
+    fn blocks_emptied_elsewhere_are_found_again_and_bounded() {
+        let class = BLOCK_BYTES.len() - 1;
+        let blocks: Vec<_> = (0..20).map(|_| Block::new(BLOCK_BYTES[class]).unwrap()).collect();
+        std::thread::spawn(move || drop(blocks)).join().unwrap();
+        let free = shared(class).len();
+        assert!((1..=BLOCKS_SHARED_BYTES_MAX / BLOCK_BYTES[class]).contains(&free));
+        drop(Block::new(BLOCK_BYTES[class]).unwrap());
+        trim();
+        assert!(shared(class).len() <= free / 2);
+    }
+
+    #[test]
+    fn a_block_shows_what_was_filled() {
+        let mut block = Block::new(16).unwrap();
+        block.space(5).copy_from(b"hello", Site::Inspect);
+        block.fill(5);
+        block.space(3).copy_from(b"!!!", Site::Inspect);
+        block.fill(3);
+        assert_eq!(block.bytes(), b"hello!!!");
+        block.truncate(6);
+        assert_eq!(block.bytes(), b"hello!");
+        assert_eq!(block.space(usize::MAX).len(), block.capacity() - 6);
+    }
+}

@@ -1,0 +1,370 @@
+//! The results of a call while they are built, and on their way out.
+//!
+//! Invariants
+//! * The head begins with room for the record mark and the reply header, so that both are written
+//!   in place when the reply leaves.
+//! * Bulk data lies in the head or in a block of its own and is never moved or copied again.
+//! * A reply does not know its transport; a cached one can go out over another.
+
+use crate::limits::{BULK_IN_HEAD_BYTES_MAX, HEAD_BYTES, HEADS_KEPT_MAX};
+use crate::memory::{Block, source};
+use dafs_mem::VolatileSlice;
+use dafs_wire::rpc::limits::{FRAGMENT_MARK_BYTES, SUCCESS_HEADER_BYTES};
+use dafs_wire::rpc::{AcceptStatus, FragmentMark, RejectStatus, ReplyHeader};
+use dafs_wire::xdr::{Encode, Encoder, padded};
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::io;
+
+/// Where the results begin in the head.
+const RESULTS_AT: usize = FRAGMENT_MARK_BYTES + SUCCESS_HEADER_BYTES;
+
+thread_local! {
+    static HEADS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The results of one call, in XDR.
+#[derive(Debug)]
+pub struct Reply {
+    /// Mark, header and everything that is not in a piece. Empty only while dropped.
+    head: Vec<u8>,
+    /// Bulk data that goes between bytes of the head.
+    pieces: SmallVec<[Piece; 1]>,
+    /// Bytes in `pieces`.
+    piece_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Piece {
+    /// How many bytes of the head go before it.
+    at: usize,
+    block: Block,
+}
+
+/// A place in a [`Reply`] to cut back to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    head: usize,
+    pieces: usize,
+    piece_bytes: usize,
+}
+
+impl Reply {
+    /// Empty results.
+    pub fn new() -> Self {
+        let pooled = HEADS.try_with(|heads| heads.borrow_mut().pop()).ok().flatten();
+        // Zeroed once, so that all of the capacity is initialised for ever; see `bulk_in_head`.
+        let mut head = pooled.unwrap_or_else(|| vec![0; HEAD_BYTES]);
+        head.truncate(0);
+        head.extend_from_slice(&[0; RESULTS_AT]);
+        Self { head, pieces: SmallVec::new(), piece_bytes: 0 }
+    }
+
+    /// Results that were kept with [`Reply::to_bytes`].
+    pub fn from_bytes(results: &[u8]) -> Self {
+        let mut reply = Self::new();
+        reply.head.extend_from_slice(results);
+        reply
+    }
+
+    /// Writes behind what there is. Positions of the encoder are valid for later encoders of this
+    /// reply, but do not count bulk data and do not start at zero.
+    #[inline]
+    pub fn encoder(&mut self) -> Encoder<'_> {
+        Encoder::new(&mut self.head)
+    }
+
+    /// Bytes of results so far, bulk data and padding included.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.head.len() - RESULTS_AT + self.piece_bytes
+    }
+
+    /// True when there are no results.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The end of the results so far.
+    #[inline]
+    pub fn mark(&self) -> Mark {
+        Mark { head: self.head.len(), pieces: self.pieces.len(), piece_bytes: self.piece_bytes }
+    }
+
+    /// Cuts off everything behind `mark`, which was taken from this reply.
+    pub fn truncate_to(&mut self, mark: Mark) {
+        debug_assert!(mark.head >= RESULTS_AT && mark.head <= self.head.len());
+        self.head.truncate(mark.head.max(RESULTS_AT));
+        self.pieces.truncate(mark.pieces);
+        self.piece_bytes = mark.piece_bytes;
+    }
+
+    /// Memory at the end of the results for up to `len_max` bytes of file data. It holds leftovers
+    /// of earlier use; what is not filled must be cut off by [`BulkSpace::finish`]. Nothing is
+    /// added to the results if that is not called.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn bulk(&mut self, len_max: usize) -> io::Result<BulkSpace<'_>> {
+        let room = self.head.capacity() - self.head.len();
+        // The padding must fit too, or it would move the head and the view into it.
+        let in_head = self.head.capacity() == HEAD_BYTES
+            && len_max <= BULK_IN_HEAD_BYTES_MAX
+            && padded(len_max) <= room;
+        let block = if in_head { None } else { Some(Block::new(padded(len_max))?) };
+        Ok(BulkSpace { reply: self, block, len_max })
+    }
+
+    /// A copy of the results, for a cache of replies. Meant for small ones.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.len());
+        self.visit(RESULTS_AT, |part| bytes.extend_from_slice(part));
+        bytes
+    }
+
+    /// Shows the parts of the record from byte `from` of the head on, in order.
+    fn visit<'a>(&'a self, from: usize, mut see: impl FnMut(&'a [u8])) {
+        let mut at = from;
+        for piece in &self.pieces {
+            see(&self.head[at..piece.at]);
+            see(piece.block.bytes());
+            at = piece.at;
+        }
+        see(&self.head[at..]);
+    }
+
+    /// Writes mark and header: the call was carried out.
+    pub(crate) fn seal(&mut self, xid: u32) {
+        let mut bytes = [0; RESULTS_AT];
+        // INVARIANT: results are bounded by memory blocks and heads far below a fragment's limit;
+        // a longer one would be announced as empty and end the connection at the peer.
+        let mark = FragmentMark::whole(self.len() + SUCCESS_HEADER_BYTES)
+            .unwrap_or(FragmentMark { len: 0, last: true });
+        bytes[..4].copy_from_slice(&mark.to_bytes());
+        bytes[4..8].copy_from_slice(&xid.to_be_bytes());
+        // REPLY, accepted with an empty verifier, SUCCESS: all zero but the direction.
+        bytes[11] = 1;
+        self.head[..RESULTS_AT].copy_from_slice(&bytes);
+    }
+
+    /// A whole record that says no.
+    pub(crate) fn refusal(header: &ReplyHeader<'_>) -> Self {
+        let mut reply = Self::new();
+        reply.head.truncate(FRAGMENT_MARK_BYTES);
+        header.encode(&mut Encoder::new(&mut reply.head));
+        reply.mark_whole();
+        reply
+    }
+
+    /// A whole record, such as a call in the other direction. `write` encodes all behind the mark.
+    pub(crate) fn record(write: impl FnOnce(&mut Encoder<'_>)) -> Self {
+        let mut reply = Self::new();
+        reply.head.truncate(FRAGMENT_MARK_BYTES);
+        write(&mut Encoder::new(&mut reply.head));
+        reply.mark_whole();
+        reply
+    }
+
+    fn mark_whole(&mut self) {
+        let len = self.head.len() - FRAGMENT_MARK_BYTES;
+        let mark = FragmentMark::whole(len).unwrap_or(FragmentMark { len: 0, last: true });
+        self.head[..FRAGMENT_MARK_BYTES].copy_from_slice(&mark.to_bytes());
+    }
+
+    /// Bytes of the whole record with its mark.
+    pub(crate) fn record_bytes(&self) -> usize {
+        self.head.len() + self.piece_bytes
+    }
+
+    /// Memory that the record holds while it waits.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.head.capacity() + self.pieces.iter().map(|piece| piece.block.capacity()).sum::<usize>()
+    }
+
+    /// Appends the parts of the record behind its first `skip` bytes to `parts`.
+    pub(crate) fn gather<'a>(&'a self, mut skip: usize, parts: &mut Vec<VolatileSlice<'a>>) {
+        self.visit(0, |part| {
+            let skipped = skip.min(part.len());
+            skip -= skipped;
+            if skipped < part.len() {
+                parts.push(source(&part[skipped..]));
+            }
+        });
+    }
+}
+
+impl Default for Reply {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        let head = std::mem::take(&mut self.head);
+        if head.capacity() == HEAD_BYTES {
+            let _ = HEADS.try_with(|heads| {
+                let mut heads = heads.borrow_mut();
+                if heads.len() < HEADS_KEPT_MAX {
+                    heads.push(head);
+                }
+            });
+        }
+    }
+}
+
+/// Memory for file data at the end of a [`Reply`].
+#[derive(Debug)]
+pub struct BulkSpace<'r> {
+    reply: &'r mut Reply,
+    /// `None` when the data goes into the head.
+    block: Option<Block>,
+    len_max: usize,
+}
+
+impl BulkSpace<'_> {
+    /// Bytes that fit.
+    pub fn len_max(&self) -> usize {
+        self.len_max
+    }
+
+    /// The memory, for `preadv` and the like.
+    pub fn view(&mut self) -> VolatileSlice<'_> {
+        if let Some(block) = &mut self.block {
+            return block.space(self.len_max);
+        }
+        let spare = self.reply.head.spare_capacity_mut();
+        debug_assert!(self.len_max <= spare.len());
+        let len = self.len_max.min(spare.len());
+        // SAFETY: `len` bytes at the start of the spare capacity belong to the head, which is
+        // borrowed exclusively for as long as the view lives and is not used meanwhile.
+        unsafe { VolatileSlice::new(spare.as_mut_ptr().cast(), len) }
+    }
+
+    /// Appends the first `len` bytes of the memory and the padding that XDR wants behind them to
+    /// the results. The count before them is the caller's to write.
+    pub fn finish(self, len: usize) {
+        debug_assert!(len <= self.len_max, "more was filled than there is");
+        let len = len.min(self.len_max);
+        let padding = &[0; 4][..padded(len) - len];
+        let reply = self.reply;
+        let Some(mut block) = self.block else {
+            let end = reply.head.len() + len;
+            // SAFETY: the bytes lie inside the capacity, which `bulk` checked to be the one that
+            // the head was made with: its memory has not moved since it was zeroed as a whole.
+            unsafe { reply.head.set_len(end) };
+            reply.head.extend_from_slice(padding);
+            return;
+        };
+        if len == 0 {
+            return;
+        }
+        block.fill(len);
+        reply.piece_bytes += len;
+        reply.pieces.push(Piece { at: reply.head.len(), block });
+        reply.head.extend_from_slice(padding);
+    }
+}
+
+/// Why a call gets no results; what the caller is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rejection {
+    /// The call was let in but not carried out: no such program or procedure, bad arguments.
+    Accept(AcceptStatus),
+    /// The call was not let in: its credential is not good enough.
+    Reject(RejectStatus),
+}
+
+impl Rejection {
+    pub(crate) fn header(self, xid: u32) -> ReplyHeader<'static> {
+        match self {
+            Self::Accept(status) => ReplyHeader::accepted(xid, status),
+            Self::Reject(status) => ReplyHeader::denied(xid, status),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_mem::Site;
+    use dafs_wire::rpc::{ReplyStatus, VersionRange};
+    use dafs_wire::xdr::Decoder;
+
+    fn record(reply: &Reply, skip: usize) -> Vec<u8> {
+        let mut parts = Vec::new();
+        reply.gather(skip, &mut parts);
+        parts.iter().flat_map(|part| part.to_vec(Site::Inspect)).collect()
+    }
+
+    fn add_bulk(reply: &mut Reply, len_max: usize, data: &[u8]) {
+        let mut bulk = reply.bulk(len_max).unwrap();
+        bulk.view().copy_from(data, Site::Inspect);
+        bulk.finish(data.len());
+    }
+
+    #[test]
+    fn results_with_bulk_data_are_one_record() {
+        let mut reply = Reply::new();
+        reply.encoder().u32(7);
+        add_bulk(&mut reply, 4096, b"small"); // in the head
+        reply.encoder().u32(8);
+        let mark = reply.mark();
+        add_bulk(&mut reply, 1 << 20, &[9; 70_001]); // in a block
+        reply.encoder().u32(9);
+        reply.truncate_to(mark);
+        add_bulk(&mut reply, 1 << 20, &[5; 70_001]);
+        reply.encoder().u32(10);
+        let mut want = b"\0\0\0\x07small\0\0\0\0\0\0\x08".to_vec();
+        want.extend_from_slice(&[5; 70_001]);
+        want.extend_from_slice(b"\0\0\0\0\0\0\x0a");
+        assert_eq!(reply.len(), want.len());
+        assert_eq!(reply.to_bytes(), want);
+
+        reply.seal(0x0102_0304);
+        let all = record(&reply, 0);
+        assert_eq!(all.len(), reply.record_bytes());
+        let mark = FragmentMark::from_bytes(*all.first_chunk().unwrap());
+        assert_eq!(mark, FragmentMark::whole(all.len() - 4).unwrap());
+        let mut decoder = Decoder::new(&all[4..]);
+        let header: ReplyHeader<'_> = decoder.value().unwrap();
+        assert_eq!(header, ReplyHeader::accepted(0x0102_0304, AcceptStatus::Success));
+        assert_eq!(decoder.rest(), want);
+        for skip in [1, 28, 40, 41, 70_000, all.len() - 1, all.len()] {
+            assert_eq!(record(&reply, skip), all[skip..]);
+        }
+        assert_eq!(Reply::from_bytes(&want).to_bytes(), want);
+    }
+
+    #[test]
+    fn bulk_space_that_is_not_finished_leaves_no_trace() {
+        let mut reply = Reply::new();
+        reply.encoder().u32(7);
+        for len in [100, 100_000] {
+            reply.bulk(len).unwrap().view().fill(1);
+            add_bulk(&mut reply, len, b"");
+        }
+        assert_eq!(reply.to_bytes(), [0, 0, 0, 7]);
+    }
+
+    #[test]
+    fn a_head_that_has_grown_is_not_used_for_bulk_data() {
+        let mut reply = Reply::new();
+        (0..HEAD_BYTES).for_each(|_| reply.encoder().u32(1));
+        add_bulk(&mut reply, 16, b"data");
+        assert_eq!(reply.pieces.len(), 1);
+        assert_eq!(reply.to_bytes()[4 * HEAD_BYTES..], *b"data");
+    }
+
+    #[test]
+    fn refusals_carry_their_status() {
+        let range = VersionRange { low: 3, high: 4 };
+        let rejection = Rejection::Accept(AcceptStatus::ProgramMismatch(range));
+        let all = record(&Reply::refusal(&rejection.header(5)), 0);
+        assert_eq!(all[..4], [0x80, 0, 0, 32]);
+        let header: ReplyHeader<'_> = Decoder::new(&all[4..]).value().unwrap();
+        assert_eq!(header.xid, 5);
+        let ReplyStatus::Accepted { status, .. } = header.status else { panic!() };
+        assert_eq!(status, AcceptStatus::ProgramMismatch(range));
+    }
+}

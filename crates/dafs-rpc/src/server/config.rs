@@ -1,0 +1,67 @@
+//! What an administrator may set.
+
+use std::time::Duration;
+
+/// How a reactor waits for work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Wake {
+    /// Never sleeps: the shortest delay, at the price of a core.
+    Poll,
+    /// Looks for work for some microseconds before it sleeps.
+    #[default]
+    Adaptive,
+    /// Sleeps whenever there is nothing to do.
+    Sleep,
+}
+
+/// Bounds and habits of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// How reactors wait.
+    pub wake: Wake,
+    /// The longest record that is accepted, in bytes; of calls and of answers to calls back.
+    pub record_bytes_max: usize,
+    /// Connections of all reactors. Above it, the longest idle one that nobody needs makes room.
+    pub connections_max: usize,
+    /// Connections from one network address.
+    pub connections_per_address_max: usize,
+    /// How long a connection must have been idle before it has to make room for another.
+    pub idle_before_eviction: Duration,
+    /// Calls of one connection that were put off and not answered; above it, no more are read.
+    pub calls_per_connection_max: usize,
+    /// Bytes of replies that wait for one peer; above it, no more calls are read from it.
+    pub output_bytes_max: usize,
+    /// Bytes of half records in all connections of one reactor; above it, no more large records
+    /// are begun until others are complete.
+    pub assembly_bytes_max: usize,
+    /// How long a peer may take from one piece of a record to the next.
+    pub stall_timeout: Duration,
+    /// How long a peer may leave replies unread.
+    pub output_timeout: Duration,
+    /// How long a peer may take to answer a call back.
+    pub back_timeout: Duration,
+    /// Calls back to one peer that are unanswered.
+    pub back_calls_max: usize,
+    /// How long replies may take to leave when the server stops.
+    pub stop_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            wake: Wake::Adaptive,
+            record_bytes_max: (1 << 20) + (16 << 10),
+            connections_max: 16_384,
+            connections_per_address_max: 4096,
+            idle_before_eviction: Duration::from_secs(10),
+            calls_per_connection_max: 1024,
+            output_bytes_max: 4 << 20,
+            assembly_bytes_max: 256 << 20,
+            stall_timeout: Duration::from_secs(30),
+            output_timeout: Duration::from_secs(60),
+            back_timeout: Duration::from_secs(10),
+            back_calls_max: 256,
+            stop_timeout: Duration::from_secs(2),
+        }
+    }
+}
