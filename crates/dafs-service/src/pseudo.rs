@@ -1,9 +1,9 @@
 //! The read-only directory that lists the exports of a server with several.
 
 use dafs_store::{
-    AccessMask, Attr, CreateHow, Created, Cred, DirChange, DirEntry, FILE_ID_BYTES, FileId, FsId,
-    FsStat, Kind, Made, NewObject, OpenFile, OpenMode, Result, SetAttr, Store, StoreError,
-    TimeSpec,
+    AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry,
+    FILE_ID_BYTES, FileId, FsId, FsStat, Kind, Made, NewObject, OpenFile, OpenMode, Result,
+    SetAttr, SetXattr, Store, StoreError, TimeSpec,
 };
 use std::sync::Arc;
 
@@ -159,6 +159,41 @@ impl Store for PseudoStore {
 
     fn attr_dir(&self, _: &Cred, _: &FileId) -> Result<FileId> {
         Err(StoreError::NotSupported)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn xattr(&self, _: &Cred, id: &FileId, _: &[u8]) -> Result<Vec<u8>> {
+        self.check(id).and(Err(StoreError::NoXattr))
+    }
+
+    fn set_xattr(
+        &self,
+        _: &Cred,
+        _: &FileId,
+        _: &[u8],
+        _: &[u8],
+        _: SetXattr,
+    ) -> Result<DirChange> {
+        Err(StoreError::ReadOnly)
+    }
+
+    fn list_xattrs(&self, _: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
+        self.check(id).map(|()| Vec::new())
+    }
+
+    fn remove_xattr(&self, _: &Cred, _: &FileId, _: &[u8]) -> Result<DirChange> {
+        Err(StoreError::ReadOnly)
+    }
+
+    fn acl(&self, id: &FileId) -> Result<Acl> {
+        self.check(id).map(|()| Acl::from_mode(0o555, true))
+    }
+
+    fn set_acl(&self, _: &Cred, _: &FileId, _: &Acl) -> Result<()> {
+        Err(StoreError::ReadOnly)
     }
 
     fn fs_stat(&self, _: &Cred, id: &FileId) -> Result<FsStat> {

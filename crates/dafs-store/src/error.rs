@@ -44,10 +44,14 @@ pub enum StoreError {
     NotEmpty,
     #[error("no such file or directory")]
     NotFound,
+    #[error("no such extended attribute")]
+    NoXattr,
     #[error("only the owner may do this")]
     NotOwner,
     #[error("this export cannot do that")]
     NotSupported,
+    #[error("the offset lies behind the end of the file")]
+    PastEnd,
     #[error("the quota is used up")]
     Quota,
     #[error("the export is read-only")]
@@ -58,6 +62,8 @@ pub enum StoreError {
     TooManyLinks,
     #[error("the data is not in memory")]
     WouldBlock,
+    #[error("the extended attribute is larger than the file system allows")]
+    XattrTooBig,
 }
 
 impl StoreError {

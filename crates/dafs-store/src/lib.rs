@@ -15,23 +15,29 @@
 //!   writes them by itself, and a crash of the machine before that undoes them; the one exception is
 //!   an exclusive create, whose file and name are stable when it returns.
 
+mod acl;
 mod error;
 mod limits;
 pub mod memory;
 mod names;
 pub mod posix;
+mod ranges;
 mod types;
 
+pub use acl::{Ace, AceFlags, AceKind, AceMask, AceWho, Acl};
 pub use error::StoreError;
+pub use limits::{ACL_ENTRIES_MAX, XATTR_BYTES_MAX};
 pub use memory::{MemoryOptions, MemoryStore};
 pub use posix::{ExportSecret, PosixOptions, PosixStore};
 pub use types::{
-    AccessMask, Attr, CacheAdvice, CreateHow, Created, Cred, DirChange, DirEntry, FILE_ID_BYTES,
-    FileId, FsId, FsStat, Kind, Made, NAME_BYTES_MAX, NewObject, OpenMode, SetAttr, SetTime,
-    Stability, TimeSpec, Wait,
+    AccessMask, AclSupport, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,
+    DirEntry, FILE_ID_BYTES, FileId, FsId, FsStat, Kind, LocalChanges, Made, NAME_BYTES_MAX,
+    NewObject, OpenMode, SeekWhat, SetAttr, SetTime, SetXattr, Stability, TimeSpec, Wait,
 };
 
 use dafs_mem::VolatileSlice;
+use std::any::Any;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Shorthand for store results.
@@ -139,6 +145,65 @@ pub trait Store: Send + Sync + 'static {
     /// The directory of an object's named attributes, whose entries behave as files.
     fn attr_dir(&self, cred: &Cred, id: &FileId) -> Result<FileId>;
 
+    /// What the store can do besides the ordinary; the same for as long as it is open.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The value of an extended attribute. Names are those that users give, without the "user."
+    /// of Linux (RFC 8276 5). [`StoreError::NoXattr`] when there is none of this name,
+    /// [`StoreError::NotSupported`] where nothing has any.
+    fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>>;
+
+    /// Sets an extended attribute and tells how the object's change attribute moved.
+    /// [`StoreError::XattrTooBig`] when the file system does not take that much.
+    fn set_xattr(
+        &self,
+        cred: &Cred,
+        id: &FileId,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<DirChange>;
+
+    /// The names of all extended attributes that the caller may see, in order, so that a listing in
+    /// parts can go on by position.
+    fn list_xattrs(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>>;
+
+    /// Removes an extended attribute and tells how the object's change attribute moved.
+    fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange>;
+
+    /// The access control list, derived from the mode where there is no other. No rights needed
+    /// beyond having the id, as with [`getattr`](Self::getattr).
+    fn acl(&self, id: &FileId) -> Result<Acl>;
+
+    /// Sets the access control list, and the mode with it. [`StoreError::NotSupported`] for one
+    /// that says what the store cannot keep, [`StoreError::Invalid`] for one that says nonsense,
+    /// such as inheritance for a file.
+    fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()>;
+
+    /// Asks for changes of this object by others than this store to be reported, until
+    /// [`unwatch`](Self::unwatch). An object may be watched several times; each needs its own
+    /// `unwatch`. [`StoreError::NotSupported`] when the store cannot notice them,
+    /// [`StoreError::Busy`] when it watches as many as it can.
+    fn watch(&self, _id: &FileId) -> Result<()> {
+        match self.capabilities().local_changes {
+            LocalChanges::Impossible => Ok(()),
+            LocalChanges::Unseen | LocalChanges::Reported => Err(StoreError::NotSupported),
+        }
+    }
+
+    /// Ends one [`watch`](Self::watch). Ids that are not watched are ignored.
+    fn unwatch(&self, _id: &FileId) {}
+
+    /// Hands every watched object that others opened, changed, renamed or removed since the last
+    /// call to `sink`, each at most once. Does not wait; cheap when nothing happened.
+    fn take_local_changes(&self, _sink: &mut dyn FnMut(FileId)) {}
+
+    /// A descriptor that becomes readable when [`take_local_changes`](Self::take_local_changes)
+    /// has something to tell, for those who wait for several things at once.
+    fn local_changes_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Lets go of what is not needed any more, such as descriptors of objects that local users have
     /// removed. To be called every few seconds.
     fn sweep(&self) {}
@@ -149,7 +214,11 @@ pub trait Store: Send + Sync + 'static {
 
 /// An open file. Rights were checked when it was opened; it stays usable after its last name is
 /// gone.
-pub trait OpenFile: Send + Sync {
+pub trait OpenFile: Send + Sync + 'static {
+    /// The file behind this one, by which a store knows its own when it is handed two. What wraps a
+    /// file hands on the wrapped one's answer.
+    fn as_any(&self) -> &dyn Any;
+
     /// Which file this is.
     fn id(&self) -> FileId;
 
@@ -178,6 +247,43 @@ pub trait OpenFile: Send + Sync {
 
     /// Changes the size; needs an open with write access. A longer file reads as zeros at its end.
     fn set_size(&self, size: u64) -> Result<()>;
+
+    /// The first data or hole at or after `offset`. `None` when there is no such thing up to the end
+    /// of the file, which is possible for data only; [`StoreError::PastEnd`] for an offset at or
+    /// behind the end. Where holes are not kept apart, all is data.
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>>;
+
+    /// Makes sure that writes to the range will find space; a file that ends before the range's end
+    /// becomes longer (RFC 7862 15.1). Needs an open with write access and `len` above 0.
+    fn allocate(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Gives back the space of the range, which then reads as zeros; the size stays (RFC 7862 15.4).
+    /// Needs an open with write access and `len` above 0.
+    fn deallocate(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Copies up to `len` bytes of `source` to `offset` of this file, in the kernel where that is
+    /// possible. Tells how much was copied, which may be less than asked; 0 only when `source`
+    /// ends at `source_offset`. What was copied is as stable as an unstable write. Ranges of one file that
+    /// overlap are [`StoreError::Invalid`]. May wait for a device; may take long when `len` is
+    /// large.
+    fn copy_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64>;
+
+    /// Makes a range of this file share the content of `source`, all or nothing. `len` 0 means up to
+    /// the end of `source`. [`StoreError::NotSupported`] where the file system cannot,
+    /// [`StoreError::Invalid`] for ranges that it cannot share.
+    fn clone_range_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<()>;
 
     /// Current attributes; works after removal.
     fn attr(&self) -> Result<Attr>;

@@ -18,6 +18,26 @@ pub(crate) const SYMLINK_BYTES_MAX: usize = 4095;
 /// The longest file, in bytes: offsets are signed in every kernel interface.
 pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
+/// The most entries of an access control list.
+pub const ACL_ENTRIES_MAX: usize = 1024;
+
+/// The longest value of an extended attribute, in bytes (the kernel's XATTR_SIZE_MAX). File systems
+/// may take less.
+pub const XATTR_BYTES_MAX: usize = 64 * 1024;
+
+/// The longest name of an extended attribute, in bytes (the kernel's XATTR_NAME_MAX less "user.").
+pub(crate) const XATTR_NAME_BYTES_MAX: usize = 250;
+
+/// The longest list of names of extended attributes of one object, in bytes with a final zero each
+/// and the kernel's "user." (the kernel's XATTR_LIST_MAX).
+pub(crate) const XATTR_LIST_BYTES_MAX: usize = 64 * 1024;
+
+/// The most bytes that one call copies from file to file.
+pub(crate) const COPY_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// How much of a file is held in memory while it is copied to another.
+pub(crate) const COPY_BUFFER_BYTES: usize = 256 * 1024;
+
 /// The first value of a directory cookie; protocols reserve those below.
 pub(crate) const COOKIE_FIRST: u64 = 3;
 
@@ -97,12 +117,6 @@ pub(crate) const DIRECTORY_BUFFER_BYTES: usize = 32 * 1024;
 /// Posix store: the largest buffered write done inline where the file system cannot promise not to
 /// wait.
 pub(crate) const INLINE_WRITE_BYTES_MAX: usize = 128 * 1024;
-
-/// Posix store: the longest value of a named attribute (the kernel's XATTR_SIZE_MAX).
-pub(crate) const NAMED_ATTR_BYTES_MAX: usize = 64 * 1024;
-
-/// Posix store: the longest name of a named attribute (the kernel's XATTR_NAME_MAX less "user.").
-pub(crate) const NAMED_ATTR_NAME_BYTES_MAX: usize = 250;
 
 /// Posix store: what is told as the most links of a file; the kernel has the last word.
 pub(crate) const POSIX_LINKS_MAX: u32 = 65_000;

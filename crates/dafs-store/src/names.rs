@@ -1,6 +1,10 @@
 //! What counts as a name of one component.
 
+use crate::limits::XATTR_NAME_BYTES_MAX;
 use crate::{NAME_BYTES_MAX, Result, StoreError};
+
+/// What Linux puts before the names of those extended attributes that belong to users.
+pub(crate) const XATTR_PREFIX: &[u8] = b"user.";
 
 /// Refuses what is not one component: empty, ".", "..", or with '/' or 0 inside.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
@@ -14,6 +18,14 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
         return Err(StoreError::Invalid);
     }
     Ok(())
+}
+
+/// Refuses what cannot be the name of an extended attribute. Dots and slashes mean nothing in it.
+pub(crate) fn check_xattr_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.contains(&0) {
+        return Err(StoreError::Invalid);
+    }
+    if name.len() > XATTR_NAME_BYTES_MAX { Err(StoreError::NameTooLong) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -178,14 +178,14 @@ pub enum NewObject<'a> {
     Fifo,
 }
 
-/// The change attribute of a directory before and after an operation.
+/// The change attribute of an object, most often a directory, before and after an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirChange {
     /// Before.
     pub before: u64,
     /// After.
     pub after: u64,
-    /// True when nothing else can have changed the directory in between.
+    /// True when nothing else can have changed the object in between.
     pub atomic: bool,
 }
 
@@ -259,6 +259,70 @@ pub enum CacheAdvice {
     WillNeed,
     /// Not needed again: may be dropped.
     DontNeed,
+}
+
+/// What [`OpenFile::seek`] looks for (RFC 7862 11.11).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekWhat {
+    /// The next byte that was written or allocated.
+    Data,
+    /// The next byte that never was; the end of the file counts as one.
+    Hole,
+}
+
+/// Whether an extended attribute may, must not or must be there before it is set (RFC 8276 8.4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetXattr {
+    /// Makes or replaces.
+    Either,
+    /// Fails with `Exists` when it is there.
+    Create,
+    /// Fails with `NoXattr` when it is not.
+    Replace,
+}
+
+/// What a store can do besides the ordinary. What it names here may still be refused for single
+/// objects, such as extended attributes of symlinks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Capabilities {
+    /// Extended attributes, as [`Store::xattr`](crate::Store::xattr) and its kind give them.
+    pub xattrs: bool,
+    /// Which access control lists it keeps.
+    pub acls: AclSupport,
+    /// Files can share their content until one of them is changed.
+    pub clone: bool,
+    /// What offsets and lengths of a clone are multiples of, in bytes; 0 where there is no clone.
+    pub clone_block_bytes: u32,
+    /// Space can be set aside for a range of a file.
+    pub allocate: bool,
+    /// Space can be given back from the middle of a file.
+    pub deallocate: bool,
+    /// Holes are told apart from zeros.
+    pub holes: bool,
+    /// Changes that others make beneath the server are reported for watched objects.
+    pub local_changes: LocalChanges,
+}
+
+/// Which access control lists a store keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AclSupport {
+    /// Those that say no more than a mode does.
+    #[default]
+    Mode,
+    /// Those that a POSIX ACL can hold: named users and groups, and defaults of directories.
+    Posix,
+}
+
+/// How a store notices changes that do not come through it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LocalChanges {
+    /// Nobody else can change anything.
+    #[default]
+    Impossible,
+    /// It cannot notice them.
+    Unseen,
+    /// It reports them for watched objects.
+    Reported,
 }
 
 /// Space and limits of a file system.

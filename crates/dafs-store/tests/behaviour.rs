@@ -5,6 +5,8 @@
 mod common;
 #[path = "common/data.rs"]
 mod data;
+#[path = "common/extras.rs"]
+mod extras;
 #[path = "common/tree.rs"]
 mod tree;
 
@@ -39,6 +41,13 @@ suite! {
     data::stability_and_waiting_do_not_change_content,
     data::symlinks_have_times_but_no_mode,
     data::vectors_scatter_and_gather,
+    extras::bad_extended_attributes_are_refused,
+    extras::extended_attributes_are_kept,
+    extras::files_are_copied_and_cloned,
+    extras::holes_and_data_are_found,
+    extras::lists_follow_the_mode_and_the_other_way_round,
+    extras::named_users_and_inheritance_are_kept_where_they_can_be,
+    extras::space_is_set_aside_and_given_back,
     tree::any_bytes_make_a_name,
     tree::changes_of_a_directory_are_told,
     tree::creating_respects_what_is_there,

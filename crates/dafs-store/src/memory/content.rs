@@ -1,4 +1,5 @@
-//! File content: a sparse map of blocks, and the space that all of them share.
+//! File content: a sparse map of blocks, and the space that all of them share. What is done to
+//! ranges of it is in `ranges`.
 //!
 //! Invariants
 //! * `allocated_bytes` is the sum of the block lengths and is what was reserved from [`Space`].
@@ -27,7 +28,7 @@ impl Space {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    fn reserve(&self, bytes: u64) -> bool {
+    pub(super) fn reserve(&self, bytes: u64) -> bool {
         self.used_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 used.checked_add(bytes).filter(|&sum| sum <= self.bytes_max)
@@ -35,7 +36,7 @@ impl Space {
             .is_ok()
     }
 
-    fn release(&self, bytes: u64) {
+    pub(super) fn release(&self, bytes: u64) {
         self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
@@ -68,10 +69,10 @@ impl Drop for Reserved {
 /// The bytes of one file.
 #[derive(Debug)]
 pub(super) struct Content {
-    size: u64,
-    allocated_bytes: u64,
-    blocks: BTreeMap<u64, Vec<u8>>,
-    space: Arc<Space>,
+    pub(super) size: u64,
+    pub(super) allocated_bytes: u64,
+    pub(super) blocks: BTreeMap<u64, Vec<u8>>,
+    pub(super) space: Arc<Space>,
 }
 
 impl Content {
@@ -193,7 +194,7 @@ impl Drop for Content {
     }
 }
 
-fn split(offset: u64) -> (u64, usize) {
+pub(super) fn split(offset: u64) -> (u64, usize) {
     (offset / MEMORY_BLOCK_BYTES, (offset % MEMORY_BLOCK_BYTES) as usize)
 }
 

@@ -3,10 +3,14 @@
 use super::Inner;
 use super::content::Content;
 use super::object::{Body, Object, State};
+use crate::limits::COPY_BYTES_MAX;
+use crate::ranges::{check_range, check_ranges, copy_piece};
 use crate::{
-    Attr, CacheAdvice, Cred, FileId, OpenFile, OpenMode, Result, Stability, StoreError, Wait,
+    Attr, CacheAdvice, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError,
+    Wait,
 };
 use dafs_mem::VolatileSlice;
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -36,6 +40,10 @@ impl MemoryFile {
         }
         self.inner.change_content(&self.cred, &mut self.object.state_mut(), apply)
     }
+
+    fn content_size(&self) -> u64 {
+        self.object.attr().size
+    }
 }
 
 impl Inner {
@@ -57,6 +65,10 @@ impl Inner {
 }
 
 impl OpenFile for MemoryFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
     fn id(&self) -> FileId {
         self.inner.id(self.object.ino)
     }
@@ -94,6 +106,79 @@ impl OpenFile for MemoryFile {
 
     fn set_size(&self, size: u64) -> Result<()> {
         self.change(|content| content.set_size(size))
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        match &self.object.state().body {
+            Body::File(content) => content.seek(offset, what),
+            _ => Err(StoreError::BadType),
+        }
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        let end = check_range(offset, len)?;
+        self.change(|content| content.allocate(offset, end))
+    }
+
+    fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
+        let end = check_range(offset, len)?;
+        self.change(|content| {
+            content.punch(offset, end);
+            Ok(())
+        })
+    }
+
+    fn copy_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        check_ranges(source.id() == self.id(), source_offset, offset, len)?;
+        let len = len.min(COPY_BYTES_MAX);
+        let mut done = 0;
+        while done < len {
+            match copy_piece(self, source, source_offset + done, offset + done, len - done) {
+                Ok(0) => break,
+                Ok(copied) => done += copied,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn clone_range_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let Some(other) = source.as_any().downcast_ref::<Self>() else {
+            return Err(StoreError::NotSupported);
+        };
+        if !Arc::ptr_eq(&other.inner, &self.inner) {
+            return Err(StoreError::CrossDevice);
+        }
+        if !other.mode.read || !self.mode.write {
+            return Err(StoreError::Access);
+        }
+        let rest = other.content_size().checked_sub(source_offset).ok_or(StoreError::Invalid)?;
+        let len = if len == 0 { rest } else { len };
+        check_ranges(self.id() == other.id(), source_offset, offset, len)?;
+        if len > rest {
+            return Err(StoreError::Invalid);
+        }
+        let copy = match &other.object.state().body {
+            Body::File(content) => content.copy_of(source_offset, len)?,
+            _ => return Err(StoreError::BadType),
+        };
+        if len == 0 {
+            return Ok(());
+        }
+        self.change(|content| content.take_over(copy, offset, len))
     }
 
     fn attr(&self) -> Result<Attr> {

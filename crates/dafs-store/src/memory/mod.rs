@@ -16,8 +16,10 @@
 mod content;
 mod file;
 mod object;
+mod ranges;
 mod store;
 mod tree;
+mod xattr;
 
 use crate::{Cred, ExportSecret, FILE_ID_BYTES, FileId, FsId, Kind, Result, StoreError, TimeSpec};
 use content::{Content, Space};
@@ -29,6 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tree::World;
+use xattr::Xattrs;
 
 pub(crate) use store::check_symlink_text;
 
@@ -184,6 +187,7 @@ impl Inner {
             change: self.next_change(),
             verifier: None,
             attr_dir: None,
+            xattrs: Xattrs::default(),
             body: Body::Special,
         }
     }

@@ -1,6 +1,7 @@
 //! Objects of the memory store, their rights and their directories.
 
 use super::content::{Content, Reserved};
+use super::xattr::Xattrs;
 use crate::limits::COOKIE_FIRST;
 use crate::{Attr, Cred, Kind, Result, StoreError, TimeSpec};
 use std::collections::BTreeMap;
@@ -43,6 +44,7 @@ pub(super) struct State {
     pub(super) verifier: Option<[u8; 8]>,
     /// The inode of its directory of named attributes, once there is one.
     pub(super) attr_dir: Option<u64>,
+    pub(super) xattrs: Xattrs,
     pub(super) body: Body,
 }
 

@@ -11,9 +11,9 @@ use crate::limits::{
 };
 use crate::names::check_name;
 use crate::{
-    AccessMask, Attr, CreateHow, Created, Cred, DirChange, DirEntry, FileId, FsId, FsStat, Kind,
-    Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode, Result, SetAttr, SetTime, Store,
-    StoreError,
+    AccessMask, Acl, AclSupport, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry,
+    FileId, FsId, FsStat, Kind, LocalChanges, Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode,
+    Result, SetAttr, SetTime, SetXattr, Store, StoreError,
 };
 use std::sync::Arc;
 
@@ -502,6 +502,50 @@ impl Store for MemoryStore {
             _ => return Err(StoreError::NotSupported),
         }
         Ok(self.inner.id(self.inner.attr_dir_of(&object)?))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            xattrs: true,
+            acls: AclSupport::Mode,
+            clone: true,
+            clone_block_bytes: 1,
+            allocate: true,
+            deallocate: true,
+            holes: true,
+            local_changes: LocalChanges::Impossible,
+        }
+    }
+
+    fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
+        self.inner.xattr(cred, id, name)
+    }
+
+    fn set_xattr(
+        &self,
+        cred: &Cred,
+        id: &FileId,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<DirChange> {
+        self.inner.set_xattr(cred, id, name, value, how)
+    }
+
+    fn list_xattrs(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
+        self.inner.list_xattrs(cred, id)
+    }
+
+    fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.inner.remove_xattr(cred, id, name)
+    }
+
+    fn acl(&self, id: &FileId) -> Result<Acl> {
+        self.inner.acl(id)
+    }
+
+    fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
+        self.set_mode_by_acl(cred, id, acl)
     }
 
     fn fs_stat(&self, _cred: &Cred, id: &FileId) -> Result<FsStat> {

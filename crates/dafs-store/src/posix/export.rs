@@ -7,6 +7,7 @@
 //!   we hold is the only exception; it leads to exactly that object.
 //! * A node is made only from an object on the export's own mount.
 
+use super::ability;
 use super::attr;
 use super::dir::Streams;
 use super::id::{Form, Ids, Target, device, stable_fs_id};
@@ -18,7 +19,7 @@ use super::{ExportSecret, PosixOptions};
 use crate::limits::{
     DESCRIPTOR_RETRIES_MAX, HANDLE_RETRIES_MAX, NODE_DESCRIPTOR_SHARE, NODES_MAX, NODES_MIN,
 };
-use crate::{FileId, FsId, Kind, Result, StoreError};
+use crate::{Capabilities, FileId, FsId, Kind, Result, StoreError};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::{Errno, Result as SysResult};
 use std::ffi::{CStr, CString};
@@ -48,6 +49,8 @@ pub(super) struct Export {
     pub(super) streams: Streams,
     /// Where objects are, when the kernel does not open them by handle.
     pub(super) index: Option<Index>,
+    /// What the file system can do.
+    pub(super) abilities: Capabilities,
     /// Content never leaves memory, so that nothing waits for a device.
     pub(super) in_memory: bool,
     /// Set once the file system refused RWF_NOWAIT for reads, and for writes.
@@ -95,6 +98,7 @@ impl Export {
             nodes: NodeTable::new(options.nodes_max.unwrap_or_else(nodes_max_default)),
             streams: Streams::new(),
             index: (!by_handle).then(Index::new),
+            abilities: ability::find(root.as_fd())?,
             in_memory,
             no_nowait_read: AtomicBool::new(false),
             no_nowait_write: AtomicBool::new(false),

@@ -12,10 +12,12 @@ use super::node::Node;
 use super::sys;
 use crate::limits::{FILE_BYTES_MAX, INLINE_WRITE_BYTES_MAX};
 use crate::{
-    Attr, CacheAdvice, Cred, FileId, Kind, OpenFile, OpenMode, Result, Stability, StoreError, Wait,
+    Attr, CacheAdvice, Cred, FileId, Kind, OpenFile, OpenMode, Result, SeekWhat, Stability,
+    StoreError, Wait,
 };
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
 use rustix::fs::{Advice, OFlags};
+use std::any::Any;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -92,6 +94,20 @@ impl PosixFile {
     /// The open itself, for what else belongs to a create.
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.fd
+    }
+
+    /// What it was opened for.
+    pub(super) fn mode(&self) -> OpenMode {
+        self.mode
+    }
+
+    /// The identity under which the file is changed; refused without write access.
+    pub(super) fn as_writer(&self) -> Result<Caller> {
+        if self.mode.write {
+            self.export.identity.caller(&self.cred)
+        } else {
+            Err(StoreError::Access)
+        }
     }
 
     /// One write without waiting, or the refusal.
@@ -199,6 +215,10 @@ fn before<'a>(views: &[VolatileSlice<'a>], mut keep: usize) -> Vec<VolatileSlice
 }
 
 impl OpenFile for PosixFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
     fn id(&self) -> FileId {
         self.node.id
     }
@@ -284,14 +304,43 @@ impl OpenFile for PosixFile {
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
-        if !self.mode.write {
-            return Err(StoreError::Access);
-        }
         if size > FILE_BYTES_MAX {
             return Err(StoreError::FileTooBig);
         }
-        let _caller = self.export.identity.caller(&self.cred)?;
+        let _caller = self.as_writer()?;
         Ok(rustix::fs::ftruncate(&self.fd, size)?)
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        self.seek_to(offset, what)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.set_aside(offset, len)
+    }
+
+    fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.give_back(offset, len)
+    }
+
+    fn copy_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.copy_range(source, source_offset, offset, len)
+    }
+
+    fn clone_range_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.clone_range(source, source_offset, offset, len)
     }
 
     fn attr(&self) -> Result<Attr> {

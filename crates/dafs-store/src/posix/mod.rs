@@ -29,6 +29,8 @@
 //! * Operations that take a [`Cred`](crate::Cred) run between taking on the caller's identity and
 //!   giving it up; `ident` proves it by its guards.
 
+mod ability;
+mod acl;
 mod attr;
 mod cache;
 mod dir;
@@ -39,10 +41,12 @@ mod ident;
 mod index;
 mod named_attr;
 mod node;
+mod ranges;
 mod resolve;
 mod store;
 mod sys;
 mod tree;
+mod xattr;
 
 pub use id::ExportSecret;
 pub use ident::as_server;

@@ -15,27 +15,27 @@ use super::attr;
 use super::export::{Export, descriptor_path, stat_fd};
 use super::ident::Caller;
 use super::node::{Node, lock};
-use crate::limits::{COOKIE_FIRST, NAMED_ATTR_BYTES_MAX, NAMED_ATTR_NAME_BYTES_MAX};
-use crate::names::check_name;
+use crate::limits::{COOKIE_FIRST, XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX};
+use crate::names::{XATTR_PREFIX, check_name};
+use crate::ranges::{check_ranges, copy_piece, seek_dense};
 use crate::{
     AccessMask, Attr, CacheAdvice, CreateHow, Created, Cred, DirChange, DirEntry, FileId, Kind,
-    OpenFile, OpenMode, Result, SetAttr, Stability, StoreError, Wait,
+    OpenFile, OpenMode, Result, SeekWhat, SetAttr, Stability, StoreError, Wait,
 };
 use dafs_mem::{Site, VolatileSlice};
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
+use std::any::Any;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-
-const PREFIX: &[u8] = b"user.";
 
 /// The kernel's name of a named attribute.
 fn kernel_name(name: &[u8]) -> Result<Vec<u8>> {
     check_name(name)?;
-    if name.len() > NAMED_ATTR_NAME_BYTES_MAX {
+    if name.len() > XATTR_NAME_BYTES_MAX {
         return Err(StoreError::NameTooLong);
     }
-    Ok([PREFIX, name].concat())
+    Ok([XATTR_PREFIX, name].concat())
 }
 
 fn error(errno: Errno) -> StoreError {
@@ -51,7 +51,7 @@ fn error(errno: Errno) -> StoreError {
 
 /// Reads all of an attribute.
 fn value(node: &Node, name: &[u8]) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; NAMED_ATTR_BYTES_MAX];
+    let mut bytes = vec![0; XATTR_BYTES_MAX];
     let len = rustix::fs::getxattr(descriptor_path(node.as_fd()), kernel_name(name)?, &mut bytes)
         .map_err(error)?;
     bytes.truncate(len);
@@ -59,7 +59,7 @@ fn value(node: &Node, name: &[u8]) -> Result<Vec<u8>> {
 }
 
 fn set_value(node: &Node, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-    if value.len() > NAMED_ATTR_BYTES_MAX {
+    if value.len() > XATTR_BYTES_MAX {
         return Err(StoreError::FileTooBig);
     }
     rustix::fs::setxattr(descriptor_path(node.as_fd()), kernel_name(name)?, value, flags)
@@ -68,9 +68,10 @@ fn set_value(node: &Node, name: &[u8], value: &[u8], flags: XattrFlags) -> Resul
 
 /// The names of all attributes that can be shown.
 fn names(node: &Node) -> Result<Vec<Vec<u8>>> {
-    let mut list = vec![0; NAMED_ATTR_BYTES_MAX];
+    let mut list = vec![0; XATTR_LIST_BYTES_MAX];
     let len = rustix::fs::listxattr(descriptor_path(node.as_fd()), &mut list).map_err(error)?;
-    let shown = list[..len].split(|&byte| byte == 0).filter_map(|name| name.strip_prefix(PREFIX));
+    let shown =
+        list[..len].split(|&byte| byte == 0).filter_map(|name| name.strip_prefix(XATTR_PREFIX));
     Ok(shown.filter(|name| check_name(name).is_ok()).map(<[u8]>::to_vec).collect())
 }
 
@@ -317,7 +318,7 @@ impl Export {
 
 fn resize(bytes: &mut Vec<u8>, size: u64) -> Result<()> {
     let size = usize::try_from(size).map_err(|_| StoreError::FileTooBig)?;
-    if size > NAMED_ATTR_BYTES_MAX {
+    if size > XATTR_BYTES_MAX {
         return Err(StoreError::FileTooBig);
     }
     bytes.resize(size, 0);
@@ -348,6 +349,10 @@ impl NamedAttrFile {
 }
 
 impl OpenFile for NamedAttrFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
     fn id(&self) -> FileId {
         self.id
     }
@@ -416,6 +421,39 @@ impl OpenFile for NamedAttrFile {
         }
         let _caller = self.export.identity.caller(&self.cred)?;
         self.export.change_value(&self.node, &self.name, |bytes| resize(bytes, size))
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        seek_dense(self.attr()?.size, offset, what)
+    }
+
+    fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn deallocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn copy_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        check_ranges(source.id() == self.id, source_offset, offset, len)?;
+        copy_piece(self, source, source_offset, offset, len)
+    }
+
+    fn clone_range_from(
+        &self,
+        _source: &dyn OpenFile,
+        _source_offset: u64,
+        _offset: u64,
+        _len: u64,
+    ) -> Result<()> {
+        Err(StoreError::NotSupported)
     }
 
     fn attr(&self) -> Result<Attr> {

@@ -10,8 +10,9 @@ use crate::limits::{FILE_BYTES_MAX, POSIX_LINKS_MAX};
 use crate::memory::check_symlink_text;
 use crate::names::check_name;
 use crate::{
-    AccessMask, Attr, CreateHow, Created, Cred, DirChange, DirEntry, FileId, FsId, FsStat, Kind,
-    Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode, Result, SetAttr, Store, StoreError,
+    AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry, FileId,
+    FsId, FsStat, Kind, Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode, Result, SetAttr,
+    SetXattr, Store, StoreError,
 };
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -277,6 +278,41 @@ impl Store for PosixStore {
         let caller = self.export.identity.caller(cred)?;
         self.export.stat_live(&node)?;
         self.export.attr_dir(&caller, &node)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.export.abilities
+    }
+
+    fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
+        self.read_xattr(cred, id, name)
+    }
+
+    fn set_xattr(
+        &self,
+        cred: &Cred,
+        id: &FileId,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<DirChange> {
+        self.write_xattr(cred, id, name, value, how)
+    }
+
+    fn list_xattrs(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
+        self.xattr_names(cred, id)
+    }
+
+    fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.drop_xattr(cred, id, name)
+    }
+
+    fn acl(&self, id: &FileId) -> Result<Acl> {
+        self.read_acl(id)
+    }
+
+    fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
+        self.write_acl(cred, id, acl)
     }
 
     fn fs_stat(&self, _cred: &Cred, id: &FileId) -> Result<FsStat> {

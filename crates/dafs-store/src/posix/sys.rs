@@ -118,6 +118,31 @@ pub(super) fn read_directory(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result
     read.map(drop)
 }
 
+/// A range whose content is to be shared; a length of 0 means up to the end of the source.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CloneRange {
+    pub(super) source_offset: u64,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+/// Makes a range of `target` share the content of `source`.
+pub(super) fn clone_range(
+    target: BorrowedFd<'_>,
+    source: BorrowedFd<'_>,
+    range: CloneRange,
+) -> Result<(), Errno> {
+    let raw = libc::file_clone_range {
+        src_fd: i64::from(source.as_raw_fd()),
+        src_offset: range.source_offset,
+        src_length: range.len,
+        dest_offset: range.offset,
+    };
+    // SAFETY: the request reads one structure of this type, which lives until the call returns.
+    let returned = unsafe { libc::ioctl(target.as_raw_fd(), libc::FICLONERANGE, &raw const raw) };
+    check(libc::c_long::from(returned)).map(drop)
+}
+
 /// Sets the thread's file-system user id and tells whether the kernel took it.
 pub(super) fn set_fs_uid(uid: u32) -> bool {
     // SAFETY: both calls take plain numbers and change the calling thread only. The value -1 is

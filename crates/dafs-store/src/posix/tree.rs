@@ -61,11 +61,11 @@ fn removal_flags(stat: &Statx) -> AtFlags {
 }
 
 impl Export {
-    fn change_of(dir: &Node) -> Result<u64> {
+    pub(super) fn change_of(dir: &Node) -> Result<u64> {
         Ok(attr::change(&stat_fd(dir.as_fd())?))
     }
 
-    fn dir_change(dir: &Node, before: u64) -> Result<DirChange> {
+    pub(super) fn dir_change(dir: &Node, before: u64) -> Result<DirChange> {
         Ok(DirChange { before, after: Self::change_of(dir)?, atomic: false })
     }
 

@@ -2,10 +2,11 @@
 
 use dafs_mem::VolatileSlice;
 use dafs_store::{
-    AccessMask, Attr, CacheAdvice, CreateHow, Created, Cred, DirChange, DirEntry, FileId, FsId,
-    FsStat, Made, MemoryStore, NewObject, OpenFile, OpenMode, Result, SetAttr, Stability, Store,
-    StoreError, Wait,
+    AccessMask, Acl, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry,
+    FileId, FsId, FsStat, Made, MemoryStore, NewObject, OpenFile, OpenMode, Result, SeekWhat,
+    SetAttr, SetXattr, Stability, Store, StoreError, Wait,
 };
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -97,6 +98,10 @@ fn sum(views: &[VolatileSlice<'_>]) -> usize {
 }
 
 impl OpenFile for DiskFile {
+    fn as_any(&self) -> &dyn Any {
+        self.inner.as_any()
+    }
+
     fn id(&self) -> FileId {
         self.inner.id()
     }
@@ -128,6 +133,38 @@ impl OpenFile for DiskFile {
 
     fn set_size(&self, size: u64) -> Result<()> {
         self.inner.set_size(size)
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        self.inner.seek(offset, what)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.allocate(offset, len)
+    }
+
+    fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.deallocate(offset, len)
+    }
+
+    fn copy_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.inner.copy_from(source, source_offset, offset, len)
+    }
+
+    fn clone_range_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.inner.clone_range_from(source, source_offset, offset, len)
     }
 
     fn attr(&self) -> Result<Attr> {
@@ -238,6 +275,41 @@ impl Store for DiskStore {
 
     fn attr_dir(&self, cred: &Cred, id: &FileId) -> Result<FileId> {
         self.inner.attr_dir(cred, id)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
+        self.inner.xattr(cred, id, name)
+    }
+
+    fn set_xattr(
+        &self,
+        cred: &Cred,
+        id: &FileId,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<DirChange> {
+        self.inner.set_xattr(cred, id, name, value, how)
+    }
+
+    fn list_xattrs(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
+        self.inner.list_xattrs(cred, id)
+    }
+
+    fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.inner.remove_xattr(cred, id, name)
+    }
+
+    fn acl(&self, id: &FileId) -> Result<Acl> {
+        self.inner.acl(id)
+    }
+
+    fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
+        self.inner.set_acl(cred, id, acl)
     }
 
     fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat> {

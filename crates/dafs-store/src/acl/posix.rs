@@ -1,0 +1,442 @@
+//! POSIX access control lists, and how they and NFSv4's say the same.
+//!
+//! A POSIX list has one entry per class: the owner, named users, the group, named groups, all others.
+//! The first class that fits a caller decides, except that any fitting group may grant. An NFSv4 list
+//! is looked at in order until every right is decided.
+//!
+//! Decisions (RFC 8881 6.3, 6.4, and what other servers do)
+//! * From POSIX to NFSv4 nothing is lost but the mask entry, which is applied. Refusals come before the grants
+//!   of classes that would otherwise let more through.
+//! * From NFSv4 to POSIX errs towards less access: a refusal of one group counts for all who may be
+//!   in it, and write permission needs all the rights that belong to it.
+//! * Rights that POSIX ties to being the owner, or gives to everybody (reading attributes, say), are
+//!   neither granted nor refused by entries; what entries say about them is passed over.
+//! * Inheritance is for files and directories alike; an entry for one of them counts for both.
+//!   Entries that are handed down one level only are refused, and so are audits.
+
+use super::{Ace, AceFlags, AceKind, AceMask, AceWho, Acl};
+use crate::limits::ACL_ENTRIES_MAX;
+use crate::{Result, StoreError};
+use std::collections::BTreeMap;
+
+/// Permission bits of one class: 4 read, 2 write, 1 execute.
+type Bits = u8;
+
+const READ: Bits = 4;
+const WRITE: Bits = 2;
+const EXECUTE: Bits = 1;
+
+/// What everybody may do who can name an object.
+const ANYBODY: AceMask =
+    AceMask::READ_ATTRIBUTES.union(AceMask::READ_ACL).union(AceMask::SYNCHRONIZE);
+
+/// What the owner may do besides.
+const OWNER: AceMask = AceMask::WRITE_ATTRIBUTES.union(AceMask::WRITE_ACL);
+
+const INHERIT: AceFlags = AceFlags::FILE_INHERIT.union(AceFlags::DIRECTORY_INHERIT);
+
+/// The kernel's form: a version and records of tag, permissions and id, in little-endian.
+const VERSION: u32 = 2;
+const RECORD_BYTES: usize = 8;
+const TAG_OWNER: u16 = 0x01;
+const TAG_USER: u16 = 0x02;
+const TAG_GROUP: u16 = 0x04;
+const TAG_NAMED_GROUP: u16 = 0x08;
+const TAG_MASK: u16 = 0x10;
+const TAG_OTHER: u16 = 0x20;
+const NO_ID: u32 = u32::MAX;
+
+/// One POSIX list, its mask applied.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct PosixAcl {
+    owner: Bits,
+    users: BTreeMap<u32, Bits>,
+    group: Bits,
+    groups: BTreeMap<u32, Bits>,
+    other: Bits,
+}
+
+/// The lists of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PosixAcls {
+    /// Who may use the object.
+    pub(crate) access: PosixAcl,
+    /// What new objects in the directory get.
+    pub(crate) default: Option<PosixAcl>,
+}
+
+fn low_bits(value: u32) -> Bits {
+    (value & 7) as Bits
+}
+
+impl PosixAcl {
+    /// The list that says what a mode says.
+    pub(crate) fn from_mode(mode: u32) -> Self {
+        let [owner, group, other] = [mode >> 6, mode >> 3, mode].map(low_bits);
+        Self { owner, group, other, ..Self::default() }
+    }
+
+    /// The nine permission bits, if they say all that the list says.
+    pub(crate) fn as_mode(&self) -> Option<u32> {
+        let [owner, group, other] = [self.owner, self.group, self.other].map(u32::from);
+        self.is_minimal().then_some(owner << 6 | group << 3 | other)
+    }
+
+    fn is_minimal(&self) -> bool {
+        self.users.is_empty() && self.groups.is_empty()
+    }
+
+    /// Reads the kernel's form; `None` for what is not one.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (version, records) = bytes.split_first_chunk::<4>()?;
+        if u32::from_le_bytes(*version) != VERSION || records.len() % RECORD_BYTES != 0 {
+            return None;
+        }
+        let mut acl = Self::default();
+        let mut mask = 7;
+        for record in records.chunks_exact(RECORD_BYTES) {
+            let tag = u16::from_le_bytes([record[0], record[1]]);
+            let bits = low_bits(u32::from(u16::from_le_bytes([record[2], record[3]])));
+            let id = u32::from_le_bytes([record[4], record[5], record[6], record[7]]);
+            match tag {
+                TAG_OWNER => acl.owner = bits,
+                TAG_USER => drop(acl.users.insert(id, bits)),
+                TAG_GROUP => acl.group = bits,
+                TAG_NAMED_GROUP => drop(acl.groups.insert(id, bits)),
+                TAG_MASK => mask = bits,
+                TAG_OTHER => acl.other = bits,
+                _ => return None,
+            }
+        }
+        acl.group &= mask;
+        acl.users.values_mut().chain(acl.groups.values_mut()).for_each(|bits| *bits &= mask);
+        Some(acl)
+    }
+
+    /// Writes the kernel's form, with the least mask that lets everything through.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = VERSION.to_le_bytes().to_vec();
+        let mut put = |tag: u16, bits: Bits, id: u32| {
+            bytes.extend(tag.to_le_bytes());
+            bytes.extend(u16::from(bits).to_le_bytes());
+            bytes.extend(id.to_le_bytes());
+        };
+        put(TAG_OWNER, self.owner, NO_ID);
+        self.users.iter().for_each(|(&id, &bits)| put(TAG_USER, bits, id));
+        put(TAG_GROUP, self.group, NO_ID);
+        self.groups.iter().for_each(|(&id, &bits)| put(TAG_NAMED_GROUP, bits, id));
+        if !self.is_minimal() {
+            put(TAG_MASK, self.group_class(), NO_ID);
+        }
+        put(TAG_OTHER, self.other, NO_ID);
+        bytes
+    }
+
+    /// What anybody but the owner and others may have.
+    fn group_class(&self) -> Bits {
+        self.groups_bits() | self.users.values().fold(0, |all, bits| all | bits)
+    }
+
+    fn groups_bits(&self) -> Bits {
+        self.groups.values().fold(self.group, |all, bits| all | bits)
+    }
+
+    /// Appends the NFSv4 entries that say the same.
+    fn append_to(&self, entries: &mut Vec<Ace>, directory: bool, flags: AceFlags) {
+        let mask = |bits| mask_of(bits, directory);
+        // A class that comes later may have more than an earlier one, whose members it would let
+        // through; so what the earlier one lacks of that is refused. Groups are looked at together.
+        let owner_lacks = !self.owner & (self.group_class() | self.other);
+        let deny = |entries: &mut Vec<Ace>, who, lacks: Bits| {
+            if lacks != 0 {
+                entries.push(Ace { kind: AceKind::Deny, flags, mask: mask(lacks), who });
+            }
+        };
+        let allow = |entries: &mut Vec<Ace>, who, bits: Bits| {
+            let own = if who == AceWho::Owner { OWNER } else { AceMask::empty() };
+            let mask = mask(bits) | ANYBODY | own;
+            entries.push(Ace { kind: AceKind::Allow, flags, mask, who });
+        };
+        deny(entries, AceWho::Owner, owner_lacks);
+        allow(entries, AceWho::Owner, self.owner);
+        for (&id, &bits) in &self.users {
+            deny(entries, AceWho::User(id), !bits & (self.groups_bits() | self.other));
+            allow(entries, AceWho::User(id), bits);
+        }
+        let group = std::iter::once((AceWho::Group, self.group));
+        let groups = self.groups.iter().map(|(&id, &bits)| (AceWho::NamedGroup(id), bits));
+        let all: Vec<_> = group.chain(groups).collect();
+        all.iter().for_each(|&(who, bits)| allow(entries, who, bits));
+        all.iter().for_each(|&(who, bits)| deny(entries, who, !bits & self.other));
+        allow(entries, AceWho::Everyone, self.other);
+    }
+}
+
+fn mask_of(bits: Bits, directory: bool) -> AceMask {
+    let mut mask = AceMask::empty();
+    mask.set(AceMask::READ_DATA, bits & READ != 0);
+    mask.set(write_mask(directory), bits & WRITE != 0);
+    mask.set(AceMask::EXECUTE, bits & EXECUTE != 0);
+    mask
+}
+
+/// All the rights that write permission stands for.
+fn write_mask(directory: bool) -> AceMask {
+    let change = AceMask::WRITE_DATA | AceMask::APPEND_DATA;
+    if directory { change | AceMask::DELETE_CHILD } else { change }
+}
+
+impl PosixAcls {
+    /// The lists that say what a mode says.
+    pub(crate) fn from_mode(mode: u32) -> Self {
+        Self { access: PosixAcl::from_mode(mode), default: None }
+    }
+
+    /// The nine permission bits, if they say all that the lists say.
+    pub(crate) fn as_mode(&self) -> Option<u32> {
+        self.access.as_mode().filter(|_| self.default.is_none())
+    }
+
+    /// The NFSv4 list that says the same.
+    pub(crate) fn to_acl(&self, directory: bool) -> Acl {
+        let mut entries = Vec::new();
+        self.access.append_to(&mut entries, directory, AceFlags::empty());
+        if let Some(default) = &self.default {
+            // What is inherited may become a file or a directory, so all write rights are named.
+            default.append_to(&mut entries, true, INHERIT | AceFlags::INHERIT_ONLY);
+        }
+        Acl { entries }
+    }
+
+    /// The POSIX lists for an NFSv4 list of a directory or of something else.
+    ///
+    /// # Errors
+    /// `NotSupported` for entries that have no place in POSIX lists, and too many of them; `Invalid`
+    /// for inheritance where nothing inherits, and for ids that nobody can have.
+    pub(crate) fn from_acl(acl: &Acl, directory: bool) -> Result<Self> {
+        if acl.entries.len() > ACL_ENTRIES_MAX {
+            return Err(StoreError::NotSupported);
+        }
+        for ace in &acl.entries {
+            if ace.flags.intersects(AceFlags::NO_PROPAGATE_INHERIT | AceFlags::INHERITED) {
+                return Err(StoreError::NotSupported);
+            }
+            let inherits = ace.flags.intersects(INHERIT);
+            let only = ace.flags.contains(AceFlags::INHERIT_ONLY);
+            if (inherits && !directory) || (only && !inherits) {
+                return Err(StoreError::Invalid);
+            }
+            if matches!(ace.who, AceWho::User(NO_ID) | AceWho::NamedGroup(NO_ID)) {
+                return Err(StoreError::Invalid);
+            }
+        }
+        let own = |ace: &&Ace| !ace.flags.contains(AceFlags::INHERIT_ONLY);
+        let handed_down = |ace: &&Ace| ace.flags.intersects(INHERIT);
+        let access = Classes::decide(acl.entries.iter().filter(own)).into_acl(directory);
+        let default = acl.entries.iter().any(|ace| handed_down(&ace));
+        // What is inherited by files need not say anything of DELETE_CHILD.
+        let default = default
+            .then(|| Classes::decide(acl.entries.iter().filter(handed_down)).into_acl(false));
+        Ok(Self { access, default })
+    }
+}
+
+/// What was decided for one class so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Decided {
+    allowed: AceMask,
+    denied: AceMask,
+}
+
+impl Decided {
+    fn decide(&mut self, kind: AceKind, mask: AceMask) {
+        match kind {
+            AceKind::Allow => self.allowed |= mask - self.denied,
+            AceKind::Deny => self.denied |= mask - self.allowed,
+        }
+    }
+
+    fn bits(&self, directory: bool) -> Bits {
+        let has = |mask, bits| if self.allowed.contains(mask) { bits } else { 0 };
+        has(AceMask::READ_DATA, READ)
+            | has(write_mask(directory), WRITE)
+            | has(AceMask::EXECUTE, EXECUTE)
+    }
+}
+
+/// Every class of an NFSv4 list.
+#[derive(Debug, Default)]
+struct Classes {
+    owner: Decided,
+    users: BTreeMap<u32, Decided>,
+    group: Decided,
+    groups: BTreeMap<u32, Decided>,
+    other: Decided,
+}
+
+impl Classes {
+    fn decide<'a>(entries: impl Iterator<Item = &'a Ace> + Clone) -> Self {
+        let mut classes = Self::default();
+        for ace in entries.clone() {
+            match ace.who {
+                AceWho::User(id) => drop(classes.users.insert(id, Decided::default())),
+                AceWho::NamedGroup(id) => drop(classes.groups.insert(id, Decided::default())),
+                AceWho::Owner | AceWho::Group | AceWho::Everyone => {}
+            }
+        }
+        entries.for_each(|ace| classes.apply(ace));
+        classes
+    }
+
+    fn apply(&mut self, ace: &Ace) {
+        let (kind, mask) = (ace.kind, ace.mask);
+        match (ace.who, kind) {
+            (AceWho::Owner, _) => self.owner.decide(kind, mask),
+            (AceWho::Everyone, _) => {
+                self.owner.decide(kind, mask);
+                self.users.values_mut().for_each(|class| class.decide(kind, mask));
+                self.group.decide(kind, mask);
+                self.groups.values_mut().for_each(|class| class.decide(kind, mask));
+                self.other.decide(kind, mask);
+            }
+            (AceWho::User(id), _) => {
+                if let Some(class) = self.users.get_mut(&id) {
+                    class.decide(kind, mask);
+                }
+                if kind == AceKind::Deny {
+                    // That user may be the owner.
+                    self.owner.decide(kind, mask);
+                }
+            }
+            (AceWho::Group, AceKind::Allow) => self.group.decide(kind, mask),
+            (AceWho::NamedGroup(id), AceKind::Allow) => {
+                if let Some(class) = self.groups.get_mut(&id) {
+                    class.decide(kind, mask);
+                }
+            }
+            // The owner, a named user, or a member of another group may be a member of this one.
+            (AceWho::Group | AceWho::NamedGroup(_), AceKind::Deny) => {
+                self.owner.decide(kind, mask);
+                self.users.values_mut().for_each(|class| class.decide(kind, mask));
+                self.group.decide(kind, mask);
+                self.groups.values_mut().for_each(|class| class.decide(kind, mask));
+            }
+        }
+    }
+
+    fn into_acl(self, directory: bool) -> PosixAcl {
+        let bits = |class: &Decided| class.bits(directory);
+        let named = |classes: &BTreeMap<u32, Decided>| {
+            classes.iter().map(|(&id, class)| (id, bits(class))).collect()
+        };
+        PosixAcl {
+            owner: bits(&self.owner),
+            users: named(&self.users),
+            group: bits(&self.group),
+            groups: named(&self.groups),
+            other: bits(&self.other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn acl(entries: &[(AceKind, AceWho, AceMask)]) -> Acl {
+        let ace = |&(kind, who, mask)| Ace { kind, flags: AceFlags::empty(), mask, who };
+        Acl { entries: entries.iter().map(ace).collect() }
+    }
+
+    fn mode(acl: &Acl) -> Option<u32> {
+        PosixAcls::from_acl(acl, false).unwrap().access.as_mode()
+    }
+
+    #[test]
+    fn every_mode_makes_a_list_that_says_the_same() {
+        for bits in 0..0o1000 {
+            let access = PosixAcl::from_mode(bits);
+            let lists = PosixAcls { access, default: None };
+            for directory in [false, true] {
+                let back = PosixAcls::from_acl(&lists.to_acl(directory), directory).unwrap();
+                assert_eq!(back, lists, "{bits:o}");
+            }
+            assert_eq!(lists.access.as_mode(), Some(bits));
+        }
+    }
+
+    #[test]
+    fn the_first_entry_that_names_a_right_decides() {
+        use AceKind::{Allow, Deny};
+        let read = AceMask::READ_DATA;
+        let (owner, everyone) = (AceWho::Owner, AceWho::Everyone);
+        assert_eq!(mode(&acl(&[(Deny, owner, read), (Allow, everyone, read)])), Some(0o044));
+        assert_eq!(mode(&acl(&[(Allow, everyone, read), (Deny, owner, read)])), Some(0o444));
+        assert_eq!(
+            mode(&acl(&[(Deny, AceWho::Group, read), (Allow, everyone, read)])),
+            Some(0o004)
+        );
+        assert_eq!(mode(&Acl::default()), Some(0));
+    }
+
+    #[test]
+    fn write_permission_needs_every_right_that_belongs_to_it() {
+        use AceKind::Allow;
+        let some = acl(&[(Allow, AceWho::Owner, AceMask::WRITE_DATA)]);
+        assert_eq!(mode(&some), Some(0));
+        let all = acl(&[(Allow, AceWho::Owner, AceMask::WRITE_DATA | AceMask::APPEND_DATA)]);
+        assert_eq!(mode(&all), Some(0o200));
+        let directory = PosixAcls::from_acl(&all, true).unwrap();
+        assert_eq!(directory.access.as_mode(), Some(0), "DELETE_CHILD is missing");
+    }
+
+    #[test]
+    fn what_posix_cannot_say_is_refused() {
+        let ace = |flags, who| Ace { kind: AceKind::Allow, flags, mask: AceMask::READ_DATA, who };
+        let from = |ace, directory| PosixAcls::from_acl(&Acl { entries: vec![ace] }, directory);
+        let one_level = AceFlags::FILE_INHERIT | AceFlags::NO_PROPAGATE_INHERIT;
+        let everyone = AceWho::Everyone;
+        assert_eq!(from(ace(one_level, everyone), true), Err(StoreError::NotSupported));
+        assert_eq!(from(ace(AceFlags::INHERITED, everyone), true), Err(StoreError::NotSupported));
+        assert_eq!(from(ace(INHERIT, everyone), false), Err(StoreError::Invalid));
+        assert_eq!(from(ace(AceFlags::INHERIT_ONLY, everyone), true), Err(StoreError::Invalid));
+        let nobody = ace(AceFlags::empty(), AceWho::User(NO_ID));
+        assert_eq!(from(nobody, false), Err(StoreError::Invalid));
+        let many = vec![ace(AceFlags::empty(), everyone); ACL_ENTRIES_MAX + 1];
+        let refused = PosixAcls::from_acl(&Acl { entries: many }, false);
+        assert_eq!(refused, Err(StoreError::NotSupported));
+    }
+
+    #[test]
+    fn broken_kernel_forms_are_no_lists() {
+        let good = PosixAcl::from_mode(0o640).encode();
+        assert_eq!(PosixAcl::decode(&good), Some(PosixAcl::from_mode(0o640)));
+        for len in (0..good.len()).filter(|len| len % RECORD_BYTES != 4) {
+            assert_eq!(PosixAcl::decode(&good[..len]), None, "{len}");
+        }
+        assert_eq!(PosixAcl::decode(&[1, 0, 0, 0]), None);
+    }
+
+    fn lists() -> impl Strategy<Value = PosixAcl> {
+        let named = || prop::collection::btree_map(0..5u32, 0..8u8, 0..4);
+        (0..8u8, named(), 0..8u8, named(), 0..8u8).prop_map(
+            |(owner, users, group, groups, other)| PosixAcl { owner, users, group, groups, other },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn posix_lists_survive_the_way_through_nfs(
+            access in lists(),
+            default in prop::option::of(lists()),
+        ) {
+            let lists = PosixAcls { access, default };
+            let back = PosixAcls::from_acl(&lists.to_acl(true), true).unwrap();
+            prop_assert_eq!(&back, &lists);
+            let file = PosixAcls { default: None, ..lists };
+            prop_assert_eq!(&PosixAcls::from_acl(&file.to_acl(false), false).unwrap(), &file);
+            prop_assert_eq!(PosixAcl::decode(&file.access.encode()), Some(file.access));
+        }
+    }
+}

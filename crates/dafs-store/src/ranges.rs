@@ -1,0 +1,76 @@
+//! Ranges of files: which there can be, and how files that know no better copy and seek.
+
+use crate::limits::{COPY_BUFFER_BYTES, FILE_BYTES_MAX};
+use crate::{OpenFile, Result, SeekWhat, Stability, StoreError, Wait};
+use dafs_mem::VolatileSlice;
+
+/// The end of a range that is to be allocated or given back.
+pub(crate) fn check_range(offset: u64, len: u64) -> Result<u64> {
+    let end = offset.checked_add(len).ok_or(StoreError::Invalid)?;
+    match len {
+        0 => Err(StoreError::Invalid),
+        _ if end > FILE_BYTES_MAX => Err(StoreError::FileTooBig),
+        _ => Ok(end),
+    }
+}
+
+/// The answer to a seek in a file of this size without holes.
+pub(crate) fn seek_dense(size: u64, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+    match what {
+        _ if offset >= size => Err(StoreError::PastEnd),
+        SeekWhat::Data => Ok(Some(offset)),
+        SeekWhat::Hole => Ok(Some(size)),
+    }
+}
+
+/// Refuses ranges of a copy that no file can have, and those that overlap in one file.
+pub(crate) fn check_ranges(
+    same_file: bool,
+    source_offset: u64,
+    offset: u64,
+    len: u64,
+) -> Result<()> {
+    let ends = (source_offset.checked_add(len), offset.checked_add(len));
+    let (Some(source_end), Some(end)) = ends else { return Err(StoreError::Invalid) };
+    if end > FILE_BYTES_MAX {
+        return Err(StoreError::FileTooBig);
+    }
+    if same_file && source_offset < end && offset < source_end {
+        return Err(StoreError::Invalid);
+    }
+    Ok(())
+}
+
+/// Copies up to `len` bytes, no more than a buffer holds; 0 at the end of `source`.
+pub(crate) fn copy_piece(
+    target: &dyn OpenFile,
+    source: &dyn OpenFile,
+    source_offset: u64,
+    offset: u64,
+    len: u64,
+) -> Result<u64> {
+    let len = usize::try_from(len).unwrap_or(usize::MAX).min(COPY_BUFFER_BYTES);
+    let mut buffer = vec![0; len];
+    let whole = VolatileSlice::from_mut(&mut buffer);
+    let read = source.read_at(&[whole], source_offset, Wait::Allowed)?;
+    let Some(part) = whole.slice(0, read).filter(|part| !part.is_empty()) else { return Ok(0) };
+    let written = target.write_at(&[part], offset, Stability::Unstable, Wait::Allowed)?;
+    Ok(written as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ranges_that_a_file_can_have_are_copied() {
+        assert_eq!(check_ranges(false, 0, 0, 10), Ok(()));
+        assert_eq!(check_ranges(true, 0, 10, 10), Ok(()));
+        assert_eq!(check_ranges(true, 10, 0, 10), Ok(()));
+        assert_eq!(check_ranges(true, 0, 9, 10), Err(StoreError::Invalid));
+        assert_eq!(check_ranges(true, 9, 0, 10), Err(StoreError::Invalid));
+        assert_eq!(check_ranges(true, 5, 5, 0), Ok(()));
+        assert_eq!(check_ranges(false, u64::MAX, 0, 1), Err(StoreError::Invalid));
+        assert_eq!(check_ranges(false, 0, u64::MAX - 5, 5), Err(StoreError::FileTooBig));
+    }
+}
