@@ -13,10 +13,13 @@
 //!   no meaning at all.
 
 mod acl;
+mod attr;
+mod attr_types;
 mod bitmap;
 mod codec;
 mod compound;
 mod extent_ops;
+mod fattr;
 mod io_ops;
 mod layout_ops;
 pub mod limits;
@@ -29,9 +32,12 @@ mod types;
 mod xattr_ops;
 
 pub use acl::*;
+pub use attr::*;
+pub use attr_types::*;
 pub use bitmap::*;
 pub use compound::*;
 pub use extent_ops::*;
+pub use fattr::*;
 pub use io_ops::*;
 pub use layout_ops::*;
 pub use name_ops::*;
