@@ -13,6 +13,7 @@ use super::layout_ops::*;
 use super::name_ops::*;
 use super::open_ops::*;
 use super::session_ops::*;
+use super::state_ops::*;
 use super::status::Status;
 use super::xattr_ops::*;
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};

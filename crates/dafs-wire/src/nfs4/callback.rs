@@ -1,0 +1,467 @@
+//! Callback operations: numbers, arguments of any of them, results of any of them (RFC 8881 20,
+//! RFC 7862 16.1).
+//!
+//! Invariants
+//! * Both directions are here: a server encodes arguments and decodes results, a client the other
+//!   way round.
+//! * Unknown operations are told apart from arguments that cannot be decoded, and both keep the
+//!   number.
+
+use super::bitmap::Bitmap;
+use super::codec::{no_such, xdr_field, xdr_struct};
+use super::extent_ops::WriteResponse;
+use super::limits::*;
+use super::op::{BadOp, OP_ILLEGAL};
+use super::open_ops::OpenDelegation;
+use super::status::Status;
+use super::types::{Fattr, Fsid, SessionId, StateOwner, Stateid};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use std::fmt;
+
+xdr_struct! {
+    /// Arguments of CB_GETATTR (RFC 8881 20.1).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CbGetattrArgs<'a> {
+        /// The file.
+        pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
+        /// The attributes wanted: change, size, and the delegated times of RFC 9754.
+        pub request: Bitmap,
+    }
+}
+
+xdr_struct! {
+    /// Results of CB_GETATTR (RFC 8881 20.1).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CbGetattrResult<'a> {
+        /// The attributes.
+        pub attributes: Fattr<'a>,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of CB_RECALL (RFC 8881 20.2).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CbRecallArgs<'a> {
+        /// The delegation.
+        pub stateid: Stateid,
+        /// Whether the file will be emptied, so that data need not be written back.
+        pub truncate: bool,
+        /// The file.
+        pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
+    }
+}
+
+xdr_struct! {
+    /// A layout of one file that is recalled (`layoutrecall_file4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct RecalledLayout<'a> {
+        /// The file.
+        pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
+        /// Where the range begins.
+        pub offset: u64,
+        /// How long it is.
+        pub length: u64,
+        /// The layout.
+        pub stateid: Stateid,
+    }
+}
+
+/// What a CB_LAYOUTRECALL recalls (`layoutrecall4`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayoutRecall<'a> {
+    /// A layout of one file.
+    File(RecalledLayout<'a>),
+    /// All layouts of a file system.
+    FileSystem(Fsid),
+    /// All layouts.
+    All,
+}
+
+impl<'a> Decode<'a> for LayoutRecall<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        match d.u32()? {
+            1 => Ok(Self::File(RecalledLayout::decode(d)?)),
+            2 => Ok(Self::FileSystem(Fsid::decode(d)?)),
+            3 => Ok(Self::All),
+            kind => Err(no_such("layoutrecall_type4", kind)),
+        }
+    }
+}
+
+impl Encode for LayoutRecall<'_> {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::File(layout) => {
+                e.u32(1);
+                layout.encode(e);
+            }
+            Self::FileSystem(fsid) => {
+                e.u32(2);
+                fsid.encode(e);
+            }
+            Self::All => e.u32(3),
+        }
+    }
+}
+
+xdr_struct! {
+    /// Arguments of CB_LAYOUTRECALL (RFC 8881 20.3).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CbLayoutrecallArgs<'a> {
+        /// The layout type.
+        pub layout_type: u32,
+        /// 1: read, 2: read and write, 3: any.
+        pub io_mode: u32,
+        /// Whether the layout changed.
+        pub changed: bool,
+        /// What is recalled.
+        pub recall: LayoutRecall<'a>,
+    }
+}
+
+xdr_struct! {
+    /// One or more changes of a directory or a device (`notify4`), encoded.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Notification<'a> {
+        /// Which kinds.
+        pub mask: Bitmap,
+        /// The changes.
+        pub values: &'a [u8],
+    }
+}
+
+xdr_struct! {
+    /// Arguments of CB_NOTIFY (RFC 8881 20.4).
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct CbNotifyArgs<'a> {
+        /// The delegation.
+        pub stateid: Stateid,
+        /// The directory.
+        pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
+        /// What changed.
+        pub changes: Vec<Notification<'a>> [max LIST_ITEMS_MAX],
+    }
+}
+
+xdr_struct! {
+    /// Arguments of CB_PUSH_DELEG (RFC 8881 20.5).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CbPushDelegArgs<'a> {
+        /// The file.
+        pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
+        /// The delegation.
+        pub delegation: OpenDelegation<'a>,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of CB_RECALL_ANY (RFC 8881 20.6) and of CB_RECALLABLE_OBJ_AVAIL (20.7).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CbRecallAnyArgs {
+        /// How many the client may keep.
+        pub objects_to_keep: u32,
+        /// Of which kinds: 0 read delegations, 1 write delegations, 2 directory delegations, 3 and
+        /// more layouts.
+        pub kinds: Bitmap,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of CB_RECALL_SLOT (RFC 8881 20.8).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CbRecallSlotArgs {
+        /// The highest slot that the server would like the client to use.
+        pub target_highest_slot_id: u32,
+    }
+}
+
+xdr_struct! {
+    /// A request of the client that a callback has to do with (`referring_call4`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct ReferringCall {
+        /// The sequence number of the slot.
+        pub sequence_id: u32,
+        /// The slot.
+        pub slot_id: u32,
+    }
+}
+
+xdr_struct! {
+    /// Requests of one session that a callback has to do with (`referring_call_list4`).
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ReferringCalls {
+        /// The session.
+        pub session_id: SessionId,
+        /// The requests.
+        pub calls: Vec<ReferringCall> [max REFERRING_CALLS_MAX],
+    }
+}
+
+xdr_struct! {
+    /// Arguments of CB_SEQUENCE (RFC 8881 20.9).
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct CbSequenceArgs {
+        /// The session.
+        pub session_id: SessionId,
+        /// The sequence number of the slot.
+        pub sequence_id: u32,
+        /// The slot of the back channel.
+        pub slot_id: u32,
+        /// The highest slot in use.
+        pub highest_slot_id: u32,
+        /// Whether the reply has to be kept.
+        pub cache_this: bool,
+        /// Requests of the client that this callback has to do with.
+        pub referring: Vec<ReferringCalls> [max REFERRING_CALLS_MAX],
+    }
+}
+
+xdr_struct! {
+    /// Results of CB_SEQUENCE (RFC 8881 20.9).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CbSequenceResult {
+        /// The session.
+        pub session_id: SessionId,
+        /// The sequence number of the slot.
+        pub sequence_id: u32,
+        /// The slot.
+        pub slot_id: u32,
+        /// The highest slot that the client takes now.
+        pub highest_slot_id: u32,
+        /// The highest slot that the client would like the server to use.
+        pub target_highest_slot_id: u32,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of CB_WANTS_CANCELLED (RFC 8881 20.10).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CbWantsCancelledArgs {
+        /// Whether wants that waited for others are void.
+        pub contended: bool,
+        /// Whether wants that waited for resources are void.
+        pub resourced: bool,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of CB_NOTIFY_LOCK (RFC 8881 20.11).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CbNotifyLockArgs<'a> {
+        /// The file.
+        pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
+        /// Who should try again.
+        pub owner: StateOwner<'a>,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of CB_NOTIFY_DEVICEID (RFC 8881 20.12).
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct CbNotifyDeviceidArgs<'a> {
+        /// What changed.
+        pub changes: Vec<Notification<'a>> [max LIST_ITEMS_MAX],
+    }
+}
+
+/// How an asynchronous copy ended (`offload_info4`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OffloadInfo {
+    /// With success.
+    Done(WriteResponse),
+    /// With an error, after so many bytes.
+    Failed(Status, u64),
+}
+
+impl<'a> Decode<'a> for OffloadInfo {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(match Status::decode(d)? {
+            Status::Ok => Self::Done(WriteResponse::decode(d)?),
+            status => Self::Failed(status, d.u64()?),
+        })
+    }
+}
+
+impl Encode for OffloadInfo {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::Done(response) => {
+                Status::Ok.encode(e);
+                response.encode(e);
+            }
+            Self::Failed(status, bytes) => {
+                status.encode(e);
+                e.u64(*bytes);
+            }
+        }
+    }
+}
+
+xdr_struct! {
+    /// Arguments of CB_OFFLOAD (RFC 7862 16.1).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct CbOffloadArgs<'a> {
+        /// The destination.
+        pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
+        /// The copy.
+        pub stateid: Stateid,
+        /// How it ended.
+        pub outcome: OffloadInfo,
+    }
+}
+
+macro_rules! callbacks {
+    (<$lt:lifetime> $( $op:ident = $number:literal, $name:literal, $args:ty => $result:ty; )*) => {
+        /// A callback operation (`nfs_cb_opnum4`).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u32)]
+        #[allow(missing_docs, reason = "the names are the meaning")]
+        pub enum CbOpNum { $( $op = $number, )* }
+
+        impl CbOpNum {
+            /// Every callback operation, in the order of the numbers.
+            pub const ALL: &'static [Self] = &[$( Self::$op, )*];
+
+            /// The operation with this number.
+            #[inline]
+            pub fn from_u32(number: u32) -> Option<Self> {
+                match number {
+                    $( $number => Some(Self::$op), )*
+                    _ => None,
+                }
+            }
+
+            /// Its name in the RFCs, without the prefix.
+            pub fn name(self) -> &'static str {
+                match self { $( Self::$op => $name, )* }
+            }
+        }
+
+        /// One callback operation with its arguments (`nfs_cb_argop4`).
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "the argument types explain themselves")]
+        pub enum CbOp<$lt> {
+            $( $op($args), )*
+            /// A number that is no operation; what follows is unknown.
+            Illegal(u32),
+        }
+
+        impl<$lt> CbOp<$lt> {
+            /// Reads one operation of a callback compound.
+            ///
+            /// # Errors
+            /// When the number or the arguments cannot be decoded: BADXDR for this operation.
+            pub fn decode(d: &mut Decoder<$lt>) -> Result<Self, BadOp> {
+                let bad = |number, error| BadOp { number, error };
+                let number = d.u32().map_err(|error| bad(OP_ILLEGAL, error))?;
+                Ok(match CbOpNum::from_u32(number) {
+                    $( Some(CbOpNum::$op) => Self::$op(
+                        <$args>::decode(d).map_err(|error| bad(number, error))?
+                    ), )*
+                    None => Self::Illegal(number),
+                })
+            }
+
+            /// The number that its result carries.
+            pub fn number(&self) -> u32 {
+                match self {
+                    $( Self::$op(_) => $number, )*
+                    Self::Illegal(_) => OP_ILLEGAL,
+                }
+            }
+        }
+
+        impl Encode for CbOp<'_> {
+            fn encode(&self, e: &mut Encoder<'_>) {
+                match self {
+                    $( Self::$op(args) => {
+                        e.u32($number);
+                        args.encode(e);
+                    } )*
+                    Self::Illegal(number) => e.u32(*number),
+                }
+            }
+        }
+
+        /// What follows the status of a callback result (`nfs_cb_resop4`).
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "the result types explain themselves")]
+        pub enum CbResultBody<$lt> {
+            $( $op($result), )*
+            /// Nothing: an error.
+            Nothing,
+        }
+
+        impl<$lt> CbResultBody<$lt> {
+            fn decode(op: Option<CbOpNum>, d: &mut Decoder<$lt>) -> Result<Self, XdrError> {
+                match op {
+                    $( Some(CbOpNum::$op) => Ok(Self::$op(<$result>::decode(d)?)), )*
+                    None => Err(no_such("nfs_cb_opnum4", OP_ILLEGAL)),
+                }
+            }
+        }
+
+        impl Encode for CbResultBody<'_> {
+            fn encode(&self, e: &mut Encoder<'_>) {
+                match self {
+                    $( Self::$op(result) => result.encode(e), )*
+                    Self::Nothing => {}
+                }
+            }
+        }
+    };
+}
+
+callbacks! {
+    <'a>
+    Getattr = 3, "CB_GETATTR", CbGetattrArgs<'a> => CbGetattrResult<'a>;
+    Recall = 4, "CB_RECALL", CbRecallArgs<'a> => ();
+    Layoutrecall = 5, "CB_LAYOUTRECALL", CbLayoutrecallArgs<'a> => ();
+    Notify = 6, "CB_NOTIFY", CbNotifyArgs<'a> => ();
+    PushDeleg = 7, "CB_PUSH_DELEG", CbPushDelegArgs<'a> => ();
+    RecallAny = 8, "CB_RECALL_ANY", CbRecallAnyArgs => ();
+    RecallableObjAvail = 9, "CB_RECALLABLE_OBJ_AVAIL", CbRecallAnyArgs => ();
+    RecallSlot = 10, "CB_RECALL_SLOT", CbRecallSlotArgs => ();
+    Sequence = 11, "CB_SEQUENCE", CbSequenceArgs => CbSequenceResult;
+    WantsCancelled = 12, "CB_WANTS_CANCELLED", CbWantsCancelledArgs => ();
+    NotifyLock = 13, "CB_NOTIFY_LOCK", CbNotifyLockArgs<'a> => ();
+    NotifyDeviceid = 14, "CB_NOTIFY_DEVICEID", CbNotifyDeviceidArgs<'a> => ();
+    Offload = 15, "CB_OFFLOAD", CbOffloadArgs<'a> => ();
+}
+
+impl fmt::Display for CbOpNum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The result of any callback operation (`nfs_cb_resop4`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CbOpResult<'a> {
+    /// The number of the operation; [`OP_ILLEGAL`] for one that does not exist.
+    pub number: u32,
+    /// Its outcome.
+    pub status: Status,
+    /// What follows the status.
+    pub body: CbResultBody<'a>,
+}
+
+impl<'a> Decode<'a> for CbOpResult<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let number = d.u32()?;
+        let status = Status::decode(d)?;
+        let body = match status {
+            Status::Ok => CbResultBody::decode(CbOpNum::from_u32(number), d)?,
+            _ => CbResultBody::Nothing,
+        };
+        Ok(Self { number, status, body })
+    }
+}
+
+impl Encode for CbOpResult<'_> {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.u32(self.number);
+        self.status.encode(e);
+        self.body.encode(e);
+    }
+}

@@ -1,0 +1,183 @@
+//! State-ids and delegations: DELEGPURGE, DELEGRETURN, FREE_STATEID, TEST_STATEID, WANT_DELEGATION,
+//! GET_DIR_DELEGATION (RFC 8881 18.5, 18.6, 18.38, 18.39, 18.48, 18.49).
+
+use super::bitmap::Bitmap;
+use super::codec::{no_such, xdr_field, xdr_struct};
+use super::limits::STATEIDS_MAX;
+use super::open_ops::{OpenDelegation, ShareAccess};
+use super::status::Status;
+use super::types::{DelegationType, Stateid, Time, Verifier};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+
+xdr_struct! {
+    /// Arguments of DELEGPURGE (RFC 8881 18.5).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct DelegpurgeArgs {
+        /// Not used in 4.1.
+        pub client_id: u64,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of DELEGRETURN (RFC 8881 18.6).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct DelegreturnArgs {
+        /// The delegation.
+        pub stateid: Stateid,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of FREE_STATEID (RFC 8881 18.38).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct FreeStateidArgs {
+        /// What to free.
+        pub stateid: Stateid,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of TEST_STATEID (RFC 8881 18.48).
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct TestStateidArgs {
+        /// What to test.
+        pub stateids: Vec<Stateid> [max STATEIDS_MAX],
+    }
+}
+
+xdr_struct! {
+    /// Results of TEST_STATEID (RFC 8881 18.48).
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct TestStateidResult {
+        /// One status per state-id, in the same order.
+        pub statuses: Vec<Status> [max STATEIDS_MAX],
+    }
+}
+
+/// What a WANT_DELEGATION is based on (`deleg_claim4`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DelegationClaim {
+    /// The current file handle.
+    Handle,
+    /// A delegation from before the client's restart.
+    DelegatePreviousHandle,
+    /// A delegation from before the server's restart.
+    Previous(DelegationType),
+}
+
+impl<'a> Decode<'a> for DelegationClaim {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        match d.u32()? {
+            1 => Ok(Self::Previous(DelegationType::decode(d)?)),
+            4 => Ok(Self::Handle),
+            6 => Ok(Self::DelegatePreviousHandle),
+            claim => Err(no_such("open_claim_type4", claim)),
+        }
+    }
+}
+
+impl Encode for DelegationClaim {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::Previous(kind) => {
+                e.u32(1);
+                kind.encode(e);
+            }
+            Self::Handle => e.u32(4),
+            Self::DelegatePreviousHandle => e.u32(6),
+        }
+    }
+}
+
+xdr_struct! {
+    /// Arguments of WANT_DELEGATION (RFC 8881 18.49).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct WantDelegationArgs {
+        /// What is wanted; the access bits are zero.
+        pub want: ShareAccess,
+        /// What the want is based on.
+        pub claim: DelegationClaim,
+    }
+}
+
+xdr_struct! {
+    /// Results of WANT_DELEGATION (RFC 8881 18.49).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct WantDelegationResult<'a> {
+        /// The delegation.
+        pub delegation: OpenDelegation<'a>,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of GET_DIR_DELEGATION (RFC 8881 18.39).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct GetDirDelegationArgs {
+        /// Whether to tell when a delegation becomes possible.
+        pub signal_available: bool,
+        /// Which changes are to be told.
+        pub notifications: Bitmap,
+        /// How late changes of entries' attributes may be told.
+        pub child_delay: Time,
+        /// How late changes of the directory's attributes may be told.
+        pub directory_delay: Time,
+        /// The attributes of entries that matter.
+        pub child_attributes: Bitmap,
+        /// The attributes of the directory that matter.
+        pub directory_attributes: Bitmap,
+    }
+}
+
+xdr_struct! {
+    /// A directory delegation (`GET_DIR_DELEGATION4resok`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct DirectoryDelegation {
+        /// The verifier for READDIR.
+        pub cookie_verifier: Verifier,
+        /// Its state-id.
+        pub stateid: Stateid,
+        /// Which changes will be told.
+        pub notifications: Bitmap,
+        /// The attributes of entries that matter.
+        pub child_attributes: Bitmap,
+        /// The attributes of the directory that matter.
+        pub directory_attributes: Bitmap,
+    }
+}
+
+/// Results of GET_DIR_DELEGATION (RFC 8881 18.39).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GetDirDelegationResult {
+    /// A delegation.
+    Granted(DirectoryDelegation),
+    /// None now.
+    Unavailable {
+        /// Whether the server will tell when there is one.
+        will_signal: bool,
+    },
+}
+
+impl<'a> Decode<'a> for GetDirDelegationResult {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        match d.u32()? {
+            0 => Ok(Self::Granted(DirectoryDelegation::decode(d)?)),
+            1 => Ok(Self::Unavailable { will_signal: d.bool()? }),
+            status => Err(no_such("gddrnf4_status", status)),
+        }
+    }
+}
+
+impl Encode for GetDirDelegationResult {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::Granted(delegation) => {
+                e.u32(0);
+                delegation.encode(e);
+            }
+            Self::Unavailable { will_signal } => {
+                e.u32(1);
+                e.bool(*will_signal);
+            }
+        }
+    }
+}
