@@ -19,6 +19,22 @@ pub(crate) fn run(child: Child) -> Result<()> {
             cpu::pin(cpu)?;
             transport::serve(&kind, poll)
         }
+        Child::ServeNfs { directory, cpu } => {
+            cpu::pin(cpu)?;
+            let mut config = Config::for_directory(directory.clone());
+            config.listen.clear();
+            config.nfs.listen = vec![([127, 0, 0, 1], 0).into()];
+            config.exports[0].options.squash = Squash::None;
+            config.exports[0].options.admits.unprivileged_ports = true;
+            config.state_directory = Some(directory.with_extension("state"));
+            config.threads = 1;
+            let server = Server::start(&config)?;
+            let address = server.nfs_addresses().first().context("no address for NFS")?;
+            announce(&address.to_string())?;
+            wait_for_parent();
+            server.stop();
+            Ok(())
+        }
         Child::Serve { directory, cpu, wake } => {
             cpu::pin(cpu)?;
             let mut config = Config::for_directory(directory.clone());
@@ -80,6 +96,17 @@ impl Process {
     pub(crate) fn serve(directory: &Path, cpu: usize, wake: &str) -> Result<Self> {
         let directory = directory.to_str().context("the directory's name is not UTF-8")?;
         Self::start(&["serve", directory, &cpu.to_string(), wake])
+    }
+
+    /// A dafs server for NFS alone.
+    pub(crate) fn serve_nfs(directory: &Path, cpu: usize) -> Result<Self> {
+        let directory = directory.to_str().context("the directory's name is not UTF-8")?;
+        Self::start(&["serve-nfs", directory, &cpu.to_string()])
+    }
+
+    /// The port of the announced address.
+    pub(crate) fn port(&self) -> Result<u16> {
+        Ok(self.address.parse::<std::net::SocketAddr>()?.port())
     }
 
     pub(crate) fn id(&self) -> u32 {

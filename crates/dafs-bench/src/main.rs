@@ -8,6 +8,8 @@ mod child;
 mod cpu;
 mod files;
 mod memory;
+mod nfs;
+mod peer;
 mod report;
 mod tcp;
 mod transport;
@@ -28,7 +30,7 @@ struct Arguments {
     /// Milliseconds that one case runs in one round.
     #[arg(long, default_value_t = 300)]
     milliseconds: u64,
-    /// Groups to run: transport, file, memory. All if none is named.
+    /// Groups to run: transport, file, nfs, memory. All if none is named.
     #[arg(long)]
     group: Vec<String>,
     /// Only cases whose name contains this.
@@ -61,6 +63,8 @@ enum Child {
     },
     #[command(hide = true)]
     Serve { directory: PathBuf, cpu: usize, wake: String },
+    #[command(hide = true)]
+    ServeNfs { directory: PathBuf, cpu: usize },
 }
 
 /// How long and how often to measure.
@@ -91,6 +95,9 @@ fn main() -> Result<()> {
     }
     if wanted("file") {
         files::measure(&plan, &mut report)?;
+    }
+    if wanted("nfs") {
+        nfs::measure(&plan, &mut report)?;
     }
     if wanted("memory") {
         memory::measure(&mut report)?;

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -45,7 +46,7 @@ pub(crate) struct Report {
 /// A case of a group: its name, what it is compared with, its target, and its samples by round.
 pub(crate) struct Case {
     pub(crate) name: String,
-    pub(crate) floor: Option<&'static str>,
+    pub(crate) floor: Option<Cow<'static, str>>,
     pub(crate) target: Option<&'static str>,
     pub(crate) samples: Vec<Sample>,
 }
@@ -56,7 +57,7 @@ impl Case {
         floor: Option<&'static str>,
         target: Option<&'static str>,
     ) -> Self {
-        Self { name: name.into(), floor, target, samples: Vec::new() }
+        Self { name: name.into(), floor: floor.map(Cow::Borrowed), target, samples: Vec::new() }
     }
 }
 
@@ -122,7 +123,8 @@ impl Report {
 fn row(group: &str, case: &Case, cases: &[Case]) -> Row {
     let each = |value: &dyn Fn(&Sample) -> f64| median(case.samples.iter().map(value).collect());
     let per_operation = each(&Sample::seconds_per_operation);
-    let floor = case.floor.and_then(|name| cases.iter().find(|other| other.name == name));
+    let floor =
+        case.floor.as_ref().and_then(|name| cases.iter().find(|other| other.name == **name));
     let ratio = floor.map(|floor| {
         let pairs = case.samples.iter().zip(&floor.samples);
         median(pairs.map(|(a, b)| a.seconds_per_operation() / b.seconds_per_operation()).collect())
@@ -133,7 +135,7 @@ fn row(group: &str, case: &Case, cases: &[Case]) -> Row {
     Row {
         group: group.to_owned(),
         case: case.name.clone(),
-        floor: case.floor.map(str::to_owned),
+        floor: case.floor.as_deref().map(str::to_owned),
         microseconds_per_operation: per_operation * 1e6,
         operations_per_second: 1.0 / per_operation,
         gigabytes_per_second: each(&|s| s.bytes as f64 / s.elapsed.as_secs_f64() / 1e9),

@@ -4,15 +4,18 @@
 //! * The [`Engine`] is free of clocks, threads and sockets; only [`Server`] has them.
 //! * Semantics live in `dafs-service`; nothing here decides what a file operation means.
 
+mod admin;
 mod auth;
 mod config;
 mod engine;
 mod limits;
 mod loopback;
+mod metrics;
 mod pool;
 mod reactor;
 mod server;
 
+pub use admin::{AdminError, AdminReply, AdminRequest, ClientReport, ask as ask_server};
 pub use auth::{Admission, Authenticator, PasswordFileError, Proof, password_line};
 pub use config::{
     Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT, ExportConfig, ExportSource, NFS_PORT,
@@ -21,4 +24,4 @@ pub use config::{
 pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared, WriteVerifier};
 pub use limits::SessionLimits;
 pub use pool::{Inbox, Job, Pool, ThreadPool};
-pub use server::{Server, StartError};
+pub use server::{Server, StartError, default_state_directory};

@@ -89,6 +89,18 @@ pub(crate) const POOL_THREADS_MAX: usize = 16;
 /// Bytes of one line in the password file.
 pub(crate) const PASSWORD_LINE_BYTES_MAX: usize = 1024;
 
+/// Bytes of an administrator's request.
+pub(crate) const ADMIN_REQUEST_BYTES_MAX: u64 = 8 << 10;
+
+/// How long an administrator may take to ask, and the server to answer.
+pub(crate) const ADMIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Bytes of a scraper's request.
+pub(crate) const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;
+
+/// How long a scraper may take to ask and to read.
+pub(crate) const METRICS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
+
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES < MESSAGE_BYTES_MIN);
 const _: () = assert!(SMALL_REPLY_BYTES >= MESSAGE_BYTES_MIN as usize);

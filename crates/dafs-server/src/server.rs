@@ -75,6 +75,7 @@ pub enum StartError {
 /// A server with its threads. Dropping it stops it.
 pub struct Server {
     addresses: Vec<SocketAddr>,
+    nfs_addresses: Vec<SocketAddr>,
     service: Arc<Service>,
     reactors: Vec<Reactor>,
 }
@@ -125,6 +126,7 @@ impl Server {
         });
         let mut server = Self {
             addresses: listeners.iter().map(|listener| listener.address).collect(),
+            nfs_addresses: Vec::new(),
             service,
             reactors: Vec::new(),
         };
@@ -138,6 +140,11 @@ impl Server {
     /// Where it listens, with the ports that the system picked.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Where NFS clients connect.
+    pub fn nfs_addresses(&self) -> &[SocketAddr] {
+        &self.nfs_addresses
     }
 
     /// The URL of the first address.
@@ -360,7 +367,9 @@ fn handle_secret(directory: Option<&Path>) -> Result<ExportSecret, StartError> {
     Ok(ExportSecret::from_bytes(bytes))
 }
 
-fn default_state_directory() -> Option<PathBuf> {
+/// Where a server keeps its state when nothing is said: `/var/lib/dafs` for root, else below the
+/// home directory; `None` when there is none.
+pub fn default_state_directory() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some(PathBuf::from("/var/lib/dafs"));
     }

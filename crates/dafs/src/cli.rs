@@ -128,6 +128,9 @@ pub(crate) enum Command {
     Df(commands::df::Df),
     Ping(commands::ping::Ping),
     Passwd(commands::passwd::Passwd),
+    Clients(commands::admin::Clients),
+    Expire(commands::admin::Expire),
+    Reload(commands::admin::Reload),
 }
 
 #[cfg(test)]

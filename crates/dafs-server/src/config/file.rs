@@ -16,6 +16,8 @@ use std::time::Duration;
 pub(super) struct ConfigFile {
     #[serde(default)]
     listen: Vec<String>,
+    metrics_listen: Option<String>,
+    slow_operation_ms: Option<u64>,
     lease_time_seconds: Option<u64>,
     #[serde(default)]
     wake: Wake,
@@ -88,6 +90,16 @@ impl ConfigFile {
         if !self.listen.is_empty() {
             let parse = |text: &String| parse_listen(text).map_err(|e| wrong("listen", e));
             config.listen = self.listen.iter().map(parse).collect::<Result<_, _>>()?;
+        }
+        if let Some(text) = &self.metrics_listen {
+            config.metrics_listen =
+                Some(parse_listen(text).map_err(|e| wrong("metrics_listen", e))?);
+        }
+        if let Some(ms) = self.slow_operation_ms {
+            if !(1..=3_600_000).contains(&ms) {
+                return Err(wrong("slow_operation_ms", "use 1 to 3600000, or leave it out"));
+            }
+            config.slow_operation = Some(Duration::from_millis(ms));
         }
         if let Some(seconds) = self.lease_time_seconds {
             if !(1..=3600).contains(&seconds) {

@@ -192,6 +192,10 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Where NFS clients connect; none, no NFS.
     pub nfs: NfsConfig,
+    /// Where Prometheus reads counters, if anywhere.
+    pub metrics_listen: Option<SocketAddr>,
+    /// Operations that take longer are logged, with the time that each stage took.
+    pub slow_operation: Option<Duration>,
     /// What to export.
     pub exports: Vec<ExportConfig>,
     /// How long a silent client keeps its opens.
@@ -223,6 +227,8 @@ impl Config {
         Self {
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT))],
             nfs: NfsConfig::default(),
+            metrics_listen: None,
+            slow_operation: None,
             exports: vec![ExportConfig {
                 name: String::new(),
                 source: ExportSource::Directory(path),

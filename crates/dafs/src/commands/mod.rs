@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub(crate) mod admin;
 pub(crate) mod cat;
 pub(crate) mod df;
 pub(crate) mod get;
@@ -43,6 +44,9 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Df(command) => command.run(sessions),
         Command::Ping(command) => command.run(sessions),
         Command::Passwd(command) => command.run(),
+        Command::Clients(command) => command.run(),
+        Command::Expire(command) => command.run(),
+        Command::Reload(command) => command.run(),
     }
 }
 

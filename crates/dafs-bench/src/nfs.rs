@@ -1,0 +1,183 @@
+//! NFSv3 through Debian's libnfs: NFS-Ganesha and dafs on the same directory, in turn.
+//!
+//! Both servers run the whole time, in a network of their own; each case of a round is run against
+//! one and then the other.
+
+use crate::child::Process;
+use crate::peer::{self, Ganesha};
+use crate::report::{Case, Report, Sample};
+use crate::{Plan, cpu};
+use anyhow::{Context, Result, bail, ensure};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// The file that is read; small enough for the page cache of any machine.
+const FILE_BYTES: u64 = 256 << 20;
+
+/// Entries of the directory that is listed.
+const ENTRIES: usize = 20_000;
+
+/// Name for people, case of the load generator, depth, and the target for dafs.
+type Load = (&'static str, &'static str, usize, Option<&'static str>);
+
+const LOADS: [Load; 11] = [
+    ("read 4 KiB depth 1", "read4k", 1, None),
+    ("read 4 KiB depth 32", "read4k", 32, Some("server at most 3 us")),
+    ("read 1 MiB depth 1", "read1m", 1, None),
+    ("read 1 MiB depth 8", "read1m", 8, None),
+    ("write 1 MiB depth 1", "write1m", 1, None),
+    ("write 1 MiB depth 8", "write1m", 8, None),
+    ("getattr depth 1", "getattr", 1, None),
+    ("getattr depth 32", "getattr", 32, Some("at most 0.33")),
+    ("create+write 4 KiB depth 8", "small", 8, None),
+    ("create depth 32", "create", 32, Some("at most 0.33")),
+    ("readdirplus, per entry", "readdir", 1, Some("at most 0.33")),
+];
+
+/// What the create case measures in its second line.
+const REMOVE: &str = "remove depth 32";
+
+/// One server as the load generator sees it.
+struct Target<'a> {
+    port: u16,
+    mount_port: u16,
+    path: &'a str,
+    pid: u32,
+}
+
+pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
+    if let Some(reason) = peer::missing() {
+        println!("\nnfs: SKIPPED, {reason}");
+        return Ok(());
+    }
+    // A network of its own belongs to a thread and what it starts.
+    std::thread::scope(|scope| {
+        let inside = scope.spawn(|| {
+            // SAFETY: a new network namespace changes nothing about this process's memory or files.
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET)? };
+            peer::run("ip", ["link", "set", "lo", "up"])?;
+            measure_inside(plan, report)
+        });
+        inside.join().unwrap_or_else(|_| bail!("the NFS benchmark failed"))
+    })
+}
+
+fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
+    // On tmpfs, because creating names on a disk says more about the disk.
+    let shm = Path::new("/dev/shm");
+    let directory = tempfile::Builder::new().prefix("dafs-bench").tempdir_in(shm)?;
+    let export = directory.path().join("export");
+    prepare(&export)?;
+    let load = peer::build_load(directory.path())?;
+    for (name, together) in [("both ends on one CPU", true), ("own CPUs", false)] {
+        let server_cpu = if together || cpu::cpu_count() < 2 { 0 } else { 1 };
+        let ganesha = Ganesha::start(&export, directory.path(), server_cpu)?;
+        let dafs = Process::serve_nfs(&export, server_cpu)?;
+        cpu::pin(0)?;
+        let export_name = export.to_str().context("the directory's name is not UTF-8")?;
+        let targets = [
+            Target {
+                port: Ganesha::PORT,
+                mount_port: Ganesha::MOUNT_PORT,
+                path: export_name,
+                pid: ganesha.id(),
+            },
+            Target { port: dafs.port()?, mount_port: dafs.port()?, path: "/", pid: dafs.id() },
+        ];
+        let cases = rounds(plan, &load, &targets)?;
+        report.add(&format!("NFSv3 over TCP, {name}"), &cases);
+        cpu::unpin()?;
+    }
+    Ok(())
+}
+
+fn prepare(export: &Path) -> Result<()> {
+    for name in ["new", "many"] {
+        std::fs::create_dir_all(export.join(name))?;
+    }
+    let content: Vec<u8> = (0..FILE_BYTES / 8).flat_map(u64::to_le_bytes).collect();
+    std::fs::write(export.join("data"), &content)?;
+    std::fs::write(export.join("written"), &content)?;
+    for number in 0..ENTRIES {
+        std::fs::write(export.join(format!("many/entry-{number}")), "")?;
+    }
+    Ok(())
+}
+
+fn rounds(plan: &Plan, load: &Path, targets: &[Target<'_>; 2]) -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for (name, _, _, target) in LOADS.iter().filter(|load| load.0.contains(&plan.only)) {
+        cases.extend(pair(name, *target));
+        if name.starts_with("create depth") {
+            cases.extend(pair(REMOVE, Some("at most 0.33")));
+        }
+    }
+    for _ in 0..plan.rounds {
+        for (name, case, depth, _) in LOADS.iter().filter(|load| load.0.contains(&plan.only)) {
+            for (server, target) in ["ganesha", "dafs"].into_iter().zip(targets) {
+                let samples = sample(plan, load, target, case, *depth)?;
+                let names = [format!("{server} {name}"), format!("{server} {REMOVE}")];
+                for (name, sample) in names.iter().zip(samples) {
+                    let case = cases.iter_mut().find(|case| case.name == *name);
+                    case.context("a case without a place")?.samples.push(sample);
+                }
+            }
+        }
+    }
+    Ok(cases)
+}
+
+/// The peer's case, and ours compared with it.
+fn pair(name: &str, target: Option<&'static str>) -> [Case; 2] {
+    let floor = format!("ganesha {name}");
+    [
+        Case::new(floor.clone(), None, None),
+        Case { floor: Some(floor.into()), ..Case::new(format!("dafs {name}"), None, target) },
+    ]
+}
+
+/// Runs one case: a sample for each line that the load generator prints. All server time is booked
+/// on the first line but for the creates, where it is split by the time that each part took.
+fn sample(
+    plan: &Plan,
+    load: &Path,
+    target: &Target<'_>,
+    case: &str,
+    depth: usize,
+) -> Result<Vec<Sample>> {
+    let before = cpu::process_time(Some(target.pid))?;
+    let output = Command::new(load)
+        .args(["127.0.0.1", &target.port.to_string(), &target.mount_port.to_string(), target.path])
+        .args([case, &depth.to_string(), &plan.milliseconds.to_string()])
+        .output()?;
+    let server_cpu = cpu::process_time(Some(target.pid))?.saturating_sub(before);
+    ensure!(
+        output.status.success(),
+        "the load generator failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout)?;
+    let mut samples = text.lines().map(parse).collect::<Result<Vec<_>>>()?;
+    ensure!(!samples.is_empty(), "the load generator said nothing");
+    let elapsed: Duration = samples.iter().map(|sample| sample.elapsed).sum();
+    for sample in &mut samples {
+        let share = sample.elapsed.as_secs_f64() / elapsed.as_secs_f64().max(f64::EPSILON);
+        sample.server_cpu = server_cpu.mul_f64(share);
+    }
+    Ok(samples)
+}
+
+fn parse(line: &str) -> Result<Sample> {
+    let numbers: Vec<u64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+    let [operations, bytes, elapsed_ns, cpu_ns] = numbers[..] else {
+        bail!("the load generator said {line:?}");
+    };
+    Ok(Sample {
+        operations,
+        bytes,
+        elapsed: Duration::from_nanos(elapsed_ns),
+        client_cpu: Duration::from_nanos(cpu_ns),
+        server_cpu: Duration::ZERO,
+    })
+}

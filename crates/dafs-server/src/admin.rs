@@ -1,0 +1,239 @@
+//! The administrator's door: a UNIX socket in the state directory, for root and the server's user.
+//!
+//! One request per connection, a line of JSON; the answer is a line of JSON.
+//!
+//! Invariants
+//! * The socket can be opened by its owner alone, so the file system proves who asks.
+//! * A second server over the same state directory does not take the socket from the first.
+
+use crate::limits::{ADMIN_REQUEST_BYTES_MAX, ADMIN_TIMEOUT};
+use serde::{Deserialize, Serialize};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use thiserror::Error;
+
+/// What an administrator may ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdminRequest {
+    /// Who is known, and what do they hold?
+    Clients,
+    /// End a client: all that it holds is released.
+    Expire {
+        /// Its key, as `Clients` told it.
+        client: u64,
+    },
+    /// Read the configuration file again.
+    Reload,
+}
+
+/// What the server says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdminReply {
+    /// The clients.
+    Clients(Vec<ClientReport>),
+    /// It was done.
+    Done(String),
+    /// It could not be done, and why.
+    Failed(String),
+}
+
+/// A client as an administrator sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientReport {
+    /// The key to name it by.
+    pub client: u64,
+    /// The protocol by which it came.
+    pub door: String,
+    /// The name it gave itself, with bytes that are no text escaped.
+    pub name: String,
+    /// How it proved who it is.
+    pub principal: String,
+    /// Where it was last heard from, if it came by a network.
+    pub address: String,
+    /// Seconds since it was last heard from.
+    pub silent_seconds: u64,
+    /// Its lease has ended; what it holds goes as soon as somebody else wants it.
+    pub courtesy: bool,
+    /// Files it has open.
+    pub opens: u64,
+    /// Byte ranges it has locked.
+    pub locks: u64,
+    /// Delegations it holds.
+    pub delegations: u64,
+    /// Requests since it came.
+    pub operations: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// The files it holds something of, each with what, in words.
+    pub holds: Vec<String>,
+}
+
+/// Answers administrators.
+pub(crate) type AdminHandler = Box<dyn Fn(AdminRequest) -> AdminReply + Send>;
+
+/// Why a server cannot be asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// Nobody listens.
+    #[error(
+        "no server answers at {path}: {error}; is it running, and is this its state directory?",
+        path = .path.display()
+    )]
+    Unreachable {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It listens and does not speak.
+    #[error("the server did not answer: {0}")]
+    NoAnswer(io::Error),
+}
+
+fn socket_path(state_directory: &Path) -> PathBuf {
+    state_directory.join("admin.sock")
+}
+
+/// Asks the server of a state directory.
+///
+/// # Errors
+/// When it cannot be reached.
+pub fn ask(state_directory: &Path, request: &AdminRequest) -> Result<AdminReply, AdminError> {
+    let path = socket_path(state_directory);
+    let mut stream = UnixStream::connect(&path)
+        .map_err(|error| AdminError::Unreachable { path: path.clone(), error })?;
+    let exchange = || {
+        stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
+        let mut line = serde_json::to_vec(request).map_err(io::Error::other)?;
+        line.push(b'\n');
+        stream.write_all(&line)?;
+        let mut answer = String::new();
+        BufReader::new(&stream).read_line(&mut answer)?;
+        serde_json::from_str(&answer).map_err(io::Error::other)
+    };
+    let mut exchange = exchange;
+    exchange().map_err(AdminError::NoAnswer)
+}
+
+/// The thread behind the socket; ended when dropped.
+pub(crate) struct AdminSocket {
+    path: PathBuf,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl AdminSocket {
+    /// Listens in the state directory.
+    ///
+    /// # Errors
+    /// When the socket cannot be made, for one because another server uses this directory.
+    pub(crate) fn start(state_directory: &Path, handler: AdminHandler) -> io::Result<Self> {
+        let path = socket_path(state_directory);
+        let listener = match UnixListener::bind(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                if UnixStream::connect(&path).is_ok() {
+                    return Err(error);
+                }
+                // Left by a server that was killed.
+                std::fs::remove_file(&path)?;
+                UnixListener::bind(&path)?
+            }
+            other => other?,
+        };
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let run = move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::Relaxed) {
+                    return;
+                }
+                let Ok(stream) = stream else { continue };
+                if let Err(error) = serve(&stream, &handler) {
+                    tracing::debug!(%error, "an administrator went away");
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("dafs-admin".to_owned()).spawn(run)?;
+        Ok(Self { path, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for AdminSocket {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // The thread sleeps in accept; a connection wakes it.
+        let woken = UnixStream::connect(&self.path).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn serve(stream: &UnixStream, handler: &AdminHandler) -> io::Result<()> {
+    // The permissions come a moment after the socket, so the kernel is asked, too.
+    let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
+    if !peer.is_root() && peer != rustix::process::geteuid() {
+        return Ok(());
+    }
+    stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
+    stream.set_write_timeout(Some(ADMIN_TIMEOUT))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(ADMIN_REQUEST_BYTES_MAX)).read_line(&mut line)?;
+    let reply = match serde_json::from_str(&line) {
+        Ok(request) => handler(request),
+        Err(error) => AdminReply::Failed(format!("this is no request: {error}")),
+    };
+    let mut answer = serde_json::to_vec(&reply).map_err(io::Error::other)?;
+    answer.push(b'\n');
+    let mut stream = stream;
+    stream.write_all(&answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn echo() -> AdminHandler {
+        Box::new(|request| AdminReply::Done(format!("{request:?}")))
+    }
+
+    #[test]
+    fn requests_are_answered_and_the_socket_goes_with_the_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = AdminSocket::start(dir.path(), echo()).unwrap();
+        let mode = std::fs::metadata(socket_path(dir.path())).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let reply = ask(dir.path(), &AdminRequest::Expire { client: 7 }).unwrap();
+        assert_eq!(reply, AdminReply::Done("Expire { client: 7 }".to_owned()));
+        assert!(AdminSocket::start(dir.path(), echo()).is_err(), "taken from a living server");
+        drop(socket);
+        assert!(matches!(
+            ask(dir.path(), &AdminRequest::Clients),
+            Err(AdminError::Unreachable { .. })
+        ));
+    }
+
+    #[test]
+    fn a_socket_left_behind_is_replaced_and_nonsense_is_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(UnixListener::bind(socket_path(dir.path())).unwrap());
+        let _socket = AdminSocket::start(dir.path(), echo()).unwrap();
+        let mut stream = UnixStream::connect(socket_path(dir.path())).unwrap();
+        stream.write_all(b"nonsense\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("this is no request"), "{answer}");
+    }
+}

@@ -1,0 +1,236 @@
+//! What Prometheus reads: counters of operations, exports and clients, on a port of their own.
+//!
+//! The answer to any request for `/metrics` is the whole text. It is for scrapers on a network that
+//! the administrator trusts: there is no proof of who asks, and nothing can be changed.
+
+use crate::limits::{METRICS_REQUEST_BYTES_MAX, METRICS_TIMEOUT};
+use dafs_service::{BUCKETS, Door, Histogram, OPERATIONS_MAX, Service, Usage};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text::encode};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+/// The name of an operation of a front door by its number.
+pub type OperationName = fn(Door, u32) -> Option<&'static str>;
+
+/// Gauges of the moment: name, help, value.
+pub(crate) type Gauges = Box<dyn Fn() -> Vec<(&'static str, &'static str, u64)> + Send + Sync>;
+
+type Labels = Vec<(&'static str, String)>;
+
+/// Reads the counters of a server at each scrape.
+pub(crate) struct ServerCollector {
+    pub(crate) service: Arc<Service>,
+    pub(crate) name: OperationName,
+    pub(crate) gauges: Gauges,
+}
+
+impl fmt::Debug for ServerCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServerCollector")
+    }
+}
+
+/// A counter of [`Usage`]: its name, its help, and where it is.
+type UsageCounter = (&'static str, &'static str, fn(&Usage) -> &AtomicU64);
+
+const USAGE: [UsageCounter; 4] = [
+    ("operations", "Requests", |usage| &usage.operations),
+    ("errors", "Requests that were refused", |usage| &usage.errors),
+    ("read_bytes", "Bytes of file data read", |usage| &usage.read_bytes),
+    ("written_bytes", "Bytes of file data written", |usage| &usage.written_bytes),
+];
+
+impl Collector for ServerCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.operations(&mut encoder)?;
+        let exports = self.service.namespace();
+        let exports: Vec<_> = exports.exports().cloned().collect();
+        let exports: Vec<(Labels, &Usage)> = exports
+            .iter()
+            .map(|export| (vec![("export", format!("/{}", export.name()))], export.usage()))
+            .collect();
+        usages(&mut encoder, "dafs_export", &exports)?;
+        for (name, help, value) in (self.gauges)() {
+            let kind = MetricType::Gauge;
+            let value = i64::try_from(value).unwrap_or(i64::MAX);
+            encoder.encode_descriptor(name, help, None, kind)?.encode_gauge(&value)?;
+        }
+        let mut copied = encoder.encode_descriptor(
+            "dafs_copied_bytes",
+            "File data copied in user space, by place",
+            None,
+            MetricType::Counter,
+        )?;
+        for count in dafs_mem::copies() {
+            let labels = vec![("site", count.site.label().to_owned())];
+            copied
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, u64>(&count.bytes, None)?;
+        }
+        Ok(())
+    }
+}
+
+impl ServerCollector {
+    /// Every operation that was ever asked for, by front door and name.
+    fn each_operation(&self) -> impl Iterator<Item = (Labels, u64, &Histogram)> {
+        let metrics = self.service.metrics();
+        let numbers =
+            Door::ALL.into_iter().flat_map(|door| (0..OPERATIONS_MAX).map(move |n| (door, n)));
+        numbers.filter_map(move |(door, number)| {
+            let number = u32::try_from(number).ok()?;
+            let operation = metrics.operation(door, number);
+            let (buckets, _) = operation.latency.read();
+            if buckets.iter().all(|&count| count == 0) {
+                return None;
+            }
+            let name = (self.name)(door, number).unwrap_or("other");
+            let labels = vec![("door", door.label().to_owned()), ("operation", name.to_owned())];
+            Some((labels, operation.errors.load(Ordering::Relaxed), &operation.latency))
+        })
+    }
+
+    fn operations(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut latency = encoder.encode_descriptor(
+            "dafs_operation_duration",
+            "Time from the arrival of an operation to its answer",
+            Some(&Unit::Seconds),
+            MetricType::Histogram,
+        )?;
+        for (labels, _, histogram) in self.each_operation() {
+            let mut family = latency.encode_family(&labels)?;
+            encode_histogram(&mut family, histogram)?;
+        }
+        let mut errors = encoder.encode_descriptor(
+            "dafs_operation_errors",
+            "Operations that were refused",
+            None,
+            MetricType::Counter,
+        )?;
+        for (labels, count, _) in self.each_operation() {
+            errors.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+        Ok(())
+    }
+}
+
+fn encode_histogram(
+    encoder: &mut prometheus_client::encoding::MetricEncoder<'_>,
+    histogram: &Histogram,
+) -> fmt::Result {
+    let (buckets, sum_ns) = histogram.read();
+    let bounds: [(f64, u64); BUCKETS] = std::array::from_fn(|at| (bound(at), buckets[at]));
+    encoder.encode_histogram::<NoLabelSet>(sum_ns as f64 / 1e9, buckets.iter().sum(), &bounds, None)
+}
+
+/// The library writes the largest number as +Inf.
+fn bound(bucket: usize) -> f64 {
+    let seconds = Histogram::bound_seconds(bucket);
+    if seconds.is_finite() { seconds } else { f64::MAX }
+}
+
+/// The counters of clients or of exports.
+fn usages(
+    encoder: &mut DescriptorEncoder<'_>,
+    prefix: &str,
+    usages: &[(Labels, &Usage)],
+) -> fmt::Result {
+    for (name, help, counter) in USAGE {
+        let name = format!("{prefix}_{name}");
+        let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
+        for (labels, usage) in usages {
+            let value = counter(usage).load(Ordering::Relaxed);
+            family.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
+    }
+    let name = format!("{prefix}_request_duration");
+    let help = "Time from the arrival of a request to its answer";
+    let seconds = Some(&Unit::Seconds);
+    let mut family = encoder.encode_descriptor(&name, help, seconds, MetricType::Histogram)?;
+    for (labels, usage) in usages {
+        encode_histogram(&mut family.encode_family(labels)?, &usage.latency)?;
+    }
+    Ok(())
+}
+
+/// The thread that answers scrapers; ended when dropped.
+pub(crate) struct MetricsPort {
+    pub(crate) address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MetricsPort {
+    /// Listens and answers.
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub(crate) fn start(address: SocketAddr, collector: ServerCollector) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        let address = listener.local_addr()?;
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(collector));
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let run = move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::Relaxed) {
+                    return;
+                }
+                let Ok(stream) = stream else { continue };
+                if let Err(error) = answer(stream, &registry) {
+                    tracing::debug!(%error, "a scraper went away");
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("dafs-metrics".to_owned()).spawn(run)?;
+        Ok(Self { address, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for MetricsPort {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // The thread sleeps in accept; a connection wakes it.
+        let woken = TcpStream::connect_timeout(&self.address, METRICS_TIMEOUT).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer(mut stream: TcpStream, registry: &Registry) -> io::Result<()> {
+    stream.set_read_timeout(Some(METRICS_TIMEOUT))?;
+    stream.set_write_timeout(Some(METRICS_TIMEOUT))?;
+    let mut request = Vec::new();
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        let mut some = [0; 1024];
+        let read = stream.read(&mut some)?;
+        if read == 0 || request.len() + read > METRICS_REQUEST_BYTES_MAX {
+            return Ok(());
+        }
+        request.extend_from_slice(&some[..read]);
+    }
+    let is_metrics = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ");
+    let (status, body) = if is_metrics {
+        let mut text = String::new();
+        encode(&mut text, registry).map_err(io::Error::other)?;
+        ("200 OK", text)
+    } else {
+        ("404 Not Found", "only /metrics is here\n".to_owned())
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/openmetrics-text; version=1.0.0; \
+         charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())
+}

@@ -1,0 +1,137 @@
+//! `dafs clients`, `dafs expire` and `dafs reload`: for the administrator of a running server.
+
+use crate::failure::Failure;
+use dafs_server::{AdminError, AdminReply, AdminRequest, ClientReport, ask_server};
+use indicatif::BinaryBytes;
+use std::path::PathBuf;
+
+/// Which server is meant.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The server's state directory; the same default as `dafs serve` has
+    #[arg(long, value_name = "DIR")]
+    state_directory: Option<PathBuf>,
+}
+
+impl Place {
+    fn ask(&self, request: &AdminRequest) -> Result<AdminReply, Failure> {
+        let directory = self.state_directory.clone().or_else(dafs_server::default_state_directory);
+        let directory = directory.ok_or_else(|| {
+            Failure::Usage("neither HOME nor XDG_STATE_HOME is set; use --state-directory".into())
+        })?;
+        ask_server(&directory, request).map_err(|error| match error {
+            AdminError::Unreachable { .. } => Failure::Unreachable(error.to_string()),
+            _ => Failure::Failed(error.to_string()),
+        })
+    }
+
+    /// Asks for something to be done.
+    fn order(&self, request: &AdminRequest) -> Result<(), Failure> {
+        match self.ask(request)? {
+            AdminReply::Done(text) => {
+                println!("{text}");
+                Ok(())
+            }
+            AdminReply::Failed(text) => Err(Failure::Failed(text)),
+            AdminReply::Clients(_) => Err(Failure::Failed("an answer to another question".into())),
+        }
+    }
+}
+
+/// Show who uses a server of this host, and what they hold
+#[derive(Debug, clap::Args)]
+pub(crate) struct Clients {
+    #[command(flatten)]
+    place: Place,
+    /// Show each file that is open, locked or delegated, too
+    #[arg(long)]
+    holds: bool,
+    /// Print one JSON object per client
+    #[arg(long)]
+    json: bool,
+}
+
+impl Clients {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let clients = match self.place.ask(&AdminRequest::Clients)? {
+            AdminReply::Clients(clients) => clients,
+            AdminReply::Failed(text) | AdminReply::Done(text) => return Err(Failure::Failed(text)),
+        };
+        if self.json {
+            for client in &clients {
+                let text = serde_json::to_string(client)
+                    .map_err(|error| Failure::Failed(error.to_string()))?;
+                println!("{text}");
+            }
+            return Ok(());
+        }
+        println!(
+            "{:>16} {:<5} {:>7} {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}  name",
+            "client", "door", "silent", "opens", "locks", "deleg.", "requests", "read", "written"
+        );
+        for client in &clients {
+            self.show(client);
+        }
+        Ok(())
+    }
+
+    fn show(&self, client: &ClientReport) {
+        let ended = if client.courtesy { " (lease ended)" } else { "" };
+        println!(
+            "{:016x} {:<5} {:>6}s {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}  {}{ended}",
+            client.client,
+            client.door,
+            client.silent_seconds,
+            client.opens,
+            client.locks,
+            client.delegations,
+            client.operations,
+            BinaryBytes(client.read_bytes).to_string(),
+            BinaryBytes(client.written_bytes).to_string(),
+            client.name,
+        );
+        if self.holds {
+            client.holds.iter().for_each(|held| println!("    {held}"));
+        }
+    }
+}
+
+/// End a client of a server of this host: all that it holds is released
+///
+/// The client notices at its next request, and starts anew. What it had not written is lost to it,
+/// so this is for clients that will not come back.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Expire {
+    #[command(flatten)]
+    place: Place,
+    /// The client, as `dafs clients` shows it
+    #[arg(value_parser = client_key)]
+    client: u64,
+}
+
+fn client_key(text: &str) -> Result<u64, String> {
+    u64::from_str_radix(text.trim_start_matches("0x"), 16)
+        .map_err(|_| "write the first column of `dafs clients`".to_owned())
+}
+
+impl Expire {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        self.place.order(&AdminRequest::Expire { client: self.client })
+    }
+}
+
+/// Let a server of this host read its configuration file again
+///
+/// Exports are added, changed and removed; clients of the others notice nothing. Other settings
+/// need a restart. SIGHUP does the same.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Reload {
+    #[command(flatten)]
+    place: Place,
+}
+
+impl Reload {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        self.place.order(&AdminRequest::Reload)
+    }
+}
