@@ -14,7 +14,7 @@ help:
 	@echo 'make run        serve some thousand real files, copy them out and in, compare, measure'
 	@echo 'make test       all that must hold before a change goes in (PARTS="lint tests" for some)'
 	@echo 'make test-long  the same with longer simulations and fuzzing'
-	@echo 'make bench      speed and memory against raw sockets and local files'
+	@echo 'make bench      speed and memory against raw sockets, local files, NFS-Ganesha'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS (now $(FUZZ_SECONDS)) each'
 	@echo 'make lab        only the tests with a real kernel in a guest'
 	@echo 'make fmt        format all code'
@@ -35,7 +35,7 @@ test-long:
 	@scripts/test.sh --long $(PARTS)
 
 bench:
-	$(SETUP) build
+	$(SETUP) build bench
 	$(CARGO) run --release -p dafs-bench
 
 fuzz:

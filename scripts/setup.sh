@@ -1,5 +1,5 @@
 #!/bin/bash
-# setup.sh PART... -- install what PART needs on Debian 12 or 13. Parts: build, test, lab.
+# setup.sh PART... -- install what PART needs on Debian 12 or 13. Parts: build, test, lab, bench.
 #
 # Invariants
 # * Only packages that are missing are installed, by name, without what they merely recommend; with
@@ -49,6 +49,22 @@ install_packages() {
     as_root apt-get -qq -y -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 \
         install --no-install-recommends "${missing[@]}" >/dev/null ||
         die "apt-get could not install: ${missing[*]}"
+}
+
+# Debian's packages ask /usr/sbin/policy-rc.d whether a service may start.
+without_starting_services() {
+    local policy=/usr/sbin/policy-rc.d
+    if [[ -e $policy ]]; then
+        "$@"
+        return
+    fi
+    is_installed "${@: -1}" || {
+        as_root sh -c "printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy"
+        trap 'as_root rm -f /usr/sbin/policy-rc.d' EXIT
+    }
+    "$@"
+    [[ ! -e $policy ]] || as_root rm -f "$policy"
+    trap - EXIT
 }
 
 # The version that apt would install of package $1, without epoch and Debian's suffix.
@@ -104,7 +120,7 @@ refresh_lists_for_guest() {
     refresh_lists
 }
 
-[[ $# -gt 0 ]] || die "usage: setup.sh PART...   (build, test, lab)"
+[[ $# -gt 0 ]] || die "usage: setup.sh PART...   (build, test, lab, bench)"
 for part in "$@"; do
     case $part in
     build)
@@ -115,11 +131,17 @@ for part in "$@"; do
         install_packages git iproute2 procps shellcheck tshark util-linux
         install_rust_tools
         ;;
+    bench)
+        # The server to compare with, and the client library that drives both. Installing a server
+        # would start it, which nobody asked for.
+        without_starting_services install_packages iproute2 libnfs-dev nfs-ganesha \
+            nfs-ganesha-vfs rpcbind
+        ;;
     lab)
         install_packages bc bison cpio flex gcc iproute2 libc6-dev make tshark \
             util-linux xz-utils
         refresh_lists_for_guest
         ;;
-    *) die "no part named $part; there are: build, test, lab" ;;
+    *) die "no part named $part; there are: build, test, lab, bench" ;;
     esac
 done
