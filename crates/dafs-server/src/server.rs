@@ -122,6 +122,7 @@ impl Server {
             pool: Arc::new(ThreadPool::new()),
             limits: config.limits,
             write_verifier: WriteVerifier::new(random.write_verifier),
+            clock: dafs_dat::Instant::now,
             proofs: Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX)),
         });
         let mut server = Self {

@@ -50,6 +50,7 @@ impl Server {
             pool: Arc::new(pool.clone()),
             limits,
             write_verifier: WriteVerifier::new(rng.bits()),
+            clock: dafs_dat::Instant::default,
             proofs: Arc::new(pool.clone()),
         };
         let adapter: Box<dyn Adapter> = Box::new(network.adapter(SERVER_HOST));

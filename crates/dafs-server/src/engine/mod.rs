@@ -74,6 +74,8 @@ pub struct Shared {
     pub limits: SessionLimits,
     /// Changes whenever unstable data may have been lost, which is when the server starts.
     pub write_verifier: WriteVerifier,
+    /// The time of day of metrics: how long requests take is asked of it, and nothing else.
+    pub clock: fn() -> Instant,
     /// Where passwords are checked: apart from the calls above, because anybody may ask for it.
     pub proofs: Arc<dyn Pool>,
 }

@@ -9,10 +9,12 @@ use super::connection::{Phase, Session};
 use super::memory::ReplySlot;
 use super::request::{Call, Context};
 use crate::limits::{SMALL_REPLY_BYTES, WORK_POSTED_MAX};
+use dafs_service::Door;
 use dafs_wire::dafs::{
     EncodeError, ErrorBody, Procedure, Reply, ResponseHeader, Status, encode_error,
     encode_response, seal,
 };
+use std::sync::atomic::Ordering;
 
 impl Context<'_> {
     /// Answers with a result.
@@ -29,6 +31,10 @@ impl Context<'_> {
     /// Answers with an error and what goes with it (DAFS O13).
     pub(super) fn fail_with(&mut self, call: &Call, status: Status, body: &ErrorBody<'_>) {
         debug_assert!(!status.is_ok());
+        if let Some(procedure) = call.procedure {
+            let metrics = self.shared.service.metrics();
+            metrics.operation(Door::Dafs, procedure as u32).errors.fetch_add(1, Ordering::Relaxed);
+        }
         let order = self.connection.order;
         // An unknown procedure has no error body, so any procedure without one stands for it.
         let procedure = call.procedure.unwrap_or(Procedure::Null);
@@ -105,6 +111,7 @@ impl Context<'_> {
             self.link.replies.give_back(slot);
             return self.drop_session(&reason);
         }
+        self.count(call);
         let connection = &mut *self.connection;
         self.link.credits += usize::from(nreq);
         self.link.credits -= usize::from(connection.credits.nreq);
@@ -125,6 +132,18 @@ impl Context<'_> {
         if self.connection.work_posted > WORK_POSTED_MAX {
             // Credits bound requests in hand, not replies that the client does not read.
             self.drop_session("the client does not read its replies");
+        }
+    }
+
+    /// Books how long a request took.
+    fn count(&self, call: &Call) {
+        let Some(procedure) = call.procedure else { return };
+        let duration = (self.shared.clock)().since(call.began);
+        let duration_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let metrics = self.shared.service.metrics();
+        metrics.operation(Door::Dafs, procedure as u32).latency.record(duration_ns);
+        if let Some(client) = self.connection.client() {
+            client.usage().record(&dafs_service::Done { duration_ns, ..Default::default() });
         }
     }
 

@@ -23,6 +23,8 @@ pub(super) struct Call {
     pub(super) slot: u32,
     /// The engine's port.
     pub(super) port: u32,
+    /// When work on it began.
+    pub(super) began: Instant,
 }
 
 /// Everything an operation may touch while it works for one connection.
@@ -78,7 +80,7 @@ impl Context<'_> {
         let order = self.connection.order;
         let header = RequestHeader::decode(bytes, order).map_err(|error| error.to_string())?;
         let procedure = header.known_procedure();
-        let call = Call { header, procedure, slot, port: self.port };
+        let call = Call { header, procedure, slot, port: self.port, began: (self.shared.clock)() };
         // DAFS O20, O21: the messages that begin a connection carry no checksum.
         if self.connection.checksums() && self.connection.phase != Phase::New && !verify(bytes) {
             if !self.connection.streams.is_free(header.stream_id) {
