@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 /// The name of an operation of a front door by its number.
-pub type OperationName = fn(Door, u32) -> Option<&'static str>;
+pub(crate) type OperationName = fn(Door, u32) -> Option<&'static str>;
 
 /// Gauges of the moment: name, help, value.
 pub(crate) type Gauges = Box<dyn Fn() -> Vec<(&'static str, &'static str, u64)> + Send + Sync>;
@@ -126,14 +126,9 @@ fn encode_histogram(
     histogram: &Histogram,
 ) -> fmt::Result {
     let (buckets, sum_ns) = histogram.read();
-    let bounds: [(f64, u64); BUCKETS] = std::array::from_fn(|at| (bound(at), buckets[at]));
+    let bounds: [(f64, u64); BUCKETS] =
+        std::array::from_fn(|at| (Histogram::bound_seconds(at), buckets[at]));
     encoder.encode_histogram::<NoLabelSet>(sum_ns as f64 / 1e9, buckets.iter().sum(), &bounds, None)
-}
-
-/// The library writes the largest number as +Inf.
-fn bound(bucket: usize) -> f64 {
-    let seconds = Histogram::bound_seconds(bucket);
-    if seconds.is_finite() { seconds } else { f64::MAX }
 }
 
 /// The counters of clients or of exports.

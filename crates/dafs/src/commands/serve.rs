@@ -39,6 +39,9 @@ pub(crate) struct Serve {
     /// Let NFS clients use ports from 1024 on, which do not prove that root of their host asks
     #[arg(long)]
     nfs_unprivileged_ports: bool,
+    /// Where Prometheus reads counters
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen)]
+    metrics: Option<SocketAddr>,
     /// How long NFS clients of the last run have to reclaim their files and locks; else as --lease
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=3600))]
     grace: Option<u64>,
@@ -85,6 +88,9 @@ impl Serve {
         let server = Server::start(&config).map_err(|error| start_failure(&error))?;
         for address in server.addresses() {
             tracing::info!(%address, "listening");
+        }
+        if let Some(address) = server.metrics_address() {
+            tracing::info!("metrics at http://{address}/metrics");
         }
         announce(&server)?;
         for signal in signals.forever() {
@@ -136,6 +142,7 @@ impl Serve {
         if !self.nfs.is_empty() {
             config.nfs.listen.clone_from(&self.nfs);
         }
+        config.metrics_listen = self.metrics.or(config.metrics_listen);
         if let Some(seconds) = self.grace {
             config.nfs.grace_time = Some(Duration::from_secs(seconds));
         }

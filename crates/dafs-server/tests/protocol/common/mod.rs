@@ -133,7 +133,7 @@ impl World {
             pool: Arc::new(pool.clone()),
             limits: setup.limits,
             write_verifier: WriteVerifier::new(u64::from_be_bytes(WRITE_VERIFIER.0)),
-            clock: dafs_dat::Instant::default,
+            clock: Instant::default,
             proofs: Arc::new(pool.clone()),
         };
         // The same seed: endpoints have the same numbers on both.

@@ -1,23 +1,29 @@
 //! A running server: listeners, reactors, exports.
 
+mod state;
+
+pub use state::default_state_directory;
+
 use crate::auth::{Authenticator, PasswordFileError};
 use crate::config::{Config, ConfigError, ExportConfig, ExportSource};
 use crate::engine::{Engine, EngineCounts, Registry, Shared, WriteVerifier};
 use crate::limits::PROOF_THREADS_MAX;
+use crate::metrics::{MetricsPort, ServerCollector};
 use crate::pool::{Inbox, ThreadPool};
 use crate::reactor::{self, Control};
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{self, ShmAdapter, ShmConfig};
 use dafs_dat::{Adapter, shm_socket_name};
-use dafs_service::{Export, Namespace, NamespaceError, Service, ServiceConfig, ServiceCounts};
+use dafs_service::{
+    Door, Export, Namespace, NamespaceError, Service, ServiceConfig, ServiceCounts,
+};
 use dafs_store::{
     ExportSecret, MemoryOptions, MemoryStore, PosixOptions, PosixStore, Store, StoreError,
 };
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -67,6 +73,14 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
+    /// The port of metrics.
+    #[error("cannot listen on {address} for metrics: {error}")]
+    Metrics {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
     /// Threads, descriptors, randomness.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -78,11 +92,12 @@ pub struct Server {
     nfs_addresses: Vec<SocketAddr>,
     service: Arc<Service>,
     reactors: Vec<Reactor>,
+    metrics: Option<MetricsPort>,
 }
 
 struct Reactor {
     control: Arc<Control>,
-    wake: Box<dyn Fn() + Send + Sync>,
+    wake: Arc<dyn Fn() + Send + Sync>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -94,7 +109,8 @@ impl Server {
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check_exposure()?;
         raise_descriptor_limit();
-        let secret = handle_secret(config.state_directory.as_deref())?;
+        let directory = state::state_directory(config.state_directory.as_deref())?;
+        let secret = state::handle_secret(&directory)?;
         let open = |export: &ExportConfig| {
             Ok(Export::new(&export.name, open_store(export, secret)?, export.options.clone()))
         };
@@ -130,10 +146,17 @@ impl Server {
             nfs_addresses: Vec::new(),
             service,
             reactors: Vec::new(),
+            metrics: None,
         };
         for index in 0..config.threads.max(1) {
             let reactor = start_reactor(index, config, &shared, &listeners)?;
             server.reactors.push(reactor);
+        }
+        if let Some(address) = config.metrics_listen {
+            let collector = server.collector();
+            let port = MetricsPort::start(address, collector)
+                .map_err(|error| StartError::Metrics { address, error })?;
+            server.metrics = Some(port);
         }
         Ok(server)
     }
@@ -162,18 +185,33 @@ impl Server {
 
     /// What the reactors held when they last said.
     pub fn counts(&self) -> EngineCounts {
-        let mut sum = EngineCounts::default();
-        for reactor in &self.reactors {
-            let counts = reactor.control.counts();
-            (reactor.wake)();
-            sum.connections += counts.connections;
-            sum.sessions += counts.sessions;
-            sum.pending += counts.pending;
-            sum.replies += counts.replies;
-            sum.chunks += counts.chunks;
-            sum.credits += counts.credits;
-        }
-        sum
+        sum_counts(self.reactors.iter().map(|reactor| (&*reactor.control, &*reactor.wake)))
+    }
+
+    /// Where Prometheus reads counters.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|port| port.address)
+    }
+
+    fn collector(&self) -> ServerCollector {
+        let reactors: Vec<_> =
+            self.reactors.iter().map(|r| (r.control.clone(), r.wake.clone())).collect();
+        let service = self.service.clone();
+        let gauges = move || {
+            let engine = sum_counts(reactors.iter().map(|(control, wake)| (&**control, &**wake)));
+            let held = service.counts();
+            vec![
+                ("dafs_connections", "DAFS connections", engine.connections as u64),
+                ("dafs_sessions", "DAFS sessions", engine.sessions as u64),
+                ("dafs_pending", "DAFS requests that wait", engine.pending as u64),
+                ("dafs_credits", "Credits granted", engine.credits as u64),
+                ("dafs_clients", "Clients known", held.clients as u64),
+                ("dafs_opens", "Opens of all clients", held.opens as u64),
+                ("dafs_open_files", "Files that are open", held.open_files as u64),
+            ]
+        };
+        let service = self.service.clone();
+        ServerCollector { service, name: operation_name, gauges: Box::new(gauges) }
     }
 
     /// What the service holds.
@@ -196,6 +234,33 @@ impl Server {
                 tracing::error!("a reactor had failed");
             }
         }
+    }
+}
+
+/// Adds up what the reactors held when they last said, and asks for fresh numbers.
+fn sum_counts<'a>(
+    reactors: impl Iterator<Item = (&'a Control, &'a (dyn Fn() + Send + Sync))>,
+) -> EngineCounts {
+    let mut sum = EngineCounts::default();
+    for (control, wake) in reactors {
+        let counts = control.counts();
+        wake();
+        sum.connections += counts.connections;
+        sum.sessions += counts.sessions;
+        sum.pending += counts.pending;
+        sum.replies += counts.replies;
+        sum.chunks += counts.chunks;
+        sum.credits += counts.credits;
+    }
+    sum
+}
+
+/// The name of an operation by its number in the protocol.
+fn operation_name(door: Door, number: u32) -> Option<&'static str> {
+    match door {
+        Door::Dafs => dafs_wire::dafs::Procedure::from_u32(number).map(|p| p.name()),
+        Door::Nfs4 => dafs_wire::nfs4::OpNum::from_u32(number).map(|op| op.name()),
+        Door::Nfs3 | Door::Mount => None,
     }
 }
 
@@ -277,7 +342,7 @@ fn start_reactor(
     let thread = std::thread::Builder::new()
         .name(format!("dafs-reactor-{index}"))
         .spawn(move || reactor::run(engine, wake, &own))?;
-    Ok(Reactor { control, wake: Box::new(move || inbox.wake()), thread: Some(thread) })
+    Ok(Reactor { control, wake: Arc::new(move || inbox.wake()), thread: Some(thread) })
 }
 
 /// The numbers that make one run of the server different from another.
@@ -313,68 +378,4 @@ fn raise_descriptor_limit() {
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::warn!(%error, "the limit of open descriptors cannot be raised");
     }
-}
-
-/// The key that signs file handles, made at the first start.
-fn handle_secret(directory: Option<&Path>) -> Result<ExportSecret, StartError> {
-    let directory = directory.map(Path::to_owned).or_else(default_state_directory);
-    let directory = directory.ok_or_else(|| {
-        let error =
-            io::Error::new(io::ErrorKind::NotFound, "neither HOME nor XDG_STATE_HOME is set");
-        StartError::State { path: PathBuf::from("the home directory"), error }
-    })?;
-    let path = directory.join("handle-key");
-    let failed = |error| StartError::State { path: path.clone(), error };
-    match std::fs::read(&path) {
-        Ok(bytes) => match <[u8; 16]>::try_from(bytes.as_slice()) {
-            Ok(bytes) => return Ok(ExportSecret::from_bytes(bytes)),
-            Err(_) => {
-                let text = "the file is not 16 bytes long; remove it (old handles become invalid)";
-                return Err(failed(io::Error::new(io::ErrorKind::InvalidData, text)));
-            }
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed(error)),
-    }
-    let secret =
-        ExportSecret::generate().map_err(|error| failed(io::Error::other(error.to_string())))?;
-    let save = || {
-        std::fs::create_dir_all(&directory)?;
-        // Written aside and linked into place, so that two servers that start at once agree and no
-        // half-written key is ever seen.
-        let aside = directory.join(format!("handle-key.{}", std::process::id()));
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&aside)?;
-        file.write_all(secret.as_bytes())?;
-        file.sync_all()?;
-        let linked = std::fs::hard_link(&aside, &path);
-        std::fs::remove_file(&aside)?;
-        match linked {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => {
-                // The name must be as stable as the content, or a power loss makes a new key.
-                std::fs::File::open(&directory)?.sync_all()?;
-                std::fs::read(&path)
-            }
-        }
-    };
-    let bytes = save().map_err(failed)?;
-    let bytes = <[u8; 16]>::try_from(bytes.as_slice())
-        .map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
-    Ok(ExportSecret::from_bytes(bytes))
-}
-
-/// Where a server keeps its state when nothing is said: `/var/lib/dafs` for root, else below the
-/// home directory; `None` when there is none.
-pub fn default_state_directory() -> Option<PathBuf> {
-    if rustix::process::geteuid().is_root() {
-        return Some(PathBuf::from("/var/lib/dafs"));
-    }
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let home = || absolute("HOME").map(|home| home.join(".local/state"));
-    Some(absolute("XDG_STATE_HOME").or_else(home)?.join("dafs"))
 }
