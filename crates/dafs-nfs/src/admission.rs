@@ -1,0 +1,184 @@
+//! Who a caller is, and which exports it may reach.
+//!
+//! A caller of AUTH_SYS only claims to be somebody. What makes that worth anything is where it calls
+//! from: a port below 1024 belongs to root of the caller's host, and of processes on this host the
+//! kernel knows the user.
+//!
+//! Invariants
+//! * A process of this host that is neither root's nor the server's own user's acts as its own
+//!   user, whatever it claims.
+//! * A server that cannot act as other users lends its own rights to nobody of this host but its own
+//!   user and root.
+
+use dafs_rpc::Credential;
+use dafs_service::{Export, Flavour};
+use dafs_store::Cred;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// Ports from here on can be had by every user of a host.
+const UNPRIVILEGED_PORT_MIN: u16 = 1024;
+
+/// Nobody, for callers that do not say who they are.
+const NOBODY: u32 = 65_534;
+
+/// Finds the user and main group of the process of this host that connected from an address.
+pub type FindOwner = Arc<dyn Fn(SocketAddr) -> Option<(u32, u32)> + Send + Sync>;
+
+/// What admission depends on.
+#[derive(Clone)]
+pub struct Admission {
+    /// Looks at this host's processes.
+    pub find_owner: FindOwner,
+    /// The user that the server runs as.
+    pub own_uid: u32,
+}
+
+impl std::fmt::Debug for Admission {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Admission").field("own_uid", &self.own_uid).finish_non_exhaustive()
+    }
+}
+
+/// What the place that a connection comes from says about its callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    /// They are believed.
+    Believed,
+    /// They are this user, with this group.
+    Known(u32, u32),
+    /// They may be anybody of their host.
+    Anybody,
+    /// They are of this host, and would borrow the server's rights.
+    Refused,
+}
+
+/// Where a connection comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    address: IpAddr,
+    trust: Trust,
+}
+
+/// Who calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Who {
+    /// With whose rights.
+    pub cred: Cred,
+    /// How that was said.
+    pub flavour: Flavour,
+}
+
+impl Admission {
+    /// Looks at where a connection comes from, once for each.
+    pub fn origin(&self, peer: SocketAddr) -> Origin {
+        let address = peer.ip().to_canonical();
+        let trust = if peer.port() < UNPRIVILEGED_PORT_MIN {
+            Trust::Believed
+        } else if !address.is_loopback() {
+            Trust::Anybody
+        } else {
+            match (self.find_owner)(peer) {
+                Some((uid, _)) if uid == 0 || uid == self.own_uid => Trust::Believed,
+                Some((uid, gid)) if self.own_uid == 0 => Trust::Known(uid, gid),
+                Some(_) => Trust::Refused,
+                None => Trust::Anybody,
+            }
+        };
+        Origin { address, trust }
+    }
+}
+
+impl Origin {
+    /// Where it is.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Who calls over a connection from here with this credential.
+    pub fn who(&self, credential: &Credential<'_>) -> Who {
+        match (credential, self.trust) {
+            (Credential::Sys(_), Trust::Known(uid, gid)) => {
+                Who { cred: Cred::new(uid, gid), flavour: Flavour::Sys }
+            }
+            (Credential::Sys(sys), _) => {
+                let groups: Arc<[u32]> = Arc::from(&*sys.groups);
+                Who { cred: Cred { uid: sys.uid, gid: sys.gid, groups }, flavour: Flavour::Sys }
+            }
+            _ => Who { cred: Cred::new(NOBODY, NOBODY), flavour: Flavour::None },
+        }
+    }
+
+    /// Whether a caller from here may reach an export.
+    pub fn admitted(&self, export: &Export, flavour: Flavour) -> bool {
+        let privileged = match self.trust {
+            Trust::Believed | Trust::Known(..) => true,
+            Trust::Anybody => false,
+            Trust::Refused => return false,
+        };
+        export.options().admits.admits(self.address, flavour, privileged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_service::{Admits, ExportOptions};
+    use dafs_store::{MemoryOptions, MemoryStore};
+
+    fn export(admits: Admits) -> Export {
+        let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        Export::new("", store, ExportOptions { admits, ..ExportOptions::default() })
+    }
+
+    fn admission(own_uid: u32) -> Admission {
+        // Each port belongs to the user of that number.
+        Admission { find_owner: Arc::new(|peer| Some((peer.port().into(), 100))), own_uid }
+    }
+
+    fn sys(uid: u32) -> Credential<'static> {
+        let (machine, groups) = (&b"host"[..], dafs_rpc::Groups::default());
+        Credential::Sys(dafs_rpc::AuthSys { stamp: 0, machine, uid, gid: 7, groups })
+    }
+
+    #[test]
+    fn a_local_user_is_itself_whatever_it_claims() {
+        let export = export(Admits::default());
+        let origin = admission(0).origin("127.0.0.1:2000".parse().unwrap());
+        assert!(origin.admitted(&export, Flavour::Sys));
+        assert_eq!(origin.who(&sys(0)).cred, Cred::new(2000, 100));
+        let kernel = admission(0).origin("127.0.0.1:800".parse().unwrap());
+        assert!(kernel.admitted(&export, Flavour::Sys));
+        assert_eq!(kernel.who(&sys(5)).cred.uid, 5);
+    }
+
+    #[test]
+    fn an_unprivileged_server_serves_no_other_local_user() {
+        let export = export(Admits { unprivileged_ports: true, ..Admits::default() });
+        let admits = |port: u16| {
+            let peer = SocketAddr::from(([127, 0, 0, 1], port));
+            admission(3000).origin(peer).admitted(&export, Flavour::Sys)
+        };
+        assert!(admits(3000) && !admits(2000));
+    }
+
+    #[test]
+    fn strangers_need_a_network_and_a_port() {
+        let networks = vec!["192.0.2.0/24".parse().unwrap()];
+        let closed = export(Admits::default());
+        let open = export(Admits { networks, ..Admits::default() });
+        let from = |text: &str| admission(0).origin(text.parse().unwrap());
+        assert!(from("192.0.2.1:1023").admitted(&open, Flavour::Sys));
+        assert!(!from("192.0.2.1:1024").admitted(&open, Flavour::Sys));
+        assert!(!from("192.0.3.1:1023").admitted(&open, Flavour::Sys));
+        assert!(!from("192.0.2.1:1023").admitted(&closed, Flavour::Sys));
+        assert!(!from("192.0.2.1:1023").admitted(&open, Flavour::None));
+    }
+
+    #[test]
+    fn callers_that_say_nothing_are_nobody() {
+        let origin = admission(0).origin("192.0.2.1:1000".parse().unwrap());
+        let who = origin.who(&Credential::None);
+        assert_eq!((who.cred, who.flavour), (Cred::new(NOBODY, NOBODY), Flavour::None));
+    }
+}
