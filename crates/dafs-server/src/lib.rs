@@ -21,7 +21,7 @@ pub use config::{
     Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT, ExportConfig, ExportSource, NFS_PORT,
     NfsConfig, OwnIdentity, Wake, parse_listen, parse_listen_nfs,
 };
-pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared, WriteVerifier};
+pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared};
 pub use limits::SessionLimits;
 pub use pool::{Inbox, Job, Pool, ThreadPool};
 pub use server::{Server, StartError, default_state_directory};

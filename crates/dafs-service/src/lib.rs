@@ -26,6 +26,7 @@ mod names;
 mod network;
 mod open;
 mod pseudo;
+mod write_verifier;
 
 pub use client::{Client, ClientKey, Identity, Registered};
 pub use error::ServiceError;
@@ -38,6 +39,7 @@ pub use metrics::{
 pub use names::EntrySink;
 pub use network::{AddressRange, Admits, Flavour};
 pub use open::{OpenHow, OpenRequest, OpenState, Opened, RemoveMode, Share, StateId};
+pub use write_verifier::WriteVerifier;
 
 use client::ClientTable;
 use dafs_store::Cred;

@@ -7,9 +7,10 @@ use dafs_dat::sim::{SimNetwork, SimRng};
 use dafs_dat::{Adapter, Address, Instant};
 use dafs_server::{
     Authenticator, Config, Engine, EngineCounts, Inbox, Registry, SessionLimits, Shared,
-    WriteVerifier,
 };
-use dafs_service::{Export, ExportOptions, Namespace, Service, ServiceConfig, ServiceCounts};
+use dafs_service::{
+    Export, ExportOptions, Namespace, Service, ServiceConfig, ServiceCounts, WriteVerifier,
+};
 use dafs_store::Store;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ impl Server {
             registry: Arc::new(Registry::new([rng.bits(), rng.bits()])),
             pool: Arc::new(pool.clone()),
             limits,
-            write_verifier: WriteVerifier::new(rng.bits()),
+            write_verifier: Arc::new(WriteVerifier::new(rng.bits())),
             clock: dafs_dat::Instant::default,
             proofs: Arc::new(pool.clone()),
         };

@@ -35,15 +35,14 @@ use dafs_dat::{
     Adapter, Address, Completion, ConnectError, DisconnectReason, EndpointId, Event, Instant,
     ListenerId, Operation, PeerInfo, ProtectionDomain, RequestId, WorkStatus,
 };
-use dafs_service::Service;
-use dafs_wire::dafs::{REQUEST_MAGIC, Verifier};
+use dafs_service::{Service, WriteVerifier};
+use dafs_wire::dafs::REQUEST_MAGIC;
 use memory::{Replies, ReplySlot, Staging};
 use request::Context;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use work::{PendingId, PendingTable};
 
@@ -73,31 +72,11 @@ pub struct Shared {
     /// Bounds.
     pub limits: SessionLimits,
     /// Changes whenever unstable data may have been lost, which is when the server starts.
-    pub write_verifier: WriteVerifier,
+    pub write_verifier: Arc<WriteVerifier>,
     /// The time of day of metrics: how long requests take is asked of it, and nothing else.
     pub clock: fn() -> Instant,
     /// Where passwords are checked: apart from the calls above, because anybody may ask for it.
     pub proofs: Arc<dyn Pool>,
-}
-
-/// What tells clients that unstable data may have been lost. It changes when the server starts, and
-/// when a write to a device has failed: the kernel reports that once and then forgets the data.
-#[derive(Debug)]
-pub struct WriteVerifier(AtomicU64);
-
-impl WriteVerifier {
-    /// A verifier that differs from those of other runs.
-    pub fn new(value: u64) -> Self {
-        Self(AtomicU64::new(value))
-    }
-
-    fn current(&self) -> Verifier {
-        Verifier(self.0.load(Ordering::Relaxed).to_be_bytes())
-    }
-
-    fn change(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// One reactor's share of the server.

@@ -9,7 +9,7 @@ use dafs_store::{CacheAdvice, CreateHow, StoreError};
 use dafs_wire::dafs::{
     AccessPattern, CacheHint, Close, Commit, CommitReply, CreateMode, Delegation,
     DeleteDisposition, Open, OpenClaim, OpenDowngrade, OpenReply, OpenResultFlags, Reply,
-    ShareAccess, ShareDeny, Status,
+    ShareAccess, ShareDeny, Status, Verifier,
 };
 
 /// Bit 0 of a cache hint: prefetch (DAFS 13.4).
@@ -110,7 +110,7 @@ impl Context<'_> {
             }
             error => self.sync_failed(error),
         })?;
-        let reply = CommitReply { verifier: self.shared.write_verifier.current() };
+        let reply = CommitReply { verifier: Verifier(self.shared.write_verifier.current()) };
         self.reply(call, &Reply::Commit(reply))
     }
 

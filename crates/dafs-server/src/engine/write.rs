@@ -21,7 +21,7 @@ use dafs_mem::VolatileSlice;
 use dafs_service::OpenState;
 use dafs_store::{OpenFile, OpenMode, Stability, StoreError, Wait};
 use dafs_wire::dafs::{
-    self, Checksum, Fletcher32, Reply, Status, WriteDirect, WriteInline, WriteReply,
+    self, Checksum, Fletcher32, Reply, Status, Verifier, WriteDirect, WriteInline, WriteReply,
 };
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -207,7 +207,7 @@ impl Context<'_> {
         let reply = WriteReply {
             count: count as u32,
             committed: stable,
-            verifier: self.shared.write_verifier.current(),
+            verifier: Verifier(self.shared.write_verifier.current()),
         };
         let reply = match call.procedure {
             Some(dafs::Procedure::WriteInline) => Reply::WriteInline(reply),

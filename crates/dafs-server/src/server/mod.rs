@@ -6,7 +6,7 @@ pub use state::default_state_directory;
 
 use crate::auth::{Authenticator, PasswordFileError};
 use crate::config::{Config, ConfigError, ExportConfig, ExportSource};
-use crate::engine::{Engine, EngineCounts, Registry, Shared, WriteVerifier};
+use crate::engine::{Engine, EngineCounts, Registry, Shared};
 use crate::limits::PROOF_THREADS_MAX;
 use crate::metrics::{MetricsPort, ServerCollector};
 use crate::pool::{Inbox, ThreadPool};
@@ -15,7 +15,7 @@ use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{self, ShmAdapter, ShmConfig};
 use dafs_dat::{Adapter, shm_socket_name};
 use dafs_service::{
-    Door, Export, Namespace, NamespaceError, Service, ServiceConfig, ServiceCounts,
+    Door, Export, Namespace, NamespaceError, Service, ServiceConfig, ServiceCounts, WriteVerifier,
 };
 use dafs_store::{
     ExportSecret, MemoryOptions, MemoryStore, PosixOptions, PosixStore, Store, StoreError,
@@ -137,7 +137,7 @@ impl Server {
             registry: Arc::new(Registry::new(random.registry_key)),
             pool: Arc::new(ThreadPool::new()),
             limits: config.limits,
-            write_verifier: WriteVerifier::new(random.write_verifier),
+            write_verifier: Arc::new(WriteVerifier::new(random.write_verifier)),
             clock: dafs_dat::Instant::now,
             proofs: Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX)),
         });

@@ -17,9 +17,9 @@ use dafs_dat::sim::{SimFaults, SimNetwork};
 use dafs_dat::{Adapter, Address, Instant, PeerInfo};
 use dafs_server::{
     Authenticator, Config, Engine, EngineCounts, Inbox, Job, OwnIdentity, Pool, Registry,
-    SessionLimits, Shared, WriteVerifier, password_line,
+    SessionLimits, Shared, password_line,
 };
-use dafs_service::{Export, ExportOptions, Namespace, Service, ServiceConfig};
+use dafs_service::{Export, ExportOptions, Namespace, Service, ServiceConfig, WriteVerifier};
 use dafs_store::{FsId, MemoryOptions, MemoryStore, Store};
 use dafs_wire::dafs::{self, ByteOrder, FileHandle, Request, Status, Verifier};
 use std::collections::VecDeque;
@@ -132,7 +132,7 @@ impl World {
             registry: Arc::new(Registry::new([1, 2])),
             pool: Arc::new(pool.clone()),
             limits: setup.limits,
-            write_verifier: WriteVerifier::new(u64::from_be_bytes(WRITE_VERIFIER.0)),
+            write_verifier: Arc::new(WriteVerifier::new(u64::from_be_bytes(WRITE_VERIFIER.0))),
             clock: Instant::default,
             proofs: Arc::new(pool.clone()),
         };

@@ -2,9 +2,9 @@
 
 use dafs_mem::VolatileSlice;
 use dafs_store::{
-    AccessMask, Acl, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry,
-    FileId, FsId, FsStat, Made, MemoryStore, NewObject, OpenFile, OpenMode, Result, SeekWhat,
-    SetAttr, SetXattr, Stability, Store, StoreError, Wait,
+    AccessMask, Acl, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,
+    DirEntry, FileId, FsId, FsStat, Made, MemoryStore, NewObject, OpenFile, OpenMode, Result,
+    SeekWhat, SetAttr, SetXattr, Stability, Store, StoreError, Wait,
 };
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
