@@ -1,0 +1,68 @@
+#!/bin/bash
+# The administrator's view: metrics, clients, a client that is ended, exports that come and go
+# without a restart.
+source "$(dirname "$0")/lib.sh"
+
+mkdir -p "$work/one" "$work/two"
+chmod 777 "$work/one" "$work/two"
+config() {
+    cat >"$work/dafs.toml" <<END
+listen = ["127.0.0.1:0"]
+metrics_listen = "127.0.0.1:0"
+state_directory = "state"
+END
+    local name
+    for name in "$@"; do
+        printf '[[export]]\nname = "%s"\npath = "%s"\n' "$name" "$name" >>"$work/dafs.toml"
+    done
+}
+config one
+serve --config "$work/dafs.toml"
+place=(--state-directory "$work/state")
+
+step "metrics"
+address=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$log")
+scrape() {
+    exec 3<>"/dev/tcp/${address%:*}/${address##*:}"
+    printf 'GET %s HTTP/1.1\r\nHost: here\r\n\r\n' "${1:-/metrics}" >&3
+    cat <&3
+    exec 3>&-
+}
+echo hello >"$work/file"
+"$dafs" put "$work/file" "$url/one/file"
+scrape >"$work/metrics"
+grep -q '^dafs_operation_duration_seconds_count{door="dafs",operation="OPEN"} [1-9]' "$work/metrics" ||
+    { cat "$work/metrics"; fail "no OPEN was counted"; }
+grep -q 'le="+Inf"' "$work/metrics" || fail "no histogram ends"
+tail -n 1 "$work/metrics" | grep -q '^# EOF' || fail "the text does not end"
+scrape /other | grep -q '404' || fail "another path was answered"
+
+step "clients"
+"$dafs" cat "$url/one/file" >/dev/null
+"$dafs" clients "${place[@]}" --json >"$work/clients"
+grep -q '"door":"dafs"' "$work/clients" || { cat "$work/clients"; fail "no client is shown"; }
+
+step "a client is ended"
+key=$("$dafs" clients "${place[@]}" | awk '$2 == "dafs" { print $1; exit }')
+"$dafs" expire "${place[@]}" "$key"
+! "$dafs" clients "${place[@]}" | grep -q "^$key" || fail "it is still there"
+expect 1 'no client' "$dafs" expire "${place[@]}" 0123456789abcdef
+
+step "exports come and go"
+expect 1 '' "$dafs" ls "$url/two"
+config one two
+"$dafs" reload "${place[@]}"
+"$dafs" put "$work/file" "$url/two/file"
+[[ -e $work/two/file ]] || fail "the new export is not the directory"
+config two
+kill -HUP "$server"
+gone() { ! "$dafs" ls "$url/one"; }
+eventually gone
+"$dafs" cat "$url/two/file" >/dev/null || fail "the other export went, too"
+
+step "a mistake changes nothing"
+echo 'wake = "often"' >>"$work/dafs.toml"
+expect 1 'line' "$dafs" reload "${place[@]}"
+"$dafs" cat "$url/two/file" >/dev/null || fail "the export is gone"
+stop_server
+expect 3 'no server answers' "$dafs" clients "${place[@]}"

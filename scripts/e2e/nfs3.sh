@@ -1,0 +1,56 @@
+#!/bin/bash
+# A client that is not ours reads and writes by NFSv3: Debian's libnfs. What it writes, a DAFS client
+# sees, and the other way round. Who has no business there is refused.
+source "$(dirname "$0")/lib.sh"
+
+for tool in nfs-ls nfs-cat nfs-cp; do
+    command -v "$tool" >/dev/null || skip "there is no $tool; run: scripts/setup.sh test"
+done
+mkdir -p "$work/export/sub"
+[[ ! $(id -u) == 0 ]] || chmod 777 "$work/export" "$work/export/sub"
+serve "$work/export" --nfs 127.0.0.1:0 --no-root-squash
+port=$(sed -n 's/.*listening for NFS.*:\([0-9]*\).*/\1/p' "$log" | head -n 1)
+[[ $port ]] || { cat "$log"; fail "the log does not say where NFS is served"; }
+at() { echo "nfs://127.0.0.1/$1?version=3&nfsport=$port&mountport=$port"; }
+
+step "what libnfs writes, dafs reads"
+head -c 3000001 /dev/urandom >"$work/data"
+nfs-cp "$work/data" "$(at sub/by-nfs)" >/dev/null
+"$dafs" get "$url/sub/by-nfs" "$work/back"
+same "$work/data" "$work/back" "the files"
+
+step "what dafs writes, libnfs reads"
+"$dafs" put "$work/data" "$url/sub/by-dafs"
+nfs-cat "$(at sub/by-dafs)" >"$work/back"
+same "$work/data" "$work/back" "the files"
+
+step "a directory of many names"
+mkdir "$work/export/many"
+(cd "$work/export/many" && seq 1 5000 | xargs touch)
+nfs-ls "$(at many)" | awk '{ print $NF }' | grep -v '^\.\.*$' | sort -n >"$work/names"
+same <(seq 1 5000) "$work/names" "the names"
+
+
+step "a path that leads nowhere, and one that only begins like an export"
+expect 1 '' nfs-ls "$(at nowhere)"
+stop_server
+
+step "an export for another network"
+cat >"$work/dafs.toml" <<END
+listen = ["127.0.0.1:0"]
+state_directory = "state"
+[nfs]
+listen = ["127.0.0.1:0"]
+[[export]]
+name = "far"
+path = "export"
+networks = ["192.0.2.0/24"]
+[[export]]
+name = "farther"
+path = "export"
+END
+serve --config "$work/dafs.toml"
+port=$(sed -n 's/.*listening for NFS.*:\([0-9]*\).*/\1/p' "$log" | head -n 1)
+expect 1 '' nfs-ls "$(at far)"
+nfs-ls "$(at farther)" >/dev/null || fail "an export for this host does not let it in"
+stop_server
