@@ -1,5 +1,7 @@
 //! A running server: listeners, reactors, exports.
 
+mod inherited;
+mod listen;
 mod state;
 
 pub use state::default_state_directory;
@@ -11,18 +13,20 @@ use crate::limits::PROOF_THREADS_MAX;
 use crate::metrics::{MetricsPort, ServerCollector};
 use crate::pool::{Inbox, ThreadPool};
 use crate::reactor::{self, Control};
+use dafs_dat::Adapter;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
-use dafs_dat::shm::{self, ShmAdapter, ShmConfig};
-use dafs_dat::{Adapter, shm_socket_name};
+use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_service::{
     Door, Export, Namespace, NamespaceError, Service, ServiceConfig, ServiceCounts, WriteVerifier,
 };
 use dafs_store::{
     ExportSecret, MemoryOptions, MemoryStore, PosixOptions, PosixStore, Store, StoreError,
 };
+use inherited::Inherited;
+use listen::Listener;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -128,7 +132,9 @@ impl Server {
         let service_config =
             ServiceConfig { lease_time: config.lease_time, instance: random.instance };
         let service = Arc::new(Service::new(service_config, namespace));
-        let listeners = config.listen.iter().map(|&address| Listener::bind(address));
+        let mut inherited = Inherited::take();
+        let listeners =
+            config.listen.iter().map(|&address| Listener::bind(address, &mut inherited));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let ports = listeners.iter().map(|listener| listener.address.port()).collect();
         let shared = Arc::new(Shared {
@@ -285,32 +291,6 @@ fn open_store(export: &ExportConfig, secret: ExportSecret) -> Result<Arc<dyn Sto
             root_mode: 0o1777,
             ..MemoryOptions::default()
         }))),
-    }
-}
-
-/// The sockets of one address: TCP for iWARP, and the abstract UNIX socket for shared memory.
-struct Listener {
-    address: SocketAddr,
-    tcp: TcpListener,
-    shm: OwnedFd,
-}
-
-impl Listener {
-    fn bind(address: SocketAddr) -> Result<Self, StartError> {
-        let failed = |error| StartError::Listen { address, error };
-        let domain = socket2::Domain::for_address(address);
-        let bind = || {
-            let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-            socket.set_reuse_address(true)?;
-            socket.bind(&address.into())?;
-            socket.listen(BACKLOG)?;
-            socket.set_nonblocking(true)?;
-            Ok(TcpListener::from(socket))
-        };
-        let tcp = bind().map_err(failed)?;
-        let address = tcp.local_addr().map_err(failed)?;
-        let shm = shm::bind_listener(&shm_socket_name(address)).map_err(failed)?;
-        Ok(Self { address, tcp, shm })
     }
 }
 
