@@ -10,12 +10,16 @@
 //! * Bulk data is not copied in user space, but for what [`dafs_mem::Site`] counts.
 //! * Steady traffic allocates nothing.
 
+mod auth;
 mod call;
+mod connection;
 mod handler;
 mod inbox;
 mod limits;
 mod local;
 mod memory;
+mod output;
+mod record;
 mod reply;
 pub mod server;
 

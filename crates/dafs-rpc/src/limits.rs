@@ -21,8 +21,7 @@ pub(crate) const BLOCKS_KEPT_BYTES_MAX: usize = 4 << 20;
 /// Bytes of free blocks of one size that all threads share.
 pub(crate) const BLOCKS_SHARED_BYTES_MAX: usize = 32 << 20;
 
-/// Bytes of arguments that are copied when a call is put off; longer ones were read into memory
-/// of their own, which moves instead, unless they came in one read with other calls.
+/// Bytes that one read takes from a connection. A record that does not fit gets memory of its own.
 pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
 
 /// Bytes that one read takes from a connection whose last record was large, so that little of the
@@ -32,15 +31,33 @@ pub(crate) const RECEIVE_BYTES_BEFORE_LARGE: usize = 1 << 10;
 /// From this length on a record is large.
 pub(crate) const LARGE_RECORD_BYTES: usize = 16 << 10;
 
-/// Fragments of one record. A record needs one; whoever sends hundreds wants to keep us busy.
-pub(crate) const FRAGMENTS_PER_RECORD_MAX: u32 = 256;
+/// Reactors of one group.
+pub(crate) const REACTORS_MAX: usize = 256;
 
-/// Longest time that the reactor sleeps, and the granularity of its time-outs when there are none
-/// to watch, in milliseconds.
+/// Reads from one connection before others have their turn.
+pub(crate) const READS_PER_TURN: usize = 4;
+
+/// Connections accepted before those that are there have their turn.
+pub(crate) const ACCEPTS_PER_TURN: usize = 64;
+
+/// Events taken from the system at once.
+pub(crate) const EVENTS_PER_TURN: usize = 256;
+
+/// Parts of output that are gathered without allocating.
+pub(crate) const PARTS_INLINE: usize = 128;
+
+/// Records that are gathered before they are sent, if there are so many to answer at once.
+pub(crate) const FLUSH_RECORDS: usize = 128;
+
+/// Bytes of memory in records that are gathered before they are sent.
+pub(crate) const FLUSH_BYTES: usize = 1 << 20;
+
+/// Fragments of one record. Some senders cut a record of a mebibyte into pieces of 4 KiB or less;
+/// whoever sends more wants to keep us busy.
+pub(crate) const FRAGMENTS_PER_RECORD_MAX: u32 = 4096;
+
+/// Longest time between two looks at time-outs, in milliseconds.
 pub(crate) const TICK_MILLISECONDS: u64 = 1000;
-
-/// Granularity of time-outs while there are some to watch, in milliseconds.
-pub(crate) const TICK_BUSY_MILLISECONDS: u64 = 100;
 
 const _: () = assert!(BULK_IN_HEAD_BYTES_MAX < HEAD_BYTES / 2 + 1);
 const _: () = assert!(RECEIVE_BYTES_BEFORE_LARGE < LARGE_RECORD_BYTES);

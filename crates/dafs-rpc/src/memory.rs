@@ -25,6 +25,11 @@ fn size_class(len: usize) -> Option<usize> {
     BLOCK_BYTES.iter().position(|&bytes| len <= bytes)
 }
 
+/// The capacity of a block for `len` bytes.
+pub(crate) fn block_bytes(len: usize) -> usize {
+    size_class(len).map_or(len, |class| BLOCK_BYTES[class])
+}
+
 fn shared(class: usize) -> std::sync::MutexGuard<'static, Vec<Buffer>> {
     SHARED[class].lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,6 +8,7 @@
 
 use crate::limits::{BULK_IN_HEAD_BYTES_MAX, HEAD_BYTES, HEADS_KEPT_MAX};
 use crate::memory::{Block, source};
+use crate::output::Parts;
 use dafs_mem::VolatileSlice;
 use dafs_wire::rpc::limits::{FRAGMENT_MARK_BYTES, SUCCESS_HEADER_BYTES};
 use dafs_wire::rpc::{AcceptStatus, FragmentMark, RejectStatus, ReplyHeader};
@@ -182,7 +183,7 @@ impl Reply {
     }
 
     /// Appends the parts of the record behind its first `skip` bytes to `parts`.
-    pub(crate) fn gather<'a>(&'a self, mut skip: usize, parts: &mut Vec<VolatileSlice<'a>>) {
+    pub(crate) fn gather<'a>(&'a self, mut skip: usize, parts: &mut Parts<'a>) {
         self.visit(0, |part| {
             let skipped = skip.min(part.len());
             skip -= skipped;
@@ -292,7 +293,7 @@ mod tests {
     use dafs_wire::xdr::Decoder;
 
     fn record(reply: &Reply, skip: usize) -> Vec<u8> {
-        let mut parts = Vec::new();
+        let mut parts = Parts::new();
         reply.gather(skip, &mut parts);
         parts.iter().flat_map(|part| part.to_vec(Site::Inspect)).collect()
     }

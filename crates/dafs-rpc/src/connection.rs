@@ -1,0 +1,469 @@
+//! One connection of a server, without I/O: bytes in, calls to the handler, records out.
+//!
+//! Invariants
+//! * It takes no call while too many are unanswered or too much output waits; what has been read
+//!   already is put aside then.
+//! * Every call back gets exactly one answer, the latest when the connection ends.
+//! * Replies that nobody asked for are ignored; what is not RPC ends the connection.
+
+use crate::auth::authenticate;
+use crate::call::{Call, ConnectionId};
+use crate::handler::{BackError, Handled, Handler};
+use crate::inbox::{BackCall, Inbox};
+use crate::limits::{FLUSH_BYTES, FLUSH_RECORDS, LARGE_RECORD_BYTES};
+use crate::memory::Block;
+use crate::output::Output;
+use crate::record::{Budget, Record, RecordError, RecordReader};
+use crate::reply::{Rejection, Reply};
+use crate::server::Config;
+use dafs_mem::Site;
+use dafs_wire::rpc::{
+    AcceptStatus, AuthFlavor, CallError, CallHeader, Direction, OpaqueAuth, RejectStatus,
+    ReplyHeader, ReplyStatus, peek,
+};
+use dafs_wire::xdr::{Decoder, XdrError};
+use rustc_hash::FxHashMap;
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Why a connection ends.
+#[derive(Debug, Error)]
+pub(crate) enum Ending {
+    #[error("the peer closed it")]
+    Closed,
+    #[error("it was closed on request")]
+    Asked,
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("the peer sent {0}")]
+    NotRecords(#[from] RecordError),
+    #[error("the peer sent no RPC message: {0}")]
+    NotRpc(#[from] XdrError),
+    #[error("the peer did not complete a record in time")]
+    Stalled,
+    #[error("the peer did not read its replies in time")]
+    Unread,
+    #[error("it was idle and made room for another")]
+    Evicted,
+}
+
+/// What processing input came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// All input has been taken.
+    Drained,
+    /// Output should be sent before more is taken.
+    Flush,
+}
+
+/// What a connection works with during a turn, of its reactor's.
+pub(crate) struct Turn<'r, H> {
+    pub(crate) handler: &'r mut H,
+    pub(crate) inbox: &'r Arc<Inbox>,
+    pub(crate) budget: &'r mut Budget,
+    pub(crate) config: &'r Config,
+    pub(crate) tally: &'r mut Tally,
+    pub(crate) now_ns: u64,
+}
+
+/// Counts of a turn, on their way to the statistics.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) calls: u64,
+    pub(crate) rejected: u64,
+    pub(crate) unasked: u64,
+}
+
+/// The state of one connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) id: ConnectionId,
+    pub(crate) peer: SocketAddr,
+    reader: RecordReader,
+    /// Input that was read and must wait.
+    aside: Option<Aside>,
+    pub(crate) output: Output,
+    /// Calls that were put off and not answered.
+    pending: usize,
+    back: Option<Box<Back>>,
+    /// True when the last record was large: little should be read ahead.
+    expects_large: bool,
+    /// True once the handler has heard of the connection.
+    known: bool,
+    last_input_ns: u64,
+    record_since_ns: u64,
+    output_since_ns: u64,
+}
+
+#[derive(Debug)]
+struct Aside {
+    block: Block,
+    /// Bytes of it that have been taken.
+    at: usize,
+}
+
+/// Calls to the peer.
+#[derive(Debug, Default)]
+struct Back {
+    next_xid: u32,
+    calls: FxHashMap<u32, BackPending>,
+}
+
+#[derive(Debug)]
+struct BackPending {
+    token: u64,
+    deadline_ns: u64,
+}
+
+impl Connection {
+    pub(crate) fn new(id: ConnectionId, peer: SocketAddr, config: &Config, now_ns: u64) -> Self {
+        Self {
+            id,
+            peer,
+            reader: RecordReader::new(config.record_bytes_max),
+            aside: None,
+            output: Output::default(),
+            pending: 0,
+            back: None,
+            expects_large: false,
+            known: false,
+            last_input_ns: now_ns,
+            record_since_ns: now_ns,
+            output_since_ns: now_ns,
+        }
+    }
+
+    /// True when it may take more calls.
+    #[inline]
+    pub(crate) fn may_take(&self, config: &Config) -> bool {
+        self.pending < config.calls_per_connection_max
+            && self.output.held_bytes() < config.output_bytes_max
+    }
+
+    /// True when input that was put aside waits.
+    #[inline]
+    pub(crate) fn has_aside(&self) -> bool {
+        self.aside.is_some()
+    }
+
+    /// True when little should be read, because a large record is likely to begin.
+    #[inline]
+    pub(crate) fn expects_large(&self) -> bool {
+        self.expects_large
+    }
+
+    pub(crate) fn reader(&mut self) -> &mut RecordReader {
+        &mut self.reader
+    }
+
+    /// True when ending it would disturb nothing that it is in the middle of.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending == 0
+            && self.output.is_empty()
+            && self.aside.is_none()
+            && !self.reader.is_inside()
+            && self.back.as_ref().is_none_or(|back| back.calls.is_empty())
+    }
+
+    /// True when every call has been answered and every answer sent.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.pending == 0 && self.output.is_empty()
+    }
+
+    /// When the peer last sent something.
+    pub(crate) fn last_input_ns(&self) -> u64 {
+        self.last_input_ns
+    }
+
+    /// Counts bytes that were read, the first `direct` of them straight into place.
+    #[inline]
+    pub(crate) fn received(&mut self, direct: usize, now_ns: u64) {
+        self.reader.filled(direct);
+        self.last_input_ns = now_ns;
+    }
+
+    /// Takes records from the front of `input` and has them served, at least one if it is whole.
+    pub(crate) fn process<H: Handler>(
+        &mut self,
+        input: &mut &[u8],
+        turn: &mut Turn<'_, H>,
+    ) -> Result<Progress, Ending> {
+        let was_inside = self.reader.is_inside();
+        let mut whole = 0u32;
+        while let Some(record) = self.reader.next(input, turn.budget)? {
+            whole += 1;
+            match record {
+                Record::Here(bytes) => {
+                    self.expects_large = bytes.len() >= LARGE_RECORD_BYTES;
+                    self.serve(bytes, None, turn)?;
+                }
+                Record::Block(block) => {
+                    self.expects_large = block.filled() >= LARGE_RECORD_BYTES;
+                    let block = Arc::new(block);
+                    self.serve(block.bytes(), Some(&block), turn)?;
+                }
+            }
+            let full = self.output.len() >= FLUSH_RECORDS
+                || self.output.held_bytes() >= FLUSH_BYTES
+                || !self.may_take(turn.config);
+            if full {
+                self.record_since_ns = turn.now_ns;
+                return Ok(Progress::Flush);
+            }
+        }
+        if whole > 0 || !was_inside {
+            self.record_since_ns = turn.now_ns;
+        }
+        Ok(Progress::Drained)
+    }
+
+    /// Keeps input until more calls may be taken.
+    pub(crate) fn put_aside(&mut self, input: &[u8]) -> Result<(), Ending> {
+        debug_assert!(self.aside.is_none(), "input overtakes what was put aside");
+        if !input.is_empty() {
+            let mut block = Block::new(input.len())?;
+            let copied = block.space(input.len()).copy_from(input, Site::RpcStaging);
+            block.fill(copied);
+            self.aside = Some(Aside { block, at: 0 });
+        }
+        Ok(())
+    }
+
+    /// As [`Connection::process`], with the input that was put aside.
+    pub(crate) fn process_aside<H: Handler>(
+        &mut self,
+        turn: &mut Turn<'_, H>,
+    ) -> Result<Progress, Ending> {
+        let Some(mut aside) = self.aside.take() else {
+            return Ok(Progress::Drained);
+        };
+        let mut input = &aside.block.bytes()[aside.at..];
+        let progress = self.process(&mut input, turn)?;
+        if progress == Progress::Flush && !input.is_empty() {
+            aside.at = aside.block.filled() - input.len();
+            self.aside = Some(aside);
+        }
+        Ok(progress)
+    }
+
+    #[inline]
+    fn serve<H: Handler>(
+        &mut self,
+        record: &[u8],
+        block: Option<&Arc<Block>>,
+        turn: &mut Turn<'_, H>,
+    ) -> Result<(), Ending> {
+        let (_, direction) = peek(record)?;
+        match direction {
+            Direction::Call => self.serve_call(record, block, turn),
+            Direction::Reply => {
+                self.take_back_reply(record, turn);
+                Ok(())
+            }
+        }
+    }
+
+    fn serve_call<H: Handler>(
+        &mut self,
+        record: &[u8],
+        block: Option<&Arc<Block>>,
+        turn: &mut Turn<'_, H>,
+    ) -> Result<(), Ending> {
+        turn.tally.calls += 1;
+        let mut decoder = Decoder::new(record);
+        let header = match CallHeader::decode(&mut decoder) {
+            Ok(header) => header,
+            Err(CallError::Rejected { xid, status }) => {
+                turn.tally.rejected += 1;
+                self.answer(xid, Err(Rejection::Reject(status)));
+                return Ok(());
+            }
+            Err(CallError::Malformed(error)) => return Err(error.into()),
+            Err(_) => return Err(Ending::NotRpc(XdrError::Trailing(record.len()))),
+        };
+        let xid = header.xid;
+        let credential = match authenticate(header.credential) {
+            Ok(credential) => credential,
+            Err(status) => {
+                turn.tally.rejected += 1;
+                self.answer(xid, Err(Rejection::Reject(RejectStatus::Auth(status))));
+                return Ok(());
+            }
+        };
+        self.known = true;
+        let put_off = Cell::new(false);
+        let call = Call {
+            xid,
+            program: header.program,
+            version: header.version,
+            procedure: header.procedure,
+            credential,
+            args: decoder.rest(),
+            peer: self.peer,
+            connection_id: self.id,
+            now_ns: turn.now_ns,
+            inbox: turn.inbox,
+            block,
+            put_off: &put_off,
+        };
+        let handled = shielded(|| turn.handler.call(call));
+        if put_off.get() {
+            self.pending += 1;
+        }
+        match handled {
+            Handled::Reply(reply) => self.answer(xid, Ok(reply)),
+            Handled::Reject(rejection) => {
+                turn.tally.rejected += 1;
+                self.answer(xid, Err(rejection));
+            }
+            Handled::Later | Handled::Drop => {}
+        }
+        Ok(())
+    }
+
+    /// Queues the answer to a call.
+    #[inline]
+    fn answer(&mut self, xid: u32, answer: Result<Reply, Rejection>) {
+        self.output.push(match answer {
+            Ok(mut reply) => {
+                reply.seal(xid);
+                reply
+            }
+            Err(rejection) => Reply::refusal(&rejection.header(xid)),
+        });
+    }
+
+    /// Queues the answer to a call that was put off.
+    pub(crate) fn answer_later(&mut self, xid: u32, answer: Result<Reply, Rejection>) {
+        self.forget();
+        self.answer(xid, answer);
+    }
+
+    /// Frees the place of a call that was put off.
+    pub(crate) fn forget(&mut self) {
+        debug_assert!(self.pending > 0, "an answer to no call");
+        self.pending = self.pending.saturating_sub(1);
+    }
+
+    /// Counts the output as moving: some of it has been sent, or it has just begun to wait.
+    #[inline]
+    pub(crate) fn output_moved(&mut self, now_ns: u64) {
+        self.output_since_ns = now_ns;
+    }
+}
+
+/// The other direction.
+impl Connection {
+    /// Queues a call to the peer.
+    pub(crate) fn call_back<H: Handler>(&mut self, call: &BackCall, turn: &mut Turn<'_, H>) {
+        self.known = true;
+        let back = self.back.get_or_insert_default();
+        let full = back.calls.len() >= turn.config.back_calls_max
+            || self.output.held_bytes() >= turn.config.output_bytes_max;
+        if full {
+            return turn.handler.back_reply(self.id, call.token, Err(BackError::TooMany));
+        }
+        // Numbers wrap around after a long time; some of the old calls may be there still.
+        while back.calls.contains_key(&back.next_xid) {
+            back.next_xid = back.next_xid.wrapping_add(1);
+        }
+        let xid = back.next_xid;
+        back.next_xid = xid.wrapping_add(1);
+        let timeout_ns = nanoseconds(turn.config.back_timeout);
+        let deadline_ns = turn.now_ns.saturating_add(timeout_ns);
+        back.calls.insert(xid, BackPending { token: call.token, deadline_ns });
+        let credential = match &call.auth_sys {
+            Some(body) => OpaqueAuth { flavor: AuthFlavor::SYS, body },
+            None => OpaqueAuth::NONE,
+        };
+        let header = CallHeader {
+            xid,
+            program: call.program,
+            version: call.version,
+            procedure: call.procedure,
+            credential,
+            verifier: OpaqueAuth::NONE,
+        };
+        self.output.push(Reply::record(|encoder| {
+            encoder.value(&header);
+            encoder.raw(&call.args);
+        }));
+    }
+
+    fn take_back_reply<H: Handler>(&mut self, record: &[u8], turn: &mut Turn<'_, H>) {
+        let mut decoder = Decoder::new(record);
+        let xid = decoder.u32().unwrap_or_default();
+        let pending = self.back.as_mut().and_then(|back| back.calls.remove(&xid));
+        let Some(BackPending { token, .. }) = pending else {
+            turn.tally.unasked += 1;
+            return;
+        };
+        let mut decoder = Decoder::new(record);
+        let result = match decoder.value().map(|header: ReplyHeader<'_>| header.status) {
+            Ok(ReplyStatus::Accepted { status: AcceptStatus::Success, .. }) => Ok(decoder.rest()),
+            Ok(ReplyStatus::Accepted { status, .. }) => Err(BackError::NotDone(status)),
+            Ok(ReplyStatus::Denied(status)) => Err(BackError::Denied(status)),
+            Err(_) => Err(BackError::Malformed),
+        };
+        turn.handler.back_reply(self.id, token, result);
+    }
+
+    /// Looks at the clock: calls back that took too long fail, and so may the connection.
+    pub(crate) fn tick<H: Handler>(&mut self, turn: &mut Turn<'_, H>) -> Result<(), Ending> {
+        let now_ns = turn.now_ns;
+        if let Some(back) = &mut self.back {
+            let late = |pending: &BackPending| now_ns >= pending.deadline_ns;
+            for (_, pending) in back.calls.extract_if(|_, pending| late(pending)) {
+                turn.handler.back_reply(self.id, pending.token, Err(BackError::TimedOut));
+            }
+            if back.calls.is_empty() {
+                back.calls.shrink_to_fit();
+            }
+        }
+        let passed = |since_ns: u64, timeout| now_ns >= since_ns.saturating_add(timeout);
+        if !self.output.is_empty() {
+            let timeout = nanoseconds(turn.config.output_timeout);
+            if passed(self.output_since_ns, timeout) {
+                return Err(Ending::Unread);
+            }
+        }
+        // A peer that was not read from is not to blame for what it could not send.
+        if !self.reader.is_inside() || !self.may_take(turn.config) || turn.budget.is_spent() {
+            self.record_since_ns = now_ns;
+            return Ok(());
+        }
+        let stall = nanoseconds(turn.config.stall_timeout);
+        let silent = passed(self.last_input_ns.max(self.record_since_ns), stall);
+        if silent || passed(self.record_since_ns, stall.saturating_mul(4)) {
+            return Err(Ending::Stalled);
+        }
+        Ok(())
+    }
+
+    /// Tells the handler that the connection has ended.
+    pub(crate) fn end<H: Handler>(mut self, turn: &mut Turn<'_, H>) {
+        self.reader.discard(turn.budget);
+        if let Some(back) = self.back.take() {
+            for pending in back.calls.into_values() {
+                turn.handler.back_reply(self.id, pending.token, Err(BackError::Disconnected));
+            }
+        }
+        if self.known {
+            turn.handler.disconnected(self.id);
+        }
+    }
+}
+
+/// A call that makes its handler panic must not take the others on this thread with it. The
+/// panic has been reported where it happened.
+#[inline]
+fn shielded(call: impl FnOnce() -> Handled) -> Handled {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| AcceptStatus::SystemError.into())
+}
+
+fn nanoseconds(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

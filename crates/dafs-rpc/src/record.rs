@@ -1,0 +1,438 @@
+//! From a stream of bytes to records (RFC 5531 section 11), without I/O.
+//!
+//! Invariants
+//! * However the stream is cut into pieces, the records are the same.
+//! * A record that lies whole in one piece of input is not copied. Of another, what arrives after
+//!   its first piece can be read straight into place ([`RecordReader::space`]).
+//! * A half record takes memory in proportion to what has arrived, or out of the [`Budget`].
+
+use crate::limits::{FRAGMENTS_PER_RECORD_MAX, LARGE_RECORD_BYTES};
+use crate::memory::{Block, block_bytes};
+use dafs_mem::{Site, VolatileSlice};
+use dafs_wire::rpc::FragmentMark;
+use dafs_wire::rpc::limits::FRAGMENT_MARK_BYTES;
+use std::io;
+use thiserror::Error;
+
+/// Memory for half records of all connections of one reactor.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    held: usize,
+    max: usize,
+}
+
+impl Budget {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { held: 0, max }
+    }
+
+    /// True when no large record should be begun.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.held >= self.max
+    }
+
+    fn has(&self, bytes: usize) -> bool {
+        self.held.saturating_add(bytes) <= self.max
+    }
+}
+
+/// Why a stream of bytes is not one of records; it cannot go on.
+#[derive(Debug, Error)]
+pub(crate) enum RecordError {
+    #[error("a record of {len} bytes where {max} are allowed")]
+    TooLong { len: usize, max: usize },
+    #[error("a record of more than {FRAGMENTS_PER_RECORD_MAX} fragments")]
+    TooManyFragments,
+    #[error("no memory for a record: {0}")]
+    NoMemory(#[from] io::Error),
+}
+
+/// A whole record.
+#[derive(Debug)]
+pub(crate) enum Record<'b> {
+    /// It lies in the input.
+    Here(&'b [u8]),
+    /// It was put together.
+    Block(Block),
+}
+
+/// Puts records together.
+#[derive(Debug)]
+pub(crate) struct RecordReader {
+    record_bytes_max: usize,
+    /// A fragment's mark of which not all bytes have come.
+    mark: [u8; FRAGMENT_MARK_BYTES],
+    mark_bytes: u8,
+    /// The record of which not all fragments have come.
+    partial: Option<Box<Partial>>,
+}
+
+#[derive(Debug)]
+struct Partial {
+    block: Block,
+    /// Bytes of this fragment that have not come.
+    fragment_left: usize,
+    last: bool,
+    fragments: u32,
+}
+
+impl Partial {
+    fn is_complete(&self) -> bool {
+        self.last && self.fragment_left == 0
+    }
+}
+
+impl RecordReader {
+    pub(crate) fn new(record_bytes_max: usize) -> Self {
+        Self { record_bytes_max, mark: [0; FRAGMENT_MARK_BYTES], mark_bytes: 0, partial: None }
+    }
+
+    /// True when a part of a record has come, be it a part of its mark.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.partial.is_some() || self.mark_bytes > 0
+    }
+
+    /// Takes the next record from the front of `input`; none when more input is needed, of which
+    /// all has been taken then. To be called until then after each [`RecordReader::filled`] too.
+    #[inline]
+    pub(crate) fn next<'b>(
+        &mut self,
+        input: &mut &'b [u8],
+        budget: &mut Budget,
+    ) -> Result<Option<Record<'b>>, RecordError> {
+        if !self.is_inside()
+            && let Some((mark, rest)) = input.split_first_chunk()
+        {
+            let mark = FragmentMark::from_bytes(*mark);
+            let len = mark.len as usize;
+            if mark.last && len <= rest.len() && len <= self.record_bytes_max {
+                let (record, rest) = rest.split_at(len);
+                *input = rest;
+                return Ok(Some(Record::Here(record)));
+            }
+        }
+        self.next_in_pieces(input, budget)
+    }
+
+    fn next_in_pieces<'b>(
+        &mut self,
+        input: &mut &'b [u8],
+        budget: &mut Budget,
+    ) -> Result<Option<Record<'b>>, RecordError> {
+        loop {
+            if let Some(partial) = &mut self.partial {
+                let len = partial.fragment_left.min(input.len());
+                let (piece, rest) = input.split_at(len);
+                *input = rest;
+                append(partial, piece, budget)?;
+                if partial.is_complete() {
+                    return Ok(self.take_partial(budget).map(Record::Block));
+                }
+                if partial.fragment_left > 0 {
+                    return Ok(None);
+                }
+            }
+            let Some(mark) = self.take_mark(input) else {
+                return Ok(None);
+            };
+            self.begin_fragment(mark, input.len(), budget)?;
+        }
+    }
+
+    /// Takes a mark from the front of `input`, or the part of it that is there.
+    fn take_mark(&mut self, input: &mut &[u8]) -> Option<FragmentMark> {
+        let have = usize::from(self.mark_bytes);
+        let len = (FRAGMENT_MARK_BYTES - have).min(input.len());
+        let (piece, rest) = input.split_at(len);
+        *input = rest;
+        self.mark[have..have + len].copy_from_slice(piece);
+        if have + len < FRAGMENT_MARK_BYTES {
+            self.mark_bytes = (have + len) as u8;
+            return None;
+        }
+        self.mark_bytes = 0;
+        Some(FragmentMark::from_bytes(self.mark))
+    }
+
+    fn begin_fragment(
+        &mut self,
+        mark: FragmentMark,
+        arrived: usize,
+        budget: &mut Budget,
+    ) -> Result<(), RecordError> {
+        let before = self.partial.as_ref().map_or(0, |partial| partial.block.filled());
+        let len = before.saturating_add(mark.len as usize);
+        if len > self.record_bytes_max {
+            return Err(RecordError::TooLong { len, max: self.record_bytes_max });
+        }
+        match &mut self.partial {
+            Some(partial) => {
+                partial.fragments += 1;
+                if partial.fragments > FRAGMENTS_PER_RECORD_MAX {
+                    return Err(RecordError::TooManyFragments);
+                }
+                partial.fragment_left = mark.len as usize;
+                partial.last = mark.last;
+            }
+            None => {
+                let room = affordable(len, arrived.min(len), budget);
+                let block = Block::new(room)?;
+                budget.held += block.capacity();
+                self.partial = Some(Box::new(Partial {
+                    block,
+                    fragment_left: mark.len as usize,
+                    last: mark.last,
+                    fragments: 1,
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    /// The half record is whole, or given up.
+    fn take_partial(&mut self, budget: &mut Budget) -> Option<Block> {
+        let partial = self.partial.take()?;
+        budget.held = budget.held.saturating_sub(partial.block.capacity());
+        Some(partial.block)
+    }
+
+    /// Gives up the half record.
+    pub(crate) fn discard(&mut self, budget: &mut Budget) {
+        self.take_partial(budget);
+        self.mark_bytes = 0;
+    }
+
+    /// Where the next bytes of the stream belong, if that is known. Empty when it is not known,
+    /// or when they must go through the input.
+    pub(crate) fn space(&mut self) -> VolatileSlice<'_> {
+        match &mut self.partial {
+            Some(partial) => partial.block.space(partial.fragment_left),
+            None => VolatileSlice::from_mut(&mut []),
+        }
+    }
+
+    /// Counts the first `len` bytes of [`RecordReader::space`] as filled.
+    pub(crate) fn filled(&mut self, len: usize) {
+        if let Some(partial) = &mut self.partial {
+            debug_assert!(len <= partial.fragment_left);
+            partial.block.fill(len);
+            partial.fragment_left = partial.fragment_left.saturating_sub(len);
+        }
+    }
+
+    /// Makes room for the rest of the fragment, so that it can be read into place; false when the
+    /// budget does not allow it now.
+    pub(crate) fn make_room(&mut self, budget: &mut Budget) -> Result<bool, RecordError> {
+        let Some(partial) = &mut self.partial else {
+            return Ok(true);
+        };
+        let wanted = partial.block.filled() + partial.fragment_left;
+        if wanted <= partial.block.capacity() {
+            return Ok(true);
+        }
+        if affordable(wanted, 0, budget) < wanted {
+            return Ok(false);
+        }
+        grow(partial, wanted, budget)?;
+        Ok(true)
+    }
+}
+
+/// How much memory to take for a record of which `len` bytes are announced and `arrived` are
+/// there: all if it is small or can be afforded.
+fn affordable(len: usize, arrived: usize, budget: &Budget) -> usize {
+    if len <= LARGE_RECORD_BYTES || budget.has(block_bytes(len)) { len } else { arrived }
+}
+
+/// Adds bytes that came through the input, with the memory that takes.
+fn append(partial: &mut Partial, piece: &[u8], budget: &mut Budget) -> Result<(), RecordError> {
+    if piece.is_empty() {
+        return Ok(());
+    }
+    let end = partial.block.filled() + piece.len();
+    if end > partial.block.capacity() {
+        let all = partial.block.filled() + partial.fragment_left;
+        grow(partial, affordable(all, end, budget), budget)?;
+    }
+    let copied = partial.block.space(piece.len()).copy_from(piece, Site::RpcStaging);
+    partial.block.fill(copied);
+    partial.fragment_left -= copied;
+    Ok(())
+}
+
+fn grow(partial: &mut Partial, len: usize, budget: &mut Budget) -> Result<(), RecordError> {
+    let mut block = Block::new(len)?;
+    let copied = block.space(len).copy_from(partial.block.bytes(), Site::RpcStaging);
+    block.fill(copied);
+    budget.held = (budget.held + block.capacity()).saturating_sub(partial.block.capacity());
+    partial.block = block;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MAX: usize = 100_000;
+
+    fn stream_of(records: &[Vec<Vec<u8>>]) -> Vec<u8> {
+        let mut stream = Vec::new();
+        for fragments in records {
+            for (i, fragment) in fragments.iter().enumerate() {
+                let last = i + 1 == fragments.len();
+                let mark = FragmentMark { len: fragment.len() as u32, last };
+                stream.extend_from_slice(&mark.to_bytes());
+                stream.extend_from_slice(fragment);
+            }
+        }
+        stream
+    }
+
+    fn bytes_of(record: Record<'_>) -> Vec<u8> {
+        match record {
+            Record::Here(bytes) => bytes.to_vec(),
+            Record::Block(block) => block.bytes().to_vec(),
+        }
+    }
+
+    /// Feeds the pieces of the stream, into place where the reader knows it if `direct`.
+    fn read(pieces: &[&[u8]], direct: bool, budget: &mut Budget) -> Result<Vec<Vec<u8>>, String> {
+        let mut reader = RecordReader::new(MAX);
+        let mut records = Vec::new();
+        for &piece in pieces {
+            let mut input = piece;
+            if direct {
+                reader.make_room(budget).unwrap();
+                let len = reader.space().copy_from(input, Site::Inspect);
+                reader.filled(len);
+                input = &input[len..];
+            }
+            while let Some(record) =
+                reader.next(&mut input, budget).map_err(|error| error.to_string())?
+            {
+                records.push(bytes_of(record));
+            }
+            assert!(input.is_empty());
+        }
+        reader.discard(budget);
+        Ok(records)
+    }
+
+    fn cut<'b>(stream: &'b [u8], cuts: &[usize]) -> Vec<&'b [u8]> {
+        let mut cuts: Vec<_> = cuts.iter().map(|cut| cut % (stream.len() + 1)).collect();
+        cuts.sort_unstable();
+        let mut pieces = Vec::new();
+        let mut from = 0;
+        for cut in cuts {
+            pieces.push(&stream[from..cut]);
+            from = cut;
+        }
+        pieces.push(&stream[from..]);
+        pieces
+    }
+
+    fn fragment() -> impl Strategy<Value = Vec<u8>> {
+        let len = prop_oneof![4 => 0usize..20, 2 => 0usize..2000, 1 => 15_000usize..30_000];
+        (len, any::<u8>()).prop_map(|(len, seed)| {
+            (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_stream_cut_anywhere_gives_the_same_records(
+            records in prop::collection::vec(prop::collection::vec(fragment(), 1..4), 0..6),
+            cuts in prop::collection::vec(any::<usize>(), 0..12),
+            direct: bool,
+            budget_max in prop_oneof![Just(0usize), Just(20_000), Just(usize::MAX / 2)],
+        ) {
+            let want: Vec<Vec<u8>> = records.iter().map(|fragments| fragments.concat()).collect();
+            let stream = stream_of(&records);
+            let mut budget = Budget::new(budget_max);
+            let got = read(&cut(&stream, &cuts), direct, &mut budget);
+            prop_assert_eq!(got, Ok(want));
+            prop_assert_eq!(budget.held, 0);
+        }
+
+        #[test]
+        fn garbage_is_an_error_or_needs_more(
+            stream: Vec<u8>,
+            cuts in prop::collection::vec(any::<usize>(), 0..4),
+            direct: bool,
+        ) {
+            let whole = read(&[&stream], false, &mut Budget::new(MAX));
+            let pieces = read(&cut(&stream, &cuts), direct, &mut Budget::new(MAX));
+            prop_assert_eq!(whole, pieces);
+        }
+    }
+
+    #[test]
+    fn every_single_cut_is_harmless() {
+        let records = vec![vec![vec![1; 5]], vec![vec![2; 3], vec![], vec![3; 9]], vec![vec![]]];
+        let want: Vec<Vec<u8>> = records.iter().map(|fragments| fragments.concat()).collect();
+        let stream = stream_of(&records);
+        for at in 0..=stream.len() {
+            for direct in [false, true] {
+                let (a, b) = stream.split_at(at);
+                let mut budget = Budget::new(MAX);
+                assert_eq!(read(&[a, b], direct, &mut budget).as_ref(), Ok(&want));
+            }
+        }
+        let bytes: Vec<&[u8]> = stream.chunks(1).collect();
+        assert_eq!(read(&bytes, true, &mut Budget::new(0)), Ok(want));
+    }
+
+    #[test]
+    fn a_record_in_one_piece_is_not_copied() {
+        let stream = stream_of(&[vec![vec![7; 40]], vec![vec![8; 50]]]);
+        let mut reader = RecordReader::new(MAX);
+        let mut budget = Budget::new(MAX);
+        let mut input = &stream[..];
+        for at in [4, 48] {
+            let Ok(Some(Record::Here(record))) = reader.next(&mut input, &mut budget) else {
+                panic!("not found in place");
+            };
+            assert_eq!(record.as_ptr(), stream[at..].as_ptr());
+        }
+        assert!(reader.next(&mut input, &mut budget).unwrap().is_none());
+        assert!(!reader.is_inside());
+    }
+
+    #[test]
+    fn too_long_and_too_many_are_errors_before_they_cost() {
+        let mut budget = Budget::new(MAX);
+        let mut feed = |stream: &[u8]| {
+            let mut reader = RecordReader::new(MAX);
+            let error = reader.next(&mut &stream[..], &mut budget).map(|_| ()).unwrap_err();
+            reader.discard(&mut budget);
+            error
+        };
+        let mark = |len, last| FragmentMark { len, last }.to_bytes();
+        assert!(matches!(feed(&mark(MAX as u32 + 1, true)), RecordError::TooLong { .. }));
+        assert!(matches!(feed(&mark(0x7fff_ffff, false)), RecordError::TooLong { .. }));
+        let halves = [&mark(MAX as u32, false)[..], &[0; MAX], &mark(1, true)].concat();
+        assert!(matches!(feed(&halves), RecordError::TooLong { .. }));
+        let endless = mark(0, false).repeat(FRAGMENTS_PER_RECORD_MAX as usize + 1);
+        assert!(matches!(feed(&endless), RecordError::TooManyFragments));
+    }
+
+    #[test]
+    fn without_budget_memory_follows_what_arrives() {
+        let mut budget = Budget::new(0);
+        let mut reader = RecordReader::new(MAX);
+        let mut stream = FragmentMark::whole(MAX).unwrap().to_bytes().to_vec();
+        stream.extend_from_slice(&[1; 100]);
+        assert!(reader.next(&mut &stream[..], &mut budget).unwrap().is_none());
+        assert!(budget.is_spent() && budget.held < MAX);
+        assert!(!reader.make_room(&mut budget).unwrap());
+        budget.max = 1 << 20;
+        assert!(reader.make_room(&mut budget).unwrap());
+        assert_eq!(reader.space().len(), MAX - 100);
+        // A small record is always begun.
+        budget.max = 0;
+        let mut other = RecordReader::new(MAX);
+        assert!(other.next(&mut &[0x80, 0, 1, 0, 1][..], &mut budget).unwrap().is_none());
+        assert_eq!(other.space().len(), 255);
+    }
+}

@@ -1,0 +1,293 @@
+//! What the reactors of one server share: listening sockets, bounds, counters, the end.
+//!
+//! Invariants
+//! * A connection is counted from its acceptance to its end, wherever it is served.
+//! * Nothing here is touched per call, but for counters that only their reactor writes.
+
+use super::config::Config;
+use super::reactor::Reactor;
+use crate::handler::Handler;
+use crate::inbox::{Inbox, Injector};
+use crate::limits::REACTORS_MAX;
+use crate::memory::block_bytes;
+use rustc_hash::FxHashMap;
+use std::io;
+use std::net::{IpAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Reactors that serve the same listening sockets.
+#[derive(Debug)]
+pub struct Group {
+    shared: Arc<Shared>,
+    next: AtomicUsize,
+}
+
+/// What happened since a group was made; sums over all reactors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Statistics {
+    /// Connections open now.
+    pub connections: u64,
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections turned away because there were too many.
+    pub refused: u64,
+    /// Idle connections that made room for others.
+    pub evicted: u64,
+    /// Connections ended because of what the peer sent or failed to do.
+    pub broken: u64,
+    /// Calls received.
+    pub calls: u64,
+    /// Calls that were answered with a rejection.
+    pub rejected: u64,
+    /// Replies received that nobody had asked for.
+    pub unasked: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+}
+
+/// The counters of one reactor; only it writes them.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Counters {
+    pub(super) accepted: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) evicted: AtomicU64,
+    pub(super) broken: AtomicU64,
+    pub(super) calls: AtomicU64,
+    pub(super) rejected: AtomicU64,
+    pub(super) unasked: AtomicU64,
+    pub(super) received_bytes: AtomicU64,
+    pub(super) sent_bytes: AtomicU64,
+}
+
+/// Adds to a counter that no other thread writes.
+#[inline]
+pub(super) fn add(counter: &AtomicU64, count: u64) {
+    if count > 0 {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) config: Config,
+    pub(super) listeners: Vec<TcpListener>,
+    pub(super) members: Vec<Member>,
+    stopping: AtomicBool,
+    connections: AtomicUsize,
+    by_address: Mutex<FxHashMap<IpAddr, usize>>,
+}
+
+/// One reactor as the others see it.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) counters: Counters,
+    /// Connections that it serves or is about to; `usize::MAX` while it does not run.
+    load: AtomicUsize,
+}
+
+/// Why a connection is turned away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// There are too many in all; another may make room.
+    Full,
+    /// There are too many from that address.
+    Address,
+}
+
+impl Group {
+    /// A group of `reactors` (1 to 256) on sockets that listen already.
+    ///
+    /// # Errors
+    /// When a descriptor cannot be had, or the number of reactors is out of range.
+    pub fn new(
+        listeners: Vec<TcpListener>,
+        reactors: usize,
+        mut config: Config,
+    ) -> io::Result<Self> {
+        if !(1..=REACTORS_MAX).contains(&reactors) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{reactors} RPC reactors were asked for; 1 to {REACTORS_MAX} are possible"),
+            ));
+        }
+        listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
+        // Any record that is accepted must have a chance to be put together.
+        let assembly_bytes_min = block_bytes(config.record_bytes_max).saturating_mul(2);
+        config.assembly_bytes_max = config.assembly_bytes_max.max(assembly_bytes_min);
+        let member = || {
+            Ok(Member {
+                inbox: Arc::new(Inbox::new()?),
+                counters: Counters::default(),
+                load: AtomicUsize::new(usize::MAX),
+            })
+        };
+        let members = (0..reactors).map(|_| member()).collect::<io::Result<_>>()?;
+        let shared = Shared {
+            config,
+            listeners,
+            members,
+            stopping: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+            by_address: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared), next: AtomicUsize::new(0) })
+    }
+
+    /// The next reactor, to be run on a thread of its own. `make` gets the way in for messages
+    /// from other threads and gives the reactor's handler.
+    ///
+    /// # Errors
+    /// When a descriptor or memory cannot be had, or all reactors of the group have been made.
+    pub fn reactor<H: Handler>(
+        &self,
+        make: impl FnOnce(Injector<H::Message>) -> H,
+    ) -> io::Result<Reactor<H>> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if number >= self.shared.members.len() {
+            return Err(io::Error::other("all reactors of the group have been made"));
+        }
+        let injector = Injector::new(self.shared.members[number].inbox.clone());
+        let handler = make(injector.clone());
+        Reactor::new(self.shared.clone(), number, injector, handler)
+    }
+
+    /// Has every reactor send what it can and return.
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.members.iter().for_each(|member| member.inbox.notify());
+    }
+
+    /// What has happened so far.
+    pub fn statistics(&self) -> Statistics {
+        let sum = |counter: fn(&Counters) -> &AtomicU64| {
+            let members = self.shared.members.iter();
+            members.map(|member| counter(&member.counters).load(Ordering::Relaxed)).sum()
+        };
+        Statistics {
+            connections: self.shared.connections.load(Ordering::Relaxed) as u64,
+            accepted: sum(|counters| &counters.accepted),
+            refused: sum(|counters| &counters.refused),
+            evicted: sum(|counters| &counters.evicted),
+            broken: sum(|counters| &counters.broken),
+            calls: sum(|counters| &counters.calls),
+            rejected: sum(|counters| &counters.rejected),
+            unasked: sum(|counters| &counters.unasked),
+            received_bytes: sum(|counters| &counters.received_bytes),
+            sent_bytes: sum(|counters| &counters.sent_bytes),
+        }
+    }
+}
+
+impl Shared {
+    #[inline]
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Says that a reactor serves connections now.
+    pub(super) fn started(&self, number: usize) {
+        self.members[number].load.store(0, Ordering::Relaxed);
+    }
+
+    /// Says that a reactor serves no more connections.
+    pub(super) fn ended(&self, number: usize) {
+        self.members[number].load.store(usize::MAX, Ordering::Relaxed);
+    }
+
+    /// Counts a new connection, or says why it must be turned away.
+    pub(super) fn admit(&self, address: IpAddr) -> Result<(), Refusal> {
+        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.connections.load(Ordering::Relaxed) >= self.config.connections_max {
+            return Err(Refusal::Full);
+        }
+        let count = by_address.entry(address.to_canonical()).or_default();
+        if *count >= self.config.connections_per_address_max {
+            return Err(Refusal::Address);
+        }
+        *count += 1;
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Counts a connection no more.
+    pub(super) fn leave(&self, address: IpAddr) {
+        let address = address.to_canonical();
+        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = by_address.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                by_address.remove(&address);
+            }
+        }
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The reactor that serves the fewest connections, `own` if others serve no fewer; counts a
+    /// connection of its.
+    pub(super) fn choose(&self, own: usize) -> usize {
+        let load = |number: usize| self.members[number].load.load(Ordering::Relaxed);
+        let mut best = own;
+        for number in 0..self.members.len() {
+            if load(number) < load(best) {
+                best = number;
+            }
+        }
+        self.members[best].load.fetch_add(1, Ordering::Relaxed);
+        best
+    }
+
+    /// Counts a connection of a reactor no more.
+    pub(super) fn unload(&self, number: usize) {
+        self.members[number].load.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(reactors: usize, config: Config) -> Group {
+        Group::new(Vec::new(), reactors, config).unwrap()
+    }
+
+    #[test]
+    fn connections_are_bounded_in_all_and_per_address() {
+        let config =
+            Config { connections_max: 3, connections_per_address_max: 2, ..Config::default() };
+        let shared = group(1, config).shared;
+        let a: IpAddr = "10.0.0.1".parse().unwrap();
+        let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
+        let b: IpAddr = "10.0.0.2".parse().unwrap();
+        assert_eq!(shared.admit(a), Ok(()));
+        assert_eq!(shared.admit(mapped), Ok(()));
+        assert_eq!(shared.admit(a), Err(Refusal::Address));
+        assert_eq!(shared.admit(b), Ok(()));
+        assert_eq!(shared.admit(b), Err(Refusal::Full));
+        shared.leave(mapped);
+        assert_eq!(shared.admit(b), Ok(()));
+        [a, b, b].into_iter().for_each(|address| shared.leave(address));
+        assert!(shared.by_address.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn connections_spread_over_reactors_that_run() {
+        let shared = group(3, Config::default()).shared;
+        shared.started(0);
+        assert_eq!([0, 0].map(|own| shared.choose(own)), [0, 0]);
+        shared.started(2);
+        assert_eq!([0, 0, 0, 2].map(|own| shared.choose(own)), [2, 2, 0, 2]);
+        shared.unload(0);
+        assert_eq!(shared.choose(2), 0);
+    }
+
+    #[test]
+    fn a_group_has_so_many_reactors() {
+        assert!(Group::new(Vec::new(), 0, Config::default()).is_err());
+        assert!(Group::new(Vec::new(), 257, Config::default()).is_err());
+    }
+}

@@ -1,0 +1,443 @@
+//! A thread that serves connections: wait, serve, look at the inbox and the clock.
+//!
+//! Invariants
+//! * Before it sleeps it has said so in its inbox and found that empty.
+//! * A connection with something left to do is in the list of those to go on with, or a readiness
+//!   event, an answer or the clock brings it back.
+
+use super::group::{Refusal, Shared, add};
+use super::peer::{EVENTS, Peer};
+use super::spin::Spin;
+use super::worker::Worker;
+use crate::call::ConnectionId;
+use crate::connection::{Connection, Ending};
+use crate::handler::{BackError, Handler};
+use crate::inbox::{Command, Injector};
+use crate::limits::{ACCEPTS_PER_TURN, EVENTS_PER_TURN, TICK_MILLISECONDS};
+use crate::memory;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, sockopt};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What an event is about, if not a connection. No connection has such a number.
+const INBOX: u64 = u64::MAX;
+const LISTENERS: u64 = u64::MAX - 0xffff;
+
+/// One thread's share of a server.
+pub struct Reactor<H: Handler> {
+    worker: Worker<H>,
+    epoll: OwnedFd,
+    slots: Vec<Option<Box<Peer>>>,
+    free: Vec<u32>,
+    serial: u64,
+    /// Connections to go on with without being told.
+    again: Vec<ConnectionId>,
+    starved: Vec<ConnectionId>,
+    commands: Vec<Command>,
+    /// Connections that commands were about.
+    touched: Vec<ConnectionId>,
+    messages: Vec<H::Message>,
+    /// False while descriptors are short, until the next look at the clock.
+    listening: bool,
+    next_tick_ns: u64,
+    stop_by_ns: Option<u64>,
+    /// Calls served when the clock was last looked at.
+    calls_at_tick: u64,
+}
+
+impl<H: Handler> Reactor<H> {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        number: usize,
+        injector: Injector<H::Message>,
+        handler: H,
+    ) -> io::Result<Self> {
+        let mut reactor = Self {
+            worker: Worker::new(shared, number, injector, handler)?,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            slots: Vec::new(),
+            free: Vec::new(),
+            serial: 0,
+            again: Vec::new(),
+            starved: Vec::new(),
+            commands: Vec::new(),
+            touched: Vec::new(),
+            messages: Vec::new(),
+            listening: false,
+            next_tick_ns: 0,
+            stop_by_ns: None,
+            calls_at_tick: 0,
+        };
+        let inbox = reactor.worker.inbox.descriptor();
+        epoll::add(&reactor.epoll, inbox, EventData::new_u64(INBOX), EventFlags::IN)?;
+        reactor.listen(true)?;
+        Ok(reactor)
+    }
+
+    /// Serves until the group is stopped.
+    pub fn run(mut self) {
+        let mut spin = Spin::new(self.worker.shared.config.wake);
+        let mut events = Vec::with_capacity(EVENTS_PER_TURN);
+        self.worker.shared.started(self.worker.number);
+        self.worker.now_ns = now_ns();
+        loop {
+            self.wait(&mut events, &mut spin);
+            let busy = self.turn(&events);
+            if self.stop_by_ns.is_some() && self.may_end() {
+                break;
+            }
+            spin.turned(busy, self.worker.now_ns);
+        }
+        self.worker.shared.ended(self.worker.number);
+        self.end_all();
+    }
+
+    /// Fills `events`; sleeps if there is nothing else to do.
+    fn wait(&mut self, events: &mut Vec<Event>, spin: &mut Spin) {
+        events.clear();
+        let may_sleep = self.again.is_empty() && spin.is_over(self.worker.now_ns);
+        let sleep = may_sleep && self.worker.inbox.fall_asleep();
+        let ns = if sleep { self.next_tick_ns.saturating_sub(self.worker.now_ns) } else { 0 };
+        let timeout =
+            Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+        let waited =
+            epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&timeout));
+        if let Err(error) = waited
+            && error != Errno::INTR
+        {
+            // Time-outs and the inbox go on; a core is better lost than the service.
+            tracing::error!(%error, "an RPC reactor cannot wait for its connections");
+        }
+        self.worker.now_ns = now_ns();
+        if sleep {
+            self.worker.inbox.awake();
+            spin.slept(self.worker.now_ns);
+        }
+    }
+
+    /// Does everything that there is to do now; true if there was something.
+    fn turn(&mut self, events: &[Event]) -> bool {
+        let mut busy = !events.is_empty() || !self.again.is_empty();
+        for id in std::mem::take(&mut self.again) {
+            if let Some(peer) = self.peer(id) {
+                peer.listed = false;
+                self.serve(id);
+            }
+        }
+        for event in events {
+            // The fields of the packed struct are copied out.
+            let (data, flags) = (event.data.u64(), event.flags);
+            match data {
+                INBOX => self.worker.inbox.acknowledge(),
+                LISTENERS.. => self.accept((data - LISTENERS) as usize),
+                _ => {
+                    let id = ConnectionId(data);
+                    if let Some(peer) = self.peer(id) {
+                        peer.note(flags);
+                        self.serve(id);
+                    }
+                }
+            }
+        }
+        if self.worker.inbox.check() {
+            busy = true;
+            self.obey();
+        }
+        if !self.starved.is_empty() && !self.worker.budget.is_spent() {
+            std::mem::take(&mut self.starved).into_iter().for_each(|id| self.serve(id));
+        }
+        if self.worker.now_ns >= self.next_tick_ns {
+            self.tick();
+        }
+        self.worker.publish();
+        busy
+    }
+
+    fn peer(&mut self, id: ConnectionId) -> Option<&mut Peer> {
+        let peer = self.slots.get_mut(id.slot())?.as_deref_mut()?;
+        (peer.connection.id == id).then_some(peer)
+    }
+
+    fn serve(&mut self, id: ConnectionId) {
+        let Some(Some(peer)) = self.slots.get_mut(id.slot()) else { return };
+        match self.worker.serve(peer) {
+            Err(ending) => self.end(id, &ending),
+            Ok(()) if peer.starved => self.starved.push(id),
+            Ok(()) => {
+                let takes = peer.connection.may_take(&self.worker.shared.config);
+                if takes && (peer.readable || peer.connection.has_aside()) && !peer.listed {
+                    peer.listed = true;
+                    self.again.push(id);
+                }
+            }
+        }
+    }
+
+    /// Does what other threads have asked for.
+    fn obey(&mut self) {
+        if self.worker.shared.is_stopping() && self.stop_by_ns.is_none() {
+            let timeout = self.worker.shared.config.stop_timeout;
+            self.stop_by_ns = Some(self.worker.now_ns.saturating_add(nanoseconds(timeout)));
+            // Nobody new is let in; a failure would only mean that somebody is.
+            let _ = self.listen(false);
+        }
+        let mut commands = std::mem::take(&mut self.commands);
+        self.worker.inbox.take(&mut commands);
+        let mut touched = std::mem::take(&mut self.touched);
+        for command in commands.drain(..) {
+            touched.extend(self.obey_one(command));
+        }
+        self.commands = commands;
+        // Their answers leave together.
+        touched.drain(..).for_each(|id| self.serve_if_there(id));
+        self.touched = touched;
+        let mut messages = std::mem::take(&mut self.messages);
+        self.worker.injector.take(&mut messages);
+        messages.drain(..).for_each(|message| self.worker.handler.message(message));
+        self.messages = messages;
+    }
+
+    fn serve_if_there(&mut self, id: ConnectionId) {
+        if let Some(peer) = self.peer(id)
+            && std::mem::take(&mut peer.listed)
+        {
+            self.serve(id);
+        }
+    }
+
+    /// Does one thing; gives the connection that must be served then, once per connection.
+    fn obey_one(&mut self, command: Command) -> Option<ConnectionId> {
+        let id = match command {
+            Command::Adopt { stream, peer } => {
+                self.adopt(stream, peer);
+                return None;
+            }
+            Command::Close { connection } => {
+                self.end(connection, &Ending::Asked);
+                return None;
+            }
+            Command::Answer { connection, .. }
+            | Command::Forget { connection }
+            | Command::CallBack { connection, .. } => connection,
+        };
+        let peer = self.slots.get_mut(id.slot()).and_then(Option::as_deref_mut);
+        let Some(peer) = peer.filter(|peer| peer.connection.id == id) else {
+            if let Command::CallBack { call, .. } = command {
+                let result = Err(BackError::Disconnected);
+                self.worker.handler.back_reply(id, call.token, result);
+            }
+            return None;
+        };
+        match command {
+            Command::Answer { xid, answer, .. } => peer.connection.answer_later(xid, answer),
+            Command::Forget { .. } => peer.connection.forget(),
+            Command::CallBack { call, .. } => {
+                peer.connection.call_back(&call, &mut self.worker.turn());
+            }
+            Command::Adopt { .. } | Command::Close { .. } => {}
+        }
+        // The mark tells that it is in a list already, be it this one or that of the next turn.
+        (!std::mem::replace(&mut peer.listed, true)).then_some(id)
+    }
+
+    /// Looks at the clock.
+    fn tick(&mut self) {
+        let now_ns = self.worker.now_ns;
+        let config = &self.worker.shared.config;
+        let shortest = [config.stall_timeout, config.output_timeout, config.back_timeout];
+        let shortest = shortest.into_iter().min().map_or(u64::MAX, nanoseconds);
+        let tick_ns = (TICK_MILLISECONDS * 1_000_000).min(shortest / 4).max(1_000_000);
+        self.next_tick_ns = now_ns.saturating_add(tick_ns);
+        if !self.listening && self.stop_by_ns.is_none() {
+            // Descriptors may be free again; if not, the next accept says so.
+            let _ = self.listen(true);
+        }
+        let mut broken = Vec::new();
+        for peer in self.slots.iter_mut().flatten() {
+            if let Err(ending) = peer.connection.tick(&mut self.worker.turn()) {
+                broken.push((peer.connection.id, ending));
+            }
+        }
+        broken.into_iter().for_each(|(id, ending)| self.end(id, &ending));
+        self.worker.handler.tick(now_ns);
+        let calls = self.worker.counters().calls.load(std::sync::atomic::Ordering::Relaxed);
+        if calls == std::mem::replace(&mut self.calls_at_tick, calls) {
+            memory::trim();
+        }
+    }
+}
+
+/// Connections come and go.
+impl<H: Handler> Reactor<H> {
+    fn listen(&mut self, on: bool) -> io::Result<()> {
+        if self.listening == on {
+            return Ok(());
+        }
+        self.listening = on;
+        for (number, listener) in self.worker.shared.listeners.iter().enumerate() {
+            if on {
+                let data = EventData::new_u64(LISTENERS + number as u64);
+                epoll::add(&self.epoll, listener, data, EventFlags::IN | EventFlags::EXCLUSIVE)?;
+            } else {
+                epoll::delete(&self.epoll, listener)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, listener: usize) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let shared = self.worker.shared.clone();
+            let Some(listener) = shared.listeners.get(listener) else { return };
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match rustix::net::acceptfrom_with(listener, flags) {
+                Ok((stream, Some(peer))) => match SocketAddr::try_from(peer) {
+                    Ok(peer) => self.place(stream, peer),
+                    Err(error) => tracing::debug!(%error, "a peer without internet address"),
+                },
+                Ok((_, None)) | Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::AGAIN) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection; trying again soon");
+                    // Without this the reactor would run in circles.
+                    let _ = self.listen(false);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Finds a reactor for a new connection.
+    fn place(&mut self, stream: OwnedFd, peer: SocketAddr) {
+        let mut admitted = self.worker.shared.admit(peer.ip());
+        if admitted == Err(Refusal::Full) && self.evict() {
+            admitted = self.worker.shared.admit(peer.ip());
+        }
+        if let Err(refusal) = admitted {
+            add(&self.worker.counters().refused, 1);
+            tracing::warn!(%peer, ?refusal, "too many connections");
+            return;
+        }
+        add(&self.worker.counters().accepted, 1);
+        let number = self.worker.shared.choose(self.worker.number);
+        if number == self.worker.number {
+            self.adopt(stream, peer);
+        } else {
+            let inbox = &self.worker.shared.members[number].inbox;
+            inbox.push(Command::Adopt { stream, peer });
+        }
+    }
+
+    /// Ends the connection of this reactor that has been idle longest, if it has for long enough
+    /// and nobody needs it.
+    fn evict(&mut self) -> bool {
+        let idle_ns = nanoseconds(self.worker.shared.config.idle_before_eviction);
+        let before = self.worker.now_ns.saturating_sub(idle_ns);
+        let connections = self.slots.iter().flatten().map(|peer| &peer.connection);
+        let idle = connections
+            .filter(|connection| connection.last_input_ns() <= before && connection.is_idle());
+        let mut idle: Vec<_> =
+            idle.map(|connection| (connection.last_input_ns(), connection.id)).collect();
+        idle.sort_unstable();
+        let unneeded = idle.into_iter().find(|&(_, id)| !self.worker.handler.is_needed(id));
+        let Some((_, id)) = unneeded else { return false };
+        add(&self.worker.counters().evicted, 1);
+        self.end(id, &Ending::Evicted);
+        true
+    }
+
+    /// Begins to serve a connection that has been counted already.
+    fn adopt(&mut self, stream: OwnedFd, address: SocketAddr) {
+        // Replies must not wait for each other, and dead peers must be found out some day.
+        let _ = sockopt::set_tcp_nodelay(&stream, true);
+        let _ = sockopt::set_socket_keepalive(&stream, true);
+        let _ = sockopt::set_tcp_keepidle(&stream, Duration::from_secs(60));
+        let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
+        let fits = slot < ConnectionId::slots_max();
+        self.serial += 1;
+        let id = ConnectionId::new(self.worker.number as u8, slot, self.serial);
+        let watched = epoll::add(&self.epoll, stream.as_fd(), EventData::new_u64(id.0), EVENTS);
+        if !fits || watched.is_err() {
+            tracing::warn!(peer = %address, "cannot watch a connection");
+            if fits {
+                self.keep_free(slot);
+            }
+            self.worker.shared.leave(address.ip());
+            self.worker.shared.unload(self.worker.number);
+            return;
+        }
+        let config = &self.worker.shared.config;
+        let connection = Connection::new(id, address, config, self.worker.now_ns);
+        let peer = Some(Box::new(Peer::new(stream, connection)));
+        match self.slots.get_mut(slot as usize) {
+            Some(place) => *place = peer,
+            None => self.slots.push(peer),
+        }
+        tracing::debug!(peer = %address, ?id, "connected");
+        // The first event says when there is something to read.
+        if let Some(peer) = self.peer(id) {
+            peer.readable = false;
+        }
+    }
+
+    /// Keeps a slot that holds no connection for the next one.
+    fn keep_free(&mut self, slot: u32) {
+        if slot as usize >= self.slots.len() {
+            self.slots.push(None);
+        }
+        self.free.push(slot);
+    }
+
+    fn end(&mut self, id: ConnectionId, ending: &Ending) {
+        if self.peer(id).is_none() {
+            return;
+        }
+        let Some(peer) = self.slots[id.slot()].take() else { return };
+        let address = peer.connection.peer;
+        match ending {
+            Ending::Closed | Ending::Asked | Ending::Evicted => {
+                tracing::debug!(peer = %address, ?id, %ending, "connection ended");
+            }
+            _ => {
+                add(&self.worker.counters().broken, 1);
+                tracing::info!(peer = %address, ?id, %ending, "connection broken off");
+            }
+        }
+        // INVARIANT: slots are numbered below 2^20.
+        self.free.push(id.slot() as u32);
+        peer.connection.end(&mut self.worker.turn());
+        self.worker.shared.leave(address.ip());
+        self.worker.shared.unload(self.worker.number);
+    }
+
+    /// True when a reactor that stops has nothing more to send, or no more time.
+    fn may_end(&mut self) -> bool {
+        let late = self.stop_by_ns.is_some_and(|by_ns| self.worker.now_ns >= by_ns);
+        // A sleeping reactor looks again soon.
+        let soon_ns = self.worker.now_ns.saturating_add(20_000_000);
+        self.next_tick_ns = self.next_tick_ns.min(soon_ns);
+        late || self.slots.iter().flatten().all(|peer| peer.connection.is_answered())
+    }
+
+    fn end_all(&mut self) {
+        let ids: Vec<_> = self.slots.iter().flatten().map(|peer| peer.connection.id).collect();
+        ids.into_iter().for_each(|id| self.end(id, &Ending::Asked));
+        self.worker.publish();
+    }
+}
+
+/// The machine's monotonic clock.
+fn now_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

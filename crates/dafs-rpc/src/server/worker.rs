@@ -1,0 +1,164 @@
+//! What a reactor does with one connection at a time: read, have calls served, send.
+//!
+//! Invariants
+//! * One connection gets a bounded share of a turn; what is left over is listed for the next.
+//! * All replies of a turn leave in one system call, unless they are too many.
+
+use super::group::{Counters, Shared, add};
+use super::peer::Peer;
+use crate::connection::{Ending, Progress, Tally, Turn};
+use crate::handler::Handler;
+use crate::inbox::{Inbox, Injector};
+use crate::limits::{
+    LARGE_RECORD_BYTES, READS_PER_TURN, RECEIVE_BYTES, RECEIVE_BYTES_BEFORE_LARGE,
+};
+use crate::memory::Block;
+use crate::record::Budget;
+use crate::reply::Reply;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+/// The parts of a reactor that serving needs.
+pub(super) struct Worker<H: Handler> {
+    pub(super) shared: Arc<Shared>,
+    pub(super) number: usize,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) injector: Injector<H::Message>,
+    pub(super) handler: H,
+    pub(super) now_ns: u64,
+    pub(super) budget: Budget,
+    /// Where reads go that have no better place.
+    receive: Block,
+    tally: Tally,
+    /// The memory of an output queue, lent to the connection that is being served.
+    spare: VecDeque<Reply>,
+}
+
+impl<H: Handler> Worker<H> {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        number: usize,
+        injector: Injector<H::Message>,
+        handler: H,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            inbox: shared.members[number].inbox.clone(),
+            budget: Budget::new(shared.config.assembly_bytes_max),
+            shared,
+            number,
+            injector,
+            handler,
+            now_ns: 0,
+            receive: Block::new(RECEIVE_BYTES)?,
+            tally: Tally::default(),
+            spare: VecDeque::new(),
+        })
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.shared.members[self.number].counters
+    }
+
+    /// Everything but what is read into.
+    fn split(&mut self) -> (&mut Block, Turn<'_, H>) {
+        let turn = Turn {
+            handler: &mut self.handler,
+            inbox: &self.inbox,
+            budget: &mut self.budget,
+            config: &self.shared.config,
+            tally: &mut self.tally,
+            now_ns: self.now_ns,
+        };
+        (&mut self.receive, turn)
+    }
+
+    pub(super) fn turn(&mut self) -> Turn<'_, H> {
+        self.split().1
+    }
+
+    /// Goes on with a connection: sends what waits, serves what has come, sends the replies.
+    pub(super) fn serve(&mut self, peer: &mut Peer) -> Result<(), Ending> {
+        peer.connection.output.lend(&mut self.spare);
+        let mut served = self.flush(peer);
+        if served.is_ok() && !self.shared.is_stopping() {
+            served = self.take_in(peer);
+            // What was answered before the connection broke may still find its way.
+            let flushed = self.flush(peer);
+            served = served.and(flushed);
+        }
+        peer.connection.output.lend(&mut self.spare);
+        served
+    }
+
+    fn flush(&mut self, peer: &mut Peer) -> Result<(), Ending> {
+        let sent_bytes = peer.flush(self.now_ns)?;
+        add(&self.counters().sent_bytes, sent_bytes);
+        Ok(())
+    }
+
+    fn take_in(&mut self, peer: &mut Peer) -> Result<(), Ending> {
+        while peer.connection.has_aside() {
+            if !peer.connection.may_take(&self.shared.config) {
+                return Ok(());
+            }
+            if peer.connection.process_aside(&mut self.turn())? == Progress::Flush {
+                self.flush(peer)?;
+            }
+        }
+        for _ in 0..READS_PER_TURN {
+            if !peer.readable || !peer.connection.may_take(&self.shared.config) {
+                return Ok(());
+            }
+            peer.starved = !peer.connection.reader().make_room(&mut self.budget)?;
+            if peer.starved {
+                return Ok(());
+            }
+            self.read_and_process(peer)?;
+        }
+        Ok(())
+    }
+
+    fn read_and_process(&mut self, peer: &mut Peer) -> Result<(), Ending> {
+        let careful = peer.connection.expects_large()
+            || self.budget.is_spent()
+            || peer.connection.reader().space().len() >= LARGE_RECORD_BYTES;
+        let len = if careful { RECEIVE_BYTES_BEFORE_LARGE } else { RECEIVE_BYTES };
+        let Some((direct, through)) = peer.read(self.receive.space(len))? else {
+            return Ok(());
+        };
+        add(&self.counters().received_bytes, (direct + through) as u64);
+        peer.connection.received(direct, self.now_ns);
+        self.receive.fill(through);
+        let processed = self.process(peer, through);
+        self.receive.truncate(0);
+        processed
+    }
+
+    /// Has the first `len` bytes that were received served.
+    fn process(&mut self, peer: &mut Peer, len: usize) -> Result<(), Ending> {
+        let mut at = 0;
+        loop {
+            let (receive, mut turn) = self.split();
+            let mut input = &receive.bytes()[at..len];
+            let progress = peer.connection.process(&mut input, &mut turn)?;
+            at = len - input.len();
+            if progress == Progress::Drained {
+                return Ok(());
+            }
+            self.flush(peer)?;
+            if !peer.connection.may_take(&self.shared.config) {
+                return peer.connection.put_aside(&self.receive.bytes()[at..len]);
+            }
+        }
+    }
+
+    /// Moves the counts of this turn to where others see them.
+    pub(super) fn publish(&mut self) {
+        let tally = std::mem::take(&mut self.tally);
+        let counters = self.counters();
+        add(&counters.calls, tally.calls);
+        add(&counters.rejected, tally.rejected);
+        add(&counters.unasked, tally.unasked);
+    }
+}
