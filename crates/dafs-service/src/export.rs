@@ -201,7 +201,8 @@ impl Namespace {
         let mut names: Vec<_> = by_name.keys().cloned().collect();
         names.sort();
         let store = Arc::new(PseudoStore::new(names));
-        let options = ExportOptions { read_only: true, ..ExportOptions::default() };
+        let admits = Admits::any_of(by_name.values().map(|export| &export.options.admits));
+        let options = ExportOptions { read_only: true, admits, ..ExportOptions::default() };
         let pseudo = Arc::new(Export::new("", store, options));
         let root = pseudo.root();
         let pseudo_fs = pseudo.fs;

@@ -36,7 +36,7 @@ pub use handle::Handle;
 pub use metrics::{
     BUCKETS, Done, Door, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,
 };
-pub use names::EntrySink;
+pub use names::{EntrySink, RemoveKind};
 pub use network::{AddressRange, Admits, Flavour};
 pub use open::{OpenHow, OpenRequest, OpenState, Opened, RemoveMode, Share, StateId};
 pub use write_verifier::WriteVerifier;

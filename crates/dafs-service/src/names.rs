@@ -10,6 +10,28 @@ use dafs_store::{Attr, DirChange, DirEntry, Kind, Made, NewObject, SetAttr, Stor
 /// It returns false when it wants no more.
 pub type EntrySink<'s> = dyn FnMut(DirEntry<'_>, Option<(Handle, Attr)>) -> bool + 's;
 
+/// What a removal is meant for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemoveKind {
+    /// Anything.
+    Any,
+    /// A directory.
+    Directory,
+    /// Anything but a directory.
+    NoDirectory,
+}
+
+impl RemoveKind {
+    fn check(self, kind: Kind) -> Result<()> {
+        let directory = matches!(kind, Kind::Directory | Kind::AttrDirectory);
+        match self {
+            Self::Directory if !directory => Err(StoreError::NotDirectory.into()),
+            Self::NoDirectory if directory => Err(StoreError::IsDirectory.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Service {
     /// Follows `path` from `dir`, crossing into exports, never following symlinks. On an error the
     /// second part says how far it came.
@@ -122,12 +144,28 @@ impl Service {
         name: &[u8],
         mode: RemoveMode,
     ) -> Result<DirChange> {
+        self.remove_of_kind(caller, dir, name, mode, RemoveKind::Any)
+    }
+
+    /// As `remove`, for protocols that remove directories and others by different operations.
+    ///
+    /// # Errors
+    /// Those of `remove`; `IsDirectory` and `NotDirectory` for an object of the other kind.
+    pub fn remove_of_kind(
+        &self,
+        caller: Caller<'_>,
+        dir: &Handle,
+        name: &[u8],
+        mode: RemoveMode,
+        kind: RemoveKind,
+    ) -> Result<DirChange> {
         let export = self.namespace().export(dir)?;
         export.writable()?;
         let cred = export.map_cred(caller.cred);
         // Names change one at a time, so that the name still stands for what was looked up.
         let _names = self.lock_names();
-        let (file, _) = export.store().lookup(&cred, &dir.file, name)?;
+        let (file, attr) = export.store().lookup(&cred, &dir.file, name)?;
+        kind.check(attr.kind)?;
         let key = export.key(&Handle { fs: dir.fs, file });
         self.lock_opens().begin_removal(key, mode)?;
         let removed = export.store().remove(&cred, &dir.file, name);

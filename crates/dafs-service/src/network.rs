@@ -84,6 +84,20 @@ impl Default for Admits {
 }
 
 impl Admits {
+    /// Whom at least one of these admits, and whoever differs from those in one point only: for
+    /// what leads to all of them and holds nothing itself.
+    pub(crate) fn any_of<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
+        let nobody =
+            Self { networks: Vec::new(), none: false, sys: false, unprivileged_ports: false };
+        all.fold(nobody, |mut any, one| {
+            any.networks.extend(&one.networks);
+            any.none |= one.none;
+            any.sys |= one.sys;
+            any.unprivileged_ports |= one.unprivileged_ports;
+            any
+        })
+    }
+
     /// Whether a caller of this flavour at this address may come in. `privileged` says that the
     /// port, or the kernel of this host, vouches for the caller.
     pub fn admits(&self, address: IpAddr, flavour: Flavour, privileged: bool) -> bool {

@@ -292,10 +292,17 @@ impl<'v> Encoder<'v> {
     /// happens when they have not been written.
     #[inline]
     pub fn patch_u32(&mut self, position: usize, value: u32) {
-        let end = position.saturating_add(UNIT_BYTES);
+        self.patch(position, &value.to_be_bytes());
+    }
+
+    /// Replaces the bytes from `position` on, such as a head whose content is known only after what
+    /// follows it. Nothing happens when so many have not been written.
+    #[inline]
+    pub fn patch(&mut self, position: usize, bytes: &[u8]) {
+        let end = position.saturating_add(bytes.len());
         debug_assert!(end <= self.bytes.len(), "a patch of bytes that are not there");
         if let Some(place) = self.bytes.get_mut(position..end) {
-            place.copy_from_slice(&value.to_be_bytes());
+            place.copy_from_slice(bytes);
         }
     }
 
