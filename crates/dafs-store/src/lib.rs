@@ -78,6 +78,11 @@ pub trait Store: Send + Sync + 'static {
     /// One component below a directory. "." and ".." are not names; symlinks are not followed.
     fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)>;
 
+    /// The id of one component below a directory: for those who need no more, as before a removal.
+    fn lookup_id(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<FileId> {
+        self.lookup(cred, dir, name).map(|(id, _)| id)
+    }
+
     /// The directory above; the root's is [`StoreError::NotFound`].
     fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId>;
 
@@ -112,6 +117,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// Removes a name; directories must be empty.
     fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange>;
+
+    /// As [`remove`](Self::remove) by a caller who has just looked up what the name leads to, which
+    /// can save another look. What is removed is what the name leads to, whatever the id says.
+    fn remove_known(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        name: &[u8],
+        _id: &FileId,
+    ) -> Result<DirChange> {
+        self.remove(cred, dir, name)
+    }
 
     /// Renames, replacing a target of a fitting kind. Returns the change of the source and of the
     /// target directory.

@@ -1,5 +1,7 @@
 //! Every limit and default of the stores, in one place.
 
+use std::time::Duration;
+
 /// Permission bits of a regular file whose maker named none.
 pub(crate) const FILE_MODE_DEFAULT: u32 = 0o644;
 
@@ -73,7 +75,10 @@ pub(crate) const NODES_EVICTED_ON_SHORTAGE: usize = 64;
 pub(crate) const DESCRIPTOR_RETRIES_MAX: usize = 3;
 
 /// Posix store: how often opening by handle is tried again when the kernel claims to have no memory.
-pub(crate) const HANDLE_RETRIES_MAX: usize = 16;
+pub(crate) const HANDLE_RETRIES_MAX: usize = 32;
+
+/// Posix store: the pause between the later ones of these.
+pub(crate) const HANDLE_RETRY_PAUSE: Duration = Duration::from_micros(200);
 
 /// Posix store: how often a create is tried again when the name comes and goes meanwhile.
 pub(crate) const CREATE_RETRIES_MAX: usize = 8;
@@ -117,6 +122,16 @@ pub(crate) const DIRECTORY_BUFFER_BYTES: usize = 32 * 1024;
 /// Posix store: the largest buffered write done inline where the file system cannot promise not to
 /// wait.
 pub(crate) const INLINE_WRITE_BYTES_MAX: usize = 128 * 1024;
+
+/// Posix store: the most objects whose changes within one tick of the clock are counted.
+pub(crate) const CHANGE_COUNTS_MAX: usize = 1 << 16;
+
+/// Posix store: bits that remember counts which had to go.
+pub(crate) const CHANGE_GONE_BITS: usize = 1 << 20;
+
+/// Posix store: the end of what is added to a ctime for changes within one tick, in nanoseconds;
+/// less than any tick.
+pub(crate) const COUNTS_PER_TICK: u64 = 999_999;
 
 /// Posix store: what is told as the most links of a file; the kernel has the last word.
 pub(crate) const POSIX_LINKS_MAX: u32 = 65_000;

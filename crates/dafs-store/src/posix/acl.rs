@@ -2,11 +2,10 @@
 //! nothing else. The kernel keeps list and mode in step.
 
 use super::PosixStore;
-use super::attr;
 use super::export::{Export, descriptor_path};
 use super::node::Node;
 use crate::acl::{PosixAcl, PosixAcls};
-use crate::limits::XATTR_BYTES_MAX;
+use crate::limits::{MODE_BITS, XATTR_BYTES_MAX};
 use crate::{Acl, AclSupport, Cred, FileId, Kind, Result, SetAttr, StoreError};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -87,14 +86,16 @@ impl PosixStore {
         }
         let lists = PosixAcls::from_acl(acl, node.kind == Kind::Directory)?;
         let caller = self.export.identity.caller(cred)?;
+        let before = self.export.before_change(&node)?;
         match (self.export.abilities.acls, lists.as_mode()) {
-            (AclSupport::Posix, _) => self.export.write_acls(&node, &lists),
+            (AclSupport::Posix, _) => self.export.write_acls(&node, &lists)?,
             (AclSupport::Mode, Some(bits)) => {
-                let mode = attr::attr(&stat)?.mode & !0o777 | bits;
+                let mode = u32::from(stat.stx_mode) & MODE_BITS & !0o777 | bits;
                 let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
-                self.export.change_attr(&caller, cred, &node, &change, None)
+                self.export.change_attr(&caller, cred, (&node, &stat), &change, None)?;
             }
-            (AclSupport::Mode, None) => Err(StoreError::NotSupported),
+            (AclSupport::Mode, None) => return Err(StoreError::NotSupported),
         }
+        self.export.changed(&node, before).map(drop)
     }
 }

@@ -1,13 +1,11 @@
 //! Attributes: from the kernel's form to ours, changing them, and asking for rights.
 //!
 //! Decisions
-//! * The change attribute is the ctime in nanoseconds. Where the kernel's clock for files is coarse
-//!   (before Linux 6.13), two changes within one tick look like one.
 //! * A mode for a symlink is ignored, as by other file servers: Linux does not use it.
 //! * Size, then owner and group, then mode, then times: changing the owner ends setuid, and changing
 //!   the size ends setuid and sets times.
 
-use super::export::{Export, descriptor_path, stat_fd};
+use super::export::{Export, stat_fd};
 use super::ident::Caller;
 use super::node::Node;
 use super::sys;
@@ -16,9 +14,11 @@ use crate::{AccessMask, Attr, Cred, Kind, Result, SetAttr, SetTime, StoreError, 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps, Uid,
 };
-use rustix::fs::{CWD, StatxTimestamp, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::{StatxTimestamp, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
+use rustix::path::DecInt;
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 
 /// What an object is.
 pub(super) fn kind(stat: &Statx) -> Result<Kind> {
@@ -38,14 +38,8 @@ fn time(stamp: StatxTimestamp) -> TimeSpec {
     TimeSpec { seconds: stamp.tv_sec, nanoseconds: stamp.tv_nsec }
 }
 
-/// The change attribute.
-pub(super) fn change(stat: &Statx) -> u64 {
-    let seconds = stat.stx_ctime.tv_sec.cast_unsigned();
-    seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.stx_ctime.tv_nsec))
-}
-
-/// The kernel's attributes in our form.
-pub(super) fn attr(stat: &Statx) -> Result<Attr> {
+/// The kernel's attributes in our form, with this change attribute.
+pub(super) fn attr(stat: &Statx, change: u64) -> Result<Attr> {
     Ok(Attr {
         kind: kind(stat)?,
         mode: u32::from(stat.stx_mode) & MODE_BITS,
@@ -60,7 +54,7 @@ pub(super) fn attr(stat: &Statx) -> Result<Attr> {
         mtime: time(stat.stx_mtime),
         ctime: time(stat.stx_ctime),
         btime: (stat.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(stat.stx_btime)),
-        change: change(stat),
+        change,
     })
 }
 
@@ -76,13 +70,13 @@ fn timespec(set: Option<SetTime>) -> Result<Timespec> {
 }
 
 impl Export {
-    /// Changes attributes of an object as the caller. `cut` changes the size; it is given where an
+    /// Changes attributes of an object, which are `before` now, as the caller. `cut` changes the size; it is given where an
     /// open file does that.
     pub(super) fn change_attr(
         &self,
         caller: &Caller,
         cred: &Cred,
-        node: &Node,
+        (node, before): (&Node, &Statx),
         change: &SetAttr,
         cut: Option<&dyn Fn(u64) -> Result<()>>,
     ) -> Result<()> {
@@ -90,7 +84,6 @@ impl Export {
             last_access: timespec(change.atime)?,
             last_modification: timespec(change.mtime)?,
         };
-        let before = stat_fd(node.as_fd())?;
         self.check_change(cred, node.kind, (before.stx_uid, before.stx_gid), change)?;
         if let Some(size) = change.size {
             match cut {
@@ -165,7 +158,11 @@ impl Export {
         timespec(wish.atime)?;
         timespec(wish.mtime)?;
         // The group may come from the directory; whether it does, the kernel decides.
-        let owner = (cred.uid, stat_fd(dir.as_fd())?.stx_gid);
+        let group = match wish.gid {
+            Some(_) => stat_fd(dir.as_fd())?.stx_gid,
+            None => cred.gid,
+        };
+        let owner = (cred.uid, group);
         self.check_change(cred, kind, owner, wish)
     }
 
@@ -179,8 +176,19 @@ impl Export {
         if node.kind == Kind::Symlink {
             return Ok(());
         }
-        let mode = Mode::from_raw_mode(mode & MODE_BITS);
-        Ok(rustix::fs::chmod(descriptor_path(node.as_fd()), mode)?)
+        let mode = mode & MODE_BITS;
+        if !self.no_fchmodat2.load(Ordering::Relaxed) {
+            match sys::change_mode(node.as_fd(), mode) {
+                // Before Linux 6.6, and in old sandboxes.
+                Err(Errno::NOSYS | Errno::OPNOTSUPP) => {
+                    self.no_fchmodat2.store(true, Ordering::Relaxed);
+                }
+                other => return Ok(other?),
+            }
+        }
+        let name = DecInt::from_fd(node);
+        let mode = Mode::from_raw_mode(mode);
+        Ok(rustix::fs::chmodat(&self.own_descriptors, name, mode, AtFlags::empty())?)
     }
 
     /// Sets times; the entries may say "now" and "leave alone".
@@ -188,8 +196,8 @@ impl Export {
         match rustix::fs::utimensat(node, c"", times, AtFlags::EMPTY_PATH) {
             // Before Linux 5.8 there was no AT_EMPTY_PATH here.
             Err(Errno::INVAL) => {
-                let path = descriptor_path(node.as_fd());
-                Ok(rustix::fs::utimensat(CWD, path, times, AtFlags::empty())?)
+                let name = DecInt::from_fd(node);
+                Ok(rustix::fs::utimensat(&self.own_descriptors, name, times, AtFlags::empty())?)
             }
             other => Ok(other?),
         }
@@ -199,7 +207,8 @@ impl Export {
     pub(super) fn allowed(
         &self,
         _caller: &Caller,
-        node: &Node,
+        cred: &Cred,
+        (node, stat): (&Node, &Statx),
         wanted: AccessMask,
     ) -> Result<AccessMask> {
         let change = AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::DELETE;
@@ -218,17 +227,44 @@ impl Export {
             (change, libc::W_OK),
             (AccessMask::LOOKUP | AccessMask::EXECUTE, libc::X_OK),
         ];
-        for (rights, mode) in groups {
-            let asked = wanted & rights;
-            if asked.is_empty() {
-                continue;
-            }
-            match sys::may_access(node.as_fd(), mode) {
-                Ok(()) => granted |= asked,
-                Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {}
-                Err(errno) => return Err(errno.into()),
+        let may = |mode| match sys::may_access(node.as_fd(), mode) {
+            Ok(()) => Ok(true),
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Ok(false),
+            Err(errno) => Err(StoreError::from(errno)),
+        };
+        let asked = groups.map(|(rights, mode)| (wanted & rights, mode));
+        let asked = asked.into_iter().filter(|(rights, _)| !rights.is_empty());
+        // The mode foretells most answers. What it grants is asked for at once; the rest one by one,
+        // because a list or a capability may grant more.
+        let foretold = self.foretell(cred, stat);
+        let likely: i32 = asked.clone().fold(0, |all, (_, mode)| all | mode & foretold);
+        let likely = if likely != 0 && may(likely)? { likely } else { 0 };
+        for (rights, mode) in asked {
+            if likely & mode != 0 || may(mode)? {
+                granted |= rights;
             }
         }
         Ok(granted)
+    }
+
+    /// What the mode alone grants to a caller.
+    fn foretell(&self, cred: &Cred, stat: &Statx) -> i32 {
+        let mode = i32::from(stat.stx_mode);
+        if !self.identity.switches() {
+            return mode >> 6 & 7;
+        }
+        if cred.uid == 0 {
+            let execute = if mode & 0o111 != 0 { libc::X_OK } else { 0 };
+            return libc::R_OK | libc::W_OK | execute;
+        }
+        let in_group = cred.gid == stat.stx_gid || cred.groups.contains(&stat.stx_gid);
+        let class = if cred.uid == stat.stx_uid {
+            6
+        } else if in_group {
+            3
+        } else {
+            0
+        };
+        mode >> class & 7
     }
 }

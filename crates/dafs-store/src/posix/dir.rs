@@ -10,7 +10,6 @@
 //! Mount points below the export are listed by name, with neither id nor attributes; looking them up
 //! fails with `CrossDevice`.
 
-use super::attr;
 use super::export::{Export, stat_fd, stat_name};
 use super::ident::Caller;
 use super::node::{Node, lock};
@@ -146,8 +145,9 @@ impl Stream {
     }
 
     /// Brings a stream that waited to just after `cookie`.
-    fn resume(&mut self, cookie: u64) -> Result<()> {
-        if attr::change(&stat_fd(self.fd.as_fd())?) != self.filled_at_change {
+    fn resume(&mut self, export: &Export, cookie: u64) -> Result<()> {
+        let stat = stat_fd(self.fd.as_fd())?;
+        if export.changes.value(&self.dir, &stat) != self.filled_at_change {
             return self.seek(cookie);
         }
         if self.cookie != cookie
@@ -160,8 +160,8 @@ impl Stream {
     }
 
     /// Fetches more; false at the end.
-    fn fill(&mut self) -> Result<bool> {
-        self.filled_at_change = attr::change(&stat_fd(self.fd.as_fd())?);
+    fn fill(&mut self, export: &Export) -> Result<bool> {
+        self.filled_at_change = export.changes.value(&self.dir, &stat_fd(self.fd.as_fd())?);
         self.at = 0;
         match sys::read_directory(self.fd.as_fd(), &mut self.buffer) {
             Ok(()) => Ok(!self.buffer.is_empty()),
@@ -186,13 +186,13 @@ impl Export {
         let waiting = if cookie == 0 { None } else { self.streams.take(&node.id, cookie, cred) };
         let mut stream = match waiting {
             Some(mut stream) => {
-                stream.resume(cookie)?;
+                stream.resume(self, cookie)?;
                 stream
             }
             None => Stream::open(self, cred, node, cookie)?,
         };
         loop {
-            if stream.at >= stream.buffer.len() && !stream.fill()? {
+            if stream.at >= stream.buffer.len() && !stream.fill(self)? {
                 return Ok(true);
             }
             let entry = entry_at(&stream.buffer, stream.at).ok_or(StoreError::Io)?;
@@ -219,7 +219,7 @@ impl Export {
         if let Some(index) = &self.index {
             index.learn(id, node.id, name);
         }
-        Some((id, attr::attr(&stat).ok()?))
+        Some((id, self.attr(&id, &stat).ok()?))
     }
 }
 

@@ -9,24 +9,27 @@
 
 use super::ability;
 use super::attr;
+use super::change::{Before, Changes};
 use super::dir::Streams;
 use super::id::{Form, Ids, Target, device, stable_fs_id};
-use super::ident::{AsServer, Identity};
+use super::ident::{AsServer, Caller, Identity};
 use super::index::Index;
 use super::node::{Node, NodeTable};
 use super::sys::{self, KernelHandle};
 use super::{ExportSecret, PosixOptions};
 use crate::limits::{
-    DESCRIPTOR_RETRIES_MAX, HANDLE_RETRIES_MAX, NODE_DESCRIPTOR_SHARE, NODES_MAX, NODES_MIN,
+    DESCRIPTOR_RETRIES_MAX, HANDLE_RETRIES_MAX, HANDLE_RETRY_PAUSE, NODE_DESCRIPTOR_SHARE,
+    NODES_MAX, NODES_MIN,
 };
 use crate::{Capabilities, FileId, FsId, Kind, Result, StoreError};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::{Errno, Result as SysResult};
+use rustix::path::DecInt;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 impl From<Errno> for StoreError {
@@ -34,6 +37,9 @@ impl From<Errno> for StoreError {
         Self::from_errno(errno.raw_os_error())
     }
 }
+
+/// Where the kernel shows what this process has open.
+const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 
 /// What is asked of `statx` everywhere.
 const STAT_MASK: StatxFlags =
@@ -51,16 +57,21 @@ pub(super) struct Export {
     pub(super) index: Option<Index>,
     /// What the file system can do.
     pub(super) abilities: Capabilities,
+    pub(super) changes: Changes,
     /// Content never leaves memory, so that nothing waits for a device.
     pub(super) in_memory: bool,
     /// Set once the file system refused RWF_NOWAIT for reads, and for writes.
     pub(super) no_nowait_read: AtomicBool,
     pub(super) no_nowait_write: AtomicBool,
+    /// Set once the kernel refused to change modes by descriptor.
+    pub(super) no_fchmodat2: AtomicBool,
     /// Serialises changes of named attributes, which are read, changed and written back whole.
     pub(super) named_attr_lock: std::sync::Mutex<()>,
     /// Whether a directory cannot be moved out of sight of this mount, so that its path tells where
     /// it is.
     pub(super) paths_tell: bool,
+    /// The directory whose entries lead to what this process has open; much of the way to them.
+    pub(super) own_descriptors: OwnedFd,
     /// A readable descriptor of the root, which is what `open_by_handle_at` wants.
     mount: OwnedFd,
     mount_id: Option<u64>,
@@ -87,7 +98,7 @@ impl Export {
         let by_handle =
             handle.is_some_and(|(handle, _)| sys::open_by_handle(mount.as_fd(), &handle).is_ok());
         let id = id_from(&ids, handle, &stat);
-        let root = Node { id, kind: Kind::Directory, fd, contained_at_ms: AtomicU64::new(0) };
+        let root = Node::new(id, Kind::Directory, Arc::new(fd));
         let resolve = ResolveFlags::BENEATH;
         let has_openat2 =
             rustix::fs::openat2(&root, c".", OFlags::PATH, Mode::empty(), resolve).is_ok();
@@ -98,12 +109,15 @@ impl Export {
             nodes: NodeTable::new(options.nodes_max.unwrap_or_else(nodes_max_default)),
             streams: Streams::new(),
             index: (!by_handle).then(Index::new),
+            changes: Changes::find_out(root.as_fd(), options.read_only),
             abilities: ability::find(root.as_fd())?,
             in_memory,
             no_nowait_read: AtomicBool::new(false),
             no_nowait_write: AtomicBool::new(false),
+            no_fchmodat2: AtomicBool::new(false),
             named_attr_lock: std::sync::Mutex::new(()),
             paths_tell: mount_id.is_some_and(shows_whole_file_system),
+            own_descriptors: rustix::fs::open(OWN_DESCRIPTORS, flags, Mode::empty())?,
             mount,
             mount_id,
             device: device(&stat),
@@ -155,7 +169,9 @@ impl Export {
 
     /// A held object opened anew for data, with the rights of the thread's identity.
     pub(super) fn reopen(&self, node: &Node, flags: OFlags) -> SysResult<OwnedFd> {
-        self.with_room(|| reopen(node.as_fd(), flags))
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let (own, name) = (&self.own_descriptors, DecInt::from_fd(node));
+        self.with_room(|| rustix::fs::openat(own, name.as_c_str(), flags, Mode::empty()))
     }
 
     /// Opens the object behind a kernel handle, as the server.
@@ -163,9 +179,11 @@ impl Export {
         let call = || sys::open_by_handle(self.mount.as_fd(), handle);
         // While another thread makes a new object with the inode number of a removed one, Linux
         // says ENOMEM for the removed one's handle; a moment later it says ESTALE.
-        for _ in 0..HANDLE_RETRIES_MAX {
+        for attempt in 0..HANDLE_RETRIES_MAX {
             match self.with_room(call) {
-                Err(Errno::NOMEM) => std::thread::yield_now(),
+                Err(Errno::NOMEM) if attempt < HANDLE_RETRIES_MAX / 2 => std::thread::yield_now(),
+                // That thread waits for something itself.
+                Err(Errno::NOMEM) => std::thread::sleep(HANDLE_RETRY_PAUSE),
                 other => return other,
             }
         }
@@ -206,8 +224,7 @@ impl Export {
             return Ok((self.root.clone(), stat));
         }
         let kind = attr::kind(&stat)?;
-        let node = Node { id, kind, fd, contained_at_ms: AtomicU64::new(0) };
-        Ok((self.nodes.keep(node), stat))
+        Ok((self.nodes.keep(Node::new(id, kind, Arc::new(fd))), stat))
     }
 
     /// One name below a directory, as the thread's identity sees it. Remembers where it was.
@@ -240,6 +257,16 @@ impl Export {
             index.learn(found.0.id, dir.id, name);
         }
         Ok(found)
+    }
+
+    /// The id of one name below a directory, without opening it where the kernel has handles.
+    pub(super) fn step_id(&self, _caller: &Caller, dir: &Node, name: &[u8]) -> Result<FileId> {
+        let c_name = CString::new(name).map_err(|_| StoreError::Invalid)?;
+        match self.peek_id(dir.as_fd(), &c_name) {
+            Ok(Some(id)) if self.index.is_none() => Ok(id),
+            Ok(_) => self.step(dir, name).map(|(node, _)| node.id),
+            Err(errno) => Err(self.name_error(dir, errno)),
+        }
     }
 
     /// What an error of a call on a name means: nothing is found in a removed directory.
@@ -281,12 +308,13 @@ impl Export {
         let server = self.identity.server()?;
         match (form, &self.index) {
             (Form::Handle(handle), None) => {
-                let (node, stat) = self.adopt(self.open_by_handle(&server, &handle)?)?;
-                if node.id != *id || stat.stx_nlink == 0 {
-                    self.nodes.forget(&node.id);
+                let fd = self.open_by_handle(&server, &handle)?;
+                let stat = stat_fd(fd.as_fd())?;
+                if stat.stx_nlink == 0 {
                     return Err(StoreError::Stale);
                 }
-                Ok(node)
+                // One object has one handle, and the id was made from this one.
+                Ok(self.nodes.keep(Node::new(*id, attr::kind(&stat)?, Arc::new(fd))))
             }
             (_, Some(index)) => self.find_by_index(index, id),
             // A handle-less id cannot come from a file system that has handles.
@@ -305,8 +333,19 @@ impl Export {
     }
 
     /// Notes that a name of an object is gone. `held` is its node from before, where it is known.
-    pub(super) fn unlinked(&self, id: &FileId, held: Option<&Node>, dir: &Node, name: &[u8]) {
-        let links = held.and_then(|node| stat_fd(node.as_fd()).ok()).map(|stat| stat.stx_nlink);
+    pub(super) fn unlinked(
+        &self,
+        id: &FileId,
+        held: Option<&Node>,
+        dir: &Node,
+        name: &[u8],
+        time: Before,
+    ) {
+        let stat = held.and_then(|node| stat_fd(node.as_fd()).ok());
+        if let Some(stat) = &stat {
+            self.changes.note(id, time, stat);
+        }
+        let links = stat.map(|stat| stat.stx_nlink);
         if links.is_none_or(|links| links == 0) {
             self.nodes.forget(id);
         }
@@ -363,7 +402,7 @@ fn identify(
 
 /// The path that leads to exactly what a descriptor holds.
 pub(super) fn descriptor_path(fd: BorrowedFd<'_>) -> String {
-    format!("/proc/self/fd/{}", fd.as_raw_fd())
+    format!("{OWN_DESCRIPTORS}/{}", fd.as_raw_fd())
 }
 
 fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> SysResult<OwnedFd> {

@@ -5,7 +5,6 @@
 //!   kernel ends setuid bits and charges quotas as for a local writer.
 //! * A short count of a blocking read means the end of the file.
 
-use super::attr;
 use super::export::{Export, stat_fd};
 use super::ident::Caller;
 use super::node::Node;
@@ -27,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) struct PosixFile {
     export: Arc<Export>,
     node: Arc<Node>,
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     mode: OpenMode,
     cred: Cred,
 }
@@ -68,7 +67,7 @@ impl PosixFile {
         if mode.write {
             export.writable()?;
         }
-        let fd = export.reopen(node, flags)?;
+        let fd = Arc::new(export.reopen(node, flags)?);
         let file = Self::from_fd(export, cred, node, mode, fd);
         // An id does not bring a removed file back; only those who have it open keep it.
         if stat_fd(file.fd.as_fd())?.stx_nlink == 0 && !export.nodes.is_open_elsewhere(node) {
@@ -85,7 +84,7 @@ impl PosixFile {
         cred: &Cred,
         node: &Arc<Node>,
         mode: OpenMode,
-        fd: OwnedFd,
+        fd: Arc<OwnedFd>,
     ) -> Arc<Self> {
         export.nodes.opened(node);
         Arc::new(Self { export: export.clone(), node: node.clone(), fd, mode, cred: cred.clone() })
@@ -108,6 +107,15 @@ impl PosixFile {
         } else {
             Err(StoreError::Access)
         }
+    }
+
+    /// Changes the file and notes that.
+    pub(super) fn change<T>(&self, apply: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _caller = self.as_writer()?;
+        let before = self.export.changes.before();
+        let done = apply()?;
+        self.export.note_change(&self.node.id, self.fd.as_fd(), before)?;
+        Ok(done)
     }
 
     /// One write without waiting, or the refusal.
@@ -269,19 +277,18 @@ impl OpenFile for PosixFile {
         if offset > FILE_BYTES_MAX {
             return Err(StoreError::FileTooBig);
         }
-        let _caller = self.export.identity.caller(&self.cred)?;
         let flags = match stability {
             Stability::Unstable => 0,
             Stability::Data => libc::RWF_DSYNC,
             Stability::File => libc::RWF_DSYNC | libc::RWF_SYNC,
         };
         if wait == Wait::Allowed {
-            return self.write_through(views, offset, flags);
+            return self.change(|| self.write_through(views, offset, flags));
         }
         if stability != Stability::Unstable && !self.export.in_memory {
             return Err(StoreError::WouldBlock);
         }
-        self.write_now(views, offset)
+        self.change(|| self.write_now(views, offset))
     }
 
     fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
@@ -307,8 +314,7 @@ impl OpenFile for PosixFile {
         if size > FILE_BYTES_MAX {
             return Err(StoreError::FileTooBig);
         }
-        let _caller = self.as_writer()?;
-        Ok(rustix::fs::ftruncate(&self.fd, size)?)
+        self.change(|| Ok(rustix::fs::ftruncate(&self.fd, size)?))
     }
 
     fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
@@ -344,7 +350,7 @@ impl OpenFile for PosixFile {
     }
 
     fn attr(&self) -> Result<Attr> {
-        attr::attr(&stat_fd(self.fd.as_fd())?)
+        self.export.node_attr(&self.node, &stat_fd(self.fd.as_fd())?)
     }
 }
 

@@ -33,6 +33,7 @@ mod ability;
 mod acl;
 mod attr;
 mod cache;
+mod change;
 mod dir;
 mod export;
 mod file;

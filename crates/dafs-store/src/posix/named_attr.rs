@@ -11,7 +11,6 @@
 //! * Renaming, links, and creating with a verifier are not supported.
 //! * The cookie of an entry comes from the keyed hash of its name, which is also its inode number.
 
-use super::attr;
 use super::export::{Export, descriptor_path, stat_fd};
 use super::ident::Caller;
 use super::node::{Node, lock};
@@ -93,14 +92,14 @@ impl Export {
 
     /// Attributes of the directory of named attributes.
     pub(super) fn attr_dir_attr(&self, node: &Node) -> Result<Attr> {
-        let base = attr::attr(&self.stat_live(node)?)?;
+        let base = self.node_attr(node, &self.stat_live(node)?)?;
         // Whoever may read the object may list and look up its attributes.
         let mode = (base.mode & 0o666) | ((base.mode & 0o444) >> 2);
         Ok(Attr { kind: Kind::AttrDirectory, mode, links: 2, size: 0, space_used: 0, ..base })
     }
 
     fn one_attr(&self, node: &Node, name: &[u8], size: u64) -> Result<Attr> {
-        let base = attr::attr(&stat_fd(node.as_fd())?)?;
+        let base = self.node_attr(node, &stat_fd(node.as_fd())?)?;
         Ok(Attr {
             kind: Kind::NamedAttr,
             mode: base.mode & 0o666,
@@ -141,12 +140,15 @@ impl Export {
     pub(super) fn attr_access(
         &self,
         caller: &Caller,
+        cred: &Cred,
         node: &Node,
         wanted: AccessMask,
         directory: bool,
     ) -> Result<AccessMask> {
         let change = AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::DELETE;
-        let base = self.allowed(caller, node, AccessMask::READ | AccessMask::MODIFY)?;
+        let asked = AccessMask::READ | AccessMask::MODIFY;
+        let stat = stat_fd(node.as_fd())?;
+        let base = self.allowed(caller, cred, (node, &stat), asked)?;
         let mut granted = AccessMask::empty();
         if base.contains(AccessMask::READ) {
             granted |= AccessMask::READ | AccessMask::LOOKUP;
@@ -168,13 +170,19 @@ impl Export {
         hash: u64,
         mode: OpenMode,
     ) -> Result<Arc<dyn OpenFile>> {
-        self.check_attr_open(caller, node, mode)?;
+        self.check_attr_open(caller, cred, node, mode)?;
         let name = self.attr_name(node, hash)?;
         self.attr_file(cred, node, name, mode)
     }
 
     /// Refuses an open of any named attribute of an object that the caller may not have.
-    fn check_attr_open(&self, caller: &Caller, node: &Node, mode: OpenMode) -> Result<()> {
+    fn check_attr_open(
+        &self,
+        caller: &Caller,
+        cred: &Cred,
+        node: &Node,
+        mode: OpenMode,
+    ) -> Result<()> {
         if !mode.read && !mode.write {
             return Err(StoreError::Invalid);
         }
@@ -184,7 +192,7 @@ impl Export {
         let mut needed = AccessMask::empty();
         needed.set(AccessMask::READ, mode.read);
         needed.set(AccessMask::MODIFY, mode.write);
-        if self.attr_access(caller, node, needed, false)? == needed {
+        if self.attr_access(caller, cred, node, needed, false)? == needed {
             Ok(())
         } else {
             Err(StoreError::Access)
@@ -219,11 +227,11 @@ impl Export {
         }
         // All that could refuse the open comes before the making.
         kernel_name(name)?;
-        self.check_attr_open(caller, node, mode)?;
+        self.check_attr_open(caller, cred, node, mode)?;
         let file = self.attr_file(cred, node, name.to_vec(), mode)?;
         let mut first = Vec::new();
         resize(&mut first, wish.size.unwrap_or(0))?;
-        let before = attr::change(&stat_fd(node.as_fd())?);
+        let before = self.before_change(node)?;
         let created = {
             let _lock = lock(&self.named_attr_lock);
             match set_value(node, name, &first, XattrFlags::CREATE) {
@@ -237,8 +245,7 @@ impl Export {
                 Err(error) => return Err(error),
             }
         };
-        let after = attr::change(&stat_fd(node.as_fd())?);
-        let dir = DirChange { before, after, atomic: false };
+        let dir = self.changed(node, before)?;
         Ok(Created { id: file.id(), attr: file.attr()?, dir, file, created })
     }
 
@@ -248,11 +255,10 @@ impl Export {
         node: &Node,
         name: &[u8],
     ) -> Result<DirChange> {
-        let before = attr::change(&stat_fd(node.as_fd())?);
+        let before = self.before_change(node)?;
         rustix::fs::removexattr(descriptor_path(node.as_fd()), kernel_name(name)?)
             .map_err(error)?;
-        let after = attr::change(&stat_fd(node.as_fd())?);
-        Ok(DirChange { before, after, atomic: false })
+        self.changed(node, before)
     }
 
     pub(super) fn list_attrs(
@@ -299,7 +305,9 @@ impl Export {
         let gone = |error| if error == StoreError::NotFound { StoreError::Stale } else { error };
         let mut bytes = value(node, name).map_err(gone)?;
         let result = change(&mut bytes)?;
+        let before = self.changes.before();
         set_value(node, name, &bytes, XattrFlags::REPLACE).map_err(gone)?;
+        self.note_change(&node.id, node.as_fd(), before)?;
         Ok(result)
     }
 

@@ -1,7 +1,8 @@
-//! Objects held by an `O_PATH` descriptor, and the bounded table of them.
+//! Objects held by a descriptor, and the bounded table of them.
 //!
 //! Invariants
-//! * A node's descriptor and id name the same inode: the id was made from the descriptor.
+//! * A node's descriptor and id name the same inode.
+//! * The cache holds no descriptor that was opened for data: it would keep programs from being run.
 //! * Nodes of open files can be found as long as the files are open, whatever the cache dropped.
 
 use super::cache::ClockCache;
@@ -17,10 +18,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) struct Node {
     pub(super) id: FileId,
     pub(super) kind: Kind,
-    pub(super) fd: OwnedFd,
+    /// Opened with `O_PATH`; or for data, where the open file that made the object lends its own.
+    pub(super) fd: Arc<OwnedFd>,
     /// For a directory: when it was last seen below the root, in milliseconds of the export's
     /// clock plus one; 0 for never.
     pub(super) contained_at_ms: AtomicU64,
+    /// The change attribute that was told last; 0 for none yet.
+    pub(super) told_change: AtomicU64,
+}
+
+impl Node {
+    pub(super) fn new(id: FileId, kind: Kind, fd: Arc<OwnedFd>) -> Self {
+        let (contained_at_ms, told_change) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { id, kind, fd, contained_at_ms, told_change }
+    }
 }
 
 impl AsFd for Node {

@@ -33,20 +33,22 @@ impl PosixFile {
 
     pub(super) fn set_aside(&self, offset: u64, len: u64) -> Result<()> {
         check_range(offset, len)?;
-        let _caller = self.as_writer()?;
-        Ok(rustix::fs::fallocate(self.fd(), FallocateFlags::empty(), offset, len)?)
+        let flags = FallocateFlags::empty();
+        self.change(|| Ok(rustix::fs::fallocate(self.fd(), flags, offset, len)?))
     }
 
     pub(super) fn give_back(&self, offset: u64, len: u64) -> Result<()> {
         check_range(offset, len)?;
-        let _caller = self.as_writer()?;
+        if !self.mode().write {
+            return Err(StoreError::Access);
+        }
         // Behind the end there is nothing, and the kernel refuses what lies behind the longest file.
         let len = len.min(self.size()?.saturating_sub(offset));
         if len == 0 {
             return Ok(());
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(rustix::fs::fallocate(self.fd(), flags, offset, len)?)
+        self.change(|| Ok(rustix::fs::fallocate(self.fd(), flags, offset, len)?))
     }
 
     pub(super) fn copy_range(
@@ -81,7 +83,10 @@ impl PosixFile {
         if !source.mode().read {
             return Err(StoreError::Access);
         }
-        let _caller = self.as_writer()?;
+        self.change(|| self.copy_pieces(source, from, to, len))
+    }
+
+    fn copy_pieces(&self, source: &Self, from: u64, to: u64, len: u64) -> Result<u64> {
         let (mut done, mut at) = (0, (from, to));
         while done < len {
             let left = usize::try_from(len - done).unwrap_or(usize::MAX);
@@ -112,12 +117,7 @@ impl PosixFile {
         if !other.mode().read {
             return Err(StoreError::Access);
         }
-        let _caller = self.as_writer()?;
         let range = sys::CloneRange { source_offset, offset, len };
-        match sys::clone_range(self.fd().as_fd(), other.fd().as_fd(), range) {
-            Ok(()) => Ok(()),
-            Err(Errno::NOTTY) => Err(StoreError::NotSupported),
-            Err(errno) => Err(errno.into()),
-        }
+        self.change(|| Ok(sys::clone_range(self.fd().as_fd(), other.fd().as_fd(), range)?))
     }
 }

@@ -1,7 +1,6 @@
 //! The `Store` calls of the posix store: find the objects as the server, then act as the caller.
 
 use super::PosixStore;
-use super::attr;
 use super::export::stat_fd;
 use super::file::PosixFile;
 use super::id::{Ids, Target};
@@ -36,6 +35,25 @@ impl PosixStore {
         }
     }
 
+    fn remove_hinted(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        name: &[u8],
+        hint: Option<&FileId>,
+    ) -> Result<DirChange> {
+        check_name(name)?;
+        self.export.writable()?;
+        let found = self.found_dir(dir)?;
+        let caller = self.export.identity.caller(cred)?;
+        match found {
+            Found::Object(dir) => self.export.remove(&caller, &dir, name, hint),
+            Found::AttrDir(node) | Found::NamedAttr(node, _) => {
+                self.export.remove_attr(&caller, &node, name)
+            }
+        }
+    }
+
     /// A directory of names, or of named attributes.
     fn found_dir(&self, id: &FileId) -> Result<Found> {
         match self.found(id)? {
@@ -61,7 +79,7 @@ impl Store for PosixStore {
 
     fn getattr(&self, id: &FileId) -> Result<Attr> {
         match self.found(id)? {
-            Found::Object(node) => attr::attr(&self.export.stat_live(&node)?),
+            Found::Object(node) => self.export.node_attr(&node, &self.export.stat_live(&node)?),
             Found::AttrDir(node) => self.export.attr_dir_attr(&node),
             Found::NamedAttr(node, hash) => {
                 let _server = self.export.identity.server()?;
@@ -84,11 +102,14 @@ impl Store for PosixStore {
         let by_file = file.map(|file| move |size| file.set_size(size));
         match self.found(id)? {
             Found::Object(node) => {
-                self.export.stat_live(&node)?;
+                let stat = self.export.stat_live(&node)?;
                 let caller = self.export.identity.caller(cred)?;
                 let cut = by_file.as_ref().map(|cut| cut as &dyn Fn(u64) -> Result<()>);
-                self.export.change_attr(&caller, cred, &node, change, cut)?;
-                attr::attr(&stat_fd(node.as_fd())?)
+                let before = self.export.changes.before();
+                self.export.change_attr(&caller, cred, (&node, &stat), change, cut)?;
+                let stat = stat_fd(node.as_fd())?;
+                self.export.changes.note(&node.id, before, &stat);
+                self.export.node_attr(&node, &stat)
             }
             Found::AttrDir(_) => Err(StoreError::NotSupported),
             Found::NamedAttr(node, hash) => {
@@ -113,11 +134,13 @@ impl Store for PosixStore {
         let caller = self.export.identity.caller(cred)?;
         match found {
             Found::Object(node) => {
-                self.export.stat_live(&node)?;
-                self.export.allowed(&caller, &node, wanted)
+                let stat = self.export.stat_live(&node)?;
+                self.export.allowed(&caller, cred, (&node, &stat), wanted)
             }
-            Found::AttrDir(node) => self.export.attr_access(&caller, &node, wanted, true),
-            Found::NamedAttr(node, _) => self.export.attr_access(&caller, &node, wanted, false),
+            Found::AttrDir(node) => self.export.attr_access(&caller, cred, &node, wanted, true),
+            Found::NamedAttr(node, _) => {
+                self.export.attr_access(&caller, cred, &node, wanted, false)
+            }
         }
     }
 
@@ -128,12 +151,21 @@ impl Store for PosixStore {
         match found {
             Found::Object(dir) => {
                 let (node, stat) = self.export.step(&dir, name)?;
-                Ok((node.id, attr::attr(&stat)?))
+                Ok((node.id, self.export.node_attr(&node, &stat)?))
             }
             Found::AttrDir(node) | Found::NamedAttr(node, _) => {
                 self.export.lookup_attr(&caller, &node, name)
             }
         }
+    }
+
+    fn lookup_id(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<FileId> {
+        check_name(name)?;
+        let Found::Object(node) = self.found_dir(dir)? else {
+            return self.lookup(cred, dir, name).map(|(id, _)| id);
+        };
+        let caller = self.export.identity.caller(cred)?;
+        self.export.step_id(&caller, &node, name)
     }
 
     fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
@@ -208,16 +240,17 @@ impl Store for PosixStore {
     }
 
     fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange> {
-        check_name(name)?;
-        self.export.writable()?;
-        let found = self.found_dir(dir)?;
-        let caller = self.export.identity.caller(cred)?;
-        match found {
-            Found::Object(dir) => self.export.remove(&caller, &dir, name),
-            Found::AttrDir(node) | Found::NamedAttr(node, _) => {
-                self.export.remove_attr(&caller, &node, name)
-            }
-        }
+        self.remove_hinted(cred, dir, name, None)
+    }
+
+    fn remove_known(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        name: &[u8],
+        id: &FileId,
+    ) -> Result<DirChange> {
+        self.remove_hinted(cred, dir, name, Some(id))
     }
 
     fn rename(

@@ -143,6 +143,15 @@ pub(super) fn clone_range(
     check(libc::c_long::from(returned)).map(drop)
 }
 
+/// Sets the mode of what a descriptor holds, be it opened with `O_PATH`.
+pub(super) fn change_mode(fd: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
+    /// The same number on every processor.
+    const FCHMODAT2: libc::c_long = 452;
+    let flags = libc::AT_EMPTY_PATH;
+    // SAFETY: the path is an empty C string; the call has no out pointers.
+    check(unsafe { libc::syscall(FCHMODAT2, fd.as_raw_fd(), c"".as_ptr(), mode, flags) }).map(drop)
+}
+
 /// Sets the thread's file-system user id and tells whether the kernel took it.
 pub(super) fn set_fs_uid(uid: u32) -> bool {
     // SAFETY: both calls take plain numbers and change the calling thread only. The value -1 is

@@ -8,11 +8,12 @@
 //!   not what somebody else may have put under the name since.
 
 use super::attr;
-use super::export::{Export, descriptor_path, stat_fd, stat_name};
+use super::export::{Export, stat_fd, stat_name};
 use super::file::{PosixFile, check_regular, data_flags};
 use super::id::device;
 use super::ident::Caller;
 use super::node::Node;
+use super::sys;
 use crate::limits::{
     CREATE_RETRIES_MAX, DIRECTORY_MODE_DEFAULT, FILE_MODE_DEFAULT, MODE_BITS, SPECIAL_MODE_DEFAULT,
 };
@@ -21,9 +22,10 @@ use crate::{
     SetTime, StoreError, TimeSpec,
 };
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Statx, StatxFlags, Timespec, makedev,
+    AtFlags, FileType, Mode, OFlags, RenameFlags, Statx, StatxFlags, Timespec, makedev,
 };
 use rustix::io::Errno;
+use rustix::path::DecInt;
 use rustix::time::ClockId;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -61,14 +63,6 @@ fn removal_flags(stat: &Statx) -> AtFlags {
 }
 
 impl Export {
-    pub(super) fn change_of(dir: &Node) -> Result<u64> {
-        Ok(attr::change(&stat_fd(dir.as_fd())?))
-    }
-
-    pub(super) fn dir_change(dir: &Node, before: u64) -> Result<DirChange> {
-        Ok(DirChange { before, after: Self::change_of(dir)?, atomic: false })
-    }
-
     /// Creates or opens a regular file.
     pub(super) fn create(
         self: &Arc<Self>,
@@ -82,7 +76,7 @@ impl Export {
     ) -> Result<Created> {
         let flags = data_flags(mode)? | OFlags::CREATE | OFlags::EXCL;
         let bits = wish.mode.map_or(FILE_MODE_DEFAULT, |mode| mode & MODE_BITS);
-        let before = Self::change_of(dir)?;
+        let before = self.before_change(dir)?;
         let possible = self.check_wish(cred, dir, Kind::Regular, wish);
         for _ in 0..CREATE_RETRIES_MAX {
             let opened = match possible {
@@ -96,18 +90,19 @@ impl Export {
             };
             match opened {
                 Ok(fd) => {
-                    let (node, stat) = self.adopt_new(dir, name, &fd).inspect_err(|_| {
+                    let fd = Arc::new(fd);
+                    let (node, stat) = self.adopt_new(&fd).inspect_err(|_| {
                         let made = stat_fd(fd.as_fd());
                         made.into_iter().for_each(|made| Self::take_back(dir, name, &made));
                     })?;
                     let file = PosixFile::from_fd(self, cred, &node, mode, fd);
                     let finished =
-                        self.finish_file(caller, cred, (dir, &node), how, wish, bits, &file);
+                        self.finish_file(caller, cred, (dir, &node, &stat), how, wish, bits, &file);
                     let changed = self.or_remove(dir, name, &node, finished)?;
                     self.learn(&node, dir, name);
                     let stat = if changed { stat_fd(file.fd().as_fd())? } else { stat };
-                    let attr = attr::attr(&stat)?;
-                    let dir = Self::dir_change(dir, before)?;
+                    let attr = self.node_attr(&node, &stat)?;
+                    let dir = self.changed(dir, before)?;
                     return Ok(Created { id: node.id, attr, dir, file, created: true });
                 }
                 Err(Errno::EXIST) => {}
@@ -131,19 +126,19 @@ impl Export {
         Err(StoreError::Busy)
     }
 
-    /// The node of a file that was just made and opened for data.
-    fn adopt_new(&self, dir: &Node, name: &[u8], file: &OwnedFd) -> Result<(Arc<Node>, Statx)> {
-        let made = stat_fd(file.as_fd())?;
-        if let Ok(fd) = self.open_beneath(dir, name, OFlags::PATH, Mode::empty()) {
-            let (node, stat) = self.adopt(fd)?;
-            // The open file keeps its inode number from being used again.
-            if stat.stx_ino == made.stx_ino && device(&stat) == device(&made) {
-                return Ok((node, stat));
-            }
+    /// The node of a file that was just made and opened for data. It borrows that descriptor, so it
+    /// is not kept for longer than the file is open; where it could not be found again by its id
+    /// alone, it is opened once more and kept.
+    fn adopt_new(&self, file: &Arc<OwnedFd>) -> Result<(Arc<Node>, Statx)> {
+        if self.index.is_some() {
+            let (own, name) = (&self.own_descriptors, DecInt::from_fd(file));
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let open = || rustix::fs::openat(own, name.as_c_str(), flags, Mode::empty());
+            return self.adopt(self.with_room(open)?);
         }
-        // Renamed or replaced already; the descriptor still leads to it.
-        let (flags, path) = (OFlags::PATH | OFlags::CLOEXEC, descriptor_path(file.as_fd()));
-        self.adopt(self.with_room(|| rustix::fs::openat(CWD, &path, flags, Mode::empty()))?)
+        let stat = stat_fd(file.as_fd())?;
+        let id = self.id_of(&stat, sys::name_to_handle(file.as_fd(), c"")?)?;
+        Ok((Arc::new(Node::new(id, attr::kind(&stat)?, file.clone())), stat))
     }
 
     fn learn(&self, node: &Node, dir: &Node, name: &[u8]) {
@@ -156,7 +151,7 @@ impl Export {
         &self,
         caller: &Caller,
         cred: &Cred,
-        (dir, node): (&Node, &Node),
+        (dir, node, stat): (&Node, &Node, &Statx),
         how: CreateHow,
         wish: &SetAttr,
         bits: u32,
@@ -172,7 +167,7 @@ impl Export {
         if let Some(size) = size {
             rustix::fs::ftruncate(file.fd(), size)?;
         }
-        let changed = self.finish(caller, cred, node, &wish, bits)?;
+        let changed = self.finish(caller, cred, (node, stat), &wish, bits)?;
         if matches!(how, CreateHow::Exclusive(_)) {
             // The verifier must be found after a crash, and found under the name.
             rustix::fs::fsync(file.fd())?;
@@ -197,7 +192,7 @@ impl Export {
         &self,
         caller: &Caller,
         cred: &Cred,
-        node: &Node,
+        (node, stat): (&Node, &Statx),
         wish: &SetAttr,
         bits: u32,
     ) -> Result<bool> {
@@ -206,7 +201,7 @@ impl Export {
         // The permission bits went through the making, where a default ACL may have cut them.
         wish.mode = None;
         if wish != SetAttr::default() {
-            self.change_attr(caller, cred, node, &wish, None)?;
+            self.change_attr(caller, cred, (node, stat), &wish, None)?;
         }
         if special != 0 {
             let have = u32::from(stat_fd(node.as_fd())?.stx_mode) & MODE_BITS;
@@ -288,10 +283,12 @@ impl Export {
             let by_file = |size| Ok(rustix::fs::ftruncate(file.fd(), size)?);
             let by_file: Option<&dyn Fn(u64) -> Result<()>> =
                 if mode.write { Some(&by_file) } else { None };
-            self.change_attr(caller, cred, node, &cut, by_file)?;
+            let before = self.changes.before();
+            self.change_attr(caller, cred, (node, stat), &cut, by_file)?;
+            self.note_change(&node.id, file.fd().as_fd(), before)?;
         }
-        let attr = attr::attr(&stat_fd(file.fd().as_fd())?)?;
-        let change = Self::change_of(dir)?;
+        let attr = self.node_attr(node, &stat_fd(file.fd().as_fd())?)?;
+        let change = self.change_of(dir)?;
         let dir = DirChange { before: change, after: change, atomic: false };
         Ok(Created { id: node.id, attr, dir, file, created: false })
     }
@@ -306,7 +303,7 @@ impl Export {
         object: NewObject<'_>,
         wish: &SetAttr,
     ) -> Result<Made> {
-        let before = Self::change_of(dir)?;
+        let before = self.before_change(dir)?;
         let bits = |default| wish.mode.map_or(default, |mode| mode & MODE_BITS);
         let special = |kind, device| {
             let mode = Mode::from_raw_mode(bits(SPECIAL_MODE_DEFAULT));
@@ -342,10 +339,11 @@ impl Export {
             return Err(StoreError::Busy);
         }
         let wished = wish.mode.filter(|_| kind != Kind::Symlink).unwrap_or(0) & MODE_BITS;
-        let finished = self.finish(caller, cred, &node, wish, wished);
+        let finished = self.finish(caller, cred, (&node, &stat), wish, wished);
         let changed = self.or_remove(dir, name, &node, finished)?;
-        let attr = attr::attr(&if changed { stat_fd(node.as_fd())? } else { stat })?;
-        Ok(Made { id: node.id, attr, dir: Self::dir_change(dir, before)? })
+        let stat = if changed { stat_fd(node.as_fd())? } else { stat };
+        let attr = self.node_attr(&node, &stat)?;
+        Ok(Made { id: node.id, attr, dir: self.changed(dir, before)? })
     }
 
     /// Makes another name for an object.
@@ -359,10 +357,10 @@ impl Export {
         if node.kind == Kind::Directory {
             return Err(StoreError::IsDirectory);
         }
-        let before = Self::change_of(dir)?;
+        let before = self.before_change(dir)?;
         // By way of /proc, because AT_EMPTY_PATH wants a capability that callers do not have.
-        let path = descriptor_path(node.as_fd());
-        match rustix::fs::linkat(CWD, path, dir, name, AtFlags::SYMLINK_FOLLOW) {
+        let path = DecInt::from_fd(node);
+        match rustix::fs::linkat(&self.own_descriptors, path, dir, name, AtFlags::SYMLINK_FOLLOW) {
             Ok(()) => {}
             Err(Errno::NOENT) if stat_fd(node.as_fd())?.stx_nlink == 0 => {
                 return Err(StoreError::Stale);
@@ -370,12 +368,14 @@ impl Export {
             Err(errno) => return Err(self.name_error(dir, errno)),
         }
         self.learn(node, dir, name);
-        Self::dir_change(dir, before)
+        self.note_change(&node.id, node.as_fd(), before.1)?;
+        self.changed(dir, before)
     }
 
-    /// The id of what a name leads to, and its node where that is needed to keep the index right.
+    /// The id of what a name leads to, and its node where that is needed to keep the index or counts
+    /// of changes right.
     fn known_before(&self, dir: &Node, name: &[u8]) -> Option<(FileId, Option<Arc<Node>>)> {
-        if self.index.is_some() {
+        if self.index.is_some() || self.changes.are_counted() {
             let (node, _) = self.step(dir, name).ok()?;
             return Some((node.id, Some(node)));
         }
@@ -384,10 +384,29 @@ impl Export {
         Some((id, None))
     }
 
-    /// Removes a name.
-    pub(super) fn remove(&self, _caller: &Caller, dir: &Node, name: &[u8]) -> Result<DirChange> {
-        let before = Self::change_of(dir)?;
-        let known = self.known_before(dir, name);
+    /// The id that is known already, or as `known_before`.
+    fn hinted(
+        &self,
+        dir: &Node,
+        name: &[u8],
+        hint: Option<&FileId>,
+    ) -> Option<(FileId, Option<Arc<Node>>)> {
+        match hint {
+            Some(id) if self.index.is_none() && !self.changes.are_counted() => Some((*id, None)),
+            _ => self.known_before(dir, name),
+        }
+    }
+
+    /// Removes a name. `hint` is what it leads to, if the caller knows.
+    pub(super) fn remove(
+        &self,
+        _caller: &Caller,
+        dir: &Node,
+        name: &[u8],
+        hint: Option<&FileId>,
+    ) -> Result<DirChange> {
+        let before = self.before_change(dir)?;
+        let known = self.hinted(dir, name, hint);
         let removed = match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
             // POSIX lets unlink of a directory fail with EPERM; Linux says EISDIR.
             Err(Errno::ISDIR) => match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
@@ -398,9 +417,9 @@ impl Export {
         };
         removed.map_err(|errno| self.name_error(dir, errno))?;
         if let Some((id, held)) = known {
-            self.unlinked(&id, held.as_deref(), dir, name);
+            self.unlinked(&id, held.as_deref(), dir, name, before.1);
         }
-        Self::dir_change(dir, before)
+        self.changed(dir, before)
     }
 
     /// Renames, replacing a target of a fitting kind.
@@ -410,8 +429,9 @@ impl Export {
         (from_dir, from): (&Node, &[u8]),
         (to_dir, to): (&Node, &[u8]),
     ) -> Result<(DirChange, DirChange)> {
-        let (from_before, to_before) = (Self::change_of(from_dir)?, Self::change_of(to_dir)?);
+        let (from_before, to_before) = (self.before_change(from_dir)?, self.before_change(to_dir)?);
         let replaced = self.known_before(to_dir, to);
+        let moved = if self.changes.are_counted() { self.step(from_dir, from).ok() } else { None };
         let renamed = rustix::fs::renameat_with(from_dir, from, to_dir, to, RenameFlags::empty());
         match renamed {
             Ok(()) => {}
@@ -427,13 +447,16 @@ impl Export {
             Err(errno) => return Err(errno.into()),
         }
         if let Some((id, held)) = replaced {
-            self.unlinked(&id, held.as_deref(), to_dir, to);
+            self.unlinked(&id, held.as_deref(), to_dir, to, to_before.1);
+        }
+        if let Some((node, _)) = moved {
+            self.note_change(&node.id, node.as_fd(), from_before.1)?;
         }
         if self.index.is_some() {
             // Learns the new place.
             let _ = self.step(to_dir, to);
         }
-        Ok((Self::dir_change(from_dir, from_before)?, Self::dir_change(to_dir, to_before)?))
+        Ok((self.changed(from_dir, from_before)?, self.changed(to_dir, to_before)?))
     }
 
     /// The directory above, which must lie in the export.

@@ -3,12 +3,12 @@
 //! They are the same things as the named attributes of `named_attr`, seen another way.
 
 use super::PosixStore;
-use super::export::{Export, descriptor_path};
+use super::export::descriptor_path;
 use super::ident::Caller;
 use super::node::Node;
 use crate::limits::{XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX};
 use crate::names::{XATTR_PREFIX, check_xattr_name};
-use crate::{Cred, DirChange, FileId, Kind, Result, SetXattr, StoreError};
+use crate::{AccessMask, Cred, DirChange, FileId, Kind, Result, SetXattr, StoreError};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::os::fd::AsFd;
@@ -75,9 +75,9 @@ impl PosixStore {
             return Err(StoreError::NotSupported);
         }
         let caller = self.export.identity.caller(cred)?;
-        let before = Export::change_of(&node)?;
+        let before = self.export.before_change(&node)?;
         change(&caller, &node)?;
-        Export::dir_change(&node, before)
+        self.export.changed(&node, before)
     }
 
     pub(super) fn read_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
@@ -121,26 +121,22 @@ impl PosixStore {
     }
 
     pub(super) fn xattr_names(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
-        let node = self.xattr_node(id)?;
+        let node = self.export.node(id)?;
+        let stat = self.export.stat_live(&node)?;
         if !has_xattrs(&node) {
             return Ok(Vec::new());
         }
         let caller = self.export.identity.caller(cred)?;
         // The kernel lists names for everybody; RFC 8276 8.4.3 ties the list to reading.
-        self.check_may_list(&caller, &node)?;
+        let read = AccessMask::READ;
+        if self.export.allowed(&caller, cred, (&node, &stat), read)? != read {
+            return Err(StoreError::Access);
+        }
         let path = descriptor_path(node.as_fd());
         let list = read_all(XATTR_LIST_BYTES_MAX, |room| rustix::fs::listxattr(&path, room))?;
         let names = list.split(|&byte| byte == 0).filter_map(|n| n.strip_prefix(XATTR_PREFIX));
         let mut names: Vec<_> = names.filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect();
         names.sort_unstable();
         Ok(names)
-    }
-
-    fn check_may_list(&self, caller: &Caller, node: &Node) -> Result<()> {
-        let read = crate::AccessMask::READ;
-        match self.export.allowed(caller, node, read)? {
-            granted if granted == read => Ok(()),
-            _ => Err(StoreError::Access),
-        }
     }
 }
