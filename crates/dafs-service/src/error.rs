@@ -12,18 +12,54 @@ pub enum ServiceError {
     Store(#[from] StoreError),
     #[error("the state-id was never given out, or belongs to another client or file")]
     BadStateId,
+    /// NFSv4.1 has no such status and answers with `BadStateId` (RFC 8881 15.1.16.5).
     #[error("the state-id is of an earlier run of the server, or was given back")]
     StaleStateId,
+    #[error("the state-id has changed since; ask with its current sequence number")]
+    OldStateId,
     #[error("the lease has ended and the state is gone")]
     Expired,
+    #[error("the delegation was not returned in time and has been revoked")]
+    DelegRevoked,
+    #[error("an administrator has revoked the state")]
+    AdminRevoked,
     #[error("a share reservation of another open forbids it")]
     ShareDenied,
     #[error("the open does not allow this access")]
     OpenMode,
     #[error("an open forbids the removal")]
     DeleteDenied,
+    #[error("byte ranges are still locked, or the file is still open, under this state-id")]
+    LocksHeld,
     #[error("this client name belongs to another principal")]
     ClientInUse,
+    #[error("no such client; its lease ended or the server has restarted")]
+    StaleClientId,
+    #[error("the client still has sessions or state")]
+    ClientIdBusy,
+    #[error("there is no confirmed record of this client to update")]
+    NoClient,
+    #[error("the verifier differs from that of the client's record")]
+    NotSame,
+    #[error("the caller is not the principal that owns the client's record")]
+    NotPrincipal,
+    #[error("the server waits for clients to reclaim what they held before its restart")]
+    Grace,
+    #[error("the time to reclaim is over")]
+    NoGrace,
+    #[error("the server does not know that this client held anything")]
+    ReclaimBad,
+    #[error("what is reclaimed conflicts with what another client has")]
+    ReclaimConflict,
+    #[error("the client has already said that it reclaims nothing more")]
+    CompleteAlready,
+    /// Only for callers with `Wait::Never`: repeat the call with `Wait::Allowed` on a thread that
+    /// may block for about 100 ms and for the disk.
+    #[error("the call must wait for another client or for the disk")]
+    WouldWait,
+    /// The client is to ask again after a pause.
+    #[error("another client has been asked to give way and has not answered yet")]
+    Delay,
     #[error("a limit of the server is reached")]
     Resource,
     #[error("not supported")]

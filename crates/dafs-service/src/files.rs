@@ -1,7 +1,7 @@
 //! Operations on objects: attributes, rights, symlink text, named attributes, space.
 
 use crate::handle::Handle;
-use crate::open::StateId;
+use crate::state::StateRef;
 use crate::{Caller, Result, Service, ServiceError};
 use dafs_store::{AccessMask, Attr, FsStat, OpenFile, OpenMode, SetAttr, StoreError};
 use std::sync::Arc;
@@ -48,35 +48,38 @@ impl Service {
     /// # Errors
     /// The store's.
     pub fn getattr(&self, handle: &Handle) -> Result<Attr> {
-        let export = self.namespace().export(handle)?;
+        let namespace = self.namespace();
+        let export = namespace.export(handle)?;
         match export.store().getattr(&handle.file) {
             Err(StoreError::Stale) => {
-                let file = self.lock_opens().any_file(&export.key(handle));
+                let file = self.lock_table().any_file(&export.key(handle));
                 Ok(file.ok_or(StoreError::Stale)?.attr()?)
             }
             attr => Ok(attr?),
         }
     }
 
-    /// Changes attributes. A change of size runs under an open, or under none if no open denies
-    /// writing.
+    /// Changes attributes, after delegations of other clients have been returned. A change of size
+    /// runs under an open, or under none if no open denies writing.
     ///
     /// # Errors
-    /// The store's, and those of the state-id.
+    /// The store's, and those of the state-id; `WouldWait`, `Delay`, `Grace`.
     pub fn setattr(
         &self,
         caller: Caller<'_>,
         handle: &Handle,
-        id: StateId,
+        state: impl Into<StateRef>,
         change: &SetAttr,
     ) -> Result<Attr> {
-        let export = self.namespace().export(handle)?;
+        let namespace = self.namespace();
+        let export = namespace.export(handle)?;
         export.writable()?;
         let cred = export.map_cred(caller.cred);
+        let _change = self.begin_change(caller, export.key(handle), change.size == Some(0))?;
         let file: Option<Arc<dyn OpenFile>> = match change.size {
             Some(_) => {
                 let need = OpenMode { read: false, write: true };
-                Some(self.io_file(caller, handle, id, need)?)
+                Some(self.io_file(caller, handle, state, need)?)
             }
             None => None,
         };
@@ -93,7 +96,8 @@ impl Service {
         handle: &Handle,
         wanted: AccessMask,
     ) -> Result<AccessMask> {
-        let export = self.namespace().export(handle)?;
+        let namespace = self.namespace();
+        let export = namespace.export(handle)?;
         let cred = export.map_cred(caller.cred);
         let mut granted = export.store().access(&cred, &handle.file, wanted)?;
         if export.options().read_only {
@@ -107,7 +111,8 @@ impl Service {
     /// # Errors
     /// The store's.
     pub fn readlink(&self, caller: Caller<'_>, handle: &Handle) -> Result<Vec<u8>> {
-        let export = self.namespace().export(handle)?;
+        let namespace = self.namespace();
+        let export = namespace.export(handle)?;
         let cred = export.map_cred(caller.cred);
         Ok(export.store().readlink(&cred, &handle.file)?)
     }
@@ -117,7 +122,8 @@ impl Service {
     /// # Errors
     /// The store's.
     pub fn attr_dir(&self, caller: Caller<'_>, handle: &Handle) -> Result<Handle> {
-        let export = self.namespace().export(handle)?;
+        let namespace = self.namespace();
+        let export = namespace.export(handle)?;
         let cred = export.map_cred(caller.cred);
         let file = export.store().attr_dir(&cred, &handle.file)?;
         Ok(Handle { fs: handle.fs, file })
@@ -128,7 +134,8 @@ impl Service {
     /// # Errors
     /// The store's.
     pub fn fs_limits(&self, caller: Caller<'_>, handle: &Handle) -> Result<FsLimits> {
-        let export = self.namespace().export(handle)?;
+        let namespace = self.namespace();
+        let export = namespace.export(handle)?;
         let cred = export.map_cred(caller.cred);
         let stat = export.store().fs_stat(&cred, &handle.file)?;
         Ok(FsLimits { stat, read_only: export.options().read_only || stat.read_only })
@@ -140,8 +147,9 @@ impl Service {
     /// # Errors
     /// The store's.
     pub fn file_for_sync(&self, caller: Caller<'_>, handle: &Handle) -> Result<Arc<dyn OpenFile>> {
-        let export = self.namespace().export(handle)?;
-        if let Some(file) = self.lock_opens().any_file(&export.key(handle)) {
+        let namespace = self.namespace();
+        let export = namespace.export(handle)?;
+        if let Some(file) = self.lock_table().any_file(&export.key(handle)) {
             return Ok(file);
         }
         let cred = export.map_cred(caller.cred);

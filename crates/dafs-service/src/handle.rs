@@ -1,6 +1,8 @@
 //! File handles as all protocols carry them.
 
 use dafs_store::{FileId, FsId};
+use rustc_hash::FxHasher;
+use std::hash::{Hash, Hasher};
 
 /// A file handle: which file system, and which object in it. The layout is that of the DAFS
 /// filehandle (16 + 48 bytes); other protocols carry the same 64 bytes.
@@ -15,4 +17,12 @@ pub struct Handle {
 impl Handle {
     /// Length on the wire, in bytes.
     pub const BYTES: usize = 64;
+
+    /// Which of the locks for names this directory uses. By the object alone, because two exports
+    /// may lead to it.
+    pub(crate) fn shard(&self) -> usize {
+        let mut hasher = FxHasher::default();
+        self.file.hash(&mut hasher);
+        hasher.finish() as usize % crate::NAME_LOCKS
+    }
 }

@@ -17,36 +17,63 @@
 pub mod limits;
 
 mod client;
+mod delegation;
+mod enter;
 mod error;
 mod export;
+mod extras;
 mod files;
+mod front;
+mod grace;
+mod guards;
 mod handle;
+mod index;
+mod lock;
 mod metrics;
 mod names;
 mod network;
 mod open;
 mod pseudo;
+mod records;
+mod state;
+mod stateless;
+mod table;
 mod write_verifier;
 
-pub use client::{Client, ClientKey, Identity, Registered};
+pub use client::{
+    Client, ClientInfo, ClientKey, ClientKind, ClientStatus, ExchangeId, Exchanged, Holding,
+    Identity, Registered,
+};
+pub use delegation::{AttrAnswer, Delegation, DelegationKind, NoDelegation, Want, WantKind};
 pub use error::ServiceError;
 pub use export::{Export, ExportOptions, Namespace, NamespaceError, Squash};
 pub use files::{FsLimits, Resolved, Unresolved};
+pub use front::Front;
 pub use handle::Handle;
+pub use lock::{LockConflict, LockError, LockKind, LockOwner, LockRequest};
 pub use metrics::{
     BUCKETS, Done, Door, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,
 };
 pub use names::{EntrySink, RemoveKind};
 pub use network::{AddressRange, Admits, Flavour};
-pub use open::{OpenHow, OpenRequest, OpenState, Opened, RemoveMode, Share, StateId};
+pub use open::{OpenClaim, OpenHow, OpenRequest, OpenState, OpenTarget, Opened, RemoveMode, Share};
+pub use records::{ClientRecord, ClientRecords, FileRecords, NoRecords, RecordsError};
+pub use state::{StateId, StateKind, StateRef};
+pub use stateless::{StatelessCreated, StatelessFile};
 pub use write_verifier::WriteVerifier;
 
+pub(crate) use open::Break;
+
 use client::ClientTable;
-use dafs_store::Cred;
-use open::OpenTable;
+use dafs_store::{Cred, Wait};
+use grace::Grace;
+use guards::Guards;
+use index::{Held, Index};
+use stateless::StatelessFiles;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
+use table::{Ended, StateTable};
 
 /// Shorthand for service results.
 pub type Result<T> = std::result::Result<T, ServiceError>;
@@ -58,6 +85,21 @@ pub struct ServiceConfig {
     pub lease_time: Duration,
     /// Differs between two runs of the server, so that ids of the last run are told apart.
     pub instance: u32,
+    /// How long clients may reclaim after a restart, at most.
+    pub grace_time: Duration,
+    /// How long an NFS client's state is kept after its lease while nobody needs it.
+    pub courtesy_time: Duration,
+    /// Whether delegations are granted.
+    pub delegations: bool,
+}
+
+impl ServiceConfig {
+    /// The usual configuration for a lease: grace takes as long as one, courtesy a day, and
+    /// delegations are granted.
+    pub fn new(lease_time: Duration, instance: u32) -> Self {
+        let courtesy_time = limits::COURTESY_TIME;
+        Self { lease_time, instance, grace_time: lease_time, courtesy_time, delegations: true }
+    }
 }
 
 /// Who asks, at what time.
@@ -67,19 +109,37 @@ pub struct Caller<'a> {
     pub client: &'a Arc<Client>,
     /// The credential the request runs under, before squashing.
     pub cred: &'a Cred,
+    /// Whether the call may wait, for other clients or for the disk. When it would and may not, it
+    /// ends with `WouldWait`, having done nothing; when it has waited in vain, with `Delay`.
+    pub wait: Wait,
+    /// The time, in nanoseconds.
+    pub now_ns: u64,
 }
 
 /// The one shared state of a server.
 pub struct Service {
     config: ServiceConfig,
-    namespace: Namespace,
+    namespace: RwLock<Arc<Namespace>>,
     clients: Mutex<ClientTable>,
-    opens: Mutex<OpenTable>,
-    /// Held while a name is removed or replaced. Opens and I/O do not wait for it.
-    names: Mutex<()>,
+    /// Stands for all callers without state.
+    stateless_client: Arc<Client>,
+    records: Box<dyn ClientRecords>,
+    grace: Grace,
+    index: Arc<Index>,
+    guards: Arc<Guards>,
+    table: Mutex<StateTable>,
+    /// Told, with the table's lock, when state has ended or a holder has answered.
+    returned: Condvar,
+    /// Numbers of questions to holders of delegations.
+    queries: AtomicU64,
+    stateless: StatelessFiles,
+    /// Held while a name in a directory is removed or replaced. Opens and I/O do not wait for it.
+    names: Box<[Mutex<()>]>,
     metrics: Metrics,
     /// When the stores were last told to let go of what they do not need.
     swept_ns: AtomicU64,
+    /// When leases and recalls were last looked at.
+    ticked_ns: AtomicU64,
 }
 
 /// What the service holds, for metrics and tests.
@@ -87,23 +147,78 @@ pub struct Service {
 pub struct ServiceCounts {
     /// Known clients.
     pub clients: usize,
+    /// Of these, NFS clients that have not used their key yet.
+    pub unconfirmed_clients: usize,
     /// Opens of all clients.
     pub opens: usize,
     /// Files that are open.
     pub open_files: usize,
+    /// Pairs of lock owner and file.
+    pub locks: usize,
+    /// Byte ranges locked.
+    pub lock_ranges: usize,
+    /// Owners that wait for a byte-range lock.
+    pub lock_waiters: usize,
+    /// Delegations held.
+    pub delegations: usize,
+    /// Of these, recalled and not returned yet.
+    pub recalled_delegations: usize,
+    /// State that was taken away and not freed by its client yet.
+    pub revoked: usize,
+    /// Files kept open for callers without opens.
+    pub stateless_files: usize,
 }
 
+/// Directories share this many locks for changes of names.
+const NAME_LOCKS: usize = 256;
+
 impl Service {
-    /// A service over `namespace`.
+    /// A service over `namespace` whose clients cannot reclaim after a restart.
     pub fn new(config: ServiceConfig, namespace: Namespace) -> Self {
+        Self::with_grace(config, namespace, Box::new(NoRecords), Grace::new(Vec::new(), 0))
+    }
+
+    /// A service over `namespace` that lets the clients of the last run reclaim what they held, if
+    /// there were any.
+    ///
+    /// # Errors
+    /// When the records cannot be read.
+    pub fn with_records(
+        config: ServiceConfig,
+        namespace: Namespace,
+        records: Box<dyn ClientRecords>,
+        now_ns: u64,
+    ) -> std::result::Result<Self, RecordsError> {
+        let grace = Grace::new(records.load()?, now_ns);
+        Ok(Self::with_grace(config, namespace, records, grace))
+    }
+
+    fn with_grace(
+        config: ServiceConfig,
+        namespace: Namespace,
+        records: Box<dyn ClientRecords>,
+        grace: Grace,
+    ) -> Self {
+        let index = Arc::new(Index::new(config.instance));
+        let guards = Arc::new(Guards::new());
+        let nobody = Identity { mechanism: "none", principal: Vec::new() };
         Self {
             config,
-            namespace,
+            namespace: RwLock::new(Arc::new(namespace)),
             clients: Mutex::new(ClientTable::new(config.instance)),
-            opens: Mutex::new(OpenTable::new(config.instance)),
-            names: Mutex::new(()),
+            stateless_client: Client::new(ClientKey(0), ClientKind::Stateless, b"", 0, nobody, 0),
+            records,
+            grace,
+            table: Mutex::new(StateTable::new(index.clone(), guards.clone())),
+            index,
+            guards,
+            returned: Condvar::new(),
+            queries: AtomicU64::new(1),
+            stateless: StatelessFiles::new(),
+            names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             metrics: Metrics::default(),
             swept_ns: AtomicU64::new(0),
+            ticked_ns: AtomicU64::new(0),
         }
     }
 
@@ -118,41 +233,100 @@ impl Service {
     }
 
     /// The exports.
-    pub fn namespace(&self) -> &Namespace {
-        &self.namespace
+    pub fn namespace(&self) -> Arc<Namespace> {
+        self.namespace.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts other exports in place of the present ones. Requests under way finish with the old ones.
+    /// What is held on an export that is no longer there is taken away from its clients, who are told
+    /// so; everything else goes on.
+    pub fn replace_namespace(&self, namespace: Namespace) {
+        let namespace = Arc::new(namespace);
+        let slot = &mut *self.namespace.write().unwrap_or_else(PoisonError::into_inner);
+        *slot = namespace.clone();
+        self.stateless.clear();
+        let mut ended = Ended::default();
+        let mut table = self.lock_table();
+        let gone = |held: &Held| namespace.export(held.handle()).is_err();
+        for held in table.all_held().into_iter().filter(gone) {
+            table.revoke(&held, true, &mut ended);
+        }
+        drop(table);
+        self.finish(ended);
+    }
+
+    /// The one client record of all callers without state.
+    pub fn stateless_client(&self) -> &Arc<Client> {
+        &self.stateless_client
     }
 
     /// What is held now.
     pub fn counts(&self) -> ServiceCounts {
-        let clients = self.lock_clients().len();
-        let opens = self.lock_opens();
-        ServiceCounts { clients, opens: opens.len(), open_files: opens.file_count() }
+        let clients = self.lock_clients();
+        let (known, unconfirmed) = (clients.len(), clients.unconfirmed());
+        drop(clients);
+        let table = self.lock_table();
+        let (counts, recalled) = (table.counts, table.recalling.len());
+        drop(table);
+        ServiceCounts {
+            clients: known,
+            unconfirmed_clients: unconfirmed,
+            opens: counts.opens,
+            open_files: counts.open_files,
+            locks: counts.locks,
+            lock_ranges: counts.ranges,
+            lock_waiters: counts.waiters,
+            delegations: counts.delegations,
+            recalled_delegations: recalled,
+            revoked: counts.revoked,
+            stateless_files: self.stateless.len(),
+        }
     }
 
-    /// Lets the stores let go of what they do not need any more, if that is due.
-    pub fn sweep(&self, now_ns: u64) {
-        let swept_ns = self.swept_ns.load(Ordering::Relaxed);
-        let due = now_ns.saturating_sub(swept_ns) >= limits::SWEEP_EVERY_NS;
-        let claim = |now_ns| {
-            let order = Ordering::Relaxed;
-            self.swept_ns.compare_exchange(swept_ns, now_ns, order, order).is_ok()
-        };
-        if due && claim(now_ns) {
-            self.namespace.exports().for_each(|export| export.store().sweep());
+    /// Does what time brings: ends leases, grace and overdue recalls, and lets the stores let go of
+    /// what they do not need. To be called several times a second, from any thread; it does little
+    /// when it was called a moment ago.
+    pub fn tick(&self, now_ns: u64) {
+        if is_due(&self.ticked_ns, now_ns, limits::TICK_EVERY_NS) {
+            self.expire(now_ns);
+            self.tick_grace(now_ns);
+            self.tick_recalls(now_ns);
+            self.take_local_changes(now_ns);
+        }
+        if is_due(&self.swept_ns, now_ns, limits::SWEEP_EVERY_NS) {
+            self.stateless.sweep(now_ns);
+            self.namespace().exports().for_each(|export| export.store().sweep());
+        }
+    }
+
+    /// Recalls delegations on files that somebody on this host has changed beside the server. Part of
+    /// [`tick`](Self::tick); to be called at once when a store's descriptor says that there is
+    /// something.
+    pub fn take_local_changes(&self, now_ns: u64) {
+        for export in self.namespace().exports() {
+            let fs = export.store().fs_id();
+            export.store().take_local_changes(&mut |file| {
+                self.changed_locally(&Handle { fs, file }, now_ns);
+            });
         }
     }
 
     fn lock_clients(&self) -> MutexGuard<'_, ClientTable> {
         // A panic while the lock was held left the table as the last complete statement made it;
         // refusing all service for that would be worse than going on.
-        self.clients.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_names(&self) -> MutexGuard<'_, ()> {
-        self.names.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    /// The lock under which names of a directory are removed or replaced.
+    fn lock_names(&self, dir: usize) -> MutexGuard<'_, ()> {
+        self.names[dir].lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn lock_opens(&self) -> MutexGuard<'_, OpenTable> {
-        self.opens.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
+/// Whether something was done last at least `every_ns` ago; then it is the caller who does it now.
+fn is_due(last_ns: &AtomicU64, now_ns: u64, every_ns: u64) -> bool {
+    let last = last_ns.load(Ordering::Relaxed);
+    let order = Ordering::Relaxed;
+    now_ns.saturating_sub(last) >= every_ns
+        && last_ns.compare_exchange(last, now_ns, order, order).is_ok()
 }

@@ -1,10 +1,27 @@
 //! Every bound of the service, in one place.
 
+use std::time::Duration;
+
 /// Clients known at once. A client that is not known cannot hold state.
 pub const CLIENT_COUNT_MAX: usize = 65_536;
 
+/// Records of NFS clients that have not used their key yet; above that, the one that waits longest
+/// goes.
+pub const UNCONFIRMED_CLIENTS_MAX: usize = 4_096;
+
+/// NFS clients whose lease is over and whose state is kept by courtesy; above that, those that are
+/// away longest lose it.
+pub const COURTESY_CLIENTS_MAX: usize = 16_384;
+
+/// How long state is kept by courtesy after a lease has ended, unless somebody needs it.
+pub const COURTESY_TIME: Duration = Duration::from_secs(24 * 3600);
+
 /// Bytes of a client's own name.
 pub const CLIENT_NAME_BYTES_MAX: usize = 1024;
+
+/// Bits of a state-id that count. Enough for a million opens per second for twelve days; 32 would
+/// last for an hour.
+pub(crate) const STATE_NUMBER_BITS: u32 = 40;
 
 /// Opens of one client.
 pub const OPENS_PER_CLIENT_MAX: usize = 65_536;
@@ -15,8 +32,65 @@ pub(crate) const OPEN_TRIES_MAX: usize = 16;
 /// Opens of all clients. Each holds a descriptor of the process.
 pub const OPENS_MAX: usize = 500_000;
 
-/// Bytes of an open owner's name.
+/// Bytes of the name of an open owner or a lock owner.
 pub const OWNER_BYTES_MAX: usize = 1024;
+
+/// Pairs of lock owner and file of one client.
+pub const LOCK_STATES_PER_CLIENT_MAX: usize = 65_536;
+
+/// Pairs of lock owner and file of all clients.
+pub const LOCK_STATES_MAX: usize = 500_000;
+
+/// Byte ranges that one client has locked.
+pub const LOCK_RANGES_PER_CLIENT_MAX: usize = 65_536;
+
+/// Byte ranges that all clients have locked.
+pub const LOCK_RANGES_MAX: usize = 1_000_000;
+
+/// Owners that wait for a lock on one file; others poll.
+pub const WAITERS_PER_FILE_MAX: usize = 256;
+
+/// Owners that wait for a lock on any file.
+pub const WAITERS_MAX: usize = 65_536;
+
+/// Delegations of one client, with those that were revoked and not freed.
+pub const DELEGATIONS_PER_CLIENT_MAX: usize = 32_768;
+
+/// Delegations of all clients. Each may hold a descriptor of the process.
+pub const DELEGATIONS_MAX: usize = 250_000;
+
+/// How long a call waits for other clients before its client is told to ask again.
+pub const RECALL_WAIT: Duration = Duration::from_millis(100);
+
+/// How long a waiting call sleeps before it looks again by itself.
+pub(crate) const RECALL_NAP: Duration = Duration::from_millis(10);
+
+/// How long after a recall no new delegation is granted on a file, in nanoseconds.
+pub const RECALL_QUIET_NS: u64 = 15_000_000_000;
+
+/// Files whose last recall is remembered; recalls of others are forgotten at once.
+pub const RECALLED_FILES_MAX: usize = 65_536;
+
+/// How long after a write without an open no new delegation is granted on a file, in nanoseconds.
+/// Longer than such a write takes.
+pub const WRITE_QUIET_NS: u64 = 10_000_000_000;
+
+/// How long the answer of a delegation's holder is good for everybody who asks, in nanoseconds.
+pub(crate) const ATTR_ANSWER_FRESH_NS: u64 = 100_000_000;
+
+/// How long a delegation's holder may take to answer before it loses the delegation, and how long
+/// its answer is kept for the one who asked, in nanoseconds.
+pub(crate) const ATTR_ANSWER_WAIT_NS: u64 = 3_000_000_000;
+
+/// Files kept open for callers without opens.
+pub const STATELESS_FILES_MAX: usize = 8_192;
+
+/// How long a file may be kept open for callers without opens after its last use, in nanoseconds.
+pub(crate) const STATELESS_IDLE_NS: u64 = 10_000_000_000;
+
+/// How long the rights of a caller without an open are believed while times, but neither mode nor
+/// owner of the file have changed, in nanoseconds. An access list may have changed with them.
+pub(crate) const STATELESS_RIGHTS_NS: u64 = 1_000_000_000;
 
 /// Components of a path in one lookup.
 pub const PATH_COMPONENTS_MAX: usize = 256;
@@ -24,4 +98,8 @@ pub const PATH_COMPONENTS_MAX: usize = 256;
 /// Time between two sweeps of the stores, in nanoseconds.
 pub const SWEEP_EVERY_NS: u64 = 10_000_000_000;
 
+/// Time between two looks at leases and recalls, in nanoseconds.
+pub const TICK_EVERY_NS: u64 = 100_000_000;
+
 const _: () = assert!(CLIENT_NAME_BYTES_MAX >= OWNER_BYTES_MAX);
+const _: () = assert!(COURTESY_CLIENTS_MAX < CLIENT_COUNT_MAX);

@@ -1,10 +1,12 @@
 //! Operations on names: look up, make, link, remove, rename, list.
 
+use crate::enter::Patience;
 use crate::handle::Handle;
 use crate::limits::PATH_COMPONENTS_MAX;
 use crate::open::RemoveMode;
 use crate::{Caller, Resolved, Result, Service, Unresolved};
 use dafs_store::{Attr, DirChange, DirEntry, Kind, Made, NewObject, SetAttr, StoreError};
+use std::sync::MutexGuard;
 
 /// What takes the entries of a directory: the entry, and its object with attributes where known.
 /// It returns false when it wants no more.
@@ -74,7 +76,8 @@ impl Service {
         if let Some(root) = self.namespace().mounted(dir, name) {
             return Ok((root, self.getattr(&root)?));
         }
-        let export = self.namespace().export(dir)?;
+        let namespace = self.namespace();
+        let export = namespace.export(dir)?;
         let cred = export.map_cred(caller.cred);
         let (file, attr) = export.store().lookup(&cred, &dir.file, name)?;
         Ok((Handle { fs: dir.fs, file }, attr))
@@ -88,7 +91,8 @@ impl Service {
         if let Some(root) = self.namespace().above(dir) {
             return Ok(root);
         }
-        let export = self.namespace().export(dir)?;
+        let namespace = self.namespace();
+        let export = namespace.export(dir)?;
         let cred = export.map_cred(caller.cred);
         let file = export.store().parent(&cred, &dir.file)?;
         Ok(Handle { fs: dir.fs, file })
@@ -106,16 +110,17 @@ impl Service {
         object: NewObject<'_>,
         attr: &SetAttr,
     ) -> Result<Made> {
-        let export = self.namespace().export(dir)?;
+        let namespace = self.namespace();
+        let export = namespace.export(dir)?;
         export.writable()?;
         let cred = export.map_cred(caller.cred);
         Ok(export.store().make(&cred, &dir.file, name, object, attr)?)
     }
 
-    /// Makes another name for a file.
+    /// Makes another name for a file, after delegations of other clients on it have been returned.
     ///
     /// # Errors
-    /// The store's; `CrossDevice` between exports.
+    /// The store's; `CrossDevice` between exports; `WouldWait`, `Delay`.
     pub fn link(
         &self,
         caller: Caller<'_>,
@@ -123,20 +128,23 @@ impl Service {
         dir: &Handle,
         name: &[u8],
     ) -> Result<DirChange> {
-        let export = self.namespace().export(dir)?;
+        let namespace = self.namespace();
+        let export = namespace.export(dir)?;
         if source.fs != dir.fs {
-            self.namespace().export(source)?;
+            namespace.export(source)?;
             return Err(StoreError::CrossDevice.into());
         }
         export.writable()?;
         let cred = export.map_cred(caller.cred);
+        let _change = self.begin_change(caller, export.key(source), false)?;
         Ok(export.store().link(&cred, &source.file, &dir.file, name)?)
     }
 
     /// Removes a name. The file stays for those who have it open.
     ///
     /// # Errors
-    /// The store's, and `DeleteDenied`.
+    /// The store's, and `DeleteDenied`; `WouldWait` or `Delay` while other clients return
+    /// delegations; `Grace`.
     pub fn remove(
         &self,
         caller: Caller<'_>,
@@ -159,24 +167,39 @@ impl Service {
         mode: RemoveMode,
         kind: RemoveKind,
     ) -> Result<DirChange> {
-        let export = self.namespace().export(dir)?;
+        let namespace = self.namespace();
+        let export = namespace.export(dir)?;
         export.writable()?;
+        self.check_grace(caller.client)?;
         let cred = export.map_cred(caller.cred);
-        // Names change one at a time, so that the name still stands for what was looked up.
-        let _names = self.lock_names();
-        let (file, attr) = export.store().lookup(&cred, &dir.file, name)?;
-        kind.check(attr.kind)?;
-        let key = export.key(&Handle { fs: dir.fs, file });
-        self.lock_opens().begin_removal(key, mode)?;
-        let removed = export.store().remove(&cred, &dir.file, name);
-        self.lock_opens().end_removal(&key);
-        Ok(removed?)
+        let mut patience = Patience::default();
+        loop {
+            // Names in a directory change one at a time, so that the name still stands for what was
+            // looked up.
+            let names = self.lock_names(dir.shard());
+            let (file, attr) = export.store().lookup(&cred, &dir.file, name)?;
+            kind.check(attr.kind)?;
+            let handle = Handle { fs: dir.fs, file };
+            match self.try_removal(caller, None, Some((export.key(&handle), mode))) {
+                Ok(_removal) => {
+                    let removed = export.store().remove(&cred, &dir.file, name);
+                    self.stateless.forget(&handle);
+                    return Ok(removed?);
+                }
+                Err(blocked) => {
+                    // Nobody waits with the names locked.
+                    drop(names);
+                    self.make_way(caller, blocked, &mut patience)?;
+                }
+            }
+        }
     }
 
     /// Renames. A replaced target is removed as by an unchecked remove (DAFS O42).
     ///
     /// # Errors
-    /// The store's; `CrossDevice` between exports; `DeleteDenied` for the target.
+    /// The store's; `CrossDevice` between exports; `DeleteDenied` for the target; `WouldWait` or
+    /// `Delay` while other clients return delegations; `Grace`.
     pub fn rename(
         &self,
         caller: Caller<'_>,
@@ -185,29 +208,54 @@ impl Service {
         to_dir: &Handle,
         to: &[u8],
     ) -> Result<(DirChange, DirChange)> {
-        let export = self.namespace().export(from_dir)?;
+        let namespace = self.namespace();
+        let export = namespace.export(from_dir)?;
         if from_dir.fs != to_dir.fs {
-            self.namespace().export(to_dir)?;
+            namespace.export(to_dir)?;
             return Err(StoreError::CrossDevice.into());
         }
         export.writable()?;
+        self.check_grace(caller.client)?;
         let cred = export.map_cred(caller.cred);
         let store = export.store();
-        let _names = self.lock_names();
-        let key = match store.lookup(&cred, &to_dir.file, to) {
-            Ok((file, _)) => {
-                let key = export.key(&Handle { fs: to_dir.fs, file });
-                self.lock_opens().begin_removal(key, RemoveMode::Unchecked)?;
-                Some(key)
+        let mut patience = Patience::default();
+        loop {
+            let names = self.lock_both_names(from_dir, to_dir);
+            // What is not there, or not reached, the rename itself answers for.
+            let find = |dir: &Handle, name: &[u8]| {
+                let found = store.lookup(&cred, &dir.file, name).ok();
+                found.map(|(file, _)| Handle { fs: dir.fs, file })
+            };
+            let (source, target) = (find(from_dir, from), find(to_dir, to));
+            let changed = source.map(|handle| export.key(&handle));
+            // A rename to another name of the same file does nothing.
+            let replaced = target.filter(|target| Some(*target) != source);
+            let removed = replaced.map(|handle| (export.key(&handle), RemoveMode::Unchecked));
+            match self.try_removal(caller, changed, removed) {
+                Ok(_guards) => {
+                    let renamed = store.rename(&cred, &from_dir.file, from, &to_dir.file, to);
+                    if let Some(handle) = replaced {
+                        self.stateless.forget(&handle);
+                    }
+                    return Ok(renamed?);
+                }
+                Err(blocked) => {
+                    drop(names);
+                    self.make_way(caller, blocked, &mut patience)?;
+                }
             }
-            // Nothing is replaced; if it is for another reason, the rename says so.
-            Err(_) => None,
-        };
-        let renamed = store.rename(&cred, &from_dir.file, from, &to_dir.file, to);
-        if let Some(key) = key {
-            self.lock_opens().end_removal(&key);
         }
-        Ok(renamed?)
+    }
+
+    /// The locks for names of two directories, always in the same order.
+    fn lock_both_names(
+        &self,
+        one: &Handle,
+        two: &Handle,
+    ) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+        let (low, high) = (one.shard().min(two.shard()), one.shard().max(two.shard()));
+        let first = self.lock_names(low);
+        (first, (low != high).then(|| self.lock_names(high)))
     }
 
     /// Feeds the entries after `cookie` to `sink` until that returns false; true at the end. In the
@@ -223,10 +271,11 @@ impl Service {
         attr: bool,
         sink: &mut EntrySink<'_>,
     ) -> Result<bool> {
-        let export = self.namespace().export(dir)?;
+        let namespace = self.namespace();
+        let export = namespace.export(dir)?;
         let cred = export.map_cred(caller.cred);
         let mut each = |entry: DirEntry<'_>| {
-            let object = match self.namespace().mounted(dir, entry.name) {
+            let object = match namespace.mounted(dir, entry.name) {
                 Some(root) if attr => self.getattr(&root).ok().map(|attr| (root, attr)),
                 _ => entry.object.map(|(file, attr)| (Handle { fs: dir.fs, file }, attr)),
             };

@@ -34,7 +34,7 @@ impl Server {
     ) -> Result<Self, String> {
         let export = Export::new("", store, ExportOptions::default());
         let namespace = Namespace::new(vec![export]).map_err(|error| error.to_string())?;
-        let config = ServiceConfig { lease_time: LEASE, instance: rng.bits() as u32 };
+        let config = ServiceConfig::new(LEASE, rng.bits() as u32);
         let service = Arc::new(Service::new(config, namespace));
         let authenticator = Authenticator::new(&Config::for_directory(PathBuf::from("/")))
             .map_err(|error| error.to_string())?;

@@ -23,7 +23,8 @@ const PREFERRED_IO_BYTES: u64 = 1 << 20;
 impl Context<'_> {
     pub(super) fn getattr_inline(&mut self, call: &Call, args: &GetAttrInline) -> Done {
         let handle = convert::handle(&args.fh);
-        let attr = self.call_service(call, |service, _| service.getattr(&handle))?;
+        let attr =
+            self.call_service(call, |service, caller| service.attributes(caller, &handle))?;
         let text = OwnerText::new(&attr);
         let attributes = convert::attributes(&handle, &attr, &text, args.attributes);
         self.reply(call, &Reply::GetAttrInline(GetAttrInlineReply { attributes }))
@@ -31,7 +32,8 @@ impl Context<'_> {
 
     pub(super) fn getattr_direct(&mut self, call: &Call, args: &GetAttrDirect) -> Done {
         let handle = convert::handle(&args.fh);
-        let attr = self.call_service(call, |service, _| service.getattr(&handle))?;
+        let attr =
+            self.call_service(call, |service, caller| service.attributes(caller, &handle))?;
         let text = OwnerText::new(&attr);
         let attributes = convert::attributes(&handle, &attr, &text, args.attributes);
         let direct_checksum =
@@ -190,7 +192,8 @@ impl Context<'_> {
             return Err(Status::NotSupp);
         }
         let handle = convert::handle(&args.fh);
-        let attr = self.call_service(call, |service, _| service.getattr(&handle))?;
+        let attr =
+            self.call_service(call, |service, caller| service.attributes(caller, &handle))?;
         let text = OwnerText::new(&attr);
         let actual = convert::attributes(&handle, &attr, &text, given);
         let same = Attributes { included: given, ..args.attributes }

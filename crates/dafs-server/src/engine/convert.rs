@@ -51,6 +51,9 @@ pub(super) fn status(error: ServiceError) -> Status {
         ServiceError::OpenMode => Status::Acces,
         ServiceError::DeleteDenied => Status::DenyDispConflict,
         ServiceError::ClientInUse => Status::ClIdInUse,
+        ServiceError::Grace => Status::Grace,
+        // Another client has been asked to give way; this one asks again.
+        ServiceError::WouldWait | ServiceError::Delay => Status::Delay,
         ServiceError::Resource => Status::Resource,
         ServiceError::NotSupported => Status::NotSupp,
         _ => Status::ServerFault,

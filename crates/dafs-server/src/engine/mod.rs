@@ -496,8 +496,7 @@ impl Engine {
 
     /// Timeouts, leases, memory that is not needed any more.
     fn tick(&mut self, now: Instant) {
-        self.shared.service.expire(now.0);
-        self.shared.service.sweep(now.0);
+        self.shared.service.tick(now.0);
         let handshake = Duration::from_secs(self.shared.limits.handshake_seconds);
         let stall = Duration::from_secs(STALL_SECONDS);
         for Port { link, connections, .. } in &mut self.ports {

@@ -41,14 +41,12 @@ impl Context<'_> {
                 return Ok(());
             }
         };
+        // INVARIANT: the path has `parents + 1` components.
+        let name = path.iter().nth(parents).ok_or(Status::Inval)?;
+        let share = share(args.share_access, args.share_deny);
         let request = OpenRequest {
-            dir: &reached.handle,
-            // INVARIANT: the path has `parents + 1` components.
-            name: path.iter().nth(parents).ok_or(Status::Inval)?,
-            owner: args.owner,
-            share: share(args.share_access, args.share_deny),
             deny_delete: args.delete_disposition == DeleteDisposition::Deny,
-            how,
+            ..OpenRequest::by_name(&reached.handle, name, args.owner, share, how)
         };
         let opened =
             self.call_service_raw(call, |service, caller| service.open(caller, &request))?;

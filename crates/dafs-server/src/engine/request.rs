@@ -6,7 +6,7 @@ use super::{Link, Shared, Tag};
 use crate::pool::Inbox;
 use dafs_dat::Instant;
 use dafs_service::{Caller, OpenState, Service, StateId};
-use dafs_store::{Cred, OpenFile, OpenMode};
+use dafs_store::{Cred, OpenFile, OpenMode, Wait};
 use dafs_wire::dafs::{
     CredHandle, FileHandle, HEADER_BYTES, PROTOCOL_VERSION, Procedure, Request, RequestHeader,
     Status, peek_order, verify,
@@ -229,7 +229,10 @@ impl Context<'_> {
                 &registered
             }
         };
-        Ok(act(&self.shared.service, Caller { client: &proven.client, cred }))
+        Ok(act(
+            &self.shared.service,
+            Caller { client: &proven.client, cred, wait: Wait::Never, now_ns: self.now.0 },
+        ))
     }
 
     /// The file that a read or write concerns, with its open, if it has one.

@@ -129,8 +129,7 @@ impl Server {
     pub fn start_with(config: &Config, exports: Vec<Export>) -> Result<Self, StartError> {
         let namespace = Namespace::new(exports)?;
         let random = Random::draw()?;
-        let service_config =
-            ServiceConfig { lease_time: config.lease_time, instance: random.instance };
+        let service_config = ServiceConfig::new(config.lease_time, random.instance);
         let service = Arc::new(Service::new(service_config, namespace));
         let mut inherited = Inherited::take();
         let listeners =

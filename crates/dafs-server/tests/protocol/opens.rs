@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use dafs_service::{Caller, Client, Identity, OpenHow, OpenRequest, Service, ServiceError, Share};
-use dafs_store::{CreateHow, Cred, OpenMode, SetAttr};
+use dafs_store::{CreateHow, Cred, OpenMode, SetAttr, Wait};
 use dafs_wire::dafs::{
     self, Attributes, DeleteDisposition, Request, ShareAccess, ShareDeny, ShareKey, StateId,
     Status, Verifier,
@@ -280,6 +280,10 @@ fn a_silent_client_loses_its_opens_and_any_request_keeps_them() {
     world.end();
 }
 
+fn caller<'a>(client: &'a Arc<Client>, cred: &'a Cred) -> Caller<'a> {
+    Caller { client, cred, wait: Wait::Never, now_ns: 0 }
+}
+
 /// Two reactors may serve two sessions of one client at once. An open that is refused must neither
 /// undo nor spoil what another of the same owner is told meanwhile.
 #[test]
@@ -295,11 +299,11 @@ fn opens_of_one_owner_at_once_do_not_disturb_each_other() {
     let make = OpenHow::Create(CreateHow::Guarded, attr);
     let open = move |service: &Service, client: &Arc<Client>, cred: &Cred, share, how| {
         let owner = b"owner";
-        let request = OpenRequest { dir: &root, name: b"f", owner, share, deny_delete: false, how };
-        service.open(Caller { client, cred }, &request).map(|opened| opened.state)
+        let request = OpenRequest::by_name(&root, b"f", owner, share, how);
+        service.open(caller(client, cred), &request).map(|opened| opened.state)
     };
     let made = open(&service, &client, &maker, both, make).unwrap();
-    let caller = Caller { client: &client, cred: &maker };
+    let caller = caller(&client, &maker);
     service.close(caller, made.handle(), made.id()).unwrap();
     let inner = Arc::new(Mutex::new(None));
     let (kept, nested, nested_client) = (inner.clone(), service.clone(), client.clone());
@@ -328,9 +332,8 @@ fn an_open_under_way_is_refused_when_its_client_is_replaced() {
     let open = |how| {
         let share = Share { read: true, ..Share::default() };
         let owner = b"owner";
-        let request = OpenRequest { dir: &root, name: b"f", owner, share, deny_delete: false, how };
-        let caller = Caller { client: &client, cred: &cred };
-        service.open(caller, &request).map(|opened| opened.state.id())
+        let request = OpenRequest::by_name(&root, b"f", owner, share, how);
+        service.open(caller(&client, &cred), &request).map(|opened| opened.state.id())
     };
     let make = OpenHow::Create(CreateHow::Guarded, SetAttr::default());
     open(make).unwrap();

@@ -123,7 +123,7 @@ impl World {
             exports.push(Export::new(name, store, options.clone()));
         }
         let namespace = Namespace::new(exports).unwrap();
-        let config = ServiceConfig { lease_time: LEASE, instance: 7 };
+        let config = ServiceConfig::new(LEASE, 7);
         let service = Arc::new(Service::new(config, namespace));
         let pool = HeldPool::default();
         let shared = Shared {

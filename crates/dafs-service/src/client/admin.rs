@@ -1,0 +1,120 @@
+//! What administrators see of clients.
+
+use super::{Client, ClientKey, ClientKind, Identity};
+use crate::delegation::DelegationKind;
+use crate::handle::Handle;
+use crate::index::Held;
+use crate::open::Share;
+use crate::{Result, Service, ServiceError};
+use std::sync::Arc;
+
+/// A client, as administrators see it.
+#[derive(Debug, Clone)]
+pub struct ClientInfo {
+    /// Its record, with its name, identity, address and usage.
+    pub client: Arc<Client>,
+    /// Nanoseconds since its last request.
+    pub idle_ns: u64,
+    /// True when its lease is over and its state is kept by courtesy.
+    pub courtesy: bool,
+    /// Files it has open, counted once for each owner.
+    pub opens: usize,
+    /// Owners that have locked parts of a file.
+    pub locks: usize,
+    /// Delegations it holds.
+    pub delegations: usize,
+}
+
+/// One thing that a client holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the meaning")]
+pub enum Holding {
+    Open {
+        handle: Handle,
+        owner: Vec<u8>,
+        share: Share,
+    },
+    /// Ranges as first byte, bytes, and whether for writing.
+    Lock {
+        handle: Handle,
+        owner: Vec<u8>,
+        ranges: Vec<(u64, u64, bool)>,
+    },
+    Delegation {
+        handle: Handle,
+        kind: DelegationKind,
+        recalled: bool,
+    },
+}
+
+impl ClientInfo {
+    /// Whose rules it lives by.
+    pub fn kind(&self) -> ClientKind {
+        self.client.kind()
+    }
+
+    /// How it proved who it is.
+    pub fn identity(&self) -> &Identity {
+        self.client.identity()
+    }
+}
+
+impl Service {
+    /// All clients, in the order of their keys.
+    pub fn clients_info(&self, now_ns: u64) -> Vec<ClientInfo> {
+        let mut clients: Vec<_> = self.lock_clients().by_key.values().cloned().collect();
+        clients.sort_by_key(|client| client.key());
+        let table = self.lock_table();
+        let info = |client: Arc<Client>| {
+            let held = table.by_client.get(&client.key());
+            ClientInfo {
+                idle_ns: client.idle_ns(now_ns),
+                courtesy: client.kind() == ClientKind::Nfs && self.is_over(&client, now_ns),
+                opens: held.map_or(0, |held| held.opens.len()),
+                locks: held.map_or(0, |held| held.locks.len()),
+                delegations: held.map_or(0, |held| held.delegations.len()),
+                client,
+            }
+        };
+        clients.into_iter().map(info).collect()
+    }
+
+    /// Up to `max` of the things that a client holds, in no order.
+    ///
+    /// # Errors
+    /// `StaleClientId` when there is no such client.
+    pub fn client_holdings(&self, key: ClientKey, max: usize) -> Result<Vec<Holding>> {
+        if !self.lock_clients().by_key.contains_key(&key) {
+            return Err(ServiceError::StaleClientId);
+        }
+        let table = self.lock_table();
+        let Some(held) = table.by_client.get(&key) else { return Ok(Vec::new()) };
+        let ids = held.opens.iter().chain(&held.locks).chain(&held.delegations);
+        let show = |held: Held| match held {
+            Held::Open(open) => Holding::Open {
+                handle: *open.handle(),
+                owner: open.owner().to_vec(),
+                share: open.share(),
+            },
+            Held::Lock(lock) => {
+                let file = table.files.get(&lock.open.key);
+                let all = file.into_iter().flat_map(|file| file.ranges.iter());
+                let own = all.filter(|entry| entry.owner == lock.id);
+                let ranges = own
+                    .map(|entry| {
+                        let writes = entry.kind == crate::LockKind::Write;
+                        (entry.range.first, entry.range.length(), writes)
+                    })
+                    .collect();
+                let (handle, owner) = (*lock.open.handle(), lock.owner.to_vec());
+                Holding::Lock { handle, owner, ranges }
+            }
+            Held::Delegation(delegation) => Holding::Delegation {
+                handle: delegation.handle,
+                kind: delegation.kind,
+                recalled: delegation.is_recalled(),
+            },
+        };
+        Ok(ids.filter_map(|&id| table.index.find(id).ok()).take(max).map(show).collect())
+    }
+}

@@ -1,0 +1,75 @@
+//! Records of DAFS clients.
+//!
+//! Invariants
+//! * A key is a keyed hash of server instance, name and verifier, so that two sessions of a client
+//!   that connect at once are told the same key, and a key changes when the server restarts.
+
+use super::{Client, ClientKey, ClientKind, Identity};
+use crate::error::ServiceError;
+use crate::limits::{CLIENT_COUNT_MAX, CLIENT_NAME_BYTES_MAX};
+use crate::{Result, Service};
+use siphasher::sip::SipHasher24;
+use std::hash::Hasher;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What [`Service::register_client`] found.
+#[derive(Debug, Clone)]
+pub struct Registered {
+    /// The record.
+    pub client: Arc<Client>,
+    /// True when an older instance was replaced and its state released.
+    pub replaced: bool,
+}
+
+impl Service {
+    /// The key that a DAFS client of this name and verifier has or would get.
+    pub fn client_key(&self, name: &[u8], verifier: u64) -> ClientKey {
+        let mut hasher = SipHasher24::new_with_keys(u64::from(self.config().instance), verifier);
+        hasher.write(name);
+        ClientKey(hasher.finish().max(1))
+    }
+
+    /// Makes or finds the record of a DAFS client that has proved who it is (the three client-id
+    /// rules of DAFS 4.1), and starts its lease.
+    ///
+    /// # Errors
+    /// `ClientInUse` when the name belongs to somebody else, `Resource` when the name is too long
+    /// or the table is full of clients that are alive.
+    pub fn register_client(
+        &self,
+        name: &[u8],
+        verifier: u64,
+        identity: Identity,
+        now_ns: u64,
+    ) -> Result<Registered> {
+        if name.len() > CLIENT_NAME_BYTES_MAX {
+            return Err(ServiceError::Resource);
+        }
+        let key = self.client_key(name, verifier);
+        let mut table = self.lock_clients();
+        let old = table.dafs.get(name).cloned();
+        if let Some(old) = &old {
+            if old.identity != identity {
+                return Err(ServiceError::ClientInUse);
+            }
+            if old.verifier == verifier {
+                old.renew(now_ns);
+                return Ok(Registered { client: old.clone(), replaced: false });
+            }
+            table.remove(old);
+        } else if table.len() >= CLIENT_COUNT_MAX {
+            return Err(ServiceError::Resource);
+        }
+        let client = Client::new(key, ClientKind::Dafs, name, verifier, identity, now_ns);
+        table.dafs.insert(name.to_vec(), client.clone());
+        table.by_key.insert(key, client.clone());
+        drop(table);
+        if let Some(old) = &old {
+            old.gone.store(true, Ordering::SeqCst);
+            let released = self.release_client(old);
+            tracing::info!(client = %old.name.escape_ascii(), released, "client has restarted");
+        }
+        Ok(Registered { client, replaced: old.is_some() })
+    }
+}

@@ -1,0 +1,187 @@
+//! NFSv4.1 client ids: EXCHANGE_ID, its confirmation, DESTROY_CLIENTID (RFC 8881 18.35, 18.36,
+//! 18.50).
+
+use super::table::ClientTable;
+use super::{Client, ClientKey, ClientKind, Identity};
+use crate::error::ServiceError;
+use crate::limits::{CLIENT_COUNT_MAX, CLIENT_NAME_BYTES_MAX, UNCONFIRMED_CLIENTS_MAX};
+use crate::{Result, Service};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What a client says about itself in EXCHANGE_ID.
+#[derive(Debug, Clone)]
+pub struct ExchangeId<'a> {
+    /// Its own name (co_ownerid).
+    pub owner: &'a [u8],
+    /// Differs between two runs of the client (co_verifier).
+    pub verifier: [u8; 8],
+    /// Who sent the request.
+    pub identity: Identity,
+    /// EXCHGID4_FLAG_UPD_CONFIRMED_REC_A: the confirmed record is meant, and no other.
+    pub update: bool,
+}
+
+/// What EXCHANGE_ID found or made.
+#[derive(Debug, Clone)]
+pub struct Exchanged {
+    /// The record.
+    pub client: Arc<Client>,
+    /// True when it is confirmed already (EXCHGID4_FLAG_CONFIRMED_R).
+    pub confirmed: bool,
+}
+
+impl Service {
+    /// EXCHANGE_ID in all its nine cases (RFC 8881 18.35.5). A new record holds nothing until
+    /// [`confirm_client`](Self::confirm_client), and is forgotten after one lease without that.
+    ///
+    /// # Errors
+    /// `ClientInUse` (case 3), `NoClient` (case 7), `NotSame` (case 8), `NotPrincipal` (case 9);
+    /// `Resource` when the name is too long or the table is full of clients that are alive.
+    pub fn exchange_id(&self, request: &ExchangeId<'_>, now_ns: u64) -> Result<Exchanged> {
+        if request.owner.len() > CLIENT_NAME_BYTES_MAX {
+            return Err(ServiceError::Resource);
+        }
+        let verifier = u64::from_be_bytes(request.verifier);
+        let mut table = self.lock_clients();
+        let confirmed = table.nfs.get(request.owner).and_then(|owner| owner.confirmed.clone());
+        let known = |client| Ok(Exchanged { client, confirmed: true });
+        let displaced = match confirmed {
+            None if request.update => return Err(ServiceError::NoClient),
+            Some(old) if request.update => {
+                if old.verifier != verifier {
+                    return Err(ServiceError::NotSame);
+                }
+                if old.identity != request.identity {
+                    return Err(ServiceError::NotPrincipal);
+                }
+                return known(old);
+            }
+            Some(old) if old.identity != request.identity => {
+                if old.idle_ns(now_ns) <= self.lease_ns() && self.is_in_use(&old) {
+                    return Err(ServiceError::ClientInUse);
+                }
+                // Nobody would miss it; the name goes to the new principal.
+                Some(old)
+            }
+            Some(old) if old.verifier == verifier => return known(old),
+            // A restarted client: both records live until the new one is confirmed.
+            Some(_) | None => None,
+        };
+        let full = table.len() >= CLIENT_COUNT_MAX;
+        if full && displaced.is_none() {
+            return Err(ServiceError::Resource);
+        }
+        if let Some(old) = &displaced {
+            old.gone.store(true, Ordering::SeqCst);
+            table.remove(old);
+        }
+        let identity = request.identity.clone();
+        let client = enter_unconfirmed(&mut table, request.owner, verifier, identity, now_ns);
+        drop(table);
+        if let Some(old) = displaced {
+            self.forget_record(&old);
+            self.release_client(&old);
+        }
+        Ok(Exchanged { client, confirmed: false })
+    }
+
+    /// The record of a key, confirmed or not.
+    ///
+    /// # Errors
+    /// `StaleClientId` when there is none.
+    pub fn find_client(&self, key: ClientKey) -> Result<Arc<Client>> {
+        let table = self.lock_clients();
+        let client = table.by_key.get(&key).filter(|client| client.kind == ClientKind::Nfs);
+        client.cloned().ok_or(ServiceError::StaleClientId)
+    }
+
+    /// The client has used its key (CREATE_SESSION): its record is the one of this name from now on,
+    /// its lease starts, and what an older instance held is released. Nothing happens when the
+    /// record is confirmed already. May wait for the disk when an instance is replaced.
+    ///
+    /// # Errors
+    /// `StaleClientId` when there is no such record.
+    pub fn confirm_client(&self, key: ClientKey, now_ns: u64) -> Result<Arc<Client>> {
+        let mut guard = self.lock_clients();
+        let table = &mut *guard;
+        let client = table.by_key.get(&key).filter(|client| client.kind == ClientKind::Nfs);
+        let client = client.cloned().ok_or(ServiceError::StaleClientId)?;
+        client.renew(now_ns);
+        if client.is_confirmed() {
+            return Ok(client);
+        }
+        let owner = table.nfs.entry(client.name.clone()).or_default();
+        let old = owner.confirmed.replace(client.clone());
+        if owner.unconfirmed.take().is_some() {
+            table.unconfirmed -= 1;
+        }
+        client.confirmed.store(true, Ordering::Relaxed);
+        if let Some(old) = &old {
+            old.gone.store(true, Ordering::SeqCst);
+            table.by_key.remove(&old.key);
+        }
+        drop(guard);
+        if let Some(old) = old {
+            // Nothing hangs on the success of this: the record names the old verifier, and only a
+            // client with that one may reclaim by it.
+            self.forget_record(&old);
+            let released = self.release_client(&old);
+            tracing::info!(client = %old.name.escape_ascii(), released, "client has restarted");
+        }
+        self.client_confirmed(&client);
+        Ok(client)
+    }
+
+    /// Forgets a client that has no session and no state left (DESTROY_CLIENTID).
+    ///
+    /// # Errors
+    /// `StaleClientId` when there is none, `ClientIdBusy` while it has a session or state.
+    pub fn destroy_client(&self, key: ClientKey) -> Result<()> {
+        let mut table = self.lock_clients();
+        let client = table.by_key.get(&key).filter(|client| client.kind == ClientKind::Nfs);
+        let client = client.cloned().ok_or(ServiceError::StaleClientId)?;
+        if self.is_in_use(&client) {
+            return Err(ServiceError::ClientIdBusy);
+        }
+        client.gone.store(true, Ordering::SeqCst);
+        table.remove(&client);
+        drop(table);
+        self.forget_record(&client);
+        // It may have opened something after it was looked at.
+        self.release_client(&client);
+        Ok(())
+    }
+
+    /// True while it has a session or holds anything.
+    fn is_in_use(&self, client: &Client) -> bool {
+        client.sessions() > 0 || self.lock_table().holds_anything(client.key)
+    }
+}
+
+/// Makes an unconfirmed record. An older one of the same owner goes (case 4), and so does the one
+/// that waits longest when there are too many.
+fn enter_unconfirmed(
+    table: &mut ClientTable,
+    name: &[u8],
+    verifier: u64,
+    identity: Identity,
+    now_ns: u64,
+) -> Arc<Client> {
+    let old = table.nfs.get(name).and_then(|owner| owner.unconfirmed.clone());
+    let crowded = table.unconfirmed >= UNCONFIRMED_CLIENTS_MAX;
+    let old = old.or_else(|| {
+        let waiting = table.by_key.values().filter(|client| !client.is_confirmed() && crowded);
+        waiting.max_by_key(|client| client.idle_ns(now_ns)).cloned()
+    });
+    if let Some(old) = old {
+        old.gone.store(true, Ordering::SeqCst);
+        table.remove(&old);
+    }
+    let key = table.next_key();
+    let client = Client::new(key, ClientKind::Nfs, name, verifier, identity, now_ns);
+    table.by_key.insert(key, client.clone());
+    table.nfs.entry(name.to_vec()).or_default().unconfirmed = Some(client.clone());
+    table.unconfirmed += 1;
+    client
+}

@@ -1,0 +1,136 @@
+//! The end of leases, and the courtesy of keeping what nobody else wants.
+//!
+//! Invariants
+//! * The durable record of an NFS client is removed before anything it held is given to others, so
+//!   that it cannot reclaim after a restart what it has lost (RFC 8881 8.4.2.1).
+
+use super::{Client, ClientKey, ClientKind};
+use crate::error::ServiceError;
+use crate::limits::COURTESY_CLIENTS_MAX;
+use crate::{Result, Service};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Service {
+    /// The lease in nanoseconds.
+    pub(crate) fn lease_ns(&self) -> u64 {
+        u64::try_from(self.config().lease_time.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// True when the lease is over: whoever needs something that the client holds may have it.
+    pub(crate) fn is_over(&self, client: &Client, now_ns: u64) -> bool {
+        client.kind != ClientKind::Stateless && client.idle_ns(now_ns) > self.lease_ns()
+    }
+
+    /// Ends leases that ran out. DAFS clients lose what they hold, and are forgotten without a
+    /// session. NFS clients are kept by courtesy, for as long as the configuration says and while
+    /// they are few. Returns the number of opens released.
+    pub(crate) fn expire(&self, now_ns: u64) -> usize {
+        let courtesy = self.config().courtesy_time.as_nanos();
+        let courtesy_ns = u64::try_from(courtesy).unwrap_or(u64::MAX).max(self.lease_ns());
+        let mut table = self.lock_clients();
+        let over = |client: &&Arc<Client>| self.is_over(client, now_ns);
+        let mut over: Vec<_> = table.by_key.values().filter(over).cloned().collect();
+        over.retain(|client| {
+            let forget = client.kind == ClientKind::Nfs && !client.is_confirmed();
+            if forget {
+                client.gone.store(true, Ordering::SeqCst);
+                table.remove(client);
+            }
+            !forget
+        });
+        drop(table);
+        // The most patient ones last, so that a crowd loses those that are away longest.
+        over.sort_by_key(|client| std::cmp::Reverse(client.idle_ns(now_ns)));
+        let mut courteous = over.iter().filter(|client| client.kind == ClientKind::Nfs).count();
+        let mut released = 0;
+        for client in &over {
+            let crowded = courteous > COURTESY_CLIENTS_MAX;
+            match client.kind {
+                ClientKind::Nfs if crowded || client.idle_ns(now_ns) > courtesy_ns => {
+                    courteous -= 1
+                }
+                ClientKind::Nfs => continue,
+                ClientKind::Dafs | ClientKind::Stateless => {}
+            }
+            released += self.end_lease(client, now_ns).unwrap_or(0);
+        }
+        if released > 0 {
+            tracing::info!(released, "leases have ended");
+        }
+        released
+    }
+
+    /// Takes everything from a client whose lease is over, unless it has come back. Returns the
+    /// number of opens released. May wait for the disk.
+    ///
+    /// # Errors
+    /// `Delay` when its durable record cannot be removed.
+    pub(crate) fn end_lease(&self, client: &Arc<Client>, now_ns: u64) -> Result<usize> {
+        if client.kind == ClientKind::Dafs {
+            return Ok(self.end_dafs_lease(client, now_ns));
+        }
+        let recorded = client.recorded.load(Ordering::SeqCst);
+        if recorded {
+            self.remove_record(client).map_err(|_| ServiceError::Delay)?;
+        }
+        let mut table = self.lock_clients();
+        if client.is_gone() {
+            return Ok(0);
+        }
+        if !self.is_over(client, now_ns) {
+            drop(table);
+            if recorded {
+                self.put_record(client);
+            }
+            return Ok(0);
+        }
+        client.gone.store(true, Ordering::SeqCst);
+        table.remove(client);
+        drop(table);
+        tracing::info!(client = %client.name.escape_ascii(), "lease has ended; state is revoked");
+        Ok(self.release_client(client))
+    }
+
+    fn end_dafs_lease(&self, client: &Arc<Client>, now_ns: u64) -> usize {
+        let mut table = self.lock_clients();
+        // It may have come back in the meantime.
+        if !self.is_over(client, now_ns) {
+            return 0;
+        }
+        if client.sessions() == 0 && !client.is_gone() {
+            client.gone.store(true, Ordering::SeqCst);
+            table.remove(client);
+        }
+        drop(table);
+        self.release_client(client)
+    }
+
+    /// Ends everything a client holds at an administrator's word, and forgets the client.
+    ///
+    /// # Errors
+    /// `StaleClientId` when there is none, `Delay` when its durable record cannot be removed.
+    pub fn expire_client(&self, key: ClientKey) -> Result<()> {
+        let find = || self.lock_clients().by_key.get(&key).cloned();
+        let client = find().ok_or(ServiceError::StaleClientId)?;
+        self.remove_record(&client).map_err(|_| ServiceError::Delay)?;
+        let mut table = self.lock_clients();
+        client.gone.store(true, Ordering::SeqCst);
+        table.remove(&client);
+        drop(table);
+        self.release_client(&client);
+        Ok(())
+    }
+
+    /// Releases what a client holds. A record that is gone for good is told to its front door.
+    pub(crate) fn release_client(&self, client: &Arc<Client>) -> usize {
+        let (ended, opens) = self.lock_table().release_client(client);
+        self.finish(ended);
+        if client.is_gone()
+            && let Some(front) = client.lock_front().take()
+        {
+            front.client_gone(client.key);
+        }
+        opens
+    }
+}

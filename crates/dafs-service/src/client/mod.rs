@@ -1,0 +1,333 @@
+//! Clients: who they are, whether their lease runs, and what the service knows about reaching them.
+//!
+//! Invariants
+//! * One name, one confirmed record per protocol. A client that comes back with a new verifier is a
+//!   new instance: it gets a new key, and what the old one held is released at that moment (DAFS
+//!   4.1 case C, RFC 8881 18.35.5 case 5).
+//! * A name belongs to the mechanism and principal that used it first (DAFS O6), for as long as
+//!   that one is alive or holds state.
+//! * A record is marked as gone before what it holds is released under the table's lock, and
+//!   nothing is entered for a record that is gone; so nothing outlives its client.
+
+mod admin;
+mod dafs;
+mod exchange;
+mod expire;
+mod table;
+
+pub use admin::{ClientInfo, Holding};
+pub use dafs::Registered;
+pub use exchange::{ExchangeId, Exchanged};
+pub(crate) use table::ClientTable;
+
+use crate::Service;
+use crate::front::Front;
+use crate::metrics::Usage;
+use dafs_store::Cred;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The server's short name of a client instance (DAFS client-id, NFSv4 clientid4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientKey(pub u64);
+
+/// How a client proved who it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// The mechanism: "none", "text", "sys", later "gss".
+    pub mechanism: &'static str,
+    /// The proven name; empty for mechanism none.
+    pub principal: Vec<u8>,
+}
+
+/// Which rules a client lives by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ClientKind {
+    /// A DAFS client: its opens end with its lease.
+    Dafs,
+    /// An NFSv4 client: may reclaim after a restart, gets delegations, is kept by courtesy.
+    Nfs,
+    /// All callers without any state, such as those of NFSv3, together.
+    Stateless,
+}
+
+/// What a SEQUENCE reply tells a client about its state (RFC 8881 18.46.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClientStatus {
+    /// The lease has ended and everything is gone.
+    pub expired_all_revoked: bool,
+    /// An administrator, or the loss of an export, took something away that is not freed yet.
+    pub admin_revoked: bool,
+    /// A delegation was taken away and is not freed yet.
+    pub recallable_revoked: bool,
+    /// There is something to call the client about and no back channel to do it.
+    pub callback_down: bool,
+}
+
+/// A client instance.
+pub struct Client {
+    key: ClientKey,
+    kind: ClientKind,
+    name: Vec<u8>,
+    verifier: u64,
+    identity: Identity,
+    /// Time of the last request, in nanoseconds.
+    renewed_ns: AtomicU64,
+    sessions: AtomicU32,
+    /// Set when the record has been replaced or removed.
+    gone: AtomicBool,
+    /// Set by the request that proves that the client got its key.
+    confirmed: AtomicBool,
+    /// May reclaim what it held before the server's restart.
+    may_reclaim: AtomicBool,
+    reclaim_completed: AtomicBool,
+    /// A durable record of it may exist.
+    recorded: AtomicBool,
+    /// Delegations revoked and not freed yet.
+    pub(crate) revoked: AtomicU32,
+    /// State taken away by an administrator and not freed yet.
+    pub(crate) admin_revoked: AtomicU32,
+    /// Delegations it holds.
+    pub(crate) delegated: AtomicU32,
+    back_channel: AtomicBool,
+    front: Mutex<Option<Arc<dyn Front>>>,
+    peer: Mutex<String>,
+    usage: Usage,
+    /// Registered credentials, and by how many registrations.
+    creds: Mutex<Vec<Option<(Cred, u32)>>>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name.escape_ascii();
+        write!(f, "Client({:x}, {:?}, {name})", self.key.0, self.kind)
+    }
+}
+
+impl Client {
+    pub(crate) fn new(
+        key: ClientKey,
+        kind: ClientKind,
+        name: &[u8],
+        verifier: u64,
+        identity: Identity,
+        now_ns: u64,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            kind,
+            name: name.to_vec(),
+            verifier,
+            identity,
+            renewed_ns: AtomicU64::new(now_ns),
+            sessions: AtomicU32::new(0),
+            gone: AtomicBool::new(false),
+            confirmed: AtomicBool::new(kind != ClientKind::Nfs),
+            may_reclaim: AtomicBool::new(false),
+            reclaim_completed: AtomicBool::new(kind != ClientKind::Nfs),
+            recorded: AtomicBool::new(false),
+            revoked: AtomicU32::new(0),
+            admin_revoked: AtomicU32::new(0),
+            delegated: AtomicU32::new(0),
+            back_channel: AtomicBool::new(false),
+            front: Mutex::new(None),
+            peer: Mutex::new(String::new()),
+            usage: Usage::default(),
+            creds: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// Its key.
+    pub fn key(&self) -> ClientKey {
+        self.key
+    }
+
+    /// Which rules it lives by.
+    pub fn kind(&self) -> ClientKind {
+        self.kind
+    }
+
+    /// The name it gave itself.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// What was done for it.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    /// How it proved who it is.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The verifier of this instance (RFC 8881 co_verifier).
+    pub fn verifier(&self) -> [u8; 8] {
+        self.verifier.to_be_bytes()
+    }
+
+    /// Renews all leases; any request does that (DAFS 9.1, RFC 8881 8.3).
+    pub fn renew(&self, now_ns: u64) {
+        self.renewed_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// A session begins.
+    pub fn session_started(&self) {
+        self.sessions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A session is over.
+    pub fn session_ended(&self) {
+        let before = self.sessions.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "a session ended that had not begun");
+    }
+
+    /// Sessions it has now.
+    pub fn sessions(&self) -> u32 {
+        self.sessions.load(Ordering::Relaxed)
+    }
+
+    /// True when the record has been replaced by a newer instance, or its lease has ended and its
+    /// state was given to somebody else. Its sessions are to be dropped.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::SeqCst)
+    }
+
+    /// True once the client has used its key ([`Service::confirm_client`]).
+    pub fn is_confirmed(&self) -> bool {
+        self.confirmed.load(Ordering::Relaxed)
+    }
+
+    /// True once the client has said that it reclaims nothing more (RECLAIM_COMPLETE). Before that
+    /// an NFSv4.1 client gets no new state.
+    pub fn reclaim_completed(&self) -> bool {
+        self.reclaim_completed.load(Ordering::Relaxed)
+    }
+
+    /// Whether it may reclaim what it held before the server's restart, if that time is not over.
+    pub(crate) fn may_reclaim(&self) -> bool {
+        self.may_reclaim.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn allow_reclaim(&self) {
+        self.recorded.store(true, Ordering::SeqCst);
+        self.may_reclaim.store(true, Ordering::Relaxed);
+    }
+
+    /// Marks reclaiming as complete; true when it was before.
+    pub(crate) fn complete_reclaim(&self) -> bool {
+        self.reclaim_completed.swap(true, Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.recorded.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_recorded(&self, recorded: bool) {
+        self.recorded.store(recorded, Ordering::SeqCst);
+    }
+
+    /// Says where the client is, for administrators.
+    pub fn set_peer(&self, peer: String) {
+        *self.peer.lock().unwrap_or_else(PoisonError::into_inner) = peer;
+    }
+
+    /// Where the client is, as the front door said.
+    pub fn peer(&self) -> String {
+        self.peer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether there is a channel to call the client on.
+    pub fn back_channel(&self) -> bool {
+        self.back_channel.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn front(&self) -> Option<Arc<dyn Front>> {
+        self.lock_front().clone()
+    }
+
+    fn lock_front(&self) -> MutexGuard<'_, Option<Arc<dyn Front>>> {
+        self.front.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nanoseconds since its last request.
+    pub(crate) fn idle_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.renewed_ns.load(Ordering::Relaxed))
+    }
+
+    /// Keeps a credential and returns its number, from 1. `None` when `max` are kept.
+    pub fn register_cred(&self, cred: Cred, max: usize) -> Option<u32> {
+        let mut creds = self.creds.lock().unwrap_or_else(PoisonError::into_inner);
+        // The same credential again costs nothing: a client registers per session.
+        let same = |slot: &Option<(Cred, u32)>| slot.as_ref().is_some_and(|(old, _)| *old == cred);
+        if let Some(index) = creds.iter().position(same) {
+            if let Some((_, count)) = &mut creds[index] {
+                *count += 1;
+            }
+            return Some(index as u32 + 1);
+        }
+        let index = match creds.iter().position(Option::is_none) {
+            Some(free) => free,
+            None if creds.len() < max => {
+                creds.push(None);
+                creds.len() - 1
+            }
+            None => return None,
+        };
+        creds[index] = Some((cred, 1));
+        Some(index as u32 + 1)
+    }
+
+    /// Takes one registration of a credential back, and forgets it with the last; false when there is
+    /// none of that number.
+    pub fn release_cred(&self, number: u32) -> bool {
+        let mut creds = self.creds.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = (number as usize).checked_sub(1).and_then(|index| creds.get_mut(index));
+        let Some(slot) = slot else { return false };
+        match slot {
+            Some((_, count)) if *count > 1 => {
+                *count -= 1;
+                true
+            }
+            Some(_) => slot.take().is_some(),
+            None => false,
+        }
+    }
+
+    /// The credential of a number.
+    pub fn cred(&self, number: u32) -> Option<Cred> {
+        let creds = self.creds.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = creds.get((number as usize).checked_sub(1)?)?;
+        slot.as_ref().map(|(cred, _)| cred.clone())
+    }
+}
+
+impl Service {
+    /// What SEQUENCE tells this client; takes no lock.
+    pub fn client_status(&self, client: &Client) -> ClientStatus {
+        let some = |count: &AtomicU32| count.load(Ordering::Relaxed) > 0;
+        ClientStatus {
+            expired_all_revoked: client.is_gone(),
+            admin_revoked: some(&client.admin_revoked),
+            recallable_revoked: some(&client.revoked),
+            callback_down: !client.back_channel() && some(&client.delegated),
+        }
+    }
+
+    /// Says through whom the service reaches this client. To be called once, with the client's first
+    /// session; [`Front::client_gone`] comes through it even without a back channel.
+    pub fn set_front(&self, client: &Client, front: Arc<dyn Front>) {
+        *client.lock_front() = Some(front);
+    }
+
+    /// Says whether there is a channel to call the client on. When there is one again, recalls that
+    /// are still unanswered are sent once more.
+    pub fn set_back_channel(&self, client: &Client, up: bool) {
+        let before = client.back_channel.swap(up, Ordering::Relaxed);
+        if up && !before {
+            self.resend_recalls(client);
+        }
+    }
+}

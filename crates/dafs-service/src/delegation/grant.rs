@@ -1,0 +1,160 @@
+//! Who gets a delegation.
+
+use super::{Delegation, DelegationKind, DelegationState, Inner, NoDelegation, WantKind};
+use crate::client::ClientKind;
+use crate::export::Export;
+use crate::handle::Handle;
+use crate::index::Life;
+use crate::limits::{RECALL_QUIET_NS, WRITE_QUIET_NS};
+use crate::open::{OpenClaim, OpenRequest, OpenState};
+use crate::table::StateTable;
+use crate::{Caller, Service};
+use dafs_store::{Attr, Kind, OpenMode};
+use std::sync::{Arc, Mutex};
+
+type Granted = Result<Delegation, NoDelegation>;
+
+impl Service {
+    /// Grants a delegation with an open that has succeeded, if the client wants one, can be called
+    /// back, and nobody else uses the file.
+    pub(crate) fn grant(
+        &self,
+        caller: Caller<'_>,
+        export: &Export,
+        request: &OpenRequest<'_>,
+        open: &Arc<OpenState>,
+        attr: &Attr,
+    ) -> Granted {
+        let kind = self.wanted(caller, request, attr)?;
+        let key = open.key;
+        let table = self.lock_table();
+        let free = self.check_free(&table, caller, &key, kind);
+        drop(table);
+        free?;
+        let need = OpenMode { read: true, write: kind.writes() };
+        let file = open.file_for(need).map_or_else(
+            || export.store().open(&export.map_cred(caller.cred), &open.handle().file, need),
+            Ok,
+        );
+        // Its holder would be told yes for what the store refuses.
+        let file = file.map_err(|_| NoDelegation::Policy)?;
+        // Without being told of changes beside the server, a delegation would promise too much.
+        export.store().watch(&key.file).map_err(|_| NoDelegation::Policy)?;
+        // Counted before the look at recent writes; see the guards.
+        self.guards.add(&key);
+        let mut table = self.lock_table();
+        let id = self.check_free(&table, caller, &key, kind).and_then(|()| {
+            let current = StateTable::check_current(caller.client).is_ok();
+            let id = table.admit_delegation(caller.client.key());
+            id.ok().filter(|_| current && open.life.is_live()).ok_or(NoDelegation::Resource)
+        });
+        let id = match id {
+            Ok(id) => id,
+            Err(error) => {
+                drop(table);
+                self.guards.remove(&key);
+                export.store().unwatch(&key.file);
+                return Err(error);
+            }
+        };
+        let timestamps = request.want.timestamps;
+        let delegation = Arc::new(DelegationState {
+            id,
+            client: caller.client.clone(),
+            handle: *open.handle(),
+            key,
+            kind,
+            store: export.store().clone(),
+            life: Life::default(),
+            inner: Mutex::new(Inner {
+                file: Some(file),
+                recalled_ns: None,
+                resend: false,
+                query: None,
+                granted: (attr.change, attr.size),
+                looks: 0,
+            }),
+        });
+        table.enter_delegation(&delegation);
+        Ok(Delegation { state: delegation.reference(), kind, timestamps, recall: false })
+    }
+
+    /// Which kind of delegation to try for.
+    fn wanted(
+        &self,
+        caller: Caller<'_>,
+        request: &OpenRequest<'_>,
+        attr: &Attr,
+    ) -> Result<DelegationKind, NoDelegation> {
+        if let OpenClaim::Previous(kind) = request.claim {
+            return kind.ok_or(NoDelegation::Policy);
+        }
+        let by_share =
+            if request.share.write { DelegationKind::Write } else { DelegationKind::Read };
+        let (kind, asked) = match request.want.kind {
+            WantKind::None => return Err(NoDelegation::NotWanted),
+            WantKind::Cancel => return Err(NoDelegation::Cancelled),
+            WantKind::NoPreference => (by_share, false),
+            WantKind::Any => (by_share, true),
+            WantKind::Read => (DelegationKind::Read, true),
+            WantKind::Write => (DelegationKind::Write, true),
+        };
+        let refuse = |why| Err(if asked { why } else { NoDelegation::Policy });
+        if caller.client.kind() != ClientKind::Nfs || !self.config().delegations {
+            return Err(NoDelegation::Policy);
+        }
+        if attr.kind != Kind::Regular {
+            return refuse(NoDelegation::FileType);
+        }
+        if !caller.client.back_channel() {
+            return refuse(NoDelegation::Resource);
+        }
+        match request.claim {
+            OpenClaim::New => Ok(kind),
+            // The client has one already.
+            OpenClaim::DelegateCurrent(_) | OpenClaim::Previous(_) => Err(NoDelegation::Policy),
+        }
+    }
+
+    /// Whether nobody and nothing stands against a new delegation.
+    fn check_free(
+        &self,
+        table: &StateTable,
+        caller: Caller<'_>,
+        key: &Handle,
+        kind: DelegationKind,
+    ) -> Result<(), NoDelegation> {
+        let contention = Err(NoDelegation::Contention);
+        if table.recalled.contains_key(key)
+            && table
+                .recalled
+                .get(key)
+                .is_some_and(|at_ns| caller.now_ns.saturating_sub(*at_ns) < RECALL_QUIET_NS)
+            || self.guards.written_lately(key, caller.now_ns, WRITE_QUIET_NS)
+        {
+            return contention;
+        }
+        let Some(file) = table.files.get(key) else { return Ok(()) };
+        if file.changing + file.removing_checked + file.removing_unchecked > 0 {
+            return contention;
+        }
+        for other in &file.delegations {
+            if Arc::ptr_eq(&other.client, caller.client) {
+                return Err(match (other.kind, kind) {
+                    (DelegationKind::Read, DelegationKind::Write) => NoDelegation::Upgrade,
+                    (DelegationKind::Write, DelegationKind::Read) => NoDelegation::Downgrade,
+                    _ => NoDelegation::Policy,
+                });
+            }
+            if other.kind.writes() || kind.writes() {
+                return contention;
+            }
+        }
+        let others = |open: &&Arc<OpenState>| !Arc::ptr_eq(&open.client, caller.client);
+        let stands_against = |open: &Arc<OpenState>| {
+            let share = open.share();
+            kind.writes() || share.write || share.deny_read
+        };
+        if file.opens.iter().filter(others).any(stands_against) { contention } else { Ok(()) }
+    }
+}

@@ -1,0 +1,146 @@
+//! Recalls and revocation.
+
+use super::DelegationState;
+use crate::Service;
+use crate::client::Client;
+use crate::handle::Handle;
+use crate::index::Held;
+use crate::limits::{RECALL_QUIET_NS, RECALLED_FILES_MAX};
+use crate::open::{Break, Clock};
+use crate::state::StateRef;
+use crate::table::{Blocked, Ended, Notice, NoticeKind, StateTable};
+use std::sync::Arc;
+
+impl DelegationState {
+    fn notice(self: &Arc<Self>, truncate: bool) -> Notice {
+        let what = NoticeKind::Recall { state: self.reference(), truncate };
+        Notice { client: self.client.clone(), handle: self.handle, what }
+    }
+
+    fn stands_against(&self, client: &Arc<Client>, breaks: Break) -> bool {
+        !Arc::ptr_eq(&self.client, client) && (self.kind.writes() || breaks != Break::Read)
+    }
+
+    /// True when it was recalled more than a lease ago.
+    fn is_overdue(&self, clock: Clock) -> bool {
+        let recalled_ns = self.lock().recalled_ns;
+        recalled_ns.is_some_and(|at_ns| clock.now_ns.saturating_sub(at_ns) > clock.lease_ns)
+    }
+}
+
+impl StateTable {
+    /// Checks that no delegation of another client stands against an operation; recalls those that
+    /// do, and revokes those that were not returned in time.
+    pub(crate) fn clear_delegations(
+        &mut self,
+        key: &Handle,
+        client: &Arc<Client>,
+        breaks: Break,
+        clock: Clock,
+        ended: &mut Ended,
+    ) -> Result<(), Blocked> {
+        let Some(file) = self.files.get(key) else { return Ok(()) };
+        if file.delegations.is_empty() {
+            return Ok(());
+        }
+        let against =
+            |delegation: &&Arc<DelegationState>| delegation.stands_against(client, breaks);
+        let against: Vec<_> = file.delegations.iter().filter(against).cloned().collect();
+        let (over, against): (Vec<_>, Vec<_>) =
+            against.into_iter().partition(|delegation| clock.is_over(&delegation.client));
+        if !over.is_empty() {
+            let clients = over.iter().map(|delegation| delegation.client.clone());
+            return Err(Blocked::Expire(clients.collect()));
+        }
+        let truncate = matches!(breaks, Break::Change { truncate: true });
+        let mut notices = Vec::new();
+        let mut waiting = false;
+        for delegation in &against {
+            if delegation.is_overdue(clock) {
+                self.revoke(&Held::Delegation(delegation.clone()), false, ended);
+                tracing::warn!(
+                    client = %delegation.client.name().escape_ascii(),
+                    "a delegation was not returned in time and is revoked"
+                );
+            } else {
+                waiting = true;
+                notices.extend(self.recall(delegation, truncate, clock.now_ns));
+            }
+        }
+        if waiting { Err(Blocked::Recall(notices)) } else { Ok(()) }
+    }
+
+    /// Marks a delegation as recalled; the notice, unless it has been sent already.
+    fn recall(
+        &mut self,
+        delegation: &Arc<DelegationState>,
+        truncate: bool,
+        now_ns: u64,
+    ) -> Option<Notice> {
+        if self.recalled.len() < RECALLED_FILES_MAX {
+            self.recalled.insert(delegation.key, now_ns);
+        }
+        let mut inner = delegation.lock();
+        let first = inner.recalled_ns.is_none();
+        inner.recalled_ns.get_or_insert(now_ns);
+        let again = std::mem::take(&mut inner.resend);
+        drop(inner);
+        if first {
+            self.recalling.insert(delegation.id, delegation.clone());
+        }
+        (first || again).then(|| delegation.notice(truncate))
+    }
+}
+
+impl Service {
+    /// The recall of a delegation did not reach its holder, or the holder does not know it yet. It is
+    /// sent again at the next conflict, or when the client has a back channel again.
+    pub fn recall_failed(&self, client: &Arc<Client>, state: StateRef) {
+        if let Ok(Held::Delegation(delegation)) = self.index.find(state.id)
+            && Arc::ptr_eq(&delegation.client, client)
+        {
+            delegation.lock().resend = true;
+        }
+    }
+
+    /// Sends the recalls of a client again that did not reach it.
+    pub(crate) fn resend_recalls(&self, client: &Client) {
+        let table = self.lock_table();
+        let theirs = |delegation: &&Arc<DelegationState>| {
+            delegation.client.key() == client.key() && std::mem::take(&mut delegation.lock().resend)
+        };
+        let notices: Vec<_> =
+            table.recalling.values().filter(theirs).map(|d| d.notice(false)).collect();
+        drop(table);
+        notices.into_iter().for_each(Notice::deliver);
+    }
+
+    /// Revokes what was not returned in time, and forgets old recalls.
+    pub(crate) fn tick_recalls(&self, now_ns: u64) {
+        let clock = Clock { now_ns, lease_ns: self.lease_ns() };
+        let mut ended = Ended::default();
+        let mut table = self.lock_table();
+        table.recalled.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < RECALL_QUIET_NS);
+        let overdue = |delegation: &&Arc<DelegationState>| {
+            // One whose holder is away goes with everything else it has, when somebody needs it.
+            delegation.is_overdue(clock) && !clock.is_over(&delegation.client)
+        };
+        let overdue: Vec<_> = table.recalling.values().filter(overdue).cloned().collect();
+        for delegation in overdue {
+            table.revoke(&Held::Delegation(delegation), false, &mut ended);
+        }
+        drop(table);
+        self.finish(ended);
+    }
+
+    /// Somebody on this host has changed a file beside the server: all delegations on it are
+    /// recalled.
+    pub(crate) fn changed_locally(&self, key: &Handle, now_ns: u64) {
+        let mut table = self.lock_table();
+        let held = table.files.get(key).map(|file| file.delegations.clone()).unwrap_or_default();
+        let notices: Vec<_> =
+            held.iter().filter_map(|delegation| table.recall(delegation, false, now_ns)).collect();
+        drop(table);
+        notices.into_iter().for_each(Notice::deliver);
+    }
+}

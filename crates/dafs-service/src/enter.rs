@@ -1,0 +1,201 @@
+//! The way into the table for operations that others may have to make room for.
+//!
+//! Invariants
+//! * No store call and no call of a front door happens with the table's lock held.
+//! * A caller waits for a bounded time, and only if it may.
+
+use crate::error::ServiceError;
+use crate::handle::Handle;
+use crate::limits::{RECALL_NAP, RECALL_WAIT};
+use crate::open::{Break, Clock, RemoveMode};
+use crate::table::{Blocked, Ended, Notice, StateTable};
+use crate::{Caller, Result, Service};
+use dafs_store::Wait;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long an operation goes on waiting for others: a bounded time from its first wait.
+#[derive(Debug, Default)]
+pub(crate) struct Patience(Option<Instant>);
+
+impl Patience {
+    fn left(&mut self) -> Duration {
+        let until = self.0.get_or_insert_with(|| Instant::now() + RECALL_WAIT);
+        until.saturating_duration_since(Instant::now())
+    }
+}
+
+impl Service {
+    pub(crate) fn lock_table(&self) -> MutexGuard<'_, StateTable> {
+        // A panic while the lock was held left the table as the last complete statement made it;
+        // refusing all service for that would be worse than going on.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn clock(&self, caller: Caller<'_>) -> Clock {
+        Clock { now_ns: caller.now_ns, lease_ns: self.lease_ns() }
+    }
+
+    /// Runs `attempt` under the table's lock until it is not blocked by others any more: recalls
+    /// their delegations, or ends their leases if those are over.
+    pub(crate) fn enter<T>(
+        &self,
+        caller: Caller<'_>,
+        mut attempt: impl FnMut(&mut StateTable, &mut Ended) -> std::result::Result<T, Blocked>,
+    ) -> Result<T> {
+        let mut patience = Patience::default();
+        loop {
+            match self.attempt(&mut attempt) {
+                Ok(value) => return Ok(value),
+                Err(blocked) => self.make_way(caller, blocked, &mut patience)?,
+            }
+        }
+    }
+
+    /// Runs `attempt` once under the table's lock.
+    ///
+    /// # Errors
+    /// What is in the way, for [`make_way`](Self::make_way).
+    pub(crate) fn attempt<T>(
+        &self,
+        attempt: impl FnOnce(&mut StateTable, &mut Ended) -> std::result::Result<T, Blocked>,
+    ) -> std::result::Result<T, Blocked> {
+        let mut ended = Ended::default();
+        let outcome = attempt(&mut self.lock_table(), &mut ended);
+        self.finish(ended);
+        outcome
+    }
+
+    /// Does what gets others out of the way and waits a little; then the attempt is worth repeating.
+    ///
+    /// # Errors
+    /// Why it is not: the refusal; `WouldWait` for a caller that may not wait; `Delay` when it has
+    /// waited long enough.
+    pub(crate) fn make_way(
+        &self,
+        caller: Caller<'_>,
+        blocked: Blocked,
+        patience: &mut Patience,
+    ) -> Result<()> {
+        match blocked {
+            Blocked::Refused(error) => return Err(error),
+            Blocked::Recall(notices) if !notices.is_empty() => {
+                notices.into_iter().for_each(Notice::deliver);
+                if caller.wait == Wait::Allowed {
+                    return Ok(());
+                }
+            }
+            Blocked::Expire(clients) if caller.wait == Wait::Allowed => {
+                for client in clients {
+                    self.end_lease(&client, caller.now_ns)?;
+                }
+                return Ok(());
+            }
+            Blocked::Recall(_) | Blocked::Expire(_) => {}
+        }
+        if caller.wait == Wait::Never {
+            return Err(ServiceError::WouldWait);
+        }
+        let left = patience.left();
+        if left.is_zero() {
+            return Err(ServiceError::Delay);
+        }
+        // What is awaited may have happened since the attempt, so no nap is long.
+        let nap = left.min(RECALL_NAP);
+        let woken = self.returned.wait_timeout(self.lock_table(), nap);
+        drop(woken.unwrap_or_else(PoisonError::into_inner));
+        Ok(())
+    }
+
+    /// Does what is left to do, without the table's lock, after state has ended.
+    pub(crate) fn finish(&self, ended: Ended) {
+        if !ended.held.is_empty() {
+            self.returned.notify_all();
+        }
+        let Ended { held, files, notices, unwatch } = ended;
+        notices.into_iter().for_each(Notice::deliver);
+        for (store, id) in unwatch {
+            store.unwatch(&id);
+        }
+        drop((held, files));
+    }
+
+    /// Keeps new delegations off a file while something about it changes, and has those of others
+    /// returned first.
+    ///
+    /// # Errors
+    /// `WouldWait`, `Delay`.
+    pub(crate) fn begin_change(
+        &self,
+        caller: Caller<'_>,
+        key: Handle,
+        truncate: bool,
+    ) -> Result<ChangeGuard<'_>> {
+        let clock = self.clock(caller);
+        let breaks = Break::Change { truncate };
+        self.enter(caller, |table, ended| {
+            table.clear_delegations(&key, caller.client, breaks, clock, ended)?;
+            table.files.entry(key).or_default().changing += 1;
+            Ok(())
+        })?;
+        Ok(ChangeGuard { service: self, key })
+    }
+
+    /// Begins a removal of a name of `target` and a change of `source`, in one step.
+    ///
+    /// # Errors
+    /// What is in the way.
+    pub(crate) fn try_removal(
+        &self,
+        caller: Caller<'_>,
+        source: Option<Handle>,
+        target: Option<(Handle, RemoveMode)>,
+    ) -> std::result::Result<(Option<ChangeGuard<'_>>, Option<RemovalGuard<'_>>), Blocked> {
+        let clock = self.clock(caller);
+        let breaks = Break::Change { truncate: false };
+        self.attempt(|table, ended| {
+            if let Some(key) = &source {
+                table.clear_delegations(key, caller.client, breaks, clock, ended)?;
+            }
+            if let Some((key, mode)) = target {
+                table.begin_removal(caller.client, key, mode, clock, ended)?;
+            }
+            if let Some(key) = source {
+                table.files.entry(key).or_default().changing += 1;
+            }
+            Ok(())
+        })?;
+        let change = source.map(|key| ChangeGuard { service: self, key });
+        let removal = target.map(|(key, mode)| RemovalGuard { service: self, key, mode });
+        Ok((change, removal))
+    }
+}
+
+/// While it lives, nobody opens the file in a way that its removal would break.
+pub(crate) struct RemovalGuard<'a> {
+    service: &'a Service,
+    key: Handle,
+    mode: RemoveMode,
+}
+
+impl Drop for RemovalGuard<'_> {
+    fn drop(&mut self) {
+        self.service.lock_table().end_removal(&self.key, self.mode);
+    }
+}
+
+/// While it lives, nobody is granted a delegation on the file.
+pub(crate) struct ChangeGuard<'a> {
+    service: &'a Service,
+    key: Handle,
+}
+
+impl Drop for ChangeGuard<'_> {
+    fn drop(&mut self) {
+        let mut table = self.service.lock_table();
+        if let Some(file) = table.files.get_mut(&self.key) {
+            file.changing -= 1;
+        }
+        table.tidy(&self.key);
+    }
+}

@@ -1,0 +1,24 @@
+//! What the service asks of a front door on its own account: calls to a client.
+
+use crate::client::ClientKey;
+use crate::handle::Handle;
+use crate::state::StateRef;
+
+/// A way to a client, kept with its record. Calls must not block; they come from any thread, and
+/// never with a lock of the service held.
+pub trait Front: Send + Sync {
+    /// The delegation is to be returned (CB_RECALL). The answer to the call is not told to the
+    /// service, only its failure ([`Service::recall_failed`](crate::Service::recall_failed)); the
+    /// return of the delegation is.
+    fn recall(&self, client: ClientKey, handle: &Handle, state: StateRef, truncate: bool);
+
+    /// Size and change attribute of a write-delegated file are wanted (CB_GETATTR). The answer, or
+    /// the failure, goes to [`Service::attr_answer`](crate::Service::attr_answer) with `query`.
+    fn get_attr(&self, client: ClientKey, handle: &Handle, query: u64);
+
+    /// A lock that the client waits for may now be had (CB_NOTIFY_LOCK).
+    fn lock_available(&self, client: ClientKey, handle: &Handle, owner: &[u8]);
+
+    /// The record is gone with all its state; the client's sessions are to be dropped.
+    fn client_gone(&self, client: ClientKey);
+}

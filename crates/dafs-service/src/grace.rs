@@ -1,0 +1,230 @@
+//! Recovery after a restart: who may reclaim what it held, for how long, and what others must wait
+//! for meanwhile (RFC 8881 8.4.2).
+//!
+//! Invariants
+//! * While clients may still reclaim, nothing is given out that could conflict with what they hold.
+//! * Only a client with a durable record of the last run, of the same verifier and principal, may
+//!   reclaim, and only until it says that it is done.
+//! * The records of those who did not come back are removed before grace ends, so that they cannot
+//!   reclaim after the next restart what others have had in between (RFC 8881 8.4.2.1).
+//! * A client has its durable record before it gets its first new state.
+
+use crate::client::{Client, ClientKind};
+use crate::error::ServiceError;
+use crate::records::{ClientRecord, RecordsError};
+use crate::{Result, Service};
+use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The clients of the last run that may still reclaim.
+pub(crate) struct Grace {
+    active: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    started_ns: u64,
+    /// Records of the last run whose clients have not come back and finished, by owner.
+    waiting: FxHashMap<Vec<u8>, ClientRecord>,
+    /// Somebody is ending grace just now.
+    ending: bool,
+}
+
+impl Grace {
+    /// Begins when there is anybody to wait for.
+    pub(crate) fn new(records: Vec<ClientRecord>, now_ns: u64) -> Self {
+        let waiting: FxHashMap<_, _> =
+            records.into_iter().map(|record| (record.owner.clone(), record)).collect();
+        Self {
+            active: AtomicBool::new(!waiting.is_empty()),
+            inner: Mutex::new(Inner { started_ns: now_ns, waiting, ending: false }),
+        }
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.load(Ordering::SeqCst)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Service {
+    /// True while clients of the last run may reclaim.
+    pub fn in_grace(&self) -> bool {
+        self.grace.is_active()
+    }
+
+    /// The client reclaims nothing more (RECLAIM_COMPLETE for all file systems). From now on it may
+    /// get new state. Waits for the disk.
+    ///
+    /// # Errors
+    /// `CompleteAlready` when it has said so before; `Expired` when its record is gone; `Delay` while
+    /// grace is being ended.
+    pub fn reclaim_complete(&self, client: &Arc<Client>) -> Result<()> {
+        if client.kind() != ClientKind::Nfs {
+            return Err(ServiceError::NotSupported);
+        }
+        if client.reclaim_completed() {
+            return Err(ServiceError::CompleteAlready);
+        }
+        let mut grace = self.grace.lock();
+        if grace.ending {
+            // The record that would be written now might be among those just being removed.
+            return Err(ServiceError::Delay);
+        }
+        grace.waiting.remove(client.name());
+        drop(grace);
+        self.put_record(client);
+        if client.is_gone() {
+            // Whoever took its state away may have removed the record before it was written.
+            self.forget_record(client);
+            return Err(ServiceError::Expired);
+        }
+        if client.complete_reclaim() {
+            return Err(ServiceError::CompleteAlready);
+        }
+        if self.in_grace() && self.grace.lock().waiting.is_empty() {
+            tracing::info!("all clients of the last run are back");
+            self.end_grace();
+        }
+        Ok(())
+    }
+
+    /// A client of this name has proved to be there: it may reclaim if it is the one that was
+    /// recorded; otherwise that one will not come back.
+    pub(crate) fn client_confirmed(&self, client: &Arc<Client>) {
+        if !self.in_grace() {
+            return;
+        }
+        let mut grace = self.grace.lock();
+        match grace.waiting.get(client.name()) {
+            Some(record) if record.is_of(client) => return client.allow_reclaim(),
+            Some(_) => {}
+            None => return,
+        }
+        // The owner's record stays until the new instance writes its own; it is of no use to
+        // anybody, because its verifier is not used any more.
+        grace.waiting.remove(client.name());
+        let last = grace.waiting.is_empty();
+        drop(grace);
+        if last {
+            self.end_grace();
+        }
+    }
+
+    /// Ends grace when its time is over.
+    pub(crate) fn tick_grace(&self, now_ns: u64) {
+        if !self.in_grace() {
+            return;
+        }
+        let grace = self.grace.lock();
+        let grace_ns = u64::try_from(self.config().grace_time.as_nanos()).unwrap_or(u64::MAX);
+        let over = now_ns.saturating_sub(grace.started_ns) >= grace_ns;
+        let missing = grace.waiting.len();
+        drop(grace);
+        if over {
+            tracing::info!(missing, "grace is over");
+            self.end_grace();
+        }
+    }
+
+    /// Removes the records of those who did not come, then lets new state be given out. If the
+    /// records cannot be removed, grace goes on and the next tick tries again.
+    fn end_grace(&self) {
+        let mut grace = self.grace.lock();
+        if grace.ending || !self.in_grace() {
+            return;
+        }
+        grace.ending = true;
+        let missing: Vec<_> = grace.waiting.values().cloned().collect();
+        drop(grace);
+        let removed = self.records.remove(&missing);
+        let mut grace = self.grace.lock();
+        grace.ending = false;
+        match removed {
+            Ok(()) => {
+                grace.waiting.clear();
+                self.grace.active.store(false, Ordering::SeqCst);
+            }
+            Err(error) => {
+                tracing::error!(%error, "client records cannot be removed; grace goes on");
+            }
+        }
+    }
+
+    /// Whether a client may reclaim now.
+    ///
+    /// # Errors
+    /// `NoGrace` when the time is over or the client has finished, `ReclaimBad` when the server does
+    /// not know that it held anything.
+    pub(crate) fn check_reclaim(&self, client: &Client) -> Result<()> {
+        if client.kind() != ClientKind::Nfs || client.reclaim_completed() || !self.in_grace() {
+            return Err(ServiceError::NoGrace);
+        }
+        if !client.may_reclaim() {
+            return Err(ServiceError::ReclaimBad);
+        }
+        Ok(())
+    }
+
+    /// Whether new state may be given to a client now.
+    ///
+    /// # Errors
+    /// `Grace` while others may reclaim, and before the client has finished its own reclaiming (RFC
+    /// 8881 18.51).
+    pub(crate) fn check_new_state(&self, client: &Client) -> Result<()> {
+        if !client.reclaim_completed() {
+            return Err(ServiceError::Grace);
+        }
+        self.check_grace(client)
+    }
+
+    /// Whether something that reclaimed state could forbid may be done now. Stateless callers do not
+    /// wait: they know no grace, and would hang.
+    ///
+    /// # Errors
+    /// `Grace` while clients may reclaim.
+    pub(crate) fn check_grace(&self, client: &Client) -> Result<()> {
+        if self.in_grace() && client.kind() != ClientKind::Stateless {
+            return Err(ServiceError::Grace);
+        }
+        Ok(())
+    }
+
+    /// Writes the durable record of a client. A failure costs the client its right to reclaim, and
+    /// nobody else anything, so service goes on.
+    pub(crate) fn put_record(&self, client: &Client) {
+        client.set_recorded(true);
+        if let Err(error) = self.records.put(&ClientRecord::of(client)) {
+            let client = client.name().escape_ascii();
+            tracing::error!(%client, %error, "client cannot be recorded; it will not reclaim");
+        }
+    }
+
+    /// Removes the durable record of a client.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub(crate) fn remove_record(&self, client: &Client) -> std::result::Result<(), RecordsError> {
+        if !client.is_recorded() {
+            return Ok(());
+        }
+        let removed = self.records.remove(&[ClientRecord::of(client)]);
+        match &removed {
+            Ok(()) => client.set_recorded(false),
+            Err(error) => {
+                let client = client.name().escape_ascii();
+                tracing::error!(%client, %error, "client record cannot be removed");
+            }
+        }
+        removed
+    }
+
+    /// Removes the record of a client that will not come back; nothing hangs on the success.
+    pub(crate) fn forget_record(&self, client: &Client) {
+        let _logged = self.remove_record(client);
+    }
+}

@@ -1,0 +1,64 @@
+//! Whether a file may be guarded by somebody, without a lock: for callers without an open, whose
+//! every read and write has to ask.
+//!
+//! Invariants
+//! * A guard is counted before anybody can rely on it, and until nobody does.
+//! * A write without an open leaves its time before it asks; who wants a delegation counts its guard
+//!   before it looks at that time. So one of the two sees the other.
+
+use crate::handle::Handle;
+use rustc_hash::FxHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Slots that files share by their hash. Sharing costs a look into the table, nothing else.
+const SLOTS: usize = 4096;
+
+#[derive(Default)]
+struct Slot {
+    /// Opens that deny something, and delegations.
+    guards: AtomicU32,
+    /// When somebody last wrote without an open.
+    written_ns: AtomicU64,
+}
+
+pub(crate) struct Guards {
+    slots: Box<[Slot]>,
+}
+
+impl Guards {
+    pub(crate) fn new() -> Self {
+        Self { slots: (0..SLOTS).map(|_| Slot::default()).collect() }
+    }
+
+    fn slot(&self, key: &Handle) -> &Slot {
+        let mut hasher = FxHasher::default();
+        key.hash(&mut hasher);
+        &self.slots[hasher.finish() as usize % SLOTS]
+    }
+
+    pub(crate) fn add(&self, key: &Handle) {
+        self.slot(key).guards.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn remove(&self, key: &Handle) {
+        let before = self.slot(key).guards.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "a guard left that had not come");
+    }
+
+    /// False only when nobody guards the file.
+    pub(crate) fn maybe_guarded(&self, key: &Handle) -> bool {
+        self.slot(key).guards.load(Ordering::SeqCst) > 0
+    }
+
+    /// Somebody without an open is about to write.
+    pub(crate) fn note_write(&self, key: &Handle, now_ns: u64) {
+        self.slot(key).written_ns.store(now_ns.max(1), Ordering::SeqCst);
+    }
+
+    /// True when somebody may have written without an open less than `quiet_ns` ago.
+    pub(crate) fn written_lately(&self, key: &Handle, now_ns: u64, quiet_ns: u64) -> bool {
+        let written_ns = self.slot(key).written_ns.load(Ordering::SeqCst);
+        written_ns != 0 && now_ns.saturating_sub(written_ns) < quiet_ns
+    }
+}

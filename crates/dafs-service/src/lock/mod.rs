@@ -1,0 +1,134 @@
+//! Byte-range locks (RFC 8881 9.1 to 9.7, 18.10 to 18.12).
+//!
+//! Invariants
+//! * Ranges of two owners do not overlap unless both are for reading. The check and the entry are
+//!   one step under the table's lock.
+//! * A lock state is of one owner, under one open, and goes with that open.
+//! * Locks are advisory: they stop other locks, not I/O.
+
+mod ranges;
+mod run;
+mod wait;
+
+pub(crate) use ranges::RangeList;
+pub use run::LockError;
+pub(crate) use wait::Waiter;
+
+use crate::client::ClientKey;
+use crate::error::ServiceError;
+use crate::index::Life;
+use crate::open::OpenState;
+use crate::state::{StateId, StateRef, next_seqid};
+use dafs_store::StoreError;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What a lock keeps others from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LockKind {
+    /// Locking for writing.
+    Read,
+    /// Locking at all.
+    Write,
+}
+
+/// Who locks.
+#[derive(Debug, Clone, Copy)]
+pub enum LockOwner<'a> {
+    /// An owner that may have no lock state for this file yet.
+    New {
+        /// The open under which to lock.
+        open: StateRef,
+        /// The owner's name, unique within the client.
+        owner: &'a [u8],
+    },
+    /// The owner of this lock state.
+    Existing(StateRef),
+}
+
+/// What to lock.
+#[derive(Debug, Clone, Copy)]
+pub struct LockRequest<'a> {
+    /// Who locks.
+    pub owner: LockOwner<'a>,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; `u64::MAX` for all from `offset`.
+    pub length: u64,
+    /// For reading or writing.
+    pub kind: LockKind,
+    /// The client waits for the lock if it is denied, and is to be told when to try again (READW_LT,
+    /// WRITEW_LT).
+    pub wait: bool,
+    /// The client had the lock before the server's restart.
+    pub reclaim: bool,
+}
+
+/// A lock in the way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockConflict {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; `u64::MAX` for all from `offset`.
+    pub length: u64,
+    /// For reading or writing.
+    pub kind: LockKind,
+    /// Whose it is.
+    pub client: ClientKey,
+    /// Its owner's name.
+    pub owner: Box<[u8]>,
+}
+
+/// A range of bytes, both ends included; never empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+}
+
+impl Range {
+    /// The range of an offset and a length as the protocol has them.
+    ///
+    /// # Errors
+    /// `Invalid` for no bytes, or bytes beyond the largest offset (RFC 8881 18.10.3).
+    pub(crate) fn new(offset: u64, length: u64) -> Result<Self, ServiceError> {
+        let last = match length {
+            u64::MAX => Some(u64::MAX),
+            length => length.checked_sub(1).and_then(|more| offset.checked_add(more)),
+        };
+        let last = last.ok_or(ServiceError::Store(StoreError::Invalid))?;
+        Ok(Self { first: offset, last })
+    }
+
+    pub(crate) fn length(self) -> u64 {
+        if self.last == u64::MAX { u64::MAX } else { self.last - self.first + 1 }
+    }
+
+    pub(crate) fn overlaps(self, other: Range) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
+/// The locks of one owner on one file.
+pub(crate) struct LockState {
+    pub(crate) id: StateId,
+    /// The open under which they are.
+    pub(crate) open: Arc<OpenState>,
+    pub(crate) owner: Box<[u8]>,
+    pub(crate) life: Life,
+    /// Changed only under the table's lock.
+    seqid: AtomicU32,
+}
+
+impl LockState {
+    pub(crate) fn seqid(&self) -> u32 {
+        self.seqid.load(Ordering::SeqCst).max(1)
+    }
+
+    /// The state-id after a change.
+    fn changed(&self) -> StateRef {
+        let seqid = next_seqid(self.seqid.load(Ordering::SeqCst));
+        self.seqid.store(seqid, Ordering::SeqCst);
+        StateRef { id: self.id, seqid }
+    }
+}

@@ -1,0 +1,136 @@
+//! Owners that wait for a byte-range lock. Nothing is kept for them: they are told when their range
+//! is free, in the order in which they came, and try again.
+//!
+//! Invariants
+//! * An owner waits for one range of a file at most, and each file has a bounded queue.
+
+use super::{LockKind, Range};
+use crate::Caller;
+use crate::client::Client;
+use crate::handle::Handle;
+use crate::limits::{WAITERS_MAX, WAITERS_PER_FILE_MAX};
+use crate::open::OpenState;
+use crate::table::{Ended, Notice, NoticeKind, StateTable};
+use std::sync::Arc;
+
+/// One that waits.
+pub(crate) struct Waiter {
+    client: Arc<Client>,
+    handle: Handle,
+    owner: Box<[u8]>,
+    range: Range,
+    kind: LockKind,
+}
+
+impl Waiter {
+    fn is_of(&self, client: &Arc<Client>, owner: &[u8]) -> bool {
+        Arc::ptr_eq(&self.client, client) && *self.owner == *owner
+    }
+}
+
+impl StateTable {
+    /// Lets an owner wait for a range, if there is room; otherwise the client polls.
+    pub(super) fn add_waiter(
+        &mut self,
+        caller: Caller<'_>,
+        open: &OpenState,
+        owner: &[u8],
+        range: Range,
+        kind: LockKind,
+    ) {
+        let Some(file) = self.files.get_mut(&open.key) else { return };
+        if let Some(own) = file.waiters.iter_mut().find(|own| own.is_of(caller.client, owner)) {
+            own.range = range;
+            own.kind = kind;
+            return;
+        }
+        if file.waiters.len() >= WAITERS_PER_FILE_MAX || self.counts.waiters >= WAITERS_MAX {
+            return;
+        }
+        file.waiters.push_back(Waiter {
+            client: caller.client.clone(),
+            handle: *open.handle(),
+            owner: owner.into(),
+            range,
+            kind,
+        });
+        self.counts.waiters += 1;
+        self.by_client.entry(caller.client.key()).or_default().waiting += 1;
+    }
+
+    /// An owner that has got a range does not wait for it any more.
+    pub(super) fn drop_waiter(
+        &mut self,
+        client: &Arc<Client>,
+        key: &Handle,
+        owner: &[u8],
+        range: Range,
+    ) {
+        self.drop_waiters(key, |waiter| {
+            waiter.is_of(client, owner) && waiter.range.overlaps(range)
+        });
+    }
+
+    /// Takes those that match out of a file's queue, in order.
+    fn drop_waiters(&mut self, key: &Handle, matches: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+        let Some(file) = self.files.get_mut(key) else { return Vec::new() };
+        if file.waiters.is_empty() {
+            return Vec::new();
+        }
+        let all = std::mem::take(&mut file.waiters);
+        let (gone, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|waiter| matches(waiter));
+        file.waiters = kept.into();
+        self.counts.waiters -= gone.len();
+        for waiter in &gone {
+            let client = waiter.client.key();
+            if let Some(holdings) = self.by_client.get_mut(&client) {
+                holdings.waiting -= 1;
+            }
+            self.tidy_client(client);
+        }
+        gone
+    }
+
+    /// Tells those whose range is free now.
+    pub(crate) fn wake_waiters(&mut self, key: &Handle, ended: &mut Ended) {
+        let Some(file) = self.files.get(key) else { return };
+        if file.waiters.is_empty() {
+            return;
+        }
+        let ranges = file.ranges.clone();
+        let states = file.lock_states.clone();
+        let free = |waiter: &Waiter| {
+            let own = states.iter().find(|lock| {
+                Arc::ptr_eq(&lock.open.client, &waiter.client) && *lock.owner == *waiter.owner
+            });
+            let own = own.map(|lock| lock.id);
+            ranges.conflicts(waiter.range, waiter.kind, own).next().is_none()
+        };
+        for waiter in self.drop_waiters(key, free) {
+            let Waiter { client, handle, owner, .. } = waiter;
+            ended.notices.push(Notice {
+                client,
+                handle,
+                what: NoticeKind::LockAvailable { owner },
+            });
+        }
+        self.tidy(key);
+    }
+
+    /// A client has closed a file: it waits for nothing there.
+    pub(crate) fn forget_file_waiters(&mut self, client: &Arc<Client>, key: &Handle) {
+        self.drop_waiters(key, |waiter| Arc::ptr_eq(&waiter.client, client));
+    }
+
+    /// A client is gone: it waits for nothing.
+    pub(crate) fn forget_waiters(&mut self, client: &Arc<Client>, ended: &mut Ended) {
+        let waits = |waiter: &Waiter| Arc::ptr_eq(&waiter.client, client);
+        let files = self.files.iter().filter(|(_, file)| file.waiters.iter().any(waits));
+        let keys: Vec<Handle> = files.map(|(key, _)| *key).collect();
+        for key in keys {
+            self.drop_waiters(&key, waits);
+            self.tidy(&key);
+        }
+        ended.notices.retain(|notice| !Arc::ptr_eq(&notice.client, client));
+    }
+}

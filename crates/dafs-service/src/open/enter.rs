@@ -1,0 +1,216 @@
+//! Opens in the table: the check for conflicts and the entry, in one step.
+
+use super::{Inner, Modes, OpenRequest, OpenState, RemoveMode, Share};
+use crate::Caller;
+use crate::client::Client;
+use crate::error::ServiceError;
+use crate::handle::Handle;
+use crate::index::Life;
+use crate::table::{Blocked, Ended, FileState, StateTable};
+use dafs_store::{OpenMode, StoreError};
+use std::sync::{Arc, Mutex};
+
+/// What an operation does to what a delegation promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Break {
+    /// It reads: write delegations of others have to go.
+    Read,
+    /// It changes something, or keeps others from reading: all delegations of others have to go.
+    Change {
+        /// It empties the file, so that the holder need not write back.
+        truncate: bool,
+    },
+}
+
+/// An open that has its place in the table and not yet its file.
+pub(super) struct Reserved {
+    pub(super) state: Arc<OpenState>,
+    /// What the owner had before, when it had the file open.
+    pub(super) before: Option<(Share, bool)>,
+    changes: u32,
+}
+
+/// The time as a check needs it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    pub(crate) now_ns: u64,
+    pub(crate) lease_ns: u64,
+}
+
+impl Clock {
+    pub(crate) fn is_over(&self, client: &Client) -> bool {
+        client.idle_ns(self.now_ns) > self.lease_ns
+    }
+}
+
+impl StateTable {
+    /// Enters an open, or widens the owner's existing one.
+    pub(super) fn reserve(
+        &mut self,
+        caller: Caller<'_>,
+        clock: Clock,
+        handle: Handle,
+        key: Handle,
+        request: &OpenRequest<'_>,
+        ended: &mut Ended,
+    ) -> Result<Reserved, Blocked> {
+        Self::check_current(caller.client)?;
+        let needs = request.needs();
+        let mut own = None;
+        if let Some(file) = self.files.get(&key) {
+            let removal =
+                file.removing_checked > 0 || request.deny_delete && file.removing_unchecked > 0;
+            if removal {
+                // The file is about to lose its name; the client asks again and sees.
+                return Err(ServiceError::Store(StoreError::Busy).into());
+            }
+            let is_own = |open: &&Arc<OpenState>| {
+                Arc::ptr_eq(&open.client, caller.client) && *open.owner == *request.owner
+            };
+            own = file.opens.iter().find(is_own).cloned();
+            check_share(file, own.as_ref(), needs, clock)?;
+        }
+        let change = needs.write || needs.deny_read;
+        let truncate = request.truncates();
+        let breaks = if change { Break::Change { truncate } } else { Break::Read };
+        self.clear_delegations(&key, caller.client, breaks, clock, ended)?;
+        if let Some(state) = own {
+            let mut inner = state.lock();
+            let before = Some((inner.share, inner.deny_delete));
+            inner.share = inner.share.union(request.share);
+            inner.deny_delete |= request.deny_delete;
+            inner.changes += 1;
+            let changes = inner.changes;
+            drop(inner);
+            self.guard_open(&state);
+            return Ok(Reserved { state, before, changes });
+        }
+        let id = self.admit_open(caller.client.key())?;
+        let state = Arc::new(OpenState {
+            id,
+            client: caller.client.clone(),
+            handle,
+            key,
+            owner: request.owner.into(),
+            life: Life::default(),
+            inner: Mutex::new(Inner {
+                share: request.share,
+                modes: Modes::default(),
+                deny_delete: request.deny_delete,
+                file: None,
+                changes: 0,
+                seqid: 0,
+                guarded: false,
+            }),
+        });
+        self.enter_open(&state);
+        self.guard_open(&state);
+        Ok(Reserved { state, before: None, changes: 0 })
+    }
+
+    /// Undoes a reservation whose open failed in the store. If another open of the same owner has
+    /// joined meanwhile, what it was told stays true, and the close of both gives all back.
+    pub(super) fn cancel(&mut self, reserved: &Reserved, ended: &mut Ended) {
+        let mut inner = reserved.state.lock();
+        if inner.changes != reserved.changes {
+            return;
+        }
+        match reserved.before {
+            Some((share, deny_delete)) => {
+                inner.share = share;
+                inner.deny_delete = deny_delete;
+                drop(inner);
+                self.guard_open(&reserved.state);
+            }
+            None => {
+                drop(inner);
+                self.release_open(&reserved.state, ended);
+            }
+        }
+    }
+
+    /// Counts an open in the guards while it denies something.
+    pub(super) fn guard_open(&self, open: &OpenState) {
+        let denies = open.share().denies();
+        match (open.set_guarded(denies), denies) {
+            (false, true) => self.guards.add(&open.key),
+            (true, false) => self.guards.remove(&open.key),
+            _ => {}
+        }
+    }
+
+    /// Refuses what an open denies to those without one.
+    pub(crate) fn check_anonymous(
+        &self,
+        key: &Handle,
+        need: OpenMode,
+        clock: Clock,
+    ) -> Result<(), Blocked> {
+        let access = Share { read: need.read, write: need.write, ..Share::default() };
+        self.files.get(key).map_or(Ok(()), |file| check_share(file, None, access, clock))
+    }
+
+    /// Begins the removal of a name of a file, unless an open forbids it or a delegation of another
+    /// client is to be recalled first.
+    pub(crate) fn begin_removal(
+        &mut self,
+        client: &Arc<Client>,
+        key: Handle,
+        mode: RemoveMode,
+        clock: Clock,
+        ended: &mut Ended,
+    ) -> Result<(), Blocked> {
+        if let Some(file) = self.files.get(&key) {
+            let denies =
+                |open: &&Arc<OpenState>| mode == RemoveMode::CheckOpen || open.lock().deny_delete;
+            let deniers: Vec<_> = file.opens.iter().filter(denies).collect();
+            if !deniers.is_empty() {
+                return Err(expired_among(&deniers, clock, ServiceError::DeleteDenied));
+            }
+        }
+        let breaks = Break::Change { truncate: false };
+        self.clear_delegations(&key, client, breaks, clock, ended)?;
+        let file = self.files.entry(key).or_default();
+        match mode {
+            RemoveMode::Unchecked => file.removing_unchecked += 1,
+            RemoveMode::CheckOpen => file.removing_checked += 1,
+        }
+        Ok(())
+    }
+
+    pub(crate) fn end_removal(&mut self, key: &Handle, mode: RemoveMode) {
+        if let Some(file) = self.files.get_mut(key) {
+            match mode {
+                RemoveMode::Unchecked => file.removing_unchecked -= 1,
+                RemoveMode::CheckOpen => file.removing_checked -= 1,
+            }
+        }
+        self.tidy(key);
+    }
+}
+
+/// Refuses what conflicts with the opens of others. Opens of clients whose lease is over give way.
+fn check_share(
+    file: &FileState,
+    own: Option<&Arc<OpenState>>,
+    needs: Share,
+    clock: Clock,
+) -> Result<(), Blocked> {
+    let conflicts = |open: &&Arc<OpenState>| {
+        !own.is_some_and(|own| Arc::ptr_eq(own, open)) && open.share().conflicts(needs)
+    };
+    let conflicting: Vec<_> = file.opens.iter().filter(conflicts).collect();
+    if conflicting.is_empty() {
+        return Ok(());
+    }
+    Err(expired_among(&conflicting, clock, ServiceError::ShareDenied))
+}
+
+/// Opens that are in the way: an error if one is of a client that is alive, else the clients whose
+/// lease has to end.
+fn expired_among(opens: &[&Arc<OpenState>], clock: Clock, error: ServiceError) -> Blocked {
+    if opens.iter().any(|open| !clock.is_over(&open.client)) {
+        return Blocked::Refused(error);
+    }
+    Blocked::Expire(opens.iter().map(|open| open.client.clone()).collect())
+}

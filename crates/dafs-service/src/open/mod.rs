@@ -1,0 +1,349 @@
+//! Opens and share reservations.
+//!
+//! Invariants
+//! * Two opens of a file by different owners never conflict: what one accesses the other does not
+//!   deny. The check and the entry into the table are one step under the table's lock.
+//! * A state-id names one (owner, file); it does not change while the open lives, and is never
+//!   used again.
+//! * The caller's rights are checked by opening in the store before anything is entered, so an open
+//!   that is not allowed leaves no trace on those that are under way beside it.
+
+mod enter;
+mod run;
+mod use_state;
+
+pub(crate) use enter::{Break, Clock};
+
+use crate::Result;
+use crate::client::Client;
+use crate::delegation::{Delegation, DelegationKind, NoDelegation, Want};
+use crate::error::ServiceError;
+use crate::handle::Handle;
+use crate::index::Life;
+use crate::state::{StateId, StateRef, next_seqid};
+use dafs_store::{Attr, CreateHow, DirChange, OpenFile, OpenMode, SetAttr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What an open accesses and what it denies to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "the names are the meaning")]
+pub struct Share {
+    pub read: bool,
+    pub write: bool,
+    pub deny_read: bool,
+    pub deny_write: bool,
+}
+
+impl Share {
+    pub(crate) fn conflicts(self, other: Share) -> bool {
+        self.read && other.deny_read
+            || self.write && other.deny_write
+            || self.deny_read && other.read
+            || self.deny_write && other.write
+    }
+
+    pub(crate) fn union(self, other: Share) -> Share {
+        Share {
+            read: self.read || other.read,
+            write: self.write || other.write,
+            deny_read: self.deny_read || other.deny_read,
+            deny_write: self.deny_write || other.deny_write,
+        }
+    }
+
+    pub(crate) fn contains(self, other: Share) -> bool {
+        self.union(other) == self
+    }
+
+    pub(crate) fn denies(self) -> bool {
+        self.deny_read || self.deny_write
+    }
+
+    pub(crate) fn mode(self) -> OpenMode {
+        OpenMode { read: self.read, write: self.write }
+    }
+
+    /// All combinations, each at the number of its bit in a [`Modes`].
+    fn of_bit(bit: u32) -> Share {
+        let set = |part: u32| bit & part != 0;
+        Share { read: set(1), write: set(2), deny_read: set(4), deny_write: set(8) }
+    }
+
+    fn bit(self) -> u32 {
+        u32::from(self.read)
+            | u32::from(self.write) << 1
+            | u32::from(self.deny_read) << 2
+            | u32::from(self.deny_write) << 3
+    }
+}
+
+/// The combinations of access and denial that an owner has opened a file with: a downgrade may only
+/// go to a union of some of them (RFC 8881 18.18.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Modes(u16);
+
+impl Modes {
+    fn add(&mut self, share: Share) {
+        self.0 |= 1 << share.bit();
+    }
+
+    /// Those that are a part of `share`.
+    fn within(self, share: Share) -> Self {
+        let inside = |bit: &u32| self.0 & 1 << bit != 0 && share.contains(Share::of_bit(*bit));
+        Self((0..16).filter(inside).fold(0, |modes, bit| modes | 1 << bit))
+    }
+
+    fn union(self) -> Share {
+        let set = (0..16).filter(|bit| self.0 & 1 << bit != 0).map(Share::of_bit);
+        set.fold(Share::default(), Share::union)
+    }
+}
+
+/// How to find or make the file to open.
+#[derive(Debug, Clone, Copy)]
+pub enum OpenHow {
+    /// It must exist.
+    Existing,
+    /// Make it as the store does; the attributes are for a new file, or size 0 to truncate.
+    Create(CreateHow, SetAttr),
+}
+
+/// Which file to open.
+#[derive(Debug, Clone, Copy)]
+pub enum OpenTarget<'a> {
+    /// A name in a directory.
+    Name {
+        /// The directory.
+        dir: &'a Handle,
+        /// The name in it.
+        name: &'a [u8],
+    },
+    /// The file itself; nothing can be created.
+    Handle(&'a Handle),
+}
+
+/// By what right to open (RFC 8881 18.16.1, open_claim_type4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenClaim {
+    /// A new open (CLAIM_NULL, CLAIM_FH).
+    New,
+    /// One that the client had before the server's restart, with the delegation that it had
+    /// (CLAIM_PREVIOUS). The target must be a handle.
+    Previous(Option<DelegationKind>),
+    /// One that a delegation allows, be it recalled or not (CLAIM_DELEGATE_CUR,
+    /// CLAIM_DELEG_CUR_FH).
+    DelegateCurrent(StateRef),
+}
+
+/// What to open.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenRequest<'a> {
+    /// Which file.
+    pub target: OpenTarget<'a>,
+    /// By what right.
+    pub claim: OpenClaim,
+    /// The owner, unique within the client.
+    pub owner: &'a [u8],
+    /// Access and denial.
+    pub share: Share,
+    /// Whether others may remove the file meanwhile (DAFS delete disposition).
+    pub deny_delete: bool,
+    /// Find or make.
+    pub how: OpenHow,
+    /// Which delegation would be welcome.
+    pub want: Want,
+}
+
+impl<'a> OpenRequest<'a> {
+    /// A new open by name that wants nothing special.
+    pub fn by_name(
+        dir: &'a Handle,
+        name: &'a [u8],
+        owner: &'a [u8],
+        share: Share,
+        how: OpenHow,
+    ) -> Self {
+        Self {
+            target: OpenTarget::Name { dir, name },
+            claim: OpenClaim::New,
+            owner,
+            share,
+            deny_delete: false,
+            how,
+            want: Want::default(),
+        }
+    }
+
+    /// Whether an existing file is emptied.
+    fn truncates(&self) -> bool {
+        matches!(self.how, OpenHow::Create(CreateHow::Unchecked, SetAttr { size: Some(0), .. }))
+    }
+
+    /// What others must not deny.
+    fn needs(&self) -> Share {
+        Share { write: self.share.write || self.truncates(), ..self.share }
+    }
+}
+
+/// A file that is open now.
+#[derive(Clone)]
+pub struct Opened {
+    /// The open.
+    pub state: Arc<OpenState>,
+    /// The sequence number of its state-id that goes with this answer.
+    pub seqid: u32,
+    /// Attributes of the file.
+    pub attr: Attr,
+    /// The change of the directory; zeros when the file was not opened by name.
+    pub dir: DirChange,
+    /// True when the file is new.
+    pub created: bool,
+    /// The delegation, or why there is none.
+    pub delegation: std::result::Result<Delegation, NoDelegation>,
+    /// True when the client asked for a delegation instead of an open, and got it: there is no open
+    /// state-id (RFC 9754, OPEN4_RESULT_NO_OPEN_STATEID).
+    pub delegation_only: bool,
+}
+
+/// How careful a removal is about files that are open (DAFS 10.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemoveMode {
+    /// Fails only if an open denies removal.
+    Unchecked,
+    /// Fails if the file is open at all.
+    CheckOpen,
+}
+
+/// One open.
+pub struct OpenState {
+    id: StateId,
+    pub(crate) client: Arc<Client>,
+    handle: Handle,
+    /// The file as opens are compared by.
+    pub(crate) key: Handle,
+    owner: Box<[u8]>,
+    pub(crate) life: Life,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    share: Share,
+    modes: Modes,
+    deny_delete: bool,
+    /// The store's file and what it was opened for.
+    file: Option<(OpenMode, Arc<dyn OpenFile>)>,
+    /// Counts the changes of the share by opens and downgrades, finished or not.
+    changes: u32,
+    /// Of the state-id: counts those that were finished.
+    seqid: u32,
+    /// Counted in the guards because it denies something.
+    guarded: bool,
+}
+
+impl OpenState {
+    /// Its state-id.
+    pub fn id(&self) -> StateId {
+        self.id
+    }
+
+    /// Its state-id with the current sequence number.
+    pub fn reference(&self) -> StateRef {
+        StateRef { id: self.id, seqid: self.seqid() }
+    }
+
+    /// The file's handle.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The owner's name.
+    pub fn owner(&self) -> &[u8] {
+        &self.owner
+    }
+
+    /// What it accesses and denies now.
+    pub fn share(&self) -> Share {
+        self.lock().share
+    }
+
+    /// The store's file, if the open allows `need`.
+    ///
+    /// # Errors
+    /// `OpenMode` when it does not, `StaleStateId` when the open is gone, `AdminRevoked` when it was
+    /// taken away.
+    pub fn file(&self, need: OpenMode) -> Result<Arc<dyn OpenFile>> {
+        let inner = self.lock();
+        self.life.check()?;
+        if need.read && !inner.share.read || need.write && !inner.share.write {
+            return Err(ServiceError::OpenMode);
+        }
+        let file = inner.file.as_ref().map(|(_, file)| file.clone());
+        file.ok_or(ServiceError::BadStateId)
+    }
+
+    pub(crate) fn seqid(&self) -> u32 {
+        self.lock().seqid.max(1)
+    }
+
+    /// Whatever file it has.
+    pub(crate) fn any_file(&self) -> Option<Arc<dyn OpenFile>> {
+        self.lock().file.as_ref().map(|(_, file)| file.clone())
+    }
+
+    /// Its file, if that can be used for `need` by its mode in the store.
+    pub(crate) fn file_for(&self, need: OpenMode) -> Option<Arc<dyn OpenFile>> {
+        let inner = self.lock();
+        inner.file.as_ref().filter(|(mode, _)| covers(*mode, need)).map(|(_, file)| file.clone())
+    }
+
+    pub(crate) fn take_file(&self) -> Option<Arc<dyn OpenFile>> {
+        self.lock().file.take().map(|(_, file)| file)
+    }
+
+    /// Notes whether it is counted in the guards; returns whether it was.
+    pub(crate) fn set_guarded(&self, guarded: bool) -> bool {
+        std::mem::replace(&mut self.lock().guarded, guarded)
+    }
+
+    /// An open of this kind has succeeded, and is told the sequence number.
+    fn succeed(&self, share: Share) -> u32 {
+        let mut inner = self.lock();
+        inner.modes.add(share);
+        inner.seqid = next_seqid(inner.seqid);
+        inner.seqid
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn covers(mode: OpenMode, need: OpenMode) -> bool {
+    (mode.read || !need.read) && (mode.write || !need.write)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_downgrade_target_is_the_union_of_what_lies_within() {
+        let share = |read, write| Share { read, write, ..Share::default() };
+        let mut modes = Modes::default();
+        modes.add(share(true, true));
+        assert_eq!(modes.within(share(true, false)).union(), Share::default());
+        modes.add(share(true, false));
+        assert_eq!(modes.within(share(true, false)).union(), share(true, false));
+        assert_eq!(modes.within(share(false, true)).union(), Share::default());
+        modes.add(Share { deny_read: true, ..share(false, true) });
+        let wide = Share { deny_read: true, ..share(true, true) };
+        assert_eq!(modes.within(wide).union(), wide);
+    }
+
+    #[test]
+    fn every_share_has_a_bit_of_its_own() {
+        for bit in 0..16 {
+            assert_eq!(Share::of_bit(bit).bit(), bit);
+        }
+    }
+}

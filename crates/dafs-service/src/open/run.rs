@@ -1,0 +1,282 @@
+//! OPEN: find or make the file, open it in the store, enter the open, grant a delegation.
+
+use super::enter::Reserved;
+use super::{OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened, covers};
+use crate::client::ClientKind;
+use crate::delegation::DelegationState;
+use crate::error::ServiceError;
+use crate::export::Export;
+use crate::handle::Handle;
+use crate::index::Held;
+use crate::limits::{OPEN_TRIES_MAX, OWNER_BYTES_MAX};
+use crate::table::Ended;
+use crate::{Caller, Result, Service};
+use dafs_store::{Attr, CreateHow, Cred, DirChange, Kind, OpenFile, SetAttr, StoreError, Wait};
+use std::sync::Arc;
+
+/// The change of no directory.
+const NO_CHANGE: DirChange = DirChange { before: 0, after: 0, atomic: true };
+
+impl Service {
+    /// Opens a regular file or named attribute.
+    ///
+    /// # Errors
+    /// Those of the store; `ShareDenied`; `Grace`, `NoGrace`, `ReclaimBad`, `ReclaimConflict` by the
+    /// claim; those of the state-id for a claim by delegation; `WouldWait` or `Delay` while other
+    /// clients return delegations.
+    pub fn open(&self, caller: Caller<'_>, request: &OpenRequest<'_>) -> Result<Opened> {
+        if !(request.share.read || request.share.write) {
+            return Err(StoreError::Invalid.into());
+        }
+        if request.owner.len() > OWNER_BYTES_MAX {
+            return Err(ServiceError::Resource);
+        }
+        let creates = matches!(request.how, OpenHow::Create(..));
+        let by = match request.target {
+            OpenTarget::Name { dir, .. } => dir,
+            OpenTarget::Handle(_) if creates => return Err(StoreError::Invalid.into()),
+            OpenTarget::Handle(handle) => handle,
+        };
+        let right = self.check_claim(caller, request)?;
+        let namespace = self.namespace();
+        let export = namespace.export(by)?;
+        if request.share.write || creates {
+            export.writable()?;
+        }
+        for _ in 0..OPEN_TRIES_MAX {
+            let tried = match request.target {
+                OpenTarget::Name { dir, name } => {
+                    self.open_name(caller, export, request, right.as_deref(), dir, name)
+                }
+                OpenTarget::Handle(handle) => {
+                    let attr = export.store().getattr(&handle.file)?;
+                    let right = right.as_deref();
+                    self.open_existing(caller, export, request, right, *handle, attr)
+                }
+            };
+            match tried {
+                // Somebody made the file between our look and our create.
+                Err(ServiceError::Store(StoreError::Exists))
+                    if matches!(request.how, OpenHow::Create(CreateHow::Unchecked, _)) => {}
+                // Somebody removed it between our look and our open.
+                Err(ServiceError::Store(StoreError::Stale))
+                    if matches!(request.how, OpenHow::Create(CreateHow::Unchecked, _)) => {}
+                done => return done,
+            }
+        }
+        Err(StoreError::Busy.into())
+    }
+
+    /// Whether the claim stands; the delegation it stands on, if it does on one.
+    fn check_claim(
+        &self,
+        caller: Caller<'_>,
+        request: &OpenRequest<'_>,
+    ) -> Result<Option<Arc<DelegationState>>> {
+        match request.claim {
+            OpenClaim::New => self.check_new_state(caller.client).map(|()| None),
+            OpenClaim::Previous(_) => {
+                self.check_reclaim(caller.client)?;
+                match request.target {
+                    OpenTarget::Handle(_) => Ok(None),
+                    OpenTarget::Name { .. } => Err(StoreError::Invalid.into()),
+                }
+            }
+            OpenClaim::DelegateCurrent(state) => {
+                self.check_new_state(caller.client)?;
+                let Held::Delegation(delegation) = self.held(caller, None, state)? else {
+                    return Err(ServiceError::BadStateId);
+                };
+                if request.share.write && !delegation.kind.writes() {
+                    return Err(ServiceError::OpenMode);
+                }
+                Ok(Some(delegation))
+            }
+        }
+    }
+
+    fn open_name(
+        &self,
+        caller: Caller<'_>,
+        export: &Export,
+        request: &OpenRequest<'_>,
+        right: Option<&DelegationState>,
+        dir: &Handle,
+        name: &[u8],
+    ) -> Result<Opened> {
+        let cred = export.map_cred(caller.cred);
+        let store = export.store();
+        // An exclusive create must reach the store even if the name exists: it may be a repetition.
+        if !matches!(request.how, OpenHow::Create(CreateHow::Exclusive(_), _)) {
+            match store.lookup(&cred, &dir.file, name) {
+                Ok((id, attr)) => {
+                    if matches!(request.how, OpenHow::Create(CreateHow::Guarded, _)) {
+                        return Err(StoreError::Exists.into());
+                    }
+                    let handle = Handle { fs: dir.fs, file: id };
+                    return self.open_existing(caller, export, request, right, handle, attr);
+                }
+                Err(StoreError::NotFound) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let OpenHow::Create(how, attr) = request.how else {
+            return Err(StoreError::NotFound.into());
+        };
+        let how = match how {
+            CreateHow::Exclusive(verifier) => CreateHow::Exclusive(verifier),
+            CreateHow::Unchecked | CreateHow::Guarded => CreateHow::Guarded,
+        };
+        let made = store.create(&cred, &dir.file, name, how, &attr, request.share.mode())?;
+        let handle = Handle { fs: dir.fs, file: made.id };
+        // A request that has made a file is not repeated, so it waits here if it has to, which is
+        // only when somebody found and opened the new file in this moment.
+        let wait = if made.created { Wait::Allowed } else { caller.wait };
+        let reserved = self.reserve(Caller { wait, ..caller }, export, request, handle)?;
+        let installed = install(export, &cred, request, &reserved, made.file);
+        let opened = self.finish_open(
+            caller,
+            export,
+            request,
+            &reserved,
+            installed.map(|()| made.attr),
+            made.dir,
+        )?;
+        Ok(Opened { created: made.created, ..opened })
+    }
+
+    fn open_existing(
+        &self,
+        caller: Caller<'_>,
+        export: &Export,
+        request: &OpenRequest<'_>,
+        right: Option<&DelegationState>,
+        handle: Handle,
+        attr: Attr,
+    ) -> Result<Opened> {
+        match attr.kind {
+            Kind::Regular | Kind::NamedAttr => {}
+            Kind::Directory | Kind::AttrDirectory => return Err(StoreError::IsDirectory.into()),
+            Kind::Symlink => return Err(StoreError::Symlink.into()),
+            // DAFS knows no better word for the rest.
+            _ if caller.client.kind() == ClientKind::Dafs => return Err(StoreError::Invalid.into()),
+            _ => return Err(StoreError::BadType.into()),
+        }
+        if right.is_some_and(|delegation| delegation.key != export.key(&handle)) {
+            return Err(ServiceError::BadStateId);
+        }
+        let cred = export.map_cred(caller.cred);
+        let file = export.store().open(&cred, &handle.file, request.share.mode())?;
+        // Held until the file is emptied, so that no new delegation misses that.
+        let _change = match request.truncates() {
+            true => Some(self.begin_change(caller, export.key(&handle), true)?),
+            false => None,
+        };
+        let reserved = self.reserve(caller, export, request, handle)?;
+        let installed = install(export, &cred, request, &reserved, file)
+            .and_then(|()| empty(export, &cred, request, &reserved, attr));
+        let change = match request.target {
+            OpenTarget::Name { dir, .. } => {
+                let change = export.store().getattr(&dir.file).map(|attr| attr.change);
+                change.map_or(NO_CHANGE, |at| DirChange { before: at, after: at, atomic: true })
+            }
+            OpenTarget::Handle(_) => NO_CHANGE,
+        };
+        self.finish_open(caller, export, request, &reserved, installed, change)
+    }
+
+    fn reserve(
+        &self,
+        caller: Caller<'_>,
+        export: &Export,
+        request: &OpenRequest<'_>,
+        handle: Handle,
+    ) -> Result<Reserved> {
+        let key = export.key(&handle);
+        let clock = self.clock(caller);
+        let reserved = self.enter(caller, |table, ended| {
+            table.reserve(caller, clock, handle, key, request, ended)
+        });
+        match (reserved, request.claim) {
+            // Two clients cannot both have had it before the restart.
+            (Err(ServiceError::ShareDenied), OpenClaim::Previous(_)) => {
+                Err(ServiceError::ReclaimConflict)
+            }
+            (reserved, _) => reserved,
+        }
+    }
+
+    /// Completes an open whose file is there, or undoes it.
+    fn finish_open(
+        &self,
+        caller: Caller<'_>,
+        export: &Export,
+        request: &OpenRequest<'_>,
+        reserved: &Reserved,
+        attr: Result<Attr>,
+        dir: DirChange,
+    ) -> Result<Opened> {
+        let state = reserved.state.clone();
+        let attr = match attr {
+            Ok(attr) => attr,
+            Err(error) => {
+                let mut ended = Ended::default();
+                self.lock_table().cancel(reserved, &mut ended);
+                self.finish(ended);
+                return Err(error);
+            }
+        };
+        let seqid = state.succeed(request.share);
+        let delegation = self.grant(caller, export, request, &state, &attr);
+        let delegation_only =
+            delegation.is_ok() && request.want.open_xor && reserved.before.is_none();
+        if delegation_only {
+            let mut ended = Ended::default();
+            self.lock_table().release_open(&state, &mut ended);
+            self.finish(ended);
+        }
+        Ok(Opened { state, seqid, attr, dir, created: false, delegation, delegation_only })
+    }
+}
+
+/// Empties a file that is there, if the request says so. Returns its attributes.
+fn empty(
+    export: &Export,
+    cred: &Cred,
+    request: &OpenRequest<'_>,
+    reserved: &Reserved,
+    attr: Attr,
+) -> Result<Attr> {
+    if !request.truncates() {
+        return Ok(attr);
+    }
+    let state = &reserved.state;
+    let change = SetAttr { size: Some(0), ..SetAttr::default() };
+    let file = state.any_file();
+    Ok(export.store().setattr(cred, &state.handle.file, &change, file.as_deref())?)
+}
+
+/// Gives the open a file for all that its owner may do now: the one it has, or `file`, which is
+/// open for what was asked for this time, or a new one for both.
+fn install(
+    export: &Export,
+    cred: &Cred,
+    request: &OpenRequest<'_>,
+    reserved: &Reserved,
+    file: Arc<dyn OpenFile>,
+) -> Result<()> {
+    let state = &reserved.state;
+    let mut inner = state.lock();
+    let need = inner.share.mode();
+    if inner.file.as_ref().is_some_and(|(mode, _)| covers(*mode, need)) {
+        return Ok(());
+    }
+    if covers(request.share.mode(), need) {
+        inner.file = Some((request.share.mode(), file));
+        return Ok(());
+    }
+    drop(inner);
+    let both = export.store().open(cred, &state.handle.file, need)?;
+    state.lock().file = Some((need, both));
+    Ok(())
+}

@@ -1,0 +1,240 @@
+//! The use and the end of state-ids: I/O, CLOSE, OPEN_DOWNGRADE, FREE_STATEID, TEST_STATEID.
+//!
+//! Invariants
+//! * A state-id is good only for the client that it was given to and for the file that it is for.
+//! * I/O takes one lock of a shard and one of the open, both for a few instructions.
+
+use super::{OpenState, Share};
+use crate::client::ClientKind;
+use crate::error::ServiceError;
+use crate::handle::Handle;
+use crate::index::Held;
+use crate::state::{StateKind, StateRef, check_seqid, next_seqid};
+use crate::table::Ended;
+use crate::{Break, Caller, Result, Service};
+use dafs_store::{OpenFile, OpenMode, StoreError};
+use std::sync::Arc;
+
+impl Service {
+    /// What a state-id of this client stands for, on this file if one is given.
+    pub(crate) fn held(
+        &self,
+        caller: Caller<'_>,
+        handle: Option<&Handle>,
+        state: StateRef,
+    ) -> Result<Held> {
+        let found = self.index.find(state.id);
+        let held = found.map_err(|error| match caller.client.is_gone() {
+            true => ServiceError::Expired,
+            false => error,
+        })?;
+        if !Arc::ptr_eq(held.client(), caller.client)
+            || handle.is_some_and(|handle| handle != held.handle())
+        {
+            return Err(ServiceError::BadStateId);
+        }
+        held.life().check()?;
+        if state.seqid != 0 {
+            check_seqid(held.seqid(), state.seqid)?;
+        }
+        Ok(held)
+    }
+
+    /// The open of a state-id that this client was given for this file.
+    ///
+    /// # Errors
+    /// `StaleStateId` for one given back or of an earlier run, `OldStateId` for an earlier sequence
+    /// number, `AdminRevoked`, else `BadStateId`.
+    pub fn open_state(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        state: impl Into<StateRef>,
+    ) -> Result<Arc<OpenState>> {
+        match self.held(caller, Some(handle), state.into())? {
+            Held::Open(open) => Ok(open),
+            Held::Lock(_) | Held::Delegation(_) => Err(ServiceError::BadStateId),
+        }
+    }
+
+    /// What kind of state a state-id of this client stands for, on this file if one is given.
+    ///
+    /// # Errors
+    /// As `open_state`, and `DelegRevoked`.
+    pub fn check_state(
+        &self,
+        caller: Caller<'_>,
+        handle: Option<&Handle>,
+        state: StateRef,
+    ) -> Result<StateKind> {
+        self.held(caller, handle, state).map(|held| held.kind())
+    }
+
+    /// A file to do I/O on: that of the open, of the open under a lock, or of the delegation; or,
+    /// for a special state-id, one opened for this caller now if no open denies it and after
+    /// delegations of others have been returned.
+    ///
+    /// # Errors
+    /// Those of the state-id; `OpenMode`; without an open `ShareDenied`, `Grace`, `WouldWait`,
+    /// `Delay` and the store's.
+    pub fn io_file(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        state: impl Into<StateRef>,
+        need: OpenMode,
+    ) -> Result<Arc<dyn OpenFile>> {
+        let state = state.into();
+        if state.is_special() {
+            return self.special_file(caller, handle, state, need);
+        }
+        match self.held(caller, Some(handle), state)? {
+            Held::Open(open) => open.file(need),
+            Held::Lock(lock) => lock.open.file(need),
+            Held::Delegation(delegation) => delegation.file(need),
+        }
+    }
+
+    fn special_file(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        state: StateRef,
+        need: OpenMode,
+    ) -> Result<Arc<dyn OpenFile>> {
+        if caller.client.kind() == ClientKind::Stateless {
+            return self.stateless_file(caller, handle, need).map(|found| found.file);
+        }
+        let namespace = self.namespace();
+        let export = namespace.export(handle)?;
+        if need.write {
+            export.writable()?;
+        }
+        self.check_grace(caller.client)?;
+        let bypass = state == StateRef::READ_BYPASS && !need.write;
+        self.check_io(caller, &export.key(handle), need, bypass)?;
+        let cred = export.map_cred(caller.cred);
+        Ok(export.store().open(&cred, &handle.file, need)?)
+    }
+
+    /// Whether I/O without an open may go on now: no open denies it (unless `bypass`), and no
+    /// delegation of another client promises that it does not happen.
+    ///
+    /// # Errors
+    /// `ShareDenied`, `WouldWait`, `Delay`.
+    pub(crate) fn check_io(
+        &self,
+        caller: Caller<'_>,
+        key: &Handle,
+        need: OpenMode,
+        bypass: bool,
+    ) -> Result<()> {
+        if need.write {
+            self.guards.note_write(key, caller.now_ns);
+        }
+        if !self.guards.maybe_guarded(key) {
+            return Ok(());
+        }
+        let clock = self.clock(caller);
+        let breaks = if need.write { Break::Change { truncate: false } } else { Break::Read };
+        self.enter(caller, |table, ended| {
+            if !bypass {
+                table.check_anonymous(key, need, clock)?;
+            }
+            table.clear_delegations(key, caller.client, breaks, clock, ended)
+        })
+    }
+
+    /// Gives an open back, with the byte-range locks under it.
+    ///
+    /// # Errors
+    /// Those of the state-id.
+    pub fn close(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        state: impl Into<StateRef>,
+    ) -> Result<()> {
+        let open = self.open_state(caller, handle, state)?;
+        let mut ended = Ended::default();
+        let mut table = self.lock_table();
+        // Of two closes at once, one finds it closed.
+        open.life.check()?;
+        table.release_open(&open, &mut ended);
+        drop(table);
+        self.finish(ended);
+        Ok(())
+    }
+
+    /// Reduces access and denial of an open: for a DAFS client to any part of what it has, for an
+    /// NFS client to the union of some of its opens (RFC 8881 18.18.3). Returns the state-id with its
+    /// new sequence number.
+    ///
+    /// # Errors
+    /// `Invalid` when `share` is not of that kind; those of the state-id.
+    pub fn downgrade(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        state: impl Into<StateRef>,
+        share: Share,
+    ) -> Result<StateRef> {
+        let open = self.open_state(caller, handle, state)?;
+        // Under the table's lock, because shares are compared under it.
+        let table = self.lock_table();
+        open.life.check()?;
+        let mut inner = open.lock();
+        let within = inner.modes.within(share);
+        let reachable = caller.client.kind() == ClientKind::Dafs || within.union() == share;
+        if !(share.read || share.write) || !inner.share.contains(share) || !reachable {
+            return Err(StoreError::Invalid.into());
+        }
+        inner.share = share;
+        inner.modes = within;
+        inner.changes += 1;
+        inner.seqid = next_seqid(inner.seqid);
+        let seqid = inner.seqid;
+        drop(inner);
+        table.guard_open(&open);
+        Ok(StateRef { id: open.id, seqid })
+    }
+
+    /// Forgets a state-id that stands for nothing any more: a lock owner's without ranges, or a
+    /// revoked one (FREE_STATEID).
+    ///
+    /// # Errors
+    /// `LocksHeld` for one that is in use; those of the state-id.
+    pub fn free_state(&self, caller: Caller<'_>, state: StateRef) -> Result<()> {
+        let found = self.index.find(state.id);
+        let held = found.map_err(|_| ServiceError::BadStateId)?;
+        if !Arc::ptr_eq(held.client(), caller.client) {
+            return Err(ServiceError::BadStateId);
+        }
+        if state.seqid != 0 {
+            check_seqid(held.seqid(), state.seqid)?;
+        }
+        let mut ended = Ended::default();
+        let mut table = self.lock_table();
+        if !held.life().is_live() {
+            table.free_revoked(&held);
+            return Ok(());
+        }
+        let Held::Lock(lock) = &held else { return Err(ServiceError::LocksHeld) };
+        let file = table.files.get(&lock.open.key);
+        if file.is_some_and(|file| file.ranges.has_owner(lock.id)) {
+            return Err(ServiceError::LocksHeld);
+        }
+        table.release_lock(lock, &mut ended);
+        drop(table);
+        self.finish(ended);
+        Ok(())
+    }
+
+    /// Whether a state-id is good, and for what (TEST_STATEID).
+    ///
+    /// # Errors
+    /// Why it is not: as `check_state`.
+    pub fn test_state(&self, caller: Caller<'_>, state: StateRef) -> Result<StateKind> {
+        self.check_state(caller, None, state)
+    }
+}

@@ -1,0 +1,458 @@
+//! Who holds what on which file: the one place where conflicts are found and state is entered.
+//!
+//! Invariants
+//! * Check and entry are one step under the table's lock. No store call and no call of a front door
+//!   happens under it; what such calls are needed for is collected in [`Ended`] and [`Blocked`].
+//! * An entry of a file exists while anybody holds something on it, or an operation is under way
+//!   that forbids new delegations or opens.
+//! * What a client holds is entered only while its record is current, so that nothing is entered
+//!   after it has been released.
+
+use crate::Result;
+use crate::client::{Client, ClientKey, ClientKind};
+use crate::delegation::DelegationState;
+use crate::error::ServiceError;
+use crate::front::Front;
+use crate::guards::Guards;
+use crate::handle::Handle;
+use crate::index::{Held, Index};
+use crate::limits::{
+    DELEGATIONS_MAX, DELEGATIONS_PER_CLIENT_MAX, LOCK_STATES_MAX, LOCK_STATES_PER_CLIENT_MAX,
+    OPENS_MAX, OPENS_PER_CLIENT_MAX,
+};
+use crate::lock::{LockState, RangeList, Waiter};
+use crate::open::OpenState;
+use crate::state::{StateId, StateRef};
+use dafs_store::{FileId, OpenFile, Store};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What is held on one file.
+#[derive(Default)]
+pub(crate) struct FileState {
+    pub(crate) opens: Vec<Arc<OpenState>>,
+    pub(crate) delegations: Vec<Arc<DelegationState>>,
+    pub(crate) lock_states: Vec<Arc<LockState>>,
+    pub(crate) ranges: RangeList<StateId>,
+    /// Those who wait for a byte-range lock, in order.
+    pub(crate) waiters: VecDeque<Waiter>,
+    /// Removals under way that only a denial stops.
+    pub(crate) removing_unchecked: u32,
+    /// Removals under way that any open stops.
+    pub(crate) removing_checked: u32,
+    /// Operations under way that no new delegation may meet.
+    pub(crate) changing: u32,
+}
+
+impl FileState {
+    fn is_idle(&self) -> bool {
+        self.opens.is_empty()
+            && self.delegations.is_empty()
+            && self.waiters.is_empty()
+            && self.removing_unchecked + self.removing_checked + self.changing == 0
+    }
+}
+
+/// What one client holds.
+#[derive(Default)]
+pub(crate) struct Holdings {
+    pub(crate) opens: FxHashSet<StateId>,
+    pub(crate) locks: FxHashSet<StateId>,
+    pub(crate) delegations: FxHashSet<StateId>,
+    /// Taken away, and not freed by the client yet.
+    pub(crate) revoked: FxHashSet<StateId>,
+    /// Files with a waiter of this client.
+    pub(crate) waiting: u32,
+    /// Byte ranges locked.
+    pub(crate) ranges: usize,
+}
+
+impl Holdings {
+    fn is_empty(&self) -> bool {
+        self.opens.is_empty()
+            && self.locks.is_empty()
+            && self.delegations.is_empty()
+            && self.revoked.is_empty()
+            && self.waiting == 0
+    }
+}
+
+/// Why something cannot be entered.
+pub(crate) enum Blocked {
+    /// For good.
+    Refused(ServiceError),
+    /// Delegations of others are in the way; here are those to recall now (none when all have been
+    /// recalled and the answers are awaited).
+    Recall(Vec<Notice>),
+    /// Clients whose lease is over are in the way.
+    Expire(Vec<Arc<Client>>),
+}
+
+impl From<ServiceError> for Blocked {
+    fn from(error: ServiceError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// Something to tell a client, once the lock is open.
+pub(crate) struct Notice {
+    pub(crate) client: Arc<Client>,
+    pub(crate) handle: Handle,
+    pub(crate) what: NoticeKind,
+}
+
+pub(crate) enum NoticeKind {
+    Recall { state: StateRef, truncate: bool },
+    GetAttr { query: u64 },
+    LockAvailable { owner: Box<[u8]> },
+}
+
+impl Notice {
+    pub(crate) fn deliver(self) {
+        let (client, handle) = (self.client.key(), &self.handle);
+        let front: Option<Arc<dyn Front>> = self.client.front();
+        let Some(front) = front else { return };
+        match self.what {
+            NoticeKind::Recall { state, truncate } => {
+                front.recall(client, handle, state, truncate);
+            }
+            NoticeKind::GetAttr { query } => front.get_attr(client, handle, query),
+            NoticeKind::LockAvailable { owner } => front.lock_available(client, handle, &owner),
+        }
+    }
+}
+
+/// What is to be done, without the lock, about state that has ended.
+#[derive(Default)]
+pub(crate) struct Ended {
+    pub(crate) held: Vec<Held>,
+    /// Closing one may take long.
+    pub(crate) files: Vec<Arc<dyn OpenFile>>,
+    pub(crate) notices: Vec<Notice>,
+    /// Files that a delegation has had watched.
+    pub(crate) unwatch: Vec<(Arc<dyn Store>, FileId)>,
+}
+
+pub(crate) struct StateTable {
+    pub(crate) files: FxHashMap<Handle, FileState>,
+    pub(crate) by_client: FxHashMap<ClientKey, Holdings>,
+    pub(crate) index: Arc<Index>,
+    pub(crate) guards: Arc<Guards>,
+    /// Files on which a delegation was recalled a short time ago, and when.
+    pub(crate) recalled: FxHashMap<Handle, u64>,
+    /// Delegations that have been recalled and not returned.
+    pub(crate) recalling: FxHashMap<StateId, Arc<DelegationState>>,
+    /// Questions to holders of write delegations that are not answered yet; at most one for each.
+    pub(crate) queries: FxHashMap<u64, Arc<DelegationState>>,
+    pub(crate) counts: TableCounts,
+}
+
+/// How much there is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TableCounts {
+    pub(crate) opens: usize,
+    pub(crate) open_files: usize,
+    pub(crate) locks: usize,
+    pub(crate) ranges: usize,
+    pub(crate) delegations: usize,
+    pub(crate) revoked: usize,
+    pub(crate) waiters: usize,
+}
+
+impl StateTable {
+    pub(crate) fn new(index: Arc<Index>, guards: Arc<Guards>) -> Self {
+        Self {
+            files: FxHashMap::default(),
+            by_client: FxHashMap::default(),
+            index,
+            guards,
+            recalled: FxHashMap::default(),
+            recalling: FxHashMap::default(),
+            queries: FxHashMap::default(),
+            counts: TableCounts::default(),
+        }
+    }
+
+    pub(crate) fn holds_anything(&self, client: ClientKey) -> bool {
+        self.by_client.contains_key(&client)
+    }
+
+    /// Refuses to enter anything for a record that has ended: it is marked before what it holds is
+    /// released under the table's lock, so a new entry is either seen by that release or refused.
+    pub(crate) fn check_current(client: &Client) -> Result<()> {
+        if client.is_gone() { Err(ServiceError::Expired) } else { Ok(()) }
+    }
+
+    /// Forgets the entry of a file that nobody needs.
+    pub(crate) fn tidy(&mut self, key: &Handle) {
+        if self.files.get(key).is_some_and(FileState::is_idle) {
+            self.files.remove(key);
+        }
+    }
+
+    pub(crate) fn tidy_client(&mut self, client: ClientKey) {
+        if self.by_client.get(&client).is_some_and(Holdings::is_empty) {
+            self.by_client.remove(&client);
+        }
+    }
+
+    /// A number for another open of this client.
+    ///
+    /// # Errors
+    /// `Resource` at the limits.
+    pub(crate) fn admit_open(&mut self, client: ClientKey) -> Result<StateId> {
+        let held = self.by_client.get(&client).map_or(0, |holdings| holdings.opens.len());
+        if self.counts.opens >= OPENS_MAX || held >= OPENS_PER_CLIENT_MAX {
+            return Err(ServiceError::Resource);
+        }
+        self.index.next().ok_or(ServiceError::Resource)
+    }
+
+    /// A number for another lock state of this client.
+    ///
+    /// # Errors
+    /// `Resource` at the limits.
+    pub(crate) fn admit_lock(&mut self, client: ClientKey) -> Result<StateId> {
+        let held = self.by_client.get(&client).map_or(0, |holdings| holdings.locks.len());
+        if self.counts.locks >= LOCK_STATES_MAX || held >= LOCK_STATES_PER_CLIENT_MAX {
+            return Err(ServiceError::Resource);
+        }
+        self.index.next().ok_or(ServiceError::Resource)
+    }
+
+    /// A number for another delegation of this client; revoked ones count until they are freed.
+    ///
+    /// # Errors
+    /// `Resource` at the limits.
+    pub(crate) fn admit_delegation(&mut self, client: ClientKey) -> Result<StateId> {
+        let count = |holdings: &Holdings| holdings.delegations.len() + holdings.revoked.len();
+        let held = self.by_client.get(&client).map_or(0, count);
+        if self.counts.delegations >= DELEGATIONS_MAX || held >= DELEGATIONS_PER_CLIENT_MAX {
+            return Err(ServiceError::Resource);
+        }
+        self.index.next().ok_or(ServiceError::Resource)
+    }
+
+    pub(crate) fn enter_open(&mut self, open: &Arc<OpenState>) {
+        let file = self.files.entry(open.key).or_default();
+        self.counts.open_files += usize::from(file.opens.is_empty());
+        file.opens.push(open.clone());
+        self.counts.opens += 1;
+        self.by_client.entry(open.client.key()).or_default().opens.insert(open.id());
+        self.index.insert(Held::Open(open.clone()));
+    }
+
+    /// Ends an open with the byte-range locks under it.
+    pub(crate) fn release_open(&mut self, open: &Arc<OpenState>, ended: &mut Ended) {
+        self.withdraw_open(open, ended);
+        open.life.end();
+        self.index.remove(open.id());
+    }
+
+    /// Takes an open out of everything but the index.
+    pub(crate) fn withdraw_open(&mut self, open: &Arc<OpenState>, ended: &mut Ended) {
+        let (key, client) = (open.key, open.client.key());
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let before = file.opens.len();
+        file.opens.retain(|other| !Arc::ptr_eq(other, open));
+        if file.opens.len() == before {
+            return;
+        }
+        self.counts.opens -= 1;
+        self.counts.open_files -= usize::from(file.opens.is_empty());
+        let under = |lock: &&Arc<LockState>| Arc::ptr_eq(&lock.open, open);
+        let locks: Vec<_> = file.lock_states.iter().filter(under).cloned().collect();
+        for lock in &locks {
+            self.release_lock(lock, ended);
+        }
+        let file = self.files.get(&key);
+        let is_last = file.is_none_or(|file| {
+            !file.opens.iter().any(|other| Arc::ptr_eq(&other.client, &open.client))
+        });
+        if is_last {
+            self.forget_file_waiters(&open.client, &key);
+        }
+        if open.set_guarded(false) {
+            self.guards.remove(&key);
+        }
+        ended.files.extend(open.take_file());
+        if let Some(holdings) = self.by_client.get_mut(&client) {
+            holdings.opens.remove(&open.id());
+        }
+        ended.held.push(Held::Open(open.clone()));
+        self.tidy_client(client);
+        self.tidy(&key);
+    }
+
+    pub(crate) fn enter_lock(&mut self, lock: &Arc<LockState>) {
+        let file = self.files.entry(lock.open.key).or_default();
+        file.lock_states.push(lock.clone());
+        self.counts.locks += 1;
+        self.by_client.entry(lock.open.client.key()).or_default().locks.insert(lock.id);
+        self.index.insert(Held::Lock(lock.clone()));
+    }
+
+    /// Ends a lock state with its ranges.
+    pub(crate) fn release_lock(&mut self, lock: &Arc<LockState>, ended: &mut Ended) {
+        self.withdraw_lock(lock, ended);
+        lock.life.end();
+        self.index.remove(lock.id);
+    }
+
+    fn withdraw_lock(&mut self, lock: &Arc<LockState>, ended: &mut Ended) {
+        let (key, client) = (lock.open.key, lock.open.client.key());
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let before = file.lock_states.len();
+        file.lock_states.retain(|other| !Arc::ptr_eq(other, lock));
+        if file.lock_states.len() == before {
+            return;
+        }
+        self.counts.locks -= 1;
+        let ranges = file.ranges.clear_owner(lock.id);
+        self.count_ranges(client, ranges, 0);
+        if let Some(holdings) = self.by_client.get_mut(&client) {
+            holdings.locks.remove(&lock.id);
+        }
+        ended.held.push(Held::Lock(lock.clone()));
+        if ranges > 0 {
+            self.wake_waiters(&key, ended);
+        }
+        self.tidy_client(client);
+    }
+
+    /// Counts ranges of a client that were removed and added.
+    pub(crate) fn count_ranges(&mut self, client: ClientKey, removed: usize, added: usize) {
+        self.counts.ranges = self.counts.ranges + added - removed;
+        if let Some(holdings) = self.by_client.get_mut(&client) {
+            holdings.ranges = holdings.ranges + added - removed;
+        }
+    }
+
+    pub(crate) fn enter_delegation(&mut self, delegation: &Arc<DelegationState>) {
+        let client = &delegation.client;
+        let file = self.files.entry(delegation.key).or_default();
+        file.delegations.push(delegation.clone());
+        self.counts.delegations += 1;
+        client.delegated.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.by_client.entry(client.key()).or_default().delegations.insert(delegation.id);
+        self.index.insert(Held::Delegation(delegation.clone()));
+    }
+
+    /// Ends a delegation that was given back.
+    pub(crate) fn release_delegation(
+        &mut self,
+        delegation: &Arc<DelegationState>,
+        ended: &mut Ended,
+    ) {
+        self.withdraw_delegation(delegation, ended);
+        delegation.life.end();
+        self.index.remove(delegation.id);
+    }
+
+    /// Takes a delegation out of everything but the index.
+    fn withdraw_delegation(&mut self, delegation: &Arc<DelegationState>, ended: &mut Ended) {
+        let (key, client) = (delegation.key, delegation.client.key());
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let before = file.delegations.len();
+        file.delegations.retain(|other| !Arc::ptr_eq(other, delegation));
+        if file.delegations.len() == before {
+            return;
+        }
+        ended.unwatch.push((delegation.store.clone(), key.file));
+        self.counts.delegations -= 1;
+        delegation.client.delegated.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        self.guards.remove(&key);
+        self.recalling.remove(&delegation.id);
+        if let Some(query) = delegation.awaited_query() {
+            self.queries.remove(&query);
+        }
+        ended.files.extend(delegation.take_file());
+        if let Some(holdings) = self.by_client.get_mut(&client) {
+            holdings.delegations.remove(&delegation.id);
+        }
+        ended.held.push(Held::Delegation(delegation.clone()));
+        self.tidy_client(client);
+        self.tidy(&key);
+    }
+
+    /// Takes state away. Its state-id stays known as revoked until the client frees it.
+    pub(crate) fn revoke(&mut self, held: &Held, by_admin: bool, ended: &mut Ended) {
+        if !held.life().is_live() {
+            return;
+        }
+        held.life().revoke(by_admin);
+        let client = held.client().clone();
+        self.by_client.entry(client.key()).or_default().revoked.insert(held.id());
+        match held {
+            Held::Open(open) => self.withdraw_open(open, ended),
+            Held::Lock(lock) => self.withdraw_lock(lock, ended),
+            Held::Delegation(delegation) => self.withdraw_delegation(delegation, ended),
+        }
+        self.counts.revoked += 1;
+        let count = if by_admin { &client.admin_revoked } else { &client.revoked };
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Forgets revoked state, because the client says that it knows, or is gone.
+    pub(crate) fn free_revoked(&mut self, held: &Held) {
+        let client = held.client();
+        let holdings = self.by_client.get_mut(&client.key());
+        if !holdings.is_some_and(|holdings| holdings.revoked.remove(&held.id())) {
+            return;
+        }
+        self.counts.revoked -= 1;
+        let by_admin = held.life().check() == Err(ServiceError::AdminRevoked);
+        let count = if by_admin { &client.admin_revoked } else { &client.revoked };
+        count.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        held.life().end();
+        self.index.remove(held.id());
+        self.tidy_client(client.key());
+    }
+
+    /// Ends all that a client holds. Returns the number of opens too.
+    pub(crate) fn release_client(&mut self, client: &Arc<Client>) -> (Ended, usize) {
+        let mut ended = Ended::default();
+        let Some(holdings) = self.by_client.get(&client.key()) else { return (ended, 0) };
+        let opens = holdings.opens.len();
+        let ids = holdings.opens.iter().chain(&holdings.delegations).chain(&holdings.revoked);
+        let ids: Vec<StateId> = ids.copied().collect();
+        let waiting = holdings.waiting > 0;
+        for id in ids {
+            match self.index.find(id) {
+                Ok(held) if !held.life().is_live() => self.free_revoked(&held),
+                Ok(Held::Open(open)) => self.release_open(&open, &mut ended),
+                Ok(Held::Delegation(delegation)) => {
+                    self.release_delegation(&delegation, &mut ended);
+                }
+                Ok(Held::Lock(lock)) => self.release_lock(&lock, &mut ended),
+                Err(_) => {}
+            }
+        }
+        if waiting {
+            self.forget_waiters(client, &mut ended);
+        }
+        debug_assert!(
+            client.kind() == ClientKind::Stateless || !self.holds_anything(client.key()),
+            "a released client holds nothing"
+        );
+        (ended, opens)
+    }
+
+    /// Everything that is held: opens and delegations, which locks go with.
+    pub(crate) fn all_held(&self) -> Vec<Held> {
+        let files = self.files.values();
+        let held = files.flat_map(|file| {
+            let opens = file.opens.iter().cloned().map(Held::Open);
+            opens.chain(file.delegations.iter().cloned().map(Held::Delegation))
+        });
+        held.collect()
+    }
+
+    /// Any file of an open of this handle, to answer for a file without a name.
+    pub(crate) fn any_file(&self, key: &Handle) -> Option<Arc<dyn OpenFile>> {
+        let file = self.files.get(key)?;
+        let opens = file.opens.iter().find_map(|open| open.any_file());
+        opens.or_else(|| file.delegations.iter().find_map(|delegation| delegation.any_file()))
+    }
+}
