@@ -2,13 +2,16 @@
 //! grows.
 //!
 //! It is the ctime in nanoseconds. Since Linux 6.13 most file systems move the ctime on every change
-//! after somebody looked, and nothing else is needed. Elsewhere the ctime moves with a clock that
-//! ticks every few milliseconds, or by the second; there, changes of one object within a tick are
-//! counted, and the count is added.
+//! after somebody looked. Elsewhere the ctime moves with a clock that ticks every few milliseconds, or
+//! by the second; there, changes that leave the ctime where it was are counted, and the count is
+//! added. A few file systems with the finer clock, tmpfs among them, still give a directory an old
+//! time when a name is removed, so directories are looked after everywhere.
 //!
 //! Decisions
 //! * Whether the ctime moves by itself is tried once, on a file without a name in the root of the
 //!   export. Where that is not possible, it is taken not to.
+//! * A change counts when the value after it is not above what was told before. What was told is
+//!   kept with the node, of which there is one per object while anybody uses it.
 //! * A count is kept as long as there is room. When it has to go, one bit stays that says so, and the
 //!   object counts as changed once more: its value goes to the end of the tick. Once the bits are
 //!   used up, other objects may seem to have changed too.
@@ -20,20 +23,20 @@
 //! Invariants
 //! * Ticks are longer than [`COUNTS_PER_TICK`] nanoseconds, so that the count never reaches into the
 //!   next one.
-//! * Where the ctime moves by itself, nothing here costs a system call or a lock.
+//! * Nothing here costs a system call on the way of a read, and none on the way of a write where the
+//!   ctime moves by itself.
 
 use super::export::{Export, stat_fd};
 use super::node::{Node, lock};
 use crate::limits::{CHANGE_COUNTS_MAX, CHANGE_GONE_BITS, COUNTS_PER_TICK};
 use crate::{Attr, DirChange, FileId, Result};
 use rustc_hash::{FxHashMap, FxHasher};
-use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
-use rustix::time::ClockId;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Changes made to find out whether the ctime moves; quick enough to fit into one tick, and too many
 /// to be told apart by a tick that ends meanwhile.
@@ -45,17 +48,10 @@ fn stamp(stat: &Statx) -> u64 {
     seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.stx_ctime.tv_nsec))
 }
 
-/// A point of time before a change.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Before(u64);
-
 /// Makes change attributes.
 pub(super) struct Changes {
-    /// `None` where the ctime moves by itself.
-    counts: Option<Counts>,
-}
-
-struct Counts {
+    /// Only directories need to be looked after.
+    ctime_moves: bool,
     /// How many objects have a count, to be looked at without the lock.
     used: AtomicUsize,
     table: Mutex<Table>,
@@ -120,66 +116,52 @@ impl Table {
 impl Changes {
     /// Finds out what is needed in this directory, as the server.
     pub(super) fn find_out(dir: BorrowedFd<'_>, read_only: bool) -> Self {
-        if read_only || ctime_moves(dir).unwrap_or(false) { Self::plain() } else { Self::counted() }
+        Self::new(read_only || ctime_moves(dir).unwrap_or(false))
     }
 
-    pub(super) fn plain() -> Self {
-        Self { counts: None }
+    fn new(ctime_moves: bool) -> Self {
+        Self { ctime_moves, used: AtomicUsize::new(0), table: Mutex::default() }
     }
 
-    pub(super) fn counted() -> Self {
-        let (used, table) = (AtomicUsize::new(0), Mutex::default());
-        Self { counts: Some(Counts { used, table }) }
-    }
-
-    /// Whether changes have to be noted.
-    pub(super) fn are_counted(&self) -> bool {
-        self.counts.is_some()
+    /// Whether changes of every object have to be noted, not only those of directories.
+    pub(super) fn need_notes(&self) -> bool {
+        !self.ctime_moves
     }
 
     /// The change attribute of an object with these attributes.
     pub(super) fn value(&self, id: &FileId, stat: &Statx) -> u64 {
-        self.at(id, stamp(stat))
+        let may_have_count = !self.ctime_moves || is_directory(stat);
+        if may_have_count { self.at(id, stamp(stat)) } else { stamp(stat) }
     }
 
     fn at(&self, id: &FileId, stamp: u64) -> u64 {
-        let extra = match &self.counts {
-            Some(counts) if counts.used.load(Ordering::Acquire) > 0 => {
-                lock(&counts.table).extra(id, stamp)
-            }
-            _ => 0,
-        };
-        stamp.wrapping_add(extra)
-    }
-
-    /// To be called before a change.
-    pub(super) fn before(&self) -> Before {
-        if self.counts.is_none() {
-            return Before(0);
+        if self.used.load(Ordering::Acquire) == 0 {
+            return stamp;
         }
-        let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
-        let seconds = now.tv_sec.cast_unsigned();
-        Before(seconds.wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec.cast_unsigned()))
+        stamp.wrapping_add(lock(&self.table).extra(id, stamp))
     }
 
-    /// Notes a change that is done, before anybody is told of it. `stat` is from after the change.
-    pub(super) fn note(&self, id: &FileId, before: Before, stat: &Statx) {
-        self.note_at(id, before, stamp(stat));
-    }
-
-    fn note_at(&self, id: &FileId, Before(before): Before, stamp: u64) {
-        let Some(counts) = &self.counts else { return };
-        // A ctime from after the change began is one that nobody can have seen before.
-        if before < stamp && counts.used.load(Ordering::Acquire) == 0 {
-            return;
+    /// Notes a change that is done, before anybody is told of it, and gives the value from then on.
+    /// `told` is the highest value that anybody was told, 0 for not known.
+    fn note_at(&self, id: &FileId, stamp: u64, told: &AtomicU64) -> u64 {
+        let value = self.at(id, stamp);
+        let before = told.fetch_max(value, Ordering::AcqRel);
+        if before != 0 && before < value {
+            return value;
         }
-        let mut table = lock(&counts.table);
-        let counted = table.by_id.get(id).is_some_and(|count| count.stamp == stamp);
-        if before >= stamp || counted {
+        let value = {
+            let mut table = lock(&self.table);
             table.count(id, stamp);
-            counts.used.store(table.by_id.len(), Ordering::Release);
-        }
+            self.used.store(table.by_id.len(), Ordering::Release);
+            stamp.wrapping_add(table.extra(id, stamp))
+        };
+        told.fetch_max(value, Ordering::AcqRel);
+        value
     }
+}
+
+fn is_directory(stat: &Statx) -> bool {
+    FileType::from_raw_mode(u32::from(stat.stx_mode)) == FileType::Directory
 }
 
 /// Changes a file without a name until its ctime stays the same.
@@ -200,48 +182,57 @@ fn ctime_moves(dir: BorrowedFd<'_>) -> rustix::io::Result<bool> {
 }
 
 impl Export {
-    /// Attributes in our form.
-    pub(super) fn attr(&self, id: &FileId, stat: &Statx) -> Result<Attr> {
-        super::attr::attr(stat, self.changes.value(id, stat))
-    }
-
     /// Attributes of a node in our form.
     pub(super) fn node_attr(&self, node: &Node, stat: &Statx) -> Result<Attr> {
-        let attr = self.attr(&node.id, stat)?;
-        node.told_change.store(attr.change, Ordering::Relaxed);
-        Ok(attr)
+        super::attr::attr(stat, self.tell(node, stat))
     }
 
-    /// The change attribute of a node now.
-    pub(super) fn change_of(&self, node: &Node) -> Result<u64> {
-        let change = self.changes.value(&node.id, &stat_fd(node.as_fd())?);
-        node.told_change.store(change, Ordering::Relaxed);
-        Ok(change)
+    /// The change attribute of a node, which counts as told.
+    pub(super) fn tell(&self, node: &Node, stat: &Statx) -> u64 {
+        let value = self.changes.value(&node.id, stat);
+        node.told_change.fetch_max(value, Ordering::AcqRel);
+        value
     }
 
-    /// What was told last of a node's change attribute, and the time.
-    pub(super) fn before_change(&self, node: &Node) -> Result<(u64, Before)> {
-        let told = node.told_change.load(Ordering::Relaxed);
-        let told = if told == 0 { self.change_of(node)? } else { told };
-        Ok((told, self.changes.before()))
+    /// What is told of a node's change attribute as the one before a change.
+    pub(super) fn before_change(&self, node: &Node) -> Result<u64> {
+        match node.told_change.load(Ordering::Acquire) {
+            0 => Ok(self.tell(node, &stat_fd(node.as_fd())?)),
+            told => Ok(told),
+        }
     }
 
     /// Notes a change of a node, most often a directory, and says what is to be told of it.
     /// Others may have changed it meanwhile; the kernel does not say.
-    pub(super) fn changed(&self, node: &Node, (before, time): (u64, Before)) -> Result<DirChange> {
+    pub(super) fn changed(&self, node: &Node, before: u64) -> Result<DirChange> {
         let stat = stat_fd(node.as_fd())?;
-        self.changes.note(&node.id, time, &stat);
-        let after = self.changes.value(&node.id, &stat);
-        node.told_change.store(after, Ordering::Relaxed);
-        Ok(DirChange { before, after, atomic: false })
+        Ok(DirChange { before, after: self.note(node, &stat), atomic: false })
     }
 
-    /// Notes a change of an object by way of a descriptor, where that is needed at all.
-    pub(super) fn note_change(&self, id: &FileId, fd: BorrowedFd<'_>, time: Before) -> Result<()> {
-        if self.changes.are_counted() {
-            self.changes.note(id, time, &stat_fd(fd)?);
+    /// Notes a change of a node; `stat` is from after the change.
+    pub(super) fn note(&self, node: &Node, stat: &Statx) -> u64 {
+        if !self.changes.need_notes() && !is_directory(stat) {
+            return self.tell(node, stat);
+        }
+        self.changes.note_at(&node.id, stamp(stat), &node.told_change)
+    }
+
+    /// Notes a change of a node by way of a descriptor, where that is needed at all.
+    pub(super) fn note_change(&self, node: &Node, fd: BorrowedFd<'_>) -> Result<()> {
+        if self.changes.need_notes() {
+            self.note(node, &stat_fd(fd)?);
         }
         Ok(())
+    }
+
+    /// Notes what a listing tells of an object's change attribute.
+    pub(super) fn tell_listed(&self, id: &FileId, stat: &Statx) -> u64 {
+        let known = if self.changes.need_notes() || is_directory(stat) {
+            self.nodes.get(id).or_else(|| self.nodes.open_node(id))
+        } else {
+            None
+        };
+        known.map_or_else(|| self.changes.value(id, stat), |node| self.tell(&node, stat))
     }
 }
 
@@ -250,6 +241,8 @@ mod tests {
     use super::*;
     use crate::FILE_ID_BYTES;
 
+    const TICK: u64 = 1_700_000_000_000_000_000;
+
     fn id(number: u64) -> FileId {
         let mut bytes = [0; FILE_ID_BYTES];
         bytes[..8].copy_from_slice(&number.to_le_bytes());
@@ -257,41 +250,41 @@ mod tests {
     }
 
     #[test]
-    fn changes_within_a_tick_are_counted() {
-        let changes = Changes::counted();
-        let (first, other) = (id(1), id(2));
-        let tick = 1_700_000_000_000_000_000;
-        assert_eq!(changes.at(&first, tick), tick);
-        changes.note_at(&first, Before(tick - 5), tick);
-        assert_eq!(changes.at(&first, tick), tick, "the tick was new");
-        changes.note_at(&first, Before(tick), tick);
-        changes.note_at(&first, Before(tick + 1), tick);
-        assert_eq!(changes.at(&first, tick), tick + 2);
-        changes.note_at(&first, Before(tick - 5), tick);
-        assert_eq!(changes.at(&first, tick), tick + 3, "two at once");
-        assert_eq!(changes.at(&other, tick), tick);
-        let next = tick + 4_000_000;
-        changes.note_at(&first, Before(next - 1), next);
-        assert_eq!(changes.at(&first, next), next);
-        changes.note_at(&first, Before(next), next);
-        assert_eq!(changes.at(&first, next), next + 1);
+    fn changes_that_leave_the_ctime_are_counted() {
+        let changes = Changes::new(false);
+        let (first, told) = (id(1), AtomicU64::new(TICK - 7));
+        assert_eq!(changes.note_at(&first, TICK, &told), TICK, "the ctime moved");
+        assert_eq!(changes.note_at(&first, TICK, &told), TICK + 1);
+        assert_eq!(changes.note_at(&first, TICK, &told), TICK + 2);
+        assert_eq!((changes.at(&first, TICK), changes.at(&id(2), TICK)), (TICK + 2, TICK));
+        let next = TICK + 4_000_000;
+        assert_eq!(changes.note_at(&first, next, &told), next);
+        assert_eq!(changes.note_at(&first, next, &told), next + 1);
+        let unknown = AtomicU64::new(0);
+        assert_eq!(changes.note_at(&id(3), TICK, &unknown), TICK + 1, "somebody may know");
+        assert_eq!(unknown.into_inner(), TICK + 1);
+    }
+
+    #[test]
+    fn a_clock_set_back_still_gives_new_values() {
+        let changes = Changes::new(false);
+        let (object, told) = (id(1), AtomicU64::new(TICK));
+        let earlier = TICK - 1_000_000_000;
+        let values = [(); 3].map(|()| changes.note_at(&object, earlier, &told));
+        assert_eq!(values, [earlier + 1, earlier + 2, earlier + 3]);
     }
 
     #[test]
     fn a_value_never_goes_back_when_counts_must_go() {
-        let changes = Changes::counted();
-        let tick = 1_700_000_000_000_000_000;
-        let told: Vec<u64> = (0..CHANGE_COUNTS_MAX as u64 + 500)
-            .map(|number| {
-                changes.note_at(&id(number), Before(tick), tick);
-                changes.note_at(&id(number), Before(tick), tick);
-                changes.at(&id(number), tick)
-            })
+        let changes = Changes::new(false);
+        let objects = CHANGE_COUNTS_MAX as u64 + 500;
+        let told: Vec<u64> = (0..objects)
+            .map(|number| changes.note_at(&id(number), TICK, &AtomicU64::new(TICK)))
             .collect();
-        let now = |number: usize| changes.at(&id(number as u64), tick);
+        let now = |number: usize| changes.at(&id(number as u64), TICK);
         assert!(told.iter().enumerate().all(|(number, &told)| now(number) >= told));
-        assert_eq!(now(0), tick + COUNTS_PER_TICK);
-        assert_eq!(lock(&changes.counts.as_ref().unwrap().table).by_id.len(), CHANGE_COUNTS_MAX);
+        assert_eq!(now(0), TICK + COUNTS_PER_TICK);
+        assert_eq!(lock(&changes.table).by_id.len(), CHANGE_COUNTS_MAX);
     }
 
     #[test]

@@ -78,6 +78,8 @@ struct Stream {
     at: usize,
     /// The directory's change attribute from before `buffer` was filled.
     filled_at_change: u64,
+    /// A sweep found it waiting.
+    idle: bool,
 }
 
 /// Listings that wait for their next page.
@@ -95,6 +97,15 @@ impl Streams {
         drop(streams);
     }
 
+    /// Lets go of listings that waited since the last call.
+    pub(super) fn sweep(&self) {
+        let mut waiting = lock(&self.waiting);
+        let (idle, used) = waiting.drain(..).partition::<Vec<_>, _>(|stream| stream.idle);
+        waiting.extend(used.into_iter().map(|stream| Stream { idle: true, ..stream }));
+        drop(waiting);
+        drop(idle);
+    }
+
     fn take(&self, dir: &FileId, cookie: u64, cred: &Cred) -> Option<Stream> {
         let mut waiting = lock(&self.waiting);
         let fits = |s: &Stream| {
@@ -103,7 +114,7 @@ impl Streams {
             s.dir == *dir && s.cred == *cred && (s.cookie == cookie || next == Some(cookie))
         };
         let place = waiting.iter().position(fits)?;
-        waiting.remove(place)
+        waiting.remove(place).map(|stream| Stream { idle: false, ..stream })
     }
 
     fn put(&self, stream: Stream) {
@@ -127,6 +138,7 @@ impl Stream {
             buffer: Vec::new(),
             at: 0,
             filled_at_change: 0,
+            idle: false,
         };
         stream.seek(cookie)?;
         Ok(stream)
@@ -219,7 +231,7 @@ impl Export {
         if let Some(index) = &self.index {
             index.learn(id, node.id, name);
         }
-        Some((id, self.attr(&id, &stat).ok()?))
+        Some((id, super::attr::attr(&stat, self.tell_listed(&id, &stat)).ok()?))
     }
 }
 

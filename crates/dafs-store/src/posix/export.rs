@@ -9,7 +9,7 @@
 
 use super::ability;
 use super::attr;
-use super::change::{Before, Changes};
+use super::change::Changes;
 use super::dir::Streams;
 use super::id::{Form, Ids, Target, device, stable_fs_id};
 use super::ident::{AsServer, Caller, Identity};
@@ -231,7 +231,7 @@ impl Export {
     pub(super) fn step(&self, dir: &Node, name: &[u8]) -> Result<(Arc<Node>, Statx)> {
         let c_name = CString::new(name).map_err(|_| StoreError::Invalid)?;
         let known = match self.peek_id(dir.as_fd(), &c_name) {
-            Ok(id) => id.and_then(|id| self.nodes.get(&id)),
+            Ok(id) => id.and_then(|id| self.nodes.get(&id).or_else(|| self.nodes.open_node(&id))),
             Err(errno) => return Err(self.name_error(dir, errno)),
         };
         let found = if let Some(node) = known {
@@ -243,6 +243,7 @@ impl Export {
                 .map_err(|errno| self.name_error(dir, errno))?;
             self.adopt(fd)?
         };
+        self.tell(&found.0, &found.1);
         if found.0.kind == Kind::Directory {
             // The child lies inside as surely as the parent, which may have been looked at a while
             // ago; the root needs no look.
@@ -329,23 +330,17 @@ impl Export {
             self.nodes.forget(&node.id);
             return Err(StoreError::Stale);
         }
+        self.tell(node, &stat);
         Ok(stat)
     }
 
     /// Notes that a name of an object is gone. `held` is its node from before, where it is known.
-    pub(super) fn unlinked(
-        &self,
-        id: &FileId,
-        held: Option<&Node>,
-        dir: &Node,
-        name: &[u8],
-        time: Before,
-    ) {
-        let stat = held.and_then(|node| stat_fd(node.as_fd()).ok());
-        if let Some(stat) = &stat {
-            self.changes.note(id, time, stat);
+    pub(super) fn unlinked(&self, id: &FileId, held: Option<&Node>, dir: &Node, name: &[u8]) {
+        let stat = held.and_then(|node| Some((node, stat_fd(node.as_fd()).ok()?)));
+        if let Some((node, stat)) = &stat {
+            self.note(node, stat);
         }
-        let links = stat.map(|stat| stat.stx_nlink);
+        let links = stat.map(|(_, stat)| stat.stx_nlink);
         if links.is_none_or(|links| links == 0) {
             self.nodes.forget(id);
         }

@@ -70,11 +70,13 @@ impl PosixFile {
         let fd = Arc::new(export.reopen(node, flags)?);
         let file = Self::from_fd(export, cred, node, mode, fd);
         // An id does not bring a removed file back; only those who have it open keep it.
-        if stat_fd(file.fd.as_fd())?.stx_nlink == 0 && !export.nodes.is_open_elsewhere(node) {
+        let stat = stat_fd(file.fd.as_fd())?;
+        if stat.stx_nlink == 0 && !export.nodes.is_open_elsewhere(node) {
             drop(file);
             export.nodes.forget(&node.id);
             return Err(StoreError::Stale);
         }
+        export.tell(node, &stat);
         Ok(file)
     }
 
@@ -112,9 +114,8 @@ impl PosixFile {
     /// Changes the file and notes that.
     pub(super) fn change<T>(&self, apply: impl FnOnce() -> Result<T>) -> Result<T> {
         let _caller = self.as_writer()?;
-        let before = self.export.changes.before();
         let done = apply()?;
-        self.export.note_change(&self.node.id, self.fd.as_fd(), before)?;
+        self.export.note_change(&self.node, self.fd.as_fd())?;
         Ok(done)
     }
 

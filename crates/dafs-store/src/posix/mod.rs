@@ -104,9 +104,11 @@ impl PosixStore {
         self.export.identity.switches()
     }
 
-    /// Lets go of cached objects that were removed by others, so that their space is freed. To be
-    /// called now and then, say every ten seconds; costs a system call per cached object.
+    /// Lets go of cached objects that were removed by others, so that their space is freed, and of
+    /// listings that nobody goes on with. To be called now and then, say every ten seconds; costs a
+    /// system call per cached object.
     pub fn sweep(&self) {
+        self.export.streams.sweep();
         for node in self.export.nodes.all() {
             let removed = export::stat_fd(node.as_fd()).is_ok_and(|stat| stat.stx_nlink == 0);
             if removed {

@@ -305,9 +305,8 @@ impl Export {
         let gone = |error| if error == StoreError::NotFound { StoreError::Stale } else { error };
         let mut bytes = value(node, name).map_err(gone)?;
         let result = change(&mut bytes)?;
-        let before = self.changes.before();
         set_value(node, name, &bytes, XattrFlags::REPLACE).map_err(gone)?;
-        self.note_change(&node.id, node.as_fd(), before)?;
+        self.note_change(node, node.as_fd())?;
         Ok(result)
     }
 

@@ -23,7 +23,7 @@ pub(super) struct Node {
     /// For a directory: when it was last seen below the root, in milliseconds of the export's
     /// clock plus one; 0 for never.
     pub(super) contained_at_ms: AtomicU64,
-    /// The change attribute that was told last; 0 for none yet.
+    /// The highest change attribute that was told of it; 0 for none yet.
     pub(super) told_change: AtomicU64,
 }
 

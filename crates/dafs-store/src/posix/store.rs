@@ -105,10 +105,9 @@ impl Store for PosixStore {
                 let stat = self.export.stat_live(&node)?;
                 let caller = self.export.identity.caller(cred)?;
                 let cut = by_file.as_ref().map(|cut| cut as &dyn Fn(u64) -> Result<()>);
-                let before = self.export.changes.before();
                 self.export.change_attr(&caller, cred, (&node, &stat), change, cut)?;
                 let stat = stat_fd(node.as_fd())?;
-                self.export.changes.note(&node.id, before, &stat);
+                self.export.note(&node, &stat);
                 self.export.node_attr(&node, &stat)
             }
             Found::AttrDir(_) => Err(StoreError::NotSupported),

@@ -283,12 +283,11 @@ impl Export {
             let by_file = |size| Ok(rustix::fs::ftruncate(file.fd(), size)?);
             let by_file: Option<&dyn Fn(u64) -> Result<()>> =
                 if mode.write { Some(&by_file) } else { None };
-            let before = self.changes.before();
             self.change_attr(caller, cred, (node, stat), &cut, by_file)?;
-            self.note_change(&node.id, file.fd().as_fd(), before)?;
+            self.note_change(node, file.fd().as_fd())?;
         }
         let attr = self.node_attr(node, &stat_fd(file.fd().as_fd())?)?;
-        let change = self.change_of(dir)?;
+        let change = self.tell(dir, &stat_fd(dir.as_fd())?);
         let dir = DirChange { before: change, after: change, atomic: false };
         Ok(Created { id: node.id, attr, dir, file, created: false })
     }
@@ -368,14 +367,14 @@ impl Export {
             Err(errno) => return Err(self.name_error(dir, errno)),
         }
         self.learn(node, dir, name);
-        self.note_change(&node.id, node.as_fd(), before.1)?;
+        self.note_change(node, node.as_fd())?;
         self.changed(dir, before)
     }
 
     /// The id of what a name leads to, and its node where that is needed to keep the index or counts
     /// of changes right.
     fn known_before(&self, dir: &Node, name: &[u8]) -> Option<(FileId, Option<Arc<Node>>)> {
-        if self.index.is_some() || self.changes.are_counted() {
+        if self.index.is_some() || self.changes.need_notes() {
             let (node, _) = self.step(dir, name).ok()?;
             return Some((node.id, Some(node)));
         }
@@ -392,7 +391,7 @@ impl Export {
         hint: Option<&FileId>,
     ) -> Option<(FileId, Option<Arc<Node>>)> {
         match hint {
-            Some(id) if self.index.is_none() && !self.changes.are_counted() => Some((*id, None)),
+            Some(id) if self.index.is_none() && !self.changes.need_notes() => Some((*id, None)),
             _ => self.known_before(dir, name),
         }
     }
@@ -417,7 +416,7 @@ impl Export {
         };
         removed.map_err(|errno| self.name_error(dir, errno))?;
         if let Some((id, held)) = known {
-            self.unlinked(&id, held.as_deref(), dir, name, before.1);
+            self.unlinked(&id, held.as_deref(), dir, name);
         }
         self.changed(dir, before)
     }
@@ -431,7 +430,7 @@ impl Export {
     ) -> Result<(DirChange, DirChange)> {
         let (from_before, to_before) = (self.before_change(from_dir)?, self.before_change(to_dir)?);
         let replaced = self.known_before(to_dir, to);
-        let moved = if self.changes.are_counted() { self.step(from_dir, from).ok() } else { None };
+        let moved = if self.changes.need_notes() { self.step(from_dir, from).ok() } else { None };
         let renamed = rustix::fs::renameat_with(from_dir, from, to_dir, to, RenameFlags::empty());
         match renamed {
             Ok(()) => {}
@@ -447,10 +446,10 @@ impl Export {
             Err(errno) => return Err(errno.into()),
         }
         if let Some((id, held)) = replaced {
-            self.unlinked(&id, held.as_deref(), to_dir, to, to_before.1);
+            self.unlinked(&id, held.as_deref(), to_dir, to);
         }
         if let Some((node, _)) = moved {
-            self.note_change(&node.id, node.as_fd(), from_before.1)?;
+            self.note_change(&node, node.as_fd())?;
         }
         if self.index.is_some() {
             // Learns the new place.
