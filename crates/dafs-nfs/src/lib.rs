@@ -1,7 +1,19 @@
 //! The NFS front doors: NFSv4.1 and 4.2, NFSv3 and MOUNT as RPC programs over one `dafs-service`.
 //!
 //! Semantics live in `dafs-service`; here are sessions, replay, and the way between wire and service.
+//! Nothing here knows a socket or a clock: calls come from the RPC server with the time in them, and
+//! what may wait goes to a [`Pool`].
+
+pub mod limits;
 
 mod admission;
+mod connection;
+mod handler;
+mod principal;
+mod shared;
+mod v4;
+mod wire_handle;
 
 pub use admission::{Admission, FindOwner, Origin, Who};
+pub use handler::NfsHandler;
+pub use shared::{Job, NfsCounts, NfsOptions, NfsShared, Pool};

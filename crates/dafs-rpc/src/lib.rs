@@ -12,7 +12,6 @@
 
 mod auth;
 mod call;
-pub mod client;
 mod connection;
 mod handler;
 mod inbox;

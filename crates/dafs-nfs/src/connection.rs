@@ -1,0 +1,60 @@
+//! Connections as the front doors see them: a way to call the client back, and who is called.
+//!
+//! Invariants
+//! * A connection that is closed carries nothing any more and is soon forgotten by all sessions.
+
+use crate::v4::session::NfsClient;
+use dafs_rpc::{BackCall, ConnectionRef};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    reference: ConnectionRef,
+    closed: AtomicBool,
+    /// Clients that may be called over it.
+    clients: Mutex<Vec<Weak<NfsClient>>>,
+}
+
+impl Connection {
+    pub(crate) fn new(reference: ConnectionRef) -> Arc<Self> {
+        Arc::new(Self { reference, closed: AtomicBool::new(false), clients: Mutex::default() })
+    }
+
+    /// Its number, which no other connection has.
+    pub(crate) fn id(&self) -> u64 {
+        self.reference.id().to_u64()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Sends a call to the client; never waits.
+    pub(crate) fn call_back(&self, call: BackCall) {
+        self.reference.call_back(call);
+    }
+
+    /// Remembers that a client may be called over it.
+    pub(crate) fn serves(&self, client: &Arc<NfsClient>) {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.retain(|known| known.strong_count() > 0);
+        if !clients.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(client))) {
+            clients.push(Arc::downgrade(client));
+        }
+    }
+
+    /// Whether some client may have to be called over it.
+    pub(crate) fn is_back_channel(&self) -> bool {
+        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.iter().any(|client| client.strong_count() > 0)
+    }
+
+    /// Marks it closed, and gives the clients that lose it as a back channel.
+    pub(crate) fn close(&self) -> Vec<Arc<NfsClient>> {
+        self.closed.store(true, Ordering::Release);
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *clients).iter().filter_map(Weak::upgrade).collect()
+    }
+}

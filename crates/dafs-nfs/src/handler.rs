@@ -1,0 +1,144 @@
+//! From a call of the RPC server to the program, version and procedure that it is for.
+//!
+//! Invariants
+//! * A call is answered on the reactor, or moves as a whole to the pool; nothing here waits.
+
+use crate::admission::{Origin, Who};
+use crate::connection::Connection;
+use crate::shared::NfsShared;
+use crate::v4::compound::{self, Answer, CallContext};
+use dafs_rpc::{
+    AcceptStatus, BackError, Call, ConnectionId, Credential, Groups, Handled, Handler, Reply,
+    VersionRange,
+};
+use dafs_store::Wait;
+use dafs_wire::nfs4;
+use dafs_wire::xdr::padded;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// The NFS programs on one reactor.
+#[derive(Debug)]
+pub struct NfsHandler {
+    shared: Arc<NfsShared>,
+    connections: FxHashMap<ConnectionId, PeerState>,
+}
+
+/// What is kept of a connection.
+#[derive(Debug)]
+struct PeerState {
+    connection: Arc<Connection>,
+    origin: Origin,
+    /// The credential that came last and who that was, because the next call is most likely to bring
+    /// it again.
+    last: Option<(u32, u32, Groups, Who)>,
+}
+
+impl NfsHandler {
+    /// The programs of `shared` on one reactor.
+    pub fn new(shared: Arc<NfsShared>) -> Self {
+        Self { shared, connections: FxHashMap::default() }
+    }
+
+    fn call_v4(&mut self, call: Call<'_>) -> Handled {
+        match call.procedure {
+            nfs4::limits::PROCEDURE_NULL => Reply::new().into(),
+            nfs4::limits::PROCEDURE_COMPOUND => self.compound(call),
+            _ => AcceptStatus::ProcedureUnavailable.into(),
+        }
+    }
+
+    fn compound(&mut self, call: Call<'_>) -> Handled {
+        let context = self.context(&call);
+        match compound::compound(&self.shared, context, call.args, Wait::Never) {
+            Answer::Reply(reply) => reply.into(),
+            Answer::Garbage => AcceptStatus::GarbageArgs.into(),
+            Answer::Parked(parked) => {
+                let (args, responder) = call.later();
+                let job = move || responder.respond(parked.run(&args));
+                self.shared.run_elsewhere(Box::new(job));
+                Handled::Later
+            }
+        }
+    }
+
+    fn context(&mut self, call: &Call<'_>) -> CallContext {
+        let peer = self.connections.entry(call.connection_id).or_insert_with(|| PeerState {
+            connection: Connection::new(call.connection()),
+            origin: self.shared.admission().origin(call.peer),
+            last: None,
+        });
+        CallContext {
+            who: peer.who(&call.credential),
+            origin: peer.origin,
+            connection: peer.connection.clone(),
+            peer: call.peer,
+            now_ns: self.shared.service_time(call.now_ns),
+            call_bytes: call_bytes(call),
+        }
+    }
+}
+
+impl Handler for NfsHandler {
+    type Message = ();
+
+    fn call(&mut self, call: Call<'_>) -> Handled {
+        match (call.program, call.version) {
+            (nfs4::limits::PROGRAM, nfs4::limits::VERSION) => self.call_v4(call),
+            (nfs4::limits::PROGRAM, _) => {
+                let (low, high) = (nfs4::limits::VERSION, nfs4::limits::VERSION);
+                AcceptStatus::ProgramMismatch(VersionRange { low, high }).into()
+            }
+            _ => AcceptStatus::ProgramUnavailable.into(),
+        }
+    }
+
+    fn back_reply(
+        &mut self,
+        _connection: ConnectionId,
+        token: u64,
+        result: Result<&[u8], BackError>,
+    ) {
+        self.shared.back_reply(token, result);
+    }
+
+    fn disconnected(&mut self, connection: ConnectionId) {
+        if let Some(peer) = self.connections.remove(&connection) {
+            self.shared.disconnected(&peer.connection);
+        }
+    }
+
+    fn is_needed(&mut self, connection: ConnectionId) -> bool {
+        let peer = self.connections.get(&connection);
+        peer.is_some_and(|peer| peer.connection.is_back_channel())
+    }
+
+    fn tick(&mut self, now_ns: u64) {
+        self.shared.tick(self.shared.service_time(now_ns));
+    }
+}
+
+impl PeerState {
+    fn who(&mut self, credential: &Credential<'_>) -> Who {
+        let Credential::Sys(sys) = credential else { return self.origin.who(credential) };
+        if let Some((uid, gid, groups, who)) = &self.last
+            && (*uid, *gid, groups) == (sys.uid, sys.gid, &sys.groups)
+        {
+            return who.clone();
+        }
+        let who = self.origin.who(credential);
+        self.last = Some((sys.uid, sys.gid, sys.groups, who.clone()));
+        who
+    }
+}
+
+/// Length of the whole call (RFC 5531 9), which counts against a session's request size.
+fn call_bytes(call: &Call<'_>) -> usize {
+    // Six numbers, and flavour and length of credential and verifier.
+    let head = 6 * 4 + 2 * 8;
+    let credential = match call.credential {
+        Credential::Sys(sys) => 5 * 4 + padded(sys.machine.len()) + 4 * sys.groups.len(),
+        _ => 0,
+    };
+    head + credential + call.args.len()
+}

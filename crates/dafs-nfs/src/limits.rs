@@ -1,0 +1,95 @@
+//! Every bound of the NFS front doors, in one place.
+
+/// The largest file data of one READ or WRITE, in bytes.
+pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+
+/// The largest NFSv4 request, RPC header included, in bytes.
+pub const REQUEST_BYTES_MAX: u32 = TRANSFER_BYTES_MAX + 16 * 1024;
+
+/// The largest NFSv4 reply, RPC header included, in bytes.
+pub const RESPONSE_BYTES_MAX: u32 = TRANSFER_BYTES_MAX + 16 * 1024;
+
+/// The largest reply that is kept for a retry, in bytes. Covers every reply of a modifying compound
+/// that clients send; larger ones are READ and READDIR, which need no exactly-once.
+pub const RESPONSE_CACHED_BYTES_MAX: u32 = 8 * 1024;
+
+/// Bytes of kept replies of all sessions together. Beyond it slots are taken back and new requests
+/// that ask for their reply to be kept are put off.
+pub const REPLY_CACHE_BYTES_MAX: usize = 256 << 20;
+
+/// The smallest request size of a fore channel: RPC header with an AUTH_SYS credential without
+/// groups, and a COMPOUND of SEQUENCE and one operation with a file handle.
+pub const REQUEST_BYTES_MIN: u32 = 24 + 36 + 8 + 12 + 36 + 72;
+
+/// The smallest reply size of a fore channel: RPC header, empty tag, SEQUENCE.
+pub const RESPONSE_BYTES_MIN: u32 = 24 + 12 + 44;
+
+/// The smallest request size of a back channel: RPC header with AUTH_SYS, and a CB_COMPOUND of
+/// CB_SEQUENCE and CB_RECALL.
+pub const BACK_REQUEST_BYTES_MIN: u32 = 24 + 36 + 8 + 16 + 48 + 96;
+
+/// The smallest reply size of a back channel: RPC header, CB_SEQUENCE, CB_RECALL.
+pub const BACK_RESPONSE_BYTES_MIN: u32 = 24 + 12 + 44 + 8;
+
+/// Operations of one back channel request: CB_SEQUENCE and what is to be said.
+pub const BACK_OPERATIONS_MIN: u32 = 2;
+
+/// Bytes of an RPC reply header with an empty verifier, which counts as part of the reply.
+pub const RPC_REPLY_HEADER_BYTES: usize = 24;
+
+/// Operations of one COMPOUND.
+pub const OPERATIONS_MAX: u32 = 128;
+
+/// The first and the last minor version of NFSv4 that is spoken here.
+pub const MINOR_VERSION_MIN: u32 = 1;
+/// See [`MINOR_VERSION_MIN`].
+pub const MINOR_VERSION_MAX: u32 = 2;
+
+/// WRITE data that is handed to the file on the reactor, in bytes; more goes to the pool.
+pub const WRITE_INLINE_BYTES_MAX: usize = 256 << 10;
+
+/// Slots that a new session gets at most.
+pub const SLOTS_INITIAL_MAX: u32 = 128;
+
+/// Slots that a busy session can grow to.
+pub const SLOTS_MAX: u32 = 1024;
+
+/// Slots that a session keeps when memory is short.
+pub const SLOTS_MIN: u32 = 4;
+
+/// Sessions of one client.
+pub const SESSIONS_PER_CLIENT_MAX: usize = 64;
+
+/// Sessions of all clients.
+pub const SESSIONS_MAX: usize = 131_072;
+
+/// Client records up to which those that are over are left alone.
+pub const CLIENTS_PRUNE_MIN: usize = 1024;
+
+/// Connections of one session that can carry callbacks.
+pub const BACK_CONNECTIONS_MAX: usize = 16;
+
+/// Slots of a back channel that are used at once.
+pub const BACK_SLOTS_MAX: u32 = 16;
+
+/// Callbacks that wait for a slot or a connection, per client.
+pub const BACK_WAITING_MAX: usize = 16_384;
+
+/// How often a callback is sent again that the client put off or did not understand yet.
+pub const BACK_TRIES_MAX: u32 = 5;
+
+/// Time before a callback that was put off is sent again, in nanoseconds.
+pub const BACK_RETRY_NS: u64 = 100_000_000;
+
+/// Bytes of a request that are hashed whole to tell retries from other requests. Of larger ones
+/// (WRITE data) the two ends and a sample of the middle.
+pub const DIGEST_WHOLE_BYTES_MAX: usize = 16 * 1024;
+
+/// State-ids in one TEST_STATEID.
+pub const TEST_STATEIDS_MAX: usize = 1024;
+
+/// Time between two rounds of tidying up, in nanoseconds.
+pub const TIDY_EVERY_NS: u64 = 1_000_000_000;
+
+const _: () = assert!(RESPONSE_CACHED_BYTES_MAX < RESPONSE_BYTES_MAX);
+const _: () = assert!(SLOTS_MIN <= SLOTS_INITIAL_MAX && SLOTS_INITIAL_MAX <= SLOTS_MAX);

@@ -1,0 +1,306 @@
+//! What all reactors of the NFS front doors share.
+//!
+//! Invariants
+//! * The service is never called while a lock of the front door is held that the service's calls
+//!   to [`Front`] would want: those of a client's callbacks and of the session table.
+
+use crate::admission::{Admission, Origin};
+use crate::connection::Connection;
+use crate::limits::TIDY_EVERY_NS;
+use crate::v4::callback::{BackCredential, Callback, Callbacks, Tokens, Told};
+use crate::v4::session::{NfsClient, Session, SessionTable};
+use dafs_rpc::BackError;
+use dafs_service::{
+    AttrAnswer, ClientKey, Flavour, Front, Handle, Service, StateRef, WriteVerifier,
+};
+use dafs_wire::nfs4::Status;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Something to run that may wait.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// Runs jobs elsewhere.
+pub trait Pool: Send + Sync {
+    /// Takes a job; never waits.
+    fn submit(&self, job: Job);
+}
+
+/// Who this server is to NFS clients.
+#[derive(Debug, Clone)]
+pub struct NfsOptions {
+    /// The server's identity (so_major_id, RFC 8881 2.10.5): the same after a restart and on all its
+    /// addresses, and no other server's.
+    pub server_owner: Vec<u8>,
+    /// Within which client ids and handles mean the same (eir_server_scope).
+    pub server_scope: Vec<u8>,
+    /// Domain name of who made the software (nii_domain).
+    pub implementation_domain: String,
+    /// Name and version of the software (nii_name).
+    pub implementation_name: String,
+    /// Random; makes session ids that cannot be guessed.
+    pub secret: [u8; 16],
+    /// What the RPC server's clock shows when the service's shows zero, in nanoseconds.
+    pub clock_start_ns: u64,
+}
+
+/// What all reactors share.
+pub struct NfsShared {
+    /// The semantics.
+    pub service: Arc<Service>,
+    /// Changes when unstable data may have been lost.
+    pub write_verifier: Arc<WriteVerifier>,
+    pool: Arc<dyn Pool>,
+    admission: Admission,
+    options: Arc<NfsOptions>,
+    pub(crate) sessions: SessionTable,
+    tokens: Tokens,
+    /// The latest time that is known here, for calls that come without one.
+    now_ns: AtomicU64,
+    tidied_ns: AtomicU64,
+    /// For the service's calls back.
+    front: Weak<NfsShared>,
+}
+
+impl std::fmt::Debug for NfsShared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NfsShared").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// What the front door holds, for metrics and tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NfsCounts {
+    /// Sessions of all clients.
+    pub sessions: usize,
+    /// Bytes of replies kept for retries.
+    pub cached_bytes: usize,
+}
+
+impl NfsShared {
+    /// A front door to `service`, whose blocking operations run in `pool`.
+    pub fn new(
+        service: Arc<Service>,
+        pool: Arc<dyn Pool>,
+        write_verifier: Arc<WriteVerifier>,
+        admission: Admission,
+        options: NfsOptions,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|front| Self {
+            service,
+            write_verifier,
+            pool,
+            admission,
+            sessions: SessionTable::new(options.secret),
+            options: Arc::new(options),
+            tokens: Tokens::default(),
+            now_ns: AtomicU64::new(0),
+            tidied_ns: AtomicU64::new(0),
+            front: front.clone(),
+        })
+    }
+
+    /// Who this server is.
+    pub fn options(&self) -> &Arc<NfsOptions> {
+        &self.options
+    }
+
+    /// Runs something that may wait.
+    pub(crate) fn run_elsewhere(&self, job: Job) {
+        self.pool.submit(job);
+    }
+
+    /// Who calls from where.
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    /// Whether the export of a handle admits a caller.
+    ///
+    /// # Errors
+    /// `Access` for where the caller is, `WrongSec` for a flavour that is not admitted.
+    pub(crate) fn admits(
+        &self,
+        handle: &Handle,
+        origin: &Origin,
+        flavour: Flavour,
+    ) -> Result<(), Status> {
+        let namespace = self.service.namespace();
+        // A handle of no export is found out by the operation that uses it.
+        let Ok(export) = namespace.export(handle) else { return Ok(()) };
+        if origin.admitted(export, flavour) {
+            return Ok(());
+        }
+        let other = match flavour {
+            Flavour::None => Flavour::Sys,
+            Flavour::Sys => Flavour::None,
+        };
+        Err(if origin.admitted(export, other) { Status::WrongSec } else { Status::Access })
+    }
+
+    /// What is held now.
+    pub fn counts(&self) -> NfsCounts {
+        let (sessions, cached_bytes) = self.sessions.counts();
+        NfsCounts { sessions, cached_bytes }
+    }
+
+    /// The service's time for the RPC server's.
+    pub(crate) fn service_time(&self, clock_ns: u64) -> u64 {
+        clock_ns.saturating_sub(self.options.clock_start_ns)
+    }
+
+    /// Does what is due: forgets records that are over, repeats callbacks that were put off. To be
+    /// called about once a second, by any reactor or all; `now_ns` is the service's time.
+    pub fn tick(&self, now_ns: u64) {
+        self.now_ns.fetch_max(now_ns, Ordering::Relaxed);
+        let tidied_ns = self.tidied_ns.load(Ordering::Relaxed);
+        let order = Ordering::Relaxed;
+        if now_ns.saturating_sub(tidied_ns) < TIDY_EVERY_NS
+            || self.tidied_ns.compare_exchange(tidied_ns, now_ns, order, order).is_err()
+        {
+            return;
+        }
+        // The service may have to tell the disk whose state it takes away.
+        if let Some(shared) = self.front.upgrade() {
+            self.run_elsewhere(Box::new(move || shared.tidy(now_ns)));
+        }
+    }
+
+    fn tidy(&self, now_ns: u64) {
+        self.service.tick(now_ns);
+        for key in self.sessions.gone() {
+            self.sessions.forget_client(key);
+        }
+        for client in self.sessions.clients() {
+            self.with_callbacks(&client, now_ns, |_| ());
+        }
+    }
+
+    /// Makes the service's record of a client the one of its name, and lets the service call it.
+    pub(crate) fn confirm(&self, owner: &NfsClient, now_ns: u64) -> dafs_service::Result<()> {
+        if !owner.record().is_confirmed()
+            && let Some(front) = self.front.upgrade()
+        {
+            self.service.set_front(owner.record(), front);
+        }
+        self.service.confirm_client(owner.key(), now_ns)?;
+        Ok(())
+    }
+
+    /// Lets a connection carry a session's callbacks. False when the session cannot have any.
+    pub(crate) fn bind_back(
+        &self,
+        session: &Arc<Session>,
+        connection: &Arc<Connection>,
+        now_ns: u64,
+    ) -> bool {
+        let owner = session.owner();
+        owner.want_callbacks();
+        connection.serves(owner);
+        self.with_callbacks(owner, now_ns, |callbacks| callbacks.bind(session.id(), connection));
+        !session.back_down()
+    }
+
+    /// Changes how a session's callbacks are sent.
+    pub(crate) fn control_back(
+        &self,
+        session: &Arc<Session>,
+        program: u32,
+        credential: Option<BackCredential>,
+        now_ns: u64,
+    ) {
+        self.with_callbacks(session.owner(), now_ns, |callbacks| {
+            callbacks.control(session.id(), program, credential);
+        });
+    }
+
+    /// Ends a session; its unfinished callbacks go to the client's other sessions.
+    pub(crate) fn destroy_session(&self, session: &Arc<Session>, now_ns: u64) {
+        if self.sessions.destroy(session) {
+            let id = session.id();
+            self.with_callbacks(session.owner(), now_ns, |callbacks| callbacks.remove_session(id));
+        }
+    }
+
+    /// Says something to a client. Nothing happens if there is no way to it.
+    pub(crate) fn call_client(&self, key: ClientKey, callback: Callback) {
+        if let Some(client) = self.sessions.client(key) {
+            let now_ns = self.now_ns.load(Ordering::Relaxed);
+            self.with_callbacks(&client, now_ns, |callbacks| callbacks.submit(callback));
+        }
+    }
+
+    /// Takes the answer to a callback.
+    pub(crate) fn back_reply(&self, token: u64, result: Result<&[u8], BackError>) {
+        let now_ns = self.now_ns.load(Ordering::Relaxed);
+        let Some(client) = self.tokens.take(token) else { return };
+        if let Err(error) = result {
+            tracing::debug!(client = client.key().0, %error, "a callback failed");
+        }
+        let told = self
+            .with_callbacks(&client, now_ns, |callbacks| callbacks.answer(token, result, now_ns));
+        let record = client.record();
+        match told {
+            Some(Told::Attributes { query, answer }) => {
+                let answer = answer.map(|(change, size)| AttrAnswer {
+                    change,
+                    size,
+                    atime: None,
+                    mtime: None,
+                });
+                self.service.attr_answer(record, query, answer);
+            }
+            Some(Told::RecallFailed { state }) => self.service.recall_failed(record, state),
+            None => {}
+        }
+    }
+
+    /// A connection is gone.
+    pub(crate) fn disconnected(&self, connection: &Connection) {
+        let now_ns = self.now_ns.load(Ordering::Relaxed);
+        for client in connection.close() {
+            self.with_callbacks(&client, now_ns, |callbacks| callbacks.unbind(connection.id()));
+        }
+    }
+
+    /// Works on a client's callbacks, sends what can be sent then, and tells the service whether
+    /// the client can be called.
+    fn with_callbacks<R>(
+        &self,
+        owner: &Arc<NfsClient>,
+        now_ns: u64,
+        work: impl FnOnce(&mut Callbacks) -> R,
+    ) -> R {
+        let mut callbacks = owner.callbacks();
+        let result = work(&mut callbacks);
+        callbacks.pump(&Arc::downgrade(owner), &self.tokens, now_ns);
+        let path = callbacks.path();
+        if !path.up {
+            callbacks.forget_waiting();
+        }
+        owner.set_path(path);
+        drop(callbacks);
+        self.service.set_back_channel(owner.record(), path.up);
+        result
+    }
+}
+
+impl Front for NfsShared {
+    fn recall(&self, client: ClientKey, handle: &Handle, state: StateRef, truncate: bool) {
+        self.call_client(client, Callback::Recall { handle: *handle, state, truncate });
+    }
+
+    fn get_attr(&self, client: ClientKey, handle: &Handle, query: u64) {
+        self.call_client(client, Callback::Attributes { handle: *handle, query });
+    }
+
+    fn lock_available(&self, client: ClientKey, handle: &Handle, owner: &[u8]) {
+        let owner = owner.to_vec();
+        let callback = Callback::LockAvailable { handle: *handle, client: client.0, owner };
+        self.call_client(client, callback);
+    }
+
+    fn client_gone(&self, client: ClientKey) {
+        self.sessions.forget_client(client);
+    }
+}

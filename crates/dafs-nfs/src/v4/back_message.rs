@@ -1,0 +1,116 @@
+//! The messages of back channels (RFC 8881 20): CB_COMPOUND of CB_SEQUENCE and one operation.
+
+use super::callback::{Callback, OffloadOutcome};
+use super::stateid;
+use crate::wire_handle;
+use dafs_wire::nfs4::{
+    Attr, Attributes, CbCompoundArgs, CbCompoundResult, CbGetattrArgs, CbNotifyLockArgs,
+    CbOffloadArgs, CbOp, CbOpResult, CbRecallArgs, CbResultBody, CbSequenceArgs, OffloadInfo,
+    SessionId, StateOwner, Status, Verifier, WriteResponse,
+};
+use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+
+/// Where on a back channel a call goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) session: SessionId,
+    pub(super) sequence: u32,
+    pub(super) slot: u32,
+    /// The highest slot in use.
+    pub(super) highest: u32,
+}
+
+/// What a client answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BackAnswer {
+    /// CB_SEQUENCE failed, so nothing was done.
+    Sequence(Status),
+    /// The operation's outcome, with change and size if it was CB_GETATTR and succeeded.
+    Operation(Status, Option<(u64, u64)>),
+    /// No answer that makes sense.
+    Garbage,
+}
+
+/// The arguments of a call.
+pub(super) fn encode(callback: &Callback, place: Place, minor_version: u32) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(256);
+    let mut e = Encoder::new(&mut bytes);
+    CbCompoundArgs { tag: b"", minor_version, callback_ident: 0, op_count: 2 }.encode(&mut e);
+    let sequence = CbSequenceArgs {
+        session_id: place.session,
+        sequence_id: place.sequence,
+        slot_id: place.slot,
+        highest_slot_id: place.highest,
+        cache_this: false,
+        referring: Vec::new(),
+    };
+    CbOp::Sequence(sequence).encode(&mut e);
+    match callback {
+        Callback::Recall { handle, state, truncate } => {
+            let handle = &wire_handle::encode(handle);
+            let stateid = stateid::wire(*state);
+            CbOp::Recall(CbRecallArgs { stateid, truncate: *truncate, handle }).encode(&mut e);
+        }
+        Callback::Attributes { handle, .. } => {
+            let handle = &wire_handle::encode(handle);
+            let request = Attr::set(&[Attr::Change, Attr::Size]);
+            CbOp::Getattr(CbGetattrArgs { handle, request }).encode(&mut e);
+        }
+        Callback::LockAvailable { handle, client, owner } => {
+            let handle = &wire_handle::encode(handle);
+            let owner = StateOwner { client_id: *client, owner };
+            CbOp::NotifyLock(CbNotifyLockArgs { handle, owner }).encode(&mut e);
+        }
+        Callback::Offload { handle, stateid, outcome } => {
+            let handle = &wire_handle::encode(handle);
+            let outcome = offload(outcome);
+            CbOp::Offload(CbOffloadArgs { handle, stateid: *stateid, outcome }).encode(&mut e);
+        }
+    }
+    bytes
+}
+
+fn offload(outcome: &OffloadOutcome) -> OffloadInfo {
+    match outcome.status {
+        Status::Ok => OffloadInfo::Done(WriteResponse {
+            callback_id: None,
+            count: outcome.copied,
+            committed: outcome.committed,
+            verifier: Verifier(outcome.verifier),
+        }),
+        status => OffloadInfo::Failed(status, outcome.copied),
+    }
+}
+
+/// Reads the results of a call.
+pub(super) fn decode(bytes: &[u8]) -> BackAnswer {
+    try_decode(bytes).unwrap_or(BackAnswer::Garbage)
+}
+
+fn try_decode(bytes: &[u8]) -> Result<BackAnswer, XdrError> {
+    let mut d = Decoder::new(bytes);
+    let head = CbCompoundResult::decode(&mut d)?;
+    if head.op_count == 0 {
+        return Ok(match head.status {
+            Status::Ok => BackAnswer::Garbage,
+            status => BackAnswer::Sequence(status),
+        });
+    }
+    let sequence = CbOpResult::decode(&mut d)?;
+    match (&sequence.body, sequence.status) {
+        (CbResultBody::Sequence(_), Status::Ok) => {}
+        (_, Status::Ok) => return Ok(BackAnswer::Garbage),
+        (_, status) => return Ok(BackAnswer::Sequence(status)),
+    }
+    if head.op_count == 1 {
+        return Ok(BackAnswer::Garbage);
+    }
+    let result = CbOpResult::decode(&mut d)?;
+    let attributes = match &result.body {
+        CbResultBody::Getattr(got) => {
+            Attributes::decode(&got.attributes).ok().and_then(|got| got.change.zip(got.size))
+        }
+        _ => None,
+    };
+    Ok(BackAnswer::Operation(result.status, attributes))
+}

@@ -1,0 +1,525 @@
+//! The compound engine: operations run one after the other, each appending its result.
+//!
+//! Invariants
+//! * Nothing here waits while `wait` is `Never`: an operation that must wait is undone by cutting
+//!   off its output, and the compound goes on from it on a pool thread ([`Parked`]).
+//! * The reply never grows beyond what the session allows; an operation that changes something is
+//!   not started unless its result will fit.
+//! * The slot that SEQUENCE took is given back when the compound ends, in whatever way.
+//! * The rules on which operations stand where (RFC 8881 18.46.3) are checked before anything runs.
+
+use super::dispatch;
+use super::session::{HeldSlot, Session};
+use crate::admission::{Origin, Who};
+use crate::connection::Connection;
+use crate::limits::{
+    MINOR_VERSION_MAX, MINOR_VERSION_MIN, RESPONSE_BYTES_MAX, RPC_REPLY_HEADER_BYTES,
+};
+use crate::shared::NfsShared;
+use dafs_rpc::{Mark, Reply};
+use dafs_service::{Caller, Client, Handle};
+use dafs_store::Wait;
+use dafs_wire::nfs4::{CompoundArgs, OP_ILLEGAL, Op, OpNum, SessionId, Stateid, Status};
+use dafs_wire::xdr::{Decode, Decoder, Encoder, XdrError};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What an operation gives back. On success its result body stands behind the status in the reply.
+pub(crate) type OpResult = Result<(), OpError>;
+
+/// Why an operation has no ordinary result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OpError {
+    /// It failed; what it wrote is cut off.
+    Status(Status),
+    /// It failed, and what it wrote is the body that goes with this status.
+    WithBody(Status),
+    /// It must wait: what it wrote is cut off, and it is run again where waiting is allowed.
+    Wait,
+}
+
+impl From<Status> for OpError {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+impl From<XdrError> for OpError {
+    fn from(_: XdrError) -> Self {
+        Self::Status(Status::BadXdr)
+    }
+}
+
+/// Who calls, from where and when.
+#[derive(Debug, Clone)]
+pub(crate) struct CallContext {
+    /// Who it is, and how that was said.
+    pub(crate) who: Who,
+    /// What the place that the call comes from is worth.
+    pub(crate) origin: Origin,
+    /// The connection the call came over.
+    pub(crate) connection: Arc<Connection>,
+    /// Where that leads to.
+    pub(crate) peer: SocketAddr,
+    /// The time, in nanoseconds of the service's clock.
+    pub(crate) now_ns: u64,
+    /// Length of the whole RPC call, header included.
+    pub(crate) call_bytes: usize,
+}
+
+/// A compound under way.
+pub(crate) struct Compound<'a> {
+    /// What all compounds share.
+    pub(crate) shared: &'a Arc<NfsShared>,
+    /// Whether operations may wait.
+    pub(crate) wait: Wait,
+    /// Who calls.
+    pub(crate) call: CallContext,
+    /// 1 or 2.
+    pub(crate) minor: u32,
+    /// The reply so far.
+    pub(crate) reply: Reply,
+    /// The session, once SEQUENCE has succeeded.
+    pub(crate) session: Option<Arc<Session>>,
+    frame: Frame,
+}
+
+/// What the engine keeps for itself.
+#[derive(Debug, Default)]
+struct Frame {
+    current: Option<Place>,
+    saved: Option<Place>,
+    held: Option<HeldSlot>,
+    /// Whether the reply is to be kept for a retry.
+    cache: bool,
+    /// The reply to send instead of the one under construction.
+    replay: Option<Arc<[u8]>>,
+    /// A retry of a request whose reply was not kept: the next operation says so.
+    uncached: bool,
+    /// What the reply may grow to, without the RPC header.
+    reply_bytes_max: usize,
+    op_count: u32,
+    op_index: u32,
+    /// Where the operation that runs begins in the arguments.
+    op_start: usize,
+    /// Where status and number of results stand in the reply.
+    status_at: usize,
+    count_at: usize,
+}
+
+impl<'a> Compound<'a> {
+    /// The current file handle.
+    ///
+    /// # Errors
+    /// `NoFileHandle`; `Access` or `WrongSec` if its export does not admit the caller.
+    pub(crate) fn current(&self) -> Result<Handle, OpError> {
+        allowed(self.frame.current)
+    }
+
+    /// The current file handle for SECINFO, which those may ask who come with the wrong security.
+    ///
+    /// # Errors
+    /// `NoFileHandle`, `Access`.
+    pub(crate) fn current_for_secinfo(&self) -> Result<Handle, OpError> {
+        match self.frame.current {
+            Some(Place { handle, refused: Some(Status::WrongSec), .. }) => Ok(handle),
+            place => allowed(place),
+        }
+    }
+
+    /// The saved file handle.
+    ///
+    /// # Errors
+    /// As for the current one.
+    pub(crate) fn saved(&self) -> Result<Handle, OpError> {
+        allowed(self.frame.saved)
+    }
+
+    /// Makes `handle` the current file handle; the current state-id is no longer one
+    /// (RFC 8881 16.2.3.1.2). Whether its export admits the caller is told to whoever uses it.
+    pub(crate) fn set_current(&mut self, handle: Handle) {
+        let known = self.frame.current.filter(|place| place.handle.fs == handle.fs);
+        let refused = known.map_or_else(|| self.refuses(&handle), |place| place.refused);
+        self.frame.current = Some(Place { handle, stateid: None, refused });
+    }
+
+    /// Takes the current file handle away (SECINFO consumes it).
+    pub(crate) fn clear_current(&mut self) {
+        self.frame.current = None;
+    }
+
+    /// Makes the current file handle and state-id the saved ones.
+    ///
+    /// # Errors
+    /// As for the current file handle.
+    pub(crate) fn save(&mut self) -> OpResult {
+        self.current()?;
+        self.frame.saved = self.frame.current;
+        Ok(())
+    }
+
+    /// Makes the saved file handle and state-id the current ones.
+    ///
+    /// # Errors
+    /// As for the saved file handle.
+    pub(crate) fn restore(&mut self) -> OpResult {
+        self.saved()?;
+        self.frame.current = self.frame.saved;
+        Ok(())
+    }
+
+    /// Makes `stateid` the current state-id, which goes with the current file handle.
+    pub(crate) fn set_current_stateid(&mut self, stateid: Stateid) {
+        if let Some(place) = &mut self.frame.current {
+            place.stateid = Some(stateid);
+        }
+    }
+
+    /// What a state-id argument stands for: itself, or the current state-id if it is the special
+    /// one for that.
+    ///
+    /// # Errors
+    /// `BadStateId` when there is no current one.
+    pub(crate) fn stateid(&self, argument: &Stateid) -> Result<Stateid, OpError> {
+        resolve(argument, self.frame.current)
+    }
+
+    /// The same for operations on the saved file handle (COPY, CLONE).
+    ///
+    /// # Errors
+    /// `BadStateId` when there is no saved one.
+    pub(crate) fn saved_stateid(&self, argument: &Stateid) -> Result<Stateid, OpError> {
+        resolve(argument, self.frame.saved)
+    }
+
+    /// Why the export of a handle does not admit the caller, if so.
+    fn refuses(&self, handle: &Handle) -> Option<Status> {
+        self.shared.admits(handle, &self.call.origin, self.call.who.flavour).err()
+    }
+
+    /// The client, which SEQUENCE made known.
+    ///
+    /// # Errors
+    /// `OpNotInSession` without a session.
+    pub(crate) fn client(&self) -> Result<&Arc<Client>, OpError> {
+        let session = self.session.as_ref();
+        Ok(session.ok_or(OpError::Status(Status::OpNotInSession))?.client())
+    }
+
+    /// Who asks the service.
+    ///
+    /// # Errors
+    /// `OpNotInSession` without a session.
+    pub(crate) fn caller(&self) -> Result<Caller<'_>, OpError> {
+        Ok(Caller {
+            client: self.client()?,
+            cred: &self.call.who.cred,
+            wait: self.wait,
+            now_ns: self.call.now_ns,
+        })
+    }
+
+    /// Writes results.
+    pub(crate) fn encoder(&mut self) -> Encoder<'_> {
+        self.reply.encoder()
+    }
+
+    /// Bytes that the result of this operation may still take, for results that can be cut to
+    /// size. Room for one more status is kept back.
+    pub(crate) fn room(&self) -> usize {
+        self.frame.reply_bytes_max.saturating_sub(self.reply.len() + RESULT_HEAD_BYTES)
+    }
+
+    /// True for the last operation.
+    pub(crate) fn is_last(&self) -> bool {
+        self.frame.op_index + 1 == self.frame.op_count
+    }
+
+    /// True for the only operation.
+    pub(crate) fn is_only(&self) -> bool {
+        self.frame.op_count == 1
+    }
+
+    /// How many operations the compound has.
+    pub(crate) fn op_count(&self) -> u32 {
+        self.frame.op_count
+    }
+
+    /// Enters a session: from here on its limits hold and its slot is taken.
+    pub(crate) fn enter(&mut self, session: Arc<Session>, held: HeldSlot, cache: bool) {
+        let fore = session.fore();
+        let max = if cache {
+            fore.response_bytes_max_cached.min(fore.response_bytes_max)
+        } else {
+            fore.response_bytes_max
+        };
+        self.frame.reply_bytes_max = (max as usize).saturating_sub(RPC_REPLY_HEADER_BYTES);
+        self.frame.cache = cache;
+        self.frame.held = Some(held);
+        self.session = Some(session);
+    }
+
+    /// Answers with the reply that was kept, whatever has been written so far.
+    pub(crate) fn replay(&mut self, reply: Arc<[u8]>) {
+        self.frame.replay = Some(reply);
+    }
+
+    /// Lets the next operation say that the reply to this retry was not kept.
+    pub(crate) fn refuse_retry(&mut self, session: Arc<Session>) {
+        self.frame.uncached = true;
+        self.session = Some(session);
+    }
+
+    /// Bytes of the reply so far, without the RPC header.
+    pub(crate) fn reply_len(&self) -> usize {
+        self.reply.len()
+    }
+
+    /// A session that lives.
+    ///
+    /// # Errors
+    /// `BadSession`.
+    pub(crate) fn find_session(&self, id: SessionId) -> Result<Arc<Session>, OpError> {
+        self.shared.sessions.find(id).ok_or(OpError::Status(Status::BadSession))
+    }
+
+    /// Sends an operation that blocks to where it may.
+    ///
+    /// # Errors
+    /// `Wait` where waiting is not allowed.
+    pub(crate) fn may_wait(&self) -> OpResult {
+        match self.wait {
+            Wait::Never => Err(OpError::Wait),
+            Wait::Allowed => Ok(()),
+        }
+    }
+
+    /// What is said about a reply that has become too big.
+    fn too_big(&self) -> Status {
+        if self.frame.cache { Status::RepTooBigToCache } else { Status::RepTooBig }
+    }
+}
+
+/// A file handle with what goes with it.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    handle: Handle,
+    stateid: Option<Stateid>,
+    /// Why the export does not admit the caller.
+    refused: Option<Status>,
+}
+
+fn allowed(place: Option<Place>) -> Result<Handle, OpError> {
+    match place {
+        None => Err(OpError::Status(Status::NoFileHandle)),
+        Some(Place { refused: Some(status), .. }) => Err(OpError::Status(status)),
+        Some(Place { handle, .. }) => Ok(handle),
+    }
+}
+
+fn resolve(argument: &Stateid, place: Option<Place>) -> Result<Stateid, OpError> {
+    if *argument != Stateid::CURRENT {
+        return Ok(*argument);
+    }
+    place.and_then(|place| place.stateid).ok_or(OpError::Status(Status::BadStateId))
+}
+
+/// Operation number and status of a result.
+pub(crate) const RESULT_HEAD_BYTES: usize = 8;
+
+/// A compound that has to wait, ready to go on elsewhere.
+pub(crate) struct Parked {
+    shared: Arc<NfsShared>,
+    call: CallContext,
+    minor: u32,
+    reply: Reply,
+    session: Option<Arc<Session>>,
+    frame: Frame,
+}
+
+impl Parked {
+    /// Runs the rest; may wait. `args` are the arguments that the compound started with.
+    pub(crate) fn run(self, args: &[u8]) -> Reply {
+        let Self { shared, call, minor, reply, session, frame } = self;
+        let wait = Wait::Allowed;
+        let mut cx = Compound { shared: &shared, wait, call, minor, reply, session, frame };
+        let mut decoder = Decoder::new(args);
+        let seek = decoder.take(cx.frame.op_start).map(|_| ());
+        debug_assert!(seek.is_ok(), "the arguments are those of the first run");
+        let end = run(&mut cx, &mut decoder);
+        debug_assert!(end.is_some(), "where waiting is allowed nothing asks to wait");
+        finish(cx, end.unwrap_or(Status::Delay))
+    }
+}
+
+/// How a compound was answered.
+pub(crate) enum Answer {
+    /// At once.
+    Reply(Reply),
+    /// Not yet: run the rest where waiting is allowed.
+    Parked(Box<Parked>),
+    /// The frame around the operations is not XDR.
+    Garbage,
+}
+
+/// Runs the COMPOUND in `args`. With `Wait::Never` it never blocks.
+pub(crate) fn compound(
+    shared: &Arc<NfsShared>,
+    call: CallContext,
+    args: &[u8],
+    wait: Wait,
+) -> Answer {
+    let mut decoder = Decoder::new(args);
+    let Ok(head) = CompoundArgs::decode(&mut decoder) else { return Answer::Garbage };
+    let CompoundArgs { tag, minor_version: minor, op_count } = head;
+    let frame = Frame {
+        reply_bytes_max: RESPONSE_BYTES_MAX as usize - RPC_REPLY_HEADER_BYTES,
+        op_count,
+        ..Frame::default()
+    };
+    let reply = Reply::new();
+    let mut cx = Compound { shared, wait, call, minor, reply, session: None, frame };
+    let mut e = cx.encoder();
+    let status_at = e.position();
+    e.u32(Status::Ok.code());
+    e.opaque(tag);
+    let count_at = e.position();
+    e.u32(0);
+    cx.frame.status_at = status_at;
+    cx.frame.count_at = count_at;
+    let refused = if !(MINOR_VERSION_MIN..=MINOR_VERSION_MAX).contains(&minor) {
+        Some(Status::MinorVersMismatch)
+    } else if std::str::from_utf8(tag).is_err() {
+        Some(Status::Inval)
+    } else {
+        None
+    };
+    let end = match refused {
+        Some(status) => Some(status),
+        None => run(&mut cx, &mut decoder),
+    };
+    match end {
+        Some(status) => Answer::Reply(finish(cx, status)),
+        None => {
+            let Compound { shared, wait: _, call, minor, reply, session, frame } = cx;
+            let shared = shared.clone();
+            Answer::Parked(Box::new(Parked { shared, call, minor, reply, session, frame }))
+        }
+    }
+}
+
+/// Runs operations until the end, the first failure (its status), or one that must wait (`None`).
+fn run(cx: &mut Compound<'_>, decoder: &mut Decoder<'_>) -> Option<Status> {
+    while cx.frame.op_index < cx.frame.op_count {
+        cx.frame.op_start = decoder.position();
+        let (mark, at) = (cx.reply.mark(), cx.encoder().position());
+        let (number, result) = step(cx, decoder);
+        if cx.frame.replay.is_some() {
+            return Some(Status::Ok);
+        }
+        if result == Err(OpError::Wait) && cx.wait == Wait::Never {
+            cx.reply.truncate_to(mark);
+            return None;
+        }
+        let status = settle(cx, (mark, at), number, result);
+        cx.frame.op_index += 1;
+        if status != Status::Ok {
+            return Some(status);
+        }
+    }
+    Some(Status::Ok)
+}
+
+/// Decodes and runs one operation. Gives the number to answer under, and the outcome.
+fn step(cx: &mut Compound<'_>, decoder: &mut Decoder<'_>) -> (u32, OpResult) {
+    let Ok(number) = { *decoder }.u32() else {
+        return (OP_ILLEGAL, Err(Status::BadXdr.into()));
+    };
+    let known = OpNum::from_u32(number).filter(|op| op.minor_version_min() <= cx.minor);
+    let Some(op_number) = known else {
+        return (OP_ILLEGAL, Err(Status::OpIllegal.into()));
+    };
+    if cx.frame.uncached {
+        return (number, Err(Status::RetryUncachedRep.into()));
+    }
+    if let Err(status) = check_place(cx, op_number) {
+        return (number, Err(status.into()));
+    }
+    let Ok(op) = Op::decode(decoder, cx.minor) else {
+        return (number, Err(Status::BadXdr.into()));
+    };
+    if cx.room() < dispatch::change_result_bytes(op_number) {
+        return (number, Err(cx.too_big().into()));
+    }
+    let mut e = cx.encoder();
+    e.u32(number);
+    e.u32(Status::Ok.code());
+    (number, dispatch::run(cx, &op, decoder.rest()))
+}
+
+/// Where an operation may stand (RFC 8881 2.6.3.1, 18.46.3, and the operations' own sections).
+fn check_place(cx: &Compound<'_>, number: OpNum) -> Result<(), Status> {
+    let first = cx.frame.op_index == 0;
+    match number {
+        OpNum::Sequence if first => Ok(()),
+        OpNum::Sequence => Err(Status::SequencePos),
+        OpNum::BindConnToSession if !first => Err(Status::NotOnlyOp),
+        OpNum::ExchangeId
+        | OpNum::CreateSession
+        | OpNum::BindConnToSession
+        | OpNum::DestroySession
+        | OpNum::DestroyClientid
+            if first =>
+        {
+            if cx.is_only() {
+                Ok(())
+            } else {
+                Err(Status::NotOnlyOp)
+            }
+        }
+        _ if first => Err(Status::OpNotInSession),
+        _ => Ok(()),
+    }
+}
+
+/// Brings the result in the reply into its final form. Gives the status that it has then.
+fn settle(cx: &mut Compound<'_>, begin: (Mark, usize), number: u32, result: OpResult) -> Status {
+    let (mark, at) = begin;
+    let (status, body) = match result {
+        Ok(()) => (Status::Ok, true),
+        Err(OpError::WithBody(status)) => (status, true),
+        Err(OpError::Status(status)) => (status, false),
+        // What asks to wait although it may wait is put off.
+        Err(OpError::Wait) => (Status::Delay, false),
+    };
+    let rest = if cx.is_last() { 0 } else { RESULT_HEAD_BYTES };
+    let fits = cx.reply.len() + rest <= cx.frame.reply_bytes_max;
+    if body && fits {
+        if status != Status::Ok {
+            cx.encoder().patch_u32(at + 4, status.code());
+        }
+        return status;
+    }
+    let status = if body { cx.too_big() } else { status };
+    cx.reply.truncate_to(mark);
+    let mut e = cx.encoder();
+    e.u32(number);
+    e.u32(status.code());
+    status
+}
+
+/// Completes the reply, keeps it if it is to be kept, and gives the slot back.
+fn finish(cx: Compound<'_>, status: Status) -> Reply {
+    let Compound { mut reply, frame, .. } = cx;
+    if let Some(kept) = &frame.replay {
+        return Reply::from_bytes(kept);
+    }
+    let mut e = reply.encoder();
+    e.patch_u32(frame.status_at, status.code());
+    e.patch_u32(frame.count_at, frame.op_index);
+    if let Some(held) = frame.held {
+        let keep = frame.cache || frame.op_count == 1;
+        held.finish(keep.then(|| reply.to_bytes().into()));
+    }
+    reply
+}

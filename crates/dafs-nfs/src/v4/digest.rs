@@ -1,0 +1,65 @@
+//! A short stand-in for a request, to tell a retry from another request under the same sequence
+//! (RFC 8881 2.10.6.1.3.1).
+//!
+//! The tag and the arguments of SEQUENCE are left out, because a client may fill them anew for a
+//! retry. The caller is part of it, so that nobody is served another user's reply. The hash is not
+//! secret: who can make two requests alike only deceives itself.
+
+use crate::limits::DIGEST_WHOLE_BYTES_MAX;
+use crate::principal::Principal;
+use rustc_hash::FxHasher;
+use std::hash::{Hash, Hasher};
+
+/// Distance and length of the samples that stand for the middle of a large request.
+const SAMPLE_EVERY_BYTES: usize = 4096;
+const SAMPLE_BYTES: usize = 64;
+
+/// The digest of a request: who, which version, how many operations, and those behind SEQUENCE.
+pub(super) fn of_request(who: &Principal, minor: u32, op_count: u32, operations: &[u8]) -> u64 {
+    let mut hasher = FxHasher::default();
+    who.hash(&mut hasher);
+    hasher.write_u32(minor);
+    hasher.write_u32(op_count);
+    hasher.write_usize(operations.len());
+    if operations.len() <= DIGEST_WHOLE_BYTES_MAX {
+        hasher.write(operations);
+        return hasher.finish();
+    }
+    let (head, rest) = operations.split_at(DIGEST_WHOLE_BYTES_MAX / 2);
+    let (middle, tail) = rest.split_at(rest.len() - DIGEST_WHOLE_BYTES_MAX / 2);
+    hasher.write(head);
+    hasher.write(tail);
+    for piece in middle.chunks(SAMPLE_EVERY_BYTES) {
+        hasher.write(&piece[..piece.len().min(SAMPLE_BYTES)]);
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_counts() {
+        let user = Principal::User(1);
+        let digest = of_request(&user, 1, 2, b"some operations!");
+        assert_eq!(digest, of_request(&user, 1, 2, b"some operations!"));
+        assert_ne!(digest, of_request(&user, 1, 2, b"some operations?"));
+        assert_ne!(digest, of_request(&user, 1, 3, b"some operations!"));
+        assert_ne!(digest, of_request(&user, 2, 2, b"some operations!"));
+        assert_ne!(digest, of_request(&Principal::User(2), 1, 2, b"some operations!"));
+        assert_ne!(digest, of_request(&user, 1, 2, b"some operations!\0"));
+    }
+
+    #[test]
+    fn large_requests_differ_by_ends_length_and_samples() {
+        let whole = vec![7u8; 1 << 20];
+        let digest = |bytes: &[u8]| of_request(&Principal::Nobody, 1, 3, bytes);
+        for at in [0, 8191, DIGEST_WHOLE_BYTES_MAX / 2, (1 << 20) - 1] {
+            let mut other = whole.clone();
+            other[at] ^= 1;
+            assert_ne!(digest(&whole), digest(&other), "byte {at}");
+        }
+        assert_ne!(digest(&whole), digest(&whole[1..]));
+    }
+}

@@ -1,0 +1,71 @@
+//! From an operation to the function that does it.
+
+use super::compound::{Compound, OpResult};
+use super::{ops, session_ops};
+use dafs_wire::nfs4::{Op, OpNum, Status};
+
+/// Runs an operation. What belongs to clients, sessions, file handles and state-ids as such is
+/// here; what touches files is in [`ops`]. `rest` are the operations that follow.
+pub(crate) fn run(cx: &mut Compound<'_>, op: &Op<'_>, rest: &[u8]) -> OpResult {
+    match op {
+        Op::Sequence(args) => session_ops::sequence::sequence(cx, args, rest),
+        Op::Putfh(args) => session_ops::handles::putfh(cx, args),
+        Op::Putpubfh(_) | Op::Putrootfh(_) => session_ops::handles::putrootfh(cx),
+        Op::Getfh(_) => session_ops::handles::getfh(cx),
+        Op::Savefh(_) => cx.save(),
+        Op::Restorefh(_) => cx.restore(),
+        Op::ExchangeId(args) => session_ops::exchange_id::exchange_id(cx, args),
+        Op::CreateSession(args) => session_ops::create_session::create_session(cx, args),
+        Op::BindConnToSession(args) => session_ops::bind::bind_conn_to_session(cx, args),
+        Op::BackchannelCtl(args) => session_ops::bind::backchannel_ctl(cx, args),
+        Op::DestroySession(args) => session_ops::destroy::destroy_session(cx, args),
+        Op::DestroyClientid(args) => session_ops::destroy::destroy_clientid(cx, args),
+        Op::ReclaimComplete(args) => session_ops::reclaim::reclaim_complete(cx, args),
+        Op::FreeStateid(args) => session_ops::stateids::free_stateid(cx, args),
+        Op::TestStateid(args) => session_ops::stateids::test_stateid(cx, args),
+        Op::Secinfo(args) => session_ops::secinfo::secinfo(cx, args),
+        Op::SecinfoNoName(args) => session_ops::secinfo::secinfo_no_name(cx, args),
+        // State protection by SSV is never granted, so there is no secret to change.
+        Op::SetSsv(_) => Err(Status::Inval.into()),
+        Op::Obsolete(_)
+        | Op::Delegpurge(_)
+        | Op::GetDirDelegation(_)
+        | Op::Getdeviceinfo(_)
+        | Op::Getdevicelist(_)
+        | Op::Layoutcommit(_)
+        | Op::Layoutget(_)
+        | Op::Layoutreturn(_)
+        | Op::Layouterror(_)
+        | Op::Layoutstats(_)
+        | Op::WantDelegation(_)
+        | Op::CopyNotify(_)
+        | Op::WriteSame(_) => Err(Status::NotSupp.into()),
+        Op::Illegal(_) => Err(Status::OpIllegal.into()),
+        other => ops::dispatch(cx, other),
+    }
+}
+
+/// Bytes that the result of an operation that changes something can take, number and status left
+/// out. Zero for operations that change nothing: whether their result fits is seen afterwards.
+pub(crate) fn change_result_bytes(op: OpNum) -> usize {
+    match op {
+        OpNum::Open => 192,
+        OpNum::Create
+        | OpNum::Link
+        | OpNum::Remove
+        | OpNum::Rename
+        | OpNum::Setattr
+        | OpNum::Setxattr
+        | OpNum::Removexattr => 48,
+        OpNum::Copy => 64,
+        OpNum::Close
+        | OpNum::Commit
+        | OpNum::Lock
+        | OpNum::Locku
+        | OpNum::OpenDowngrade
+        | OpNum::Write => 16,
+        OpNum::CreateSession => 96,
+        OpNum::BindConnToSession => 24,
+        _ => 0,
+    }
+}

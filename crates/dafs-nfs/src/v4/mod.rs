@@ -1,0 +1,13 @@
+//! NFSv4.1 and 4.2 (RFC 8881, RFC 7862, RFC 8276): compounds, sessions, callbacks.
+
+pub(crate) mod back_message;
+pub(crate) mod callback;
+pub(crate) mod compound;
+mod digest;
+pub(crate) mod dispatch;
+pub(crate) mod ops;
+pub(crate) mod session;
+mod session_ops;
+mod slot;
+pub(crate) mod stateid;
+pub(crate) mod status;

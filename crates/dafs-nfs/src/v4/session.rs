@@ -1,0 +1,421 @@
+//! Sessions and the clients that own them (RFC 8881 2.10).
+//!
+//! Invariants
+//! * A session belongs to one client instance and goes with it; its id is never given out again
+//!   and cannot be guessed.
+//! * What a client may have of sessions, slots and kept replies is bounded, and so is the sum.
+//! * A slot that a request has taken is given back exactly once, whatever becomes of the request
+//!   and of its connection ([`HeldSlot`]).
+
+use super::callback::{BackParameters, Callbacks, PathState};
+use super::slot::{Begin, SlotRequest, SlotTable};
+use crate::limits::{
+    CLIENTS_PRUNE_MIN, REPLY_CACHE_BYTES_MAX, SESSIONS_MAX, SESSIONS_PER_CLIENT_MAX,
+};
+use crate::principal::Principal;
+use dafs_service::{Client, ClientKey};
+use dafs_wire::nfs4::{ChannelAttributes, SessionId, Status};
+use rustc_hash::FxHashMap;
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::hash::Hasher;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// A client as this front door knows it, from its first EXCHANGE_ID on.
+#[derive(Debug)]
+pub(crate) struct NfsClient {
+    /// The service's record.
+    record: Arc<Client>,
+    /// Who made the record; nobody else may confirm it.
+    principal: Principal,
+    create: Mutex<CreateSlot>,
+    callbacks: Mutex<Callbacks>,
+    /// Whether the client has asked for a back channel, so that its absence is worth telling.
+    wants_callbacks: AtomicBool,
+    /// What [`Callbacks::path`] said last, for SEQUENCE to read without the lock.
+    path_up: AtomicBool,
+    path_fault: AtomicBool,
+}
+
+/// The one slot of CREATE_SESSION (RFC 8881 18.36.4).
+#[derive(Debug)]
+pub(crate) struct CreateSlot {
+    /// The sequence of the last CREATE_SESSION that succeeded.
+    sequence: u32,
+    /// Its result, without the status.
+    result: Option<Vec<u8>>,
+    /// The client's sessions.
+    sessions: Vec<SessionId>,
+}
+
+/// What a CREATE_SESSION's sequence says about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Creation {
+    New,
+    Replay(Vec<u8>),
+}
+
+impl CreateSlot {
+    /// Compares the sequence of a request.
+    ///
+    /// # Errors
+    /// `SeqMisordered`.
+    pub(crate) fn check(&self, sequence: u32) -> Result<Creation, Status> {
+        if sequence == self.sequence.wrapping_add(1) {
+            return Ok(Creation::New);
+        }
+        match &self.result {
+            Some(result) if sequence == self.sequence => Ok(Creation::Replay(result.clone())),
+            _ => Err(Status::SeqMisordered),
+        }
+    }
+
+    /// Remembers a result for retries.
+    pub(crate) fn done(&mut self, sequence: u32, session: SessionId, result: Vec<u8>) {
+        self.sequence = sequence;
+        self.result = Some(result);
+        self.sessions.push(session);
+    }
+
+    /// Whether another session can be had.
+    pub(crate) fn has_room(&self) -> bool {
+        self.sessions.len() < SESSIONS_PER_CLIENT_MAX
+    }
+
+    /// The sequence that the next CREATE_SESSION has to carry.
+    pub(crate) fn next_sequence(&self) -> u32 {
+        self.sequence.wrapping_add(1)
+    }
+}
+
+impl NfsClient {
+    fn new(record: Arc<Client>, principal: Principal) -> Self {
+        Self {
+            record,
+            principal,
+            create: Mutex::new(CreateSlot { sequence: 0, result: None, sessions: Vec::new() }),
+            callbacks: Mutex::new(Callbacks::new()),
+            wants_callbacks: AtomicBool::new(false),
+            path_up: AtomicBool::new(false),
+            path_fault: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn key(&self) -> ClientKey {
+        self.record.key()
+    }
+
+    /// The service's record.
+    pub(crate) fn record(&self) -> &Arc<Client> {
+        &self.record
+    }
+
+    pub(crate) fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    pub(crate) fn create_slot(&self) -> MutexGuard<'_, CreateSlot> {
+        self.create.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn callbacks(&self) -> MutexGuard<'_, Callbacks> {
+        self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the client can be called, as far as was known last.
+    pub(crate) fn path(&self) -> PathState {
+        let (up, fault) = (&self.path_up, &self.path_fault);
+        PathState { up: up.load(Ordering::Relaxed), fault: fault.load(Ordering::Relaxed) }
+    }
+
+    pub(crate) fn set_path(&self, path: PathState) {
+        self.path_up.store(path.up, Ordering::Relaxed);
+        self.path_fault.store(path.fault, Ordering::Relaxed);
+    }
+
+    pub(crate) fn want_callbacks(&self) {
+        self.wants_callbacks.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn wants_callbacks(&self) -> bool {
+        self.wants_callbacks.load(Ordering::Relaxed)
+    }
+}
+
+/// A session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    id: SessionId,
+    owner: Arc<NfsClient>,
+    fore: ChannelAttributes,
+    slots: Mutex<SlotTable>,
+    gone: AtomicBool,
+    /// Whether a back channel was asked for and is not there now, for the status flags.
+    back_down: AtomicBool,
+    /// Bytes of kept replies of all sessions.
+    cache_bytes: Arc<AtomicUsize>,
+}
+
+impl Session {
+    pub(crate) fn id(&self) -> SessionId {
+        self.id
+    }
+
+    pub(crate) fn owner(&self) -> &Arc<NfsClient> {
+        &self.owner
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.owner.record
+    }
+
+    /// Limits of the fore channel.
+    pub(crate) fn fore(&self) -> &ChannelAttributes {
+        &self.fore
+    }
+
+    /// True once the session has been destroyed or its client has been replaced.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire) || self.owner.record.is_gone()
+    }
+
+    pub(crate) fn slots(&self) -> MutexGuard<'_, SlotTable> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_back_down(&self, down: bool) {
+        self.back_down.store(down, Ordering::Relaxed);
+    }
+
+    pub(crate) fn back_down(&self) -> bool {
+        self.back_down.load(Ordering::Relaxed)
+    }
+
+    /// Takes a slot for a request, or finds what became of it earlier.
+    ///
+    /// # Errors
+    /// Those of [`SlotTable::begin`]; `Delay` for a reply that is to be kept while memory is short.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        request: SlotRequest,
+        cache: bool,
+    ) -> Result<(Begin, SlotsLeft, Option<HeldSlot>), Status> {
+        let short = cache && self.cache_bytes.load(Ordering::Relaxed) > REPLY_CACHE_BYTES_MAX;
+        let mut slots = self.slots();
+        let before_bytes = slots.cached_bytes();
+        if short {
+            slots.shrink();
+        }
+        let begin = slots.begin(request, !short);
+        let freed_bytes = before_bytes - slots.cached_bytes();
+        let left = SlotsLeft { highest: slots.highest(), target: slots.target_highest() };
+        drop(slots);
+        self.cache_bytes.fetch_sub(freed_bytes, Ordering::Relaxed);
+        let begin = begin?;
+        let held = (begin == Begin::New).then(|| HeldSlot {
+            session: self.clone(),
+            slot: request.slot,
+            finished: false,
+        });
+        Ok((begin, left, held))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let bytes = self.slots().cached_bytes();
+        self.cache_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Slots that the session has now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SlotsLeft {
+    /// The highest that is accepted.
+    pub(crate) highest: u32,
+    /// The highest that should be used.
+    pub(crate) target: u32,
+}
+
+/// A slot that a request has taken.
+#[derive(Debug)]
+pub(crate) struct HeldSlot {
+    session: Arc<Session>,
+    slot: u32,
+    finished: bool,
+}
+
+impl HeldSlot {
+    /// Gives the slot back with the reply to keep, if any.
+    pub(crate) fn finish(mut self, reply: Option<Arc<[u8]>>) {
+        self.release(reply);
+    }
+
+    fn release(&mut self, reply: Option<Arc<[u8]>>) {
+        if std::mem::replace(&mut self.finished, true) {
+            return;
+        }
+        let bytes = reply.as_ref().map_or(0, |reply| reply.len());
+        self.session.cache_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.session.slots().finish(self.slot, reply);
+    }
+}
+
+impl Drop for HeldSlot {
+    fn drop(&mut self) {
+        // The request came to an end that nobody foresaw; its sequence stays used, so that what it
+        // did is not done again.
+        self.release(None);
+    }
+}
+
+/// What a new session is made of.
+pub(crate) struct NewSession {
+    pub(crate) owner: Arc<NfsClient>,
+    pub(crate) fore: ChannelAttributes,
+    pub(crate) back: BackParameters,
+}
+
+#[derive(Debug, Default)]
+struct Clients {
+    by_key: FxHashMap<ClientKey, Arc<NfsClient>>,
+    /// At how many records those that are over are looked for.
+    prune_at: usize,
+}
+
+impl Clients {
+    /// Forgets the records that the service has given up, now and then, so that requests for ever
+    /// new clients do not make the table longer than the service's.
+    fn prune(&mut self) {
+        if self.by_key.len() >= self.prune_at {
+            self.by_key.retain(|_, client| !client.record.is_gone());
+            self.prune_at = (2 * self.by_key.len()).max(CLIENTS_PRUNE_MIN);
+        }
+    }
+}
+
+/// All clients and sessions of this front door.
+#[derive(Debug)]
+pub(crate) struct SessionTable {
+    secret: (u64, u64),
+    counter: AtomicU64,
+    sessions: RwLock<FxHashMap<SessionId, Arc<Session>>>,
+    clients: RwLock<Clients>,
+    cache_bytes: Arc<AtomicUsize>,
+}
+
+impl SessionTable {
+    /// An empty table; the secret makes ids that cannot be guessed.
+    pub(crate) fn new(secret: [u8; 16]) -> Self {
+        let secret = u128::from_be_bytes(secret);
+        Self {
+            secret: ((secret >> 64) as u64, secret as u64),
+            counter: AtomicU64::new(0),
+            sessions: RwLock::default(),
+            clients: RwLock::default(),
+            cache_bytes: Arc::default(),
+        }
+    }
+
+    /// The session of an id, if it lives.
+    pub(crate) fn find(&self, id: SessionId) -> Option<Arc<Session>> {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.get(&id).filter(|session| !session.is_gone()).cloned()
+    }
+
+    /// The client of a key.
+    pub(crate) fn client(&self, key: ClientKey) -> Option<Arc<NfsClient>> {
+        let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);
+        clients.by_key.get(&key).cloned()
+    }
+
+    /// Every client.
+    pub(crate) fn clients(&self) -> Vec<Arc<NfsClient>> {
+        let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);
+        clients.by_key.values().cloned().collect()
+    }
+
+    /// The client of a service's record, made if it is new here.
+    pub(crate) fn enter_client(
+        &self,
+        record: &Arc<Client>,
+        principal: Principal,
+    ) -> Arc<NfsClient> {
+        let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
+        clients.prune();
+        let make = || Arc::new(NfsClient::new(record.clone(), principal));
+        clients.by_key.entry(record.key()).or_insert_with(make).clone()
+    }
+
+    /// Makes a session.
+    ///
+    /// # Errors
+    /// `NoSpc` when the table is full.
+    pub(crate) fn create(&self, new: NewSession) -> Result<Arc<Session>, Status> {
+        let number = self.counter.fetch_add(1, Ordering::Relaxed);
+        let mut hasher = SipHasher24::new_with_keys(self.secret.0, self.secret.1);
+        hasher.write_u64(number);
+        hasher.write_u64(new.owner.key().0);
+        let id = SessionId(hasher.finish128().as_bytes());
+        let session = Arc::new(Session {
+            id,
+            slots: Mutex::new(SlotTable::new(new.fore.requests_max)),
+            fore: new.fore,
+            gone: AtomicBool::new(false),
+            back_down: AtomicBool::new(false),
+            cache_bytes: self.cache_bytes.clone(),
+            owner: new.owner,
+        });
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        if sessions.len() >= SESSIONS_MAX {
+            return Err(Status::NoSpc);
+        }
+        sessions.insert(id, session.clone());
+        drop(sessions);
+        session.client().session_started();
+        session.owner.callbacks().add_session(Arc::downgrade(&session), new.back);
+        Ok(session)
+    }
+
+    /// Ends a session. False when somebody else did.
+    pub(crate) fn destroy(&self, session: &Arc<Session>) -> bool {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        let removed = sessions.remove(&session.id).is_some();
+        drop(sessions);
+        if removed {
+            session.gone.store(true, Ordering::Release);
+            session.owner.create_slot().sessions.retain(|id| *id != session.id);
+            session.client().session_ended();
+        }
+        removed
+    }
+
+    /// Ends what belongs to a client, and forgets it. Returns its record.
+    pub(crate) fn forget_client(&self, key: ClientKey) -> Option<Arc<NfsClient>> {
+        let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
+        let client = clients.by_key.remove(&key)?;
+        drop(clients);
+        let ids = std::mem::take(&mut client.create_slot().sessions);
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        let ended: Vec<_> = ids.iter().filter_map(|id| sessions.remove(id)).collect();
+        drop(sessions);
+        for session in &ended {
+            session.gone.store(true, Ordering::Release);
+            session.client().session_ended();
+        }
+        Some(client)
+    }
+
+    /// Clients whose record the service has given up.
+    pub(crate) fn gone(&self) -> Vec<ClientKey> {
+        let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);
+        let gone = clients.by_key.values().filter(|client| client.record.is_gone());
+        gone.map(|client| client.key()).collect()
+    }
+
+    /// Sessions that live, and bytes of replies that they keep.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        (sessions.len(), self.cache_bytes.load(Ordering::Relaxed))
+    }
+}

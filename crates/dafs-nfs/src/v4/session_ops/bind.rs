@@ -1,0 +1,50 @@
+//! BIND_CONN_TO_SESSION and BACKCHANNEL_CTL (RFC 8881 18.34, 18.33).
+
+use super::channel;
+use crate::v4::compound::{Compound, OpError, OpResult};
+use dafs_wire::nfs4::{
+    BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionResult, ChannelFromClient,
+    ChannelFromServer, Status,
+};
+
+/// Lets this connection carry a session's requests, callbacks, or both. Any connection may, because
+/// without state protection nothing ties a session to those it began with.
+pub(crate) fn bind_conn_to_session(
+    cx: &mut Compound<'_>,
+    args: &BindConnToSessionArgs,
+) -> OpResult {
+    let session = cx.find_session(args.session_id)?;
+    let direction = match args.direction {
+        ChannelFromClient::Fore => ChannelFromServer::Fore,
+        ChannelFromClient::Back => ChannelFromServer::Back,
+        ChannelFromClient::ForeOrBoth | ChannelFromClient::BackOrBoth => ChannelFromServer::Both,
+        ChannelFromClient::Other(_) => return Err(Status::Inval.into()),
+    };
+    let either = matches!(args.direction, ChannelFromClient::ForeOrBoth);
+    let bound = direction == ChannelFromServer::Fore
+        || cx.shared.bind_back(&session, &cx.call.connection, cx.call.now_ns);
+    let direction = match (bound, either) {
+        (true, _) => direction,
+        // The session has no usable back channel, but requests are welcome.
+        (false, true) => ChannelFromServer::Fore,
+        (false, false) => return Err(Status::Inval.into()),
+    };
+    session.client().renew(cx.call.now_ns);
+    cx.encoder().value(&BindConnToSessionResult {
+        session_id: args.session_id,
+        direction,
+        use_rdma: false,
+    });
+    Ok(())
+}
+
+/// Changes program and credential of this session's callbacks.
+pub(crate) fn backchannel_ctl(cx: &mut Compound<'_>, args: &BackchannelCtlArgs<'_>) -> OpResult {
+    let session = cx.session.clone().ok_or(OpError::Status(Status::OpNotInSession))?;
+    let credential = channel::credential(&args.security);
+    if credential.is_none() {
+        return Err(Status::Inval.into());
+    }
+    cx.shared.control_back(&session, args.callback_program, credential, cx.call.now_ns);
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! CREATE_SESSION (RFC 8881 18.36).
+//!
+//! Invariants
+//! * The sequence of the client's one slot moves only with a success, whose result is kept for
+//!   retries; whatever fails can be repeated under the same sequence.
+//! * Only who made the client's record can confirm it.
+
+use super::channel;
+use crate::principal::Principal;
+use crate::v4::callback::BackParameters;
+use crate::v4::compound::{Compound, OpResult};
+use crate::v4::session::{Creation, NewSession};
+use dafs_service::ClientKey;
+use dafs_wire::nfs4::{CreateSessionArgs, CreateSessionFlags, CreateSessionResult, Status};
+use dafs_wire::xdr::{Encode, Encoder};
+
+/// Makes a session, and confirms the client with its first one.
+pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>) -> OpResult {
+    let key = ClientKey(args.client_id);
+    let owner = cx.shared.sessions.client(key).ok_or(Status::StaleClientId)?;
+    // The record may have been replaced or have expired since.
+    if owner.record().is_gone() {
+        return Err(Status::StaleClientId.into());
+    }
+    let confirmed = owner.record().is_confirmed();
+    // Held to the end, so that two requests with one sequence do not both make a session.
+    let mut slot = owner.create_slot();
+    match slot.check(args.sequence)? {
+        Creation::Replay(result) => {
+            drop(slot);
+            cx.encoder().raw(&result);
+            return Ok(());
+        }
+        Creation::New => {}
+    }
+    if !confirmed && *owner.principal() != Principal::of(&cx.call.who) {
+        return Err(Status::ClidInUse.into());
+    }
+    if args.flags.has_unknown() {
+        return Err(Status::Inval.into());
+    }
+    let fore = channel::fore(&args.fore)?;
+    let back = channel::back(&args.back)?;
+    if !slot.has_room() {
+        return Err(Status::NoSpc.into());
+    }
+    if !confirmed {
+        // An older instance of the client is released then, and the disk has to know first.
+        cx.may_wait()?;
+    }
+    cx.shared.confirm(&owner, cx.call.now_ns)?;
+    let credential = channel::credential(&args.security);
+    let wants_back = args.flags.contains(CreateSessionFlags::CONN_BACK_CHAN);
+    let can_back = wants_back && credential.is_some() && back.requests_max > 0;
+    let parameters = BackParameters {
+        program: args.callback_program,
+        minor: cx.minor,
+        attributes: back,
+        credential,
+    };
+    let new = NewSession { owner: owner.clone(), fore, back: parameters };
+    let session = cx.shared.sessions.create(new)?;
+    let mut flags = CreateSessionFlags::empty();
+    flags.set(CreateSessionFlags::CONN_BACK_CHAN, can_back);
+    let result = CreateSessionResult {
+        session_id: session.id(),
+        sequence: args.sequence,
+        flags,
+        fore,
+        back,
+    };
+    let mut bytes = Vec::new();
+    result.encode(&mut Encoder::new(&mut bytes));
+    cx.encoder().raw(&bytes);
+    slot.done(args.sequence, session.id(), bytes);
+    drop(slot);
+    if can_back {
+        cx.shared.bind_back(&session, &cx.call.connection, cx.call.now_ns);
+    }
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! DESTROY_SESSION and DESTROY_CLIENTID (RFC 8881 18.37, 18.50).
+
+use crate::v4::compound::{Compound, OpResult};
+use dafs_service::ClientKey;
+use dafs_wire::nfs4::{DestroyClientidArgs, DestroySessionArgs, Status};
+
+/// Ends a session. Requests of it that still run come to their end; their replies are not kept.
+pub(crate) fn destroy_session(cx: &mut Compound<'_>, args: &DestroySessionArgs) -> OpResult {
+    let own = cx.session.as_ref().is_some_and(|session| session.id() == args.session_id);
+    if own && !cx.is_last() {
+        return Err(Status::NotOnlyOp.into());
+    }
+    let session = cx.find_session(args.session_id)?;
+    cx.shared.destroy_session(&session, cx.call.now_ns);
+    Ok(())
+}
+
+/// Forgets a client that has neither sessions nor state.
+pub(crate) fn destroy_clientid(cx: &mut Compound<'_>, args: &DestroyClientidArgs) -> OpResult {
+    let key = ClientKey(args.client_id);
+    cx.shared.service.find_client(key)?;
+    // The durable record goes first.
+    cx.may_wait()?;
+    cx.shared.service.destroy_client(key)?;
+    cx.shared.sessions.forget_client(key);
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! EXCHANGE_ID (RFC 8881 18.35): makes, finds or updates the record of a client.
+
+use crate::principal::Principal;
+use crate::v4::compound::{Compound, OpResult};
+use dafs_service::ExchangeId;
+use dafs_wire::nfs4::{
+    ExchangeFlags, ExchangeIdArgs, ExchangeIdResult, ImplementationId, ServerOwner,
+    StateProtectArgs, StateProtectResult, Status, Time,
+};
+
+/// What a client may say. SUPP_FENCE_OPS of 4.2 is for servers that fence copies between servers.
+const KNOWN_FLAGS: ExchangeFlags = ExchangeFlags::SUPP_MOVED_REFER
+    .union(ExchangeFlags::SUPP_MOVED_MIGR)
+    .union(ExchangeFlags::BIND_PRINC_STATEID)
+    .union(ExchangeFlags::USE_NON_PNFS)
+    .union(ExchangeFlags::USE_PNFS_MDS)
+    .union(ExchangeFlags::USE_PNFS_DS)
+    .union(ExchangeFlags::UPD_CONFIRMED_REC_A);
+
+/// The nine cases of RFC 8881 18.35.5 are the service's; here are flags, state protection and the
+/// server's identity.
+pub(crate) fn exchange_id(cx: &mut Compound<'_>, args: &ExchangeIdArgs<'_>) -> OpResult {
+    if !KNOWN_FLAGS.contains(args.flags) {
+        return Err(Status::Inval.into());
+    }
+    match &args.state_protect {
+        StateProtectArgs::None => {}
+        // Both need RPCSEC_GSS, with which a client would have come to this server before; a client
+        // that gets this error can connect without protection.
+        StateProtectArgs::MachineCredential(_) => return Err(Status::Inval.into()),
+        StateProtectArgs::Ssv(_) => return Err(Status::EncrAlgUnsupp.into()),
+    }
+    let principal = Principal::of(&cx.call.who);
+    let request = ExchangeId {
+        owner: args.owner.owner_id,
+        verifier: args.owner.verifier.0,
+        identity: principal.identity(),
+        update: args.flags.contains(ExchangeFlags::UPD_CONFIRMED_REC_A),
+    };
+    let exchanged = cx.shared.service.exchange_id(&request, cx.call.now_ns)?;
+    let key = exchanged.client.key();
+    exchanged.client.set_peer(cx.call.peer.to_string());
+    let owner = cx.shared.sessions.enter_client(&exchanged.client, principal);
+    let sequence_id = owner.create_slot().next_sequence();
+    let mut flags = ExchangeFlags::USE_NON_PNFS;
+    flags.set(ExchangeFlags::CONFIRMED_R, exchanged.confirmed);
+    let options = cx.shared.options().clone();
+    cx.encoder().value(&ExchangeIdResult {
+        client_id: key.0,
+        sequence_id,
+        flags,
+        state_protect: StateProtectResult::None,
+        server_owner: ServerOwner { minor_id: 0, major_id: &options.server_owner },
+        server_scope: &options.server_scope,
+        implementation: Some(ImplementationId {
+            domain: options.implementation_domain.as_bytes(),
+            name: options.implementation_name.as_bytes(),
+            date: Time::default(),
+        }),
+    });
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! PUTFH, PUTROOTFH, PUTPUBFH, GETFH (RFC 8881 18.8, 18.19 - 18.21).
+
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::wire_handle;
+use dafs_wire::nfs4::{GetfhResult, PutfhArgs, Status};
+
+/// Makes a handle that the client was given the current one.
+pub(crate) fn putfh(cx: &mut Compound<'_>, args: &PutfhArgs<'_>) -> OpResult {
+    let handle = wire_handle::decode(args.handle).ok_or(OpError::Status(Status::BadHandle))?;
+    cx.set_current(handle);
+    Ok(())
+}
+
+/// Starts at the root. The public file handle is the root too.
+pub(crate) fn putrootfh(cx: &mut Compound<'_>) -> OpResult {
+    let root = cx.shared.service.root();
+    cx.set_current(root);
+    Ok(())
+}
+
+/// Gives the current handle to the client.
+pub(crate) fn getfh(cx: &mut Compound<'_>) -> OpResult {
+    let handle = cx.current()?;
+    let bytes = wire_handle::encode(&handle);
+    cx.encoder().value(&GetfhResult { handle: &bytes });
+    Ok(())
+}

@@ -1,0 +1,17 @@
+//! RECLAIM_COMPLETE (RFC 8881 18.51).
+
+use crate::v4::compound::{Compound, OpResult};
+use dafs_wire::nfs4::ReclaimCompleteArgs;
+
+/// The client has reclaimed all that it wants. For one file system (after a migration, of which
+/// there is none here) there is nothing to do.
+pub(crate) fn reclaim_complete(cx: &mut Compound<'_>, args: &ReclaimCompleteArgs) -> OpResult {
+    if args.one_fs {
+        cx.current()?;
+        return Ok(());
+    }
+    // The durable record is written now.
+    cx.may_wait()?;
+    cx.shared.service.reclaim_complete(cx.client()?)?;
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! SECINFO and SECINFO_NO_NAME (RFC 8881 18.29, 18.45): which security is allowed where.
+//!
+//! Both use up the current file handle (RFC 8881 2.6.3.1.1.8).
+
+use crate::v4::compound::{Compound, OpError, OpResult};
+use dafs_service::Handle;
+use dafs_wire::nfs4::{
+    SecinfoArgs, SecinfoNoNameArgs, SecinfoResult, SecinfoStyle, Security, Status,
+};
+
+/// For the object of a name in the current directory.
+pub(crate) fn secinfo(cx: &mut Compound<'_>, args: &SecinfoArgs<'_>) -> OpResult {
+    let dir = cx.current_for_secinfo()?;
+    let name = args.name;
+    if name.is_empty() {
+        return Err(Status::Inval.into());
+    }
+    if matches!(name, b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
+        return Err(Status::BadName.into());
+    }
+    let resolved = cx.shared.service.lookup(cx.caller()?, &dir, [name]);
+    let handle = resolved.map_err(|unresolved| OpError::from(unresolved.error))?.handle;
+    answer(cx, &handle)
+}
+
+/// For the current object or its parent.
+pub(crate) fn secinfo_no_name(cx: &mut Compound<'_>, args: &SecinfoNoNameArgs) -> OpResult {
+    let current = cx.current_for_secinfo()?;
+    let handle = match args.style {
+        SecinfoStyle::Current => current,
+        SecinfoStyle::Parent => cx.shared.service.lookup_parent(cx.caller()?, &current)?,
+    };
+    answer(cx, &handle)
+}
+
+fn answer(cx: &mut Compound<'_>, handle: &Handle) -> OpResult {
+    let namespace = cx.shared.service.namespace();
+    let export = namespace.export(handle)?;
+    let admits = &export.options().admits;
+    let mut flavors = Vec::with_capacity(2);
+    if admits.sys {
+        flavors.push(Security::Sys);
+    }
+    if admits.none {
+        flavors.push(Security::None);
+    }
+    let result = SecinfoResult { flavors };
+    cx.clear_current();
+    cx.encoder().value(&result);
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! SEQUENCE (RFC 8881 18.46): takes a slot, answers retries, renews the lease.
+
+use crate::limits::RPC_REPLY_HEADER_BYTES;
+use crate::principal::Principal;
+use crate::v4::compound::{Compound, OpError, OpResult, RESULT_HEAD_BYTES};
+use crate::v4::digest;
+use crate::v4::session::{Session, SlotsLeft};
+use crate::v4::slot::{Begin, SlotRequest};
+use dafs_wire::nfs4::{SequenceArgs, SequenceResult, SequenceStatus, Status};
+use std::sync::Arc;
+
+/// Bytes of a SEQUENCE result behind its status.
+const RESULT_BYTES: usize = 16 + 5 * 4;
+
+/// Every check comes before the slot is touched, so that a request that is refused here can be
+/// sent again under the same sequence.
+pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult {
+    let session = cx.find_session(args.session_id)?;
+    check_limits(cx, &session, args)?;
+    let request = SlotRequest {
+        slot: args.slot_id,
+        sequence: args.sequence_id,
+        highest: args.highest_slot_id,
+        digest: digest::of_request(&Principal::of(&cx.call.who), cx.minor, cx.op_count(), rest),
+    };
+    let (begin, slots, held) = session.begin(request, args.cache_this)?;
+    match (begin, held) {
+        (Begin::Replay(reply), _) => {
+            cx.replay(reply);
+            return Ok(());
+        }
+        (Begin::Uncached, _) => cx.refuse_retry(session.clone()),
+        (Begin::New, Some(held)) => cx.enter(session.clone(), held, args.cache_this),
+        // INVARIANT: `Session::begin` gives the slot with every new request.
+        (Begin::New, None) => return Err(OpError::Status(Status::ServerFault)),
+    }
+    session.client().renew(cx.call.now_ns);
+    let result = result(cx, &session, args, slots);
+    cx.encoder().value(&result);
+    Ok(())
+}
+
+fn check_limits(cx: &Compound<'_>, session: &Session, args: &SequenceArgs) -> OpResult {
+    let fore = session.fore();
+    if cx.call.call_bytes > fore.request_bytes_max as usize {
+        return Err(Status::ReqTooBig.into());
+    }
+    if cx.op_count() > fore.operations_max {
+        return Err(Status::TooManyOps.into());
+    }
+    // What is written so far is the frame, and number and status of this operation. If there are
+    // others, at least a status has to fit behind it.
+    let rest_bytes = if cx.is_only() { 0 } else { RESULT_HEAD_BYTES };
+    let reply_bytes = RPC_REPLY_HEADER_BYTES + cx.reply_len() + RESULT_BYTES + rest_bytes;
+    if reply_bytes > fore.response_bytes_max as usize {
+        return Err(Status::RepTooBig.into());
+    }
+    if args.cache_this && reply_bytes > fore.response_bytes_max_cached as usize {
+        return Err(Status::RepTooBigToCache.into());
+    }
+    Ok(())
+}
+
+fn result(
+    cx: &Compound<'_>,
+    session: &Arc<Session>,
+    args: &SequenceArgs,
+    slots: SlotsLeft,
+) -> SequenceResult {
+    SequenceResult {
+        session_id: session.id(),
+        sequence_id: args.sequence_id,
+        slot_id: args.slot_id,
+        highest_slot_id: slots.highest,
+        target_highest_slot_id: slots.target,
+        status: status_flags(cx, session),
+    }
+}
+
+/// News about the client's state and back channels (RFC 8881 18.46.3).
+fn status_flags(cx: &Compound<'_>, session: &Arc<Session>) -> SequenceStatus {
+    let news = cx.shared.service.client_status(session.client());
+    let owner = session.owner();
+    let path = owner.path();
+    let mut flags = SequenceStatus::empty();
+    flags.set(SequenceStatus::EXPIRED_ALL_STATE_REVOKED, news.expired_all_revoked);
+    flags.set(SequenceStatus::ADMIN_STATE_REVOKED, news.admin_revoked);
+    flags.set(SequenceStatus::RECALLABLE_STATE_REVOKED, news.recallable_revoked);
+    let wanted = owner.wants_callbacks();
+    flags.set(SequenceStatus::CB_PATH_DOWN, news.callback_down || wanted && !path.up);
+    flags.set(SequenceStatus::CB_PATH_DOWN_SESSION, wanted && session.back_down());
+    flags.set(SequenceStatus::BACKCHANNEL_FAULT, path.fault);
+    flags
+}

@@ -1,0 +1,34 @@
+//! FREE_STATEID and TEST_STATEID (RFC 8881 18.38, 18.48).
+
+use crate::limits::TEST_STATEIDS_MAX;
+use crate::v4::compound::{Compound, OpResult};
+use crate::v4::{stateid, status};
+use dafs_wire::nfs4::{FreeStateidArgs, Status, TestStateidArgs, TestStateidResult};
+
+/// Lets go of locks without ranges, and of revoked state that the client has seen.
+pub(crate) fn free_stateid(cx: &mut Compound<'_>, args: &FreeStateidArgs) -> OpResult {
+    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    if state.is_special() {
+        return Err(Status::BadStateId.into());
+    }
+    cx.shared.service.free_state(cx.caller()?, state)?;
+    Ok(())
+}
+
+/// Says for each state-id whether it is good.
+pub(crate) fn test_stateid(cx: &mut Compound<'_>, args: &TestStateidArgs) -> OpResult {
+    if args.stateids.len() > TEST_STATEIDS_MAX {
+        return Err(Status::Delay.into());
+    }
+    let mut statuses = Vec::with_capacity(args.stateids.len());
+    for stateid in &args.stateids {
+        let tested = match stateid::reference(stateid) {
+            Ok(state) if state.is_special() => Err(Status::BadStateId),
+            Ok(state) => cx.shared.service.test_state(cx.caller()?, state).map_err(status::of),
+            Err(status) => Err(status),
+        };
+        statuses.push(tested.err().unwrap_or(Status::Ok));
+    }
+    cx.encoder().value(&TestStateidResult { statuses });
+    Ok(())
+}

@@ -1,0 +1,300 @@
+//! The slots of a fore channel: each request runs once (RFC 8881 2.10.6.1).
+//!
+//! Invariants
+//! * A request runs only if its sequence is the slot's next one, and then the slot is taken until
+//!   the reply is known. An error here leaves the slot as it was.
+//! * A retry is recognised by sequence and digest; another request under the same sequence is a
+//!   false retry and gets nothing of the kept reply.
+//! * Slots above the limit are retired: their replies are gone, but their sequence is remembered,
+//!   because the client may or may not start over when the slot comes back.
+
+use crate::limits::{SLOTS_MAX, SLOTS_MIN};
+use dafs_wire::nfs4::Status;
+use std::sync::Arc;
+
+/// What a SEQUENCE asks of its slot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SlotRequest {
+    pub(crate) slot: u32,
+    pub(crate) sequence: u32,
+    /// The highest slot that the client has a request in.
+    pub(crate) highest: u32,
+    /// Tells requests apart.
+    pub(crate) digest: u64,
+}
+
+/// What becomes of the request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// It runs; the slot is taken.
+    New,
+    /// It ran before; this is the reply.
+    Replay(Arc<[u8]>),
+    /// It ran before, and its reply was not kept.
+    Uncached,
+}
+
+#[derive(Debug, Default)]
+enum Outcome {
+    /// Nothing has run here yet.
+    #[default]
+    Fresh,
+    Running,
+    Uncached,
+    Cached(Arc<[u8]>),
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    sequence: u32,
+    digest: u64,
+    outcome: Outcome,
+    /// It was above the limit for a while, so the client may start over with 1.
+    retired: bool,
+}
+
+/// The slots of one session.
+#[derive(Debug)]
+pub(crate) struct SlotTable {
+    /// Made when first used.
+    slots: Vec<Slot>,
+    /// Slots that are accepted.
+    limit: u32,
+    /// Slots that the client should come down or up to.
+    target: u32,
+    /// Slots in use now.
+    running: u32,
+    /// Bytes of kept replies.
+    cached_bytes: usize,
+}
+
+impl SlotTable {
+    pub(crate) fn new(limit: u32) -> Self {
+        debug_assert!(limit > 0, "a session has a slot");
+        Self { slots: Vec::new(), limit, target: limit, running: 0, cached_bytes: 0 }
+    }
+
+    /// The highest slot that is accepted (sr_highest_slotid).
+    pub(crate) fn highest(&self) -> u32 {
+        self.limit - 1
+    }
+
+    /// The highest slot that the client should use (sr_target_highest_slotid).
+    pub(crate) fn target_highest(&self) -> u32 {
+        self.target - 1
+    }
+
+    /// Bytes of kept replies.
+    pub(crate) fn cached_bytes(&self) -> usize {
+        self.cached_bytes
+    }
+
+    /// Slots in use now.
+    #[cfg(test)]
+    pub(crate) fn running(&self) -> u32 {
+        self.running
+    }
+
+    /// Takes a slot for a request, or finds what became of it earlier.
+    ///
+    /// # Errors
+    /// `BadSlot`, `BadHighSlot`, `SeqMisordered`, `SeqFalseRetry`; `Delay` for a retry of a request
+    /// that is still running, and for a new request unless `may_run`.
+    pub(crate) fn begin(&mut self, request: SlotRequest, may_run: bool) -> Result<Begin, Status> {
+        if request.slot >= self.limit {
+            return Err(Status::BadSlot);
+        }
+        if request.highest >= self.limit {
+            return Err(Status::BadHighSlot);
+        }
+        let index = request.slot as usize;
+        let fresh = Slot::default();
+        let slot = self.slots.get(index).unwrap_or(&fresh);
+        let next = request.sequence == slot.sequence.wrapping_add(1);
+        if !next && !(slot.retired && request.sequence == 1) {
+            if request.sequence != slot.sequence {
+                return Err(Status::SeqMisordered);
+            }
+            return match &slot.outcome {
+                Outcome::Fresh => Err(Status::SeqMisordered),
+                _ if slot.digest != request.digest => Err(Status::SeqFalseRetry),
+                Outcome::Running => Err(Status::Delay),
+                Outcome::Uncached => Ok(Begin::Uncached),
+                Outcome::Cached(reply) => Ok(Begin::Replay(reply.clone())),
+            };
+        }
+        if matches!(slot.outcome, Outcome::Running) {
+            // The client has given up a request without its answer and goes on, which it must not.
+            return Err(Status::SeqMisordered);
+        }
+        if !may_run {
+            return Err(Status::Delay);
+        }
+        if index >= self.slots.len() {
+            self.slots.resize_with(index + 1, Slot::default);
+        }
+        let slot = &mut self.slots[index];
+        if let Outcome::Cached(reply) = std::mem::replace(&mut slot.outcome, Outcome::Running) {
+            self.cached_bytes -= reply.len();
+        }
+        slot.sequence = request.sequence;
+        slot.digest = request.digest;
+        slot.retired = false;
+        self.running += 1;
+        self.adapt(request.highest);
+        Ok(Begin::New)
+    }
+
+    /// Gives a slot back, with the reply to keep if there is one.
+    pub(crate) fn finish(&mut self, slot: u32, reply: Option<Arc<[u8]>>) {
+        let Some(slot) = self.slots.get_mut(slot as usize) else { return };
+        debug_assert!(matches!(slot.outcome, Outcome::Running), "a slot is given back once");
+        self.running -= 1;
+        slot.outcome = match reply {
+            Some(reply) => {
+                self.cached_bytes += reply.len();
+                Outcome::Cached(reply)
+            }
+            None => Outcome::Uncached,
+        };
+    }
+
+    /// Asks the client to use half as many slots, because memory is short.
+    pub(crate) fn shrink(&mut self) {
+        self.target = (self.target / 2).max(SLOTS_MIN.min(self.limit));
+    }
+
+    /// Lets the number of slots follow the demand: more when nearly all are in use, fewer when the
+    /// client has come down to the target.
+    fn adapt(&mut self, highest: u32) {
+        if self.target < self.limit {
+            let above = self.slots.iter().skip(self.target as usize);
+            let busy = above.clone().any(|slot| matches!(slot.outcome, Outcome::Running));
+            if highest < self.target && !busy {
+                self.retire();
+            }
+        } else if self.running >= self.limit - self.limit / 4 && self.limit < SLOTS_MAX {
+            self.limit = self.limit.saturating_mul(2).min(SLOTS_MAX);
+            self.target = self.limit;
+        }
+    }
+
+    fn retire(&mut self) {
+        self.limit = self.target;
+        for slot in self.slots.iter_mut().skip(self.limit as usize) {
+            if let Outcome::Cached(reply) = std::mem::take(&mut slot.outcome) {
+                self.cached_bytes -= reply.len();
+            }
+            slot.outcome = Outcome::Uncached;
+            slot.retired = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(slot: u32, sequence: u32) -> SlotRequest {
+        SlotRequest { slot, sequence, highest: slot, digest: 7 }
+    }
+
+    fn reply(byte: u8) -> Arc<[u8]> {
+        Arc::from([byte; 3].as_slice())
+    }
+
+    #[test]
+    fn a_request_runs_once_and_its_reply_is_kept() {
+        let mut table = SlotTable::new(4);
+        assert_eq!(table.begin(request(1, 1), true), Ok(Begin::New));
+        assert_eq!(table.begin(request(1, 1), true), Err(Status::Delay));
+        table.finish(1, Some(reply(9)));
+        assert_eq!(table.begin(request(1, 1), true), Ok(Begin::Replay(reply(9))));
+        assert_eq!(table.cached_bytes(), 3);
+        assert_eq!(table.begin(request(1, 2), true), Ok(Begin::New));
+        assert_eq!(table.cached_bytes(), 0);
+        table.finish(1, None);
+        assert_eq!(table.begin(request(1, 2), true), Ok(Begin::Uncached));
+    }
+
+    #[test]
+    fn another_request_under_the_same_sequence_is_a_false_retry() {
+        let mut table = SlotTable::new(4);
+        table.begin(request(0, 1), true).unwrap();
+        let other = SlotRequest { digest: 8, ..request(0, 1) };
+        assert_eq!(table.begin(other, true), Err(Status::SeqFalseRetry));
+        table.finish(0, Some(reply(1)));
+        assert_eq!(table.begin(other, true), Err(Status::SeqFalseRetry));
+        assert_eq!(table.begin(request(0, 1), true), Ok(Begin::Replay(reply(1))));
+    }
+
+    #[test]
+    fn sequences_and_slots_out_of_range_leave_the_slot_alone() {
+        let mut table = SlotTable::new(4);
+        assert_eq!(table.begin(request(0, 0), true), Err(Status::SeqMisordered));
+        assert_eq!(table.begin(request(0, 2), true), Err(Status::SeqMisordered));
+        assert_eq!(table.begin(request(4, 1), true), Err(Status::BadSlot));
+        let high = SlotRequest { highest: 4, ..request(0, 1) };
+        assert_eq!(table.begin(high, true), Err(Status::BadHighSlot));
+        assert_eq!(table.begin(request(u32::MAX, 1), true), Err(Status::BadSlot));
+        assert_eq!(table.running(), 0);
+        assert_eq!(table.begin(request(0, 1), true), Ok(Begin::New));
+        // Going on without the answer is misordered, not a second request.
+        assert_eq!(table.begin(request(0, 2), true), Err(Status::SeqMisordered));
+    }
+
+    #[test]
+    fn sequences_wrap() {
+        let mut table = SlotTable::new(1);
+        table.begin(request(0, 1), true).unwrap();
+        table.finish(0, None);
+        table.slots[0].sequence = u32::MAX;
+        assert_eq!(table.begin(request(0, 0), true), Ok(Begin::New));
+    }
+
+    #[test]
+    fn a_busy_session_grows_and_shrinks_when_the_client_has_come_down() {
+        let mut table = SlotTable::new(8);
+        for slot in 0..6 {
+            table.begin(request(slot, 1), true).unwrap();
+        }
+        assert_eq!(table.highest(), 15);
+        table.begin(request(15, 1), true).unwrap();
+        table.shrink();
+        assert_eq!((table.highest(), table.target_highest()), (15, 7));
+        table.finish(0, None);
+        // Slot 15 still runs, so nothing is taken away.
+        table.begin(SlotRequest { highest: 7, ..request(0, 2) }, true).unwrap();
+        assert_eq!(table.highest(), 15);
+        table.finish(15, Some(reply(1)));
+        table.finish(0, None);
+        table.begin(SlotRequest { highest: 7, ..request(0, 3) }, true).unwrap();
+        assert_eq!((table.highest(), table.cached_bytes()), (7, 0));
+        assert_eq!(table.begin(request(15, 2), true), Err(Status::BadSlot));
+    }
+
+    #[test]
+    fn a_slot_that_comes_back_goes_on_or_starts_over() {
+        for sequence in [1, 6] {
+            let mut table = SlotTable::new(8);
+            for number in 1..=5 {
+                table.begin(request(7, number), true).unwrap();
+                table.finish(7, None);
+            }
+            table.shrink();
+            table.begin(request(0, 1), true).unwrap();
+            table.finish(0, None);
+            assert_eq!(table.begin(request(7, sequence), true), Err(Status::BadSlot));
+            (table.limit, table.target) = (8, 8);
+            assert_eq!(table.begin(request(7, sequence), true), Ok(Begin::New));
+            assert_eq!(table.begin(request(7, 3), true), Err(Status::SeqMisordered));
+        }
+    }
+
+    #[test]
+    fn unused_slots_cost_nothing() {
+        let mut table = SlotTable::new(128);
+        table.begin(request(0, 1), true).unwrap();
+        assert_eq!(table.slots.len(), 1);
+    }
+}

@@ -1,0 +1,347 @@
+//! A server without sockets: the handler, a stand-in reactor, a pool whose jobs the test runs, and
+//! a clock that the test turns.
+
+use dafs_nfs::{Admission, Job, NfsHandler, NfsOptions, NfsShared, Pool};
+use dafs_rpc::{
+    AuthSys, BackCall, Credential, Groups, Handled, Handler, LocalCall, LocalEvent, LocalReactor,
+    Rejection, Reply,
+};
+use dafs_service::{
+    Export, ExportOptions, Namespace, Service, ServiceConfig, Squash, WriteVerifier,
+};
+use dafs_store::{MemoryOptions, MemoryStore};
+use dafs_wire::nfs4::*;
+use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub(crate) const SECOND: u64 = 1_000_000_000;
+pub(crate) const LEASE_SECONDS: u64 = 90;
+
+/// Runs nothing until it is told to.
+#[derive(Default)]
+pub(crate) struct QueuePool(Mutex<Vec<Job>>);
+
+impl Pool for QueuePool {
+    fn submit(&self, job: Job) {
+        self.0.lock().unwrap().push(job);
+    }
+}
+
+impl QueuePool {
+    pub(crate) fn run(&self) -> usize {
+        let jobs = std::mem::take(&mut *self.0.lock().unwrap());
+        let count = jobs.len();
+        jobs.into_iter().for_each(|job| job());
+        count
+    }
+}
+
+/// Results of one COMPOUND.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer(pub(crate) Vec<u8>);
+
+impl Answer {
+    pub(crate) fn head(&self) -> CompoundResult<'_> {
+        CompoundResult::decode(&mut Decoder::new(&self.0)).unwrap()
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.head().status
+    }
+
+    pub(crate) fn results(&self) -> Vec<OpResult<'_>> {
+        let mut d = Decoder::new(&self.0);
+        let head = CompoundResult::decode(&mut d).unwrap();
+        let results = (0..head.op_count).map(|_| OpResult::decode(&mut d).unwrap()).collect();
+        d.finish().unwrap();
+        results
+    }
+
+    pub(crate) fn body(&self, at: usize) -> ResultBody<'_> {
+        let results = self.results();
+        assert_eq!(results[at].status, Status::Ok, "result {at} of {results:?}");
+        results[at].body.clone()
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) shared: Arc<NfsShared>,
+    pub(crate) handler: NfsHandler,
+    pub(crate) reactor: LocalReactor,
+    pub(crate) pool: Arc<QueuePool>,
+    pub(crate) now_ns: u64,
+    pub(crate) minor: u32,
+    pub(crate) tag: &'static [u8],
+    /// Callbacks that were sent, with their connection.
+    pub(crate) back_calls: Vec<(u64, BackCall)>,
+    pub(crate) xid: u32,
+}
+
+/// What matters of an EXCHANGE_ID.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Exchanged {
+    pub(crate) client_id: u64,
+    pub(crate) sequence_id: u32,
+    pub(crate) flags: ExchangeFlags,
+}
+
+/// A session as its client sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    pub(crate) client_id: u64,
+    pub(crate) id: SessionId,
+    pub(crate) created: CreateSessionResult,
+    /// The last sequence of slot 0.
+    pub(crate) sequence: u32,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+        let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
+        let lease_time = Duration::from_secs(LEASE_SECONDS);
+        let service = Arc::new(Service::new(ServiceConfig::new(lease_time, 7), namespace));
+        let pool = Arc::new(QueuePool::default());
+        let shared = NfsShared::new(
+            service,
+            pool.clone(),
+            Arc::new(WriteVerifier::new(1)),
+            Admission { find_owner: Arc::new(|_| None), own_uid: 0 },
+            NfsOptions {
+                server_owner: b"server".to_vec(),
+                server_scope: b"scope".to_vec(),
+                implementation_domain: "example.org".to_owned(),
+                implementation_name: "test".to_owned(),
+                secret: [9; 16],
+                clock_start_ns: 0,
+            },
+        );
+        Self {
+            handler: NfsHandler::new(shared.clone()),
+            shared,
+            reactor: LocalReactor::new().unwrap(),
+            pool,
+            now_ns: SECOND,
+            minor: 1,
+            tag: b"",
+            back_calls: Vec::new(),
+            xid: 0,
+        }
+    }
+}
+
+impl World {
+    /// Sends what `args` are over a connection as a user, runs what has to wait, gives the answer.
+    pub(crate) fn raw(
+        &mut self,
+        connection: u32,
+        uid: u32,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Rejection> {
+        match self.start(connection, uid, args) {
+            Handled::Reply(reply) => Ok(reply.to_bytes()),
+            Handled::Reject(rejection) => Err(rejection),
+            Handled::Later => self.finish(),
+            Handled::Drop => panic!("the call was dropped"),
+        }
+    }
+
+    /// Sends only.
+    pub(crate) fn start(&mut self, connection: u32, uid: u32, args: &[u8]) -> Handled {
+        self.xid += 1;
+        let machine = &b"client"[..];
+        let groups = Groups::default();
+        let sys = AuthSys { stamp: 0, machine, uid, gid: uid, groups };
+        let request = LocalCall {
+            xid: self.xid,
+            program: limits::PROGRAM,
+            version: limits::VERSION,
+            procedure: limits::PROCEDURE_COMPOUND,
+            credential: Credential::Sys(sys),
+            args,
+            now_ns: self.now_ns,
+        };
+        let handled = self.reactor.call(&mut self.handler, connection, request);
+        self.collect();
+        handled
+    }
+
+    /// Runs what waits until the call that came last is answered.
+    pub(crate) fn finish(&mut self) -> Result<Vec<u8>, Rejection> {
+        assert!(self.pool.run() > 0, "the call waits for nothing");
+        let answers: Vec<Result<Reply, Rejection>> = self.collect();
+        assert_eq!(answers.len(), 1, "one call, one answer");
+        answers.into_iter().next().unwrap().map(|reply| reply.to_bytes())
+    }
+
+    /// Takes what has happened: answers are given, callbacks are kept.
+    pub(crate) fn collect(&mut self) -> Vec<Result<Reply, Rejection>> {
+        let mut answers = Vec::new();
+        for event in self.reactor.take_events() {
+            match event {
+                LocalEvent::Answer { answer, .. } => answers.push(answer),
+                LocalEvent::CallBack(id, call) => self.back_calls.push((id.to_u64(), call)),
+                LocalEvent::Forgotten(_) | LocalEvent::Close(_) => panic!("{event:?}"),
+            }
+        }
+        answers
+    }
+
+    pub(crate) fn encode(&self, ops: &[Op<'_>]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut e = Encoder::new(&mut bytes);
+        let op_count = ops.len() as u32;
+        CompoundArgs { tag: self.tag, minor_version: self.minor, op_count }.encode(&mut e);
+        ops.iter().for_each(|op| op.encode(&mut e));
+        bytes
+    }
+
+    /// Sends a compound over a connection as a user.
+    pub(crate) fn send(&mut self, connection: u32, uid: u32, ops: &[Op<'_>]) -> Answer {
+        let args = self.encode(ops);
+        Answer(self.raw(connection, uid, &args).unwrap())
+    }
+
+    pub(crate) fn exchange(&mut self, uid: u32, owner: &[u8], verifier: u8) -> Exchanged {
+        let answer = self.send(1, uid, &[exchange_id(owner, verifier)]);
+        let ResultBody::ExchangeId(result) = answer.body(0) else { panic!() };
+        let ExchangeIdResult { client_id, sequence_id, flags, .. } = result;
+        Exchanged { client_id, sequence_id, flags }
+    }
+
+    /// A confirmed client of user 0 with one session over connection 1, its back channel included.
+    pub(crate) fn client(&mut self, owner: &[u8]) -> Session {
+        let exchanged = self.exchange(0, owner, 1);
+        let args = create_session(exchanged.client_id, exchanged.sequence_id);
+        self.session(1, args)
+    }
+
+    pub(crate) fn session(&mut self, connection: u32, args: CreateSessionArgs<'_>) -> Session {
+        let client_id = args.client_id;
+        let answer = self.send(connection, 0, &[Op::CreateSession(args)]);
+        let ResultBody::CreateSession(created) = answer.body(0) else { panic!() };
+        Session { client_id, id: created.session_id, created, sequence: 0 }
+    }
+
+    /// The next compound of a session's slot 0.
+    pub(crate) fn next(&mut self, session: &mut Session, ops: &[Op<'_>]) -> Answer {
+        session.sequence += 1;
+        self.again(session, ops)
+    }
+
+    /// The same sequence as before.
+    pub(crate) fn again(&mut self, session: &Session, ops: &[Op<'_>]) -> Answer {
+        let ops = with_sequence(session.sequence_args(), ops);
+        self.send(1, 0, &ops)
+    }
+
+    /// The client answers a callback with these statuses.
+    pub(crate) fn answer_back(&mut self, call: &BackCall, sequence: Status, operation: Status) {
+        let args = back_args(call);
+        let mut bytes = Vec::new();
+        let mut e = Encoder::new(&mut bytes);
+        let ok = sequence == Status::Ok;
+        let status = if ok { operation } else { sequence };
+        CompoundResult { status, tag: b"", op_count: 1 + u32::from(ok) }.encode(&mut e);
+        let body = if ok {
+            CbResultBody::Sequence(CbSequenceResult {
+                session_id: args.session_id,
+                sequence_id: args.sequence_id,
+                slot_id: args.slot_id,
+                highest_slot_id: 7,
+                target_highest_slot_id: 7,
+            })
+        } else {
+            CbResultBody::Nothing
+        };
+        let number = CbOpNum::Sequence as u32;
+        CbOpResult { number, status: sequence, body }.encode(&mut e);
+        if ok {
+            let body = CbResultBody::Nothing;
+            let number = back_op(call).number();
+            CbOpResult { number, status: operation, body }.encode(&mut e);
+        }
+        let connection = self.reactor.connection(1).id();
+        self.handler.back_reply(connection, call.token, Ok(&bytes));
+        self.collect();
+    }
+
+    pub(crate) fn tick(&mut self, nanoseconds: u64) {
+        self.now_ns += nanoseconds;
+        self.handler.tick(self.now_ns);
+        self.pool.run();
+        self.collect();
+    }
+}
+
+impl Session {
+    pub(crate) fn sequence_args(&self) -> SequenceArgs {
+        SequenceArgs {
+            session_id: self.id,
+            sequence_id: self.sequence,
+            slot_id: 0,
+            highest_slot_id: 0,
+            cache_this: true,
+        }
+    }
+}
+
+pub(crate) fn with_sequence<'a>(sequence: SequenceArgs, ops: &[Op<'a>]) -> Vec<Op<'a>> {
+    let mut all = vec![Op::Sequence(sequence)];
+    all.extend_from_slice(ops);
+    all
+}
+
+pub(crate) fn exchange_id(owner: &[u8], verifier: u8) -> Op<'_> {
+    Op::ExchangeId(ExchangeIdArgs {
+        owner: ClientOwner { verifier: Verifier([verifier; 8]), owner_id: owner },
+        flags: ExchangeFlags::empty(),
+        state_protect: StateProtectArgs::None,
+        implementation: None,
+    })
+}
+
+pub(crate) fn channel() -> ChannelAttributes {
+    ChannelAttributes {
+        header_pad_bytes: 0,
+        request_bytes_max: 8192,
+        response_bytes_max: 8192,
+        response_bytes_max_cached: 8192,
+        operations_max: 16,
+        requests_max: 8,
+        rdma_ird: None,
+    }
+}
+
+pub(crate) fn create_session(client_id: u64, sequence: u32) -> CreateSessionArgs<'static> {
+    CreateSessionArgs {
+        client_id,
+        sequence,
+        flags: CreateSessionFlags::CONN_BACK_CHAN,
+        fore: channel(),
+        back: channel(),
+        callback_program: 0x4000_0000,
+        security: vec![CallbackSecurity::None],
+    }
+}
+
+/// CB_SEQUENCE of a callback.
+pub(crate) fn back_args(call: &BackCall) -> CbSequenceArgs {
+    let mut d = Decoder::new(&call.args);
+    let head = CbCompoundArgs::decode(&mut d).unwrap();
+    assert_eq!(head.op_count, 2);
+    let CbOp::Sequence(args) = CbOp::decode(&mut d).unwrap() else { panic!() };
+    args
+}
+
+/// What a callback is about.
+pub(crate) fn back_op(call: &BackCall) -> CbOp<'_> {
+    let mut d = Decoder::new(&call.args);
+    CbCompoundArgs::decode(&mut d).unwrap();
+    CbOp::decode(&mut d).unwrap();
+    let op = CbOp::decode(&mut d).unwrap();
+    d.finish().unwrap();
+    op
+}
