@@ -1,7 +1,8 @@
 #!/bin/bash
 # image.sh DIR -- make the lab's guest in DIR out of Debian packages alone: DIR/kernel (Linux for
-# ARCH=um) and DIR/initrd (its root file system). Each is built again only when its recipe has
-# changed; newer Debian packages alone do not change it.
+# ARCH=um), DIR/initrd (its root file system) and DIR/program.tar.gz (the source of a C program, for
+# a test to build). Each is made again only when its recipe has changed; newer Debian packages alone
+# do not change it.
 #
 # Nothing is installed on this machine and no privilege is needed. It takes 4 to 8 minutes of
 # processor time, nearly all of it for the kernel.
@@ -11,6 +12,7 @@ image=$1
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 work=$image/work
 
+program_source=lua5.4
 kernel_source=${LAB_KERNEL_SOURCE:-linux-source-6.12}
 packages=(bash busybox-static coreutils grep iproute2 mount sed util-linux
     nfs-common nfs-kernel-server rpcbind
@@ -74,6 +76,25 @@ END
     mv "$image/initrd.new" "$image/initrd"
 }
 
+# A source package as its author made it. Few machines have the lists of source packages, so this
+# reads them for itself, from where this machine has its packages.
+build_program() {
+    local parts=$work/sources.list.d file
+    mkdir -p "$parts" "$work/lists/partial"
+    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources}; do
+        [[ ! -f $file ]] || sed -E -e 's/^deb(-src)?( |\t)/deb-src /' \
+            -e 's/^Types:.*/Types: deb-src/' "$file" >"$parts/${file##*/}"
+    done
+    (
+        cd "$work"
+        sources=(-o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$parts"
+            -o Dir::State::lists="$work/lists" -o Acquire::Languages=none)
+        apt "${sources[@]}" update
+        apt "${sources[@]}" --download-only source "$program_source"
+    )
+    mv "$work/${program_source}"_*.orig.tar.gz "$image/program.tar.gz"
+}
+
 # Runs build_$1 unless the part was built by the recipe whose text is on standard input.
 part() {
     local stamp
@@ -91,5 +112,6 @@ part() {
     rm -rf "$work"
 }
 
+part program < <(declare -f build_program; declare -p program_source)
 part root < <(declare -f build_root; declare -p packages; cat "$here/guest/init")
 part kernel < <(declare -f build_kernel; declare -p kernel_source; cat "$here/uml.config")

@@ -28,6 +28,8 @@ usage: lab.sh net COMMAND [ARG]...
            make the guest, or do nothing if there is one (net does this, too)
        lab.sh check
            exit with 0 if guests can run on this machine, else say why not
+       lab.sh program
+           print the path of a C program's source, an archive that is made with the guest
        lab.sh clean
            delete the guest
 
@@ -140,6 +142,7 @@ command=${1:-help}
 case $command in
 build) build ;;
 check) check ;;
+program) build; echo "$cache/program.tar.gz" ;;
 clean) rm -rf "$cache" ;;
 help|-h|--help) usage ;;
 net) net "$@" ;;

@@ -138,8 +138,8 @@ for part in "$@"; do
             nfs-ganesha-vfs rpcbind
         ;;
     lab)
-        install_packages bc bison cpio flex gcc iproute2 libc6-dev make tshark \
-            util-linux xz-utils
+        install_packages attr bc bison cpio fio flex gcc git iproute2 libc6-dev make sqlite3 tar \
+            tshark util-linux xz-utils
         refresh_lists_for_guest
         ;;
     *) die "no part named $part; there are: build, test, lab, bench" ;;

@@ -12,6 +12,7 @@
 
 mod auth;
 mod call;
+pub mod client;
 mod connection;
 mod handler;
 mod inbox;

@@ -24,6 +24,9 @@ pub(crate) const BLOCKS_SHARED_BYTES_MAX: usize = 32 << 20;
 /// Bytes that one read takes from a connection. A record that does not fit gets memory of its own.
 pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
 
+/// Bytes that one read of a client takes.
+pub(crate) const CLIENT_RECEIVE_BYTES: usize = 64 << 10;
+
 /// Bytes that one read takes from a connection whose last record was large, so that little of the
 /// next one has to be copied into place.
 pub(crate) const RECEIVE_BYTES_BEFORE_LARGE: usize = 1 << 10;

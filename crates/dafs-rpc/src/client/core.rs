@@ -1,0 +1,288 @@
+//! Which calls are unanswered, and what a record from the server means for them. No I/O.
+//!
+//! Invariants
+//! * A call number names one unanswered call at most.
+//! * An answer that nobody waits for any more is ignored.
+
+use super::error::CallError;
+use crate::limits::LARGE_RECORD_BYTES;
+use crate::memory::Block;
+use crate::record::Record;
+use dafs_mem::Site;
+use dafs_wire::rpc::{
+    AcceptStatus, CallError as HeaderError, CallHeader, Direction, ReplyHeader, ReplyStatus, peek,
+};
+use dafs_wire::xdr::{Decoder, XdrError};
+use rustc_hash::FxHashMap;
+use std::ops::Deref;
+use std::thread::Thread;
+
+/// The results of a call, in XDR.
+#[derive(Debug)]
+pub struct Results {
+    /// The record.
+    block: Block,
+    /// Where the results begin.
+    start: usize,
+}
+
+impl Deref for Results {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // INVARIANT: the header was decoded from the block, and ends inside it.
+        &self.block.bytes()[self.start..]
+    }
+}
+
+/// A call that the server made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ServerCall {
+    pub(crate) xid: u32,
+    pub(crate) program: u32,
+    pub(crate) version: u32,
+    pub(crate) procedure: u32,
+    pub(crate) args: Vec<u8>,
+}
+
+/// What a record meant.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A call has been answered; this thread waits for it.
+    Answered(Option<Thread>),
+    /// Nobody waits for it.
+    Ignored,
+    /// The server calls.
+    Call(ServerCall),
+    /// The server calls in a way that must be rejected so.
+    Refuse(ReplyHeader<'static>),
+}
+
+/// An unanswered call, or an answer that has not been fetched.
+#[derive(Debug, Default)]
+struct Slot {
+    answer: Option<Result<Results, CallError>>,
+    /// Who sleeps until the answer comes.
+    waiter: Option<Thread>,
+}
+
+/// The calls of one connection.
+#[derive(Debug)]
+pub(crate) struct Core {
+    next_xid: u32,
+    calls: FxHashMap<u32, Slot>,
+    calls_max: usize,
+    /// True when the last record was large.
+    expects_large: bool,
+}
+
+impl Core {
+    pub(crate) fn new(first_xid: u32, calls_max: usize) -> Self {
+        Self { next_xid: first_xid, calls: FxHashMap::default(), calls_max, expects_large: false }
+    }
+
+    /// Begins a call; gives its number.
+    pub(crate) fn begin(&mut self) -> Result<u32, CallError> {
+        if self.calls.len() >= self.calls_max {
+            return Err(CallError::TooMany);
+        }
+        while self.calls.contains_key(&self.next_xid) {
+            self.next_xid = self.next_xid.wrapping_add(1);
+        }
+        let xid = self.next_xid;
+        self.next_xid = xid.wrapping_add(1);
+        self.calls.insert(xid, Slot::default());
+        Ok(xid)
+    }
+
+    /// Fetches the answer to a call, which is over then.
+    pub(crate) fn fetch(&mut self, xid: u32) -> Option<Result<Results, CallError>> {
+        let answer = self.calls.get_mut(&xid)?.answer.take()?;
+        self.calls.remove(&xid);
+        Some(answer)
+    }
+
+    /// True when the call has been answered or given up.
+    pub(crate) fn is_over(&self, xid: u32) -> bool {
+        self.calls.get(&xid).is_none_or(|slot| slot.answer.is_some())
+    }
+
+    /// Gives a call up.
+    pub(crate) fn forget(&mut self, xid: u32) {
+        self.calls.remove(&xid);
+    }
+
+    /// Has `waiter` told when the call is answered.
+    pub(crate) fn wait(&mut self, xid: u32, waiter: Thread) {
+        if let Some(slot) = self.calls.get_mut(&xid) {
+            slot.waiter = Some(waiter);
+        }
+    }
+
+    /// Some thread that waits for a call that is not answered.
+    pub(crate) fn some_waiter(&self) -> Option<Thread> {
+        let waiting = self.calls.values().filter(|slot| slot.answer.is_none());
+        waiting.filter_map(|slot| slot.waiter.clone()).next()
+    }
+
+    /// All threads that wait.
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = &Thread> {
+        self.calls.values().filter_map(|slot| slot.waiter.as_ref())
+    }
+
+    /// True when little should be read ahead, because a large record is likely to begin.
+    pub(crate) fn expects_large(&self) -> bool {
+        self.expects_large
+    }
+
+    /// Takes a record from the server.
+    ///
+    /// # Errors
+    /// When it is not RPC; the connection cannot go on.
+    pub(crate) fn take(&mut self, record: Record<'_>) -> Result<Event, XdrError> {
+        let bytes = match &record {
+            Record::Here(bytes) => bytes,
+            Record::Block(block) => block.bytes(),
+        };
+        self.expects_large = bytes.len() >= LARGE_RECORD_BYTES;
+        match peek(bytes)? {
+            (_, Direction::Call) => server_call(bytes),
+            (xid, Direction::Reply) => Ok(self.answer(xid, record)),
+        }
+    }
+
+    fn answer(&mut self, xid: u32, record: Record<'_>) -> Event {
+        let Some(slot) = self.calls.get_mut(&xid) else {
+            return Event::Ignored;
+        };
+        if slot.answer.is_some() {
+            return Event::Ignored;
+        }
+        slot.answer = Some(results(record));
+        Event::Answered(slot.waiter.take())
+    }
+}
+
+/// What the server asks.
+fn server_call(bytes: &[u8]) -> Result<Event, XdrError> {
+    let mut decoder = Decoder::new(bytes);
+    match CallHeader::decode(&mut decoder) {
+        Ok(header) => Ok(Event::Call(ServerCall {
+            xid: header.xid,
+            program: header.program,
+            version: header.version,
+            procedure: header.procedure,
+            args: decoder.rest().to_vec(),
+        })),
+        Err(HeaderError::Rejected { xid, status }) => {
+            Ok(Event::Refuse(ReplyHeader::denied(xid, status)))
+        }
+        Err(HeaderError::Malformed(error)) => Err(error),
+        Err(_) => Err(XdrError::Trailing(bytes.len())),
+    }
+}
+
+fn results(record: Record<'_>) -> Result<Results, CallError> {
+    let block = match record {
+        Record::Block(block) => block,
+        Record::Here(bytes) => {
+            let block = Block::new(bytes.len());
+            let mut block = block.map_err(|error| CallError::NoMemory(error.kind()))?;
+            let copied = block.space(bytes.len()).copy_from(bytes, Site::RpcStaging);
+            block.fill(copied);
+            block
+        }
+    };
+    let mut decoder = Decoder::new(block.bytes());
+    let header = decoder.value::<ReplyHeader<'_>>().map_err(|_| CallError::Malformed)?;
+    match header.status {
+        ReplyStatus::Accepted { status: AcceptStatus::Success, .. } => {
+            let start = decoder.position();
+            Ok(Results { block, start })
+        }
+        ReplyStatus::Accepted { status, .. } => Err(CallError::NotDone(status)),
+        ReplyStatus::Denied(status) => Err(CallError::Denied(status)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_wire::rpc::{AuthStatus, OpaqueAuth, RejectStatus};
+    use dafs_wire::xdr::{Encode, Encoder};
+
+    fn reply(header: ReplyHeader<'_>, results: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        header.encode(&mut Encoder::new(&mut bytes));
+        bytes.extend_from_slice(results);
+        bytes
+    }
+
+    #[test]
+    fn answers_find_their_calls_in_any_order_once() {
+        let mut core = Core::new(u32::MAX, 2);
+        let (a, b) = (core.begin().unwrap(), core.begin().unwrap());
+        assert_eq!((a, b), (u32::MAX, 0));
+        assert_eq!(core.begin(), Err(CallError::TooMany));
+        for xid in [b, a] {
+            let bytes = reply(ReplyHeader::accepted(xid, AcceptStatus::Success), &[xid as u8]);
+            let mut take = || core.take(Record::Here(&bytes)).unwrap();
+            assert!(matches!(take(), Event::Answered(None)));
+            assert!(matches!(take(), Event::Ignored));
+        }
+        assert_eq!(core.fetch(a).unwrap().unwrap()[..], [255]);
+        assert_eq!(core.fetch(b).unwrap().unwrap()[..], [0]);
+        assert!(core.fetch(b).is_none());
+        let late = reply(ReplyHeader::accepted(a, AcceptStatus::Success), &[]);
+        assert!(matches!(core.take(Record::Here(&late)).unwrap(), Event::Ignored));
+    }
+
+    #[test]
+    fn rejections_and_nonsense_are_told_apart() {
+        let mut core = Core::new(1, 9);
+        let mut outcome = |make: fn(u32) -> Vec<u8>| {
+            let xid = core.begin().unwrap();
+            core.take(Record::Here(&make(xid))).unwrap();
+            core.fetch(xid).unwrap().unwrap_err()
+        };
+        let weak = RejectStatus::Auth(AuthStatus::TooWeak);
+        assert_eq!(
+            outcome(|xid| reply(ReplyHeader::accepted(xid, AcceptStatus::GarbageArgs), &[])),
+            CallError::NotDone(AcceptStatus::GarbageArgs)
+        );
+        assert_eq!(
+            outcome(|xid| {
+                let weak = RejectStatus::Auth(AuthStatus::TooWeak);
+                reply(ReplyHeader::denied(xid, weak), &[])
+            }),
+            CallError::Denied(weak)
+        );
+        assert_eq!(
+            outcome(|xid| [xid.to_be_bytes(), [0, 0, 0, 1], [0, 0, 0, 7]].concat()),
+            CallError::Malformed
+        );
+        assert!(core.take(Record::Here(&[0; 3])).is_err());
+    }
+
+    #[test]
+    fn calls_of_the_server_are_passed_on() {
+        let none = OpaqueAuth::NONE;
+        let header = CallHeader {
+            xid: 7,
+            program: 1,
+            version: 2,
+            procedure: 3,
+            credential: none,
+            verifier: none,
+        };
+        let mut bytes = Vec::new();
+        header.encode(&mut Encoder::new(&mut bytes));
+        bytes.extend_from_slice(b"args");
+        let mut core = Core::new(7, 9);
+        core.begin().unwrap();
+        let Event::Call(call) = core.take(Record::Here(&bytes)).unwrap() else { panic!() };
+        assert_eq!((call.xid, call.program, call.version, call.procedure), (7, 1, 2, 3));
+        assert_eq!(call.args, b"args");
+        assert!(!core.is_over(7));
+    }
+}

@@ -1,0 +1,474 @@
+//! The socket of a client: who reads, who sends, who waits.
+//!
+//! Invariants
+//! * `core` is never locked while a system call runs; `inbound` is locked by the reading thread
+//!   only, `outbound` by whoever sends a record, for all of it.
+//! * Once `broken` is set, every thread that waits has been woken.
+
+use super::core::{Core, Event, Results};
+use super::error::CallError;
+use super::options::Options;
+use super::{BackHandler, Rejection};
+use crate::limits::{CLIENT_RECEIVE_BYTES, LARGE_RECORD_BYTES, RECEIVE_BYTES_BEFORE_LARGE};
+use crate::memory::{Block, source};
+use crate::output::{Output, Parts};
+use crate::record::{Budget, RecordReader};
+use crate::reply::Reply;
+use dafs_mem::{readv, sendmsg};
+use dafs_wire::rpc::limits::FRAGMENT_MARK_BYTES;
+use dafs_wire::rpc::{AcceptStatus, CallHeader, FragmentMark};
+use dafs_wire::xdr::{Encode, Encoder};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How long the helper stays away after it has seen somebody else read.
+const HELPER_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long the helper waits for something to read before it looks whether it is still needed.
+const HELPER_WAIT: Duration = Duration::from_millis(100);
+
+/// How long a thread that cannot send relies on another one to go on reading.
+const READER_WATCH: Duration = Duration::from_millis(10);
+
+/// What the threads of one client share.
+pub(super) struct Shared {
+    pub(super) options: Options,
+    socket: OwnedFd,
+    core: Mutex<Core>,
+    /// True while a thread reads for all.
+    reading: AtomicBool,
+    /// Grows whenever somebody begins to read.
+    readings: AtomicU64,
+    inbound: Mutex<Inbound>,
+    /// Records that have not been sent, or only in part.
+    outbound: Mutex<Output>,
+    /// True when there may be something in `outbound`.
+    unsent: AtomicBool,
+    broken: OnceLock<String>,
+    back: Option<BackHandler>,
+    /// For requests of the server's, which must not keep the client.
+    this: Weak<Shared>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+struct Inbound {
+    reader: RecordReader,
+    budget: Budget,
+    receive: Block,
+}
+
+/// The right to read; gives it to a thread that waits when dropped.
+struct Reading<'s>(&'s Shared);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.reading.store(false, Ordering::SeqCst);
+        if let Some(waiter) = self.0.core().some_waiter() {
+            waiter.unpark();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(super) fn new(
+        socket: OwnedFd,
+        options: Options,
+        back: Option<BackHandler>,
+    ) -> io::Result<Arc<Self>> {
+        let inbound = Inbound {
+            reader: RecordReader::new(options.record_bytes_max),
+            budget: Budget::new(usize::MAX),
+            receive: Block::new(CLIENT_RECEIVE_BYTES)?,
+        };
+        // Answers to calls of an earlier connection must not be taken for those of this one's.
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let first_xid = (time.tv_nsec as u32).rotate_left(8) ^ time.tv_sec as u32;
+        let called_back = back.is_some();
+        let shared = Arc::new_cyclic(|this| Self {
+            core: Mutex::new(Core::new(first_xid, options.calls_max)),
+            options,
+            socket,
+            reading: AtomicBool::new(false),
+            readings: AtomicU64::new(0),
+            inbound: Mutex::new(inbound),
+            outbound: Mutex::default(),
+            unsent: AtomicBool::new(false),
+            broken: OnceLock::new(),
+            back,
+            this: this.clone(),
+        });
+        if called_back {
+            let helped = shared.this.clone();
+            let thread = std::thread::Builder::new().name("dafs-rpc-helper".to_owned());
+            thread.spawn(move || help(&helped))?;
+        }
+        Ok(shared)
+    }
+
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+        lock(&self.core)
+    }
+
+    /// Why the connection has ended, if it has.
+    pub(super) fn broken(&self) -> Option<&str> {
+        self.broken.get().map(String::as_str)
+    }
+
+    fn check(&self) -> Result<(), CallError> {
+        match self.broken() {
+            Some(reason) => Err(CallError::Disconnected(reason.to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the connection, if it has not ended yet.
+    fn break_off(&self, reason: String) {
+        if self.broken.set(reason).is_ok() {
+            // Nothing better can be done if it has been shut down already.
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        }
+        self.core().waiters().for_each(std::thread::Thread::unpark);
+    }
+
+    /// Waits for the answer to a call; the call is over then.
+    pub(super) fn wait(&self, xid: u32, deadline: Instant) -> Result<Results, CallError> {
+        loop {
+            if self.unsent.load(Ordering::Relaxed) {
+                self.flush(&mut lock(&self.outbound), deadline);
+            }
+            {
+                let mut core = self.core();
+                if let Some(answer) = core.fetch(xid) {
+                    return answer;
+                }
+                let late = Instant::now() >= deadline;
+                if late || self.broken().is_some() {
+                    core.forget(xid);
+                    drop(core);
+                    self.check()?;
+                    return Err(CallError::TimedOut);
+                }
+                core.wait(xid, std::thread::current());
+            }
+            // Whoever stops reading looks for waiters after that; so either it finds this thread
+            // or this thread finds that nobody reads.
+            match self.begin_reading() {
+                Some(_reading) => self.read_until(deadline, |core| core.is_over(xid)),
+                None => {
+                    std::thread::park_timeout(deadline.saturating_duration_since(Instant::now()))
+                }
+            }
+        }
+    }
+
+    fn begin_reading(&self) -> Option<Reading<'_>> {
+        if self.reading.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        self.readings.fetch_add(1, Ordering::Relaxed);
+        Some(Reading(self))
+    }
+
+    /// Reads for all until `enough`, the deadline or the end.
+    fn read_until(&self, deadline: Instant, enough: impl Fn(&Core) -> bool) {
+        while self.broken().is_none() {
+            match self.poll(PollFlags::IN, deadline) {
+                Ok(events) if events.is_empty() => return,
+                Ok(_) => self.read(),
+                Err(error) => return self.break_off(error.to_string()),
+            }
+            if enough(&self.core()) {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the socket is ready or the deadline has come.
+    fn poll(&self, events: PollFlags, deadline: Instant) -> io::Result<PollFlags> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        let mut set = [PollFd::new(&self.socket, events)];
+        match poll(&mut set, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(set[0].revents()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads what is there and takes the records in it. Only for the thread that reads.
+    fn read(&self) {
+        let mut inbound = lock(&self.inbound);
+        if let Err(reason) = self.read_into(&mut inbound) {
+            inbound.reader = RecordReader::new(0);
+            drop(inbound);
+            self.break_off(reason);
+        }
+    }
+
+    fn read_into(&self, inbound: &mut Inbound) -> Result<(), String> {
+        let Inbound { reader, budget, receive } = inbound;
+        reader.make_room(budget).map_err(|error| error.to_string())?;
+        let space = reader.space();
+        let careful = self.core().expects_large() || space.len() >= LARGE_RECORD_BYTES;
+        let len = if careful { RECEIVE_BYTES_BEFORE_LARGE } else { CLIENT_RECEIVE_BYTES };
+        let views = [space, receive.space(len)];
+        let views = if space.is_empty() { &views[1..] } else { &views[..] };
+        let read = match readv(self.socket.as_fd(), views) {
+            Ok(0) => return Err("the server closed it".to_owned()),
+            Ok(read) => read,
+            Err(error) if is_passing(&error) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        };
+        let direct = read.min(space.len());
+        reader.filled(direct);
+        receive.fill(read - direct);
+        let taken = self.take(reader, budget, receive.bytes());
+        receive.truncate(0);
+        taken
+    }
+
+    fn take(
+        &self,
+        reader: &mut RecordReader,
+        budget: &mut Budget,
+        mut input: &[u8],
+    ) -> Result<(), String> {
+        let mut calls = Vec::new();
+        {
+            let mut core = self.core();
+            while let Some(record) =
+                reader.next(&mut input, budget).map_err(|error| error.to_string())?
+            {
+                match core.take(record).map_err(|error| error.to_string())? {
+                    Event::Answered(waiter) => waiter.iter().for_each(std::thread::Thread::unpark),
+                    Event::Ignored => {}
+                    event => calls.push(event),
+                }
+            }
+        }
+        for event in calls {
+            match event {
+                Event::Refuse(header) => self.send_record(Reply::refusal(&header)),
+                Event::Call(call) => {
+                    let request = call.request(self.this.clone());
+                    match &self.back {
+                        Some(back) => back(request),
+                        None => {
+                            request.answer(Err(Rejection::Accept(AcceptStatus::ProgramUnavailable)))
+                        }
+                    }
+                }
+                Event::Answered(_) | Event::Ignored => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sending.
+impl Shared {
+    /// Sends a call; what does not fit into the socket's buffer at once is waited for.
+    pub(super) fn send(&self, header: &CallHeader<'_>, args: &[&[u8]]) -> Result<(), CallError> {
+        self.check()?;
+        let args_bytes = args.iter().map(|piece| piece.len()).sum::<usize>();
+        let mut head = Vec::with_capacity(512);
+        head.extend_from_slice(&[0; FRAGMENT_MARK_BYTES]);
+        header.encode(&mut Encoder::new(&mut head));
+        let mark = FragmentMark::whole(head.len() - FRAGMENT_MARK_BYTES + args_bytes)
+            .ok_or(CallError::TooLong(args_bytes))?;
+        head[..FRAGMENT_MARK_BYTES].copy_from_slice(&mark.to_bytes());
+        let deadline = Instant::now() + self.options.call_timeout;
+        let mut outbound = lock(&self.outbound);
+        self.flush(&mut outbound, deadline);
+        self.check()?;
+        if !outbound.is_empty() {
+            return Err(CallError::TimedOut);
+        }
+        let all = head.len() + args_bytes;
+        let mut sent = 0;
+        while sent < all {
+            let mut skip = sent;
+            let mut parts = Parts::new();
+            for piece in std::iter::once(&head[..]).chain(args.iter().copied()) {
+                let skipped = skip.min(piece.len());
+                skip -= skipped;
+                if skipped < piece.len() {
+                    parts.push(source(&piece[skipped..]));
+                }
+            }
+            match self.send_parts(&parts, deadline) {
+                Ok(some) => sent += some,
+                Err(error) => {
+                    if sent > 0 {
+                        self.break_off("the server did not take a record in time".to_owned());
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves a call to be sent later.
+    pub(super) fn queue(&self, record: Reply) -> Result<(), CallError> {
+        self.check()?;
+        let mut outbound = lock(&self.outbound);
+        outbound.push(record);
+        self.unsent.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sends a record as soon as possible. Does not wait: what cannot be sent now goes with what
+    /// is sent next, or when somebody waits.
+    pub(super) fn send_record(&self, record: Reply) {
+        // Somebody else may be sending, and may be this very thread, when the server's call came
+        // while it could not send.
+        let now = Instant::now();
+        match self.outbound.try_lock() {
+            Ok(mut outbound) => {
+                outbound.push(record);
+                self.unsent.store(true, Ordering::Relaxed);
+                self.flush(&mut outbound, now);
+            }
+            Err(_) => {
+                let this = self.this.clone();
+                let later = std::thread::Builder::new().name("dafs-rpc-answer".to_owned());
+                let sent = later.spawn(move || {
+                    if let Some(shared) = this.upgrade() {
+                        let mut outbound = lock(&shared.outbound);
+                        outbound.push(record);
+                        shared.unsent.store(true, Ordering::Relaxed);
+                        shared.flush(&mut outbound, now + shared.options.call_timeout);
+                    }
+                });
+                if let Err(error) = sent {
+                    tracing::warn!(%error, "cannot start a thread to answer the server");
+                }
+            }
+        }
+    }
+
+    /// Sends what is queued until the deadline; the connection ends when it fails. What is left
+    /// stays queued.
+    fn flush(&self, outbound: &mut Output, deadline: Instant) {
+        while !outbound.is_empty() && self.broken().is_none() {
+            let mut parts = Parts::new();
+            outbound.gather(&mut parts);
+            let sent = self.send_parts(&parts, deadline);
+            drop(parts);
+            match sent {
+                Ok(sent) => outbound.sent(sent),
+                Err(CallError::TimedOut) => return,
+                Err(_) => break,
+            }
+        }
+        self.unsent.store(false, Ordering::Relaxed);
+    }
+
+    /// Sends some of the parts. While that is not possible, reads, because the server may be
+    /// waiting for just that.
+    fn send_parts(&self, parts: &Parts<'_>, deadline: Instant) -> Result<usize, CallError> {
+        loop {
+            match sendmsg(self.socket.as_fd(), parts, libc::MSG_NOSIGNAL) {
+                Ok(sent) => return Ok(sent),
+                Err(error) if is_passing(&error) => {}
+                Err(error) => {
+                    self.break_off(error.to_string());
+                    self.check()?;
+                }
+            }
+            let reading = self.begin_reading();
+            let mut events = PollFlags::OUT;
+            if reading.is_some() {
+                events |= PollFlags::IN;
+            }
+            // Whoever reads may stop at any time; then it is this thread's turn.
+            let now = Instant::now();
+            match self.poll(events, deadline.min(now + READER_WATCH)) {
+                Ok(ready) if ready.is_empty() && now >= deadline => {
+                    return Err(CallError::TimedOut);
+                }
+                Ok(ready) if reading.is_some() && ready.intersects(PollFlags::IN) => self.read(),
+                Ok(_) => {}
+                Err(error) => self.break_off(error.to_string()),
+            }
+            self.check()?;
+        }
+    }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Reads for a client that can be called back while none of its threads does.
+fn help(client: &Weak<Shared>) {
+    let mut seen = 0;
+    while let Some(shared) = client.upgrade() {
+        if shared.broken().is_some() {
+            return;
+        }
+        let readings = shared.readings.load(Ordering::Relaxed);
+        if readings != std::mem::replace(&mut seen, readings)
+            || shared.reading.load(Ordering::Relaxed)
+        {
+            drop(shared);
+            std::thread::sleep(HELPER_PAUSE);
+            continue;
+        }
+        // It waits without the right to read, so that nobody has to wake it to get that.
+        let ready = shared.poll(PollFlags::IN, Instant::now() + HELPER_WAIT);
+        let readable = ready.is_ok_and(|events| !events.is_empty());
+        if readable && let Some(reading) = shared.begin_reading() {
+            shared.read();
+            drop(reading);
+            seen = shared.readings.load(Ordering::Relaxed);
+        }
+        if shared.unsent.load(Ordering::Relaxed)
+            && let Ok(mut outbound) = shared.outbound.try_lock()
+        {
+            shared.flush(&mut outbound, Instant::now());
+        }
+    }
+}
+
+/// Ends the connection when the last handle of a client is dropped.
+pub(super) struct Shutdown(Arc<Shared>);
+
+impl Shutdown {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self(shared)
+    }
+
+    /// Ends the connection.
+    pub(super) fn now(&self) {
+        self.0.break_off("it was closed on this side".to_owned());
+    }
+}
+
+impl Drop for Shutdown {
+    fn drop(&mut self) {
+        self.now();
+    }
+}
+
+impl std::fmt::Debug for Shutdown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shutdown")
+    }
+}

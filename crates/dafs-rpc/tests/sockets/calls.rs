@@ -1,0 +1,213 @@
+//! Calls that work.
+
+use crate::common::{Raw, Server, call, options, pattern, procedure, procedures, sum};
+use dafs_mem::{Site, copied_bytes};
+use dafs_rpc::client::{CallError, Options};
+use dafs_rpc::server::{Config, Wake};
+use dafs_rpc::{AcceptStatus, Reply};
+use dafs_wire::xdr::Decoder;
+use std::time::Duration;
+
+fn bulk_len(len: usize) -> [u8; 4] {
+    (len as u32).to_be_bytes()
+}
+
+#[test]
+fn calls_and_rejections() {
+    let server = Server::start(1, Config::default());
+    let client = server.connect();
+    assert!(client.call(procedure(procedures::NULL), &[]).unwrap().is_empty());
+    assert_eq!(client.call(procedure(procedures::ECHO), b"args").unwrap()[..], *b"args");
+    let unknown = client.call(procedure(999), &[]).unwrap_err();
+    assert_eq!(unknown, CallError::NotDone(AcceptStatus::ProcedureUnavailable));
+    let garbage = client.call(procedure(procedures::BULK), &[1]).unwrap_err();
+    assert_eq!(garbage, CallError::NotDone(AcceptStatus::GarbageArgs));
+    let who = client.call(procedure(procedures::WHO), &[]).unwrap();
+    let mut who = Decoder::new(&who);
+    assert_eq!(who.opaque(99), Ok(&b"tester"[..]));
+    assert_eq!([who.u32(), who.u32(), who.u32(), who.u32()], [Ok(1000), Ok(100), Ok(4), Ok(24)]);
+    let nobody = server.connect_with(Options::default(), None);
+    let who = nobody.call(procedure(procedures::WHO), &[]).unwrap();
+    assert_eq!(Decoder::new(&who).opaque(99), Ok(&b"nobody"[..]));
+}
+
+#[test]
+fn a_handler_that_panics_costs_one_call() {
+    let server = Server::start(1, Config::default());
+    let client = server.connect();
+    let failed = client.call(procedure(procedures::PANIC), &[]).unwrap_err();
+    assert_eq!(failed, CallError::NotDone(AcceptStatus::SystemError));
+    client.call(procedure(procedures::NULL), &[]).unwrap();
+}
+
+#[test]
+fn every_way_of_waiting_works() {
+    for wake in [Wake::Adaptive, Wake::Sleep, Wake::Poll] {
+        let server = Server::start(1, Config { wake, ..Config::default() });
+        let client = server.connect();
+        for number in 0..100u32 {
+            let args = number.to_be_bytes();
+            assert_eq!(client.call(procedure(procedures::ECHO), &args).unwrap()[..], args);
+            assert_eq!(client.call(procedure(procedures::ECHO_LATER), &args).unwrap()[..], args);
+        }
+    }
+}
+
+#[test]
+fn many_calls_at_a_time_over_several_connections_and_threads() {
+    let server = Server::start(2, Config::default());
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            let client = server.connect();
+            for thread in 0..3u32 {
+                let client = client.clone();
+                scope.spawn(move || {
+                    for round in 0..20u32 {
+                        let mut calls = Vec::new();
+                        for number in 0..32u32 {
+                            let args = [thread, round, number].map(u32::to_be_bytes).concat();
+                            let echo = [procedures::ECHO, procedures::ECHO_LATER];
+                            let echo = procedure(echo[number as usize % 2]);
+                            let call = match number % 3 {
+                                0 => client.submit(echo, &[&args]),
+                                _ => client.queue(echo, &args),
+                            };
+                            calls.push((call.unwrap(), args));
+                        }
+                        for (call, args) in calls {
+                            assert_eq!(call.wait().unwrap()[..], args);
+                        }
+                    }
+                });
+            }
+        }
+    });
+    server.wait_for(|statistics| statistics.connections == 0);
+    server.wait_for(|statistics| statistics.calls == 3 * 3 * 20 * 32);
+    assert_eq!(server.group.statistics().accepted, 3);
+}
+
+#[test]
+fn answers_come_in_any_order() {
+    let server = Server::start(1, Config::default());
+    let mut raw = Raw::connect(&server);
+    raw.send(&[call(1, procedures::HOLD, &[]), call(2, procedures::NULL, &[])].concat());
+    assert_eq!(raw.reply().unwrap().0, 2);
+    raw.send(&call(3, procedures::HOLD, &[]));
+    raw.send(&call(4, procedures::DROP, &[]));
+    raw.send(&call(5, procedures::NULL, &[]));
+    assert_eq!(raw.reply().unwrap().0, 5);
+    let mut held: Vec<_> = std::mem::take(&mut *server.held.lock().unwrap());
+    held.pop().unwrap().respond(Reply::from_bytes(b"late"));
+    let (xid, _, results) = raw.reply().unwrap();
+    assert_eq!((xid, &results[..]), (3, &b"late"[..]));
+    held.pop().unwrap().reject(dafs_rpc::Rejection::Accept(AcceptStatus::SystemError));
+    assert_eq!(raw.reply().unwrap().0, 1);
+}
+
+#[test]
+fn large_records_go_both_ways() {
+    let server = Server::start(1, Config::default());
+    let client = server.connect();
+    for len in [0usize, 1, 4095, 4096, 4097, 16 << 10, 100_001, 256 << 10, 1 << 20] {
+        let data = pattern(len.next_multiple_of(4));
+        let got = client.call(procedure(procedures::SUM), &data).unwrap();
+        assert_eq!(got[..], sum(&data));
+        let got = client.call(procedure(procedures::SUM_LATER), &data).unwrap();
+        assert_eq!(got[..], sum(&data));
+        let got = client.call(procedure(procedures::BULK), &bulk_len(len)).unwrap();
+        assert_eq!(Decoder::new(&got).opaque(len), Ok(&pattern(len)[..]));
+    }
+}
+
+#[test]
+fn pipelined_large_records_do_not_wait_for_each_other() {
+    // Neither side can send all before the other reads.
+    let config = Config { output_bytes_max: 2 << 20, ..Config::default() };
+    let server = Server::start(1, config);
+    let client = server.connect();
+    let data = pattern(1 << 20);
+    let calls: Vec<_> = (0..32)
+        .map(|_| client.submit(procedure(procedures::ECHO), &[&data[..400_000], &data[400_000..]]))
+        .collect();
+    for call in calls {
+        assert!(call.unwrap().wait().unwrap()[..] == data);
+    }
+}
+
+#[test]
+fn little_of_a_large_record_is_copied() {
+    let server = Server::start(1, Config::default());
+    let mut raw = Raw::connect(&server);
+    let data = pattern(1 << 20);
+    let one = call(7, procedures::SUM_LATER, &data);
+    // The first may come as a surprise.
+    raw.send(&one);
+    raw.reply().unwrap();
+    let before = copied_bytes(Site::RpcStaging) + copied_bytes(Site::RpcDeferred);
+    for _ in 0..20 {
+        raw.send(&one);
+        assert_eq!(raw.reply().unwrap().2, sum(&data));
+    }
+    let copied = copied_bytes(Site::RpcStaging) + copied_bytes(Site::RpcDeferred) - before;
+    // Other tests of this process copy too; they would have to copy a lot.
+    assert!(copied < 10 << 20, "{copied} bytes copied");
+}
+
+#[test]
+fn a_call_that_is_not_answered_times_out_and_frees_its_place() {
+    let server = Server::start(1, Config::default());
+    let options = Options { call_timeout: Duration::from_millis(50), calls_max: 2, ..options() };
+    let client = server.connect_with(options, None);
+    for _ in 0..4 {
+        let error = client.call(procedure(procedures::DROP), &[]).unwrap_err();
+        assert_eq!(error, CallError::TimedOut);
+    }
+    let a = client.submit(procedure(procedures::DROP), &[]).unwrap();
+    let b = client.submit(procedure(procedures::DROP), &[]).unwrap();
+    let c = client.submit(procedure(procedures::DROP), &[]).map(|_| ()).unwrap_err();
+    assert_eq!(c, CallError::TooMany);
+    drop((a, b));
+    assert!(!client.is_broken());
+    client.submit(procedure(procedures::NULL), &[]).unwrap().wait().unwrap();
+}
+
+#[test]
+fn the_end_of_a_connection_fails_its_calls() {
+    let server = Server::start(1, Config::default());
+    let client = server.connect();
+    let hold = client.submit(procedure(procedures::HOLD), &[]).unwrap();
+    client.submit(procedure(procedures::CLOSE), &[]).unwrap();
+    assert!(matches!(hold.wait(), Err(CallError::Disconnected(_))));
+    assert!(client.is_broken());
+    let after = client.call(procedure(procedures::NULL), &[]);
+    assert!(matches!(after, Err(CallError::Disconnected(_))));
+    // An answer to a connection that has ended goes nowhere.
+    let held = server.held.lock().unwrap().pop().unwrap();
+    held.respond(Reply::new());
+    let client = server.connect();
+    client.call(procedure(procedures::NULL), &[]).unwrap();
+    let hold = client.submit(procedure(procedures::HOLD), &[]).unwrap();
+    client.close();
+    assert!(matches!(hold.wait(), Err(CallError::Disconnected(_))));
+}
+
+#[test]
+fn a_server_that_stops_sends_its_answers_first() {
+    let server = Server::start(2, Config::default());
+    let client = server.connect();
+    let call = client.submit(procedure(procedures::HOLD), &[]).unwrap();
+    client.call(procedure(procedures::NULL), &[]).unwrap();
+    let held = server.held.lock().unwrap().pop().unwrap();
+    server.group.stop();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        held.respond(Reply::from_bytes(b"last"));
+    });
+    assert_eq!(call.wait().unwrap()[..], *b"last");
+    assert!(matches!(
+        client.call(procedure(procedures::NULL), &[]),
+        Err(CallError::Disconnected(_))
+    ));
+    server.wait_for(|statistics| statistics.connections == 0);
+}

@@ -1,0 +1,232 @@
+# shellcheck shell=bash
+# Sourced by the lab tests that mount a dafs server with the kernel's NFS client: a server on the
+# host's side of the network with a fresh state directory and export, guests that carry out shell
+# text, and what both said when a test fails.
+#
+#     source "$(dirname "$0")/../nfs.sh"
+#     serve
+#     boot 1 2
+#     guest 1 'nfs_mount 4.2 a; echo hello >/mnt/a/file'
+#
+# A line of shell text stops at its first error. See tests/guest/agent for the words it has beyond
+# the shell's own, and tests/guest/fileop.c for `fileop`.
+#
+# LAB_SERVER=ganesha or knfsd runs a test against another server, to tell whose mistake it is.
+# LAB_CAPTURE=FILE captures all packets. LAB_LOG is the log filter of the server.
+#
+# Invariants
+# * Everything that a test starts is in the namespaces of `lab.sh net` and ends with them.
+set -euo pipefail
+lab=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+script=$(cd "$(dirname "$0")" && pwd)/${0##*/}
+[[ ${LAB_NET:-} ]] || exec "$lab/lab.sh" net "$script" "$@"
+cd "$lab/.."
+
+address=10.0.2.2 export_path=/data versions=(4.2 4.1 3)
+lease_seconds=${LAB_LEASE_SECONDS:-6}
+# How long one piece of work may take before the test gives up.
+patience_seconds=${LAB_PATIENCE_SECONDS:-90}
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/dafs-lab.XXXXXX")
+chmod 755 "$work"
+mkdir "$work"/{export,state,out,tests}
+finish() {
+    local status=$? file
+    trap - EXIT
+    if [[ $status != 0 && $status != 77 ]]; then
+        echo "--- the end of the server's log"
+        tail -n 30 "$work/server.log"
+        for file in "$work"/guest-*.log; do
+            [[ -e $file ]] || continue
+            echo "--- ${file##*/}, after the boot"
+            sed '1,/uml-vector.*: tap: /d' "$file" | tail -n 30
+        done
+    fi
+    [[ ! -s $work/server.pid ]] || kill -9 "$(<"$work/server.pid")" 2>/dev/null || true
+    kill_all
+    rm -rf "$work"
+    exit "$status"
+}
+trap finish EXIT
+
+started=() guests=()
+kill_all() {
+    local pid
+    # Guests clean up behind them when asked to end.
+    for pid in ${guests[@]+"${guests[@]}"}; do kill -TERM "$pid" 2>/dev/null || true; done
+    for pid in ${started[@]+"${started[@]}"}; do kill -9 "$pid" 2>/dev/null || true; done
+    wait 2>/dev/null || true
+}
+
+[[ ! ${LAB_CAPTURE:-} ]] || {
+    dumpcap -q -i lab -w "$LAB_CAPTURE" 2>/dev/null &
+    started+=("$!")
+}
+
+fail() { printf 'FAILED: %s\n' "$*"; exit 1; }
+skip() { echo "$*"; exit 77; }
+step() { echo "--- after $SECONDS s: $*"; }
+
+# eventually SECONDS COMMAND... -- waits until it succeeds.
+eventually() {
+    local deadline=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [[ $SECONDS -lt $deadline ]] || fail "never came true: $*"
+        sleep 0.02
+    done
+}
+
+listens() { (exec 3<>"/dev/tcp/$address/2049") 2>/dev/null; }
+server_ended() { ! kill -0 "$server" 2>/dev/null; }
+
+# serve [held] -- starts the server, or starts it again with the same state, and waits until it
+# listens. With `held` its listening socket outlives it, as with systemd, for `restart_server`.
+# shellcheck disable=SC2120
+serve() {
+    "serve_${LAB_SERVER:-dafs}" "${1:-}"
+    [[ ${LAB_SERVER:-dafs} != knfsd ]] || return 0
+    started+=("$server")
+    is_serving() { listens || server_ended; }
+    eventually 30 is_serving
+    ! server_ended || fail "the server did not start"
+}
+
+serve_dafs() {
+    local dafs=${DAFS:-$lab/../target/debug/dafs}
+    [[ -x $dafs ]] || fail "there is no $dafs; build it with: cargo build"
+    cat >"$work/dafs.toml" <<END
+listen = ["127.0.0.1:0"]
+lease_time_seconds = $lease_seconds
+state_directory = "state"
+[nfs]
+listen = ["$address:2049"]
+[[export]]
+name = "data"
+path = "export"
+squash = "none"
+networks = ["10.0.2.0/24"]
+[[export]]
+name = "memory"
+memory_bytes = 67108864
+squash = "none"
+networks = ["10.0.2.0/24"]
+END
+    local command=("$dafs" serve --config "$work/dafs.toml" --log "${LAB_LOG:-info}")
+    [[ ! $1 ]] || command=("$lab/hold-socket.pl" "$address" 2049 "$work/server.pid" "${command[@]}")
+    "${command[@]}" >>"$work/server.out" 2>>"$work/server.log" &
+    server=$!
+}
+
+serve_ganesha() {
+    cat >"$work/ganesha.conf" <<END
+NFS_CORE_PARAM { Protocols = 4; Bind_addr = $address; NFS_Port = 2049; MNT_Port = 2049;
+    Enable_NLM = false; Enable_RQUOTA = false; }
+NFSV4 { Minor_Versions = 1,2; Lease_Lifetime = $lease_seconds; Grace_Period = $lease_seconds;
+    RecoveryRoot = $work/state; Delegations = true; }
+EXPORT_DEFAULTS { Access_Type = RW; Squash = No_Root_Squash; SecType = sys; }
+EXPORT { Export_Id = 1; Path = $work/export; Pseudo = /data; FSAL { Name = VFS; } }
+END
+    ganesha.nfsd -F -f "$work/ganesha.conf" -L "$work/server.log" -p "$work/ganesha.pid" -N EVENT &
+    server=$!
+}
+
+# The kernel's own server, in a guest of its own.
+serve_knfsd() {
+    # Its MOUNT protocol has another port.
+    address=10.0.2.114 export_path=/ versions=(4.2 4.1)
+    cat >"$work/knfsd" <<'END'
+#!/bin/bash
+mkdir /tmp/export
+knfsd-up /tmp/export && echo up >/out/100.up && sleep 10000
+END
+    chmod 755 "$work/knfsd"
+    "$lab/lab.sh" run -n 100 -t 3600 -w "$work/out" -k "$work/server.log" "$work/knfsd" \
+        >"$work/server.out" 2>&1 &
+    server=$!
+    guests[100]=$server
+    knfsd_is_up() { [[ -s $work/out/100.up ]]; }
+    eventually 30 knfsd_is_up
+}
+
+# Ends the server in order, or at once.
+stop_server() {
+    kill -TERM "$server"
+    wait "$server" || fail "the server ended with status $?"
+}
+# Restarts a server that was started with `held`, as `systemctl restart` does.
+restart_server() {
+    local before
+    if [[ ${LAB_SERVER:-dafs} != dafs ]]; then
+        stop_server
+        serve
+        return
+    fi
+    before=$(<"$work/server.pid")
+    kill -TERM "$before"
+    is_another() { server_ended || [[ $(<"$work/server.pid") != "$before" ]]; }
+    eventually 30 is_another
+    ! server_ended || fail "the server did not end in order"
+}
+kill_server() {
+    kill -9 "$server"
+    wait "$server" 2>/dev/null || true
+}
+
+# boot N... -- starts guests and waits until they take work.
+boot() {
+    local number
+    build_fileop
+    for number in "$@"; do
+        "$lab/lab.sh" run -n "$number" -t 3600 -m "${LAB_MEMORY_MIB:-512}" -s / -w "$work/out" \
+            -k "$work/guest-$number.log" "$lab/tests/guest/agent" "$address" "$export_path" \
+            >>"$work/guest-$number.log" 2>&1 &
+        guests[number]=$!
+        echo 0 >"$work/out/$number.last"
+    done
+    for number in "$@"; do
+        guest_is_up() { [[ -s $work/out/$number.up ]] || ! kill -0 "${guests[number]}"; }
+        eventually 60 guest_is_up
+        guest "$number" 'cp /out/fileop /job/bin/'
+    done
+}
+build_fileop() {
+    [[ ! -x $work/out/fileop ]] || return 0
+    gcc -O1 -Wall -static -o "$work/out/fileop" "$lab/tests/guest/fileop.c"
+}
+
+# guest N TEXT -- carries out shell text in guest N, prints what it said, returns its status.
+guest() {
+    begin "$@"
+    end "$1"
+}
+# begin N TEXT -- the same without waiting; then `end N`.
+begin() {
+    local number=$1 last
+    read -r last <"$work/out/$number.last"
+    last=$((last + 1))
+    echo "$last" >"$work/out/$number.last"
+    printf '%s\n' "$2" >"$work/next"
+    mv "$work/next" "$work/out/$number.$last"
+}
+end() {
+    local number=$1 last deadline=$((SECONDS + patience_seconds)) status
+    read -r last <"$work/out/$number.last"
+    until [[ -s $work/out/$number.$last.status ]]; do
+        if [[ $SECONDS -ge $deadline ]] || ! kill -0 "${guests[number]}" 2>/dev/null; then
+            cat "$work/out/$number.$last.said" 2>/dev/null || true
+            echo "guest $number gives no answer to: $(cat "$work/out/$number.$last")"
+            return 1
+        fi
+        sleep 0.02
+    done
+    tail -n 60 "$work/out/$number.$last.said"
+    read -r status <"$work/out/$number.$last.status"
+    return "$status"
+}
+# Is the work of guest N still going on?
+busy() { [[ ! -s $work/out/$1.$(<"$work/out/$1.last").status ]]; }
+
+# A machine that is gone from one moment to the next: no FIN, no RST, no goodbye.
+cut_off() { ip link set "lab$1" nomaster; }
+reconnect() { ip link set "lab$1" master lab; }
