@@ -1,0 +1,255 @@
+//! An NFSv4.1 or 4.2 client: EXCHANGE_ID, CREATE_SESSION and what belongs to them.
+
+use crate::back::{BackChannel, BackHandler, IgnoreCallbacks};
+use crate::compound::Compound;
+use crate::connection::Connection;
+use crate::error::NfsError;
+use crate::session::Session;
+use dafs_rpc::client::Identity;
+use dafs_wire::nfs4::{
+    BindConnToSessionArgs, BindConnToSessionResult, CallbackSecurity, ChannelAttributes,
+    ChannelFromClient, ClientOwner, CreateSessionArgs, CreateSessionFlags, CreateSessionResult,
+    DestroyClientidArgs, ExchangeFlags, ExchangeIdArgs, Op, OpNum, ResultBody, SessionId,
+    StateProtectArgs, Verifier,
+};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// How a client introduces itself and what it wants.
+#[derive(Clone)]
+pub struct Options {
+    /// The minor version.
+    pub minor_version: u32,
+    /// The name that stays the same for ever.
+    pub owner: Vec<u8>,
+    /// Changes when the client restarts.
+    pub verifier: [u8; 8],
+    /// Who calls.
+    pub identity: Identity,
+    /// Slots of the fore channel.
+    pub slots: u32,
+    /// The longest request and reply, in bytes.
+    pub message_bytes_max: u32,
+    /// Slots of the back channel; 0: none wanted.
+    pub back_slots: u32,
+    /// What to do when the server calls back.
+    pub back_handler: Arc<dyn BackHandler>,
+    /// Whether to say at once that nothing will be reclaimed.
+    pub reclaim_complete: bool,
+}
+
+impl Options {
+    /// A client of minor version 2 with this name, for the user and group 0, with a back channel.
+    pub fn new(owner: &[u8]) -> Self {
+        Self {
+            minor_version: 2,
+            owner: owner.to_vec(),
+            verifier: *b"verifier",
+            identity: Identity::sys("client", 0, 0, &[]),
+            slots: 64,
+            message_bytes_max: 1024 * 1024 + 4096,
+            back_slots: 4,
+            back_handler: Arc::new(IgnoreCallbacks),
+            reclaim_complete: true,
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("minor_version", &self.minor_version)
+            .field("owner", &String::from_utf8_lossy(&self.owner))
+            .field("slots", &self.slots)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What EXCHANGE_ID answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exchanged {
+    /// The client.
+    pub client_id: u64,
+    /// The sequence number for its next CREATE_SESSION.
+    pub sequence_id: u32,
+    /// What the server can do.
+    pub flags: ExchangeFlags,
+    /// The server's major owner, for trunking.
+    pub server_owner: Vec<u8>,
+    /// The server's minor owner, for trunking.
+    pub server_minor: u64,
+    /// Within which file handles have one meaning.
+    pub server_scope: Vec<u8>,
+}
+
+/// Sends EXCHANGE_ID alone.
+///
+/// # Errors
+/// [`NfsError::Status`], [`NfsError::Call`], [`NfsError::Malformed`].
+pub fn exchange_id(
+    connection: &Connection,
+    options: &Options,
+    flags: ExchangeFlags,
+) -> Result<Exchanged, NfsError> {
+    let mut compound = Compound::new(options.minor_version);
+    compound.op(&Op::ExchangeId(ExchangeIdArgs {
+        owner: ClientOwner { verifier: Verifier(options.verifier), owner_id: &options.owner },
+        flags,
+        state_protect: StateProtectArgs::None,
+        implementation: None,
+    }));
+    let mut results = connection.compound(&compound)?;
+    match results.take(OpNum::ExchangeId)? {
+        ResultBody::ExchangeId(result) => Ok(Exchanged {
+            client_id: result.client_id,
+            sequence_id: result.sequence_id,
+            flags: result.flags,
+            server_owner: result.server_owner.major_id.to_vec(),
+            server_minor: result.server_owner.minor_id,
+            server_scope: result.server_scope.to_vec(),
+        }),
+        _ => Err(NfsError::Unexpected("no result of EXCHANGE_ID")),
+    }
+}
+
+/// The arguments of CREATE_SESSION that these options ask for.
+pub fn create_session_args(
+    options: &Options,
+    client_id: u64,
+    sequence: u32,
+) -> CreateSessionArgs<'static> {
+    let fore = ChannelAttributes {
+        header_pad_bytes: 0,
+        request_bytes_max: options.message_bytes_max,
+        response_bytes_max: options.message_bytes_max,
+        response_bytes_max_cached: 8192,
+        operations_max: 64,
+        requests_max: options.slots,
+        rdma_ird: None,
+    };
+    let back = ChannelAttributes {
+        request_bytes_max: 4096,
+        response_bytes_max: 4096,
+        response_bytes_max_cached: 4096,
+        operations_max: 8,
+        requests_max: options.back_slots.max(1),
+        ..fore
+    };
+    let flags = match options.back_slots {
+        0 => CreateSessionFlags::empty(),
+        _ => CreateSessionFlags::CONN_BACK_CHAN,
+    };
+    CreateSessionArgs {
+        client_id,
+        sequence,
+        flags,
+        fore,
+        back,
+        callback_program: CALLBACK_PROGRAM,
+        security: vec![CallbackSecurity::None],
+    }
+}
+
+/// The program number of this client's callbacks.
+pub const CALLBACK_PROGRAM: u32 = 0x4000_0000;
+
+/// Sends CREATE_SESSION alone, and makes the connection answer callbacks of the session.
+///
+/// # Errors
+/// [`NfsError::Status`], [`NfsError::Call`], [`NfsError::Malformed`].
+pub fn create_session(
+    connection: &Connection,
+    minor_version: u32,
+    args: CreateSessionArgs<'_>,
+    back_handler: &Arc<dyn BackHandler>,
+) -> Result<(CreateSessionResult, Arc<BackChannel>), NfsError> {
+    let mut compound = Compound::new(minor_version);
+    compound.op(&Op::CreateSession(args));
+    let mut results = connection.compound(&compound)?;
+    match results.take(OpNum::CreateSession)? {
+        ResultBody::CreateSession(result) => {
+            let slots = result.back.requests_max;
+            let back = BackChannel::new(result.session_id, slots, back_handler.clone());
+            let back = Arc::new(back);
+            connection.answer_callbacks(back.clone());
+            Ok((result, back))
+        }
+        _ => Err(NfsError::Unexpected("no result of CREATE_SESSION")),
+    }
+}
+
+/// Sends BIND_CONN_TO_SESSION alone.
+///
+/// # Errors
+/// [`NfsError::Status`], [`NfsError::Call`], [`NfsError::Malformed`].
+pub fn bind_connection(
+    connection: &Connection,
+    minor_version: u32,
+    session_id: SessionId,
+    direction: ChannelFromClient,
+) -> Result<BindConnToSessionResult, NfsError> {
+    let mut compound = Compound::new(minor_version);
+    let args = BindConnToSessionArgs { session_id, direction, use_rdma: false };
+    compound.op(&Op::BindConnToSession(args));
+    let mut results = connection.compound(&compound)?;
+    match results.take(OpNum::BindConnToSession)? {
+        ResultBody::BindConnToSession(result) => Ok(result),
+        _ => Err(NfsError::Unexpected("no result of BIND_CONN_TO_SESSION")),
+    }
+}
+
+/// Sends DESTROY_CLIENTID alone.
+///
+/// # Errors
+/// [`NfsError::Status`], [`NfsError::Call`], [`NfsError::Malformed`].
+pub fn destroy_client_id(
+    connection: &Connection,
+    minor_version: u32,
+    client_id: u64,
+) -> Result<(), NfsError> {
+    let mut compound = Compound::new(minor_version);
+    compound.op(&Op::DestroyClientid(DestroyClientidArgs { client_id }));
+    connection.compound(&compound)?.finish()
+}
+
+/// Connects, introduces the client and makes a session.
+///
+/// # Errors
+/// [`NfsError::Io`], [`NfsError::Status`], [`NfsError::Call`], [`NfsError::Malformed`].
+pub fn connect(server: SocketAddr, options: &Options) -> Result<Session, NfsError> {
+    let connection = Connection::open(server, options.identity.clone())?;
+    let exchanged = exchange_id(&connection, options, ExchangeFlags::empty())?;
+    let args = create_session_args(options, exchanged.client_id, exchanged.sequence_id);
+    let (granted, back) =
+        create_session(&connection, options.minor_version, args, &options.back_handler)?;
+    let session =
+        Session::new(connection, exchanged.client_id, options.minor_version, granted, back);
+    if options.reclaim_complete {
+        match session.reclaim_complete() {
+            Err(error) if error.status() == Some(dafs_wire::nfs4::Status::CompleteAlready) => {}
+            other => other?,
+        }
+    }
+    Ok(session)
+}
+
+/// Opens one more connection to the server and binds it to the session in both directions.
+///
+/// # Errors
+/// Those of [`Connection::open`] and [`bind_connection`].
+pub fn add_connection(
+    session: &Session,
+    server: SocketAddr,
+    identity: Identity,
+) -> Result<Connection, NfsError> {
+    let connection = Connection::open(server, identity)?;
+    bind_connection(
+        &connection,
+        session.minor_version(),
+        session.id(),
+        ChannelFromClient::ForeOrBoth,
+    )?;
+    connection.answer_callbacks(session.back_channel().clone());
+    session.add_connection(connection.clone());
+    Ok(connection)
+}

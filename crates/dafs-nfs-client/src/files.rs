@@ -1,0 +1,397 @@
+//! Files and directories over a session: one or two compounds per function, errors as the server
+//! gave them.
+//!
+//! Invariants
+//! * Nothing is cached here: every call asks the server.
+
+use crate::compound::Results;
+use crate::error::NfsError;
+use crate::session::{PendingCompound, Session};
+use dafs_wire::nfs4::*;
+
+/// A file handle.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Handle(pub Vec<u8>);
+
+/// What is usually wanted to be known of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// Its type.
+    pub kind: FileType,
+    /// Its change attribute.
+    pub change: u64,
+    /// Its length.
+    pub size: u64,
+    /// Its number in its file system.
+    pub fileid: u64,
+    /// Its mode.
+    pub mode: u32,
+    /// The number of its names.
+    pub numlinks: u32,
+    /// Its owner.
+    pub owner: Vec<u8>,
+    /// Its group.
+    pub owner_group: Vec<u8>,
+    /// When its data was changed.
+    pub time_modify: Time,
+    /// When its attributes were changed.
+    pub time_metadata: Time,
+}
+
+/// The attributes of [`Stat`].
+pub const STAT: Bitmap = Attr::set(&[
+    Attr::Type,
+    Attr::Change,
+    Attr::Size,
+    Attr::Fileid,
+    Attr::Mode,
+    Attr::Numlinks,
+    Attr::Owner,
+    Attr::OwnerGroup,
+    Attr::TimeModify,
+    Attr::TimeMetadata,
+]);
+
+impl Stat {
+    /// Takes the values out of attributes that have them all.
+    ///
+    /// # Errors
+    /// [`NfsError::Unexpected`] when one is missing.
+    pub fn from_attributes(read: &Attributes<'_>) -> Result<Self, NfsError> {
+        let all = || {
+            Some(Self {
+                kind: read.kind?,
+                change: read.change?,
+                size: read.size?,
+                fileid: read.fileid?,
+                mode: read.mode?,
+                numlinks: read.numlinks?,
+                owner: read.owner?.to_vec(),
+                owner_group: read.owner_group?.to_vec(),
+                time_modify: read.time_modify?,
+                time_metadata: read.time_metadata?,
+            })
+        };
+        all().ok_or(NfsError::Unexpected("an attribute is missing"))
+    }
+}
+
+/// An entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Where to go on behind it.
+    pub cookie: u64,
+    /// Its name.
+    pub name: Vec<u8>,
+    /// The number of its object, if that could be read.
+    pub fileid: Option<u64>,
+}
+
+pub(crate) fn putfh(handle: &Handle) -> Op<'_> {
+    Op::Putfh(PutfhArgs { handle: &handle.0 })
+}
+
+/// The handle in a result of GETFH.
+pub(crate) fn handle(results: &mut Results) -> Result<Handle, NfsError> {
+    match results.take(OpNum::Getfh)? {
+        ResultBody::Getfh(result) => Ok(Handle(result.handle.to_vec())),
+        _ => Err(NfsError::Unexpected("no result of GETFH")),
+    }
+}
+
+impl Session {
+    /// The root of the server's name space.
+    ///
+    /// # Errors
+    /// Those of [`Session::call`].
+    pub fn root(&self) -> Result<Handle, NfsError> {
+        let mut results = self.call(|compound| {
+            compound.op(&Op::Putrootfh(PutrootfhArgs)).op(&Op::Getfh(GetfhArgs));
+        })?;
+        handle(results.skip(&[OpNum::Putrootfh])?)
+    }
+
+    /// The object of this name in a directory.
+    ///
+    /// # Errors
+    /// Those of [`Session::call`].
+    pub fn lookup(&self, directory: &Handle, name: &[u8]) -> Result<Handle, NfsError> {
+        let mut results = self.call(|compound| {
+            let lookup = Op::Lookup(LookupArgs { name });
+            compound.op(&putfh(directory)).op(&lookup).op(&Op::Getfh(GetfhArgs));
+        })?;
+        handle(results.skip(&[OpNum::Putfh, OpNum::Lookup])?)
+    }
+
+    /// The object at the end of a path from the root; empty components are passed over.
+    ///
+    /// # Errors
+    /// Those of [`Session::call`].
+    pub fn lookup_path(&self, path: &str) -> Result<Handle, NfsError> {
+        let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+        let mut results = self.call(|compound| {
+            compound.op(&Op::Putrootfh(PutrootfhArgs));
+            for name in &names {
+                compound.op(&Op::Lookup(LookupArgs { name: name.as_bytes() }));
+            }
+            compound.op(&Op::Getfh(GetfhArgs));
+        })?;
+        results.skip(&[OpNum::Putrootfh])?;
+        for _ in &names {
+            results.take(OpNum::Lookup)?;
+        }
+        handle(&mut results)
+    }
+
+    /// Reads attributes and shows them to `look`.
+    ///
+    /// # Errors
+    /// Those of [`Session::call`]; [`NfsError::Attributes`].
+    pub fn getattr<T>(
+        &self,
+        object: &Handle,
+        request: Bitmap,
+        look: impl FnOnce(&Attributes<'_>) -> T,
+    ) -> Result<T, NfsError> {
+        let mut results = self.call(|compound| {
+            compound.op(&putfh(object)).op(&Op::Getattr(GetattrArgs { request }));
+        })?;
+        match results.skip(&[OpNum::Putfh])?.take(OpNum::Getattr)? {
+            ResultBody::Getattr(result) => Ok(look(&Attributes::decode(&result.attributes)?)),
+            _ => Err(NfsError::Unexpected("no result of GETATTR")),
+        }
+    }
+
+    /// Reads the usual attributes.
+    ///
+    /// # Errors
+    /// Those of [`Session::getattr`].
+    pub fn stat(&self, object: &Handle) -> Result<Stat, NfsError> {
+        self.getattr(object, STAT, Stat::from_attributes)?
+    }
+
+    /// Sets attributes; the size under `stateid`. Returns which were set.
+    ///
+    /// # Errors
+    /// Those of [`Session::call`].
+    pub fn setattr(
+        &self,
+        object: &Handle,
+        stateid: Stateid,
+        new: &SetAttributes<'_>,
+    ) -> Result<Bitmap, NfsError> {
+        let values = new.to_values();
+        let attributes = Fattr { mask: new.mask(), values: &values };
+        let mut results = self.call_cached(|compound| {
+            let setattr = Op::Setattr(SetattrArgs { stateid, attributes });
+            compound.op(&putfh(object)).op(&setattr);
+        })?;
+        match results.skip(&[OpNum::Putfh])?.take(OpNum::Setattr)? {
+            ResultBody::Setattr(result) => Ok(result.attributes_set),
+            _ => Err(NfsError::Unexpected("no result of SETATTR")),
+        }
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// Those of [`Session::call`].
+    pub fn mkdir(&self, directory: &Handle, name: &[u8]) -> Result<Handle, NfsError> {
+        self.make(directory, name, CreateType::Plain(FileType::Directory))
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// Those of [`Session::call`].
+    pub fn symlink(
+        &self,
+        directory: &Handle,
+        name: &[u8],
+        text: &[u8],
+    ) -> Result<Handle, NfsError> {
+        self.make(directory, name, CreateType::Symlink(text))
+    }
+
+    fn make(
+        &self,
+        directory: &Handle,
+        name: &[u8],
+        kind: CreateType<'_>,
+    ) -> Result<Handle, NfsError> {
+        let new = SetAttributes { mode: Some(0o755), ..SetAttributes::default() };
+        let values = new.to_values();
+        let attributes = Fattr { mask: new.mask(), values: &values };
+        let mut results = self.call_cached(|compound| {
+            let create = Op::Create(CreateArgs { kind, name, attributes });
+            compound.op(&putfh(directory)).op(&create).op(&Op::Getfh(GetfhArgs));
+        })?;
+        handle(results.skip(&[OpNum::Putfh, OpNum::Create])?)
+    }
+
+    /// The text of a symbolic link.
+    ///
+    /// # Errors
+    /// Those of [`Session::call`].
+    pub fn readlink(&self, link: &Handle) -> Result<Vec<u8>, NfsError> {
+        let mut results = self.call(|compound| {
+            compound.op(&putfh(link)).op(&Op::Readlink(ReadlinkArgs));
+        })?;
+        match results.skip(&[OpNum::Putfh])?.take(OpNum::Readlink)? {
+            ResultBody::Readlink(result) => Ok(result.text.to_vec()),
+            _ => Err(NfsError::Unexpected("no result of READLINK")),
+        }
+    }
+
+    /// Removes a name.
+    ///
+    /// # Errors
+    /// Those of [`Session::call`].
+    pub fn remove(&self, directory: &Handle, name: &[u8]) -> Result<ChangeInfo, NfsError> {
+        let mut results = self.call_cached(|compound| {
+            compound.op(&putfh(directory)).op(&Op::Remove(RemoveArgs { name }));
+        })?;
+        match results.skip(&[OpNum::Putfh])?.take(OpNum::Remove)? {
+            ResultBody::Remove(result) => Ok(result.change),
+            _ => Err(NfsError::Unexpected("no result of REMOVE")),
+        }
+    }
+
+    /// Renames an object.
+    ///
+    /// # Errors
+    /// Those of [`Session::call`].
+    pub fn rename(
+        &self,
+        from: &Handle,
+        old_name: &[u8],
+        to: &Handle,
+        new_name: &[u8],
+    ) -> Result<(), NfsError> {
+        self.call_cached(|compound| {
+            compound.op(&putfh(from)).op(&Op::Savefh(SavefhArgs)).op(&putfh(to));
+            compound.op(&Op::Rename(RenameArgs { old_name, new_name }));
+        })?
+        .finish()
+    }
+
+    /// Gives an object a further name.
+    ///
+    /// # Errors
+    /// Those of [`Session::call`].
+    pub fn link(&self, object: &Handle, directory: &Handle, name: &[u8]) -> Result<(), NfsError> {
+        self.call_cached(|compound| {
+            compound.op(&putfh(object)).op(&Op::Savefh(SavefhArgs)).op(&putfh(directory));
+            compound.op(&Op::Link(LinkArgs { name }));
+        })?
+        .finish()
+    }
+
+    /// Reads a whole directory, `result_bytes_max` bytes at a time.
+    ///
+    /// # Errors
+    /// Those of [`Session::call`].
+    pub fn read_directory(
+        &self,
+        directory: &Handle,
+        result_bytes_max: u32,
+    ) -> Result<Vec<Entry>, NfsError> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut cookie_verifier = Verifier::default();
+        loop {
+            let cookie = entries.last().map_or(0, |last| last.cookie);
+            let mut results = self.call(|compound| {
+                compound.op(&putfh(directory)).op(&Op::Readdir(ReaddirArgs {
+                    cookie,
+                    cookie_verifier,
+                    directory_bytes: result_bytes_max,
+                    result_bytes_max,
+                    request: Attr::set(&[Attr::RdattrError, Attr::Fileid]),
+                }));
+            })?;
+            let ResultBody::Readdir(list) = results.skip(&[OpNum::Putfh])?.take(OpNum::Readdir)?
+            else {
+                return Err(NfsError::Unexpected("no result of READDIR"));
+            };
+            let before = entries.len();
+            for entry in list.entries() {
+                let fileid = Attributes::decode(&entry.attributes)?.fileid;
+                let (cookie, name) = (entry.cookie, entry.name.to_vec());
+                entries.push(Entry { cookie, name, fileid });
+            }
+            if list.eof {
+                return Ok(entries);
+            }
+            if entries.len() == before {
+                return Err(NfsError::Unexpected("an empty part of a directory"));
+            }
+            cookie_verifier = list.cookie_verifier;
+        }
+    }
+
+    /// Which of the rights the caller has.
+    ///
+    /// # Errors
+    /// Those of [`Session::call`].
+    pub fn access(&self, object: &Handle, access: Access) -> Result<Access, NfsError> {
+        let mut results = self.call(|compound| {
+            compound.op(&putfh(object)).op(&Op::Access(AccessArgs { access }));
+        })?;
+        match results.skip(&[OpNum::Putfh])?.take(OpNum::Access)? {
+            ResultBody::Access(result) => Ok(result.access),
+            _ => Err(NfsError::Unexpected("no result of ACCESS")),
+        }
+    }
+
+    /// Sends a READ; the answer goes to [`read_result`].
+    ///
+    /// # Errors
+    /// Those of [`Session::submit`].
+    pub fn submit_read(
+        &self,
+        file: &Handle,
+        stateid: Stateid,
+        offset: u64,
+        count: u32,
+    ) -> Result<PendingCompound, NfsError> {
+        self.submit(false, |compound| {
+            compound.op(&putfh(file)).op(&Op::Read(ReadArgs { stateid, offset, count }));
+        })
+    }
+
+    /// As [`Session::submit_read`], but the request leaves with the next one that is sent, or when
+    /// somebody waits for an answer.
+    ///
+    /// # Errors
+    /// Those of [`Session::queue`].
+    pub fn queue_read(
+        &self,
+        file: &Handle,
+        stateid: Stateid,
+        offset: u64,
+        count: u32,
+    ) -> Result<PendingCompound, NfsError> {
+        self.queue(false, |compound| {
+            compound.op(&putfh(file)).op(&Op::Read(ReadArgs { stateid, offset, count }));
+        })
+    }
+}
+
+/// Takes the data of a READ from the answer to [`Session::submit_read`]: the length is returned,
+/// and whether the end of the file was reached.
+///
+/// # Errors
+/// [`NfsError::Status`], [`NfsError::Malformed`]; [`NfsError::Unexpected`] when there is more data
+/// than asked for.
+pub fn read_result(results: &mut Results, into: &mut [u8]) -> Result<(usize, bool), NfsError> {
+    match results.skip(&[OpNum::Putfh])?.take(OpNum::Read)? {
+        ResultBody::Read(result) => {
+            let place = into
+                .get_mut(..result.data.len())
+                .ok_or(NfsError::Unexpected("more data than was asked for"))?;
+            place.copy_from_slice(result.data);
+            Ok((result.data.len(), result.eof))
+        }
+        _ => Err(NfsError::Unexpected("no result of READ")),
+    }
+}

@@ -1,0 +1,149 @@
+//! The slots of a session as its client sees them (RFC 8881 2.10.6).
+//!
+//! Invariants
+//! * A slot has at most one request at a time, and its sequence number grows by one per request
+//!   that the server saw.
+//! * The lowest free slot is used first, and none above what the server would like.
+
+use crate::limits::SLOTS_MAX;
+use dafs_wire::nfs4::{SequenceArgs, SequenceResult, SessionId};
+
+/// The slots of one session.
+#[derive(Debug)]
+pub struct Slots {
+    session_id: SessionId,
+    sequences: Vec<u32>,
+    free: Vec<u64>,
+    target: u32,
+}
+
+impl Slots {
+    /// `count` slots that were never used.
+    pub fn new(session_id: SessionId, count: u32) -> Self {
+        let count = count.clamp(1, SLOTS_MAX);
+        let words = count.div_ceil(64);
+        let mut free = vec![u64::MAX; words as usize];
+        if !count.is_multiple_of(64) {
+            free[words as usize - 1] = (1 << (count % 64)) - 1;
+        }
+        Self { session_id, sequences: vec![0; count as usize], free, target: count - 1 }
+    }
+
+    /// How many slots there are.
+    pub fn count(&self) -> u32 {
+        self.sequences.len() as u32
+    }
+
+    /// Takes the lowest free slot for a request, and says what SEQUENCE has to carry.
+    pub fn take(&mut self, cache_this: bool) -> Option<SequenceArgs> {
+        let (word, bits) = self.free.iter_mut().enumerate().find(|(_, bits)| **bits != 0)?;
+        let slot_id = word as u32 * 64 + bits.trailing_zeros();
+        if slot_id > self.target {
+            return None;
+        }
+        *bits &= *bits - 1;
+        let sequence = &mut self.sequences[slot_id as usize];
+        *sequence = sequence.wrapping_add(1);
+        let sequence_id = *sequence;
+        let highest_slot_id = self.highest_used().unwrap_or(slot_id);
+        Some(SequenceArgs {
+            session_id: self.session_id,
+            sequence_id,
+            slot_id,
+            highest_slot_id,
+            cache_this,
+        })
+    }
+
+    /// Ends the request of a slot whose SEQUENCE succeeded.
+    pub fn done(&mut self, result: &SequenceResult) {
+        self.target = result.target_highest_slot_id.min(self.count() - 1);
+        self.release(result.slot_id);
+    }
+
+    /// Ends the request of a slot whose SEQUENCE failed, so that the server did not count it.
+    pub fn not_counted(&mut self, slot_id: u32) {
+        if let Some(sequence) = self.sequences.get_mut(slot_id as usize) {
+            *sequence = sequence.wrapping_sub(1);
+        }
+        self.release(slot_id);
+    }
+
+    /// Whether no slot has a request.
+    pub fn is_idle(&self) -> bool {
+        self.highest_used().is_none()
+    }
+
+    fn release(&mut self, slot_id: u32) {
+        if slot_id < self.count() {
+            self.free[slot_id as usize / 64] |= 1 << (slot_id % 64);
+        }
+    }
+
+    fn highest_used(&self) -> Option<u32> {
+        let count = self.count();
+        self.free.iter().enumerate().rev().find_map(|(word, bits)| {
+            let first = word as u32 * 64;
+            let width = (count - first).min(64);
+            let used = !bits & (u64::MAX >> (64 - width));
+            (used != 0).then(|| first + 63 - used.leading_zeros())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_wire::nfs4::SequenceStatus;
+
+    fn done(args: &SequenceArgs, target: u32) -> SequenceResult {
+        SequenceResult {
+            session_id: args.session_id,
+            sequence_id: args.sequence_id,
+            slot_id: args.slot_id,
+            highest_slot_id: target,
+            target_highest_slot_id: target,
+            status: SequenceStatus::empty(),
+        }
+    }
+
+    #[test]
+    fn the_lowest_free_slot_comes_first() {
+        let mut slots = Slots::new(SessionId::default(), 70);
+        let taken: Vec<_> = (0..70).map(|_| slots.take(false).unwrap()).collect();
+        assert!(slots.take(false).is_none());
+        for (at, args) in taken.iter().enumerate() {
+            assert_eq!((args.slot_id, args.sequence_id), (at as u32, 1));
+            assert_eq!(args.highest_slot_id, at as u32);
+        }
+        slots.done(&done(&taken[65], 69));
+        slots.done(&done(&taken[3], 69));
+        let again = slots.take(true).unwrap();
+        assert_eq!((again.slot_id, again.sequence_id, again.highest_slot_id), (3, 2, 69));
+        assert_eq!(slots.take(true).unwrap().slot_id, 65);
+    }
+
+    #[test]
+    fn the_server_sets_how_many_are_used() {
+        let mut slots = Slots::new(SessionId::default(), 8);
+        let first = slots.take(false).unwrap();
+        slots.done(&done(&first, 1));
+        assert_eq!(slots.take(false).unwrap().slot_id, 0);
+        let second = slots.take(false).unwrap();
+        assert!(slots.take(false).is_none());
+        slots.done(&done(&second, 100));
+        let ids: Vec<_> =
+            std::iter::from_fn(|| slots.take(false)).map(|args| args.slot_id).collect();
+        assert_eq!(ids, [1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn what_the_server_did_not_count_is_numbered_again() {
+        let mut slots = Slots::new(SessionId::default(), 1);
+        let first = slots.take(false).unwrap();
+        slots.not_counted(first.slot_id);
+        assert!(slots.is_idle());
+        assert_eq!(slots.take(false).unwrap().sequence_id, first.sequence_id);
+        assert!(!slots.is_idle());
+    }
+}
