@@ -90,8 +90,11 @@ impl ClientRecords for NoRecords {
     }
 }
 
-/// Owner name to verifier, mechanism and principal.
-const TABLE: TableDefinition<'_, &[u8], ([u8; 8], &str, &[u8])> = TableDefinition::new("clients");
+/// Verifier, mechanism and principal.
+type Value = ([u8; 8], &'static str, &'static [u8]);
+
+/// By owner name.
+const TABLE: TableDefinition<'_, &[u8], Value> = TableDefinition::new("clients");
 
 /// Records in a database file of its own.
 #[derive(Debug)]
@@ -115,9 +118,7 @@ impl FileRecords {
 
     fn write(
         &self,
-        change: impl FnOnce(
-            &mut redb::Table<'_, &[u8], ([u8; 8], &str, &[u8])>,
-        ) -> Result<(), redb::Error>,
+        change: impl FnOnce(&mut redb::Table<'_, &'static [u8], Value>) -> Result<(), redb::Error>,
     ) -> Result<(), redb::Error> {
         let transaction = self.database.begin_write()?;
         change(&mut transaction.open_table(TABLE)?)?;

@@ -1,0 +1,241 @@
+//! EXCHANGE_ID in its nine cases, confirmation, destruction, leases and courtesy.
+
+use crate::common::*;
+use dafs_service::{ClientKey, ExchangeId, Identity, LockKind, ServiceError};
+use std::sync::Arc;
+
+fn other_principal() -> Identity {
+    Identity { mechanism: "sys", principal: b"7".to_vec() }
+}
+
+/// RFC 8881 18.35.5.
+#[test]
+fn exchange_id_in_nine_cases() {
+    let world = World::new();
+    let exchange = |request: &ExchangeId<'_>| {
+        let now_ns = world.now_ns.get();
+        let exchanged = world.service.exchange_id(request, now_ns);
+        exchanged.map(|exchanged| (exchanged.client.key(), exchanged.confirmed))
+    };
+    let (new, restarted) = (exchange_id("a", 1), exchange_id("a", 2));
+    let update = ExchangeId { update: true, ..new.clone() };
+    // Case 7: nothing to update.
+    assert_eq!(exchange(&update), Err(ServiceError::NoClient));
+    // Case 1: a new name. Case 4: the unconfirmed record is replaced.
+    let (first, confirmed) = exchange(&new).unwrap();
+    assert!(!confirmed);
+    assert_eq!(exchange(&update), Err(ServiceError::NoClient));
+    let (key, confirmed) = exchange(&new).unwrap();
+    assert!(!confirmed && key != first);
+    assert_eq!(error(world.service.confirm_client(first, 0)), ServiceError::StaleClientId);
+    let client = world.service.confirm_client(key, 0).unwrap();
+    // Case 2: the same again. Case 6: an update.
+    assert_eq!(exchange(&new), Ok((key, true)));
+    assert_eq!(exchange(&update), Ok((key, true)));
+    // Cases 8 and 9: updates by somebody else.
+    let by_restarted = ExchangeId { update: true, ..restarted.clone() };
+    assert_eq!(exchange(&by_restarted), Err(ServiceError::NotSame));
+    let by_other = ExchangeId { identity: other_principal(), ..update.clone() };
+    assert_eq!(exchange(&by_other), Err(ServiceError::NotPrincipal));
+    // Case 5: the client has restarted; the old record lives until the new one is confirmed.
+    let (second, confirmed) = exchange(&restarted).unwrap();
+    assert!(!confirmed && second != key);
+    assert_eq!(exchange(&new), Ok((key, true)));
+    assert!(!client.is_gone());
+    // Confirming twice is confirming once.
+    let client = world.service.confirm_client(second, 0).unwrap();
+    assert!(Arc::ptr_eq(&client, &world.service.confirm_client(second, 0).unwrap()));
+    assert_eq!(error(world.service.find_client(key)), ServiceError::StaleClientId);
+    assert_eq!(world.service.counts().clients, 1);
+}
+
+/// RFC 8881 18.35.5 case 3.
+#[test]
+fn a_name_in_use_belongs_to_its_principal() {
+    let world = World::new();
+    let client = world.nfs("a");
+    let other = ExchangeId { identity: other_principal(), ..exchange_id("a", 1) };
+    let now_ns = world.now_ns.get();
+    let exchange = |now_ns| world.service.exchange_id(&other, now_ns).map(|it| it.client.key());
+    assert_eq!(exchange(now_ns), Err(ServiceError::ClientInUse));
+    client.session_ended();
+    let opened = world.open(&client, "f", READ).unwrap();
+    assert_eq!(exchange(now_ns), Err(ServiceError::ClientInUse));
+    world.close(&client, &opened);
+    let key = exchange(now_ns).unwrap();
+    assert!(client.is_gone() && key != client.key());
+    assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
+}
+
+#[test]
+fn what_a_restarted_client_held_is_released_when_it_is_confirmed() {
+    let world = World::new();
+    let old = world.nfs("a");
+    let opened = world.open(&old, "f", DENY_WRITE).unwrap();
+    world.lock(&old, &opened, "l", (0, 10), LockKind::Read).unwrap();
+    let new = world.exchange("a", 2);
+    assert_eq!(world.service.counts().opens, 1);
+    let new = world.service.confirm_client(new.key(), world.now_ns.get()).unwrap();
+    let counts = world.service.counts();
+    assert_eq!((counts.opens, counts.locks, counts.lock_ranges), (0, 0, 0));
+    assert_eq!(world.ear.take(), [Told::Gone(old.key())]);
+    assert!(old.is_gone() && !new.is_gone());
+    let used = world.service.io_file(
+        world.caller(&old),
+        opened.state.handle(),
+        opened.state.reference(),
+        MODE_READ,
+    );
+    assert_eq!(error(used), ServiceError::Expired);
+    assert_eq!(error(world.open(&old, "f", READ)), ServiceError::Expired);
+}
+
+#[test]
+fn a_client_with_sessions_or_state_is_not_destroyed() {
+    let world = World::new();
+    let client = world.nfs("a");
+    let destroy = || world.service.destroy_client(client.key());
+    assert_eq!(destroy(), Err(ServiceError::ClientIdBusy));
+    client.session_ended();
+    let opened = world.open(&client, "f", READ).unwrap();
+    assert_eq!(destroy(), Err(ServiceError::ClientIdBusy));
+    world.close(&client, &opened);
+    assert_eq!(destroy(), Ok(()));
+    assert_eq!(destroy(), Err(ServiceError::StaleClientId));
+    assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
+    // Unconfirmed ones go at once.
+    let key = world.exchange("b", 1).key();
+    assert_eq!(world.service.destroy_client(key), Ok(()));
+    assert_eq!(world.service.counts(), Default::default());
+    let never = ClientKey(12345);
+    assert_eq!(world.service.destroy_client(never), Err(ServiceError::StaleClientId));
+}
+
+#[test]
+fn unconfirmed_records_are_forgotten_after_a_lease_and_bounded() {
+    let world = World::new();
+    world.exchange("a", 1);
+    assert_eq!(world.service.counts().unconfirmed_clients, 1);
+    world.pass(LEASE_NS + 1);
+    assert_eq!(world.service.counts(), Default::default());
+    for number in 0..dafs_service::limits::UNCONFIRMED_CLIENTS_MAX + 10 {
+        world.exchange(&number.to_string(), 1);
+    }
+    let most = dafs_service::limits::UNCONFIRMED_CLIENTS_MAX;
+    assert_eq!(world.service.counts().unconfirmed_clients, most);
+    assert_eq!(world.service.counts().clients, most);
+}
+
+#[test]
+fn dafs_and_nfs_clients_may_have_the_same_name() {
+    let world = World::new();
+    let (dafs, nfs) = (world.dafs("a"), world.nfs("a"));
+    assert_ne!(dafs.key(), nfs.key());
+    assert_eq!(world.service.counts().clients, 2);
+    assert_eq!(error(world.service.find_client(dafs.key())), ServiceError::StaleClientId);
+}
+
+#[test]
+fn an_expired_nfs_client_keeps_its_state_until_somebody_needs_it() {
+    let world = World::new();
+    let (away, other) = (world.nfs("away"), world.nfs("other"));
+    let opened = world.open(&away, "f", BOTH).unwrap();
+    world.lock(&away, &opened, "l", (0, 10), LockKind::Write).unwrap();
+    world.pass(5 * LEASE_NS);
+    other.renew(world.now_ns.get());
+    // Nobody needs it: it comes back and goes on.
+    assert_eq!(world.service.counts().opens, 1);
+    assert!(world.service.clients_info(world.now_ns.get())[0].courtesy);
+    away.renew(world.now_ns.get());
+    let state = opened.state.reference();
+    let handle = *opened.state.handle();
+    let io = |wait_for| world.service.io_file(world.caller(&away), &handle, state, wait_for);
+    assert!(io(MODE_WRITE).is_ok());
+    let theirs = world.open(&other, "f", BOTH).unwrap();
+    let denied = world.lock(&other, &theirs, "l", (5, 1), LockKind::Read);
+    assert!(matches!(denied, Err(dafs_service::LockError::Denied(_))));
+    // Away again, and this time another client wants the lock.
+    world.pass(LEASE_NS + 1);
+    other.renew(world.now_ns.get());
+    let blocked = world.lock(&other, &theirs, "l", (5, 1), LockKind::Read);
+    assert_eq!(blocked, Err(ServiceError::WouldWait.into()));
+    assert_eq!(world.disk.owners(), [b"away".to_vec(), b"other".to_vec()]);
+    let owner = dafs_service::LockOwner::New { open: theirs.state.reference(), owner: b"l" };
+    let request = dafs_service::LockRequest {
+        owner,
+        offset: 5,
+        length: 1,
+        kind: LockKind::Read,
+        wait: false,
+        reclaim: false,
+    };
+    world.service.lock(world.patient(&other), &handle, &request).unwrap();
+    assert_eq!(world.disk.owners(), [b"other".to_vec()]);
+    assert!(away.is_gone());
+    assert_eq!(world.ear.take(), [Told::Gone(away.key())]);
+    assert_eq!(error(io(MODE_READ)), ServiceError::Expired);
+    assert!(world.service.client_status(&away).expired_all_revoked);
+}
+
+#[test]
+fn the_record_goes_before_the_state() {
+    let world = World::new();
+    let (away, other) = (world.nfs("away"), world.nfs("other"));
+    world.open(&away, "f", DENY_WRITE).unwrap();
+    world.pass(LEASE_NS + 1);
+    other.renew(world.now_ns.get());
+    world.disk.broken.store(true, std::sync::atomic::Ordering::Relaxed);
+    let open = || {
+        let request = world.plain("f", "owner", WRITE);
+        world.service.open(world.patient(&other), &request).map(|opened| opened.seqid)
+    };
+    assert_eq!(open(), Err(ServiceError::Delay));
+    assert!(!away.is_gone());
+    world.disk.broken.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(open(), Ok(1));
+    assert!(away.is_gone());
+    assert_eq!(world.disk.owners(), [b"other".to_vec()]);
+}
+
+#[test]
+fn courtesy_ends_after_a_day() {
+    let world = World::new();
+    let client = world.nfs("a");
+    world.open(&client, "f", READ).unwrap();
+    world.pass(23 * 3600 * SECOND_NS);
+    assert_eq!(world.service.counts().opens, 1);
+    world.pass(2 * 3600 * SECOND_NS);
+    assert_eq!(world.service.counts(), Default::default());
+    assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
+}
+
+#[test]
+fn an_administrator_sees_and_ends_what_a_client_holds() {
+    let world = World::new();
+    let client = world.nfs("a");
+    client.set_peer("192.0.2.1".to_owned());
+    let opened = world.open(&client, "f", BOTH).unwrap();
+    world.lock(&client, &opened, "l", (3, 4), LockKind::Write).unwrap();
+    let info = &world.service.clients_info(world.now_ns.get())[0];
+    assert_eq!((info.opens, info.locks, info.delegations), (1, 1, 0));
+    assert_eq!((info.client.peer().as_str(), info.courtesy), ("192.0.2.1", false));
+    let holdings = world.service.client_holdings(client.key(), 100).unwrap();
+    let handle = *opened.state.handle();
+    assert!(holdings.contains(&dafs_service::Holding::Open {
+        handle,
+        owner: b"owner".to_vec(),
+        share: BOTH
+    }));
+    assert!(holdings.contains(&dafs_service::Holding::Lock {
+        handle,
+        owner: b"l".to_vec(),
+        ranges: vec![(3, 4, true)]
+    }));
+    assert_eq!(world.service.client_holdings(client.key(), 1).unwrap().len(), 1);
+    world.service.expire_client(client.key()).unwrap();
+    assert_eq!(world.service.counts(), Default::default());
+    assert_eq!(world.ear.take(), [Told::Gone(client.key())]);
+    assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
+    let again = world.service.expire_client(client.key());
+    assert_eq!(again, Err(ServiceError::StaleClientId));
+}

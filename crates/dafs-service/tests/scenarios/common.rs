@@ -1,0 +1,254 @@
+//! A service with a clock that stands still, records that survive a restart, and front doors that
+//! only note what they are told.
+
+use dafs_service::{
+    Caller, Client, ClientKey, ClientRecord, ClientRecords, ExchangeId, Export, ExportOptions,
+    Front, Handle, Identity, LockError, LockKind, LockOwner, LockRequest, Namespace, OpenClaim,
+    OpenHow, OpenRequest, OpenTarget, Opened, RecordsError, Result, Service, ServiceConfig,
+    ServiceError, Share, Squash, StateRef, Want,
+};
+use dafs_store::{CreateHow, Cred, MemoryStore, OpenMode, SetAttr, Store, Wait};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub(crate) const LEASE: Duration = Duration::from_secs(90);
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
+pub(crate) const LEASE_NS: u64 = 90 * SECOND_NS;
+
+pub(crate) const READ: Share =
+    Share { read: true, write: false, deny_read: false, deny_write: false };
+pub(crate) const WRITE: Share = Share { read: false, write: true, ..READ };
+pub(crate) const BOTH: Share = Share { write: true, ..READ };
+pub(crate) const DENY_WRITE: Share = Share { deny_write: true, ..READ };
+pub(crate) const MODE_READ: OpenMode = OpenMode { read: true, write: false };
+pub(crate) const MODE_WRITE: OpenMode = OpenMode { read: false, write: true };
+
+/// What a front door was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Told {
+    Recall(ClientKey, Handle, StateRef, bool),
+    GetAttr(ClientKey, Handle, u64),
+    LockAvailable(ClientKey, Handle, Vec<u8>),
+    Gone(ClientKey),
+}
+
+#[derive(Default)]
+pub(crate) struct Ear(Mutex<Vec<Told>>);
+
+impl Ear {
+    pub(crate) fn take(&self) -> Vec<Told> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+
+    fn hear(&self, told: Told) {
+        self.0.lock().unwrap().push(told);
+    }
+}
+
+impl Front for Ear {
+    fn recall(&self, client: ClientKey, handle: &Handle, state: StateRef, truncate: bool) {
+        self.hear(Told::Recall(client, *handle, state, truncate));
+    }
+
+    fn get_attr(&self, client: ClientKey, handle: &Handle, query: u64) {
+        self.hear(Told::GetAttr(client, *handle, query));
+    }
+
+    fn lock_available(&self, client: ClientKey, handle: &Handle, owner: &[u8]) {
+        self.hear(Told::LockAvailable(client, *handle, owner.to_vec()));
+    }
+
+    fn client_gone(&self, client: ClientKey) {
+        self.hear(Told::Gone(client));
+    }
+}
+
+/// Records that outlive a service; they can be made to fail.
+#[derive(Clone, Default)]
+pub(crate) struct Disk {
+    pub(crate) records: Arc<Mutex<Vec<ClientRecord>>>,
+    pub(crate) broken: Arc<AtomicBool>,
+}
+
+impl Disk {
+    fn check(&self) -> std::result::Result<(), RecordsError> {
+        match self.broken.load(Ordering::Relaxed) {
+            true => Err(RecordsError::new("the disk is broken")),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn owners(&self) -> Vec<Vec<u8>> {
+        let mut owners: Vec<_> =
+            self.records.lock().unwrap().iter().map(|record| record.owner.clone()).collect();
+        owners.sort();
+        owners
+    }
+}
+
+impl ClientRecords for Disk {
+    fn load(&self) -> std::result::Result<Vec<ClientRecord>, RecordsError> {
+        self.check()?;
+        Ok(self.records.lock().unwrap().clone())
+    }
+
+    fn put(&self, record: &ClientRecord) -> std::result::Result<(), RecordsError> {
+        self.check()?;
+        let mut records = self.records.lock().unwrap();
+        records.retain(|old| old.owner != record.owner);
+        records.push(record.clone());
+        Ok(())
+    }
+
+    fn remove(&self, gone: &[ClientRecord]) -> std::result::Result<(), RecordsError> {
+        self.check()?;
+        let same = |old: &ClientRecord| {
+            gone.iter().any(|gone| (&gone.owner, gone.verifier) == (&old.owner, old.verifier))
+        };
+        self.records.lock().unwrap().retain(|old| !same(old));
+        Ok(())
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) service: Service,
+    store: Arc<dyn Store>,
+    pub(crate) disk: Disk,
+    pub(crate) ear: Arc<Ear>,
+    pub(crate) now_ns: Cell<u64>,
+    runs: u32,
+    pub(crate) root: Handle,
+    pub(crate) cred: Cred,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        let disk = Disk::default();
+        let service = start(&store, &disk, 1, SECOND_NS);
+        let root = service.root();
+        let (ear, cred) = (Arc::default(), Cred::new(0, 0));
+        Self { service, store, disk, ear, now_ns: Cell::new(SECOND_NS), runs: 1, root, cred }
+    }
+
+    /// The server dies and starts again.
+    pub(crate) fn restart(&mut self) {
+        self.runs += 1;
+        self.service = start(&self.store, &self.disk, self.runs, self.now_ns.get());
+    }
+
+    pub(crate) fn pass(&self, nanoseconds: u64) {
+        self.now_ns.set(self.now_ns.get() + nanoseconds);
+        self.service.tick(self.now_ns.get());
+    }
+
+    pub(crate) fn caller<'a>(&'a self, client: &'a Arc<Client>) -> Caller<'a> {
+        Caller { client, cred: &self.cred, wait: Wait::Never, now_ns: self.now_ns.get() }
+    }
+
+    pub(crate) fn patient<'a>(&'a self, client: &'a Arc<Client>) -> Caller<'a> {
+        Caller { wait: Wait::Allowed, ..self.caller(client) }
+    }
+
+    pub(crate) fn exchange(&self, name: &str, verifier: u8) -> Arc<Client> {
+        self.service.exchange_id(&exchange_id(name, verifier), self.now_ns.get()).unwrap().client
+    }
+
+    /// A client with a session and a back channel that has not said that it reclaims nothing.
+    pub(crate) fn returning(&self, name: &str, verifier: u8) -> Arc<Client> {
+        let key = self.exchange(name, verifier).key();
+        let client = self.service.confirm_client(key, self.now_ns.get()).unwrap();
+        client.session_started();
+        self.service.set_front(&client, self.ear.clone());
+        self.service.set_back_channel(&client, true);
+        client
+    }
+
+    /// An NFS client ready for everything.
+    pub(crate) fn nfs(&self, name: &str) -> Arc<Client> {
+        let client = self.returning(name, 1);
+        self.service.reclaim_complete(&client).unwrap();
+        client
+    }
+
+    pub(crate) fn dafs(&self, name: &str) -> Arc<Client> {
+        let identity = Identity { mechanism: "none", principal: Vec::new() };
+        let now_ns = self.now_ns.get();
+        self.service.register_client(name.as_bytes(), 1, identity, now_ns).unwrap().client
+    }
+
+    /// A request to open a file, made if it is not there, that wants no delegation.
+    pub(crate) fn plain<'a>(
+        &'a self,
+        name: &'a str,
+        owner: &'a str,
+        share: Share,
+    ) -> OpenRequest<'a> {
+        let how = OpenHow::Create(CreateHow::Unchecked, SetAttr::default());
+        let want = Want { kind: dafs_service::WantKind::None, ..Want::default() };
+        let request =
+            OpenRequest::by_name(&self.root, name.as_bytes(), owner.as_bytes(), share, how);
+        OpenRequest { want, ..request }
+    }
+
+    pub(crate) fn open(&self, client: &Arc<Client>, name: &str, share: Share) -> Result<Opened> {
+        self.service.open(self.caller(client), &self.plain(name, "owner", share))
+    }
+
+    pub(crate) fn reclaim(
+        &self,
+        client: &Arc<Client>,
+        handle: &Handle,
+        share: Share,
+    ) -> Result<Opened> {
+        let request = OpenRequest {
+            target: OpenTarget::Handle(handle),
+            claim: OpenClaim::Previous(None),
+            how: OpenHow::Existing,
+            ..self.plain("", "owner", share)
+        };
+        self.service.open(self.caller(client), &request)
+    }
+
+    pub(crate) fn lock(
+        &self,
+        client: &Arc<Client>,
+        opened: &Opened,
+        owner: &str,
+        (offset, length): (u64, u64),
+        kind: LockKind,
+    ) -> std::result::Result<StateRef, LockError> {
+        let owner = LockOwner::New { open: opened.state.reference(), owner: owner.as_bytes() };
+        let request = LockRequest { owner, offset, length, kind, wait: false, reclaim: false };
+        self.service.lock(self.caller(client), opened.state.handle(), &request)
+    }
+
+    pub(crate) fn close(&self, client: &Arc<Client>, opened: &Opened) {
+        let state = opened.state.reference();
+        self.service.close(self.caller(client), opened.state.handle(), state).unwrap();
+    }
+}
+
+pub(crate) fn exchange_id(name: &str, verifier: u8) -> ExchangeId<'_> {
+    let identity = Identity { mechanism: "sys", principal: b"0".to_vec() };
+    ExchangeId { owner: name.as_bytes(), verifier: [verifier; 8], identity, update: false }
+}
+
+fn start(store: &Arc<dyn Store>, disk: &Disk, instance: u32, now_ns: u64) -> Service {
+    let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+    let export = Export::new("", store.clone(), options);
+    let namespace = Namespace::new(vec![export]).unwrap();
+    let config = ServiceConfig::new(LEASE, instance);
+    Service::with_records(config, namespace, Box::new(disk.clone()), now_ns).unwrap()
+}
+
+/// The error of something that must fail.
+#[track_caller]
+pub(crate) fn error<T>(result: Result<T>) -> ServiceError {
+    match result {
+        Ok(_) => panic!("this had to fail"),
+        Err(error) => error,
+    }
+}

@@ -1,0 +1,489 @@
+//! Delegations: who gets them, what recalls them, and what becomes of those that are not returned.
+
+use crate::common::*;
+use dafs_service::{
+    AttrAnswer, Client, Delegation, DelegationKind, Handle, NoDelegation, OpenClaim, OpenHow,
+    OpenRequest, OpenTarget, Opened, RemoveMode, Result, ServiceError, Share, StateKind, StateRef,
+    Want, WantKind,
+};
+use dafs_store::{CreateHow, SetAttr, SetXattr};
+use std::sync::Arc;
+
+fn wanting(world: &World, client: &Arc<Client>, share: Share, kind: WantKind) -> Result<Opened> {
+    let want = Want { kind, ..Want::default() };
+    let request = OpenRequest { want, ..world.plain("f", "owner", share) };
+    world.service.open(world.caller(client), &request)
+}
+
+fn granted(world: &World, client: &Arc<Client>, share: Share) -> (Opened, Delegation) {
+    let opened = wanting(world, client, share, WantKind::NoPreference).unwrap();
+    let delegation = opened.delegation.unwrap();
+    (opened, delegation)
+}
+
+fn give_back(world: &World, client: &Arc<Client>, handle: &Handle, state: StateRef) -> Result<()> {
+    world.service.return_delegation(world.caller(client), handle, state)
+}
+
+fn recall_of(client: &Arc<Client>, handle: &Handle, state: StateRef) -> Vec<Told> {
+    vec![Told::Recall(client.key(), *handle, state, false)]
+}
+
+#[test]
+fn who_gets_which_delegation() {
+    let world = World::new();
+    let (one, two) = (world.nfs("a"), world.nfs("b"));
+    let why = |client, share, kind| {
+        let opened = wanting(&world, client, share, kind).unwrap();
+        let outcome = opened.delegation.map(|delegation| delegation.kind);
+        if let Ok(delegation) = opened.delegation {
+            let handle = *opened.state.handle();
+            give_back(&world, client, &handle, delegation.state).unwrap();
+        }
+        world.close(client, &opened);
+        outcome
+    };
+    assert_eq!(why(&one, READ, WantKind::NoPreference), Ok(DelegationKind::Read));
+    assert_eq!(why(&one, BOTH, WantKind::NoPreference), Ok(DelegationKind::Write));
+    assert_eq!(why(&one, BOTH, WantKind::Read), Ok(DelegationKind::Read));
+    assert_eq!(why(&one, READ, WantKind::Write), Ok(DelegationKind::Write));
+    assert_eq!(why(&one, READ, WantKind::Any), Ok(DelegationKind::Read));
+    assert_eq!(why(&one, READ, WantKind::None), Err(NoDelegation::NotWanted));
+    assert_eq!(why(&one, READ, WantKind::Cancel), Err(NoDelegation::Cancelled));
+    // Others use the file.
+    let reader = world.open(&two, "f", READ).unwrap();
+    assert_eq!(why(&one, READ, WantKind::Any), Ok(DelegationKind::Read));
+    assert_eq!(why(&one, BOTH, WantKind::Any), Err(NoDelegation::Contention));
+    world.close(&two, &reader);
+    let writer = world.open(&two, "f", WRITE).unwrap();
+    assert_eq!(why(&one, READ, WantKind::Any), Err(NoDelegation::Contention));
+    world.close(&two, &writer);
+    // Nobody to call.
+    world.service.set_back_channel(&one, false);
+    assert_eq!(why(&one, READ, WantKind::Any), Err(NoDelegation::Resource));
+    assert_eq!(why(&one, READ, WantKind::NoPreference), Err(NoDelegation::Policy));
+    assert_eq!(why(&world.dafs("d"), READ, WantKind::Any), Err(NoDelegation::Policy));
+    assert_eq!(world.service.counts().delegations, 0);
+}
+
+#[test]
+fn many_read_and_one_writes() {
+    let world = World::new();
+    let (one, two) = (world.nfs("a"), world.nfs("b"));
+    let (opened, first) = granted(&world, &one, READ);
+    let (_, second) = granted(&world, &two, READ);
+    assert_ne!(first.state.id, second.state.id);
+    let handle = *opened.state.handle();
+    // The holder's own writing does not conflict with its own delegation, but with the other's.
+    let blocked = wanting(&world, &one, BOTH, WantKind::NoPreference);
+    assert_eq!(error(blocked), ServiceError::WouldWait);
+    assert_eq!(world.ear.take(), recall_of(&two, &handle, second.state));
+    give_back(&world, &two, &handle, second.state).unwrap();
+    let blocked = wanting(&world, &one, BOTH, WantKind::NoPreference);
+    // The second client still has it open, which only a delegation minds.
+    assert_eq!(blocked.unwrap().delegation, Err(NoDelegation::Contention));
+    assert_eq!(world.service.counts().delegations, 1);
+    assert_eq!(world.ear.take(), []);
+}
+
+/// What other clients do, by whichever front door, recalls a write delegation first.
+#[test]
+fn everything_that_conflicts_recalls() {
+    type Act = fn(&World, &Arc<Client>, &Handle) -> Result<()>;
+    let acts: [(&str, Act); 12] = [
+        ("open to read", |world, client, _| world.open(client, "f", READ).map(|_| ())),
+        ("open to write", |world, client, _| world.open(client, "f", WRITE).map(|_| ())),
+        ("anonymous read", |world, client, handle| {
+            let caller = world.caller(client);
+            world.service.io_file(caller, handle, StateRef::ANONYMOUS, MODE_READ).map(|_| ())
+        }),
+        ("read that bypasses", |world, client, handle| {
+            let caller = world.caller(client);
+            world.service.io_file(caller, handle, StateRef::READ_BYPASS, MODE_READ).map(|_| ())
+        }),
+        ("anonymous write", |world, client, handle| {
+            let caller = world.caller(client);
+            world.service.io_file(caller, handle, StateRef::ANONYMOUS, MODE_WRITE).map(|_| ())
+        }),
+        ("change of mode", |world, client, handle| {
+            let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+            let caller = world.caller(client);
+            world.service.setattr(caller, handle, StateRef::ANONYMOUS, &change).map(|_| ())
+        }),
+        ("removal", |world, client, _| {
+            let mode = RemoveMode::Unchecked;
+            world.service.remove(world.caller(client), &world.root, b"f", mode).map(|_| ())
+        }),
+        ("rename", |world, client, _| {
+            let (caller, root) = (world.caller(client), &world.root);
+            world.service.rename(caller, root, b"f", root, b"g").map(|_| ())
+        }),
+        ("replacement", |world, client, _| {
+            let (caller, root) = (world.caller(client), &world.root);
+            world.service.rename(caller, root, b"other", root, b"f").map(|_| ())
+        }),
+        ("link", |world, client, handle| {
+            let caller = world.caller(client);
+            world.service.link(caller, handle, &world.root, b"h").map(|_| ())
+        }),
+        ("attribute", |world, client, handle| {
+            let (caller, how) = (world.caller(client), SetXattr::Either);
+            world.service.set_xattr(caller, handle, b"name", b"value", how).map(|_| ())
+        }),
+        ("access list", |world, client, handle| {
+            let acl = world.service.acl(handle).unwrap();
+            world.service.set_acl(world.caller(client), handle, &acl)
+        }),
+    ];
+    for (what, act) in acts {
+        for door in 0..3 {
+            let world = World::new();
+            let holder = world.nfs("holder");
+            let other = match door {
+                0 => world.nfs("other"),
+                1 => world.dafs("other"),
+                _ => world.service.stateless_client().clone(),
+            };
+            if door == 2 && what.starts_with("open") {
+                continue;
+            }
+            if door == 2 && what == "read that bypasses" {
+                // NFSv3 has no such thing.
+                continue;
+            }
+            let file = world.open(&holder, "other", READ).unwrap();
+            world.close(&holder, &file);
+            let (opened, delegation) = granted(&world, &holder, BOTH);
+            let handle = *opened.state.handle();
+            world.close(&holder, &opened);
+            assert_eq!(act(&world, &other, &handle), Err(ServiceError::WouldWait), "{what}");
+            let recall = recall_of(&holder, &handle, delegation.state);
+            assert_eq!(world.ear.take(), recall, "{what}");
+            // Recalled once, however often others try.
+            assert_eq!(act(&world, &other, &handle), Err(ServiceError::WouldWait), "{what}");
+            assert_eq!(world.ear.take(), [], "{what}");
+            assert_eq!(world.service.counts().recalled_delegations, 1);
+            give_back(&world, &holder, &handle, delegation.state).unwrap();
+            assert_eq!(act(&world, &other, &handle), Ok(()), "{what}");
+            let counts = world.service.counts();
+            assert_eq!((counts.delegations, counts.recalled_delegations), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn what_the_holder_does_itself_does_not_conflict() {
+    let world = World::new();
+    let holder = world.nfs("a");
+    let (opened, delegation) = granted(&world, &holder, BOTH);
+    let (caller, handle) = (world.caller(&holder), *opened.state.handle());
+    world.open(&holder, "f", READ).unwrap();
+    let change = SetAttr { size: Some(10), ..SetAttr::default() };
+    world.service.setattr(caller, &handle, delegation.state, &change).unwrap();
+    assert!(world.service.io_file(caller, &handle, StateRef::ANONYMOUS, MODE_WRITE).is_ok());
+    world.service.rename(caller, &world.root, b"f", &world.root, b"g").unwrap();
+    world.service.remove(caller, &world.root, b"g", RemoveMode::Unchecked).unwrap();
+    assert_eq!(world.ear.take(), []);
+    // The delegation keeps the file without an open, and without a name.
+    world.close(&holder, &opened);
+    assert!(world.service.io_file(caller, &handle, delegation.state, MODE_WRITE).is_ok());
+    assert_eq!(world.service.getattr(&handle).unwrap().size, 10);
+    give_back(&world, &holder, &handle, delegation.state).unwrap();
+    assert!(world.service.getattr(&handle).is_err());
+}
+
+#[test]
+fn a_state_id_of_a_delegation_allows_what_the_delegation_does() {
+    let world = World::new();
+    let (one, two) = (world.nfs("a"), world.nfs("b"));
+    let (opened, delegation) = granted(&world, &one, READ);
+    let handle = *opened.state.handle();
+    let io = |client, mode| {
+        let caller = world.caller(client);
+        world.service.io_file(caller, &handle, delegation.state, mode).map(|_| ())
+    };
+    assert_eq!(io(&one, MODE_READ), Ok(()));
+    assert_eq!(io(&one, MODE_WRITE), Err(ServiceError::OpenMode));
+    assert_eq!(io(&two, MODE_READ), Err(ServiceError::BadStateId));
+    let test = world.service.test_state(world.caller(&one), delegation.state);
+    assert_eq!(test, Ok(StateKind::Delegation));
+    let free = world.service.free_state(world.caller(&one), delegation.state);
+    assert_eq!(free, Err(ServiceError::LocksHeld));
+    let as_open = world.service.close(world.caller(&one), &handle, delegation.state);
+    assert_eq!(as_open, Err(ServiceError::BadStateId));
+    let stolen = give_back(&world, &two, &handle, delegation.state);
+    assert_eq!(stolen, Err(ServiceError::BadStateId));
+}
+
+/// RFC 8881 10.2: a client turns what it did under a delegation into opens while it is recalled.
+#[test]
+fn opens_by_a_delegation_succeed_while_it_is_recalled() {
+    let world = World::new();
+    let (holder, other) = (world.nfs("a"), world.nfs("b"));
+    let (opened, delegation) = granted(&world, &holder, BOTH);
+    let handle = *opened.state.handle();
+    world.close(&holder, &opened);
+    assert_eq!(error(world.open(&other, "f", WRITE)), ServiceError::WouldWait);
+    let claim = OpenClaim::DelegateCurrent(delegation.state);
+    let by_name =
+        OpenRequest { claim, how: OpenHow::Existing, ..world.plain("f", "late", DENY_WRITE) };
+    let by_handle = OpenRequest { target: OpenTarget::Handle(&handle), ..by_name };
+    let caller = world.caller(&holder);
+    world.service.open(caller, &by_name).unwrap();
+    world.service.open(caller, &by_handle).unwrap();
+    give_back(&world, &holder, &handle, delegation.state).unwrap();
+    assert_eq!(error(world.open(&other, "f", WRITE)), ServiceError::ShareDenied);
+    let again = world.service.open(caller, &by_name);
+    assert_eq!(error(again), ServiceError::StaleStateId);
+    // Another file, or more than the delegation allows.
+    let (opened, delegation) = {
+        let want = Want { kind: WantKind::Read, ..Want::default() };
+        let request = OpenRequest { want, ..world.plain("g", "o", READ) };
+        let opened = world.service.open(caller, &request).unwrap();
+        let delegation = opened.delegation.unwrap();
+        (opened, delegation)
+    };
+    let claim = OpenClaim::DelegateCurrent(delegation.state);
+    let other_file = OpenRequest { claim, ..by_handle };
+    assert_eq!(error(world.service.open(caller, &other_file)), ServiceError::BadStateId);
+    let handle = *opened.state.handle();
+    let target = OpenTarget::Handle(&handle);
+    let to_write = OpenRequest { claim, target, share: BOTH, ..by_handle };
+    assert_eq!(error(world.service.open(caller, &to_write)), ServiceError::OpenMode);
+}
+
+#[test]
+fn no_new_delegation_right_after_a_recall_or_a_write_without_an_open() {
+    let world = World::new();
+    let (one, two) = (world.nfs("a"), world.nfs("b"));
+    let (opened, delegation) = granted(&world, &one, READ);
+    let handle = *opened.state.handle();
+    assert_eq!(error(world.open(&two, "f", WRITE)), ServiceError::WouldWait);
+    give_back(&world, &one, &handle, delegation.state).unwrap();
+    let contention = Some(NoDelegation::Contention);
+    let want = || wanting(&world, &one, READ, WantKind::NoPreference).unwrap().delegation.err();
+    assert_eq!(want(), contention);
+    world.pass(16 * SECOND_NS);
+    let nobody = world.service.stateless_client().clone();
+    world.service.stateless_file(world.caller(&nobody), &handle, MODE_WRITE).unwrap();
+    assert_eq!(want(), contention);
+    world.pass(16 * SECOND_NS);
+    assert_eq!(want(), None);
+}
+
+/// RFC 8881 10.4.3, 8.2.4, 18.38, 18.46.3.
+#[test]
+fn what_is_not_returned_within_a_lease_is_revoked() {
+    let world = World::new();
+    let (holder, other) = (world.nfs("a"), world.nfs("b"));
+    let (opened, delegation) = granted(&world, &holder, BOTH);
+    let handle = *opened.state.handle();
+    assert_eq!(error(world.open(&other, "f", READ)), ServiceError::WouldWait);
+    let request = world.plain("f", "owner", READ);
+    let waited = world.service.open(world.patient(&other), &request);
+    assert_eq!(error(waited), ServiceError::Delay);
+    for _ in 0..2 {
+        world.pass(LEASE_NS / 2);
+        holder.renew(world.now_ns.get());
+        other.renew(world.now_ns.get());
+        assert_eq!(error(world.open(&other, "f", READ)), ServiceError::WouldWait);
+    }
+    world.pass(SECOND_NS);
+    // The opens of the holder are untouched.
+    world.open(&other, "f", READ).unwrap();
+    let (caller, state) = (world.caller(&holder), delegation.state);
+    let revoked = ServiceError::DelegRevoked;
+    assert!(world.service.client_status(&holder).recallable_revoked);
+    assert_eq!(error(world.service.io_file(caller, &handle, state, MODE_READ)), revoked);
+    assert_eq!(world.service.test_state(caller, state), Err(revoked));
+    assert_eq!(give_back(&world, &holder, &handle, state), Err(revoked));
+    let open = opened.state.reference();
+    assert!(world.service.io_file(caller, &handle, open, MODE_WRITE).is_ok());
+    world.service.free_state(caller, state).unwrap();
+    assert!(!world.service.client_status(&holder).recallable_revoked);
+    assert_eq!(world.service.free_state(caller, state), Err(ServiceError::BadStateId));
+    assert_eq!(world.service.counts().revoked, 0);
+}
+
+#[test]
+fn a_holder_that_is_away_loses_everything_to_who_needs_it() {
+    let world = World::new();
+    let (holder, other) = (world.nfs("a"), world.nfs("b"));
+    let (_, delegation) = granted(&world, &holder, BOTH);
+    assert_eq!(delegation.kind, DelegationKind::Write);
+    world.pass(LEASE_NS + 1);
+    other.renew(world.now_ns.get());
+    assert_eq!(error(world.open(&other, "f", READ)), ServiceError::WouldWait);
+    let request = world.plain("f", "owner", READ);
+    world.service.open(world.patient(&other), &request).unwrap();
+    assert_eq!(world.ear.take(), [Told::Gone(holder.key())]);
+    assert_eq!(world.disk.owners(), [b"b".to_vec()]);
+}
+
+#[test]
+fn a_recall_that_did_not_arrive_is_sent_again() {
+    let world = World::new();
+    let (holder, other) = (world.nfs("a"), world.nfs("b"));
+    let (opened, delegation) = granted(&world, &holder, BOTH);
+    let recall = recall_of(&holder, opened.state.handle(), delegation.state);
+    let conflict = || error(world.open(&other, "f", READ));
+    assert_eq!(conflict(), ServiceError::WouldWait);
+    assert_eq!(world.ear.take(), recall);
+    world.service.recall_failed(&holder, delegation.state);
+    assert_eq!(conflict(), ServiceError::WouldWait);
+    assert_eq!(world.ear.take(), recall);
+    // The channel is lost, and comes back.
+    world.service.set_back_channel(&holder, false);
+    assert!(world.service.client_status(&holder).callback_down);
+    world.service.recall_failed(&holder, delegation.state);
+    world.service.set_back_channel(&holder, true);
+    assert_eq!(world.ear.take(), recall);
+    assert!(!world.service.client_status(&holder).callback_down);
+    assert_eq!(conflict(), ServiceError::WouldWait);
+    assert_eq!(world.ear.take(), []);
+}
+
+/// RFC 9754: a delegation instead of an open.
+#[test]
+fn a_delegation_may_stand_for_the_open() {
+    let world = World::new();
+    let (one, two) = (world.nfs("a"), world.nfs("b"));
+    let want = Want { kind: WantKind::NoPreference, open_xor: true, timestamps: true };
+    let open = |client| {
+        let request = OpenRequest { want, ..world.plain("f", "o", BOTH) };
+        world.service.open(world.caller(client), &request)
+    };
+    let opened = open(&one).unwrap();
+    let delegation = opened.delegation.unwrap();
+    assert!(opened.delegation_only && delegation.timestamps);
+    assert_eq!(world.service.counts().opens, 0);
+    let handle = *opened.state.handle();
+    let io = world.service.io_file(world.caller(&one), &handle, delegation.state, MODE_WRITE);
+    assert!(io.is_ok());
+    assert_eq!(error(open(&two)), ServiceError::WouldWait);
+    give_back(&world, &one, &handle, delegation.state).unwrap();
+    // None is granted now, so there is an open.
+    let opened = open(&two).unwrap();
+    assert!(!opened.delegation_only);
+    assert_eq!(world.service.counts().opens, 1);
+}
+
+#[test]
+fn emptying_a_file_says_so_in_the_recall() {
+    let world = World::new();
+    let (holder, other) = (world.nfs("a"), world.nfs("b"));
+    let (opened, delegation) = granted(&world, &holder, BOTH);
+    let attr = SetAttr { size: Some(0), ..SetAttr::default() };
+    let how = OpenHow::Create(CreateHow::Unchecked, attr);
+    let request = OpenRequest { how, ..world.plain("f", "o", WRITE) };
+    let blocked = world.service.open(world.caller(&other), &request);
+    assert_eq!(error(blocked), ServiceError::WouldWait);
+    let told = Told::Recall(holder.key(), *opened.state.handle(), delegation.state, true);
+    assert_eq!(world.ear.take(), [told]);
+}
+
+#[test]
+fn delegations_are_reclaimed() {
+    let mut world = World::new();
+    let holder = world.nfs("a");
+    let (opened, _) = granted(&world, &holder, BOTH);
+    let handle = *opened.state.handle();
+    world.restart();
+    let holder = world.returning("a", 1);
+    let request = OpenRequest {
+        target: OpenTarget::Handle(&handle),
+        claim: OpenClaim::Previous(Some(DelegationKind::Write)),
+        how: OpenHow::Existing,
+        ..world.plain("", "owner", BOTH)
+    };
+    let opened = world.service.open(world.caller(&holder), &request).unwrap();
+    assert_eq!(opened.delegation.unwrap().kind, DelegationKind::Write);
+    world.service.reclaim_complete(&holder).unwrap();
+    let other = world.nfs("b");
+    assert_eq!(error(world.open(&other, "f", READ)), ServiceError::WouldWait);
+}
+
+/// RFC 8881 10.4.3.
+#[test]
+fn the_holder_is_asked_for_attributes() {
+    let world = World::new();
+    let (holder, other) = (world.nfs("a"), world.nfs("b"));
+    let (opened, _) = granted(&world, &holder, BOTH);
+    let handle = *opened.state.handle();
+    let look = |client| world.service.attributes(world.caller(client), &handle);
+    let known = look(&holder).unwrap();
+    assert_eq!(world.ear.take(), []);
+    assert_eq!(look(&other), Err(ServiceError::WouldWait));
+    let asked = world.ear.take();
+    let [Told::GetAttr(key, _, query)] = asked[..] else { panic!("{asked:?}") };
+    assert_eq!(key, holder.key());
+    assert_eq!(look(&other), Err(ServiceError::WouldWait));
+    assert_eq!(world.ear.take(), []);
+    // Somebody else's answer does not count.
+    let answer = AttrAnswer { change: known.change + 1, size: 77, atime: None, mtime: None };
+    world.service.attr_answer(&other, query, Some(answer));
+    assert_eq!(look(&other), Err(ServiceError::WouldWait));
+    world.service.attr_answer(&holder, query, Some(answer));
+    let seen = look(&other).unwrap();
+    assert_eq!(seen.size, 77);
+    assert!(seen.change != known.change);
+    let again = look(&other).unwrap();
+    assert_eq!(again.size, 77);
+    assert!(again.change != seen.change, "it may have changed again");
+    // An answer is not good for ever, and one who has changed nothing changes nothing.
+    world.pass(SECOND_NS);
+    assert_eq!(look(&other), Err(ServiceError::WouldWait));
+    let asked = world.ear.take();
+    let [Told::GetAttr(_, _, query)] = asked[..] else { panic!("{asked:?}") };
+    let answer = AttrAnswer { change: known.change, size: known.size, atime: None, mtime: None };
+    world.service.attr_answer(&holder, query, Some(answer));
+    assert_eq!(look(&other), Ok(known));
+}
+
+#[test]
+fn a_holder_that_does_not_answer_loses_the_delegation() {
+    let world = World::new();
+    let (holder, other) = (world.nfs("a"), world.nfs("b"));
+    let (opened, delegation) = granted(&world, &holder, BOTH);
+    let handle = *opened.state.handle();
+    let look = || world.service.attributes(world.caller(&other), &handle);
+    assert_eq!(look(), Err(ServiceError::WouldWait));
+    assert!(matches!(world.ear.take()[..], [Told::GetAttr(..)]));
+    world.pass(4 * SECOND_NS);
+    assert_eq!(look(), Err(ServiceError::WouldWait));
+    assert_eq!(world.ear.take(), recall_of(&holder, &handle, delegation.state));
+    give_back(&world, &holder, &handle, delegation.state).unwrap();
+    assert!(look().is_ok());
+    assert_eq!(world.service.counts().delegations, 0);
+}
+
+/// The waiting side and the answering side in two threads.
+#[test]
+fn a_patient_caller_goes_on_as_soon_as_the_delegation_is_returned() {
+    let world = World::new();
+    let (holder, other) = (world.nfs("a"), world.nfs("b"));
+    let (opened, delegation) = granted(&world, &holder, BOTH);
+    let handle = *opened.state.handle();
+    let (service, ear, now_ns) = (&world.service, &world.ear, world.now_ns.get());
+    let cred = world.cred.clone();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while ear.take().is_empty() {
+                std::thread::yield_now();
+            }
+            let wait = dafs_store::Wait::Never;
+            let caller = dafs_service::Caller { client: &holder, cred: &cred, wait, now_ns };
+            service.return_delegation(caller, &handle, delegation.state).unwrap();
+        });
+        let request = world.plain("f", "owner", WRITE);
+        // A machine that is very busy may make it wait too long once; then it asks again.
+        let opened = loop {
+            match service.open(world.patient(&other), &request) {
+                Err(ServiceError::Delay) => {}
+                done => break done,
+            }
+        };
+        opened.unwrap();
+    });
+    assert_eq!(world.service.counts().delegations, 0);
+}

@@ -1,0 +1,178 @@
+//! Byte-range locks: conflicts, state-ids, waiting, their end.
+
+use crate::common::*;
+use dafs_service::{
+    Client, LockConflict, LockError, LockKind, LockOwner, LockRequest, Opened, ServiceError,
+    StateKind, StateRef,
+};
+use std::sync::Arc;
+
+fn denied(world: &World, client: &Arc<Client>, opened: &Opened, owner: &str) -> LockConflict {
+    match world.lock(client, opened, owner, (0, u64::MAX), LockKind::Write) {
+        Err(LockError::Denied(conflict)) => conflict,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn test(
+    world: &World,
+    client: &Arc<Client>,
+    opened: &Opened,
+    owner: &str,
+    range: (u64, u64),
+) -> Result<(), LockError> {
+    let (caller, handle) = (world.caller(client), opened.state.handle());
+    world.service.lock_test(caller, handle, owner.as_bytes(), range.0, range.1, LockKind::Read)
+}
+
+#[test]
+fn locks_of_two_owners_exclude_each_other() {
+    let world = World::new();
+    let (one, two) = (world.nfs("a"), world.nfs("b"));
+    let (mine, theirs) =
+        (world.open(&one, "f", BOTH).unwrap(), world.open(&two, "f", BOTH).unwrap());
+    let first = world.lock(&one, &mine, "l", (10, 10), LockKind::Write).unwrap();
+    assert_eq!(first.seqid, 1);
+    let conflict = denied(&world, &two, &theirs, "l");
+    let expected = LockConflict {
+        offset: 10,
+        length: 10,
+        kind: LockKind::Write,
+        client: one.key(),
+        owner: (*b"l").into(),
+    };
+    assert_eq!(conflict, expected);
+    // Another owner of the same client, too; the same owner again gets the same state-id.
+    assert_eq!(denied(&world, &one, &mine, "m"), expected);
+    let second = world.lock(&one, &mine, "l", (20, u64::MAX), LockKind::Write).unwrap();
+    assert_eq!((second.id, second.seqid), (first.id, 2));
+    assert_eq!(test(&world, &two, &theirs, "l", (0, 10)), Ok(()));
+    let conflict = denied(&world, &two, &theirs, "l");
+    assert_eq!((conflict.offset, conflict.length), (10, u64::MAX));
+    assert_eq!(test(&world, &one, &mine, "l", (0, u64::MAX)), Ok(()));
+    // Through the state-id of the lock.
+    let existing = |state| {
+        let owner = LockOwner::Existing(state);
+        let (offset, length, kind) = (15, 1, LockKind::Read);
+        let request = LockRequest { owner, offset, length, kind, wait: false, reclaim: false };
+        world.service.lock(world.caller(&one), mine.state.handle(), &request)
+    };
+    assert_eq!(existing(first), Err(ServiceError::OldStateId.into()));
+    let third = existing(second).unwrap();
+    assert_eq!(world.service.counts().lock_ranges, 3);
+    assert_eq!(test(&world, &two, &theirs, "l", (15, 1)), Ok(()));
+    let handle = *mine.state.handle();
+    let unlock = |state, offset, length| {
+        world.service.unlock(world.caller(&one), &handle, state, offset, length)
+    };
+    let fourth = unlock(third, 0, u64::MAX).unwrap();
+    assert_eq!(fourth.seqid, 4);
+    assert_eq!(test(&world, &two, &theirs, "l", (0, u64::MAX)), Ok(()));
+    assert!(unlock(fourth, 5, 0).is_err());
+    assert!(unlock(fourth, u64::MAX, 2).is_err());
+    // Reading by several.
+    world.lock(&one, &mine, "l", (0, 5), LockKind::Read).unwrap();
+    world.lock(&two, &theirs, "l", (0, 5), LockKind::Read).unwrap();
+    denied(&world, &two, &theirs, "l");
+}
+
+#[test]
+fn a_lock_needs_an_open_that_allows_it() {
+    let world = World::new();
+    let client = world.nfs("a");
+    let (reader, writer) =
+        (world.open(&client, "f", READ).unwrap(), world.open(&client, "g", WRITE).unwrap());
+    let mode = Err(ServiceError::OpenMode.into());
+    assert_eq!(world.lock(&client, &reader, "l", (0, 1), LockKind::Write), mode);
+    assert_eq!(world.lock(&client, &writer, "l", (0, 1), LockKind::Read), mode);
+    assert_eq!(world.service.counts().locks, 0);
+    let lock = world.lock(&client, &reader, "l", (0, 1), LockKind::Read).unwrap();
+    // The state-id of the lock is good for what its open allows.
+    let handle = *reader.state.handle();
+    let io = |mode| world.service.io_file(world.caller(&client), &handle, lock, mode);
+    assert!(io(MODE_READ).is_ok());
+    assert_eq!(error(io(MODE_WRITE)), ServiceError::OpenMode);
+    // It is no open.
+    let open = world.service.open_state(world.caller(&client), &handle, lock);
+    assert_eq!(error(open), ServiceError::BadStateId);
+}
+
+#[test]
+fn locks_end_with_their_open_or_are_freed_when_empty() {
+    let world = World::new();
+    let client = world.nfs("a");
+    let opened = world.open(&client, "f", BOTH).unwrap();
+    let (caller, handle) = (world.caller(&client), *opened.state.handle());
+    let lock = world.lock(&client, &opened, "l", (0, 1), LockKind::Write).unwrap();
+    assert_eq!(world.service.test_state(caller, lock), Ok(StateKind::Lock));
+    assert_eq!(world.service.free_state(caller, lock), Err(ServiceError::LocksHeld));
+    let lock = world.service.unlock(caller, &handle, lock, 0, 1).unwrap();
+    let old = StateRef { seqid: 1, ..lock };
+    assert_eq!(world.service.free_state(caller, old), Err(ServiceError::OldStateId));
+    world.service.free_state(caller, lock).unwrap();
+    assert_eq!(world.service.free_state(caller, lock), Err(ServiceError::BadStateId));
+    let lock = world.lock(&client, &opened, "l", (0, 1), LockKind::Write).unwrap();
+    world.close(&client, &opened);
+    assert_eq!(world.service.test_state(caller, lock), Err(ServiceError::StaleStateId));
+    let counts = world.service.counts();
+    assert_eq!((counts.opens, counts.locks, counts.lock_ranges), (0, 0, 0));
+}
+
+#[test]
+fn those_who_wait_are_told_in_order_and_once() {
+    let world = World::new();
+    let clients: Vec<_> = ["a", "b", "c"].map(|name| world.nfs(name)).into();
+    let opened: Vec<_> =
+        clients.iter().map(|client| world.open(client, "f", BOTH).unwrap()).collect();
+    let handle = *opened[0].state.handle();
+    let lock = |at: usize, wait, (offset, length)| {
+        let owner = LockOwner::New { open: opened[at].state.reference(), owner: b"l" };
+        let kind = LockKind::Write;
+        let request = LockRequest { owner, offset, length, kind, wait, reclaim: false };
+        world.service.lock(world.caller(&clients[at]), &handle, &request)
+    };
+    let held = lock(0, false, (0, 100)).unwrap();
+    assert!(lock(1, true, (0, 10)).is_err());
+    assert!(lock(2, true, (5, 10)).is_err());
+    // Asking again does not mean waiting twice.
+    assert!(lock(1, true, (0, 10)).is_err());
+    assert_eq!(world.service.counts().lock_waiters, 2);
+    let unlock = |state, offset, length| {
+        world.service.unlock(world.caller(&clients[0]), &handle, state, offset, length).unwrap()
+    };
+    let held = unlock(held, 50, 50);
+    assert_eq!(world.ear.take(), []);
+    unlock(held, 0, 50);
+    let told = |at: usize| Told::LockAvailable(clients[at].key(), handle, b"l".to_vec());
+    assert_eq!(world.ear.take(), [told(1), told(2)]);
+    assert_eq!(world.service.counts().lock_waiters, 0);
+    lock(1, true, (0, 10)).unwrap();
+    assert!(lock(2, true, (5, 10)).is_err());
+    // A close frees too, and one who closes does not wait any more.
+    assert!(lock(0, true, (0, 1)).is_err());
+    world.close(&clients[0], &opened[0]);
+    world.close(&clients[1], &opened[1]);
+    assert_eq!(world.ear.take(), [told(2)]);
+    assert_eq!(world.service.counts().lock_waiters, 0);
+}
+
+#[test]
+fn waiting_is_bounded_for_each_file() {
+    let world = World::new();
+    let client = world.nfs("a");
+    let opened = world.open(&client, "f", BOTH).unwrap();
+    world.lock(&client, &opened, "l", (0, 1), LockKind::Write).unwrap();
+    for number in 0..dafs_service::limits::WAITERS_PER_FILE_MAX + 5 {
+        let name = number.to_string();
+        let owner = LockOwner::New { open: opened.state.reference(), owner: name.as_bytes() };
+        let kind = LockKind::Read;
+        let request = LockRequest { owner, offset: 0, length: 1, kind, wait: true, reclaim: false };
+        let asked = world.service.lock(world.caller(&client), opened.state.handle(), &request);
+        assert!(matches!(asked, Err(LockError::Denied(_))));
+    }
+    let waiting = world.service.counts().lock_waiters;
+    assert_eq!(waiting, dafs_service::limits::WAITERS_PER_FILE_MAX);
+    client.session_ended();
+    world.close(&client, &opened);
+    assert_eq!(world.service.destroy_client(client.key()), Ok(()));
+}

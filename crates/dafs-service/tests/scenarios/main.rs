@@ -1,0 +1,12 @@
+//! Scenarios over the whole service with files in memory: one file per subject.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod clients;
+mod common;
+mod delegations;
+mod locks;
+mod opens;
+mod recovery;
+mod shares_prop;
+mod stateless;

@@ -1,0 +1,223 @@
+//! Restarts: grace, reclaim, and the edge conditions of RFC 8881 8.4.2.1.
+
+use crate::common::*;
+use dafs_service::{Handle, LockKind, LockOwner, LockRequest, RemoveMode, ServiceError, StateRef};
+
+/// Puts a client with an open file into the world.
+fn holder(world: &World, name: &str, file: &str) -> Handle {
+    let client = world.nfs(name);
+    *world.open(&client, file, DENY_WRITE).unwrap().state.handle()
+}
+
+#[test]
+fn without_known_clients_there_is_no_grace() {
+    let mut world = World::new();
+    assert!(!world.service.in_grace());
+    world.exchange("a", 1);
+    world.returning("b", 1);
+    world.restart();
+    assert!(!world.service.in_grace());
+    let client = world.nfs("a");
+    world.open(&client, "f", READ).unwrap();
+}
+
+#[test]
+fn grace_ends_at_once_when_all_known_clients_are_back() {
+    let mut world = World::new();
+    let (one, two) = (holder(&world, "a", "f"), holder(&world, "b", "g"));
+    world.restart();
+    assert!(world.service.in_grace());
+    let a = world.returning("a", 1);
+    let opened = world.reclaim(&a, &one, DENY_WRITE).unwrap();
+    assert_eq!(opened.seqid, 1);
+    // Reclaimed state is good for I/O at once.
+    let state = opened.state.reference();
+    assert!(world.service.io_file(world.caller(&a), &one, state, MODE_READ).is_ok());
+    // Everything that could conflict with what is reclaimed has to wait, for DAFS too.
+    let dafs = world.dafs("d");
+    assert_eq!(error(world.open(&dafs, "h", READ)), ServiceError::Grace);
+    assert_eq!(error(world.open(&a, "h", READ)), ServiceError::Grace);
+    let anonymous =
+        world.service.io_file(world.caller(&dafs), &two, StateRef::ANONYMOUS, MODE_READ);
+    assert_eq!(error(anonymous), ServiceError::Grace);
+    let remove =
+        world.service.remove(world.caller(&dafs), &world.root, b"g", RemoveMode::Unchecked);
+    assert_eq!(error(remove), ServiceError::Grace);
+    world.service.reclaim_complete(&a).unwrap();
+    assert!(world.service.in_grace());
+    assert_eq!(error(world.open(&a, "h", READ)), ServiceError::Grace);
+    let b = world.returning("b", 1);
+    world.reclaim(&b, &two, DENY_WRITE).unwrap();
+    world.service.reclaim_complete(&b).unwrap();
+    assert!(!world.service.in_grace());
+    assert_eq!(error(world.open(&dafs, "f", WRITE)), ServiceError::ShareDenied);
+    world.open(&dafs, "h", READ).unwrap();
+    assert_eq!(error(world.reclaim(&b, &one, READ)), ServiceError::NoGrace);
+}
+
+#[test]
+fn locks_are_reclaimed() {
+    let mut world = World::new();
+    let handle = holder(&world, "a", "f");
+    world.restart();
+    let a = world.returning("a", 1);
+    let opened = world.reclaim(&a, &handle, BOTH).unwrap();
+    let lock = |reclaim| {
+        let owner = LockOwner::New { open: opened.state.reference(), owner: b"l" };
+        let kind = LockKind::Write;
+        let request = LockRequest { owner, offset: 0, length: 9, kind, wait: false, reclaim };
+        world.service.lock(world.caller(&a), &handle, &request).map(|state| state.seqid)
+    };
+    assert_eq!(lock(false), Err(ServiceError::Grace.into()));
+    assert_eq!(lock(true), Ok(1));
+    world.service.reclaim_complete(&a).unwrap();
+    assert_eq!(lock(true), Err(ServiceError::NoGrace.into()));
+    assert_eq!(lock(false), Ok(2));
+}
+
+#[test]
+fn only_who_was_recorded_may_reclaim() {
+    let mut world = World::new();
+    let handle = holder(&world, "a", "f");
+    world.restart();
+    let stranger = world.returning("b", 1);
+    assert_eq!(error(world.reclaim(&stranger, &handle, READ)), ServiceError::ReclaimBad);
+    // A client that has itself restarted holds nothing any more, and nobody waits for it.
+    let restarted = world.returning("a", 2);
+    assert!(!world.service.in_grace());
+    assert_eq!(error(world.reclaim(&restarted, &handle, READ)), ServiceError::NoGrace);
+}
+
+#[test]
+fn two_clients_cannot_reclaim_the_same() {
+    let mut world = World::new();
+    let handle = holder(&world, "a", "f");
+    world.nfs("b");
+    world.restart();
+    let (a, b) = (world.returning("a", 1), world.returning("b", 1));
+    world.reclaim(&a, &handle, DENY_WRITE).unwrap();
+    assert_eq!(error(world.reclaim(&b, &handle, WRITE)), ServiceError::ReclaimConflict);
+    let lock = |client, reclaim| {
+        let opened = world.reclaim(client, &handle, READ).unwrap();
+        let owner = LockOwner::New { open: opened.state.reference(), owner: b"l" };
+        let kind = LockKind::Read;
+        let request = LockRequest { owner, offset: 0, length: 9, kind, wait: false, reclaim };
+        world.service.lock(world.caller(client), &handle, &request).map(|_| ())
+    };
+    assert_eq!(lock(&a, true), Ok(()));
+    assert_eq!(lock(&b, true), Ok(()));
+}
+
+/// First edge condition: a client's lease ends, others have its lock and give it back, the server
+/// restarts: the client must not reclaim.
+#[test]
+fn a_client_that_lost_its_state_does_not_reclaim_it() {
+    let mut world = World::new();
+    let handle = holder(&world, "away", "f");
+    let other = world.nfs("other");
+    world.pass(LEASE_NS + 1);
+    other.renew(world.now_ns.get());
+    let request = world.plain("f", "owner", WRITE);
+    let opened = world.service.open(world.patient(&other), &request).unwrap();
+    world.close(&other, &opened);
+    world.restart();
+    assert!(world.service.in_grace());
+    let away = world.returning("away", 1);
+    assert_eq!(error(world.reclaim(&away, &handle, DENY_WRITE)), ServiceError::ReclaimBad);
+}
+
+/// Second edge condition: a client is away for a whole grace period; others have its lock and give
+/// it back; the server restarts again: the client must not reclaim.
+#[test]
+fn a_client_that_missed_a_grace_period_does_not_reclaim_in_the_next() {
+    let mut world = World::new();
+    let handle = holder(&world, "away", "f");
+    world.nfs("other");
+    world.restart();
+    let other = world.returning("other", 1);
+    world.service.reclaim_complete(&other).unwrap();
+    assert!(world.service.in_grace());
+    world.pass(LEASE_NS - 1);
+    assert!(world.service.in_grace());
+    other.renew(world.now_ns.get());
+    world.pass(SECOND_NS);
+    assert!(!world.service.in_grace());
+    assert_eq!(world.disk.owners(), [b"other".to_vec()]);
+    let opened = world.open(&other, "f", WRITE).unwrap();
+    world.close(&other, &opened);
+    world.restart();
+    let away = world.returning("away", 1);
+    assert_eq!(error(world.reclaim(&away, &handle, DENY_WRITE)), ServiceError::ReclaimBad);
+    // Who was there in between may.
+    let other = world.returning("other", 1);
+    world.reclaim(&other, &handle, WRITE).unwrap();
+}
+
+/// A server that dies during grace: nothing was given away, so the first run's clients may still
+/// reclaim, those who had reclaimed as well as those who had not.
+#[test]
+fn a_second_restart_within_grace_loses_nothing() {
+    let mut world = World::new();
+    let (one, two) = (holder(&world, "a", "f"), holder(&world, "b", "g"));
+    world.restart();
+    let a = world.returning("a", 1);
+    world.reclaim(&a, &one, DENY_WRITE).unwrap();
+    world.service.reclaim_complete(&a).unwrap();
+    world.restart();
+    let (a, b) = (world.returning("a", 1), world.returning("b", 1));
+    world.reclaim(&a, &one, DENY_WRITE).unwrap();
+    world.reclaim(&b, &two, DENY_WRITE).unwrap();
+}
+
+/// Late: the grace period has ended while the client was reclaiming.
+#[test]
+fn reclaims_after_grace_are_refused_and_service_goes_on() {
+    let mut world = World::new();
+    let handle = holder(&world, "a", "f");
+    world.restart();
+    let a = world.returning("a", 1);
+    a.renew(world.now_ns.get() + LEASE_NS);
+    world.pass(LEASE_NS);
+    assert!(!world.service.in_grace());
+    assert_eq!(error(world.reclaim(&a, &handle, READ)), ServiceError::NoGrace);
+    assert_eq!(error(world.open(&a, "f", READ)), ServiceError::Grace);
+    world.service.reclaim_complete(&a).unwrap();
+    world.open(&a, "f", READ).unwrap();
+    assert_eq!(world.disk.owners(), [b"a".to_vec()]);
+}
+
+#[test]
+fn grace_goes_on_while_records_cannot_be_removed() {
+    let mut world = World::new();
+    holder(&world, "a", "f");
+    world.restart();
+    world.disk.broken.store(true, std::sync::atomic::Ordering::Relaxed);
+    world.pass(LEASE_NS + 1);
+    assert!(world.service.in_grace());
+    world.disk.broken.store(false, std::sync::atomic::Ordering::Relaxed);
+    world.pass(SECOND_NS);
+    assert!(!world.service.in_grace());
+    assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
+}
+
+#[test]
+fn stateless_callers_do_not_wait_for_grace() {
+    let mut world = World::new();
+    let handle = holder(&world, "a", "f");
+    world.restart();
+    let nobody = world.service.stateless_client().clone();
+    let caller = world.caller(&nobody);
+    assert!(world.service.stateless_file(caller, &handle, MODE_WRITE).is_ok());
+    let removed = world.service.remove(caller, &world.root, b"f", RemoveMode::Unchecked);
+    assert!(removed.is_ok());
+}
+
+#[test]
+fn a_clean_end_leaves_no_record() {
+    let mut world = World::new();
+    let client = world.nfs("a");
+    client.session_ended();
+    world.service.destroy_client(client.key()).unwrap();
+    world.restart();
+    assert!(!world.service.in_grace());
+}
