@@ -32,7 +32,7 @@ pub use posix::{ExportSecret, PosixOptions, PosixStore};
 pub use types::{
     AccessMask, AclSupport, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,
     DirEntry, FILE_ID_BYTES, FileId, FsId, FsStat, Kind, LocalChanges, Made, NAME_BYTES_MAX,
-    NewObject, OpenMode, SeekWhat, SetAttr, SetTime, SetXattr, Stability, TimeSpec, Wait,
+    NewObject, OpenMode, SeekWhat, SetAttr, SetTime, SetXattr, Stability, TimeSpec, Wait, Watch,
 };
 
 use dafs_mem::VolatileSlice;
@@ -197,11 +197,14 @@ pub trait Store: Send + Sync + 'static {
     /// such as inheritance for a file.
     fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()>;
 
-    /// Asks for changes of this object by others than this store to be reported, until
-    /// [`unwatch`](Self::unwatch). An object may be watched several times; each needs its own
-    /// `unwatch`. [`StoreError::NotSupported`] when the store cannot notice them,
-    /// [`StoreError::Busy`] when it watches as many as it can.
-    fn watch(&self, _id: &FileId) -> Result<()> {
+    /// Asks for what others than this store do to a regular file to be reported, until
+    /// [`unwatch`](Self::unwatch). A file may be watched several times; each needs its own
+    /// `unwatch`, and the last ends all of it. Only what happens after the call is reported, so look
+    /// at the file afterwards. [`StoreError::NotSupported`] when the store cannot notice such
+    /// things, [`StoreError::Busy`] when it watches as many files as it can.
+    ///
+    /// Where the system does not tell who did it, changes by this store may be reported too.
+    fn watch(&self, _id: &FileId, _what: Watch) -> Result<()> {
         match self.capabilities().local_changes {
             LocalChanges::Impossible => Ok(()),
             LocalChanges::Unseen | LocalChanges::Reported => Err(StoreError::NotSupported),
@@ -211,12 +214,12 @@ pub trait Store: Send + Sync + 'static {
     /// Ends one [`watch`](Self::watch). Ids that are not watched are ignored.
     fn unwatch(&self, _id: &FileId) {}
 
-    /// Hands every watched object that others opened, changed, renamed or removed since the last
-    /// call to `sink`, each at most once. Does not wait; cheap when nothing happened.
+    /// Hands every watched file that others opened, changed, renamed or removed since the last call
+    /// to `sink`, each at most once. Does not wait; cheap when nothing happened.
     fn take_local_changes(&self, _sink: &mut dyn FnMut(FileId)) {}
 
     /// A descriptor that becomes readable when [`take_local_changes`](Self::take_local_changes)
-    /// has something to tell, for those who wait for several things at once.
+    /// may have something to tell, for those who wait for several things at once.
     fn local_changes_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -133,6 +133,16 @@ pub(crate) const CHANGE_GONE_BITS: usize = 1 << 20;
 /// less than any tick.
 pub(crate) const COUNTS_PER_TICK: u64 = 999_999;
 
+/// Posix store: the most files that are watched for changes by others at once; each keeps a
+/// descriptor.
+pub(crate) const WATCHES_MAX: usize = 1 << 14;
+
+/// Posix store: bytes of events fetched by one system call.
+pub(crate) const WATCH_BUFFER_BYTES: usize = 16 * 1024;
+
+/// Posix store: system calls for events in one go.
+pub(crate) const WATCH_READS_MAX: usize = 16;
+
 /// Posix store: what is told as the most links of a file; the kernel has the last word.
 pub(crate) const POSIX_LINKS_MAX: u32 = 65_000;
 

@@ -313,6 +313,15 @@ pub enum AclSupport {
     Posix,
 }
 
+/// What is to be reported of a watched file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watch {
+    /// Changes of its content, its attributes and its names.
+    Changes,
+    /// Opens too, be they only for reading.
+    Uses,
+}
+
 /// How a store notices changes that do not come through it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LocalChanges {

@@ -44,7 +44,7 @@ fn every_change_counts(path: &Path) {
         file.moved("write");
         made.file.set_size(u64::from(round)).unwrap();
         file.moved("size");
-        let mode = SetAttr { mode: Some(0o600 | round % 2), ..SetAttr::default() };
+        let mode = SetAttr { mode: Some(0o600 | (round % 2)), ..SetAttr::default() };
         let attr = store.setattr(&w.cred, &made.id, &mode, None).unwrap();
         assert!(attr.change > file.last);
         file.moved("mode");

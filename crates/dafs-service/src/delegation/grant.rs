@@ -9,7 +9,7 @@ use crate::limits::{RECALL_QUIET_NS, WRITE_QUIET_NS};
 use crate::open::{OpenClaim, OpenRequest, OpenState};
 use crate::table::StateTable;
 use crate::{Caller, Service};
-use dafs_store::{Attr, Kind, OpenMode};
+use dafs_store::{Attr, Kind, OpenMode, Watch};
 use std::sync::{Arc, Mutex};
 
 type Granted = Result<Delegation, NoDelegation>;
@@ -39,7 +39,8 @@ impl Service {
         // Its holder would be told yes for what the store refuses.
         let file = file.map_err(|_| NoDelegation::Policy)?;
         // Without being told of changes beside the server, a delegation would promise too much.
-        export.store().watch(&key.file).map_err(|_| NoDelegation::Policy)?;
+        let what = if kind.writes() { Watch::Uses } else { Watch::Changes };
+        export.store().watch(&key.file, what).map_err(|_| NoDelegation::Policy)?;
         // Counted before the look at recent writes; see the guards.
         self.guards.add(&key);
         let mut table = self.lock_table();

@@ -16,6 +16,7 @@ use super::ident::{AsServer, Caller, Identity};
 use super::index::Index;
 use super::node::{Node, NodeTable};
 use super::sys::{self, KernelHandle};
+use super::watch::Watches;
 use super::{ExportSecret, PosixOptions};
 use crate::limits::{
     DESCRIPTOR_RETRIES_MAX, HANDLE_RETRIES_MAX, HANDLE_RETRY_PAUSE, NODE_DESCRIPTOR_SHARE,
@@ -58,6 +59,7 @@ pub(super) struct Export {
     /// What the file system can do.
     pub(super) abilities: Capabilities,
     pub(super) changes: Changes,
+    pub(super) watches: Watches,
     /// Content never leaves memory, so that nothing waits for a device.
     pub(super) in_memory: bool,
     /// Set once the file system refused RWF_NOWAIT for reads, and for writes.
@@ -102,6 +104,10 @@ impl Export {
         let resolve = ResolveFlags::BENEATH;
         let has_openat2 =
             rustix::fs::openat2(&root, c".", OFlags::PATH, Mode::empty(), resolve).is_ok();
+        let own_descriptors = rustix::fs::open(OWN_DESCRIPTORS, flags, Mode::empty())?;
+        let watches = Watches::find_out(own_descriptors.as_fd(), root.as_fd(), handle.is_some());
+        let abilities =
+            Capabilities { local_changes: watches.ability(), ..ability::find(root.as_fd())? };
         Ok(Self {
             ids,
             identity,
@@ -110,14 +116,15 @@ impl Export {
             streams: Streams::new(),
             index: (!by_handle).then(Index::new),
             changes: Changes::find_out(root.as_fd(), options.read_only),
-            abilities: ability::find(root.as_fd())?,
+            abilities,
+            watches,
             in_memory,
             no_nowait_read: AtomicBool::new(false),
             no_nowait_write: AtomicBool::new(false),
             no_fchmodat2: AtomicBool::new(false),
             named_attr_lock: std::sync::Mutex::new(()),
             paths_tell: mount_id.is_some_and(shows_whole_file_system),
-            own_descriptors: rustix::fs::open(OWN_DESCRIPTORS, flags, Mode::empty())?,
+            own_descriptors,
             mount,
             mount_id,
             device: device(&stat),

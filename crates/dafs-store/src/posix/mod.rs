@@ -47,6 +47,7 @@ mod resolve;
 mod store;
 mod sys;
 mod tree;
+mod watch;
 mod xattr;
 
 pub use id::ExportSecret;

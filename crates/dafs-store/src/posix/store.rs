@@ -11,9 +11,9 @@ use crate::names::check_name;
 use crate::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry, FileId,
     FsId, FsStat, Kind, Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode, Result, SetAttr,
-    SetXattr, Store, StoreError,
+    SetXattr, Store, StoreError, Watch,
 };
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// What an id led to.
@@ -345,6 +345,22 @@ impl Store for PosixStore {
 
     fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
         self.write_acl(cred, id, acl)
+    }
+
+    fn watch(&self, id: &FileId, what: Watch) -> Result<()> {
+        self.start_watch(id, what)
+    }
+
+    fn unwatch(&self, id: &FileId) {
+        self.end_watch(id);
+    }
+
+    fn take_local_changes(&self, sink: &mut dyn FnMut(FileId)) {
+        self.report_changes(sink);
+    }
+
+    fn local_changes_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.changes_fd()
     }
 
     fn fs_stat(&self, _cred: &Cred, id: &FileId) -> Result<FsStat> {

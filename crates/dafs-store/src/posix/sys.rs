@@ -4,6 +4,7 @@
 
 use crate::limits::DIRECTORY_BUFFER_BYTES;
 use rustix::io::Errno;
+use rustix::path::DecInt;
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -150,6 +151,41 @@ pub(super) fn change_mode(fd: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
     let flags = libc::AT_EMPTY_PATH;
     // SAFETY: the path is an empty C string; the call has no out pointers.
     check(unsafe { libc::syscall(FCHMODAT2, fd.as_raw_fd(), c"".as_ptr(), mode, flags) }).map(drop)
+}
+
+/// A group of fanotify marks that names objects by handle, and whose reads do not wait.
+pub(super) fn fanotify_init() -> Result<OwnedFd, Errno> {
+    let flags =
+        libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
+    // SAFETY: the call takes plain numbers.
+    let fd = check(libc::c_long::from(unsafe { libc::fanotify_init(flags, 0) }))?;
+    // SAFETY: the kernel just returned this descriptor and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// A change of what a fanotify group wants to know of an object.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Mark {
+    Add(u64),
+    Remove(u64),
+}
+
+/// Changes the mark of the object that a link, an entry of `dir`, leads to.
+pub(super) fn fanotify_mark(
+    group: BorrowedFd<'_>,
+    mark: Mark,
+    dir: BorrowedFd<'_>,
+    link: &DecInt,
+) -> Result<(), Errno> {
+    let (flags, mask) = match mark {
+        Mark::Add(mask) => (libc::FAN_MARK_ADD, mask),
+        Mark::Remove(mask) => (libc::FAN_MARK_REMOVE, mask),
+    };
+    let name = link.as_c_str().as_ptr();
+    // SAFETY: the name is a C string that lives until the call returns; the rest are numbers.
+    let returned =
+        unsafe { libc::fanotify_mark(group.as_raw_fd(), flags, mask, dir.as_raw_fd(), name) };
+    check(libc::c_long::from(returned)).map(drop)
 }
 
 /// Sets the thread's file-system user id and tells whether the kernel took it.
