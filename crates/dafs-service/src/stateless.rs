@@ -271,8 +271,9 @@ impl Service {
             let change = SetAttr { size: Some(0), ..SetAttr::default() };
             found = self.setattr(caller, &handle, crate::StateRef::ANONYMOUS, &change)?;
         }
-        let change = export.store().getattr(&dir.file)?.change;
-        let dir = DirChange { before: change, after: change, atomic: true };
+        let attr = export.store().getattr(&dir.file)?;
+        let change = attr.change;
+        let dir = DirChange { before: change, after: change, atomic: true, attr: Some(attr) };
         Ok(StatelessCreated { handle, attr: found, dir, created: false })
     }
 }

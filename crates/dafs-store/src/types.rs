@@ -187,6 +187,8 @@ pub struct DirChange {
     pub after: u64,
     /// True when nothing else can have changed the object in between.
     pub atomic: bool,
+    /// Its attributes afterwards, where the store has seen them anyway.
+    pub attr: Option<Attr>,
 }
 
 /// What `make` made.

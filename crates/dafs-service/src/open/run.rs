@@ -15,7 +15,7 @@ use dafs_store::{Attr, CreateHow, Cred, DirChange, Kind, OpenFile, SetAttr, Stor
 use std::sync::Arc;
 
 /// The change of no directory.
-const NO_CHANGE: DirChange = DirChange { before: 0, after: 0, atomic: true };
+const NO_CHANGE: DirChange = DirChange { before: 0, after: 0, atomic: true, attr: None };
 
 impl Service {
     /// Opens a regular file or named attribute.
@@ -178,7 +178,12 @@ impl Service {
         let change = match request.target {
             OpenTarget::Name { dir, .. } => {
                 let change = export.store().getattr(&dir.file).map(|attr| attr.change);
-                change.map_or(NO_CHANGE, |at| DirChange { before: at, after: at, atomic: true })
+                change.map_or(NO_CHANGE, |at| DirChange {
+                    before: at,
+                    after: at,
+                    atomic: true,
+                    attr: None,
+                })
             }
             OpenTarget::Handle(_) => NO_CHANGE,
         };

@@ -326,7 +326,7 @@ impl Store for MemoryStore {
             let object = world.object(ino)?;
             let file = self.inner.create_existing(cred, object.clone(), how, attr, mode)?;
             let change = dir.state().change;
-            let dir = DirChange { before: change, after: change, atomic: true };
+            let dir = DirChange { before: change, after: change, atomic: true, attr: None };
             let (id, attr) = (self.inner.id(ino), object.attr());
             return Ok(Created { id, attr, dir, file, created: false });
         }

@@ -126,7 +126,7 @@ impl Inner {
             state.links += 1;
         }
         self.touch(&mut state, true);
-        Ok(DirChange { before, after: state.change, atomic: true })
+        Ok(DirChange { before, after: state.change, atomic: true, attr: None })
     }
 
     /// Takes a name out of `dir` and a link from the object that it led to.
@@ -143,7 +143,7 @@ impl Inner {
         let mut state = object.state_mut();
         state.links = if object.kind == Kind::Directory { 0 } else { state.links - 1 };
         self.touch(&mut state, false);
-        Ok(DirChange { before, after, atomic: true })
+        Ok(DirChange { before, after, atomic: true, attr: None })
     }
 
     pub(super) fn remove_in(
@@ -260,8 +260,12 @@ impl Inner {
             }
             self.touch(&mut state, false);
         }
-        let change =
-            |before, dir: &Object| DirChange { before, after: dir.state().change, atomic: true };
+        let change = |before, dir: &Object| DirChange {
+            before,
+            after: dir.state().change,
+            atomic: true,
+            attr: None,
+        };
         Ok((change(from_before, from_dir), change(to_before, to_dir)))
     }
 }
@@ -279,5 +283,5 @@ fn check_empty(object: &Object) -> Result<()> {
 
 fn unchanged(dir: &Object) -> DirChange {
     let change = dir.state().change;
-    DirChange { before: change, after: change, atomic: true }
+    DirChange { before: change, after: change, atomic: true, attr: None }
 }

@@ -49,7 +49,7 @@ impl Inner {
         let before = state.change;
         change(&mut state.xattrs)?;
         self.touch(&mut state, false);
-        Ok(DirChange { before, after: state.change, atomic: true })
+        Ok(DirChange { before, after: state.change, atomic: true, attr: None })
     }
 
     pub(super) fn set_xattr(

@@ -206,7 +206,9 @@ impl Export {
     /// Others may have changed it meanwhile; the kernel does not say.
     pub(super) fn changed(&self, node: &Node, before: u64) -> Result<DirChange> {
         let stat = stat_fd(node.as_fd())?;
-        Ok(DirChange { before, after: self.note(node, &stat), atomic: false })
+        let after = self.note(node, &stat);
+        let attr = super::attr::attr(&stat, after).ok();
+        Ok(DirChange { before, after, atomic: false, attr })
     }
 
     /// Notes a change of a node; `stat` is from after the change.

@@ -287,8 +287,10 @@ impl Export {
             self.note_change(node, file.fd().as_fd())?;
         }
         let attr = self.node_attr(node, &stat_fd(file.fd().as_fd())?)?;
-        let change = self.tell(dir, &stat_fd(dir.as_fd())?);
-        let dir = DirChange { before: change, after: change, atomic: false };
+        let dir_attr = self.node_attr(dir, &stat_fd(dir.as_fd())?)?;
+        let change = dir_attr.change;
+        let attr_after = Some(dir_attr);
+        let dir = DirChange { before: change, after: change, atomic: false, attr: attr_after };
         Ok(Created { id: node.id, attr, dir, file, created: false })
     }
 
