@@ -1,0 +1,127 @@
+//! A server on a loopback port, with two reactors and a pool of two threads.
+
+use dafs_nfs::{Admission, Job, NfsHandler, NfsOptions, NfsShared, Pool};
+use dafs_nfs_client::{Connection, Identity, Options, Session, connect};
+use dafs_rpc::Injector;
+use dafs_rpc::server::{Config, Group, Wake};
+use dafs_service::{
+    Admits, Export, ExportOptions, Namespace, Service, ServiceConfig, Squash, WriteVerifier,
+};
+use dafs_store::{MemoryOptions, MemoryStore};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes that works.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs jobs on threads of its own.
+struct Threads(Mutex<Option<Sender<Job>>>);
+
+impl Pool for Threads {
+    fn submit(&self, job: Job) {
+        if let Some(jobs) = &*self.0.lock().unwrap() {
+            jobs.send(job).unwrap();
+        }
+    }
+}
+
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) shared: Arc<NfsShared>,
+    group: Arc<Group>,
+    pool: Arc<Threads>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        let mut config = ServiceConfig::new(Duration::from_secs(60), 7);
+        config.grace_time = Duration::ZERO;
+        Self::start_with(config)
+    }
+
+    pub(crate) fn start_with(config: ServiceConfig) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let options = ExportOptions {
+            squash: Squash::None,
+            admits: Admits { unprivileged_ports: true, ..Admits::default() },
+            ..ExportOptions::default()
+        };
+        let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
+        let service = Arc::new(Service::new(config, namespace));
+        let (jobs, work) = channel::<Job>();
+        let pool = Arc::new(Threads(Mutex::new(Some(jobs))));
+        let shared = NfsShared::new(
+            service,
+            pool.clone(),
+            Arc::new(WriteVerifier::new(1)),
+            Admission { find_owner: Arc::new(|_| None), own_uid: 0 },
+            NfsOptions {
+                server_owner: b"server".to_vec(),
+                server_scope: b"scope".to_vec(),
+                implementation_domain: "example.org".to_owned(),
+                implementation_name: "test".to_owned(),
+                secret: [9; 16],
+                clock_start_ns: 0,
+            },
+        );
+        let rpc = Config { wake: Wake::Sleep, ..Config::default() };
+        let group = Arc::new(Group::new(vec![listener], 2, rpc).unwrap());
+        let mut threads = Vec::new();
+        for _ in 0..2 {
+            let shared = shared.clone();
+            let reactor = group.reactor(|_: Injector<()>| NfsHandler::new(shared)).unwrap();
+            threads.push(std::thread::spawn(move || reactor.run()));
+        }
+        let work = Arc::new(Mutex::new(work));
+        for _ in 0..2 {
+            let work = work.clone();
+            threads.push(std::thread::spawn(move || {
+                loop {
+                    let job = work.lock().unwrap().recv();
+                    match job {
+                        Ok(job) => job(),
+                        Err(_) => return,
+                    }
+                }
+            }));
+        }
+        Self { address, shared, group, pool, threads }
+    }
+
+    /// A connection as root.
+    pub(crate) fn connection(&self) -> Connection {
+        Connection::open(self.address, Identity::sys("test", 0, 0, &[])).unwrap()
+    }
+
+    /// A session of a client of this name.
+    pub(crate) fn session(&self, owner: &[u8]) -> Session {
+        connect(self.address, &Options::new(owner)).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.group.stop();
+        self.pool.0.lock().unwrap().take();
+        for thread in self.threads.drain(..) {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "a thread of the server panicked");
+        }
+    }
+}
+
+/// Waits until something holds.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

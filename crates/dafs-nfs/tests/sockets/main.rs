@@ -1,0 +1,8 @@
+//! The NFS front doors over real connections, with the user-level client: what needs several
+//! connections, threads or callbacks.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
+
+mod harness;
+mod hostile;
+mod sessions;
