@@ -3,7 +3,7 @@
 //! Invariants
 //! * A connection that is closed carries nothing any more and is soon forgotten by all sessions.
 
-use crate::v4::session::NfsClient;
+use crate::v4::session::{NfsClient, Session};
 use dafs_rpc::{BackCall, ConnectionRef};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -15,11 +15,29 @@ pub(crate) struct Connection {
     closed: AtomicBool,
     /// Clients that may be called over it.
     clients: Mutex<Vec<Weak<NfsClient>>>,
+    /// The session of the last request, so that the next one need not look where all reactors do.
+    recent: Mutex<Weak<Session>>,
 }
 
 impl Connection {
     pub(crate) fn new(reference: ConnectionRef) -> Arc<Self> {
-        Arc::new(Self { reference, closed: AtomicBool::new(false), clients: Mutex::default() })
+        Arc::new(Self {
+            reference,
+            closed: AtomicBool::new(false),
+            clients: Mutex::default(),
+            recent: Mutex::default(),
+        })
+    }
+
+    /// The session of the last request over it, if it lives.
+    pub(crate) fn recent_session(&self) -> Option<Arc<Session>> {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.upgrade().filter(|session| !session.is_gone())
+    }
+
+    /// Remembers the session of a request.
+    pub(crate) fn set_recent_session(&self, session: &Arc<Session>) {
+        *self.recent.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(session);
     }
 
     /// Its number, which no other connection has.

@@ -71,6 +71,8 @@ impl std::fmt::Debug for NfsShared {
 /// What the front door holds, for metrics and tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NfsCounts {
+    /// Client records, confirmed or not.
+    pub clients: usize,
     /// Sessions of all clients.
     pub sessions: usize,
     /// Bytes of replies kept for retries.
@@ -140,8 +142,7 @@ impl NfsShared {
 
     /// What is held now.
     pub fn counts(&self) -> NfsCounts {
-        let (sessions, cached_bytes) = self.sessions.counts();
-        NfsCounts { sessions, cached_bytes }
+        self.sessions.counts()
     }
 
     /// The service's time for the RPC server's.

@@ -280,7 +280,13 @@ impl<'a> Compound<'a> {
     /// # Errors
     /// `BadSession`.
     pub(crate) fn find_session(&self, id: SessionId) -> Result<Arc<Session>, OpError> {
-        self.shared.sessions.find(id).ok_or(OpError::Status(Status::BadSession))
+        let connection = &self.call.connection;
+        if let Some(session) = connection.recent_session().filter(|recent| recent.id() == id) {
+            return Ok(session);
+        }
+        let session = self.shared.sessions.find(id).ok_or(OpError::Status(Status::BadSession))?;
+        connection.set_recent_session(&session);
+        Ok(session)
     }
 
     /// Sends an operation that blocks to where it may.

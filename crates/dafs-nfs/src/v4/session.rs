@@ -13,6 +13,7 @@ use crate::limits::{
     CLIENTS_PRUNE_MIN, REPLY_CACHE_BYTES_MAX, SESSIONS_MAX, SESSIONS_PER_CLIENT_MAX,
 };
 use crate::principal::Principal;
+use crate::shared::NfsCounts;
 use dafs_service::{Client, ClientKey};
 use dafs_wire::nfs4::{ChannelAttributes, SessionId, Status};
 use rustc_hash::FxHashMap;
@@ -399,6 +400,8 @@ impl SessionTable {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         let ended: Vec<_> = ids.iter().filter_map(|id| sessions.remove(id)).collect();
         drop(sessions);
+        // Their connections are let go of, and with them what would hold this record.
+        *client.callbacks() = Callbacks::new();
         for session in &ended {
             session.gone.store(true, Ordering::Release);
             session.client().session_ended();
@@ -413,9 +416,10 @@ impl SessionTable {
         gone.map(|client| client.key()).collect()
     }
 
-    /// Sessions that live, and bytes of replies that they keep.
-    pub(crate) fn counts(&self) -> (usize, usize) {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
-        (sessions.len(), self.cache_bytes.load(Ordering::Relaxed))
+    /// What is in the table.
+    pub(crate) fn counts(&self) -> NfsCounts {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner).len();
+        let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner).by_key.len();
+        NfsCounts { clients, sessions, cached_bytes: self.cache_bytes.load(Ordering::Relaxed) }
     }
 }

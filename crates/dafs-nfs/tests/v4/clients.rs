@@ -209,6 +209,21 @@ fn a_thousand_clients_cost_little() {
 }
 
 #[test]
+fn a_flood_of_new_clients_is_bounded() {
+    let mut world = World::default();
+    let mut session = world.client(b"client");
+    for number in 0..20_000u32 {
+        let owner = number.to_be_bytes();
+        world.send(1, 0, &[exchange_id(&owner, 1)]);
+    }
+    let known = world.shared.service.counts().clients;
+    let counts = world.shared.counts();
+    assert!(counts.clients <= 2 * known + 1024, "{counts:?}, {known} in the service");
+    assert!(counts.clients < 20_000);
+    assert_eq!(world.next(&mut session, &[]).status(), Status::Ok);
+}
+
+#[test]
 fn clients_that_never_confirm_are_forgotten() {
     let mut world = World::default();
     let client = world.exchange(0, b"client", 1);

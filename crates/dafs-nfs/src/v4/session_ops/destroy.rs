@@ -5,6 +5,10 @@ use dafs_service::ClientKey;
 use dafs_wire::nfs4::{DestroyClientidArgs, DestroySessionArgs, Status};
 
 /// Ends a session. Requests of it that still run come to their end; their replies are not kept.
+///
+/// RFC 8881 18.37.3 obliges the client to use a connection of that session. That is not enforced:
+/// without state protection it would protect nothing, and a client whose connection broke before it
+/// unmounts would leave its session behind.
 pub(crate) fn destroy_session(cx: &mut Compound<'_>, args: &DestroySessionArgs) -> OpResult {
     let own = cx.session.as_ref().is_some_and(|session| session.id() == args.session_id);
     if own && !cx.is_last() {
