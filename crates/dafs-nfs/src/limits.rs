@@ -91,5 +91,24 @@ pub const TEST_STATEIDS_MAX: usize = 1024;
 /// Time between two rounds of tidying up, in nanoseconds.
 pub const TIDY_EVERY_NS: u64 = 1_000_000_000;
 
+/// Pieces of one READ_PLUS.
+pub const READ_PLUS_PIECES_MAX: u32 = 64;
+
+/// The longest COPY that is made before its reply, in bytes; longer ones are cut, or go on behind the
+/// reply.
+pub const COPY_SYNCHRONOUS_BYTES_MAX: u64 = 64 << 20;
+
+/// What a copy behind its reply copies before others may use its thread, in bytes.
+pub const COPY_SLICE_BYTES: u64 = 16 << 20;
+
+/// Copies under way behind their replies, of one client.
+pub const COPIES_PER_CLIENT_MAX: usize = 16;
+
+/// Copies under way behind their replies, of all clients.
+pub const COPIES_RUNNING_MAX: usize = 256;
+
+/// Copies that have ended and can still be asked about.
+pub const COPIES_ENDED_MAX: usize = 1024;
+
 const _: () = assert!(RESPONSE_CACHED_BYTES_MAX < RESPONSE_BYTES_MAX);
 const _: () = assert!(SLOTS_MIN <= SLOTS_INITIAL_MAX && SLOTS_INITIAL_MAX <= SLOTS_MAX);

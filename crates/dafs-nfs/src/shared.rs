@@ -8,6 +8,7 @@ use crate::admission::{Admission, Origin};
 use crate::connection::Connection;
 use crate::limits::TIDY_EVERY_NS;
 use crate::v4::callback::{BackCredential, Callback, Callbacks, Tokens, Told};
+use crate::v4::ops::offload::Copies;
 use crate::v4::session::{NfsClient, Session, SessionTable};
 use dafs_rpc::BackError;
 use dafs_service::{
@@ -55,6 +56,7 @@ pub struct NfsShared {
     options: Arc<NfsOptions>,
     pub(crate) sessions: SessionTable,
     tokens: Tokens,
+    copies: Copies,
     /// The latest time that is known here, for calls that come without one.
     now_ns: AtomicU64,
     tidied_ns: AtomicU64,
@@ -96,6 +98,7 @@ impl NfsShared {
             sessions: SessionTable::new(options.secret),
             options: Arc::new(options),
             tokens: Tokens::default(),
+            copies: Copies::default(),
             now_ns: AtomicU64::new(0),
             tidied_ns: AtomicU64::new(0),
             front: front.clone(),
@@ -138,6 +141,11 @@ impl NfsShared {
             Flavour::Sys => Flavour::None,
         };
         Err(if origin.admitted(export, other) { Status::WrongSec } else { Status::Access })
+    }
+
+    /// Copies that go on behind their replies.
+    pub(crate) fn copies(&self) -> &Copies {
+        &self.copies
     }
 
     /// What is held now.

@@ -233,6 +233,16 @@ impl Namespace {
         (Some(dir.fs) == self.pseudo).then(|| self.by_name.get(name).map(|e| e.root())).flatten()
     }
 
+    /// The number of the entry in the directory of exports that an export's root stands for; `None`
+    /// for anything else.
+    pub fn mounted_on(&self, handle: &Handle) -> Option<u64> {
+        let pseudo = self.by_fs.get(&self.pseudo?)?;
+        let export = self.by_fs.get(&handle.fs).filter(|export| export.root() == *handle)?;
+        let (store, cred) = (&pseudo.store, Cred::new(0, 0));
+        let entry = store.lookup(&cred, &store.root(), export.name.as_bytes()).ok()?;
+        Some(entry.1.file_id)
+    }
+
     /// The directory above an export's root, if it is that of the exports.
     pub(crate) fn above(&self, dir: &Handle) -> Option<Handle> {
         let pseudo = self.pseudo?;

@@ -17,7 +17,7 @@ use crate::limits::{
 };
 use crate::shared::NfsShared;
 use dafs_rpc::{Mark, Reply};
-use dafs_service::{Caller, Client, Handle};
+use dafs_service::{Caller, Client, Handle, Service};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{CompoundArgs, OP_ILLEGAL, Op, OpNum, SessionId, Stateid, Status};
 use dafs_wire::xdr::{Decode, Decoder, Encoder, XdrError};
@@ -217,6 +217,21 @@ impl<'a> Compound<'a> {
             wait: self.wait,
             now_ns: self.call.now_ns,
         })
+    }
+
+    /// The service, who asks it, the minor version, and the reply to write to meanwhile.
+    ///
+    /// # Errors
+    /// `OpNotInSession` without a session.
+    pub(crate) fn split(&mut self) -> Result<(&Service, Caller<'_>, u32, &mut Reply), OpError> {
+        let session = self.session.as_ref().ok_or(OpError::Status(Status::OpNotInSession))?;
+        let caller = Caller {
+            client: session.client(),
+            cred: &self.call.who.cred,
+            wait: self.wait,
+            now_ns: self.call.now_ns,
+        };
+        Ok((&self.shared.service, caller, self.minor, &mut self.reply))
     }
 
     /// Writes results.

@@ -1,5 +1,6 @@
 //! NFSv4.1 and 4.2 (RFC 8881, RFC 7862, RFC 8276): compounds, sessions, callbacks.
 
+pub(crate) mod attr;
 pub(crate) mod back_message;
 pub(crate) mod callback;
 pub(crate) mod compound;

@@ -9,7 +9,7 @@ use dafs_rpc::{
 use dafs_service::{
     Export, ExportOptions, Namespace, Service, ServiceConfig, Squash, WriteVerifier,
 };
-use dafs_store::{MemoryOptions, MemoryStore};
+use dafs_store::{MemoryOptions, MemoryStore, Store};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use std::sync::{Arc, Mutex};
@@ -98,7 +98,13 @@ pub(crate) struct Session {
 
 impl Default for World {
     fn default() -> Self {
-        let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        Self::over(Arc::new(MemoryStore::new(MemoryOptions::default())))
+    }
+}
+
+impl World {
+    /// A server whose root is the one store.
+    pub(crate) fn over(store: Arc<dyn Store>) -> Self {
         let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
         let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
         let lease_time = Duration::from_secs(LEASE_SECONDS);

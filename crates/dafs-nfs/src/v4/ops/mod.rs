@@ -1,9 +1,119 @@
-//! The operations on files.
+//! The operations on files, one file per operation or close family.
+//!
+//! Invariants
+//! * An operation appends its result behind the status and only when it has succeeded, unless the
+//!   protocol gives its failure a body.
+//! * Current file handle and state-id change only when the operation has succeeded
+//!   (RFC 8881 16.2.3.1).
+//! * What must wait says so before it has changed anything, because it is run again from its start.
 
-use super::compound::{Compound, OpResult};
-use dafs_wire::nfs4::{Op, Status};
+mod access;
+mod commit;
+mod copy;
+mod create;
+mod delegation;
+mod getattr;
+mod link;
+mod lock;
+mod lookup;
+mod name;
+pub(crate) mod offload;
+mod open;
+mod open_reply;
+mod read;
+mod read_plus;
+mod readdir;
+mod remove;
+mod setattr;
+mod space;
+mod verify;
+mod write;
+mod xattr;
+
+use super::compound::{Compound, OpError, OpResult};
+use dafs_service::{Handle, ServiceError};
+use dafs_store::{DirChange, Kind, StoreError};
+use dafs_wire::nfs4::{ChangeInfo, Op, Status};
 
 /// Runs an operation on files.
-pub(crate) fn dispatch(_cx: &mut Compound<'_>, _op: &Op<'_>) -> OpResult {
-    Err(Status::NotSupp.into())
+pub(crate) fn dispatch(cx: &mut Compound<'_>, op: &Op<'_>) -> OpResult {
+    match op {
+        Op::Access(args) => access::access(cx, args),
+        Op::Close(args) => delegation::close(cx, args),
+        Op::Commit(args) => commit::commit(cx, args),
+        Op::Create(args) => create::create(cx, args),
+        Op::Delegreturn(args) => delegation::delegreturn(cx, args),
+        Op::Getattr(args) => getattr::getattr(cx, args),
+        Op::Link(args) => link::link(cx, args),
+        Op::Lock(args) => lock::lock(cx, args),
+        Op::Lockt(args) => lock::lockt(cx, args),
+        Op::Locku(args) => lock::locku(cx, args),
+        Op::Lookup(args) => lookup::lookup(cx, args),
+        Op::Lookupp(_) => lookup::lookupp(cx),
+        Op::Nverify(args) => verify::nverify(cx, args),
+        Op::Open(args) => open::open(cx, args),
+        Op::Openattr(args) => lookup::openattr(cx, args),
+        Op::OpenDowngrade(args) => delegation::open_downgrade(cx, args),
+        Op::Read(args) => read::read(cx, args),
+        Op::Readdir(args) => readdir::readdir(cx, args),
+        Op::Readlink(_) => getattr::readlink(cx),
+        Op::Remove(args) => remove::remove(cx, args),
+        Op::Rename(args) => remove::rename(cx, args),
+        Op::Setattr(args) => setattr::setattr(cx, args),
+        Op::Verify(args) => verify::verify(cx, args),
+        Op::Write(args) => write::write(cx, args),
+        Op::Allocate(args) => space::allocate(cx, args),
+        Op::Clone(args) => space::clone(cx, args),
+        Op::Copy(args) => copy::copy(cx, args),
+        Op::Deallocate(args) => space::deallocate(cx, args),
+        Op::IoAdvise(args) => space::io_advise(cx, args),
+        Op::OffloadCancel(args) => copy::offload_cancel(cx, args),
+        Op::OffloadStatus(args) => copy::offload_status(cx, args),
+        Op::ReadPlus(args) => read_plus::read_plus(cx, args),
+        Op::Seek(args) => space::seek(cx, args),
+        Op::Getxattr(args) => xattr::getxattr(cx, args),
+        Op::Listxattrs(args) => xattr::listxattrs(cx, args),
+        Op::Removexattr(args) => xattr::removexattr(cx, args),
+        Op::Setxattr(args) => xattr::setxattr(cx, args),
+        _ => Err(Status::NotSupp.into()),
+    }
+}
+
+/// How a directory changed, for the wire.
+pub(crate) fn change_info(change: DirChange) -> ChangeInfo {
+    ChangeInfo { atomic: change.atomic, before: change.before, after: change.after }
+}
+
+/// The kind of an object.
+///
+/// # Errors
+/// Those of reading its attributes.
+pub(crate) fn kind_of(cx: &Compound<'_>, handle: &Handle) -> Result<Kind, OpError> {
+    Ok(cx.shared.service.attributes(cx.caller()?, handle)?.kind)
+}
+
+/// The status for an object that is no directory where one is needed, by operations that tell
+/// symlinks apart (RFC 8881 15.1.2.8).
+pub(crate) fn not_a_directory(cx: &Compound<'_>, handle: &Handle, error: ServiceError) -> OpError {
+    if error == ServiceError::Store(StoreError::NotDirectory) {
+        match kind_of(cx, handle) {
+            Ok(Kind::Symlink) => return OpError::Status(Status::Symlink),
+            Ok(_) => return OpError::Status(Status::NotDir),
+            Err(error) => return error,
+        }
+    }
+    OpError::from(error)
+}
+
+/// The status for I/O on an object that holds no data.
+///
+/// # Errors
+/// `IsDir`, `Symlink` or `WrongType` (RFC 8881 15.1.2); nothing for files and named attributes.
+pub(crate) fn holds_data(kind: Kind) -> Result<(), Status> {
+    match kind {
+        Kind::Regular | Kind::NamedAttr => Ok(()),
+        Kind::Directory | Kind::AttrDirectory => Err(Status::IsDir),
+        Kind::Symlink => Err(Status::Symlink),
+        Kind::BlockDevice | Kind::CharDevice | Kind::Socket | Kind::Fifo => Err(Status::WrongType),
+    }
 }

@@ -1,0 +1,113 @@
+//! Access control lists between the wire and the store (RFC 8881 6.2.1).
+
+use super::owner::{self, Decimal};
+use dafs_store::{ACL_ENTRIES_MAX, Ace, AceFlags, AceKind, AceMask, AceWho, Acl};
+use dafs_wire::nfs4::{
+    self, ACE_ALARM, ACE_ALLOWED, ACE_AUDIT, ACE_DENIED, AceFlags as WireFlags,
+    AceMask as WireMask, Status,
+};
+use dafs_wire::xdr::Encoder;
+
+/// Writes a list; an empty one where there is none.
+pub(super) fn encode(e: &mut Encoder<'_>, acl: Option<&Acl>) {
+    let entries = acl.map_or(&[][..], |acl| &acl.entries);
+    e.count(entries.len());
+    for entry in entries {
+        let id;
+        let (who, group): (&[u8], bool) = match entry.who {
+            AceWho::Owner => (b"OWNER@", false),
+            // The flag says that this special name is about a group (RFC 8881 6.2.1.4.1).
+            AceWho::Group => (b"GROUP@", true),
+            AceWho::Everyone => (b"EVERYONE@", false),
+            AceWho::User(uid) => {
+                id = Decimal::new(uid);
+                (id.text(), false)
+            }
+            AceWho::NamedGroup(gid) => {
+                id = Decimal::new(gid);
+                (id.text(), true)
+            }
+        };
+        let mut flags = WireFlags::from_bits_retain(entry.flags.bits());
+        flags.set(WireFlags::IDENTIFIER_GROUP, group);
+        let kind = match entry.kind {
+            AceKind::Allow => ACE_ALLOWED,
+            AceKind::Deny => ACE_DENIED,
+        };
+        let mask = WireMask::from_bits_retain(entry.mask.bits());
+        e.value(&nfs4::Ace { kind, flags, mask, who });
+    }
+}
+
+/// The list that a client wants set.
+///
+/// # Errors
+/// `AttrNotSupp` for audits and alarms, `BadOwner`, `Inval`.
+pub(super) fn decode(acl: &nfs4::Acl<'_>) -> Result<Acl, Status> {
+    if acl.aces.len() > ACL_ENTRIES_MAX {
+        return Err(Status::Inval);
+    }
+    let entries = acl.aces.iter().map(entry).collect::<Result<_, _>>()?;
+    Ok(Acl { entries })
+}
+
+fn entry(ace: &nfs4::Ace<'_>) -> Result<Ace, Status> {
+    let kind = match ace.kind {
+        ACE_ALLOWED => AceKind::Allow,
+        ACE_DENIED => AceKind::Deny,
+        ACE_AUDIT | ACE_ALARM => return Err(Status::AttrNotSupp),
+        _ => return Err(Status::Inval),
+    };
+    if ace.flags.has_unknown() || ace.mask.has_unknown() {
+        return Err(Status::Inval);
+    }
+    let group = ace.flags.contains(WireFlags::IDENTIFIER_GROUP);
+    let who = match ace.who {
+        b"OWNER@" => AceWho::Owner,
+        b"GROUP@" => AceWho::Group,
+        b"EVERYONE@" => AceWho::Everyone,
+        who if group => AceWho::NamedGroup(owner::parse(who)?),
+        who => AceWho::User(owner::parse(who)?),
+    };
+    // What the store does not know of the flags says nothing about rights here.
+    let flags = AceFlags::from_bits_truncate(ace.flags.bits());
+    Ok(Ace { kind, flags, mask: AceMask::from_bits_truncate(ace.mask.bits()), who })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_wire::xdr::{Decode, Decoder};
+
+    #[test]
+    fn lists_travel_both_ways() {
+        let ace =
+            |kind, who| Ace { kind, flags: AceFlags::FILE_INHERIT, mask: AceMask::EXECUTE, who };
+        let acl = Acl {
+            entries: vec![
+                ace(AceKind::Allow, AceWho::Owner),
+                ace(AceKind::Deny, AceWho::Group),
+                ace(AceKind::Allow, AceWho::Everyone),
+                ace(AceKind::Allow, AceWho::User(7)),
+                ace(AceKind::Deny, AceWho::NamedGroup(8)),
+            ],
+        };
+        let mut bytes = Vec::new();
+        encode(&mut Encoder::new(&mut bytes), Some(&acl));
+        let wire = nfs4::Acl::decode(&mut Decoder::new(&bytes)).unwrap();
+        assert_eq!(decode(&wire), Ok(acl));
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_refused() {
+        let ace = |kind, who| nfs4::Ace {
+            kind,
+            flags: WireFlags::empty(),
+            mask: WireMask::READ_DATA,
+            who,
+        };
+        assert_eq!(entry(&ace(ACE_AUDIT, b"OWNER@")), Err(Status::AttrNotSupp));
+        assert_eq!(entry(&ace(9, b"OWNER@")), Err(Status::Inval));
+        assert_eq!(entry(&ace(ACE_ALLOWED, b"anna@example.org")), Err(Status::BadOwner));
+    }
+}

@@ -1,0 +1,36 @@
+//! COMMIT (RFC 8881 18.3).
+
+use super::{holds_data, kind_of};
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::status::{of_store, without_perm};
+use dafs_store::StoreError;
+use dafs_wire::nfs4::{CommitArgs, CommitResult, Status, Verifier};
+
+pub(crate) fn commit(cx: &mut Compound<'_>, args: &CommitArgs) -> OpResult {
+    let handle = cx.current()?;
+    cx.may_wait()?;
+    holds_data(kind_of(cx, &handle)?)?;
+    let file = cx.shared.service.file_for_sync(cx.caller()?, &handle).map_err(without_perm)?;
+    // A range beyond every offset ends where the file does.
+    let end = args.offset.checked_add(u64::from(args.count));
+    let count = if end.is_some() { u64::from(args.count) } else { 0 };
+    if let Err(error) = file.commit(args.offset, count) {
+        return Err(OpError::Status(sync_failed(cx, error)));
+    }
+    let verifier = Verifier(cx.shared.write_verifier.current());
+    cx.encoder().value(&CommitResult { verifier });
+    Ok(())
+}
+
+/// The status for data that could not be made stable. If a device failed, or space that was
+/// promised to cached data could not be had, unstable data of anybody may be gone with it.
+pub(crate) fn sync_failed(cx: &Compound<'_>, error: StoreError) -> Status {
+    if matches!(error, StoreError::Io | StoreError::NoSpace | StoreError::Quota) {
+        tracing::error!(%error, "data could not be made stable");
+        cx.shared.write_verifier.change();
+    }
+    match of_store(error) {
+        Status::NoSpc | Status::DQuot => Status::Io,
+        status => status,
+    }
+}

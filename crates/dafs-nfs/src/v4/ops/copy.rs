@@ -1,0 +1,223 @@
+//! COPY, OFFLOAD_STATUS and OFFLOAD_CANCEL within this server (RFC 7862 15.2, 15.8, 15.9).
+//!
+//! Short copies, and those that the client wants to wait for, are made before the reply; long ones
+//! go on behind it, slice by slice on the pool, and end with CB_OFFLOAD.
+
+use super::offload::Copy;
+use super::read::READ;
+use super::write::WRITE;
+use crate::limits::{COPY_SLICE_BYTES, COPY_SYNCHRONOUS_BYTES_MAX};
+use crate::shared::NfsShared;
+use crate::v4::callback::{Callback, OffloadOutcome};
+use crate::v4::compound::{CallContext, Compound, OpError, OpResult};
+use crate::v4::stateid;
+use crate::v4::status::of_io;
+use dafs_service::{Caller, Client, Handle, StateRef};
+use dafs_store::{OpenFile, Wait};
+use dafs_wire::nfs4::{
+    CopyArgs, CopyRequirements, CopyResult, OffloadCancelArgs, OffloadStatusArgs,
+    OffloadStatusResult, StableHow, Status, Verifier, WriteResponse,
+};
+use std::sync::Arc;
+
+/// Which bytes of which files, and under which state.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    source: Handle,
+    source_state: StateRef,
+    source_offset: u64,
+    target: Handle,
+    target_state: StateRef,
+    target_offset: u64,
+    count: u64,
+}
+
+type Files = (Arc<dyn OpenFile>, Arc<dyn OpenFile>);
+
+impl Plan {
+    /// Source and target, if the states still allow it.
+    fn files(&self, shared: &NfsShared, caller: Caller<'_>) -> Result<Files, OpError> {
+        let service = &shared.service;
+        let source =
+            service.io_file(caller, &self.source, self.source_state, READ).map_err(of_io)?;
+        let target =
+            service.io_file(caller, &self.target, self.target_state, WRITE).map_err(of_io)?;
+        Ok((source, target))
+    }
+
+    /// The rest behind `count` bytes.
+    fn after(self, count: u64) -> Self {
+        Self {
+            source_offset: self.source_offset + count,
+            target_offset: self.target_offset + count,
+            count: self.count - count,
+            ..self
+        }
+    }
+}
+
+pub(crate) fn copy(cx: &mut Compound<'_>, args: &CopyArgs<'_>) -> OpResult {
+    if !args.source_servers.is_empty() {
+        // Nothing is copied from other servers.
+        return Err(Status::NotSupp.into());
+    }
+    cx.may_wait()?;
+    let mut plan = Plan {
+        source: cx.saved()?,
+        source_state: stateid::reference(&cx.saved_stateid(&args.source_stateid)?)?,
+        source_offset: args.source_offset,
+        target: cx.current()?,
+        target_state: stateid::reference(&cx.stateid(&args.destination_stateid)?)?,
+        target_offset: args.destination_offset,
+        count: args.count,
+    };
+    let (source, target) = plan.files(cx.shared, cx.caller()?)?;
+    let size = source.attr()?.size;
+    // The range must lie in the source (RFC 7862 15.2.3); none means all of the rest.
+    let rest = size.checked_sub(plan.source_offset).ok_or(Status::Inval)?;
+    plan.count = if plan.count == 0 { rest } else { plan.count };
+    if plan.count > rest || plan.target_offset.checked_add(plan.count).is_none() {
+        return Err(Status::Inval.into());
+    }
+    check_overlap(&plan)?;
+    if !args.synchronous
+        && plan.count > COPY_SYNCHRONOUS_BYTES_MAX
+        && let Some(copy) = cx.shared.copies().begin(cx.client()?.key())
+    {
+        let stateid = copy.stateid();
+        let job = Job {
+            shared: cx.shared.clone(),
+            call: cx.call.clone(),
+            client: cx.client()?.clone(),
+            plan,
+            copy,
+        };
+        job.submit();
+        return answer(cx, Some(stateid), 0);
+    }
+    let wanted = plan.count.min(COPY_SYNCHRONOUS_BYTES_MAX);
+    let count = copy_bytes(&*source, &*target, &plan, wanted)?;
+    answer(cx, None, count)
+}
+
+pub(crate) fn offload_status(cx: &mut Compound<'_>, args: &OffloadStatusArgs) -> OpResult {
+    cx.current()?;
+    let copy = cx.shared.copies().find(cx.client()?.key(), &args.stateid)?;
+    let result = OffloadStatusResult { count: copy.copied(), complete: copy.outcome() };
+    cx.encoder().value(&result);
+    Ok(())
+}
+
+pub(crate) fn offload_cancel(cx: &mut Compound<'_>, args: &OffloadCancelArgs) -> OpResult {
+    cx.current()?;
+    let copies = cx.shared.copies();
+    copies.cancel(&*copies.find(cx.client()?.key(), &args.stateid)?);
+    Ok(())
+}
+
+fn answer(
+    cx: &mut Compound<'_>,
+    callback_id: Option<dafs_wire::nfs4::Stateid>,
+    count: u64,
+) -> OpResult {
+    let synchronous = callback_id.is_none();
+    let result = CopyResult {
+        response: WriteResponse {
+            callback_id,
+            count,
+            committed: StableHow::Unstable,
+            verifier: Verifier(cx.shared.write_verifier.current()),
+        },
+        requirements: CopyRequirements { consecutive: true, synchronous },
+    };
+    cx.encoder().value(&result);
+    Ok(())
+}
+
+/// A file cannot be copied onto itself (RFC 7862 15.2.3).
+fn check_overlap(plan: &Plan) -> Result<(), Status> {
+    let (from, to, count) = (plan.source_offset, plan.target_offset, plan.count);
+    let apart = from.saturating_add(count) <= to || to.saturating_add(count) <= from;
+    if plan.source == plan.target && count > 0 && !apart { Err(Status::Inval) } else { Ok(()) }
+}
+
+/// Copies `wanted` bytes from the start of the plan, or as much as there is before an error.
+fn copy_bytes(
+    source: &dyn OpenFile,
+    target: &dyn OpenFile,
+    plan: &Plan,
+    wanted: u64,
+) -> Result<u64, OpError> {
+    let mut done = 0;
+    while done < wanted {
+        let (from, to) = (plan.source_offset + done, plan.target_offset + done);
+        match target.copy_from(source, from, to, wanted - done) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if done == 0 => return Err(error.into()),
+            // What was copied is good; the error comes again when the client goes on.
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// A copy behind its reply.
+struct Job {
+    shared: Arc<NfsShared>,
+    call: CallContext,
+    client: Arc<Client>,
+    plan: Plan,
+    copy: Arc<Copy>,
+}
+
+impl Job {
+    /// Has the next slice made on the pool.
+    fn submit(self) {
+        let shared = self.shared.clone();
+        shared.run_elsewhere(Box::new(move || self.run()));
+    }
+
+    fn run(self) {
+        let outcome = match self.slice() {
+            _ if self.copy.is_cancelled() => Status::Ok,
+            Ok(0) => Status::Ok,
+            Ok(count) => {
+                self.copy.add(count);
+                let plan = self.plan.after(count);
+                if plan.count > 0 {
+                    return Self { plan, ..self }.submit();
+                }
+                Status::Ok
+            }
+            Err(OpError::Status(status) | OpError::WithBody(status)) => status,
+            Err(OpError::Wait) => return self.submit(),
+        };
+        self.shared.copies().end(&self.copy, outcome);
+        if self.copy.is_cancelled() {
+            return;
+        }
+        let outcome = OffloadOutcome {
+            status: outcome,
+            copied: self.copy.copied(),
+            committed: StableHow::Unstable,
+            verifier: self.shared.write_verifier.current(),
+        };
+        let (handle, stateid) = (self.plan.target, self.copy.stateid());
+        self.shared.call_client(self.client.key(), Callback::Offload { handle, stateid, outcome });
+    }
+
+    fn slice(&self) -> Result<u64, OpError> {
+        if self.copy.is_cancelled() || self.plan.count == 0 {
+            return Ok(0);
+        }
+        let caller = Caller {
+            client: &self.client,
+            cred: &self.call.who.cred,
+            wait: Wait::Allowed,
+            now_ns: self.call.now_ns,
+        };
+        let (source, target) = self.plan.files(&self.shared, caller)?;
+        copy_bytes(&*source, &*target, &self.plan, self.plan.count.min(COPY_SLICE_BYTES))
+    }
+}

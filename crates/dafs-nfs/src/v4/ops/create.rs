@@ -1,0 +1,63 @@
+//! CREATE (RFC 8881 18.4): everything but regular files.
+
+use super::{change_info, name};
+use crate::v4::attr::set::{self, Purpose};
+use crate::v4::compound::{Compound, OpError, OpResult};
+use dafs_service::Handle;
+use dafs_store::NewObject;
+use dafs_wire::nfs4::{
+    Attr, Bitmap, CreateArgs, CreateResult, CreateType, DeviceNumbers, FileType, Status,
+};
+
+pub(crate) fn create(cx: &mut Compound<'_>, args: &CreateArgs<'_>) -> OpResult {
+    let dir = cx.current()?;
+    let object = object(&args.kind)?;
+    name::check(args.name)?;
+    let service = &cx.shared.service;
+    let capabilities = service.capabilities(&dir)?;
+    let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::New)?;
+    if change.plain.size.is_some() {
+        // None of these objects has a size to set.
+        return Err(Status::Inval.into());
+    }
+    let made = service.make(cx.caller()?, &dir, args.name, object, &change.plain)?;
+    let handle = Handle { fs: dir.fs, file: made.id };
+    let attributes_set = finish_new(cx, &handle, &change);
+    let result = CreateResult { change: change_info(made.dir), attributes_set };
+    cx.encoder().value(&result);
+    cx.set_current(handle);
+    Ok(())
+}
+
+/// Gives a new object the access control list that it is to have, and tells what has been set. The
+/// object is there, so a list that cannot be set is only left out.
+pub(super) fn finish_new(cx: &Compound<'_>, handle: &Handle, change: &set::Change) -> Bitmap {
+    let plain = change.mask.without(Attr::Acl.number());
+    let Some(acl) = &change.acl else { return plain };
+    let set = cx
+        .caller()
+        .and_then(|caller| cx.shared.service.set_acl(caller, handle, acl).map_err(OpError::from));
+    if set.is_ok() { change.mask } else { plain }
+}
+
+fn object<'a>(kind: &CreateType<'a>) -> Result<NewObject<'a>, Status> {
+    let device = |numbers: &DeviceNumbers| (numbers.major, numbers.minor);
+    Ok(match kind {
+        CreateType::Symlink(text) if text.is_empty() || text.contains(&0) => {
+            return Err(Status::Inval);
+        }
+        CreateType::Symlink(text) => NewObject::Symlink(text),
+        CreateType::BlockDevice(numbers) => {
+            let (major, minor) = device(numbers);
+            NewObject::BlockDevice { major, minor }
+        }
+        CreateType::CharacterDevice(numbers) => {
+            let (major, minor) = device(numbers);
+            NewObject::CharDevice { major, minor }
+        }
+        CreateType::Plain(FileType::Directory) => NewObject::Directory,
+        CreateType::Plain(FileType::Socket) => NewObject::Socket,
+        CreateType::Plain(FileType::Fifo) => NewObject::Fifo,
+        CreateType::Plain(_) => return Err(Status::BadType),
+    })
+}

@@ -1,0 +1,42 @@
+//! What ends or narrows what a client holds on a file: CLOSE, OPEN_DOWNGRADE, DELEGRETURN
+//! (RFC 8881 18.2, 18.6, 18.18).
+
+use super::open::share;
+use crate::v4::compound::{Compound, OpResult};
+use crate::v4::stateid;
+use crate::v4::status::without_perm;
+use dafs_wire::nfs4::{
+    CloseArgs, DelegreturnArgs, OpenDowngradeArgs, ShareAccess, Stateid, StateidResult, Status,
+};
+
+pub(crate) fn close(cx: &mut Compound<'_>, args: &CloseArgs) -> OpResult {
+    let handle = cx.current()?;
+    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    cx.shared.service.close(cx.caller()?, &handle, state).map_err(without_perm)?;
+    // A closed open has no state-id; this one is never valid (RFC 8881 18.2.4).
+    cx.encoder().value(&StateidResult { stateid: Stateid::INVALID });
+    cx.set_current_stateid(Stateid::INVALID);
+    Ok(())
+}
+
+pub(crate) fn open_downgrade(cx: &mut Compound<'_>, args: &OpenDowngradeArgs) -> OpResult {
+    let handle = cx.current()?;
+    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    // Wants mean nothing here; clients send them all the same (RFC 8881 18.18.3).
+    let access = ShareAccess(args.share_access.access());
+    let share = share(access, args.share_deny)?;
+    let downgraded = cx.shared.service.downgrade(cx.caller()?, &handle, state, share);
+    let stateid = stateid::wire(downgraded.map_err(without_perm)?);
+    cx.encoder().value(&StateidResult { stateid });
+    cx.set_current_stateid(stateid);
+    Ok(())
+}
+
+pub(crate) fn delegreturn(cx: &mut Compound<'_>, args: &DelegreturnArgs) -> OpResult {
+    let handle = cx.current()?;
+    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    if state.is_special() {
+        return Err(Status::BadStateId.into());
+    }
+    cx.shared.service.return_delegation(cx.caller()?, &handle, state).map_err(without_perm)
+}

@@ -1,0 +1,45 @@
+//! GETATTR and READLINK (RFC 8881 18.7, 18.24).
+
+use crate::v4::attr::get::{self, Object};
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::status::without_perm;
+use dafs_service::ServiceError;
+use dafs_store::StoreError;
+use dafs_wire::nfs4::{Attr, Bitmap, GetattrArgs, ReadlinkResult, Status};
+
+pub(crate) fn getattr(cx: &mut Compound<'_>, args: &GetattrArgs) -> OpResult {
+    let handle = cx.current()?;
+    check_request(args.request)?;
+    let (service, caller, minor, reply) = cx.split()?;
+    let attr = service.attributes(caller, &handle).map_err(without_perm)?;
+    let mounted_on_file_id = if args.request.contains(Attr::MountedOnFileid) {
+        service.namespace().mounted_on(&handle)
+    } else {
+        None
+    };
+    let object = Object { service, caller, minor, handle, attr, mounted_on_file_id };
+    get::encode(&mut reply.encoder(), &object, args.request).map_err(without_perm)
+}
+
+/// Refuses to tell what can only be set (RFC 8881 18.7.3).
+///
+/// # Errors
+/// `Inval`.
+pub(super) fn check_request(request: Bitmap) -> Result<(), Status> {
+    let set_only = Attr::SETTABLE.minus(Attr::GETTABLE);
+    if request.and(set_only).is_empty() { Ok(()) } else { Err(Status::Inval) }
+}
+
+pub(crate) fn readlink(cx: &mut Compound<'_>) -> OpResult {
+    let handle = cx.current()?;
+    let text = cx.shared.service.readlink(cx.caller()?, &handle);
+    let text = text.map_err(|error| match error {
+        // The one object that has a text is a symlink (RFC 8881 18.24.4).
+        ServiceError::Store(
+            StoreError::BadType | StoreError::Invalid | StoreError::IsDirectory,
+        ) => OpError::Status(Status::WrongType),
+        error => without_perm(error),
+    })?;
+    cx.encoder().value(&ReadlinkResult { text: &text });
+    Ok(())
+}

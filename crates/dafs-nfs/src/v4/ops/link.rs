@@ -1,0 +1,29 @@
+//! LINK (RFC 8881 18.9).
+
+use super::{change_info, kind_of, name};
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::status::without_perm;
+use dafs_service::ServiceError;
+use dafs_store::{Kind, StoreError};
+use dafs_wire::nfs4::{LinkArgs, LinkResult, Status};
+
+pub(crate) fn link(cx: &mut Compound<'_>, args: &LinkArgs<'_>) -> OpResult {
+    let source = cx.saved()?;
+    let dir = cx.current()?;
+    name::check(args.name)?;
+    let linked = cx.shared.service.link(cx.caller()?, &source, &dir, args.name);
+    let change = linked.map_err(|error| match error {
+        // The store says that something has the wrong kind; here is to be told which.
+        ServiceError::Store(
+            StoreError::IsDirectory | StoreError::NotOwner | StoreError::BadType,
+        ) => match kind_of(cx, &source) {
+            Ok(Kind::Directory | Kind::AttrDirectory) => OpError::Status(Status::IsDir),
+            Ok(Kind::NamedAttr) => OpError::Status(Status::WrongType),
+            Ok(_) => without_perm(error),
+            Err(error) => error,
+        },
+        error => without_perm(error),
+    })?;
+    cx.encoder().value(&LinkResult { change: change_info(change) });
+    Ok(())
+}

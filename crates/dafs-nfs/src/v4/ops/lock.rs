@@ -1,0 +1,87 @@
+//! LOCK, LOCKT and LOCKU (RFC 8881 18.10 - 18.12).
+
+use super::{holds_data, kind_of};
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::stateid;
+use crate::v4::status::without_perm;
+use dafs_service::{LockConflict, LockError, LockKind, LockOwner, LockRequest};
+use dafs_wire::nfs4::{
+    LockArgs, LockDenied, LockType, Locker, LocktArgs, LockuArgs, StateOwner, Stateid,
+    StateidResult, Status,
+};
+
+pub(crate) fn lock(cx: &mut Compound<'_>, args: &LockArgs<'_>) -> OpResult {
+    let handle = cx.current()?;
+    let owner = match args.locker {
+        Locker::New { open, owner, .. } => {
+            LockOwner::New { open: stateid::reference(&cx.stateid(&open)?)?, owner: owner.owner }
+        }
+        Locker::Existing { lock, .. } => {
+            LockOwner::Existing(stateid::reference(&cx.stateid(&lock)?)?)
+        }
+    };
+    let request = LockRequest {
+        owner,
+        offset: args.offset,
+        length: args.length,
+        kind: kind(args.kind),
+        wait: args.kind.is_wait(),
+        reclaim: args.reclaim,
+    };
+    match cx.shared.service.lock(cx.caller()?, &handle, &request) {
+        Ok(state) => answer(cx, stateid::wire(state)),
+        Err(error) => Err(refused(cx, error)),
+    }
+}
+
+pub(crate) fn lockt(cx: &mut Compound<'_>, args: &LocktArgs<'_>) -> OpResult {
+    let handle = cx.current()?;
+    holds_data(kind_of(cx, &handle)?)?;
+    let kind = kind(args.kind);
+    let tested = cx.shared.service.lock_test(
+        cx.caller()?,
+        &handle,
+        args.owner.owner,
+        args.offset,
+        args.length,
+        kind,
+    );
+    tested.map_err(|error| refused(cx, error))
+}
+
+pub(crate) fn locku(cx: &mut Compound<'_>, args: &LockuArgs) -> OpResult {
+    let handle = cx.current()?;
+    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    let service = &cx.shared.service;
+    let unlocked = service.unlock(cx.caller()?, &handle, state, args.offset, args.length);
+    let state = unlocked.map_err(|error| refused(cx, error.into()))?;
+    answer(cx, stateid::wire(state))
+}
+
+/// Tells a state-id, which becomes the current one.
+fn answer(cx: &mut Compound<'_>, stateid: Stateid) -> OpResult {
+    cx.encoder().value(&StateidResult { stateid });
+    cx.set_current_stateid(stateid);
+    Ok(())
+}
+
+/// What is answered to a lock that was not had. DENIED brings the lock in the way.
+fn refused(cx: &mut Compound<'_>, error: LockError) -> OpError {
+    match error {
+        LockError::Denied(conflict) => {
+            let LockConflict { offset, length, kind, client, owner } = conflict;
+            let kind = match kind {
+                LockKind::Read => LockType::Read,
+                LockKind::Write => LockType::Write,
+            };
+            let owner = StateOwner { client_id: client.0, owner: &owner };
+            cx.encoder().value(&LockDenied { offset, length, kind, owner });
+            OpError::WithBody(Status::Denied)
+        }
+        LockError::Service(error) => without_perm(error),
+    }
+}
+
+fn kind(kind: LockType) -> LockKind {
+    if kind.is_write() { LockKind::Write } else { LockKind::Read }
+}

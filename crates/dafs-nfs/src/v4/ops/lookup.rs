@@ -1,0 +1,46 @@
+//! LOOKUP, LOOKUPP and OPENATTR: from one handle to another (RFC 8881 18.13, 18.14, 18.17).
+
+use super::{name, not_a_directory};
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::status;
+use dafs_service::ServiceError;
+use dafs_store::StoreError;
+use dafs_wire::nfs4::{LookupArgs, OpenattrArgs, Status};
+
+pub(crate) fn lookup(cx: &mut Compound<'_>, args: &LookupArgs<'_>) -> OpResult {
+    let dir = cx.current()?;
+    name::check(args.name)?;
+    let resolved = cx.shared.service.lookup(cx.caller()?, &dir, [args.name]);
+    match resolved {
+        Ok(resolved) => {
+            cx.set_current(resolved.handle);
+            Ok(())
+        }
+        Err(unresolved) => Err(not_a_directory(cx, &dir, unresolved.error)),
+    }
+}
+
+pub(crate) fn lookupp(cx: &mut Compound<'_>) -> OpResult {
+    let dir = cx.current()?;
+    let parent = cx
+        .shared
+        .service
+        .lookup_parent(cx.caller()?, &dir)
+        .map_err(|error| not_a_directory(cx, &dir, error))?;
+    cx.set_current(parent);
+    Ok(())
+}
+
+pub(crate) fn openattr(cx: &mut Compound<'_>, _args: &OpenattrArgs) -> OpResult {
+    let handle = cx.current()?;
+    // The directory of named attributes is always there, if empty, so there is nothing to make.
+    let attributes = cx.shared.service.attr_dir(cx.caller()?, &handle).map_err(|error| {
+        match error {
+            // Named attributes have none themselves (RFC 8881 5.3).
+            ServiceError::Store(StoreError::BadType) => OpError::Status(Status::WrongType),
+            error => status::without_perm(error),
+        }
+    })?;
+    cx.set_current(attributes);
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! Copies that go on behind their reply (RFC 7862 4.2, 15.2, 15.8, 15.9).
+//!
+//! Invariants
+//! * A copy belongs to one client; no other can ask for it or end it.
+//! * Each slice of a copy is checked against the state-ids that began it, so that a copy ends with
+//!   the state that allowed it.
+//! * A pool thread is held for one slice at a time.
+//! * What is kept is bounded; of copies that have ended the oldest are forgotten first.
+
+use crate::limits::{COPIES_ENDED_MAX, COPIES_PER_CLIENT_MAX, COPIES_RUNNING_MAX};
+use dafs_service::ClientKey;
+use dafs_wire::nfs4::{Stateid, Status};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What the last four bytes of a copy's state-id say, which are zero in those of the service.
+const MARK: [u8; 4] = *b"copy";
+
+/// A copy under way, or one that has ended a short while ago.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    number: u64,
+    client: ClientKey,
+    copied: AtomicU64,
+    cancelled: AtomicBool,
+    outcome: OnceLock<Status>,
+}
+
+impl Copy {
+    /// Its name for the client.
+    pub(crate) fn stateid(&self) -> Stateid {
+        let mut other = [0; 12];
+        other[..8].copy_from_slice(&self.number.to_be_bytes());
+        other[8..].copy_from_slice(&MARK);
+        Stateid { seqid: 1, other }
+    }
+
+    /// Bytes copied so far.
+    pub(crate) fn copied(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
+    }
+
+    /// How it ended, once it has.
+    pub(crate) fn outcome(&self) -> Option<Status> {
+        self.outcome.get().copied()
+    }
+
+    /// True when it is to go no further.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Counts what a slice has copied.
+    pub(crate) fn add(&self, bytes: u64) {
+        self.copied.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// All copies of a server.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    last: u64,
+    running: usize,
+    known: FxHashMap<u64, Arc<Copy>>,
+    ended: VecDeque<u64>,
+}
+
+impl Copies {
+    /// Enters a copy.
+    ///
+    /// # Errors
+    /// `None` when too many are under way.
+    pub(crate) fn begin(&self, client: ClientKey) -> Option<Arc<Copy>> {
+        let mut inner = self.lock();
+        let own = |copy: &&Arc<Copy>| copy.client == client && copy.outcome().is_none();
+        if inner.running >= COPIES_RUNNING_MAX
+            || inner.known.values().filter(own).count() >= COPIES_PER_CLIENT_MAX
+        {
+            return None;
+        }
+        inner.last += 1;
+        inner.running += 1;
+        let copy = Arc::new(Copy {
+            number: inner.last,
+            client,
+            copied: AtomicU64::new(0),
+            cancelled: AtomicBool::new(false),
+            outcome: OnceLock::new(),
+        });
+        inner.known.insert(copy.number, copy.clone());
+        Some(copy)
+    }
+
+    /// The copy of this name.
+    ///
+    /// # Errors
+    /// `BadStateId` when the client has none of it.
+    pub(crate) fn find(&self, client: ClientKey, stateid: &Stateid) -> Result<Arc<Copy>, Status> {
+        let [a, b, c, d, e, f, g, h, mark @ ..] = stateid.other;
+        let number = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        let inner = self.lock();
+        let copy = inner.known.get(&number).filter(|copy| copy.client == client);
+        copy.filter(|_| mark == MARK).cloned().ok_or(Status::BadStateId)
+    }
+
+    /// Notes how a copy ended.
+    pub(crate) fn end(&self, copy: &Copy, outcome: Status) {
+        let mut inner = self.lock();
+        if copy.outcome.set(outcome).is_err() {
+            return;
+        }
+        inner.running = inner.running.saturating_sub(1);
+        if copy.is_cancelled() {
+            inner.known.remove(&copy.number);
+            return;
+        }
+        inner.ended.push_back(copy.number);
+        if inner.ended.len() > COPIES_ENDED_MAX
+            && let Some(oldest) = inner.ended.pop_front()
+        {
+            inner.known.remove(&oldest);
+        }
+    }
+
+    /// Ends a copy early, or forgets one that has ended.
+    pub(crate) fn cancel(&self, copy: &Copy) {
+        let mut inner = self.lock();
+        copy.cancelled.store(true, Ordering::Relaxed);
+        if copy.outcome().is_some() {
+            inner.known.remove(&copy.number);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_found_by_its_client_until_it_is_forgotten() {
+        let copies = Copies::default();
+        let (mine, other) = (ClientKey(1), ClientKey(2));
+        let copy = copies.begin(mine).unwrap();
+        copy.add(7);
+        assert_eq!(copies.find(mine, &copy.stateid()).unwrap().copied(), 7);
+        assert_eq!(copies.find(other, &copy.stateid()).unwrap_err(), Status::BadStateId);
+        copies.end(&copy, Status::Ok);
+        assert_eq!(copies.find(mine, &copy.stateid()).unwrap().outcome(), Some(Status::Ok));
+        copies.cancel(&copy);
+        assert_eq!(copies.find(mine, &copy.stateid()).unwrap_err(), Status::BadStateId);
+    }
+
+    #[test]
+    fn what_has_ended_is_forgotten_in_turn_and_makes_room() {
+        let copies = Copies::default();
+        let mine = ClientKey(1);
+        let all: Vec<_> = (0..COPIES_PER_CLIENT_MAX).map(|_| copies.begin(mine).unwrap()).collect();
+        assert!(copies.begin(mine).is_none());
+        all.iter().for_each(|copy| copies.end(copy, Status::Ok));
+        for _ in 0..COPIES_ENDED_MAX {
+            let copy = copies.begin(mine).unwrap();
+            copies.end(&copy, Status::Ok);
+        }
+        assert!(copies.find(mine, &all[0].stateid()).is_err());
+    }
+}

@@ -1,0 +1,82 @@
+//! What an OPEN tells: its state-id, the directory's change, and the delegation or why there is none.
+
+use super::change_info;
+use crate::v4::compound::{Compound, OpResult};
+use crate::v4::stateid;
+use dafs_service::{Delegation, DelegationKind, NoDelegation, Opened, StateRef, WantKind};
+use dafs_wire::nfs4::{
+    Ace, Bitmap, ChangeInfo, OpenDelegation, OpenFlags, OpenResult, ReadDelegation, SpaceLimit,
+    Stateid, WhyNone, WriteDelegation,
+};
+
+/// Writes the result; file and state-id become the current ones.
+pub(super) fn write(
+    cx: &mut Compound<'_>,
+    opened: &Opened,
+    by_name: bool,
+    want: WantKind,
+    attributes_set: Bitmap,
+) -> OpResult {
+    let mut flags = OpenFlags::LOCKTYPE_POSIX;
+    flags.set(OpenFlags::MAY_NOTIFY_LOCK, cx.client()?.back_channel());
+    flags.set(OpenFlags::NO_OPEN_STATEID, opened.delegation_only);
+    let delegation = opened.delegation.as_ref();
+    let (stateid, current) = match delegation {
+        // There is no open, so what comes next uses the delegation.
+        Ok(delegation) if opened.delegation_only => {
+            (Stateid::ANONYMOUS, stateid::wire(delegation.state))
+        }
+        _ => {
+            let state = StateRef { id: opened.state.id(), seqid: opened.seqid };
+            (stateid::wire(state), stateid::wire(state))
+        }
+    };
+    let result = OpenResult {
+        stateid,
+        change: if by_name { change_info(opened.dir) } else { ChangeInfo::default() },
+        flags,
+        attributes_set,
+        delegation: match delegation {
+            Ok(delegation) => granted(delegation),
+            Err(why) => refused(*why, want),
+        },
+    };
+    cx.encoder().value(&result);
+    cx.set_current(*opened.state.handle());
+    cx.set_current_stateid(current);
+    Ok(())
+}
+
+fn granted(delegation: &Delegation) -> OpenDelegation<'static> {
+    let (stateid, recall) = (stateid::wire(delegation.state), delegation.recall);
+    // Whether another user of the client may open the file is asked with ACCESS.
+    let permissions = Ace::NOBODY;
+    match delegation.kind {
+        DelegationKind::Read => {
+            OpenDelegation::Read(ReadDelegation { stateid, recall, permissions })
+        }
+        DelegationKind::Write => {
+            let space_limit = SpaceLimit::Size(u64::MAX);
+            let given = WriteDelegation { stateid, recall, space_limit, permissions };
+            OpenDelegation::Write(given)
+        }
+    }
+}
+
+/// Reasons are for clients that have said what they want (RFC 8881 18.16.3).
+fn refused(why: NoDelegation, want: WantKind) -> OpenDelegation<'static> {
+    if want == WantKind::NoPreference {
+        return OpenDelegation::None;
+    }
+    match why {
+        NoDelegation::Contention => OpenDelegation::Contention { will_push: false },
+        NoDelegation::Resource | NoDelegation::Policy => {
+            OpenDelegation::Resource { will_signal: false }
+        }
+        NoDelegation::NotWanted => OpenDelegation::Why(WhyNone::NotWanted),
+        NoDelegation::FileType => OpenDelegation::Why(WhyNone::UnsupportedType),
+        NoDelegation::Upgrade => OpenDelegation::Why(WhyNone::UnsupportedUpgrade),
+        NoDelegation::Downgrade => OpenDelegation::Why(WhyNone::UnsupportedDowngrade),
+        NoDelegation::Cancelled => OpenDelegation::Why(WhyNone::Cancelled),
+    }
+}

@@ -1,0 +1,100 @@
+//! READ (RFC 8881 18.22): from the file straight into the reply.
+//!
+//! Invariants
+//! * The end-of-file flag is exact: set if and only if nothing lies behind what is answered.
+//! * What is not in memory is read on a pool thread; nothing is answered from half a look.
+
+use crate::limits::TRANSFER_BYTES_MAX;
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::stateid;
+use crate::v4::status::of_io;
+use dafs_mem::VolatileSlice;
+use dafs_rpc::Reply;
+use dafs_store::{OpenFile, OpenMode, StoreError, Wait};
+use dafs_wire::nfs4::{ReadArgs, Status};
+
+/// What a read needs of an open.
+pub(crate) const READ: OpenMode = OpenMode { read: true, write: false };
+
+/// Bytes of a result without data: end-of-file flag and length.
+const FRAME_BYTES: usize = 8;
+
+pub(crate) fn read(cx: &mut Compound<'_>, args: &ReadArgs) -> OpResult {
+    let handle = cx.current()?;
+    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    let file = cx.shared.service.io_file(cx.caller()?, &handle, state, READ).map_err(of_io)?;
+    let room = cx.room().saturating_sub(FRAME_BYTES) / 4 * 4;
+    let wanted = args.count.min(TRANSFER_BYTES_MAX) as usize;
+    let wait = cx.wait;
+    let mut encoder = cx.encoder();
+    let head = encoder.position();
+    encoder.bool(false);
+    encoder.u32(0);
+    let part = read_part(&mut cx.reply, &*file, args.offset, wanted.min(room), wait)?;
+    let mut encoder = cx.encoder();
+    encoder.patch_u32(head, part.eof.into());
+    encoder.patch_u32(head + 4, part.count as u32);
+    Ok(())
+}
+
+/// What was read.
+pub(super) struct Part {
+    /// Bytes.
+    pub(super) count: usize,
+    /// Whether the file ends behind them.
+    pub(super) eof: bool,
+}
+
+/// Reads up to `wanted` bytes to the end of the reply and pads them.
+///
+/// # Errors
+/// `Wait` when not all is in memory and waiting is not allowed.
+pub(super) fn read_part(
+    reply: &mut Reply,
+    file: &dyn OpenFile,
+    offset: u64,
+    wanted: usize,
+    wait: Wait,
+) -> Result<Part, OpError> {
+    if wanted == 0 || i64::try_from(offset).is_err() {
+        // No file reaches that far; the kernel would not even look.
+        let eof = offset >= file.attr()?.size;
+        return Ok(Part { count: 0, eof });
+    }
+    let mut space = reply.bulk(wanted).map_err(|_| OpError::Status(Status::Delay))?;
+    let end = read_all(file, space.view(), offset, wait)?;
+    space.finish(end.count);
+    Ok(end)
+}
+
+/// Fills the view, as far as the file goes.
+fn read_all(
+    file: &dyn OpenFile,
+    view: VolatileSlice<'_>,
+    offset: u64,
+    wait: Wait,
+) -> Result<Part, OpError> {
+    let wanted = view.len();
+    // One byte more than was asked for tells whether the file goes on, for much less than asking
+    // for its size. A thread that may wait asks for the size, lest it waits for a byte nobody wants.
+    let mut beyond = [0; 1];
+    let beyond = VolatileSlice::from_mut(&mut beyond);
+    let probe = wait == Wait::Never;
+    let mut done = 0;
+    while done < wanted {
+        let Some(rest) = view.slice(done, wanted - done) else { break };
+        let views = [rest, beyond];
+        let views = if probe { &views[..] } else { &views[..1] };
+        match file.read_at(views, offset + done as u64, wait) {
+            Ok(0) => return Ok(Part { count: done, eof: true }),
+            Ok(count) if count > wanted - done => return Ok(Part { count: wanted, eof: false }),
+            Ok(count) => done += count,
+            Err(StoreError::WouldBlock) => return Err(OpError::Wait),
+            Err(error) if done == 0 => return Err(error.into()),
+            // What was read is good; the error comes again when the client goes on.
+            Err(_) => return Ok(Part { count: done, eof: false }),
+        }
+    }
+    let eof = offset + done as u64 >= file.attr()?.size;
+    Ok(Part { count: done, eof })
+}

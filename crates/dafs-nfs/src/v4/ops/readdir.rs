@@ -1,0 +1,171 @@
+//! READDIR (RFC 8881 18.23): entries go from the store into the reply as they come.
+//!
+//! Invariants
+//! * The result is never longer than `maxcount`, counted with all XDR around the entries, and names
+//!   with their cookies are never longer than `dircount`, unless the first entry alone is.
+//! * An entry whose attributes cannot be had says so if the client asks for `rdattr_error`, and else
+//!   fails the operation, unless the object has just gone.
+
+use super::getattr::check_request;
+use crate::v4::attr::get::{self, Object};
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::status::{self, without_perm};
+use dafs_rpc::Reply;
+use dafs_service::{Caller, Handle, Service, ServiceError};
+use dafs_store::{Attr as ObjectAttr, DirEntry, StoreError};
+use dafs_wire::nfs4::{Attr, Bitmap, ReaddirArgs, Status, Verifier};
+
+/// Cookies stay valid as long as their entries exist, so one verifier does for all directories.
+const COOKIE_VERIFIER: Verifier = Verifier(*b"dafsdir1");
+
+/// Bytes of a result without entries: verifier, end of the list, end-of-directory flag.
+const FRAME_BYTES: usize = 8 + 4 + 4;
+
+/// What an entry can say without a look at its object.
+const WITHOUT_LOOK: Bitmap = Attr::set(&[Attr::RdattrError, Attr::MountedOnFileid]);
+
+/// Cookies below this are reserved (RFC 8881 18.23.3).
+const COOKIE_MIN: u64 = 3;
+
+pub(crate) fn readdir(cx: &mut Compound<'_>, args: &ReaddirArgs) -> OpResult {
+    let dir = cx.current()?;
+    check_request(args.request)?;
+    match args.cookie {
+        0 => {}
+        cookie if cookie < COOKIE_MIN => return Err(Status::BadCookie.into()),
+        _ if args.cookie_verifier != COOKIE_VERIFIER => return Err(Status::NotSame.into()),
+        _ => {}
+    }
+    let room = (args.result_bytes_max as usize).min(cx.room());
+    let (service, caller, minor, reply) = cx.split()?;
+    if room < FRAME_BYTES {
+        return Err(not_even_one(service, caller, &dir));
+    }
+    reply.encoder().value(&COOKIE_VERIFIER);
+    let mut listing = Listing {
+        service,
+        caller,
+        minor,
+        request: args.request,
+        begin: reply.len(),
+        reply,
+        room: room - FRAME_BYTES,
+        names_left: match args.directory_bytes {
+            0 => usize::MAX,
+            bytes => bytes as usize,
+        },
+        count: 0,
+        failed: None,
+    };
+    let look = !args.request.is_subset_of(WITHOUT_LOOK);
+    let eof = service
+        .readdir(caller, &dir, args.cookie, look, &mut |entry, object| listing.push(entry, object))
+        .map_err(without_perm)?;
+    let Listing { count, failed, reply, .. } = listing;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    if count == 0 && !eof {
+        return Err(Status::TooSmall.into());
+    }
+    let mut encoder = reply.encoder();
+    encoder.bool(false);
+    encoder.bool(eof);
+    Ok(())
+}
+
+/// The status when not even an empty list fits: that of the directory, if it has one.
+fn not_even_one(service: &Service, caller: Caller<'_>, dir: &Handle) -> OpError {
+    match service.readdir(caller, dir, 0, false, &mut |_, _| false) {
+        Ok(_) => OpError::Status(Status::TooSmall),
+        Err(error) => without_perm(error),
+    }
+}
+
+/// A result under construction.
+struct Listing<'a> {
+    service: &'a Service,
+    caller: Caller<'a>,
+    minor: u32,
+    request: Bitmap,
+    reply: &'a mut Reply,
+    /// Length of the reply where the entries begin.
+    begin: usize,
+    /// Bytes that the entries may take.
+    room: usize,
+    /// Bytes that names and cookies may still take.
+    names_left: usize,
+    count: usize,
+    failed: Option<OpError>,
+}
+
+impl Listing<'_> {
+    /// Adds an entry. False when it was not added because there is no room, or the list has failed.
+    fn push(&mut self, entry: DirEntry<'_>, object: Option<(Handle, ObjectAttr)>) -> bool {
+        let name_bytes = 8 + 4 + entry.name.len().next_multiple_of(4);
+        if name_bytes > self.names_left && self.count > 0 {
+            return false;
+        }
+        let mark = self.reply.mark();
+        let mut encoder = self.reply.encoder();
+        encoder.bool(true);
+        encoder.u64(entry.cookie);
+        encoder.opaque(entry.name);
+        match self.attributes(&entry, object) {
+            Ok(()) => {}
+            // Gone since it was listed, so it need not be there.
+            Err(ServiceError::Store(StoreError::Stale | StoreError::NotFound)) => {
+                self.reply.truncate_to(mark);
+                return true;
+            }
+            Err(error) => {
+                self.failed = Some(without_perm(error));
+                return false;
+            }
+        }
+        if self.reply.len() - self.begin > self.room {
+            self.reply.truncate_to(mark);
+            return false;
+        }
+        self.names_left = self.names_left.saturating_sub(name_bytes);
+        self.count += 1;
+        true
+    }
+
+    fn attributes(
+        &mut self,
+        entry: &DirEntry<'_>,
+        object: Option<(Handle, ObjectAttr)>,
+    ) -> Result<(), ServiceError> {
+        let mut encoder = self.reply.encoder();
+        if self.request.is_subset_of(WITHOUT_LOOK) {
+            get::encode_entry(&mut encoder, self.request, entry.file_id);
+            return Ok(());
+        }
+        let Some((handle, attr)) = object else {
+            if !self.request.contains(Attr::RdattrError) {
+                return Err(StoreError::Stale.into());
+            }
+            get::encode_error(&mut encoder, Status::Stale);
+            return Ok(());
+        };
+        let object = Object {
+            service: self.service,
+            caller: self.caller,
+            minor: self.minor,
+            handle,
+            attr,
+            mounted_on_file_id: Some(entry.file_id),
+        };
+        match get::encode(&mut encoder, &object, self.request) {
+            Err(error) if self.request.contains(Attr::RdattrError) => {
+                match OpError::from(error) {
+                    OpError::Wait => return Err(error),
+                    _ => get::encode_error(&mut encoder, status::of(error)),
+                }
+                Ok(())
+            }
+            done => done,
+        }
+    }
+}

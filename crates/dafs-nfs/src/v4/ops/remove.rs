@@ -1,0 +1,37 @@
+//! REMOVE and RENAME (RFC 8881 18.25, 18.26).
+
+use super::{change_info, name};
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::status::without_perm;
+use dafs_service::{RemoveMode, ServiceError};
+use dafs_store::StoreError;
+use dafs_wire::nfs4::{RemoveArgs, RemoveResult, RenameArgs, RenameResult, Status};
+
+pub(crate) fn remove(cx: &mut Compound<'_>, args: &RemoveArgs<'_>) -> OpResult {
+    let dir = cx.current()?;
+    name::check(args.name)?;
+    let change = cx
+        .shared
+        .service
+        .remove(cx.caller()?, &dir, args.name, RemoveMode::Unchecked)
+        .map_err(without_perm)?;
+    cx.encoder().value(&RemoveResult { change: change_info(change) });
+    Ok(())
+}
+
+pub(crate) fn rename(cx: &mut Compound<'_>, args: &RenameArgs<'_>) -> OpResult {
+    let from_dir = cx.saved()?;
+    let to_dir = cx.current()?;
+    name::check(args.old_name)?;
+    name::check(args.new_name)?;
+    let renamed =
+        cx.shared.service.rename(cx.caller()?, &from_dir, args.old_name, &to_dir, args.new_name);
+    let (source, target) = renamed.map_err(|error| match error {
+        // RENAME has no ISDIR: a target of another kind "exists" (RFC 8881 18.26.3).
+        ServiceError::Store(StoreError::IsDirectory) => OpError::Status(Status::Exist),
+        error => without_perm(error),
+    })?;
+    let (source, target) = (change_info(source), change_info(target));
+    cx.encoder().value(&RenameResult { source, target });
+    Ok(())
+}

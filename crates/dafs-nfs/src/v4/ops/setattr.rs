@@ -1,0 +1,73 @@
+//! SETATTR (RFC 8881 18.30).
+//!
+//! Invariants
+//! * The mask in the answer names what was set, on failure too.
+
+use crate::v4::attr::set::{self, Change, Purpose};
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::stateid;
+use crate::v4::status::of_setattr;
+use dafs_service::{Handle, StateRef};
+use dafs_store::SetAttr;
+use dafs_wire::nfs4::{Attr, Bitmap, SetattrArgs, SetattrResult, Status};
+
+pub(crate) fn setattr(cx: &mut Compound<'_>, args: &SetattrArgs<'_>) -> OpResult {
+    let mut done = Bitmap::EMPTY;
+    let outcome = set(cx, args, &mut done);
+    if outcome == Err(OpError::Wait) {
+        return outcome;
+    }
+    cx.encoder().value(&SetattrResult { attributes_set: done });
+    outcome.map_err(|error| match error {
+        OpError::Status(status) => OpError::WithBody(status),
+        other => other,
+    })
+}
+
+fn set(cx: &Compound<'_>, args: &SetattrArgs<'_>, done: &mut Bitmap) -> OpResult {
+    let handle = cx.current()?;
+    let capabilities = cx.shared.service.capabilities(&handle)?;
+    let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::Existing)?;
+    // Only a change of size happens under the state-id; without one it may be anything valid.
+    let state = if change.plain.size.is_some() {
+        stateid::reference(&cx.stateid(&args.stateid)?)?
+    } else {
+        StateRef::ANONYMOUS
+    };
+    apply(cx, &handle, state, &change, done)
+}
+
+/// Sets attributes and notes in `done` which ones are set: first those of the store's one step,
+/// then the access control list (RFC 8881 6.4.1.3).
+pub(super) fn apply(
+    cx: &Compound<'_>,
+    handle: &Handle,
+    state: StateRef,
+    change: &Change,
+    done: &mut Bitmap,
+) -> OpResult {
+    let service = &cx.shared.service;
+    let caller = cx.caller()?;
+    let mut plain = change.plain;
+    if let Some(masked) = change.mode_masked {
+        let mode = service.attributes(caller, handle).map_err(of_setattr)?.mode;
+        plain.mode = Some(set::masked(mode, masked));
+    }
+    if plain != SetAttr::default() {
+        service.setattr(caller, handle, state, &plain).map_err(of_setattr)?;
+        *done = change.mask.without(Attr::Acl.number());
+    }
+    if let Some(acl) = &change.acl {
+        service.set_acl(caller, handle, acl).map_err(of_acl)?;
+        done.insert(Attr::Acl);
+    }
+    Ok(())
+}
+
+/// The status for a list that cannot be kept: the attribute is there, but not with this value.
+fn of_acl(error: dafs_service::ServiceError) -> OpError {
+    match of_setattr(error) {
+        OpError::Status(Status::NotSupp) => OpError::Status(Status::AttrNotSupp),
+        error => error,
+    }
+}

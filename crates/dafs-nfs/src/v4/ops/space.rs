@@ -1,0 +1,112 @@
+//! Ranges of files in NFSv4.2: SEEK, ALLOCATE, DEALLOCATE, CLONE and IO_ADVISE
+//! (RFC 7862 15.1, 15.4, 15.5, 15.11, 15.13).
+
+use super::read::READ;
+use super::write::WRITE;
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::stateid;
+use crate::v4::status::{of_io, without_perm};
+use dafs_store::{CacheAdvice, OpenFile, OpenMode, SeekWhat};
+use dafs_wire::nfs4::{
+    AllocateArgs, Bitmap, CloneArgs, DeallocateArgs, IoAdvice, IoAdviseArgs, IoAdviseResult,
+    SeekArgs, SeekResult, SeekWhat as Content, Stateid, Status,
+};
+use std::sync::Arc;
+
+pub(crate) fn seek(cx: &mut Compound<'_>, args: &SeekArgs) -> OpResult {
+    let what = match args.what {
+        Content::Data => SeekWhat::Data,
+        Content::Hole => SeekWhat::Hole,
+        Content::Other(_) => return Err(Status::UnionNotSupp.into()),
+    };
+    cx.may_wait()?;
+    let file = file(cx, &args.stateid, READ)?;
+    let found = file.seek(args.offset, what)?;
+    let size = file.attr()?.size;
+    let offset = found.unwrap_or(size);
+    cx.encoder().value(&SeekResult { eof: offset >= size, offset });
+    Ok(())
+}
+
+pub(crate) fn allocate(cx: &mut Compound<'_>, args: &AllocateArgs) -> OpResult {
+    cx.may_wait()?;
+    let file = file(cx, &args.stateid, WRITE)?;
+    check_range(args.offset, args.length)?;
+    Ok(file.allocate(args.offset, args.length)?)
+}
+
+pub(crate) fn deallocate(cx: &mut Compound<'_>, args: &DeallocateArgs) -> OpResult {
+    cx.may_wait()?;
+    let file = file(cx, &args.stateid, WRITE)?;
+    check_range(args.offset, args.length)?;
+    Ok(file.deallocate(args.offset, args.length)?)
+}
+
+pub(crate) fn clone(cx: &mut Compound<'_>, args: &CloneArgs) -> OpResult {
+    cx.may_wait()?;
+    let source_handle = cx.saved()?;
+    let source_state = stateid::reference(&cx.saved_stateid(&args.source_stateid)?)?;
+    let target = file(cx, &args.destination_stateid, WRITE)?;
+    let service = &cx.shared.service;
+    let source =
+        service.io_file(cx.caller()?, &source_handle, source_state, READ).map_err(of_io)?;
+    let (from, to) = (args.source_offset, args.destination_offset);
+    if from.checked_add(args.count).is_none() || to.checked_add(args.count).is_none() {
+        return Err(Status::Inval.into());
+    }
+    // Beyond its end the source has nothing to share (RFC 7862 15.13.3).
+    if from + args.count > source.attr()?.size {
+        return Err(Status::Inval.into());
+    }
+    Ok(target.clone_range_from(&*source, from, to, args.count)?)
+}
+
+pub(crate) fn io_advise(cx: &mut Compound<'_>, args: &IoAdviseArgs) -> OpResult {
+    let handle = cx.current()?;
+    let wire_stateid = cx.stateid(&args.stateid)?;
+    let state = stateid::reference(&wire_stateid)?;
+    let service = &cx.shared.service;
+    let file = if state.is_special() {
+        service.file_for_sync(cx.caller()?, &handle).map_err(without_perm)?
+    } else {
+        let none = OpenMode { read: false, write: false };
+        service.io_file(cx.caller()?, &handle, state, none).map_err(of_io)?
+    };
+    let mut followed = Bitmap::EMPTY;
+    for (hint, advice) in ADVICE {
+        if args.hints.contains(hint as u32) && file.advise(args.offset, args.count, advice).is_ok()
+        {
+            followed.insert(hint as u32);
+        }
+    }
+    cx.encoder().value(&IoAdviseResult { hints: followed });
+    Ok(())
+}
+
+/// The hints that mean something to a file system. The others are not followed.
+const ADVICE: [(IoAdvice, CacheAdvice); 5] = [
+    (IoAdvice::Normal, CacheAdvice::Normal),
+    (IoAdvice::Sequential, CacheAdvice::Sequential),
+    (IoAdvice::Random, CacheAdvice::Random),
+    (IoAdvice::WillNeed, CacheAdvice::WillNeed),
+    (IoAdvice::DontNeed, CacheAdvice::DontNeed),
+];
+
+/// The current file, open for `need` under this state-id.
+fn file(
+    cx: &Compound<'_>,
+    argument: &Stateid,
+    need: OpenMode,
+) -> Result<Arc<dyn OpenFile>, OpError> {
+    let handle = cx.current()?;
+    let state = stateid::reference(&cx.stateid(argument)?)?;
+    cx.shared.service.io_file(cx.caller()?, &handle, state, need).map_err(of_io)
+}
+
+/// Refuses ranges that are empty or wrap.
+fn check_range(offset: u64, length: u64) -> Result<(), Status> {
+    match offset.checked_add(length) {
+        Some(end) if end > offset => Ok(()),
+        _ => Err(Status::Inval),
+    }
+}

@@ -1,0 +1,84 @@
+//! WRITE (RFC 8881 18.32): from the request's bytes into the file, without a copy here.
+//!
+//! Invariants
+//! * The stability told is that which was asked for and reached.
+//! * A write that is begun again on a pool thread writes the same bytes to the same place, before
+//!   the client has heard of either.
+
+use super::commit::sync_failed;
+use crate::limits::WRITE_INLINE_BYTES_MAX;
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::stateid;
+use crate::v4::status::{of_io, of_store};
+use dafs_mem::VolatileSlice;
+use dafs_store::{OpenFile, OpenMode, Stability, StoreError, Wait};
+use dafs_wire::nfs4::{StableHow, Status, Verifier, WriteArgs, WriteResult};
+
+/// What a write needs of an open.
+pub(crate) const WRITE: OpenMode = OpenMode { read: false, write: true };
+
+/// The largest piece that is handed to the file at once where waiting is not allowed.
+const PIECE_BYTES: usize = 128 << 10;
+
+pub(crate) fn write(cx: &mut Compound<'_>, args: &WriteArgs<'_>) -> OpResult {
+    let handle = cx.current()?;
+    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    let stability = stability(args.stable);
+    if stability != Stability::Unstable || args.data.len() > WRITE_INLINE_BYTES_MAX {
+        cx.may_wait()?;
+    }
+    let file = cx.shared.service.io_file(cx.caller()?, &handle, state, WRITE).map_err(of_io)?;
+    if args.offset.checked_add(args.data.len() as u64).is_none() {
+        return Err(Status::Inval.into());
+    }
+    let count = match write_all(&*file, args.data, args.offset, stability, cx.wait) {
+        Ok(count) => count,
+        Err(StoreError::WouldBlock) => return Err(OpError::Wait),
+        Err(error) if stability != Stability::Unstable => {
+            return Err(OpError::Status(sync_failed(cx, error)));
+        }
+        Err(error) => return Err(OpError::Status(of_store(error))),
+    };
+    let result = WriteResult {
+        count: count as u32,
+        committed: args.stable,
+        verifier: Verifier(cx.shared.write_verifier.current()),
+    };
+    cx.encoder().value(&result);
+    Ok(())
+}
+
+/// Writes all, or what could be written before an error.
+fn write_all(
+    file: &dyn OpenFile,
+    data: &[u8],
+    offset: u64,
+    stability: Stability,
+    wait: Wait,
+) -> Result<usize, StoreError> {
+    // SAFETY: the data lies in the request in hand, which is private memory and stays untouched
+    // until the request is answered. The view is only read from, as is the borrow beside it.
+    let view = unsafe { VolatileSlice::new(data.as_ptr().cast_mut(), data.len()) };
+    let piece_max = if wait == Wait::Never { PIECE_BYTES } else { usize::MAX };
+    let mut done = 0;
+    while done < data.len() {
+        let Some(rest) = view.slice(done, (data.len() - done).min(piece_max)) else { break };
+        match file.write_at(&[rest], offset + done as u64, stability, wait) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(StoreError::WouldBlock) => return Err(StoreError::WouldBlock),
+            Err(error) if done == 0 => return Err(error),
+            // What was written stays written; the error comes again when the client goes on.
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+fn stability(how: StableHow) -> Stability {
+    match how {
+        StableHow::Unstable => Stability::Unstable,
+        StableHow::DataSync => Stability::Data,
+        StableHow::FileSync => Stability::File,
+    }
+}
