@@ -24,4 +24,4 @@ pub use config::{
 pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared};
 pub use limits::SessionLimits;
 pub use pool::{Inbox, Job, Pool, ThreadPool};
-pub use server::{Server, StartError, default_state_directory};
+pub use server::{ReadConfig, Server, StartError, default_state_directory};

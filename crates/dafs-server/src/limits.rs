@@ -92,6 +92,9 @@ pub(crate) const PASSWORD_LINE_BYTES_MAX: usize = 1024;
 /// Bytes of an administrator's request.
 pub(crate) const ADMIN_REQUEST_BYTES_MAX: u64 = 8 << 10;
 
+/// Things that a client holds, shown to administrators.
+pub(crate) const HOLDINGS_SHOWN_MAX: usize = 1000;
+
 /// How long an administrator may take to ask, and the server to answer.
 pub(crate) const ADMIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 

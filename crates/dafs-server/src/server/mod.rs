@@ -1,13 +1,17 @@
 //! A running server: listeners, reactors, exports.
 
+mod administration;
 mod inherited;
 mod listen;
+mod nfs;
 mod state;
 
+pub use administration::ReadConfig;
 pub use state::default_state_directory;
 
+use crate::admin::AdminSocket;
 use crate::auth::{Authenticator, PasswordFileError};
-use crate::config::{Config, ConfigError, ExportConfig, ExportSource};
+use crate::config::{Config, ConfigError, ExportConfig, ExportSource, NFS_PORT};
 use crate::engine::{Engine, EngineCounts, Registry, Shared};
 use crate::limits::PROOF_THREADS_MAX;
 use crate::metrics::{MetricsPort, ServerCollector};
@@ -17,13 +21,15 @@ use dafs_dat::Adapter;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_service::{
-    Door, Export, Namespace, NamespaceError, Service, ServiceConfig, ServiceCounts, WriteVerifier,
+    ClientRecords, Door, Export, FileRecords, Namespace, NamespaceError, NoRecords, RecordsError, Service, ServiceConfig, ServiceCounts, WriteVerifier,
 };
 use dafs_store::{
     ExportSecret, MemoryOptions, MemoryStore, PosixOptions, PosixStore, Store, StoreError,
 };
+use administration::{Administration, open_exports};
 use inherited::Inherited;
 use listen::Listener;
+use nfs::{Identity, NfsServer};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -35,6 +41,9 @@ use thiserror::Error;
 
 /// Connections that wait for a reactor.
 const BACKLOG: i32 = 1024;
+
+/// The file of NFS clients in the state directory.
+const CLIENT_RECORDS: &str = "clients.redb";
 
 /// Why a server could not start.
 #[derive(Debug, Error)]
@@ -77,6 +86,9 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
+    /// The records of NFS clients.
+    #[error("cannot keep the records of NFS clients: {0}")]
+    Records(#[from] RecordsError),
     /// The port of metrics.
     #[error("cannot listen on {address} for metrics: {error}")]
     Metrics {
@@ -93,10 +105,12 @@ pub enum StartError {
 /// A server with its threads. Dropping it stops it.
 pub struct Server {
     addresses: Vec<SocketAddr>,
-    nfs_addresses: Vec<SocketAddr>,
     service: Arc<Service>,
     reactors: Vec<Reactor>,
+    nfs: Option<NfsServer>,
     metrics: Option<MetricsPort>,
+    admin: Option<AdminSocket>,
+    administration: Option<Arc<Administration>>,
 }
 
 struct Reactor {
@@ -115,22 +129,46 @@ impl Server {
         raise_descriptor_limit();
         let directory = state::state_directory(config.state_directory.as_deref())?;
         let secret = state::handle_secret(&directory)?;
-        let open = |export: &ExportConfig| {
-            Ok(Export::new(&export.name, open_store(export, secret)?, export.options.clone()))
+        let (exports, stores) = open_exports(&config.exports, secret, &[])?;
+        let records: Box<dyn ClientRecords> = if config.nfs.listen.is_empty() {
+            Box::new(NoRecords)
+        } else {
+            Box::new(FileRecords::open(&directory.join(CLIENT_RECORDS))?)
         };
-        let exports = config.exports.iter().map(open).collect::<Result<_, StartError>>()?;
-        Self::start_with(config, exports)
+        let random = Random::draw()?;
+        let service = new_service(config, exports, records, &random)?;
+        let identity = Identity { server: state::server_identity(&secret), secret: random.secret };
+        let mut server = Self::serve(config, service.clone(), &random, &identity)?;
+        let administration = Arc::new(Administration::new(service, secret, stores));
+        match AdminSocket::start(&directory, administration::handler(administration.clone())) {
+            Ok(socket) => server.admin = Some(socket),
+            Err(error) => tracing::warn!(
+                directory = %directory.display(), %error,
+                "no socket for administrators: does another server use this state directory?"
+            ),
+        }
+        server.administration = Some(administration);
+        Ok(server)
     }
 
-    /// Serves exports that are open already; those of the configuration are not looked at.
+    /// Serves exports that are open already; those of the configuration are not looked at, nothing
+    /// is kept for the next run, and administrators have no way in.
     ///
     /// # Errors
     /// As `start`.
     pub fn start_with(config: &Config, exports: Vec<Export>) -> Result<Self, StartError> {
-        let namespace = Namespace::new(exports)?;
         let random = Random::draw()?;
-        let service_config = ServiceConfig::new(config.lease_time, random.instance);
-        let service = Arc::new(Service::new(service_config, namespace));
+        let service = new_service(config, exports, Box::new(NoRecords), &random)?;
+        let identity = Identity { server: random.secret, secret: random.secret };
+        Self::serve(config, service, &random, &identity)
+    }
+
+    fn serve(
+        config: &Config,
+        service: Arc<Service>,
+        random: &Random,
+        identity: &Identity,
+    ) -> Result<Self, StartError> {
         let mut inherited = Inherited::take();
         let listeners =
             config.listen.iter().map(|&address| Listener::bind(address, &mut inherited));
@@ -148,15 +186,18 @@ impl Server {
         });
         let mut server = Self {
             addresses: listeners.iter().map(|listener| listener.address).collect(),
-            nfs_addresses: Vec::new(),
             service,
             reactors: Vec::new(),
+            nfs: None,
             metrics: None,
+            admin: None,
+            administration: None,
         };
         for index in 0..config.threads.max(1) {
             let reactor = start_reactor(index, config, &shared, &listeners)?;
             server.reactors.push(reactor);
         }
+        server.nfs = NfsServer::start(config, &shared, &mut inherited, identity)?;
         if let Some(address) = config.metrics_listen {
             let collector = server.collector();
             let port = MetricsPort::start(address, collector)
@@ -166,6 +207,24 @@ impl Server {
         Ok(server)
     }
 
+    /// Says how the configuration can be read again, for [`reload`](Self::reload) and for
+    /// administrators.
+    pub fn set_read_config(&self, read: ReadConfig) {
+        if let Some(administration) = &self.administration {
+            let _ = administration.read_config.set(read);
+        }
+    }
+
+    /// Reads the configuration again and serves the exports that it names now. What happened is
+    /// said in words.
+    ///
+    /// # Errors
+    /// What is to be mended, in words; nothing has changed then.
+    pub fn reload(&self) -> Result<String, String> {
+        let administration = self.administration.as_ref();
+        administration.ok_or("this server was started without a configuration")?.reload()
+    }
+
     /// Where it listens, with the ports that the system picked.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
@@ -173,7 +232,19 @@ impl Server {
 
     /// Where NFS clients connect.
     pub fn nfs_addresses(&self) -> &[SocketAddr] {
-        &self.nfs_addresses
+        self.nfs.as_ref().map_or(&[], |nfs| &nfs.addresses)
+    }
+
+    /// The lines with which NFS clients mount each export, with `host` as the name of this server.
+    pub fn mount_lines(&self, host: &str) -> Vec<String> {
+        let Some(address) = self.nfs_addresses().first() else { return Vec::new() };
+        let port = address.port();
+        let option = if port == NFS_PORT { String::new() } else { format!(",port={port}") };
+        let namespace = self.service.namespace();
+        let mut names: Vec<_> = namespace.exports().map(|e| e.name().to_owned()).collect();
+        names.sort();
+        let line = |name: &String| format!("mount -t nfs -o vers=4.2{option} {host}:/{name} /mnt");
+        names.iter().map(line).collect()
     }
 
     /// The URL of the first address.
@@ -230,6 +301,9 @@ impl Server {
     }
 
     fn stop_threads(&mut self) {
+        // First those that look at the others.
+        drop((self.metrics.take(), self.admin.take()));
+        drop(self.nfs.take());
         for reactor in &self.reactors {
             reactor.control.stop.store(true, Ordering::Relaxed);
             (reactor.wake)();
@@ -273,6 +347,22 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop_threads();
     }
+}
+
+fn new_service(
+    config: &Config,
+    exports: Vec<Export>,
+    records: Box<dyn ClientRecords>,
+    random: &Random,
+) -> Result<Arc<Service>, StartError> {
+    let namespace = Namespace::new(exports)?;
+    let service_config = ServiceConfig {
+        grace_time: config.nfs.grace_time.unwrap_or(config.lease_time),
+        delegations: !config.nfs.no_delegations,
+        ..ServiceConfig::new(config.lease_time, random.instance)
+    };
+    let now_ns = dafs_dat::Instant::now().0;
+    Ok(Arc::new(Service::with_records(service_config, namespace, records, now_ns)?))
 }
 
 fn open_store(export: &ExportConfig, secret: ExportSecret) -> Result<Arc<dyn Store>, StartError> {
@@ -329,11 +419,12 @@ struct Random {
     instance: u32,
     registry_key: [u64; 2],
     write_verifier: u64,
+    secret: [u8; 16],
 }
 
 impl Random {
     fn draw() -> io::Result<Self> {
-        let mut bytes = [0; 28];
+        let mut bytes = [0; 44];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
         let word = |at: usize| {
             let mut word = [0; 8];
@@ -345,6 +436,7 @@ impl Random {
             instance: (word(20) as u32).max(1),
             registry_key: [word(0), word(8)],
             write_verifier: word(16),
+            secret: std::array::from_fn(|at| bytes[28 + at]),
         })
     }
 }

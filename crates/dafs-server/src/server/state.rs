@@ -2,6 +2,8 @@
 
 use super::StartError;
 use dafs_store::ExportSecret;
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::hash::Hasher;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -63,6 +65,15 @@ pub(super) fn state_directory(named: Option<&Path>) -> Result<PathBuf, StartErro
             io::Error::new(io::ErrorKind::NotFound, "neither HOME nor XDG_STATE_HOME is set");
         StartError::State { path: PathBuf::from("the home directory"), error }
     })
+}
+
+/// What tells this server from all others, in every run: made from its secret, and telling nothing
+/// about it.
+pub(super) fn server_identity(secret: &ExportSecret) -> [u8; 16] {
+    let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
+    hasher.write(b"server identity");
+    let hash = hasher.finish128();
+    (u128::from(hash.h1) << 64 | u128::from(hash.h2)).to_be_bytes()
 }
 
 /// Where a server keeps its state when nothing is said: `/var/lib/dafs` for root, else below the

@@ -1,11 +1,11 @@
 //! `dafs serve`: runs a server until a signal ends it.
 
-use crate::cli::SessionOptions;
+use crate::cli::{SessionOptions, WakeName};
 use crate::failure::Failure;
 use crate::limits::COUNTS_SETTLE;
 use dafs_server::{Config, Server, StartError, parse_listen, parse_listen_nfs};
 use dafs_service::{AddressRange, Squash};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use std::io::{IsTerminal, Write};
@@ -19,9 +19,10 @@ use tracing_subscriber::EnvFilter;
 /// Serve a directory, or the exports of a configuration file
 ///
 /// Prints "ready URL" on standard output once clients can connect, and logs to standard error.
-/// SIGTERM and SIGINT end it in order, a second one at once; SIGUSR1 logs what it holds. Without
+/// SIGTERM and SIGINT end it in order, a second one at once; SIGHUP reads the configuration file
+/// again; SIGUSR1 logs what it holds. Without
 /// --config or --listen only this host can reach it, on port 20490.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Serve {
     /// The directory to export as the root; instead of the exports of a configuration file
     #[arg(value_name = "DIR", required_unless_present = "config")]
@@ -75,7 +76,7 @@ impl Serve {
             return Err(Failure::Usage(text));
         }
         self.start_log()?;
-        let config = self.configuration(session)?;
+        let config = self.configuration(session.wake)?;
         // From here on a signal is either handled below or ends the process in order.
         let again = Arc::new(AtomicBool::new(false));
         for signal in [SIGTERM, SIGINT] {
@@ -83,12 +84,25 @@ impl Serve {
             flag::register_conditional_shutdown(signal, status, again.clone())
                 .map_err(|error| Failure::local("cannot handle signals", &error))?;
         }
-        let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
             .map_err(|error| Failure::local("cannot handle signals", &error))?;
         let server = Server::start(&config).map_err(|error| start_failure(&error))?;
         for address in server.addresses() {
             tracing::info!(%address, "listening");
         }
+        for address in server.nfs_addresses() {
+            tracing::info!(%address, "listening for NFS");
+        }
+        let name = rustix::system::uname();
+        for line in server.mount_lines(&name.nodename().to_string_lossy()) {
+            tracing::info!("NFS clients: {line}");
+        }
+        let (again, session_wake) = (self.clone(), session.wake);
+        server.set_read_config(Box::new(move || {
+            again.configuration(session_wake).map_err(|failure| {
+                failure.text().unwrap_or("the configuration cannot be read").to_owned()
+            })
+        }));
         if let Some(address) = server.metrics_address() {
             tracing::info!("metrics at http://{address}/metrics");
         }
@@ -96,6 +110,12 @@ impl Serve {
         for signal in signals.forever() {
             if signal == SIGUSR1 {
                 log_counts(&server);
+                continue;
+            }
+            if signal == SIGHUP {
+                if let Err(text) = server.reload() {
+                    tracing::error!("the configuration was not taken: {text}");
+                }
                 continue;
             }
             again.store(true, Ordering::Relaxed);
@@ -122,7 +142,7 @@ impl Serve {
         Ok(())
     }
 
-    fn configuration(&self, session: &SessionOptions) -> Result<Config, Failure> {
+    fn configuration(&self, wake: Option<WakeName>) -> Result<Config, Failure> {
         let wrong = |error: &dafs_server::ConfigError| Failure::Usage(error.to_string());
         let mut config = match (&self.config, &self.directory) {
             (Some(file), Some(directory)) => {
@@ -157,7 +177,7 @@ impl Serve {
         if let Some(directory) = &self.state_directory {
             config.state_directory = Some(directory.clone());
         }
-        if let Some(wake) = session.wake {
+        if let Some(wake) = wake {
             config.wake = wake.into();
         }
         if let Some(threads) = self.threads {

@@ -1,0 +1,171 @@
+//! What administrators do with a running server: look at clients, end one, change the exports.
+
+use super::{StartError, open_store};
+use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport};
+use crate::config::{Config, ExportConfig, ExportSource};
+use crate::limits::HOLDINGS_SHOWN_MAX;
+use dafs_service::{
+    ClientInfo, ClientKey, ClientKind, Export, Handle, Holding, Namespace, Service, ServiceError,
+};
+use dafs_store::{ExportSecret, Store};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Reads the configuration again; the text of an error says what to mend.
+pub type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
+
+/// What a change of exports needs to know.
+pub(super) struct Administration {
+    pub(super) service: Arc<Service>,
+    secret: ExportSecret,
+    /// The stores that are open. One in memory that is named again is kept, because its files live
+    /// nowhere else.
+    stores: Mutex<Vec<Known>>,
+    pub(super) read_config: OnceLock<ReadConfig>,
+}
+
+impl Administration {
+    pub(super) fn new(
+        service: Arc<Service>,
+        secret: ExportSecret,
+        stores: Vec<Known>,
+    ) -> Self {
+        Self { service, secret, stores: Mutex::new(stores), read_config: OnceLock::new() }
+    }
+
+    /// Serves what the configuration file says now.
+    pub(super) fn reload(&self) -> Result<String, String> {
+        let read = self.read_config.get();
+        let read = read.ok_or("this server has no configuration file to read again")?;
+        let config = read()?;
+        let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        let (exports, opened) = open_exports(&config.exports, self.secret, &stores)
+            .map_err(|error| error.to_string())?;
+        let namespace = Namespace::new(exports).map_err(|error| error.to_string())?;
+        let count = config.exports.len();
+        self.service.replace_namespace(namespace);
+        *stores = opened;
+        tracing::info!(exports = count, "the configuration was read again");
+        Ok(format!("{count} exports are served"))
+    }
+
+    fn clients(&self) -> Vec<ClientReport> {
+        let now_ns = dafs_dat::Instant::now().0;
+        let clients = self.service.clients_info(now_ns);
+        clients.iter().map(|client| self.report(client)).collect()
+    }
+
+    fn report(&self, info: &ClientInfo) -> ClientReport {
+        let (client, usage) = (&info.client, info.client.usage());
+        let identity = info.identity();
+        let holds = self.service.client_holdings(client.key(), HOLDINGS_SHOWN_MAX);
+        let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
+        ClientReport {
+            client: client.key().0,
+            door: match info.kind() {
+                ClientKind::Nfs => "nfs4".to_owned(),
+                _ => "dafs".to_owned(),
+            },
+            name: text(client.name()),
+            principal: format!("{} {}", identity.mechanism, text(&identity.principal)),
+            address: client.peer(),
+            silent_seconds: info.idle_ns / 1_000_000_000,
+            courtesy: info.courtesy,
+            opens: info.opens as u64,
+            locks: info.locks as u64,
+            delegations: info.delegations as u64,
+            operations: usage.operations.load(Ordering::Relaxed),
+            read_bytes: usage.read_bytes.load(Ordering::Relaxed),
+            written_bytes: usage.written_bytes.load(Ordering::Relaxed),
+            holds: holds.unwrap_or_default().iter().map(|held| self.describe(held)).collect(),
+        }
+    }
+
+    fn describe(&self, held: &Holding) -> String {
+        match held {
+            Holding::Open { handle, owner, share } => {
+                let words = [
+                    (share.read, "read"),
+                    (share.write, "write"),
+                    (share.deny_read, "deny-read"),
+                    (share.deny_write, "deny-write"),
+                ];
+                let words = words.iter().filter_map(|&(is, word)| is.then_some(word));
+                let words = words.collect::<Vec<_>>().join("+");
+                format!("open {words} {} by {}", self.place(handle), owner.escape_ascii())
+            }
+            Holding::Lock { handle, owner, ranges } => {
+                let range = |&(first, bytes, writes): &(u64, u64, bool)| {
+                    let kind = if writes { "write" } else { "read" };
+                    format!("{kind} {first}+{bytes}")
+                };
+                let ranges = ranges.iter().map(range).collect::<Vec<_>>().join(", ");
+                format!("lock {ranges} of {} by {}", self.place(handle), owner.escape_ascii())
+            }
+            Holding::Delegation { handle, kind, recalled } => {
+                let recalled = if *recalled { ", recalled" } else { "" };
+                format!("{kind:?} delegation of {}{recalled}", self.place(handle))
+            }
+        }
+    }
+
+    /// A file by its export and inode number, because a file may have no name or several.
+    fn place(&self, handle: &Handle) -> String {
+        let namespace = self.service.namespace();
+        let export = namespace.export(handle).map(|export| export.name().to_owned());
+        match (export, self.service.getattr(handle)) {
+            (Ok(export), Ok(attr)) => format!("/{export} inode {}", attr.file_id),
+            (Ok(export), Err(_)) => format!("/{export} {:?}", handle.file),
+            (Err(_), _) => "an export that is gone".to_owned(),
+        }
+    }
+}
+
+/// Answers an administrator.
+pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
+    Box::new(move |request| match request {
+        AdminRequest::Clients => AdminReply::Clients(administration.clients()),
+        AdminRequest::Expire { client } => {
+            match administration.service.expire_client(ClientKey(client)) {
+                Ok(()) => AdminReply::Done(format!("client {client:016x} was ended")),
+                Err(ServiceError::StaleClientId) => {
+                    AdminReply::Failed(format!("there is no client {client:016x}"))
+                }
+                Err(error) => AdminReply::Failed(error.to_string()),
+            }
+        }
+        AdminRequest::Reload => match administration.reload() {
+            Ok(text) => AdminReply::Done(text),
+            Err(text) => AdminReply::Failed(text),
+        },
+    })
+}
+
+/// An open store, with the name of its export and where its files are.
+pub(super) struct Known {
+    name: String,
+    source: ExportSource,
+    store: Arc<dyn Store>,
+}
+
+/// Opens the stores of exports, but for those in memory that are in `known`.
+pub(super) fn open_exports(
+    configs: &[ExportConfig],
+    secret: ExportSecret,
+    known: &[Known],
+) -> Result<(Vec<Export>, Vec<Known>), StartError> {
+    let mut exports = Vec::new();
+    let mut stores = Vec::new();
+    for config in configs {
+        let in_memory = matches!(config.source, ExportSource::Memory { .. });
+        let same = |known: &&Known| known.name == config.name && known.source == config.source;
+        let store = match known.iter().find(same).filter(|_| in_memory) {
+            Some(known) => known.store.clone(),
+            None => open_store(config, secret)?,
+        };
+        let (name, source) = (config.name.clone(), config.source.clone());
+        exports.push(Export::new(&name, store.clone(), config.options.clone()));
+        stores.push(Known { name, source, store });
+    }
+    Ok((exports, stores))
+}

@@ -1,0 +1,122 @@
+//! The NFS side of a running server: its sockets, its reactors.
+
+use super::inherited::Inherited;
+use super::{StartError, listen};
+use crate::config::{Config, Wake};
+use crate::engine::Shared;
+use crate::pool;
+use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
+use dafs_rpc::server::{Config as RpcConfig, Group, Statistics, Wake as RpcWake};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Reactors for NFS clients, with their threads. Dropping it ends them.
+pub(super) struct NfsServer {
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) shared: Arc<NfsShared>,
+    group: Arc<Group>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// The pool of blocking calls, as the front doors want it.
+struct Elsewhere(Arc<dyn pool::Pool>);
+
+impl dafs_nfs::Pool for Elsewhere {
+    fn submit(&self, job: dafs_nfs::Job) {
+        self.0.submit(job);
+    }
+}
+
+/// Numbers of one run, and of one server.
+pub(super) struct Identity {
+    /// The same in all runs of this server, and in no other's.
+    pub(super) server: [u8; 16],
+    /// Random.
+    pub(super) secret: [u8; 16],
+}
+
+impl NfsServer {
+    pub(super) fn start(
+        config: &Config,
+        shared: &Arc<Shared>,
+        inherited: &mut Inherited,
+        identity: &Identity,
+    ) -> Result<Option<Self>, StartError> {
+        if config.nfs.listen.is_empty() {
+            return Ok(None);
+        }
+        let listeners = config.nfs.listen.iter().map(|&address| listen::tcp(address, inherited));
+        let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
+        let addresses = listeners.iter().map(std::net::TcpListener::local_addr);
+        let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+        let options = NfsOptions {
+            server_owner: hex(&identity.server),
+            server_scope: hex(&identity.server),
+            implementation_domain: "dafs.invalid".to_owned(),
+            implementation_name: format!("dafs {}", env!("CARGO_PKG_VERSION")),
+            secret: identity.secret,
+            clock_start_ns: 0,
+            admission: admission(&addresses),
+        };
+        let pool = Arc::new(Elsewhere(shared.pool.clone()));
+        let verifier = shared.write_verifier.clone();
+        let nfs = NfsShared::new(shared.service.clone(), pool, verifier, options);
+        let group = Arc::new(Group::new(listeners, config.threads.max(1), rpc_config(config))?);
+        let mut server = Self { addresses, shared: nfs, group, threads: Vec::new() };
+        for index in 0..config.threads.max(1) {
+            let nfs = server.shared.clone();
+            let reactor = server.group.reactor(|_| NfsHandler::new(nfs))?;
+            let thread = std::thread::Builder::new().name(format!("dafs-nfs-{index}"));
+            server.threads.push(thread.spawn(|| reactor.run())?);
+        }
+        Ok(Some(server))
+    }
+
+    pub(super) fn statistics(&self) -> Statistics {
+        self.group.statistics()
+    }
+
+    /// The counters, for somebody who outlives this.
+    pub(super) fn group(&self) -> Arc<Group> {
+        self.group.clone()
+    }
+}
+
+impl Drop for NfsServer {
+    fn drop(&mut self) {
+        self.group.stop();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("an NFS reactor had failed");
+            }
+        }
+    }
+}
+
+fn admission(addresses: &[SocketAddr]) -> Admission {
+    let ports: Vec<u16> = addresses.iter().map(SocketAddr::port).collect();
+    let find_owner = move |peer| {
+        let process = crate::loopback::owner(peer, &ports)?;
+        Some((process.uid, process.gid))
+    };
+    let own_uid = rustix::process::geteuid().as_raw();
+    Admission { find_owner: Arc::new(find_owner), own_uid }
+}
+
+fn rpc_config(config: &Config) -> RpcConfig {
+    let wake = match config.wake {
+        Wake::Poll => RpcWake::Poll,
+        Wake::Adaptive => RpcWake::Adaptive,
+        Wake::Sleep => RpcWake::Sleep,
+    };
+    RpcConfig {
+        wake,
+        connections_max: config.limits.connections_max.max(RpcConfig::default().connections_max),
+        ..RpcConfig::default()
+    }
+}
+
+fn hex(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
+}
