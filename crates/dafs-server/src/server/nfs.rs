@@ -57,11 +57,11 @@ impl NfsServer {
             implementation_name: format!("dafs {}", env!("CARGO_PKG_VERSION")),
             secret: identity.secret,
             clock_start_ns: 0,
-            admission: admission(&addresses),
         };
         let pool = Arc::new(Elsewhere(shared.pool.clone()));
         let verifier = shared.write_verifier.clone();
-        let nfs = NfsShared::new(shared.service.clone(), pool, verifier, options);
+        let admission = admission(&addresses);
+        let nfs = NfsShared::new(shared.service.clone(), pool, verifier, admission, options);
         let group = Arc::new(Group::new(listeners, config.threads.max(1), rpc_config(config))?);
         let mut server = Self { addresses, shared: nfs, group, threads: Vec::new() };
         for index in 0..config.threads.max(1) {
