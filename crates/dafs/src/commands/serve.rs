@@ -97,9 +97,9 @@ impl Serve {
         for line in server.mount_lines(&name.nodename().to_string_lossy()) {
             tracing::info!("NFS clients: {line}");
         }
-        let (again, session_wake) = (self.clone(), session.wake);
+        let (options, wake) = (self.clone(), session.wake);
         server.set_read_config(Box::new(move || {
-            again.configuration(session_wake).map_err(|failure| {
+            options.configuration(wake).map_err(|failure| {
                 failure.text().unwrap_or("the configuration cannot be read").to_owned()
             })
         }));
