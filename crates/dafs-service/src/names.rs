@@ -177,12 +177,12 @@ impl Service {
             // Names in a directory change one at a time, so that the name still stands for what was
             // looked up.
             let names = self.lock_names(dir.shard());
-            let (file, attr) = export.store().lookup(&cred, &dir.file, name)?;
-            kind.check(attr.kind)?;
+            let (file, found) = export.store().peek(&cred, &dir.file, name)?;
+            kind.check(found)?;
             let handle = Handle { fs: dir.fs, file };
             match self.try_removal(caller, None, Some((export.key(&handle), mode))) {
                 Ok(_removal) => {
-                    let removed = export.store().remove(&cred, &dir.file, name);
+                    let removed = export.store().remove_known(&cred, &dir.file, name, &file);
                     self.stateless.forget(&handle);
                     return Ok(removed?);
                 }
@@ -223,7 +223,7 @@ impl Service {
             let names = self.lock_both_names(from_dir, to_dir);
             // What is not there, or not reached, the rename itself answers for.
             let find = |dir: &Handle, name: &[u8]| {
-                let found = store.lookup(&cred, &dir.file, name).ok();
+                let found = store.peek(&cred, &dir.file, name).ok();
                 found.map(|(file, _)| Handle { fs: dir.fs, file })
             };
             let (source, target) = (find(from_dir, from), find(to_dir, to));

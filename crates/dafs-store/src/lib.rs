@@ -78,9 +78,11 @@ pub trait Store: Send + Sync + 'static {
     /// One component below a directory. "." and ".." are not names; symlinks are not followed.
     fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)>;
 
-    /// The id of one component below a directory: for those who need no more, as before a removal.
-    fn lookup_id(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<FileId> {
-        self.lookup(cred, dir, name).map(|(id, _)| id)
+    /// What one component below a directory is: for those who need no more, as before a removal, and
+    /// cheaper than [`lookup`](Self::lookup). When somebody else replaces it in this moment, the kind
+    /// may be that of the one and the id that of the other.
+    fn peek(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Kind)> {
+        self.lookup(cred, dir, name).map(|(id, attr)| (id, attr.kind))
     }
 
     /// The directory above; the root's is [`StoreError::NotFound`].

@@ -90,3 +90,13 @@ fn where_the_clock_is_coarse() {
         every_change_counts(dir.path());
     }
 }
+
+#[test]
+fn everything_again_without_privileges() {
+    run_again_without_privileges();
+}
+
+#[test]
+fn everything_again_as_root_in_a_container() {
+    run_again_as_root_in_a_container();
+}

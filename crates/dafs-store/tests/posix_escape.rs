@@ -78,7 +78,47 @@ fn an_id_from_outside_is_refused() {
         assert_eq!(w.store.getattr(&id), Err(StoreError::BadHandle));
         assert_eq!(w.lookup(&id, "secret"), Err(StoreError::BadHandle));
         assert_eq!(w.store.link(&w.cred, &id, &w.root(), b"x"), Err(StoreError::BadHandle));
+        refuses_extras(&w, &id);
     }
+}
+
+/// Whatever else takes an id refuses this one.
+fn refuses_extras(w: &World, id: &FileId) {
+    let refused = StoreError::BadHandle;
+    let (store, cred) = (&w.store, &w.cred);
+    assert_eq!(store.peek(cred, id, b"secret"), Err(refused));
+    assert_eq!(store.remove_known(cred, id, b"secret", id), Err(refused));
+    assert_eq!(store.xattr(cred, id, b"x"), Err(refused));
+    assert_eq!(store.set_xattr(cred, id, b"x", b"", SetXattr::Either), Err(refused));
+    assert_eq!(store.list_xattrs(cred, id), Err(refused));
+    assert_eq!(store.remove_xattr(cred, id, b"x"), Err(refused));
+    assert_eq!(store.acl(id), Err(refused));
+    assert_eq!(store.set_acl(cred, id, &Acl::from_mode(0o777, false)), Err(refused));
+    assert_ne!(store.watch(id, Watch::Changes), Ok(()));
+    store.unwatch(id);
+}
+
+#[test]
+fn extras_do_not_follow_symlinks() {
+    let (dir, w) = with_outside();
+    let outside = dir.path().join("outside/secret");
+    symlink(&outside, dir.path().join("export/link")).unwrap();
+    let (id, kind) = w.store.peek(&w.cred, &w.root(), b"link").unwrap();
+    assert_eq!((w.lookup(&w.root(), "link"), kind), (Ok(id), Kind::Symlink));
+    let set = w.store.set_xattr(&w.cred, &id, b"x", b"y", SetXattr::Either);
+    assert_eq!(set, Err(StoreError::NotSupported));
+    assert_eq!(w.store.xattr(&w.cred, &id, b"x"), Err(StoreError::NoXattr));
+    assert_eq!(w.store.list_xattrs(&w.cred, &id), Ok(vec![]));
+    let acl = Acl::from_mode(0o777, false);
+    assert_eq!(w.store.set_acl(&w.cred, &id, &acl), Err(StoreError::NotSupported));
+    assert_eq!(w.store.watch(&id, Watch::Changes), Err(StoreError::NotSupported));
+    // A hint that names something else changes nothing.
+    let other = w.create(&w.root(), "other");
+    w.store.remove_known(&w.cred, &w.root(), b"link", &other.id).unwrap();
+    assert_eq!(w.lookup(&w.root(), "link"), Err(StoreError::NotFound));
+    assert_eq!(w.lookup(&w.root(), "other"), Ok(other.id));
+    assert_eq!(w.store.getattr(&other.id).unwrap().links, 1);
+    assert_eq!(fs::read(outside).unwrap(), b"secret");
 }
 
 #[test]

@@ -58,7 +58,7 @@ impl Walk {
             assert!(!std::mem::replace(&mut self.seen[number], true), "{number} twice");
         }
         if let Some((name, _, id)) = names.get(7) {
-            assert_eq!(store.lookup_id(&self.cred, dir, name), Ok(*id));
+            assert_eq!(store.peek(&self.cred, dir, name), Ok((*id, Kind::Regular)));
         }
     }
 }

@@ -141,3 +141,13 @@ fn many_files_are_watched_at_once_and_none_is_missed() {
     assert!(path.exists());
     ids.iter().for_each(|id| store.unwatch(id));
 }
+
+#[test]
+fn everything_again_without_privileges() {
+    run_again_without_privileges();
+}
+
+#[test]
+fn everything_again_as_root_in_a_container() {
+    run_again_as_root_in_a_container();
+}

@@ -25,6 +25,11 @@ fn refuses_every_change(w: &World, file: &FileId, dir: &FileId) {
     assert_eq!(store.rename(cred, &root, b"f", dir, b"g").err(), denied);
     let mode = SetAttr { mode: Some(0o777), ..NONE };
     assert_eq!(store.setattr(cred, file, &mode, None).err(), denied);
+    assert_eq!(store.remove_known(cred, &root, b"f", file).err(), denied);
+    assert_eq!(store.set_xattr(cred, file, b"x", b"", SetXattr::Either).err(), denied);
+    assert_eq!(store.remove_xattr(cred, file, b"x").err(), denied);
+    assert_eq!(store.set_acl(cred, file, &Acl::from_mode(0o777, false)).err(), denied);
+    assert_eq!(store.acl(file), Ok(Acl::from_mode(store.getattr(file).unwrap().mode, false)));
     assert_eq!(store.open(cred, file, WRITE).err(), denied);
     assert_eq!(store.open(cred, file, READ_WRITE).err(), denied);
     let all = AccessMask::all();
@@ -34,6 +39,9 @@ fn refuses_every_change(w: &World, file: &FileId, dir: &FileId) {
     let open = store.open(cred, file, READ).unwrap();
     assert_eq!(read(&*open, 0, 10), Ok(b"text".to_vec()));
     assert_eq!(open.set_size(0), Err(StoreError::Access));
+    assert_eq!(open.allocate(0, 1), Err(StoreError::Access));
+    assert_eq!(open.deallocate(0, 1), Err(StoreError::Access));
+    assert_eq!(open.copy_from(&*open, 0, 2, 1), Err(StoreError::Access));
     assert_eq!(w.names(&root), ["d", "f"]);
     assert_eq!(w.lookup(&root, "f"), Ok(*file));
 }

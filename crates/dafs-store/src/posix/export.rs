@@ -267,14 +267,20 @@ impl Export {
         Ok(found)
     }
 
-    /// The id of one name below a directory, without opening it where the kernel has handles.
-    pub(super) fn step_id(&self, _caller: &Caller, dir: &Node, name: &[u8]) -> Result<FileId> {
+    /// What one name below a directory is, without opening it where the kernel has handles.
+    pub(super) fn peek(&self, _caller: &Caller, dir: &Node, name: &[u8]) -> Result<(FileId, Kind)> {
         let c_name = CString::new(name).map_err(|_| StoreError::Invalid)?;
-        match self.peek_id(dir.as_fd(), &c_name) {
-            Ok(Some(id)) if self.index.is_none() => Ok(id),
-            Ok(_) => self.step(dir, name).map(|(node, _)| node.id),
-            Err(errno) => Err(self.name_error(dir, errno)),
+        let peeked = self.peek_id(dir.as_fd(), &c_name);
+        let id = match peeked.map_err(|errno| self.name_error(dir, errno))? {
+            Some(id) if self.index.is_none() => id,
+            _ => return self.step(dir, name).map(|(node, _)| (node.id, node.kind)),
+        };
+        if let Some(node) = self.nodes.get(&id) {
+            return Ok((id, node.kind));
         }
+        let stat = stat_name(dir.as_fd(), &c_name);
+        let stat = stat.map_err(|errno| self.name_error(dir, errno))?;
+        Ok((id, attr::kind(&stat)?))
     }
 
     /// What an error of a call on a name means: nothing is found in a removed directory.

@@ -158,13 +158,13 @@ impl Store for PosixStore {
         }
     }
 
-    fn lookup_id(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<FileId> {
+    fn peek(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Kind)> {
         check_name(name)?;
         let Found::Object(node) = self.found_dir(dir)? else {
-            return self.lookup(cred, dir, name).map(|(id, _)| id);
+            return self.lookup(cred, dir, name).map(|(id, attr)| (id, attr.kind));
         };
         let caller = self.export.identity.caller(cred)?;
-        self.export.step_id(&caller, &node, name)
+        self.export.peek(&caller, &node, name)
     }
 
     fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
