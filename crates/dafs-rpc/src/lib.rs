@@ -18,6 +18,7 @@ mod handler;
 mod inbox;
 mod limits;
 mod local;
+mod local_connection;
 mod memory;
 mod output;
 mod record;
@@ -29,4 +30,5 @@ pub use dafs_wire::rpc::{AcceptStatus, AuthStatus, AuthSys, Groups, RejectStatus
 pub use handler::{BackError, Handled, Handler};
 pub use inbox::{BackCall, Injector};
 pub use local::{LocalCall, LocalEvent, LocalReactor};
+pub use local_connection::{LocalConnection, LocalEnding};
 pub use reply::{BulkSpace, Mark, Rejection, Reply};

@@ -62,6 +62,10 @@ impl LocalReactor {
         ConnectionRef::new(id(number), self.inbox.clone())
     }
 
+    pub(crate) fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
+    }
+
     /// Calls the handler over the connection with this number (anything below a million).
     pub fn call<H: Handler>(
         &self,
@@ -135,13 +139,12 @@ pub struct LocalCall<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AcceptStatus, BackError, Responder};
+    use crate::{AcceptStatus, Responder};
 
     /// Answers procedure 0 at once, keeps others until a message comes.
     #[derive(Default)]
     struct Keeper {
         kept: Vec<(Vec<u8>, Responder)>,
-        answers: Vec<(u64, Result<Vec<u8>, BackError>)>,
     }
 
     impl Handler for Keeper {
@@ -154,10 +157,6 @@ mod tests {
             let (args, responder) = call.later();
             self.kept.push((args.to_vec(), responder));
             Handled::Later
-        }
-
-        fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
-            self.answers.push((token, result.map(<[u8]>::to_vec)));
         }
 
         fn message(&mut self, message: u32) {

@@ -1,0 +1,360 @@
+//! A connection without a socket: bytes in, calls to a handler, bytes out. For simulations and
+//! fuzzing; the code is that of real connections.
+//!
+//! Invariants
+//! * Whatever is fed is taken, at once or when output has been taken; nothing is lost.
+
+use crate::call::ConnectionId;
+use crate::connection::{Connection, Ending, Progress, Tally, Turn};
+use crate::handler::Handler;
+use crate::limits::{LARGE_RECORD_BYTES, RECEIVE_BYTES, RECEIVE_BYTES_BEFORE_LARGE};
+use crate::local::{LocalEvent, LocalReactor};
+use crate::output::Parts;
+use crate::record::Budget;
+use crate::server::Config;
+use dafs_mem::Site;
+use std::collections::VecDeque;
+use thiserror::Error;
+
+/// A connection that is fed by hand.
+#[derive(Debug)]
+pub struct LocalConnection {
+    connection: Connection,
+    config: Config,
+    budget: Budget,
+    /// Bytes that the connection would not read yet.
+    unread: VecDeque<u8>,
+}
+
+/// Why a connection has ended, in words.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct LocalEnding(String);
+
+impl From<Ending> for LocalEnding {
+    fn from(ending: Ending) -> Self {
+        Self(ending.to_string())
+    }
+}
+
+impl LocalConnection {
+    /// The connection with this number of a stand-in for a reactor.
+    pub fn new(reactor: &LocalReactor, number: u32, config: Config) -> Self {
+        let id = reactor.connection(number).id();
+        Self {
+            connection: Connection::new(id, reactor.peer, &config, 0),
+            budget: Budget::new(config.assembly_bytes_max),
+            config,
+            unread: VecDeque::new(),
+        }
+    }
+
+    /// Which connection.
+    pub fn id(&self) -> ConnectionId {
+        self.connection.id
+    }
+
+    /// Receives bytes and has the calls in them served.
+    ///
+    /// # Errors
+    /// When the connection must end.
+    pub fn feed<H: Handler>(
+        &mut self,
+        reactor: &LocalReactor,
+        handler: &mut H,
+        bytes: &[u8],
+        now_ns: u64,
+    ) -> Result<(), LocalEnding> {
+        self.unread.extend(bytes);
+        self.go_on(reactor, handler, now_ns)
+    }
+
+    /// Goes on after output was taken or a call was answered.
+    ///
+    /// # Errors
+    /// When the connection must end.
+    pub fn go_on<H: Handler>(
+        &mut self,
+        reactor: &LocalReactor,
+        handler: &mut H,
+        now_ns: u64,
+    ) -> Result<(), LocalEnding> {
+        let mut tally = Tally::default();
+        let Self { connection, config, budget, unread } = self;
+        let inbox = reactor.inbox();
+        let mut turn = Turn { handler, inbox, budget, config, tally: &mut tally, now_ns };
+        while connection.has_aside() && connection.may_take(config) {
+            connection.process_aside(&mut turn)?;
+        }
+        while !unread.is_empty() && !connection.has_aside() && connection.may_take(config) {
+            if !connection.reader().make_room(turn.budget).map_err(Ending::from)? {
+                break;
+            }
+            // As a socket would be read: first into place, then as much as is wise.
+            let expects_large = connection.expects_large();
+            let space = connection.reader().space();
+            let input = unread.make_contiguous();
+            let direct = space.copy_from(input, Site::Sim);
+            let careful = expects_large || space.len() >= LARGE_RECORD_BYTES;
+            let len_max = if careful { RECEIVE_BYTES_BEFORE_LARGE } else { RECEIVE_BYTES };
+            let len = (input.len() - direct).min(len_max);
+            let through: Vec<u8> = input[direct..direct + len].to_vec();
+            unread.drain(..direct + len);
+            connection.received(direct, now_ns);
+            let mut input = &through[..];
+            while connection.process(&mut input, &mut turn)? == Progress::Flush {
+                if !connection.may_take(config) {
+                    connection.put_aside(input)?;
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an event of this connection's, such as an answer; gives back any other. What can be
+    /// served then is served by [`LocalConnection::go_on`].
+    pub fn apply<H: Handler>(
+        &mut self,
+        reactor: &LocalReactor,
+        handler: &mut H,
+        event: LocalEvent,
+        now_ns: u64,
+    ) -> Option<LocalEvent> {
+        let mut tally = Tally::default();
+        let Self { connection, config, budget, .. } = self;
+        let inbox = reactor.inbox();
+        let mut turn = Turn { handler, inbox, budget, config, tally: &mut tally, now_ns };
+        match event {
+            LocalEvent::Answer { connection: id, xid, answer } if id == connection.id => {
+                connection.answer_later(xid, answer);
+            }
+            LocalEvent::Forgotten(id) if id == connection.id => connection.forget(),
+            LocalEvent::CallBack(id, call) if id == connection.id => {
+                connection.call_back(&call, &mut turn);
+            }
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// Looks at the clock.
+    ///
+    /// # Errors
+    /// When the connection must end.
+    pub fn tick<H: Handler>(
+        &mut self,
+        reactor: &LocalReactor,
+        handler: &mut H,
+        now_ns: u64,
+    ) -> Result<(), LocalEnding> {
+        let mut tally = Tally::default();
+        let Self { connection, config, budget, .. } = self;
+        let inbox = reactor.inbox();
+        let mut turn = Turn { handler, inbox, budget, config, tally: &mut tally, now_ns };
+        Ok(connection.tick(&mut turn)?)
+    }
+
+    /// What is to be sent, at most `len_max` bytes of it.
+    pub fn take_output(&mut self, len_max: usize, now_ns: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while bytes.len() < len_max && !self.connection.output.is_empty() {
+            let mut parts = Parts::new();
+            self.connection.output.gather(&mut parts);
+            let before = bytes.len();
+            parts.iter().for_each(|part| bytes.extend(part.to_vec(Site::Sim)));
+            drop(parts);
+            bytes.truncate(len_max);
+            self.connection.output.sent(bytes.len() - before);
+        }
+        self.connection.output_moved(now_ns);
+        bytes
+    }
+
+    /// Ends the connection: the handler hears of it, and of the calls back that fail so.
+    pub fn end<H: Handler>(mut self, reactor: &LocalReactor, handler: &mut H, now_ns: u64) {
+        let mut tally = Tally::default();
+        let inbox = reactor.inbox();
+        let (budget, config) = (&mut self.budget, &self.config);
+        let mut turn = Turn { handler, inbox, budget, config, tally: &mut tally, now_ns };
+        self.connection.end(&mut turn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BackCall, BackError, Call, Handled, Reply};
+    use dafs_wire::rpc::{CallHeader, FragmentMark, OpaqueAuth};
+    use dafs_wire::xdr::{Encode, Encoder};
+    use proptest::prelude::*;
+
+    /// Answers with the arguments: at once, later, or not at all; or calls back.
+    #[derive(Default)]
+    struct Echo {
+        back: Vec<(u64, Result<Vec<u8>, BackError>)>,
+        ends: u32,
+    }
+
+    impl Handler for Echo {
+        type Message = ();
+
+        fn call(&mut self, call: Call<'_>) -> Handled {
+            match call.procedure {
+                0 => Reply::from_bytes(call.args).into(),
+                1 => {
+                    let (args, responder) = call.later();
+                    responder.respond(Reply::from_bytes(&args));
+                    Handled::Later
+                }
+                2 => {
+                    drop(call.later());
+                    Handled::Later
+                }
+                3 => Handled::Drop,
+                _ => {
+                    call.connection().call_back(BackCall {
+                        program: 1,
+                        version: 1,
+                        procedure: 1,
+                        auth_sys: None,
+                        args: Vec::new(),
+                        token: u64::from(call.xid),
+                    });
+                    Reply::new().into()
+                }
+            }
+        }
+
+        fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
+            self.back.push((token, result.map(<[u8]>::to_vec)));
+        }
+
+        fn disconnected(&mut self, _: ConnectionId) {
+            self.ends += 1;
+        }
+    }
+
+    fn record(xid: u32, procedure: u32, args: &[u8]) -> Vec<u8> {
+        let none = OpaqueAuth::NONE;
+        let (program, version) = (1, 1);
+        let header =
+            CallHeader { xid, program, version, procedure, credential: none, verifier: none };
+        let mut bytes = vec![0; 4];
+        header.encode(&mut Encoder::new(&mut bytes));
+        bytes.extend_from_slice(args);
+        let mark = FragmentMark::whole(bytes.len() - 4).unwrap();
+        bytes[..4].copy_from_slice(&mark.to_bytes());
+        bytes
+    }
+
+    /// Feeds the pieces and takes output `step` bytes at a time; gives all replies by number.
+    fn replies(pieces: &[&[u8]], config: &Config, step: usize) -> Vec<(u32, Vec<u8>)> {
+        let reactor = LocalReactor::new().unwrap();
+        let mut echo = Echo::default();
+        let mut connection = LocalConnection::new(&reactor, 1, config.clone());
+        let mut output = Vec::new();
+        for piece in pieces.iter().chain(std::iter::repeat_n(&&[][..], 100_000)) {
+            connection.feed(&reactor, &mut echo, piece, 0).unwrap();
+            for event in reactor.take_events() {
+                assert!(connection.apply(&reactor, &mut echo, event, 0).is_none());
+            }
+            let some = connection.take_output(step, 0);
+            let done = piece.is_empty()
+                && some.is_empty()
+                && connection.unread.is_empty()
+                && connection.connection.is_idle();
+            output.extend(some);
+            if done {
+                break;
+            }
+        }
+        connection.end(&reactor, &mut echo, 0);
+        assert_eq!(echo.ends, 1);
+        let mut replies = Vec::new();
+        let mut rest = &output[..];
+        while let Some((mark, behind)) = rest.split_first_chunk() {
+            let (reply, behind) = behind.split_at(FragmentMark::from_bytes(*mark).len as usize);
+            let xid = u32::from_be_bytes(*reply.first_chunk().unwrap());
+            replies.push((xid, reply[24..].to_vec()));
+            rest = behind;
+        }
+        replies.sort();
+        replies
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn neither_cuts_nor_bounds_change_the_answers(
+            calls in prop::collection::vec((0u32..4, 0usize..6000), 1..40),
+            piece_bytes in prop_oneof![Just(1usize), Just(13), Just(1000), Just(usize::MAX)],
+            calls_max in 1usize..4,
+            output_max in prop_oneof![Just(1usize), Just(20_000), Just(usize::MAX)],
+            step in prop_oneof![Just(100usize), Just(5000), Just(usize::MAX)],
+        ) {
+            let mut stream = Vec::new();
+            let mut want = Vec::new();
+            for (xid, (procedure, units)) in (0u32..).zip(&calls) {
+                let args = vec![xid as u8; units * 4];
+                stream.extend(record(xid, *procedure, &args));
+                if *procedure < 2 {
+                    want.push((xid, args));
+                }
+            }
+            let config = Config {
+                calls_per_connection_max: calls_max,
+                output_bytes_max: output_max,
+                ..Config::default()
+            };
+            let pieces: Vec<&[u8]> = stream.chunks(piece_bytes.min(stream.len())).collect();
+            prop_assert!(replies(&pieces, &config, step) == want);
+        }
+    }
+
+    #[test]
+    fn calls_back_time_out_or_end_with_the_connection() {
+        let reactor = LocalReactor::new().unwrap();
+        let mut echo = Echo::default();
+        let mut connection = LocalConnection::new(&reactor, 1, Config::default());
+        let second = 1_000_000_000;
+        for (xid, now_ns) in [(1, 0), (2, 5 * second)] {
+            connection.feed(&reactor, &mut echo, &record(xid, 9, &[]), now_ns).unwrap();
+            for event in reactor.take_events() {
+                assert!(connection.apply(&reactor, &mut echo, event, now_ns).is_none());
+            }
+        }
+        connection.take_output(usize::MAX, 5 * second);
+        connection.tick(&reactor, &mut echo, 10 * second).unwrap();
+        assert_eq!(echo.back, [(1, Err(BackError::TimedOut))]);
+        connection.end(&reactor, &mut echo, 11 * second);
+        assert_eq!(echo.back[1..], [(2, Err(BackError::Disconnected))]);
+    }
+
+    #[test]
+    fn the_clock_ends_what_does_not_move() {
+        let reactor = LocalReactor::new().unwrap();
+        let mut echo = Echo::default();
+        let mut connection = LocalConnection::new(&reactor, 1, Config::default());
+        let second = 1_000_000_000;
+        let half = &record(1, 0, &[0; 400])[..100];
+        connection.feed(&reactor, &mut echo, half, 0).unwrap();
+        for now in [10, 29] {
+            connection.tick(&reactor, &mut echo, now * second).unwrap();
+        }
+        // A byte now and then helps for a while only.
+        for now in (29..119).step_by(20) {
+            connection.feed(&reactor, &mut echo, &[0], now * second).unwrap();
+            connection.tick(&reactor, &mut echo, now * second).unwrap();
+        }
+        assert!(connection.tick(&reactor, &mut echo, 121 * second).is_err());
+
+        let mut connection = LocalConnection::new(&reactor, 1, Config::default());
+        connection.feed(&reactor, &mut echo, &record(1, 0, &[0; 400]), 0).unwrap();
+        connection.tick(&reactor, &mut echo, 59 * second).unwrap();
+        assert_eq!(connection.take_output(10, 59 * second).len(), 10);
+        connection.tick(&reactor, &mut echo, 110 * second).unwrap();
+        assert!(connection.tick(&reactor, &mut echo, 120 * second).is_err());
+    }
+}
