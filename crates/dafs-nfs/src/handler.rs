@@ -5,15 +5,17 @@
 
 use crate::admission::{Origin, Who};
 use crate::connection::Connection;
+use crate::mount;
 use crate::shared::NfsShared;
+use crate::v3::{self, Sender};
 use crate::v4::compound::{self, Answer, CallContext};
 use dafs_rpc::{
     AcceptStatus, BackError, Call, ConnectionId, Credential, Groups, Handled, Handler, Reply,
     VersionRange,
 };
 use dafs_store::Wait;
-use dafs_wire::nfs4;
 use dafs_wire::xdr::padded;
+use dafs_wire::{mount3, nfs3, nfs4};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -62,18 +64,54 @@ impl NfsHandler {
         }
     }
 
-    fn context(&mut self, call: &Call<'_>) -> CallContext {
-        let peer = self.connections.entry(call.connection_id).or_insert_with(|| PeerState {
+    fn call_v3(&mut self, call: Call<'_>) -> Handled {
+        let sender = self.sender(&call);
+        match v3::call(&self.shared, sender, call.xid, call.procedure, call.args) {
+            v3::Answer::Reply(reply) => reply.into(),
+            v3::Answer::Garbage => AcceptStatus::GarbageArgs.into(),
+            v3::Answer::NoProcedure => AcceptStatus::ProcedureUnavailable.into(),
+            v3::Answer::Drop => Handled::Drop,
+            v3::Answer::Parked(parked) => {
+                let (args, responder) = call.later();
+                let job = move || responder.respond(parked.run(&args));
+                self.shared.run_elsewhere(Box::new(job));
+                Handled::Later
+            }
+        }
+    }
+
+    fn call_mount(&mut self, call: Call<'_>) -> Handled {
+        let sender = self.sender(&call);
+        match mount::call(&self.shared, &sender, call.procedure, call.args) {
+            mount::Answer::Reply(reply) => reply.into(),
+            mount::Answer::Garbage => AcceptStatus::GarbageArgs.into(),
+            mount::Answer::NoProcedure => AcceptStatus::ProcedureUnavailable.into(),
+        }
+    }
+
+    fn peer(&mut self, call: &Call<'_>) -> &mut PeerState {
+        self.connections.entry(call.connection_id).or_insert_with(|| PeerState {
             connection: Connection::new(call.connection()),
             origin: self.shared.admission().origin(call.peer),
             last: None,
-        });
+        })
+    }
+
+    fn sender(&mut self, call: &Call<'_>) -> Sender {
+        let now_ns = self.shared.service_time(call.now_ns);
+        let peer = self.peer(call);
+        Sender { origin: peer.origin, who: peer.who(&call.credential), now_ns }
+    }
+
+    fn context(&mut self, call: &Call<'_>) -> CallContext {
+        let now_ns = self.shared.service_time(call.now_ns);
+        let peer = self.peer(call);
         CallContext {
             who: peer.who(&call.credential),
             origin: peer.origin,
             connection: peer.connection.clone(),
             peer: call.peer,
-            now_ns: self.shared.service_time(call.now_ns),
+            now_ns,
             call_bytes: call_bytes(call),
         }
     }
@@ -85,8 +123,14 @@ impl Handler for NfsHandler {
     fn call(&mut self, call: Call<'_>) -> Handled {
         match (call.program, call.version) {
             (nfs4::limits::PROGRAM, nfs4::limits::VERSION) => self.call_v4(call),
+            (nfs3::PROGRAM, nfs3::VERSION) => self.call_v3(call),
             (nfs4::limits::PROGRAM, _) => {
-                let (low, high) = (nfs4::limits::VERSION, nfs4::limits::VERSION);
+                let (low, high) = (nfs3::VERSION, nfs4::limits::VERSION);
+                AcceptStatus::ProgramMismatch(VersionRange { low, high }).into()
+            }
+            (mount3::PROGRAM, mount3::VERSION) => self.call_mount(call),
+            (mount3::PROGRAM, _) => {
+                let (low, high) = (mount3::VERSION, mount3::VERSION);
                 AcceptStatus::ProgramMismatch(VersionRange { low, high }).into()
             }
             _ => AcceptStatus::ProgramUnavailable.into(),

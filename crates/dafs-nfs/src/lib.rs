@@ -9,8 +9,10 @@ pub mod limits;
 mod admission;
 mod connection;
 mod handler;
+mod mount;
 mod principal;
 mod shared;
+mod v3;
 mod v4;
 mod wire_handle;
 

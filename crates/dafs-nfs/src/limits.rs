@@ -110,5 +110,30 @@ pub const COPIES_RUNNING_MAX: usize = 256;
 /// Copies that have ended and can still be asked about.
 pub const COPIES_ENDED_MAX: usize = 1024;
 
+/// What lengths of READ and WRITE should be multiples of (NFSv3 FSINFO), in bytes.
+pub const TRANSFER_BYTES_MULTIPLE: u32 = 4096;
+
+/// The best length of a NFSv3 READDIR, in bytes.
+pub const READDIR_BYTES_PREFERRED: u32 = 64 * 1024;
+
+/// Parts of the cache of NFSv3 replies, each under a lock of its own.
+pub const DUPLICATE_SHARDS: usize = 16;
+
+/// Replies that each part keeps.
+pub const DUPLICATES_PER_SHARD_MAX: usize = 4096;
+
+/// Bytes of a NFSv3 reply that is kept. Those to requests that must not be repeated are shorter.
+pub const DUPLICATE_REPLY_BYTES_MAX: usize = 1024;
+
+/// How long a NFSv3 reply is kept, in nanoseconds. Clients repeat a request after a minute.
+pub const DUPLICATE_AGE_NS_MAX: u64 = 120_000_000_000;
+
+/// Bytes at each end of long arguments that are compared to tell NFSv3 requests apart. The first
+/// part covers all but the data of a WRITE.
+pub const DUPLICATE_SAMPLE_BYTES: usize = 256;
+
+/// Entries of the list of mounts that MOUNT tells.
+pub const MOUNTS_MAX: usize = 1024;
+
 const _: () = assert!(RESPONSE_CACHED_BYTES_MAX < RESPONSE_BYTES_MAX);
 const _: () = assert!(SLOTS_MIN <= SLOTS_INITIAL_MAX && SLOTS_INITIAL_MAX <= SLOTS_MAX);

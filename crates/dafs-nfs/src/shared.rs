@@ -7,6 +7,8 @@
 use crate::admission::{Admission, Origin};
 use crate::connection::Connection;
 use crate::limits::TIDY_EVERY_NS;
+use crate::mount::Mounts;
+use crate::v3::Duplicates;
 use crate::v4::callback::{BackCredential, Callback, Callbacks, Tokens, Told};
 use crate::v4::ops::offload::Copies;
 use crate::v4::session::{NfsClient, Session, SessionTable};
@@ -55,6 +57,10 @@ pub struct NfsShared {
     admission: Admission,
     options: Arc<NfsOptions>,
     pub(crate) sessions: SessionTable,
+    /// Replies to requests of NFSv3 that must not be carried out twice.
+    pub(crate) duplicates: Duplicates,
+    /// Who has mounted what, as MOUNT tells it.
+    pub(crate) mounts: Mounts,
     tokens: Tokens,
     copies: Copies,
     /// The latest time that is known here, for calls that come without one.
@@ -96,6 +102,8 @@ impl NfsShared {
             pool,
             admission,
             sessions: SessionTable::new(options.secret),
+            duplicates: Duplicates::new(options.secret),
+            mounts: Mounts::default(),
             options: Arc::new(options),
             tokens: Tokens::default(),
             copies: Copies::default(),
@@ -177,6 +185,7 @@ impl NfsShared {
 
     fn tidy(&self, now_ns: u64) {
         self.service.tick(now_ns);
+        self.duplicates.tidy(now_ns);
         for key in self.sessions.gone() {
             self.sessions.forget_client(key);
         }

@@ -1,0 +1,145 @@
+//! MOUNT version 3 (RFC 1813 appendix I): the way to a first handle, for clients of NFSv3.
+//!
+//! Invariants
+//! * A path is followed component by component from the root of all exports, never compared as
+//!   text, and never through a symbolic link.
+//! * What is told about exports is told to those who may mount them.
+//! * A mount gives no right: every later request is checked by itself.
+
+mod table;
+
+pub(crate) use table::Mounts;
+
+use crate::shared::NfsShared;
+use crate::v3::Sender;
+use crate::wire_handle;
+use dafs_rpc::Reply;
+use dafs_service::{Caller, Export, Flavour, Handle, ServiceError};
+use dafs_store::{Kind, StoreError, Wait};
+use dafs_wire::mount3::{HostName, Mounted, Path, Procedure, Status, encode_mounted};
+use dafs_wire::nfs3::FileHandle;
+use dafs_wire::rpc::AuthFlavor;
+use dafs_wire::xdr::{Decode, Decoder, Encoder};
+
+/// How a request was answered.
+pub(crate) enum Answer {
+    /// With these results.
+    Reply(Reply),
+    /// The arguments are not XDR.
+    Garbage,
+    /// There is no such procedure.
+    NoProcedure,
+}
+
+/// Carries a request out.
+pub(crate) fn call(shared: &NfsShared, sender: &Sender, procedure: u32, args: &[u8]) -> Answer {
+    let Some(procedure) = Procedure::from_number(procedure) else { return Answer::NoProcedure };
+    let mut reply = Reply::new();
+    match procedure {
+        Procedure::Null => {}
+        Procedure::Mnt => match Path::decode(&mut Decoder::new(args)) {
+            Ok(path) => mnt(shared, sender, path, &mut reply),
+            Err(_) => return Answer::Garbage,
+        },
+        Procedure::Dump => dump(shared, sender, &mut reply.encoder()),
+        Procedure::Umnt => match Path::decode(&mut Decoder::new(args)) {
+            Ok(path) => shared.mounts.remove(sender.origin.address(), path.0),
+            Err(_) => return Answer::Garbage,
+        },
+        Procedure::UmntAll => shared.mounts.remove_all(sender.origin.address()),
+        Procedure::Export => exports(shared, sender, &mut reply.encoder()),
+    }
+    Answer::Reply(reply)
+}
+
+/// The flavours with which this host may use an export, best first.
+fn flavors(export: &Export, sender: &Sender) -> impl Iterator<Item = u32> {
+    let origin = &sender.origin;
+    let sys = origin.admitted(export, Flavour::Sys).then_some(AuthFlavor::SYS.0);
+    let none = origin.admitted(export, Flavour::None).then_some(AuthFlavor::NONE.0);
+    sys.into_iter().chain(none)
+}
+
+fn mnt(shared: &NfsShared, sender: &Sender, path: Path<'_>, reply: &mut Reply) {
+    match mount(shared, sender, path) {
+        Ok((handle, flavors)) => {
+            let bytes = wire_handle::encode(&handle);
+            encode_mounted(&mut reply.encoder(), FileHandle(&bytes), &flavors);
+            shared.mounts.add(sender.origin.address(), path.0);
+        }
+        Err(status) => reply.encoder().u32(status.number()),
+    }
+}
+
+/// The directory at a path, and the flavours to use it with.
+fn mount(
+    shared: &NfsShared,
+    sender: &Sender,
+    path: Path<'_>,
+) -> Result<(Handle, Vec<u32>), Status> {
+    let service = &shared.service;
+    let client = service.stateless_client();
+    let caller =
+        Caller { client, cred: &sender.who.cred, wait: Wait::Never, now_ns: sender.now_ns };
+    let components = path.0.split(|&byte| byte == b'/').filter(|part| !part.is_empty());
+    let found = service.lookup(caller, &service.root(), components);
+    let found = found.map_err(|unresolved| status_of(unresolved.error))?;
+    // Nothing is known of the root of all exports but that it is a directory.
+    if found.attr.is_some_and(|attr| attr.kind != Kind::Directory) {
+        return Err(Status::NotDir);
+    }
+    let namespace = service.namespace();
+    let export = namespace.export(&found.handle).map_err(status_of)?;
+    let flavors: Vec<u32> = flavors(export, sender).collect();
+    if flavors.is_empty() {
+        return Err(Status::Acces);
+    }
+    Ok((found.handle, flavors))
+}
+
+fn status_of(error: ServiceError) -> Status {
+    match error {
+        ServiceError::Store(StoreError::NotFound | StoreError::Stale) => Status::NoEnt,
+        ServiceError::Store(StoreError::Access) => Status::Acces,
+        ServiceError::Store(StoreError::NotOwner) => Status::Perm,
+        ServiceError::Store(StoreError::NotDirectory | StoreError::Symlink) => Status::NotDir,
+        ServiceError::Store(StoreError::NameTooLong) => Status::NameTooLong,
+        // "." and "..", and what cannot be a name.
+        ServiceError::Store(StoreError::Invalid) => Status::Inval,
+        ServiceError::Store(StoreError::Io) => Status::Io,
+        _ => Status::ServerFault,
+    }
+}
+
+/// Mounts of the caller's host; of all hosts for a caller on this one.
+fn dump(shared: &NfsShared, sender: &Sender, encoder: &mut Encoder<'_>) {
+    let own = sender.origin.address();
+    let all = own.to_canonical().is_loopback();
+    shared.mounts.each(|host, path| {
+        if all || host == own {
+            let text = host.to_canonical().to_string();
+            encoder.bool(true);
+            encoder.value(&Mounted { host: HostName(text.as_bytes()), path: Path(path) });
+        }
+    });
+    encoder.bool(false);
+}
+
+/// The exports that the caller may mount, and for which networks they are.
+fn exports(shared: &NfsShared, sender: &Sender, encoder: &mut Encoder<'_>) {
+    let namespace = shared.service.namespace();
+    let mut exports: Vec<_> =
+        namespace.exports().filter(|export| flavors(export, sender).next().is_some()).collect();
+    exports.sort_by(|a, b| a.name().cmp(b.name()));
+    for export in exports {
+        let path = format!("/{}", export.name());
+        encoder.bool(true);
+        encoder.value(&Path(path.as_bytes()));
+        for network in &export.options().admits.networks {
+            encoder.bool(true);
+            encoder.value(&HostName(network.to_string().as_bytes()));
+        }
+        encoder.bool(false);
+    }
+    encoder.bool(false);
+}

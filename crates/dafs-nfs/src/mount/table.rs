@@ -1,0 +1,84 @@
+//! Who has mounted what, as far as clients say (RFC 1813 5.2.2). Nothing depends on it.
+//!
+//! Invariants
+//! * Bounded; the oldest entry makes room.
+
+use crate::limits::MOUNTS_MAX;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The list that DUMP tells.
+#[derive(Debug, Default)]
+pub(crate) struct Mounts {
+    list: Mutex<VecDeque<(IpAddr, Box<[u8]>)>>,
+}
+
+impl Mounts {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(IpAddr, Box<[u8]>)>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A host has mounted a path.
+    pub(super) fn add(&self, host: IpAddr, path: &[u8]) {
+        let mut list = self.lock();
+        if list.iter().any(|entry| entry.0 == host && *entry.1 == *path) {
+            return;
+        }
+        if list.len() >= MOUNTS_MAX {
+            list.pop_front();
+        }
+        list.push_back((host, path.into()));
+    }
+
+    /// A host has unmounted a path.
+    pub(super) fn remove(&self, host: IpAddr, path: &[u8]) {
+        self.lock().retain(|entry| entry.0 != host || *entry.1 != *path);
+    }
+
+    /// A host has nothing mounted any more.
+    pub(super) fn remove_all(&self, host: IpAddr) {
+        self.lock().retain(|entry| entry.0 != host);
+    }
+
+    /// Shows all, oldest first.
+    pub(super) fn each(&self, mut see: impl FnMut(IpAddr, &[u8])) {
+        self.lock().iter().for_each(|(host, path)| see(*host, path));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(mounts: &Mounts) -> Vec<(IpAddr, Vec<u8>)> {
+        let mut all = Vec::new();
+        mounts.each(|host, path| all.push((host, path.to_vec())));
+        all
+    }
+
+    #[test]
+    fn entries_come_and_go_by_host_and_path() {
+        let mounts = Mounts::default();
+        let [a, b]: [IpAddr; 2] = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse().unwrap());
+        for (host, path) in [(a, "/x"), (a, "/y"), (b, "/x"), (a, "/x")] {
+            mounts.add(host, path.as_bytes());
+        }
+        mounts.remove(a, b"/");
+        assert_eq!(list(&mounts).len(), 3);
+        mounts.remove(a, b"/x");
+        assert_eq!(list(&mounts), [(a, b"/y".to_vec()), (b, b"/x".to_vec())]);
+        mounts.remove_all(a);
+        assert_eq!(list(&mounts), [(b, b"/x".to_vec())]);
+    }
+
+    #[test]
+    fn the_list_is_bounded() {
+        let mounts = Mounts::default();
+        let host = IpAddr::from([192, 0, 2, 1]);
+        (0..2 * MOUNTS_MAX).for_each(|n| mounts.add(host, n.to_string().as_bytes()));
+        let left = list(&mounts);
+        assert_eq!(left.len(), MOUNTS_MAX);
+        assert_eq!(left[0].1, MOUNTS_MAX.to_string().as_bytes());
+    }
+}

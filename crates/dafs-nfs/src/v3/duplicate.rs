@@ -1,0 +1,228 @@
+//! Replies to requests that must not be carried out twice (RFC 1813 4.5).
+//!
+//! A client that hears nothing sends a request again, mostly over a new connection. A name that was
+//! removed by the first copy must not be reported missing to the second.
+//!
+//! Invariants
+//! * A request is told by the address of its sender, its number, its procedure, its caller and a
+//!   keyed digest of its arguments; the connection is no part of it.
+//! * Of two copies at most one is carried out at a time, and the second is answered with the reply
+//!   of the first as long as that is kept.
+//! * What is kept is bounded in number, bytes and time. A request under way is never dropped to make
+//!   room.
+
+use crate::limits::{
+    DUPLICATE_AGE_NS_MAX, DUPLICATE_REPLY_BYTES_MAX, DUPLICATE_SAMPLE_BYTES, DUPLICATE_SHARDS,
+    DUPLICATES_PER_SHARD_MAX,
+};
+use dafs_store::Cred;
+use rustc_hash::FxHashMap;
+use siphasher::sip::SipHasher13;
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What tells one request from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct RequestKey {
+    xid: u32,
+    procedure: u32,
+    /// Of sender, caller and arguments.
+    digest: u64,
+}
+
+/// What is known of a request.
+pub(super) enum Known {
+    /// Nothing; it is noted as under way now.
+    New,
+    /// It is being carried out.
+    UnderWay,
+    /// It was carried out, with these results.
+    Done(Box<[u8]>),
+}
+
+enum Entry {
+    UnderWay,
+    Done { results: Box<[u8]>, at_ns: u64 },
+}
+
+#[derive(Default)]
+struct Shard {
+    entries: FxHashMap<RequestKey, Entry>,
+    /// Keys of finished requests, oldest first.
+    finished: VecDeque<RequestKey>,
+}
+
+/// Requests under way and the results of those that are over.
+pub(crate) struct Duplicates {
+    keys: (u64, u64),
+    shards: Vec<Mutex<Shard>>,
+}
+
+impl Duplicates {
+    /// An empty cache; `secret` keys its digests.
+    pub(crate) fn new(secret: [u8; 16]) -> Self {
+        let secret = u128::from_ne_bytes(secret);
+        Self {
+            keys: (secret as u64, (secret >> 64) as u64),
+            shards: (0..DUPLICATE_SHARDS).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    /// The key of a request. Of long arguments, which are data to be written, both ends and the
+    /// length stand for the whole, as file, offset and count do.
+    pub(super) fn key(
+        &self,
+        peer: IpAddr,
+        cred: &Cred,
+        xid: u32,
+        procedure: u32,
+        args: &[u8],
+    ) -> RequestKey {
+        let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
+        peer.hash(&mut hasher);
+        hasher.write_u32(cred.uid);
+        hasher.write_u32(cred.gid);
+        hasher.write_usize(args.len());
+        if args.len() <= 2 * DUPLICATE_SAMPLE_BYTES {
+            hasher.write(args);
+        } else {
+            hasher.write(&args[..DUPLICATE_SAMPLE_BYTES]);
+            hasher.write(&args[args.len() - DUPLICATE_SAMPLE_BYTES..]);
+        }
+        RequestKey { xid, procedure, digest: hasher.finish() }
+    }
+
+    fn shard(&self, key: &RequestKey) -> MutexGuard<'_, Shard> {
+        let index = key.digest as usize % self.shards.len();
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks for a request, and notes it as under way if it is new.
+    pub(super) fn begin(&self, key: RequestKey, now_ns: u64) -> Known {
+        let mut shard = self.shard(&key);
+        match shard.entries.get(&key) {
+            Some(Entry::UnderWay) => return Known::UnderWay,
+            Some(Entry::Done { results, at_ns })
+                if now_ns.saturating_sub(*at_ns) <= DUPLICATE_AGE_NS_MAX =>
+            {
+                return Known::Done(results.clone());
+            }
+            Some(Entry::Done { .. }) => shard.finished.retain(|other| *other != key),
+            None => {}
+        }
+        shard.entries.insert(key, Entry::UnderWay);
+        Known::New
+    }
+
+    /// Keeps the results of a request. Those of one that is to be asked again are not kept.
+    pub(super) fn finish(&self, key: RequestKey, results: Option<Vec<u8>>, now_ns: u64) {
+        let results = results.filter(|bytes| bytes.len() <= DUPLICATE_REPLY_BYTES_MAX);
+        let mut shard = self.shard(&key);
+        let Some(results) = results else {
+            shard.entries.remove(&key);
+            return;
+        };
+        let entry = Entry::Done { results: results.into_boxed_slice(), at_ns: now_ns };
+        shard.entries.insert(key, entry);
+        shard.finished.push_back(key);
+        if shard.finished.len() > DUPLICATES_PER_SHARD_MAX
+            && let Some(oldest) = shard.finished.pop_front()
+        {
+            shard.entries.remove(&oldest);
+        }
+    }
+
+    /// Forgets what is too old, so that an idle server keeps nothing.
+    pub(crate) fn tidy(&self, now_ns: u64) {
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            while let Some(oldest) = shard.finished.front().copied() {
+                let young = match shard.entries.get(&oldest) {
+                    Some(Entry::Done { at_ns, .. }) => {
+                        now_ns.saturating_sub(*at_ns) <= DUPLICATE_AGE_NS_MAX
+                    }
+                    Some(Entry::UnderWay) | None => false,
+                };
+                if young {
+                    break;
+                }
+                shard.finished.pop_front();
+                shard.entries.remove(&oldest);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn key(cache: &Duplicates, xid: u32, args: &[u8]) -> RequestKey {
+        cache.key(PEER, &Cred::new(1, 1), xid, 8, args)
+    }
+
+    #[test]
+    fn a_copy_waits_for_the_first_and_then_gets_its_results() {
+        let cache = Duplicates::new([1; 16]);
+        let request = key(&cache, 7, b"args");
+        assert!(matches!(cache.begin(request, 0), Known::New));
+        assert!(matches!(cache.begin(request, 1), Known::UnderWay));
+        cache.finish(request, Some(b"results!".to_vec()), 2);
+        let Known::Done(results) = cache.begin(request, 3) else { panic!("not kept") };
+        assert_eq!(*results, *b"results!");
+        // One that is to be asked again is carried out again.
+        let later = key(&cache, 8, b"args");
+        assert!(matches!(cache.begin(later, 0), Known::New));
+        cache.finish(later, None, 1);
+        assert!(matches!(cache.begin(later, 2), Known::New));
+    }
+
+    #[test]
+    fn anything_else_is_another_request() {
+        let cache = Duplicates::new([1; 16]);
+        let request = key(&cache, 7, b"args");
+        let cred = Cred::new(1, 1);
+        let other_peer: IpAddr = "192.0.2.1".parse().unwrap();
+        let others = [
+            key(&cache, 8, b"args"),
+            key(&cache, 7, b"argz"),
+            cache.key(PEER, &cred, 7, 9, b"args"),
+            cache.key(PEER, &Cred::new(2, 1), 7, 8, b"args"),
+            cache.key(other_peer, &cred, 7, 8, b"args"),
+        ];
+        assert!(others.iter().all(|other| *other != request));
+        let long = vec![5; 4 * DUPLICATE_SAMPLE_BYTES];
+        for at in [0, DUPLICATE_SAMPLE_BYTES - 1, long.len() - 1] {
+            let mut changed = long.clone();
+            changed[at] = 6;
+            assert_ne!(key(&cache, 1, &long), key(&cache, 1, &changed), "{at}");
+        }
+        assert_ne!(key(&cache, 1, &long), key(&cache, 1, &long[1..]));
+    }
+
+    #[test]
+    fn old_results_go_by_number_and_by_time() {
+        let cache = Duplicates::new([1; 16]);
+        let total = DUPLICATE_SHARDS * DUPLICATES_PER_SHARD_MAX;
+        let count = |cache: &Duplicates| -> usize {
+            cache.shards.iter().map(|shard| shard.lock().unwrap().entries.len()).sum()
+        };
+        let under_way = key(&cache, u32::MAX, b"");
+        assert!(matches!(cache.begin(under_way, 0), Known::New));
+        for xid in 0..2 * total as u32 {
+            let request = key(&cache, xid, &xid.to_be_bytes());
+            assert!(matches!(cache.begin(request, 0), Known::New));
+            cache.finish(request, Some(vec![0; 4]), 0);
+        }
+        assert!(count(&cache) <= total + 1);
+        assert!(matches!(cache.begin(under_way, 0), Known::UnderWay));
+        cache.tidy(DUPLICATE_AGE_NS_MAX);
+        assert!(count(&cache) > total / 2);
+        cache.tidy(DUPLICATE_AGE_NS_MAX + 1);
+        assert_eq!(count(&cache), 1);
+    }
+}

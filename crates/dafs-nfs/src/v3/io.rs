@@ -1,0 +1,60 @@
+//! Moving file data between files and messages.
+
+use dafs_mem::VolatileSlice;
+use dafs_store::{OpenFile, Result, Stability, StoreError, Wait};
+
+/// The largest piece that is handed to a file at once where waiting is not allowed.
+const PIECE_BYTES: usize = 128 << 10;
+
+/// Fills the view from `offset` on, as far as the file goes. With `Wait::Never`,
+/// [`StoreError::WouldBlock`] when not all of it is in memory.
+pub(super) fn read_all(
+    file: &dyn OpenFile,
+    view: VolatileSlice<'_>,
+    offset: u64,
+    wait: Wait,
+) -> Result<usize> {
+    let mut done = 0;
+    while done < view.len() {
+        let Some(rest) = view.slice(done, view.len() - done) else { break };
+        match file.read_at(&[rest], offset.saturating_add(done as u64), wait) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(StoreError::WouldBlock) => return Err(StoreError::WouldBlock),
+            Err(error) if done == 0 => return Err(error),
+            // What was read is good; the error comes again when the client goes on.
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// Writes all of `data` to `offset`, or what could be written before an error. With `Wait::Never`,
+/// [`StoreError::WouldBlock`] when the file does not take all at once; the same is then to be
+/// written again.
+pub(super) fn write_all(
+    file: &dyn OpenFile,
+    data: &[u8],
+    offset: u64,
+    stability: Stability,
+    wait: Wait,
+) -> Result<usize> {
+    // SAFETY: the bytes stay borrowed for as long as the view is used, and a write to a file only
+    // reads from its views.
+    let view = unsafe { VolatileSlice::new(data.as_ptr().cast_mut(), data.len()) };
+    let piece_bytes_max = if wait == Wait::Never { PIECE_BYTES } else { data.len() };
+    let mut done = 0;
+    while done < data.len() {
+        let piece = (data.len() - done).min(piece_bytes_max);
+        let Some(rest) = view.slice(done, piece) else { break };
+        match file.write_at(&[rest], offset.saturating_add(done as u64), stability, wait) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(StoreError::WouldBlock) => return Err(StoreError::WouldBlock),
+            Err(error) if done == 0 => return Err(error),
+            // What was written stays; the error comes again when the client goes on.
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}

@@ -1,0 +1,353 @@
+//! NFSv3 (RFC 1813): each procedure is one call of the service, answered on the reactor unless it
+//! has to wait.
+//!
+//! Invariants
+//! * With `Wait::Never` nothing here blocks; what must wait is carried out again from its start on a
+//!   pool thread ([`Parked`]), having changed nothing before.
+//! * A request that is not idempotent is carried out once, however often it comes
+//!   ([`duplicate`]).
+//! * Attributes from before an operation are told only where nothing else can have changed the
+//!   object in between; a client that trusts them keeps what it has cached (RFC 1813 2.6).
+//! * Every handle is checked against the rules of its export on every request.
+
+mod attr;
+mod convert;
+mod create;
+mod duplicate;
+mod fs;
+mod io;
+mod lookup;
+mod names;
+mod read;
+mod readdir;
+mod status;
+mod write;
+
+pub(crate) use convert::attributes;
+pub(crate) use duplicate::Duplicates;
+
+use crate::admission::{Origin, Who};
+use crate::shared::NfsShared;
+use crate::wire_handle;
+use dafs_rpc::Reply;
+use dafs_service::{Caller, Handle, Service, ServiceError};
+use dafs_store::{Attr, DirChange, StoreError, Wait};
+use dafs_wire::nfs3::{
+    Attributes, FileHandle, Procedure, Status, WccData, encode_failure, encode_ok,
+};
+use dafs_wire::xdr::{Decode, Decoder, Encode, XdrError};
+use duplicate::{Known, RequestKey};
+use std::sync::Arc;
+
+/// Who sent a request, from where and when.
+#[derive(Debug, Clone)]
+pub(crate) struct Sender {
+    /// Where the connection comes from.
+    pub(crate) origin: Origin,
+    /// Who calls.
+    pub(crate) who: Who,
+    /// The time, in nanoseconds of the service's clock.
+    pub(crate) now_ns: u64,
+}
+
+/// How a request was answered.
+pub(crate) enum Answer {
+    /// With these results.
+    Reply(Reply),
+    /// The arguments are not XDR.
+    Garbage,
+    /// There is no such procedure.
+    NoProcedure,
+    /// Not at all: a copy of it is being carried out.
+    Drop,
+    /// Not yet: it has to run where waiting is allowed.
+    Parked(Box<Parked>),
+}
+
+/// Why a procedure has no ordinary result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// The arguments are not XDR.
+    Garbage,
+    /// It failed.
+    Fail(Status),
+    /// It has to wait.
+    Wait,
+}
+
+impl From<XdrError> for Stop {
+    fn from(_: XdrError) -> Self {
+        Self::Garbage
+    }
+}
+
+impl From<Status> for Stop {
+    fn from(status: Status) -> Self {
+        Self::Fail(status)
+    }
+}
+
+impl From<ServiceError> for Stop {
+    fn from(error: ServiceError) -> Self {
+        match error {
+            ServiceError::WouldWait | ServiceError::Store(StoreError::WouldBlock) => Self::Wait,
+            error => Self::Fail(status::of_service(error)),
+        }
+    }
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        ServiceError::Store(error).into()
+    }
+}
+
+/// What a procedure came to; the results stand in the reply.
+type Done = Result<Status, Stop>;
+
+/// A procedure under way.
+struct Context<'a> {
+    shared: &'a NfsShared,
+    sender: &'a Sender,
+    wait: Wait,
+    reply: Reply,
+    /// Bytes of file data read and written, for metrics.
+    read_bytes: u64,
+    written_bytes: u64,
+}
+
+impl Context<'_> {
+    fn service(&self) -> &Service {
+        &self.shared.service
+    }
+
+    fn caller(&self) -> Caller<'_> {
+        let client = self.shared.service.stateless_client();
+        let Sender { who, now_ns, .. } = self.sender;
+        Caller { client, cred: &who.cred, wait: self.wait, now_ns: *now_ns }
+    }
+
+    /// The object that a handle in the arguments names, if this caller may use its export.
+    fn handle(&self, wire: FileHandle<'_>) -> Result<Handle, Stop> {
+        let handle = wire_handle::decode(wire.0).ok_or(Status::BadHandle)?;
+        let namespace = self.service().namespace();
+        let export = namespace.export(&handle)?;
+        let Sender { origin, who, .. } = self.sender;
+        if origin.admitted(export, who.flavour) { Ok(handle) } else { Err(Status::Acces.into()) }
+    }
+
+    /// The results of a success.
+    fn ok<T: Encode>(&mut self, body: &T) -> Result<(), Stop> {
+        encode_ok(&mut self.reply.encoder(), body);
+        Ok(())
+    }
+
+    /// Attributes of an object where they can be had; results may do without.
+    fn attributes(&self, handle: &Handle) -> Option<Attributes> {
+        let attr = self.service().getattr(handle).ok()?;
+        Some(attributes(&handle.fs, &attr))
+    }
+
+    /// The same of the object that a handle in the arguments names.
+    fn attributes_of(&self, wire: FileHandle<'_>) -> Option<Attributes> {
+        self.attributes(&self.handle(wire).ok()?)
+    }
+
+    /// What a client is told about an object that was changed, or was to be.
+    fn wcc_of(&self, wire: FileHandle<'_>) -> WccData {
+        WccData { before: None, after: self.attributes_of(wire) }
+    }
+
+    /// What a client is told about a directory in which a name was changed.
+    fn wcc(&self, dir: &Handle, change: &DirChange) -> WccData {
+        let attr = change.attr.map(|attr| attributes(&dir.fs, &attr));
+        WccData { before: None, after: attr.or_else(|| self.attributes(dir)) }
+    }
+
+    /// Ends a procedure: a failure gets the body that goes with it.
+    fn finish<F: Encode>(
+        &mut self,
+        outcome: Result<(), Stop>,
+        body: impl FnOnce(&Self) -> F,
+    ) -> Done {
+        let status = match outcome {
+            Ok(()) => return Ok(Status::Ok),
+            Err(Stop::Fail(status)) => status,
+            // Whoever may wait and still cannot go on is asked to come again.
+            Err(Stop::Wait) if self.wait == Wait::Allowed => Status::Jukebox,
+            Err(stop) => return Err(stop),
+        };
+        let body = body(self);
+        self.reply = Reply::new();
+        encode_failure(&mut self.reply.encoder(), status, &body);
+        Ok(status)
+    }
+}
+
+/// Reads the arguments of a procedure. What follows them is ignored.
+fn args<'a, T: Decode<'a>>(bytes: &'a [u8]) -> Result<T, Stop> {
+    Ok(Decoder::new(bytes).value()?)
+}
+
+fn attr_of(handle: &Handle, attr: &Attr) -> Option<Attributes> {
+    Some(attributes(&handle.fs, attr))
+}
+
+/// Whether a second copy of a request would do something else than the first.
+fn needs_once(procedure: Procedure) -> bool {
+    match procedure {
+        Procedure::Setattr
+        | Procedure::Write
+        | Procedure::Create
+        | Procedure::Mkdir
+        | Procedure::Symlink
+        | Procedure::Mknod
+        | Procedure::Remove
+        | Procedure::Rmdir
+        | Procedure::Rename
+        | Procedure::Link => true,
+        Procedure::Null
+        | Procedure::Getattr
+        | Procedure::Lookup
+        | Procedure::Access
+        | Procedure::Readlink
+        | Procedure::Read
+        | Procedure::Readdir
+        | Procedure::Readdirplus
+        | Procedure::FsStat
+        | Procedure::FsInfo
+        | Procedure::PathConf
+        | Procedure::Commit => false,
+    }
+}
+
+fn dispatch(cx: &mut Context<'_>, procedure: Procedure, args: &[u8]) -> Done {
+    match procedure {
+        Procedure::Null => Ok(Status::Ok),
+        Procedure::Getattr => attr::getattr(cx, args),
+        Procedure::Setattr => attr::setattr(cx, args),
+        Procedure::Lookup => lookup::lookup(cx, args),
+        Procedure::Access => attr::access(cx, args),
+        Procedure::Readlink => lookup::readlink(cx, args),
+        Procedure::Read => read::read(cx, args),
+        Procedure::Write => write::write(cx, args),
+        Procedure::Create => create::create(cx, args),
+        Procedure::Mkdir => create::mkdir(cx, args),
+        Procedure::Symlink => create::symlink(cx, args),
+        Procedure::Mknod => create::mknod(cx, args),
+        Procedure::Remove => names::remove(cx, args),
+        Procedure::Rmdir => names::rmdir(cx, args),
+        Procedure::Rename => names::rename(cx, args),
+        Procedure::Link => names::link(cx, args),
+        Procedure::Readdir => readdir::readdir(cx, args),
+        Procedure::Readdirplus => readdir::readdirplus(cx, args),
+        Procedure::FsStat => fs::fsstat(cx, args),
+        Procedure::FsInfo => fs::fsinfo(cx, args),
+        Procedure::PathConf => fs::pathconf(cx, args),
+        Procedure::Commit => write::commit(cx, args),
+    }
+}
+
+/// A request that is noted as under way. Dropped unfinished, as by a panic, it is forgotten, so that
+/// the client's next copy is carried out.
+struct Once {
+    shared: Arc<NfsShared>,
+    key: RequestKey,
+    finished: bool,
+}
+
+impl Once {
+    fn finish(mut self, reply: &Reply, status: Status, now_ns: u64) {
+        self.finished = true;
+        let keep = (status != Status::Jukebox).then(|| reply.to_bytes());
+        self.shared.duplicates.finish(self.key, keep, now_ns);
+    }
+}
+
+impl Drop for Once {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.shared.duplicates.finish(self.key, None, 0);
+        }
+    }
+}
+
+/// A request that has to wait.
+pub(crate) struct Parked {
+    shared: Arc<NfsShared>,
+    sender: Sender,
+    procedure: Procedure,
+    once: Option<Once>,
+}
+
+impl Parked {
+    /// Carries the request out; may wait. `args` are the arguments that it came with.
+    pub(crate) fn run(self, args: &[u8]) -> Reply {
+        let Self { shared, sender, procedure, once } = self;
+        match run(&shared, &sender, procedure, args, Wait::Allowed) {
+            Ok((reply, status)) => {
+                if let Some(once) = once {
+                    once.finish(&reply, status, sender.now_ns);
+                }
+                reply
+            }
+            Err(_) => {
+                debug_assert!(
+                    false,
+                    "the arguments were understood before, and waiting is allowed"
+                );
+                Reply::new()
+            }
+        }
+    }
+}
+
+fn run(
+    shared: &NfsShared,
+    sender: &Sender,
+    procedure: Procedure,
+    args: &[u8],
+    wait: Wait,
+) -> Result<(Reply, Status), Stop> {
+    let reply = Reply::new();
+    let mut cx = Context { shared, sender, wait, reply, read_bytes: 0, written_bytes: 0 };
+    let status = dispatch(&mut cx, procedure, args)?;
+    Ok((cx.reply, status))
+}
+
+/// Carries a request out, or as much of it as needs no waiting.
+pub(crate) fn call(
+    shared: &Arc<NfsShared>,
+    sender: Sender,
+    xid: u32,
+    procedure: u32,
+    args: &[u8],
+) -> Answer {
+    let Some(procedure) = Procedure::from_number(procedure) else { return Answer::NoProcedure };
+    let mut once = None;
+    if needs_once(procedure) {
+        let cache = &shared.duplicates;
+        let key =
+            cache.key(sender.origin.address(), &sender.who.cred, xid, procedure.number(), args);
+        match cache.begin(key, sender.now_ns) {
+            Known::New => once = Some(Once { shared: shared.clone(), key, finished: false }),
+            Known::UnderWay => return Answer::Drop,
+            Known::Done(results) => return Answer::Reply(Reply::from_bytes(&results)),
+        }
+    }
+    match run(shared, &sender, procedure, args, Wait::Never) {
+        Ok((reply, status)) => {
+            if let Some(once) = once {
+                once.finish(&reply, status, sender.now_ns);
+            }
+            Answer::Reply(reply)
+        }
+        Err(Stop::Wait) => {
+            Answer::Parked(Box::new(Parked { shared: shared.clone(), sender, procedure, once }))
+        }
+        Err(Stop::Garbage | Stop::Fail(_)) => Answer::Garbage,
+    }
+}
+
+#[cfg(test)]
+mod tests;

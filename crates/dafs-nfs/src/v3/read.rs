@@ -1,0 +1,52 @@
+//! READ (RFC 1813 3.3.6): from the file straight into the reply.
+//!
+//! Invariants
+//! * The attributes are never newer than the data: a client that keeps both finds out by the next
+//!   attributes that the data is old. Those from just before the read do, unless they contradict it.
+//! * The end of the file is told by the attributes of the same result.
+
+use super::{Context, Done, Stop, args, attributes, io};
+use crate::limits::TRANSFER_BYTES_MAX;
+use dafs_service::StatelessFile;
+use dafs_store::{OpenMode, StoreError};
+use dafs_wire::nfs3::{ObjectFailure, READ_HEAD_BYTES, ReadArgs, Status, read_head};
+
+const READ: OpenMode = OpenMode { read: true, write: false };
+
+pub(super) fn read(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
+    let args: ReadArgs<'_> = args(bytes)?;
+    let outcome = read_of(cx, &args).map_err(only_files);
+    cx.finish(outcome, |cx| ObjectFailure { attributes: cx.attributes_of(args.file) })
+}
+
+/// READ and WRITE know no status for directories of their own.
+pub(super) fn only_files(stop: Stop) -> Stop {
+    if stop == Stop::Fail(Status::IsDir) { Stop::Fail(Status::Inval) } else { stop }
+}
+
+fn read_of(cx: &mut Context<'_>, args: &ReadArgs<'_>) -> Result<(), Stop> {
+    let handle = cx.handle(args.file)?;
+    let StatelessFile { file, mut attr } =
+        cx.service().stateless_file(cx.caller(), &handle, READ)?;
+    let wait = cx.wait;
+    let wanted = args.count.min(TRANSFER_BYTES_MAX) as usize;
+    // No file reaches so far; the kernel would not even look.
+    let wanted = if i64::try_from(args.offset).is_ok() { wanted } else { 0 };
+    let head_at = cx.reply.encoder().position();
+    cx.reply.encoder().raw(&[0; READ_HEAD_BYTES]);
+    let mut count = 0;
+    if wanted > 0 {
+        let mut space = cx.reply.bulk(wanted).map_err(|_| StoreError::Busy)?;
+        count = io::read_all(&*file, space.view(), args.offset, wait)?;
+        space.finish(count);
+    }
+    let end = args.offset.saturating_add(count as u64);
+    // The file has changed its size since it was looked at.
+    if end > attr.size && count > 0 || end < attr.size && count < wanted {
+        attr = file.attr()?;
+    }
+    let head = read_head(&attributes(&handle.fs, &attr), count as u32, end >= attr.size);
+    cx.reply.encoder().patch(head_at, &head);
+    cx.read_bytes = count as u64;
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! MOUNT.
+
+use super::*;
+use crate::mount;
+use dafs_wire::mount3::{self, Exported, Mounted, Path, decode_mounted};
+use dafs_wire::nfs3::{List, MkdirArgs};
+
+fn send(world: &World, procedure: mount3::Procedure, args: &[u8]) -> Vec<u8> {
+    match mount::call(&world.shared, &world.sender, procedure.number(), args) {
+        mount::Answer::Reply(reply) => reply.to_bytes(),
+        mount::Answer::Garbage | mount::Answer::NoProcedure => panic!("no answer"),
+    }
+}
+
+fn mnt(world: &World, path: &str) -> Result<(Fh, Vec<u32>), mount3::Status> {
+    let results = send(world, mount3::Procedure::Mnt, &bytes(&Path(path.as_bytes())));
+    let mounted = decode_mounted(&results).unwrap();
+    mounted.map(|(handle, flavors)| (handle.0.to_vec(), flavors))
+}
+
+fn mounts(world: &World) -> Vec<String> {
+    let results = send(world, mount3::Procedure::Dump, &[]);
+    let list = List::<Mounted<'_>>::decode(&mut Decoder::new(&results)).unwrap();
+    let show = |entry: Mounted<'_>| {
+        format!("{} {}", entry.host.0.escape_ascii(), entry.path.0.escape_ascii())
+    };
+    list.iter().map(show).collect()
+}
+
+fn exports(world: &World) -> Vec<String> {
+    let results = send(world, mount3::Procedure::Export, &[]);
+    let list = List::<Exported<'_>>::decode(&mut Decoder::new(&results)).unwrap();
+    list.iter().map(|entry| entry.path.0.escape_ascii().to_string()).collect()
+}
+
+#[test]
+fn the_only_export_is_the_root() {
+    let world = World::new();
+    let root = world.root();
+    assert_eq!(mnt(&world, "/"), Ok((root.clone(), vec![1])));
+    assert_eq!(mnt(&world, "").map(|found| found.0), Ok(root.clone()));
+    let place = DirOpArgs { dir: FileHandle(&root), name: b"dir" };
+    let args = MkdirArgs { place, attributes: SetAttributes::default() };
+    let dir = made(&world.call(Procedure::Mkdir, &args)).unwrap().0;
+    world.file("file");
+    for path in ["/dir", "dir", "//dir/"] {
+        assert_eq!(mnt(&world, path).map(|found| found.0), Ok(dir.clone()), "{path}");
+    }
+    let cases = [
+        ("/di", mount3::Status::NoEnt),
+        ("/dirs", mount3::Status::NoEnt),
+        ("/file", mount3::Status::NotDir),
+        ("/file/x", mount3::Status::NotDir),
+        ("/dir/..", mount3::Status::Inval),
+        ("/.", mount3::Status::Inval),
+        ("/a\0b", mount3::Status::Inval),
+    ];
+    for (path, status) in cases {
+        assert_eq!(mnt(&world, path), Err(status), "{path:?}");
+    }
+    let long = format!("/{}", "x".repeat(256));
+    assert_eq!(mnt(&world, &long), Err(mount3::Status::NameTooLong));
+    let too_long = bytes(&Path(&[b'x'; 1025]));
+    let number = mount3::Procedure::Mnt.number();
+    let answer = mount::call(&world.shared, &world.sender, number, &too_long);
+    assert!(matches!(answer, mount::Answer::Garbage));
+    assert_eq!(exports(&world), ["/"]);
+}
+
+#[test]
+fn exports_are_mounted_by_their_whole_name() {
+    let closed = |options: &mut ExportOptions| {
+        options.admits.networks = vec!["192.0.2.0/24".parse().unwrap()];
+    };
+    let both = |options: &mut ExportOptions| options.admits.none = true;
+    let mut world =
+        World::with(vec![export("data", |_| {}), export("data2", both), export("secret", closed)]);
+    let data = mnt(&world, "/data").unwrap().0;
+    assert_eq!(mnt(&world, "/data2").map(|found| found.1), Ok(vec![1, 0]));
+    assert_ne!(mnt(&world, "/data2").unwrap().0, data);
+    assert_eq!(mnt(&world, "/dat"), Err(mount3::Status::NoEnt));
+    assert_eq!(mnt(&world, "/secret"), Err(mount3::Status::Acces));
+    assert_eq!(exports(&world), ["/data", "/data2"]);
+    assert_eq!(world.lookup(&world.root(), "data").map(|found| found.0), Ok(data));
+    assert_eq!(world.lookup(&world.root(), "secret"), Err(Status::Acces));
+    world.sender.origin = from("192.0.2.7:700");
+    assert!(mnt(&world, "/secret").is_ok());
+    assert!(mnt(&world, "/").is_ok(), "the root of all exports is open to who may use any");
+    assert_eq!(mnt(&world, "/data"), Err(mount3::Status::Acces));
+}
+
+#[test]
+fn mounts_are_listed_to_those_they_concern() {
+    let mut world = World::with(vec![export("", |options| {
+        options.admits.networks.push("192.0.2.0/24".parse().unwrap());
+    })]);
+    mnt(&world, "/").unwrap();
+    world.sender.origin = from("192.0.2.7:700");
+    mnt(&world, "/").unwrap();
+    assert_eq!(mounts(&world), ["192.0.2.7 /"]);
+    world.sender.origin = from("127.0.0.1:700");
+    assert_eq!(mounts(&world), ["127.0.0.1 /", "192.0.2.7 /"]);
+    send(&world, mount3::Procedure::Umnt, &bytes(&Path(b"/")));
+    assert_eq!(mounts(&world), ["192.0.2.7 /"]);
+    world.sender.origin = from("192.0.2.7:700");
+    send(&world, mount3::Procedure::UmntAll, &[]);
+    assert_eq!(mounts(&world), [""; 0]);
+}

@@ -1,0 +1,91 @@
+//! WRITE and COMMIT (RFC 1813 3.3.7, 3.3.21): from the request's bytes into the file.
+//!
+//! Invariants
+//! * `committed` is what was asked for, and reached.
+//! * The verifier changes when data that was answered as unstable may be lost.
+
+use super::read::only_files;
+use super::{Context, Done, Stop, args, attr_of, convert, io};
+use crate::limits::{TRANSFER_BYTES_MAX, WRITE_INLINE_BYTES_MAX};
+use dafs_store::{OpenMode, Stability, StoreError, Wait};
+use dafs_wire::nfs3::{ChangeFailure, CommitArgs, CommitOk, Status, WccData, WriteArgs, WriteOk};
+
+const WRITE: OpenMode = OpenMode { read: false, write: true };
+
+pub(super) fn write(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
+    let args: WriteArgs<'_> = args(bytes)?;
+    let outcome = write_of(cx, &args).map_err(only_files);
+    cx.finish(outcome, |cx| ChangeFailure { wcc: cx.wcc_of(args.file) })
+}
+
+fn write_of(cx: &mut Context<'_>, args: &WriteArgs<'_>) -> Result<(), Stop> {
+    let handle = cx.handle(args.file)?;
+    let len = args.data.len();
+    if args.count as usize != len || len > TRANSFER_BYTES_MAX as usize {
+        return Err(Status::Inval.into());
+    }
+    let end = args.offset.checked_add(len as u64);
+    if end.is_none_or(|end| i64::try_from(end).is_err()) {
+        return Err(Status::FBig.into());
+    }
+    let stability = convert::stability(args.stable);
+    let small = stability == Stability::Unstable && len <= WRITE_INLINE_BYTES_MAX;
+    if !small && cx.wait == Wait::Never {
+        return Err(Stop::Wait);
+    }
+    let file = cx.service().stateless_file(cx.caller(), &handle, WRITE)?.file;
+    let verifier = cx.shared.write_verifier.current();
+    let written = match io::write_all(&*file, args.data, args.offset, stability, cx.wait) {
+        Ok(written) => written,
+        Err(error) if stability != Stability::Unstable => return Err(sync_failed(cx, error)),
+        Err(error) => return Err(error.into()),
+    };
+    let after = file.attr().ok().and_then(|attr| attr_of(&handle, &attr));
+    cx.written_bytes = written as u64;
+    cx.ok(&WriteOk {
+        wcc: WccData { before: None, after },
+        count: written as u32,
+        committed: args.stable,
+        verifier,
+    })
+}
+
+/// What is to be said when data could not be made stable. If a device failed, unstable data of
+/// anybody may be gone with it: the kernel tells that once and forgets the data.
+fn sync_failed(cx: &Context<'_>, error: StoreError) -> Stop {
+    if error == StoreError::Io {
+        tracing::error!(%error, "data could not be made stable");
+        cx.shared.write_verifier.change();
+    }
+    error.into()
+}
+
+pub(super) fn commit(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
+    let args: CommitArgs<'_> = args(bytes)?;
+    let outcome = commit_of(cx, &args).map_err(only_files);
+    cx.finish(outcome, |cx| ChangeFailure { wcc: cx.wcc_of(args.file) })
+}
+
+fn commit_of(cx: &mut Context<'_>, args: &CommitArgs<'_>) -> Result<(), Stop> {
+    let handle = cx.handle(args.file)?;
+    if args.offset.checked_add(args.count.into()).is_none() {
+        return Err(Status::Inval.into());
+    }
+    if cx.wait == Wait::Never {
+        return Err(Stop::Wait);
+    }
+    let file = cx.service().file_for_sync(cx.caller(), &handle)?;
+    // Before the data is made stable: should it change meanwhile, the client is to see that.
+    let verifier = cx.shared.write_verifier.current();
+    match file.commit(args.offset, args.count.into()) {
+        Ok(()) => {}
+        Err(error @ (StoreError::NoSpace | StoreError::Quota)) => {
+            // Space that was promised to cached data and could not be had: that data is gone too.
+            sync_failed(cx, StoreError::Io);
+            return Err(error.into());
+        }
+        Err(error) => return Err(sync_failed(cx, error)),
+    }
+    let after = file.attr().ok().and_then(|attr| attr_of(&handle, &attr));
+    cx.ok(&CommitOk { wcc: WccData { before: None, after }, verifier })
+}
