@@ -20,6 +20,7 @@ pub(crate) fn lock(cx: &mut Compound<'_>, args: &LockArgs<'_>) -> OpResult {
             LockOwner::Existing(stateid::reference(&cx.stateid(&lock)?)?)
         }
     };
+    check_range(args.offset, args.length)?;
     let request = LockRequest {
         owner,
         offset: args.offset,
@@ -37,6 +38,7 @@ pub(crate) fn lock(cx: &mut Compound<'_>, args: &LockArgs<'_>) -> OpResult {
 pub(crate) fn lockt(cx: &mut Compound<'_>, args: &LocktArgs<'_>) -> OpResult {
     let handle = cx.current()?;
     holds_data(kind_of(cx, &handle)?)?;
+    check_range(args.offset, args.length)?;
     let kind = kind(args.kind);
     let tested = cx.shared.service.lock_test(
         cx.caller()?,
@@ -52,6 +54,7 @@ pub(crate) fn lockt(cx: &mut Compound<'_>, args: &LocktArgs<'_>) -> OpResult {
 pub(crate) fn locku(cx: &mut Compound<'_>, args: &LockuArgs) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    check_range(args.offset, args.length)?;
     let service = &cx.shared.service;
     let unlocked = service.unlock(cx.caller()?, &handle, state, args.offset, args.length);
     let state = unlocked.map_err(|error| refused(cx, error.into()))?;
@@ -79,6 +82,14 @@ fn refused(cx: &mut Compound<'_>, error: LockError) -> OpError {
             OpError::WithBody(Status::Denied)
         }
         LockError::Service(error) => without_perm(error),
+    }
+}
+
+/// Refuses ranges beyond the largest number (RFC 8881 18.10.3). Empty ones are the service's to refuse.
+fn check_range(offset: u64, length: u64) -> Result<(), Status> {
+    match offset.checked_add(length) {
+        None if length != u64::MAX => Err(Status::Inval),
+        _ => Ok(()),
     }
 }
 

@@ -1,0 +1,13 @@
+//! Operations on files as NFSv4 clients see them, over a store in memory and over a local directory.
+
+#[path = "../v4/common.rs"]
+#[allow(dead_code, reason = "shared with the tests of sessions, which use more of it")]
+mod common;
+
+mod attributes;
+mod directories;
+mod files;
+mod helper;
+mod locks;
+mod posix;
+mod ranges;
