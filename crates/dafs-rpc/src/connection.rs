@@ -46,6 +46,8 @@ pub(crate) enum Ending {
     Stalled,
     #[error("the peer did not read its replies in time")]
     Unread,
+    #[error("the peer did not read its replies, and too much waits for peers like it")]
+    Crowded,
     #[error("it was idle and made room for another")]
     Evicted,
 }
@@ -67,6 +69,12 @@ pub(crate) struct Turn<'r, H> {
     pub(crate) config: &'r Config,
     pub(crate) tally: &'r mut Tally,
     pub(crate) now_ns: u64,
+}
+
+impl<H: Handler> Turn<'_, H> {
+    fn back_reply(&mut self, id: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
+        shielded(|| self.handler.back_reply(id, token, result));
+    }
 }
 
 /// Counts of a turn, on their way to the statistics.
@@ -141,6 +149,12 @@ impl Connection {
     pub(crate) fn may_take(&self, config: &Config) -> bool {
         self.pending < config.calls_per_connection_max
             && self.output.held_bytes() < config.output_bytes_max
+    }
+
+    /// Memory in replies and calls that wait.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        let aside_bytes = self.aside.as_ref().map_or(0, |aside| aside.block.capacity());
+        self.output.held_bytes() + aside_bytes
     }
 
     /// True when input that was put aside waits.
@@ -309,7 +323,9 @@ impl Connection {
             block,
             put_off: &put_off,
         };
+        // The caller learns no more than that; the panic has been reported where it happened.
         let handled = shielded(|| turn.handler.call(call));
+        let handled = handled.unwrap_or_else(|| AcceptStatus::SystemError.into());
         if put_off.get() {
             self.pending += 1;
         }
@@ -364,7 +380,7 @@ impl Connection {
         let full = back.calls.len() >= turn.config.back_calls_max
             || self.output.held_bytes() >= turn.config.output_bytes_max;
         if full {
-            return turn.handler.back_reply(self.id, call.token, Err(BackError::TooMany));
+            return turn.back_reply(self.id, call.token, Err(BackError::TooMany));
         }
         // Numbers wrap around after a long time; some of the old calls may be there still.
         while back.calls.contains_key(&back.next_xid) {
@@ -408,7 +424,7 @@ impl Connection {
             Ok(ReplyStatus::Denied(status)) => Err(BackError::Denied(status)),
             Err(_) => Err(BackError::Malformed),
         };
-        turn.handler.back_reply(self.id, token, result);
+        turn.back_reply(self.id, token, result);
     }
 
     /// Looks at the clock: calls back that took too long fail, and so may the connection.
@@ -417,7 +433,7 @@ impl Connection {
         if let Some(back) = &mut self.back {
             let late = |pending: &BackPending| now_ns >= pending.deadline_ns;
             for (_, pending) in back.calls.extract_if(|_, pending| late(pending)) {
-                turn.handler.back_reply(self.id, pending.token, Err(BackError::TimedOut));
+                turn.back_reply(self.id, pending.token, Err(BackError::TimedOut));
             }
             if back.calls.is_empty() {
                 back.calls.shrink_to_fit();
@@ -448,20 +464,20 @@ impl Connection {
         self.reader.discard(turn.budget);
         if let Some(back) = self.back.take() {
             for pending in back.calls.into_values() {
-                turn.handler.back_reply(self.id, pending.token, Err(BackError::Disconnected));
+                turn.back_reply(self.id, pending.token, Err(BackError::Disconnected));
             }
         }
         if self.known {
-            turn.handler.disconnected(self.id);
+            shielded(|| turn.handler.disconnected(self.id));
         }
     }
 }
 
-/// A call that makes its handler panic must not take the others on this thread with it. The
-/// panic has been reported where it happened.
+/// Runs a part of a handler; none when it panics, which must not take the other connections of
+/// this thread with it. The panic has been reported where it happened.
 #[inline]
-fn shielded(call: impl FnOnce() -> Handled) -> Handled {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| AcceptStatus::SystemError.into())
+pub(crate) fn shielded<T>(part: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(part)).ok()
 }
 
 fn nanoseconds(time: std::time::Duration) -> u64 {

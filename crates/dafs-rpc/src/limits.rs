@@ -1,6 +1,8 @@
 //! Every bound of this crate that no configuration changes, and the defaults of those that
 //! [`crate::server::Config`] and [`crate::client::Options`] can change.
 
+use std::time::Duration;
+
 /// Bytes of a reply's head. The results of most calls fit, a read of one page among them.
 pub(crate) const HEAD_BYTES: usize = 8 << 10;
 
@@ -33,6 +35,15 @@ pub(crate) const RECEIVE_BYTES_BEFORE_LARGE: usize = 1 << 10;
 
 /// From this length on a record is large.
 pub(crate) const LARGE_RECORD_BYTES: usize = 16 << 10;
+
+/// How long a connection is silent before the system asks whether its peer is still there.
+pub(crate) const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+
+/// How long the system waits before it asks again.
+pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// How often it asks before it gives the connection up.
+pub(crate) const KEEPALIVE_PROBES: u32 = 4;
 
 /// Reactors of one group.
 pub(crate) const REACTORS_MAX: usize = 256;

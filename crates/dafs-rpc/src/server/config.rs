@@ -31,6 +31,10 @@ pub struct Config {
     pub calls_per_connection_max: usize,
     /// Bytes of replies that wait for one peer; above it, no more calls are read from it.
     pub output_bytes_max: usize,
+    /// Bytes of replies and unserved calls that wait in all connections of one reactor; above it,
+    /// no more calls are read from peers that leave replies unread, and above twice as much those
+    /// peers are dropped.
+    pub waiting_bytes_max: usize,
     /// Bytes of half records in all connections of one reactor; above it, no more large records
     /// are begun until others are complete.
     pub assembly_bytes_max: usize,
@@ -56,6 +60,7 @@ impl Default for Config {
             idle_before_eviction: Duration::from_secs(10),
             calls_per_connection_max: 1024,
             output_bytes_max: 4 << 20,
+            waiting_bytes_max: 512 << 20,
             assembly_bytes_max: 256 << 20,
             stall_timeout: Duration::from_secs(30),
             output_timeout: Duration::from_secs(60),

@@ -30,6 +30,10 @@ pub(super) struct Peer {
     pub(super) listed: bool,
     /// It did not get the memory for the record that it is in.
     pub(super) starved: bool,
+    /// It waits in the list of those.
+    pub(super) starved_listed: bool,
+    /// Memory that waited in it when that was last counted.
+    pub(super) waiting_bytes: usize,
     /// Output waits for room.
     blocked: bool,
 }
@@ -44,6 +48,8 @@ impl Peer {
             hung_up: false,
             listed: false,
             starved: false,
+            starved_listed: false,
+            waiting_bytes: 0,
             blocked: false,
         }
     }

@@ -10,15 +10,19 @@ use super::peer::{EVENTS, Peer};
 use super::spin::Spin;
 use super::worker::Worker;
 use crate::call::ConnectionId;
-use crate::connection::{Connection, Ending};
+use crate::connection::{Connection, Ending, shielded};
 use crate::handler::{BackError, Handler};
 use crate::inbox::{Command, Injector};
-use crate::limits::{ACCEPTS_PER_TURN, EVENTS_PER_TURN, TICK_MILLISECONDS};
+use crate::limits::{
+    ACCEPTS_PER_TURN, EVENTS_PER_TURN, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES,
+    TICK_MILLISECONDS,
+};
 use crate::memory;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,7 +42,7 @@ pub struct Reactor<H: Handler> {
     serial: u64,
     /// Connections to go on with without being told.
     again: Vec<ConnectionId>,
-    starved: Vec<ConnectionId>,
+    starved: VecDeque<ConnectionId>,
     commands: Vec<Command>,
     /// Connections that commands were about.
     touched: Vec<ConnectionId>,
@@ -65,7 +69,7 @@ impl<H: Handler> Reactor<H> {
             free: Vec::new(),
             serial: 0,
             again: Vec::new(),
-            starved: Vec::new(),
+            starved: VecDeque::new(),
             commands: Vec::new(),
             touched: Vec::new(),
             messages: Vec::new(),
@@ -94,7 +98,6 @@ impl<H: Handler> Reactor<H> {
             }
             spin.turned(busy, self.worker.now_ns);
         }
-        self.worker.shared.ended(self.worker.number);
         self.end_all();
     }
 
@@ -149,14 +152,28 @@ impl<H: Handler> Reactor<H> {
             busy = true;
             self.obey();
         }
-        if !self.starved.is_empty() && !self.worker.budget.is_spent() {
-            std::mem::take(&mut self.starved).into_iter().for_each(|id| self.serve(id));
-        }
+        self.feed_starved();
         if self.worker.now_ns >= self.next_tick_ns {
             self.tick();
         }
         self.worker.publish();
         busy
+    }
+
+    /// Lets connections go on that waited for memory, as long as there is some.
+    fn feed_starved(&mut self) {
+        for _ in 0..self.starved.len() {
+            if self.worker.budget.is_spent() {
+                return;
+            }
+            let Some(id) = self.starved.pop_front() else { return };
+            let Some(peer) = self.peer(id) else { continue };
+            peer.starved_listed = false;
+            self.serve(id);
+            if self.peer(id).is_some_and(|peer| peer.starved_listed) {
+                return;
+            }
+        }
     }
 
     fn peer(&mut self, id: ConnectionId) -> Option<&mut Peer> {
@@ -168,9 +185,13 @@ impl<H: Handler> Reactor<H> {
         let Some(Some(peer)) = self.slots.get_mut(id.slot()) else { return };
         match self.worker.serve(peer) {
             Err(ending) => self.end(id, &ending),
-            Ok(()) if peer.starved => self.starved.push(id),
+            Ok(()) if peer.starved => {
+                if !std::mem::replace(&mut peer.starved_listed, true) {
+                    self.starved.push_back(id);
+                }
+            }
             Ok(()) => {
-                let takes = peer.connection.may_take(&self.worker.shared.config);
+                let takes = self.worker.may_take(peer);
                 if takes && (peer.readable || peer.connection.has_aside()) && !peer.listed {
                     peer.listed = true;
                     self.again.push(id);
@@ -199,7 +220,9 @@ impl<H: Handler> Reactor<H> {
         self.touched = touched;
         let mut messages = std::mem::take(&mut self.messages);
         self.worker.injector.take(&mut messages);
-        messages.drain(..).for_each(|message| self.worker.handler.message(message));
+        for message in messages.drain(..) {
+            shielded(|| self.worker.handler.message(message));
+        }
         self.messages = messages;
     }
 
@@ -230,7 +253,7 @@ impl<H: Handler> Reactor<H> {
         let Some(peer) = peer.filter(|peer| peer.connection.id == id) else {
             if let Command::CallBack { call, .. } = command {
                 let result = Err(BackError::Disconnected);
-                self.worker.handler.back_reply(id, call.token, result);
+                shielded(|| self.worker.handler.back_reply(id, call.token, result));
             }
             return None;
         };
@@ -265,7 +288,7 @@ impl<H: Handler> Reactor<H> {
             }
         }
         broken.into_iter().for_each(|(id, ending)| self.end(id, &ending));
-        self.worker.handler.tick(now_ns);
+        shielded(|| self.worker.handler.tick(now_ns));
         let calls = self.worker.counters().calls.load(std::sync::atomic::Ordering::Relaxed);
         if calls == std::mem::replace(&mut self.calls_at_tick, calls) {
             memory::trim();
@@ -357,7 +380,9 @@ impl<H: Handler> Reactor<H> {
         // Replies must not wait for each other, and dead peers must be found out some day.
         let _ = sockopt::set_tcp_nodelay(&stream, true);
         let _ = sockopt::set_socket_keepalive(&stream, true);
-        let _ = sockopt::set_tcp_keepidle(&stream, Duration::from_secs(60));
+        let _ = sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE);
+        let _ = sockopt::set_tcp_keepintvl(&stream, KEEPALIVE_INTERVAL);
+        let _ = sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_PROBES);
         let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
         let fits = slot < ConnectionId::slots_max();
         self.serial += 1;
@@ -398,7 +423,8 @@ impl<H: Handler> Reactor<H> {
         if self.peer(id).is_none() {
             return;
         }
-        let Some(peer) = self.slots[id.slot()].take() else { return };
+        let Some(mut peer) = self.slots[id.slot()].take() else { return };
+        self.worker.count_waiting(&mut peer, 0);
         let address = peer.connection.peer;
         match ending {
             Ending::Closed | Ending::Asked | Ending::Evicted => {
@@ -426,6 +452,7 @@ impl<H: Handler> Reactor<H> {
     }
 
     fn end_all(&mut self) {
+        self.worker.shared.ended(self.worker.number);
         let ids: Vec<_> = self.slots.iter().flatten().map(|peer| peer.connection.id).collect();
         ids.into_iter().for_each(|id| self.end(id, &Ending::Asked));
         self.worker.publish();

@@ -28,6 +28,8 @@ pub(super) struct Worker<H: Handler> {
     pub(super) handler: H,
     pub(super) now_ns: u64,
     pub(super) budget: Budget,
+    /// Memory that waits in connections of this reactor for their peers to read.
+    waiting_bytes: usize,
     /// Where reads go that have no better place.
     receive: Block,
     tally: Tally,
@@ -50,6 +52,7 @@ impl<H: Handler> Worker<H> {
             injector,
             handler,
             now_ns: 0,
+            waiting_bytes: 0,
             receive: Block::new(RECEIVE_BYTES)?,
             tally: Tally::default(),
             spare: VecDeque::new(),
@@ -88,7 +91,28 @@ impl<H: Handler> Worker<H> {
             served = served.and(flushed);
         }
         peer.connection.output.lend(&mut self.spare);
+        self.count_waiting(peer, peer.connection.waiting_bytes());
+        let waiting_bytes_max = self.shared.config.waiting_bytes_max;
+        if self.waiting_bytes > waiting_bytes_max.saturating_mul(2)
+            && !peer.connection.output.is_empty()
+        {
+            return Err(Ending::Crowded);
+        }
         served
+    }
+
+    /// Counts what waits in a connection instead of what waited there when it was last counted.
+    pub(super) fn count_waiting(&mut self, peer: &mut Peer, bytes: usize) {
+        let before = std::mem::replace(&mut peer.waiting_bytes, bytes);
+        self.waiting_bytes = (self.waiting_bytes + bytes).saturating_sub(before);
+    }
+
+    /// True when more calls of the connection may be taken. While too much waits in all, those
+    /// whose peers do not read have to wait first.
+    pub(super) fn may_take(&self, peer: &Peer) -> bool {
+        let config = &self.shared.config;
+        peer.connection.may_take(config)
+            && (self.waiting_bytes < config.waiting_bytes_max || peer.connection.output.is_empty())
     }
 
     fn flush(&mut self, peer: &mut Peer) -> Result<(), Ending> {
@@ -99,7 +123,7 @@ impl<H: Handler> Worker<H> {
 
     fn take_in(&mut self, peer: &mut Peer) -> Result<(), Ending> {
         while peer.connection.has_aside() {
-            if !peer.connection.may_take(&self.shared.config) {
+            if !self.may_take(peer) {
                 return Ok(());
             }
             if peer.connection.process_aside(&mut self.turn())? == Progress::Flush {
@@ -107,7 +131,7 @@ impl<H: Handler> Worker<H> {
             }
         }
         for _ in 0..READS_PER_TURN {
-            if !peer.readable || !peer.connection.may_take(&self.shared.config) {
+            if !peer.readable || !self.may_take(peer) {
                 return Ok(());
             }
             peer.starved = !peer.connection.reader().make_room(&mut self.budget)?;
@@ -147,7 +171,7 @@ impl<H: Handler> Worker<H> {
                 return Ok(());
             }
             self.flush(peer)?;
-            if !peer.connection.may_take(&self.shared.config) {
+            if !self.may_take(peer) {
                 return peer.connection.put_aside(&self.receive.bytes()[at..len]);
             }
         }

@@ -158,6 +158,24 @@ fn a_flood_that_does_not_read_is_held_back_and_dropped() {
 }
 
 #[test]
+fn many_that_do_not_read_are_dropped_before_they_take_all_memory() {
+    let config = Config { waiting_bytes_max: 8 << 20, ..Config::default() };
+    let server = Server::start(1, config);
+    let calls = call(1, procedures::BULK, &(1u32 << 20).to_be_bytes()).repeat(100);
+    let mut floods: Vec<_> = (0..20).map(|_| Raw::connect(&server)).collect();
+    for flood in &mut floods {
+        flood.send(&calls);
+    }
+    server.wait_for(|statistics| statistics.broken > 0);
+    still_serves(&server);
+    // Whoever was spared and reads now gets everything.
+    let replies = |flood: &mut Raw| (0..100).take_while(|_| flood.record().is_some()).count();
+    let spared =
+        floods.iter_mut().filter_map(|flood| (replies(flood) == 100).then_some(())).count();
+    assert_eq!(spared as u64 + server.group.statistics().broken, 20);
+}
+
+#[test]
 fn a_flood_that_reads_late_gets_every_answer() {
     let config = Config { output_bytes_max: 64 << 10, ..Config::default() };
     let server = Server::start(1, config);
