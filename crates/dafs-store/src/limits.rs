@@ -68,6 +68,9 @@ pub(crate) const NODES_MIN: usize = 64;
 /// See [`NODES_MIN`].
 pub(crate) const NODES_MAX: usize = 65_536;
 
+/// Posix store: how many nodes make one sweep enough.
+pub(crate) const SWEEP_NODES: usize = 4096;
+
 /// Posix store: nodes dropped at once when the process runs out of descriptors.
 pub(crate) const NODES_EVICTED_ON_SHORTAGE: usize = 64;
 

@@ -425,7 +425,87 @@ mod tests {
         )
     }
 
+    /// Somebody who wants in.
+    #[derive(Debug)]
+    struct Principal {
+        owner: bool,
+        uid: u32,
+        in_group: bool,
+        groups: Vec<u32>,
+    }
+
+    impl Principal {
+        fn is(&self, who: AceWho) -> bool {
+            match who {
+                AceWho::Owner => self.owner,
+                AceWho::Group => self.in_group,
+                AceWho::Everyone => true,
+                AceWho::User(id) => self.uid == id,
+                AceWho::NamedGroup(id) => self.groups.contains(&id),
+            }
+        }
+
+        /// Whether the NFSv4 list grants all of these rights (RFC 8881 6.2.1).
+        fn granted_by_acl(&self, acl: &Acl, rights: AceMask) -> bool {
+            rights.iter().all(|right| {
+                let decides = |ace: &&Ace| ace.mask.contains(right) && self.is(ace.who);
+                acl.entries.iter().find(decides).is_some_and(|ace| ace.kind == AceKind::Allow)
+            })
+        }
+
+        /// What the POSIX list grants.
+        fn granted_by_posix(&self, acl: &PosixAcl) -> Bits {
+            if self.owner {
+                return acl.owner;
+            }
+            if let Some(&bits) = acl.users.get(&self.uid) {
+                return bits;
+            }
+            let named = acl.groups.iter().filter(|(id, _)| self.groups.contains(id));
+            let mut fitting: Vec<Bits> = named.map(|(_, &bits)| bits).collect();
+            fitting.extend(self.in_group.then_some(acl.group));
+            fitting.into_iter().reduce(|all, bits| all | bits).unwrap_or(acl.other)
+        }
+    }
+
+    fn principals() -> impl Strategy<Value = Principal> {
+        let groups = prop::collection::vec(0..3u32, 0..3);
+        (any::<bool>(), 0..3u32, any::<bool>(), groups)
+            .prop_map(|(owner, uid, in_group, groups)| Principal { owner, uid, in_group, groups })
+    }
+
+    fn entries() -> impl Strategy<Value = Ace> {
+        let who = prop_oneof![
+            Just(AceWho::Owner),
+            Just(AceWho::Group),
+            Just(AceWho::Everyone),
+            (0..3u32).prop_map(AceWho::User),
+            (0..3u32).prop_map(AceWho::NamedGroup),
+        ];
+        (any::<bool>(), who, 0..0x80u32).prop_map(|(allow, who, mask)| Ace {
+            kind: if allow { AceKind::Allow } else { AceKind::Deny },
+            flags: AceFlags::empty(),
+            mask: AceMask::from_bits_truncate(mask),
+            who,
+        })
+    }
+
     proptest! {
+        #[test]
+        fn nobody_gets_more_than_the_nfs_list_grants(
+            entries in prop::collection::vec(entries(), 0..8),
+            principal in principals(),
+            directory in any::<bool>(),
+        ) {
+            let acl = Acl { entries };
+            let access = PosixAcls::from_acl(&acl, directory).unwrap().access;
+            let bits = principal.granted_by_posix(&access);
+            for bit in [READ, WRITE, EXECUTE] {
+                let granted = principal.granted_by_acl(&acl, mask_of(bit, directory));
+                prop_assert!(bits & bit == 0 || granted, "{bit} {access:?}");
+            }
+        }
+
         #[test]
         fn posix_lists_survive_the_way_through_nfs(
             access in lists(),

@@ -6,11 +6,11 @@
 //! * Nodes of open files can be found as long as the files are open, whatever the cache dropped.
 
 use super::cache::ClockCache;
-use crate::limits::{NODE_SHARDS, NODES_EVICTED_ON_SHORTAGE};
+use crate::limits::{NODE_SHARDS, NODES_EVICTED_ON_SHORTAGE, SWEEP_NODES};
 use crate::{FileId, Kind};
 use rustc_hash::FxHashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One object of the file system.
@@ -44,6 +44,8 @@ impl AsFd for Node {
 pub(super) struct NodeTable {
     shards: [Mutex<ClockCache<FileId, Arc<Node>>>; NODE_SHARDS],
     open: Mutex<FxHashMap<FileId, (usize, Arc<Node>)>>,
+    /// The shard at which the next sweep goes on.
+    sweep_at: AtomicUsize,
 }
 
 /// Locks; a panic elsewhere leaves these maps usable.
@@ -55,7 +57,7 @@ impl NodeTable {
     pub(super) fn new(nodes_max: usize) -> Self {
         let per_shard = nodes_max.div_ceil(NODE_SHARDS);
         let shards = std::array::from_fn(|_| Mutex::new(ClockCache::new(per_shard)));
-        Self { shards, open: Mutex::new(FxHashMap::default()) }
+        Self { shards, open: Mutex::new(FxHashMap::default()), sweep_at: AtomicUsize::new(0) }
     }
 
     fn shard(&self, id: &FileId) -> &Mutex<ClockCache<FileId, Arc<Node>>> {
@@ -103,9 +105,17 @@ impl NodeTable {
         }
     }
 
-    /// Every node that is kept now.
-    pub(super) fn all(&self) -> Vec<Arc<Node>> {
-        self.shards.iter().flat_map(|s| lock(s).values().cloned().collect::<Vec<_>>()).collect()
+    /// The nodes whose turn it is to be looked at: those of as many shards as make a good portion.
+    pub(super) fn next_to_sweep(&self) -> Vec<Arc<Node>> {
+        let mut nodes = Vec::new();
+        for _ in 0..NODE_SHARDS {
+            let at = self.sweep_at.fetch_add(1, Ordering::Relaxed);
+            nodes.extend(lock(&self.shards[at % NODE_SHARDS]).values().cloned());
+            if nodes.len() >= SWEEP_NODES {
+                break;
+            }
+        }
+        nodes
     }
 
     pub(super) fn opened(&self, node: &Arc<Node>) {
