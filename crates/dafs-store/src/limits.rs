@@ -68,6 +68,9 @@ pub(crate) const NODES_MIN: usize = 64;
 /// See [`NODES_MIN`].
 pub(crate) const NODES_MAX: usize = 65_536;
 
+/// Posix store: names of which it is remembered that what they lead to is held.
+pub(crate) const NAME_HINTS: usize = 1 << 14;
+
 /// Posix store: how many nodes make one sweep enough.
 pub(crate) const SWEEP_NODES: usize = 4096;
 

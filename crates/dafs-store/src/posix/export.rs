@@ -11,6 +11,7 @@ use super::ability;
 use super::attr;
 use super::change::Changes;
 use super::dir::Streams;
+use super::hint::NameHints;
 use super::id::{Form, Ids, Target, device, stable_fs_id};
 use super::ident::{AsServer, Caller, Identity};
 use super::index::Index;
@@ -53,6 +54,7 @@ pub(super) struct Export {
     pub(super) read_only: bool,
     pub(super) root: Arc<Node>,
     pub(super) nodes: NodeTable,
+    pub(super) name_hints: NameHints,
     pub(super) streams: Streams,
     /// Where objects are, when the kernel does not open them by handle.
     pub(super) index: Option<Index>,
@@ -113,6 +115,7 @@ impl Export {
             identity,
             read_only: options.read_only,
             nodes: NodeTable::new(options.nodes_max.unwrap_or_else(nodes_max_default)),
+            name_hints: NameHints::new(),
             streams: Streams::new(),
             index: (!by_handle).then(Index::new),
             changes: Changes::find_out(root.as_fd(), options.read_only),
@@ -230,6 +233,10 @@ impl Export {
         if id == self.root.id {
             return Ok((self.root.clone(), stat));
         }
+        // One node serves everybody, so that what was told of the object is known.
+        if let Some(node) = self.nodes.open_node(&id) {
+            return Ok((node, stat));
+        }
         let kind = attr::kind(&stat)?;
         Ok((self.nodes.keep(Node::new(id, kind, Arc::new(fd))), stat))
     }
@@ -237,9 +244,12 @@ impl Export {
     /// One name below a directory, as the thread's identity sees it. Remembers where it was.
     pub(super) fn step(&self, dir: &Node, name: &[u8]) -> Result<(Arc<Node>, Statx)> {
         let c_name = CString::new(name).map_err(|_| StoreError::Invalid)?;
-        let known = match self.peek_id(dir.as_fd(), &c_name) {
-            Ok(id) => id.and_then(|id| self.nodes.get(&id).or_else(|| self.nodes.open_node(&id))),
-            Err(errno) => return Err(self.name_error(dir, errno)),
+        let known = if self.name_hints.knows(&dir.id, name) {
+            let id = self.peek_id(dir.as_fd(), &c_name);
+            let id = id.map_err(|errno| self.name_error(dir, errno))?;
+            id.and_then(|id| self.nodes.get(&id).or_else(|| self.nodes.open_node(&id)))
+        } else {
+            None
         };
         let found = if let Some(node) = known {
             let stat = stat_fd(node.as_fd())?;
@@ -248,6 +258,7 @@ impl Export {
             let fd = self
                 .open_beneath(dir, name, OFlags::PATH, Mode::empty())
                 .map_err(|errno| self.name_error(dir, errno))?;
+            self.name_hints.remember(&dir.id, name);
             self.adopt(fd)?
         };
         self.tell(&found.0, &found.1);

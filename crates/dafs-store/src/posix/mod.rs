@@ -37,6 +37,7 @@ mod change;
 mod dir;
 mod export;
 mod file;
+mod hint;
 mod id;
 mod ident;
 mod index;
