@@ -18,7 +18,8 @@ const SIZES: usize = BLOCK_BYTES.len();
 static SHARED: [Mutex<Vec<Buffer>>; SIZES] = [const { Mutex::new(Vec::new()) }; SIZES];
 
 thread_local! {
-    static KEPT: RefCell<[Vec<Buffer>; SIZES]> = const { RefCell::new([const { Vec::new() }; SIZES]) };
+    static KEPT: RefCell<[Vec<Buffer>; SIZES]> =
+        const { RefCell::new([const { Vec::new() }; SIZES]) };
 }
 
 fn size_class(len: usize) -> Option<usize> {
