@@ -91,7 +91,9 @@ impl Service {
                 }
                 return Ok(());
             }
-            Blocked::Recall(_) | Blocked::Expire(_) => {}
+            // Not every front door repeats the call where it may wait.
+            Blocked::Expire(clients) => self.doom(clients),
+            Blocked::Recall(_) => {}
         }
         if caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait);

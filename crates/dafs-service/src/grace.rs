@@ -105,9 +105,27 @@ impl Service {
             Some(_) => {}
             None => return,
         }
-        // The owner's record stays until the new instance writes its own; it is of no use to
-        // anybody, because its verifier is not used any more.
-        grace.waiting.remove(client.name());
+        let record = grace.waiting.remove(client.name());
+        let last = grace.waiting.is_empty();
+        drop(grace);
+        // Its record is of no use to anybody, and must not keep the next run waiting.
+        if let Err(error) = self.records.remove(record.as_slice()) {
+            tracing::error!(%error, "client record cannot be removed");
+        }
+        if last {
+            self.end_grace();
+        }
+    }
+
+    /// A client has ended in order, or at an administrator's word: nobody waits for it.
+    fn wait_no_more(&self, client: &Client) {
+        if !self.in_grace() {
+            return;
+        }
+        let mut grace = self.grace.lock();
+        if grace.waiting.get(client.name()).is_some_and(|record| record.is_of(client)) {
+            grace.waiting.remove(client.name());
+        }
         let last = grace.waiting.is_empty();
         drop(grace);
         if last {
@@ -214,7 +232,10 @@ impl Service {
         }
         let removed = self.records.remove(&[ClientRecord::of(client)]);
         match &removed {
-            Ok(()) => client.set_recorded(false),
+            Ok(()) => {
+                client.set_recorded(false);
+                self.wait_no_more(client);
+            }
             Err(error) => {
                 let client = client.name().escape_ascii();
                 tracing::error!(%client, %error, "client record cannot be removed");

@@ -121,6 +121,8 @@ pub struct Service {
     config: ServiceConfig,
     namespace: RwLock<Arc<Namespace>>,
     clients: Mutex<ClientTable>,
+    /// Clients whose lease is over and who stood in the way of a caller that may not wait.
+    doomed: Mutex<Vec<Arc<Client>>>,
     /// Stands for all callers without state.
     stateless_client: Arc<Client>,
     records: Box<dyn ClientRecords>,
@@ -138,8 +140,10 @@ pub struct Service {
     metrics: Metrics,
     /// When the stores were last told to let go of what they do not need.
     swept_ns: AtomicU64,
-    /// When leases and recalls were last looked at.
-    ticked_ns: AtomicU64,
+    /// When leases were last looked at.
+    leases_ns: AtomicU64,
+    /// When grace, recalls and local changes were last looked at.
+    recalls_ns: AtomicU64,
 }
 
 /// What the service holds, for metrics and tests.
@@ -206,6 +210,7 @@ impl Service {
             config,
             namespace: RwLock::new(Arc::new(namespace)),
             clients: Mutex::new(ClientTable::new(config.instance)),
+            doomed: Mutex::default(),
             stateless_client: Client::new(ClientKey(0), ClientKind::Stateless, b"", 0, nobody, 0),
             records,
             grace,
@@ -218,7 +223,8 @@ impl Service {
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             metrics: Metrics::default(),
             swept_ns: AtomicU64::new(0),
-            ticked_ns: AtomicU64::new(0),
+            leases_ns: AtomicU64::new(0),
+            recalls_ns: AtomicU64::new(0),
         }
     }
 
@@ -287,8 +293,11 @@ impl Service {
     /// what they do not need. To be called several times a second, from any thread; it does little
     /// when it was called a moment ago.
     pub fn tick(&self, now_ns: u64) {
-        if is_due(&self.ticked_ns, now_ns, limits::TICK_EVERY_NS) {
+        if is_due(&self.leases_ns, now_ns, limits::LEASES_EVERY_NS) {
             self.expire(now_ns);
+        }
+        if is_due(&self.recalls_ns, now_ns, limits::RECALLS_EVERY_NS) {
+            self.end_doomed_leases(now_ns);
             self.tick_grace(now_ns);
             self.tick_recalls(now_ns);
             self.take_local_changes(now_ns);

@@ -98,8 +98,11 @@ pub const PATH_COMPONENTS_MAX: usize = 256;
 /// Time between two sweeps of the stores, in nanoseconds.
 pub const SWEEP_EVERY_NS: u64 = 10_000_000_000;
 
-/// Time between two looks at leases and recalls, in nanoseconds.
-pub const TICK_EVERY_NS: u64 = 100_000_000;
+/// Time between two looks at leases, in nanoseconds.
+pub const LEASES_EVERY_NS: u64 = 500_000_000;
+
+/// Time between two looks at grace, recalls and local changes, in nanoseconds.
+pub const RECALLS_EVERY_NS: u64 = 100_000_000;
 
 const _: () = assert!(CLIENT_NAME_BYTES_MAX >= OWNER_BYTES_MAX);
 const _: () = assert!(COURTESY_CLIENTS_MAX < CLIENT_COUNT_MAX);

@@ -20,7 +20,8 @@ use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-const SHARDS: usize = 64;
+/// Few files in each, because a shard is searched from its start.
+const SHARDS: usize = 512;
 const SHARD_FILES_MAX: usize = STATELESS_FILES_MAX / SHARDS;
 
 /// A file to read or write without an open.

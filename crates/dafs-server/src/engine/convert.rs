@@ -44,7 +44,7 @@ pub(super) fn status(error: ServiceError) -> Status {
     match error {
         ServiceError::Store(error) => store_status(error),
         ServiceError::BadStateId => Status::BadStateId,
-        ServiceError::StaleStateId => Status::StaleStateId,
+        ServiceError::StaleStateId | ServiceError::AdminRevoked => Status::StaleStateId,
         ServiceError::Expired => Status::Expired,
         // DAFS O38.
         ServiceError::ShareDenied => Status::Denied,

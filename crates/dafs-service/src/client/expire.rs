@@ -8,8 +8,8 @@ use super::{Client, ClientKey, ClientKind};
 use crate::error::ServiceError;
 use crate::limits::COURTESY_CLIENTS_MAX;
 use crate::{Result, Service};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 impl Service {
     /// The lease in nanoseconds.
@@ -23,8 +23,8 @@ impl Service {
     }
 
     /// Ends leases that ran out. DAFS clients lose what they hold, and are forgotten without a
-    /// session. NFS clients are kept by courtesy, for as long as the configuration says and while
-    /// they are few. Returns the number of opens released.
+    /// session. NFS clients that hold something are kept by courtesy, for as long as the
+    /// configuration says and while they are few. Returns the number of opens released.
     pub(crate) fn expire(&self, now_ns: u64) -> usize {
         let courtesy = self.config().courtesy_time.as_nanos();
         let courtesy_ns = u64::try_from(courtesy).unwrap_or(u64::MAX).max(self.lease_ns());
@@ -45,13 +45,14 @@ impl Service {
         let mut courteous = over.iter().filter(|client| client.kind == ClientKind::Nfs).count();
         let mut released = 0;
         for client in &over {
-            let crowded = courteous > COURTESY_CLIENTS_MAX;
-            match client.kind {
-                ClientKind::Nfs if crowded || client.idle_ns(now_ns) > courtesy_ns => {
-                    courteous -= 1
+            if client.kind == ClientKind::Nfs {
+                let crowded = courteous > COURTESY_CLIENTS_MAX;
+                let away = client.idle_ns(now_ns) > courtesy_ns;
+                // One that holds nothing would only keep others waiting after a restart.
+                if !crowded && !away && self.lock_table().holds_anything(client.key) {
+                    continue;
                 }
-                ClientKind::Nfs => continue,
-                ClientKind::Dafs | ClientKind::Stateless => {}
+                courteous -= 1;
             }
             released += self.end_lease(client, now_ns).unwrap_or(0);
         }
@@ -59,6 +60,29 @@ impl Service {
             tracing::info!(released, "leases have ended");
         }
         released
+    }
+
+    /// Has the next tick end the leases of clients that are over.
+    pub(crate) fn doom(&self, clients: Vec<Arc<Client>>) {
+        let mut doomed = self.lock_doomed();
+        for client in clients {
+            if !doomed.iter().any(|known| Arc::ptr_eq(known, &client)) {
+                doomed.push(client);
+            }
+        }
+    }
+
+    pub(crate) fn end_doomed_leases(&self, now_ns: u64) {
+        let doomed = std::mem::take(&mut *self.lock_doomed());
+        for client in doomed {
+            if self.end_lease(&client, now_ns).is_err() {
+                self.doom(vec![client]);
+            }
+        }
+    }
+
+    fn lock_doomed(&self) -> MutexGuard<'_, Vec<Arc<Client>>> {
+        self.doomed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes everything from a client whose lease is over, unless it has come back. Returns the

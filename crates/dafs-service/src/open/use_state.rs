@@ -88,6 +88,10 @@ impl Service {
         if state.is_special() {
             return self.special_file(caller, handle, state, need);
         }
+        if need.write {
+            // The export may have become read-only since the open.
+            self.namespace().export(handle)?.writable()?;
+        }
         match self.held(caller, Some(handle), state)? {
             Held::Open(open) => open.file(need),
             Held::Lock(lock) => lock.open.file(need),

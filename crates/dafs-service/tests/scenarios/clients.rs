@@ -141,8 +141,7 @@ fn an_expired_nfs_client_keeps_its_state_until_somebody_needs_it() {
     let (away, other) = (world.nfs("away"), world.nfs("other"));
     let opened = world.open(&away, "f", BOTH).unwrap();
     world.lock(&away, &opened, "l", (0, 10), LockKind::Write).unwrap();
-    world.pass(5 * LEASE_NS);
-    other.renew(world.now_ns.get());
+    world.pass_with(&[&other], 5 * LEASE_NS);
     // Nobody needs it: it comes back and goes on.
     assert_eq!(world.service.counts().opens, 1);
     assert!(world.service.clients_info(world.now_ns.get())[0].courtesy);
@@ -155,8 +154,7 @@ fn an_expired_nfs_client_keeps_its_state_until_somebody_needs_it() {
     let denied = world.lock(&other, &theirs, "l", (5, 1), LockKind::Read);
     assert!(matches!(denied, Err(dafs_service::LockError::Denied(_))));
     // Away again, and this time another client wants the lock.
-    world.pass(LEASE_NS + 1);
-    other.renew(world.now_ns.get());
+    world.pass_with(&[&other], LEASE_NS + 1);
     let blocked = world.lock(&other, &theirs, "l", (5, 1), LockKind::Read);
     assert_eq!(blocked, Err(ServiceError::WouldWait.into()));
     assert_eq!(world.disk.owners(), [b"away".to_vec(), b"other".to_vec()]);
@@ -182,8 +180,7 @@ fn the_record_goes_before_the_state() {
     let world = World::new();
     let (away, other) = (world.nfs("away"), world.nfs("other"));
     world.open(&away, "f", DENY_WRITE).unwrap();
-    world.pass(LEASE_NS + 1);
-    other.renew(world.now_ns.get());
+    world.pass_with(&[&other], LEASE_NS + 1);
     world.disk.broken.store(true, std::sync::atomic::Ordering::Relaxed);
     let open = || {
         let request = world.plain("f", "owner", WRITE);
@@ -238,4 +235,27 @@ fn an_administrator_sees_and_ends_what_a_client_holds() {
     assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
     let again = world.service.expire_client(client.key());
     assert_eq!(again, Err(ServiceError::StaleClientId));
+}
+
+/// DAFS has no thread that may wait; the next tick does what is to be done.
+#[test]
+fn a_caller_that_never_waits_gets_what_an_absent_client_held() {
+    let world = World::new();
+    let (away, dafs) = (world.nfs("away"), world.dafs("dafs"));
+    dafs.session_started();
+    world.open(&away, "f", DENY_WRITE).unwrap();
+    world.pass_with(&[&dafs], LEASE_NS + 1);
+    assert_eq!(error(world.open(&dafs, "f", WRITE)), ServiceError::WouldWait);
+    world.pass(SECOND_NS);
+    world.open(&dafs, "f", WRITE).unwrap();
+    assert!(away.is_gone());
+}
+
+#[test]
+fn an_absent_client_that_holds_nothing_is_forgotten_with_its_record() {
+    let world = World::new();
+    let client = world.nfs("a");
+    world.pass(LEASE_NS + SECOND_NS);
+    assert!(client.is_gone());
+    assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
 }

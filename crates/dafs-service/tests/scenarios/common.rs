@@ -144,6 +144,12 @@ impl World {
         self.service.tick(self.now_ns.get());
     }
 
+    /// Time passes, in which these clients say something.
+    pub(crate) fn pass_with(&self, present: &[&Arc<Client>], nanoseconds: u64) {
+        present.iter().for_each(|client| client.renew(self.now_ns.get() + nanoseconds));
+        self.pass(nanoseconds);
+    }
+
     pub(crate) fn caller<'a>(&'a self, client: &'a Arc<Client>) -> Caller<'a> {
         Caller { client, cred: &self.cred, wait: Wait::Never, now_ns: self.now_ns.get() }
     }

@@ -283,9 +283,7 @@ fn what_is_not_returned_within_a_lease_is_revoked() {
     let waited = world.service.open(world.patient(&other), &request);
     assert_eq!(error(waited), ServiceError::Delay);
     for _ in 0..2 {
-        world.pass(LEASE_NS / 2);
-        holder.renew(world.now_ns.get());
-        other.renew(world.now_ns.get());
+        world.pass_with(&[&holder, &other], LEASE_NS / 2);
         assert_eq!(error(world.open(&other, "f", READ)), ServiceError::WouldWait);
     }
     world.pass(SECOND_NS);
@@ -311,8 +309,7 @@ fn a_holder_that_is_away_loses_everything_to_who_needs_it() {
     let (holder, other) = (world.nfs("a"), world.nfs("b"));
     let (_, delegation) = granted(&world, &holder, BOTH);
     assert_eq!(delegation.kind, DelegationKind::Write);
-    world.pass(LEASE_NS + 1);
-    other.renew(world.now_ns.get());
+    world.pass_with(&[&other], LEASE_NS + 1);
     assert_eq!(error(world.open(&other, "f", READ)), ServiceError::WouldWait);
     let request = world.plain("f", "owner", READ);
     world.service.open(world.patient(&other), &request).unwrap();

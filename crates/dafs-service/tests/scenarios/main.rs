@@ -5,8 +5,10 @@
 mod clients;
 mod common;
 mod delegations;
+mod delegations_prop;
 mod locks;
 mod opens;
 mod recovery;
 mod shares_prop;
 mod stateless;
+mod threads;

@@ -115,8 +115,7 @@ fn a_client_that_lost_its_state_does_not_reclaim_it() {
     let mut world = World::new();
     let handle = holder(&world, "away", "f");
     let other = world.nfs("other");
-    world.pass(LEASE_NS + 1);
-    other.renew(world.now_ns.get());
+    world.pass_with(&[&other], LEASE_NS + 1);
     let request = world.plain("f", "owner", WRITE);
     let opened = world.service.open(world.patient(&other), &request).unwrap();
     world.close(&other, &opened);
@@ -218,6 +217,22 @@ fn a_clean_end_leaves_no_record() {
     let client = world.nfs("a");
     client.session_ended();
     world.service.destroy_client(client.key()).unwrap();
+    world.restart();
+    assert!(!world.service.in_grace());
+}
+
+#[test]
+fn nobody_waits_for_a_client_that_is_expired_or_ends_in_order() {
+    let mut world = World::new();
+    holder(&world, "a", "f");
+    holder(&world, "b", "g");
+    world.restart();
+    let (a, b) = (world.returning("a", 1), world.returning("b", 1));
+    a.session_ended();
+    world.service.destroy_client(a.key()).unwrap();
+    assert!(world.service.in_grace());
+    world.service.expire_client(b.key()).unwrap();
+    assert!(!world.service.in_grace());
     world.restart();
     assert!(!world.service.in_grace());
 }

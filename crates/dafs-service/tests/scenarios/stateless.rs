@@ -81,7 +81,7 @@ fn a_removed_file_is_stale_at_once_and_the_cache_is_bounded() {
         file(&world, uid + 1, &handle, MODE_READ).unwrap();
     }
     // All of one file are in one shard.
-    assert!(world.service.counts().stateless_files <= most / 64);
+    assert!(world.service.counts().stateless_files <= most / 512);
     world.pass(20 * SECOND_NS);
     assert_eq!(world.service.counts().stateless_files, 0);
 }

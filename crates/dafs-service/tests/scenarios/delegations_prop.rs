@@ -1,0 +1,204 @@
+//! Random opens, delegations, recalls and absences of several clients; after every step what they
+//! hold must go together, and at the end nothing may be left.
+
+use crate::common::*;
+use dafs_service::{
+    Client, DelegationKind, Handle, Holding, OpenRequest, Share, StateRef, Want, WantKind,
+};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+const CLIENTS: usize = 4;
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Open { client: usize, file: usize, share: Share, kind: WantKind, xor: bool },
+    Close { client: usize, which: usize },
+    Return { client: usize, which: usize },
+    Recalled,
+    Away { client: usize },
+    Pass { seconds: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let kind = prop_oneof![
+        Just(WantKind::NoPreference),
+        Just(WantKind::Read),
+        Just(WantKind::Write),
+        Just(WantKind::None)
+    ];
+    let share = (1..4_u8, 0..4_u8).prop_map(|(access, deny)| Share {
+        read: access & 1 != 0,
+        write: access & 2 != 0,
+        deny_read: deny == 1,
+        deny_write: deny == 2,
+    });
+    prop_oneof![
+        6 => (0..CLIENTS, 0..2_usize, share, kind, any::<bool>()).prop_map(
+            |(client, file, share, kind, xor)| Step::Open { client, file, share, kind, xor }
+        ),
+        3 => (0..CLIENTS, 0..9_usize).prop_map(|(client, which)| Step::Close { client, which }),
+        1 => (0..CLIENTS, 0..9_usize).prop_map(|(client, which)| Step::Return { client, which }),
+        2 => Just(Step::Recalled),
+        1 => (0..CLIENTS).prop_map(|client| Step::Away { client }),
+        2 => (1..60_u64).prop_map(|seconds| Step::Pass { seconds }),
+    ]
+}
+
+/// One client as the test knows it.
+struct Person {
+    client: Arc<Client>,
+    opens: Vec<(Handle, StateRef)>,
+    delegations: Vec<(Handle, StateRef)>,
+    away: bool,
+}
+
+fn person(world: &World, at: usize, verifier: u8) -> Person {
+    // The last one speaks DAFS.
+    let client = if at + 1 == CLIENTS {
+        world.dafs("dafs")
+    } else {
+        let client = world.returning(&at.to_string(), verifier);
+        world.service.reclaim_complete(&client).unwrap();
+        client
+    };
+    Person { client, opens: Vec::new(), delegations: Vec::new(), away: false }
+}
+
+/// Nobody holds what a delegation or a denial of another promises not to happen.
+fn check(world: &World, people: &[Person]) {
+    let all: Vec<(usize, Holding)> = people
+        .iter()
+        .enumerate()
+        .filter_map(|(at, person)| {
+            let held = world.service.client_holdings(person.client.key(), usize::MAX).ok()?;
+            Some(held.into_iter().map(move |holding| (at, holding)))
+        })
+        .flatten()
+        .collect();
+    for (at, one) in &all {
+        let Holding::Delegation { handle, kind, .. } = one else { continue };
+        for (_, other) in all.iter().filter(|(other, _)| other != at) {
+            match other {
+                Holding::Delegation { handle: same, kind: theirs, .. } if same == handle => {
+                    let both_read =
+                        (*kind, *theirs) == (DelegationKind::Read, DelegationKind::Read);
+                    assert!(both_read, "{one:?} {other:?}");
+                }
+                Holding::Open { handle: same, share, .. } if same == handle => {
+                    let fits = *kind == DelegationKind::Read && !share.write && !share.deny_read;
+                    assert!(fits, "{one:?} {other:?}");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn act(world: &World, people: &mut [Person], step: Step, verifier: &mut u8) {
+    match step {
+        Step::Open { client, file, share, kind, xor } => {
+            let person = &mut people[client];
+            let want = Want { kind, open_xor: xor, timestamps: false };
+            let name = ["f", "g"][file];
+            let request = OpenRequest { want, ..world.plain(name, "owner", share) };
+            // One that may wait ends leases that are over.
+            let mut caller = world.caller(&person.client);
+            let first = world.service.open(caller, &request);
+            let opened = first.or_else(|error| {
+                let recalled = world.service.counts().recalled_delegations > 0;
+                if error == dafs_service::ServiceError::WouldWait && !recalled {
+                    caller.wait = dafs_store::Wait::Allowed;
+                    return world.service.open(caller, &request);
+                }
+                Err(error)
+            });
+            let Ok(opened) = opened else { return };
+            let handle = *opened.state.handle();
+            if let Ok(delegation) = opened.delegation {
+                person.delegations.push((handle, delegation.state));
+            }
+            let open = (handle, opened.state.id().into());
+            if !opened.delegation_only && !person.opens.contains(&open) {
+                person.opens.push(open);
+            }
+        }
+        Step::Close { client, which } => {
+            let person = &mut people[client];
+            if person.opens.is_empty() {
+                return;
+            }
+            let (handle, state) = person.opens.remove(which % person.opens.len());
+            world.service.close(world.caller(&person.client), &handle, state).unwrap();
+        }
+        Step::Return { client, which } => {
+            let person = &mut people[client];
+            if person.delegations.is_empty() {
+                return;
+            }
+            let at = which % person.delegations.len();
+            let (handle, state) = person.delegations.remove(at);
+            give_back(world, &person.client, &handle, state);
+        }
+        Step::Recalled => {
+            for told in world.ear.take() {
+                let Told::Recall(key, handle, state, _) = told else { continue };
+                let holder = people.iter_mut().find(|person| person.client.key() == key);
+                let Some(holder) = holder.filter(|holder| !holder.away) else { continue };
+                holder.delegations.retain(|held| *held != (handle, state));
+                give_back(world, &holder.client, &handle, state);
+            }
+        }
+        Step::Away { client } => people[client].away = !people[client].away,
+        Step::Pass { seconds } => {
+            world.now_ns.set(world.now_ns.get() + seconds * SECOND_NS);
+            for person in people.iter().filter(|person| !person.away) {
+                person.client.renew(world.now_ns.get());
+            }
+            world.service.tick(world.now_ns.get());
+        }
+    }
+    for (at, person) in people.iter_mut().enumerate() {
+        let lost = person.client.kind() == dafs_service::ClientKind::Dafs
+            && person.away
+            && world.service.client_holdings(person.client.key(), 1).is_ok_and(|it| it.is_empty());
+        if person.client.is_gone() || lost {
+            *verifier += 1;
+            *person = self::person(world, at, *verifier);
+        }
+    }
+}
+
+/// Gives a delegation back; one that was revoked is freed instead.
+fn give_back(world: &World, client: &Arc<Client>, handle: &Handle, state: StateRef) {
+    let caller = world.caller(client);
+    match world.service.return_delegation(caller, handle, state) {
+        Ok(()) => {}
+        Err(dafs_service::ServiceError::DelegRevoked) => {
+            world.service.free_state(caller, state).unwrap();
+        }
+        // Given back already, when its recall was told.
+        Err(error) => assert_eq!(error, dafs_service::ServiceError::StaleStateId),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_held_goes_together(steps in prop::collection::vec(step(), 1..60)) {
+        let world = World::new();
+        let mut verifier = 1;
+        let mut people: Vec<_> =
+            (0..CLIENTS).map(|at| person(&world, at, verifier)).collect();
+        for step in steps {
+            act(&world, &mut people, step, &mut verifier);
+            check(&world, &people);
+        }
+        for person in &people {
+            world.service.expire_client(person.client.key()).unwrap();
+        }
+        prop_assert_eq!(world.service.counts(), Default::default());
+        prop_assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
+    }
+}
