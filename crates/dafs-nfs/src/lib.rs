@@ -9,6 +9,7 @@ pub mod limits;
 mod admission;
 mod connection;
 mod handler;
+mod measure;
 mod mount;
 mod principal;
 mod shared;

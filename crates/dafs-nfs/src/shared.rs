@@ -45,6 +45,10 @@ pub struct NfsOptions {
     pub secret: [u8; 16],
     /// What the RPC server's clock shows when the service's shows zero, in nanoseconds.
     pub clock_start_ns: u64,
+    /// Reads the RPC server's clock, to see how long requests take, and for nothing else.
+    pub clock: fn() -> u64,
+    /// Requests that take longer are logged.
+    pub slow_operation_ns: Option<u64>,
 }
 
 /// What all reactors share.
@@ -159,6 +163,11 @@ impl NfsShared {
     /// What is held now.
     pub fn counts(&self) -> NfsCounts {
         self.sessions.counts()
+    }
+
+    /// The service's time of this moment, to see how long something took.
+    pub(crate) fn clock_ns(&self) -> u64 {
+        self.service_time((self.options.clock)())
     }
 
     /// The service's time for the RPC server's.

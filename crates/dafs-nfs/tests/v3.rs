@@ -72,6 +72,8 @@ impl Server {
                 implementation_name: String::new(),
                 secret: [1; 16],
                 clock_start_ns: 0,
+                clock: || 0,
+                slow_operation_ns: None,
             },
         );
         let reactor = LocalReactor::new().unwrap();

@@ -27,16 +27,18 @@ pub(crate) use convert::attributes;
 pub(crate) use duplicate::Duplicates;
 
 use crate::admission::{Origin, Who};
+use crate::measure::{About, Stages};
 use crate::shared::NfsShared;
 use crate::wire_handle;
 use dafs_rpc::Reply;
-use dafs_service::{Caller, Handle, Service, ServiceError};
+use dafs_service::{Caller, Door, Handle, Service, ServiceError};
 use dafs_store::{Attr, DirChange, StoreError, Wait};
 use dafs_wire::nfs3::{
     Attributes, FileHandle, Procedure, Status, WccData, encode_failure, encode_ok,
 };
 use dafs_wire::xdr::{Decode, Decoder, Encode, XdrError};
 use duplicate::{Known, RequestKey};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Who sent a request, from where and when.
@@ -111,9 +113,9 @@ struct Context<'a> {
     sender: &'a Sender,
     wait: Wait,
     reply: Reply,
-    /// Bytes of file data read and written, for metrics.
-    read_bytes: u64,
-    written_bytes: u64,
+    stages: Stages,
+    /// The object that the first handle names, whose export the request is booked on.
+    first: Cell<Option<Handle>>,
 }
 
 impl Context<'_> {
@@ -132,6 +134,9 @@ impl Context<'_> {
         let handle = wire_handle::decode(wire.0).ok_or(Status::BadHandle)?;
         let namespace = self.service().namespace();
         let export = namespace.export(&handle)?;
+        if self.first.get().is_none() {
+            self.first.set(Some(handle));
+        }
         let Sender { origin, who, .. } = self.sender;
         if origin.admitted(export, who.flavour) { Ok(handle) } else { Err(Status::Acces.into()) }
     }
@@ -278,13 +283,15 @@ pub(crate) struct Parked {
     sender: Sender,
     procedure: Procedure,
     once: Option<Once>,
+    stages: Stages,
 }
 
 impl Parked {
     /// Carries the request out; may wait. `args` are the arguments that it came with.
     pub(crate) fn run(self, args: &[u8]) -> Reply {
-        let Self { shared, sender, procedure, once } = self;
-        match run(&shared, &sender, procedure, args, Wait::Allowed) {
+        let Self { shared, sender, procedure, once, mut stages } = self;
+        stages.resume(&shared);
+        match run(&shared, &sender, procedure, args, Wait::Allowed, stages) {
             Ok((reply, status)) => {
                 if let Some(once) = once {
                     once.finish(&reply, status, sender.now_ns);
@@ -308,11 +315,24 @@ fn run(
     procedure: Procedure,
     args: &[u8],
     wait: Wait,
+    stages: Stages,
 ) -> Result<(Reply, Status), Stop> {
     let reply = Reply::new();
-    let mut cx = Context { shared, sender, wait, reply, read_bytes: 0, written_bytes: 0 };
+    let mut cx = Context { shared, sender, wait, reply, stages, first: Cell::new(None) };
     let status = dispatch(&mut cx, procedure, args)?;
-    Ok((cx.reply, status))
+    let Context { reply, mut stages, first, .. } = cx;
+    let failed = status != Status::Ok;
+    stages.lap(shared, Door::Nfs3, procedure.number(), failed);
+    let about = About {
+        door: Door::Nfs3,
+        operation: procedure.name(),
+        client: None,
+        handle: first.get(),
+        peer: sender.origin.address(),
+        failed,
+    };
+    stages.end(shared, &about);
+    Ok((reply, status))
 }
 
 /// Carries a request out, or as much of it as needs no waiting.
@@ -335,7 +355,8 @@ pub(crate) fn call(
             Known::Done(results) => return Answer::Reply(Reply::from_bytes(&results)),
         }
     }
-    match run(shared, &sender, procedure, args, Wait::Never) {
+    let mut stages = Stages::begin(sender.now_ns);
+    match run(shared, &sender, procedure, args, Wait::Never, stages) {
         Ok((reply, status)) => {
             if let Some(once) = once {
                 once.finish(&reply, status, sender.now_ns);
@@ -343,7 +364,9 @@ pub(crate) fn call(
             Answer::Reply(reply)
         }
         Err(Stop::Wait) => {
-            Answer::Parked(Box::new(Parked { shared: shared.clone(), sender, procedure, once }))
+            stages.park(shared);
+            let shared = shared.clone();
+            Answer::Parked(Box::new(Parked { shared, sender, procedure, once, stages }))
         }
         Err(Stop::Garbage | Stop::Fail(_)) => Answer::Garbage,
     }

@@ -47,6 +47,6 @@ fn read_of(cx: &mut Context<'_>, args: &ReadArgs<'_>) -> Result<(), Stop> {
     }
     let head = read_head(&attributes(&handle.fs, &attr), count as u32, end >= attr.size);
     cx.reply.encoder().patch(head_at, &head);
-    cx.read_bytes = count as u64;
+    cx.stages.read_bytes = count as u64;
     Ok(())
 }

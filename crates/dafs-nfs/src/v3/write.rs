@@ -41,7 +41,7 @@ fn write_of(cx: &mut Context<'_>, args: &WriteArgs<'_>) -> Result<(), Stop> {
         Err(error) => return Err(error.into()),
     };
     let after = file.attr().ok().and_then(|attr| attr_of(&handle, &attr));
-    cx.written_bytes = written as u64;
+    cx.stages.written_bytes = written as u64;
     cx.ok(&WriteOk {
         wcc: WccData { before: None, after },
         count: written as u32,

@@ -15,9 +15,10 @@ use crate::connection::Connection;
 use crate::limits::{
     MINOR_VERSION_MAX, MINOR_VERSION_MIN, RESPONSE_BYTES_MAX, RPC_REPLY_HEADER_BYTES,
 };
+use crate::measure::{About, Stages};
 use crate::shared::NfsShared;
 use dafs_rpc::{Mark, Reply};
-use dafs_service::{Caller, Client, Handle, Service};
+use dafs_service::{Caller, Client, Door, Handle, Service};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{CompoundArgs, OP_ILLEGAL, Op, OpNum, SessionId, Stateid, Status};
 use dafs_wire::xdr::{Decode, Decoder, Encoder, XdrError};
@@ -105,6 +106,9 @@ struct Frame {
     /// Where status and number of results stand in the reply.
     status_at: usize,
     count_at: usize,
+    stages: Stages,
+    /// The last operation that was not about sessions and handles: what the request is called.
+    name: Option<OpNum>,
 }
 
 impl<'a> Compound<'a> {
@@ -304,6 +308,12 @@ impl<'a> Compound<'a> {
         Ok(session)
     }
 
+    /// Counts file data that was read and written.
+    pub(crate) fn count_bytes(&mut self, read_bytes: usize, written_bytes: usize) {
+        self.frame.stages.read_bytes += read_bytes as u64;
+        self.frame.stages.written_bytes += written_bytes as u64;
+    }
+
     /// Sends an operation that blocks to where it may.
     ///
     /// # Errors
@@ -361,7 +371,8 @@ pub(crate) struct Parked {
 impl Parked {
     /// Runs the rest; may wait. `args` are the arguments that the compound started with.
     pub(crate) fn run(self, args: &[u8]) -> Reply {
-        let Self { shared, call, minor, reply, session, frame } = self;
+        let Self { shared, call, minor, reply, session, mut frame } = self;
+        frame.stages.resume(&shared);
         let wait = Wait::Allowed;
         let mut cx = Compound { shared: &shared, wait, call, minor, reply, session, frame };
         let mut decoder = Decoder::new(args);
@@ -396,6 +407,7 @@ pub(crate) fn compound(
     let frame = Frame {
         reply_bytes_max: RESPONSE_BYTES_MAX as usize - RPC_REPLY_HEADER_BYTES,
         op_count,
+        stages: Stages::begin(call.now_ns),
         ..Frame::default()
     };
     let reply = Reply::new();
@@ -424,6 +436,8 @@ pub(crate) fn compound(
         None => {
             let Compound { shared, wait: _, call, minor, reply, session, frame } = cx;
             let shared = shared.clone();
+            let mut frame = frame;
+            frame.stages.park(&shared);
             Answer::Parked(Box::new(Parked { shared, call, minor, reply, session, frame }))
         }
     }
@@ -443,6 +457,7 @@ fn run(cx: &mut Compound<'_>, decoder: &mut Decoder<'_>) -> Option<Status> {
             return None;
         }
         let status = settle(cx, (mark, at), number, result);
+        cx.frame.stages.lap(cx.shared, Door::Nfs4, number, status != Status::Ok);
         cx.frame.op_index += 1;
         if status != Status::Ok {
             return Some(status);
@@ -471,6 +486,9 @@ fn step(cx: &mut Compound<'_>, decoder: &mut Decoder<'_>) -> (u32, OpResult) {
     };
     if cx.room() < dispatch::change_result_bytes(op_number) {
         return (number, Err(cx.too_big().into()));
+    }
+    if !matches!(op_number, OpNum::Sequence | OpNum::Putfh | OpNum::Getattr | OpNum::Getfh) {
+        cx.frame.name = Some(op_number);
     }
     let mut e = cx.encoder();
     e.u32(number);
@@ -531,7 +549,16 @@ fn settle(cx: &mut Compound<'_>, begin: (Mark, usize), number: u32, result: OpRe
 
 /// Completes the reply, keeps it if it is to be kept, and gives the slot back.
 fn finish(cx: Compound<'_>, status: Status) -> Reply {
-    let Compound { mut reply, frame, .. } = cx;
+    let Compound { shared, call, session, mut reply, frame, .. } = cx;
+    let about = About {
+        door: Door::Nfs4,
+        operation: frame.name.unwrap_or(OpNum::Getattr).name(),
+        client: session.as_ref().map(|session| session.client().usage()),
+        handle: frame.current.map(|place| place.handle),
+        peer: call.origin.address(),
+        failed: status != Status::Ok,
+    };
+    frame.stages.end(shared, &about);
     if let Some(kept) = &frame.replay {
         return Reply::from_bytes(kept);
     }

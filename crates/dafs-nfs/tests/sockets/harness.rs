@@ -68,6 +68,8 @@ impl Server {
                 implementation_name: "test".to_owned(),
                 secret: [9; 16],
                 clock_start_ns: 0,
+                clock: || 0,
+                slow_operation_ns: None,
             },
         );
         let rpc = Config { wake: Wake::Sleep, ..Config::default() };

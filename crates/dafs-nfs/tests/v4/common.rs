@@ -122,6 +122,8 @@ impl World {
                 implementation_name: "test".to_owned(),
                 secret: [9; 16],
                 clock_start_ns: 0,
+                clock: || 0,
+                slow_operation_ns: None,
             },
         );
         Self {

@@ -339,7 +339,8 @@ fn operation_name(door: Door, number: u32) -> Option<&'static str> {
     match door {
         Door::Dafs => dafs_wire::dafs::Procedure::from_u32(number).map(|p| p.name()),
         Door::Nfs4 => dafs_wire::nfs4::OpNum::from_u32(number).map(|op| op.name()),
-        Door::Nfs3 | Door::Mount => None,
+        Door::Nfs3 => dafs_wire::nfs3::Procedure::from_number(number).map(|p| p.name()),
+        Door::Mount => None,
     }
 }
 

@@ -57,6 +57,10 @@ impl NfsServer {
             implementation_name: format!("dafs {}", env!("CARGO_PKG_VERSION")),
             secret: identity.secret,
             clock_start_ns: 0,
+            clock: || dafs_dat::Instant::now().0,
+            slow_operation_ns: config.slow_operation.map(|time| {
+                u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+            }),
         };
         let pool = Arc::new(Elsewhere(shared.pool.clone()));
         let verifier = shared.write_verifier.clone();

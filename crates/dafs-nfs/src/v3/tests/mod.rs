@@ -152,6 +152,8 @@ fn shared(service: Arc<Service>) -> Arc<NfsShared> {
         implementation_name: String::new(),
         secret: [1; 16],
         clock_start_ns: 0,
+        clock: || 0,
+        slow_operation_ns: None,
     };
     let verifier = Arc::new(WriteVerifier::new(7));
     let admission = Admission { find_owner: Arc::new(|_| None), own_uid: 0 };

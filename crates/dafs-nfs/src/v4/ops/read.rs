@@ -34,6 +34,7 @@ pub(crate) fn read(cx: &mut Compound<'_>, args: &ReadArgs) -> OpResult {
     let mut encoder = cx.encoder();
     encoder.patch_u32(head, part.eof.into());
     encoder.patch_u32(head + 4, part.count as u32);
+    cx.count_bytes(part.count, 0);
     Ok(())
 }
 

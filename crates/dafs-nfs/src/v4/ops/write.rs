@@ -45,6 +45,7 @@ pub(crate) fn write(cx: &mut Compound<'_>, args: &WriteArgs<'_>) -> OpResult {
         verifier: Verifier(cx.shared.write_verifier.current()),
     };
     cx.encoder().value(&result);
+    cx.count_bytes(0, count);
     Ok(())
 }
 
