@@ -25,11 +25,7 @@ pub(super) struct Administration {
 }
 
 impl Administration {
-    pub(super) fn new(
-        service: Arc<Service>,
-        secret: ExportSecret,
-        stores: Vec<Known>,
-    ) -> Self {
+    pub(super) fn new(service: Arc<Service>, secret: ExportSecret, stores: Vec<Known>) -> Self {
         Self { service, secret, stores: Mutex::new(stores), read_config: OnceLock::new() }
     }
 

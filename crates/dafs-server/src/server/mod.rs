@@ -17,16 +17,17 @@ use crate::limits::PROOF_THREADS_MAX;
 use crate::metrics::{MetricsPort, ServerCollector};
 use crate::pool::{Inbox, ThreadPool};
 use crate::reactor::{self, Control};
+use administration::{Administration, open_exports};
 use dafs_dat::Adapter;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_service::{
-    ClientRecords, Door, Export, FileRecords, Namespace, NamespaceError, NoRecords, RecordsError, Service, ServiceConfig, ServiceCounts, WriteVerifier,
+    ClientRecords, Door, Export, FileRecords, Namespace, NamespaceError, NoRecords, RecordsError,
+    Service, ServiceConfig, ServiceCounts, WriteVerifier,
 };
 use dafs_store::{
     ExportSecret, MemoryOptions, MemoryStore, PosixOptions, PosixStore, Store, StoreError,
 };
-use administration::{Administration, open_exports};
 use inherited::Inherited;
 use listen::Listener;
 use nfs::{Identity, NfsServer};
@@ -273,10 +274,11 @@ impl Server {
         let reactors: Vec<_> =
             self.reactors.iter().map(|r| (r.control.clone(), r.wake.clone())).collect();
         let service = self.service.clone();
+        let nfs = self.nfs.as_ref().map(|nfs| (nfs.group(), nfs.shared.clone()));
         let gauges = move || {
             let engine = sum_counts(reactors.iter().map(|(control, wake)| (&**control, &**wake)));
             let held = service.counts();
-            vec![
+            let mut gauges = vec![
                 ("dafs_connections", "DAFS connections", engine.connections as u64),
                 ("dafs_sessions", "DAFS sessions", engine.sessions as u64),
                 ("dafs_pending", "DAFS requests that wait", engine.pending as u64),
@@ -284,7 +286,24 @@ impl Server {
                 ("dafs_clients", "Clients known", held.clients as u64),
                 ("dafs_opens", "Opens of all clients", held.opens as u64),
                 ("dafs_open_files", "Files that are open", held.open_files as u64),
-            ]
+                ("dafs_locks", "Lock owners with byte ranges", held.locks as u64),
+                ("dafs_lock_waiters", "Waiting lock owners", held.lock_waiters as u64),
+                ("dafs_delegations", "Delegations held", held.delegations as u64),
+                ("dafs_revoked", "State taken away, not freed yet", held.revoked as u64),
+            ];
+            if let Some((group, shared)) = &nfs {
+                let (rpc, held) = (group.statistics(), shared.counts());
+                gauges.extend([
+                    ("nfs_connections", "NFS connections", rpc.connections),
+                    ("nfs_sessions", "NFSv4.1 sessions", held.sessions as u64),
+                    ("nfs_cached_bytes", "Bytes of replies for retries", held.cached_bytes as u64),
+                    ("nfs_refused", "Connections turned away", rpc.refused),
+                    ("nfs_broken", "Connections ended for what the peer did", rpc.broken),
+                    ("nfs_received_bytes", "Bytes received", rpc.received_bytes),
+                    ("nfs_sent_bytes", "Bytes sent", rpc.sent_bytes),
+                ]);
+            }
+            gauges
         };
         let service = self.service.clone();
         ServerCollector { service, name: operation_name, gauges: Box::new(gauges) }

@@ -6,7 +6,7 @@ use crate::config::{Config, Wake};
 use crate::engine::Shared;
 use crate::pool;
 use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
-use dafs_rpc::server::{Config as RpcConfig, Group, Statistics, Wake as RpcWake};
+use dafs_rpc::server::{Config as RpcConfig, Group, Wake as RpcWake};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -58,9 +58,9 @@ impl NfsServer {
             secret: identity.secret,
             clock_start_ns: 0,
             clock: || dafs_dat::Instant::now().0,
-            slow_operation_ns: config.slow_operation.map(|time| {
-                u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-            }),
+            slow_operation_ns: config
+                .slow_operation
+                .map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
         };
         let pool = Arc::new(Elsewhere(shared.pool.clone()));
         let verifier = shared.write_verifier.clone();
@@ -75,10 +75,6 @@ impl NfsServer {
             server.threads.push(thread.spawn(|| reactor.run())?);
         }
         Ok(Some(server))
-    }
-
-    pub(super) fn statistics(&self) -> Statistics {
-        self.group.statistics()
     }
 
     /// The counters, for somebody who outlives this.

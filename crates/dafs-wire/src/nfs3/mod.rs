@@ -127,34 +127,6 @@ impl Procedure {
         Self::Commit,
     ];
 
-    /// Its name (RFC 1813 3.3).
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Null => "NULL",
-            Self::Getattr => "GETATTR",
-            Self::Setattr => "SETATTR",
-            Self::Lookup => "LOOKUP",
-            Self::Access => "ACCESS",
-            Self::Readlink => "READLINK",
-            Self::Read => "READ",
-            Self::Write => "WRITE",
-            Self::Create => "CREATE",
-            Self::Mkdir => "MKDIR",
-            Self::Symlink => "SYMLINK",
-            Self::Mknod => "MKNOD",
-            Self::Remove => "REMOVE",
-            Self::Rmdir => "RMDIR",
-            Self::Rename => "RENAME",
-            Self::Link => "LINK",
-            Self::Readdir => "READDIR",
-            Self::Readdirplus => "READDIRPLUS",
-            Self::FsStat => "FSSTAT",
-            Self::FsInfo => "FSINFO",
-            Self::PathConf => "PATHCONF",
-            Self::Commit => "COMMIT",
-        }
-    }
-
     /// The procedure of a number, if there is one.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
