@@ -25,7 +25,7 @@ use std::time::Duration;
 pub(super) struct World {
     pub(super) shared: Arc<NfsShared>,
     pub(super) sender: Sender,
-    xid: std::cell::Cell<u32>,
+    xid: Cell<u32>,
 }
 
 /// A connection from an address; the owners of this host's ports are not known.
@@ -55,7 +55,7 @@ impl World {
         let shared = shared(service);
         let who = Who { cred: Cred::new(0, 0), flavour: Flavour::Sys };
         let sender = Sender { origin: from("127.0.0.1:700"), who, now_ns: 1 };
-        Self { shared, sender, xid: std::cell::Cell::new(0) }
+        Self { shared, sender, xid: Cell::new(0) }
     }
 
     pub(super) fn root(&self) -> Fh {
