@@ -221,6 +221,10 @@ impl Export {
         } else {
             AccessMask::LOOKUP | AccessMask::DELETE
         };
+        // Where no class may execute, nobody may, not even root, and no list says otherwise.
+        if node.kind != Kind::Directory && stat.stx_mode & 0o111 == 0 {
+            wanted -= AccessMask::EXECUTE;
+        }
         let mut granted = AccessMask::empty();
         let groups = [
             (AccessMask::READ, libc::R_OK),

@@ -19,6 +19,14 @@
 //!   not found counts as gone for three seconds.
 //! * Cached objects are held by descriptors. One that somebody else removes keeps its space until it
 //!   is used again or [`PosixStore::sweep`] finds it.
+//! * What local processes do to a file is noticed while it is watched, if fanotify or inotify may be
+//!   used; changes through a mapping, and what was open before, show only in part (`watch`).
+//! * Access control lists are kept as POSIX lists, or as a mode where the file system has no lists
+//!   (`acl`). Extended attributes are those of Linux that begin with "user."; named attributes are
+//!   the same things seen as files.
+//! * The change attribute is the ctime, with a count where the ctime stands still (`change`).
+//! * Nobody can tell whether a local process changed a directory in the same moment, so changes of
+//!   directories are never told as atomic.
 //! * Exclusive creates keep their verifier in the seconds of atime and mtime, as other file servers
 //!   do, so a client that uses them sets the times afterwards. Once the file was read or written, a
 //!   repeated create may no longer be recognised.
