@@ -264,21 +264,25 @@ impl NfsShared {
         if let Err(error) = result {
             tracing::debug!(client = client.key().0, %error, "a callback failed");
         }
-        let told = self
-            .with_callbacks(&client, now_ns, |callbacks| callbacks.answer(token, result, now_ns));
-        let record = client.record();
+        let answer = |callbacks: &mut Callbacks| callbacks.answer(token, result, now_ns);
+        if let Some(told) = self.with_callbacks(&client, now_ns, answer) {
+            self.tell(&client, told);
+        }
+    }
+
+    /// Tells the service what became of a callback.
+    fn tell(&self, client: &NfsClient, told: Told) {
         match told {
-            Some(Told::Attributes { query, answer }) => {
+            Told::Attributes { query, answer } => {
                 let answer = answer.map(|(change, size)| AttrAnswer {
                     change,
                     size,
                     atime: None,
                     mtime: None,
                 });
-                self.service.attr_answer(record, query, answer);
+                self.service.attr_answer(client.record(), query, answer);
             }
-            Some(Told::RecallFailed { state }) => self.service.recall_failed(record, state),
-            None => {}
+            Told::RecallFailed { state } => self.service.recall_failed(client.record(), state),
         }
     }
 
@@ -302,11 +306,10 @@ impl NfsShared {
         let result = work(&mut callbacks);
         callbacks.pump(&Arc::downgrade(owner), &self.tokens, now_ns);
         let path = callbacks.path();
-        if !path.up {
-            callbacks.forget_waiting();
-        }
+        let given_up = if path.up { Vec::new() } else { callbacks.give_up_waiting() };
         owner.set_path(path);
         drop(callbacks);
+        given_up.into_iter().for_each(|told| self.tell(owner, told));
         self.service.set_back_channel(owner.record(), path.up);
         result
     }

@@ -49,6 +49,19 @@ pub(crate) struct OffloadOutcome {
     pub(crate) verifier: [u8; 8],
 }
 
+impl Callback {
+    /// What the service has to know when it cannot be said.
+    fn failed(&self) -> Option<Told> {
+        match self {
+            Self::Attributes { query, .. } => {
+                Some(Told::Attributes { query: *query, answer: None })
+            }
+            Self::Recall { state, .. } => Some(Told::RecallFailed { state: *state }),
+            Self::LockAvailable { .. } | Self::Offload { .. } => None,
+        }
+    }
+}
+
 /// What the service has to be told after an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Told {
@@ -77,7 +90,7 @@ pub(crate) struct BackParameters {
     pub(crate) credential: Option<BackCredential>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Pending {
     callback: Callback,
     tries: u32,
@@ -94,6 +107,8 @@ enum BackSlot {
         args: Vec<u8>,
         /// The call under way; `None` while no connection can carry it.
         sent: Option<(u64, u64)>,
+        /// Another session has taken the matter over; only the slot waits for an answer.
+        moved: bool,
     },
 }
 
@@ -210,6 +225,22 @@ impl Callbacks {
         for session in &mut self.sessions {
             session.drop_connection(connection);
         }
+        self.move_over();
+    }
+
+    /// Leaves to other sessions what those cannot say that have lost their connections. Their slots
+    /// stay taken, because the client may have seen the calls.
+    fn move_over(&mut self) {
+        if !self.path().up {
+            return;
+        }
+        let lost = self.sessions.iter_mut().filter(|session| !session.is_usable());
+        for slot in lost.flat_map(|session| &mut session.slots) {
+            if let BackSlot::Busy { pending, moved: moved @ false, .. } = slot {
+                *moved = true;
+                self.waiting.push_front(pending.clone());
+            }
+        }
     }
 
     /// Says something to the client as soon as that is possible.
@@ -221,9 +252,10 @@ impl Callbacks {
         self.waiting.push_back(Pending { callback, tries: 0, not_before_ns: 0 });
     }
 
-    /// Forgets what waits, because whoever wants it will ask again when there is a path.
-    pub(crate) fn forget_waiting(&mut self) {
-        self.waiting.clear();
+    /// Gives up what waits, because there is no path. Whoever wants it said is told, and asks again
+    /// when there is one.
+    pub(crate) fn give_up_waiting(&mut self) -> Vec<Told> {
+        self.waiting.drain(..).filter_map(|pending| pending.callback.failed()).collect()
     }
 
     /// Takes the answer to a call, or the failure of the connection to bring one.
@@ -243,7 +275,7 @@ impl Callbacks {
         };
         let session = &mut self.sessions[at];
         let free = BackSlot::Free(0);
-        let BackSlot::Busy { sequence, pending, .. } =
+        let BackSlot::Busy { sequence, pending, moved, .. } =
             std::mem::replace(&mut session.slots[slot], free)
         else {
             return None;
@@ -275,7 +307,7 @@ impl Callbacks {
             BackAnswer::Operation(..) => (sequence, Verdict::Refused),
         };
         session.slots[slot] = BackSlot::Free(used);
-        self.conclude(pending, verdict, now_ns)
+        if moved { None } else { self.conclude(pending, verdict, now_ns) }
     }
 
     /// A call has no answer: the same call goes over another connection, or over one that is bound
@@ -294,6 +326,7 @@ impl Callbacks {
                 self.fault = true;
             }
         }
+        self.move_over();
     }
 
     /// Sends what can be sent.
@@ -340,13 +373,7 @@ impl Callbacks {
             }
             verdict => {
                 self.fault = matches!(verdict, Verdict::Fault);
-                match pending.callback {
-                    Callback::Attributes { query, .. } => {
-                        Some(Told::Attributes { query, answer: None })
-                    }
-                    Callback::Recall { state, .. } => Some(Told::RecallFailed { state }),
-                    Callback::LockAvailable { .. } | Callback::Offload { .. } => None,
-                }
+                pending.callback.failed()
             }
         }
     }
@@ -367,7 +394,7 @@ impl Callbacks {
 
     fn requeue(&mut self, slots: Vec<BackSlot>) {
         for slot in slots {
-            if let BackSlot::Busy { pending, .. } = slot {
+            if let BackSlot::Busy { pending, moved: false, .. } = slot {
                 self.waiting.push_front(pending);
             }
         }
@@ -435,7 +462,7 @@ impl BackSession {
         let (slot_id, highest) = (slot as u32, highest as u32);
         let place = back_message::Place { session: self.id, sequence, slot: slot_id, highest };
         let args = back_message::encode(&pending.callback, place, self.parameters.minor);
-        self.slots[slot] = BackSlot::Busy { sequence, pending, args, sent: None };
+        self.slots[slot] = BackSlot::Busy { sequence, pending, args, sent: None, moved: false };
         self.resend(owner, tokens);
     }
 

@@ -137,6 +137,30 @@ fn the_other_session_takes_over() {
 }
 
 #[test]
+fn a_session_without_connection_leaves_its_calls_to_another() {
+    let mut world = World::default();
+    let session = world.client(b"client");
+    let args = create_session(session.client_id, session.created.sequence + 1);
+    let mut second = world.session(2, args);
+    recall(&mut world, &session, 5);
+    let (_, first) = world.back_calls.pop().unwrap();
+    assert_eq!(back_args(&first).session_id, session.id);
+    disconnect(&mut world, 1);
+    let (_, call) = world.back_calls.pop().unwrap();
+    assert_eq!(back_args(&call).session_id, second.id);
+    assert_eq!(back_op(&call), back_op(&first));
+    assert_eq!(flags(&mut world, &mut second), SequenceStatus::empty());
+    world.answer_back(&call, Status::Ok, Status::Ok);
+    // The slot of the first session is free again only when its own call has been answered.
+    world.send(3, 0, &[bind(&session, ChannelFromClient::ForeOrBoth)]);
+    let (_, again) = world.back_calls.pop().unwrap();
+    assert_eq!(again.args, first.args);
+    world.answer_back(&again, Status::Ok, Status::Delay);
+    world.tick(2 * SECOND);
+    assert!(world.back_calls.is_empty());
+}
+
+#[test]
 fn a_client_that_puts_off_is_asked_again_and_not_for_ever() {
     let mut world = World::default();
     let session = world.client(b"client");
