@@ -13,3 +13,4 @@ mod interrupted;
 mod malformed;
 mod opens;
 mod sessions;
+mod shared_state;
