@@ -5,6 +5,7 @@ mod hostile;
 mod listing;
 mod mount;
 mod names;
+mod random;
 
 use super::*;
 use crate::admission::Admission;
