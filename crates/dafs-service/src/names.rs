@@ -237,7 +237,11 @@ impl Service {
                     if let Some(handle) = replaced {
                         self.stateless.forget(&handle);
                     }
-                    return Ok(renamed?);
+                    let (mut from, mut to) = renamed?;
+                    if source.is_some() && source == target {
+                        (from.after, to.after) = (from.before, to.before);
+                    }
+                    return Ok((from, to));
                 }
                 Err(blocked) => {
                     drop(names);

@@ -7,6 +7,7 @@ mod common;
 mod delegations;
 mod delegations_prop;
 mod locks;
+mod names;
 mod opens;
 mod recovery;
 mod shares_prop;
