@@ -149,7 +149,7 @@ impl Context<'_> {
 
     /// Attributes of an object where they can be had; results may do without.
     fn attributes(&self, handle: &Handle) -> Option<Attributes> {
-        let attr = self.service().getattr(handle).ok()?;
+        let attr = self.service().attributes(self.caller(), handle).ok()?;
         Some(attributes(&handle.fs, &attr))
     }
 

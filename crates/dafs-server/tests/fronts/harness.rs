@@ -1,0 +1,236 @@
+//! A server on a directory of its own, and clients of all three kinds.
+
+use dafs_client::{Client, ConnectOptions, DafsUrl};
+use dafs_nfs_client::v3::Client3;
+use dafs_nfs_client::{
+    BackHandler, Create, Delegation, Handle, Identity, NfsError, OpenFile, OpenOptions, Options,
+    Session, add_connection, connect, patiently,
+};
+use dafs_server::{Config, Server};
+use dafs_service::Squash;
+use dafs_wire::nfs4::{
+    Attributes, CbGetattrArgs, CbNotifyLockArgs, CbRecallArgs, SetAttributes, Stateid, Status, Want,
+};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Longer than anything takes that works.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct Served {
+    server: Option<Server>,
+    url: DafsUrl,
+    pub(crate) nfs: SocketAddr,
+    directory: TempDir,
+    _state: TempDir,
+}
+
+impl Served {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let (directory, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let mut config = Config::for_directory(directory.path().to_owned());
+        config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        config.nfs.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        config.nfs.grace_time = Some(Duration::ZERO);
+        config.state_directory = Some(state.path().to_owned());
+        config.threads = 1;
+        config.exports[0].options.squash = Squash::None;
+        config.exports[0].options.admits.unprivileged_ports = true;
+        change(&mut config);
+        let server = Server::start(&config).unwrap();
+        let url = DafsUrl::parse(&server.url()).unwrap();
+        let nfs = server.nfs_addresses()[0];
+        Self { server: Some(server), url, nfs, directory, _state: state }
+    }
+
+    /// The exported directory.
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn dafs(&self) -> Client {
+        Client::connect(&self.url, &ConnectOptions::default()).unwrap()
+    }
+
+    pub(crate) fn v3(&self) -> (Client3, Handle) {
+        let client = Client3::connect(self.nfs, Identity::sys("v3", 0, 0, &[])).unwrap();
+        let root = client.mount("/").unwrap();
+        (client, root)
+    }
+
+    /// An NFSv4 client that ignores callbacks, and the root.
+    pub(crate) fn v4(&self, owner: &[u8]) -> (Session, Handle) {
+        let session = connect(self.nfs, &Options::new(owner)).unwrap();
+        let root = session.root().unwrap();
+        (session, root)
+    }
+
+    /// An NFSv4 client that hears of callbacks, and the root.
+    pub(crate) fn v4_listening(&self, owner: &[u8]) -> (Session, Handle, Heard) {
+        let (events, heard) = channel();
+        let size = Arc::<Mutex<Option<(u64, u64)>>>::default();
+        let ears = Arc::new(Ears { events: Mutex::new(events), size: size.clone() });
+        let options = Options { back_handler: ears, ..Options::new(owner) };
+        let session = connect(self.nfs, &options).unwrap();
+        let root = session.root().unwrap();
+        (session, root, Heard { heard: Mutex::new(heard), size })
+    }
+
+    /// One more connection of a session.
+    pub(crate) fn trunk(&self, session: &Session) {
+        add_connection(session, self.nfs, Identity::sys("trunk", 0, 0, &[])).unwrap();
+    }
+
+    pub(crate) fn stop(mut self) {
+        self.server.take().unwrap().stop();
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}
+
+/// A callback that came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    Recall(Stateid, Handle),
+    LockFree(Vec<u8>),
+    Asked,
+}
+
+/// Tells the test of callbacks.
+struct Ears {
+    events: Mutex<Sender<Event>>,
+    /// Change attribute and size to answer CB_GETATTR with.
+    size: Arc<Mutex<Option<(u64, u64)>>>,
+}
+
+impl Ears {
+    fn tell(&self, event: Event) {
+        // The test may be over already.
+        let _ = self.events.lock().unwrap().send(event);
+    }
+}
+
+impl BackHandler for Ears {
+    fn recall(&self, args: &CbRecallArgs<'_>) -> Status {
+        self.tell(Event::Recall(args.stateid, Handle(args.handle.to_vec())));
+        Status::Ok
+    }
+
+    fn getattr(&self, _: &CbGetattrArgs<'_>) -> Result<Attributes<'static>, Status> {
+        self.tell(Event::Asked);
+        let (change, size) = self.size.lock().unwrap().ok_or(Status::BadHandle)?;
+        Ok(Attributes { change: Some(change), size: Some(size), ..Attributes::default() })
+    }
+
+    fn notify_lock(&self, args: &CbNotifyLockArgs<'_>) -> Status {
+        self.tell(Event::LockFree(args.owner.owner.to_vec()));
+        Status::Ok
+    }
+}
+
+/// Callbacks that came.
+pub(crate) struct Heard {
+    heard: Mutex<Receiver<Event>>,
+    size: Arc<Mutex<Option<(u64, u64)>>>,
+}
+
+impl Heard {
+    /// Waits for the next callback.
+    #[track_caller]
+    pub(crate) fn next(&self) -> Event {
+        self.heard.lock().unwrap().recv_timeout(PATIENCE).expect("no callback came")
+    }
+
+    /// Whether none came that was not taken.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.heard.lock().unwrap().try_recv().is_err()
+    }
+
+    /// Answers CB_GETATTR with this change attribute and size from now on.
+    pub(crate) fn tell_size(&self, change: u64, size: u64) {
+        *self.size.lock().unwrap() = Some((change, size));
+    }
+
+    /// Waits for the recall of this delegation.
+    #[track_caller]
+    pub(crate) fn recalled(&self, delegation: &Delegation) {
+        match self.next() {
+            Event::Recall(stateid, _) => assert_eq!(stateid.other, delegation.stateid.other),
+            other => panic!("{other:?} instead of a recall"),
+        }
+    }
+
+    /// Returns the delegation on a thread when it is recalled, while `work` runs. Fails if it was
+    /// not recalled.
+    #[track_caller]
+    pub(crate) fn while_returning<T>(
+        &self,
+        session: &Session,
+        file: &OpenFile,
+        work: impl FnOnce() -> T + Send,
+    ) -> T
+    where
+        T: Send,
+    {
+        let delegation = file.delegation.expect("a delegation");
+        std::thread::scope(|scope| {
+            let work = scope.spawn(work);
+            self.recalled(&delegation);
+            session.return_delegation(&file.handle, delegation.stateid).unwrap();
+            work.join().unwrap()
+        })
+    }
+}
+
+/// Opens a file with a want for a delegation, and makes it if it is missing. A delegation that
+/// was recalled a moment ago is not given again at once, so fresh names are best.
+pub(crate) fn open_wanting(
+    session: &Session,
+    root: &Handle,
+    name: &[u8],
+    access: u32,
+    want: Want,
+) -> OpenFile {
+    let new = SetAttributes { mode: Some(0o666), ..SetAttributes::default() };
+    let options = OpenOptions {
+        access: access | want.number(),
+        create: Create::Unchecked(new),
+        ..OpenOptions::default()
+    };
+    patiently(|| session.open(root, name, &options)).unwrap()
+}
+
+/// How to open an existing file.
+pub(crate) fn existing(access: u32, deny: u32) -> OpenOptions<'static> {
+    OpenOptions { access: access | Want::None.number(), deny, ..OpenOptions::default() }
+}
+
+/// The status of an error that has one.
+#[track_caller]
+pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, NfsError>) -> Status {
+    result.unwrap_err().status().unwrap()
+}
+
+/// Waits until something holds.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
