@@ -5,8 +5,8 @@ use crate::handle::Handle;
 use crate::limits::PATH_COMPONENTS_MAX;
 use crate::open::RemoveMode;
 use crate::{Caller, Resolved, Result, Service, Unresolved};
-use dafs_store::{Attr, DirChange, DirEntry, Kind, Made, NewObject, SetAttr, StoreError};
-use std::sync::MutexGuard;
+use dafs_store::{Attr, DirChange, DirEntry, Kind, Made, NewObject, SetAttr, Store, StoreError};
+use std::sync::{Arc, MutexGuard};
 
 /// What takes the entries of a directory: the entry, and its object with attributes where known.
 /// It returns false when it wants no more.
@@ -228,13 +228,15 @@ impl Service {
             };
             let (source, target) = (find(from_dir, from), find(to_dir, to));
             let changed = source.map(|handle| export.key(&handle));
-            // A rename to another name of the same file does nothing.
-            let replaced = target.filter(|target| Some(*target) != source);
-            let removed = replaced.map(|handle| (export.key(&handle), RemoveMode::Unchecked));
+            if source.is_some() && source == target {
+                // A rename to another name of the same file does nothing (RFC 8881 18.26.3).
+                return Ok((unchanged(store, from_dir)?, unchanged(store, to_dir)?));
+            }
+            let removed = target.map(|handle| (export.key(&handle), RemoveMode::Unchecked));
             match self.try_removal(caller, changed, removed) {
                 Ok(_guards) => {
                     let renamed = store.rename(&cred, &from_dir.file, from, &to_dir.file, to);
-                    if let Some(handle) = replaced {
+                    if let Some(handle) = target {
                         self.stateless.forget(&handle);
                     }
                     let (mut from, mut to) = renamed?;
@@ -287,4 +289,10 @@ impl Service {
         };
         Ok(export.store().readdir(&cred, &dir.file, cookie, attr, &mut each)?)
     }
+}
+
+/// What is told of a directory in which nothing happened.
+fn unchanged(store: &Arc<dyn Store>, dir: &Handle) -> Result<DirChange> {
+    let attr = store.getattr(&dir.file)?;
+    Ok(DirChange { before: attr.change, after: attr.change, atomic: true, attr: Some(attr) })
 }

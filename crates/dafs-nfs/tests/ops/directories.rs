@@ -94,7 +94,12 @@ fn names_come_move_and_go() {
     assert_eq!(linked.status(), Status::IsDir);
     assert_eq!(client.status(&[link(b"h")]), Status::NoFileHandle);
     // Both names lead to one file, so the rename does nothing.
-    assert_eq!(client.status(&[savefh(), rename(b"f", b"g")]), Status::Ok);
+    for (from, to) in [(b"f", b"g"), (b"f", b"f"), (b"d", b"d")] {
+        let answer = client.at_root(&[savefh(), rename(from, to)]);
+        let ResultBody::Rename(change) = answer.body(3) else { panic!() };
+        assert_eq!(change.source.before, change.source.after);
+        assert_eq!(change.target.before, change.target.after);
+    }
     assert_eq!(client.status(&[lookup(b"f")]), Status::Ok);
     for (from, to, status) in [
         (&b"none"[..], &b"x"[..], Status::NoEnt),

@@ -5,6 +5,7 @@
 mod common;
 
 mod attributes;
+mod delegations;
 mod directories;
 mod files;
 mod helper;

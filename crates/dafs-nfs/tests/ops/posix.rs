@@ -4,6 +4,8 @@ use crate::common::World;
 use crate::helper::*;
 use dafs_store::{ExportSecret, PosixOptions, PosixStore};
 use dafs_wire::nfs4::*;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -134,4 +136,16 @@ fn lists_of_rights_are_kept() {
     let wanted = Fattr { mask: set.mask(), values: &values };
     let setattr = Op::Setattr(SetattrArgs { stateid, attributes: wanted });
     assert_eq!(client.send(&[putfh(&fh), setattr]).status(), Status::AttrNotSupp);
+}
+
+#[test]
+fn names_that_are_not_utf8_are_names() {
+    let (dir, mut client) = client();
+    let name = b"caf\xe9";
+    client.file(name);
+    assert!(dir.path().join(OsStr::from_bytes(name)).exists());
+    assert_eq!(client.status(&[lookup(name)]), Status::Ok);
+    let answer = client.at_root(&[getattr(&[Attr::FsCharsetCap])]);
+    let told = attributes(&answer, 2).fs_charset_cap;
+    assert_eq!(told, Some(CharsetCapability::CONTAINS_NON_UTF8));
 }
