@@ -281,10 +281,14 @@ impl Callbacks {
             return None;
         };
         let (used, verdict) = match back_message::decode(bytes) {
+            // The reply to CREATE_SESSION may still be on its way to the client. If it is not, the
+            // session is dead on that side.
             BackAnswer::Sequence(Status::BadSession | Status::DeadSession) => {
-                session.connections.clear();
-                session.tell();
-                (sequence, Verdict::Again)
+                if pending.tries >= BACK_TRIES_MAX {
+                    session.connections.clear();
+                    session.tell();
+                }
+                (sequence.wrapping_sub(1), Verdict::Again)
             }
             // It came over a connection that failed before the answer did.
             BackAnswer::Sequence(Status::RetryUncachedRep)

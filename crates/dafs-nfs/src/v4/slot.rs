@@ -110,8 +110,8 @@ impl SlotTable {
         let index = request.slot as usize;
         let fresh = Slot::default();
         let slot = self.slots.get(index).unwrap_or(&fresh);
-        let next = request.sequence == slot.sequence.wrapping_add(1);
-        if !next && !(slot.retired && request.sequence == 1) {
+        let starts_over = slot.retired && request.sequence == 1;
+        if request.sequence != slot.sequence.wrapping_add(1) && !starts_over {
             if request.sequence != slot.sequence {
                 return Err(Status::SeqMisordered);
             }

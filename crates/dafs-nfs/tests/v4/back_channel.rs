@@ -177,6 +177,25 @@ fn a_client_that_puts_off_is_asked_again_and_not_for_ever() {
 }
 
 #[test]
+fn a_client_may_hear_of_its_session_after_the_callback_and_not_much_later() {
+    let mut world = World::default();
+    let mut session = world.client(b"client");
+    recall(&mut world, &session, 5);
+    let mut asked = 0;
+    while let Some((_, call)) = world.back_calls.pop() {
+        asked += 1;
+        // Nothing was done, so the sequence stays.
+        assert_eq!(back_args(&call).sequence_id, 1);
+        assert_eq!(flags(&mut world, &mut session), SequenceStatus::empty());
+        world.answer_back(&call, Status::BadSession, Status::Ok);
+        world.tick(2 * SECOND);
+    }
+    assert_eq!(asked, 1 + dafs_nfs::limits::BACK_TRIES_MAX);
+    let down = SequenceStatus::CB_PATH_DOWN | SequenceStatus::CB_PATH_DOWN_SESSION;
+    assert_eq!(flags(&mut world, &mut session), down);
+}
+
+#[test]
 fn a_client_that_counts_anew_or_answers_nonsense_is_understood() {
     let mut world = World::default();
     let mut session = world.client(b"client");
