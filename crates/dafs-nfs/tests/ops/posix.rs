@@ -130,6 +130,26 @@ fn lists_of_rights_are_kept() {
     let acl = told.acl.unwrap();
     let named = acl.aces.iter().find(|ace| ace.who == b"1000" && ace.kind == ACE_ALLOWED);
     assert!(named.is_some_and(|ace| ace.mask.contains(read) && !ace.mask.contains(write)));
+    // Rights that a directory hands down stand for the umask (RFC 8275 4).
+    let dir = client.directory(b"d");
+    let inherit = AceFlags::FILE_INHERIT | AceFlags::DIRECTORY_INHERIT;
+    let both = |who| [ace(who, read | write), Ace { flags: inherit, ..ace(who, read | write) }];
+    let aces = [&b"OWNER@"[..], b"GROUP@", b"EVERYONE@"].into_iter().flat_map(both).collect();
+    let set = SetAttributes { acl: Some(Acl { aces }), ..SetAttributes::default() };
+    let values = set.to_values();
+    let attributes_wanted = Fattr { mask: set.mask(), values: &values };
+    let stateid = Stateid::ANONYMOUS;
+    let setattr = Op::Setattr(SetattrArgs { stateid, attributes: attributes_wanted });
+    let umask = ModeUmask { mode: 0o666, umask: 0o077 };
+    let new = SetAttributes { mode_umask: Some(umask), ..SetAttributes::default() };
+    let new_values = new.to_values();
+    let how = unchecked(Fattr { mask: new.mask(), values: &new_values });
+    let create = || open(b"n", ShareAccess::READ | Want::None.number(), how);
+    let answer = client.at_root(&[create(), getattr(&[Attr::Mode])]);
+    assert_eq!(attributes(&answer, 3).mode, Some(0o600));
+    let answer = client.send(&[putfh(&dir), setattr, create(), getattr(&[Attr::Mode])]);
+    assert_eq!(answer.status(), Status::Ok, "{:?}", answer.results());
+    assert_eq!(attributes(&answer, 4).mode, Some(0o666));
     let audit = Ace { kind: ACE_AUDIT, ..ace(b"OWNER@", read) };
     let set = SetAttributes { acl: Some(Acl { aces: vec![audit] }), ..SetAttributes::default() };
     let values = set.to_values();

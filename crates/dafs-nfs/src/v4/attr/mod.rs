@@ -12,7 +12,7 @@ pub(crate) mod set;
 use dafs_store::{AclSupport, Attr as ObjectAttr, Capabilities};
 use dafs_wire::nfs4::{Attr, Bitmap};
 
-/// Attributes of minor version 1 that every object has.
+/// Attributes that every object has in both minor versions.
 const BASE: Bitmap = Attr::set(&[
     Attr::SupportedAttrs,
     Attr::Type,
@@ -63,16 +63,13 @@ const BASE: Bitmap = Attr::set(&[
     Attr::ModeSetMasked,
     Attr::SuppattrExclcreat,
     Attr::FsCharsetCap,
+    // Belongs to minor version 2 (RFC 9754), but holds for both, and clients of both look for it.
+    Attr::OpenArguments,
 ]);
 
 /// What minor version 2 and its extensions add.
-const MINOR_2: Bitmap = Attr::set(&[
-    Attr::CloneBlksize,
-    Attr::ChangeAttrType,
-    Attr::ModeUmask,
-    Attr::XattrSupport,
-    Attr::OpenArguments,
-]);
+const MINOR_2: Bitmap =
+    Attr::set(&[Attr::CloneBlksize, Attr::ChangeAttrType, Attr::ModeUmask, Attr::XattrSupport]);
 
 /// The space and the limits of the file system, which are asked for in one call.
 const OF_FILE_SYSTEM: Bitmap = Attr::set(&[

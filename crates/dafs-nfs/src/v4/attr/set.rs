@@ -14,6 +14,9 @@ pub(crate) struct Change {
     pub(crate) plain: SetAttr,
     /// The access control list, which is set after the mode (RFC 8881 6.4.1.3).
     pub(crate) acl: Option<Acl>,
+    /// What is taken from the mode of a new object, unless its directory hands down rights
+    /// (RFC 8275 4).
+    pub(crate) umask: Option<u32>,
     /// Bits of the mode to set over those that the object has.
     pub(crate) mode_masked: Option<ModeMasked>,
     /// What the client named.
@@ -59,7 +62,8 @@ pub(crate) fn parse(
     let mode = match (set.mode, set.mode_umask, set.mode_masked, purpose) {
         (Some(mode), None, None, _) => Some(checked(mode)?),
         (None, Some(ModeUmask { mode, umask }), None, Purpose::New | Purpose::NewExclusive) => {
-            Some(checked(mode)? & !checked(umask)?)
+            checked(umask)?;
+            Some(checked(mode)?)
         }
         (None, None, Some(masked), Purpose::Existing) => {
             checked(masked.mask | masked.value)?;
@@ -81,9 +85,30 @@ pub(crate) fn parse(
             mtime: set.time_modify.map(time).transpose()?,
         },
         acl: set.acl.as_ref().map(acl::decode).transpose()?,
+        umask: set.mode_umask.map(|both| both.umask),
         mode_masked: set.mode_masked,
         mask: fattr.mask,
     })
+}
+
+impl Change {
+    /// Takes the umask from the mode, where `inherits` says that the directory does not decide
+    /// about the rights of new objects itself.
+    ///
+    /// # Errors
+    /// Those of `inherits`, which is asked only when there is a umask.
+    pub(crate) fn settle_umask<E>(
+        &mut self,
+        inherits: impl FnOnce() -> Result<bool, E>,
+    ) -> Result<(), E> {
+        if let (Some(umask), Some(mode)) = (self.umask, self.plain.mode)
+            && umask & mode != 0
+            && !inherits()?
+        {
+            self.plain.mode = Some(mode & !umask);
+        }
+        Ok(())
+    }
 }
 
 /// The new mode of an object under `mode_set_masked`.

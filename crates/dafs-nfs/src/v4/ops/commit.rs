@@ -15,6 +15,11 @@ pub(crate) fn commit(cx: &mut Compound<'_>, args: &CommitArgs) -> OpResult {
     let end = args.offset.checked_add(u64::from(args.count));
     let count = if end.is_some() { u64::from(args.count) } else { 0 };
     if let Err(error) = file.commit(args.offset, count) {
+        let error = match error {
+            // Space that was promised to cached data and could not be had: that data is gone too.
+            StoreError::NoSpace | StoreError::Quota => StoreError::Io,
+            error => error,
+        };
         return Err(OpError::Status(sync_failed(cx, error)));
     }
     let verifier = Verifier(cx.shared.write_verifier.current());
@@ -22,15 +27,12 @@ pub(crate) fn commit(cx: &mut Compound<'_>, args: &CommitArgs) -> OpResult {
     Ok(())
 }
 
-/// The status for data that could not be made stable. If a device failed, or space that was
-/// promised to cached data could not be had, unstable data of anybody may be gone with it.
+/// The status for data that could not be made stable. If a device failed, unstable data of anybody
+/// may be gone with it.
 pub(crate) fn sync_failed(cx: &Compound<'_>, error: StoreError) -> Status {
-    if matches!(error, StoreError::Io | StoreError::NoSpace | StoreError::Quota) {
+    if error == StoreError::Io {
         tracing::error!(%error, "data could not be made stable");
         cx.shared.write_verifier.change();
     }
-    match of_store(error) {
-        Status::NoSpc | Status::DQuot => Status::Io,
-        status => status,
-    }
+    of_store(error)
 }

@@ -4,7 +4,7 @@ use super::{change_info, name};
 use crate::v4::attr::set::{self, Purpose};
 use crate::v4::compound::{Compound, OpError, OpResult};
 use dafs_service::Handle;
-use dafs_store::NewObject;
+use dafs_store::{AceFlags, AclSupport, Capabilities, NewObject};
 use dafs_wire::nfs4::{
     Attr, Bitmap, CreateArgs, CreateResult, CreateType, DeviceNumbers, FileType, Status,
 };
@@ -15,7 +15,8 @@ pub(crate) fn create(cx: &mut Compound<'_>, args: &CreateArgs<'_>) -> OpResult {
     name::check(args.name)?;
     let service = &cx.shared.service;
     let capabilities = service.capabilities(&dir)?;
-    let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::New)?;
+    let mut change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::New)?;
+    change.settle_umask(|| hands_down(cx, &dir, &capabilities))?;
     if change.plain.size.is_some() {
         // None of these objects has a size to set.
         return Err(Status::Inval.into());
@@ -27,6 +28,20 @@ pub(crate) fn create(cx: &mut Compound<'_>, args: &CreateArgs<'_>) -> OpResult {
     cx.encoder().value(&result);
     cx.set_current(handle);
     Ok(())
+}
+
+/// Whether a directory hands rights down to what is made in it.
+pub(super) fn hands_down(
+    cx: &Compound<'_>,
+    dir: &Handle,
+    capabilities: &Capabilities,
+) -> Result<bool, OpError> {
+    if capabilities.acls == AclSupport::Mode {
+        return Ok(false);
+    }
+    let inherited = AceFlags::FILE_INHERIT | AceFlags::DIRECTORY_INHERIT;
+    let acl = cx.shared.service.acl(dir)?;
+    Ok(acl.entries.iter().any(|entry| entry.flags.intersects(inherited)))
 }
 
 /// Gives a new object the access control list that it is to have, and tells what has been set. The

@@ -1,6 +1,6 @@
 //! OPEN (RFC 8881 18.16): what is opened, how and by what right.
 
-use super::create::finish_new;
+use super::create::{finish_new, hands_down};
 use super::{name, open_reply};
 use crate::v4::attr::VERIFIER_KEPT_IN;
 use crate::v4::attr::set::{self, Change, Purpose};
@@ -111,7 +111,7 @@ fn how(cx: &Compound<'_>, dir: &Handle, how: &WireHow<'_>) -> Result<(OpenHow, C
     }
     let capabilities = cx.shared.service.capabilities(dir)?;
     let parse = |fattr, purpose| set::parse(fattr, cx.minor, &capabilities, purpose);
-    let (create, change) = match how {
+    let (create, mut change) = match how {
         WireHow::NoCreate => return Ok((OpenHow::Existing, Change::default())),
         WireHow::Unchecked(fattr) => (CreateHow::Unchecked, parse(fattr, Purpose::New)?),
         WireHow::Guarded(fattr) => (CreateHow::Guarded, parse(fattr, Purpose::New)?),
@@ -128,6 +128,7 @@ fn how(cx: &Compound<'_>, dir: &Handle, how: &WireHow<'_>) -> Result<(OpenHow, C
         // RFC 8881 18.16.3.
         return Err(Status::Inval.into());
     }
+    change.settle_umask(|| hands_down(cx, dir, &capabilities))?;
     Ok((OpenHow::Create(create, change.plain), change))
 }
 
