@@ -128,7 +128,7 @@ for part in "$@"; do
         install_rust
         ;;
     test)
-        install_packages git iproute2 libnfs-utils procps shellcheck tshark util-linux
+        install_packages git iproute2 libnfs-utils procps rpcbind shellcheck tshark util-linux
         install_rust_tools
         ;;
     bench)

@@ -59,3 +59,29 @@ refused far ACCES
 refused fart NOENT
 nfs-ls "$(at farther)" >/dev/null || fail "an export for this host does not let it in"
 stop_server
+
+step "rpcbind knows"
+command -v rpcbind >/dev/null || skip "there is no rpcbind; run: scripts/setup.sh test"
+[[ $(id -u) == 0 ]] || { echo "not root, so no rpcbind of our own"; exit 0; }
+sed -i 's/^\[nfs\]$/[nfs]\nregister_with_rpcbind = true/' "$work/dafs.toml"
+# rpcbind has one port and one folder per host: it gets a network and a /run of its own.
+cat >"$work/inside.sh" <<END
+set -e
+ip link set lo up
+mount -t tmpfs run /run
+rpcbind -w -f &
+until rpcinfo -p 127.0.0.1 >/dev/null 2>&1; do sleep 0.05; done
+"$dafs" serve --config "$work/dafs.toml" >"$work/out" 2>"$work/inside.log" &
+server=\$!
+until grep -q '^ready' "$work/out"; do sleep 0.05; done
+rpcinfo -p 127.0.0.1
+rpcinfo -t 127.0.0.1 nfs 3
+rpcinfo -t 127.0.0.1 mountd 3
+kill -TERM \$server
+wait \$server
+! rpcinfo -p 127.0.0.1 | grep -q nfs
+END
+timeout 60 unshare --net --mount --pid --fork --kill-child --mount-proc bash "$work/inside.sh" \
+    >"$work/said" 2>&1 || { cat "$work/said" "$work/inside.log"; fail "rpcbind does not lead here"; }
+grep -q 'program 100003 version 3 ready and waiting' "$work/said" ||
+    { cat "$work/said"; fail "rpcbind does not lead to NFS"; }

@@ -4,6 +4,7 @@ mod administration;
 mod inherited;
 mod listen;
 mod nfs;
+mod rpcbind;
 mod state;
 
 pub use administration::ReadConfig;

@@ -1,6 +1,7 @@
 //! The NFS side of a running server: its sockets, its reactors.
 
 use super::inherited::Inherited;
+use super::rpcbind::Registration;
 use super::{StartError, listen};
 use crate::config::{Config, Wake};
 use crate::engine::Shared;
@@ -17,6 +18,8 @@ pub(super) struct NfsServer {
     pub(super) shared: Arc<NfsShared>,
     group: Arc<Group>,
     threads: Vec<JoinHandle<()>>,
+    /// Before the threads end, clients are no longer sent here.
+    registration: Option<Registration>,
 }
 
 /// The pool of blocking calls, as the front doors want it.
@@ -67,12 +70,18 @@ impl NfsServer {
         let admission = admission(&addresses);
         let nfs = NfsShared::new(shared.service.clone(), pool, verifier, admission, options);
         let group = Arc::new(Group::new(listeners, config.threads.max(1), rpc_config(config))?);
-        let mut server = Self { addresses, shared: nfs, group, threads: Vec::new() };
+        let mut server =
+            Self { addresses, shared: nfs, group, threads: Vec::new(), registration: None };
         for index in 0..config.threads.max(1) {
             let nfs = server.shared.clone();
             let reactor = server.group.reactor(|_| NfsHandler::new(nfs))?;
             let thread = std::thread::Builder::new().name(format!("dafs-nfs-{index}"));
             server.threads.push(thread.spawn(|| reactor.run())?);
+        }
+        if config.nfs.rpcbind
+            && let Some(address) = server.addresses.first()
+        {
+            server.registration = Registration::make(address.port());
         }
         Ok(Some(server))
     }
@@ -85,6 +94,7 @@ impl NfsServer {
 
 impl Drop for NfsServer {
     fn drop(&mut self) {
+        self.registration = None;
         self.group.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
