@@ -128,7 +128,8 @@ for part in "$@"; do
         install_rust
         ;;
     test)
-        install_packages git iproute2 libnfs-utils procps rpcbind shellcheck tshark util-linux
+        install_packages git iproute2 libnfs-utils procps shellcheck tshark util-linux xfsprogs
+        without_starting_services install_packages rpcbind
         install_rust_tools
         ;;
     bench)
