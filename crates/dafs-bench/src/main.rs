@@ -9,6 +9,7 @@ mod cpu;
 mod files;
 mod memory;
 mod nfs;
+mod nfs4;
 mod peer;
 mod report;
 mod tcp;

@@ -34,7 +34,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn resident_bytes(pid: u32) -> Result<usize> {
+pub(crate) fn resident_bytes(pid: u32) -> Result<usize> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = text.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
     let number = line.split_whitespace().nth(1).context("no number in VmRSS")?;

@@ -4,6 +4,7 @@
 //! one and then the other.
 
 use crate::child::Process;
+use crate::nfs4::{self, Client};
 use crate::peer::{self, Ganesha};
 use crate::report::{Case, Report, Sample};
 use crate::{Plan, cpu};
@@ -35,6 +36,21 @@ const LOADS: [Load; 11] = [
     ("readdirplus, per entry", "readdir", 1, Some("at most 0.33")),
 ];
 
+/// The same for NFSv4.1 and our own client.
+const LOADS4: [(&str, nfs4::Load, usize); 5] = [
+    ("read 4 KiB depth 1", nfs4::Load::Read4k, 1),
+    ("read 4 KiB depth 32", nfs4::Load::Read4k, 32),
+    ("read 1 MiB depth 8", nfs4::Load::Read1m, 8),
+    ("getattr depth 1", nfs4::Load::Getattr, 1),
+    ("getattr depth 32", nfs4::Load::Getattr, 32),
+];
+
+/// In the order of the targets.
+const SERVERS: [&str; 2] = ["ganesha", "dafs"];
+
+/// Idle clients whose memory is measured.
+const CLIENTS: usize = 1000;
+
 /// What the create case measures in its second line.
 const REMOVE: &str = "remove depth 32";
 
@@ -44,6 +60,12 @@ struct Target<'a> {
     mount_port: u16,
     path: &'a str,
     pid: u32,
+}
+
+impl Target<'_> {
+    fn address(&self) -> std::net::SocketAddr {
+        (std::net::Ipv4Addr::LOCALHOST, self.port).into()
+    }
 }
 
 pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
@@ -87,6 +109,11 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
         ];
         let cases = rounds(plan, &load, &targets)?;
         report.add(&format!("NFSv3 over TCP, {name}"), &cases);
+        let cases = rounds4(plan, &targets)?;
+        report.add(&format!("NFSv4.1 over TCP with our client, {name}"), &cases);
+        if !together {
+            memory(report, &targets)?;
+        }
         cpu::unpin()?;
     }
     Ok(())
@@ -115,7 +142,7 @@ fn rounds(plan: &Plan, load: &Path, targets: &[Target<'_>; 2]) -> Result<Vec<Cas
     }
     for _ in 0..plan.rounds {
         for (name, case, depth, _) in LOADS.iter().filter(|load| load.0.contains(&plan.only)) {
-            for (server, target) in ["ganesha", "dafs"].into_iter().zip(targets) {
+            for (server, target) in SERVERS.into_iter().zip(targets) {
                 let samples = sample(plan, load, target, case, *depth)?;
                 let names = [format!("{server} {name}"), format!("{server} {REMOVE}")];
                 for (name, sample) in names.iter().zip(samples) {
@@ -126,6 +153,40 @@ fn rounds(plan: &Plan, load: &Path, targets: &[Target<'_>; 2]) -> Result<Vec<Cas
         }
     }
     Ok(cases)
+}
+
+/// The export as NFSv4 clients find it.
+fn path4(server: &str) -> &'static str {
+    if server == "ganesha" { "export" } else { "" }
+}
+
+fn rounds4(plan: &Plan, targets: &[Target<'_>; 2]) -> Result<Vec<Case>> {
+    let loads: Vec<_> =
+        LOADS4.iter().filter(|(name, ..)| name.contains(&plan.only)).copied().collect();
+    let mut cases: Vec<Case> = loads.iter().flat_map(|(name, ..)| pair(name, None)).collect();
+    for _ in 0..plan.rounds {
+        for (server, target) in SERVERS.into_iter().zip(targets) {
+            let client = Client::open(target.address(), path4(server))?;
+            for (name, load, depth) in &loads {
+                let sample = client.run(*load, *depth, plan.milliseconds, target.pid)?;
+                let name = format!("{server} {name}");
+                let case = cases.iter_mut().find(|case| case.name == name);
+                case.context("a case without a place")?.samples.push(sample);
+            }
+        }
+    }
+    Ok(cases)
+}
+
+/// What idle clients cost.
+fn memory(report: &mut Report, targets: &[Target<'_>; 2]) -> Result<()> {
+    println!("\nmemory of {CLIENTS} idle NFSv4.1 clients");
+    for (server, target) in SERVERS.into_iter().zip(targets) {
+        let bytes = nfs4::idle_clients_bytes(target.address(), target.pid, CLIENTS)?;
+        let text = format!("{:.1} KiB each", bytes as f64 / 1024.0 / CLIENTS as f64);
+        report.figure(&format!("{CLIENTS} clients, {server}, bytes"), bytes as f64, &text);
+    }
+    Ok(())
 }
 
 /// The peer's case, and ours compared with it.

@@ -1,0 +1,117 @@
+//! NFSv4.1 through our own client, and what many idle clients cost a server in memory.
+
+use crate::cpu;
+use crate::report::Sample;
+use anyhow::{Context, Result};
+use dafs_nfs_client::{
+    Handle, OpenOptions, Options, PendingCompound, Session, connect, patiently, read_result,
+};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+const SMALL: u32 = 4096;
+const LARGE: u32 = 1 << 20;
+
+/// What is done over and over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Load {
+    /// Reads of 4 KiB anywhere in "data".
+    Read4k,
+    /// "data" from front to back, 1 MiB at a time.
+    Read1m,
+    /// Attributes of "data".
+    Getattr,
+}
+
+/// A client with a file open.
+pub(crate) struct Client {
+    session: Session,
+    file: Handle,
+    stateid: dafs_wire::nfs4::Stateid,
+    file_bytes: u64,
+}
+
+fn options(number: usize) -> Options {
+    let owner = format!("dafs-bench {number}");
+    Options { minor_version: 1, back_slots: 0, ..Options::new(owner.as_bytes()) }
+}
+
+impl Client {
+    /// Connects and opens `path`, from the server's root.
+    pub(crate) fn open(server: SocketAddr, path: &str) -> Result<Self> {
+        let session = patiently(|| connect(server, &options(0)))?;
+        let directory = session.lookup_path(path)?;
+        let open = || session.open(&directory, b"data", &OpenOptions::default());
+        let opened = patiently(open)?;
+        let file_bytes = session.stat(&opened.handle)?.size;
+        Ok(Self { file: opened.handle, stateid: opened.stateid, file_bytes, session })
+    }
+
+    /// Runs a load with `depth` calls under way.
+    pub(crate) fn run(
+        &self,
+        load: Load,
+        depth: usize,
+        milliseconds: u64,
+        server: u32,
+    ) -> Result<Sample> {
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut buffer = vec![0; LARGE as usize];
+        let mut waiting: VecDeque<PendingCompound> = VecDeque::new();
+        let (mut operations, mut bytes, mut next) = (0, 0, 0u64);
+        let server_before = cpu::process_time(Some(server))?;
+        let client_before = cpu::process_time(None)?;
+        let began = Instant::now();
+        let end = began + Duration::from_millis(milliseconds);
+        loop {
+            while waiting.len() < depth && Instant::now() < end {
+                let call = match load {
+                    Load::Read4k => {
+                        let block = random.random_range(0..self.file_bytes / u64::from(SMALL));
+                        let offset = block * u64::from(SMALL);
+                        self.session.queue_read(&self.file, self.stateid, offset, SMALL)
+                    }
+                    Load::Read1m => {
+                        let offset = next % (self.file_bytes / u64::from(LARGE)) * u64::from(LARGE);
+                        next += 1;
+                        self.session.queue_read(&self.file, self.stateid, offset, LARGE)
+                    }
+                    Load::Getattr => self.session.queue(false, |compound| {
+                        use dafs_wire::nfs4::{GetattrArgs, Op, PutfhArgs};
+                        let request = dafs_nfs_client::STAT;
+                        compound
+                            .op(&Op::Putfh(PutfhArgs { handle: &self.file.0 }))
+                            .op(&Op::Getattr(GetattrArgs { request }));
+                    }),
+                };
+                waiting.push_back(call?);
+            }
+            let Some(call) = waiting.pop_front() else { break };
+            let mut results = call.wait()?;
+            if !matches!(load, Load::Getattr) {
+                bytes += read_result(&mut results, &mut buffer)?.0 as u64;
+            }
+            operations += 1;
+        }
+        Ok(Sample {
+            operations,
+            bytes,
+            elapsed: began.elapsed(),
+            client_cpu: cpu::process_time(None)?.saturating_sub(client_before),
+            server_cpu: cpu::process_time(Some(server))?.saturating_sub(server_before),
+        })
+    }
+}
+
+/// What `count` clients that have connected and do nothing cost a server, in bytes of memory.
+pub(crate) fn idle_clients_bytes(server: SocketAddr, pid: u32, count: usize) -> Result<usize> {
+    let before = crate::memory::resident_bytes(pid)?;
+    let sessions = (1..=count).map(|number| patiently(|| connect(server, &options(number))));
+    let sessions = sessions.collect::<Result<Vec<_>, _>>().context("not all clients got in")?;
+    let after = crate::memory::resident_bytes(pid)?;
+    drop(sessions);
+    Ok(after.saturating_sub(before))
+}
