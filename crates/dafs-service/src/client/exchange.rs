@@ -37,13 +37,24 @@ impl Service {
     ///
     /// # Errors
     /// `ClientInUse` (case 3), `NoClient` (case 7), `NotSame` (case 8), `NotPrincipal` (case 9);
-    /// `Resource` when the name is too long or the table is full of clients that are alive.
+    /// `Resource` when the name is too long or the table is full of clients that are alive; `Delay`
+    /// when the disk fails.
     pub fn exchange_id(&self, request: &ExchangeId<'_>, now_ns: u64) -> Result<Exchanged> {
         if request.owner.len() > CLIENT_NAME_BYTES_MAX {
             return Err(ServiceError::Resource);
         }
         let verifier = u64::from_be_bytes(request.verifier);
+        let other = |client: &Arc<Client>| {
+            !request.update && client.identity != request.identity && self.is_over(client, now_ns)
+        };
         let mut table = self.lock_clients();
+        let away = table.nfs.get(request.owner).and_then(|owner| owner.confirmed.clone());
+        if let Some(away) = away.filter(other) {
+            // Its lease is over and somebody wants its name: what it holds goes, its record first.
+            drop(table);
+            self.end_lease(&away, now_ns)?;
+            table = self.lock_clients();
+        }
         let confirmed = table.nfs.get(request.owner).and_then(|owner| owner.confirmed.clone());
         let known = |client| Ok(Exchanged { client, confirmed: true });
         let displaced = match confirmed {
@@ -58,10 +69,10 @@ impl Service {
                 return known(old);
             }
             Some(old) if old.identity != request.identity => {
-                if old.idle_ns(now_ns) <= self.lease_ns() && self.is_in_use(&old) {
+                if self.is_in_use(&old) {
                     return Err(ServiceError::ClientInUse);
                 }
-                // Nobody would miss it; the name goes to the new principal.
+                // It holds nothing; the name goes to the new principal.
                 Some(old)
             }
             Some(old) if old.verifier == verifier => return known(old),

@@ -100,7 +100,9 @@ impl Service {
         }
         let mut table = self.lock_clients();
         if client.is_gone() {
-            return Ok(0);
+            // Somebody else is at it; two do it as well as one.
+            drop(table);
+            return Ok(self.release_client(client));
         }
         if !self.is_over(client, now_ns) {
             drop(table);

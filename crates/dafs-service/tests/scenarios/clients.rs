@@ -68,6 +68,24 @@ fn a_name_in_use_belongs_to_its_principal() {
 }
 
 #[test]
+fn the_name_of_an_absent_client_may_be_taken_with_its_state() {
+    let world = World::new();
+    let client = world.nfs("a");
+    world.open(&client, "f", DENY_WRITE).unwrap();
+    world.pass(LEASE_NS + 1);
+    let other = ExchangeId { identity: other_principal(), ..exchange_id("a", 1) };
+    let exchange = || world.service.exchange_id(&other, world.now_ns.get());
+    world.disk.broken.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(exchange().map(|_| ()), Err(ServiceError::Delay));
+    assert!(!client.is_gone());
+    world.disk.broken.store(false, std::sync::atomic::Ordering::Relaxed);
+    exchange().unwrap();
+    assert!(client.is_gone());
+    assert_eq!(world.service.counts().opens, 0);
+    assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
+}
+
+#[test]
 fn what_a_restarted_client_held_is_released_when_it_is_confirmed() {
     let world = World::new();
     let old = world.nfs("a");
