@@ -90,6 +90,9 @@ impl ClientRecords for NoRecords {
     }
 }
 
+/// Memory for the database; a record is a few hundred bytes and read once.
+const CACHE_BYTES: usize = 1 << 20;
+
 /// Verifier, mechanism and principal.
 type Value = ([u8; 8], &'static str, &'static [u8]);
 
@@ -109,7 +112,9 @@ impl FileRecords {
     /// When it cannot be made, is damaged, or another server has it open.
     pub fn open(path: &Path) -> Result<Self, RecordsError> {
         let reason = |error: redb::Error| RecordsError(format!("{}: {error}", path.display()));
-        let database = Database::create(path).map_err(|error| reason(error.into()))?;
+        let mut builder = Database::builder();
+        builder.set_cache_size(CACHE_BYTES);
+        let database = builder.create(path).map_err(|error| reason(error.into()))?;
         let records = Self { database };
         // A table that exists makes reading simple.
         records.write(|_| Ok(())).map_err(reason)?;

@@ -8,6 +8,7 @@ use crate::handle::Handle;
 use crate::index::Life;
 use crate::table::{Blocked, Ended, FileState, StateTable};
 use dafs_store::{OpenMode, StoreError};
+use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
 
 /// What an operation does to what a delegation promises.
@@ -76,8 +77,9 @@ impl StateTable {
         self.clear_delegations(&key, caller.client, breaks, clock, ended)?;
         if let Some(state) = own {
             let mut inner = state.lock();
-            let before = Some((inner.share, inner.deny_delete));
-            inner.share = inner.share.union(request.share);
+            let share = state.share();
+            let before = Some((share, inner.deny_delete));
+            state.set_share(share.union(request.share));
             inner.deny_delete |= request.deny_delete;
             inner.changes += 1;
             let changes = inner.changes;
@@ -93,8 +95,8 @@ impl StateTable {
             key,
             owner: request.owner.into(),
             life: Life::default(),
+            share_bits: AtomicU8::new(request.share.bits()),
             inner: Mutex::new(Inner {
-                share: request.share,
                 modes: Modes::default(),
                 deny_delete: request.deny_delete,
                 file: None,
@@ -117,7 +119,7 @@ impl StateTable {
         }
         match reserved.before {
             Some((share, deny_delete)) => {
-                inner.share = share;
+                reserved.state.set_share(share);
                 inner.deny_delete = deny_delete;
                 drop(inner);
                 self.guard_open(&reserved.state);

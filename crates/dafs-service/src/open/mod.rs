@@ -22,6 +22,7 @@ use crate::handle::Handle;
 use crate::index::Life;
 use crate::state::{StateId, StateRef, next_seqid};
 use dafs_store::{Attr, CreateHow, DirChange, OpenFile, OpenMode, SetAttr};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What an open accesses and what it denies to others.
@@ -63,17 +64,17 @@ impl Share {
         OpenMode { read: self.read, write: self.write }
     }
 
-    /// All combinations, each at the number of its bit in a [`Modes`].
-    fn of_bit(bit: u32) -> Share {
-        let set = |part: u32| bit & part != 0;
+    /// As a number, which is also that of its bit in [`Modes`].
+    fn of_bits(bits: u8) -> Share {
+        let set = |part: u8| bits & part != 0;
         Share { read: set(1), write: set(2), deny_read: set(4), deny_write: set(8) }
     }
 
-    fn bit(self) -> u32 {
-        u32::from(self.read)
-            | u32::from(self.write) << 1
-            | u32::from(self.deny_read) << 2
-            | u32::from(self.deny_write) << 3
+    fn bits(self) -> u8 {
+        u8::from(self.read)
+            | u8::from(self.write) << 1
+            | u8::from(self.deny_read) << 2
+            | u8::from(self.deny_write) << 3
     }
 }
 
@@ -84,17 +85,17 @@ struct Modes(u16);
 
 impl Modes {
     fn add(&mut self, share: Share) {
-        self.0 |= 1 << share.bit();
+        self.0 |= 1 << share.bits();
     }
 
     /// Those that are a part of `share`.
     fn within(self, share: Share) -> Self {
-        let inside = |bit: &u32| self.0 & 1 << bit != 0 && share.contains(Share::of_bit(*bit));
-        Self((0..16).filter(inside).fold(0, |modes, bit| modes | 1 << bit))
+        let inside = |bits: &u8| self.0 & 1 << bits != 0 && share.contains(Share::of_bits(*bits));
+        Self((0..16).filter(inside).fold(0, |modes, bits| modes | 1 << bits))
     }
 
     fn union(self) -> Share {
-        let set = (0..16).filter(|bit| self.0 & 1 << bit != 0).map(Share::of_bit);
+        let set = (0..16).filter(|bits| self.0 & 1 << bits != 0).map(Share::of_bits);
         set.fold(Share::default(), Share::union)
     }
 }
@@ -223,11 +224,13 @@ pub struct OpenState {
     pub(crate) key: Handle,
     owner: Box<[u8]>,
     pub(crate) life: Life,
+    /// The bits of what it accesses and denies. Changed only under the table's lock, so that those
+    /// who look for conflicts under it need no lock of each open.
+    share_bits: AtomicU8,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
-    share: Share,
     modes: Modes,
     deny_delete: bool,
     /// The store's file and what it was opened for.
@@ -263,7 +266,11 @@ impl OpenState {
 
     /// What it accesses and denies now.
     pub fn share(&self) -> Share {
-        self.lock().share
+        Share::of_bits(self.share_bits.load(Ordering::SeqCst))
+    }
+
+    fn set_share(&self, share: Share) {
+        self.share_bits.store(share.bits(), Ordering::SeqCst);
     }
 
     /// The store's file, if the open allows `need`.
@@ -274,7 +281,7 @@ impl OpenState {
     pub fn file(&self, need: OpenMode) -> Result<Arc<dyn OpenFile>> {
         let inner = self.lock();
         self.life.check()?;
-        if need.read && !inner.share.read || need.write && !inner.share.write {
+        if !covers(self.share().mode(), need) {
             return Err(ServiceError::OpenMode);
         }
         let file = inner.file.as_ref().map(|(_, file)| file.clone());
@@ -341,9 +348,9 @@ mod tests {
     }
 
     #[test]
-    fn every_share_has_a_bit_of_its_own() {
-        for bit in 0..16 {
-            assert_eq!(Share::of_bit(bit).bit(), bit);
+    fn every_share_has_a_number_of_its_own() {
+        for bits in 0..16 {
+            assert_eq!(Share::of_bits(bits).bits(), bits);
         }
     }
 }

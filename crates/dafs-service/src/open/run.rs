@@ -272,7 +272,7 @@ fn install(
 ) -> Result<()> {
     let state = &reserved.state;
     let mut inner = state.lock();
-    let need = inner.share.mode();
+    let need = state.share().mode();
     if inner.file.as_ref().is_some_and(|(mode, _)| covers(*mode, need)) {
         return Ok(());
     }

@@ -190,10 +190,10 @@ impl Service {
         let mut inner = open.lock();
         let within = inner.modes.within(share);
         let reachable = caller.client.kind() == ClientKind::Dafs || within.union() == share;
-        if !(share.read || share.write) || !inner.share.contains(share) || !reachable {
+        if !(share.read || share.write) || !open.share().contains(share) || !reachable {
             return Err(StoreError::Invalid.into());
         }
-        inner.share = share;
+        open.set_share(share);
         inner.modes = within;
         inner.changes += 1;
         inner.seqid = next_seqid(inner.seqid);
