@@ -106,7 +106,7 @@ guest 1 "versions='${versions[*]}' mounts=$MOUNTS"'
     for ((i = 0; i < mounts; i++)); do
         for version in $versions; do
             nfs_mount $version a
-            cat /mnt/a/4.1/file >/dev/null
+            ls /mnt/a >/dev/null
             umount /mnt/a
         done
     done'

@@ -87,7 +87,9 @@ guest 1 '
     extract() { on_host tar --xattrs --xattrs-include=user.\* -C "$1" -xf /tmp/archive; }
     describe() {
         cd "$1"
-        on_host find "$1" -printf "%P %y %m %U %G %n %s %l %T@\n" | grep -v "^ " | sort
+        # What a directory needs on disk is not a property of the tree.
+        on_host find "$1" -mindepth 1 \( -type d -printf "%P %y %m %U %G %n %T@\n" \) -o \
+            -printf "%P %y %m %U %G %n %s %l %T@\n" | sort
         on_host bash -c "cd $1; find . -print0 | sort -z | xargs -0 getfattr -h -d -m ^user\\\\."
         find . -type f -exec sha256sum {} + | sort
         cd /
