@@ -22,7 +22,8 @@ script=$(cd "$(dirname "$0")" && pwd)/${0##*/}
 [[ ${LAB_NET:-} ]] || exec "$lab/lab.sh" net "$script" "$@"
 cd "$lab/.."
 
-address=10.0.2.2 export_path=/data versions=(${LAB_VERSIONS:-4.2 4.1 3})
+address=10.0.2.2 export_path=/data
+read -r -a versions <<<"${LAB_VERSIONS:-4.2 4.1 3}"
 lease_seconds=${LAB_LEASE_SECONDS:-6}
 # How long one piece of work may take before the test gives up.
 patience_seconds=${LAB_PATIENCE_SECONDS:-90}
