@@ -79,6 +79,8 @@ pub struct Call<'a> {
     pub(crate) inbox: &'a Arc<Inbox>,
     /// The block that holds the record, if it has one of its own.
     pub(crate) block: Option<&'a Arc<Block>>,
+    /// Memory that the record takes while it is kept.
+    pub(crate) held_bytes: usize,
     /// Set when somebody will answer later.
     pub(crate) put_off: &'a Cell<bool>,
 }
@@ -95,7 +97,9 @@ impl Call<'_> {
             None => Arguments::Copied(private_copy(self.args)),
         };
         self.put_off.set(true);
-        let responder = Responder { connection: self.connection(), xid: self.xid, answered: false };
+        let (xid, held_bytes) = (self.xid, self.held_bytes);
+        let responder =
+            Responder { connection: self.connection(), xid, held_bytes, answered: false };
         (OwnedArgs(args), responder)
     }
 
@@ -141,6 +145,7 @@ impl Deref for OwnedArgs {
 pub struct Responder {
     connection: ConnectionRef,
     xid: u32,
+    held_bytes: usize,
     answered: bool,
 }
 
@@ -158,7 +163,8 @@ impl Responder {
     fn answer(mut self, answer: Result<Reply, Rejection>) {
         self.answered = true;
         let ConnectionRef { id: connection, inbox } = &self.connection;
-        inbox.push(Command::Answer { connection: *connection, xid: self.xid, answer });
+        let (connection, xid, held_bytes) = (*connection, self.xid, self.held_bytes);
+        inbox.push(Command::Answer { connection, xid, answer, held_bytes });
     }
 
     /// The connection that the call came over.
@@ -175,7 +181,8 @@ impl Responder {
 impl Drop for Responder {
     fn drop(&mut self) {
         if !self.answered {
-            self.connection.inbox.push(Command::Forget { connection: self.connection.id });
+            let (connection, held_bytes) = (self.connection.id, self.held_bytes);
+            self.connection.inbox.push(Command::Forget { connection, held_bytes });
         }
     }
 }

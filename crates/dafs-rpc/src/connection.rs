@@ -10,7 +10,7 @@ use crate::auth::authenticate;
 use crate::call::{Call, ConnectionId};
 use crate::handler::{BackError, Handled, Handler};
 use crate::inbox::{BackCall, Inbox};
-use crate::limits::{FLUSH_BYTES, FLUSH_RECORDS, LARGE_RECORD_BYTES};
+use crate::limits::{FLUSH_BYTES, FLUSH_RECORDS, LARGE_RECORD_BYTES, STALL_HURRY};
 use crate::memory::Block;
 use crate::output::Output;
 use crate::record::{Budget, Record, RecordError, RecordReader};
@@ -96,6 +96,8 @@ pub(crate) struct Connection {
     pub(crate) output: Output,
     /// Calls that were put off and not answered.
     pending: usize,
+    /// Memory that they hold.
+    pending_bytes: usize,
     back: Option<Box<Back>>,
     /// True when the last record was large: little should be read ahead.
     expects_large: bool,
@@ -135,6 +137,7 @@ impl Connection {
             aside: None,
             output: Output::default(),
             pending: 0,
+            pending_bytes: 0,
             back: None,
             expects_large: false,
             known: false,
@@ -148,13 +151,14 @@ impl Connection {
     #[inline]
     pub(crate) fn may_take(&self, config: &Config) -> bool {
         self.pending < config.calls_per_connection_max
+            && self.pending_bytes < config.pending_bytes_max
             && self.output.held_bytes() < config.output_bytes_max
     }
 
     /// Memory in replies and calls that wait.
     pub(crate) fn waiting_bytes(&self) -> usize {
         let aside_bytes = self.aside.as_ref().map_or(0, |aside| aside.block.capacity());
-        self.output.held_bytes() + aside_bytes
+        self.output.held_bytes() + aside_bytes + self.pending_bytes
     }
 
     /// True when input that was put aside waits.
@@ -184,7 +188,13 @@ impl Connection {
 
     /// True when every call has been answered and every answer sent.
     pub(crate) fn is_answered(&self) -> bool {
-        self.pending == 0 && self.output.is_empty()
+        !self.is_waited_for() && self.output.is_empty()
+    }
+
+    /// True when calls were put off and not answered.
+    #[inline]
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.pending > 0
     }
 
     /// When the peer last sent something.
@@ -309,6 +319,7 @@ impl Connection {
         };
         self.known = true;
         let put_off = Cell::new(false);
+        let held_bytes = block.map_or(record.len(), |block| block.capacity());
         let call = Call {
             xid,
             program: header.program,
@@ -321,6 +332,7 @@ impl Connection {
             now_ns: turn.now_ns,
             inbox: turn.inbox,
             block,
+            held_bytes,
             put_off: &put_off,
         };
         // The caller learns no more than that; the panic has been reported where it happened.
@@ -328,6 +340,7 @@ impl Connection {
         let handled = handled.unwrap_or_else(|| AcceptStatus::SystemError.into());
         if put_off.get() {
             self.pending += 1;
+            self.pending_bytes += held_bytes;
         }
         match handled {
             Handled::Reply(reply) => self.answer(xid, Ok(reply)),
@@ -353,15 +366,21 @@ impl Connection {
     }
 
     /// Queues the answer to a call that was put off.
-    pub(crate) fn answer_later(&mut self, xid: u32, answer: Result<Reply, Rejection>) {
-        self.forget();
+    pub(crate) fn answer_later(
+        &mut self,
+        xid: u32,
+        answer: Result<Reply, Rejection>,
+        held_bytes: usize,
+    ) {
+        self.forget(held_bytes);
         self.answer(xid, answer);
     }
 
-    /// Frees the place of a call that was put off.
-    pub(crate) fn forget(&mut self) {
+    /// Frees the place of a call that was put off and held so much memory.
+    pub(crate) fn forget(&mut self, held_bytes: usize) {
         debug_assert!(self.pending > 0, "an answer to no call");
         self.pending = self.pending.saturating_sub(1);
+        self.pending_bytes = self.pending_bytes.saturating_sub(held_bytes);
     }
 
     /// Counts the output as moving: some of it has been sent, or it has just begun to wait.
@@ -446,12 +465,15 @@ impl Connection {
                 return Err(Ending::Unread);
             }
         }
-        // A peer that was not read from is not to blame for what it could not send.
-        if !self.reader.is_inside() || !self.may_take(turn.config) || turn.budget.is_spent() {
+        // A peer that was not read from is not to blame for what it could not send. One that holds
+        // the memory that others wait for is.
+        let starved = self.reader.is_starved(turn.budget);
+        if !self.reader.is_inside() || !self.may_take(turn.config) || starved {
             self.record_since_ns = now_ns;
             return Ok(());
         }
-        let stall = nanoseconds(turn.config.stall_timeout);
+        let hurry = if turn.budget.is_tight() { STALL_HURRY } else { 1 };
+        let stall = nanoseconds(turn.config.stall_timeout) / hurry;
         let silent = passed(self.last_input_ns.max(self.record_since_ns), stall);
         if silent || passed(self.record_since_ns, stall.saturating_mul(4)) {
             return Err(Ending::Stalled);

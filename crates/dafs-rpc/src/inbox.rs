@@ -16,9 +16,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 pub(crate) enum Command {
     /// A call that was put off has been answered.
-    Answer { connection: ConnectionId, xid: u32, answer: Result<Reply, Rejection> },
+    Answer {
+        connection: ConnectionId,
+        xid: u32,
+        answer: Result<Reply, Rejection>,
+        held_bytes: usize,
+    },
     /// A call that was put off will not be answered.
-    Forget { connection: ConnectionId },
+    Forget { connection: ConnectionId, held_bytes: usize },
     /// Send a call to the peer.
     CallBack { connection: ConnectionId, call: BackCall },
     /// End a connection.

@@ -70,6 +70,9 @@ pub(crate) const FLUSH_BYTES: usize = 1 << 20;
 /// whoever sends more wants to keep us busy.
 pub(crate) const FRAGMENTS_PER_RECORD_MAX: u32 = 4096;
 
+/// A peer gets so many times less for the rest of a record while memory for records is short.
+pub(crate) const STALL_HURRY: u64 = 8;
+
 /// Longest time between two looks at time-outs, in milliseconds.
 pub(crate) const TICK_MILLISECONDS: u64 = 1000;
 

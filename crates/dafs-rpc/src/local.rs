@@ -23,9 +23,11 @@ pub enum LocalEvent {
         xid: u32,
         /// The results, or why there are none.
         answer: Result<Reply, Rejection>,
+        /// Memory that the call has held, in bytes.
+        held_bytes: usize,
     },
-    /// A call that was put off will never be answered.
-    Forgotten(ConnectionId),
+    /// A call that was put off, and has held so many bytes, will never be answered.
+    Forgotten(ConnectionId, usize),
     /// A peer is to be called back.
     CallBack(ConnectionId, BackCall),
     /// A connection is to be ended.
@@ -85,6 +87,7 @@ impl LocalReactor {
             now_ns: request.now_ns,
             inbox: &self.inbox,
             block: None,
+            held_bytes: request.args.len(),
             put_off: &Cell::new(false),
         })
     }
@@ -101,10 +104,12 @@ impl LocalReactor {
         let mut commands = Vec::new();
         self.inbox.take(&mut commands);
         let event = |command| match command {
-            Command::Answer { connection, xid, answer } => {
-                Some(LocalEvent::Answer { connection, xid, answer })
+            Command::Answer { connection, xid, answer, held_bytes } => {
+                Some(LocalEvent::Answer { connection, xid, answer, held_bytes })
             }
-            Command::Forget { connection } => Some(LocalEvent::Forgotten(connection)),
+            Command::Forget { connection, held_bytes } => {
+                Some(LocalEvent::Forgotten(connection, held_bytes))
+            }
             Command::CallBack { connection, call } => Some(LocalEvent::CallBack(connection, call)),
             Command::Close { connection } => Some(LocalEvent::Close(connection)),
             Command::Adopt { .. } => None,
@@ -195,12 +200,13 @@ mod tests {
         injector.send(1);
         reactor.deliver(&mut keeper, &injector);
         let events = reactor.take_events();
-        let [LocalEvent::Answer { connection, xid: 2, answer: Ok(reply) }, forgotten] = &events[..]
+        let [LocalEvent::Answer { connection, xid: 2, answer: Ok(reply), .. }, forgotten] =
+            &events[..]
         else {
             panic!("{events:?}");
         };
         assert_eq!(*connection, reactor.connection(3).id());
         assert_eq!(reply.to_bytes(), b"args");
-        assert!(matches!(forgotten, LocalEvent::Forgotten(id) if id == connection));
+        assert!(matches!(forgotten, LocalEvent::Forgotten(id, _) if id == connection));
     }
 }

@@ -126,10 +126,14 @@ impl LocalConnection {
         let inbox = reactor.inbox();
         let mut turn = Turn { handler, inbox, budget, config, tally: &mut tally, now_ns };
         match event {
-            LocalEvent::Answer { connection: id, xid, answer } if id == connection.id => {
-                connection.answer_later(xid, answer);
+            LocalEvent::Answer { connection: id, xid, answer, held_bytes }
+                if id == connection.id =>
+            {
+                connection.answer_later(xid, answer, held_bytes);
             }
-            LocalEvent::Forgotten(id) if id == connection.id => connection.forget(),
+            LocalEvent::Forgotten(id, held_bytes) if id == connection.id => {
+                connection.forget(held_bytes);
+            }
             LocalEvent::CallBack(id, call) if id == connection.id => {
                 connection.call_back(&call, &mut turn);
             }
@@ -235,6 +239,19 @@ mod tests {
         }
     }
 
+    /// Keeps all calls.
+    #[derive(Default)]
+    struct Kept(Vec<(crate::OwnedArgs, crate::Responder)>);
+
+    impl Handler for Kept {
+        type Message = ();
+
+        fn call(&mut self, call: Call<'_>) -> Handled {
+            self.0.push(call.later());
+            Handled::Later
+        }
+    }
+
     fn record(xid: u32, procedure: u32, args: &[u8]) -> Vec<u8> {
         let none = OpaqueAuth::NONE;
         let (program, version) = (1, 1);
@@ -292,6 +309,7 @@ mod tests {
             piece_bytes in prop_oneof![Just(1usize), Just(13), Just(1000), Just(usize::MAX)],
             calls_max in 1usize..4,
             output_max in prop_oneof![Just(1usize), Just(20_000), Just(usize::MAX)],
+            pending_max in prop_oneof![Just(1usize), Just(20_000)],
             step in prop_oneof![Just(100usize), Just(5000), Just(usize::MAX)],
         ) {
             let mut stream = Vec::new();
@@ -305,6 +323,7 @@ mod tests {
             }
             let config = Config {
                 calls_per_connection_max: calls_max,
+                pending_bytes_max: pending_max,
                 output_bytes_max: output_max,
                 ..Config::default()
             };
@@ -330,6 +349,47 @@ mod tests {
         assert_eq!(echo.back, [(1, Err(BackError::TimedOut))]);
         connection.end(&reactor, &mut echo, 11 * second);
         assert_eq!(echo.back[1..], [(2, Err(BackError::Disconnected))]);
+    }
+
+    #[test]
+    fn memory_for_records_is_not_held_for_ever() {
+        let reactor = LocalReactor::new().unwrap();
+        let mut echo = Echo::default();
+        // What this one takes is all that there is.
+        let config = Config { assembly_bytes_max: 4 << 10, ..Config::default() };
+        let mut connection = LocalConnection::new(&reactor, 1, config);
+        let second = 1_000_000_000;
+        let half = &record(1, 0, &[0; 400])[..100];
+        connection.feed(&reactor, &mut echo, half, 0).unwrap();
+        assert!(connection.budget.is_spent());
+        connection.tick(&reactor, &mut echo, 3 * second).unwrap();
+        assert!(connection.tick(&reactor, &mut echo, 4 * second).is_err());
+        // One that waits for memory is not to blame.
+        let config = Config { assembly_bytes_max: 0, ..Config::default() };
+        let mut connection = LocalConnection::new(&reactor, 1, config);
+        let half = &record(1, 0, &[0; 100_000])[..100];
+        connection.feed(&reactor, &mut echo, half, 0).unwrap();
+        connection.tick(&reactor, &mut echo, 1000 * second).unwrap();
+    }
+
+    #[test]
+    fn calls_that_were_put_off_are_bounded_by_their_memory() {
+        let reactor = LocalReactor::new().unwrap();
+        let mut kept = Kept::default();
+        let config = Config { pending_bytes_max: 100_000, ..Config::default() };
+        let mut connection = LocalConnection::new(&reactor, 1, config);
+        for xid in 0..10 {
+            connection.feed(&reactor, &mut kept, &record(xid, 1, &[0; 100_000]), 0).unwrap();
+        }
+        assert_eq!(kept.0.len(), 1);
+        for left in (0..9).rev() {
+            kept.0.clear();
+            for event in reactor.take_events() {
+                assert!(connection.apply(&reactor, &mut kept, event, 0).is_none());
+            }
+            connection.go_on(&reactor, &mut kept, 0).unwrap();
+            assert_eq!(kept.0.len(), 1, "{left} are left");
+        }
     }
 
     #[test]

@@ -34,6 +34,11 @@ impl Budget {
     fn has(&self, bytes: usize) -> bool {
         self.held.saturating_add(bytes) <= self.max
     }
+
+    /// True when those who hold some should hurry, because others will soon have to wait.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.held > self.max - self.max / 4
+    }
 }
 
 /// Why a stream of bytes is not one of records; it cannot go on.
@@ -218,6 +223,14 @@ impl RecordReader {
             partial.block.fill(len);
             partial.fragment_left = partial.fragment_left.saturating_sub(len);
         }
+    }
+
+    /// True when the half record has to wait for memory.
+    pub(crate) fn is_starved(&self, budget: &Budget) -> bool {
+        self.partial.as_ref().is_some_and(|partial| {
+            let wanted = partial.block.filled() + partial.fragment_left;
+            wanted > partial.block.capacity() && affordable(wanted, 0, budget) < wanted
+        })
     }
 
     /// Makes room for the rest of the fragment, so that it can be read into place; false when the

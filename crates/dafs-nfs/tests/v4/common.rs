@@ -191,7 +191,7 @@ impl World {
             match event {
                 LocalEvent::Answer { answer, .. } => answers.push(answer),
                 LocalEvent::CallBack(id, call) => self.back_calls.push((id.to_u64(), call)),
-                LocalEvent::Forgotten(_) | LocalEvent::Close(_) => panic!("{event:?}"),
+                LocalEvent::Forgotten(..) | LocalEvent::Close(_) => panic!("{event:?}"),
             }
         }
         answers

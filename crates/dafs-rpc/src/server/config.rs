@@ -29,11 +29,13 @@ pub struct Config {
     pub idle_before_eviction: Duration,
     /// Calls of one connection that were put off and not answered; above it, no more are read.
     pub calls_per_connection_max: usize,
+    /// Bytes of such calls; above it, no more are read.
+    pub pending_bytes_max: usize,
     /// Bytes of replies that wait for one peer; above it, no more calls are read from it.
     pub output_bytes_max: usize,
-    /// Bytes of replies and unserved calls that wait in all connections of one reactor; above it,
-    /// no more calls are read from peers that leave replies unread, and above twice as much those
-    /// peers are dropped.
+    /// Bytes of replies, of calls that were put off and of unserved ones that wait in all connections
+    /// of one reactor; above it, no more calls are read from peers that have some of them, and above
+    /// twice as much those are dropped that leave replies unread.
     pub waiting_bytes_max: usize,
     /// Bytes of half records in all connections of one reactor; above it, no more large records
     /// are begun until others are complete.
@@ -59,6 +61,7 @@ impl Default for Config {
             connections_per_address_max: 4096,
             idle_before_eviction: Duration::from_secs(10),
             calls_per_connection_max: 1024,
+            pending_bytes_max: 32 << 20,
             output_bytes_max: 4 << 20,
             waiting_bytes_max: 512 << 20,
             assembly_bytes_max: 256 << 20,

@@ -246,7 +246,7 @@ impl<H: Handler> Reactor<H> {
                 return None;
             }
             Command::Answer { connection, .. }
-            | Command::Forget { connection }
+            | Command::Forget { connection, .. }
             | Command::CallBack { connection, .. } => connection,
         };
         let peer = self.slots.get_mut(id.slot()).and_then(Option::as_deref_mut);
@@ -258,8 +258,10 @@ impl<H: Handler> Reactor<H> {
             return None;
         };
         match command {
-            Command::Answer { xid, answer, .. } => peer.connection.answer_later(xid, answer),
-            Command::Forget { .. } => peer.connection.forget(),
+            Command::Answer { xid, answer, held_bytes, .. } => {
+                peer.connection.answer_later(xid, answer, held_bytes);
+            }
+            Command::Forget { held_bytes, .. } => peer.connection.forget(held_bytes),
             Command::CallBack { call, .. } => {
                 peer.connection.call_back(&call, &mut self.worker.turn());
             }

@@ -108,11 +108,11 @@ impl<H: Handler> Worker<H> {
     }
 
     /// True when more calls of the connection may be taken. While too much waits in all, those
-    /// whose peers do not read have to wait first.
+    /// who have a part in that have to wait first.
     pub(super) fn may_take(&self, peer: &Peer) -> bool {
         let config = &self.shared.config;
         peer.connection.may_take(config)
-            && (self.waiting_bytes < config.waiting_bytes_max || peer.connection.output.is_empty())
+            && (self.waiting_bytes < config.waiting_bytes_max || peer.connection.is_answered())
     }
 
     fn flush(&mut self, peer: &mut Peer) -> Result<(), Ending> {
