@@ -3,7 +3,7 @@
 use crate::helper::*;
 use dafs_wire::nfs4::*;
 
-fn data<'a>(answer: &'a crate::common::Answer, at: usize) -> (Vec<u8>, bool) {
+fn data(answer: &crate::common::Answer, at: usize) -> (Vec<u8>, bool) {
     let ResultBody::Read(result) = answer.body(at) else { panic!("{:?}", answer.results()) };
     (result.data.to_vec(), result.eof)
 }

@@ -1,5 +1,7 @@
 //! Operations on files as NFSv4 clients see them, over a store in memory and over a local directory.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
+
 #[path = "../v4/common.rs"]
 #[allow(dead_code, reason = "shared with the tests of sessions, which use more of it")]
 mod common;
