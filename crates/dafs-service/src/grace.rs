@@ -212,6 +212,24 @@ impl Service {
         Ok(())
     }
 
+    /// Forgets on disk those clients that hold nothing, so that nobody waits for them after the next
+    /// start. To be called when the server ends in order and no request is served any more. A client
+    /// that has not said what it reclaims stays recorded.
+    pub fn settle_records(&self) {
+        let mut clients: Vec<_> = self.lock_clients().by_key.values().cloned().collect();
+        let table = self.lock_table();
+        clients.retain(|client| {
+            client.is_recorded()
+                && client.reclaim_completed()
+                && !table.by_client.contains_key(&client.key())
+        });
+        drop(table);
+        let records: Vec<_> = clients.iter().map(|client| ClientRecord::of(client)).collect();
+        if let Err(error) = self.records.remove(&records) {
+            tracing::warn!(%error, "the records of idle clients cannot be removed");
+        }
+    }
+
     /// Writes the durable record of a client. A failure costs the client its right to reclaim, and
     /// nobody else anything, so service goes on.
     pub(crate) fn put_record(&self, client: &Client) {

@@ -333,6 +333,7 @@ impl Server {
                 tracing::error!("a reactor had failed");
             }
         }
+        self.service.settle_records();
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct ClientTable {
     pub(super) last: u32,
     pub(super) dafs: FxHashMap<Vec<u8>, Arc<Client>>,
     pub(super) nfs: FxHashMap<Vec<u8>, Owner>,
-    pub(super) by_key: FxHashMap<ClientKey, Arc<Client>>,
+    pub(crate) by_key: FxHashMap<ClientKey, Arc<Client>>,
     pub(super) unconfirmed: usize,
 }
 

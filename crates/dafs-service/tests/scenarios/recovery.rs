@@ -22,6 +22,26 @@ fn without_known_clients_there_is_no_grace() {
 }
 
 #[test]
+fn after_an_orderly_end_nobody_waits_for_clients_that_held_nothing() {
+    let mut world = World::new();
+    let held = holder(&world, "a", "f");
+    world.nfs("idle");
+    let closed = world.nfs("closed");
+    let opened = world.open(&closed, "g", READ).unwrap();
+    world.close(&closed, &opened);
+    world.service.settle_records();
+    assert_eq!(world.disk.owners(), [b"a".to_vec()]);
+    world.restart();
+    let a = world.returning("a", 1);
+    world.reclaim(&a, &held, DENY_WRITE).unwrap();
+    // A second end while it has not said that it is done: it is still owed its files.
+    world.service.settle_records();
+    assert_eq!(world.disk.owners(), [b"a".to_vec()]);
+    world.service.reclaim_complete(&a).unwrap();
+    assert!(!world.service.in_grace());
+}
+
+#[test]
 fn grace_ends_at_once_when_all_known_clients_are_back() {
     let mut world = World::new();
     let (one, two) = (holder(&world, "a", "f"), holder(&world, "b", "g"));
