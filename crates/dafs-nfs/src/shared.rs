@@ -205,10 +205,8 @@ impl NfsShared {
 
     /// Makes the service's record of a client the one of its name, and lets the service call it.
     pub(crate) fn confirm(&self, owner: &NfsClient, now_ns: u64) -> dafs_service::Result<()> {
-        if !owner.record().is_confirmed()
-            && let Some(front) = self.front.upgrade()
-        {
-            self.service.set_front(owner.record(), front);
+        if !owner.record().is_confirmed() {
+            self.service.set_front(owner.record(), self.front.clone());
         }
         self.service.confirm_client(owner.key(), now_ns)?;
         Ok(())

@@ -242,5 +242,4 @@ fn recalls_find_their_way_over_a_second_connection() {
     heard.while_returning(&holder, &file, || {
         dafs.open(b"file", &OpenOptions::read()).unwrap().close().unwrap();
     });
-    served.stop();
 }

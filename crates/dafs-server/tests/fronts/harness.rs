@@ -23,6 +23,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Served {
     server: Option<Server>,
+    config: Config,
     url: DafsUrl,
     pub(crate) nfs: SocketAddr,
     directory: TempDir,
@@ -48,7 +49,7 @@ impl Served {
         let server = Server::start(&config).unwrap();
         let url = DafsUrl::parse(&server.url()).unwrap();
         let nfs = server.nfs_addresses()[0];
-        Self { server: Some(server), url, nfs, directory, _state: state }
+        Self { server: Some(server), config, url, nfs, directory, _state: state }
     }
 
     /// The exported directory.
@@ -89,8 +90,13 @@ impl Served {
         add_connection(session, self.nfs, Identity::sys("trunk", 0, 0, &[])).unwrap();
     }
 
-    pub(crate) fn stop(mut self) {
+    /// Stops the server and starts it again with what it has kept, on other ports.
+    pub(crate) fn restart(&mut self) {
         self.server.take().unwrap().stop();
+        let server = Server::start(&self.config).unwrap();
+        self.url = DafsUrl::parse(&server.url()).unwrap();
+        self.nfs = server.nfs_addresses()[0];
+        self.server = Some(server);
     }
 }
 

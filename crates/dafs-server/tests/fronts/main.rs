@@ -8,4 +8,6 @@ mod delegations;
 mod harness;
 mod locks;
 mod names;
+mod recovery;
+mod retries;
 mod shares;

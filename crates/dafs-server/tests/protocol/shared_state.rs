@@ -7,7 +7,7 @@ use dafs_service::{
 };
 use dafs_store::{CreateHow, Cred, SetAttr, Wait};
 use dafs_wire::dafs::{self, Status};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// A front door whose clients do not answer.
 struct Silent;
@@ -30,7 +30,7 @@ impl NfsClient {
         let request = ExchangeId { owner: b"nfs", verifier: [1; 8], identity, update: false };
         let key = world.service.exchange_id(&request, 0).unwrap().client.key();
         let client = world.service.confirm_client(key, 0).unwrap();
-        world.service.set_front(&client, Arc::new(Silent));
+        world.service.set_front(&client, Weak::<Silent>::new());
         world.service.set_back_channel(&client, true);
         world.service.reclaim_complete(&client).unwrap();
         Self { client, cred: Cred::new(1, 1) }

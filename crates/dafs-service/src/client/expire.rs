@@ -153,7 +153,7 @@ impl Service {
         let (ended, opens) = self.lock_table().release_client(client);
         self.finish(ended);
         if client.is_gone()
-            && let Some(front) = client.lock_front().take()
+            && let Some(front) = client.take_front()
         {
             front.client_gone(client.key);
         }

@@ -26,7 +26,7 @@ use crate::metrics::Usage;
 use dafs_store::Cred;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The server's short name of a client instance (DAFS client-id, NFSv4 clientid4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -91,7 +91,8 @@ pub struct Client {
     /// Delegations it holds.
     pub(crate) delegated: AtomicU32,
     back_channel: AtomicBool,
-    front: Mutex<Option<Arc<dyn Front>>>,
+    /// Not held: the front door holds the service.
+    front: Mutex<Option<Weak<dyn Front>>>,
     peer: Mutex<String>,
     usage: Usage,
     /// Registered credentials, and by how many registrations.
@@ -245,10 +246,15 @@ impl Client {
     }
 
     pub(crate) fn front(&self) -> Option<Arc<dyn Front>> {
-        self.lock_front().clone()
+        self.lock_front().as_ref()?.upgrade()
     }
 
-    fn lock_front(&self) -> MutexGuard<'_, Option<Arc<dyn Front>>> {
+    /// The same, for the last time.
+    fn take_front(&self) -> Option<Arc<dyn Front>> {
+        self.lock_front().take()?.upgrade()
+    }
+
+    fn lock_front(&self) -> MutexGuard<'_, Option<Weak<dyn Front>>> {
         self.front.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -317,8 +323,9 @@ impl Service {
     }
 
     /// Says through whom the service reaches this client. To be called once, with the client's first
-    /// session; [`Front::client_gone`] comes through it even without a back channel.
-    pub fn set_front(&self, client: &Client, front: Arc<dyn Front>) {
+    /// session; [`Front::client_gone`] comes through it even without a back channel. It is not
+    /// kept alive by this, because it keeps the service.
+    pub fn set_front(&self, client: &Client, front: Weak<dyn Front>) {
         *client.lock_front() = Some(front);
     }
 

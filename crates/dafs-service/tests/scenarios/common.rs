@@ -167,7 +167,7 @@ impl World {
         let key = self.exchange(name, verifier).key();
         let client = self.service.confirm_client(key, self.now_ns.get()).unwrap();
         client.session_started();
-        self.service.set_front(&client, self.ear.clone());
+        self.service.set_front(&client, Arc::<Ear>::downgrade(&self.ear));
         self.service.set_back_channel(&client, true);
         client
     }

@@ -55,7 +55,7 @@ fn actors<'a>(world: &'a World) -> Vec<Actor<'a>> {
     let actor = |at: usize| {
         let client = world.nfs(&at.to_string());
         let mailbox = Arc::new(Mailbox::default());
-        world.service.set_front(&client, mailbox.clone());
+        world.service.set_front(&client, Arc::<Mailbox>::downgrade(&mailbox));
         let (service, cred) = (&world.service, world.cred.clone());
         Actor { service, client, mailbox, cred, now_ns: world.now_ns.get() }
     };
