@@ -15,6 +15,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// The name of an operation of a front door by its number.
 pub(crate) type OperationName = fn(Door, u32) -> Option<&'static str>;
@@ -205,10 +206,12 @@ fn answer(mut stream: TcpStream, registry: &Registry) -> io::Result<()> {
     stream.set_read_timeout(Some(METRICS_TIMEOUT))?;
     stream.set_write_timeout(Some(METRICS_TIMEOUT))?;
     let mut request = Vec::new();
+    let began = Instant::now();
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         let mut some = [0; 1024];
         let read = stream.read(&mut some)?;
-        if read == 0 || request.len() + read > METRICS_REQUEST_BYTES_MAX {
+        let too_long = request.len() + read > METRICS_REQUEST_BYTES_MAX;
+        if read == 0 || too_long || began.elapsed() > METRICS_TIMEOUT {
             return Ok(());
         }
         request.extend_from_slice(&some[..read]);
