@@ -297,6 +297,9 @@ impl Service {
             self.expire(now_ns);
         }
         if is_due(&self.recalls_ns, now_ns, limits::RECALLS_EVERY_NS) {
+            let clock = open::Clock { now_ns, lease_ns: self.lease_ns() };
+            let overdue = self.lock_table().overdue_holders(clock);
+            self.doom(overdue);
             self.end_doomed_leases(now_ns);
             self.tick_grace(now_ns);
             self.tick_recalls(now_ns);

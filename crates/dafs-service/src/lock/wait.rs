@@ -9,7 +9,7 @@ use crate::Caller;
 use crate::client::Client;
 use crate::handle::Handle;
 use crate::limits::{WAITERS_MAX, WAITERS_PER_FILE_MAX};
-use crate::open::OpenState;
+use crate::open::{Clock, OpenState};
 use crate::table::{Ended, Notice, NoticeKind, StateTable};
 use std::sync::Arc;
 
@@ -115,6 +115,32 @@ impl StateTable {
             });
         }
         self.tidy(key);
+    }
+
+    /// Clients whose lease is over and whose locks somebody waits for: a waiter does not ask again by
+    /// itself for a long time.
+    pub(crate) fn overdue_holders(&self, clock: Clock) -> Vec<Arc<Client>> {
+        let mut overdue: Vec<Arc<Client>> = Vec::new();
+        if self.counts.waiters == 0 {
+            return overdue;
+        }
+        for file in self.files.values().filter(|file| !file.waiters.is_empty()) {
+            for lock in &file.lock_states {
+                let holder = &lock.open.client;
+                let in_the_way = |waiter: &Waiter| {
+                    let all = file.ranges.conflicts(waiter.range, waiter.kind, None);
+                    !Arc::ptr_eq(&waiter.client, holder)
+                        && all.into_iter().any(|l| l.owner == lock.id)
+                };
+                if clock.is_over(holder)
+                    && !overdue.iter().any(|known| Arc::ptr_eq(known, holder))
+                    && file.waiters.iter().any(in_the_way)
+                {
+                    overdue.push(holder.clone());
+                }
+            }
+        }
+        overdue
     }
 
     /// A client has closed a file: it waits for nothing there.

@@ -176,3 +176,24 @@ fn waiting_is_bounded_for_each_file() {
     world.close(&client, &opened);
     assert_eq!(world.service.destroy_client(client.key()), Ok(()));
 }
+
+#[test]
+fn who_waits_for_a_client_that_is_gone_is_told_when_its_lease_ends() {
+    let world = World::new();
+    let (gone, waiting) = (world.nfs("gone"), world.nfs("waiting"));
+    let held = world.open(&gone, "f", BOTH).unwrap();
+    world.lock(&gone, &held, "l", (0, 10), LockKind::Write).unwrap();
+    let opened = world.open(&waiting, "f", BOTH).unwrap();
+    let owner = LockOwner::New { open: opened.state.reference(), owner: b"l" };
+    let kind = LockKind::Write;
+    let request = LockRequest { owner, offset: 5, length: 1, kind, wait: true, reclaim: false };
+    let (caller, handle) = (world.caller(&waiting), opened.state.handle());
+    assert!(world.service.lock(caller, handle, &request).is_err());
+    world.pass_with(&[&waiting], LEASE_NS / 2);
+    world.pass_with(&[&waiting], LEASE_NS / 3);
+    assert_eq!(world.ear.take(), []);
+    world.pass_with(&[&waiting], LEASE_NS / 3);
+    let told = world.ear.take();
+    assert!(told.contains(&Told::LockAvailable(waiting.key(), *handle, b"l".to_vec())), "{told:?}");
+    world.service.lock(world.caller(&waiting), handle, &request).unwrap();
+}
