@@ -75,6 +75,11 @@ pub const BACK_SLOTS_MAX: u32 = 16;
 /// Callbacks that wait for a slot or a connection, per client.
 pub const BACK_WAITING_MAX: usize = 16_384;
 
+/// How long nothing may come over the connection that callbacks use while requests come over one
+/// that cannot carry them, in nanoseconds. A client that was cut off comes back with a new connection
+/// long before TCP tells that the old one is dead.
+pub const BACK_SILENCE_NS: u64 = 1_000_000_000;
+
 /// How often a callback is sent again that the client put off or did not understand yet.
 pub const BACK_TRIES_MAX: u32 = 5;
 

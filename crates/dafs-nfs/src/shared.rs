@@ -222,7 +222,10 @@ impl NfsShared {
         let owner = session.owner();
         owner.want_callbacks();
         connection.serves(owner);
-        self.with_callbacks(owner, now_ns, |callbacks| callbacks.bind(session.id(), connection));
+        self.with_callbacks(owner, now_ns, |callbacks| {
+            callbacks.bind(session.id(), connection, now_ns);
+            session.heard_back(now_ns);
+        });
         !session.back_down()
     }
 

@@ -194,8 +194,21 @@ impl Callbacks {
     }
 
     /// Lets a connection carry calls of a session. False when it has no such session.
-    pub(crate) fn bind(&mut self, id: SessionId, connection: &Arc<Connection>) -> bool {
+    ///
+    /// Connections that are most likely dead are given up, so that what was sent over them goes over
+    /// this one; a client that has seen it already can tell by the sequence.
+    pub(crate) fn bind(
+        &mut self,
+        id: SessionId,
+        connection: &Arc<Connection>,
+        now_ns: u64,
+    ) -> bool {
         let Some(session) = self.session(id) else { return false };
+        let strong = session.session.upgrade();
+        if strong.is_some_and(|strong| strong.is_back_silent(connection.id(), now_ns)) {
+            let silent: Vec<_> = session.connections.iter().map(|known| known.id()).collect();
+            silent.into_iter().for_each(|id| session.drop_connection(id));
+        }
         session.connections.retain(|known| !known.is_closed() && known.id() != connection.id());
         if session.connections.len() >= BACK_CONNECTIONS_MAX {
             session.connections.remove(0);
@@ -424,7 +437,8 @@ impl BackSession {
     /// Lets SEQUENCE know.
     fn tell(&self) {
         if let Some(session) = self.session.upgrade() {
-            session.set_back_down(!self.is_usable());
+            let open = self.connections.iter().filter(|connection| !connection.is_closed());
+            session.set_back(!self.is_usable(), open.map(|connection| connection.id()).collect());
         }
     }
 

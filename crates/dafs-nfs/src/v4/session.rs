@@ -10,7 +10,8 @@
 use super::callback::{BackParameters, Callbacks, PathState};
 use super::slot::{Begin, SlotRequest, SlotTable};
 use crate::limits::{
-    CLIENTS_PRUNE_MIN, REPLY_CACHE_BYTES_MAX, SESSIONS_MAX, SESSIONS_PER_CLIENT_MAX,
+    BACK_SILENCE_NS, CLIENTS_PRUNE_MIN, REPLY_CACHE_BYTES_MAX, SESSIONS_MAX,
+    SESSIONS_PER_CLIENT_MAX,
 };
 use crate::principal::Principal;
 use crate::shared::NfsCounts;
@@ -143,6 +144,19 @@ impl NfsClient {
     }
 }
 
+/// What SEQUENCE tells about a session's back channel, where no request waits for callbacks.
+#[derive(Debug, Default)]
+struct BackWatch {
+    /// Whether a back channel was asked for and is not there now.
+    down: AtomicBool,
+    /// The connection that callbacks use.
+    used: AtomicU64,
+    /// When a request came over it last.
+    heard_ns: AtomicU64,
+    /// All connections that may carry callbacks.
+    bound: Mutex<Vec<u64>>,
+}
+
 /// A session.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -151,8 +165,7 @@ pub(crate) struct Session {
     fore: ChannelAttributes,
     slots: Mutex<SlotTable>,
     gone: AtomicBool,
-    /// Whether a back channel was asked for and is not there now, for the status flags.
-    back_down: AtomicBool,
+    back: BackWatch,
     /// Bytes of kept replies of all sessions.
     cache_bytes: Arc<AtomicUsize>,
 }
@@ -184,12 +197,33 @@ impl Session {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set_back_down(&self, down: bool) {
-        self.back_down.store(down, Ordering::Relaxed);
+    /// Which connections carry its callbacks now, the one to use last.
+    pub(crate) fn set_back(&self, down: bool, bound: Vec<u64>) {
+        self.back.down.store(down, Ordering::Relaxed);
+        self.back.used.store(bound.last().copied().unwrap_or(u64::MAX), Ordering::Relaxed);
+        *self.back.bound.lock().unwrap_or_else(PoisonError::into_inner) = bound;
     }
 
+    /// Whether a back channel was asked for and is not there now.
     pub(crate) fn back_down(&self) -> bool {
-        self.back_down.load(Ordering::Relaxed)
+        self.back.down.load(Ordering::Relaxed)
+    }
+
+    /// The client can be heard over the connection that callbacks use.
+    pub(crate) fn heard_back(&self, now_ns: u64) {
+        self.back.heard_ns.fetch_max(now_ns, Ordering::Relaxed);
+    }
+
+    /// A request has come over a connection. True if nothing has come for a while over the one that
+    /// callbacks use, so that it is most likely dead.
+    pub(crate) fn is_back_silent(&self, connection: u64, now_ns: u64) -> bool {
+        if self.back.used.load(Ordering::Relaxed) == connection {
+            self.heard_back(now_ns);
+            return false;
+        }
+        let heard_ns = self.back.heard_ns.load(Ordering::Relaxed);
+        now_ns.saturating_sub(heard_ns) > BACK_SILENCE_NS
+            && !self.back.bound.lock().unwrap_or_else(PoisonError::into_inner).contains(&connection)
     }
 
     /// Takes a slot for a request, or finds what became of it earlier.
@@ -363,7 +397,7 @@ impl SessionTable {
             slots: Mutex::new(SlotTable::new(new.fore.requests_max)),
             fore: new.fore,
             gone: AtomicBool::new(false),
-            back_down: AtomicBool::new(false),
+            back: BackWatch::default(),
             cache_bytes: self.cache_bytes.clone(),
             owner: new.owner,
         });

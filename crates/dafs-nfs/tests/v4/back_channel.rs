@@ -120,6 +120,35 @@ fn a_lost_path_is_told_and_mended() {
 }
 
 #[test]
+fn a_client_that_comes_back_over_another_connection_is_called_there() {
+    let mut world = World::default();
+    let mut session = world.client(b"client");
+    recall(&mut world, &session, 5);
+    let (_, call) = world.back_calls.pop().unwrap();
+    let mut flags_over = |world: &mut World, connection| {
+        session.sequence += 1;
+        let ops = with_sequence(session.sequence_args(), &[]);
+        let answer = world.send(connection, 0, &ops);
+        let ResultBody::Sequence(result) = answer.body(0) else { panic!() };
+        result.status
+    };
+    // The old connection is not known to be dead; several may be used at a time.
+    assert_eq!(flags_over(&mut world, 2), SequenceStatus::empty());
+    world.now_ns += 3 * SECOND;
+    assert_eq!(flags_over(&mut world, 2), SequenceStatus::CB_PATH_DOWN_SESSION);
+    let bind_session = Op::BindConnToSession(BindConnToSessionArgs {
+        session_id: back_args(&call).session_id,
+        direction: ChannelFromClient::ForeOrBoth,
+        use_rdma: false,
+    });
+    assert_eq!(world.send(2, 0, &[bind_session]).status(), Status::Ok);
+    let (connection, again) = world.back_calls.pop().unwrap();
+    assert_eq!(connection, world.reactor.connection(2).id().to_u64());
+    assert_eq!(again.args, call.args);
+    assert_eq!(flags_over(&mut world, 2), SequenceStatus::empty());
+}
+
+#[test]
 fn the_other_session_takes_over() {
     let mut world = World::default();
     let session = world.client(b"client");

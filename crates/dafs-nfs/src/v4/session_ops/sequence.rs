@@ -88,7 +88,8 @@ fn status_flags(cx: &Compound<'_>, session: &Arc<Session>) -> SequenceStatus {
     flags.set(SequenceStatus::RECALLABLE_STATE_REVOKED, news.recallable_revoked);
     let wanted = owner.wants_callbacks();
     flags.set(SequenceStatus::CB_PATH_DOWN, news.callback_down || wanted && !path.up);
-    flags.set(SequenceStatus::CB_PATH_DOWN_SESSION, wanted && session.back_down());
+    let silent = session.is_back_silent(cx.call.connection.id(), cx.call.now_ns);
+    flags.set(SequenceStatus::CB_PATH_DOWN_SESSION, wanted && (session.back_down() || silent));
     flags.set(SequenceStatus::BACKCHANNEL_FAULT, path.fault);
     flags
 }
