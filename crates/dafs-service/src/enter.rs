@@ -6,11 +6,12 @@
 
 use crate::error::ServiceError;
 use crate::handle::Handle;
-use crate::limits::{RECALL_NAP, RECALL_WAIT};
+use crate::limits::{RECALL_NAP, RECALL_WAIT, RECALL_WAITERS_MAX};
 use crate::open::{Break, Clock, RemoveMode};
 use crate::table::{Blocked, Ended, Notice, StateTable};
 use crate::{Caller, Result, Service};
 use dafs_store::Wait;
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -102,11 +103,15 @@ impl Service {
         if left.is_zero() {
             return Err(ServiceError::Delay);
         }
-        // What is awaited may have happened since the attempt, so no nap is long.
-        let nap = left.min(RECALL_NAP);
-        let woken = self.returned.wait_timeout(self.lock_table(), nap);
-        drop(woken.unwrap_or_else(PoisonError::into_inner));
-        Ok(())
+        let others = self.waiting.fetch_add(1, Ordering::Relaxed);
+        if others < RECALL_WAITERS_MAX {
+            // What is awaited may have happened since the attempt, so no nap is long.
+            let nap = left.min(RECALL_NAP);
+            let woken = self.returned.wait_timeout(self.lock_table(), nap);
+            drop(woken.unwrap_or_else(PoisonError::into_inner));
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        if others < RECALL_WAITERS_MAX { Ok(()) } else { Err(ServiceError::Delay) }
     }
 
     /// Does what is left to do, without the table's lock, after state has ended.

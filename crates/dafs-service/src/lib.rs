@@ -70,7 +70,7 @@ use grace::Grace;
 use guards::Guards;
 use index::{Held, Index};
 use stateless::StatelessFiles;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use table::{Ended, StateTable};
@@ -132,6 +132,8 @@ pub struct Service {
     table: Mutex<StateTable>,
     /// Told, with the table's lock, when state has ended or a holder has answered.
     returned: Condvar,
+    /// Callers that wait for that.
+    waiting: AtomicUsize,
     /// Numbers of questions to holders of delegations.
     queries: AtomicU64,
     stateless: StatelessFiles,
@@ -218,6 +220,7 @@ impl Service {
             index,
             guards,
             returned: Condvar::new(),
+            waiting: AtomicUsize::new(0),
             queries: AtomicU64::new(1),
             stateless: StatelessFiles::new(),
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
@@ -248,8 +251,7 @@ impl Service {
     /// so; everything else goes on.
     pub fn replace_namespace(&self, namespace: Namespace) {
         let namespace = Arc::new(namespace);
-        let slot = &mut *self.namespace.write().unwrap_or_else(PoisonError::into_inner);
-        *slot = namespace.clone();
+        *self.namespace.write().unwrap_or_else(PoisonError::into_inner) = namespace.clone();
         self.stateless.clear();
         let mut ended = Ended::default();
         let mut table = self.lock_table();

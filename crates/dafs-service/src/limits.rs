@@ -44,6 +44,9 @@ pub const LOCK_STATES_MAX: usize = 500_000;
 /// Byte ranges that one client has locked.
 pub const LOCK_RANGES_PER_CLIENT_MAX: usize = 65_536;
 
+/// Byte ranges locked in one file; each change looks at all of them.
+pub const LOCK_RANGES_PER_FILE_MAX: usize = 16_384;
+
 /// Byte ranges that all clients have locked.
 pub const LOCK_RANGES_MAX: usize = 1_000_000;
 
@@ -61,6 +64,10 @@ pub const DELEGATIONS_MAX: usize = 250_000;
 
 /// How long a call waits for other clients before its client is told to ask again.
 pub const RECALL_WAIT: Duration = Duration::from_millis(100);
+
+/// Calls that wait for other clients at a time; more are told to ask again at once. They wait on
+/// threads that others need for the disk.
+pub(crate) const RECALL_WAITERS_MAX: usize = 8;
 
 /// How long a waiting call sleeps before it looks again by itself.
 pub(crate) const RECALL_NAP: Duration = Duration::from_millis(10);

@@ -181,10 +181,11 @@ fn enter_unconfirmed(
 ) -> Arc<Client> {
     let old = table.nfs.get(name).and_then(|owner| owner.unconfirmed.clone());
     let crowded = table.unconfirmed >= UNCONFIRMED_CLIENTS_MAX;
-    let old = old.or_else(|| {
-        let waiting = table.by_key.values().filter(|client| !client.is_confirmed() && crowded);
+    let oldest = || {
+        let waiting = table.by_key.values().filter(|client| !client.is_confirmed());
         waiting.max_by_key(|client| client.idle_ns(now_ns)).cloned()
-    });
+    };
+    let old = old.or_else(|| if crowded { oldest() } else { None });
     if let Some(old) = old {
         old.gone.store(true, Ordering::SeqCst);
         table.remove(&old);

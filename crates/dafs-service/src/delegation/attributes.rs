@@ -163,7 +163,9 @@ impl Service {
 /// The store's attributes with what the holder said. As long as it has changes that it has not
 /// written back, every look sees another change attribute.
 fn merged(inner: &mut Inner, attr: Attr, answer: &AttrAnswer) -> Attr {
-    if (answer.change, answer.size) == inner.granted {
+    // What it has written back, the store knows.
+    let (change, size) = inner.granted;
+    if answer.change == change && (answer.size == size || answer.size == attr.size) {
         return attr;
     }
     inner.looks += 1;

@@ -38,6 +38,19 @@ impl<O: Copy + Eq> RangeList<O> {
         self.0.iter()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True when unlocking this range cuts one entry of the owner's in two.
+    pub(crate) fn splits(&self, range: Range, owner: O) -> bool {
+        let cut = |entry: &Locked<O>| {
+            entry.owner == owner && entry.range.first < range.first && entry.range.last > range.last
+        };
+        let end = self.0.partition_point(|entry| entry.range.first < range.first);
+        self.0[..end].iter().any(cut)
+    }
+
     pub(crate) fn has_owner(&self, owner: O) -> bool {
         self.0.iter().any(|entry| entry.owner == owner)
     }
@@ -177,6 +190,7 @@ mod tests {
             let mut model: Model = [[None; 3]; BYTES as usize];
             for Step { range, owner, kind } in steps {
                 let before = list.0.len();
+                let splits = kind.is_none() && list.splits(range, owner);
                 let changed = match kind {
                     Some(kind) => {
                         let denied = list.conflicts(range, kind, Some(owner)).next().is_some();
@@ -190,6 +204,7 @@ mod tests {
                 };
                 bytes(range).for_each(|byte| model[byte][usize::from(owner)] = kind);
                 prop_assert_eq!(before + changed.added - changed.removed, list.0.len());
+                prop_assert_eq!(splits, kind.is_none() && list.0.len() > before);
                 check_form(&list);
                 for byte in 0..BYTES {
                     for owner in 0..3_u8 {

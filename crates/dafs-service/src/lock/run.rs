@@ -2,10 +2,13 @@
 
 use super::ranges::Locked;
 use super::{LockConflict, LockKind, LockOwner, LockRequest, LockState, Range};
+use crate::client::ClientKey;
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::{Held, Life};
-use crate::limits::{LOCK_RANGES_MAX, LOCK_RANGES_PER_CLIENT_MAX, OWNER_BYTES_MAX};
+use crate::limits::{
+    LOCK_RANGES_MAX, LOCK_RANGES_PER_CLIENT_MAX, LOCK_RANGES_PER_FILE_MAX, OWNER_BYTES_MAX,
+};
 use crate::open::{Clock, OpenState};
 use crate::state::{StateId, StateRef};
 use crate::table::{Blocked, Ended, FileState, StateTable};
@@ -143,7 +146,8 @@ impl Service {
     /// number.
     ///
     /// # Errors
-    /// `Invalid` for a range that is none; those of the state-id.
+    /// `Invalid` for a range that is none; those of the state-id; `Resource` when a range would fall
+    /// into two and there are too many.
     pub fn unlock(
         &self,
         caller: Caller<'_>,
@@ -160,6 +164,10 @@ impl Service {
         let mut table = self.lock_table();
         lock.life.check()?;
         let client = caller.client.key();
+        let splits = |file: &FileState| file.ranges.splits(range, lock.id);
+        if table.files.get(&lock.open.key).is_some_and(splits) {
+            table.admit_range(client, &lock.open.key)?;
+        }
         if let Some(file) = table.files.get_mut(&lock.open.key) {
             let changed = file.ranges.clear(range, lock.id);
             table.count_ranges(client, changed.removed, changed.added);
@@ -210,6 +218,19 @@ impl FileState {
 }
 
 impl StateTable {
+    /// Whether there is room for another range.
+    fn admit_range(&self, client: ClientKey, key: &Handle) -> Result<()> {
+        let held = self.by_client.get(&client).map_or(0, |holdings| holdings.ranges);
+        let in_file = self.files.get(key).map_or(0, |file| file.ranges.len());
+        if self.counts.ranges >= LOCK_RANGES_MAX
+            || held >= LOCK_RANGES_PER_CLIENT_MAX
+            || in_file >= LOCK_RANGES_PER_FILE_MAX
+        {
+            return Err(ServiceError::Resource);
+        }
+        Ok(())
+    }
+
     /// Enters a lock, or says in `denied` which one is in the way.
     fn lock(
         &mut self,
@@ -244,10 +265,7 @@ impl StateTable {
             }
             return Err(ServiceError::LocksHeld.into());
         }
-        let held = self.by_client.get(&caller.client.key()).map_or(0, |holdings| holdings.ranges);
-        if self.counts.ranges >= LOCK_RANGES_MAX || held >= LOCK_RANGES_PER_CLIENT_MAX {
-            return Err(ServiceError::Resource.into());
-        }
+        self.admit_range(caller.client.key(), &key)?;
         let lock = match known {
             Some(lock) => lock,
             None => {

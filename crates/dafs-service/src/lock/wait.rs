@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::handle::Handle;
 use crate::limits::{WAITERS_MAX, WAITERS_PER_FILE_MAX};
 use crate::open::{Clock, OpenState};
-use crate::table::{Ended, Notice, NoticeKind, StateTable};
+use crate::table::{Ended, FileState, Notice, NoticeKind, StateTable};
 use std::sync::Arc;
 
 /// One that waits.
@@ -66,19 +66,24 @@ impl StateTable {
         owner: &[u8],
         range: Range,
     ) {
-        self.drop_waiters(key, |waiter| {
+        self.drop_waiters(key, |waiter, _| {
             waiter.is_of(client, owner) && waiter.range.overlaps(range)
         });
     }
 
     /// Takes those that match out of a file's queue, in order.
-    fn drop_waiters(&mut self, key: &Handle, matches: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+    fn drop_waiters(
+        &mut self,
+        key: &Handle,
+        matches: impl Fn(&Waiter, &FileState) -> bool,
+    ) -> Vec<Waiter> {
         let Some(file) = self.files.get_mut(key) else { return Vec::new() };
         if file.waiters.is_empty() {
             return Vec::new();
         }
         let all = std::mem::take(&mut file.waiters);
-        let (gone, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|waiter| matches(waiter));
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|waiter| matches(waiter, file));
         file.waiters = kept.into();
         self.counts.waiters -= gone.len();
         for waiter in &gone {
@@ -91,20 +96,15 @@ impl StateTable {
         gone
     }
 
-    /// Tells those whose range is free now.
+    /// Tells those whose range is free now. The file's entry stays, even when nobody needs it any
+    /// more: whoever releases the last lock may be releasing more.
     pub(crate) fn wake_waiters(&mut self, key: &Handle, ended: &mut Ended) {
-        let Some(file) = self.files.get(key) else { return };
-        if file.waiters.is_empty() {
-            return;
-        }
-        let ranges = file.ranges.clone();
-        let states = file.lock_states.clone();
-        let free = |waiter: &Waiter| {
-            let own = states.iter().find(|lock| {
+        let free = |waiter: &Waiter, file: &FileState| {
+            let own = file.lock_states.iter().find(|lock| {
                 Arc::ptr_eq(&lock.open.client, &waiter.client) && *lock.owner == *waiter.owner
             });
             let own = own.map(|lock| lock.id);
-            ranges.conflicts(waiter.range, waiter.kind, own).next().is_none()
+            file.ranges.conflicts(waiter.range, waiter.kind, own).next().is_none()
         };
         for waiter in self.drop_waiters(key, free) {
             let Waiter { client, handle, owner, .. } = waiter;
@@ -114,7 +114,6 @@ impl StateTable {
                 what: NoticeKind::LockAvailable { owner },
             });
         }
-        self.tidy(key);
     }
 
     /// Clients whose lease is over and whose locks somebody waits for: a waiter does not ask again by
@@ -145,7 +144,7 @@ impl StateTable {
 
     /// A client has closed a file: it waits for nothing there.
     pub(crate) fn forget_file_waiters(&mut self, client: &Arc<Client>, key: &Handle) {
-        self.drop_waiters(key, |waiter| Arc::ptr_eq(&waiter.client, client));
+        self.drop_waiters(key, |waiter, _| Arc::ptr_eq(&waiter.client, client));
     }
 
     /// A client is gone: it waits for nothing.
@@ -154,7 +153,7 @@ impl StateTable {
         let files = self.files.iter().filter(|(_, file)| file.waiters.iter().any(waits));
         let keys: Vec<Handle> = files.map(|(key, _)| *key).collect();
         for key in keys {
-            self.drop_waiters(&key, waits);
+            self.drop_waiters(&key, |waiter, _| waits(waiter));
             self.tidy(&key);
         }
         ended.notices.retain(|notice| !Arc::ptr_eq(&notice.client, client));

@@ -31,6 +31,14 @@ pub(super) struct Reserved {
     changes: u32,
 }
 
+impl Reserved {
+    /// True when no other open has joined, and no downgrade come, since the reservation. To be asked
+    /// under the table's lock.
+    pub(super) fn is_last_change(&self) -> bool {
+        self.state.lock().changes == self.changes
+    }
+}
+
 /// The time as a check needs it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {

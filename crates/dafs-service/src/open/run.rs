@@ -233,11 +233,17 @@ impl Service {
         };
         let seqid = state.succeed(request.share);
         let delegation = self.grant(caller, export, request, &state, &attr);
-        let delegation_only =
+        let mut delegation_only =
             delegation.is_ok() && request.want.open_xor && reserved.before.is_none();
         if delegation_only {
             let mut ended = Ended::default();
-            self.lock_table().release_open(&state, &mut ended);
+            let mut table = self.lock_table();
+            // Another open of the same owner that has joined meanwhile was told its state-id.
+            delegation_only = reserved.is_last_change();
+            if delegation_only {
+                table.release_open(&state, &mut ended);
+            }
+            drop(table);
             self.finish(ended);
         }
         Ok(Opened { state, seqid, attr, dir, created: false, delegation, delegation_only })

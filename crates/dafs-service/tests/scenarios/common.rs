@@ -9,7 +9,7 @@ use dafs_service::{
 };
 use dafs_store::{CreateHow, Cred, MemoryStore, OpenMode, SetAttr, Store, Wait};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -70,6 +70,7 @@ impl Front for Ear {
 pub(crate) struct Disk {
     pub(crate) records: Arc<Mutex<Vec<ClientRecord>>>,
     pub(crate) broken: Arc<AtomicBool>,
+    pub(crate) writes: Arc<AtomicUsize>,
 }
 
 impl Disk {
@@ -97,6 +98,7 @@ impl ClientRecords for Disk {
     fn put(&self, record: &ClientRecord) -> std::result::Result<(), RecordsError> {
         self.check()?;
         let mut records = self.records.lock().unwrap();
+        self.writes.fetch_add(1, Ordering::Relaxed);
         records.retain(|old| old.owner != record.owner);
         records.push(record.clone());
         Ok(())

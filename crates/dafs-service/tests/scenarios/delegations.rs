@@ -435,6 +435,17 @@ fn the_holder_is_asked_for_attributes() {
     let answer = AttrAnswer { change: known.change, size: known.size, atime: None, mtime: None };
     world.service.attr_answer(&holder, query, Some(answer));
     assert_eq!(look(&other), Ok(known));
+    // What it has written back changes nothing more, though the size is not the one it was given.
+    let longer = SetAttr { size: Some(5), ..SetAttr::default() };
+    let state = opened.state.reference();
+    let written = world.service.setattr(world.caller(&holder), &handle, state, &longer).unwrap();
+    world.pass(SECOND_NS);
+    assert_eq!(look(&other), Err(ServiceError::WouldWait));
+    let asked = world.ear.take();
+    let [Told::GetAttr(_, _, query)] = asked[..] else { panic!("{asked:?}") };
+    let answer = AttrAnswer { size: 5, ..answer };
+    world.service.attr_answer(&holder, query, Some(answer));
+    assert_eq!([look(&other), look(&other)], [Ok(written); 2]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Byte-range locks: conflicts, state-ids, waiting, their end.
 
 use crate::common::*;
+use dafs_service::limits::LOCK_RANGES_PER_FILE_MAX;
 use dafs_service::{
     Client, LockConflict, LockError, LockKind, LockOwner, LockRequest, Opened, ServiceError,
     StateKind, StateRef,
@@ -196,4 +197,51 @@ fn who_waits_for_a_client_that_is_gone_is_told_when_its_lease_ends() {
     let told = world.ear.take();
     assert!(told.contains(&Told::LockAvailable(waiting.key(), *handle, b"l".to_vec())), "{told:?}");
     world.service.lock(world.caller(&waiting), handle, &request).unwrap();
+}
+
+/// The first lock that is released wakes the last who waits, and nothing else is on the file then.
+#[test]
+fn a_close_releases_all_locks_even_when_it_wakes_somebody() {
+    let world = World::new();
+    let client = world.nfs("a");
+    let opened = world.open(&client, "f", BOTH).unwrap();
+    for (number, owner) in ["l", "m", "n"].into_iter().enumerate() {
+        let range = (10 * number as u64, 10);
+        world.lock(&client, &opened, owner, range, LockKind::Write).unwrap();
+    }
+    let owner = LockOwner::New { open: opened.state.reference(), owner: b"waits" };
+    let (offset, length, kind) = (0, 10, LockKind::Write);
+    let request = LockRequest { owner, offset, length, kind, wait: true, reclaim: false };
+    let (caller, handle) = (world.caller(&client), *opened.state.handle());
+    assert!(matches!(world.service.lock(caller, &handle, &request), Err(LockError::Denied(_))));
+    world.close(&client, &opened);
+    let counts = world.service.counts();
+    assert_eq!((counts.locks, counts.lock_ranges, counts.lock_waiters), (0, 0, 0));
+    client.session_ended();
+    world.service.destroy_client(client.key()).unwrap();
+}
+
+#[test]
+fn ranges_are_bounded_even_when_unlocking_makes_them() {
+    let world = World::new();
+    let client = world.nfs("a");
+    let opened = world.open(&client, "f", BOTH).unwrap();
+    let handle = *opened.state.handle();
+    let all = (0, u64::MAX);
+    let lock = world.lock(&client, &opened, "l", all, LockKind::Write).unwrap();
+    let unlock = |offset, length| {
+        let state = StateRef { seqid: 0, ..lock };
+        world.service.unlock(world.caller(&client), &handle, state, offset, length)
+    };
+    let mut at = 1;
+    while unlock(at, 1).is_ok() {
+        at += 2;
+        assert!(at < 1_000_000, "ranges are not bounded");
+    }
+    assert_eq!(unlock(at, 1), Err(ServiceError::Resource));
+    assert_eq!(world.service.counts().lock_ranges, LOCK_RANGES_PER_FILE_MAX);
+    // What makes no more of them goes on.
+    unlock(at - 1, u64::MAX).unwrap();
+    unlock(0, u64::MAX).unwrap();
+    assert_eq!(world.service.counts().lock_ranges, 0);
 }

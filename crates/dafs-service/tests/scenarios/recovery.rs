@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use dafs_service::{Handle, LockKind, LockOwner, LockRequest, RemoveMode, ServiceError, StateRef};
+use std::sync::atomic::Ordering;
 
 /// Puts a client with an open file into the world.
 fn holder(world: &World, name: &str, file: &str) -> Handle {
@@ -255,4 +256,25 @@ fn nobody_waits_for_a_client_that_is_expired_or_ends_in_order() {
     assert!(!world.service.in_grace());
     world.restart();
     assert!(!world.service.in_grace());
+}
+
+/// A thousand clients that come back at once do not wait for a thousand writes.
+#[test]
+fn a_client_that_is_back_is_not_written_down_again() {
+    let mut world = World::new();
+    holder(&world, "a", "f");
+    world.restart();
+    let before = world.disk.writes.load(Ordering::Relaxed);
+    world.nfs("a");
+    assert_eq!(world.disk.writes.load(Ordering::Relaxed), before);
+    assert_eq!(world.disk.owners(), [b"a"]);
+    assert!(!world.service.in_grace());
+    // One whose record went with the end of grace is.
+    world.restart();
+    let late = world.returning("a", 1);
+    world.pass_with(&[&late], LEASE_NS - 1);
+    world.pass_with(&[&late], 2);
+    assert_eq!(world.disk.owners(), [b""; 0]);
+    world.service.reclaim_complete(&late).unwrap();
+    assert_eq!(world.disk.owners(), [b"a"]);
 }
