@@ -7,6 +7,8 @@
 //!   reclaim, and only until it says that it is done.
 //! * The records of those who did not come back are removed before grace ends, so that they cannot
 //!   reclaim after the next restart what others have had in between (RFC 8881 8.4.2.1).
+//! * Grace goes on while clients are just reclaiming, so that one that comes late is not cut off in
+//!   the middle, but never for more than twice its time.
 //! * A client has its durable record before it gets its first new state.
 
 use crate::client::{Client, ClientKind};
@@ -14,12 +16,17 @@ use crate::error::ServiceError;
 use crate::records::{ClientRecord, RecordsError};
 use crate::{Result, Service};
 use rustc_hash::FxHashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How long after the last reclaim grace goes on, in nanoseconds.
+const RECLAIM_PAUSE_NS: u64 = 2_000_000_000;
 
 /// The clients of the last run that may still reclaim.
 pub(crate) struct Grace {
     active: AtomicBool,
+    /// When something was reclaimed last, as of the tick before; 0 for never.
+    reclaimed_ns: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -38,6 +45,7 @@ impl Grace {
             records.into_iter().map(|record| (record.owner.clone(), record)).collect();
         Self {
             active: AtomicBool::new(!waiting.is_empty()),
+            reclaimed_ns: AtomicU64::new(0),
             inner: Mutex::new(Inner { started_ns: now_ns, waiting, ending: false }),
         }
     }
@@ -105,7 +113,10 @@ impl Service {
         }
         let mut grace = self.grace.lock();
         match grace.waiting.get(client.name()) {
-            Some(record) if record.is_of(client) => return client.allow_reclaim(),
+            Some(record) if record.is_of(client) => {
+                self.reclaiming();
+                return client.allow_reclaim();
+            }
             Some(_) => {}
             None => return,
         }
@@ -137,14 +148,23 @@ impl Service {
         }
     }
 
-    /// Ends grace when its time is over.
+    /// Somebody is just reclaiming.
+    fn reclaiming(&self) {
+        let ticked_ns = self.recalls_ns.load(Ordering::Relaxed);
+        self.grace.reclaimed_ns.store(ticked_ns, Ordering::Relaxed);
+    }
+
+    /// Ends grace when its time is over and nobody is just reclaiming.
     pub(crate) fn tick_grace(&self, now_ns: u64) {
         if !self.in_grace() {
             return;
         }
         let grace = self.grace.lock();
         let grace_ns = u64::try_from(self.config().grace_time.as_nanos()).unwrap_or(u64::MAX);
-        let over = now_ns.saturating_sub(grace.started_ns) >= grace_ns;
+        let passed_ns = now_ns.saturating_sub(grace.started_ns);
+        let reclaimed_ns = self.grace.reclaimed_ns.load(Ordering::Relaxed);
+        let quiet = reclaimed_ns == 0 || now_ns.saturating_sub(reclaimed_ns) >= RECLAIM_PAUSE_NS;
+        let over = passed_ns >= grace_ns && quiet || passed_ns >= grace_ns.saturating_mul(2);
         let missing = grace.waiting.len();
         drop(grace);
         if over {
@@ -189,6 +209,7 @@ impl Service {
         if !client.may_reclaim() {
             return Err(ServiceError::ReclaimBad);
         }
+        self.reclaiming();
         Ok(())
     }
 

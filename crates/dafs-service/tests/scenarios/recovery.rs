@@ -206,6 +206,35 @@ fn reclaims_after_grace_are_refused_and_service_goes_on() {
     assert_eq!(world.disk.owners(), [b"a".to_vec()]);
 }
 
+/// A client that comes late is let finish, but grace does not last for ever.
+#[test]
+fn grace_goes_on_while_somebody_is_reclaiming_and_at_most_twice_as_long() {
+    let second = 1_000_000_000;
+    let mut world = World::new();
+    let handle = holder(&world, "a", "f");
+    world.restart();
+    world.pass(LEASE_NS - second);
+    let a = world.returning("a", 1);
+    let mut reclaims = 0;
+    while world.service.in_grace() {
+        world.reclaim(&a, &handle, READ).unwrap();
+        a.renew(world.now_ns.get());
+        world.pass(second);
+        reclaims += 1;
+    }
+    assert_eq!(reclaims, LEASE_NS / second + 1);
+    let mut world = World::new();
+    let handle = holder(&world, "a", "f");
+    world.restart();
+    world.pass(LEASE_NS - second);
+    let a = world.returning("a", 1);
+    world.reclaim(&a, &handle, READ).unwrap();
+    world.pass(second);
+    assert!(world.service.in_grace());
+    world.pass(2 * second);
+    assert!(!world.service.in_grace());
+}
+
 #[test]
 fn grace_goes_on_while_records_cannot_be_removed() {
     let mut world = World::new();
