@@ -218,9 +218,9 @@ fn a_retry_while_the_first_runs_is_put_off_and_the_reply_is_kept_without_its_con
     session.sequence = 1;
     let other = world.exchange(0, b"other", 1);
     let create = Op::CreateSession(create_session(other.client_id, other.sequence_id));
-    let args = world.encode(&with_sequence(session.sequence_args(), &[create.clone()]));
+    let args = world.encode(&with_sequence(session.sequence_args(), std::slice::from_ref(&create)));
     assert!(matches!(world.start(3, 0, &args), dafs_rpc::Handled::Later));
-    assert_eq!(world.again(&session, &[create.clone()]).status(), Status::Delay);
+    assert_eq!(world.again(&session, std::slice::from_ref(&create)).status(), Status::Delay);
     // The connection ends before the answer is there.
     let connection = world.reactor.connection(3).id();
     dafs_rpc::Handler::disconnected(&mut world.handler, connection);
