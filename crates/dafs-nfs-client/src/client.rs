@@ -30,7 +30,7 @@ pub struct Options {
     pub slots: u32,
     /// The longest request and reply, in bytes.
     pub message_bytes_max: u32,
-    /// Slots of the back channel; 0: none wanted.
+    /// Slots of the back channel; 0: none wanted, and no thread listens for callbacks.
     pub back_slots: u32,
     /// What to do when the server calls back.
     pub back_handler: Arc<dyn BackHandler>,
@@ -217,7 +217,15 @@ pub fn destroy_client_id(
 /// # Errors
 /// [`NfsError::Io`], [`NfsError::Status`], [`NfsError::Call`], [`NfsError::Malformed`].
 pub fn connect(server: SocketAddr, options: &Options) -> Result<Session, NfsError> {
-    let connection = Connection::open(server, options.identity.clone())?;
+    let connection = match options.back_slots {
+        0 => {
+            let identity = options.identity.clone();
+            let rpc =
+                dafs_rpc::client::Options { identity, ..dafs_rpc::client::Options::default() };
+            Connection::open_one_way(server, rpc)?
+        }
+        _ => Connection::open(server, options.identity.clone())?,
+    };
     let exchanged = exchange_id(&connection, options, ExchangeFlags::empty())?;
     let args = create_session_args(options, exchanged.client_id, exchanged.sequence_id);
     let (granted, back) =

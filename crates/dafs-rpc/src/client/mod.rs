@@ -124,7 +124,7 @@ impl RpcClient {
     }
 
     /// As [`RpcClient::submit`], but the call leaves with the next one that is submitted, or when
-    /// anybody waits. For many small calls at a time.
+    /// anybody waits for an answer that is not there yet. For many small calls at a time.
     ///
     /// # Errors
     /// See [`CallError`].
