@@ -18,8 +18,7 @@ pub type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
 pub(super) struct Administration {
     pub(super) service: Arc<Service>,
     secret: ExportSecret,
-    /// The stores that are open. One in memory that is named again is kept, because its files live
-    /// nowhere else.
+    /// The stores that are open.
     stores: Mutex<Vec<Known>>,
     pub(super) read_config: OnceLock<ReadConfig>,
 }
@@ -141,10 +140,25 @@ pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
 pub(super) struct Known {
     name: String,
     source: ExportSource,
+    read_only: bool,
     store: Arc<dyn Store>,
 }
 
-/// Opens the stores of exports, but for those in memory that are in `known`.
+impl Known {
+    fn is_for(&self, config: &ExportConfig) -> bool {
+        (self.name.as_str(), &self.source) == (config.name.as_str(), &config.source)
+    }
+
+    /// True when a store that was opened anew is the same one. The path may lead elsewhere by now.
+    fn is_same(&self, config: &ExportConfig, opened: &dyn Store) -> bool {
+        self.read_only == config.options.read_only
+            && (self.store.fs_id(), self.store.root()) == (opened.fs_id(), opened.root())
+    }
+}
+
+/// Opens the stores of exports. Those in `known` that are named again are kept: one in memory
+/// because its files live nowhere else, one of a directory because it watches what clients rely
+/// on, and knows which change attributes it has told.
 pub(super) fn open_exports(
     configs: &[ExportConfig],
     secret: ExportSecret,
@@ -154,14 +168,57 @@ pub(super) fn open_exports(
     let mut stores = Vec::new();
     for config in configs {
         let in_memory = matches!(config.source, ExportSource::Memory { .. });
-        let same = |known: &&Known| known.name == config.name && known.source == config.source;
-        let store = match known.iter().find(same).filter(|_| in_memory) {
-            Some(known) => known.store.clone(),
+        let store = match known.iter().find(|known| known.is_for(config)) {
+            Some(known) if in_memory => known.store.clone(),
+            Some(known) => {
+                let opened = open_store(config, secret)?;
+                if known.is_same(config, &*opened) { known.store.clone() } else { opened }
+            }
             None => open_store(config, secret)?,
         };
         let (name, source) = (config.name.clone(), config.source.clone());
+        let read_only = config.options.read_only;
         exports.push(Export::new(&name, store.clone(), config.options.clone()));
-        stores.push(Known { name, source, store });
+        stores.push(Known { name, source, read_only, store });
     }
     Ok((exports, stores))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_service::ExportOptions;
+
+    #[test]
+    fn stores_that_are_named_again_are_kept_unless_the_path_leads_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("files");
+        std::fs::create_dir(&path).unwrap();
+        let secret = ExportSecret::from_bytes([7; 16]);
+        let sources =
+            [ExportSource::Directory(path.clone()), ExportSource::Memory { bytes_max: 1 << 20 }];
+        let config = |(number, source): (usize, &ExportSource)| {
+            let (name, options) = (number.to_string(), ExportOptions::default());
+            ExportConfig { name, source: source.clone(), options }
+        };
+        let mut configs: Vec<_> = sources.iter().enumerate().map(config).collect();
+        let open = |configs: &[ExportConfig], known: &[Known]| {
+            open_exports(configs, secret, known).map_err(|error| error.to_string()).unwrap().1
+        };
+        let kept = |before: &[Known], after: &[Known]| -> Vec<bool> {
+            let pairs = before.iter().zip(after);
+            pairs.map(|(one, two)| Arc::ptr_eq(&one.store, &two.store)).collect()
+        };
+        let first = open(&configs, &[]);
+        let second = open(&configs, &first);
+        assert_eq!(kept(&first, &second), [true, true]);
+        // A store that refuses changes is another one.
+        configs[0].options.read_only = true;
+        let third = open(&configs, &second);
+        assert_eq!(kept(&second, &third), [false, true]);
+        std::fs::rename(&path, dir.path().join("old")).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        let fourth = open(&configs, &third);
+        assert_eq!(kept(&third, &fourth), [false, true]);
+    }
 }
