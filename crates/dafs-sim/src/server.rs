@@ -51,7 +51,7 @@ impl Server {
             pool: Arc::new(pool.clone()),
             limits,
             write_verifier: Arc::new(WriteVerifier::new(rng.bits())),
-            clock: dafs_dat::Instant::default,
+            clock: Instant::default,
             proofs: Arc::new(pool.clone()),
         };
         let adapter: Box<dyn Adapter> = Box::new(network.adapter(SERVER_HOST));
