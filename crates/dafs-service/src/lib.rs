@@ -91,14 +91,18 @@ pub struct ServiceConfig {
     pub courtesy_time: Duration,
     /// Whether delegations are granted.
     pub delegations: bool,
+    /// Opens of all clients, and as many delegations, because each keeps a file of a store open; one
+    /// client gets half of that.
+    pub files_max: usize,
 }
 
 impl ServiceConfig {
-    /// The usual configuration for a lease: grace takes as long as one, courtesy a day, and
-    /// delegations are granted.
+    /// The usual configuration for a lease: grace takes as long as one, courtesy a day, delegations
+    /// are granted, and nothing but [`limits`] bounds open files.
     pub fn new(lease_time: Duration, instance: u32) -> Self {
         let courtesy_time = limits::COURTESY_TIME;
-        Self { lease_time, instance, grace_time: lease_time, courtesy_time, delegations: true }
+        let (grace_time, delegations, files_max) = (lease_time, true, usize::MAX);
+        Self { lease_time, instance, grace_time, courtesy_time, delegations, files_max }
     }
 }
 
@@ -216,7 +220,7 @@ impl Service {
             stateless_client: Client::new(ClientKey(0), ClientKind::Stateless, b"", 0, nobody, 0),
             records,
             grace,
-            table: Mutex::new(StateTable::new(index.clone(), guards.clone())),
+            table: Mutex::new(StateTable::new(index.clone(), guards.clone(), config.files_max)),
             index,
             guards,
             returned: Condvar::new(),

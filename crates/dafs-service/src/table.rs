@@ -146,6 +146,8 @@ pub(crate) struct StateTable {
     /// Questions to holders of write delegations that are not answered yet; at most one for each.
     pub(crate) queries: FxHashMap<u64, Arc<DelegationState>>,
     pub(crate) counts: TableCounts,
+    /// Opens that there may be, and as many delegations.
+    files_max: usize,
 }
 
 /// How much there is.
@@ -161,7 +163,7 @@ pub(crate) struct TableCounts {
 }
 
 impl StateTable {
-    pub(crate) fn new(index: Arc<Index>, guards: Arc<Guards>) -> Self {
+    pub(crate) fn new(index: Arc<Index>, guards: Arc<Guards>, files_max: usize) -> Self {
         Self {
             files: FxHashMap::default(),
             by_client: FxHashMap::default(),
@@ -171,6 +173,7 @@ impl StateTable {
             recalling: FxHashMap::default(),
             queries: FxHashMap::default(),
             counts: TableCounts::default(),
+            files_max,
         }
     }
 
@@ -197,13 +200,20 @@ impl StateTable {
         }
     }
 
+    /// Opens that one client may have, and as many delegations. Clients give delegations back only
+    /// when they are asked to, so these must not use up what there is for opens.
+    fn own_files_max(&self) -> usize {
+        self.files_max.div_ceil(2)
+    }
+
     /// A number for another open of this client.
     ///
     /// # Errors
     /// `Resource` at the limits.
     pub(crate) fn admit_open(&mut self, client: ClientKey) -> Result<StateId> {
         let held = self.by_client.get(&client).map_or(0, |holdings| holdings.opens.len());
-        if self.counts.opens >= OPENS_MAX || held >= OPENS_PER_CLIENT_MAX {
+        let (max, own_max) = (OPENS_MAX.min(self.files_max), self.own_files_max());
+        if self.counts.opens >= max || held >= OPENS_PER_CLIENT_MAX.min(own_max) {
             return Err(ServiceError::Resource);
         }
         self.index.next().ok_or(ServiceError::Resource)
@@ -228,7 +238,8 @@ impl StateTable {
     pub(crate) fn admit_delegation(&mut self, client: ClientKey) -> Result<StateId> {
         let count = |holdings: &Holdings| holdings.delegations.len() + holdings.revoked.len();
         let held = self.by_client.get(&client).map_or(0, count);
-        if self.counts.delegations >= DELEGATIONS_MAX || held >= DELEGATIONS_PER_CLIENT_MAX {
+        let (max, own_max) = (DELEGATIONS_MAX.min(self.files_max), self.own_files_max());
+        if self.counts.delegations >= max || held >= DELEGATIONS_PER_CLIENT_MAX.min(own_max) {
             return Err(ServiceError::Resource);
         }
         self.index.next().ok_or(ServiceError::Resource)

@@ -381,6 +381,7 @@ fn new_service(
     let service_config = ServiceConfig {
         grace_time: config.nfs.grace_time.unwrap_or(config.lease_time),
         delegations: !config.nfs.no_delegations,
+        files_max: files_max(),
         ..ServiceConfig::new(config.lease_time, random.instance)
     };
     let now_ns = dafs_dat::Instant::now().0;
@@ -461,6 +462,14 @@ impl Random {
             secret: std::array::from_fn(|at| bytes[28 + at]),
         })
     }
+}
+
+/// So many opens, and as many delegations, leave descriptors for everything else. Each takes two at
+/// most: one of its own, and one of the object.
+fn files_max() -> usize {
+    use rustix::process::{Resource, getrlimit};
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit / 6).unwrap_or(usize::MAX))
 }
 
 /// Each open file and connection takes a descriptor, so all that may be had are taken.

@@ -168,13 +168,15 @@ impl Service {
         let cred = export.map_cred(caller.cred);
         let file = export.store().open(&cred, &handle.file, request.share.mode())?;
         // Held until the file is emptied, so that no new delegation misses that.
-        let _change = match request.truncates() {
+        let emptying = match request.truncates() {
             true => Some(self.begin_change(caller, export.key(&handle), true)?),
             false => None,
         };
         let reserved = self.reserve(caller, export, request, handle)?;
         let installed = install(export, &cred, request, &reserved, file)
             .and_then(|()| empty(export, &cred, request, &reserved, attr));
+        // The opener may have a delegation now.
+        drop(emptying);
         let change = match request.target {
             OpenTarget::Name { dir, .. } => {
                 let change = export.store().getattr(&dir.file).map(|attr| attr.change);
@@ -222,6 +224,8 @@ impl Service {
         dir: DirChange,
     ) -> Result<Opened> {
         let state = reserved.state.clone();
+        // An export that has gone meanwhile took away only what was entered before.
+        let attr = attr.and_then(|attr| self.namespace().export(&state.handle).map(|_| attr));
         let attr = match attr {
             Ok(attr) => attr,
             Err(error) => {

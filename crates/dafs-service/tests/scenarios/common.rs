@@ -135,6 +135,13 @@ impl World {
         Self { service, store, disk, ear, now_ns: Cell::new(SECOND_NS), runs: 1, root, cred }
     }
 
+    /// A server that can have so many files open.
+    pub(crate) fn with_files_max(files_max: usize) -> Self {
+        let world = Self::new();
+        let config = ServiceConfig { files_max, ..ServiceConfig::new(LEASE, 1) };
+        Self { service: start_with(config, &world.store, &world.disk, SECOND_NS), ..world }
+    }
+
     /// The server dies and starts again.
     pub(crate) fn restart(&mut self) {
         self.runs += 1;
@@ -245,10 +252,13 @@ pub(crate) fn exchange_id(name: &str, verifier: u8) -> ExchangeId<'_> {
 }
 
 fn start(store: &Arc<dyn Store>, disk: &Disk, instance: u32, now_ns: u64) -> Service {
+    start_with(ServiceConfig::new(LEASE, instance), store, disk, now_ns)
+}
+
+fn start_with(config: ServiceConfig, store: &Arc<dyn Store>, disk: &Disk, now_ns: u64) -> Service {
     let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
     let export = Export::new("", store.clone(), options);
     let namespace = Namespace::new(vec![export]).unwrap();
-    let config = ServiceConfig::new(LEASE, instance);
     Service::with_records(config, namespace, Box::new(disk.clone()), now_ns).unwrap()
 }
 

@@ -495,3 +495,19 @@ fn a_patient_caller_goes_on_as_soon_as_the_delegation_is_returned() {
     });
     assert_eq!(world.service.counts().delegations, 0);
 }
+
+#[test]
+fn who_empties_a_file_may_have_a_delegation() {
+    let world = World::new();
+    let client = world.nfs("a");
+    let opened = world.open(&client, "f", WRITE).unwrap();
+    world.close(&client, &opened);
+    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+    let request = OpenRequest {
+        how: OpenHow::Create(CreateHow::Unchecked, empty),
+        want: Want::default(),
+        ..world.plain("f", "owner", BOTH)
+    };
+    let opened = world.service.open(world.caller(&client), &request).unwrap();
+    assert_eq!(opened.delegation.map(|granted| granted.kind), Ok(DelegationKind::Write));
+}

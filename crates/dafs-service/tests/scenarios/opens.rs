@@ -3,10 +3,11 @@
 
 use crate::common::*;
 use dafs_service::{
-    LockKind, OpenHow, OpenRequest, OpenTarget, RemoveMode, ServiceError, Share, StateId,
+    Client, LockKind, OpenHow, OpenRequest, OpenTarget, RemoveMode, ServiceError, Share, StateId,
     StateKind, StateRef,
 };
 use dafs_store::{CreateHow, SetAttr, StoreError};
+use std::sync::Arc;
 
 #[test]
 fn sequence_numbers_tell_old_state_ids_from_new_ones() {
@@ -215,7 +216,7 @@ fn an_export_that_goes_takes_its_state_along() {
     let lock = world.lock(&client, &opened, "l", (0, 1), LockKind::Write).unwrap();
     let (caller, handle) = (world.caller(&client), *opened.state.handle());
     let state = opened.state.reference();
-    let store = std::sync::Arc::new(dafs_store::MemoryStore::default());
+    let store = Arc::new(dafs_store::MemoryStore::default());
     let export = dafs_service::Export::new("", store, Default::default());
     // The same file system under the same name is the same export.
     world.service.replace_namespace(dafs_service::Namespace::new(vec![export]).unwrap());
@@ -224,7 +225,7 @@ fn an_export_that_goes_takes_its_state_along() {
         fs_id: dafs_store::FsId(*b"another fs      "),
         ..Default::default()
     };
-    let store = std::sync::Arc::new(dafs_store::MemoryStore::new(options));
+    let store = Arc::new(dafs_store::MemoryStore::new(options));
     let export = dafs_service::Export::new("", store, Default::default());
     world.service.replace_namespace(dafs_service::Namespace::new(vec![export]).unwrap());
     let used = world.service.io_file(caller, &handle, state, MODE_READ);
@@ -236,4 +237,16 @@ fn an_export_that_goes_takes_its_state_along() {
     assert_eq!(world.service.counts().revoked, 0);
     let used = world.service.io_file(caller, &handle, state, MODE_READ);
     assert_eq!(error(used), ServiceError::StaleStateId);
+}
+
+#[test]
+fn no_client_takes_all_files_that_can_be_open() {
+    let world = World::with_files_max(4);
+    let open = |client: &Arc<Client>, name: &str| world.open(client, name, READ).map(drop);
+    let clients = ["a", "b", "c"].map(|name| world.nfs(name));
+    for client in &clients[..2] {
+        assert_eq!(["f", "g"].map(|name| open(client, name)), [Ok(()), Ok(())]);
+        assert_eq!(open(client, "h"), Err(ServiceError::Resource));
+    }
+    assert_eq!(open(&clients[2], "f"), Err(ServiceError::Resource));
 }
