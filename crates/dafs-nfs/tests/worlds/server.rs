@@ -259,7 +259,7 @@ impl Server {
     fn collect(&mut self, outputs: &mut Vec<Output>) {
         for event in self.parts.reactor.take_events() {
             match event {
-                LocalEvent::Answer { connection, xid, answer } => {
+                LocalEvent::Answer { connection, xid, answer, .. } => {
                     if let Some(&number) = self.parts.numbers.get(&connection.to_u64()) {
                         self.answered(number, xid, answer, outputs);
                     }
@@ -269,7 +269,7 @@ impl Server {
                         outputs.push(Output::CallBack { connection, call });
                     }
                 }
-                LocalEvent::Forgotten(_) | LocalEvent::Close(_) => panic!("{event:?}"),
+                LocalEvent::Forgotten(..) | LocalEvent::Close(_) => panic!("{event:?}"),
             }
         }
     }
