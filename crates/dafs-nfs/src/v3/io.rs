@@ -51,6 +51,8 @@ pub(super) fn write_all(
             Ok(0) => break,
             Ok(count) => done += count,
             Err(StoreError::WouldBlock) => return Err(StoreError::WouldBlock),
+            // The system tells once that data is lost.
+            Err(StoreError::Io) if stability != Stability::Unstable => return Err(StoreError::Io),
             Err(error) if done == 0 => return Err(error),
             // What was written stays; the error comes again when the client goes on.
             Err(_) => break,

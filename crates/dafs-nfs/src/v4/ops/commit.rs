@@ -14,6 +14,8 @@ pub(crate) fn commit(cx: &mut Compound<'_>, args: &CommitArgs) -> OpResult {
     // A range beyond every offset ends where the file does.
     let end = args.offset.checked_add(u64::from(args.count));
     let count = if end.is_some() { u64::from(args.count) } else { 0 };
+    // Before the data is made stable: should it be lost meanwhile, the client is to see that.
+    let verifier = Verifier(cx.shared.write_verifier.current());
     if let Err(error) = file.commit(args.offset, count) {
         let error = match error {
             // Space that was promised to cached data and could not be had: that data is gone too.
@@ -22,7 +24,6 @@ pub(crate) fn commit(cx: &mut Compound<'_>, args: &CommitArgs) -> OpResult {
         };
         return Err(OpError::Status(sync_failed(cx, error)));
     }
-    let verifier = Verifier(cx.shared.write_verifier.current());
     cx.encoder().value(&CommitResult { verifier });
     Ok(())
 }

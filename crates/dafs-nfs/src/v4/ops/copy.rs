@@ -80,6 +80,8 @@ pub(crate) fn copy(cx: &mut Compound<'_>, args: &CopyArgs<'_>) -> OpResult {
         return Err(Status::Inval.into());
     }
     check_overlap(&plan)?;
+    // Before data is copied: should it be lost meanwhile, the client is to see that.
+    let verifier = Verifier(cx.shared.write_verifier.current());
     if !args.synchronous
         && plan.count > COPY_SYNCHRONOUS_BYTES_MAX
         && let Some(copy) = cx.shared.copies().begin(cx.client()?.key())
@@ -91,13 +93,14 @@ pub(crate) fn copy(cx: &mut Compound<'_>, args: &CopyArgs<'_>) -> OpResult {
             client: cx.client()?.clone(),
             plan,
             copy,
+            verifier,
         };
         job.submit();
-        return answer(cx, Some(stateid), 0);
+        return answer(cx, Some(stateid), 0, verifier);
     }
     let wanted = plan.count.min(COPY_SYNCHRONOUS_BYTES_MAX);
     let count = copy_bytes(&*source, &*target, &plan, wanted)?;
-    answer(cx, None, count)
+    answer(cx, None, count, verifier)
 }
 
 pub(crate) fn offload_status(cx: &mut Compound<'_>, args: &OffloadStatusArgs) -> OpResult {
@@ -119,15 +122,11 @@ fn answer(
     cx: &mut Compound<'_>,
     callback_id: Option<dafs_wire::nfs4::Stateid>,
     count: u64,
+    verifier: Verifier,
 ) -> OpResult {
     let synchronous = callback_id.is_none();
     let result = CopyResult {
-        response: WriteResponse {
-            callback_id,
-            count,
-            committed: StableHow::Unstable,
-            verifier: Verifier(cx.shared.write_verifier.current()),
-        },
+        response: WriteResponse { callback_id, count, committed: StableHow::Unstable, verifier },
         requirements: CopyRequirements { consecutive: true, synchronous },
     };
     cx.encoder().value(&result);
@@ -169,6 +168,8 @@ struct Job {
     client: Arc<Client>,
     plan: Plan,
     copy: Arc<Copy>,
+    /// As it was before the first slice.
+    verifier: Verifier,
 }
 
 impl Job {
@@ -201,7 +202,7 @@ impl Job {
             status: outcome,
             copied: self.copy.copied(),
             committed: StableHow::Unstable,
-            verifier: self.shared.write_verifier.current(),
+            verifier: self.verifier.0,
         };
         let (handle, stateid) = (self.plan.target, self.copy.stateid());
         self.shared.call_client(self.client.key(), Callback::Offload { handle, stateid, outcome });

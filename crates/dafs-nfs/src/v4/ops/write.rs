@@ -31,6 +31,8 @@ pub(crate) fn write(cx: &mut Compound<'_>, args: &WriteArgs<'_>) -> OpResult {
     if args.offset.checked_add(args.data.len() as u64).is_none() {
         return Err(Status::Inval.into());
     }
+    // Before the data is written: should it be lost meanwhile, the client is to see that.
+    let verifier = Verifier(cx.shared.write_verifier.current());
     let count = match write_all(&*file, args.data, args.offset, stability, cx.wait) {
         Ok(count) => count,
         Err(StoreError::WouldBlock) => return Err(OpError::Wait),
@@ -39,11 +41,7 @@ pub(crate) fn write(cx: &mut Compound<'_>, args: &WriteArgs<'_>) -> OpResult {
         }
         Err(error) => return Err(OpError::Status(of_store(error))),
     };
-    let result = WriteResult {
-        count: count as u32,
-        committed: args.stable,
-        verifier: Verifier(cx.shared.write_verifier.current()),
-    };
+    let result = WriteResult { count: count as u32, committed: args.stable, verifier };
     cx.encoder().value(&result);
     cx.count_bytes(0, count);
     Ok(())
@@ -68,6 +66,8 @@ fn write_all(
             Ok(0) => break,
             Ok(count) => done += count,
             Err(StoreError::WouldBlock) => return Err(StoreError::WouldBlock),
+            // The system tells once that data is lost.
+            Err(StoreError::Io) if stability != Stability::Unstable => return Err(StoreError::Io),
             Err(error) if done == 0 => return Err(error),
             // What was written stays written; the error comes again when the client goes on.
             Err(_) => break,
