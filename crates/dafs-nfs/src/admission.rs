@@ -11,16 +11,13 @@
 //!   user and root.
 
 use dafs_rpc::Credential;
-use dafs_service::{Export, Flavour};
+use dafs_service::{Export, Flavour, NO_USER};
 use dafs_store::Cred;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Ports from here on can be had by every user of a host.
 const UNPRIVILEGED_PORT_MIN: u16 = 1024;
-
-/// Nobody, for callers that do not say who they are.
-const NOBODY: u32 = 65_534;
 
 /// Finds the user and main group of the process of this host that connected from an address.
 pub type FindOwner = Arc<dyn Fn(SocketAddr) -> Option<(u32, u32)> + Send + Sync>;
@@ -95,6 +92,11 @@ impl Origin {
         self.address
     }
 
+    /// Whether callers from here are who they are, whatever they claim.
+    pub fn is_certain(&self) -> bool {
+        matches!(self.trust, Trust::Known(..))
+    }
+
     /// Who calls over a connection from here with this credential.
     pub fn who(&self, credential: &Credential<'_>) -> Who {
         match (credential, self.trust) {
@@ -105,7 +107,7 @@ impl Origin {
                 let groups: Arc<[u32]> = Arc::from(&*sys.groups);
                 Who { cred: Cred { uid: sys.uid, gid: sys.gid, groups }, flavour: Flavour::Sys }
             }
-            _ => Who { cred: Cred::new(NOBODY, NOBODY), flavour: Flavour::None },
+            _ => Who { cred: Cred::new(NO_USER, NO_USER), flavour: Flavour::None },
         }
     }
 
@@ -179,6 +181,6 @@ mod tests {
     fn callers_that_say_nothing_are_nobody() {
         let origin = admission(0).origin("192.0.2.1:1000".parse().unwrap());
         let who = origin.who(&Credential::None);
-        assert_eq!((who.cred, who.flavour), (Cred::new(NOBODY, NOBODY), Flavour::None));
+        assert_eq!((who.cred, who.flavour), (Cred::new(NO_USER, NO_USER), Flavour::None));
     }
 }

@@ -30,6 +30,10 @@ pub enum Squash {
     All,
 }
 
+/// The user of callers that do not say who they are; every export puts its anonymous user in place
+/// of it. No system has such a user.
+pub const NO_USER: u32 = u32::MAX;
+
 /// Rules of one export.
 #[derive(Debug, Clone)]
 pub struct ExportOptions {
@@ -116,6 +120,7 @@ impl Export {
     /// The credential that the store sees for a caller.
     pub fn map_cred<'a>(&'a self, cred: &'a Cred) -> Cow<'a, Cred> {
         match self.options.squash {
+            _ if cred.uid == NO_USER => Cow::Borrowed(&self.options.anonymous),
             Squash::All => Cow::Borrowed(&self.options.anonymous),
             Squash::Root if cred.uid == 0 => Cow::Borrowed(&self.options.anonymous),
             // Group 0 is as powerful as its files make it; it goes with root.
@@ -252,3 +257,21 @@ impl Namespace {
 }
 
 const _: () = assert!(limits::PATH_COMPONENTS_MAX > 1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_store::{MemoryOptions, MemoryStore};
+
+    #[test]
+    fn who_is_nobody_is_the_anonymous_user_of_every_export() {
+        for squash in [Squash::None, Squash::Root, Squash::All] {
+            let anonymous = Cred::new(1000, 100);
+            let options = ExportOptions { squash, anonymous, ..ExportOptions::default() };
+            let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
+            let export = Export::new("", store, options);
+            let nobody = Cred::new(NO_USER, NO_USER);
+            assert_eq!(*export.map_cred(&nobody), Cred::new(1000, 100), "{squash:?}");
+        }
+    }
+}

@@ -46,7 +46,7 @@ pub use client::{
 };
 pub use delegation::{AttrAnswer, Delegation, DelegationKind, NoDelegation, Want, WantKind};
 pub use error::ServiceError;
-pub use export::{Export, ExportOptions, Namespace, NamespaceError, Squash};
+pub use export::{Export, ExportOptions, NO_USER, Namespace, NamespaceError, Squash};
 pub use files::{FsLimits, Resolved, Unresolved};
 pub use front::Front;
 pub use handle::Handle;

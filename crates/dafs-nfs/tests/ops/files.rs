@@ -1,5 +1,6 @@
 //! OPEN, READ, WRITE, COMMIT, CLOSE and the current state-id.
 
+use crate::common::with_sequence;
 use crate::helper::*;
 use dafs_wire::nfs4::*;
 
@@ -233,6 +234,32 @@ fn io_on_what_holds_no_data_is_refused() {
     {
         for op in [read(special, 0, 1), write(special, 0, b"x"), commit()] {
             assert_eq!(client.status(&[lookup(name), op.clone()]), status, "{name:?} {op:?}");
+        }
+    }
+}
+
+#[test]
+fn a_state_id_gives_other_users_only_what_the_file_gives() {
+    let mut client = Client::new(1);
+    let (fh, stateid) = client.file(b"f");
+    let set = |mode| SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+    for (mode, read_status, write_status) in [
+        (0o600, Status::Access, Status::Access),
+        (0o604, Status::Ok, Status::Access),
+        (0o601, Status::Ok, Status::Access),
+        (0o602, Status::Access, Status::Ok),
+    ] {
+        let (mask, values) = (set(mode).mask(), set(mode).to_values());
+        let attributes = Fattr { mask, values: &values };
+        let set = Op::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attributes });
+        let own = [putfh(&fh), set, write(stateid, 0, b"data"), read(stateid, 0, 4)];
+        assert_eq!(client.send(&own).status(), Status::Ok);
+        for (op, status) in
+            [(read(stateid, 0, 4), read_status), (write(stateid, 0, b"d"), write_status)]
+        {
+            client.session.sequence += 1;
+            let ops = with_sequence(client.session.sequence_args(), &[putfh(&fh), op]);
+            assert_eq!(client.world.send(1, 7, &ops).status(), status, "{mode:o}");
         }
     }
 }

@@ -65,6 +65,7 @@ impl Service {
             handle: *open.handle(),
             key,
             kind,
+            uid: caller.cred.uid,
             store: export.store().clone(),
             life: Life::default(),
             inner: Mutex::new(Inner {

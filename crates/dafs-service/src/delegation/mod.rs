@@ -115,6 +115,8 @@ pub(crate) struct DelegationState {
     /// The file as delegations are compared by.
     pub(crate) key: Handle,
     pub(crate) kind: DelegationKind,
+    /// The user whose open it came with, as it said.
+    pub(crate) uid: u32,
     /// Where the file is watched for changes by others than the server.
     pub(crate) store: Arc<dyn Store>,
     pub(crate) life: Life,

@@ -102,6 +102,7 @@ impl StateTable {
             handle,
             key,
             owner: request.owner.into(),
+            uid: caller.cred.uid,
             life: Life::default(),
             share_bits: AtomicU8::new(request.share.bits()),
             inner: Mutex::new(Inner {

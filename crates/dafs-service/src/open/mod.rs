@@ -223,6 +223,8 @@ pub struct OpenState {
     /// The file as opens are compared by.
     pub(crate) key: Handle,
     owner: Box<[u8]>,
+    /// The user that opened it first, as it said.
+    pub(crate) uid: u32,
     pub(crate) life: Life,
     /// The bits of what it accesses and denies. Changed only under the table's lock, so that those
     /// who look for conflicts under it need no lock of each open.

@@ -1,7 +1,8 @@
 //! The use and the end of state-ids: I/O, CLOSE, OPEN_DOWNGRADE, FREE_STATEID, TEST_STATEID.
 //!
 //! Invariants
-//! * A state-id is good only for the client that it was given to and for the file that it is for.
+//! * A state-id is good only for the client that it was given to and for the file that it is for,
+//!   and gives a user of that client no more than the file gives: state-ids can be guessed.
 //! * I/O takes one lock of a shard and one of the open, both for a few instructions.
 
 use super::{OpenState, Share};
@@ -12,7 +13,7 @@ use crate::index::Held;
 use crate::state::{StateKind, StateRef, check_seqid, next_seqid};
 use crate::table::Ended;
 use crate::{Break, Caller, Result, Service};
-use dafs_store::{OpenFile, OpenMode, StoreError};
+use dafs_store::{AccessMask, OpenFile, OpenMode, StoreError};
 use std::sync::Arc;
 
 impl Service {
@@ -92,11 +93,32 @@ impl Service {
             // The export may have become read-only since the open.
             self.namespace().export(handle)?.writable()?;
         }
-        match self.held(caller, Some(handle), state)? {
-            Held::Open(open) => open.file(need),
-            Held::Lock(lock) => lock.open.file(need),
-            Held::Delegation(delegation) => delegation.file(need),
+        let (uid, file) = match self.held(caller, Some(handle), state)? {
+            Held::Open(open) => (open.uid, open.file(need)?),
+            Held::Lock(lock) => (lock.open.uid, lock.open.file(need)?),
+            Held::Delegation(delegation) => (delegation.uid, delegation.file(need)?),
+        };
+        if caller.client.kind() == ClientKind::Nfs && caller.cred.uid != uid {
+            self.check_user(caller, handle, need)?;
         }
+        Ok(file)
+    }
+
+    /// Whether another user than the one that opened a file may do I/O on it. Its owner always may,
+    /// and what may be run may be read, as clients check the rights when a file is opened.
+    fn check_user(&self, caller: Caller<'_>, handle: &Handle, need: OpenMode) -> Result<()> {
+        let namespace = self.namespace();
+        let export = namespace.export(handle)?;
+        let cred = export.map_cred(caller.cred);
+        let (read, write) = (AccessMask::READ | AccessMask::EXECUTE, AccessMask::MODIFY);
+        let granted = export.store().access(&cred, &handle.file, read | write)?;
+        let allowed = |need: bool, right| !need || granted.intersects(right);
+        if allowed(need.read, read) && allowed(need.write, write)
+            || export.store().getattr(&handle.file)?.uid == cred.uid
+        {
+            return Ok(());
+        }
+        Err(StoreError::Access.into())
     }
 
     fn special_file(
