@@ -13,9 +13,12 @@ pub const RESPONSE_BYTES_MAX: u32 = TRANSFER_BYTES_MAX + 16 * 1024;
 /// that clients send; larger ones are READ and READDIR, which need no exactly-once.
 pub const RESPONSE_CACHED_BYTES_MAX: u32 = 8 * 1024;
 
-/// Bytes of kept replies of all sessions together. Beyond it slots are taken back and new requests
-/// that ask for their reply to be kept are put off.
+/// Bytes of kept replies of all sessions together. Beyond it a session that keeps more than its
+/// share is asked to use fewer slots, and forgets a reply for each that it keeps.
 pub const REPLY_CACHE_BYTES_MAX: usize = 256 << 20;
+
+/// Bytes of kept replies that a session has in any case.
+pub const REPLY_CACHE_SHARE_BYTES: usize = 16 * 1024;
 
 /// The smallest request size of a fore channel: RPC header with an AUTH_SYS credential without
 /// groups, and a COMPOUND of SEQUENCE and one operation with a file handle.
@@ -90,11 +93,12 @@ pub const BACK_RETRY_NS: u64 = 100_000_000;
 /// (WRITE data) the two ends and a sample of the middle.
 pub const DIGEST_WHOLE_BYTES_MAX: usize = 16 * 1024;
 
-/// State-ids in one TEST_STATEID.
-pub const TEST_STATEIDS_MAX: usize = 1024;
-
 /// Time between two rounds of tidying up, in nanoseconds.
 pub const TIDY_EVERY_NS: u64 = 1_000_000_000;
+
+/// Length up to which directories are listed with attributes on the reactor, in bytes. Each entry may
+/// be a look at an object on the disk.
+pub const READDIR_INLINE_BYTES_MAX: usize = 32 * 1024;
 
 /// Pieces of one READ_PLUS.
 pub const READ_PLUS_PIECES_MAX: u32 = 64;
@@ -141,4 +145,5 @@ pub const DUPLICATE_SAMPLE_BYTES: usize = 256;
 pub const MOUNTS_MAX: usize = 1024;
 
 const _: () = assert!(RESPONSE_CACHED_BYTES_MAX < RESPONSE_BYTES_MAX);
+const _: () = assert!(RESPONSE_CACHED_BYTES_MAX as usize <= REPLY_CACHE_SHARE_BYTES);
 const _: () = assert!(SLOTS_MIN <= SLOTS_INITIAL_MAX && SLOTS_INITIAL_MAX <= SLOTS_MAX);

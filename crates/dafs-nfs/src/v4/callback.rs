@@ -267,8 +267,12 @@ impl Callbacks {
 
     /// Gives up what waits, because there is no path. Whoever wants it said is told, and asks again
     /// when there is one.
+    /// What the client alone waits for stays.
     pub(crate) fn give_up_waiting(&mut self) -> Vec<Told> {
-        self.waiting.drain(..).filter_map(|pending| pending.callback.failed()).collect()
+        let asked = |pending: &Pending| !matches!(pending.callback, Callback::Offload { .. });
+        let (given_up, kept): (VecDeque<_>, _) = self.waiting.drain(..).partition(asked);
+        self.waiting = kept;
+        given_up.iter().filter_map(|pending| pending.callback.failed()).collect()
     }
 
     /// Takes the answer to a call, or the failure of the connection to bring one.
@@ -282,7 +286,7 @@ impl Callbacks {
         let bytes = match answer {
             Ok(bytes) => bytes,
             Err(error) => {
-                self.fail(at, slot, error);
+                self.fail(at, slot, error, now_ns);
                 return None;
             }
         };
@@ -329,13 +333,13 @@ impl Callbacks {
 
     /// A call has no answer: the same call goes over another connection, or over one that is bound
     /// later.
-    fn fail(&mut self, at: usize, slot: usize, error: BackError) {
+    fn fail(&mut self, at: usize, slot: usize, error: BackError, now_ns: u64) {
         let session = &mut self.sessions[at];
-        let BackSlot::Busy { sent, .. } = &mut session.slots[slot] else { return };
+        let BackSlot::Busy { sent, pending, .. } = &mut session.slots[slot] else { return };
         let Some((_, connection)) = sent.take() else { return };
         match error {
-            // It was never sent, and is soon tried again.
-            BackError::TooMany => {}
+            // It was never sent. The client may be slow to read, so it is not tried at once.
+            BackError::TooMany => pending.not_before_ns = now_ns.saturating_add(BACK_RETRY_NS),
             BackError::Disconnected | BackError::TimedOut => session.drop_connection(connection),
             // The client listens, but not to this program, or it cannot read calls.
             _ => {
@@ -349,7 +353,7 @@ impl Callbacks {
     /// Sends what can be sent.
     pub(crate) fn pump(&mut self, owner: &Weak<NfsClient>, tokens: &Tokens, now_ns: u64) {
         for session in &mut self.sessions {
-            session.resend(owner, tokens);
+            session.resend(owner, tokens, now_ns);
         }
         let mut later = VecDeque::new();
         while let Some(pending) = self.waiting.pop_front() {
@@ -365,7 +369,7 @@ impl Callbacks {
                 later.push_back(pending);
                 break;
             };
-            session.send(slot, pending, owner, tokens);
+            session.send(slot, pending, owner, tokens, now_ns);
         }
         later.append(&mut self.waiting);
         self.waiting = later;
@@ -472,7 +476,14 @@ impl BackSession {
         free
     }
 
-    fn send(&mut self, slot: usize, pending: Pending, owner: &Weak<NfsClient>, tokens: &Tokens) {
+    fn send(
+        &mut self,
+        slot: usize,
+        pending: Pending,
+        owner: &Weak<NfsClient>,
+        tokens: &Tokens,
+        now_ns: u64,
+    ) {
         let BackSlot::Free(last) = self.slots[slot] else { return };
         let sequence = last.wrapping_add(1);
         let busy = |slot: &BackSlot| matches!(slot, BackSlot::Busy { .. });
@@ -481,15 +492,17 @@ impl BackSession {
         let place = back_message::Place { session: self.id, sequence, slot: slot_id, highest };
         let args = back_message::encode(&pending.callback, place, self.parameters.minor);
         self.slots[slot] = BackSlot::Busy { sequence, pending, args, sent: None, moved: false };
-        self.resend(owner, tokens);
+        self.resend(owner, tokens, now_ns);
     }
 
-    /// Sends the calls that no connection carries.
-    fn resend(&mut self, owner: &Weak<NfsClient>, tokens: &Tokens) {
+    /// Sends the calls that no connection carries and that are due.
+    fn resend(&mut self, owner: &Weak<NfsClient>, tokens: &Tokens, now_ns: u64) {
         let Some(connection) = self.connection().cloned() else { return };
         let Some(credential) = self.parameters.credential.clone() else { return };
         for slot in &mut self.slots {
-            if let BackSlot::Busy { args, sent: sent @ None, .. } = slot {
+            if let BackSlot::Busy { args, pending, sent: sent @ None, .. } = slot
+                && pending.not_before_ns <= now_ns
+            {
                 let token = tokens.make(owner);
                 *sent = Some((token, connection.id()));
                 let auth_sys = match &credential {
@@ -506,5 +519,31 @@ impl BackSession {
                 });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_service::StateId;
+    use dafs_store::{FileId, FsId};
+
+    #[test]
+    fn the_end_of_a_copy_waits_for_a_path_and_recalls_do_not() {
+        let handle = Handle { fs: FsId([1; 16]), file: FileId([2; 48]) };
+        let state = StateRef { id: StateId(3), seqid: 1 };
+        let outcome = OffloadOutcome {
+            status: Status::Ok,
+            copied: 5,
+            committed: dafs_wire::nfs4::StableHow::Unstable,
+            verifier: [0; 8],
+        };
+        let offload = Callback::Offload { handle, stateid: Stateid::ANONYMOUS, outcome };
+        let mut callbacks = Callbacks::new();
+        callbacks.submit(Callback::Recall { handle, state, truncate: false });
+        callbacks.submit(offload.clone());
+        assert_eq!(callbacks.give_up_waiting(), [Told::RecallFailed { state }]);
+        assert_eq!(callbacks.waiting.len(), 1);
+        assert_eq!(callbacks.waiting[0].callback, offload);
     }
 }

@@ -484,7 +484,9 @@ fn step(cx: &mut Compound<'_>, decoder: &mut Decoder<'_>) -> (u32, OpResult) {
     let Ok(op) = Op::decode(decoder, cx.minor) else {
         return (number, Err(Status::BadXdr.into()));
     };
-    if cx.room() < dispatch::change_result_bytes(op_number) {
+    let change_bytes = dispatch::change_result_bytes(op_number);
+    // Number and status of this operation are not written yet, and one more status has to fit.
+    if change_bytes > 0 && cx.room() < change_bytes + RESULT_HEAD_BYTES {
         return (number, Err(cx.too_big().into()));
     }
     if !matches!(op_number, OpNum::Sequence | OpNum::Putfh | OpNum::Getattr | OpNum::Getfh) {

@@ -10,18 +10,19 @@
 use super::callback::{BackParameters, Callbacks, PathState};
 use super::slot::{Begin, SlotRequest, SlotTable};
 use crate::limits::{
-    BACK_SILENCE_NS, CLIENTS_PRUNE_MIN, REPLY_CACHE_BYTES_MAX, SESSIONS_MAX,
-    SESSIONS_PER_CLIENT_MAX,
+    BACK_SILENCE_NS, CLIENTS_PRUNE_MIN, REPLY_CACHE_BYTES_MAX, REPLY_CACHE_SHARE_BYTES,
+    SESSIONS_MAX, SESSIONS_PER_CLIENT_MAX,
 };
 use crate::principal::Principal;
 use crate::shared::NfsCounts;
 use dafs_service::{Client, ClientKey};
+use dafs_store::Wait;
 use dafs_wire::nfs4::{ChannelAttributes, SessionId, Status};
 use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
 /// A client as this front door knows it, from its first EXCHANGE_ID on.
 #[derive(Debug)]
@@ -30,7 +31,12 @@ pub(crate) struct NfsClient {
     record: Arc<Client>,
     /// Who made the record; nobody else may confirm it.
     principal: Principal,
+    /// Held while a session is made, which may take long.
     create: Mutex<CreateSlot>,
+    /// The sequence of the last CREATE_SESSION that succeeded.
+    created: AtomicU32,
+    /// The client's sessions.
+    sessions: Mutex<Vec<SessionId>>,
     callbacks: Mutex<Callbacks>,
     /// Whether the client has asked for a back channel, so that its absence is worth telling.
     wants_callbacks: AtomicBool,
@@ -46,8 +52,6 @@ pub(crate) struct CreateSlot {
     sequence: u32,
     /// Its result, without the status.
     result: Option<Vec<u8>>,
-    /// The client's sessions.
-    sessions: Vec<SessionId>,
 }
 
 /// What a CREATE_SESSION's sequence says about it.
@@ -73,20 +77,9 @@ impl CreateSlot {
     }
 
     /// Remembers a result for retries.
-    pub(crate) fn done(&mut self, sequence: u32, session: SessionId, result: Vec<u8>) {
+    fn done(&mut self, sequence: u32, result: Vec<u8>) {
         self.sequence = sequence;
         self.result = Some(result);
-        self.sessions.push(session);
-    }
-
-    /// Whether another session can be had.
-    pub(crate) fn has_room(&self) -> bool {
-        self.sessions.len() < SESSIONS_PER_CLIENT_MAX
-    }
-
-    /// The sequence that the next CREATE_SESSION has to carry.
-    pub(crate) fn next_sequence(&self) -> u32 {
-        self.sequence.wrapping_add(1)
     }
 }
 
@@ -95,7 +88,9 @@ impl NfsClient {
         Self {
             record,
             principal,
-            create: Mutex::new(CreateSlot { sequence: 0, result: None, sessions: Vec::new() }),
+            create: Mutex::new(CreateSlot { sequence: 0, result: None }),
+            created: AtomicU32::new(0),
+            sessions: Mutex::default(),
             callbacks: Mutex::new(Callbacks::new()),
             wants_callbacks: AtomicBool::new(false),
             path_up: AtomicBool::new(false),
@@ -116,8 +111,36 @@ impl NfsClient {
         &self.principal
     }
 
-    pub(crate) fn create_slot(&self) -> MutexGuard<'_, CreateSlot> {
-        self.create.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The slot of CREATE_SESSION. Without waiting: `None` while a session is being made.
+    pub(crate) fn create_slot(&self, wait: Wait) -> Option<MutexGuard<'_, CreateSlot>> {
+        match wait {
+            Wait::Allowed => Some(self.create.lock().unwrap_or_else(PoisonError::into_inner)),
+            Wait::Never => match self.create.try_lock() {
+                Ok(slot) => Some(slot),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            },
+        }
+    }
+
+    /// Remembers a CREATE_SESSION that succeeded.
+    pub(crate) fn created(&self, slot: &mut CreateSlot, sequence: u32, result: Vec<u8>) {
+        slot.done(sequence, result);
+        self.created.store(sequence, Ordering::Relaxed);
+    }
+
+    /// The sequence that the next CREATE_SESSION has to carry.
+    pub(crate) fn next_sequence(&self) -> u32 {
+        self.created.load(Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// Whether another session can be had.
+    pub(crate) fn has_room(&self) -> bool {
+        self.sessions().len() < SESSIONS_PER_CLIENT_MAX
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Vec<SessionId>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn callbacks(&self) -> MutexGuard<'_, Callbacks> {
@@ -229,19 +252,18 @@ impl Session {
     /// Takes a slot for a request, or finds what became of it earlier.
     ///
     /// # Errors
-    /// Those of [`SlotTable::begin`]; `Delay` for a reply that is to be kept while memory is short.
+    /// Those of [`SlotTable::begin`].
     pub(crate) fn begin(
         self: &Arc<Self>,
         request: SlotRequest,
-        cache: bool,
     ) -> Result<(Begin, SlotsLeft, Option<HeldSlot>), Status> {
-        let short = cache && self.cache_bytes.load(Ordering::Relaxed) > REPLY_CACHE_BYTES_MAX;
+        let short = self.is_short();
         let mut slots = self.slots();
         let before_bytes = slots.cached_bytes();
-        if short {
+        if short && before_bytes > REPLY_CACHE_SHARE_BYTES {
             slots.shrink();
         }
-        let begin = slots.begin(request, !short);
+        let begin = slots.begin(request);
         let freed_bytes = before_bytes - slots.cached_bytes();
         let left = SlotsLeft { highest: slots.highest(), target: slots.target_highest() };
         drop(slots);
@@ -253,6 +275,11 @@ impl Session {
             finished: false,
         });
         Ok((begin, left, held))
+    }
+
+    /// Whether all sessions together keep too much.
+    fn is_short(&self) -> bool {
+        self.cache_bytes.load(Ordering::Relaxed) > REPLY_CACHE_BYTES_MAX
     }
 }
 
@@ -290,9 +317,16 @@ impl HeldSlot {
         if std::mem::replace(&mut self.finished, true) {
             return;
         }
+        let session = &self.session;
         let bytes = reply.as_ref().map_or(0, |reply| reply.len());
-        self.session.cache_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.session.slots().finish(self.slot, reply);
+        session.cache_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let share = if session.is_short() { REPLY_CACHE_SHARE_BYTES } else { usize::MAX };
+        let mut slots = session.slots();
+        let before_bytes = slots.cached_bytes() + bytes;
+        slots.finish(self.slot, reply, share);
+        let freed_bytes = before_bytes.saturating_sub(slots.cached_bytes());
+        drop(slots);
+        session.cache_bytes.fetch_sub(freed_bytes, Ordering::Relaxed);
     }
 }
 
@@ -323,7 +357,9 @@ impl Clients {
     /// new clients do not make the table longer than the service's.
     fn prune(&mut self) {
         if self.by_key.len() >= self.prune_at {
-            self.by_key.retain(|_, client| !client.record.is_gone());
+            // Those with sessions are forgotten together with them.
+            let over = |client: &NfsClient| client.record.is_gone() && client.sessions().is_empty();
+            self.by_key.retain(|_, client| !over(client));
             self.prune_at = (2 * self.by_key.len()).max(CLIENTS_PRUNE_MIN);
         }
     }
@@ -406,6 +442,7 @@ impl SessionTable {
             return Err(Status::NoSpc);
         }
         sessions.insert(id, session.clone());
+        session.owner.sessions().push(id);
         drop(sessions);
         session.client().session_started();
         session.owner.callbacks().add_session(Arc::downgrade(&session), new.back);
@@ -419,7 +456,7 @@ impl SessionTable {
         drop(sessions);
         if removed {
             session.gone.store(true, Ordering::Release);
-            session.owner.create_slot().sessions.retain(|id| *id != session.id);
+            session.owner.sessions().retain(|id| *id != session.id);
             session.client().session_ended();
         }
         removed
@@ -430,8 +467,8 @@ impl SessionTable {
         let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
         let client = clients.by_key.remove(&key)?;
         drop(clients);
-        let ids = std::mem::take(&mut client.create_slot().sessions);
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        let ids = std::mem::take(&mut *client.sessions());
         let ended: Vec<_> = ids.iter().filter_map(|id| sessions.remove(id)).collect();
         drop(sessions);
         // Their connections are let go of, and with them what would hold this record.

@@ -99,8 +99,8 @@ impl SlotTable {
     ///
     /// # Errors
     /// `BadSlot`, `BadHighSlot`, `SeqMisordered`, `SeqFalseRetry`; `Delay` for a retry of a request
-    /// that is still running, and for a new request unless `may_run`.
-    pub(crate) fn begin(&mut self, request: SlotRequest, may_run: bool) -> Result<Begin, Status> {
+    /// that is still running.
+    pub(crate) fn begin(&mut self, request: SlotRequest) -> Result<Begin, Status> {
         if request.slot >= self.limit {
             return Err(Status::BadSlot);
         }
@@ -127,9 +127,6 @@ impl SlotTable {
             // The client has given up a request without its answer and goes on, which it must not.
             return Err(Status::SeqMisordered);
         }
-        if !may_run {
-            return Err(Status::Delay);
-        }
         if index >= self.slots.len() {
             self.slots.resize_with(index + 1, Slot::default);
         }
@@ -145,9 +142,11 @@ impl SlotTable {
         Ok(Begin::New)
     }
 
-    /// Gives a slot back, with the reply to keep if there is one.
-    pub(crate) fn finish(&mut self, slot: u32, reply: Option<Arc<[u8]>>) {
-        let Some(slot) = self.slots.get_mut(slot as usize) else { return };
+    /// Gives a slot back, with the reply to keep if there is one. Replies of other slots are
+    /// forgotten until no more than `bytes_max` are kept, those of the least used slots first.
+    pub(crate) fn finish(&mut self, slot: u32, reply: Option<Arc<[u8]>>, bytes_max: usize) {
+        let index = slot as usize;
+        let Some(slot) = self.slots.get_mut(index) else { return };
         debug_assert!(matches!(slot.outcome, Outcome::Running), "a slot is given back once");
         self.running -= 1;
         slot.outcome = match reply {
@@ -157,6 +156,16 @@ impl SlotTable {
             }
             None => Outcome::Uncached,
         };
+        let others = self.slots.iter_mut().enumerate().rev().filter(|(at, _)| *at != index);
+        for (_, slot) in others {
+            if self.cached_bytes <= bytes_max {
+                break;
+            }
+            if let Outcome::Cached(reply) = &slot.outcome {
+                self.cached_bytes -= reply.len();
+                slot.outcome = Outcome::Uncached;
+            }
+        }
     }
 
     /// Asks the client to use half as many slots, because memory is short.
@@ -206,71 +215,71 @@ mod tests {
     #[test]
     fn a_request_runs_once_and_its_reply_is_kept() {
         let mut table = SlotTable::new(4);
-        assert_eq!(table.begin(request(1, 1), true), Ok(Begin::New));
-        assert_eq!(table.begin(request(1, 1), true), Err(Status::Delay));
-        table.finish(1, Some(reply(9)));
-        assert_eq!(table.begin(request(1, 1), true), Ok(Begin::Replay(reply(9))));
+        assert_eq!(table.begin(request(1, 1)), Ok(Begin::New));
+        assert_eq!(table.begin(request(1, 1)), Err(Status::Delay));
+        table.finish(1, Some(reply(9)), usize::MAX);
+        assert_eq!(table.begin(request(1, 1)), Ok(Begin::Replay(reply(9))));
         assert_eq!(table.cached_bytes(), 3);
-        assert_eq!(table.begin(request(1, 2), true), Ok(Begin::New));
+        assert_eq!(table.begin(request(1, 2)), Ok(Begin::New));
         assert_eq!(table.cached_bytes(), 0);
-        table.finish(1, None);
-        assert_eq!(table.begin(request(1, 2), true), Ok(Begin::Uncached));
+        table.finish(1, None, usize::MAX);
+        assert_eq!(table.begin(request(1, 2)), Ok(Begin::Uncached));
     }
 
     #[test]
     fn another_request_under_the_same_sequence_is_a_false_retry() {
         let mut table = SlotTable::new(4);
-        table.begin(request(0, 1), true).unwrap();
+        table.begin(request(0, 1)).unwrap();
         let other = SlotRequest { digest: 8, ..request(0, 1) };
-        assert_eq!(table.begin(other, true), Err(Status::SeqFalseRetry));
-        table.finish(0, Some(reply(1)));
-        assert_eq!(table.begin(other, true), Err(Status::SeqFalseRetry));
-        assert_eq!(table.begin(request(0, 1), true), Ok(Begin::Replay(reply(1))));
+        assert_eq!(table.begin(other), Err(Status::SeqFalseRetry));
+        table.finish(0, Some(reply(1)), usize::MAX);
+        assert_eq!(table.begin(other), Err(Status::SeqFalseRetry));
+        assert_eq!(table.begin(request(0, 1)), Ok(Begin::Replay(reply(1))));
     }
 
     #[test]
     fn sequences_and_slots_out_of_range_leave_the_slot_alone() {
         let mut table = SlotTable::new(4);
-        assert_eq!(table.begin(request(0, 0), true), Err(Status::SeqMisordered));
-        assert_eq!(table.begin(request(0, 2), true), Err(Status::SeqMisordered));
-        assert_eq!(table.begin(request(4, 1), true), Err(Status::BadSlot));
+        assert_eq!(table.begin(request(0, 0)), Err(Status::SeqMisordered));
+        assert_eq!(table.begin(request(0, 2)), Err(Status::SeqMisordered));
+        assert_eq!(table.begin(request(4, 1)), Err(Status::BadSlot));
         let high = SlotRequest { highest: 4, ..request(0, 1) };
-        assert_eq!(table.begin(high, true), Err(Status::BadHighSlot));
-        assert_eq!(table.begin(request(u32::MAX, 1), true), Err(Status::BadSlot));
+        assert_eq!(table.begin(high), Err(Status::BadHighSlot));
+        assert_eq!(table.begin(request(u32::MAX, 1)), Err(Status::BadSlot));
         assert_eq!(table.running(), 0);
-        assert_eq!(table.begin(request(0, 1), true), Ok(Begin::New));
+        assert_eq!(table.begin(request(0, 1)), Ok(Begin::New));
         // Going on without the answer is misordered, not a second request.
-        assert_eq!(table.begin(request(0, 2), true), Err(Status::SeqMisordered));
+        assert_eq!(table.begin(request(0, 2)), Err(Status::SeqMisordered));
     }
 
     #[test]
     fn sequences_wrap() {
         let mut table = SlotTable::new(1);
-        table.begin(request(0, 1), true).unwrap();
-        table.finish(0, None);
+        table.begin(request(0, 1)).unwrap();
+        table.finish(0, None, usize::MAX);
         table.slots[0].sequence = u32::MAX;
-        assert_eq!(table.begin(request(0, 0), true), Ok(Begin::New));
+        assert_eq!(table.begin(request(0, 0)), Ok(Begin::New));
     }
 
     #[test]
     fn a_busy_session_grows_and_shrinks_when_the_client_has_come_down() {
         let mut table = SlotTable::new(8);
         for slot in 0..6 {
-            table.begin(request(slot, 1), true).unwrap();
+            table.begin(request(slot, 1)).unwrap();
         }
         assert_eq!(table.highest(), 15);
-        table.begin(request(15, 1), true).unwrap();
+        table.begin(request(15, 1)).unwrap();
         table.shrink();
         assert_eq!((table.highest(), table.target_highest()), (15, 7));
-        table.finish(0, None);
+        table.finish(0, None, usize::MAX);
         // Slot 15 still runs, so nothing is taken away.
-        table.begin(SlotRequest { highest: 7, ..request(0, 2) }, true).unwrap();
+        table.begin(SlotRequest { highest: 7, ..request(0, 2) }).unwrap();
         assert_eq!(table.highest(), 15);
-        table.finish(15, Some(reply(1)));
-        table.finish(0, None);
-        table.begin(SlotRequest { highest: 7, ..request(0, 3) }, true).unwrap();
+        table.finish(15, Some(reply(1)), usize::MAX);
+        table.finish(0, None, usize::MAX);
+        table.begin(SlotRequest { highest: 7, ..request(0, 3) }).unwrap();
         assert_eq!((table.highest(), table.cached_bytes()), (7, 0));
-        assert_eq!(table.begin(request(15, 2), true), Err(Status::BadSlot));
+        assert_eq!(table.begin(request(15, 2)), Err(Status::BadSlot));
     }
 
     #[test]
@@ -278,23 +287,44 @@ mod tests {
         for sequence in [1, 6] {
             let mut table = SlotTable::new(8);
             for number in 1..=5 {
-                table.begin(request(7, number), true).unwrap();
-                table.finish(7, None);
+                table.begin(request(7, number)).unwrap();
+                table.finish(7, None, usize::MAX);
             }
             table.shrink();
-            table.begin(request(0, 1), true).unwrap();
-            table.finish(0, None);
-            assert_eq!(table.begin(request(7, sequence), true), Err(Status::BadSlot));
+            table.begin(request(0, 1)).unwrap();
+            table.finish(0, None, usize::MAX);
+            assert_eq!(table.begin(request(7, sequence)), Err(Status::BadSlot));
             (table.limit, table.target) = (8, 8);
-            assert_eq!(table.begin(request(7, sequence), true), Ok(Begin::New));
-            assert_eq!(table.begin(request(7, 3), true), Err(Status::SeqMisordered));
+            assert_eq!(table.begin(request(7, sequence)), Ok(Begin::New));
+            assert_eq!(table.begin(request(7, 3)), Err(Status::SeqMisordered));
         }
     }
 
     #[test]
     fn unused_slots_cost_nothing() {
         let mut table = SlotTable::new(128);
-        table.begin(request(0, 1), true).unwrap();
+        table.begin(request(0, 1)).unwrap();
         assert_eq!(table.slots.len(), 1);
+    }
+
+    #[test]
+    fn a_session_over_its_share_forgets_replies_of_other_slots() {
+        let mut table = SlotTable::new(4);
+        for slot in 0..3 {
+            table.begin(request(slot, 1)).unwrap();
+            table.finish(slot, Some(reply(9)), usize::MAX);
+        }
+        table.begin(request(3, 1)).unwrap();
+        table.begin(request(1, 2)).unwrap();
+        table.finish(1, Some(reply(8)), 6);
+        // What runs and what has just ended is left alone.
+        assert_eq!(table.cached_bytes(), 6);
+        assert_eq!(table.begin(request(3, 1)), Err(Status::Delay));
+        assert_eq!(table.begin(request(2, 1)), Ok(Begin::Uncached));
+        assert_eq!(table.begin(request(1, 2)), Ok(Begin::Replay(reply(8))));
+        assert_eq!(table.begin(request(0, 1)), Ok(Begin::Replay(reply(9))));
+        table.finish(3, Some(reply(7)), 0);
+        assert_eq!(table.cached_bytes(), 3);
+        assert_eq!(table.begin(request(3, 1)), Ok(Begin::Replay(reply(7))));
     }
 }

@@ -302,3 +302,18 @@ fn binding_needs_a_session_and_a_direction() {
     recall(&mut world, &session, 5);
     assert_eq!(world.back_calls[0].0, world.reactor.connection(1).id().to_u64());
 }
+
+#[test]
+fn a_client_that_does_not_read_is_called_again_later() {
+    let mut world = World::default();
+    let session = world.client(b"client");
+    recall(&mut world, &session, 5);
+    let (_, call) = world.back_calls.pop().unwrap();
+    let connection = world.reactor.connection(1).id();
+    world.handler.back_reply(connection, call.token, Err(BackError::TooMany));
+    world.collect();
+    assert!(world.back_calls.is_empty(), "it would be refused again, and so on without end");
+    world.tick(2 * SECOND);
+    let (_, again) = world.back_calls.pop().unwrap();
+    assert_eq!(again.args, call.args);
+}

@@ -232,3 +232,23 @@ fn clients_that_never_confirm_are_forgotten() {
     let answer = world.send(1, 0, &[Op::CreateSession(args)]);
     assert_eq!(answer.status(), Status::StaleClientId);
 }
+
+#[test]
+fn local_users_get_no_sessions_of_other_peoples_clients() {
+    let mut world = World::default();
+    let client = world.client(b"client");
+    world.reactor.peer = "127.0.0.1:2000".parse().unwrap();
+    // Neither the kept result of the first session nor another one, whoever they say they are.
+    for sequence in [client.created.sequence, client.created.sequence + 1] {
+        let args = create_session(client.client_id, sequence);
+        let answer = world.send(9, 0, &[Op::CreateSession(args)]);
+        assert_eq!(answer.status(), Status::ClidInUse);
+    }
+    assert_eq!(world.shared.counts().sessions, 1);
+    let own = world.send(9, 0, &[exchange_id(b"own", 1)]);
+    let ResultBody::ExchangeId(own) = own.body(0) else { panic!() };
+    let args = create_session(own.client_id, own.sequence_id);
+    for args in [args.clone(), CreateSessionArgs { sequence: args.sequence + 1, ..args }] {
+        assert_eq!(world.send(9, 0, &[Op::CreateSession(args)]).status(), Status::Ok);
+    }
+}

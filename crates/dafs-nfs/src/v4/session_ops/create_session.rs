@@ -3,12 +3,13 @@
 //! Invariants
 //! * The sequence of the client's one slot moves only with a success, whose result is kept for
 //!   retries; whatever fails can be repeated under the same sequence.
-//! * Only who made the client's record can confirm it.
+//! * Only who made the client's record can confirm it, and of callers that are known for certain
+//!   only that one gets further sessions: ids of clients can be guessed.
 
 use super::channel;
 use crate::principal::Principal;
 use crate::v4::callback::BackParameters;
-use crate::v4::compound::{Compound, OpResult};
+use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::session::{Creation, NewSession};
 use dafs_service::ClientKey;
 use dafs_wire::nfs4::{CreateSessionArgs, CreateSessionFlags, CreateSessionResult, Status};
@@ -23,8 +24,13 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
         return Err(Status::StaleClientId.into());
     }
     let confirmed = owner.record().is_confirmed();
+    // Who only claims to be somebody could claim to be this one.
+    let matters = !confirmed || cx.call.origin.is_certain();
+    if matters && *owner.principal() != Principal::of(&cx.call.who) {
+        return Err(Status::ClidInUse.into());
+    }
     // Held to the end, so that two requests with one sequence do not both make a session.
-    let mut slot = owner.create_slot();
+    let mut slot = owner.create_slot(cx.wait).ok_or(OpError::Wait)?;
     match slot.check(args.sequence)? {
         Creation::Replay(result) => {
             drop(slot);
@@ -33,15 +39,12 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
         }
         Creation::New => {}
     }
-    if !confirmed && *owner.principal() != Principal::of(&cx.call.who) {
-        return Err(Status::ClidInUse.into());
-    }
     if args.flags.has_unknown() {
         return Err(Status::Inval.into());
     }
     let fore = channel::fore(&args.fore)?;
     let back = channel::back(&args.back)?;
-    if !slot.has_room() {
+    if !owner.has_room() {
         return Err(Status::NoSpc.into());
     }
     if !confirmed {
@@ -72,7 +75,7 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
     let mut bytes = Vec::new();
     result.encode(&mut Encoder::new(&mut bytes));
     cx.encoder().raw(&bytes);
-    slot.done(args.sequence, session.id(), bytes);
+    owner.created(&mut slot, args.sequence, bytes);
     drop(slot);
     if can_back {
         cx.shared.bind_back(&session, &cx.call.connection, cx.call.now_ns);

@@ -41,7 +41,7 @@ pub(crate) fn exchange_id(cx: &mut Compound<'_>, args: &ExchangeIdArgs<'_>) -> O
     let key = exchanged.client.key();
     exchanged.client.set_peer(cx.call.peer.to_string());
     let owner = cx.shared.sessions.enter_client(&exchanged.client, principal);
-    let sequence_id = owner.create_slot().next_sequence();
+    let sequence_id = owner.next_sequence();
     let mut flags = ExchangeFlags::USE_NON_PNFS;
     flags.set(ExchangeFlags::CONFIRMED_R, exchanged.confirmed);
     let options = cx.shared.options().clone();

@@ -23,7 +23,7 @@ pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) 
         highest: args.highest_slot_id,
         digest: digest::of_request(&Principal::of(&cx.call.who), cx.minor, cx.op_count(), rest),
     };
-    let (begin, slots, held) = session.begin(request, args.cache_this)?;
+    let (begin, slots, held) = session.begin(request)?;
     match (begin, held) {
         (Begin::Replay(reply), _) => {
             cx.replay(reply);

@@ -1,6 +1,5 @@
 //! FREE_STATEID and TEST_STATEID (RFC 8881 18.38, 18.48).
 
-use crate::limits::TEST_STATEIDS_MAX;
 use crate::v4::compound::{Compound, OpResult};
 use crate::v4::{stateid, status};
 use dafs_wire::nfs4::{FreeStateidArgs, Status, TestStateidArgs, TestStateidResult};
@@ -17,9 +16,6 @@ pub(crate) fn free_stateid(cx: &mut Compound<'_>, args: &FreeStateidArgs) -> OpR
 
 /// Says for each state-id whether it is good.
 pub(crate) fn test_stateid(cx: &mut Compound<'_>, args: &TestStateidArgs) -> OpResult {
-    if args.stateids.len() > TEST_STATEIDS_MAX {
-        return Err(Status::Delay.into());
-    }
     let mut statuses = Vec::with_capacity(args.stateids.len());
     for stateid in &args.stateids {
         let tested = match stateid::reference(stateid) {
