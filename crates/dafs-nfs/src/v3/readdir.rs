@@ -8,11 +8,11 @@
 
 use super::lookup::{directory, parent};
 use super::{Context, Done, Stop, args, attributes};
-use crate::limits::TRANSFER_BYTES_MAX;
+use crate::limits::{READDIR_INLINE_BYTES_MAX, TRANSFER_BYTES_MAX};
 use crate::wire_handle;
 use dafs_rpc::Reply;
 use dafs_service::Handle;
-use dafs_store::Attr;
+use dafs_store::{Attr, Wait};
 use dafs_wire::nfs3::{
     Entry, EntryPlus, FileHandle, ObjectFailure, ReaddirArgs, ReaddirplusArgs, Status,
     VERIFIER_BYTES,
@@ -113,6 +113,9 @@ fn list(
     plus: bool,
 ) -> Result<(), Stop> {
     let dir = cx.handle(dir)?;
+    if plus && bytes_max as usize > READDIR_INLINE_BYTES_MAX && cx.wait == Wait::Never {
+        return Err(Stop::Wait);
+    }
     let attr = directory(cx, &dir)?;
     if cookie != 0 && verifier != COOKIE_VERIFIER {
         return Err(Status::BadCookie.into());

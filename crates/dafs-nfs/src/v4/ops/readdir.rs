@@ -7,6 +7,7 @@
 //!   fails the operation, unless the object has just gone.
 
 use super::getattr::check_request;
+use crate::limits::READDIR_INLINE_BYTES_MAX;
 use crate::v4::attr::get::{self, Object};
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::status::{self, without_perm};
@@ -37,6 +38,10 @@ pub(crate) fn readdir(cx: &mut Compound<'_>, args: &ReaddirArgs) -> OpResult {
         _ => {}
     }
     let room = (args.result_bytes_max as usize).min(cx.room());
+    let look = !args.request.is_subset_of(WITHOUT_LOOK);
+    if look && room > READDIR_INLINE_BYTES_MAX {
+        cx.may_wait()?;
+    }
     let (service, caller, minor, reply) = cx.split()?;
     if room < FRAME_BYTES {
         return Err(not_even_one(service, caller, &dir));
@@ -57,7 +62,6 @@ pub(crate) fn readdir(cx: &mut Compound<'_>, args: &ReaddirArgs) -> OpResult {
         count: 0,
         failed: None,
     };
-    let look = !args.request.is_subset_of(WITHOUT_LOOK);
     let eof = service
         .readdir(caller, &dir, args.cookie, look, &mut |entry, object| listing.push(entry, object))
         .map_err(without_perm)?;
