@@ -124,7 +124,8 @@ impl Parts {
 
 impl Server {
     pub(crate) fn new(delegations: bool) -> Self {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let options = MemoryOptions { bytes_max: 8 << 20, files_max: 1000, ..Default::default() };
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(options));
         let disk = Disk::default();
         let parts = Parts::start(store.clone(), disk.clone(), delegations, 0, SECOND);
         let asked = HashMap::new();
