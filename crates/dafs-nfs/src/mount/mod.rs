@@ -83,16 +83,18 @@ fn mount(
         Caller { client, cred: &sender.who.cred, wait: Wait::Never, now_ns: sender.now_ns };
     let components = path.0.split(|&byte| byte == b'/').filter(|part| !part.is_empty());
     let found = service.lookup(caller, &service.root(), components);
+    let reached = found.as_ref().map_or_else(|unresolved| unresolved.handle, |found| found.handle);
+    let namespace = service.namespace();
+    let export = namespace.export(&reached).map_err(status_of)?;
+    let flavors: Vec<u32> = flavors(export, sender).collect();
+    if flavors.is_empty() {
+        // Nor is it told which names there are.
+        return Err(Status::Acces);
+    }
     let found = found.map_err(|unresolved| status_of(unresolved.error))?;
     // Nothing is known of the root of all exports but that it is a directory.
     if found.attr.is_some_and(|attr| attr.kind != Kind::Directory) {
         return Err(Status::NotDir);
-    }
-    let namespace = service.namespace();
-    let export = namespace.export(&found.handle).map_err(status_of)?;
-    let flavors: Vec<u32> = flavors(export, sender).collect();
-    if flavors.is_empty() {
-        return Err(Status::Acces);
     }
     Ok((found.handle, flavors))
 }

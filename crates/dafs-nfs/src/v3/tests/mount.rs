@@ -80,6 +80,9 @@ fn exports_are_mounted_by_their_whole_name() {
     assert_ne!(mnt(&world, "/data2").unwrap().0, data);
     assert_eq!(mnt(&world, "/dat"), Err(mount3::Status::NoEnt));
     assert_eq!(mnt(&world, "/secret"), Err(mount3::Status::Acces));
+    // Which names there are is not told either.
+    assert_eq!(mnt(&world, "/secret/missing"), Err(mount3::Status::Acces));
+    assert_eq!(mnt(&world, "/data/missing"), Err(mount3::Status::NoEnt));
     assert_eq!(exports(&world), ["/data", "/data2"]);
     assert_eq!(world.lookup(&world.root(), "data").map(|found| found.0), Ok(data));
     assert_eq!(world.lookup(&world.root(), "secret"), Err(Status::Acces));
