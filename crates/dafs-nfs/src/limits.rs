@@ -18,7 +18,7 @@ pub const RESPONSE_CACHED_BYTES_MAX: u32 = 8 * 1024;
 pub const REPLY_CACHE_BYTES_MAX: usize = 256 << 20;
 
 /// Bytes of kept replies that a session has in any case.
-pub const REPLY_CACHE_SHARE_BYTES: usize = 16 * 1024;
+pub const REPLY_CACHE_SHARE_BYTES: usize = 8 * 1024;
 
 /// The smallest request size of a fore channel: RPC header with an AUTH_SYS credential without
 /// groups, and a COMPOUND of SEQUENCE and one operation with a file handle.

@@ -254,7 +254,10 @@ impl NfsShared {
     pub(crate) fn call_client(&self, key: ClientKey, callback: Callback) {
         if let Some(client) = self.sessions.client(key) {
             let now_ns = self.now_ns.load(Ordering::Relaxed);
-            self.with_callbacks(&client, now_ns, |callbacks| callbacks.submit(callback));
+            let submit = |callbacks: &mut Callbacks| callbacks.submit(callback);
+            if let Some(told) = self.with_callbacks(&client, now_ns, submit) {
+                self.tell(&client, told);
+            }
         }
     }
 

@@ -256,13 +256,13 @@ impl Callbacks {
         }
     }
 
-    /// Says something to the client as soon as that is possible.
-    pub(crate) fn submit(&mut self, callback: Callback) {
-        if self.waiting.len() >= BACK_WAITING_MAX {
-            // The oldest has waited long enough for its cause to be over.
-            self.waiting.pop_front();
-        }
+    /// Says something to the client as soon as that is possible. When too much waits, the oldest
+    /// makes room, and whoever wants that said is told.
+    pub(crate) fn submit(&mut self, callback: Callback) -> Option<Told> {
+        let full = self.waiting.len() >= BACK_WAITING_MAX;
+        let oldest = if full { self.waiting.pop_front() } else { None };
         self.waiting.push_back(Pending { callback, tries: 0, not_before_ns: 0 });
+        oldest?.callback.failed()
     }
 
     /// Gives up what waits, because there is no path. Whoever wants it said is told, and asks again
@@ -540,10 +540,18 @@ mod tests {
         };
         let offload = Callback::Offload { handle, stateid: Stateid::ANONYMOUS, outcome };
         let mut callbacks = Callbacks::new();
-        callbacks.submit(Callback::Recall { handle, state, truncate: false });
-        callbacks.submit(offload.clone());
+        assert_eq!(callbacks.submit(Callback::Recall { handle, state, truncate: false }), None);
+        assert_eq!(callbacks.submit(offload.clone()), None);
         assert_eq!(callbacks.give_up_waiting(), [Told::RecallFailed { state }]);
         assert_eq!(callbacks.waiting.len(), 1);
         assert_eq!(callbacks.waiting[0].callback, offload);
+        for number in 0..BACK_WAITING_MAX as u64 {
+            let state = StateRef { id: StateId(number), seqid: 1 };
+            callbacks.submit(Callback::Recall { handle, state, truncate: false });
+        }
+        let oldest = StateRef { id: StateId(0), seqid: 1 };
+        let told = callbacks.submit(Callback::Recall { handle, state, truncate: false });
+        assert_eq!(told, Some(Told::RecallFailed { state: oldest }));
+        assert_eq!(callbacks.waiting.len(), BACK_WAITING_MAX);
     }
 }
