@@ -1,5 +1,6 @@
 //! Operations on objects: attributes, rights, symlink text, named attributes, space.
 
+use crate::export::Export;
 use crate::handle::Handle;
 use crate::state::StateRef;
 use crate::{Caller, Result, Service, ServiceError};
@@ -48,8 +49,11 @@ impl Service {
     /// # Errors
     /// The store's.
     pub fn getattr(&self, handle: &Handle) -> Result<Attr> {
-        let namespace = self.namespace();
-        let export = namespace.export(handle)?;
+        self.getattr_in(self.namespace().export(handle)?, handle)
+    }
+
+    /// As `getattr`, in the object's export.
+    pub(crate) fn getattr_in(&self, export: &Export, handle: &Handle) -> Result<Attr> {
         match export.store().getattr(&handle.file) {
             Err(StoreError::Stale) => {
                 let file = self.lock_table().any_file(&export.key(handle));

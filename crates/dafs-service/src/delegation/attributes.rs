@@ -85,16 +85,17 @@ impl Service {
     /// The store's; `WouldWait`, `Delay` while the holder has not answered.
     pub fn attributes(&self, caller: Caller<'_>, handle: &Handle) -> Result<Attr> {
         let namespace = self.namespace();
-        let key = namespace.export(handle)?.key(handle);
+        let export = namespace.export(handle)?;
+        let key = export.key(handle);
         if !self.guards.maybe_guarded(&key) {
-            return self.getattr(handle);
+            return self.getattr_in(export, handle);
         }
         match self.ask_holder(caller, &key)? {
             Some((delegation, answer)) => {
-                let attr = self.getattr(handle)?;
+                let attr = self.getattr_in(export, handle)?;
                 Ok(merged(&mut delegation.lock(), attr, &answer))
             }
-            None => self.getattr(handle),
+            None => self.getattr_in(export, handle),
         }
     }
 
