@@ -421,7 +421,7 @@ impl SessionTable {
     /// Makes a session.
     ///
     /// # Errors
-    /// `NoSpc` when the table is full.
+    /// `NoSpc` when the table is full, `StaleClientId` when the client is gone.
     pub(crate) fn create(&self, new: NewSession) -> Result<Arc<Session>, Status> {
         let number = self.counter.fetch_add(1, Ordering::Relaxed);
         let mut hasher = SipHasher24::new_with_keys(self.secret.0, self.secret.1);
@@ -441,10 +441,15 @@ impl SessionTable {
         if sessions.len() >= SESSIONS_MAX {
             return Err(Status::NoSpc);
         }
+        // Whoever forgets a client takes this lock after the record is marked.
+        if session.client().is_gone() {
+            return Err(Status::StaleClientId);
+        }
+        // Counted first, because it may end as soon as it is in the table.
+        session.client().session_started();
         sessions.insert(id, session.clone());
         session.owner.sessions().push(id);
         drop(sessions);
-        session.client().session_started();
         session.owner.callbacks().add_session(Arc::downgrade(&session), new.back);
         Ok(session)
     }
