@@ -20,7 +20,9 @@ use crate::shared::NfsShared;
 use dafs_rpc::{Mark, Reply};
 use dafs_service::{Caller, Client, Door, Handle, Service};
 use dafs_store::Wait;
-use dafs_wire::nfs4::{CompoundArgs, OP_ILLEGAL, Op, OpNum, SessionId, Stateid, Status};
+use dafs_wire::nfs4::{
+    CompoundArgs, OP_ILLEGAL, Op, OpNum, SessionId, SetattrResult, Stateid, Status,
+};
 use dafs_wire::xdr::{Decode, Decoder, Encoder, XdrError};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -355,8 +357,8 @@ fn resolve(argument: &Stateid, place: Option<Place>) -> Result<Stateid, OpError>
     place.and_then(|place| place.stateid).ok_or(OpError::Status(Status::BadStateId))
 }
 
-/// Operation number and status of a result.
-pub(crate) const RESULT_HEAD_BYTES: usize = 8;
+/// The longest result of an operation that did not run: number, status, and the mask of SETATTR.
+pub(crate) const RESULT_HEAD_BYTES: usize = 12;
 
 /// A compound that has to wait, ready to go on elsewhere.
 pub(crate) struct Parked {
@@ -546,6 +548,10 @@ fn settle(cx: &mut Compound<'_>, begin: (Mark, usize), number: u32, result: OpRe
     let mut e = cx.encoder();
     e.u32(number);
     e.u32(status.code());
+    if number == OpNum::Setattr as u32 {
+        // It says what it has set in every case (RFC 8881 18.30.2), also when it did not run.
+        e.value(&SetattrResult::default());
+    }
     status
 }
 

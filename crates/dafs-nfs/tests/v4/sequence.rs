@@ -91,6 +91,27 @@ fn a_reply_that_was_not_kept_is_not_made_again() {
 }
 
 #[test]
+fn setattr_has_its_mask_even_when_it_does_not_run() {
+    let mut world = World::default();
+    let mut session = world.client(b"client");
+    let attributes = Fattr { mask: Bitmap::EMPTY, values: b"" };
+    let setattr = Op::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attributes });
+    let mask = |answer: &Answer, status| {
+        let last = answer.results().pop().unwrap();
+        assert_eq!((last.number, last.status), (OpNum::Setattr as u32, status));
+        let ResultBody::Setattr(result) = last.body else { panic!("{:?}", last.body) };
+        assert_eq!(result.attributes_set, Bitmap::EMPTY);
+    };
+    let alone = world.send(1, 0, std::slice::from_ref(&setattr));
+    mask(&alone, Status::OpNotInSession);
+    session.sequence = 1;
+    let args = SequenceArgs { cache_this: false, ..session.sequence_args() };
+    let ops = with_sequence(args, &[setattr]);
+    mask(&world.send(1, 0, &ops), Status::NoFileHandle);
+    mask(&world.send(1, 0, &ops), Status::RetryUncachedRep);
+}
+
+#[test]
 fn slots_and_sequences_out_of_range_are_refused() {
     let mut world = World::default();
     let mut session = world.client(b"client");

@@ -298,7 +298,12 @@ pub(crate) fn decode(results: &[u8]) -> Vec<OpResult<'_>> {
 fn well_formed(args: &[u8], results: &[u8]) {
     let mut d = Decoder::new(results);
     let head = CompoundResult::decode(&mut d).unwrap();
-    let decoded: Vec<_> = (0..head.op_count).map(|_| OpResult::decode(&mut d).unwrap()).collect();
+    let decode = |at| {
+        OpResult::decode(&mut d).unwrap_or_else(|error| {
+            panic!("result {at}: {error} in {results:?}, the answer to {args:?}")
+        })
+    };
+    let decoded: Vec<_> = (0..head.op_count).map(decode).collect();
     d.finish().unwrap();
     let mut sent = Decoder::new(args);
     let asked = CompoundArgs::decode(&mut sent).unwrap();
