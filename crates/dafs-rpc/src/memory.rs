@@ -3,11 +3,11 @@
 //! Invariants
 //! * A [`Block`] is the only handle to its memory: it is written through `&mut` and read through
 //!   `&`, so that its filled part can be seen as a plain slice.
-//! * Free blocks are bounded per size, for each thread and for all together.
+//! * Free blocks are bounded per size, for each reactor and for all threads together.
 
 use crate::limits::{BLOCK_BYTES, BLOCKS_KEPT_BYTES_MAX, BLOCKS_SHARED_BYTES_MAX};
 use dafs_mem::{Buffer, VolatileSlice};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
@@ -18,6 +18,8 @@ const SIZES: usize = BLOCK_BYTES.len();
 static SHARED: [Mutex<Vec<Buffer>>; SIZES] = [const { Mutex::new(Vec::new()) }; SIZES];
 
 thread_local! {
+    /// Whether this thread keeps free blocks to itself: one that looks after them with [`trim`].
+    static KEEPS: Cell<bool> = const { Cell::new(false) };
     static KEPT: RefCell<[Vec<Buffer>; SIZES]> =
         const { RefCell::new([const { Vec::new() }; SIZES]) };
 }
@@ -53,6 +55,9 @@ fn give(buffer: Buffer) {
     let mut buffer = Some(buffer);
     // A thread that is ending has no store of its own any more; then the shared one takes it.
     let _ = KEPT.try_with(|kept| {
+        if !KEEPS.get() {
+            return;
+        }
         let kept = &mut kept.borrow_mut()[class];
         if (kept.len() + 1) * BLOCK_BYTES[class] <= BLOCKS_KEPT_BYTES_MAX {
             kept.extend(buffer.take());
@@ -64,6 +69,11 @@ fn give(buffer: Buffer) {
             shared.push(buffer);
         }
     }
+}
+
+/// Has this thread keep some free blocks to itself from now on. For reactors.
+pub(crate) fn keep_here() {
+    KEEPS.set(true);
 }
 
 /// Gives half of the free blocks back to the system: those of this thread and the shared ones.
@@ -161,7 +171,8 @@ mod tests {
     use dafs_mem::Site;
 
     #[test]
-    fn a_block_comes_back_to_its_thread() {
+    fn a_block_comes_back_to_its_reactor() {
+        keep_here();
         let block = Block::new(100_000).unwrap();
         assert_eq!(block.capacity(), 264 << 10);
         let address = block.buffer.as_ref().unwrap().as_ptr() as usize;

@@ -88,6 +88,7 @@ impl<H: Handler> Reactor<H> {
     pub fn run(mut self) {
         let mut spin = Spin::new(self.worker.shared.config.wake);
         let mut events = Vec::with_capacity(EVENTS_PER_TURN);
+        memory::keep_here();
         self.worker.shared.started(self.worker.number);
         self.worker.now_ns = now_ns();
         loop {
