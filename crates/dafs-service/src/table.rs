@@ -206,16 +206,25 @@ impl StateTable {
         self.files_max.div_ceil(2)
     }
 
-    /// A number for another open of this client.
+    /// Whether there is room for another open of this client.
     ///
     /// # Errors
     /// `Resource` at the limits.
-    pub(crate) fn admit_open(&mut self, client: ClientKey) -> Result<StateId> {
+    pub(crate) fn check_room(&self, client: ClientKey) -> Result<()> {
         let held = self.by_client.get(&client).map_or(0, |holdings| holdings.opens.len());
         let (max, own_max) = (OPENS_MAX.min(self.files_max), self.own_files_max());
         if self.counts.opens >= max || held >= OPENS_PER_CLIENT_MAX.min(own_max) {
             return Err(ServiceError::Resource);
         }
+        Ok(())
+    }
+
+    /// A number for another open of this client.
+    ///
+    /// # Errors
+    /// `Resource` at the limits.
+    pub(crate) fn admit_open(&mut self, client: ClientKey) -> Result<StateId> {
+        self.check_room(client)?;
         self.index.next().ok_or(ServiceError::Resource)
     }
 

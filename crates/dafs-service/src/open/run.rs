@@ -127,6 +127,8 @@ impl Service {
             CreateHow::Exclusive(verifier) => CreateHow::Exclusive(verifier),
             CreateHow::Unchecked | CreateHow::Guarded => CreateHow::Guarded,
         };
+        // What cannot be opened afterwards is better not made.
+        self.lock_table().check_room(caller.client.key())?;
         let made = store.create(&cred, &dir.file, name, how, &attr, request.share.mode())?;
         let handle = Handle { fs: dir.fs, file: made.id };
         // A request that has made a file is not repeated, so it waits here if it has to, which is

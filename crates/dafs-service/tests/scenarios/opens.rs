@@ -248,5 +248,7 @@ fn no_client_takes_all_files_that_can_be_open() {
         assert_eq!(["f", "g"].map(|name| open(client, name)), [Ok(()), Ok(())]);
         assert_eq!(open(client, "h"), Err(ServiceError::Resource));
     }
+    let made = world.service.lookup(world.caller(&clients[0]), &world.root, [&b"h"[..]]);
+    assert!(made.is_err(), "what cannot be opened is not made");
     assert_eq!(open(&clients[2], "f"), Err(ServiceError::Resource));
 }
