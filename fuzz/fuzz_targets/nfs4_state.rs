@@ -182,8 +182,9 @@ impl World<'_> {
         self.xid += 1;
         let mut d = Decoder::new(&args);
         let head = CompoundArgs::decode(&mut d).unwrap();
-        let op = |_| Op::decode(&mut d, head.minor_version).unwrap();
-        let ops: Vec<_> = (0..head.op_count).map(op).collect();
+        // What is not of the minor version ends it for the server too.
+        let op = |_| Op::decode(&mut d, head.minor_version).ok();
+        let ops: Vec<_> = (0..head.op_count).map_while(op).collect();
         self.model.sends(client, self.xid, &ops, self.server.now_ns);
         self.sent.insert(self.xid, (client, args.clone()));
         let outputs = self.server.submit(1 + self.input.below(CLIENTS) as u32, self.xid, &args);

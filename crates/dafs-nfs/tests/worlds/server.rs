@@ -122,6 +122,14 @@ impl Parts {
     }
 }
 
+impl Drop for Parts {
+    fn drop(&mut self) {
+        // Jobs hold what holds the pool.
+        let jobs = std::mem::take(&mut *self.pool.0.lock().unwrap());
+        drop(jobs);
+    }
+}
+
 impl Server {
     pub(crate) fn new(delegations: bool) -> Self {
         let options = MemoryOptions { bytes_max: 8 << 20, files_max: 1000, ..Default::default() };
