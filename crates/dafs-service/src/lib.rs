@@ -301,11 +301,11 @@ impl Service {
     pub fn tick(&self, now_ns: u64) {
         if is_due(&self.leases_ns, now_ns, limits::LEASES_EVERY_NS) {
             self.expire(now_ns);
-        }
-        if is_due(&self.recalls_ns, now_ns, limits::RECALLS_EVERY_NS) {
             let clock = open::Clock { now_ns, lease_ns: self.lease_ns() };
             let overdue = self.lock_table().overdue_holders(clock);
             self.doom(overdue);
+        }
+        if is_due(&self.recalls_ns, now_ns, limits::RECALLS_EVERY_NS) {
             self.end_doomed_leases(now_ns);
             self.tick_grace(now_ns);
             self.tick_recalls(now_ns);
