@@ -91,6 +91,18 @@ fn a_reply_that_was_not_kept_is_not_made_again() {
 }
 
 #[test]
+fn a_retry_renews_the_lease() {
+    let mut world = World::default();
+    let mut session = world.client(b"client");
+    let first = world.next(&mut session, &[ROOT]);
+    for _ in 0..3 {
+        world.tick(LEASE_SECONDS * SECOND / 3 * 2);
+        assert_eq!(world.again(&session, &[ROOT]), first);
+    }
+    assert_eq!(world.next(&mut session, &[ROOT]).status(), Status::Ok);
+}
+
+#[test]
 fn setattr_has_its_mask_even_when_it_does_not_run() {
     let mut world = World::default();
     let mut session = world.client(b"client");

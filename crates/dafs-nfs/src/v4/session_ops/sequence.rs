@@ -24,6 +24,8 @@ pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) 
         digest: digest::of_request(&Principal::of(&cx.call.who), cx.minor, cx.op_count(), rest),
     };
     let (begin, slots, held) = session.begin(request)?;
+    // A retry shows that its client is there, which counts on its lease when it is answered.
+    session.client().renew(cx.call.now_ns);
     match (begin, held) {
         (Begin::Replay(reply), _) => {
             cx.replay(reply);
@@ -34,7 +36,6 @@ pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) 
         // INVARIANT: `Session::begin` gives the slot with every new request.
         (Begin::New, None) => return Err(OpError::Status(Status::ServerFault)),
     }
-    session.client().renew(cx.call.now_ns);
     let result = result(cx, &session, args, slots);
     cx.encoder().value(&result);
     Ok(())
