@@ -77,6 +77,7 @@ impl Ganesha {
         let text = format!(
             "NFS_CORE_PARAM {{ Protocols = 3,4; NFS_Port = {port}; MNT_Port = {mount_port};\n\
              Enable_NLM = false; Enable_RQUOTA = false; }}\n\
+             NFSv4 {{ Graceless = true; }}\n\
              EXPORT {{ Export_Id = 1; Path = {path}; Pseudo = /export; Access_Type = RW;\n\
              Squash = No_Root_Squash; SecType = sys; Protocols = 3,4; Transports = TCP;\n\
              FSAL {{ Name = VFS; }} }}\n\
