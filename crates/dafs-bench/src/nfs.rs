@@ -94,6 +94,8 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
     let load = peer::build_load(directory.path())?;
     for (name, together) in [("both ends on one CPU", true), ("own CPUs", false)] {
         let server_cpu = if together || cpu::cpu_count() < 2 { 0 } else { 1 };
+        // No client of the run before is waited for.
+        let _ = std::fs::remove_dir_all(export.with_extension("state"));
         let ganesha = Ganesha::start(&export, directory.path(), server_cpu)?;
         let dafs = Process::serve_nfs(&export, server_cpu)?;
         cpu::pin(0)?;
@@ -143,7 +145,8 @@ fn rounds(plan: &Plan, load: &Path, targets: &[Target<'_>; 2]) -> Result<Vec<Cas
     for _ in 0..plan.rounds {
         for (name, case, depth, _) in LOADS.iter().filter(|load| load.0.contains(&plan.only)) {
             for (server, target) in SERVERS.into_iter().zip(targets) {
-                let samples = sample(plan, load, target, case, *depth)?;
+                let samples = sample(plan, load, target, case, *depth)
+                    .with_context(|| format!("{server} {name}"))?;
                 let names = [format!("{server} {name}"), format!("{server} {REMOVE}")];
                 for (name, sample) in names.iter().zip(samples) {
                     let case = cases.iter_mut().find(|case| case.name == *name);
