@@ -9,6 +9,7 @@ pub mod limits;
 mod admission;
 mod connection;
 mod handler;
+mod io;
 mod measure;
 mod mount;
 mod principal;

@@ -15,7 +15,6 @@ mod convert;
 mod create;
 mod duplicate;
 mod fs;
-mod io;
 mod lookup;
 mod names;
 mod read;

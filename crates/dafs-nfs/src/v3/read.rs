@@ -5,7 +5,8 @@
 //!   attributes that the data is old. Those from just before the read do, unless they contradict it.
 //! * The end of the file is told by the attributes of the same result.
 
-use super::{Context, Done, Stop, args, attributes, io};
+use super::{Context, Done, Stop, args, attributes};
+use crate::io;
 use crate::limits::TRANSFER_BYTES_MAX;
 use dafs_service::StatelessFile;
 use dafs_store::{OpenMode, StoreError};

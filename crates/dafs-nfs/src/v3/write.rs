@@ -5,7 +5,8 @@
 //! * The verifier changes when data that was answered as unstable may be lost.
 
 use super::read::only_files;
-use super::{Context, Done, Stop, args, attr_of, convert, io};
+use super::{Context, Done, Stop, args, attr_of, convert};
+use crate::io;
 use crate::limits::{TRANSFER_BYTES_MAX, WRITE_INLINE_BYTES_MAX};
 use dafs_store::{OpenMode, Stability, StoreError, Wait};
 use dafs_wire::nfs3::{ChangeFailure, CommitArgs, CommitOk, Status, WccData, WriteArgs, WriteOk};

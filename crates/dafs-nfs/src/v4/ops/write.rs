@@ -6,19 +6,16 @@
 //!   the client has heard of either.
 
 use super::commit::sync_failed;
+use crate::io::write_all;
 use crate::limits::WRITE_INLINE_BYTES_MAX;
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
 use crate::v4::status::{of_io, of_store};
-use dafs_mem::VolatileSlice;
-use dafs_store::{OpenFile, OpenMode, Stability, StoreError, Wait};
+use dafs_store::{OpenMode, Stability, StoreError};
 use dafs_wire::nfs4::{StableHow, Status, Verifier, WriteArgs, WriteResult};
 
 /// What a write needs of an open.
 pub(crate) const WRITE: OpenMode = OpenMode { read: false, write: true };
-
-/// The largest piece that is handed to the file at once where waiting is not allowed.
-const PIECE_BYTES: usize = 128 << 10;
 
 pub(crate) fn write(cx: &mut Compound<'_>, args: &WriteArgs<'_>) -> OpResult {
     let handle = cx.current()?;
@@ -45,35 +42,6 @@ pub(crate) fn write(cx: &mut Compound<'_>, args: &WriteArgs<'_>) -> OpResult {
     cx.encoder().value(&result);
     cx.count_bytes(0, count);
     Ok(())
-}
-
-/// Writes all, or what could be written before an error.
-fn write_all(
-    file: &dyn OpenFile,
-    data: &[u8],
-    offset: u64,
-    stability: Stability,
-    wait: Wait,
-) -> Result<usize, StoreError> {
-    // SAFETY: the data lies in the request in hand, which is private memory and stays untouched
-    // until the request is answered. The view is only read from, as is the borrow beside it.
-    let view = unsafe { VolatileSlice::new(data.as_ptr().cast_mut(), data.len()) };
-    let piece_max = if wait == Wait::Never { PIECE_BYTES } else { usize::MAX };
-    let mut done = 0;
-    while done < data.len() {
-        let Some(rest) = view.slice(done, (data.len() - done).min(piece_max)) else { break };
-        match file.write_at(&[rest], offset + done as u64, stability, wait) {
-            Ok(0) => break,
-            Ok(count) => done += count,
-            Err(StoreError::WouldBlock) => return Err(StoreError::WouldBlock),
-            // The system tells once that data is lost.
-            Err(StoreError::Io) if stability != Stability::Unstable => return Err(StoreError::Io),
-            Err(error) if done == 0 => return Err(error),
-            // What was written stays written; the error comes again when the client goes on.
-            Err(_) => break,
-        }
-    }
-    Ok(done)
 }
 
 fn stability(how: StableHow) -> Stability {

@@ -1,4 +1,4 @@
-//! Moving file data between files and messages.
+//! Moving file data between files and messages, for every version of NFS.
 
 use dafs_mem::VolatileSlice;
 use dafs_store::{OpenFile, Result, Stability, StoreError, Wait};
@@ -8,7 +8,7 @@ const PIECE_BYTES: usize = 128 << 10;
 
 /// Fills the view from `offset` on, as far as the file goes. With `Wait::Never`,
 /// [`StoreError::WouldBlock`] when not all of it is in memory.
-pub(super) fn read_all(
+pub(crate) fn read_all(
     file: &dyn OpenFile,
     view: VolatileSlice<'_>,
     offset: u64,
@@ -32,7 +32,7 @@ pub(super) fn read_all(
 /// Writes all of `data` to `offset`, or what could be written before an error. With `Wait::Never`,
 /// [`StoreError::WouldBlock`] when the file does not take all at once; the same is then to be
 /// written again.
-pub(super) fn write_all(
+pub(crate) fn write_all(
     file: &dyn OpenFile,
     data: &[u8],
     offset: u64,
