@@ -12,4 +12,5 @@ pub mod mount3;
 pub mod nfs3;
 pub mod nfs4;
 pub mod rpc;
+pub mod rpcrdma;
 pub mod xdr;

@@ -1,0 +1,152 @@
+//! The lists of a header that name memory of its sender (RFC 8166 section 4.3).
+//!
+//! Invariants
+//! * Every list is bounded by one budget of [`SEGMENTS_MAX`]; the count in front of an array is
+//!   believed only when the rest of the input can hold it.
+
+use super::header::HeaderProblem;
+use super::limits::{SEGMENT_BYTES, SEGMENTS_MAX};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use smallvec::SmallVec;
+
+/// A piece of registered memory. Nothing is known of it but what its owner says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// The key of the registration (steering tag).
+    pub handle: u32,
+    /// Length in bytes.
+    pub length: u32,
+    /// Where it starts. Its end may lie beyond 64 bits: whoever adds must check.
+    pub offset: u64,
+}
+
+/// A piece of memory to read, and where in the message its bytes belong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadSegment {
+    /// The offset in the XDR stream of the whole message, in bytes. Segments of one position form
+    /// one chunk; position 0 is the message itself (RFC 8166 section 3.4.4).
+    pub position: u32,
+    /// The memory.
+    pub segment: Segment,
+}
+
+/// A write chunk or the reply chunk: memory that is filled segment by segment. In a reply the
+/// lengths are those that were written (RFC 8166 section 4.3.2).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Chunk {
+    /// In the order of the bytes. There may be none, and they may be empty.
+    pub segments: SmallVec<[Segment; 4]>,
+}
+
+impl Chunk {
+    /// The bytes that the segments hold together.
+    pub fn len(&self) -> u64 {
+        self.segments.iter().map(|segment| u64::from(segment.length)).sum()
+    }
+
+    /// Whether the segments hold no byte, such as those of an unused write chunk in a reply.
+    pub fn is_empty(&self) -> bool {
+        self.segments.iter().all(|segment| segment.length == 0)
+    }
+
+    fn encoded_bytes(&self) -> usize {
+        4 + self.segments.len() * SEGMENT_BYTES
+    }
+}
+
+/// All memory that a header names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Chunks {
+    /// What the receiver is to read (the read list).
+    pub reads: SmallVec<[ReadSegment; 4]>,
+    /// Where results that the binding names go, one chunk for each (the write list).
+    pub writes: SmallVec<[Chunk; 2]>,
+    /// Where the whole reply goes if it does not fit inline.
+    pub reply: Option<Chunk>,
+}
+
+impl Chunks {
+    /// Reads the three lists.
+    pub(super) fn decode(decoder: &mut Decoder<'_>) -> Result<Self, HeaderProblem> {
+        let mut budget = Budget(SEGMENTS_MAX);
+        let mut chunks = Self::default();
+        while decoder.bool()? {
+            budget.take(1)?;
+            let position = decoder.u32()?;
+            chunks.reads.push(ReadSegment { position, segment: decoder.value()? });
+        }
+        while decoder.bool()? {
+            chunks.writes.push(budget.chunk(decoder)?);
+        }
+        if decoder.bool()? {
+            chunks.reply = Some(budget.chunk(decoder)?);
+        }
+        Ok(chunks)
+    }
+
+    /// The length of the three lists, in bytes.
+    pub(super) fn encoded_bytes(&self) -> usize {
+        let reads = 4 + self.reads.len() * (4 + 4 + SEGMENT_BYTES);
+        let writes = self.writes.iter().fold(4, |sum, chunk| sum + 4 + chunk.encoded_bytes());
+        let reply = 4 + self.reply.as_ref().map_or(0, Chunk::encoded_bytes);
+        reads + writes + reply
+    }
+}
+
+/// How many more segments a header may name.
+struct Budget(usize);
+
+impl Budget {
+    fn take(&mut self, segments: usize) -> Result<(), HeaderProblem> {
+        self.0 = self.0.checked_sub(segments).ok_or(HeaderProblem::TooManySegments)?;
+        Ok(())
+    }
+
+    fn chunk(&mut self, decoder: &mut Decoder<'_>) -> Result<Chunk, HeaderProblem> {
+        let count = decoder.array_len(usize::MAX, SEGMENT_BYTES)?;
+        self.take(count.saturating_add(1))?;
+        let mut segments = SmallVec::with_capacity(count);
+        for _ in 0..count {
+            segments.push(decoder.value()?);
+        }
+        Ok(Chunk { segments })
+    }
+}
+
+impl Decode<'_> for Segment {
+    fn decode(decoder: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        Ok(Self { handle: decoder.u32()?, length: decoder.u32()?, offset: decoder.u64()? })
+    }
+}
+
+impl Encode for Segment {
+    fn encode(&self, encoder: &mut Encoder<'_>) {
+        encoder.u32(self.handle);
+        encoder.u32(self.length);
+        encoder.u64(self.offset);
+    }
+}
+
+impl Encode for Chunk {
+    fn encode(&self, encoder: &mut Encoder<'_>) {
+        encoder.count(self.segments.len());
+        self.segments.iter().for_each(|segment| encoder.value(segment));
+    }
+}
+
+impl Encode for Chunks {
+    fn encode(&self, encoder: &mut Encoder<'_>) {
+        for read in &self.reads {
+            encoder.bool(true);
+            encoder.u32(read.position);
+            encoder.value(&read.segment);
+        }
+        encoder.bool(false);
+        for chunk in &self.writes {
+            encoder.bool(true);
+            encoder.value(chunk);
+        }
+        encoder.bool(false);
+        encoder.optional(self.reply.as_ref());
+    }
+}
