@@ -58,6 +58,8 @@ sites! {
     RpcStaging => "rpc_staging",
     /// RPC: arguments of a call whose answer was put off and that arrived with other calls.
     RpcDeferred => "rpc_deferred",
+    /// RPC client: data that arrived inside the results, to where the caller wants it.
+    RpcPlacement => "rpc_placement",
     /// Tests and tools that look into a buffer.
     Inspect => "inspect",
 }

@@ -29,6 +29,9 @@ pub enum CallError {
     /// The arguments make a record that is too long.
     #[error("arguments of {0} bytes are too long for one record")]
     TooLong(usize),
+    /// The request makes no sense.
+    #[error("the request cannot be sent: {0}")]
+    Request(&'static str),
     /// There is no memory for the results.
     #[error("no memory for the results: {0}")]
     NoMemory(io::ErrorKind),

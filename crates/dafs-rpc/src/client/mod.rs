@@ -10,12 +10,19 @@
 
 mod core;
 mod error;
+#[allow(dead_code, reason = "what RDMA needs")]
+mod memory;
 mod options;
-mod transport;
+mod rdma;
+mod request;
+mod tcp;
 
 pub use self::core::Results;
 pub use error::CallError;
+pub use memory::{Memory, MemorySlice};
 pub use options::{Identity, Options};
+pub use rdma::Port;
+pub use request::{Request, SendData};
 
 use self::core::ServerCall;
 use crate::reply::{Rejection, Reply};
@@ -25,7 +32,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
-use transport::{Shared, Shutdown};
+use tcp::{Shared, Shutdown};
 
 /// What to call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,7 +61,13 @@ pub struct BackRequest {
     /// The arguments, in XDR.
     pub args: Vec<u8>,
     xid: u32,
-    client: Weak<Shared>,
+    server: Server,
+}
+
+/// Where the answer to a server's call goes.
+#[derive(Debug)]
+enum Server {
+    Tcp(Weak<Shared>),
 }
 
 impl BackRequest {
@@ -67,8 +80,12 @@ impl BackRequest {
             }
             Err(rejection) => Reply::refusal(&rejection.header(self.xid)),
         };
-        if let Some(shared) = self.client.upgrade() {
-            shared.send_record(record);
+        match self.server {
+            Server::Tcp(client) => {
+                if let Some(shared) = client.upgrade() {
+                    shared.send_record(record);
+                }
+            }
         }
     }
 }
@@ -120,7 +137,15 @@ impl RpcClient {
     /// # Errors
     /// See [`CallError`].
     pub fn submit(&self, procedure: Procedure, args: &[&[u8]]) -> Result<Pending, CallError> {
-        self.begin(|shared, xid| shared.send(&header(shared, xid, procedure), args))
+        self.submit_request(&Request::new(procedure, args, self.shared.options.record_bytes_max))
+    }
+
+    /// Sends a call whose data may lie apart.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn submit_request(&self, request: &Request<'_>) -> Result<Pending, CallError> {
+        self.begin(|shared, xid| shared.send(&header(shared, xid, request.procedure), request))
     }
 
     /// As [`RpcClient::submit`], but the call leaves with the next one that is submitted, or when
@@ -135,6 +160,14 @@ impl RpcClient {
                 encoder.raw(args);
             }))
         })
+    }
+
+    /// Zeroed memory for the data of this client's calls.
+    ///
+    /// # Errors
+    /// `ENOMEM` and its kind.
+    pub fn allocate(&self, bytes: usize) -> io::Result<Memory> {
+        Memory::plain(bytes)
     }
 
     fn begin(
@@ -209,8 +242,8 @@ impl Drop for Pending {
 }
 
 impl ServerCall {
-    fn request(self, client: Weak<Shared>) -> BackRequest {
+    fn request(self, server: Server) -> BackRequest {
         let Self { xid, program, version, procedure, args } = self;
-        BackRequest { procedure: Procedure { program, version, procedure }, args, xid, client }
+        BackRequest { procedure: Procedure { program, version, procedure }, args, xid, server }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::common::{Raw, Server, call, options, pattern, procedure, procedures, sum};
 use dafs_mem::{Site, copied_bytes};
-use dafs_rpc::client::{CallError, Options};
+use dafs_rpc::client::{CallError, Options, Request, SendData};
 use dafs_rpc::server::{Config, Wake};
 use dafs_rpc::{AcceptStatus, Reply};
 use dafs_wire::xdr::Decoder;
@@ -29,6 +29,33 @@ fn calls_and_rejections() {
     let nobody = server.connect_with(Options::default(), None);
     let who = nobody.call(procedure(procedures::WHO), &[]).unwrap();
     assert_eq!(Decoder::new(&who).opaque(99), Ok(&b"nobody"[..]));
+}
+
+#[test]
+fn data_that_lies_apart_is_sent_in_its_place() {
+    let server = Server::start(1, Config::default());
+    let client = server.connect();
+    for (len, cut) in [(0, 4), (5, 0), (70_001, 6), (70_000, 8)] {
+        let memory = client.allocate(len + 10).unwrap();
+        memory.view().slice(10, len).unwrap().copy_from(&pattern(len), Site::Inspect);
+        let args = [&[1, 2, 3, 4][..], &bulk_len(len), &[5, 6, 7, 8]].concat();
+        let (head, tail) = args.split_at(cut);
+        let args = [head, &[], tail];
+        let data = SendData { position: 8, memory: memory.slice(10..10 + len).unwrap() };
+        let echo = procedure(procedures::ECHO);
+        let request = Request { data: Some(data), ..Request::new(echo, &args, len + 20) };
+        let results = client.submit_request(&request).unwrap().wait().unwrap();
+        let mut want = [&[1, 2, 3, 4][..], &bulk_len(len), &pattern(len)].concat();
+        want.resize(want.len().next_multiple_of(4), 0);
+        want.extend_from_slice(&[5, 6, 7, 8]);
+        assert_eq!(results[..], want);
+    }
+    let memory = client.allocate(4).unwrap().whole();
+    for position in [0, 6, 12] {
+        let data = Some(SendData { position, memory: memory.clone() });
+        let request = Request { data, ..Request::new(procedure(procedures::ECHO), &[&[0; 8]], 99) };
+        assert!(matches!(client.submit_request(&request), Err(CallError::Request(_))));
+    }
 }
 
 #[test]

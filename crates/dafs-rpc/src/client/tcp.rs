@@ -8,16 +8,17 @@
 use super::core::{Core, Event, Results};
 use super::error::CallError;
 use super::options::Options;
-use super::{BackHandler, Rejection};
+use super::request::Request;
+use super::{BackHandler, Rejection, Server};
 use crate::limits::{CLIENT_RECEIVE_BYTES, LARGE_RECORD_BYTES, RECEIVE_BYTES_BEFORE_LARGE};
 use crate::memory::{Block, source};
 use crate::output::{Output, Parts};
 use crate::record::{Budget, RecordReader};
 use crate::reply::Reply;
-use dafs_mem::{readv, sendmsg};
+use dafs_mem::{VolatileSlice, readv, sendmsg};
 use dafs_wire::rpc::limits::FRAGMENT_MARK_BYTES;
 use dafs_wire::rpc::{AcceptStatus, CallHeader, FragmentMark};
-use dafs_wire::xdr::{Encode, Encoder};
+use dafs_wire::xdr::{Encode, Encoder, UNIT_BYTES, padded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -270,7 +271,7 @@ impl Shared {
             match event {
                 Event::Refuse(header) => self.send_record(Reply::refusal(&header)),
                 Event::Call(call) => {
-                    let request = call.request(self.this.clone());
+                    let request = call.request(Server::Tcp(self.this.clone()));
                     match &self.back {
                         Some(back) => back(request),
                         None => {
@@ -288,15 +289,21 @@ impl Shared {
 /// Sending.
 impl Shared {
     /// Sends a call; what does not fit into the socket's buffer at once is waited for.
-    pub(super) fn send(&self, header: &CallHeader<'_>, args: &[&[u8]]) -> Result<(), CallError> {
+    pub(super) fn send(
+        &self,
+        header: &CallHeader<'_>,
+        request: &Request<'_>,
+    ) -> Result<(), CallError> {
         self.check()?;
-        let args_bytes = args.iter().map(|piece| piece.len()).sum::<usize>();
         let mut head = Vec::with_capacity(512);
         head.extend_from_slice(&[0; FRAGMENT_MARK_BYTES]);
         header.encode(&mut Encoder::new(&mut head));
+        let mut parts = Parts::new();
+        let args_bytes = gather(request, &mut parts)?;
         let mark = FragmentMark::whole(head.len() - FRAGMENT_MARK_BYTES + args_bytes)
             .ok_or(CallError::TooLong(args_bytes))?;
         head[..FRAGMENT_MARK_BYTES].copy_from_slice(&mark.to_bytes());
+        parts.insert(0, source(&head));
         let deadline = Instant::now() + self.options.call_timeout;
         let mut outbound = lock(&self.outbound);
         self.flush(&mut outbound, deadline);
@@ -304,22 +311,15 @@ impl Shared {
         if !outbound.is_empty() {
             return Err(CallError::TimedOut);
         }
-        let all = head.len() + args_bytes;
-        let mut sent = 0;
-        while sent < all {
-            let mut skip = sent;
-            let mut parts = Parts::new();
-            for piece in std::iter::once(&head[..]).chain(args.iter().copied()) {
-                let skipped = skip.min(piece.len());
-                skip -= skipped;
-                if skipped < piece.len() {
-                    parts.push(source(&piece[skipped..]));
-                }
-            }
+        let mut begun = false;
+        while !parts.is_empty() {
             match self.send_parts(&parts, deadline) {
-                Ok(some) => sent += some,
+                Ok(sent) => {
+                    begun |= sent > 0;
+                    skip(&mut parts, sent);
+                }
                 Err(error) => {
-                    if sent > 0 {
+                    if begun {
                         self.break_off("the server did not take a record in time".to_owned());
                     }
                     return Err(error);
@@ -414,6 +414,50 @@ impl Shared {
             }
             self.check()?;
         }
+    }
+}
+
+/// The parts of a call's arguments in order, the data in its place; returns their length.
+fn gather<'a>(request: &'a Request<'_>, parts: &mut Parts<'a>) -> Result<usize, CallError> {
+    const PADDING: [u8; UNIT_BYTES] = [0; UNIT_BYTES];
+    request.check()?;
+    let mut data = request.data.as_ref();
+    let mut at = 0;
+    for &piece in request.args {
+        let mut rest = piece;
+        if let Some(sent) = data
+            && let Some((before, behind)) = piece.split_at_checked(sent.position - at)
+        {
+            push(parts, source(before));
+            push(parts, sent.memory.view());
+            push(parts, source(&PADDING[..padded(sent.memory.len()) - sent.memory.len()]));
+            rest = behind;
+            data = None;
+        }
+        push(parts, source(rest));
+        at += piece.len();
+    }
+    Ok(at + request.data.as_ref().map_or(0, |sent| padded(sent.memory.len())))
+}
+
+fn push<'a>(parts: &mut Parts<'a>, part: VolatileSlice<'a>) {
+    if !part.is_empty() {
+        parts.push(part);
+    }
+}
+
+/// Takes the first `len` bytes off.
+fn skip(parts: &mut Parts<'_>, mut len: usize) {
+    let whole = parts.iter().take_while(|part| {
+        let gone = part.len() <= len;
+        len -= if gone { part.len() } else { 0 };
+        gone
+    });
+    let whole = whole.count();
+    parts.drain(..whole);
+    if let Some(first) = parts.first_mut() {
+        // INVARIANT: the part is longer than what is left of `len`, or it had been counted.
+        *first = first.slice(len, first.len() - len).expect("a shorter part of it");
     }
 }
 

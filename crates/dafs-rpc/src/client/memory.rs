@@ -1,0 +1,234 @@
+//! Memory that calls move data out of and into, without a copy where the transport allows it.
+//!
+//! Invariants
+//! * A registration lives as long as anybody holds the memory, the calls that name it among them:
+//!   a key that a server knows never opens memory that has been given back.
+//! * Memory that a server may still write although its call is over is never offered again
+//!   ([`Memory::is_spoiled`]).
+
+use dafs_dat::{LocalSegment, MemoryRegion, RemoteBuffer};
+use dafs_mem::{Buffer, Site, VolatileSlice};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Memory for the data of calls. Clones are the same memory.
+///
+/// While a call uses it, its content is anybody's guess, so it is only seen through
+/// [`VolatileSlice`]. It is registered with the transport once, when it is made, and can be used
+/// for any number of calls; its key lives as long as the memory, so a server that was once offered
+/// a part of it can read and write all of it for so long. Keep memory that one server must not see
+/// in a port of its own.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    buffer: Arc<Buffer>,
+    /// None for memory that no transport knows.
+    registration: Option<Registration>,
+    spoiled: AtomicBool,
+}
+
+/// A registration with the adapter of a port; its end is left to whoever drives the adapter.
+#[derive(Debug)]
+struct Registration {
+    region: MemoryRegion,
+    graveyard: Arc<Graveyard>,
+}
+
+/// Registrations that nobody uses any more.
+#[derive(Debug, Default)]
+pub(crate) struct Graveyard {
+    occupied: AtomicBool,
+    regions: Mutex<Vec<Buried>>,
+}
+
+/// A registration to be ended.
+#[derive(Debug)]
+pub(crate) struct Buried {
+    pub(crate) region: MemoryRegion,
+    /// The memory, if a server may still write it.
+    pub(crate) spoiled: Option<Arc<Buffer>>,
+}
+
+impl Graveyard {
+    fn bury(&self, buried: Buried) {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(buried);
+        self.occupied.store(true, Ordering::Release);
+    }
+
+    /// The registrations to end, if there are any.
+    pub(crate) fn exhume(&self) -> Vec<Buried> {
+        // A cheap look first: this runs with every call.
+        if !self.occupied.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        self.occupied.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *self.regions.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Some(Registration { region, graveyard }) = self.registration.take() else { return };
+        let spoiled = self.spoiled.load(Ordering::Relaxed).then(|| self.buffer.clone());
+        graveyard.bury(Buried { region, spoiled });
+    }
+}
+
+impl Memory {
+    /// Zeroed memory for calls over TCP, which no transport has to know.
+    ///
+    /// # Errors
+    /// `ENOMEM` and its kind.
+    pub fn plain(bytes: usize) -> io::Result<Self> {
+        Ok(Self::new(Arc::new(Buffer::zeroed(bytes)?), None))
+    }
+
+    /// Memory that is registered with an adapter.
+    pub(crate) fn registered(
+        buffer: Arc<Buffer>,
+        region: MemoryRegion,
+        graveyard: Arc<Graveyard>,
+    ) -> Self {
+        Self::new(buffer, Some(Registration { region, graveyard }))
+    }
+
+    fn new(buffer: Arc<Buffer>, registration: Option<Registration>) -> Self {
+        Self { inner: Arc::new(Inner { buffer, registration, spoiled: AtomicBool::new(false) }) }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.inner.buffer.len()
+    }
+
+    /// True when there is no byte in it.
+    pub fn is_empty(&self) -> bool {
+        self.inner.buffer.is_empty()
+    }
+
+    /// The whole memory.
+    pub fn view(&self) -> VolatileSlice<'_> {
+        self.inner.buffer.view()
+    }
+
+    /// A part of it; none if it does not lie inside.
+    pub fn slice(&self, range: Range<usize>) -> Option<MemorySlice> {
+        let len = range.end.checked_sub(range.start)?;
+        if range.end > self.len() {
+            return None;
+        }
+        Some(MemorySlice { memory: self.clone(), offset: range.start, len })
+    }
+
+    /// All of it, as what a call takes.
+    pub fn whole(&self) -> MemorySlice {
+        MemorySlice { memory: self.clone(), offset: 0, len: self.len() }
+    }
+
+    /// True when a server may still write here although the call that named this memory is over:
+    /// the connection ended before the answer came, and the server works in this process's memory
+    /// itself (shared memory). No further call takes such memory; what was written to it cannot be
+    /// relied on.
+    pub fn is_spoiled(&self) -> bool {
+        self.inner.spoiled.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn spoil(&self) {
+        self.inner.spoiled.store(true, Ordering::Relaxed);
+    }
+
+    /// True when it is registered with the adapter that this graveyard belongs to.
+    pub(crate) fn belongs_to(&self, graveyard: &Arc<Graveyard>) -> bool {
+        let registration = self.inner.registration.as_ref();
+        registration.is_some_and(|registration| Arc::ptr_eq(&registration.graveyard, graveyard))
+    }
+
+    fn region(&self) -> Option<MemoryRegion> {
+        self.inner.registration.as_ref().map(|registration| registration.region)
+    }
+}
+
+/// A part of [`Memory`], which it keeps.
+#[derive(Debug, Clone)]
+pub struct MemorySlice {
+    memory: Memory,
+    offset: usize,
+    len: usize,
+}
+
+impl MemorySlice {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when there is no byte in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The memory it is a part of.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Where it begins in that memory, in bytes.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// A part of it; none if it does not lie inside.
+    pub fn slice(&self, range: Range<usize>) -> Option<MemorySlice> {
+        let len = range.end.checked_sub(range.start)?;
+        if range.end > self.len {
+            return None;
+        }
+        Some(Self { memory: self.memory.clone(), offset: self.offset + range.start, len })
+    }
+
+    /// What is in it.
+    pub fn view(&self) -> VolatileSlice<'_> {
+        // INVARIANT: it was made inside the memory, whose length is fixed.
+        self.memory.inner.buffer.slice(self.offset, self.len).expect("a slice lies inside")
+    }
+
+    /// For the adapter; none for memory that is not registered.
+    pub(crate) fn local(&self) -> Option<LocalSegment> {
+        Some(self.memory.region()?.local(self.offset, self.len))
+    }
+
+    /// For the server; none for memory that is not registered, or too long for one segment.
+    pub(crate) fn remote(&self) -> Option<RemoteBuffer> {
+        self.memory.region()?.remote(self.offset, u32::try_from(self.len).ok()?)
+    }
+}
+
+/// Copies data that came inside the results to where the caller wants it; returns its length.
+pub(crate) fn place(bytes: &[u8], sink: &MemorySlice) -> usize {
+    sink.view().copy_from(bytes, Site::RpcPlacement)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_stay_inside_and_keep_the_memory() {
+        let memory = Memory::plain(100).unwrap();
+        assert!(memory.slice(0..101).is_none() && memory.slice(101..101).is_none());
+        let part = memory.slice(10..90).unwrap();
+        assert!(part.slice(0..81).is_none());
+        let inner = part.slice(70..80).unwrap();
+        drop((memory, part));
+        assert_eq!(place(b"hello", &inner), 5);
+        assert_eq!(inner.memory().view().slice(80, 5).unwrap().to_vec(Site::Inspect), b"hello");
+        assert_eq!((inner.offset(), inner.len()), (80, 10));
+        assert!(inner.local().is_none() && inner.remote().is_none());
+    }
+}
