@@ -8,6 +8,7 @@ use crate::compound::Results;
 use crate::error::NfsError;
 use crate::session::{PendingCompound, Session};
 use dafs_wire::nfs4::*;
+use dafs_wire::xdr::Payload;
 
 /// A file handle.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -210,7 +211,7 @@ impl Session {
         name: &[u8],
         text: &[u8],
     ) -> Result<Handle, NfsError> {
-        self.make(directory, name, CreateType::Symlink(text))
+        self.make(directory, name, CreateType::Symlink(text.into()))
     }
 
     fn make(
@@ -238,7 +239,7 @@ impl Session {
             compound.op(&putfh(link)).op(&Op::Readlink(ReadlinkArgs));
         })?;
         match results.skip(&[OpNum::Putfh])?.take(OpNum::Readlink)? {
-            ResultBody::Readlink(result) => Ok(result.text.to_vec()),
+            ResultBody::Readlink(result) => Ok(here(result.text)?.to_vec()),
             _ => Err(NfsError::Unexpected("no result of READLINK")),
         }
     }
@@ -386,12 +387,18 @@ impl Session {
 pub fn read_result(results: &mut Results, into: &mut [u8]) -> Result<(usize, bool), NfsError> {
     match results.skip(&[OpNum::Putfh])?.take(OpNum::Read)? {
         ResultBody::Read(result) => {
+            let data = here(result.data)?;
             let place = into
-                .get_mut(..result.data.len())
+                .get_mut(..data.len())
                 .ok_or(NfsError::Unexpected("more data than was asked for"))?;
-            place.copy_from_slice(result.data);
-            Ok((result.data.len(), result.eof))
+            place.copy_from_slice(data);
+            Ok((data.len(), result.eof))
         }
         _ => Err(NfsError::Unexpected("no result of READ")),
     }
+}
+
+/// Data that nobody asked to have placed elsewhere.
+fn here(payload: Payload<'_>) -> Result<&[u8], NfsError> {
+    payload.here().ok_or(NfsError::Unexpected("data apart from the results"))
 }

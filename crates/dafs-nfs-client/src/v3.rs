@@ -146,7 +146,8 @@ impl Client3 {
         let args = ReadArgs { file: FileHandle(&file.0), offset, count };
         let results = self.call(Procedure::Read, &args)?;
         let ok: ReadOk<'_> = decoded::<_, ObjectFailure>(Procedure::Read, &results)?;
-        Ok((ok.data.to_vec(), ok.eof))
+        let data = ok.data.here().ok_or(NfsError::Unexpected("data apart from the results"))?;
+        Ok((data.to_vec(), ok.eof))
     }
 
     /// WRITE: how much was written.
@@ -162,7 +163,8 @@ impl Client3 {
     ) -> Result<u32, NfsError> {
         let count =
             u32::try_from(data.len()).map_err(|_| NfsError::Local("too much data for one call"))?;
-        let args = WriteArgs { file: FileHandle(&file.0), offset, count, stable, data };
+        let args =
+            WriteArgs { file: FileHandle(&file.0), offset, count, stable, data: data.into() };
         let results = self.call(Procedure::Write, &args)?;
         let ok: WriteOk = decoded::<_, ChangeFailure>(Procedure::Write, &results)?;
         Ok(ok.count)

@@ -235,12 +235,12 @@ fn other<'a>(input: &mut Input<'a>, known: &Known, choice: u8) -> Op<'a> {
             stateid: stateid(input, known),
             offset: input.number(),
             stable: [StableHow::Unstable, StableHow::FileSync][input.below(2)],
-            data: input.bytes(32),
+            data: input.bytes(32).into(),
         }),
         34 => {
             let kind = match input.byte() {
                 0..=199 => CreateType::Plain(FileType::Directory),
-                _ => CreateType::Symlink(name(input)),
+                _ => CreateType::Symlink(name(input).into()),
             };
             Op::Create(CreateArgs { kind, name: name(input), attributes: attributes(input) })
         }

@@ -72,10 +72,11 @@ pub(super) fn mkdir(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
 
 pub(super) fn symlink(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
     let args: SymlinkArgs<'_> = args(bytes)?;
-    let outcome = if args.target.len() > TARGET_BYTES_MAX {
+    let target = args.target.here().ok_or(Stop::Garbage)?;
+    let outcome = if target.len() > TARGET_BYTES_MAX {
         Err(Status::NameTooLong.into())
     } else {
-        make(cx, &args.place, NewObject::Symlink(args.target), &args.attributes)
+        make(cx, &args.place, NewObject::Symlink(target), &args.attributes)
     };
     finish(cx, outcome, &args.place)
 }

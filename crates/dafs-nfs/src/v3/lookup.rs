@@ -69,5 +69,5 @@ fn readlink_of(cx: &mut Context<'_>, args: &GetattrArgs<'_>) -> Result<(), Stop>
     let handle = cx.handle(args.object)?;
     let text = cx.service().readlink(cx.caller(), &handle)?;
     let attributes = cx.attributes(&handle);
-    cx.ok(&ReadlinkOk { attributes, target: &text })
+    cx.ok(&ReadlinkOk { attributes, target: text.as_slice().into() })
 }

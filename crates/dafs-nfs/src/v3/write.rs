@@ -29,6 +29,7 @@ fn write_of(cx: &mut Context<'_>, args: &WriteArgs<'_>) -> Result<(), Stop> {
     if end.is_none_or(|end| i64::try_from(end).is_err()) {
         return Err(Status::FBig.into());
     }
+    let data = args.data.here().ok_or(Stop::Garbage)?;
     let stability = convert::stability(args.stable);
     let small = stability == Stability::Unstable && len <= WRITE_INLINE_BYTES_MAX;
     if !small && cx.wait == Wait::Never {
@@ -36,7 +37,7 @@ fn write_of(cx: &mut Context<'_>, args: &WriteArgs<'_>) -> Result<(), Stop> {
     }
     let file = cx.service().stateless_file(cx.caller(), &handle, WRITE)?.file;
     let verifier = cx.shared.write_verifier.current();
-    let written = match io::write_all(&*file, args.data, args.offset, stability, cx.wait) {
+    let written = match io::write_all(&*file, data, args.offset, stability, cx.wait) {
         Ok(written) => written,
         Err(error) if stability != Stability::Unstable => return Err(sync_failed(cx, error)),
         Err(error) => return Err(error.into()),

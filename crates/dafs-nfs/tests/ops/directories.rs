@@ -18,7 +18,7 @@ fn names_are_checked_and_looked_up() {
     let mut client = Client::new(1);
     client.directory(b"d");
     client.file(b"f");
-    client.status(&[make(CreateType::Symlink(b"f"), b"l")]);
+    client.status(&[make(CreateType::Symlink(b"f".into()), b"l")]);
     let long = [b'a'; 300];
     for (name, status) in [
         (&b""[..], Status::Inval),
@@ -52,7 +52,7 @@ fn every_kind_of_object_is_made() {
         (CreateType::Plain(FileType::Directory), &b"d"[..]),
         (CreateType::Plain(FileType::Socket), b"s"),
         (CreateType::Plain(FileType::Fifo), b"p"),
-        (CreateType::Symlink(b"to/there"), b"l"),
+        (CreateType::Symlink(b"to/there".into()), b"l"),
         (CreateType::BlockDevice(numbers), b"b"),
         (CreateType::CharacterDevice(numbers), b"c"),
     ] {
@@ -69,12 +69,12 @@ fn every_kind_of_object_is_made() {
     }
     let answer = client.at_root(&[lookup(b"l"), Op::Readlink(ReadlinkArgs)]);
     let ResultBody::Readlink(link) = answer.body(3) else { panic!() };
-    assert_eq!(link.text, b"to/there");
+    assert_eq!(link.text, b"to/there".into());
     assert_eq!(client.status(&[lookup(b"d"), Op::Readlink(ReadlinkArgs)]), Status::WrongType);
     for kind in [FileType::Regular, FileType::NamedAttribute, FileType::Other(77)] {
         assert_eq!(client.status(&[make(CreateType::Plain(kind), b"x")]), Status::BadType);
     }
-    assert_eq!(client.status(&[make(CreateType::Symlink(b""), b"x")]), Status::Inval);
+    assert_eq!(client.status(&[make(CreateType::Symlink(b"".into()), b"x")]), Status::Inval);
     let directory = CreateType::Plain(FileType::Directory);
     assert_eq!(client.status(&[lookup(b"s"), make(directory, b"x")]), Status::NotDir);
 }

@@ -6,7 +6,7 @@ use dafs_wire::nfs4::*;
 
 fn data(answer: &crate::common::Answer, at: usize) -> (Vec<u8>, bool) {
     let ResultBody::Read(result) = answer.body(at) else { panic!("{:?}", answer.results()) };
-    (result.data.to_vec(), result.eof)
+    (result.data.here().unwrap().to_vec(), result.eof)
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn opens_are_made_in_every_way() {
 fn opens_that_make_no_sense_are_refused() {
     let mut client = Client::new(1);
     client.directory(b"d");
-    client.status(&[make(CreateType::Symlink(b"d"), b"l")]);
+    client.status(&[make(CreateType::Symlink(b"d".into()), b"l")]);
     client.status(&[make(CreateType::Plain(FileType::Fifo), b"p")]);
     let (read_only, none) = (ShareAccess::READ, OpenHow::NoCreate);
     for (name, status) in [
@@ -225,7 +225,7 @@ fn shares_are_kept_between_owners_and_from_anonymous_io() {
 fn io_on_what_holds_no_data_is_refused() {
     let mut client = Client::new(1);
     client.directory(b"d");
-    client.status(&[make(CreateType::Symlink(b"d"), b"l")]);
+    client.status(&[make(CreateType::Symlink(b"d".into()), b"l")]);
     client.status(&[make(CreateType::Plain(FileType::Socket), b"s")]);
     let commit = || Op::Commit(CommitArgs { offset: 0, count: 0 });
     let special = Stateid::ANONYMOUS;

@@ -140,7 +140,7 @@ pub(crate) fn write_stable(
     data: &[u8],
     stable: StableHow,
 ) -> Op<'_> {
-    Op::Write(WriteArgs { stateid, offset, stable, data })
+    Op::Write(WriteArgs { stateid, offset, stable, data: data.into() })
 }
 
 pub(crate) fn close(stateid: Stateid) -> Op<'static> {

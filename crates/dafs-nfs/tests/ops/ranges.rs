@@ -60,7 +60,7 @@ fn space_is_sought_set_aside_and_given_back() {
     assert_eq!(client.send(&[putfh(&fh), deallocate(10, 20)]).status(), Status::Ok);
     let answer = client.send(&[putfh(&fh), read(stateid, 9, 3)]);
     let ResultBody::Read(result) = answer.body(2) else { panic!() };
-    assert_eq!(result.data, [7, 0, 0]);
+    assert_eq!(result.data.here().unwrap(), [7, 0, 0]);
     let answer = client.send(&[putfh(&fh), seek(0, SeekWhat::Data)]);
     let ResultBody::Seek(found) = answer.body(2) else { panic!() };
     assert_eq!((found.eof, found.offset), (false, 0));
@@ -97,7 +97,7 @@ fn ranges_are_copied_and_cloned() {
     assert!(copied.requirements.synchronous);
     let answer = client.send(&[putfh(&target), read(to, 0, 99)]);
     let ResultBody::Read(result) = answer.body(2) else { panic!() };
-    assert_eq!(result.data, b"\0\0test data");
+    assert_eq!(result.data.here().unwrap(), b"\0\0test data");
     let clone = Op::Clone(CloneArgs {
         source_stateid: from,
         destination_stateid: to,
@@ -108,7 +108,7 @@ fn ranges_are_copied_and_cloned() {
     assert_eq!(client.send(&both(clone)).status(), Status::Ok);
     let answer = client.send(&[putfh(&target), read(to, 0, 99)]);
     let ResultBody::Read(result) = answer.body(2) else { panic!() };
-    assert_eq!(result.data, b"write test data");
+    assert_eq!(result.data.here().unwrap(), b"write test data");
     for (range, status) in [
         ((16, 0, 0), Status::Inval),
         ((0, 0, 16), Status::Inval),

@@ -141,7 +141,12 @@ pub(crate) fn request(
             let stable = if value & 1 == 0 { StableHow::Unstable } else { StableHow::FileSync };
             ops.push(here);
             ops.push(open(b"maker", both, DENY_NONE, how, OpenClaim::Null(&first)));
-            let write = WriteArgs { stateid: Stateid::CURRENT, offset: 0, stable, data: &data };
+            let write = WriteArgs {
+                stateid: Stateid::CURRENT,
+                offset: 0,
+                stable,
+                data: data.as_slice().into(),
+            };
             ops.push(Op::Write(write));
             ops.push(close);
         }

@@ -290,7 +290,9 @@ impl Slot {
         let last = &results[results.len() - 1];
         let (at, found) = match action {
             Action::Look(at) => match (&last.body, last.number, last.status) {
-                (ResultBody::Read(read), ..) => (*at, Entry::File(read.data.to_vec())),
+                (ResultBody::Read(read), ..) => {
+                    (*at, Entry::File(read.data.here().unwrap().to_vec()))
+                }
                 (_, number, Status::NoEnt) if number == OpNum::Lookup as u32 => {
                     (*at, Entry::Nothing)
                 }

@@ -84,7 +84,7 @@ fn writes_that_are_sent_by_many_at_a_time_are_done_once() {
             stateid: file.stateid,
             offset: u64::from(round),
             stable: StableHow::FileSync,
-            data: &[round],
+            data: (&[round]).into(),
         };
         compound.op(&Op::Sequence(sequence)).op(&putfh(&file.handle)).op(&Op::Write(write));
         let before = session.stat(&file.handle).unwrap().change;

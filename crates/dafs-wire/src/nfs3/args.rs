@@ -4,7 +4,7 @@
 use super::field::{Field, record};
 use super::types::{FileHandle, SetAttributes, Stability, Time};
 use super::{VERIFIER_BYTES, unknown};
-use crate::xdr::{Decoder, Encoder, XdrError};
+use crate::xdr::{Decoder, Encoder, Payload, XdrError};
 
 record! {
     /// GETATTR, READLINK, FSSTAT, FSINFO and PATHCONF.
@@ -70,7 +70,7 @@ record! {
         /// What must be on stable storage.
         pub stable: Stability,
         /// The data.
-        pub data: &'a [u8],
+        pub data: Payload<'a>,
     }
 }
 
@@ -141,7 +141,7 @@ record! {
         /// Its attributes.
         pub attributes: SetAttributes,
         /// Its text.
-        pub target: &'a [u8],
+        pub target: Payload<'a>,
     }
 }
 

@@ -1,7 +1,7 @@
 //! How records of NFS version 3 and MOUNT are put together from fields.
 
 use super::{HANDLE_BYTES_MAX, VERIFIER_BYTES};
-use crate::xdr::{Decoder, Encoder, XdrError};
+use crate::xdr::{Decoder, Encoder, Payload, XdrError};
 
 /// A part of a record.
 pub(crate) trait Field<'a>: Sized {
@@ -94,7 +94,7 @@ impl<'a> Field<'a> for bool {
     }
 }
 
-/// A name, a path or data: bounded by the record.
+/// A name or a path: bounded by the record.
 impl<'a> Field<'a> for &'a [u8] {
     #[inline]
     fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
@@ -104,6 +104,19 @@ impl<'a> Field<'a> for &'a [u8] {
     #[inline]
     fn write(&self, encoder: &mut Encoder<'_>) {
         encoder.opaque(self);
+    }
+}
+
+/// Data, which a transport may have moved by itself.
+impl<'a> Field<'a> for Payload<'a> {
+    #[inline]
+    fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        decoder.payload(usize::MAX)
+    }
+
+    #[inline]
+    fn write(&self, encoder: &mut Encoder<'_>) {
+        encoder.payload(*self);
     }
 }
 

@@ -4,7 +4,7 @@ use super::VERIFIER_BYTES;
 use super::field::{Field, record};
 use super::status::Status;
 use super::types::{ATTRIBUTES_BYTES, Attributes, FileHandle, List, Stability, Time, WccData};
-use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, Payload, XdrError};
 
 /// A procedure that failed: why, and what follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,7 +119,7 @@ record! {
         /// Attributes of the symbolic link.
         pub attributes: Option<Attributes>,
         /// Its text.
-        pub target: &'a [u8],
+        pub target: Payload<'a>,
     }
 }
 
@@ -133,7 +133,7 @@ record! {
         /// Whether the last byte read is the file's last.
         pub eof: bool,
         /// The data.
-        pub data: &'a [u8],
+        pub data: Payload<'a>,
     }
 }
 

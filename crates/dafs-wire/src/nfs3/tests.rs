@@ -124,7 +124,8 @@ fn reads_and_writes() {
     let read = [head.clone(), words(&[1, 2, 3])].concat();
     check_golden(&read, ReadArgs { file, offset: 0x1_0000_0002, count: 3 });
     let write = [head, words(&[0, 5, 3, 2, 3]), b"abc\0".to_vec()].concat();
-    let args = WriteArgs { file, offset: 5, count: 3, stable: Stability::FileSync, data: b"abc" };
+    let args =
+        WriteArgs { file, offset: 5, count: 3, stable: Stability::FileSync, data: b"abc".into() };
     check_golden(&write, args);
     let mut bad = write.clone();
     bad[23] = 3;
@@ -158,7 +159,8 @@ fn creates_and_special_files() {
 #[test]
 fn a_read_head_is_what_the_result_begins_with() {
     let data = [7; 5];
-    let ok = ReadOk { attributes: Some(ATTRIBUTES), count: 5, eof: true, data: &data };
+    let ok =
+        ReadOk { attributes: Some(ATTRIBUTES), count: 5, eof: true, data: data.as_slice().into() };
     let mut whole = Vec::new();
     encode_ok(&mut Encoder::new(&mut whole), &ok);
     assert_eq!(whole[..READ_HEAD_BYTES], read_head(&ATTRIBUTES, 5, true));
@@ -295,7 +297,7 @@ proptest! {
         check!(SetattrArgs, SetattrArgs { object, new: attributes, guard });
         check!(CreateArgs, CreateArgs { place, how: CreateHow::Unchecked(attributes) });
         check!(MkdirArgs, MkdirArgs { place, attributes });
-        check!(SymlinkArgs, SymlinkArgs { place, attributes, target: &name });
+        check!(SymlinkArgs, SymlinkArgs { place, attributes, target: name.as_slice().into() });
         let object_made = MknodObject::BlockDevice { attributes, device };
         check!(MknodArgs, MknodArgs { place, object: object_made });
         check!(RenameArgs, RenameArgs { from: place, to: DirOpArgs { name: &handle, ..place } });
@@ -303,6 +305,6 @@ proptest! {
         let (cookie, dir_count, max_count) = numbers;
         check!(ReaddirplusArgs, ReaddirplusArgs { dir: object, cookie, verifier, dir_count, max_count });
         let stable = Stability::DataSync;
-        check!(WriteArgs, WriteArgs { file: object, offset: cookie, count: 9, stable, data: &name });
+        check!(WriteArgs, WriteArgs { file: object, offset: cookie, count: 9, stable, data: name.as_slice().into() });
     }
 }

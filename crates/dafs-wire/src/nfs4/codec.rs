@@ -7,7 +7,7 @@
 //!   count alone reserves nothing worth mentioning.
 
 use super::limits::UNLIMITED;
-use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, Payload, XdrError};
 
 /// The most items that a count from outside may reserve room for at once.
 const RESERVE_ITEMS_MAX: usize = 16;
@@ -110,6 +110,21 @@ impl Encode for &[u8] {
     #[inline]
     fn encode(&self, e: &mut Encoder<'_>) {
         e.opaque(self);
+    }
+}
+
+/// The same if a transport may have moved it by itself.
+impl<'a> Decode<'a> for Payload<'a> {
+    #[inline]
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        d.payload(UNLIMITED)
+    }
+}
+
+impl Encode for Payload<'_> {
+    #[inline]
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.payload(*self);
     }
 }
 

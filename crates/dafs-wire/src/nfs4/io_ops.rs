@@ -3,7 +3,7 @@
 
 use super::codec::{xdr_enum, xdr_field, xdr_struct};
 use super::types::{StableHow, StateOwner, Stateid, Verifier};
-use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, Payload, XdrError};
 
 xdr_struct! {
     /// Arguments of COMMIT (RFC 8881 18.3).
@@ -45,7 +45,7 @@ xdr_struct! {
         /// Whether the data reaches the end of the file.
         pub eof: bool,
         /// The data.
-        pub data: &'a [u8],
+        pub data: Payload<'a>,
     }
 }
 
@@ -60,7 +60,7 @@ xdr_struct! {
         /// How stable the data has to be.
         pub stable: StableHow,
         /// The data.
-        pub data: &'a [u8],
+        pub data: Payload<'a>,
     }
 }
 

@@ -9,7 +9,7 @@ use super::codec::{no_such, xdr_enum, xdr_field, xdr_struct, xdr_void};
 use super::limits::*;
 use super::session_ops::{FLAVOR_GSS, FLAVOR_NONE, FLAVOR_SYS};
 use super::types::{Access, ChangeInfo, DeviceNumbers, Fattr, FileType, Stateid, Verifier};
-use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, Payload, XdrError};
 
 xdr_struct! {
     /// Arguments of ACCESS (RFC 8881 18.1).
@@ -52,7 +52,7 @@ xdr_void! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreateType<'a> {
     /// A symbolic link with this text.
-    Symlink(&'a [u8]),
+    Symlink(Payload<'a>),
     /// A block device.
     BlockDevice(DeviceNumbers),
     /// A character device.
@@ -76,7 +76,7 @@ impl CreateType<'_> {
 impl<'a> Decode<'a> for CreateType<'a> {
     fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
         Ok(match FileType::decode(d)? {
-            FileType::Symlink => Self::Symlink(d.opaque(UNLIMITED)?),
+            FileType::Symlink => Self::Symlink(d.payload(UNLIMITED)?),
             FileType::BlockDevice => Self::BlockDevice(DeviceNumbers::decode(d)?),
             FileType::CharacterDevice => Self::CharacterDevice(DeviceNumbers::decode(d)?),
             kind => Self::Plain(kind),
@@ -88,7 +88,7 @@ impl Encode for CreateType<'_> {
     fn encode(&self, e: &mut Encoder<'_>) {
         self.file_type().encode(e);
         match self {
-            Self::Symlink(text) => e.opaque(text),
+            Self::Symlink(text) => e.payload(*text),
             Self::BlockDevice(numbers) | Self::CharacterDevice(numbers) => numbers.encode(e),
             Self::Plain(_) => {}
         }
@@ -298,7 +298,7 @@ xdr_struct! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ReadlinkResult<'a> {
         /// The link's text.
-        pub text: &'a [u8],
+        pub text: Payload<'a>,
     }
 }
 

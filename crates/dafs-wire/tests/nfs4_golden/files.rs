@@ -165,7 +165,7 @@ fn data() {
         r#"00000019 00000000 00000001 00000005 "hello" 000000"#,
         25,
         Status::Ok,
-        ResultBody::Read(ReadResult { eof: true, data: b"hello" }),
+        ResultBody::Read(ReadResult { eof: true, data: b"hello".into() }),
     );
     check_op(
         &format!(r#"00000026 {STATEID_TEXT} 0000000000001000 00000002 00000003 "abc" 00"#),
@@ -173,7 +173,7 @@ fn data() {
             stateid: STATEID,
             offset: 4096,
             stable: StableHow::FileSync,
-            data: b"abc",
+            data: b"abc".into(),
         }),
     );
     check_result(
@@ -272,7 +272,7 @@ fn more_names() {
     check_op(
         &format!(r#"00000006 00000005 00000002 "to" 0000 00000004 "link" {SIZE_ZERO}"#),
         &Op::Create(CreateArgs {
-            kind: CreateType::Symlink(b"to"),
+            kind: CreateType::Symlink(b"to".into()),
             name: b"link",
             attributes: size_zero(),
         }),

@@ -14,7 +14,7 @@ fn write(
     stable: Stability,
 ) -> Result<WriteOk, Status> {
     let count = data.len() as u32;
-    let args = WriteArgs { file: FileHandle(file), offset, count, stable, data };
+    let args = WriteArgs { file: FileHandle(file), offset, count, stable, data: data.into() };
     let results = world.call(Procedure::Write, &args);
     let result = decode_results::<WriteOk, ChangeFailure>(&results).unwrap();
     result.map_err(|failure| failure.status)
@@ -27,7 +27,7 @@ fn read(world: &World, file: &Fh, offset: u64, count: u32) -> Result<(Vec<u8>, b
         Ok(ok) => {
             assert_eq!(ok.count as usize, ok.data.len());
             assert_eq!(ok.attributes, world.getattr(file).ok());
-            Ok((ok.data.to_vec(), ok.eof))
+            Ok((ok.data.here().unwrap().to_vec(), ok.eof))
         }
         Err(failure) => Err(failure.status),
     }
@@ -86,7 +86,8 @@ fn the_count_of_a_write_is_that_of_its_data() {
     let file = world.file("f");
     for count in [0, 2, 4, u32::MAX] {
         let stable = Stability::Unstable;
-        let args = WriteArgs { file: FileHandle(&file), offset: 0, count, stable, data: b"abc" };
+        let args =
+            WriteArgs { file: FileHandle(&file), offset: 0, count, stable, data: b"abc".into() };
         let results = world.call(Procedure::Write, &args);
         assert_eq!(failure::<ChangeFailure>(&results).status, Status::Inval, "{count}");
     }

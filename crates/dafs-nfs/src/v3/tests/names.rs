@@ -91,16 +91,20 @@ fn special_files_and_symlinks() {
         assert_eq!(mknod("no", MknodObject::Other(number)), Err(Status::BadType), "{number}");
     }
     let target = b"../some/where";
-    let args = SymlinkArgs { place: place(&root, "l"), attributes: nothing, target };
+    let args = SymlinkArgs { place: place(&root, "l"), attributes: nothing, target: target.into() };
     let (link, attributes) = made(&world.call(Procedure::Symlink, &args)).unwrap();
     assert_eq!(attributes.file_type, FileType::Symlink);
     let results = world.call(Procedure::Readlink, &GetattrArgs { object: FileHandle(&link) });
     let ok = decode_results::<ReadlinkOk<'_>, ObjectFailure>(&results).unwrap().unwrap();
-    assert_eq!((ok.target, ok.attributes), (&target[..], Some(attributes)));
+    assert_eq!((ok.target, ok.attributes), (target.into(), Some(attributes)));
     let results = world.call(Procedure::Readlink, &GetattrArgs { object: FileHandle(&root) });
     assert_eq!(failure::<ObjectFailure>(&results).status, Status::Inval);
     let long = vec![b'x'; 5000];
-    let args = SymlinkArgs { place: place(&root, "m"), attributes: nothing, target: &long };
+    let args = SymlinkArgs {
+        place: place(&root, "m"),
+        attributes: nothing,
+        target: long.as_slice().into(),
+    };
     assert_eq!(made(&world.call(Procedure::Symlink, &args)), Err(Status::NameTooLong));
 }
 
@@ -201,7 +205,7 @@ fn a_copy_of_a_request_under_way_is_dropped_and_a_lost_one_forgotten() {
         offset: 0,
         count: 3,
         stable: dafs_wire::nfs3::Stability::FileSync,
-        data: b"abc",
+        data: b"abc".into(),
     };
     let args = bytes(&write);
     let number = Procedure::Write.number();

@@ -79,7 +79,7 @@ fn arguments(step: &Step, known: &[Fh]) -> Vec<u8> {
                 offset: number % (1 << 40),
                 count,
                 stable,
-                data: &data,
+                data: data.as_slice().into(),
             })
         }
         Procedure::Create => {
@@ -91,7 +91,7 @@ fn arguments(step: &Step, known: &[Fh]) -> Vec<u8> {
             bytes(&CreateArgs { place, how })
         }
         Procedure::Mkdir => bytes(&MkdirArgs { place, attributes }),
-        Procedure::Symlink => bytes(&SymlinkArgs { place, attributes, target: b"target" }),
+        Procedure::Symlink => bytes(&SymlinkArgs { place, attributes, target: b"target".into() }),
         Procedure::Mknod => {
             let object = match choice {
                 0 => MknodObject::Fifo(attributes),

@@ -58,10 +58,10 @@ pub(super) fn finish_new(cx: &Compound<'_>, handle: &Handle, change: &set::Chang
 fn object<'a>(kind: &CreateType<'a>) -> Result<NewObject<'a>, Status> {
     let device = |numbers: &DeviceNumbers| (numbers.major, numbers.minor);
     Ok(match kind {
-        CreateType::Symlink(text) if text.is_empty() || text.contains(&0) => {
-            return Err(Status::Inval);
-        }
-        CreateType::Symlink(text) => NewObject::Symlink(text),
+        CreateType::Symlink(text) => match text.here().ok_or(Status::BadXdr)? {
+            text if text.is_empty() || text.contains(&0) => return Err(Status::Inval),
+            text => NewObject::Symlink(text),
+        },
         CreateType::BlockDevice(numbers) => {
             let (major, minor) = device(numbers);
             NewObject::BlockDevice { major, minor }

@@ -40,6 +40,6 @@ pub(crate) fn readlink(cx: &mut Compound<'_>) -> OpResult {
         ) => OpError::Status(Status::WrongType),
         error => without_perm(error),
     })?;
-    cx.encoder().value(&ReadlinkResult { text: &text });
+    cx.encoder().value(&ReadlinkResult { text: text.as_slice().into() });
     Ok(())
 }

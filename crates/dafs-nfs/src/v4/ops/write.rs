@@ -20,6 +20,7 @@ pub(crate) const WRITE: OpenMode = OpenMode { read: false, write: true };
 pub(crate) fn write(cx: &mut Compound<'_>, args: &WriteArgs<'_>) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    let data = args.data.here().ok_or(Status::BadXdr)?;
     let stability = stability(args.stable);
     if stability != Stability::Unstable || args.data.len() > WRITE_INLINE_BYTES_MAX {
         cx.may_wait()?;
@@ -30,7 +31,7 @@ pub(crate) fn write(cx: &mut Compound<'_>, args: &WriteArgs<'_>) -> OpResult {
     }
     // Before the data is written: should it be lost meanwhile, the client is to see that.
     let verifier = Verifier(cx.shared.write_verifier.current());
-    let count = match write_all(&*file, args.data, args.offset, stability, cx.wait) {
+    let count = match write_all(&*file, data, args.offset, stability, cx.wait) {
         Ok(count) => count,
         Err(StoreError::WouldBlock) => return Err(OpError::Wait),
         Err(error) if stability != Stability::Unstable => {

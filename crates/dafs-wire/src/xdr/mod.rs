@@ -1,0 +1,227 @@
+//! External Data Representation (RFC 4506): a reader and a writer.
+//!
+//! Invariants
+//! * A [`Decoder`] never reads past its input, and a failed read leaves it where it was.
+//! * Nothing is allocated for a length that the input has not shown to hold.
+//! * What an [`Encoder`] appends is a multiple of four bytes long, item by item.
+
+mod decoder;
+mod encoder;
+mod payload;
+
+pub use decoder::Decoder;
+pub use encoder::Encoder;
+pub use payload::{Apart, ApartItem, Payload};
+
+use thiserror::Error;
+
+/// The unit of XDR: every item fills a multiple of so many bytes (RFC 4506 section 3).
+pub const UNIT_BYTES: usize = 4;
+
+/// The length of `len` bytes with the padding behind them; saturates.
+pub const fn padded(len: usize) -> usize {
+    match len.checked_next_multiple_of(UNIT_BYTES) {
+        Some(padded) => padded,
+        None => usize::MAX,
+    }
+}
+
+/// Why bytes are not the XDR that was expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum XdrError {
+    /// The input ends inside an item.
+    #[error("the message ends inside an item: {wanted} more bytes wanted, {left} left")]
+    Truncated {
+        /// Bytes that the item needs.
+        wanted: usize,
+        /// Bytes that were there.
+        left: usize,
+    },
+    /// A counted item is longer than its definition allows.
+    #[error("a length of {len} where at most {max} is allowed")]
+    TooLong {
+        /// What the message says.
+        len: u32,
+        /// What the definition allows.
+        max: usize,
+    },
+    /// A boolean that is neither 0 nor 1 (RFC 4506 section 4.4).
+    #[error("{0} is not a boolean")]
+    NotBool(u32),
+    /// A value that the enumeration or union does not have.
+    #[error("{value} is no value of {what}")]
+    UnknownValue {
+        /// The name of the type.
+        what: &'static str,
+        /// What the message says.
+        value: u32,
+    },
+    /// Bytes are left where the message should end.
+    #[error("{0} bytes follow the end of the message")]
+    Trailing(usize),
+    /// Data that was moved by itself belongs to no payload of the message (RFC 8166 3.4.5).
+    #[error("data was moved from position {0}, where the message has none that may be")]
+    Misplaced(usize),
+    /// Data that was moved by itself is not as long as the message says.
+    #[error("{moved} bytes were moved for data of {len} bytes")]
+    ApartLength {
+        /// What the message says.
+        len: usize,
+        /// What was moved.
+        moved: usize,
+    },
+}
+
+/// What can be read from XDR.
+pub trait Decode<'a>: Sized {
+    /// Reads one value.
+    ///
+    /// # Errors
+    /// When the input is not one.
+    fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError>;
+}
+
+/// What can be written as XDR.
+pub trait Encode {
+    /// Appends the value.
+    fn encode(&self, encoder: &mut Encoder<'_>);
+}
+
+impl Decode<'_> for u32 {
+    fn decode(decoder: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        decoder.u32()
+    }
+}
+
+impl Decode<'_> for u64 {
+    fn decode(decoder: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        decoder.u64()
+    }
+}
+
+impl Encode for u32 {
+    fn encode(&self, encoder: &mut Encoder<'_>) {
+        encoder.u32(*self);
+    }
+}
+
+impl Encode for u64 {
+    fn encode(&self, encoder: &mut Encoder<'_>) {
+        encoder.u64(*self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn written(write: impl FnOnce(&mut Encoder<'_>)) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write(&mut Encoder::new(&mut bytes));
+        bytes
+    }
+
+    #[test]
+    fn integers_are_big_endian() {
+        let bytes = written(|e| {
+            e.u32(0x0102_0304);
+            e.i32(-2);
+            e.u64(0x0102_0304_0506_0708);
+            e.i64(-1);
+            e.bool(true);
+        });
+        assert_eq!(bytes[..8], [1, 2, 3, 4, 0xff, 0xff, 0xff, 0xfe]);
+        let mut d = Decoder::new(&bytes);
+        assert_eq!(d.u32(), Ok(0x0102_0304));
+        assert_eq!(d.i32(), Ok(-2));
+        assert_eq!(d.u64(), Ok(0x0102_0304_0506_0708));
+        assert_eq!(d.i64(), Ok(-1));
+        assert_eq!(d.bool(), Ok(true));
+        assert_eq!(d.finish(), Ok(()));
+    }
+
+    #[test]
+    fn opaque_data_is_padded_and_bounded() {
+        let bytes = written(|e| e.opaque(b"hello"));
+        assert_eq!(bytes, b"\0\0\0\x05hello\0\0\0");
+        assert_eq!(Decoder::new(&bytes).opaque(5), Ok(&b"hello"[..]));
+        let mut d = Decoder::new(&bytes);
+        assert_eq!(d.opaque(4), Err(XdrError::TooLong { len: 5, max: 4 }));
+        assert_eq!(d.position(), 0);
+        // The padding belongs to the item.
+        let short = Decoder::new(&bytes[..9]).opaque(5);
+        assert_eq!(short, Err(XdrError::Truncated { wanted: 8, left: 5 }));
+        let huge = Decoder::new(&[0xff; 8]).opaque(usize::MAX);
+        assert!(matches!(huge, Err(XdrError::Truncated { .. })));
+    }
+
+    #[test]
+    fn counts_that_cannot_fit_are_refused() {
+        let bytes = written(|e| {
+            e.u32(3);
+            e.u64(0);
+        });
+        assert_eq!(Decoder::new(&bytes).array_len(3, 4).unwrap_err(), {
+            XdrError::Truncated { wanted: 12, left: 8 }
+        });
+        assert_eq!(Decoder::new(&bytes).array_len(3, 2), Ok(3));
+        let many = Decoder::new(&bytes).array_len(2, 1);
+        assert_eq!(many, Err(XdrError::TooLong { len: 3, max: 2 }));
+        assert!(Decoder::new(&[0xff; 12]).array_len(usize::MAX, usize::MAX).is_err());
+    }
+
+    #[test]
+    fn optional_data_has_a_flag() {
+        let bytes = written(|e| {
+            e.optional(Some(&7u32));
+            e.optional::<u32>(None);
+        });
+        let mut d = Decoder::new(&bytes);
+        assert_eq!(d.optional(), Ok(Some(7u32)));
+        assert_eq!(d.optional::<u32>(), Ok(None));
+        assert_eq!(Decoder::new(&[0, 0, 0, 2]).optional::<u32>(), Err(XdrError::NotBool(2)));
+    }
+
+    #[test]
+    fn patches_and_cuts_work_behind_other_bytes() {
+        let mut bytes = vec![9; 4];
+        let mut e = Encoder::new(&mut bytes);
+        let count = e.position();
+        e.u32(0);
+        e.u32(5);
+        let mark = e.position();
+        e.u64(1);
+        e.truncate(mark);
+        e.patch_u32(count, 1);
+        assert_eq!(bytes, [9, 9, 9, 9, 0, 0, 0, 1, 0, 0, 0, 5]);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(values: Vec<Vec<u8>>, number: u64) {
+            let bytes = written(|e| {
+                e.u64(number);
+                e.count(values.len());
+                values.iter().for_each(|value| e.opaque(value));
+            });
+            let mut d = Decoder::new(&bytes);
+            prop_assert_eq!(d.u64(), Ok(number));
+            let count = d.array_len(values.len(), 4).unwrap();
+            for value in &values[..count] {
+                prop_assert_eq!(d.opaque(value.len()), Ok(&value[..]));
+            }
+            prop_assert_eq!(d.finish(), Ok(()));
+        }
+
+        #[test]
+        fn a_failed_read_moves_nothing(bytes: Vec<u8>, max in 0usize..64) {
+            let mut d = Decoder::new(&bytes);
+            while d.opaque(max).is_ok() {}
+            let at = d.position();
+            prop_assert!(d.opaque(max).is_err());
+            prop_assert!(d.array_len(0, 1).is_err() || d.position() == at + 4);
+        }
+    }
+}
