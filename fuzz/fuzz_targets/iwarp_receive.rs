@@ -93,9 +93,14 @@ fn stream(input: &mut Input<'_>, crc: bool, base: u64) -> Vec<u8> {
             4 | 5 => {
                 let len = input.short() % 20_000;
                 let offset = if twist { u32::from(input.short()) } else { 0 };
-                let opcode = if step & 0x20 != 0 { Opcode::SendSolicited } else { Opcode::Send };
-                let queue = Queue::Send;
-                let place = Place::Untagged { invalidate_stag: 0, queue, msn: send_msn, offset };
+                let opcode = match (step & 0x20 != 0, step & 0x10 != 0) {
+                    (false, false) => Opcode::Send,
+                    (true, false) => Opcode::SendSolicited,
+                    (false, true) => Opcode::SendInvalidate,
+                    (true, true) => Opcode::SendSolicitedInvalidate,
+                };
+                let (queue, invalidate_stag) = (Queue::Send, key);
+                let place = Place::Untagged { invalidate_stag, queue, msn: send_msn, offset };
                 let header = Header { opcode, last, place, payload_bytes: len };
                 fpdu(&mut out, header, &vec![step; usize::from(len)], crc);
                 send_msn = send_msn.wrapping_add(u32::from(last));
@@ -154,7 +159,7 @@ impl Bench {
                 assert!(stage_max > 0, "a read of nothing would spin");
             }
             size = placed + (size - placed).min(stage_max);
-            self.receiver.consume(&bytes[placed..size], &self.table, &mut self.inbound)?;
+            self.receiver.consume(&bytes[placed..size], &mut self.table, &mut self.inbound)?;
             // Now and then the reads of the peer are answered.
             let asked = |i: &&Inbound| matches!(i, Inbound::ReadRequested(_));
             let unanswered = self.inbound.iter().filter(asked).count() - self.answered;
@@ -213,14 +218,19 @@ fuzz_target!(|bytes: &[u8]| {
     if let Err(violation) = &ended {
         assert!(!violation.to_string().is_empty());
         let before = bench.inbound.len();
-        let _ = bench.receiver.consume(&wire, &bench.table, &mut bench.inbound);
+        let _ = bench.receiver.consume(&wire, &mut bench.table, &mut bench.inbound);
         assert_eq!(bench.inbound.len(), before, "nothing is looked at after an error");
     }
 
+    let mut dead = std::collections::HashSet::new();
     let (mut received, mut read) = (0, 0);
     for item in &bench.inbound {
         match *item {
-            Inbound::Received { work, bytes } => {
+            Inbound::Received { work, bytes, invalidated } => {
+                if let Some(key) = invalidated {
+                    assert!(key == KEY || key == READ_ONLY_KEY);
+                    assert!(dead.insert(key), "a key dies once");
+                }
                 assert_eq!(work, received);
                 assert!(bytes as usize <= piece);
                 received += 1;

@@ -2,9 +2,10 @@
 //!
 //! One trait, [`Adapter`], is all that the protocols above see. It offers what every provider can
 //! do and nothing more: reliable ordered connections that carry private data at set-up, posted
-//! receives, sends that gather, RDMA write and read between registered memory, one queue of
-//! completions with a file descriptor to sleep on. There is no immediate data, no atomic, one
-//! local segment on a read, and the side that connects speaks first.
+//! receives, sends that gather and may invalidate a key of the receiver, RDMA write and read
+//! between registered memory, one queue of completions with a file descriptor to sleep on. There
+//! is no immediate data, no atomic, one local segment on a read, and the side that connects speaks
+//! first.
 //!
 //! Invariants
 //! * A send consumes exactly one posted receive of the peer. A send that finds none breaks the
@@ -16,6 +17,8 @@
 //!   [`Event::Disconnected`] is reported; nothing is reported for that endpoint afterwards.
 //! * Memory is reachable from a peer only through a key of the connection's own protection
 //!   domain, inside its bounds and with the right access; anything else breaks the connection.
+//! * A key is refused from its deregistration on, and from the moment a message of the peer has
+//!   invalidated it. The registration itself stays with its owner.
 //! * An adapter is driven by one thread at a time, never blocks and keeps no thread of its own.
 
 mod error;
@@ -151,6 +154,29 @@ pub trait Adapter: Send {
         endpoint: EndpointId,
         work: u64,
         segments: &[LocalSegment],
+    ) -> Result<(), PostError>;
+
+    /// Sends one message as [`post_send`](Adapter::post_send) does that takes `key`, a key of the
+    /// peer, out of use (Send with Invalidate, RFC 5040 5.3): when the peer's receive completes,
+    /// with the key in [`Completion::invalidated`], the key is refused on every connection, for
+    /// remote reads and writes alike. The peer need not tell anybody that the memory is its own
+    /// again; it still deregisters the region, for which it may use the memory as before, but the
+    /// key does not come back to life.
+    ///
+    /// The key must be of the connection's domain and have been registered for remote access, or
+    /// the peer ends the connection. Writes posted before with the key are placed before it dies.
+    /// A read with the key must have completed before this is posted: one that is under way may
+    /// be refused in its middle, which ends the connection too, and what had been mapped by
+    /// [`map_remote`](Adapter::map_remote) must not be used any more.
+    ///
+    /// # Errors
+    /// As `post_send`.
+    fn post_send_invalidate(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+        key: u32,
     ) -> Result<(), PostError>;
 
     /// Writes `segments` into the peer's memory, which must be at least as long as their sum.

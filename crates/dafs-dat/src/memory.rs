@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! * A key is a random 32-bit number and never zero, so that a guess fails; it dies with its
-//!   registration.
+//!   registration, or before that when a peer invalidates it.
 //! * A lookup names the protection domain, the range and the right it needs, and yields memory
 //!   only if all three fit. Arithmetic on addresses from a peer is checked.
 
@@ -51,6 +51,7 @@ struct Entry {
     buffer: Arc<Buffer>,
     domain: ProtectionDomain,
     access: Access,
+    /// Zero once it was invalidated; it may by then be the key of another region.
     key: u32,
 }
 
@@ -79,7 +80,7 @@ impl RegionTable {
         access: Access,
         mut random: impl FnMut() -> u32,
     ) -> Result<MemoryRegion, RegisterError> {
-        if self.by_key.len() >= REGION_COUNT_MAX {
+        if self.entries.len() - self.free.len() >= REGION_COUNT_MAX {
             return Err(RegisterError::TooMany(REGION_COUNT_MAX));
         }
         if buffer.len() > REGION_BYTES_MAX {
@@ -111,9 +112,49 @@ impl RegionTable {
     /// Ends a registration and returns its buffer.
     pub fn deregister(&mut self, id: RegionId) -> Option<Arc<Buffer>> {
         let entry = self.entries.get_mut(id.0 as usize)?.take()?;
-        self.by_key.remove(&entry.key);
+        if entry.key != 0 {
+            self.by_key.remove(&entry.key);
+        }
         self.free.push(id.0);
         Some(entry.buffer)
+    }
+
+    /// The region whose key a peer may invalidate.
+    ///
+    /// # Errors
+    /// An unknown key or one of another domain, which look alike; a region without remote access,
+    /// whose key no peer was given.
+    pub fn find_invalidatable(
+        &self,
+        domain: ProtectionDomain,
+        key: u32,
+    ) -> Result<RegionId, PostError> {
+        let id = *self.by_key.get(&key).ok_or(PostError::Region)?;
+        let entry = self.entries[id.0 as usize]
+            .as_ref()
+            .filter(|entry| entry.domain == domain)
+            .ok_or(PostError::Region)?;
+        if !entry.access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) {
+            return Err(PostError::Access);
+        }
+        Ok(id)
+    }
+
+    /// Takes a key out of use as a peer has asked. The region stays until it is deregistered.
+    ///
+    /// # Errors
+    /// As [`RegionTable::find_invalidatable`].
+    pub fn invalidate(
+        &mut self,
+        domain: ProtectionDomain,
+        key: u32,
+    ) -> Result<RegionId, PostError> {
+        let id = self.find_invalidatable(domain, key)?;
+        self.by_key.remove(&key);
+        if let Some(entry) = &mut self.entries[id.0 as usize] {
+            entry.key = 0;
+        }
+        Ok(id)
     }
 
     /// The memory of a local segment.
@@ -212,6 +253,38 @@ mod tests {
         let remote = region.remote(0, 1).unwrap();
         let found = table.remote(ProtectionDomain(1), remote, Access::REMOTE_READ);
         assert_eq!(found.map(|_| ()), Err(PostError::Region));
+    }
+
+    #[test]
+    fn an_invalidated_key_is_refused_and_its_region_stays() {
+        let (mut table, region) = table();
+        let remote = region.remote(0, 1).unwrap();
+        let domain = ProtectionDomain(1);
+        let other = ProtectionDomain(2);
+        assert_eq!(table.invalidate(other, region.key), Err(PostError::Region));
+        assert_eq!(table.invalidate(domain, 0x1235), Err(PostError::Region));
+        assert!(table.remote(domain, remote, Access::REMOTE_READ).is_ok());
+        assert_eq!(table.invalidate(domain, region.key), Ok(region.id));
+        let found = table.remote(domain, remote, Access::REMOTE_READ);
+        assert_eq!(found.map(|_| ()), Err(PostError::Region));
+        assert_eq!(table.invalidate(domain, region.key), Err(PostError::Region));
+        assert!(table.local(domain, region.local(0, 100), Access::empty()).is_ok());
+        // The number may be drawn again; the end of the old region does not touch the new one.
+        let buffer = Arc::new(Buffer::zeroed(100).unwrap());
+        let again = table.register(domain, buffer, Access::REMOTE_READ, || 0x1234).unwrap();
+        assert_eq!(again.key, region.key);
+        assert!(table.deregister(region.id).is_some());
+        let remote = again.remote(0, 1).unwrap();
+        assert!(table.remote(domain, remote, Access::REMOTE_READ).is_ok());
+    }
+
+    #[test]
+    fn a_key_without_remote_access_cannot_be_invalidated() {
+        let mut table = RegionTable::new();
+        let buffer = Arc::new(Buffer::zeroed(100).unwrap());
+        let domain = ProtectionDomain(1);
+        let region = table.register(domain, buffer, Access::LOCAL_WRITE, || 7).unwrap();
+        assert_eq!(table.invalidate(domain, region.key), Err(PostError::Access));
     }
 
     #[test]

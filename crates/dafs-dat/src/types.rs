@@ -198,7 +198,7 @@ impl fmt::Display for PeerInfo {
 pub enum Operation {
     /// `post_receive`.
     Receive,
-    /// `post_send`.
+    /// `post_send` or `post_send_invalidate`.
     Send,
     /// `rdma_write`: the local memory may be reused. Says nothing about placement.
     RdmaWrite,
@@ -226,6 +226,9 @@ pub struct Completion {
     pub operation: Operation,
     /// How it ended.
     pub status: WorkStatus,
+    /// On a receive: the key of ours that the peer's message has invalidated, if it was one of
+    /// [`Adapter::post_send_invalidate`](crate::Adapter::post_send_invalidate). `None` otherwise.
+    pub invalidated: Option<u32>,
 }
 
 /// What `poll` reports.

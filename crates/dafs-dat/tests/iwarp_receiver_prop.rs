@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use dafs_dat::iwarp::{Inbound, PostedRead, PostedReceive, Receiver, Violation};
-use dafs_dat::{Access, ProtectionDomain, RegionTable};
+use dafs_dat::{Access, PostError, ProtectionDomain, RegionTable};
 use dafs_mem::{Buffer, Site};
 use dafs_wire::iwarp::crc::Crc32c;
 use dafs_wire::iwarp::ddp::{Header, Place, Queue};
@@ -17,14 +17,35 @@ use std::sync::Arc;
 const DOMAIN: ProtectionDomain = ProtectionDomain(1);
 const REGION_BYTES: usize = 1 << 17;
 const KEY: u32 = 0x1234_5678;
+/// The first of the keys that are invalidated.
+const SHORT_LIVED_KEY: u32 = 0x100;
 
 /// One message of a stream.
 #[derive(Debug, Clone)]
 enum Message {
-    Send { len: usize, cut: usize },
-    Write { offset: usize, len: usize, cut: usize },
-    Response { len: usize, cut: usize },
-    Request { offset: usize, len: usize },
+    Send {
+        len: usize,
+        cut: usize,
+    },
+    /// With solicited event or without; each has a region of its own.
+    Invalidate {
+        len: usize,
+        cut: usize,
+        solicited: bool,
+    },
+    Write {
+        offset: usize,
+        len: usize,
+        cut: usize,
+    },
+    Response {
+        len: usize,
+        cut: usize,
+    },
+    Request {
+        offset: usize,
+        len: usize,
+    },
 }
 
 fn message() -> impl Strategy<Value = Message> {
@@ -36,6 +57,11 @@ fn message() -> impl Strategy<Value = Message> {
             offset,
             len,
             cut
+        }),
+        (len(), cut(), any::<bool>()).prop_map(|(len, cut, solicited)| Message::Invalidate {
+            len,
+            cut,
+            solicited
         }),
         (len(), cut()).prop_map(|(len, cut)| Message::Response { len, cut }),
         (0..REGION_BYTES / 2, len()).prop_map(|(offset, len)| Message::Request { offset, len }),
@@ -51,6 +77,8 @@ struct Encoder {
     sink: u32,
     seed: u8,
     address: u64,
+    /// The key that the next message of that kind invalidates.
+    next_key: u32,
 }
 
 impl Encoder {
@@ -86,12 +114,17 @@ impl Encoder {
             Message::Send { len, cut } => {
                 let msn = self.send_msn;
                 self.send_msn += 1;
-                self.segments(Opcode::Send, len, cut, |at| Place::Untagged {
-                    invalidate_stag: 0,
-                    queue: Queue::Send,
-                    msn,
-                    offset: at as u32,
-                });
+                self.segments(Opcode::Send, len, cut, |at| send_place(msn, 0, at));
+            }
+            Message::Invalidate { len, cut, solicited } => {
+                let (msn, key) = (self.send_msn, self.next_key);
+                self.send_msn += 1;
+                self.next_key += 1;
+                let opcode = match solicited {
+                    true => Opcode::SendSolicitedInvalidate,
+                    false => Opcode::SendInvalidate,
+                };
+                self.segments(opcode, len, cut, |at| send_place(msn, key, at));
             }
             Message::Write { offset, len, cut } => {
                 let address = self.address;
@@ -132,6 +165,10 @@ impl Encoder {
     }
 }
 
+fn send_place(msn: u32, invalidate_stag: u32, at: usize) -> Place {
+    Place::Untagged { invalidate_stag, queue: Queue::Send, msn, offset: at as u32 }
+}
+
 /// A receiver with everything that the stream will ask for.
 struct Bench {
     table: RegionTable,
@@ -152,7 +189,9 @@ impl Bench {
         let total: usize = messages
             .iter()
             .map(|message| match message {
-                Message::Send { len, .. } | Message::Response { len, .. } => *len,
+                Message::Send { len, .. }
+                | Message::Invalidate { len, .. }
+                | Message::Response { len, .. } => *len,
                 _ => 0,
             })
             .sum();
@@ -160,7 +199,7 @@ impl Bench {
         for (work, message) in messages.iter().enumerate() {
             let (work, buffer, offset) = (work as u64, inboxes.clone(), at);
             match *message {
-                Message::Send { len, .. } => {
+                Message::Send { len, .. } | Message::Invalidate { len, .. } => {
                     receiver.post_receive(PostedReceive { work, buffer, offset, len });
                     at += len;
                 }
@@ -172,6 +211,11 @@ impl Bench {
                 }
                 _ => {}
             }
+        }
+        let invalidating = |message: &&Message| matches!(message, Message::Invalidate { .. });
+        for number in 0..messages.iter().filter(invalidating).count() {
+            let key = SHORT_LIVED_KEY + number as u32;
+            table.register(DOMAIN, region.clone(), access, || key).unwrap();
         }
         receiver.expect_writes(announced);
         Self { table, region, inboxes, receiver, inbound: Vec::new() }
@@ -194,7 +238,7 @@ impl Bench {
             if placed > 0 {
                 self.receiver.placed(placed, &self.table)?;
             }
-            self.receiver.consume(&bytes[placed..size], &self.table, &mut self.inbound)?;
+            self.receiver.consume(&bytes[placed..size], &mut self.table, &mut self.inbound)?;
             bytes = &bytes[size..];
         }
         Ok(())
@@ -221,12 +265,14 @@ proptest! {
         let address = region.as_ptr() as u64;
         let mut encoder = Encoder {
             crc, bytes: Vec::new(), send_msn: 1, read_msn: 1, sink: 0, seed: 0, address,
+            next_key: SHORT_LIVED_KEY,
         };
         for message in &messages {
             encoder.message(message);
         }
         let mut whole = Bench::new(region.clone(), crc, &messages, 0);
-        prop_assert_eq!(whole.receiver.consume(&encoder.bytes, &whole.table, &mut whole.inbound), Ok(()));
+        prop_assert_eq!(
+            whole.receiver.consume(&encoder.bytes, &mut whole.table, &mut whole.inbound), Ok(()));
         let want = whole.result();
         let reported = messages.iter().filter(|m| !matches!(m, Message::Write { .. })).count();
         prop_assert_eq!(want.0.len(), reported);
@@ -255,6 +301,7 @@ proptest! {
         let address = region.as_ptr() as u64;
         let mut encoder = Encoder {
             crc: true, bytes: Vec::new(), send_msn: 1, read_msn: 1, sink: 0, seed: 0, address,
+            next_key: SHORT_LIVED_KEY,
         };
         for message in &messages {
             encoder.message(message);
@@ -297,10 +344,11 @@ fn response(stag: u32, offset: u64, last: bool, payload_bytes: u16) -> Header {
 
 #[test]
 fn each_rule_has_its_verdict() {
+    let received = |invalidated| Ok(vec![Inbound::Received { work: 0, bytes: 3, invalidated }]);
     let send = |msn, offset, len| untagged(Opcode::Send, Queue::Send, msn, offset, len);
-    assert_eq!(verdict(send(1, 0, 3), b"abc"), Ok(vec![Inbound::Received { work: 0, bytes: 3 }]));
+    assert_eq!(verdict(send(1, 0, 3), b"abc"), received(None));
     let broken =
-        |header: Header| verdict(header, &vec![0; usize::from(header.payload_bytes)]).unwrap_err();
+        |header: Header| verdict(header, &vec![0; header.payload_bytes.into()]).unwrap_err();
     let order = |what, found| Violation::MessageOrder { what, queue: 0, found, expected: 1 };
     assert_eq!(broken(send(2, 0, 3)), order("message number", 2));
     assert_eq!(broken(send(0, 0, 3)), order("message number", 0));
@@ -309,8 +357,16 @@ fn each_rule_has_its_verdict() {
     assert_eq!(broken(send(1, 4, 3)), offset);
     let long = Violation::MessageTooLong { bytes: 101, posted: 100 };
     assert_eq!(broken(send(1, 0, 101)), long);
-    let invalidate = untagged(Opcode::SendInvalidate, Queue::Send, 1, 0, 3);
-    assert_eq!(broken(invalidate), Violation::Invalidate(0x77));
+    for opcode in [Opcode::SendInvalidate, Opcode::SendSolicitedInvalidate] {
+        let message = |key| {
+            let place = send_place(1, key, 0);
+            Header { opcode, last: true, place, payload_bytes: 3 }
+        };
+        assert_eq!(verdict(message(KEY), b"abc"), received(Some(KEY)));
+        let unknown = Violation::Invalidate { key: 0x77, reason: PostError::Region };
+        assert_eq!(broken(message(0x77)), unknown);
+        assert_eq!(unknown.terminate(), Terminate::INVALIDATE);
+    }
     let request = untagged(Opcode::ReadRequest, Queue::ReadRequest, 1, 0, 27);
     assert_eq!(broken(request), Violation::Malformed("RDMA read request"));
     let terminate = untagged(Opcode::Terminate, Queue::Terminate, 1, 0, 3);
@@ -354,4 +410,32 @@ fn tagged_messages_are_not_interleaved_but_a_send_may_come_between() {
     // After an error nothing more is looked at.
     assert_eq!(receiver.consume(&write(4, true), table, inbound), Ok(()));
     assert_eq!(inbound.len(), 1);
+}
+
+/// A key dies with the last segment of the message, also for a write that is under way.
+#[test]
+fn an_invalidated_key_is_refused_from_the_next_segment_on() {
+    let region = Arc::new(Buffer::zeroed(4096).unwrap());
+    let address = region.as_ptr() as u64;
+    let messages = [Message::Send { len: 100, cut: 1 }];
+    let mut bench = Bench::new(region, false, &messages, 0);
+    let segment = |opcode, last, place| {
+        let mut bytes = Vec::new();
+        Header { opcode, last, place, payload_bytes: 2 }.encode(&mut bytes);
+        bytes.extend_from_slice(&[1, 2, 0, 0, 0, 0, 0, 0]);
+        bytes
+    };
+    let write = |offset: u64| {
+        segment(Opcode::Write, false, Place::Tagged { stag: KEY, offset: address + offset })
+    };
+    let send = |last, at| segment(Opcode::SendInvalidate, last, send_place(1, KEY, at));
+    let Bench { receiver, table, inbound, .. } = &mut bench;
+    for bytes in [write(0), send(false, 0), write(2), send(true, 2)] {
+        assert_eq!(receiver.consume(&bytes, table, inbound), Ok(()));
+    }
+    let received = Inbound::Received { work: 0, bytes: 4, invalidated: Some(KEY) };
+    assert_eq!(*inbound, [received]);
+    let refused = receiver.consume(&write(4), table, inbound).unwrap_err();
+    let reason = PostError::Region;
+    assert_eq!(refused, Violation::Write { key: KEY, address: address + 4, bytes: 2, reason });
 }

@@ -254,7 +254,19 @@ impl Adapter for IwarpAdapter {
         work: u64,
         segments: &[LocalSegment],
     ) -> Result<(), PostError> {
-        self.open_connection(endpoint)?.post(work, Kind::Send, segments, Access::empty())
+        let kind = Kind::Send { invalidate: None };
+        self.open_connection(endpoint)?.post(work, kind, segments, Access::empty())
+    }
+
+    fn post_send_invalidate(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+        key: u32,
+    ) -> Result<(), PostError> {
+        let kind = Kind::Send { invalidate: Some(key) };
+        self.open_connection(endpoint)?.post(work, kind, segments, Access::empty())
     }
 
     fn rdma_write(

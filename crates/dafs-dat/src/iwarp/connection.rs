@@ -248,7 +248,7 @@ impl Connection {
         if placed > 0 {
             self.rx.placed(placed, &core.regions)?;
         }
-        self.rx.consume(&core.staging[..staged], &core.regions, &mut core.inbound)
+        self.rx.consume(&core.staging[..staged], &mut core.regions, &mut core.inbound)
     }
 
     fn deliver(&mut self, core: &mut Core) -> Result<(), End> {
@@ -256,8 +256,8 @@ impl Connection {
         let mut end = None;
         for item in inbound.drain(..) {
             match item {
-                Inbound::Received { work, bytes } => {
-                    core.complete(self.id, work, Operation::Receive, WorkStatus::Ok(bytes));
+                Inbound::Received { work, bytes, invalidated } => {
+                    core.received(self.id, work, bytes, invalidated);
                 }
                 Inbound::ReadDone { work, bytes } => {
                     core.complete(self.id, work, Operation::RdmaRead, WorkStatus::Ok(bytes));

@@ -53,6 +53,15 @@ impl Core {
         status: WorkStatus,
     ) {
         let endpoint = EndpointId(id);
-        self.events.push(Event::Completion(Completion { endpoint, work, operation, status }));
+        let invalidated = None;
+        let completion = Completion { endpoint, work, operation, status, invalidated };
+        self.events.push(Event::Completion(completion));
+    }
+
+    pub(super) fn received(&mut self, id: u64, work: u64, bytes: u32, invalidated: Option<u32>) {
+        let (endpoint, operation) = (EndpointId(id), Operation::Receive);
+        let status = WorkStatus::Ok(bytes);
+        let completion = Completion { endpoint, work, operation, status, invalidated };
+        self.events.push(Event::Completion(completion));
     }
 }

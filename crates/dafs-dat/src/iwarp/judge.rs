@@ -38,7 +38,7 @@ impl Receiver {
             Place::Untagged { invalidate_stag, queue, msn, offset } => {
                 self.judge_order(queue, msn, offset)?;
                 match queue {
-                    Queue::Send => self.judge_send(header, invalidate_stag),
+                    Queue::Send => self.judge_send(header, invalidate_stag, table),
                     Queue::ReadRequest => self.judge_read_request(header),
                     Queue::Terminate => {
                         let fits = usize::from(header.payload_bytes) >= Terminate::BYTES;
@@ -108,16 +108,25 @@ impl Receiver {
         Ok(())
     }
 
-    fn judge_send(&self, header: &Header, invalidate_stag: u32) -> Result<Target, Violation> {
-        if matches!(header.opcode, Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate) {
-            return Err(Violation::Invalidate(invalidate_stag));
+    fn judge_send(
+        &self,
+        header: &Header,
+        invalidate_stag: u32,
+        table: &RegionTable,
+    ) -> Result<Target, Violation> {
+        let invalidates =
+            matches!(header.opcode, Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate);
+        let invalidate = invalidates.then_some(invalidate_stag);
+        if let Some(key) = invalidate {
+            let found = table.find_invalidatable(self.domain, key);
+            found.map_err(|reason| Violation::Invalidate { key, reason })?;
         }
         let receive = self.receives.front().ok_or(Violation::NoReceive)?;
         let bytes = u64::from(self.send_offset) + u64::from(header.payload_bytes);
         if bytes > receive.len as u64 || bytes > u64::from(u32::MAX) {
             return Err(Violation::MessageTooLong { bytes, posted: receive.len });
         }
-        Ok(Target::Receive(self.send_offset))
+        Ok(Target::Receive { offset: self.send_offset, invalidate })
     }
 
     fn judge_read_request(&self, header: &Header) -> Result<Target, Violation> {

@@ -74,11 +74,14 @@ impl Transmitter {
         let source =
             |operation, stag, address| Source::Work { work, operation, stag, address, pieces };
         let message = match kind {
-            Kind::Send => Message {
-                opcode: Opcode::Send,
+            Kind::Send { invalidate } => Message {
+                opcode: match invalidate {
+                    Some(_) => Opcode::SendInvalidate,
+                    None => Opcode::Send,
+                },
                 len,
                 done: 0,
-                source: source(Operation::Send, 0, 0),
+                source: source(Operation::Send, invalidate.unwrap_or(0), 0),
             },
             Kind::Write { stag, address } => Message {
                 opcode: Opcode::Write,
@@ -183,8 +186,6 @@ impl Transmitter {
     }
 
     fn place(&self, message: &Message) -> Place {
-        let untagged =
-            |queue, msn| Place::Untagged { invalidate_stag: 0, queue, msn, offset: message.done };
         let done = u64::from(message.done);
         match message.source {
             Source::Answer(request) => Place::Tagged {
@@ -195,7 +196,12 @@ impl Transmitter {
             Source::Work { operation: Operation::RdmaWrite, stag, address, .. } => {
                 Place::Tagged { stag, offset: address.wrapping_add(done) }
             }
-            Source::Work { .. } => untagged(Queue::Send, self.send_msn),
+            Source::Work { stag, .. } => Place::Untagged {
+                invalidate_stag: stag,
+                queue: Queue::Send,
+                msn: self.send_msn,
+                offset: message.done,
+            },
             Source::Request(_) => Place::Untagged {
                 invalidate_stag: 0,
                 queue: Queue::ReadRequest,
@@ -311,7 +317,12 @@ mod tests {
         let buffer = Arc::new(Buffer::zeroed(MESSAGE_BYTES).unwrap());
         for work in 0..MESSAGES as u64 {
             let piece = Piece { buffer: buffer.clone(), offset: 0, len: MESSAGE_BYTES };
-            tx.post(work, Kind::Send, MESSAGE_BYTES as u32, std::iter::once(piece));
+            tx.post(
+                work,
+                Kind::Send { invalidate: None },
+                MESSAGE_BYTES as u32,
+                std::iter::once(piece),
+            );
         }
         let table = RegionTable::new();
         let mut rx = Receiver::new(domain, false, 0);

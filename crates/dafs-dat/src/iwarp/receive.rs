@@ -9,6 +9,8 @@
 //!   a key is looked up again for every piece.
 //! * Message numbers grow by one, offsets are contiguous, a tagged message is not interleaved with
 //!   another one (RFC 5041 5, RFC 5040 5).
+//! * A key that a message invalidates is judged with each of its segments and dies with the last,
+//!   before the message is reported.
 //! * After an error or a Terminate nothing more is looked at.
 
 use super::expect::LargeData;
@@ -60,6 +62,8 @@ pub enum Inbound {
         work: u64,
         /// Bytes.
         bytes: u32,
+        /// The key that it has invalidated.
+        invalidated: Option<u32>,
     },
     /// A read of ours is complete.
     ReadDone {
@@ -77,8 +81,9 @@ pub enum Inbound {
 /// Where the payload of the segment in progress goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Target {
-    /// Into the first posted receive, from this offset of the message.
-    Receive(u32),
+    /// Into the first posted receive, from this offset of the message; the key that the message
+    /// invalidates.
+    Receive { offset: u32, invalidate: Option<u32> },
     /// Into registered memory, from this address.
     Write { stag: u32, address: u64 },
     /// Into the sink of the first outstanding read, from this offset.
@@ -309,7 +314,7 @@ impl Receiver {
     pub fn consume(
         &mut self,
         mut bytes: &[u8],
-        table: &RegionTable,
+        table: &mut RegionTable,
         inbound: &mut Vec<Inbound>,
     ) -> Result<(), Violation> {
         while !bytes.is_empty() && self.phase != Phase::Ended {
@@ -374,7 +379,7 @@ impl Receiver {
     ) -> Result<VolatileSlice<'a>, Violation> {
         let done = self.segment.done;
         let view = match self.segment.target {
-            Target::Receive(offset) => self.receives.front().and_then(|receive| {
+            Target::Receive { offset, .. } => self.receives.front().and_then(|receive| {
                 receive.buffer.slice(receive.offset + offset as usize + done, len)
             }),
             Target::Read(offset) => self
@@ -431,7 +436,7 @@ impl Receiver {
     fn take_trailer(
         &mut self,
         bytes: &[u8],
-        table: &RegionTable,
+        table: &mut RegionTable,
         inbound: &mut Vec<Inbound>,
     ) -> Result<usize, Violation> {
         let control = self.control_bytes();
@@ -465,7 +470,7 @@ impl Receiver {
     fn complete(
         &mut self,
         control: usize,
-        table: &RegionTable,
+        table: &mut RegionTable,
         inbound: &mut Vec<Inbound>,
     ) -> Result<(), Violation> {
         // A segment has below 2^16 bytes, and the sums were checked from the header.
@@ -503,12 +508,21 @@ impl Receiver {
             | Opcode::SendSolicited
             | Opcode::SendSolicitedInvalidate => {
                 self.send_offset += payload;
-                if self.segment.last
-                    && let Some(receive) = self.receives.pop_front()
-                {
+                if !self.segment.last {
+                    return Ok(());
+                }
+                let invalidated = match self.segment.target {
+                    Target::Receive { invalidate, .. } => invalidate,
+                    _ => None,
+                };
+                if let Some(key) = invalidated {
+                    let died = table.invalidate(self.domain, key);
+                    died.map_err(|reason| Violation::Invalidate { key, reason })?;
+                }
+                if let Some(receive) = self.receives.pop_front() {
                     let bytes = std::mem::take(&mut self.send_offset);
                     self.send_msn = self.send_msn.wrapping_add(1);
-                    inbound.push(Inbound::Received { work: receive.work, bytes });
+                    inbound.push(Inbound::Received { work: receive.work, bytes, invalidated });
                 }
             }
         }

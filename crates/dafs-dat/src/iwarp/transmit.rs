@@ -41,7 +41,10 @@ pub(super) struct Piece {
 /// What posted work does.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
-    Send,
+    Send {
+        /// The key of the peer that dies with it.
+        invalidate: Option<u32>,
+    },
     Write {
         stag: u32,
         address: u64,
@@ -80,7 +83,7 @@ pub(super) struct Message {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Source {
-    /// Posted work: its tag, and where it writes if it does.
+    /// Posted work: its tag, and where it writes if it does, or the key that it invalidates.
     Work { work: u64, operation: Operation, stag: u32, address: u64, pieces: u16 },
     /// The peer's memory request.
     Answer(ReadRequest),
@@ -405,7 +408,7 @@ impl Transmitter {
         }
         for Work { work, kind, len, .. } in self.works.drain(..) {
             let operation = match kind {
-                Kind::Send => Operation::Send,
+                Kind::Send { .. } => Operation::Send,
                 Kind::Write { .. } => Operation::RdmaWrite,
                 Kind::Read { .. } => Operation::RdmaRead,
             };

@@ -15,9 +15,15 @@ pub enum Violation {
     /// A malformed segment header.
     #[error("{0}")]
     Header(#[from] DdpError),
-    /// A send that wants to invalidate one of our keys.
-    #[error("a send asks to invalidate key {0:#010x}, which was not offered")]
-    Invalidate(u32),
+    /// A send that wants to invalidate a key which the peer was not given, or which is dead
+    /// already.
+    #[error("a send asks to invalidate key {key:#010x}: {reason}")]
+    Invalidate {
+        /// The key.
+        key: u32,
+        /// Why not.
+        reason: PostError,
+    },
     /// A control message (read request, Terminate) of the wrong shape.
     #[error("malformed {0}")]
     Malformed(&'static str),
@@ -91,7 +97,7 @@ impl Violation {
                 DdpError::RdmapVersion(_) => Terminate::RDMAP_VERSION,
                 _ => Terminate::UNSPECIFIED,
             },
-            Violation::Invalidate(_) => Terminate::INVALIDATE,
+            Violation::Invalidate { .. } => Terminate::INVALIDATE,
             Violation::Malformed(_) | Violation::ReadResponse | Violation::TaggedOrder => {
                 Terminate::UNSPECIFIED
             }

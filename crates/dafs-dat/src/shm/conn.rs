@@ -11,15 +11,15 @@
 use super::arena::PeerRegions;
 use super::layout::Control;
 use super::limits::{READS_OUTSTANDING_MAX, RECORDS_PER_POLL};
-use super::ring::{Consumer, Corrupt, Kind, Producer, Record};
+use super::ring::{Consumer, Corrupt, Kind, Producer, Record, WORDS_MAX};
 use super::show::Shown;
 use crate::GATHER_SEGMENTS_MAX;
 use crate::error::DisconnectReason;
 use crate::memory::RegionTable;
 use crate::time::Instant;
 use crate::types::{
-    Access, Completion, EndpointId, Event, Operation, PeerInfo, ProtectionDomain, RemoteBuffer,
-    WorkStatus,
+    Access, Completion, EndpointId, Event, Operation, PeerInfo, ProtectionDomain, RegionId,
+    RemoteBuffer, WorkStatus,
 };
 use dafs_mem::{Buffer, Site, VolatileSlice};
 use std::collections::VecDeque;
@@ -65,7 +65,7 @@ pub(super) struct Receive {
 /// Work that waits for room in the ring.
 #[derive(Debug)]
 pub(super) enum Work {
-    Send { work: u64, pieces: Vec<Piece>, total: usize, done: usize },
+    Send { work: u64, pieces: Vec<Piece>, total: usize, done: usize, invalidate: Option<u32> },
     Write { work: u64, pieces: Vec<Piece>, total: usize, done: usize, remote: RemoteBuffer },
     Read { work: u64, sink: Piece, remote: RemoteBuffer },
 }
@@ -128,8 +128,10 @@ pub(super) struct Conn {
 
 /// The parts of the adapter that moving a connection along needs.
 pub(super) struct Surroundings<'a> {
-    pub(super) regions: &'a RegionTable,
+    pub(super) regions: &'a mut RegionTable,
     pub(super) ready: &'a mut Vec<Event>,
+    /// Regions whose keys messages have invalidated, to be withdrawn from who was shown them.
+    pub(super) invalidated: &'a mut Vec<RegionId>,
 }
 
 impl From<Corrupt> for DisconnectReason {
@@ -210,8 +212,20 @@ impl Conn {
         bytes: usize,
     ) {
         // Lengths were limited to 32 bits when the work was posted.
-        let status = WorkStatus::Ok(bytes as u32);
-        ready.push(Event::Completion(Completion { endpoint: self.id, work, operation, status }));
+        self.report(ready, operation, work, WorkStatus::Ok(bytes as u32), None);
+    }
+
+    fn report(
+        &self,
+        ready: &mut Vec<Event>,
+        operation: Operation,
+        work: u64,
+        status: WorkStatus,
+        invalidated: Option<u32>,
+    ) {
+        let endpoint = self.id;
+        let completion = Completion { endpoint, work, operation, status, invalidated };
+        ready.push(Event::Completion(completion));
     }
 
     /// Whether a poll has anything to do here.
@@ -246,7 +260,7 @@ impl Conn {
                 return Ok(taken > 0);
             };
             match record.kind {
-                Kind::Message => self.take_message(&record, around.ready)?,
+                Kind::Message | Kind::MessageInvalidate => self.take_message(&record, around)?,
                 Kind::Write => self.take_write(&record, around.regions)?,
                 Kind::Read => self.take_read(&record, around.regions)?,
                 Kind::ReadData => self.take_read_data(&record, around.ready)?,
@@ -259,7 +273,7 @@ impl Conn {
     fn take_message(
         &mut self,
         record: &Record,
-        ready: &mut Vec<Event>,
+        around: &mut Surroundings<'_>,
     ) -> Result<(), DisconnectReason> {
         let receive = self
             .receives
@@ -275,11 +289,31 @@ impl Conn {
         self.arrived = end;
         if record.last {
             let work = receive.work;
+            let invalidated = match record.kind {
+                Kind::MessageInvalidate => Some(self.invalidate(record.words[0], around)?),
+                _ => None,
+            };
             self.receives.pop_front();
             self.arrived = 0;
-            self.complete(ready, Operation::Receive, work, end);
+            // The receive's length was limited to 32 bits when it was posted.
+            let status = WorkStatus::Ok(end as u32);
+            self.report(around.ready, Operation::Receive, work, status, invalidated);
         }
         Ok(())
+    }
+
+    /// Takes the key of a record out of use.
+    fn invalidate(
+        &self,
+        word: u64,
+        around: &mut Surroundings<'_>,
+    ) -> Result<u32, DisconnectReason> {
+        let key = u32::try_from(word).unwrap_or(0);
+        let region = around.regions.invalidate(self.domain, key).map_err(|error| {
+            protocol(&format!("a message asks to invalidate key {key:#010x}: {error}"))
+        })?;
+        around.invalidated.push(region);
+        Ok(key)
     }
 
     fn take_write(
@@ -381,7 +415,9 @@ impl Conn {
     fn room(&mut self) -> Result<Option<usize>, Corrupt> {
         match self.queue.front() {
             None => Ok(None),
-            Some(&Work::Send { total, done, .. }) => self.chunk(Kind::Message, total - done),
+            Some(&Work::Send { total, done, invalidate, .. }) => {
+                self.chunk(message_kind(invalidate), total - done)
+            }
             Some(&Work::Write { total, done, .. }) => self.chunk(Kind::Write, total - done),
             Some(Work::Read { .. }) if self.reads.len() >= READS_OUTSTANDING_MAX => Ok(None),
             Some(Work::Read { .. }) => self.producer.fits(Kind::Read, 0),
@@ -392,15 +428,15 @@ impl Conn {
     /// left of the work.
     fn step(&mut self, work: Work, chunk: usize, ready: &mut Vec<Event>) -> Option<Work> {
         match work {
-            Work::Send { work, pieces, total, done } => {
+            Work::Send { work, pieces, total, done, invalidate } => {
                 let left = total - done;
+                let (kind, words) = (message_kind(invalidate), message_words(invalidate));
                 gather(&pieces, done, chunk, |views| {
-                    let site = Site::ShmRingSend;
-                    self.producer.push(Kind::Message, chunk == left, [0; 2], views, site);
+                    self.producer.push(kind, chunk == left, words, views, Site::ShmRingSend);
                 });
                 if chunk < left {
                     let done = done + chunk;
-                    return Some(Work::Send { work, pieces, total, done });
+                    return Some(Work::Send { work, pieces, total, done, invalidate });
                 }
                 self.complete(ready, Operation::Send, work, total);
             }
@@ -441,8 +477,7 @@ impl Conn {
     }
 
     fn flushed(&self, ready: &mut Vec<Event>, operation: Operation, work: u64) {
-        let status = WorkStatus::Flushed;
-        ready.push(Event::Completion(Completion { endpoint: self.id, work, operation, status }));
+        self.report(ready, operation, work, WorkStatus::Flushed, None);
     }
 
     fn flush_receives(&mut self, ready: &mut Vec<Event>) {
@@ -470,6 +505,19 @@ impl Conn {
             }
         }
     }
+}
+
+/// The kind of the records of a message.
+pub(super) fn message_kind(invalidate: Option<u32>) -> Kind {
+    match invalidate {
+        Some(_) => Kind::MessageInvalidate,
+        None => Kind::Message,
+    }
+}
+
+/// Their control words.
+pub(super) fn message_words(invalidate: Option<u32>) -> [u64; WORDS_MAX] {
+    [invalidate.map_or(0, u64::from), 0]
 }
 
 /// A range that a record names; one that is too long for 32 bits fits no region.

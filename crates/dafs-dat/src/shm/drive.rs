@@ -160,8 +160,16 @@ impl ShmAdapter {
     /// Applies what arrived on one connection, sends what fits, ends it if it is over.
     fn advance(&mut self, name: u64) {
         let Some(conn) = self.conns.get_mut(name) else { return };
-        let mut around = Surroundings { regions: &self.regions, ready: &mut self.ready };
+        let mut around = Surroundings {
+            regions: &mut self.regions,
+            ready: &mut self.ready,
+            invalidated: &mut self.invalidated,
+        };
         let taken = conn.take_records(&mut around);
+        if !self.invalidated.is_empty() {
+            self.withdraw_invalidated();
+        }
+        let Some(conn) = self.conns.get_mut(name) else { return };
         let outcome = taken.and_then(|taken| Ok((taken, conn.progress(&mut self.ready)?)));
         let reason = match outcome {
             Ok((taken, moved)) => {
@@ -189,6 +197,16 @@ impl ShmAdapter {
             _ => Farewell::None,
         };
         self.finish(name, reason, farewell);
+    }
+
+    /// Takes invalidated regions back from all who were shown them, before anybody is told that
+    /// the keys are dead.
+    fn withdraw_invalidated(&mut self) {
+        let mut regions = std::mem::take(&mut self.invalidated);
+        for region in regions.drain(..) {
+            self.withdraw(region);
+        }
+        self.invalidated = regions;
     }
 
     /// Sets the sleep words and looks once more. Returns whether there is nothing to do.

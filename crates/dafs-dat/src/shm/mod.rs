@@ -132,6 +132,8 @@ pub struct ShmAdapter {
     slept: bool,
     polls_since_look: u32,
     looked_at: Instant,
+    /// Regions whose keys peers have invalidated while a connection is served.
+    invalidated: Vec<RegionId>,
     /// Shareable buffers alive.
     arenas: Arc<AtomicUsize>,
 }
@@ -170,6 +172,7 @@ impl ShmAdapter {
             slept: false,
             polls_since_look: 0,
             looked_at: Instant::default(),
+            invalidated: Vec::new(),
             arenas: Arc::new(AtomicUsize::new(0)),
         })
     }
@@ -181,6 +184,15 @@ impl ShmAdapter {
     /// When the socket cannot be watched.
     pub fn add_listener(&mut self, socket: OwnedFd) -> io::Result<ListenerId> {
         self.watch_listener(socket)
+    }
+
+    /// Takes a region back from all who were shown it.
+    fn withdraw(&mut self, region: RegionId) {
+        if let Some(showable) = self.showable.remove(&region.0) {
+            for conn in self.conns.iter_mut().filter(|conn| conn.domain == showable.domain) {
+                conn.withdraw(showable.key);
+            }
+        }
     }
 
     /// Open connections and connections being set up.
@@ -226,11 +238,7 @@ impl Adapter for ShmAdapter {
 
     fn deregister(&mut self, region: RegionId) {
         self.regions.deregister(region);
-        if let Some(showable) = self.showable.remove(&region.0) {
-            for conn in self.conns.iter_mut().filter(|conn| conn.domain == showable.domain) {
-                conn.withdraw(showable.key);
-            }
-        }
+        self.withdraw(region);
     }
 
     fn listen(&mut self, address: &Address) -> io::Result<ListenerId> {
@@ -286,7 +294,17 @@ impl Adapter for ShmAdapter {
         work: u64,
         segments: &[LocalSegment],
     ) -> Result<(), PostError> {
-        self.send(endpoint, work, segments)
+        self.send(endpoint, work, segments, None)
+    }
+
+    fn post_send_invalidate(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+        key: u32,
+    ) -> Result<(), PostError> {
+        self.send(endpoint, work, segments, Some(key))
     }
 
     fn rdma_write(

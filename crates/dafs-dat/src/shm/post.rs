@@ -1,9 +1,9 @@
 //! Posting work: the paths that are made for speed.
 
 use super::ShmAdapter;
-use super::conn::{Conn, Piece, Receive, Stage, Work};
+use super::conn::{Conn, Piece, Receive, Stage, Work, message_kind, message_words};
 use super::limits::{QUEUED_WORK_MAX, RECEIVES_MAX};
-use super::ring::{Corrupt, Kind};
+use super::ring::Corrupt;
 use super::sys;
 use crate::GATHER_SEGMENTS_MAX;
 use crate::error::{DisconnectReason, PostError};
@@ -89,21 +89,23 @@ impl ShmAdapter {
         endpoint: EndpointId,
         work: u64,
         segments: &[LocalSegment],
+        invalidate: Option<u32>,
     ) -> Result<(), PostError> {
         let conn = open(&mut self.conns, endpoint)?;
         let mut views = no_views();
         let total = find_local(&self.regions, conn.domain, segments, &mut views)?;
+        let kind = message_kind(invalidate);
         let fits = conn.queue.is_empty()
-            && match conn.producer.fits(Kind::Message, total) {
+            && match conn.producer.fits(kind, total) {
                 Ok(room) => room.is_some(),
                 Err(corrupt) => return self.broken(endpoint, corrupt),
             };
         if !fits {
             let pieces = keep(&self.regions, segments)?;
-            return self.queue(endpoint, Work::Send { work, pieces, total, done: 0 });
+            return self.queue(endpoint, Work::Send { work, pieces, total, done: 0, invalidate });
         }
         let views = &views[..segments.len()];
-        conn.producer.push(Kind::Message, true, [0; 2], views, Site::ShmRingSend);
+        conn.producer.push(kind, true, message_words(invalidate), views, Site::ShmRingSend);
         conn.published = true;
         conn.complete(&mut self.ready, Operation::Send, work, total);
         let (asleep, dirty) = (conn.asleep || !conn.busy, conn.dirty);

@@ -53,6 +53,8 @@ pub(super) enum Kind {
     Read = 3,
     /// Bytes that the reader has asked for.
     ReadData = 4,
+    /// A message that invalidates a key of the reader's, or a part of one: word key.
+    MessageInvalidate = 5,
 }
 
 /// A record's header, read once.
@@ -74,6 +76,7 @@ impl Kind {
     fn words(self) -> usize {
         match self {
             Kind::Message | Kind::ReadData => 0,
+            Kind::MessageInvalidate => 1,
             Kind::Write | Kind::Read => 2,
         }
     }
@@ -84,6 +87,7 @@ impl Kind {
             2 => Kind::Write,
             3 => Kind::Read,
             4 => Kind::ReadData,
+            5 => Kind::MessageInvalidate,
             _ => return None,
         })
     }
@@ -318,8 +322,9 @@ mod tests {
             for (write, len, seed) in steps {
                 if write {
                     let bytes: Vec<u8> = (0..len).map(|i| (seed as usize + i) as u8).collect();
-                    let (kind, words) = match seed % 2 {
+                    let (kind, words) = match seed % 3 {
                         0 => (Kind::Message, [0, 0]),
+                        1 => (Kind::MessageInvalidate, [seed, 0]),
                         _ => (Kind::Write, [seed, !seed]),
                     };
                     if push(&mut producer, kind, words, &bytes) {

@@ -253,7 +253,17 @@ impl Adapter for SimAdapter {
         work: u64,
         segments: &[LocalSegment],
     ) -> Result<(), PostError> {
-        self.post(endpoint, work, segments, Verb::Send)
+        self.post(endpoint, work, segments, Verb::Send(None))
+    }
+
+    fn post_send_invalidate(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+        key: u32,
+    ) -> Result<(), PostError> {
+        self.post(endpoint, work, segments, Verb::Send(Some(key)))
     }
 
     fn rdma_write(

@@ -84,8 +84,8 @@ pub(super) struct PendingRead {
 /// What a frame does.
 #[derive(Debug, Clone)]
 pub(super) enum Verb {
-    /// A message for the peer's next receive.
-    Send,
+    /// A message for the peer's next receive; the key of the peer that dies with it.
+    Send(Option<u32>),
     /// Bytes for the peer's memory.
     Write(RemoteBuffer),
     /// A request for the peer's memory.
@@ -253,7 +253,7 @@ mod tests {
         let bytes = vec![7; payload];
         Piece {
             at: Instant(0),
-            verb: Verb::Send,
+            verb: Verb::Send(None),
             offset: 0,
             bytes,
             total: payload,

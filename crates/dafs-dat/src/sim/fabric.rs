@@ -99,6 +99,18 @@ impl Port {
         Some(unsafe { RemoteWindow::new(view.as_ptr(), view.len(), buffer) })
     }
 
+    /// Takes a key out of use.
+    pub(super) fn invalidate(
+        &mut self,
+        domain: ProtectionDomain,
+        key: u32,
+    ) -> Result<(), PostError> {
+        let region = self.regions.invalidate(domain, key)?;
+        self.bases.remove(&key);
+        self.keys.remove(&region);
+        Ok(())
+    }
+
     fn find(
         &self,
         domain: ProtectionDomain,
@@ -237,7 +249,24 @@ impl Fabric {
         status: WorkStatus,
     ) {
         if let Some(endpoint) = endpoint {
-            let completion = Completion { endpoint, work, operation, status };
+            let invalidated = None;
+            let completion = Completion { endpoint, work, operation, status, invalidated };
+            self.report(port, Event::Completion(completion));
+        }
+    }
+
+    /// A message is complete.
+    pub(super) fn received(
+        &mut self,
+        port: usize,
+        endpoint: Option<EndpointId>,
+        work: u64,
+        bytes: u32,
+        invalidated: Option<u32>,
+    ) {
+        if let Some(endpoint) = endpoint {
+            let (operation, status) = (Operation::Receive, WorkStatus::Ok(bytes));
+            let completion = Completion { endpoint, work, operation, status, invalidated };
             self.report(port, Event::Completion(completion));
         }
     }
@@ -254,6 +283,9 @@ impl Fabric {
             WorkStatus::Flushed => u64::MAX,
         };
         self.hash(&[completion.endpoint.0, completion.work, operation, status]);
+        if let Some(key) = completion.invalidated {
+            self.hash(&[u64::from(key)]);
+        }
     }
 
     fn hash(&mut self, words: &[u64]) {

@@ -120,7 +120,7 @@ fn flush_all(fabric: &mut Fabric, half: &mut Half) {
     let held = std::mem::take(&mut half.line.held);
     for frame in queue.into_iter().chain(held) {
         let operation = match frame.verb {
-            Verb::Send => Operation::Send,
+            Verb::Send(_) => Operation::Send,
             Verb::Write(_) => Operation::RdmaWrite,
             Verb::ReadRequest(_) | Verb::ReadResponse(_) | Verb::Close => continue,
         };

@@ -108,7 +108,7 @@ impl Connection {
         half.line.head_sent = 0;
         half.line.head_begun = false;
         let operation = match frame.verb {
-            Verb::Send => Operation::Send,
+            Verb::Send(_) => Operation::Send,
             Verb::Write(_) => Operation::RdmaWrite,
             Verb::ReadRequest(_) | Verb::ReadResponse(_) => return,
             Verb::Close => {
@@ -118,7 +118,9 @@ impl Connection {
         };
         let (Some(work), Some(endpoint)) = (frame.work, half.endpoint) else { return };
         let status = WorkStatus::Ok(frame.payload as u32);
-        half.line.done.push_back(Completion { endpoint, work, operation, status });
+        let invalidated = None;
+        let completion = Completion { endpoint, work, operation, status, invalidated };
+        half.line.done.push_back(completion);
         let delay = fabric.hop();
         fabric.after(delay, id, Wake::LocalDone(side));
     }
@@ -178,7 +180,7 @@ impl Connection {
             self.kick(fabric, side);
         }
         let outcome = match piece.verb.clone() {
-            Verb::Send => self.place_message(fabric, side, &piece),
+            Verb::Send(invalidate) => self.place_message(fabric, side, &piece, invalidate),
             Verb::Write(target) => self.place_write(fabric, side, &piece, target),
             Verb::ReadRequest(source) => self.answer_read(fabric, side, source),
             Verb::ReadResponse(_) => self.place_response(fabric, side, &piece),
@@ -210,6 +212,7 @@ impl Connection {
         fabric: &mut Fabric,
         side: Side,
         piece: &Piece,
+        invalidate: Option<u32>,
     ) -> Result<(), String> {
         let half = self.half_mut(side);
         if piece.first {
@@ -231,10 +234,14 @@ impl Connection {
         store(fabric, &receive.memory, piece);
         if piece.last {
             let (work, port, endpoint) = (receive.work, half.port, half.endpoint);
+            if let Some(key) = invalidate {
+                fabric.ports[port]
+                    .invalidate(half.domain, key)
+                    .map_err(|error| format!("a message asks to invalidate a key: {error}"))?;
+            }
             half.current = None;
             fabric.counts.messages += 1;
-            let status = WorkStatus::Ok(piece.total as u32);
-            fabric.complete(port, endpoint, work, Operation::Receive, status);
+            fabric.received(port, endpoint, work, piece.total as u32, invalidate);
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ fn is_protocol(reason: &DisconnectReason) -> bool {
 
 /// The client breaks a rule by `act`; the server must end the connection for that reason and both
 /// sides must flush.
-fn breaks(world: &mut World, link: Link, act: impl FnOnce(&mut World)) {
+pub fn breaks(world: &mut World, link: Link, act: impl FnOnce(&mut World)) {
     let inbox = world.server.memory(64, Access::LOCAL_WRITE);
     let from = world.client.memory(64, Access::LOCAL_WRITE);
     act(world);
@@ -48,7 +48,7 @@ pub fn a_message_without_a_receive(world: &mut World) {
 
 /// Both a write and a read of `remote` must break a connection of their own; `memory` is then as
 /// it was.
-fn is_out_of_reach(world: &mut World, memory: &Memory, remote: RemoteBuffer) {
+pub fn is_out_of_reach(world: &mut World, memory: &Memory, remote: RemoteBuffer) {
     let before = memory.read(0, memory.buffer.len());
     let from = world.client.memory(remote.len as usize, Access::LOCAL_WRITE);
     from.fill(99);

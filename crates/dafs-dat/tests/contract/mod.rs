@@ -11,6 +11,7 @@
 pub mod data;
 pub mod ending;
 pub mod faults;
+pub mod invalidate;
 pub mod setup;
 
 use dafs_dat::{
@@ -300,6 +301,12 @@ macro_rules! all_contract_tests {
                 a_message_longer_than_its_receive, a_message_without_a_receive, a_forged_key,
                 a_key_of_another_domain, a_range_past_the_end, a_right_that_is_missing,
                 a_key_that_was_deregistered, bad_posts_queue_nothing,
+            }
+            invalidate::{
+                a_message_invalidates_a_key, the_accepting_side_invalidates_too,
+                only_a_key_that_was_granted_can_be_invalidated,
+                a_write_is_placed_before_its_key_dies, a_read_under_way_when_its_key_dies,
+                a_key_dies_on_every_connection, a_bad_post_invalidates_nothing,
             }
             ending::{
                 disconnect_hands_over_what_was_posted, a_disconnect_flushes_what_is_posted,

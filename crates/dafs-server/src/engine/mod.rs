@@ -350,7 +350,7 @@ impl Engine {
     }
 
     fn completion(&mut self, port: usize, completion: Completion, now: Instant) {
-        let Completion { endpoint, work, operation, status } = completion;
+        let Completion { endpoint, work, operation, status, .. } = completion;
         match (Tag::unpack(work), operation) {
             (Tag::Receive(slot), Operation::Receive) => match status {
                 WorkStatus::Ok(len) => {

@@ -109,6 +109,16 @@ impl Adapter for Disguise {
         self.inner.post_send(endpoint, work, segments)
     }
 
+    fn post_send_invalidate(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+        key: u32,
+    ) -> Result<(), PostError> {
+        self.inner.post_send_invalidate(endpoint, work, segments, key)
+    }
+
     fn rdma_write(
         &mut self,
         endpoint: EndpointId,
