@@ -80,11 +80,12 @@ fn writes_that_are_sent_by_many_at_a_time_are_done_once() {
     for round in 0..10u8 {
         let sequence = session.take_slot(true);
         let mut compound = Compound::new(session.minor_version());
+        let data = [round];
         let write = WriteArgs {
             stateid: file.stateid,
             offset: u64::from(round),
             stable: StableHow::FileSync,
-            data: (&[round]).into(),
+            data: data.as_slice().into(),
         };
         compound.op(&Op::Sequence(sequence)).op(&putfh(&file.handle)).op(&Op::Write(write));
         let before = session.stat(&file.handle).unwrap().change;
