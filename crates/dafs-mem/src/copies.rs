@@ -60,6 +60,9 @@ sites! {
     RpcDeferred => "rpc_deferred",
     /// RPC client: data that arrived inside the results, to where the caller wants it.
     RpcPlacement => "rpc_placement",
+    /// RPC over RDMA: results that no place at the caller was meant for, into memory to send or to
+    /// write them from.
+    RpcRdmaMessage => "rpc_rdma_message",
     /// Tests and tools that look into a buffer.
     Inspect => "inspect",
 }

@@ -1,10 +1,13 @@
 //! A call as a handler sees it, and the ways to answer later or to call back.
 
+use crate::exchange::Exchange;
 use crate::inbox::{BackCall, Command, Inbox};
 use crate::memory::Block;
 use crate::reply::{Rejection, Reply};
+use dafs_dat::PeerProcess;
 use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::AuthSys;
+use dafs_wire::xdr::{Apart, Decoder};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -68,10 +71,14 @@ pub struct Call<'a> {
     pub procedure: u32,
     /// Who calls.
     pub credential: Credential<'a>,
-    /// The arguments, in XDR.
+    /// The arguments, in XDR, without the data that the transport has moved by itself.
     pub args: &'a [u8],
-    /// The other end of the connection.
+    /// The other end of the connection. That of a process on this host which came over shared
+    /// memory is a port of the loopback address: a privileged one if the system says that it runs
+    /// as the superuser or as this process's own user.
     pub peer: SocketAddr,
+    /// Which process calls, if the system vouches for that.
+    pub process: Option<PeerProcess>,
     /// The connection.
     pub connection_id: ConnectionId,
     /// Monotonic time when the call was taken up, in nanoseconds (`CLOCK_MONOTONIC`).
@@ -79,13 +86,31 @@ pub struct Call<'a> {
     pub(crate) inbox: &'a Arc<Inbox>,
     /// The block that holds the record, if it has one of its own.
     pub(crate) block: Option<&'a Arc<Block>>,
+    /// What came besides the record over RDMA.
+    pub(crate) exchange: Option<&'a Arc<Exchange>>,
     /// Memory that the record takes while it is kept.
     pub(crate) held_bytes: usize,
     /// Set when somebody will answer later.
     pub(crate) put_off: &'a Cell<bool>,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    /// Reads the arguments; knows where data is missing that the transport has moved by itself.
+    pub fn decoder(&self) -> Decoder<'a> {
+        decoder(self.args, self.exchange)
+    }
+
+    /// Such data.
+    pub fn data(&self, apart: &Apart) -> Option<VolatileSlice<'a>> {
+        self.exchange?.data(apart)
+    }
+
+    /// Empty results, whose bulk data goes where the caller wants it: into its memory, if the
+    /// transport can do that.
+    pub fn reply(&self) -> Reply {
+        Reply::for_exchange(self.exchange)
+    }
+
     /// Puts the answer off: what is needed to go on elsewhere and to answer from there. Return
     /// [`crate::Handled::Later`] then. Large arguments are not copied.
     pub fn later(self) -> (OwnedArgs, Responder) {
@@ -97,10 +122,15 @@ impl Call<'_> {
             None => Arguments::Copied(private_copy(self.args)),
         };
         self.put_off.set(true);
-        let (xid, held_bytes) = (self.xid, self.held_bytes);
-        let responder =
-            Responder { connection: self.connection(), xid, held_bytes, answered: false };
-        (OwnedArgs(args), responder)
+        let exchange = self.exchange.cloned();
+        let responder = Responder {
+            connection: self.connection(),
+            xid: self.xid,
+            held_bytes: self.held_bytes,
+            exchange: exchange.clone(),
+            answered: false,
+        };
+        (OwnedArgs { args, exchange }, responder)
     }
 
     /// The connection, to keep and to call back on.
@@ -118,7 +148,10 @@ fn private_copy(args: &[u8]) -> Box<[u8]> {
 
 /// Arguments of a call whose answer was put off.
 #[derive(Debug)]
-pub struct OwnedArgs(Arguments);
+pub struct OwnedArgs {
+    args: Arguments,
+    exchange: Option<Arc<Exchange>>,
+}
 
 #[derive(Debug)]
 enum Arguments {
@@ -126,11 +159,35 @@ enum Arguments {
     Block { block: Arc<Block>, start: usize, len: usize },
 }
 
+impl OwnedArgs {
+    /// Reads the arguments; see [`Call::decoder`].
+    pub fn decoder(&self) -> Decoder<'_> {
+        decoder(self, self.exchange.as_ref())
+    }
+
+    /// Data that the transport has moved by itself; see [`Call::data`].
+    pub fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>> {
+        self.exchange.as_ref()?.data(apart)
+    }
+
+    /// Empty results for the same call; see [`Call::reply`].
+    pub fn reply(&self) -> Reply {
+        Reply::for_exchange(self.exchange.as_ref())
+    }
+}
+
+fn decoder<'a>(args: &'a [u8], exchange: Option<&'a Arc<Exchange>>) -> Decoder<'a> {
+    match exchange {
+        Some(exchange) => Decoder::with_apart(args, &exchange.items),
+        None => Decoder::new(args),
+    }
+}
+
 impl Deref for OwnedArgs {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match &self.0 {
+        match &self.args {
             Arguments::Copied(bytes) => bytes,
             // INVARIANT: the range was that of arguments inside this block, which is never
             // changed while it is shared.
@@ -146,6 +203,7 @@ pub struct Responder {
     connection: ConnectionRef,
     xid: u32,
     held_bytes: usize,
+    exchange: Option<Arc<Exchange>>,
     answered: bool,
 }
 
@@ -164,7 +222,8 @@ impl Responder {
         self.answered = true;
         let ConnectionRef { id: connection, inbox } = &self.connection;
         let (connection, xid, held_bytes) = (*connection, self.xid, self.held_bytes);
-        inbox.push(Command::Answer { connection, xid, answer, held_bytes });
+        let exchange = self.exchange.take();
+        inbox.push(Command::Answer { connection, xid, answer, held_bytes, exchange });
     }
 
     /// The connection that the call came over.

@@ -328,10 +328,12 @@ impl Connection {
             credential,
             args: decoder.rest(),
             peer: self.peer,
+            process: None,
             connection_id: self.id,
             now_ns: turn.now_ns,
             inbox: turn.inbox,
             block,
+            exchange: None,
             held_bytes,
             put_off: &put_off,
         };

@@ -69,6 +69,14 @@ pub trait Handler {
     /// Serves a call of any program.
     fn call(&mut self, call: Call<'_>) -> Handled;
 
+    /// Whether this call is read with [`Call::decoder`] and takes data that a transport has moved by
+    /// itself from [`Call::data`], so that it need not be put together with the rest. Asked only
+    /// when there is such data.
+    fn takes_apart(&self, program: u32, version: u32, procedure: u32) -> bool {
+        let _ = (program, version, procedure);
+        false
+    }
+
     /// Takes the answer to a call that was sent with [`crate::ConnectionRef::call_back`]: the
     /// results in XDR, or why there are none. Exactly one for each, unless the reactor ends first.
     fn back_reply(

@@ -5,6 +5,7 @@
 //!   inbox after saying that it sleeps and before it does.
 
 use crate::call::ConnectionId;
+use crate::exchange::Exchange;
 use crate::reply::{Rejection, Reply};
 use std::io;
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ pub(crate) enum Command {
         xid: u32,
         answer: Result<Reply, Rejection>,
         held_bytes: usize,
+        exchange: Option<Arc<Exchange>>,
     },
     /// A call that was put off will not be answered.
     Forget { connection: ConnectionId, held_bytes: usize },

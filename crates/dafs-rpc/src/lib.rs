@@ -14,6 +14,7 @@ mod auth;
 mod call;
 pub mod client;
 mod connection;
+mod exchange;
 mod handler;
 mod inbox;
 mod limits;
@@ -26,6 +27,7 @@ mod reply;
 pub mod server;
 
 pub use call::{Call, ConnectionId, ConnectionRef, Credential, OwnedArgs, Responder};
+pub use dafs_dat::PeerProcess;
 pub use dafs_wire::rpc::{AcceptStatus, AuthStatus, AuthSys, Groups, RejectStatus, VersionRange};
 pub use handler::{BackError, Handled, Handler};
 pub use inbox::{BackCall, Injector};

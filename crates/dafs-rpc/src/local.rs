@@ -83,10 +83,12 @@ impl LocalReactor {
             credential: request.credential,
             args: request.args,
             peer: self.peer,
+            process: None,
             connection_id: id(connection),
             now_ns: request.now_ns,
             inbox: &self.inbox,
             block: None,
+            exchange: None,
             held_bytes: request.args.len(),
             put_off: &Cell::new(false),
         })
@@ -104,7 +106,7 @@ impl LocalReactor {
         let mut commands = Vec::new();
         self.inbox.take(&mut commands);
         let event = |command| match command {
-            Command::Answer { connection, xid, answer, held_bytes } => {
+            Command::Answer { connection, xid, answer, held_bytes, .. } => {
                 Some(LocalEvent::Answer { connection, xid, answer, held_bytes })
             }
             Command::Forget { connection, held_bytes } => {

@@ -1,26 +1,27 @@
 //! Pooled memory for records and bulk data: page aligned, never zeroed again, bounded.
 //!
 //! Invariants
-//! * A [`Block`] is the only handle to its memory: it is written through `&mut` and read through
-//!   `&`, so that its filled part can be seen as a plain slice.
+//! * A [`Block`] is the only handle to its memory, but for a transport that moves it: it is written
+//!   through `&mut` and read through `&`, so that its filled part can be seen as a plain slice. A
+//!   transport writes only behind the filled part, and only into memory that no peer can reach.
 //! * Free blocks are bounded per size, for each reactor and for all threads together.
 
 use crate::limits::{BLOCK_BYTES, BLOCKS_KEPT_BYTES_MAX, BLOCKS_SHARED_BYTES_MAX};
 use dafs_mem::{Buffer, VolatileSlice};
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const SIZES: usize = BLOCK_BYTES.len();
 
 /// Free blocks for every thread. Threads that fill blocks (a pool) are not those that empty them
 /// (a reactor), so blocks must find their way back.
-static SHARED: [Mutex<Vec<Buffer>>; SIZES] = [const { Mutex::new(Vec::new()) }; SIZES];
+static SHARED: [Mutex<Vec<Arc<Buffer>>>; SIZES] = [const { Mutex::new(Vec::new()) }; SIZES];
 
 thread_local! {
     /// Whether this thread keeps free blocks to itself: one that looks after them with [`trim`].
     static KEEPS: Cell<bool> = const { Cell::new(false) };
-    static KEPT: RefCell<[Vec<Buffer>; SIZES]> =
+    static KEPT: RefCell<[Vec<Arc<Buffer>>; SIZES]> =
         const { RefCell::new([const { Vec::new() }; SIZES]) };
 }
 
@@ -33,22 +34,26 @@ pub(crate) fn block_bytes(len: usize) -> usize {
     size_class(len).map_or(len, |class| BLOCK_BYTES[class])
 }
 
-fn shared(class: usize) -> std::sync::MutexGuard<'static, Vec<Buffer>> {
+fn shared(class: usize) -> std::sync::MutexGuard<'static, Vec<Arc<Buffer>>> {
     SHARED[class].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn take(len: usize) -> io::Result<Buffer> {
+fn take(len: usize) -> io::Result<Arc<Buffer>> {
     let Some(class) = size_class(len) else {
-        return Buffer::zeroed(len);
+        return Ok(Arc::new(Buffer::zeroed(len)?));
     };
     let kept = KEPT.try_with(|kept| kept.borrow_mut()[class].pop()).ok().flatten();
     match kept.or_else(|| shared(class).pop()) {
         Some(buffer) => Ok(buffer),
-        None => Buffer::zeroed(BLOCK_BYTES[class]),
+        None => Ok(Arc::new(Buffer::zeroed(BLOCK_BYTES[class])?)),
     }
 }
 
-fn give(buffer: Buffer) {
+fn give(mut buffer: Arc<Buffer>) {
+    // A transport may still hold what was registered with it, and work on it.
+    if Arc::get_mut(&mut buffer).is_none() {
+        return;
+    }
     let Some(class) = BLOCK_BYTES.iter().position(|&bytes| bytes == buffer.len()) else {
         return;
     };
@@ -85,7 +90,7 @@ pub(crate) fn trim() {
     }
 }
 
-fn halve(buffers: &mut Vec<Buffer>) {
+fn halve(buffers: &mut Vec<Arc<Buffer>>) {
     buffers.truncate(buffers.len() / 2);
     buffers.shrink_to_fit();
 }
@@ -93,7 +98,7 @@ fn halve(buffers: &mut Vec<Buffer>) {
 /// Memory from the pool, of which the first part has been filled. It goes back when dropped.
 pub(crate) struct Block {
     /// `None` only while it is dropped.
-    buffer: Option<Buffer>,
+    buffer: Option<Arc<Buffer>>,
     filled: usize,
 }
 
@@ -108,7 +113,7 @@ impl Block {
 
     /// Bytes that the block can hold.
     pub(crate) fn capacity(&self) -> usize {
-        self.buffer.as_ref().map_or(0, Buffer::len)
+        self.buffer.as_ref().map_or(0, |buffer| buffer.len())
     }
 
     /// Bytes that have been filled.
@@ -134,12 +139,19 @@ impl Block {
         self.filled = self.filled.min(len);
     }
 
+    /// The memory, to be registered with a transport for sending from it or for filling it behind
+    /// the filled part.
+    pub(crate) fn buffer(&self) -> Option<&Arc<Buffer>> {
+        self.buffer.as_ref()
+    }
+
     /// What has been filled.
     pub(crate) fn bytes(&self) -> &[u8] {
         let Some(buffer) = &self.buffer else { return &[] };
         // SAFETY: the mapping holds at least `filled` bytes, which were zeroed when it was made,
         // so they are initialised. This block is the only handle to it and hands out views for
-        // writing only through `&mut self`, so nobody writes while the slice lives.
+        // writing only through `&mut self`, so nobody writes while the slice lives. A transport with
+        // which it is registered writes behind the filled part only.
         unsafe { std::slice::from_raw_parts(buffer.as_ptr(), self.filled) }
     }
 }

@@ -3,19 +3,24 @@
 //! Invariants
 //! * The head begins with room for the record mark and the reply header, so that both are written
 //!   in place when the reply leaves.
-//! * Bulk data lies in the head or in a block of its own and is never moved or copied again.
-//! * A reply does not know its transport; a cached one can go out over another.
+//! * Bulk data lies in the head, in a block of its own or in the caller's memory, and is never moved
+//!   or copied again.
+//! * A reply does not know its transport; a cached one can go out over another. One that was made for
+//!   a call over RDMA also knows which of the caller's chunks each piece is for.
 
+use crate::exchange::{Exchange, Sink};
 use crate::limits::{BULK_IN_HEAD_BYTES_MAX, HEAD_BYTES, HEADS_KEPT_MAX};
 use crate::memory::{Block, source};
 use crate::output::Parts;
-use dafs_mem::VolatileSlice;
+use dafs_dat::RemoteWindow;
+use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::limits::{FRAGMENT_MARK_BYTES, SUCCESS_HEADER_BYTES};
 use dafs_wire::rpc::{AcceptStatus, FragmentMark, RejectStatus, ReplyHeader};
 use dafs_wire::xdr::{Encode, Encoder, padded};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::io;
+use std::sync::Arc;
 
 /// Where the results begin in the head.
 const RESULTS_AT: usize = FRAGMENT_MARK_BYTES + SUCCESS_HEADER_BYTES;
@@ -33,13 +38,44 @@ pub struct Reply {
     pieces: SmallVec<[Piece; 1]>,
     /// Bytes in `pieces`.
     piece_bytes: usize,
+    /// Bulk items so far, empty ones among them.
+    items: usize,
+    /// The call's chunks, for results that are made to use them.
+    exchange: Option<Arc<Exchange>>,
+}
+
+/// Bulk data on its way out.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    /// How many bytes of the head go before it.
+    at: usize,
+    /// How many bytes of the head behind it are its padding.
+    padding: usize,
+    pub(crate) data: PieceData,
+    /// Which write chunk it is for.
+    pub(crate) sink: Option<usize>,
 }
 
 #[derive(Debug)]
-struct Piece {
-    /// How many bytes of the head go before it.
-    at: usize,
-    block: Block,
+pub(crate) enum PieceData {
+    Block(Block),
+    /// It has been put into the first bytes of the caller's memory.
+    Placed(RemoteWindow, usize),
+}
+
+impl PieceData {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Block(block) => block.filled(),
+            Self::Placed(_, len) => *len,
+        }
+    }
+}
+
+/// A part of a record.
+enum Part<'a> {
+    Head(&'a [u8]),
+    Piece(&'a PieceData),
 }
 
 /// A place in a [`Reply`] to cut back to.
@@ -48,6 +84,7 @@ pub struct Mark {
     head: usize,
     pieces: usize,
     piece_bytes: usize,
+    items: usize,
 }
 
 impl Reply {
@@ -58,7 +95,13 @@ impl Reply {
         let mut head = pooled.unwrap_or_else(|| vec![0; HEAD_BYTES]);
         head.truncate(0);
         head.extend_from_slice(&[0; RESULTS_AT]);
-        Self { head, pieces: SmallVec::new(), piece_bytes: 0 }
+        Self { head, pieces: SmallVec::new(), piece_bytes: 0, items: 0, exchange: None }
+    }
+
+    /// Empty results of a call that came with these chunks.
+    pub(crate) fn for_exchange(exchange: Option<&Arc<Exchange>>) -> Self {
+        let exchange = exchange.filter(|exchange| !exchange.sinks.is_empty()).cloned();
+        Self { exchange, ..Self::new() }
     }
 
     /// Results that were kept with [`Reply::to_bytes`].
@@ -89,7 +132,8 @@ impl Reply {
     /// The end of the results so far.
     #[inline]
     pub fn mark(&self) -> Mark {
-        Mark { head: self.head.len(), pieces: self.pieces.len(), piece_bytes: self.piece_bytes }
+        let (pieces, piece_bytes) = (self.pieces.len(), self.piece_bytes);
+        Mark { head: self.head.len(), pieces, piece_bytes, items: self.items }
     }
 
     /// Cuts off everything behind `mark`, which was taken from this reply.
@@ -98,40 +142,68 @@ impl Reply {
         self.head.truncate(mark.head.max(RESULTS_AT));
         self.pieces.truncate(mark.pieces);
         self.piece_bytes = mark.piece_bytes;
+        self.items = mark.items;
     }
 
     /// Memory at the end of the results for up to `len_max` bytes of file data. It holds leftovers
     /// of earlier use; what is not filled must be cut off by [`BulkSpace::finish`]. Nothing is
     /// added to the results if that is not called.
     ///
+    /// Over RDMA the data of the first [`BulkSpace::finish`] goes into the first place that the
+    /// caller has for data, that of the second into the second, and so on. So it must be called for
+    /// each item that the binding of the program lets a transport move (RFC 8267), also for an empty
+    /// one.
+    ///
     /// # Errors
     /// When there is no memory.
     pub fn bulk(&mut self, len_max: usize) -> io::Result<BulkSpace<'_>> {
+        if let Some(sink) = self.sink(len_max) {
+            let memory = match &sink.window {
+                Some(window) => Memory::Window(window.clone()),
+                None => Memory::Block(Block::new(padded(len_max))?),
+            };
+            return Ok(BulkSpace { sink: Some(self.items), reply: self, memory, len_max });
+        }
         let room = self.head.capacity() - self.head.len();
         // The padding must fit too, or it would move the head and the view into it.
         let in_head = self.head.capacity() == HEAD_BYTES
             && len_max <= BULK_IN_HEAD_BYTES_MAX
             && padded(len_max) <= room;
-        let block = if in_head { None } else { Some(Block::new(padded(len_max))?) };
-        Ok(BulkSpace { reply: self, block, len_max })
+        let memory =
+            if in_head { Memory::Head } else { Memory::Block(Block::new(padded(len_max))?) };
+        Ok(BulkSpace { reply: self, memory, len_max, sink: None })
+    }
+
+    /// Where the next item goes, if the caller has a place for one of so many bytes.
+    fn sink(&self, len_max: usize) -> Option<&Sink> {
+        let sink = self.exchange.as_ref()?.sinks.get(self.items)?;
+        (len_max > 0 && len_max <= sink.len_max).then_some(sink)
     }
 
     /// A copy of the results, for a cache of replies. Meant for small ones.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len());
-        self.visit(RESULTS_AT, |part| bytes.extend_from_slice(part));
+        self.visit(RESULTS_AT, |part| match part {
+            Part::Head(part) => bytes.extend_from_slice(part),
+            Part::Piece(PieceData::Block(block)) => bytes.extend_from_slice(block.bytes()),
+            Part::Piece(PieceData::Placed(window, len)) => {
+                let at = bytes.len();
+                bytes.resize(at + len, 0);
+                window.view().copy_to(&mut bytes[at..], Site::RpcRdmaMessage);
+            }
+        });
         bytes
     }
 
     /// Shows the parts of the record from byte `from` of the head on, in order.
-    fn visit<'a>(&'a self, from: usize, mut see: impl FnMut(&'a [u8])) {
+    fn visit<'a>(&'a self, from: usize, mut see: impl FnMut(Part<'a>)) {
         let mut at = from;
         for piece in &self.pieces {
-            see(&self.head[at..piece.at]);
-            see(piece.block.bytes());
+            see(Part::Head(&self.head[at..piece.at]));
+            see(Part::Piece(&piece.data));
             at = piece.at;
         }
-        see(&self.head[at..]);
+        see(Part::Head(&self.head[at..]));
     }
 
     /// Writes mark and header: the call was carried out.
@@ -179,17 +251,28 @@ impl Reply {
 
     /// Memory that the record holds while it waits.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.head.capacity() + self.pieces.iter().map(|piece| piece.block.capacity()).sum::<usize>()
+        let bytes = |piece: &Piece| match &piece.data {
+            PieceData::Block(block) => block.capacity(),
+            PieceData::Placed(..) => 0,
+        };
+        self.head.capacity() + self.pieces.iter().map(bytes).sum::<usize>()
     }
 
     /// Appends the parts of the record behind its first `skip` bytes to `parts`.
     pub(crate) fn gather<'a>(&'a self, mut skip: usize, parts: &mut Parts<'a>) {
         self.visit(0, |part| {
-            let skipped = skip.min(part.len());
+            let view = match part {
+                Part::Head(bytes) => source(bytes),
+                Part::Piece(PieceData::Block(block)) => source(block.bytes()),
+                Part::Piece(PieceData::Placed(window, _)) => window.view(),
+            };
+            let len = match part {
+                Part::Head(bytes) => bytes.len(),
+                Part::Piece(data) => data.len(),
+            };
+            let skipped = skip.min(len);
             skip -= skipped;
-            if skipped < part.len() {
-                parts.push(source(&part[skipped..]));
-            }
+            parts.extend(view.slice(skipped, len - skipped).filter(|part| !part.is_empty()));
         });
     }
 }
@@ -218,9 +301,19 @@ impl Drop for Reply {
 #[derive(Debug)]
 pub struct BulkSpace<'r> {
     reply: &'r mut Reply,
-    /// `None` when the data goes into the head.
-    block: Option<Block>,
+    memory: Memory,
     len_max: usize,
+    /// The place at the caller that it is for.
+    sink: Option<usize>,
+}
+
+#[derive(Debug)]
+enum Memory {
+    /// The end of the reply's head.
+    Head,
+    Block(Block),
+    /// The caller's own.
+    Window(RemoteWindow),
 }
 
 impl BulkSpace<'_> {
@@ -231,8 +324,14 @@ impl BulkSpace<'_> {
 
     /// The memory, for `preadv` and the like.
     pub fn view(&mut self) -> VolatileSlice<'_> {
-        if let Some(block) = &mut self.block {
-            return block.space(self.len_max);
+        match &mut self.memory {
+            Memory::Head => {}
+            Memory::Block(block) => return block.space(self.len_max),
+            Memory::Window(window) => {
+                let view = window.view().slice(0, self.len_max);
+                // INVARIANT: the place was found to be long enough.
+                return view.unwrap_or_else(|| VolatileSlice::from_mut(&mut []));
+            }
         }
         let spare = self.reply.head.spare_capacity_mut();
         debug_assert!(self.len_max <= spare.len());
@@ -249,20 +348,27 @@ impl BulkSpace<'_> {
         let len = len.min(self.len_max);
         let padding = &[0; 4][..padded(len) - len];
         let reply = self.reply;
-        let Some(mut block) = self.block else {
-            let end = reply.head.len() + len;
-            // SAFETY: the bytes lie inside the capacity, which `bulk` checked to be the one that
-            // the head was made with: its memory has not moved since it was zeroed as a whole.
-            unsafe { reply.head.set_len(end) };
-            reply.head.extend_from_slice(padding);
-            return;
+        reply.items += 1;
+        let data = match self.memory {
+            _ if len == 0 => return,
+            Memory::Head => {
+                let end = reply.head.len() + len;
+                // SAFETY: the bytes lie inside the capacity, which `bulk` checked to be the one
+                // that the head was made with: its memory has not moved since it was zeroed as a
+                // whole.
+                unsafe { reply.head.set_len(end) };
+                reply.head.extend_from_slice(padding);
+                return;
+            }
+            Memory::Block(mut block) => {
+                block.fill(len);
+                PieceData::Block(block)
+            }
+            Memory::Window(window) => PieceData::Placed(window, len),
         };
-        if len == 0 {
-            return;
-        }
-        block.fill(len);
         reply.piece_bytes += len;
-        reply.pieces.push(Piece { at: reply.head.len(), block });
+        let (at, padding_bytes) = (reply.head.len(), padding.len());
+        reply.pieces.push(Piece { at, padding: padding_bytes, data, sink: self.sink });
         reply.head.extend_from_slice(padding);
     }
 }
