@@ -6,9 +6,10 @@
 //! * Every call back gets exactly one answer, the latest when the connection ends.
 //! * Replies that nobody asked for are ignored; what is not RPC ends the connection.
 
-use crate::auth::authenticate;
-use crate::call::{Call, ConnectionId};
-use crate::handler::{BackError, Handled, Handler};
+use crate::back::{self, Back};
+use crate::call::ConnectionId;
+use crate::dispatch::{Incoming, Outcome, dispatch};
+use crate::handler::{BackError, Handler};
 use crate::inbox::{BackCall, Inbox};
 use crate::limits::{FLUSH_BYTES, FLUSH_RECORDS, LARGE_RECORD_BYTES, STALL_HURRY};
 use crate::memory::Block;
@@ -17,13 +18,8 @@ use crate::record::{Budget, Record, RecordError, RecordReader};
 use crate::reply::{Rejection, Reply};
 use crate::server::Config;
 use dafs_mem::Site;
-use dafs_wire::rpc::{
-    AcceptStatus, AuthFlavor, CallError, CallHeader, Direction, OpaqueAuth, RejectStatus,
-    ReplyHeader, ReplyStatus, peek,
-};
-use dafs_wire::xdr::{Decoder, XdrError};
-use rustc_hash::FxHashMap;
-use std::cell::Cell;
+use dafs_wire::rpc::{Direction, peek};
+use dafs_wire::xdr::XdrError;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -72,7 +68,12 @@ pub(crate) struct Turn<'r, H> {
 }
 
 impl<H: Handler> Turn<'_, H> {
-    fn back_reply(&mut self, id: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
+    pub(crate) fn back_reply(
+        &mut self,
+        id: ConnectionId,
+        token: u64,
+        result: Result<&[u8], BackError>,
+    ) {
         shielded(|| self.handler.back_reply(id, token, result));
     }
 }
@@ -113,19 +114,6 @@ struct Aside {
     block: Block,
     /// Bytes of it that have been taken.
     at: usize,
-}
-
-/// Calls to the peer.
-#[derive(Debug, Default)]
-struct Back {
-    next_xid: u32,
-    calls: FxHashMap<u32, BackPending>,
-}
-
-#[derive(Debug)]
-struct BackPending {
-    token: u64,
-    deadline_ns: u64,
 }
 
 impl Connection {
@@ -183,7 +171,7 @@ impl Connection {
             && self.output.is_empty()
             && self.aside.is_none()
             && !self.reader.is_inside()
-            && self.back.as_ref().is_none_or(|back| back.calls.is_empty())
+            && self.back.as_ref().is_none_or(|back| back.is_empty())
     }
 
     /// True when every call has been answered and every answer sent.
@@ -296,61 +284,23 @@ impl Connection {
         block: Option<&Arc<Block>>,
         turn: &mut Turn<'_, H>,
     ) -> Result<(), Ending> {
-        turn.tally.calls += 1;
-        let mut decoder = Decoder::new(record);
-        let header = match CallHeader::decode(&mut decoder) {
-            Ok(header) => header,
-            Err(CallError::Rejected { xid, status }) => {
-                turn.tally.rejected += 1;
-                self.answer(xid, Err(Rejection::Reject(status)));
-                return Ok(());
-            }
-            Err(CallError::Malformed(error)) => return Err(error.into()),
-            Err(_) => return Err(Ending::NotRpc(XdrError::Trailing(record.len()))),
-        };
-        let xid = header.xid;
-        let credential = match authenticate(header.credential) {
-            Ok(credential) => credential,
-            Err(status) => {
-                turn.tally.rejected += 1;
-                self.answer(xid, Err(Rejection::Reject(RejectStatus::Auth(status))));
-                return Ok(());
-            }
-        };
-        self.known = true;
-        let put_off = Cell::new(false);
         let held_bytes = block.map_or(record.len(), |block| block.capacity());
-        let call = Call {
-            xid,
-            program: header.program,
-            version: header.version,
-            procedure: header.procedure,
-            credential,
-            args: decoder.rest(),
-            peer: self.peer,
-            process: None,
-            connection_id: self.id,
-            now_ns: turn.now_ns,
-            inbox: turn.inbox,
+        let incoming = Incoming {
+            record,
             block,
             exchange: None,
             held_bytes,
-            put_off: &put_off,
+            connection_id: self.id,
+            peer: self.peer,
+            process: None,
         };
-        // The caller learns no more than that; the panic has been reported where it happened.
-        let handled = shielded(|| turn.handler.call(call));
-        let handled = handled.unwrap_or_else(|| AcceptStatus::SystemError.into());
-        if put_off.get() {
-            self.pending += 1;
-            self.pending_bytes += held_bytes;
-        }
-        match handled {
-            Handled::Reply(reply) => self.answer(xid, Ok(reply)),
-            Handled::Reject(rejection) => {
-                turn.tally.rejected += 1;
-                self.answer(xid, Err(rejection));
+        match dispatch(&incoming, &mut self.known, turn)? {
+            Outcome::Answer(xid, answer) => self.answer(xid, answer),
+            Outcome::Kept => {
+                self.pending += 1;
+                self.pending_bytes += held_bytes;
             }
-            Handled::Later | Handled::Drop => {}
+            Outcome::Dropped => {}
         }
         Ok(())
     }
@@ -398,67 +348,27 @@ impl Connection {
     pub(crate) fn call_back<H: Handler>(&mut self, call: &BackCall, turn: &mut Turn<'_, H>) {
         self.known = true;
         let back = self.back.get_or_insert_default();
-        let full = back.calls.len() >= turn.config.back_calls_max
+        let full = back.len() >= turn.config.back_calls_max
             || self.output.held_bytes() >= turn.config.output_bytes_max;
         if full {
             return turn.back_reply(self.id, call.token, Err(BackError::TooMany));
         }
-        // Numbers wrap around after a long time; some of the old calls may be there still.
-        while back.calls.contains_key(&back.next_xid) {
-            back.next_xid = back.next_xid.wrapping_add(1);
-        }
-        let xid = back.next_xid;
-        back.next_xid = xid.wrapping_add(1);
-        let timeout_ns = nanoseconds(turn.config.back_timeout);
-        let deadline_ns = turn.now_ns.saturating_add(timeout_ns);
-        back.calls.insert(xid, BackPending { token: call.token, deadline_ns });
-        let credential = match &call.auth_sys {
-            Some(body) => OpaqueAuth { flavor: AuthFlavor::SYS, body },
-            None => OpaqueAuth::NONE,
-        };
-        let header = CallHeader {
-            xid,
-            program: call.program,
-            version: call.version,
-            procedure: call.procedure,
-            credential,
-            verifier: OpaqueAuth::NONE,
-        };
-        self.output.push(Reply::record(|encoder| {
-            encoder.value(&header);
-            encoder.raw(&call.args);
-        }));
+        let xid = back.begin(call.token, turn.now_ns, turn.config.back_timeout);
+        self.output.push(Reply::record(|encoder| back::encode(xid, call, encoder)));
     }
 
     fn take_back_reply<H: Handler>(&mut self, record: &[u8], turn: &mut Turn<'_, H>) {
-        let mut decoder = Decoder::new(record);
-        let xid = decoder.u32().unwrap_or_default();
-        let pending = self.back.as_mut().and_then(|back| back.calls.remove(&xid));
-        let Some(BackPending { token, .. }) = pending else {
-            turn.tally.unasked += 1;
-            return;
-        };
-        let mut decoder = Decoder::new(record);
-        let result = match decoder.value().map(|header: ReplyHeader<'_>| header.status) {
-            Ok(ReplyStatus::Accepted { status: AcceptStatus::Success, .. }) => Ok(decoder.rest()),
-            Ok(ReplyStatus::Accepted { status, .. }) => Err(BackError::NotDone(status)),
-            Ok(ReplyStatus::Denied(status)) => Err(BackError::Denied(status)),
-            Err(_) => Err(BackError::Malformed),
-        };
-        turn.back_reply(self.id, token, result);
+        match &mut self.back {
+            Some(back) => back.take_reply(self.id, record, turn),
+            None => turn.tally.unasked += 1,
+        }
     }
 
     /// Looks at the clock: calls back that took too long fail, and so may the connection.
     pub(crate) fn tick<H: Handler>(&mut self, turn: &mut Turn<'_, H>) -> Result<(), Ending> {
         let now_ns = turn.now_ns;
         if let Some(back) = &mut self.back {
-            let late = |pending: &BackPending| now_ns >= pending.deadline_ns;
-            for (_, pending) in back.calls.extract_if(|_, pending| late(pending)) {
-                turn.back_reply(self.id, pending.token, Err(BackError::TimedOut));
-            }
-            if back.calls.is_empty() {
-                back.calls.shrink_to_fit();
-            }
+            back.tick(self.id, turn);
         }
         let passed = |since_ns: u64, timeout| now_ns >= since_ns.saturating_add(timeout);
         if !self.output.is_empty() {
@@ -487,9 +397,7 @@ impl Connection {
     pub(crate) fn end<H: Handler>(mut self, turn: &mut Turn<'_, H>) {
         self.reader.discard(turn.budget);
         if let Some(back) = self.back.take() {
-            for pending in back.calls.into_values() {
-                turn.back_reply(self.id, pending.token, Err(BackError::Disconnected));
-            }
+            back.end(self.id, turn);
         }
         if self.known {
             shielded(|| turn.handler.disconnected(self.id));

@@ -11,9 +11,12 @@
 //! * Steady traffic allocates nothing.
 
 mod auth;
+mod back;
 mod call;
 pub mod client;
 mod connection;
+mod dispatch;
+#[expect(dead_code, reason = "filled by the transport that follows")]
 mod exchange;
 mod handler;
 mod inbox;

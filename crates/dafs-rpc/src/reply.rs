@@ -101,7 +101,9 @@ impl Reply {
     /// Empty results of a call that came with these chunks.
     pub(crate) fn for_exchange(exchange: Option<&Arc<Exchange>>) -> Self {
         let exchange = exchange.filter(|exchange| !exchange.sinks.is_empty()).cloned();
-        Self { exchange, ..Self::new() }
+        let mut reply = Self::new();
+        reply.exchange = exchange;
+        reply
     }
 
     /// Results that were kept with [`Reply::to_bytes`].

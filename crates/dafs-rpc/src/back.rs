@@ -1,0 +1,125 @@
+//! Calls to a peer over its own connection that it has not answered, for every transport.
+//!
+//! Invariants
+//! * Every call gets exactly one answer, the latest when the connection ends.
+
+use crate::call::ConnectionId;
+use crate::connection::Turn;
+use crate::handler::{BackError, Handler};
+use crate::inbox::BackCall;
+use dafs_wire::rpc::{AcceptStatus, AuthFlavor, CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};
+use dafs_wire::xdr::{Decoder, Encoder};
+use rustc_hash::FxHashMap;
+use std::time::Duration;
+
+/// Calls to one peer.
+#[derive(Debug, Default)]
+pub(crate) struct Back {
+    next_xid: u32,
+    calls: FxHashMap<u32, Pending>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    token: u64,
+    deadline_ns: u64,
+}
+
+impl Back {
+    /// Calls without an answer.
+    pub(crate) fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// True when there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// Notes a call that is about to be sent; gives its number.
+    pub(crate) fn begin(&mut self, token: u64, now_ns: u64, timeout: Duration) -> u32 {
+        // Numbers wrap around after a long time; some of the old calls may be there still.
+        while self.calls.contains_key(&self.next_xid) {
+            self.next_xid = self.next_xid.wrapping_add(1);
+        }
+        let xid = self.next_xid;
+        self.next_xid = xid.wrapping_add(1);
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let deadline_ns = now_ns.saturating_add(timeout_ns);
+        self.calls.insert(xid, Pending { token, deadline_ns });
+        xid
+    }
+
+    /// Whether the call with this number waits for its answer.
+    pub(crate) fn awaits(&self, xid: u32) -> bool {
+        self.calls.contains_key(&xid)
+    }
+
+    /// Hands a reply to whoever called; one that nobody asked for is counted.
+    pub(crate) fn take_reply<H: Handler>(
+        &mut self,
+        id: ConnectionId,
+        record: &[u8],
+        turn: &mut Turn<'_, H>,
+    ) {
+        let xid = Decoder::new(record).u32().unwrap_or_default();
+        let mut decoder = Decoder::new(record);
+        let result = match decoder.value().map(|header: ReplyHeader<'_>| header.status) {
+            Ok(ReplyStatus::Accepted { status: AcceptStatus::Success, .. }) => Ok(decoder.rest()),
+            Ok(ReplyStatus::Accepted { status, .. }) => Err(BackError::NotDone(status)),
+            Ok(ReplyStatus::Denied(status)) => Err(BackError::Denied(status)),
+            Err(_) => Err(BackError::Malformed),
+        };
+        self.settle(id, xid, result, turn);
+    }
+
+    /// Ends one call.
+    pub(crate) fn settle<H: Handler>(
+        &mut self,
+        id: ConnectionId,
+        xid: u32,
+        result: Result<&[u8], BackError>,
+        turn: &mut Turn<'_, H>,
+    ) {
+        match self.calls.remove(&xid) {
+            Some(pending) => turn.back_reply(id, pending.token, result),
+            None => turn.tally.unasked += 1,
+        }
+    }
+
+    /// Ends the calls that took too long.
+    pub(crate) fn tick<H: Handler>(&mut self, id: ConnectionId, turn: &mut Turn<'_, H>) {
+        let now_ns = turn.now_ns;
+        let late = |pending: &Pending| now_ns >= pending.deadline_ns;
+        for (_, pending) in self.calls.extract_if(|_, pending| late(pending)) {
+            turn.back_reply(id, pending.token, Err(BackError::TimedOut));
+        }
+        if self.calls.is_empty() {
+            self.calls.shrink_to_fit();
+        }
+    }
+
+    /// Ends all calls, because the connection has ended.
+    pub(crate) fn end<H: Handler>(self, id: ConnectionId, turn: &mut Turn<'_, H>) {
+        for pending in self.calls.into_values() {
+            turn.back_reply(id, pending.token, Err(BackError::Disconnected));
+        }
+    }
+}
+
+/// Writes the call with this number.
+pub(crate) fn encode(xid: u32, call: &BackCall, encoder: &mut Encoder<'_>) {
+    let credential = match &call.auth_sys {
+        Some(body) => OpaqueAuth { flavor: AuthFlavor::SYS, body },
+        None => OpaqueAuth::NONE,
+    };
+    encoder.value(&CallHeader {
+        xid,
+        program: call.program,
+        version: call.version,
+        procedure: call.procedure,
+        credential,
+        verifier: OpaqueAuth::NONE,
+    });
+    encoder.raw(&call.args);
+}
