@@ -10,13 +10,14 @@
 //! * Bulk data is not copied in user space, but for what [`dafs_mem::Site`] counts.
 //! * Steady traffic allocates nothing.
 
+#![expect(dead_code, reason = "used by the transport that follows")]
+
 mod auth;
 mod back;
 mod call;
 pub mod client;
 mod connection;
 mod dispatch;
-#[expect(dead_code, reason = "filled by the transport that follows")]
 mod exchange;
 mod handler;
 mod inbox;
