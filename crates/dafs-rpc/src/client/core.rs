@@ -12,18 +12,31 @@ use dafs_mem::Site;
 use dafs_wire::rpc::{
     AcceptStatus, CallError as HeaderError, CallHeader, Direction, ReplyHeader, ReplyStatus, peek,
 };
-use dafs_wire::xdr::{Decoder, XdrError};
+use dafs_wire::xdr::{ApartItem, Decoder, XdrError};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::ops::Deref;
 use std::thread::Thread;
 
-/// The results of a call, in XDR.
+/// The results of a call, in XDR, without the data that went into its sinks.
 #[derive(Debug)]
 pub struct Results {
     /// The record.
     block: Block,
     /// Where the results begin.
     start: usize,
+    /// What went into the sinks, one item for each of them; empty if nothing can have.
+    apart: SmallVec<[ApartItem; 2]>,
+}
+
+impl Results {
+    /// A reader at the start of the results that knows which data went into the sinks:
+    /// [`Decoder::payload`] gives it as [`Payload::Apart`](dafs_wire::xdr::Payload::Apart), its
+    /// index that of the sink. Data that came inside the results is given as what it is;
+    /// [`MemorySlice::take`](super::MemorySlice::take) moves it to where the rest would have gone.
+    pub fn decoder(&self) -> Decoder<'_> {
+        Decoder::with_apart(self, &self.apart)
+    }
 }
 
 impl Deref for Results {
@@ -198,7 +211,7 @@ fn results(record: Record<'_>) -> Result<Results, CallError> {
     match header.status {
         ReplyStatus::Accepted { status: AcceptStatus::Success, .. } => {
             let start = decoder.position();
-            Ok(Results { block, start })
+            Ok(Results { block, start, apart: SmallVec::new() })
         }
         ReplyStatus::Accepted { status, .. } => Err(CallError::NotDone(status)),
         ReplyStatus::Denied(status) => Err(CallError::Denied(status)),

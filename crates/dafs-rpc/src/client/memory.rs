@@ -8,6 +8,7 @@
 
 use dafs_dat::{LocalSegment, MemoryRegion, RemoteBuffer};
 use dafs_mem::{Buffer, Site, VolatileSlice};
+use dafs_wire::xdr::Payload;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -198,6 +199,15 @@ impl MemorySlice {
         self.memory.inner.buffer.slice(self.offset, self.len).expect("a slice lies inside")
     }
 
+    /// Sees to it that the data of a result lies here, where the call had its sink; returns its
+    /// length. Data that came inside the results is copied, as much as there is room for.
+    pub fn take(&self, data: Payload<'_>) -> usize {
+        match data {
+            Payload::Here(bytes) => self.view().copy_from(bytes, Site::RpcPlacement),
+            Payload::Apart(apart) => apart.len.min(self.len),
+        }
+    }
+
     /// For the adapter; none for memory that is not registered.
     pub(crate) fn local(&self) -> Option<LocalSegment> {
         Some(self.memory.region()?.local(self.offset, self.len))
@@ -209,14 +219,10 @@ impl MemorySlice {
     }
 }
 
-/// Copies data that came inside the results to where the caller wants it; returns its length.
-pub(crate) fn place(bytes: &[u8], sink: &MemorySlice) -> usize {
-    sink.view().copy_from(bytes, Site::RpcPlacement)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dafs_wire::xdr::Apart;
 
     #[test]
     fn slices_stay_inside_and_keep_the_memory() {
@@ -226,7 +232,8 @@ mod tests {
         assert!(part.slice(0..81).is_none());
         let inner = part.slice(70..80).unwrap();
         drop((memory, part));
-        assert_eq!(place(b"hello", &inner), 5);
+        assert_eq!(inner.take(Payload::Here(b"hello")), 5);
+        assert_eq!(inner.take(Payload::Apart(Apart { index: 0, len: 9 })), 9);
         assert_eq!(inner.memory().view().slice(80, 5).unwrap().to_vec(Site::Inspect), b"hello");
         assert_eq!((inner.offset(), inner.len()), (80, 10));
         assert!(inner.local().is_none() && inner.remote().is_none());

@@ -22,7 +22,7 @@ pub use error::CallError;
 pub use memory::{Memory, MemorySlice};
 pub use options::{Identity, Options};
 pub use rdma::Port;
-pub use request::{Request, SendData};
+pub use request::{Locate, Located, Request, SendData};
 
 use self::core::ServerCall;
 use crate::reply::{Rejection, Reply};

@@ -23,6 +23,9 @@ pub struct Request<'a> {
     /// Where the data of opaque results goes, in the order of the results. The server decides
     /// whether it uses them; [`Results::decoder`](super::Results::decoder) tells.
     pub sinks: &'a [MemorySlice],
+    /// Finds the data for the sinks in results that come over TCP, so that it can be read from the
+    /// socket to its place; without it, it comes inside the results there.
+    pub locate: Option<Locate>,
     /// The most bytes that the results can have, without what goes into the sinks. A server on
     /// RDMA cannot send longer results.
     pub results_bytes_max: usize,
@@ -31,7 +34,7 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// A call with plain arguments.
     pub fn new(procedure: Procedure, args: &'a [&'a [u8]], results_bytes_max: usize) -> Self {
-        Self { procedure, args, data: None, sinks: &[], results_bytes_max }
+        Self { procedure, args, data: None, sinks: &[], locate: None, results_bytes_max }
     }
 
     /// Bytes of the arguments without the data.
@@ -60,4 +63,19 @@ pub struct SendData {
     pub position: usize,
     /// The data. The count in the arguments must be its length.
     pub memory: MemorySlice,
+}
+
+/// Finds the data for the sinks in the results of a call: given their first bytes, where they show
+/// that the call succeeded, it tells where the data of the first sink lies. None if there is none,
+/// or if more bytes would be needed to tell. The results are a server's and not checked; what is
+/// told here is.
+pub type Locate = fn(&[u8]) -> Option<Located>;
+
+/// Where the data of an opaque result lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Located {
+    /// The bytes of the results before it, its own count the last of them.
+    pub position: usize,
+    /// Its length in bytes.
+    pub len: usize,
 }
