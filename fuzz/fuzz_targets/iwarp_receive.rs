@@ -8,15 +8,15 @@
 
 #![no_main]
 
+#[path = "iwarp/stream.rs"]
+mod stream;
+
 use dafs_dat::iwarp::{Inbound, PostedRead, PostedReceive, Receiver, Violation};
 use dafs_dat::{Access, ProtectionDomain, RegionTable};
 use dafs_mem::{Buffer, Site};
-use dafs_wire::iwarp::crc::Crc32c;
-use dafs_wire::iwarp::ddp::{Header, Place, Queue};
-use dafs_wire::iwarp::mpa;
-use dafs_wire::iwarp::rdmap::{Opcode, ReadRequest};
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
+use stream::{Input, Memory, stream};
 
 const DOMAIN: ProtectionDomain = ProtectionDomain(1);
 const KEY: u32 = 0x5ca1_ab1e;
@@ -27,113 +27,6 @@ const OPEN_BYTES: usize = 16 * 1024;
 const BUFFER_BYTES: usize = OPEN_BYTES + 1024;
 const POSTED: u64 = 6;
 const READ_DEPTH: u16 = 3;
-
-/// Reads the input; zeros when it is used up.
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn byte(&mut self) -> u8 {
-        match self.0.split_first() {
-            Some((first, rest)) => {
-                self.0 = rest;
-                *first
-            }
-            None => 0,
-        }
-    }
-
-    fn short(&mut self) -> u16 {
-        u16::from_be_bytes([self.byte(), self.byte()])
-    }
-}
-
-fn fpdu(out: &mut Vec<u8>, header: Header, payload: &[u8], crc: bool) {
-    let start = out.len();
-    header.encode(out);
-    out.extend_from_slice(payload);
-    let end = out.len() + mpa::padding_bytes(header.segment_bytes());
-    out.resize(end, 0);
-    let mut sum = Crc32c::new();
-    sum.update(&out[start..]);
-    out.extend_from_slice(&if crc { sum.finish() } else { [0; 4] });
-}
-
-/// The stream that the input describes.
-fn stream(input: &mut Input<'_>, crc: bool, base: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    let (mut send_msn, mut read_msn) = (1u32, 1u32);
-    while !input.0.is_empty() && out.len() < 200_000 {
-        let step = input.byte();
-        let last = step & 0x80 != 0;
-        // Mostly the right thing, sometimes the input's.
-        let twist = step & 0x40 != 0;
-        let key = if step & 0x20 != 0 { READ_ONLY_KEY } else { KEY };
-        let tagged = |input: &mut Input<'_>, opcode, stag| {
-            let offset = base.wrapping_add_signed(i64::from(input.short() as i16));
-            let len = input.short() % 20_000;
-            let offset = if stag == key { offset } else { offset.wrapping_sub(base) };
-            let place = Place::Tagged { stag, offset };
-            (Header { opcode, last, place, payload_bytes: len }, vec![step; usize::from(len)])
-        };
-        match step & 0x07 {
-            0 => {
-                let take = usize::from(input.byte()).min(input.0.len());
-                out.extend_from_slice(&input.0[..take]);
-                input.0 = &input.0[take..];
-            }
-            1 | 2 => {
-                let (header, payload) = tagged(input, Opcode::Write, key);
-                fpdu(&mut out, header, &payload, crc);
-            }
-            3 => {
-                let stag = u32::from(input.byte() % 8);
-                let (header, payload) = tagged(input, Opcode::ReadResponse, stag);
-                fpdu(&mut out, header, &payload, crc);
-            }
-            4 | 5 => {
-                let len = input.short() % 20_000;
-                let offset = if twist { u32::from(input.short()) } else { 0 };
-                let opcode = match (step & 0x20 != 0, step & 0x10 != 0) {
-                    (false, false) => Opcode::Send,
-                    (true, false) => Opcode::SendSolicited,
-                    (false, true) => Opcode::SendInvalidate,
-                    (true, true) => Opcode::SendSolicitedInvalidate,
-                };
-                let (queue, invalidate_stag) = (Queue::Send, key);
-                let place = Place::Untagged { invalidate_stag, queue, msn: send_msn, offset };
-                let header = Header { opcode, last, place, payload_bytes: len };
-                fpdu(&mut out, header, &vec![step; usize::from(len)], crc);
-                send_msn = send_msn.wrapping_add(u32::from(last));
-            }
-            6 => {
-                let request = ReadRequest {
-                    sink_stag: 1,
-                    sink_offset: 2,
-                    length: u32::from(input.short()),
-                    source_stag: key,
-                    source_offset: base.wrapping_add_signed(i64::from(input.short() as i16)),
-                };
-                let mut payload = Vec::new();
-                request.encode(&mut payload);
-                let queue = Queue::ReadRequest;
-                let place = Place::Untagged { invalidate_stag: 0, queue, msn: read_msn, offset: 0 };
-                let opcode = Opcode::ReadRequest;
-                let header = Header { opcode, last: !twist, place, payload_bytes: 28 };
-                fpdu(&mut out, header, &payload, crc);
-                read_msn = read_msn.wrapping_add(1);
-            }
-            _ => {
-                let len = input.byte();
-                let queue = Queue::Terminate;
-                let place = Place::Untagged { invalidate_stag: 0, queue, msn: 1, offset: 0 };
-                let opcode = Opcode::Terminate;
-                let header = Header { opcode, last: !twist, place, payload_bytes: len.into() };
-                fpdu(&mut out, header, &vec![step; usize::from(len)], crc);
-            }
-        }
-    }
-    out
-}
 
 struct Bench {
     table: RegionTable,
@@ -212,7 +105,8 @@ fuzz_target!(|bytes: &[u8]| {
         receiver.expect_writes(1 << 20);
     }
 
-    let wire = stream(&mut input, crc, base);
+    let memory = [Memory { key: KEY, base }, Memory { key: READ_ONLY_KEY, base: 0 }];
+    let wire = stream(&mut input, crc, &memory);
     let mut bench = Bench { table, receiver, inbound: Vec::new(), answered: 0 };
     let ended = bench.feed(&wire, &cuts);
     if let Err(violation) = &ended {
