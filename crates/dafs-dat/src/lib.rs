@@ -23,6 +23,7 @@
 
 mod error;
 pub mod iwarp;
+mod keys;
 mod memory;
 mod naming;
 pub mod shm;

@@ -46,6 +46,11 @@ impl Budget {
 pub(crate) enum RecordError {
     #[error("a record of {len} bytes where {max} are allowed")]
     TooLong { len: usize, max: usize },
+    #[error(
+        "an iWARP request (MPA): it is an RDMA client on the port of plain TCP; NFS over RDMA is on \
+         another one, by default 20049"
+    )]
+    Iwarp,
     #[error("a record of more than {FRAGMENTS_PER_RECORD_MAX} fragments")]
     TooManyFragments,
     #[error("no memory for a record: {0}")]
@@ -168,6 +173,10 @@ impl RecordReader {
         let before = self.partial.as_ref().map_or(0, |partial| partial.block.filled());
         let len = before.saturating_add(mark.len as usize);
         if len > self.record_bytes_max {
+            // The key of an MPA request reads as the mark of a record of 1.2 GiB.
+            if before == 0 && mark.to_bytes() == *b"MPA " {
+                return Err(RecordError::Iwarp);
+            }
             return Err(RecordError::TooLong { len, max: self.record_bytes_max });
         }
         match &mut self.partial {
@@ -426,6 +435,7 @@ mod tests {
         assert!(matches!(feed(&mark(0x7fff_ffff, false)), RecordError::TooLong { .. }));
         let halves = [&mark(MAX as u32, false)[..], &[0; MAX], &mark(1, true)].concat();
         assert!(matches!(feed(&halves), RecordError::TooLong { .. }));
+        assert!(matches!(feed(b"MPA ID Req Frame\x10\x02"), RecordError::Iwarp));
         let endless = mark(0, false).repeat(FRAGMENTS_PER_RECORD_MAX as usize + 1);
         assert!(matches!(feed(&endless), RecordError::TooManyFragments));
     }

@@ -4,6 +4,8 @@ use super::config::IwarpConfig;
 use super::connection::Connection;
 use super::core::Core;
 use super::limits;
+use super::opening::Opening;
+use super::plain_tcp::Complaints;
 use super::receive::PostedReceive;
 use super::setup::{Listener, Request};
 use super::slots::Slots;
@@ -51,6 +53,7 @@ pub struct IwarpAdapter {
     /// Peers' set-ups before `accept`.
     pub(super) request_count: usize,
     pub(super) refused_count: u64,
+    pub(super) complaints: Complaints,
     pub(super) dirty_scratch: Vec<u64>,
     next_domain: u32,
 }
@@ -74,6 +77,7 @@ impl IwarpAdapter {
             slept: false,
             request_count: 0,
             refused_count: 0,
+            complaints: Complaints::default(),
             dirty_scratch: Vec::new(),
             next_domain: 0,
         })
@@ -171,14 +175,7 @@ impl Adapter for IwarpAdapter {
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
         let Core { regions, keys, .. } = &mut self.core;
-        keys.refill(KEY_TRIES).map_err(RegisterError::Io)?;
-        let mut last = 0u32;
-        regions.register(domain, buffer, access, || {
-            // One in some thousand tries finds its key taken, so the batch never runs out here;
-            // stepping on from the last one merely keeps the search finite.
-            last = keys.take().unwrap_or_else(|| last.wrapping_add(1));
-            last
-        })
+        regions.register(domain, buffer, access, keys.for_registration()?)
     }
 
     fn deregister(&mut self, region: RegionId) {
@@ -357,6 +354,8 @@ impl Adapter for IwarpAdapter {
             return self.end(endpoint.0, End::Local);
         }
         connection.closing = true;
+        // What was posted is handed over now; there will be no more to follow it up.
+        connection.opening = Opening::Done;
         connection.mark_dirty(&mut self.core);
         self.start_timer(endpoint.0, timeout);
     }
@@ -367,6 +366,3 @@ impl Adapter for IwarpAdapter {
         }
     }
 }
-
-/// Random keys at hand for one registration.
-const KEY_TRIES: usize = 8;

@@ -1,7 +1,8 @@
 //! One TCP connection with its receiver and its transmitter.
 //!
 //! Invariants
-//! * The responder sends nothing before the initiator's first FPDU has arrived.
+//! * The responder sends nothing before the initiator's first FPDU has arrived, and the initiator
+//!   nothing to a stranger before a moment has passed (`opening`).
 //! * A turn ends when the socket is drained or full, or after `TURN_BYTES`.
 //! * When sending fails because the peer is gone, what it had sent before is still received and
 //!   reported: its Terminate may be there.
@@ -9,6 +10,7 @@
 use super::core::Core;
 use super::handshake::Agreed;
 use super::limits;
+use super::opening::{Due, Opening};
 use super::receive::{Inbound, Receiver};
 use super::sys;
 use super::teardown::End;
@@ -18,6 +20,7 @@ use dafs_mem::VolatileSlice;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 /// How far the set-up of a connection is.
 #[derive(Debug)]
@@ -54,6 +57,8 @@ pub(super) struct Connection {
     pub(super) deadline: Instant,
     /// Empty tries in a row while polled directly.
     pub(super) misses: u32,
+    /// The care for a peer that may miss the first word.
+    pub(super) opening: Opening,
     may_send: bool,
     stranger: bool,
     turns: u32,
@@ -85,6 +90,7 @@ impl Connection {
             dirty: false,
             deadline: Instant::default(),
             misses: 0,
+            opening: Opening::Done,
             may_send: initiator,
             stranger: false,
             turns: 0,
@@ -100,6 +106,7 @@ impl Connection {
     pub(super) fn agree(&mut self, core: &Core, agreed: &Agreed) {
         self.rx.agree(agreed.crc, agreed.inbound_reads_max);
         self.stranger = !agreed.large_fpdu;
+        self.opening = Opening::new(self.initiator, self.stranger);
         self.tx.agree(agreed.crc, self.stranger && agreed.crc, agreed.outbound_reads_max);
         self.limit_fpdu(core);
     }
@@ -130,6 +137,9 @@ impl Connection {
         if !self.may_send {
             // Nothing may be sent yet, so nothing will be handed over before the end.
             return if self.closing { Err(End::Local) } else { Ok(()) };
+        }
+        if self.opening.is_held() {
+            return Ok(());
         }
         if self.stranger {
             self.turns = self.turns.wrapping_add(1);
@@ -178,6 +188,21 @@ impl Connection {
             }
         }
         End::Lost(text)
+    }
+
+    /// The timer of a cautious opening has run out. Returns when the next one does.
+    pub(super) fn go_on_opening(&mut self, core: &mut Core) -> Option<Duration> {
+        let heard = self.rx.segment_count() > 0;
+        match self.opening.timer_ran_out(self.tx.has_said(), heard) {
+            Due::Nothing => {}
+            Due::Speak => self.mark_dirty(core),
+            Due::Nudge => {
+                tracing::debug!(peer = %self.peer, "no answer yet; sending an empty RDMA write");
+                self.tx.nudge();
+                self.mark_dirty(core);
+            }
+        }
+        self.opening.next_timer()
     }
 
     fn set_blocked(&mut self, core: &mut Core, blocked: bool) -> Result<(), End> {

@@ -1,11 +1,11 @@
 //! What all connections of an adapter share while one of them is served.
 
 use super::config::IwarpConfig;
-use super::keys::KeySource;
 use super::limits::STAGING_BYTES;
 use super::receive::Inbound;
 use super::sys::Epoll;
 use super::transmit::Finished;
+use crate::keys::KeySource;
 use crate::{Completion, EndpointId, Event, Operation, RegionTable, WorkStatus};
 use std::io;
 

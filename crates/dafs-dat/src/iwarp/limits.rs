@@ -75,6 +75,21 @@ pub const POLLS_PER_KERNEL_POLL: u32 = 32;
 /// Turns of a stranger's connection between two looks at the TCP segment size.
 pub const TURNS_PER_SEGMENT_SIZE: u32 = 256;
 
+/// Milliseconds for which an initiator waits before it says its first word to a stranger.
+pub const FIRST_WORD_DELAY_MS: u64 = 10;
+
+/// Milliseconds after which a stranger that says nothing is nudged; each time twice as many.
+pub const NUDGE_AFTER_MS: u64 = 200;
+
+/// How often.
+pub const NUDGE_COUNT_MAX: u32 = 4;
+
+/// Seconds between two lines in the log about the same client that speaks no iWARP.
+pub const COMPLAINT_INTERVAL_SECONDS: u64 = 60;
+
+/// Such clients remembered at a time; more are not written about.
+pub const COMPLAINT_COUNT_MAX: usize = 32;
+
 /// Milliseconds for which a listener rests when the process is out of descriptors.
 pub const LISTENER_REST_MS: u64 = 100;
 

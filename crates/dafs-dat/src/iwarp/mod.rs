@@ -4,6 +4,8 @@
 //! | file | what |
 //! |---|---|
 //! | `handshake` | MPA set-up: offers, answers, what both sides agreed on. No sockets |
+//! | `opening` | the first word to a stranger, which Linux siw may miss. No sockets |
+//! | `plain_tcp` | what to tell of clients that speak no iWARP at all |
 //! | `receive`, `judge`, `expect` | bytes in, placement and messages out: a state machine without sockets |
 //! | `transmit`, `plan` | posted work in, FPDUs out, partial writes kept |
 //! | `connection` | one TCP connection with both machines and its life |
@@ -28,8 +30,9 @@ mod core;
 mod expect;
 mod handshake;
 mod judge;
-mod keys;
 pub mod limits;
+mod opening;
+mod plain_tcp;
 mod plan;
 mod poller;
 mod receive;

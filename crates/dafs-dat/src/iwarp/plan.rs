@@ -48,6 +48,10 @@ impl Transmitter {
 
     /// Chooses the next message; answers and own work take turns.
     fn next_message(&mut self, receiver: &mut Receiver) -> Option<Message> {
+        if std::mem::take(&mut self.nudge) {
+            let (opcode, source) = (Opcode::Write, Source::Nudge);
+            return Some(Message { opcode, len: 0, done: 0, source });
+        }
         let answer_first = !self.answer_was_last;
         if answer_first && let Some(message) = self.next_answer() {
             return Some(message);
@@ -173,7 +177,7 @@ impl Transmitter {
         match message.source {
             Source::Work { .. } => self.plan_pieces(payload),
             Source::Answer(request) => self.plan_answer(&request, message.done, payload, table)?,
-            Source::Request(_) => {}
+            Source::Request(_) | Source::Nudge => {}
         }
         self.plan_trailer(header.segment_bytes());
         message.done += payload as u32;
@@ -196,6 +200,7 @@ impl Transmitter {
             Source::Work { operation: Operation::RdmaWrite, stag, address, .. } => {
                 Place::Tagged { stag, offset: address.wrapping_add(done) }
             }
+            Source::Nudge => Place::Tagged { stag: 0, offset: 0 },
             Source::Work { stag, .. } => Place::Untagged {
                 invalidate_stag: stag,
                 queue: Queue::Send,
@@ -274,6 +279,7 @@ impl Transmitter {
     fn plan_end(&mut self, message: &Message) {
         match message.source {
             Source::Answer(_) => self.chunks.push_back(Chunk::Answered),
+            Source::Nudge => {}
             Source::Request(_) => {
                 self.read_msn = self.read_msn.wrapping_add(1);
                 // The read is reported by the receiver; only its piece is let go here.

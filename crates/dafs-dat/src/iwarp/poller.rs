@@ -183,6 +183,14 @@ impl IwarpAdapter {
         }
     }
 
+    fn go_on_opening(&mut self, id: u64) {
+        if let Some(Entry::Connection(connection)) = self.slots.get_mut(id)
+            && let Some(after) = connection.go_on_opening(&mut self.core)
+        {
+            self.start_timer(id, after);
+        }
+    }
+
     fn timer_ran_out(&mut self, id: u64, now: Instant) {
         if id & LISTENER_BIT != 0 {
             return self.wake_listener((id & !LISTENER_BIT) as usize);
@@ -194,6 +202,8 @@ impl IwarpAdapter {
                     self.end(id, End::Setup(crate::ConnectError::TimedOut(timeout)));
                 } else if connection.closing {
                     self.end(id, End::Aborted);
+                } else {
+                    self.go_on_opening(id);
                 }
             }
             Some(Entry::Request(request)) if request.is_partial() => {

@@ -268,7 +268,16 @@ impl IwarpAdapter {
             Ok(FrameRead::Partial) => {}
             Ok(FrameRead::Done(offer)) => self.request_complete(id, offer),
             Err(error) => {
-                tracing::info!(%peer, "connection refused: {error}");
+                if bytes.is_empty() || FrameKind::Request.is_begun_by(bytes) {
+                    tracing::info!(%peer, "connection refused: {error}");
+                } else if self.complaints.may_complain(peer.ip(), self.now) {
+                    let port = stream.local_addr().map_or(0, |address| address.port());
+                    tracing::warn!(
+                        "a plain TCP client (not iWARP) connected to port {port} from {peer} and \
+                         was refused: {}",
+                        super::plain_tcp::guess(bytes)
+                    );
+                }
                 self.drop_request(id);
             }
         }
@@ -411,8 +420,12 @@ impl IwarpAdapter {
             connection.agree(&self.core, agreed);
         }
         connection.stage = Stage::Open;
+        let first_timer = connection.opening.next_timer();
         let private_data = Box::new(private_data);
         self.core.events.push(Event::Established { endpoint: EndpointId(id), private_data });
         self.note_active(id);
+        if let Some(after) = first_timer {
+            self.start_timer(id, after);
+        }
     }
 }

@@ -89,6 +89,8 @@ pub(super) enum Source {
     Answer(ReadRequest),
     /// A read request of ours, which has no further report.
     Request(ReadRequest),
+    /// Nothing, to be heard.
+    Nudge,
 }
 
 /// What has been built and waits for the kernel, in order.
@@ -138,6 +140,10 @@ pub(super) struct Transmitter {
     pub(super) next_offset: usize,
     pub(super) message: Option<Message>,
     pub(super) answer_was_last: bool,
+    /// A write of nothing is to be sent.
+    pub(super) nudge: bool,
+    /// Bytes were handed to the kernel.
+    said: bool,
     pub(super) chunks: VecDeque<Chunk>,
     pub(super) headers: Vec<u8>,
     pub(super) crc: Option<Box<Crc32c>>,
@@ -161,6 +167,8 @@ impl Transmitter {
             next_offset: 0,
             message: None,
             answer_was_last: false,
+            nudge: false,
+            said: false,
             chunks: VecDeque::new(),
             headers: Vec::new(),
             crc: None,
@@ -213,13 +221,24 @@ impl Transmitter {
         self.answers.push_back(request);
     }
 
+    /// Queues a write of nothing.
+    pub(super) fn nudge(&mut self) {
+        self.nudge = true;
+    }
+
+    /// Whether anything was sent.
+    pub(super) fn has_said(&self) -> bool {
+        self.said
+    }
+
     pub(super) fn work_count(&self) -> usize {
         self.works.len()
     }
 
     /// Whether everything was handed to the kernel.
     pub(super) fn is_empty(&self) -> bool {
-        self.works.is_empty()
+        !self.nudge
+            && self.works.is_empty()
             && self.answers.is_empty()
             && self.message.is_none()
             && self.chunks.is_empty()
@@ -247,6 +266,7 @@ impl Transmitter {
             let (total, result) = self.send(socket.as_fd(), table, flags)?;
             match result {
                 Ok(bytes) => {
+                    self.said = true;
                     self.consume(bytes, receiver, finished);
                     sent += bytes;
                     if bytes < total {

@@ -47,6 +47,7 @@ mod sys;
 
 use crate::Adapter;
 use crate::error::{ConnectError, PostError, RegisterError};
+use crate::keys::KeySource;
 use crate::memory::{MemoryRegion, RegionTable};
 use crate::time::Instant;
 use crate::types::{
@@ -110,6 +111,7 @@ pub struct ShmAdapter {
     config: ShmConfig,
     epoll: OwnedFd,
     regions: RegionTable,
+    keys: KeySource,
     /// Registrations with remote access to memory that peers can be shown.
     showable: FxHashMap<u32, Showable>,
     domains: u32,
@@ -158,6 +160,7 @@ impl ShmAdapter {
             config,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             regions: RegionTable::new(),
+            keys: KeySource::new(),
             showable: FxHashMap::default(),
             domains: 0,
             conns: Slab::new(),
@@ -221,11 +224,9 @@ impl Adapter for ShmAdapter {
         buffer: Arc<Buffer>,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
-        let mut first = Some(getrandom::u32().map_err(io::Error::other)?);
-        // INVARIANT: the system's generator does not fail once it has answered.
-        let random = || first.take().unwrap_or_else(|| getrandom::u32().expect("random numbers"));
         let shareable = Arena::of(&buffer).is_some();
-        let region = self.regions.register(domain, buffer.clone(), access, random)?;
+        let region =
+            self.regions.register(domain, buffer.clone(), access, self.keys.for_registration()?)?;
         if shareable && access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) {
             let showable = Showable { domain, key: region.key, access, buffer };
             for conn in self.conns.iter_mut().filter(|conn| conn.domain == domain) {

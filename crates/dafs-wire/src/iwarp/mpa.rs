@@ -66,6 +66,13 @@ impl FrameKind {
             FrameKind::Reply => b"MPA ID Rep Frame",
         }
     }
+
+    /// Whether a frame of this kind begins with `bytes`, or with as much of them as its key is
+    /// long.
+    pub fn is_begun_by(self, bytes: &[u8]) -> bool {
+        let known = bytes.len().min(self.key().len());
+        bytes[..known] == self.key()[..known]
+    }
 }
 
 /// Why bytes are not a set-up frame.
@@ -161,8 +168,7 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// As soon as the bytes cannot be such a frame any more.
     pub fn decode(kind: FrameKind, bytes: &'a [u8]) -> Result<Decoded<'a>, MpaError> {
-        let known = bytes.len().min(16);
-        if bytes[..known] != kind.key()[..known] {
+        if !kind.is_begun_by(bytes) {
             return Err(MpaError::Key(kind));
         }
         if bytes.len() < FRAME_HEADER_BYTES {

@@ -4,20 +4,24 @@ use std::io;
 
 const BATCH: usize = 64;
 
+/// Keys at hand for one registration.
+const TRIES: usize = 8;
+
 /// Random 32-bit numbers from the system, fetched in batches: registering memory must not cost a
 /// system call each time, and a peer must not be able to foretell a key.
-pub(super) struct KeySource {
+#[derive(Debug)]
+pub(crate) struct KeySource {
     batch: [u8; BATCH * 4],
     used: usize,
 }
 
 impl KeySource {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { batch: [0; BATCH * 4], used: BATCH }
     }
 
     /// Makes sure that at least `count` numbers can be taken without asking the system.
-    pub(super) fn refill(&mut self, count: usize) -> io::Result<()> {
+    pub(crate) fn refill(&mut self, count: usize) -> io::Result<()> {
         debug_assert!(count <= BATCH);
         if BATCH - self.used < count {
             getrandom::fill(&mut self.batch).map_err(io::Error::other)?;
@@ -27,7 +31,7 @@ impl KeySource {
     }
 
     /// The next number; `None` when the batch is used up.
-    pub(super) fn take(&mut self) -> Option<u32> {
+    pub(crate) fn take(&mut self) -> Option<u32> {
         let at = self.used * 4;
         let bytes = self.batch.get_mut(at..at + 4)?;
         self.used += 1;
@@ -35,5 +39,20 @@ impl KeySource {
         // A key that was given out is not kept where a stray read could find it.
         bytes.fill(0);
         Some(number)
+    }
+
+    /// Keys for one registration.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub(crate) fn for_registration(&mut self) -> io::Result<impl FnMut() -> u32> {
+        self.refill(TRIES)?;
+        let mut last = 0u32;
+        // One in some thousand tries finds its key taken, so the batch never runs out here;
+        // stepping on from the last one merely keeps the search finite.
+        Ok(move || {
+            last = self.take().unwrap_or_else(|| last.wrapping_add(1));
+            last
+        })
     }
 }
