@@ -11,18 +11,29 @@
 # A line of shell text stops at its first error. See tests/guest/agent for the words it has beyond
 # the shell's own, and tests/guest/fileop.c for `fileop`.
 #
+# LAB_TRANSPORT=siw mounts over RDMA: software iWARP in the guests' kernels, our own on the host.
+# LAB_TRANSPORT=rxe is RDMA among guests: the server runs in guest 100 with its verbs provider.
 # LAB_SERVER=ganesha or knfsd runs a test against another server, to tell whose mistake it is.
 # LAB_CAPTURE=FILE captures all packets. LAB_LOG is the log filter of the server.
 #
 # Invariants
 # * Everything that a test starts is in the namespaces of `lab.sh net` and ends with them.
+# * A mount over RDMA has no other way to the server, but for the MOUNT protocol of NFSv3.
 set -euo pipefail
 lab=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 script=$(cd "$(dirname "$0")" && pwd)/${0##*/}
 [[ ${LAB_NET:-} ]] || exec "$lab/lab.sh" net "$script" "$@"
 cd "$lab/.."
 
-address=10.0.2.2 export_path=/data
+transport=${LAB_TRANSPORT:-tcp}
+address=10.0.2.2 export_path=/data nfs_port=2049 mount_port=2049
+[[ $transport == tcp ]] || nfs_port=20049
+# Does the server run in a guest, with its export in there?
+server_guest='' server_log=server.log
+if [[ $transport == rxe || ${LAB_SERVER:-} == knfsd ]]; then
+    server_guest=100 address=10.0.2.114 server_log=out/server.log
+fi
+[[ ${LAB_SERVER:-} != knfsd ]] || export_path=/ mount_port=20048
 read -r -a versions <<<"${LAB_VERSIONS:-4.2 4.1 3}"
 lease_seconds=${LAB_LEASE_SECONDS:-6}
 # How long one piece of work may take before the test gives up.
@@ -36,7 +47,7 @@ finish() {
     trap - EXIT
     if [[ $status != 0 && $status != 77 ]]; then
         echo "--- the end of the server's log"
-        tail -n 30 "$work/server.log" 2>/dev/null
+        tail -n 30 "$work/$server_log" 2>/dev/null
         for file in "$work"/guest-*.log; do
             [[ -e $file ]] || continue
             echo "--- ${file##*/}, after the boot"
@@ -79,44 +90,78 @@ eventually() {
 }
 
 listens() { (exec 3<>"/dev/tcp/$address/2049") 2>/dev/null; }
-server_ended() { ! kill -0 "$server" 2>/dev/null; }
+server_ended() {
+    if [[ $server_guest ]]; then
+        ! guest "$server_guest" 'kill -0 "$server" 2>/dev/null' >/dev/null
+    else
+        ! kill -0 "$server" 2>/dev/null
+    fi
+}
+
+# in_export TEXT -- carries out shell text in the exported folder, beside the server.
+in_export() {
+    if [[ $server_guest ]]; then
+        guest "$server_guest" "cd /tmp/export; $1"
+    else
+        (cd "$work/export" && PATH=$work/out:$PATH bash -euc "$1")
+    fi
+}
 
 # serve [held] -- starts the server, or starts it again with the same state, and waits until it
 # listens. With `held` its listening socket outlives it, as with systemd, for `restart_server`.
 # shellcheck disable=SC2120
 serve() {
     "serve_${LAB_SERVER:-dafs}" "${1:-}"
-    [[ ${LAB_SERVER:-dafs} != knfsd ]] || return 0
-    started+=("$server")
     is_serving() { listens || server_ended; }
     eventually 30 is_serving
     ! server_ended || fail "the server did not start"
 }
 
 serve_dafs() {
-    local dafs=${DAFS:-$lab/../target/debug/dafs}
+    local dafs=${DAFS:-$lab/../target/debug/dafs} rdma=
     [[ -x $dafs ]] || fail "there is no $dafs; build it with: cargo build"
+    [[ $transport != rxe ]] || rdma="rdma_verbs_listen = [\"$address:20049\"]"
     cat >"$work/dafs.toml" <<END
 listen = ["127.0.0.1:0"]
 lease_time_seconds = $lease_seconds
 state_directory = "state"
 [nfs]
 listen = ["$address:2049"]
+$rdma
 [[export]]
 name = "data"
 path = "export"
 squash = "none"
 networks = ["10.0.2.0/24"]
+unprivileged_ports = $([[ $transport == tcp ]] && echo false || echo true)
 [[export]]
 name = "memory"
 memory_bytes = 67108864
 squash = "none"
 networks = ["10.0.2.0/24"]
+unprivileged_ports = $([[ $transport == tcp ]] && echo false || echo true)
 END
+    if [[ $server_guest ]]; then
+        serve_dafs_in_guest "$dafs"
+        return
+    fi
     local command=("$dafs" serve --config "$work/dafs.toml" --log "${LAB_LOG:-info}")
     [[ ! $1 ]] || command=("$lab/hold-socket.pl" "$address" 2049 "$work/server.pid" "${command[@]}")
-    "${command[@]}" >>"$work/server.out" 2>>"$work/server.log" &
+    "${command[@]}" >>"$work/server.out" 2>>"$work/$server_log" &
     server=$!
+    started+=("$server")
+}
+
+# Debugging information would take most of the guest's memory.
+serve_dafs_in_guest() {
+    cp "$work/dafs.toml" "$work/out/"
+    [[ -e $work/out/dafs ]] || strip -o "$work/out/dafs" "$1"
+    [[ ${guests[server_guest]:-} ]] || boot "$server_guest"
+    guest "$server_guest" "log=${LAB_LOG:-info}"'
+        mkdir -p /tmp/export /tmp/state
+        cp /out/dafs.toml /tmp/
+        /out/dafs serve --config /tmp/dafs.toml --log $log >/out/server.out 2>>/out/server.log &
+        server=$!'
 }
 
 serve_ganesha() {
@@ -130,35 +175,30 @@ EXPORT { Export_Id = 1; Path = $work/export; Pseudo = /data; FSAL { Name = VFS; 
 END
     ganesha.nfsd -F -f "$work/ganesha.conf" -L "$work/server.log" -p "$work/ganesha.pid" -N EVENT &
     server=$!
+    started+=("$server")
 }
 
 # The kernel's own server, in a guest of its own.
 serve_knfsd() {
-    # Its MOUNT protocol has another port.
-    address=10.0.2.114 export_path=/ versions=(4.2 4.1)
-    cat >"$work/knfsd" <<'END'
-#!/bin/bash
-mkdir /tmp/export
-knfsd-up /tmp/export && echo up >/out/100.up && sleep 10000
-END
-    chmod 755 "$work/knfsd"
-    "$lab/lab.sh" run -n 100 -t 3600 -w "$work/out" -k "$work/server.log" "$work/knfsd" \
-        >"$work/server.out" 2>&1 &
-    server=$!
-    guests[100]=$server
-    knfsd_is_up() { [[ -s $work/out/100.up ]]; }
-    eventually 30 knfsd_is_up
+    boot "$server_guest"
+    guest "$server_guest" 'mkdir /tmp/export; server=$$; knfsd-up /tmp/export'
 }
 
 # Ends the server in order, or at once.
 stop_server() {
-    kill -TERM "$server"
-    wait "$server" || fail "the server ended with status $?"
+    local status=0
+    if [[ $server_guest ]]; then
+        guest "$server_guest" 'kill -TERM "$server"; wait "$server"' || status=$?
+    else
+        kill -TERM "$server"
+        wait "$server" || status=$?
+    fi
+    [[ $status == 0 ]] || fail "the server ended with status $status"
 }
 # Restarts a server that was started with `held`, as `systemctl restart` does.
 restart_server() {
     local before
-    if [[ ${LAB_SERVER:-dafs} != dafs ]]; then
+    if [[ ${LAB_SERVER:-dafs} != dafs || $server_guest ]]; then
         stop_server
         serve
         return
@@ -170,8 +210,12 @@ restart_server() {
     ! server_ended || fail "the server did not end in order"
 }
 kill_server() {
-    kill -9 "$server"
-    wait "$server" 2>/dev/null || true
+    if [[ $server_guest ]]; then
+        guest "$server_guest" 'kill -9 "$server"; wait "$server" || true'
+    else
+        kill -9 "$server"
+        wait "$server" 2>/dev/null || true
+    fi
 }
 
 # boot N... -- starts guests and waits until they take work.
@@ -181,7 +225,7 @@ boot() {
     for number in "$@"; do
         "$lab/lab.sh" run -n "$number" -t 3600 -m "${LAB_MEMORY_MIB:-512}" -s / -w "$work/out" \
             -k "$work/guest-$number.log" "$lab/tests/guest/agent" "$address" "$export_path" \
-            >>"$work/guest-$number.log" 2>&1 &
+            "$transport" "$nfs_port" "$mount_port" >>"$work/guest-$number.log" 2>&1 &
         guests[number]=$!
         echo 0 >"$work/out/$number.last"
     done
@@ -207,8 +251,8 @@ begin() {
     read -r last <"$work/out/$number.last"
     last=$((last + 1))
     echo "$last" >"$work/out/$number.last"
-    printf '%s\n' "$2" >"$work/next"
-    mv "$work/next" "$work/out/$number.$last"
+    printf '%s\n' "$2" >"$work/next-$number"
+    mv "$work/next-$number" "$work/out/$number.$last"
 }
 end() {
     local number=$1 last deadline=$((SECONDS + patience_seconds)) status

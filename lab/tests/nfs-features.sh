@@ -89,7 +89,7 @@ guest 1 '
     fails set_attribute toolarge "$(printf "%070000d" 8)" source
     [[ $(calls a GETXATTR) -gt 0 && $(calls a SETXATTR) -gt 0 && $(calls a LISTXATTRS) -gt 0 ]]
     [[ $(calls a REMOVEXATTR) -gt 0 ]]'
-if [[ ${LAB_SERVER:-} != knfsd ]]; then
+if [[ ! $server_guest ]]; then
     [[ $(getfattr --absolute-names --only-values -n user.large "$work/export/source" | wc -c) == 3000 ]] ||
         fail "the host has other attributes"
     setfattr -n user.local -v here "$work/export/folder"

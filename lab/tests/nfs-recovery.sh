@@ -49,7 +49,7 @@ check_acknowledged() {
     local number last
     for number in "$@"; do
         read -r last <"$work/out/acknowledged-$number"
-        grep -q "^record $last " "$work/export/journal-$number" || fail "record $last is lost"
+        in_export "grep -q '^record $last ' journal-$number" || fail "record $last is lost"
         echo "guest $number: $((last + 1)) records acknowledged"
     done
 }
