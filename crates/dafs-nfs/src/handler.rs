@@ -4,6 +4,7 @@
 //! * A call is answered on the reactor, or moves as a whole to the pool; nothing here waits.
 
 use crate::admission::{Origin, Who};
+use crate::args::Args;
 use crate::connection::Connection;
 use crate::mount;
 use crate::shared::NfsShared;
@@ -52,12 +53,12 @@ impl NfsHandler {
 
     fn compound(&mut self, call: Call<'_>) -> Handled {
         let context = self.context(&call);
-        match compound::compound(&self.shared, context, call.args, Wait::Never) {
+        match compound::compound(&self.shared, context, Args::of(&call), Wait::Never) {
             Answer::Reply(reply) => reply.into(),
             Answer::Garbage => AcceptStatus::GarbageArgs.into(),
             Answer::Parked(parked) => {
                 let (args, responder) = call.later();
-                let job = move || responder.respond(parked.run(&args));
+                let job = move || responder.respond(parked.run(Args::of_owned(&args)));
                 self.shared.run_elsewhere(Box::new(job));
                 Handled::Later
             }
@@ -66,14 +67,14 @@ impl NfsHandler {
 
     fn call_v3(&mut self, call: Call<'_>) -> Handled {
         let sender = self.sender(&call);
-        match v3::call(&self.shared, sender, call.xid, call.procedure, call.args) {
+        match v3::call(&self.shared, sender, call.xid, call.procedure, Args::of(&call)) {
             v3::Answer::Reply(reply) => reply.into(),
             v3::Answer::Garbage => AcceptStatus::GarbageArgs.into(),
             v3::Answer::NoProcedure => AcceptStatus::ProcedureUnavailable.into(),
             v3::Answer::Drop => Handled::Drop,
             v3::Answer::Parked(parked) => {
                 let (args, responder) = call.later();
-                let job = move || responder.respond(parked.run(&args));
+                let job = move || responder.respond(parked.run(Args::of_owned(&args)));
                 self.shared.run_elsewhere(Box::new(job));
                 Handled::Later
             }
@@ -137,6 +138,16 @@ impl Handler for NfsHandler {
         }
     }
 
+    fn takes_apart(&self, program: u32, version: u32, procedure: u32) -> bool {
+        match (program, version) {
+            (nfs4::limits::PROGRAM, nfs4::limits::VERSION) => {
+                procedure == nfs4::limits::PROCEDURE_COMPOUND
+            }
+            (nfs3::PROGRAM, nfs3::VERSION) => procedure == nfs3::Procedure::Write.number(),
+            _ => false,
+        }
+    }
+
     fn back_reply(
         &mut self,
         _connection: ConnectionId,
@@ -184,5 +195,7 @@ fn call_bytes(call: &Call<'_>) -> usize {
         Credential::Sys(sys) => 5 * 4 + padded(sys.machine.len()) + 4 * sys.groups.len(),
         _ => 0,
     };
-    head + credential + call.args.len()
+    let apart = call.decoder().apart().iter();
+    let moved = apart.fold(0, |sum: usize, item| sum.saturating_add(padded(item.len)));
+    (head + credential + call.args.len()).saturating_add(moved)
 }

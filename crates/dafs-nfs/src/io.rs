@@ -1,6 +1,7 @@
 //! Moving file data between files and messages, for every version of NFS.
 
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Site, VolatileSlice};
+use dafs_rpc::Reply;
 use dafs_store::{OpenFile, Result, Stability, StoreError, Wait};
 
 /// The largest piece that is handed to a file at once where waiting is not allowed.
@@ -29,24 +30,28 @@ pub(crate) fn read_all(
     Ok(done)
 }
 
+/// Data of a message, to be written to a file.
+pub(crate) fn source(data: &[u8]) -> VolatileSlice<'_> {
+    // SAFETY: the bytes stay borrowed for as long as the view lives. It only goes to `write_all`, and
+    // a write to a file only reads from its views.
+    unsafe { VolatileSlice::new(data.as_ptr().cast_mut(), data.len()) }
+}
+
 /// Writes all of `data` to `offset`, or what could be written before an error. With `Wait::Never`,
 /// [`StoreError::WouldBlock`] when the file does not take all at once; the same is then to be
 /// written again.
 pub(crate) fn write_all(
     file: &dyn OpenFile,
-    data: &[u8],
+    data: VolatileSlice<'_>,
     offset: u64,
     stability: Stability,
     wait: Wait,
 ) -> Result<usize> {
-    // SAFETY: the bytes stay borrowed for as long as the view is used, and a write to a file only
-    // reads from its views.
-    let view = unsafe { VolatileSlice::new(data.as_ptr().cast_mut(), data.len()) };
     let piece_bytes_max = if wait == Wait::Never { PIECE_BYTES } else { data.len() };
     let mut done = 0;
     while done < data.len() {
         let piece = (data.len() - done).min(piece_bytes_max);
-        let Some(rest) = view.slice(done, piece) else { break };
+        let Some(rest) = data.slice(done, piece) else { break };
         match file.write_at(&[rest], offset.saturating_add(done as u64), stability, wait) {
             Ok(0) => break,
             Ok(count) => done += count,
@@ -59,4 +64,12 @@ pub(crate) fn write_all(
         }
     }
     Ok(done)
+}
+
+/// Appends the text of a symbolic link to results that have its length already.
+pub(crate) fn place_text(reply: &mut Reply, text: &[u8]) -> std::io::Result<()> {
+    let mut space = reply.bulk(text.len())?;
+    space.view().copy_from(text, Site::NfsText);
+    space.finish(text.len());
+    Ok(())
 }

@@ -7,6 +7,7 @@
 pub mod limits;
 
 mod admission;
+mod args;
 mod connection;
 mod handler;
 mod io;

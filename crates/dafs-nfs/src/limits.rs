@@ -51,6 +51,9 @@ pub const MINOR_VERSION_MAX: u32 = 2;
 /// WRITE data that is handed to the file on the reactor, in bytes; more goes to the pool.
 pub const WRITE_INLINE_BYTES_MAX: usize = 256 << 10;
 
+/// The longest text of a symbolic link, in bytes.
+pub const LINK_TEXT_BYTES_MAX: usize = 4095;
+
 /// Slots that a new session gets at most.
 pub const SLOTS_INITIAL_MAX: u32 = 128;
 

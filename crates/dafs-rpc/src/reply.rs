@@ -164,8 +164,22 @@ impl Reply {
                 Some(window) => Memory::Window(window.clone()),
                 None => Memory::Block(Block::new(padded(len_max))?),
             };
-            return Ok(BulkSpace { sink: Some(self.items), reply: self, memory, len_max });
+            let sink = Some(self.items);
+            return Ok(BulkSpace { reply: self, memory, len_max, is_item: true, sink });
         }
+        self.space(len_max, true)
+    }
+
+    /// The same for data that stays among the results, because the binding of the program does not
+    /// let a transport move it.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn bulk_here(&mut self, len_max: usize) -> io::Result<BulkSpace<'_>> {
+        self.space(len_max, false)
+    }
+
+    fn space(&mut self, len_max: usize, is_item: bool) -> io::Result<BulkSpace<'_>> {
         let room = self.head.capacity() - self.head.len();
         // The padding must fit too, or it would move the head and the view into it.
         let in_head = self.head.capacity() == HEAD_BYTES
@@ -173,7 +187,7 @@ impl Reply {
             && padded(len_max) <= room;
         let memory =
             if in_head { Memory::Head } else { Memory::Block(Block::new(padded(len_max))?) };
-        Ok(BulkSpace { reply: self, memory, len_max, sink: None })
+        Ok(BulkSpace { reply: self, memory, len_max, is_item, sink: None })
     }
 
     /// Where the next item goes, if the caller has a place for one of so many bytes.
@@ -305,6 +319,8 @@ pub struct BulkSpace<'r> {
     reply: &'r mut Reply,
     memory: Memory,
     len_max: usize,
+    /// A transport may move it.
+    is_item: bool,
     /// The place at the caller that it is for.
     sink: Option<usize>,
 }
@@ -350,7 +366,7 @@ impl BulkSpace<'_> {
         let len = len.min(self.len_max);
         let padding = &[0; 4][..padded(len) - len];
         let reply = self.reply;
-        reply.items += 1;
+        reply.items += usize::from(self.is_item);
         let data = match self.memory {
             _ if len == 0 => return,
             Memory::Head => {

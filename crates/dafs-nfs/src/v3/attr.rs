@@ -1,6 +1,6 @@
 //! GETATTR, SETATTR, ACCESS (RFC 1813 3.3.1, 3.3.2, 3.3.4).
 
-use super::{Context, Done, Stop, args, attr_of, attributes, convert};
+use super::{Args, Context, Done, Stop, args, attr_of, attributes, convert};
 use dafs_service::StateRef;
 use dafs_store::{AccessMask, SetAttr};
 use dafs_wire::nfs3::{
@@ -8,8 +8,8 @@ use dafs_wire::nfs3::{
     SetattrArgs, Status, WccData, WccResult,
 };
 
-pub(super) fn getattr(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: GetattrArgs<'_> = args(bytes)?;
+pub(super) fn getattr(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: GetattrArgs<'_> = args(wire)?;
     let outcome = getattr_of(cx, &args);
     cx.finish(outcome, |_| NoFailureBody)
 }
@@ -21,8 +21,8 @@ fn getattr_of(cx: &mut Context<'_>, args: &GetattrArgs<'_>) -> Result<(), Stop> 
     cx.ok(&GetattrOk { attributes: attributes(&handle.fs, &attr) })
 }
 
-pub(super) fn setattr(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: SetattrArgs<'_> = args(bytes)?;
+pub(super) fn setattr(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: SetattrArgs<'_> = args(wire)?;
     let outcome = setattr_of(cx, &args);
     cx.finish(outcome, |cx| ChangeFailure { wcc: cx.wcc_of(args.object) })
 }
@@ -44,8 +44,8 @@ fn setattr_of(cx: &mut Context<'_>, args: &SetattrArgs<'_>) -> Result<(), Stop> 
     cx.ok(&WccResult { wcc: WccData { before: None, after: attr_of(&handle, &attr) } })
 }
 
-pub(super) fn access(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: AccessArgs<'_> = args(bytes)?;
+pub(super) fn access(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: AccessArgs<'_> = args(wire)?;
     let outcome = access_of(cx, &args);
     cx.finish(outcome, |cx| ObjectFailure { attributes: cx.attributes_of(args.object) })
 }

@@ -1,6 +1,7 @@
 //! CREATE, MKDIR, SYMLINK, MKNOD (RFC 1813 3.3.8 to 3.3.11).
 
-use super::{Context, Done, Stop, args, attr_of, convert};
+use super::{Args, Context, Done, Stop, args, attr_of, convert};
+use crate::limits::LINK_TEXT_BYTES_MAX;
 use crate::wire_handle;
 use dafs_service::Handle;
 use dafs_store::{Attr, CreateHow, DirChange, FileId, NewObject, SetAttr};
@@ -9,11 +10,8 @@ use dafs_wire::nfs3::{
     MknodObject, SetAttributes, Status, SymlinkArgs,
 };
 
-/// The longest text of a symbolic link, in bytes.
-const TARGET_BYTES_MAX: usize = 4095;
-
-pub(super) fn create(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: CreateArgs<'_> = args(bytes)?;
+pub(super) fn create(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: CreateArgs<'_> = args(wire)?;
     let outcome = create_of(cx, &args);
     finish(cx, outcome, &args.place)
 }
@@ -64,25 +62,25 @@ fn make(
     answer(cx, &dir, made.id, &made.attr, &made.dir)
 }
 
-pub(super) fn mkdir(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: MkdirArgs<'_> = args(bytes)?;
+pub(super) fn mkdir(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: MkdirArgs<'_> = args(wire)?;
     let outcome = make(cx, &args.place, NewObject::Directory, &args.attributes);
     finish(cx, outcome, &args.place)
 }
 
-pub(super) fn symlink(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: SymlinkArgs<'_> = args(bytes)?;
-    let target = args.target.here().ok_or(Stop::Garbage)?;
-    let outcome = if target.len() > TARGET_BYTES_MAX {
+pub(super) fn symlink(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: SymlinkArgs<'_> = args(wire)?;
+    let outcome = if args.target.len() > LINK_TEXT_BYTES_MAX {
         Err(Status::NameTooLong.into())
     } else {
-        make(cx, &args.place, NewObject::Symlink(target), &args.attributes)
+        let target = wire.text(args.target).ok_or(Stop::Garbage)?;
+        make(cx, &args.place, NewObject::Symlink(&target), &args.attributes)
     };
     finish(cx, outcome, &args.place)
 }
 
-pub(super) fn mknod(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: MknodArgs<'_> = args(bytes)?;
+pub(super) fn mknod(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: MknodArgs<'_> = args(wire)?;
     let (object, attributes) = match args.object {
         MknodObject::BlockDevice { attributes, device: (major, minor) } => {
             (NewObject::BlockDevice { major, minor }, attributes)

@@ -11,6 +11,7 @@
 //! * What is kept is bounded in number, bytes and time. A request under way is never dropped to make
 //!   room.
 
+use crate::args::Args;
 use crate::limits::{
     DUPLICATE_AGE_NS_MAX, DUPLICATE_REPLY_BYTES_MAX, DUPLICATE_SAMPLE_BYTES, DUPLICATE_SHARDS,
     DUPLICATES_PER_SHARD_MAX,
@@ -78,19 +79,21 @@ impl Duplicates {
         cred: &Cred,
         xid: u32,
         procedure: u32,
-        args: &[u8],
+        args: Args<'_>,
     ) -> RequestKey {
+        let stream = args.stream();
         let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
         peer.hash(&mut hasher);
         hasher.write_u32(cred.uid);
         hasher.write_u32(cred.gid);
-        hasher.write_usize(args.len());
-        if args.len() <= 2 * DUPLICATE_SAMPLE_BYTES {
-            hasher.write(args);
+        hasher.write_usize(stream.len());
+        if stream.len() <= 2 * DUPLICATE_SAMPLE_BYTES {
+            hasher.write(stream);
         } else {
-            hasher.write(&args[..DUPLICATE_SAMPLE_BYTES]);
-            hasher.write(&args[args.len() - DUPLICATE_SAMPLE_BYTES..]);
+            hasher.write(&stream[..DUPLICATE_SAMPLE_BYTES]);
+            hasher.write(&stream[stream.len() - DUPLICATE_SAMPLE_BYTES..]);
         }
+        args.sample_apart(&mut hasher, DUPLICATE_SAMPLE_BYTES);
         RequestKey { xid, procedure, digest: hasher.finish() }
     }
 
@@ -162,7 +165,7 @@ mod tests {
     const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     fn key(cache: &Duplicates, xid: u32, args: &[u8]) -> RequestKey {
-        cache.key(PEER, &Cred::new(1, 1), xid, 8, args)
+        cache.key(PEER, &Cred::new(1, 1), xid, 8, Args::plain(args))
     }
 
     #[test]
@@ -190,9 +193,9 @@ mod tests {
         let others = [
             key(&cache, 8, b"args"),
             key(&cache, 7, b"argz"),
-            cache.key(PEER, &cred, 7, 9, b"args"),
-            cache.key(PEER, &Cred::new(2, 1), 7, 8, b"args"),
-            cache.key(other_peer, &cred, 7, 8, b"args"),
+            cache.key(PEER, &cred, 7, 9, Args::plain(b"args")),
+            cache.key(PEER, &Cred::new(2, 1), 7, 8, Args::plain(b"args")),
+            cache.key(other_peer, &cred, 7, 8, Args::plain(b"args")),
         ];
         assert!(others.iter().all(|other| *other != request));
         let long = vec![5; 4 * DUPLICATE_SAMPLE_BYTES];

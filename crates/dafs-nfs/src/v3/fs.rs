@@ -1,6 +1,6 @@
 //! FSSTAT, FSINFO, PATHCONF (RFC 1813 3.3.18 to 3.3.20).
 
-use super::{Context, Done, Stop, args};
+use super::{Args, Context, Done, Stop, args};
 use crate::limits::{READDIR_BYTES_PREFERRED, TRANSFER_BYTES_MAX, TRANSFER_BYTES_MULTIPLE};
 use dafs_wire::nfs3::{
     FSF_CAN_SET_TIME, FSF_HOMOGENEOUS, FSF_LINK, FSF_SYMLINK, FsInfoOk, FsStatOk, GetattrArgs,
@@ -9,16 +9,16 @@ use dafs_wire::nfs3::{
 
 fn with_object(
     cx: &mut Context<'_>,
-    bytes: &[u8],
+    wire: Args<'_>,
     answer: impl FnOnce(&mut Context<'_>, &GetattrArgs<'_>) -> Result<(), Stop>,
 ) -> Done {
-    let args: GetattrArgs<'_> = args(bytes)?;
+    let args: GetattrArgs<'_> = args(wire)?;
     let outcome = answer(cx, &args);
     cx.finish(outcome, |cx| ObjectFailure { attributes: cx.attributes_of(args.object) })
 }
 
-pub(super) fn fsstat(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    with_object(cx, bytes, |cx, args| {
+pub(super) fn fsstat(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    with_object(cx, wire, |cx, args| {
         let handle = cx.handle(args.object)?;
         let stat = cx.service().fs_limits(cx.caller(), &handle)?.stat;
         let attributes = cx.attributes(&handle);
@@ -35,8 +35,8 @@ pub(super) fn fsstat(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
     })
 }
 
-pub(super) fn fsinfo(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    with_object(cx, bytes, |cx, args| {
+pub(super) fn fsinfo(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    with_object(cx, wire, |cx, args| {
         let handle = cx.handle(args.object)?;
         let stat = cx.service().fs_limits(cx.caller(), &handle)?.stat;
         let attributes = cx.attributes(&handle);
@@ -56,8 +56,8 @@ pub(super) fn fsinfo(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
     })
 }
 
-pub(super) fn pathconf(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    with_object(cx, bytes, |cx, args| {
+pub(super) fn pathconf(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    with_object(cx, wire, |cx, args| {
         let handle = cx.handle(args.object)?;
         let stat = cx.service().fs_limits(cx.caller(), &handle)?.stat;
         let attributes = cx.attributes(&handle);

@@ -1,16 +1,18 @@
 //! LOOKUP and READLINK (RFC 1813 3.3.3, 3.3.5).
 
 use super::convert::{self, Name};
-use super::{Context, Done, Stop, args, attr_of};
+use super::{Args, Context, Done, Stop, args, attr_of};
+use crate::io::place_text;
 use crate::wire_handle;
 use dafs_service::{Handle, ServiceError};
 use dafs_store::{Attr, Kind, StoreError};
 use dafs_wire::nfs3::{
     DirOpArgs, FileHandle, GetattrArgs, LookupOk, ObjectFailure, ReadlinkOk, Status,
 };
+use dafs_wire::xdr::{Apart, Payload};
 
-pub(super) fn lookup(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: DirOpArgs<'_> = args(bytes)?;
+pub(super) fn lookup(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: DirOpArgs<'_> = args(wire)?;
     let outcome = lookup_of(cx, &args);
     cx.finish(outcome, |cx| ObjectFailure { attributes: cx.attributes_of(args.dir) })
 }
@@ -59,8 +61,8 @@ pub(super) fn parent(cx: &Context<'_>, dir: &Handle) -> Result<Handle, Stop> {
     }
 }
 
-pub(super) fn readlink(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: GetattrArgs<'_> = args(bytes)?;
+pub(super) fn readlink(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: GetattrArgs<'_> = args(wire)?;
     let outcome = readlink_of(cx, &args);
     cx.finish(outcome, |cx| ObjectFailure { attributes: cx.attributes_of(args.object) })
 }
@@ -69,5 +71,8 @@ fn readlink_of(cx: &mut Context<'_>, args: &GetattrArgs<'_>) -> Result<(), Stop>
     let handle = cx.handle(args.object)?;
     let text = cx.service().readlink(cx.caller(), &handle)?;
     let attributes = cx.attributes(&handle);
-    cx.ok(&ReadlinkOk { attributes, target: text.as_slice().into() })
+    // The text itself goes where the caller wants it.
+    let target = Payload::Apart(Apart { index: 0, len: text.len() });
+    cx.ok(&ReadlinkOk { attributes, target })?;
+    place_text(&mut cx.reply, &text).map_err(|_| StoreError::Busy.into())
 }

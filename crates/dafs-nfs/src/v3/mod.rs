@@ -26,16 +26,17 @@ pub(crate) use convert::attributes;
 pub(crate) use duplicate::Duplicates;
 
 use crate::admission::{Origin, Who};
+use crate::args::Args;
 use crate::measure::{About, Stages};
 use crate::shared::NfsShared;
 use crate::wire_handle;
-use dafs_rpc::Reply;
+use dafs_rpc::{Mark, Reply};
 use dafs_service::{Caller, Door, Handle, Service, ServiceError};
 use dafs_store::{Attr, DirChange, StoreError, Wait};
 use dafs_wire::nfs3::{
     Attributes, FileHandle, Procedure, Status, WccData, encode_failure, encode_ok,
 };
-use dafs_wire::xdr::{Decode, Decoder, Encode, XdrError};
+use dafs_wire::xdr::{Decode, Encode, XdrError};
 use duplicate::{Known, RequestKey};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -112,6 +113,8 @@ struct Context<'a> {
     sender: &'a Sender,
     wait: Wait,
     reply: Reply,
+    /// Where the results begin.
+    start: Mark,
     stages: Stages,
     /// The object that the first handle names, whose export the request is booked on.
     first: Cell<Option<Handle>>,
@@ -182,15 +185,18 @@ impl Context<'_> {
             Err(stop) => return Err(stop),
         };
         let body = body(self);
-        self.reply = Reply::new();
+        self.reply.truncate_to(self.start);
         encode_failure(&mut self.reply.encoder(), status, &body);
         Ok(status)
     }
 }
 
-/// Reads the arguments of a procedure. What follows them is ignored.
-fn args<'a, T: Decode<'a>>(bytes: &'a [u8]) -> Result<T, Stop> {
-    Ok(Decoder::new(bytes).value()?)
+/// Reads the arguments of a procedure. What follows them in the stream is ignored.
+fn args<'a, T: Decode<'a>>(wire: Args<'a>) -> Result<T, Stop> {
+    let mut decoder = wire.decoder();
+    let args = decoder.value()?;
+    decoder.finish_apart()?;
+    Ok(args)
 }
 
 fn attr_of(handle: &Handle, attr: &Attr) -> Option<Attributes> {
@@ -225,7 +231,7 @@ fn needs_once(procedure: Procedure) -> bool {
     }
 }
 
-fn dispatch(cx: &mut Context<'_>, procedure: Procedure, args: &[u8]) -> Done {
+fn dispatch(cx: &mut Context<'_>, procedure: Procedure, args: Args<'_>) -> Done {
     match procedure {
         Procedure::Null => Ok(Status::Ok),
         Procedure::Getattr => attr::getattr(cx, args),
@@ -287,7 +293,7 @@ pub(crate) struct Parked {
 
 impl Parked {
     /// Carries the request out; may wait. `args` are the arguments that it came with.
-    pub(crate) fn run(self, args: &[u8]) -> Reply {
+    pub(crate) fn run(self, args: Args<'_>) -> Reply {
         let Self { shared, sender, procedure, once, mut stages } = self;
         stages.resume(&shared);
         match run(&shared, &sender, procedure, args, Wait::Allowed, stages) {
@@ -312,12 +318,13 @@ fn run(
     shared: &NfsShared,
     sender: &Sender,
     procedure: Procedure,
-    args: &[u8],
+    args: Args<'_>,
     wait: Wait,
     stages: Stages,
 ) -> Result<(Reply, Status), Stop> {
-    let reply = Reply::new();
-    let mut cx = Context { shared, sender, wait, reply, stages, first: Cell::new(None) };
+    let reply = args.reply();
+    let start = reply.mark();
+    let mut cx = Context { shared, sender, wait, reply, start, stages, first: Cell::new(None) };
     let status = dispatch(&mut cx, procedure, args)?;
     let Context { reply, mut stages, first, .. } = cx;
     let failed = status != Status::Ok;
@@ -340,7 +347,7 @@ pub(crate) fn call(
     sender: Sender,
     xid: u32,
     procedure: u32,
-    args: &[u8],
+    args: Args<'_>,
 ) -> Answer {
     let Some(procedure) = Procedure::from_number(procedure) else { return Answer::NoProcedure };
     let mut once = None;

@@ -1,19 +1,19 @@
 //! REMOVE, RMDIR, RENAME, LINK (RFC 1813 3.3.12 to 3.3.15).
 
-use super::{Context, Done, Stop, args, convert};
+use super::{Args, Context, Done, Stop, args, convert};
 use dafs_service::{RemoveKind, RemoveMode};
 use dafs_wire::nfs3::{
     ChangeFailure, DirOpArgs, LinkArgs, LinkResult, RenameArgs, RenameResult, Status, WccResult,
 };
 
-pub(super) fn remove(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: DirOpArgs<'_> = args(bytes)?;
+pub(super) fn remove(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: DirOpArgs<'_> = args(wire)?;
     let outcome = remove_of(cx, &args, RemoveKind::NoDirectory);
     cx.finish(outcome, |cx| ChangeFailure { wcc: cx.wcc_of(args.dir) })
 }
 
-pub(super) fn rmdir(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: DirOpArgs<'_> = args(bytes)?;
+pub(super) fn rmdir(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: DirOpArgs<'_> = args(wire)?;
     let outcome = match args.name {
         // What is above a directory is never empty.
         b".." => cx.handle(args.dir).and(Err(Status::NotEmpty.into())),
@@ -31,8 +31,8 @@ fn remove_of(cx: &mut Context<'_>, args: &DirOpArgs<'_>, kind: RemoveKind) -> Re
     cx.ok(&WccResult { wcc })
 }
 
-pub(super) fn rename(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: RenameArgs<'_> = args(bytes)?;
+pub(super) fn rename(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: RenameArgs<'_> = args(wire)?;
     let outcome = rename_of(cx, &args);
     cx.finish(outcome, |cx| RenameResult {
         from_dir: cx.wcc_of(args.from.dir),
@@ -49,8 +49,8 @@ fn rename_of(cx: &mut Context<'_>, args: &RenameArgs<'_>) -> Result<(), Stop> {
     cx.ok(&RenameResult { from_dir: from_wcc, to_dir: to_wcc })
 }
 
-pub(super) fn link(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: LinkArgs<'_> = args(bytes)?;
+pub(super) fn link(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: LinkArgs<'_> = args(wire)?;
     let outcome = link_of(cx, &args);
     cx.finish(outcome, |cx| LinkResult {
         attributes: cx.attributes_of(args.file),

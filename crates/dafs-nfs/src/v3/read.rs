@@ -5,7 +5,7 @@
 //!   attributes that the data is old. Those from just before the read do, unless they contradict it.
 //! * The end of the file is told by the attributes of the same result.
 
-use super::{Context, Done, Stop, args, attributes};
+use super::{Args, Context, Done, Stop, args, attributes};
 use crate::io;
 use crate::limits::TRANSFER_BYTES_MAX;
 use dafs_service::StatelessFile;
@@ -14,8 +14,8 @@ use dafs_wire::nfs3::{ObjectFailure, READ_HEAD_BYTES, ReadArgs, Status, read_hea
 
 const READ: OpenMode = OpenMode { read: true, write: false };
 
-pub(super) fn read(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: ReadArgs<'_> = args(bytes)?;
+pub(super) fn read(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: ReadArgs<'_> = args(wire)?;
     let outcome = read_of(cx, &args).map_err(only_files);
     cx.finish(outcome, |cx| ObjectFailure { attributes: cx.attributes_of(args.file) })
 }
@@ -35,12 +35,12 @@ fn read_of(cx: &mut Context<'_>, args: &ReadArgs<'_>) -> Result<(), Stop> {
     let wanted = if i64::try_from(args.offset).is_ok() { wanted } else { 0 };
     let head_at = cx.reply.encoder().position();
     cx.reply.encoder().raw(&[0; READ_HEAD_BYTES]);
+    let mut space = cx.reply.bulk(wanted).map_err(|_| StoreError::Busy)?;
     let mut count = 0;
     if wanted > 0 {
-        let mut space = cx.reply.bulk(wanted).map_err(|_| StoreError::Busy)?;
         count = io::read_all(&*file, space.view(), args.offset, wait)?;
-        space.finish(count);
     }
+    space.finish(count);
     let end = args.offset.saturating_add(count as u64);
     // The file has changed its size since it was looked at.
     if end > attr.size && count > 0 || end < attr.size && count < wanted {

@@ -7,7 +7,7 @@
 //!   their entry exists, whatever happens to others and to the server. One verifier does for all.
 
 use super::lookup::{directory, parent};
-use super::{Context, Done, Stop, args, attributes};
+use super::{Args, Context, Done, Stop, args, attributes};
 use crate::limits::{READDIR_INLINE_BYTES_MAX, TRANSFER_BYTES_MAX};
 use crate::wire_handle;
 use dafs_rpc::Reply;
@@ -91,15 +91,15 @@ impl Listing {
     }
 }
 
-pub(super) fn readdir(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: ReaddirArgs<'_> = args(bytes)?;
+pub(super) fn readdir(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: ReaddirArgs<'_> = args(wire)?;
     let limits = (usize::MAX, args.count);
     let outcome = list(cx, args.dir, (args.cookie, args.verifier), limits, false);
     cx.finish(outcome, |cx| ObjectFailure { attributes: cx.attributes_of(args.dir) })
 }
 
-pub(super) fn readdirplus(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: ReaddirplusArgs<'_> = args(bytes)?;
+pub(super) fn readdirplus(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: ReaddirplusArgs<'_> = args(wire)?;
     let limits = (args.dir_count as usize, args.max_count);
     let outcome = list(cx, args.dir, (args.cookie, args.verifier), limits, true);
     cx.finish(outcome, |cx| ObjectFailure { attributes: cx.attributes_of(args.dir) })

@@ -5,7 +5,7 @@
 //! * The verifier changes when data that was answered as unstable may be lost.
 
 use super::read::only_files;
-use super::{Context, Done, Stop, args, attr_of, convert};
+use super::{Args, Context, Done, Stop, args, attr_of, convert};
 use crate::io;
 use crate::limits::{TRANSFER_BYTES_MAX, WRITE_INLINE_BYTES_MAX};
 use dafs_store::{OpenMode, Stability, StoreError, Wait};
@@ -13,13 +13,13 @@ use dafs_wire::nfs3::{ChangeFailure, CommitArgs, CommitOk, Status, WccData, Writ
 
 const WRITE: OpenMode = OpenMode { read: false, write: true };
 
-pub(super) fn write(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: WriteArgs<'_> = args(bytes)?;
-    let outcome = write_of(cx, &args).map_err(only_files);
+pub(super) fn write(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: WriteArgs<'_> = args(wire)?;
+    let outcome = write_of(cx, wire, &args).map_err(only_files);
     cx.finish(outcome, |cx| ChangeFailure { wcc: cx.wcc_of(args.file) })
 }
 
-fn write_of(cx: &mut Context<'_>, args: &WriteArgs<'_>) -> Result<(), Stop> {
+fn write_of<'a>(cx: &mut Context<'_>, wire: Args<'a>, args: &WriteArgs<'a>) -> Result<(), Stop> {
     let handle = cx.handle(args.file)?;
     let len = args.data.len();
     if args.count as usize != len || len > TRANSFER_BYTES_MAX as usize {
@@ -29,7 +29,7 @@ fn write_of(cx: &mut Context<'_>, args: &WriteArgs<'_>) -> Result<(), Stop> {
     if end.is_none_or(|end| i64::try_from(end).is_err()) {
         return Err(Status::FBig.into());
     }
-    let data = args.data.here().ok_or(Stop::Garbage)?;
+    let data = wire.view(args.data).ok_or(Stop::Garbage)?;
     let stability = convert::stability(args.stable);
     let small = stability == Stability::Unstable && len <= WRITE_INLINE_BYTES_MAX;
     if !small && cx.wait == Wait::Never {
@@ -62,8 +62,8 @@ fn sync_failed(cx: &Context<'_>, error: StoreError) -> Stop {
     error.into()
 }
 
-pub(super) fn commit(cx: &mut Context<'_>, bytes: &[u8]) -> Done {
-    let args: CommitArgs<'_> = args(bytes)?;
+pub(super) fn commit(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
+    let args: CommitArgs<'_> = args(wire)?;
     let outcome = commit_of(cx, &args).map_err(only_files);
     cx.finish(outcome, |cx| ChangeFailure { wcc: cx.wcc_of(args.file) })
 }

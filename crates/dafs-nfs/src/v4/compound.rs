@@ -11,6 +11,7 @@
 use super::dispatch;
 use super::session::{HeldSlot, Session};
 use crate::admission::{Origin, Who};
+use crate::args::Args;
 use crate::connection::Connection;
 use crate::limits::{
     MINOR_VERSION_MAX, MINOR_VERSION_MIN, RESPONSE_BYTES_MAX, RPC_REPLY_HEADER_BYTES,
@@ -78,6 +79,8 @@ pub(crate) struct Compound<'a> {
     pub(crate) wait: Wait,
     /// Who calls.
     pub(crate) call: CallContext,
+    /// The arguments.
+    pub(crate) args: Args<'a>,
     /// 1 or 2.
     pub(crate) minor: u32,
     /// The reply so far.
@@ -372,13 +375,13 @@ pub(crate) struct Parked {
 
 impl Parked {
     /// Runs the rest; may wait. `args` are the arguments that the compound started with.
-    pub(crate) fn run(self, args: &[u8]) -> Reply {
+    pub(crate) fn run(self, args: Args<'_>) -> Reply {
         let Self { shared, call, minor, reply, session, mut frame } = self;
         frame.stages.resume(&shared);
         let wait = Wait::Allowed;
-        let mut cx = Compound { shared: &shared, wait, call, minor, reply, session, frame };
-        let mut decoder = Decoder::new(args);
-        let seek = decoder.take(cx.frame.op_start).map(|_| ());
+        let mut cx = Compound { shared: &shared, wait, call, args, minor, reply, session, frame };
+        let mut decoder = args.decoder();
+        let seek = decoder.resume(cx.frame.op_start);
         debug_assert!(seek.is_ok(), "the arguments are those of the first run");
         let end = run(&mut cx, &mut decoder);
         debug_assert!(end.is_some(), "where waiting is allowed nothing asks to wait");
@@ -400,10 +403,10 @@ pub(crate) enum Answer {
 pub(crate) fn compound(
     shared: &Arc<NfsShared>,
     call: CallContext,
-    args: &[u8],
+    args: Args<'_>,
     wait: Wait,
 ) -> Answer {
-    let mut decoder = Decoder::new(args);
+    let mut decoder = args.decoder();
     let Ok(head) = CompoundArgs::decode(&mut decoder) else { return Answer::Garbage };
     let CompoundArgs { tag, minor_version: minor, op_count } = head;
     let frame = Frame {
@@ -412,8 +415,8 @@ pub(crate) fn compound(
         stages: Stages::begin(call.now_ns),
         ..Frame::default()
     };
-    let reply = Reply::new();
-    let mut cx = Compound { shared, wait, call, minor, reply, session: None, frame };
+    let reply = args.reply();
+    let mut cx = Compound { shared, wait, call, args, minor, reply, session: None, frame };
     let mut e = cx.encoder();
     let status_at = e.position();
     e.u32(Status::Ok.code());
@@ -436,7 +439,7 @@ pub(crate) fn compound(
     match end {
         Some(status) => Answer::Reply(finish(cx, status)),
         None => {
-            let Compound { shared, wait: _, call, minor, reply, session, frame } = cx;
+            let Compound { shared, wait: _, call, args: _, minor, reply, session, frame } = cx;
             let shared = shared.clone();
             let mut frame = frame;
             frame.stages.park(&shared);
@@ -446,7 +449,7 @@ pub(crate) fn compound(
 }
 
 /// Runs operations until the end, the first failure (its status), or one that must wait (`None`).
-fn run(cx: &mut Compound<'_>, decoder: &mut Decoder<'_>) -> Option<Status> {
+fn run<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
     while cx.frame.op_index < cx.frame.op_count {
         cx.frame.op_start = decoder.position();
         let (mark, at) = (cx.reply.mark(), cx.encoder().position());
@@ -469,7 +472,7 @@ fn run(cx: &mut Compound<'_>, decoder: &mut Decoder<'_>) -> Option<Status> {
 }
 
 /// Decodes and runs one operation. Gives the number to answer under, and the outcome.
-fn step(cx: &mut Compound<'_>, decoder: &mut Decoder<'_>) -> (u32, OpResult) {
+fn step<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> (u32, OpResult) {
     let Ok(number) = { *decoder }.u32() else {
         return (OP_ILLEGAL, Err(Status::BadXdr.into()));
     };
@@ -486,6 +489,9 @@ fn step(cx: &mut Compound<'_>, decoder: &mut Decoder<'_>) -> (u32, OpResult) {
     let Ok(op) = Op::decode(decoder, cx.minor) else {
         return (number, Err(Status::BadXdr.into()));
     };
+    if decoder.check_apart().is_err() {
+        return (number, Err(Status::BadXdr.into()));
+    }
     let change_bytes = dispatch::change_result_bytes(op_number);
     // Number and status of this operation are not written yet, and one more status has to fit.
     if change_bytes > 0 && cx.room() < change_bytes + RESULT_HEAD_BYTES {

@@ -5,6 +5,7 @@
 //! retry. The caller is part of it, so that nobody is served another user's reply. The hash is not
 //! secret: who can make two requests alike only deceives itself.
 
+use crate::args::Args;
 use crate::limits::DIGEST_WHOLE_BYTES_MAX;
 use crate::principal::Principal;
 use rustc_hash::FxHasher;
@@ -14,9 +15,17 @@ use std::hash::{Hash, Hasher};
 const SAMPLE_EVERY_BYTES: usize = 4096;
 const SAMPLE_BYTES: usize = 64;
 
-/// The digest of a request: who, which version, how many operations, and those behind SEQUENCE.
-pub(super) fn of_request(who: &Principal, minor: u32, op_count: u32, operations: &[u8]) -> u64 {
+/// The digest of a request: who, which version, how many operations, those behind SEQUENCE, and the
+/// ends of data that came apart from them.
+pub(super) fn of_request(
+    who: &Principal,
+    minor: u32,
+    op_count: u32,
+    operations: &[u8],
+    args: Args<'_>,
+) -> u64 {
     let mut hasher = FxHasher::default();
+    args.sample_apart(&mut hasher, SAMPLE_BYTES);
     who.hash(&mut hasher);
     hasher.write_u32(minor);
     hasher.write_u32(op_count);
@@ -38,6 +47,10 @@ pub(super) fn of_request(who: &Principal, minor: u32, op_count: u32, operations:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn of_request(who: &Principal, minor: u32, op_count: u32, operations: &[u8]) -> u64 {
+        super::of_request(who, minor, op_count, operations, Args::plain(operations))
+    }
 
     #[test]
     fn every_part_counts() {

@@ -6,7 +6,7 @@ use dafs_wire::nfs4::{Op, OpNum, Status};
 
 /// Runs an operation. What belongs to clients, sessions, file handles and state-ids as such is
 /// here; what touches files is in [`ops`]. `rest` are the operations that follow.
-pub(crate) fn run(cx: &mut Compound<'_>, op: &Op<'_>, rest: &[u8]) -> OpResult {
+pub(crate) fn run<'a>(cx: &mut Compound<'a>, op: &Op<'a>, rest: &[u8]) -> OpResult {
     match op {
         Op::Sequence(args) => session_ops::sequence::sequence(cx, args, rest),
         Op::Putfh(args) => session_ops::handles::putfh(cx, args),

@@ -193,6 +193,12 @@ impl<'a> Decoder<'a> {
         Ok(Payload::Apart(Apart { index, len }))
     }
 
+    /// What was moved out of the whole message.
+    #[inline]
+    pub const fn apart(&self) -> &'a [ApartItem] {
+        self.apart
+    }
+
     /// Checks that no data was moved out of what has been read as something else than a payload.
     ///
     /// # Errors

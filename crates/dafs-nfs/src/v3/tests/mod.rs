@@ -1,5 +1,6 @@
 //! Procedures against a store in memory, through the service, by the bytes of the wire.
 
+mod apart;
 mod data;
 mod hostile;
 mod listing;
@@ -65,10 +66,11 @@ impl World {
 
     /// Sends a request under a number, and runs what is parked.
     pub(super) fn send(&self, xid: u32, procedure: Procedure, args: &[u8]) -> Option<Vec<u8>> {
-        let answer = call(&self.shared, self.sender.clone(), xid, procedure.number(), args);
+        let answer =
+            call(&self.shared, self.sender.clone(), xid, procedure.number(), Args::plain(args));
         match answer {
             Answer::Reply(reply) => Some(reply.to_bytes()),
-            Answer::Parked(parked) => Some(parked.run(args).to_bytes()),
+            Answer::Parked(parked) => Some(parked.run(Args::plain(args)).to_bytes()),
             Answer::Garbage | Answer::Drop | Answer::NoProcedure => None,
         }
     }
@@ -182,7 +184,7 @@ fn every_procedure_answers() {
             assert_eq!(results[..4], Status::BadHandle.number().to_be_bytes(), "{procedure:?}");
         }
     }
-    let none = call(&world.shared, world.sender.clone(), 1, 22, &[]);
+    let none = call(&world.shared, world.sender.clone(), 1, 22, Args::plain(&[]));
     assert!(matches!(none, Answer::NoProcedure));
 }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::mount;
 use dafs_wire::mount3::{self, Exported, Mounted, Path, decode_mounted};
 use dafs_wire::nfs3::{List, MkdirArgs};
+use dafs_wire::xdr::Decoder;
 
 fn send(world: &World, procedure: mount3::Procedure, args: &[u8]) -> Vec<u8> {
     match mount::call(&world.shared, &world.sender, procedure.number(), args) {

@@ -209,12 +209,12 @@ fn a_copy_of_a_request_under_way_is_dropped_and_a_lost_one_forgotten() {
     };
     let args = bytes(&write);
     let number = Procedure::Write.number();
-    let send = || call(&world.shared, world.sender.clone(), 5, number, &args);
+    let send = || call(&world.shared, world.sender.clone(), 5, number, Args::plain(&args));
     let Answer::Parked(parked) = send() else { panic!("a stable write waits") };
     assert!(matches!(send(), Answer::Drop));
     drop(parked);
     let Answer::Parked(parked) = send() else { panic!("forgotten") };
-    let results = parked.run(&args).to_bytes();
+    let results = parked.run(Args::plain(&args)).to_bytes();
     let Answer::Reply(again) = send() else { panic!("kept") };
     assert_eq!(again.to_bytes(), results);
 }

@@ -1,6 +1,7 @@
 //! CREATE (RFC 8881 18.4): everything but regular files.
 
 use super::{change_info, name};
+use crate::limits::LINK_TEXT_BYTES_MAX;
 use crate::v4::attr::set::{self, Purpose};
 use crate::v4::compound::{Compound, OpError, OpResult};
 use dafs_service::Handle;
@@ -8,10 +9,18 @@ use dafs_store::{AceFlags, AclSupport, Capabilities, NewObject};
 use dafs_wire::nfs4::{
     Attr, Bitmap, CreateArgs, CreateResult, CreateType, DeviceNumbers, FileType, Status,
 };
+use std::borrow::Cow;
 
-pub(crate) fn create(cx: &mut Compound<'_>, args: &CreateArgs<'_>) -> OpResult {
+pub(crate) fn create<'a>(cx: &mut Compound<'a>, args: &CreateArgs<'a>) -> OpResult {
     let dir = cx.current()?;
-    let object = object(&args.kind)?;
+    let text = match args.kind {
+        CreateType::Symlink(text) if text.len() > LINK_TEXT_BYTES_MAX => {
+            return Err(Status::NameTooLong.into());
+        }
+        CreateType::Symlink(text) => cx.args.text(text).ok_or(Status::BadXdr)?,
+        _ => Cow::default(),
+    };
+    let object = object(&args.kind, &text)?;
     name::check(args.name)?;
     let service = &cx.shared.service;
     let capabilities = service.capabilities(&dir)?;
@@ -55,13 +64,14 @@ pub(super) fn finish_new(cx: &Compound<'_>, handle: &Handle, change: &set::Chang
     if set.is_ok() { change.mask } else { plain }
 }
 
-fn object<'a>(kind: &CreateType<'a>) -> Result<NewObject<'a>, Status> {
+/// `text` is that of a symbolic link.
+fn object<'a>(kind: &CreateType<'_>, text: &'a [u8]) -> Result<NewObject<'a>, Status> {
     let device = |numbers: &DeviceNumbers| (numbers.major, numbers.minor);
     Ok(match kind {
-        CreateType::Symlink(text) => match text.here().ok_or(Status::BadXdr)? {
-            text if text.is_empty() || text.contains(&0) => return Err(Status::Inval),
-            text => NewObject::Symlink(text),
-        },
+        CreateType::Symlink(_) if text.is_empty() || text.contains(&0) => {
+            return Err(Status::Inval);
+        }
+        CreateType::Symlink(_) => NewObject::Symlink(text),
         CreateType::BlockDevice(numbers) => {
             let (major, minor) = device(numbers);
             NewObject::BlockDevice { major, minor }

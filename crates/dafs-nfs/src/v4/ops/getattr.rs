@@ -1,11 +1,12 @@
 //! GETATTR and READLINK (RFC 8881 18.7, 18.24).
 
+use crate::io::place_text;
 use crate::v4::attr::get::{self, Object};
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::status::without_perm;
 use dafs_service::ServiceError;
 use dafs_store::StoreError;
-use dafs_wire::nfs4::{Attr, Bitmap, GetattrArgs, ReadlinkResult, Status};
+use dafs_wire::nfs4::{Attr, Bitmap, GetattrArgs, Status};
 
 pub(crate) fn getattr(cx: &mut Compound<'_>, args: &GetattrArgs) -> OpResult {
     let handle = cx.current()?;
@@ -40,6 +41,7 @@ pub(crate) fn readlink(cx: &mut Compound<'_>) -> OpResult {
         ) => OpError::Status(Status::WrongType),
         error => without_perm(error),
     })?;
-    cx.encoder().value(&ReadlinkResult { text: text.as_slice().into() });
+    cx.encoder().count(text.len());
+    place_text(&mut cx.reply, &text).map_err(|_| OpError::Status(Status::Delay))?;
     Ok(())
 }

@@ -36,7 +36,7 @@ use dafs_store::{DirChange, Kind, StoreError};
 use dafs_wire::nfs4::{ChangeInfo, Op, Status};
 
 /// Runs an operation on files.
-pub(crate) fn dispatch(cx: &mut Compound<'_>, op: &Op<'_>) -> OpResult {
+pub(crate) fn dispatch<'a>(cx: &mut Compound<'a>, op: &Op<'a>) -> OpResult {
     match op {
         Op::Access(args) => access::access(cx, args),
         Op::Close(args) => delegation::close(cx, args),

@@ -9,7 +9,7 @@ use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
 use crate::v4::status::of_io;
 use dafs_mem::VolatileSlice;
-use dafs_rpc::Reply;
+use dafs_rpc::BulkSpace;
 use dafs_store::{OpenFile, OpenMode, StoreError, Wait};
 use dafs_wire::nfs4::{ReadArgs, Status};
 
@@ -30,7 +30,8 @@ pub(crate) fn read(cx: &mut Compound<'_>, args: &ReadArgs) -> OpResult {
     let head = encoder.position();
     encoder.bool(false);
     encoder.u32(0);
-    let part = read_part(&mut cx.reply, &*file, args.offset, wanted.min(room), wait)?;
+    let space = cx.reply.bulk(wanted.min(room)).map_err(|_| OpError::Status(Status::Delay))?;
+    let part = read_part(space, &*file, args.offset, wait)?;
     let mut encoder = cx.encoder();
     encoder.patch_u32(head, part.eof.into());
     encoder.patch_u32(head + 4, part.count as u32);
@@ -46,23 +47,22 @@ pub(super) struct Part {
     pub(super) eof: bool,
 }
 
-/// Reads up to `wanted` bytes to the end of the reply and pads them.
+/// Reads as much as there is space for to the end of the reply and pads it.
 ///
 /// # Errors
 /// `Wait` when not all is in memory and waiting is not allowed.
 pub(super) fn read_part(
-    reply: &mut Reply,
+    mut space: BulkSpace<'_>,
     file: &dyn OpenFile,
     offset: u64,
-    wanted: usize,
     wait: Wait,
 ) -> Result<Part, OpError> {
-    if wanted == 0 || i64::try_from(offset).is_err() {
+    if space.len_max() == 0 || i64::try_from(offset).is_err() {
         // No file reaches that far; the kernel would not even look.
         let eof = offset >= file.attr()?.size;
+        space.finish(0);
         return Ok(Part { count: 0, eof });
     }
-    let mut space = reply.bulk(wanted).map_err(|_| OpError::Status(Status::Delay))?;
     let end = read_all(file, space.view(), offset, wait)?;
     space.finish(end.count);
     Ok(end)

@@ -11,7 +11,7 @@ use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
 use crate::v4::status::of_io;
 use dafs_store::{OpenFile, SeekWhat, StoreError};
-use dafs_wire::nfs4::{ReadPlusArgs, ReadPlusContent};
+use dafs_wire::nfs4::{ReadPlusArgs, ReadPlusContent, Status};
 
 /// Bytes of a result without pieces: end-of-file flag and count.
 const FRAME_BYTES: usize = 8;
@@ -82,7 +82,9 @@ fn data(
     let mut encoder = cx.encoder();
     encoder.value(&ReadPlusContent::Data { offset, data: b"" });
     let length_at = encoder.position() - 4;
-    let part = read_part(&mut cx.reply, file, offset, wanted, wait)?;
+    // It stays among the results whatever the transport could do (RFC 8267 5.2).
+    let space = cx.reply.bulk_here(wanted).map_err(|_| OpError::Status(Status::Delay))?;
+    let part = read_part(space, file, offset, wait)?;
     if part.count == 0 {
         cx.reply.truncate_to(mark);
     } else {

@@ -17,10 +17,10 @@ use dafs_wire::nfs4::{StableHow, Status, Verifier, WriteArgs, WriteResult};
 /// What a write needs of an open.
 pub(crate) const WRITE: OpenMode = OpenMode { read: false, write: true };
 
-pub(crate) fn write(cx: &mut Compound<'_>, args: &WriteArgs<'_>) -> OpResult {
+pub(crate) fn write<'a>(cx: &mut Compound<'a>, args: &WriteArgs<'a>) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
-    let data = args.data.here().ok_or(Status::BadXdr)?;
+    let data = cx.args.view(args.data).ok_or(Status::BadXdr)?;
     let stability = stability(args.stable);
     if stability != Stability::Unstable || args.data.len() > WRITE_INLINE_BYTES_MAX {
         cx.may_wait()?;

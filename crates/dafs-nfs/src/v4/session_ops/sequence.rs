@@ -21,7 +21,13 @@ pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) 
         slot: args.slot_id,
         sequence: args.sequence_id,
         highest: args.highest_slot_id,
-        digest: digest::of_request(&Principal::of(&cx.call.who), cx.minor, cx.op_count(), rest),
+        digest: digest::of_request(
+            &Principal::of(&cx.call.who),
+            cx.minor,
+            cx.op_count(),
+            rest,
+            cx.args,
+        ),
     };
     let (begin, slots, held) = session.begin(request)?;
     // A retry shows that its client is there, which counts on its lease when it is answered.

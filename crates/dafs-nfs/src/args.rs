@@ -1,0 +1,125 @@
+//! The arguments of a call, with the data that its transport has moved by itself.
+//!
+//! Invariants
+//! * Data that came apart is never taken for bytes of the stream: it may lie in memory that the
+//!   client still writes to, and is looked at only as such.
+
+use crate::io;
+use dafs_mem::{Site, VolatileSlice};
+use dafs_rpc::{Call, OwnedArgs, Reply};
+use dafs_wire::xdr::{Apart, Decoder, Payload};
+use std::borrow::Cow;
+use std::hash::Hasher;
+
+/// What a call brings along besides its arguments.
+pub(crate) trait Beside {
+    /// Data that came apart.
+    fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>>;
+
+    /// Results that place bulk data where the caller wants it.
+    fn reply(&self) -> Reply;
+}
+
+impl Beside for Call<'_> {
+    fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>> {
+        Call::data(self, apart)
+    }
+
+    fn reply(&self) -> Reply {
+        Call::reply(self)
+    }
+}
+
+impl Beside for OwnedArgs {
+    fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>> {
+        OwnedArgs::data(self, apart)
+    }
+
+    fn reply(&self) -> Reply {
+        OwnedArgs::reply(self)
+    }
+}
+
+/// Arguments in XDR.
+#[derive(Clone, Copy)]
+pub(crate) struct Args<'a> {
+    /// At their start.
+    decoder: Decoder<'a>,
+    beside: Option<&'a dyn Beside>,
+}
+
+impl<'a> Args<'a> {
+    /// Arguments that stand in the stream as a whole.
+    #[cfg(test)]
+    pub(crate) fn plain(bytes: &'a [u8]) -> Self {
+        Self { decoder: Decoder::new(bytes), beside: None }
+    }
+
+    /// Arguments from which data was moved out.
+    #[cfg(test)]
+    pub(crate) fn with(decoder: Decoder<'a>, beside: &'a dyn Beside) -> Self {
+        Self { decoder, beside: Some(beside) }
+    }
+
+    /// Those of a call.
+    pub(crate) fn of(call: &'a Call<'_>) -> Self {
+        Self { decoder: call.decoder(), beside: Some(call) }
+    }
+
+    /// Those of a call whose answer was put off.
+    pub(crate) fn of_owned(args: &'a OwnedArgs) -> Self {
+        Self { decoder: args.decoder(), beside: Some(args) }
+    }
+
+    /// Reads them from their start.
+    pub(crate) fn decoder(&self) -> Decoder<'a> {
+        self.decoder
+    }
+
+    /// The stream, without what came apart.
+    pub(crate) fn stream(&self) -> &'a [u8] {
+        self.decoder.rest()
+    }
+
+    /// Results for the call, which place bulk data where the caller wants it.
+    pub(crate) fn reply(&self) -> Reply {
+        self.beside.map_or_else(Reply::new, Beside::reply)
+    }
+
+    /// The memory of a payload of these arguments; `None` if it is of others.
+    pub(crate) fn view(&self, payload: Payload<'a>) -> Option<VolatileSlice<'a>> {
+        match payload {
+            Payload::Here(data) => Some(io::source(data)),
+            Payload::Apart(apart) => self.beside?.data(&apart),
+        }
+    }
+
+    /// The bytes of a short payload, such as the text of a symbolic link.
+    pub(crate) fn text(&self, payload: Payload<'a>) -> Option<Cow<'a, [u8]>> {
+        match payload {
+            Payload::Here(text) => Some(Cow::Borrowed(text)),
+            Payload::Apart(_) => Some(Cow::Owned(self.view(payload)?.to_vec(Site::NfsText))),
+        }
+    }
+
+    /// Adds to a digest the two ends of all data that came apart, up to `sample_bytes` each. Its
+    /// length is part of the stream.
+    pub(crate) fn sample_apart(&self, hasher: &mut impl Hasher, sample_bytes: usize) {
+        for (index, item) in self.decoder.apart().iter().enumerate() {
+            let data = self.beside.and_then(|beside| beside.data(&Apart { index, len: item.len }));
+            let Some(data) = data else { continue };
+            let part = sample_bytes.min(data.len());
+            for at in [0, data.len() - part] {
+                if let Some(part) = data.slice(at, part) {
+                    part.scan(|bytes| hasher.write(bytes));
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Args<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Args").field("decoder", &self.decoder).finish_non_exhaustive()
+    }
+}
