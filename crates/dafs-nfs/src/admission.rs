@@ -2,7 +2,8 @@
 //!
 //! A caller of AUTH_SYS only claims to be somebody. What makes that worth anything is where it calls
 //! from: a port below 1024 belongs to root of the caller's host, and of processes on this host the
-//! kernel knows the user.
+//! kernel knows the user. Connections for RDMA come from any port, so that other hosts that use it are
+//! let in only where an export allows unprivileged ports.
 //!
 //! Invariants
 //! * A process of this host that is neither root's nor the server's own user's acts as its own
@@ -67,22 +68,31 @@ pub struct Who {
 }
 
 impl Admission {
-    /// Looks at where a connection comes from, once for each.
-    pub fn origin(&self, peer: SocketAddr) -> Origin {
+    /// Looks at where a connection comes from, once for each. `process` is who is at the other end,
+    /// with its main group, if the transport has it from the kernel.
+    pub fn origin(&self, peer: SocketAddr, process: Option<(u32, u32)>) -> Origin {
         let address = peer.ip().to_canonical();
-        let trust = if peer.port() < UNPRIVILEGED_PORT_MIN {
+        let trust = if let Some(process) = process {
+            self.trust(process)
+        } else if peer.port() < UNPRIVILEGED_PORT_MIN {
             Trust::Believed
         } else if !address.is_loopback() {
             Trust::Anybody
         } else {
-            match (self.find_owner)(peer) {
-                Some((uid, _)) if uid == 0 || uid == self.own_uid => Trust::Believed,
-                Some((uid, gid)) if self.own_uid == 0 => Trust::Known(uid, gid),
-                Some(_) => Trust::Refused,
-                None => Trust::Anybody,
-            }
+            (self.find_owner)(peer).map_or(Trust::Anybody, |owner| self.trust(owner))
         };
         Origin { address, trust }
+    }
+
+    /// What a user of this host is worth.
+    fn trust(&self, (uid, gid): (u32, u32)) -> Trust {
+        if uid == 0 || uid == self.own_uid {
+            Trust::Believed
+        } else if self.own_uid == 0 {
+            Trust::Known(uid, gid)
+        } else {
+            Trust::Refused
+        }
     }
 }
 
@@ -120,6 +130,32 @@ impl Origin {
         };
         export.options().admits.admits(self.address, flavour, privileged)
     }
+
+    /// Why no caller from here may reach an export; `None` if some may.
+    pub(crate) fn refusal(&self, export: &Export) -> Option<Refusal> {
+        let flavours = [Flavour::Sys, Flavour::None];
+        if flavours.iter().any(|&flavour| self.admitted(export, flavour)) {
+            return None;
+        }
+        let admits = &export.options().admits;
+        let by_port = |flavour: &Flavour| admits.admits(self.address, *flavour, true);
+        Some(match self.trust {
+            Trust::Refused => Refusal::Rights,
+            _ if flavours.iter().any(by_port) => Refusal::Port,
+            _ => Refusal::Network,
+        })
+    }
+}
+
+/// Why nobody of a place is let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Refusal {
+    /// The address is not one of the export's.
+    Network,
+    /// Any user of the host may have the port.
+    Port,
+    /// A user of this host would borrow the server's rights.
+    Rights,
 }
 
 #[cfg(test)]
@@ -146,10 +182,10 @@ mod tests {
     #[test]
     fn a_local_user_is_itself_whatever_it_claims() {
         let export = export(Admits::default());
-        let origin = admission(0).origin("127.0.0.1:2000".parse().unwrap());
+        let origin = admission(0).origin("127.0.0.1:2000".parse().unwrap(), None);
         assert!(origin.admitted(&export, Flavour::Sys));
         assert_eq!(origin.who(&sys(0)).cred, Cred::new(2000, 100));
-        let kernel = admission(0).origin("127.0.0.1:800".parse().unwrap());
+        let kernel = admission(0).origin("127.0.0.1:800".parse().unwrap(), None);
         assert!(kernel.admitted(&export, Flavour::Sys));
         assert_eq!(kernel.who(&sys(5)).cred.uid, 5);
     }
@@ -159,9 +195,35 @@ mod tests {
         let export = export(Admits { unprivileged_ports: true, ..Admits::default() });
         let admits = |port: u16| {
             let peer = SocketAddr::from(([127, 0, 0, 1], port));
-            admission(3000).origin(peer).admitted(&export, Flavour::Sys)
+            admission(3000).origin(peer, None).admitted(&export, Flavour::Sys)
         };
         assert!(admits(3000) && !admits(2000));
+    }
+
+    #[test]
+    fn a_process_that_the_kernel_names_is_that_user_whatever_its_port() {
+        let export = export(Admits::default());
+        for port in [1, 65_535] {
+            let peer = SocketAddr::from(([127, 0, 0, 1], port));
+            let user = admission(0).origin(peer, Some((4000, 100)));
+            assert_eq!(user.who(&sys(0)).cred, Cred::new(4000, 100));
+            assert!(user.admitted(&export, Flavour::Sys));
+            let root = admission(3000).origin(peer, Some((0, 0)));
+            assert_eq!(root.who(&sys(5)).cred.uid, 5);
+            let other = admission(3000).origin(peer, Some((4000, 100)));
+            assert_eq!(other.refusal(&export), Some(Refusal::Rights));
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_a_reason() {
+        let networks = vec!["192.0.2.0/24".parse().unwrap()];
+        let open = export(Admits { networks, ..Admits::default() });
+        let from = |text: &str| admission(0).origin(text.parse().unwrap(), None);
+        assert_eq!(from("192.0.2.1:1023").refusal(&open), None);
+        assert_eq!(from("192.0.2.1:20049").refusal(&open), Some(Refusal::Port));
+        assert_eq!(from("192.0.3.1:20049").refusal(&open), Some(Refusal::Network));
+        assert_eq!(from("192.0.3.1:1023").refusal(&open), Some(Refusal::Network));
     }
 
     #[test]
@@ -169,7 +231,7 @@ mod tests {
         let networks = vec!["192.0.2.0/24".parse().unwrap()];
         let closed = export(Admits::default());
         let open = export(Admits { networks, ..Admits::default() });
-        let from = |text: &str| admission(0).origin(text.parse().unwrap());
+        let from = |text: &str| admission(0).origin(text.parse().unwrap(), None);
         assert!(from("192.0.2.1:1023").admitted(&open, Flavour::Sys));
         assert!(!from("192.0.2.1:1024").admitted(&open, Flavour::Sys));
         assert!(!from("192.0.3.1:1023").admitted(&open, Flavour::Sys));
@@ -179,7 +241,7 @@ mod tests {
 
     #[test]
     fn callers_that_say_nothing_are_nobody() {
-        let origin = admission(0).origin("192.0.2.1:1000".parse().unwrap());
+        let origin = admission(0).origin("192.0.2.1:1000".parse().unwrap(), None);
         let who = origin.who(&Credential::None);
         assert_eq!((who.cred, who.flavour), (Cred::new(NO_USER, NO_USER), Flavour::None));
     }

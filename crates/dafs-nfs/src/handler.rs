@@ -91,9 +91,10 @@ impl NfsHandler {
     }
 
     fn peer(&mut self, call: &Call<'_>) -> &mut PeerState {
+        let process = call.process.map(|process| (process.uid, process.gid));
         self.connections.entry(call.connection_id).or_insert_with(|| PeerState {
             connection: Connection::new(call.connection()),
-            origin: self.shared.admission().origin(call.peer),
+            origin: self.shared.admission().origin(call.peer, process),
             last: None,
         })
     }

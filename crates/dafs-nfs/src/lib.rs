@@ -14,6 +14,7 @@ mod io;
 mod measure;
 mod mount;
 mod principal;
+mod refusals;
 mod shared;
 mod v3;
 mod v4;

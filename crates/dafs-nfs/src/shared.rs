@@ -8,13 +8,14 @@ use crate::admission::{Admission, Origin};
 use crate::connection::Connection;
 use crate::limits::TIDY_EVERY_NS;
 use crate::mount::Mounts;
+use crate::refusals::Refusals;
 use crate::v3::Duplicates;
 use crate::v4::callback::{BackCredential, Callback, Callbacks, Tokens, Told};
 use crate::v4::ops::offload::Copies;
 use crate::v4::session::{NfsClient, Session, SessionTable};
 use dafs_rpc::BackError;
 use dafs_service::{
-    AttrAnswer, ClientKey, Flavour, Front, Handle, Service, StateRef, WriteVerifier,
+    AttrAnswer, ClientKey, Export, Flavour, Front, Handle, Service, StateRef, WriteVerifier,
 };
 use dafs_wire::nfs4::Status;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,6 +66,7 @@ pub struct NfsShared {
     pub(crate) duplicates: Duplicates,
     /// Who has mounted what, as MOUNT tells it.
     pub(crate) mounts: Mounts,
+    refusals: Refusals,
     tokens: Tokens,
     copies: Copies,
     /// The latest time that is known here, for calls that come without one.
@@ -109,6 +111,7 @@ impl NfsShared {
             duplicates: Duplicates::new(options.secret),
             mounts: Mounts::default(),
             options: Arc::new(options),
+            refusals: Refusals::default(),
             tokens: Tokens::default(),
             copies: Copies::default(),
             now_ns: AtomicU64::new(0),
@@ -152,7 +155,16 @@ impl NfsShared {
             Flavour::None => Flavour::Sys,
             Flavour::Sys => Flavour::None,
         };
-        Err(if origin.admitted(export, other) { Status::WrongSec } else { Status::Access })
+        if origin.admitted(export, other) {
+            return Err(Status::WrongSec);
+        }
+        self.note_refusal(origin, export);
+        Err(Status::Access)
+    }
+
+    /// Says in the log why callers from somewhere may not use an export.
+    pub(crate) fn note_refusal(&self, origin: &Origin, export: &Export) {
+        self.refusals.note(origin, export, self.now_ns.load(Ordering::Relaxed));
     }
 
     /// Copies that go on behind their replies.

@@ -88,6 +88,7 @@ fn mount(
     let export = namespace.export(&reached).map_err(status_of)?;
     let flavors: Vec<u32> = flavors(export, sender).collect();
     if flavors.is_empty() {
+        shared.note_refusal(&sender.origin, export);
         // Nor is it told which names there are.
         return Err(Status::Acces);
     }

@@ -140,7 +140,11 @@ impl Context<'_> {
             self.first.set(Some(handle));
         }
         let Sender { origin, who, .. } = self.sender;
-        if origin.admitted(export, who.flavour) { Ok(handle) } else { Err(Status::Acces.into()) }
+        if origin.admitted(export, who.flavour) {
+            return Ok(handle);
+        }
+        self.shared.note_refusal(origin, export);
+        Err(Status::Acces.into())
     }
 
     /// The results of a success.

@@ -33,7 +33,7 @@ pub(super) struct World {
 /// A connection from an address; the owners of this host's ports are not known.
 pub(super) fn from(peer: &str) -> Origin {
     let admission = Admission { find_owner: Arc::new(|_| None), own_uid: 0 };
-    admission.origin(peer.parse().unwrap())
+    admission.origin(peer.parse().unwrap(), None)
 }
 
 /// The bytes of a handle.
