@@ -127,6 +127,7 @@ pub(crate) enum Command {
     Ln(commands::ln::Ln),
     Df(commands::df::Df),
     Ping(commands::ping::Ping),
+    Doctor(commands::doctor::Doctor),
     Passwd(commands::passwd::Passwd),
     Clients(commands::admin::Clients),
     Expire(commands::admin::Expire),

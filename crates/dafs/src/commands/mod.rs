@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 pub(crate) mod cat;
 pub(crate) mod df;
+pub(crate) mod doctor;
 pub(crate) mod get;
 pub(crate) mod ln;
 pub(crate) mod ls;
@@ -43,6 +44,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Ln(command) => command.run(sessions),
         Command::Df(command) => command.run(sessions),
         Command::Ping(command) => command.run(sessions),
+        Command::Doctor(command) => command.run(&cli.session),
         Command::Passwd(command) => command.run(),
         Command::Clients(command) => command.run(),
         Command::Expire(command) => command.run(),

@@ -1,0 +1,108 @@
+//! `dafs doctor`: what this host can do by direct access, what stands in the way, and how to mend
+//! it.
+//!
+//! Invariants
+//! * Nothing is changed: files below /sys, /proc, /etc and /usr are read, and the transfers stay
+//!   inside this process.
+//! * What is read comes through [`host::Host`], so each judgement can be tried with files made up.
+//! * A problem is what keeps something from working that is here to be used; what is merely not
+//!   installed is a note.
+
+mod devices;
+mod finding;
+mod host;
+mod libraries;
+mod limits;
+mod modules;
+mod nfs;
+mod ports;
+mod tcp;
+mod transfer;
+mod transports;
+
+use crate::cli::SessionOptions;
+use crate::failure::Failure;
+use finding::{Finding, Level};
+use host::Host;
+use serde_json::json;
+use std::io::{self, Write};
+
+/// Find out what this host can do by direct access, and what stands in the way
+///
+/// Looks at RDMA devices, kernel modules, libraries, limits and ports, and moves data over each
+/// transport that works here. Exit status 1 if there is a problem.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Doctor {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Leave out what is in order
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+impl Doctor {
+    pub(crate) fn run(&self, session: &SessionOptions) -> Result<(), Failure> {
+        if let Some(option) = session.client_only() {
+            let text = format!("{option} is for clients and means nothing to doctor; leave it out");
+            return Err(Failure::Usage(text));
+        }
+        let mut findings = examine(&Host::here());
+        findings.extend(transports::check());
+        self.print(&findings).map_err(|error| Failure::local("cannot print", &error))?;
+        let problems = findings.iter().any(|finding| finding.level == Level::Problem);
+        if problems { Err(Failure::Reported) } else { Ok(()) }
+    }
+
+    fn print(&self, findings: &[Finding]) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        let shown: Vec<_> =
+            findings.iter().filter(|finding| !self.quiet || finding.level != Level::Ok).collect();
+        if self.json {
+            let count = |level| findings.iter().filter(|finding| finding.level == level).count();
+            let (problems, notes) = (count(Level::Problem), count(Level::Note));
+            let report = json!({ "problems": problems, "notes": notes, "findings": shown });
+            return writeln!(out, "{report}");
+        }
+        shown.iter().try_for_each(|finding| writeln!(out, "{finding}"))
+    }
+}
+
+/// Everything but the transfers.
+fn examine(host: &Host) -> Vec<Finding> {
+    let devices = devices::find(host);
+    let own_limits = limits::Limits::of_this_process(host);
+    [
+        devices::check(host, &devices),
+        modules::check(host, &devices),
+        libraries::check(host, &devices),
+        limits::check(&own_limits, !devices.is_empty()),
+        ports::check(host),
+        tcp::check(host),
+        nfs::check(host),
+    ]
+    .concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::fake::Fake;
+
+    #[test]
+    fn an_empty_host_has_no_problem() {
+        let findings = examine(&Fake::new().host());
+        assert!(findings.iter().all(|finding| finding.level != Level::Problem), "{findings:?}");
+        assert!(findings.iter().any(|finding| finding.topic == "rdma device"));
+    }
+
+    #[test]
+    fn what_is_not_in_order_has_a_remedy() {
+        let fake = Fake::new();
+        fake.file("sys/class/infiniband/siw0/node_type", "4: RNIC");
+        fake.file("sys/class/infiniband/siw0/ports/1/state", "1: DOWN");
+        for finding in examine(&fake.host()) {
+            assert_eq!(finding.level == Level::Ok, finding.fix.is_none(), "{finding}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The transports that can be tried on this host.
+
+use super::finding::{Finding, Measured};
+use super::transfer;
+use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
+use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use dafs_dat::{Adapter, Address};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+
+pub(super) fn check() -> Vec<Finding> {
+    vec![check_shm(), check_iwarp()]
+}
+
+fn check_shm() -> Finding {
+    let name = format!("dafs-doctor-{}", std::process::id());
+    finding(
+        "shm",
+        "within this host",
+        try_transport(|| ShmAdapter::new(ShmConfig::default()), &Address::Shm(name)),
+        "shared memory needs memfd_create, UNIX sockets in the abstract namespace and free \
+         descriptors; sandboxes may forbid them",
+    )
+}
+
+fn check_iwarp() -> Finding {
+    let address = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    finding(
+        "iwarp",
+        "over 127.0.0.1",
+        try_transport(|| IwarpAdapter::new(IwarpConfig::default()), &address),
+        "see that the loopback network is up (ip link set lo up) and no filter is in the way",
+    )
+}
+
+fn try_transport<A: Adapter + 'static>(
+    make: impl Fn() -> io::Result<A>,
+    listen: &Address,
+) -> Result<Measured, String> {
+    let adapter = || -> Result<Box<dyn Adapter>, String> {
+        let made = make().map_err(|error| format!("it cannot be set up: {error}"))?;
+        Ok(Box::new(made))
+    };
+    transfer::measure(adapter()?, adapter()?, listen)
+}
+
+fn finding(
+    transport: &str,
+    place: &str,
+    result: Result<Measured, String>,
+    fix: &'static str,
+) -> Finding {
+    const TOPIC: &str = "transport";
+    match result {
+        Ok(measured) => {
+            let Measured {
+                round_trip_microseconds: round_trip,
+                write_mebibytes_per_second: write,
+                read_mebibytes_per_second: read,
+            } = measured;
+            let text = format!(
+                "{transport} {place} works: round trip {round_trip:.1} us, RDMA write {write:.0} \
+                 MiB/s, read {read:.0} MiB/s, both ends in one thread"
+            );
+            Finding { measured: Some(measured), ..Finding::ok(TOPIC, text) }
+        }
+        Err(error) => {
+            Finding::problem(TOPIC, format!("{transport} {place} does not work: {error}"), fix)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Level;
+    use super::*;
+
+    #[test]
+    fn both_transports_work_here() {
+        for finding in check() {
+            assert_eq!(finding.level, Level::Ok, "{finding}");
+            let measured = finding.measured.unwrap();
+            assert!(measured.read_mebibytes_per_second > 0.0);
+        }
+    }
+
+    #[test]
+    fn a_transport_that_does_not_work_says_why() {
+        let result = try_transport(
+            || ShmAdapter::new(ShmConfig::default()),
+            &Address::Tcp("127.0.0.1:1".parse().unwrap()),
+        );
+        let finding = finding("shm", "here", result, "a remedy");
+        assert_eq!(finding.level, Level::Problem);
+        assert!(finding.text.contains("cannot listen on 127.0.0.1:1"), "{finding}");
+    }
+}
