@@ -47,6 +47,15 @@ pub(crate) struct Sink {
 }
 
 impl Exchange {
+    /// Forgets everything, so that the memory can be used for another call.
+    pub(crate) fn clear(&mut self) {
+        self.items.clear();
+        self.data.clear();
+        self.sinks.clear();
+        self.reply = None;
+        self.invalidate = None;
+    }
+
     /// The bytes of an argument that stayed apart.
     pub(crate) fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>> {
         let view = match self.data.get(apart.index)? {

@@ -55,6 +55,9 @@ pub enum BackError {
     /// The answer is not a reply that can be understood.
     #[error("the peer's answer is malformed")]
     Malformed,
+    /// The call is longer than the peer can receive.
+    #[error("the call is longer than the peer can receive")]
+    TooLong,
     /// Too many calls to this peer are unanswered.
     #[error("too many calls to the peer are unanswered")]
     TooMany,

@@ -10,8 +10,6 @@
 //! * Bulk data is not copied in user space, but for what [`dafs_mem::Site`] counts.
 //! * Steady traffic allocates nothing.
 
-#![expect(dead_code, reason = "used by the transport that follows")]
-
 mod auth;
 mod back;
 mod call;

@@ -76,5 +76,18 @@ pub(crate) const STALL_HURRY: u64 = 8;
 /// Longest time between two looks at time-outs, in milliseconds.
 pub(crate) const TICK_MILLISECONDS: u64 = 1000;
 
+/// Calls that a new peer over RDMA may have in flight.
+pub(crate) const RDMA_CREDITS_INITIAL: u32 = 4;
+
+/// Calls to one peer over RDMA that are under way at a time, if it takes so many.
+pub(crate) const RDMA_BACK_CREDITS: u32 = 8;
+
+/// Messages that are on their way to a peer over RDMA for each call that it may have in flight. One
+/// that has more of them sends calls and does not take the replies.
+pub(crate) const RDMA_SENDS_PER_CREDIT: u32 = 4;
+
+/// Memory of the chunks of calls that is kept for the next ones, in calls.
+pub(crate) const RDMA_EXCHANGES_KEPT_MAX: usize = 256;
+
 const _: () = assert!(BULK_IN_HEAD_BYTES_MAX < HEAD_BYTES / 2 + 1);
 const _: () = assert!(RECEIVE_BYTES_BEFORE_LARGE < LARGE_RECORD_BYTES);

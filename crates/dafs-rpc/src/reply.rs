@@ -46,14 +46,14 @@ pub struct Reply {
 
 /// Bulk data on its way out.
 #[derive(Debug)]
-pub(crate) struct Piece {
+struct Piece {
     /// How many bytes of the head go before it.
     at: usize,
     /// How many bytes of the head behind it are its padding.
     padding: usize,
-    pub(crate) data: PieceData,
+    data: PieceData,
     /// Which write chunk it is for.
-    pub(crate) sink: Option<usize>,
+    sink: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl PieceData {
 }
 
 /// A part of a record.
-enum Part<'a> {
+pub(crate) enum Part<'a> {
     Head(&'a [u8]),
     Piece(&'a PieceData),
 }
@@ -272,6 +272,37 @@ impl Reply {
             PieceData::Placed(..) => 0,
         };
         self.head.capacity() + self.pieces.iter().map(bytes).sum::<usize>()
+    }
+
+    /// Whether its bulk data is meant for the chunks of this call.
+    pub(crate) fn is_for(&self, exchange: &Arc<Exchange>) -> bool {
+        self.exchange.as_ref().is_some_and(|own| Arc::ptr_eq(own, exchange))
+    }
+
+    /// Lets go of the chunks; what was put into place stays there.
+    pub(crate) fn forget_exchange(&mut self) {
+        self.exchange = None;
+    }
+
+    /// Bulk data that has a place at the caller, with the number of its write chunk.
+    pub(crate) fn placed(&self) -> impl Iterator<Item = (usize, &PieceData)> {
+        self.pieces.iter().filter_map(|piece| Some((piece.sink?, &piece.data)))
+    }
+
+    /// Shows the parts of the message, without record mark, in order; without the data that has a
+    /// place at the caller, and its padding, if that is `placed`.
+    pub(crate) fn message<'a>(&'a self, placed: bool, mut see: impl FnMut(Part<'a>)) {
+        let mut at = FRAGMENT_MARK_BYTES;
+        for piece in &self.pieces {
+            see(Part::Head(&self.head[at..piece.at]));
+            at = piece.at;
+            if placed && piece.sink.is_some() {
+                at += piece.padding;
+            } else {
+                see(Part::Piece(&piece.data));
+            }
+        }
+        see(Part::Head(&self.head[at..]));
     }
 
     /// Appends the parts of the record behind its first `skip` bytes to `parts`.

@@ -50,6 +50,14 @@ pub struct Config {
     pub back_calls_max: usize,
     /// How long replies may take to leave when the server stops.
     pub stop_timeout: Duration,
+    /// The longest message over RDMA that is sent or received, in bytes; whatever is longer goes as
+    /// chunks. Between 1024 and 262144, in steps of 1024 (RFC 8797 section 4).
+    pub rdma_inline_bytes: usize,
+    /// Calls that a peer over RDMA may have in flight, if it asks for so many. Each costs
+    /// `rdma_inline_bytes`.
+    pub rdma_credits_max: u32,
+    /// How long a peer may take to let the next piece of a call be read by RDMA.
+    pub rdma_fetch_timeout: Duration,
 }
 
 impl Default for Config {
@@ -70,6 +78,9 @@ impl Default for Config {
             back_timeout: Duration::from_secs(10),
             back_calls_max: 256,
             stop_timeout: Duration::from_secs(2),
+            rdma_inline_bytes: 4096,
+            rdma_credits_max: 64,
+            rdma_fetch_timeout: Duration::from_secs(30),
         }
     }
 }

@@ -5,11 +5,14 @@
 //! * Nothing here is touched per call, but for counters that only their reactor writes.
 
 use super::config::Config;
+use super::rdma::RdmaReactor;
 use super::reactor::Reactor;
 use crate::handler::Handler;
 use crate::inbox::{Inbox, Injector};
 use crate::limits::REACTORS_MAX;
 use crate::memory::block_bytes;
+use dafs_dat::Adapter;
+use dafs_wire::rpcrdma::limits::{INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX};
 use rustc_hash::FxHashMap;
 use std::io;
 use std::net::{IpAddr, TcpListener};
@@ -46,6 +49,16 @@ pub struct Statistics {
     pub received_bytes: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
+    /// RDMA reads that fetched parts of calls.
+    pub rdma_reads: u64,
+    /// Bytes that they fetched.
+    pub rdma_read_bytes: u64,
+    /// RDMA writes that placed results.
+    pub rdma_writes: u64,
+    /// Bytes that they placed.
+    pub rdma_written_bytes: u64,
+    /// Messages over RDMA that were answered with RDMA_ERROR.
+    pub rdma_errors: u64,
 }
 
 /// The counters of one reactor; only it writes them.
@@ -61,6 +74,11 @@ pub(super) struct Counters {
     pub(super) unasked: AtomicU64,
     pub(super) received_bytes: AtomicU64,
     pub(super) sent_bytes: AtomicU64,
+    pub(super) rdma_reads: AtomicU64,
+    pub(super) rdma_read_bytes: AtomicU64,
+    pub(super) rdma_writes: AtomicU64,
+    pub(super) rdma_written_bytes: AtomicU64,
+    pub(super) rdma_errors: AtomicU64,
 }
 
 /// Adds to a counter that no other thread writes.
@@ -115,6 +133,9 @@ impl Group {
                 format!("{reactors} RPC reactors were asked for; 1 to {REACTORS_MAX} are possible"),
             ));
         }
+        let inline_bytes_max = INLINE_BYTES_MAX / INLINE_BYTES_DEFAULT * INLINE_BYTES_DEFAULT;
+        config.rdma_inline_bytes =
+            (config.rdma_inline_bytes / 1024 * 1024).clamp(INLINE_BYTES_DEFAULT, inline_bytes_max);
         listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
         // Any record that is accepted must have a chance to be put together.
         let assembly_bytes_min = block_bytes(config.record_bytes_max).saturating_mul(2);
@@ -147,13 +168,34 @@ impl Group {
         &self,
         make: impl FnOnce(Injector<H::Message>) -> H,
     ) -> io::Result<Reactor<H>> {
+        let number = self.next_number()?;
+        let injector = Injector::new(self.shared.members[number].inbox.clone());
+        let handler = make(injector.clone());
+        Reactor::new(self.shared.clone(), number, injector, handler)
+    }
+
+    /// The next reactor, for peers over direct access transports. Its adapters listen already, and
+    /// are its own; see [`Group::reactor`] for the rest.
+    ///
+    /// # Errors
+    /// When all reactors of the group have been made.
+    pub fn rdma_reactor<H: Handler>(
+        &self,
+        adapters: Vec<Box<dyn Adapter>>,
+        make: impl FnOnce(Injector<H::Message>) -> H,
+    ) -> io::Result<RdmaReactor<H>> {
+        let number = self.next_number()?;
+        let injector = Injector::new(self.shared.members[number].inbox.clone());
+        let handler = make(injector.clone());
+        Ok(RdmaReactor::new(self.shared.clone(), number, adapters, injector, handler))
+    }
+
+    fn next_number(&self) -> io::Result<usize> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         if number >= self.shared.members.len() {
             return Err(io::Error::other("all reactors of the group have been made"));
         }
-        let injector = Injector::new(self.shared.members[number].inbox.clone());
-        let handler = make(injector.clone());
-        Reactor::new(self.shared.clone(), number, injector, handler)
+        Ok(number)
     }
 
     /// Has every reactor send what it can and return.
@@ -179,6 +221,11 @@ impl Group {
             unasked: sum(|counters| &counters.unasked),
             received_bytes: sum(|counters| &counters.received_bytes),
             sent_bytes: sum(|counters| &counters.sent_bytes),
+            rdma_reads: sum(|counters| &counters.rdma_reads),
+            rdma_read_bytes: sum(|counters| &counters.rdma_read_bytes),
+            rdma_writes: sum(|counters| &counters.rdma_writes),
+            rdma_written_bytes: sum(|counters| &counters.rdma_written_bytes),
+            rdma_errors: sum(|counters| &counters.rdma_errors),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Serving programs to peers that connect over TCP.
+//! Serving programs to peers that connect over TCP or direct access transports.
 //!
 //! ```no_run
 //! # use dafs_rpc::{AcceptStatus, Call, Handled, Handler, Injector, Reply};
@@ -26,10 +26,12 @@
 mod config;
 mod group;
 mod peer;
+mod rdma;
 mod reactor;
 mod spin;
 mod worker;
 
 pub use config::{Config, Wake};
 pub use group::{Group, Statistics};
+pub use rdma::RdmaReactor;
 pub use reactor::Reactor;

@@ -1,0 +1,305 @@
+//! From a message that has arrived to the handler.
+//!
+//! Invariants
+//! * Every message gives its receive slot back once; every call ends once, with a reply, an
+//!   RDMA_ERROR or nothing.
+//! * What a peer's header names is checked before any of it is touched.
+
+use super::connection::{Arrived, BackChannel, Ending};
+use super::layout::ReadChunks;
+use super::link::Context;
+use crate::dispatch::{Incoming, Outcome, dispatch};
+use crate::exchange::{Exchange, Sink};
+use crate::handler::{BackError, Handler};
+use crate::memory::Block;
+use crate::server::group::add;
+use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
+use dafs_wire::rpc::{CallError, CallHeader, Direction, peek};
+use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault, Segment};
+use dafs_wire::xdr::Decoder;
+use std::sync::Arc;
+
+/// A call as its header describes it.
+pub(super) struct Described {
+    pub(super) xid: u32,
+    pub(super) chunks: Chunks,
+    /// Where the part of the message that was sent begins; none when all of it is in a chunk.
+    pub(super) sent_at: Option<usize>,
+}
+
+/// What a message is.
+enum Kind {
+    Call(Described, u32),
+    /// A reply to a call of ours, with the credits that it grants.
+    Reply {
+        at: usize,
+        xid: u32,
+        credits: u32,
+    },
+    /// The peer could not handle a call of ours.
+    Refused {
+        xid: u32,
+    },
+    Nothing,
+    /// To be answered with an RDMA_ERROR.
+    Bad {
+        xid: u32,
+        fault: HeaderFault,
+    },
+}
+
+fn classify(bytes: &[u8]) -> Result<Kind, Ending> {
+    let (header, at) = match Header::decode(bytes) {
+        Ok(decoded) => decoded,
+        Err(error) => {
+            tracing::debug!(%error, "a message without a good RPC-over-RDMA header");
+            return match (error.xid, error.fault) {
+                (Some(xid), Some(fault)) => Ok(Kind::Bad { xid, fault }),
+                _ => Err(error.into()),
+            };
+        }
+    };
+    let Header { xid, credits, body } = header;
+    Ok(match body {
+        Body::Message(chunks) => match peek(&bytes[at..])? {
+            (rpc_xid, _) if rpc_xid != xid => Kind::Bad { xid, fault: HeaderFault::Chunk },
+            (_, Direction::Call) => {
+                Kind::Call(Described { xid, chunks, sent_at: Some(at) }, credits)
+            }
+            (_, Direction::Reply) => Kind::Reply { at, xid, credits },
+        },
+        Body::NoMessage(chunks) => Kind::Call(Described { xid, chunks, sent_at: None }, credits),
+        Body::Done => Kind::Nothing,
+        Body::Error(_) => Kind::Refused { xid },
+    })
+}
+
+/// What became of a call that was to be taken.
+#[derive(PartialEq, Eq)]
+enum Taken {
+    Yes,
+    /// There is no memory for it now.
+    NotYet,
+}
+
+impl<H: Handler> Context<'_, H> {
+    /// Takes a message that has arrived in a slot.
+    pub(super) fn arrived(&mut self, arrived: Arrived) {
+        self.connection.credits.arrive();
+        if self.connection.is_closing() {
+            return self.connection.receives.give_back(arrived.slot);
+        }
+        self.connection.last_input_ns = self.core.now_ns;
+        add(&self.core.counters().received_bytes, arrived.len as u64);
+        let message = self.connection.receives.message(arrived.slot, arrived.len);
+        let kind = match classify(message.bytes()) {
+            Ok(kind) => kind,
+            Err(ending) => {
+                self.connection.receives.give_back(arrived.slot);
+                return self.fail(ending);
+            }
+        };
+        match kind {
+            Kind::Call(call, wanted) => {
+                self.connection.credits.begin(wanted);
+                let waits = !self.connection.queue.is_empty() || !self.may_take(0);
+                if waits || self.take(arrived, message.bytes(), call) == Taken::NotYet {
+                    self.connection.queue.push_back(arrived);
+                    self.note_starved();
+                }
+                return;
+            }
+            Kind::Bad { xid, fault } => {
+                self.connection.credits.begin(1);
+                self.connection.receives.give_back(arrived.slot);
+                return self.refuse(xid, fault);
+            }
+            Kind::Reply { at, xid, credits } => {
+                self.back_landed(xid, credits);
+                let (back, mut turn) = (&mut self.connection.back, self.core.turn());
+                match back {
+                    Some(back) => {
+                        let record = &message.bytes()[at..];
+                        back.calls.take_reply(self.connection.id, record, &mut turn);
+                    }
+                    None => turn.tally.unasked += 1,
+                }
+            }
+            Kind::Refused { xid } => {
+                self.back_landed(xid, 1);
+                if let Some(BackChannel { calls, .. }) = self.connection.back.as_deref_mut() {
+                    let result = Err(BackError::Malformed);
+                    calls.settle(self.connection.id, xid, result, &mut self.core.turn());
+                }
+            }
+            Kind::Nothing => {}
+        }
+        self.connection.receives.give_back(arrived.slot);
+        self.send_back_calls();
+        self.post_receives();
+    }
+
+    /// Goes on with calls that had to wait.
+    pub(super) fn resume(&mut self) {
+        while !self.connection.is_closing() && self.may_take(0) {
+            let Some(arrived) = self.connection.queue.pop_front() else { return };
+            let message = self.connection.receives.message(arrived.slot, arrived.len);
+            // It was understood when it came, and has not changed.
+            let Ok(Kind::Call(call, _)) = classify(message.bytes()) else {
+                debug_assert!(false, "a message has changed in its slot");
+                return;
+            };
+            if self.take(arrived, message.bytes(), call) == Taken::NotYet {
+                self.connection.queue.push_front(arrived);
+                break;
+            }
+        }
+        self.note_starved();
+    }
+
+    /// Lists the connection among those that wait for memory, if it does and would not be looked
+    /// at again otherwise.
+    fn note_starved(&mut self) {
+        let waits = !self.connection.queue.is_empty() && !self.connection.is_closing();
+        if waits && !std::mem::replace(&mut self.connection.starved, true) {
+            self.core.starved.push_back(self.connection.id);
+        }
+    }
+
+    /// Serves a call or begins to fetch what is missing of it.
+    fn take(&mut self, arrived: Arrived, bytes: &[u8], call: Described) -> Taken {
+        let config = &self.core.shared.config;
+        let sent = call.sent_at.map(|at| &bytes[at..]);
+        if call.chunks.reads.is_empty()
+            && let Some(record) = sent
+        {
+            let exchange = self.exchange(call.chunks);
+            self.serve(arrived, record, None, exchange, record.len());
+            return Taken::Yes;
+        }
+        let sent_bytes = sent.map(<[u8]>::len);
+        let reads = ReadChunks::new(&call.chunks, sent_bytes, config.record_bytes_max);
+        let reads = match reads {
+            Ok(reads) => reads,
+            Err(error) => {
+                tracing::debug!(peer = %self.connection.peer, %error, "a call that cannot be read");
+                self.connection.receives.give_back(arrived.slot);
+                self.refuse(call.xid, HeaderFault::Chunk);
+                return Taken::Yes;
+            }
+        };
+        // Data may stay where it is if whoever serves the call knows about it.
+        let mut args_at = None;
+        if let Some(sent) = sent {
+            let mut decoder = Decoder::new(sent);
+            match CallHeader::decode(&mut decoder) {
+                Ok(header) => {
+                    let (program, version) = (header.program, header.version);
+                    let handler = &self.core.handler;
+                    if handler.takes_apart(program, version, header.procedure) {
+                        args_at = Some(decoder.position());
+                    }
+                }
+                Err(CallError::Malformed(error)) => {
+                    self.connection.receives.give_back(arrived.slot);
+                    self.fail(error);
+                    return Taken::Yes;
+                }
+                // It is refused whatever its arguments are.
+                Err(_) => {
+                    let exchange = self.exchange(call.chunks);
+                    self.serve(arrived, sent, None, exchange, sent.len());
+                    return Taken::Yes;
+                }
+            }
+        }
+        if let Some(args_at) = args_at
+            && reads.reduced_positions().any(|at| at < args_at)
+        {
+            self.connection.receives.give_back(arrived.slot);
+            self.refuse(call.xid, HeaderFault::Chunk);
+            return Taken::Yes;
+        }
+        if self.fetch(arrived, sent, call, &reads, args_at) { Taken::Yes } else { Taken::NotYet }
+    }
+
+    /// What a call has brought along, if anything.
+    pub(super) fn exchange(&mut self, chunks: Chunks) -> Option<Arc<Exchange>> {
+        let Chunks { reads, writes, reply } = chunks;
+        if reads.is_empty() && writes.is_empty() && reply.is_none() {
+            return None;
+        }
+        let mut shared = self.core.exchange();
+        // INVARIANT: nobody else has it yet.
+        let exchange = Arc::get_mut(&mut shared)?;
+        let invalidates = self.connection.invalidates;
+        let read = reads.first().map(|read| read.segment);
+        let written = writes.iter().chain(&reply).flat_map(|chunk| chunk.segments.first());
+        let any = read.or_else(|| written.copied().next());
+        exchange.invalidate = any.filter(|_| invalidates).map(|segment| segment.handle);
+        for chunk in writes {
+            let len_max = usize::try_from(chunk.len()).unwrap_or(usize::MAX);
+            let window = match chunk.segments[..] {
+                [segment] if segment.length > 0 => self.window(segment, Access::REMOTE_WRITE),
+                _ => None,
+            };
+            exchange.sinks.push(Sink { chunk, len_max, window });
+        }
+        exchange.reply = reply;
+        Some(shared)
+    }
+
+    /// The memory of a segment itself, where it can be reached.
+    pub(super) fn window(&mut self, segment: Segment, need: Access) -> Option<RemoteWindow> {
+        let Segment { handle: key, offset: address, length: len } = segment;
+        let remote = RemoteBuffer { key, address, len };
+        self.link.adapter.map_remote(self.connection.endpoint, remote, need)
+    }
+
+    /// Has a call served. It holds `held_bytes` of memory for as long as it is kept.
+    pub(super) fn serve(
+        &mut self,
+        arrived: Arrived,
+        record: &[u8],
+        block: Option<&Arc<Block>>,
+        exchange: Option<Arc<Exchange>>,
+        held_bytes: usize,
+    ) {
+        let incoming = Incoming {
+            record,
+            block,
+            exchange: exchange.as_ref(),
+            held_bytes,
+            connection_id: self.connection.id,
+            peer: self.connection.peer,
+            process: self.connection.process,
+        };
+        let outcome = dispatch(&incoming, &mut self.connection.known, &mut self.core.turn());
+        self.connection.receives.give_back(arrived.slot);
+        match outcome {
+            Ok(Outcome::Answer(xid, answer)) => self.answer(xid, answer, exchange),
+            Ok(Outcome::Kept) => {
+                self.connection.pending += 1;
+                self.hold(held_bytes);
+            }
+            Ok(Outcome::Dropped) => self.drop_call(),
+            Err(error) => {
+                self.connection.credits.end();
+                self.fail(error);
+            }
+        }
+    }
+
+    /// Answers a call that was put off.
+    pub(super) fn forget(&mut self, held_bytes: usize) {
+        debug_assert!(self.connection.pending > 0, "an answer to no call");
+        self.connection.pending = self.connection.pending.saturating_sub(1);
+        self.release(held_bytes);
+    }
+
+    /// Ends a call that gets no answer.
+    pub(super) fn drop_call(&mut self) {
+        self.connection.credits.end();
+        self.post_receives();
+    }
+}

@@ -1,0 +1,150 @@
+//! How many calls a peer may have in flight (RFC 8166 section 3.3.1), and how many receives must
+//! be posted for that.
+//!
+//! Invariants
+//! * Posted receives and calls in hand are never fewer than what was granted and the replies that
+//!   this side waits for together.
+//! * At least one call is always granted.
+
+/// The credits of one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Credits {
+    /// Calls that the peer may have in flight.
+    granted: u32,
+    /// What the peer said last that it would like.
+    wanted: u32,
+    /// Receives that are posted.
+    posted: u32,
+    /// Calls that have arrived and are not answered.
+    in_hand: u32,
+    /// Calls in the other direction that are not answered.
+    back: u32,
+    /// Calls answered since the last raise.
+    answered: u32,
+}
+
+impl Credits {
+    /// Before anything has arrived.
+    pub(super) fn new(granted: u32) -> Self {
+        Self { granted: granted.max(1), wanted: 1, posted: 0, in_hand: 0, back: 0, answered: 0 }
+    }
+
+    pub(super) fn granted(&self) -> u32 {
+        self.granted
+    }
+
+    pub(super) fn in_hand(&self) -> u32 {
+        self.in_hand
+    }
+
+    /// Receives that are missing.
+    pub(super) fn missing(&self) -> u32 {
+        (self.granted + self.back).saturating_sub(self.posted + self.in_hand)
+    }
+
+    /// A receive has been posted.
+    pub(super) fn post(&mut self) {
+        self.posted += 1;
+    }
+
+    /// A receive is no longer posted.
+    pub(super) fn arrive(&mut self) {
+        debug_assert!(self.posted > 0, "a message without a receive");
+        self.posted = self.posted.saturating_sub(1);
+    }
+
+    /// A call has arrived, whose sender would like to have so many in flight.
+    pub(super) fn begin(&mut self, wanted: u32) {
+        self.in_hand += 1;
+        self.wanted = wanted;
+    }
+
+    /// A call is about to be answered, or will never be.
+    pub(super) fn end(&mut self) {
+        debug_assert!(self.in_hand > 0, "an answer to no call");
+        self.in_hand = self.in_hand.saturating_sub(1);
+        self.answered = self.answered.saturating_add(1);
+    }
+
+    /// A call in the other direction is about to be sent.
+    pub(super) fn begin_back(&mut self) {
+        self.back += 1;
+    }
+
+    /// The answer to one has arrived.
+    pub(super) fn end_back(&mut self) {
+        self.back = self.back.saturating_sub(1);
+    }
+
+    /// What may be granted next: twice as many for somebody who uses what there is, up to `max`.
+    pub(super) fn aim(&self, max: u32) -> u32 {
+        let used = self.answered >= self.granted;
+        let goal = if used { self.granted.saturating_mul(2) } else { self.granted };
+        goal.min(self.wanted).min(max).max(self.granted)
+    }
+
+    /// Grants so many from now on. The receives for them are posted before anything is sent.
+    pub(super) fn raise(&mut self, granted: u32) {
+        debug_assert!(granted >= self.granted);
+        self.granted = granted;
+        self.answered = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(credits: &mut Credits) -> u32 {
+        let missing = credits.missing();
+        (0..missing).for_each(|_| credits.post());
+        missing
+    }
+
+    #[test]
+    fn each_call_is_followed_by_one_receive() {
+        let mut credits = Credits::new(4);
+        assert_eq!(fill(&mut credits), 4);
+        for _ in 0..3 {
+            credits.arrive();
+            credits.begin(128);
+            assert_eq!(credits.missing(), 0);
+        }
+        credits.end();
+        assert_eq!(fill(&mut credits), 1);
+        assert_eq!((credits.in_hand(), credits.granted()), (2, 4));
+    }
+
+    #[test]
+    fn who_uses_its_credits_gets_more_up_to_its_wish() {
+        let mut credits = Credits::new(4);
+        let mut granted = Vec::new();
+        for _ in 0..200 {
+            fill(&mut credits);
+            credits.arrive();
+            credits.begin(50);
+            credits.end();
+            let aim = credits.aim(64);
+            if aim > credits.granted() {
+                credits.raise(aim);
+                granted.push(aim);
+            }
+        }
+        assert_eq!(granted, [8, 16, 32, 50]);
+        credits.begin(0);
+        credits.end();
+        assert_eq!(credits.aim(64), 50);
+        assert_eq!(Credits::new(0).granted(), 1);
+    }
+
+    #[test]
+    fn a_call_back_needs_a_receive_of_its_own() {
+        let mut credits = Credits::new(2);
+        fill(&mut credits);
+        credits.begin_back();
+        assert_eq!(fill(&mut credits), 1);
+        credits.arrive();
+        credits.end_back();
+        assert_eq!(credits.missing(), 0);
+    }
+}

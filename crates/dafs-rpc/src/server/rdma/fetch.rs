@@ -1,0 +1,290 @@
+//! Fetching the parts of a call that its sender left in its own memory.
+//!
+//! Invariants
+//! * Data is read straight to its place: the middle of the message that it belongs to, or a block
+//!   of its own if it may stay apart. What was sent is copied there, and is never more than one
+//!   message.
+//! * Memory is looked at only after every read into it is over and no peer can reach it.
+
+use super::call::Described;
+use super::connection::Arrived;
+use super::layout::{Place, ReadChunks, cut};
+use super::link::{Context, Tag};
+use crate::exchange::{Data, Exchange};
+use crate::handler::Handler;
+use crate::memory::{Block, block_bytes};
+use crate::server::group::add;
+use dafs_dat::{Access, MemoryRegion, PostError, RegionId, RegisterError, RemoteBuffer};
+use dafs_mem::Site;
+use dafs_wire::rpc::peek;
+use dafs_wire::rpcrdma::HeaderFault;
+use dafs_wire::xdr::{ApartItem, padded};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A call of which parts are on their way.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    arrived: Arrived,
+    xid: u32,
+    /// Where the part that was sent begins in the message.
+    sent_at: usize,
+    /// The message is put together here, if its data does not stay apart.
+    whole: Option<(Block, usize)>,
+    exchange: Option<Arc<Exchange>>,
+    regions: SmallVec<[RegionId; 2]>,
+    /// Reads that are not over.
+    remaining: u32,
+    held_bytes: usize,
+}
+
+impl<H: Handler> Context<'_, H> {
+    /// Begins to fetch; false when there is no memory for it now. With `args_at`, the length of the
+    /// call's header, the data stays apart.
+    pub(super) fn fetch(
+        &mut self,
+        arrived: Arrived,
+        sent: Option<&[u8]>,
+        call: Described,
+        reads: &ReadChunks,
+        args_at: Option<usize>,
+    ) -> bool {
+        let total = reads.total(sent.map_or(0, <[u8]>::len))
+            + reads.message.as_ref().map_or(0, |message| message.len);
+        // Data that stays apart needs no more than that, even if some of it need not be fetched.
+        let held_bytes = block_bytes(total);
+        if !self.may_take(held_bytes) {
+            return false;
+        }
+        let (xid, sent_at) = (call.xid, call.sent_at.unwrap_or_default());
+        let exchange = self.exchange(call.chunks);
+        let mut fetch = Fetch {
+            arrived,
+            xid,
+            sent_at,
+            whole: None,
+            exchange,
+            regions: SmallVec::new(),
+            remaining: 0,
+            held_bytes,
+        };
+        self.hold(held_bytes);
+        let index = self.link.fetches.insert(fetch.empty());
+        let begun = match args_at {
+            Some(args_at) => self.fetch_apart(&mut fetch, index, reads, args_at),
+            None => self.fetch_whole(&mut fetch, index, sent, reads, total),
+        };
+        self.connection.fetches += 1;
+        self.connection.fetches_since_ns = self.core.now_ns;
+        let remaining = fetch.remaining;
+        if let Some(place) = self.link.fetches.get_mut(index) {
+            *place = fetch;
+        }
+        if let Err(error) = begun {
+            match error {
+                Trouble::Memory(error) => self.fail(error),
+                Trouble::Post(error) => self.fail(error),
+            }
+        }
+        if remaining == 0 {
+            self.fetched(index);
+        }
+        true
+    }
+
+    fn fetch_apart(
+        &mut self,
+        fetch: &mut Fetch,
+        index: u32,
+        reads: &ReadChunks,
+        args_at: usize,
+    ) -> Result<(), Trouble> {
+        // INVARIANT: the exchange was made for this call, which has chunks.
+        let Some(mut shared) = fetch.exchange.take() else { return Ok(()) };
+        let Some(exchange) = Arc::get_mut(&mut shared) else { return Ok(()) };
+        let mut begun = Ok(());
+        for (part, at) in reads.parts.iter().zip(reads.reduced_positions()) {
+            let window = match part.segments[..] {
+                [segment] => self.window(segment, Access::REMOTE_READ),
+                _ => None,
+            };
+            let data = match window {
+                Some(window) => Data::Window(window),
+                None => {
+                    let read = Block::new(padded(part.len)).map_err(RegisterError::from);
+                    let read = read.map_err(Trouble::from).and_then(|block| {
+                        let region = self.sink(fetch, &block)?;
+                        let remote = cut(&part.segments, 0, part.len);
+                        self.read(fetch, index, region, 0, remote)?;
+                        Ok(block)
+                    });
+                    match read {
+                        Ok(block) => Data::Block(block),
+                        Err(error) => {
+                            begun = Err(error);
+                            break;
+                        }
+                    }
+                }
+            };
+            exchange.items.push(ApartItem { at: Some(at - args_at), len: part.len });
+            exchange.data.push(data);
+        }
+        fetch.exchange = Some(shared);
+        begun
+    }
+
+    fn fetch_whole(
+        &mut self,
+        fetch: &mut Fetch,
+        index: u32,
+        sent: Option<&[u8]>,
+        reads: &ReadChunks,
+        total: usize,
+    ) -> Result<(), Trouble> {
+        let mut block = Block::new(total).map_err(RegisterError::from)?;
+        let region = self.sink(fetch, &block)?;
+        let space = block.space(total);
+        let message = reads.message.as_ref();
+        let sent_bytes = sent.map_or_else(|| message.map_or(0, |chunk| chunk.len), <[u8]>::len);
+        let mut begun = Ok(());
+        reads.lay_out(sent_bytes, |place| {
+            if begun.is_err() {
+                return;
+            }
+            begun = match (place, sent) {
+                (Place::Sent { from, to, len }, Some(sent)) => {
+                    if let (Some(place), Some(bytes)) =
+                        (space.slice(to, len), sent.get(from..from + len))
+                    {
+                        place.copy_from(bytes, Site::RpcStaging);
+                    }
+                    Ok(())
+                }
+                (Place::Sent { from, to, len }, None) => {
+                    let segments = message.map_or(&[][..], |chunk| &chunk.segments);
+                    self.read(fetch, index, region, to, cut(segments, from, len))
+                }
+                (Place::Part { to, part }, _) => {
+                    // Blocks are used again; nobody is to see what was in one before.
+                    if let Some(padding) = space.slice(to + part.len, padded(part.len) - part.len) {
+                        padding.fill(0);
+                    }
+                    self.read(fetch, index, region, to, cut(&part.segments, 0, part.len))
+                }
+            };
+        });
+        fetch.whole = Some((block, total));
+        begun
+    }
+
+    /// Registers a block that is to be read into.
+    fn sink(&mut self, fetch: &mut Fetch, block: &Block) -> Result<MemoryRegion, Trouble> {
+        // INVARIANT: only a block that is being dropped has no memory.
+        let Some(buffer) = block.buffer() else { return Err(PostError::Region.into()) };
+        let access = Access::LOCAL_WRITE;
+        let region = self.link.adapter.register(self.link.domain, buffer.clone(), access)?;
+        fetch.regions.push(region.id);
+        Ok(region)
+    }
+
+    fn read(
+        &mut self,
+        fetch: &mut Fetch,
+        index: u32,
+        region: MemoryRegion,
+        mut to: usize,
+        remotes: impl Iterator<Item = RemoteBuffer>,
+    ) -> Result<(), Trouble> {
+        let work = Tag::Fetch(index).pack();
+        for remote in remotes {
+            let segment = region.local(to, remote.len as usize);
+            self.link.adapter.rdma_read(self.connection.endpoint, work, segment, remote)?;
+            fetch.remaining += 1;
+            to += remote.len as usize;
+            add(&self.core.counters().rdma_reads, 1);
+            add(&self.core.counters().rdma_read_bytes, u64::from(remote.len));
+        }
+        Ok(())
+    }
+
+    /// A read is over.
+    pub(super) fn fetched_part(&mut self, index: u32) {
+        self.connection.fetches_since_ns = self.core.now_ns;
+        let Some(fetch) = self.link.fetches.get_mut(index) else { return };
+        debug_assert!(fetch.remaining > 0, "a read that nobody waits for");
+        fetch.remaining = fetch.remaining.saturating_sub(1);
+        if fetch.remaining == 0 {
+            self.fetched(index);
+        }
+    }
+
+    /// All reads are over.
+    fn fetched(&mut self, index: u32) {
+        let Some(mut fetch) = self.link.fetches.remove(index) else { return };
+        self.connection.fetches -= 1;
+        for region in fetch.regions.drain(..) {
+            self.link.adapter.deregister(region);
+        }
+        // What follows counts its memory by itself.
+        self.release(fetch.held_bytes);
+        let arrived = fetch.arrived;
+        if self.connection.is_closing() {
+            self.connection.credits.end();
+            return self.connection.receives.give_back(arrived.slot);
+        }
+        if let Some((mut block, total)) = fetch.whole {
+            block.fill(total);
+            let block = Arc::new(block);
+            match peek(block.bytes()) {
+                Ok((xid, _)) if xid != fetch.xid => {
+                    self.connection.receives.give_back(arrived.slot);
+                    self.refuse(fetch.xid, HeaderFault::Chunk);
+                }
+                _ => {
+                    let record = block.bytes();
+                    let held_bytes = fetch.held_bytes;
+                    self.serve(arrived, record, Some(&block), fetch.exchange, held_bytes);
+                }
+            }
+            return;
+        }
+        if let Some(exchange) = fetch.exchange.as_mut().and_then(Arc::get_mut) {
+            for (data, item) in exchange.data.iter_mut().zip(&exchange.items) {
+                if let Data::Block(block) = data {
+                    block.fill(item.len);
+                }
+            }
+        }
+        let message = self.connection.receives.message(arrived.slot, arrived.len);
+        let record = &message.bytes()[fetch.sent_at..];
+        self.serve(arrived, record, None, fetch.exchange, fetch.held_bytes);
+    }
+}
+
+impl Fetch {
+    /// The same call without anything to wait for, to keep its place in the table.
+    fn empty(&self) -> Self {
+        let (whole, exchange, regions) = (None, None, SmallVec::new());
+        Self { whole, exchange, regions, ..*self }
+    }
+}
+
+/// Why fetching cannot begin.
+#[derive(Debug)]
+enum Trouble {
+    Memory(RegisterError),
+    Post(PostError),
+}
+
+impl From<RegisterError> for Trouble {
+    fn from(error: RegisterError) -> Self {
+        Self::Memory(error)
+    }
+}
+
+impl From<PostError> for Trouble {
+    fn from(error: PostError) -> Self {
+        Self::Post(error)
+    }
+}

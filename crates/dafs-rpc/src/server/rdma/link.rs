@@ -1,0 +1,197 @@
+//! One adapter with the memory and the work that its connections share, and what a part of the
+//! server works with while it looks after one connection.
+//!
+//! Invariants
+//! * Every piece of work that the adapter has taken is reported once; what it uses is kept until
+//!   then.
+
+use super::connection::{Connection, Ending};
+use super::fetch::Fetch;
+use super::memory::{Sends, Table};
+use super::send::Outgoing;
+use crate::call::ConnectionId;
+use crate::connection::{Tally, Turn};
+use crate::exchange::Exchange;
+use crate::handler::Handler;
+use crate::inbox::Inbox;
+use crate::limits::RDMA_EXCHANGES_KEPT_MAX;
+use crate::record::Budget;
+use crate::server::group::{Counters, Shared};
+use dafs_dat::{Adapter, ProtectionDomain};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// An adapter.
+pub(super) struct Link {
+    pub(super) adapter: Box<dyn Adapter>,
+    pub(super) domain: ProtectionDomain,
+    pub(super) sends: Sends,
+    pub(super) outgoing: Table<Outgoing>,
+    pub(super) fetches: Table<Fetch>,
+}
+
+impl Link {
+    pub(super) fn new(mut adapter: Box<dyn Adapter>, inline_bytes: usize) -> Self {
+        let domain = adapter.protection_domain();
+        let sends = Sends::new(domain, inline_bytes);
+        Self { adapter, domain, sends, outgoing: Table::default(), fetches: Table::default() }
+    }
+}
+
+/// What a work tag stands for: the kind above, an index below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tag {
+    /// A posted receive, by its slot.
+    Receive(u32),
+    /// A message on its way or a write that goes with it.
+    Out(u32),
+    /// A read of a part of a call.
+    Fetch(u32),
+}
+
+impl Tag {
+    pub(super) fn pack(self) -> u64 {
+        match self {
+            Tag::Receive(slot) => u64::from(slot),
+            Tag::Out(index) => 1 << 56 | u64::from(index),
+            Tag::Fetch(index) => 2 << 56 | u64::from(index),
+        }
+    }
+
+    pub(super) fn unpack(work: u64) -> Self {
+        let index = work as u32;
+        match work >> 56 {
+            0 => Tag::Receive(index),
+            1 => Tag::Out(index),
+            _ => Tag::Fetch(index),
+        }
+    }
+}
+
+/// The parts of a reactor that every connection needs.
+pub(super) struct Core<H: Handler> {
+    pub(super) shared: Arc<Shared>,
+    pub(super) number: usize,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) handler: H,
+    pub(super) now_ns: u64,
+    pub(super) tally: Tally,
+    /// Memory that all connections hold.
+    pub(super) held_bytes: usize,
+    /// Connections that go on when some of that is free again.
+    pub(super) starved: VecDeque<ConnectionId>,
+    /// Memory for the chunks of calls.
+    spare: Vec<Arc<Exchange>>,
+    /// Where headers are written.
+    pub(super) scratch: Vec<u8>,
+    /// Half records exist on byte streams alone.
+    budget: Budget,
+}
+
+impl<H: Handler> Core<H> {
+    pub(super) fn new(shared: Arc<Shared>, number: usize, handler: H) -> Self {
+        Self {
+            inbox: shared.members[number].inbox.clone(),
+            shared,
+            number,
+            handler,
+            now_ns: 0,
+            tally: Tally::default(),
+            held_bytes: 0,
+            starved: VecDeque::new(),
+            spare: Vec::new(),
+            scratch: Vec::new(),
+            budget: Budget::new(0),
+        }
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.shared.members[self.number].counters
+    }
+
+    pub(super) fn turn(&mut self) -> Turn<'_, H> {
+        Turn {
+            handler: &mut self.handler,
+            inbox: &self.inbox,
+            budget: &mut self.budget,
+            config: &self.shared.config,
+            tally: &mut self.tally,
+            now_ns: self.now_ns,
+        }
+    }
+
+    /// Memory for the chunks of a call: nobody else's, and empty.
+    pub(super) fn exchange(&mut self) -> Arc<Exchange> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Takes such memory back, if nobody uses it any more.
+    pub(super) fn keep(&mut self, mut exchange: Arc<Exchange>) {
+        if self.spare.len() < RDMA_EXCHANGES_KEPT_MAX
+            && let Some(own) = Arc::get_mut(&mut exchange)
+        {
+            own.clear();
+            self.spare.push(exchange);
+        }
+    }
+}
+
+/// Everything at hand while one connection is looked after.
+pub(super) struct Context<'a, H: Handler> {
+    pub(super) core: &'a mut Core<H>,
+    pub(super) link: &'a mut Link,
+    pub(super) connection: &'a mut Connection,
+}
+
+impl<H: Handler> Context<'_, H> {
+    /// Breaks the connection off. It is gone when the adapter says so.
+    pub(super) fn fail(&mut self, ending: impl Into<Ending>) {
+        if self.connection.ending.is_none() {
+            self.connection.ending = Some(ending.into());
+            self.link.adapter.abort(self.connection.endpoint);
+        }
+    }
+
+    /// Counts memory that the connection takes.
+    pub(super) fn hold(&mut self, bytes: usize) {
+        self.connection.held_bytes += bytes;
+        self.core.held_bytes += bytes;
+    }
+
+    /// Counts memory that it gives back.
+    pub(super) fn release(&mut self, bytes: usize) {
+        debug_assert!(bytes <= self.connection.held_bytes, "more is given back than was taken");
+        let bytes = bytes.min(self.connection.held_bytes);
+        self.connection.held_bytes -= bytes;
+        self.core.held_bytes = self.core.held_bytes.saturating_sub(bytes);
+    }
+
+    /// Whether the connection may take a call that needs so much memory.
+    pub(super) fn may_take(&self, bytes: usize) -> bool {
+        let config = &self.core.shared.config;
+        let connection = &self.connection;
+        // Whoever holds nothing may always take one call, or nothing would ever move.
+        let fits = |held: usize, max: usize| held == 0 || held.saturating_add(bytes) <= max;
+        connection.pending < config.calls_per_connection_max
+            && fits(connection.held_bytes, config.pending_bytes_max)
+            && (connection.held_bytes == 0 && self.is_roomy(0) || self.is_roomy(bytes))
+    }
+
+    /// Whether so much memory is left of what all connections may hold together.
+    fn is_roomy(&self, bytes: usize) -> bool {
+        let max = self.core.shared.config.waiting_bytes_max;
+        self.core.held_bytes == 0 || self.core.held_bytes.saturating_add(bytes) <= max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_survive() {
+        for tag in [Tag::Receive(0), Tag::Out(u32::MAX), Tag::Fetch(7)] {
+            assert_eq!(Tag::unpack(tag.pack()), tag);
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! What a reactor over RDMA does in a turn: take what the adapters report, look at the inbox and
+//! the clock. Waiting is done elsewhere, so that the same code runs where time is simulated.
+//!
+//! Invariants
+//! * A connection is in the table from its acceptance until its adapter has reported its end.
+//! * Nothing here waits.
+
+use super::connection::{Arrived, Connection, Ending, address};
+use super::link::{Context, Core, Link, Tag};
+use crate::call::ConnectionId;
+use crate::connection::shielded;
+use crate::handler::{BackError, Handler};
+use crate::inbox::{Command, Injector};
+use crate::limits::TICK_MILLISECONDS;
+use crate::memory;
+use crate::server::group::{Refusal, Shared, add};
+use dafs_dat::{
+    Adapter, Completion, DisconnectReason, EndpointId, Event, Instant, PeerInfo, RequestId,
+    WorkStatus,
+};
+use dafs_wire::rpcrdma::PrivateData;
+use rustc_hash::FxHashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// One thread's share of a server, for peers over direct access transports.
+pub struct RdmaReactor<H: Handler> {
+    pub(super) core: Core<H>,
+    pub(super) ports: Vec<Port>,
+    slots: Vec<Option<Box<Connection>>>,
+    free: Vec<u32>,
+    serial: u64,
+    injector: Injector<H::Message>,
+    events: Vec<Event>,
+    commands: Vec<Command>,
+    messages: Vec<H::Message>,
+    pub(super) next_tick_ns: u64,
+    stop_by_ns: Option<u64>,
+    /// Calls served when the clock was last looked at.
+    calls_at_tick: u64,
+}
+
+/// An adapter and its connections.
+pub(super) struct Port {
+    pub(super) link: Link,
+    connections: FxHashMap<EndpointId, u32>,
+    /// Known to have nothing in the next turn.
+    pub(super) quiet: bool,
+}
+
+impl<H: Handler> RdmaReactor<H> {
+    pub(in crate::server) fn new(
+        shared: Arc<Shared>,
+        number: usize,
+        adapters: Vec<Box<dyn Adapter>>,
+        injector: Injector<H::Message>,
+        handler: H,
+    ) -> Self {
+        let inline_bytes = shared.config.rdma_inline_bytes;
+        let port = |adapter| Port {
+            link: Link::new(adapter, inline_bytes),
+            connections: FxHashMap::default(),
+            quiet: false,
+        };
+        Self {
+            core: Core::new(shared, number, handler),
+            ports: adapters.into_iter().map(port).collect(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            serial: 0,
+            injector,
+            events: Vec::new(),
+            commands: Vec::new(),
+            messages: Vec::new(),
+            next_tick_ns: 0,
+            stop_by_ns: None,
+            calls_at_tick: 0,
+        }
+    }
+
+    /// Does everything that there is to do at `now_ns` of the monotonic clock; true if there was
+    /// something. For whoever drives it by hand, such as a simulation; [`RdmaReactor::run`] does it
+    /// again and again.
+    pub fn turn(&mut self, now_ns: u64) -> bool {
+        self.core.now_ns = now_ns;
+        let mut busy = false;
+        let mut events = std::mem::take(&mut self.events);
+        for port in 0..self.ports.len() {
+            if std::mem::take(&mut self.ports[port].quiet) {
+                continue;
+            }
+            self.ports[port].link.adapter.poll(Instant(now_ns), &mut events);
+            busy |= !events.is_empty();
+            for event in events.drain(..) {
+                self.event(port, event);
+            }
+        }
+        self.events = events;
+        if self.core.inbox.check() {
+            busy = true;
+            self.obey();
+        }
+        self.feed_starved();
+        if now_ns >= self.next_tick_ns {
+            self.tick();
+        }
+        if busy {
+            self.ports.iter_mut().for_each(|port| port.link.adapter.flush());
+        }
+        self.publish();
+        busy
+    }
+
+    /// When [`RdmaReactor::turn`] must be called even if nothing happens.
+    pub fn next_turn_ns(&self) -> u64 {
+        let adapters = self.ports.iter().filter_map(|port| port.link.adapter.next_timeout());
+        adapters.map(|time| time.0).fold(self.next_tick_ns, u64::min)
+    }
+
+    /// True when the group was stopped, every call has been answered and every answer sent, or
+    /// there is no more time for that.
+    pub(super) fn may_end(&mut self) -> bool {
+        let Some(stop_by_ns) = self.stop_by_ns else { return false };
+        // A sleeping reactor looks again soon.
+        let soon_ns = self.core.now_ns.saturating_add(20_000_000);
+        self.next_tick_ns = self.next_tick_ns.min(soon_ns);
+        self.core.now_ns >= stop_by_ns
+            || self.slots.iter().flatten().all(|connection| connection.is_answered())
+    }
+
+    /// Ends all connections at once.
+    pub(super) fn end_all(&mut self) {
+        for slot in 0..self.slots.len() {
+            let Some(connection) = &mut self.slots[slot] else { continue };
+            connection.ending.get_or_insert(Ending::Asked);
+            let (port, endpoint) = (connection.port, connection.endpoint);
+            self.ports[port].link.adapter.disconnect(endpoint);
+            self.ports[port].connections.remove(&endpoint);
+            self.end(slot as u32, Ending::Asked);
+        }
+        self.ports.iter_mut().for_each(|port| port.link.adapter.flush());
+        self.publish();
+    }
+
+    /// Moves the counts of this turn to where others see them.
+    fn publish(&mut self) {
+        let tally = std::mem::take(&mut self.core.tally);
+        let counters = self.core.counters();
+        add(&counters.calls, tally.calls);
+        add(&counters.rejected, tally.rejected);
+        add(&counters.unasked, tally.unasked);
+    }
+
+    fn event(&mut self, port: usize, event: Event) {
+        match event {
+            Event::Completion(completion) => self.completion(port, completion),
+            Event::ConnectRequest { request, private_data, peer, .. } => {
+                self.connect_request(port, request, &private_data, &peer);
+            }
+            // The peer speaks first.
+            Event::Established { .. } => {}
+            Event::ConnectFailed { endpoint, error } => {
+                self.ended(port, endpoint, Ending::Connect(error));
+            }
+            Event::Disconnected { endpoint, reason } => {
+                self.ended(port, endpoint, Ending::Transport(reason));
+            }
+        }
+    }
+
+    fn completion(&mut self, port: usize, completion: Completion) {
+        let Some(&slot) = self.ports[port].connections.get(&completion.endpoint) else { return };
+        let Some(mut context) = self.context(slot) else { return };
+        match Tag::unpack(completion.work) {
+            Tag::Receive(slot) => match completion.status {
+                WorkStatus::Ok(len) => context.arrived(Arrived { slot, len: len as usize }),
+                WorkStatus::Flushed => context.connection.receives.give_back(slot),
+            },
+            Tag::Out(index) => context.sent_part(index),
+            Tag::Fetch(index) => {
+                if completion.status == WorkStatus::Flushed {
+                    context.fail(Ending::Transport(Box::new(DisconnectReason::Local)));
+                }
+                context.fetched_part(index);
+            }
+        }
+        if !context.connection.queue.is_empty() {
+            context.resume();
+        }
+    }
+
+    /// What is needed to look after the connection in a slot.
+    fn context(&mut self, slot: u32) -> Option<Context<'_, H>> {
+        let connection = self.slots.get_mut(slot as usize)?.as_deref_mut()?;
+        let link = &mut self.ports[connection.port].link;
+        Some(Context { core: &mut self.core, link, connection })
+    }
+
+    fn find(&mut self, id: ConnectionId) -> Option<Context<'_, H>> {
+        // INVARIANT: slots are numbered below 2^20.
+        self.context(id.slot() as u32).filter(|context| context.connection.id == id)
+    }
+
+    /// Lets connections go on that waited for memory, as long as there is some.
+    fn feed_starved(&mut self) {
+        for _ in 0..self.core.starved.len() {
+            let Some(id) = self.core.starved.pop_front() else { return };
+            let Some(mut context) = self.find(id) else { continue };
+            context.connection.starved = false;
+            context.resume();
+        }
+    }
+
+    /// Does what other threads have asked for.
+    fn obey(&mut self) {
+        if self.core.shared.is_stopping() && self.stop_by_ns.is_none() {
+            let timeout = nanoseconds(self.core.shared.config.stop_timeout);
+            self.stop_by_ns = Some(self.core.now_ns.saturating_add(timeout));
+        }
+        let mut commands = std::mem::take(&mut self.commands);
+        self.core.inbox.take(&mut commands);
+        commands.drain(..).for_each(|command| self.obey_one(command));
+        self.commands = commands;
+        let mut messages = std::mem::take(&mut self.messages);
+        self.injector.take(&mut messages);
+        for message in messages.drain(..) {
+            shielded(|| self.core.handler.message(message));
+        }
+        self.messages = messages;
+    }
+
+    fn obey_one(&mut self, command: Command) {
+        match command {
+            Command::Answer { connection, xid, answer, held_bytes, exchange } => {
+                let Some(mut context) = self.find(connection) else { return };
+                context.forget(held_bytes);
+                context.answer(xid, answer, exchange);
+                context.resume();
+            }
+            Command::Forget { connection, held_bytes } => {
+                let Some(mut context) = self.find(connection) else { return };
+                context.forget(held_bytes);
+                context.drop_call();
+                context.resume();
+            }
+            Command::CallBack { connection, call } => match self.find(connection) {
+                Some(mut context) => context.call_back(&call),
+                None => {
+                    let result = Err(BackError::Disconnected);
+                    shielded(|| self.core.handler.back_reply(connection, call.token, result));
+                }
+            },
+            Command::Close { connection } => {
+                if let Some(mut context) = self.find(connection) {
+                    context.fail(Ending::Asked);
+                }
+            }
+            // Byte streams are for other reactors.
+            Command::Adopt { .. } => {}
+        }
+    }
+
+    /// Looks at the clock.
+    fn tick(&mut self) {
+        let now_ns = self.core.now_ns;
+        let config = &self.core.shared.config;
+        let shortest = [config.rdma_fetch_timeout, config.output_timeout, config.back_timeout];
+        let shortest = shortest.into_iter().min().map_or(u64::MAX, nanoseconds);
+        let tick_ns = (TICK_MILLISECONDS * 1_000_000).min(shortest / 4).max(1_000_000);
+        self.next_tick_ns = now_ns.saturating_add(tick_ns);
+        for slot in 0..self.slots.len() {
+            if let Some(mut context) = self.context(slot as u32) {
+                context.tick();
+            }
+        }
+        shielded(|| self.core.handler.tick(now_ns));
+        let calls = self.core.counters().calls.load(Ordering::Relaxed);
+        if calls == std::mem::replace(&mut self.calls_at_tick, calls) {
+            memory::trim();
+        }
+    }
+}
+
+impl<H: Handler> Context<'_, H> {
+    fn tick(&mut self) {
+        let now_ns = self.core.now_ns;
+        let id = self.connection.id;
+        if let Some(back) = &mut self.connection.back {
+            back.calls.tick(id, &mut self.core.turn());
+            let calls = &back.calls;
+            back.queue.retain(|(xid, _)| calls.awaits(*xid));
+        }
+        let config = &self.core.shared.config;
+        let passed = |since_ns: u64, time| now_ns >= since_ns.saturating_add(nanoseconds(time));
+        let connection = &self.connection;
+        let stalled = connection.fetches > 0
+            && passed(connection.fetches_since_ns, config.rdma_fetch_timeout);
+        let unread =
+            connection.sends > 0 && passed(connection.sends_since_ns, config.output_timeout);
+        if stalled {
+            self.fail(Ending::Stalled);
+        } else if unread {
+            self.fail(Ending::Unread);
+        }
+    }
+}
+
+/// Connections come and go.
+impl<H: Handler> RdmaReactor<H> {
+    fn connect_request(
+        &mut self,
+        port: usize,
+        request: RequestId,
+        private_data: &[u8],
+        info: &PeerInfo,
+    ) {
+        let peer = address(info);
+        if self.stop_by_ns.is_some() {
+            return self.ports[port].link.adapter.reject(request, &[]);
+        }
+        let mut admitted = self.core.shared.admit(peer.ip());
+        if admitted == Err(Refusal::Full) && self.evict() {
+            admitted = self.core.shared.admit(peer.ip());
+        }
+        if let Err(refusal) = admitted {
+            add(&self.core.counters().refused, 1);
+            tracing::warn!(%peer, ?refusal, "too many connections");
+            return self.ports[port].link.adapter.reject(request, &[]);
+        }
+        let inline_bytes = self.core.shared.config.rdma_inline_bytes;
+        let Link { adapter, domain, .. } = &mut self.ports[port].link;
+        let told = u32::try_from(inline_bytes).unwrap_or(u32::MAX);
+        let answer =
+            PrivateData { remote_invalidation: false, send_bytes: told, receive_bytes: told };
+        let endpoint = match adapter.accept(request, *domain, &answer.encode()) {
+            Ok(endpoint) => endpoint,
+            Err(error) => {
+                tracing::debug!(%peer, %error, "a connection that was gone at once");
+                return self.core.shared.leave(peer.ip());
+            }
+        };
+        let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
+        if slot >= ConnectionId::slots_max() {
+            tracing::warn!(%peer, "a reactor has no place for another connection");
+            adapter.abort(endpoint);
+            return self.core.shared.leave(peer.ip());
+        }
+        add(&self.core.counters().accepted, 1);
+        self.serial += 1;
+        let id = ConnectionId::new(self.core.number as u8, slot, self.serial);
+        let now_ns = self.core.now_ns;
+        let mut connection = Connection::new(id, (port, endpoint), peer, info.process, now_ns);
+        connection.learn(private_data, inline_bytes);
+        tracing::debug!(%peer, ?id, transport = adapter.name(), "connected");
+        let connection = Some(Box::new(connection));
+        match self.slots.get_mut(slot as usize) {
+            Some(place) => *place = connection,
+            None => self.slots.push(connection),
+        }
+        self.ports[port].connections.insert(endpoint, slot);
+        if let Some(mut context) = self.context(slot) {
+            context.post_receives();
+        }
+    }
+
+    /// Ends the connection of this reactor that has been idle longest, if it has for long enough
+    /// and nobody needs it. Its place is counted as free at once.
+    fn evict(&mut self) -> bool {
+        let idle_ns = nanoseconds(self.core.shared.config.idle_before_eviction);
+        let before = self.core.now_ns.saturating_sub(idle_ns);
+        let connections = self.slots.iter().flatten();
+        let idle = connections.filter(|connection| {
+            connection.last_input_ns <= before && connection.is_idle() && !connection.is_closing()
+        });
+        let mut idle: Vec<_> =
+            idle.map(|connection| (connection.last_input_ns, connection.id)).collect();
+        idle.sort_unstable();
+        let unneeded = idle.into_iter().find(|&(_, id)| !self.core.handler.is_needed(id));
+        let Some((_, id)) = unneeded else { return false };
+        add(&self.core.counters().evicted, 1);
+        let Some(mut context) = self.find(id) else { return false };
+        context.fail(Ending::Evicted);
+        let (ip, counted) = (context.connection.peer.ip(), &mut context.connection.counted);
+        if std::mem::take(counted) {
+            self.core.shared.leave(ip);
+        }
+        true
+    }
+
+    /// The adapter has reported the end of a connection.
+    fn ended(&mut self, port: usize, endpoint: EndpointId, ending: Ending) {
+        if let Some(slot) = self.ports[port].connections.remove(&endpoint) {
+            self.end(slot, ending);
+        }
+    }
+
+    /// Forgets a connection that its adapter knows no more.
+    fn end(&mut self, slot: u32, ending: Ending) {
+        let Some(mut connection) = self.slots[slot as usize].take() else { return };
+        let (peer, id) = (connection.peer, connection.id);
+        // Why this side gave it up, if it did, tells more than that it did.
+        let ending = connection.ending.take().unwrap_or(ending);
+        if ending.is_ordinary() {
+            tracing::debug!(%peer, ?id, %ending, "connection ended");
+        } else {
+            add(&self.core.counters().broken, 1);
+            tracing::info!(%peer, ?id, %ending, "connection broken off");
+        }
+        connection.receives.release(&mut *self.ports[connection.port].link.adapter);
+        self.core.held_bytes = self.core.held_bytes.saturating_sub(connection.held_bytes);
+        if connection.counted {
+            self.leave(peer.ip());
+        }
+        self.free.push(slot);
+        if let Some(back) = connection.back.take() {
+            back.calls.end(id, &mut self.core.turn());
+        }
+        if connection.known {
+            shielded(|| self.core.handler.disconnected(id));
+        }
+    }
+
+    fn leave(&self, ip: IpAddr) {
+        self.core.shared.leave(ip);
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
