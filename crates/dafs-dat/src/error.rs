@@ -79,6 +79,9 @@ pub enum PostError {
     /// The region was registered without the right that this work needs.
     #[error("the memory region was registered without the access this work needs")]
     Access,
+    /// The memory could not be registered with the device for work of this side; the log says why.
+    #[error("the memory cannot be registered with the RDMA device")]
+    Memory,
     /// Too many segments, or lengths that do not fit each other.
     #[error("the lengths or the number of segments do not fit")]
     Length,
@@ -91,6 +94,20 @@ pub enum PostError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RegisterError {
+    /// More memory would be locked than this process may lock.
+    #[error(
+        "{bytes} bytes of registered memory on top of {registered} exceed the limit on locked \
+         memory, which is {limit} bytes; raise it (`ulimit -l unlimited`, LimitMEMLOCK=infinity \
+         in a systemd unit, memlock in /etc/security/limits.conf) or give the process CAP_IPC_LOCK"
+    )]
+    LockedMemory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Bytes that this process has registered.
+        registered: u64,
+        /// The limit (`RLIMIT_MEMLOCK`).
+        limit: u64,
+    },
     /// The adapter's table is full.
     #[error("{0} memory regions are registered, which is the limit; release some")]
     TooMany(usize),

@@ -30,6 +30,7 @@ pub mod shm;
 pub mod sim;
 mod time;
 mod types;
+pub mod verbs;
 
 pub use error::{ConnectError, DisconnectReason, PostError, RegisterError};
 pub use memory::{MemoryRegion, RegionTable};
@@ -63,7 +64,7 @@ pub const GATHER_SEGMENTS_MAX: usize = 16;
 /// connection cannot take yet is queued inside the provider, whose queues are bounded by what the
 /// caller has outstanding.
 pub trait Adapter: Send {
-    /// A short name for logs: "iwarp", "shm", "sim".
+    /// A short name for logs: "iwarp", "shm", "sim", "verbs".
     fn name(&self) -> &'static str;
 
     /// Allocates memory in the place this transport moves fastest. Shared memory allocates it where

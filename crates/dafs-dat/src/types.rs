@@ -31,6 +31,8 @@ pub enum Address {
     Shm(String),
     /// The simulated network: a host number.
     Sim(u32),
+    /// An RDMA device, by the IP address of its interface and a port of the connection manager.
+    Verbs(SocketAddr),
 }
 
 impl fmt::Display for Address {
@@ -39,6 +41,7 @@ impl fmt::Display for Address {
             Address::Tcp(address) => write!(f, "{address}"),
             Address::Shm(name) => write!(f, "shm:{name}"),
             Address::Sim(host) => write!(f, "sim:{host}"),
+            Address::Verbs(address) => write!(f, "verbs:{address}"),
         }
     }
 }

@@ -38,6 +38,8 @@ sites! {
     /// Shared memory: RDMA between the arenas of two processes where neither side could work in
     /// the other's memory directly.
     ShmRdma => "shm_rdma",
+    /// RDMA devices: the last segments of a message that has more than the device gathers.
+    VerbsStaging => "verbs_staging",
     /// The simulated transport copies everything; it is never used in production.
     Sim => "sim",
     /// Client: data of an inline read from the reply into the caller's buffer.

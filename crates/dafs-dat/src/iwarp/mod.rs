@@ -37,7 +37,7 @@ mod plan;
 mod poller;
 mod receive;
 mod setup;
-mod slots;
+pub(crate) mod slots;
 mod sys;
 mod teardown;
 mod transmit;

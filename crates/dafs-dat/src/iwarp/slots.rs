@@ -5,11 +5,11 @@ const SLOT_BITS: u32 = 20;
 const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 
 /// The most entries.
-pub(super) const SLOT_COUNT_MAX: usize = 1 << SLOT_BITS;
+pub(crate) const SLOT_COUNT_MAX: usize = 1 << SLOT_BITS;
 
 /// Entries by identifier.
 #[derive(Debug)]
-pub(super) struct Slots<T> {
+pub(crate) struct Slots<T> {
     entries: Vec<Option<(u64, T)>>,
     free: Vec<u32>,
     serial: u64,
@@ -17,17 +17,17 @@ pub(super) struct Slots<T> {
 }
 
 impl<T> Slots<T> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { entries: Vec::new(), free: Vec::new(), serial: 0, count: 0 }
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count
     }
 
     /// Adds what `make` builds for its identifier; `None` when the table is full. 42 bits of
     /// serial number below the sign outlast any process.
-    pub(super) fn insert(&mut self, make: impl FnOnce(u64) -> T) -> Option<u64> {
+    pub(crate) fn insert(&mut self, make: impl FnOnce(u64) -> T) -> Option<u64> {
         let slot = match self.free.pop() {
             Some(slot) => slot as usize,
             None if self.entries.len() < SLOT_COUNT_MAX => {
@@ -43,21 +43,21 @@ impl<T> Slots<T> {
         Some(id)
     }
 
-    pub(super) fn get(&self, id: u64) -> Option<&T> {
+    pub(crate) fn get(&self, id: u64) -> Option<&T> {
         match self.entries.get((id & SLOT_MASK) as usize)? {
             Some((known, entry)) if *known == id => Some(entry),
             _ => None,
         }
     }
 
-    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut T> {
         match self.entries.get_mut((id & SLOT_MASK) as usize)? {
             Some((known, entry)) if *known == id => Some(entry),
             _ => None,
         }
     }
 
-    pub(super) fn remove(&mut self, id: u64) -> Option<T> {
+    pub(crate) fn remove(&mut self, id: u64) -> Option<T> {
         let slot = (id & SLOT_MASK) as usize;
         let entry = self.entries.get_mut(slot)?;
         if entry.as_ref().is_none_or(|(known, _)| *known != id) {

@@ -39,6 +39,10 @@ pub fn nobody_listens(world: &mut World) {
             address.set_port(1);
             Address::Tcp(address)
         }
+        Address::Verbs(mut address) => {
+            address.set_port(1);
+            Address::Verbs(address)
+        }
         Address::Shm(name) => Address::Shm(format!("{name}-nobody")),
         Address::Sim(host) => Address::Sim(host + 1000),
     };

@@ -1,0 +1,387 @@
+//! The adapter: the trait's functions, each a few lines over the machinery beside it.
+
+use super::cm::{CmId, EventChannel};
+use super::config::VerbsConfig;
+use super::connection::{Connection, Deadline, Receive, Stage};
+use super::device::{self, Chosen, DeviceInfo};
+use super::error::VerbsError;
+use super::fork;
+use super::library::Library;
+use super::limits;
+use super::memory::Memory;
+use super::post;
+use super::queues::Queues;
+use super::setup::Request;
+use super::sys::Reaped;
+use super::teardown::End;
+use crate::iwarp::slots::Slots;
+use crate::{
+    Access, Adapter, Address, ConnectError, EndpointId, Event, Instant, ListenerId, LocalSegment,
+    MemoryRegion, PeerInfo, PostError, ProtectionDomain, RegionId, RegisterError, RemoteBuffer,
+    RemoteWindow, RequestId,
+};
+use dafs_mem::Buffer;
+use rustix::event::epoll;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// An identifier of the connection manager that is ours.
+#[derive(Debug)]
+pub(super) enum Entry {
+    /// A peer's request before `accept`.
+    Request(Box<Request>),
+    /// A connection from `connect` or `accept` on.
+    Connection(Box<Connection>),
+    /// Ended and reported; waits for the peer's good-bye.
+    Lingering { _cm: CmId, deadline: Deadline },
+}
+
+/// One RDMA device, for one thread.
+///
+/// An adapter uses one device, which [`VerbsConfig::device`] chooses. A listener must be bound to
+/// an address of it, and connections must lead over it; others are refused with a text that says
+/// so. Whoever serves several devices opens an adapter for each.
+pub struct VerbsAdapter {
+    // In the order in which they must go: identifiers with their queue pairs and the memory of
+    // their work, then memory, then queues, then the channel.
+    pub(super) slots: Slots<Entry>,
+    pub(super) listeners: Vec<CmId>,
+    pub(super) memory: Memory,
+    pub(super) queues: Queues,
+    pub(super) channel: EventChannel,
+    epoll: OwnedFd,
+    pub(super) library: &'static Library,
+    pub(super) chosen: Chosen,
+    pub(super) config: VerbsConfig,
+    pub(super) now: Instant,
+    pub(super) events: Vec<Event>,
+    /// Connections with something to hand over.
+    pub(super) dirty: Vec<u64>,
+    /// Entries that wait for something with a time limit.
+    pub(super) unsettled: Vec<u64>,
+    /// Connections that completions have shown to be broken.
+    pub(super) broken: Vec<(u64, End)>,
+    pub(super) reaped: Vec<Reaped>,
+    /// Staging blocks that are free.
+    pub(super) staging: Vec<Arc<Buffer>>,
+    pub(super) request_count: usize,
+    pub(super) polls_since_cm: u32,
+    /// The caller may have slept since the connection manager was last asked.
+    pub(super) slept: bool,
+}
+
+impl VerbsAdapter {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// A library or device that is missing, with its remedy; a setting outside its limits.
+    pub fn open(config: VerbsConfig) -> Result<Self, VerbsError> {
+        config.check()?;
+        let library = Library::get()?;
+        let channel = EventChannel::new(library)?;
+        let chosen = device::choose(library, &channel, &config)?;
+        let failed = |what| move |error| VerbsError::Io { what, error };
+        let queues = Queues::new(chosen.device, chosen.completion_count_max)
+            .map_err(failed("make a completion channel"))?;
+        let epoll = watch(&[channel.descriptor(), queues.channel().descriptor()])
+            .map_err(failed("make an epoll descriptor"))?;
+        let memory = Memory::new(
+            config.idle_registered_bytes_max,
+            chosen.region_bytes_max,
+            chosen.sink_is_written(),
+        );
+        tracing::debug!(device = chosen.info.name, kind = %chosen.info.kind, "RDMA device opened");
+        Ok(Self {
+            slots: Slots::new(),
+            listeners: Vec::new(),
+            memory,
+            queues,
+            channel,
+            epoll,
+            library,
+            chosen,
+            config,
+            now: Instant::default(),
+            events: Vec::new(),
+            dirty: Vec::new(),
+            unsettled: Vec::new(),
+            broken: Vec::new(),
+            reaped: Vec::new(),
+            staging: Vec::new(),
+            request_count: 0,
+            polls_since_cm: 0,
+            slept: true,
+        })
+    }
+
+    /// The device that is used.
+    pub fn device(&self) -> &DeviceInfo {
+        &self.chosen.info
+    }
+
+    /// Connections, those being set up and those that wait for a good-bye.
+    pub fn connection_count(&self) -> usize {
+        self.slots.count()
+    }
+
+    pub(super) fn connection_mut(&mut self, id: u64) -> Option<&mut Connection> {
+        match self.slots.get_mut(id) {
+            Some(Entry::Connection(connection)) => Some(connection),
+            _ => None,
+        }
+    }
+
+    pub(super) fn mark_dirty(&mut self, id: u64) {
+        let Some(connection) = self.connection_mut(id) else { return };
+        if !std::mem::replace(&mut connection.dirty, true) {
+            self.dirty.push(id);
+        }
+    }
+
+    /// The domain of a connection on which sends may be posted.
+    fn open_domain(&mut self, endpoint: EndpointId) -> Result<ProtectionDomain, PostError> {
+        match self.connection_mut(endpoint.0) {
+            Some(connection) if connection.is_usable() && connection.is_open() => {
+                if connection.waiting.len() + connection.sends.len() >= limits::WORK_COUNT_MAX {
+                    return Err(PostError::QueueFull);
+                }
+                Ok(connection.domain)
+            }
+            _ => Err(PostError::NotConnected),
+        }
+    }
+}
+
+/// An epoll descriptor that is readable when one of these is.
+fn watch(descriptors: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for descriptor in descriptors {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&epoll, descriptor, data, epoll::EventFlags::IN)?;
+    }
+    Ok(epoll)
+}
+
+impl Adapter for VerbsAdapter {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>> {
+        Buffer::zeroed(bytes).map(Arc::new)
+    }
+
+    /// A domain that the device cannot give is one in which nothing can be registered.
+    fn protection_domain(&mut self) -> ProtectionDomain {
+        match self.chosen.device.domain() {
+            Ok(domain) => self.memory.add_domain(domain),
+            Err(error) => {
+                tracing::error!(%error, "the RDMA device gives no protection domain");
+                ProtectionDomain(0)
+            }
+        }
+    }
+
+    fn register(
+        &mut self,
+        domain: ProtectionDomain,
+        buffer: Arc<Buffer>,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        fork::check().map_err(io::Error::from)?;
+        self.memory.register(domain, buffer, access)
+    }
+
+    fn deregister(&mut self, region: RegionId) {
+        self.memory.deregister(region);
+    }
+
+    fn listen(&mut self, address: &Address) -> io::Result<ListenerId> {
+        match address {
+            Address::Verbs(address) => self.start_listening(*address),
+            _ => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("RDMA devices listen on verbs:IP:PORT, not on {address}"),
+            )),
+        }
+    }
+
+    fn listener_address(&self, listener: ListenerId) -> Option<Address> {
+        let listener = self.listeners.get(listener.0 as usize)?;
+        listener.local_address().map(Address::Verbs)
+    }
+
+    fn connect(
+        &mut self,
+        domain: ProtectionDomain,
+        address: &Address,
+        private_data: &[u8],
+    ) -> Result<EndpointId, ConnectError> {
+        match address {
+            Address::Verbs(address) => self.start_connecting(domain, *address, private_data),
+            _ => Err(ConnectError::AddressKind),
+        }
+    }
+
+    fn accept(
+        &mut self,
+        request: RequestId,
+        domain: ProtectionDomain,
+        private_data: &[u8],
+    ) -> Result<EndpointId, ConnectError> {
+        self.start_accepting(request, domain, private_data)
+    }
+
+    fn reject(&mut self, request: RequestId, private_data: &[u8]) {
+        self.refuse(request, private_data);
+    }
+
+    fn peer(&self, endpoint: EndpointId) -> Option<PeerInfo> {
+        match self.slots.get(endpoint.0)? {
+            Entry::Connection(connection) => {
+                Some(PeerInfo { address: Some(connection.peer), ..PeerInfo::default() })
+            }
+            _ => None,
+        }
+    }
+
+    fn post_receive(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segment: LocalSegment,
+    ) -> Result<(), PostError> {
+        let Self { slots, memory, .. } = self;
+        let Some(Entry::Connection(connection)) = slots.get_mut(endpoint.0) else {
+            return Err(PostError::NotConnected);
+        };
+        if !connection.is_usable() {
+            return Err(PostError::NotConnected);
+        }
+        if connection.receives.len() >= connection.depths.receives as usize {
+            return Err(PostError::QueueFull);
+        }
+        memory.check(connection.domain, segment, Access::LOCAL_WRITE)?;
+        let length = u32::try_from(segment.len).map_err(|_| PostError::Length)?;
+        let (segment, held) = match memory.span(segment)? {
+            Some((span, held)) if length > 0 => (Some(span.segment()), Some(held)),
+            _ => (None, None),
+        };
+        let receive = Receive { work, segment, _held: held };
+        connection.post_receive(receive).map_err(|error| {
+            tracing::debug!(%error, "the device takes no receive");
+            PostError::NotConnected
+        })
+    }
+
+    fn post_send(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+    ) -> Result<(), PostError> {
+        let domain = self.open_domain(endpoint)?;
+        self.queue_send(endpoint, domain, work, segments, None)
+    }
+
+    fn post_send_invalidate(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+        key: u32,
+    ) -> Result<(), PostError> {
+        let domain = self.open_domain(endpoint)?;
+        self.queue_send(endpoint, domain, work, segments, Some(key))
+    }
+
+    fn rdma_write(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segments: &[LocalSegment],
+        remote: RemoteBuffer,
+    ) -> Result<(), PostError> {
+        if post::total_len(segments)? > remote.len {
+            return Err(PostError::Length);
+        }
+        let domain = self.open_domain(endpoint)?;
+        self.queue_write(endpoint, domain, work, segments, remote)
+    }
+
+    fn rdma_read(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        segment: LocalSegment,
+        remote: RemoteBuffer,
+    ) -> Result<(), PostError> {
+        if segment.len != remote.len as usize {
+            return Err(PostError::Length);
+        }
+        let domain = self.open_domain(endpoint)?;
+        self.queue_read(endpoint, domain, work, segment, remote)
+    }
+
+    fn map_remote(
+        &mut self,
+        _endpoint: EndpointId,
+        _remote: RemoteBuffer,
+        _need: Access,
+    ) -> Option<RemoteWindow> {
+        None
+    }
+
+    fn expect_remote_writes(&mut self, _endpoint: EndpointId, _bytes: u64) {}
+
+    fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> usize {
+        self.turn(now);
+        let count = self.events.len();
+        events.append(&mut self.events);
+        count
+    }
+
+    fn flush(&mut self) {
+        self.hand_over();
+    }
+
+    fn arm(&mut self) -> io::Result<bool> {
+        self.prepare_to_sleep()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.as_fd())
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.earliest_deadline()
+    }
+
+    fn disconnect(&mut self, endpoint: EndpointId) {
+        let timeout = self.config.linger_timeout;
+        let Some(connection) = self.connection_mut(endpoint.0) else { return };
+        if !connection.is_usable() {
+            return;
+        }
+        if !connection.is_open() {
+            return self.end(endpoint.0, End::Local);
+        }
+        connection.closing = true;
+        connection.deadline = Deadline::after(timeout);
+        self.unsettled.push(endpoint.0);
+        self.mark_dirty(endpoint.0);
+    }
+
+    fn abort(&mut self, endpoint: EndpointId) {
+        if let Some(connection) = self.connection_mut(endpoint.0) {
+            if !matches!(connection.stage, Stage::Ending(_)) {
+                connection.stage = Stage::Ending(End::Local);
+                // The device flushes; what it has completed before is still reported so.
+                let _ = connection.cm.disconnect();
+                self.reap();
+            }
+            self.finish(endpoint.0);
+        }
+    }
+}

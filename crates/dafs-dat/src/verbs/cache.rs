@@ -1,0 +1,285 @@
+//! Registrations for work of this side, kept beyond the region that asked for them: to pin memory
+//! is slow, and the same buffers come again.
+//!
+//! Only registrations without rights for peers are kept. One that a peer may use ends with its
+//! region, so that its key is refused at once.
+//!
+//! Invariants
+//! * A buffer is registered once for each domain and right, however many regions it has.
+//! * Registrations that no region uses stay below a budget of bytes and a number; the one not
+//!   used for longest goes first. One whose buffer nobody else holds is not kept at all.
+//! * Posted work holds what it uses, so that a registration that leaves here ends after it.
+
+use super::limits::IDLE_REGISTRATION_COUNT_MAX;
+use crate::ProtectionDomain;
+use dafs_mem::Buffer;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A registration and the memory that it is of.
+#[derive(Debug)]
+pub(super) struct Registered<M> {
+    // Dropped first: the memory stays until the device has let go of it.
+    pub(super) registration: M,
+    pub(super) buffer: Arc<Buffer>,
+}
+
+/// What makes two registrations the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    domain: ProtectionDomain,
+    address: usize,
+    len: usize,
+    writable: bool,
+}
+
+impl Key {
+    pub(super) fn new(domain: ProtectionDomain, buffer: &Buffer, writable: bool) -> Self {
+        Self { domain, address: buffer.as_ptr() as usize, len: buffer.len(), writable }
+    }
+}
+
+#[derive(Debug)]
+struct Entry<M> {
+    registered: Arc<Registered<M>>,
+    /// Regions that use it now.
+    user_count: usize,
+    /// Its place among the idle ones.
+    idle_since: u64,
+}
+
+/// The registrations of one adapter.
+#[derive(Debug)]
+pub(super) struct Cache<M> {
+    entries: FxHashMap<Key, Entry<M>>,
+    /// Those without a user, longest idle first.
+    idle: BTreeMap<u64, Key>,
+    idle_bytes: usize,
+    idle_bytes_max: usize,
+    turn: u64,
+}
+
+impl<M> Cache<M> {
+    pub(super) fn new(idle_bytes_max: usize) -> Self {
+        Self {
+            entries: FxHashMap::default(),
+            idle: BTreeMap::new(),
+            idle_bytes: 0,
+            idle_bytes_max,
+            turn: 0,
+        }
+    }
+
+    /// The registration of this buffer for one more user, made by `register` if there is none. If
+    /// that fails while some are idle, those go and it is tried again.
+    pub(super) fn take<E>(
+        &mut self,
+        domain: ProtectionDomain,
+        buffer: &Arc<Buffer>,
+        writable: bool,
+        mut register: impl FnMut() -> Result<M, E>,
+    ) -> Result<Arc<Registered<M>>, E> {
+        self.sweep();
+        let key = Key::new(domain, buffer, writable);
+        if let Some(entry) = self.entries.get_mut(&key) {
+            if entry.user_count == 0 {
+                self.idle.remove(&entry.idle_since);
+                self.idle_bytes -= key.len;
+            }
+            entry.user_count += 1;
+            return Ok(entry.registered.clone());
+        }
+        let registration = match register() {
+            Err(_) if !self.idle.is_empty() => {
+                self.shrink(0, 0);
+                register()?
+            }
+            result => result?,
+        };
+        let registered = Arc::new(Registered { registration, buffer: buffer.clone() });
+        let entry = Entry { registered: registered.clone(), user_count: 1, idle_since: 0 };
+        self.entries.insert(key, entry);
+        Ok(registered)
+    }
+
+    /// One user less.
+    pub(super) fn give_back(&mut self, key: Key) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            debug_assert!(false, "what is given back was taken");
+            return;
+        };
+        debug_assert!(entry.user_count > 0);
+        entry.user_count -= 1;
+        if entry.user_count > 0 {
+            return;
+        }
+        self.turn += 1;
+        entry.idle_since = self.turn;
+        self.idle.insert(self.turn, key);
+        self.idle_bytes += key.len;
+        self.sweep();
+        self.shrink(self.idle_bytes_max, IDLE_REGISTRATION_COUNT_MAX);
+    }
+
+    /// Drops idle registrations of buffers that nobody but we know: nobody will come back.
+    pub(super) fn sweep(&mut self) {
+        let entries = &mut self.entries;
+        let idle_bytes = &mut self.idle_bytes;
+        self.idle.retain(|_, key| {
+            let is_known = entries.get(key).is_some_and(|entry| {
+                let registered = &entry.registered;
+                Arc::strong_count(registered) > 1 || Arc::strong_count(&registered.buffer) > 1
+            });
+            if !is_known {
+                entries.remove(key);
+                *idle_bytes -= key.len;
+            }
+            is_known
+        });
+    }
+
+    /// Drops the longest idle until both bounds hold.
+    fn shrink(&mut self, bytes: usize, count: usize) {
+        while self.idle_bytes > bytes || self.idle.len() > count {
+            let Some((_, key)) = self.idle.pop_first() else { return };
+            self.idle_bytes -= key.len;
+            self.entries.remove(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    /// A registration that counts those alive.
+    struct Fake(Rc<Cell<usize>>);
+
+    impl Drop for Fake {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() - 1);
+        }
+    }
+
+    struct Device {
+        alive: Rc<Cell<usize>>,
+        made: usize,
+        room: usize,
+    }
+
+    impl Device {
+        fn register(&mut self) -> Result<Fake, ()> {
+            if self.alive.get() >= self.room {
+                return Err(());
+            }
+            self.made += 1;
+            self.alive.set(self.alive.get() + 1);
+            Ok(Fake(self.alive.clone()))
+        }
+    }
+
+    const DOMAIN: ProtectionDomain = ProtectionDomain(1);
+
+    fn device() -> Device {
+        Device { alive: Rc::default(), made: 0, room: usize::MAX }
+    }
+
+    fn buffer(bytes: usize) -> Arc<Buffer> {
+        Arc::new(Buffer::zeroed(bytes).unwrap())
+    }
+
+    fn take(cache: &mut Cache<Fake>, device: &mut Device, buffer: &Arc<Buffer>) -> Key {
+        cache.take(DOMAIN, buffer, true, || device.register()).unwrap();
+        Key::new(DOMAIN, buffer, true)
+    }
+
+    #[test]
+    fn the_same_buffer_is_registered_once() {
+        let (mut cache, mut device, buffer) = (Cache::new(1 << 20), device(), buffer(4096));
+        let key = take(&mut cache, &mut device, &buffer);
+        take(&mut cache, &mut device, &buffer);
+        assert_eq!(device.made, 1);
+        // Another right or domain is another registration.
+        cache.take(DOMAIN, &buffer, false, || device.register()).unwrap();
+        cache.take(ProtectionDomain(2), &buffer, true, || device.register()).unwrap();
+        assert_eq!(device.made, 3);
+        cache.give_back(key);
+        cache.give_back(key);
+        assert_eq!(device.alive.get(), 3, "it stays");
+        take(&mut cache, &mut device, &buffer);
+        assert_eq!(device.made, 3, "and is used again");
+        assert_eq!(cache.idle_bytes, 0);
+    }
+
+    #[test]
+    fn the_longest_idle_goes_when_the_budget_is_used_up() {
+        let (mut cache, mut device) = (Cache::new(8192), device());
+        let buffers = [buffer(4096), buffer(4096), buffer(4096)];
+        let keys = [0, 1, 2].map(|i| take(&mut cache, &mut device, &buffers[i]));
+        assert_eq!(device.alive.get(), 3);
+        cache.give_back(keys[1]);
+        cache.give_back(keys[0]);
+        cache.give_back(keys[2]);
+        assert_eq!((device.alive.get(), cache.idle_bytes), (2, 8192));
+        take(&mut cache, &mut device, &buffers[0]);
+        take(&mut cache, &mut device, &buffers[2]);
+        assert_eq!(device.made, 3);
+        take(&mut cache, &mut device, &buffers[1]);
+        assert_eq!(device.made, 4);
+        // More than the whole budget is never kept.
+        let large = buffer(8193);
+        let key = take(&mut cache, &mut device, &large);
+        cache.give_back(key);
+        assert_eq!((device.alive.get(), cache.idle_bytes), (3, 0));
+    }
+
+    #[test]
+    fn the_number_of_idle_ones_is_bounded() {
+        let (mut cache, mut device) = (Cache::new(usize::MAX), device());
+        let buffers: Vec<_> = (0..IDLE_REGISTRATION_COUNT_MAX + 5).map(|_| buffer(1)).collect();
+        for buffer in &buffers {
+            let key = take(&mut cache, &mut device, buffer);
+            cache.give_back(key);
+        }
+        assert_eq!(device.alive.get(), IDLE_REGISTRATION_COUNT_MAX);
+    }
+
+    #[test]
+    fn a_buffer_that_nobody_has_is_not_kept() {
+        let (mut cache, mut device) = (Cache::new(1 << 20), device());
+        let (one, other) = (buffer(4096), buffer(4096));
+        let key = take(&mut cache, &mut device, &one);
+        cache.give_back(key);
+        assert_eq!(device.alive.get(), 1);
+        drop(one);
+        take(&mut cache, &mut device, &other);
+        assert_eq!((device.alive.get(), cache.idle_bytes), (1, 0));
+    }
+
+    #[test]
+    fn posted_work_keeps_what_it_uses() {
+        let (mut cache, mut device) = (Cache::new(0), device());
+        let buffer = buffer(4096);
+        let held = cache.take(DOMAIN, &buffer, true, || device.register()).unwrap();
+        cache.give_back(Key::new(DOMAIN, &buffer, true));
+        drop(buffer);
+        assert_eq!(device.alive.get(), 1);
+        drop(held);
+        assert_eq!(device.alive.get(), 0);
+    }
+
+    #[test]
+    fn idle_ones_make_room_for_one_that_does_not_fit() {
+        let (mut cache, mut device) = (Cache::new(1 << 20), device());
+        device.room = 1;
+        let (one, other) = (buffer(4096), buffer(4096));
+        let key = take(&mut cache, &mut device, &one);
+        assert!(cache.take(DOMAIN, &other, true, || device.register()).is_err());
+        cache.give_back(key);
+        take(&mut cache, &mut device, &other);
+        assert_eq!((device.made, device.alive.get()), (2, 1));
+    }
+}

@@ -1,0 +1,463 @@
+//! The binary interface of libibverbs and librdmacm, as far as this provider uses it.
+//!
+//! rdma-core keeps these layouts stable within a shared object version (`libibverbs.so.1`,
+//! `librdmacm.so.1`), so they are written down here and need no headers to build. Posting and
+//! polling have no symbols: the headers call them through the table of operations in the context.
+//!
+//! Invariants
+//! * Sizes and offsets are those of rdma-core on a 64-bit Linux, checked at compile time below.
+//! * Structures that the library allocates are declared up to the last field that is used, and
+//!   only ever reached by pointer. Those that we allocate are declared whole.
+
+#![allow(non_camel_case_types)] // the names of the C interface
+
+use libc::{c_char, c_int, c_uint, c_void, sockaddr, sockaddr_storage};
+use std::mem::{offset_of, size_of};
+
+pub(super) type ibv_mr_access = c_int;
+pub(super) const ACCESS_LOCAL_WRITE: ibv_mr_access = 1;
+pub(super) const ACCESS_REMOTE_WRITE: ibv_mr_access = 1 << 1;
+pub(super) const ACCESS_REMOTE_READ: ibv_mr_access = 1 << 2;
+
+pub(super) const QPT_RC: c_int = 2;
+pub(super) const QPS_ERR: c_int = 6;
+pub(super) const QP_STATE: c_int = 1;
+pub(super) const PORT_ACTIVE: c_int = 4;
+pub(super) const TRANSPORT_IB: c_int = 0;
+pub(super) const TRANSPORT_IWARP: c_int = 1;
+pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
+
+pub(super) const WR_RDMA_WRITE: c_int = 0;
+pub(super) const WR_SEND: c_int = 2;
+pub(super) const WR_RDMA_READ: c_int = 4;
+pub(super) const WR_SEND_WITH_INV: c_int = 9;
+pub(super) const SEND_SIGNALED: c_uint = 1 << 1;
+
+pub(super) const WC_SUCCESS: c_int = 0;
+pub(super) const WC_LOC_LEN_ERR: c_int = 1;
+pub(super) const WC_WR_FLUSH_ERR: c_int = 5;
+pub(super) const WC_REM_INV_REQ_ERR: c_int = 9;
+pub(super) const WC_REM_ACCESS_ERR: c_int = 10;
+pub(super) const WC_REM_OP_ERR: c_int = 11;
+pub(super) const WC_RETRY_EXC_ERR: c_int = 12;
+pub(super) const WC_RNR_RETRY_EXC_ERR: c_int = 13;
+pub(super) const WC_REM_ABORT_ERR: c_int = 16;
+pub(super) const WC_RESP_TIMEOUT_ERR: c_int = 20;
+pub(super) const WC_WITH_INV: c_uint = 1 << 3;
+
+pub(super) const EVENT_QP_FATAL: c_int = 1;
+pub(super) const EVENT_QP_REQ_ERR: c_int = 2;
+pub(super) const EVENT_QP_ACCESS_ERR: c_int = 3;
+pub(super) const EVENT_COMM_EST: c_int = 4;
+
+pub(super) const PS_TCP: c_int = 0x0106;
+
+pub(super) const CM_ADDR_RESOLVED: c_int = 0;
+pub(super) const CM_ADDR_ERROR: c_int = 1;
+pub(super) const CM_ROUTE_RESOLVED: c_int = 2;
+pub(super) const CM_ROUTE_ERROR: c_int = 3;
+pub(super) const CM_CONNECT_REQUEST: c_int = 4;
+pub(super) const CM_CONNECT_ERROR: c_int = 6;
+pub(super) const CM_UNREACHABLE: c_int = 7;
+pub(super) const CM_REJECTED: c_int = 8;
+pub(super) const CM_ESTABLISHED: c_int = 9;
+pub(super) const CM_DISCONNECTED: c_int = 10;
+pub(super) const CM_DEVICE_REMOVAL: c_int = 11;
+pub(super) const CM_TIMEWAIT_EXIT: c_int = 15;
+
+/// `IB_CM_REJ_INVALID_SERVICE_ID`: nobody listens.
+pub(super) const REJ_INVALID_SERVICE: c_int = 8;
+
+/// `IB_CM_REJ_CONSUMER_DEFINED`: the program that listens said no.
+pub(super) const REJ_CONSUMER_DEFINED: c_int = 28;
+
+type Unused = Option<unsafe extern "C" fn()>;
+
+/// Operations of a device. Every entry is a pointer; those without a name here are not called.
+#[repr(C)]
+pub(super) struct ibv_context_ops {
+    _before_poll_cq: [Unused; 11],
+    pub(super) poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
+    pub(super) req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
+    _before_post_send: [Unused; 12],
+    pub(super) post_send:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
+    pub(super) post_recv:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
+    _rest: [Unused; 5],
+}
+
+#[repr(C)]
+pub(super) struct ibv_context {
+    pub(super) device: *mut ibv_device,
+    pub(super) ops: ibv_context_ops,
+    pub(super) cmd_fd: c_int,
+    pub(super) async_fd: c_int,
+    pub(super) num_comp_vectors: c_int,
+    // A mutex and a pointer follow.
+}
+
+#[repr(C)]
+pub(super) struct ibv_device {
+    _ops: [*mut c_void; 2],
+    pub(super) node_type: c_int,
+    pub(super) transport_type: c_int,
+    pub(super) name: [c_char; 64],
+    // More names follow.
+}
+
+#[repr(C)]
+pub(super) struct ibv_pd {
+    pub(super) context: *mut ibv_context,
+    pub(super) handle: u32,
+}
+
+#[repr(C)]
+pub(super) struct ibv_mr {
+    pub(super) context: *mut ibv_context,
+    pub(super) pd: *mut ibv_pd,
+    pub(super) addr: *mut c_void,
+    pub(super) length: usize,
+    pub(super) handle: u32,
+    pub(super) lkey: u32,
+    pub(super) rkey: u32,
+}
+
+#[repr(C)]
+pub(super) struct ibv_comp_channel {
+    pub(super) context: *mut ibv_context,
+    pub(super) fd: c_int,
+    pub(super) refcnt: c_int,
+}
+
+#[repr(C)]
+pub(super) struct ibv_cq {
+    pub(super) context: *mut ibv_context,
+    pub(super) channel: *mut ibv_comp_channel,
+    pub(super) cq_context: *mut c_void,
+    pub(super) handle: u32,
+    pub(super) cqe: c_int,
+    // A mutex, a condition and counters follow.
+}
+
+#[repr(C)]
+pub(super) struct ibv_qp {
+    pub(super) context: *mut ibv_context,
+    pub(super) qp_context: *mut c_void,
+    pub(super) pd: *mut ibv_pd,
+    pub(super) send_cq: *mut ibv_cq,
+    pub(super) recv_cq: *mut ibv_cq,
+    pub(super) srq: *mut c_void,
+    pub(super) handle: u32,
+    pub(super) qp_num: u32,
+    pub(super) state: c_int,
+    pub(super) qp_type: c_int,
+    // A mutex, a condition and a counter follow.
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct ibv_sge {
+    pub(super) addr: u64,
+    pub(super) length: u32,
+    pub(super) lkey: u32,
+}
+
+/// A send, write or read. The union of its operands is declared as that of RDMA; the other arms
+/// and what follows are never set.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct ibv_send_wr {
+    pub(super) wr_id: u64,
+    pub(super) next: *mut ibv_send_wr,
+    pub(super) sg_list: *mut ibv_sge,
+    pub(super) num_sge: c_int,
+    pub(super) opcode: c_int,
+    pub(super) send_flags: c_uint,
+    pub(super) invalidate_rkey: u32,
+    pub(super) remote_addr: u64,
+    pub(super) rkey: u32,
+    pub(super) _rest: [u32; 19],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct ibv_recv_wr {
+    pub(super) wr_id: u64,
+    pub(super) next: *mut ibv_recv_wr,
+    pub(super) sg_list: *mut ibv_sge,
+    pub(super) num_sge: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct ibv_wc {
+    pub(super) wr_id: u64,
+    pub(super) status: c_int,
+    pub(super) opcode: c_int,
+    pub(super) vendor_err: u32,
+    pub(super) byte_len: u32,
+    pub(super) invalidated_rkey: u32,
+    pub(super) qp_num: u32,
+    pub(super) src_qp: u32,
+    pub(super) wc_flags: c_uint,
+    pub(super) pkey_index: u16,
+    pub(super) slid: u16,
+    pub(super) sl: u8,
+    pub(super) dlid_path_bits: u8,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ibv_qp_cap {
+    pub(super) max_send_wr: u32,
+    pub(super) max_recv_wr: u32,
+    pub(super) max_send_sge: u32,
+    pub(super) max_recv_sge: u32,
+    pub(super) max_inline_data: u32,
+}
+
+#[repr(C)]
+pub(super) struct ibv_qp_init_attr {
+    pub(super) qp_context: *mut c_void,
+    pub(super) send_cq: *mut ibv_cq,
+    pub(super) recv_cq: *mut ibv_cq,
+    pub(super) srq: *mut c_void,
+    pub(super) cap: ibv_qp_cap,
+    pub(super) qp_type: c_int,
+    pub(super) sq_sig_all: c_int,
+}
+
+/// Only the state is read.
+#[repr(C)]
+pub(super) struct ibv_qp_attr {
+    pub(super) qp_state: c_int,
+    pub(super) _rest: [c_int; 35],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct ibv_device_attr {
+    pub(super) fw_ver: [c_char; 64],
+    pub(super) node_guid: u64,
+    pub(super) sys_image_guid: u64,
+    pub(super) max_mr_size: u64,
+    pub(super) page_size_cap: u64,
+    pub(super) vendor_id: u32,
+    pub(super) vendor_part_id: u32,
+    pub(super) hw_ver: u32,
+    pub(super) max_qp: c_int,
+    pub(super) max_qp_wr: c_int,
+    pub(super) device_cap_flags: c_uint,
+    pub(super) max_sge: c_int,
+    pub(super) max_sge_rd: c_int,
+    pub(super) max_cq: c_int,
+    pub(super) max_cqe: c_int,
+    pub(super) max_mr: c_int,
+    pub(super) max_pd: c_int,
+    pub(super) max_qp_rd_atom: c_int,
+    pub(super) max_ee_rd_atom: c_int,
+    pub(super) max_res_rd_atom: c_int,
+    pub(super) max_qp_init_rd_atom: c_int,
+    pub(super) _between: [c_int; 16],
+    pub(super) max_pkeys: u16,
+    pub(super) local_ca_ack_delay: u8,
+    pub(super) phys_port_cnt: u8,
+    pub(super) _end: u32,
+}
+
+/// As today's library writes it; the symbol itself writes a little less.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct ibv_port_attr {
+    pub(super) state: c_int,
+    pub(super) max_mtu: c_int,
+    pub(super) active_mtu: c_int,
+    pub(super) gid_tbl_len: c_int,
+    pub(super) port_cap_flags: u32,
+    pub(super) max_msg_sz: u32,
+    pub(super) bad_pkey_cntr: u32,
+    pub(super) qkey_viol_cntr: u32,
+    pub(super) pkey_tbl_len: u16,
+    pub(super) lid: u16,
+    pub(super) sm_lid: u16,
+    pub(super) lmc: u8,
+    pub(super) max_vl_num: u8,
+    pub(super) sm_sl: u8,
+    pub(super) subnet_timeout: u8,
+    pub(super) init_type_reply: u8,
+    pub(super) active_width: u8,
+    pub(super) active_speed: u8,
+    pub(super) phys_state: u8,
+    pub(super) link_layer: u8,
+    pub(super) flags: u8,
+    pub(super) port_cap_flags2: u16,
+}
+
+#[repr(C)]
+pub(super) struct ibv_async_event {
+    /// A queue pair, a completion queue or a port number, as the type says.
+    pub(super) element: *mut c_void,
+    pub(super) event_type: c_int,
+}
+
+#[repr(C)]
+pub(super) struct rdma_event_channel {
+    pub(super) fd: c_int,
+}
+
+#[repr(C)]
+pub(super) struct rdma_cm_id {
+    pub(super) verbs: *mut ibv_context,
+    pub(super) channel: *mut rdma_event_channel,
+    pub(super) context: *mut c_void,
+    pub(super) qp: *mut ibv_qp,
+    pub(super) src_addr: sockaddr_storage,
+    pub(super) dst_addr: sockaddr_storage,
+    // The path and the library's own follow.
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct rdma_conn_param {
+    pub(super) private_data: *const c_void,
+    pub(super) private_data_len: u8,
+    pub(super) responder_resources: u8,
+    pub(super) initiator_depth: u8,
+    pub(super) flow_control: u8,
+    pub(super) retry_count: u8,
+    pub(super) rnr_retry_count: u8,
+    pub(super) srq: u8,
+    pub(super) qp_num: u32,
+}
+
+#[repr(C)]
+pub(super) struct rdma_cm_event {
+    pub(super) id: *mut rdma_cm_id,
+    pub(super) listen_id: *mut rdma_cm_id,
+    pub(super) event: c_int,
+    pub(super) status: c_int,
+    /// An arm of a union; the other is of datagrams.
+    pub(super) conn: rdma_conn_param,
+    // More follows.
+}
+
+pub(super) type AllocPd = unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd;
+pub(super) type DeallocPd = unsafe extern "C" fn(*mut ibv_pd) -> c_int;
+pub(super) type RegMr =
+    unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, ibv_mr_access) -> *mut ibv_mr;
+pub(super) type DeregMr = unsafe extern "C" fn(*mut ibv_mr) -> c_int;
+pub(super) type CreateCompChannel = unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_comp_channel;
+pub(super) type DestroyCompChannel = unsafe extern "C" fn(*mut ibv_comp_channel) -> c_int;
+pub(super) type CreateCq = unsafe extern "C" fn(
+    *mut ibv_context,
+    c_int,
+    *mut c_void,
+    *mut ibv_comp_channel,
+    c_int,
+) -> *mut ibv_cq;
+pub(super) type DestroyCq = unsafe extern "C" fn(*mut ibv_cq) -> c_int;
+pub(super) type GetCqEvent =
+    unsafe extern "C" fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+pub(super) type AckCqEvents = unsafe extern "C" fn(*mut ibv_cq, c_uint);
+pub(super) type QueryDevice = unsafe extern "C" fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
+pub(super) type QueryPort = unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+pub(super) type QueryQp =
+    unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
+pub(super) type GetAsyncEvent =
+    unsafe extern "C" fn(*mut ibv_context, *mut ibv_async_event) -> c_int;
+pub(super) type AckAsyncEvent = unsafe extern "C" fn(*mut ibv_async_event);
+pub(super) type ForkInit = unsafe extern "C" fn() -> c_int;
+pub(super) type StatusText = unsafe extern "C" fn(c_int) -> *const c_char;
+
+pub(super) type GetDevices = unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_context;
+pub(super) type CreateEventChannel = unsafe extern "C" fn() -> *mut rdma_event_channel;
+pub(super) type DestroyEventChannel = unsafe extern "C" fn(*mut rdma_event_channel);
+pub(super) type CreateId = unsafe extern "C" fn(
+    *mut rdma_event_channel,
+    *mut *mut rdma_cm_id,
+    *mut c_void,
+    c_int,
+) -> c_int;
+pub(super) type DestroyId = unsafe extern "C" fn(*mut rdma_cm_id) -> c_int;
+pub(super) type BindAddr = unsafe extern "C" fn(*mut rdma_cm_id, *mut sockaddr) -> c_int;
+pub(super) type ResolveAddr =
+    unsafe extern "C" fn(*mut rdma_cm_id, *mut sockaddr, *mut sockaddr, c_int) -> c_int;
+pub(super) type ResolveRoute = unsafe extern "C" fn(*mut rdma_cm_id, c_int) -> c_int;
+pub(super) type CreateQp =
+    unsafe extern "C" fn(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_qp_init_attr) -> c_int;
+pub(super) type DestroyQp = unsafe extern "C" fn(*mut rdma_cm_id);
+pub(super) type Connect = unsafe extern "C" fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+pub(super) type Listen = unsafe extern "C" fn(*mut rdma_cm_id, c_int) -> c_int;
+pub(super) type Reject = unsafe extern "C" fn(*mut rdma_cm_id, *const c_void, u8) -> c_int;
+pub(super) type Notify = unsafe extern "C" fn(*mut rdma_cm_id, c_int) -> c_int;
+pub(super) type Disconnect = unsafe extern "C" fn(*mut rdma_cm_id) -> c_int;
+pub(super) type GetCmEvent =
+    unsafe extern "C" fn(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
+pub(super) type AckCmEvent = unsafe extern "C" fn(*mut rdma_cm_event) -> c_int;
+
+// The layouts of rdma-core on 64-bit Linux.
+const _: () = {
+    assert!(size_of::<ibv_context_ops>() == 256);
+    assert!(offset_of!(ibv_context, ops) == 8);
+    assert!(offset_of!(ibv_context_ops, poll_cq) == 96 - 8);
+    assert!(offset_of!(ibv_context_ops, req_notify_cq) == 104 - 8);
+    assert!(offset_of!(ibv_context_ops, post_send) == 208 - 8);
+    assert!(offset_of!(ibv_context_ops, post_recv) == 216 - 8);
+    assert!(offset_of!(ibv_context, cmd_fd) == 264);
+    assert!(offset_of!(ibv_context, async_fd) == 268);
+    assert!(offset_of!(ibv_device, transport_type) == 20);
+    assert!(offset_of!(ibv_device, name) == 24);
+    assert!(size_of::<ibv_pd>() == 16);
+    assert!(size_of::<ibv_mr>() == 48);
+    assert!(offset_of!(ibv_mr, lkey) == 36);
+    assert!(offset_of!(ibv_mr, rkey) == 40);
+    assert!(size_of::<ibv_comp_channel>() == 16);
+    assert!(offset_of!(ibv_comp_channel, fd) == 8);
+    assert!(offset_of!(ibv_cq, cqe) == 28);
+    assert!(offset_of!(ibv_qp, qp_num) == 52);
+    assert!(offset_of!(ibv_qp, state) == 56);
+    assert!(size_of::<ibv_sge>() == 16);
+    assert!(size_of::<ibv_send_wr>() == 128);
+    assert!(offset_of!(ibv_send_wr, num_sge) == 24);
+    assert!(offset_of!(ibv_send_wr, opcode) == 28);
+    assert!(offset_of!(ibv_send_wr, send_flags) == 32);
+    assert!(offset_of!(ibv_send_wr, invalidate_rkey) == 36);
+    assert!(offset_of!(ibv_send_wr, remote_addr) == 40);
+    assert!(offset_of!(ibv_send_wr, rkey) == 48);
+    assert!(size_of::<ibv_recv_wr>() == 32);
+    assert!(size_of::<ibv_wc>() == 48);
+    assert!(offset_of!(ibv_wc, byte_len) == 20);
+    assert!(offset_of!(ibv_wc, invalidated_rkey) == 24);
+    assert!(offset_of!(ibv_wc, wc_flags) == 36);
+    assert!(size_of::<ibv_qp_init_attr>() == 64);
+    assert!(offset_of!(ibv_qp_init_attr, cap) == 32);
+    assert!(offset_of!(ibv_qp_init_attr, qp_type) == 52);
+    assert!(offset_of!(ibv_qp_init_attr, sq_sig_all) == 56);
+    assert!(size_of::<ibv_qp_attr>() == 144);
+    assert!(size_of::<ibv_device_attr>() == 232);
+    assert!(offset_of!(ibv_device_attr, max_mr_size) == 80);
+    assert!(offset_of!(ibv_device_attr, vendor_id) == 96);
+    assert!(offset_of!(ibv_device_attr, max_qp_wr) == 112);
+    assert!(offset_of!(ibv_device_attr, max_sge) == 120);
+    assert!(offset_of!(ibv_device_attr, max_cqe) == 132);
+    assert!(offset_of!(ibv_device_attr, max_qp_rd_atom) == 144);
+    assert!(offset_of!(ibv_device_attr, max_qp_init_rd_atom) == 156);
+    assert!(offset_of!(ibv_device_attr, phys_port_cnt) == 227);
+    assert!(size_of::<ibv_port_attr>() == 52);
+    assert!(offset_of!(ibv_port_attr, max_msg_sz) == 20);
+    assert!(offset_of!(ibv_port_attr, link_layer) == 46);
+    assert!(offset_of!(ibv_async_event, event_type) == 8);
+    assert!(offset_of!(rdma_cm_id, context) == 16);
+    assert!(offset_of!(rdma_cm_id, qp) == 24);
+    assert!(offset_of!(rdma_cm_id, src_addr) == 32);
+    assert!(offset_of!(rdma_cm_id, dst_addr) == 160);
+    assert!(size_of::<rdma_conn_param>() == 24);
+    assert!(offset_of!(rdma_conn_param, private_data_len) == 8);
+    assert!(offset_of!(rdma_conn_param, rnr_retry_count) == 13);
+    assert!(offset_of!(rdma_conn_param, qp_num) == 16);
+    assert!(offset_of!(rdma_cm_event, listen_id) == 8);
+    assert!(offset_of!(rdma_cm_event, event) == 16);
+    assert!(offset_of!(rdma_cm_event, status) == 20);
+    assert!(offset_of!(rdma_cm_event, conn) == 24);
+};

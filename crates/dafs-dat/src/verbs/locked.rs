@@ -1,0 +1,111 @@
+//! The limit on locked memory: registered pages count against it unless the process has
+//! CAP_IPC_LOCK.
+//!
+//! The kernel's own answer to too much is a bare ENOMEM, so the limit is looked at before.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const PAGE_BYTES: u64 = dafs_mem::PAGE_BYTES as u64;
+
+/// Bytes of whole pages that this process has registered, over all adapters.
+static REGISTERED: AtomicU64 = AtomicU64::new(0);
+
+/// CAP_IPC_LOCK in the words of /proc.
+const CAP_IPC_LOCK: u64 = 1 << 14;
+
+/// Pages that count until this is dropped.
+#[derive(Debug)]
+pub(super) struct Share(u64);
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        REGISTERED.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// Too much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Exceeded {
+    pub(super) registered: u64,
+    pub(super) limit: u64,
+}
+
+/// The bytes of all pages that the range touches.
+fn page_bytes(address: u64, len: u64) -> u64 {
+    let first = address / PAGE_BYTES;
+    let end = address.saturating_add(len).div_ceil(PAGE_BYTES);
+    end.saturating_sub(first).saturating_mul(PAGE_BYTES)
+}
+
+/// Counts a range that is about to be registered.
+pub(super) fn take(address: u64, len: usize) -> Result<Share, Exceeded> {
+    take_below(page_bytes(address, len as u64), limit()).or_else(|exceeded| {
+        // Seldom, so it may cost a file to be read.
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let all = page_bytes(address, len as u64);
+        if may_lock(&status) { take_below(all, None) } else { Err(exceeded) }
+    })
+}
+
+fn take_below(bytes: u64, limit: Option<u64>) -> Result<Share, Exceeded> {
+    let before = REGISTERED.fetch_add(bytes, Ordering::Relaxed);
+    let share = Share(bytes);
+    match limit {
+        Some(limit) if before.saturating_add(bytes) > limit => {
+            Err(Exceeded { registered: before, limit })
+        }
+        _ => Ok(share),
+    }
+}
+
+/// The limit, if there is one.
+fn limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call fills the structure.
+    let failed = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    (failed == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// Whether a process of this status is not held to the limit.
+fn may_lock(status: &str) -> bool {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & CAP_IPC_LOCK != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capability_lifts_the_limit() {
+        assert!(may_lock("Name:\tdafs\nCapEff:\t000001ffffffffff\nCapBnd:\t0\n"));
+        assert!(may_lock("CapEff:\t0000000000004000\n"));
+        assert!(!may_lock("CapEff:\t0000000000000000\n"));
+        assert!(!may_lock("CapInh:\t0000000000004000\n"));
+        assert!(!may_lock(""));
+    }
+
+    #[test]
+    fn whole_pages_count() {
+        assert_eq!(page_bytes(4096, 0), 0);
+        assert_eq!(page_bytes(4096, 1), 4096);
+        assert_eq!(page_bytes(4095, 2), 8192);
+        assert_eq!(page_bytes(u64::MAX, 10), 4096);
+    }
+
+    #[test]
+    fn what_was_counted_is_given_back() {
+        // Larger than whatever other tests of this process count.
+        let bytes = 1 << 50;
+        let share = take_below(bytes, Some(1 << 51)).unwrap();
+        let error = take_below(bytes + 1, Some(1 << 51)).unwrap_err();
+        assert!(error.registered >= bytes && error.limit == 1 << 51);
+        drop(share);
+        let share = take_below(bytes + 1, Some(1 << 51)).unwrap();
+        drop(share);
+        assert!(take_below(1 << 52, None).is_ok());
+    }
+}

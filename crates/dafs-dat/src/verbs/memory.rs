@@ -1,0 +1,290 @@
+//! Regions: what is registered with the device for them and how work names it.
+//!
+//! Invariants
+//! * A key for peers is a registration of its own that ends with its region, at once. Work of this
+//!   side uses another one, without rights for peers, which it holds until it is done. A region
+//!   that has both kinds of use gets the second when it is first used so.
+//! * Bounds and rights of local segments are checked here; those of remote ones by the device,
+//!   which compares domain, range and right.
+//! * The keys are the device's: drivers number them, so unlike those of the other providers they
+//!   may be foreseen, and only the domain keeps connections apart.
+
+use super::cache::{Cache, Key, Registered};
+use super::ffi;
+use super::locked;
+use super::plan::Span;
+use super::sys::{Domain, Registration};
+use crate::memory::REGION_COUNT_MAX;
+use crate::{
+    Access, LocalSegment, MemoryRegion, PostError, ProtectionDomain, RegionId, RegisterError,
+};
+use dafs_mem::Buffer;
+use std::io;
+use std::sync::Arc;
+
+/// A registration that counts against the limit on locked memory.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    // Dropped first, then the share is given back.
+    registration: Registration,
+    _share: locked::Share,
+}
+
+/// What posted work holds.
+pub(super) type Held = Arc<Registered<Pinned>>;
+
+#[derive(Debug)]
+struct Region {
+    buffer: Arc<Buffer>,
+    domain: ProtectionDomain,
+    access: Access,
+    /// For peers.
+    _remote: Option<Pinned>,
+    /// For work of this side; `None` before the first use, and if the buffer is empty.
+    local: Option<Held>,
+}
+
+/// The regions of one adapter, with their domains.
+pub(super) struct Memory {
+    // In the order in which they must go.
+    regions: Vec<Option<Region>>,
+    cache: Cache<Pinned>,
+    domains: Vec<Domain>,
+    free: Vec<u32>,
+    region_bytes_max: u64,
+    /// Where a read is answered by writes of the peer, its sink needs that right.
+    sink_access: i32,
+}
+
+impl Memory {
+    /// `sink_is_written` tells that the peer's answer to a read is a write to the device.
+    pub(super) fn new(idle_bytes_max: usize, region_bytes_max: u64, sink_is_written: bool) -> Self {
+        Self {
+            regions: Vec::new(),
+            cache: Cache::new(idle_bytes_max),
+            domains: Vec::new(),
+            free: Vec::new(),
+            region_bytes_max,
+            sink_access: if sink_is_written { ffi::ACCESS_REMOTE_WRITE } else { 0 },
+        }
+    }
+
+    pub(super) fn add_domain(&mut self, domain: Domain) -> ProtectionDomain {
+        self.domains.push(domain);
+        ProtectionDomain(self.domains.len() as u32)
+    }
+
+    pub(super) fn domain(&self, domain: ProtectionDomain) -> Option<&Domain> {
+        self.domains.get((domain.0 as usize).checked_sub(1)?)
+    }
+
+    /// Forgets idle registrations that cannot be used again.
+    pub(super) fn sweep(&mut self) {
+        self.cache.sweep();
+    }
+
+    pub(super) fn register(
+        &mut self,
+        domain: ProtectionDomain,
+        buffer: Arc<Buffer>,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        if self.regions.len() - self.free.len() >= REGION_COUNT_MAX {
+            return Err(RegisterError::TooMany(REGION_COUNT_MAX));
+        }
+        let bytes = buffer.len();
+        if bytes as u64 > self.region_bytes_max {
+            let max = usize::try_from(self.region_bytes_max).unwrap_or(usize::MAX);
+            return Err(RegisterError::TooLong { bytes, max });
+        }
+        let (address, len) = (buffer.as_ptr() as u64, bytes);
+        let mut region = Region { buffer, domain, access, _remote: None, local: None };
+        let mut key = 0;
+        if len > 0 {
+            let for_peers = Access::REMOTE_READ | Access::REMOTE_WRITE;
+            if access.intersects(for_peers) {
+                let access = raw_access(access);
+                let remote = pin(&self.domains, domain, &region.buffer, access)?;
+                key = remote.registration.remote_key();
+                region._remote = Some(remote);
+            } else {
+                let held = self.take_local(&region)?;
+                key = held.registration.registration.remote_key();
+                region.local = Some(held);
+            }
+        }
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.regions[index as usize] = Some(region);
+                index
+            }
+            None => {
+                self.regions.push(Some(region));
+                (self.regions.len() - 1) as u32
+            }
+        };
+        Ok(MemoryRegion { id: RegionId(index), key, address, len })
+    }
+
+    fn take_local(&mut self, region: &Region) -> Result<Held, RegisterError> {
+        let Self { cache, domains, sink_access, .. } = self;
+        let writable = region.is_writable();
+        let access = if writable { ffi::ACCESS_LOCAL_WRITE | *sink_access } else { 0 };
+        cache.take(region.domain, &region.buffer, writable, || {
+            pin(domains, region.domain, &region.buffer, access)
+        })
+    }
+
+    pub(super) fn deregister(&mut self, id: RegionId) {
+        let Some(region) = self.regions.get_mut(id.0 as usize).and_then(Option::take) else {
+            return;
+        };
+        self.free.push(id.0);
+        if let Some(held) = region.local {
+            let key = Key::new(region.domain, &region.buffer, region.access.contains(WRITE));
+            drop((held, region.buffer, region._remote));
+            self.cache.give_back(key);
+        }
+    }
+
+    /// Checks a segment.
+    pub(super) fn check(
+        &self,
+        domain: ProtectionDomain,
+        segment: LocalSegment,
+        need: Access,
+    ) -> Result<(), PostError> {
+        let region = self
+            .regions
+            .get(segment.region.0 as usize)
+            .and_then(Option::as_ref)
+            .filter(|region| region.domain == domain)
+            .ok_or(PostError::Region)?;
+        if !region.access.contains(need) {
+            return Err(PostError::Access);
+        }
+        match segment.offset.checked_add(segment.len) {
+            Some(end) if end <= region.buffer.len() => Ok(()),
+            _ => Err(PostError::Bounds),
+        }
+    }
+
+    /// What the device calls a segment that was checked, and what keeps it so; nothing for an
+    /// empty buffer.
+    pub(super) fn span(
+        &mut self,
+        segment: LocalSegment,
+    ) -> Result<Option<(Span, Held)>, PostError> {
+        let index = segment.region.0 as usize;
+        let region = self.regions.get_mut(index).ok_or(PostError::Region)?;
+        let Some(mut region) = region.take() else { return Err(PostError::Region) };
+        if region.local.is_none() && !region.buffer.is_empty() {
+            region.local = self.take_local(&region).inspect_err(tell_failure).ok();
+        }
+        let found = region.local.clone();
+        let is_empty = region.buffer.is_empty();
+        let address = region.buffer.as_ptr() as u64 + segment.offset as u64;
+        self.regions[index] = Some(region);
+        match found {
+            Some(held) => {
+                let key = held.local_key();
+                Ok(Some((Span { address, len: segment.len, key }, held)))
+            }
+            None if is_empty => Ok(None),
+            None => Err(PostError::Memory),
+        }
+    }
+
+    /// Registers a block of the provider's own for sends.
+    pub(super) fn staging(
+        &mut self,
+        domain: ProtectionDomain,
+        buffer: &Arc<Buffer>,
+    ) -> Result<Held, PostError> {
+        let Self { cache, domains, .. } = self;
+        let held = cache
+            .take(domain, buffer, false, || pin(domains, domain, buffer, 0))
+            .inspect_err(tell_failure)
+            .map_err(|_| PostError::Memory)?;
+        cache.give_back(Key::new(domain, buffer, false));
+        Ok(held)
+    }
+}
+
+const WRITE: Access = Access::LOCAL_WRITE;
+
+impl Region {
+    fn is_writable(&self) -> bool {
+        self.access.contains(WRITE)
+    }
+}
+
+impl Registered<Pinned> {
+    /// The key for work of this side.
+    pub(super) fn local_key(&self) -> u32 {
+        self.registration.registration.local_key()
+    }
+}
+
+fn tell_failure(error: &RegisterError) {
+    tracing::warn!(%error, "memory cannot be registered for work of this side");
+}
+
+/// The rights in the terms of the device, which wants to write what a peer may.
+fn raw_access(access: Access) -> i32 {
+    let mut raw = 0;
+    if access.intersects(Access::LOCAL_WRITE | Access::REMOTE_WRITE) {
+        raw |= ffi::ACCESS_LOCAL_WRITE;
+    }
+    if access.contains(Access::REMOTE_WRITE) {
+        raw |= ffi::ACCESS_REMOTE_WRITE;
+    }
+    if access.contains(Access::REMOTE_READ) {
+        raw |= ffi::ACCESS_REMOTE_READ;
+    }
+    raw
+}
+
+fn pin(
+    domains: &[Domain],
+    domain: ProtectionDomain,
+    buffer: &Buffer,
+    access: i32,
+) -> Result<Pinned, RegisterError> {
+    let found = (domain.0 as usize).checked_sub(1).and_then(|index| domains.get(index));
+    let Some(found) = found else {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "no such protection domain");
+        return Err(RegisterError::Io(error));
+    };
+    let bytes = buffer.len();
+    let share = locked::take(buffer.as_ptr() as u64, bytes).map_err(|exceeded| {
+        let locked::Exceeded { registered, limit } = exceeded;
+        RegisterError::LockedMemory { bytes, registered, limit }
+    })?;
+    let registration = found.register(buffer, access)?;
+    Ok(Pinned { registration, _share: share })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_translated() {
+        assert_eq!(raw_access(Access::empty()), 0);
+        assert_eq!(raw_access(Access::LOCAL_WRITE), ffi::ACCESS_LOCAL_WRITE);
+        assert_eq!(raw_access(Access::REMOTE_READ), ffi::ACCESS_REMOTE_READ);
+        // A device refuses a right of peers to write without our own.
+        let write = ffi::ACCESS_LOCAL_WRITE | ffi::ACCESS_REMOTE_WRITE;
+        assert_eq!(raw_access(Access::REMOTE_WRITE), write);
+    }
+
+    #[test]
+    fn the_limit_comes_with_its_remedy() {
+        let error = RegisterError::LockedMemory { bytes: 8192, registered: 65536, limit: 65536 };
+        let text = error.to_string();
+        for word in ["8192", "65536", "ulimit -l unlimited", "LimitMEMLOCK", "CAP_IPC_LOCK"] {
+            assert!(text.contains(word), "{word} is missing in: {text}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Private data of connections.
+//!
+//! InfiniBand's connection manager carries a field of fixed size and does not say how much of it
+//! was meant, so a peer sees zeros behind the data. Between our own, a trailer of four bytes tells
+//! the length: two of a mark, the length, and a last byte that is not zero, so that it is found
+//! however many zeros follow. Other peers look for what they know at the front (RFC 8797 has a
+//! magic number) and pass over it. iWARP carries exact lengths and gets no trailer.
+
+/// Bytes of the trailer.
+pub(super) const TRAILER_BYTES: usize = 4;
+
+const MARK: [u8; 2] = [0x64, 0x61];
+const LAST: u8 = 0xff;
+
+/// What to hand to the connection manager. `data` is at most
+/// [`PRIVATE_DATA_BYTES_MAX`](crate::PRIVATE_DATA_BYTES_MAX) bytes long.
+pub(super) fn encode(data: &[u8], is_padded: bool) -> Vec<u8> {
+    debug_assert!(data.len() <= crate::PRIVATE_DATA_BYTES_MAX);
+    let mut bytes = data.to_vec();
+    if is_padded {
+        bytes.extend_from_slice(&[MARK[0], MARK[1], data.len() as u8, LAST]);
+    }
+    bytes
+}
+
+/// What the peer meant, or all that arrived if the peer is not one of ours.
+pub(super) fn decode(mut bytes: Vec<u8>, is_padded: bool) -> Vec<u8> {
+    if is_padded {
+        let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        if let Some(len) = end.checked_sub(TRAILER_BYTES) {
+            let trailer = [MARK[0], MARK[1], len as u8, LAST];
+            if bytes[len..end] == trailer {
+                bytes.truncate(len);
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_survives_a_field_of_fixed_size() {
+        for data in [&b""[..], b"\0", b"no", b"\0\0\0", &[0; 44], &[0xff; 44]] {
+            let mut field = encode(data, true);
+            assert!(field.len() <= 56);
+            field.resize(196, 0);
+            assert_eq!(decode(field, true), data);
+            assert_eq!(decode(encode(data, false), false), data);
+        }
+    }
+
+    #[test]
+    fn what_a_stranger_sends_is_left_as_it_is() {
+        let mut field = vec![0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3];
+        field.resize(56, 0);
+        assert_eq!(decode(field.clone(), true), field);
+        for odd in [&[][..], &[0; 56], &[LAST], &[0x64, 0x61, 9, LAST, 0, 0]] {
+            assert_eq!(decode(odd.to_vec(), true), odd);
+        }
+    }
+}

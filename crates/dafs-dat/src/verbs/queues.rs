@@ -1,0 +1,63 @@
+//! Completion queues, shared by the connections of an adapter.
+//!
+//! Invariants
+//! * A queue has room for a completion of all that its connections can have with the device, so it
+//!   never overflows, which would end them all.
+
+use super::limits::COMPLETION_COUNT;
+use super::sys::{CompletionChannel, CompletionQueue, Device};
+use std::io;
+
+/// The queues, and who has how much room in them.
+pub(super) struct Queues {
+    queues: Vec<(CompletionQueue, u32)>,
+    // Dropped after the queues that report to it.
+    channel: CompletionChannel,
+    device: Device,
+    entries_max: u32,
+}
+
+impl Queues {
+    pub(super) fn new(device: Device, entries_max: u32) -> io::Result<Self> {
+        let channel = device.completion_channel()?;
+        Ok(Self { queues: Vec::new(), channel, device, entries_max })
+    }
+
+    pub(super) fn channel(&self) -> &CompletionChannel {
+        &self.channel
+    }
+
+    /// Room for so many completions; returns the number of the queue.
+    pub(super) fn take(&mut self, entries: u32) -> io::Result<usize> {
+        let fits = |(queue, used): &(CompletionQueue, u32)| {
+            used.checked_add(entries).is_some_and(|total| total <= queue.capacity())
+        };
+        let index = match self.queues.iter().position(fits) {
+            Some(index) => index,
+            None => {
+                let wanted = COMPLETION_COUNT.max(entries).min(self.entries_max);
+                let queue = self.device.completion_queue(&self.channel, wanted)?;
+                // One that is armed already reports its first completion to a sleeper.
+                queue.request_notice()?;
+                self.queues.push((queue, 0));
+                self.queues.len() - 1
+            }
+        };
+        self.queues[index].1 += entries;
+        Ok(index)
+    }
+
+    pub(super) fn give_back(&mut self, index: usize, entries: u32) {
+        let used = &mut self.queues[index].1;
+        debug_assert!(*used >= entries);
+        *used = used.saturating_sub(entries);
+    }
+
+    pub(super) fn get(&self, index: usize) -> &CompletionQueue {
+        &self.queues[index].0
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &CompletionQueue> {
+        self.queues.iter().map(|(queue, _)| queue)
+    }
+}

@@ -1,0 +1,372 @@
+//! Devices, protection domains, memory and queues of libibverbs, each an owner that releases what
+//! it holds. With `cm` this is all that calls the library.
+//!
+//! Invariants
+//! * A handle is released once, when its owner is dropped, and never in a child of a fork.
+//! * Owners are dropped in the order the library asks for: queue pairs before queues, regions
+//!   before their domain. The adapter's fields are in that order.
+//! * Contexts belong to librdmacm and stay open as long as the process lives.
+
+use super::error::VerbsError;
+use super::ffi;
+use super::fork;
+use super::library::Library;
+use dafs_mem::Buffer;
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::ptr::{NonNull, null_mut};
+
+/// Makes a descriptor non-blocking.
+pub(super) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
+    // SAFETY: the caller's descriptor is open; only its flags are read and set.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        if flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// The result of a call that returns 0 or an error number.
+fn check(returned: libc::c_int) -> io::Result<()> {
+    match returned {
+        0 => Ok(()),
+        error if error > 0 => Err(io::Error::from_raw_os_error(error)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// An open device. The context is librdmacm's, so that its connections may use what we make of it.
+#[derive(Clone, Copy)]
+pub(super) struct Device {
+    library: &'static Library,
+    context: NonNull<ffi::ibv_context>,
+}
+
+// SAFETY: contexts live as long as the process, and the library locks what threads share.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// All devices that the connection manager knows. Their contexts stay open.
+    pub(super) fn all(library: &'static Library) -> Result<Vec<Device>, VerbsError> {
+        let mut count = 0;
+        // SAFETY: writes the number; the list is of so many contexts. It is never given back,
+        // which is what keeps the contexts open.
+        let list = unsafe { (library.get_devices)(&mut count) };
+        if list.is_null() {
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                Some(libc::ENODEV) | None => Err(VerbsError::NoDevice),
+                _ => Err(VerbsError::ConnectionManager(error)),
+            };
+        }
+        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: the library has just returned a list of that many pointers.
+        let contexts = unsafe { std::slice::from_raw_parts(list, count) };
+        let devices = contexts.iter().filter_map(|context| NonNull::new(*context));
+        Ok(devices.map(|context| Device { library, context }).collect())
+    }
+
+    /// The device that a connection has come to.
+    pub(super) fn of(library: &'static Library, context: *mut ffi::ibv_context) -> Option<Self> {
+        NonNull::new(context).map(|context| Device { library, context })
+    }
+
+    pub(super) fn is(&self, context: *mut ffi::ibv_context) -> bool {
+        self.context.as_ptr() == context
+    }
+
+    fn device(&self) -> &ffi::ibv_device {
+        // SAFETY: an open context has a device, which lives as long as it.
+        unsafe { &*(*self.context.as_ptr()).device }
+    }
+
+    pub(super) fn name(&self) -> String {
+        // SAFETY: the library terminates the name within its array.
+        let name = unsafe { CStr::from_ptr(self.device().name.as_ptr()) };
+        name.to_string_lossy().into_owned()
+    }
+
+    pub(super) fn is_iwarp(&self) -> bool {
+        self.device().transport_type == ffi::TRANSPORT_IWARP
+    }
+
+    pub(super) fn is_infiniband(&self) -> bool {
+        self.device().transport_type == ffi::TRANSPORT_IB
+    }
+
+    pub(super) fn attributes(&self) -> Result<ffi::ibv_device_attr, VerbsError> {
+        let mut attributes = MaybeUninit::<ffi::ibv_device_attr>::zeroed();
+        // SAFETY: an open context; the call fills the structure, for which zeros are valid.
+        let returned =
+            unsafe { (self.library.query_device)(self.context.as_ptr(), attributes.as_mut_ptr()) };
+        check(returned).map_err(|error| VerbsError::Io { what: "query an RDMA device", error })?;
+        // SAFETY: integers, zeroed or written.
+        Ok(unsafe { attributes.assume_init() })
+    }
+
+    pub(super) fn port(&self, number: u8) -> Result<ffi::ibv_port_attr, VerbsError> {
+        let mut attributes = MaybeUninit::<ffi::ibv_port_attr>::zeroed();
+        // SAFETY: as above; the symbol writes at most the structure.
+        let returned = unsafe {
+            (self.library.query_port)(self.context.as_ptr(), number, attributes.as_mut_ptr())
+        };
+        check(returned)
+            .map_err(|error| VerbsError::Io { what: "query a port of an RDMA device", error })?;
+        // SAFETY: integers, zeroed or written.
+        Ok(unsafe { attributes.assume_init() })
+    }
+
+    /// The next report of trouble on this device: the number of the queue pair it is about, if it
+    /// is about one, and what it is. The reports of a device are shared by the whole process.
+    pub(super) fn async_event(&self) -> Option<(Option<u32>, i32)> {
+        // SAFETY: an open context.
+        let fd = unsafe { (*self.context.as_ptr()).async_fd };
+        set_nonblocking(fd).ok()?;
+        let mut event = ffi::ibv_async_event { element: null_mut(), event_type: -1 };
+        // SAFETY: fills the event; does not wait, as was just seen to.
+        if unsafe { (self.library.get_async_event)(self.context.as_ptr(), &mut event) } != 0 {
+            return None;
+        }
+        let about_queue_pair =
+            (ffi::EVENT_QP_FATAL..=ffi::EVENT_COMM_EST).contains(&event.event_type);
+        // SAFETY: for these types the element is a queue pair, which is not destroyed before its
+        // events are acknowledged.
+        let number =
+            about_queue_pair.then(|| unsafe { (*event.element.cast::<ffi::ibv_qp>()).qp_num });
+        // SAFETY: the event just taken, once.
+        unsafe { (self.library.ack_async_event)(&mut event) };
+        Some((number, event.event_type))
+    }
+
+    pub(super) fn domain(&self) -> io::Result<Domain> {
+        // SAFETY: an open context.
+        let pd = unsafe { (self.library.alloc_pd)(self.context.as_ptr()) };
+        let pd = NonNull::new(pd).ok_or_else(io::Error::last_os_error)?;
+        Ok(Domain { library: self.library, pd })
+    }
+
+    pub(super) fn completion_channel(&self) -> io::Result<CompletionChannel> {
+        // SAFETY: an open context.
+        let channel = unsafe { (self.library.create_comp_channel)(self.context.as_ptr()) };
+        let channel = NonNull::new(channel).ok_or_else(io::Error::last_os_error)?;
+        let channel = CompletionChannel { library: self.library, channel };
+        set_nonblocking(channel.fd())?;
+        Ok(channel)
+    }
+
+    pub(super) fn completion_queue(
+        &self,
+        channel: &CompletionChannel,
+        entries: u32,
+    ) -> io::Result<CompletionQueue> {
+        let entries = i32::try_from(entries).unwrap_or(i32::MAX);
+        // SAFETY: an open context and a channel of it, which outlives the queue.
+        let cq = unsafe {
+            let context = self.context.as_ptr();
+            (self.library.create_cq)(context, entries, null_mut(), channel.channel.as_ptr(), 0)
+        };
+        let cq = NonNull::new(cq).ok_or_else(io::Error::last_os_error)?;
+        Ok(CompletionQueue { library: self.library, cq })
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({})", self.name())
+    }
+}
+
+macro_rules! owner {
+    ($(#[$doc:meta])* $name:ident { $field:ident: $kind:ident, $release:ident }) => {
+        $(#[$doc])*
+        pub(super) struct $name {
+            library: &'static Library,
+            $field: NonNull<ffi::$kind>,
+        }
+
+        // SAFETY: a handle of the library, which takes them from any thread.
+        unsafe impl Send for $name {}
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                if fork::is_child() {
+                    return;
+                }
+                // SAFETY: ours, released once; nothing that uses it is left (see above).
+                let failed = unsafe { (self.library.$release)(self.$field.as_ptr()) };
+                if failed != 0 {
+                    tracing::warn!(failed, concat!("cannot release: ", stringify!($release)));
+                }
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!(stringify!($name), "({:?})"), self.$field)
+            }
+        }
+    };
+}
+
+owner! {
+    /// A protection domain.
+    Domain { pd: ibv_pd, dealloc_pd }
+}
+owner! {
+    /// A registration of memory.
+    Registration { mr: ibv_mr, dereg_mr }
+}
+owner! {
+    /// Where completion queues report that they are no longer empty.
+    CompletionChannel { channel: ibv_comp_channel, destroy_comp_channel }
+}
+owner! {
+    /// A completion queue.
+    CompletionQueue { cq: ibv_cq, destroy_cq }
+}
+
+// SAFETY: what is shared only reads numbers that never change.
+unsafe impl Sync for Registration {}
+
+impl Domain {
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_pd {
+        self.pd.as_ptr()
+    }
+
+    /// Registers a whole buffer, which the caller keeps alive until the registration is dropped.
+    pub(super) fn register(&self, buffer: &Buffer, access: i32) -> io::Result<Registration> {
+        fork::check()?;
+        // SAFETY: the range is mapped as long as the buffer lives; the device is given no more
+        // than it, and views of it tolerate that it changes.
+        let mr = unsafe {
+            (self.library.reg_mr)(self.pd.as_ptr(), buffer.as_ptr().cast(), buffer.len(), access)
+        };
+        let mr = NonNull::new(mr).ok_or_else(io::Error::last_os_error)?;
+        Ok(Registration { library: self.library, mr })
+    }
+}
+
+impl Registration {
+    /// The key for work of this side.
+    pub(super) fn local_key(&self) -> u32 {
+        // SAFETY: a live registration.
+        unsafe { self.mr.as_ref().lkey }
+    }
+
+    /// The key for peers.
+    pub(super) fn remote_key(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.mr.as_ref().rkey }
+    }
+}
+
+impl CompletionChannel {
+    pub(super) fn fd(&self) -> RawFd {
+        // SAFETY: a live channel.
+        unsafe { self.channel.as_ref().fd }
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as the channel lives.
+        unsafe { BorrowedFd::borrow_raw(self.fd()) }
+    }
+
+    /// Takes all reports, so that the descriptor is quiet until a queue is armed and filled again.
+    pub(super) fn drain(&self) {
+        loop {
+            let (mut cq, mut context) = (null_mut(), null_mut());
+            // SAFETY: writes both; does not wait, for the descriptor is non-blocking.
+            unsafe {
+                if (self.library.get_cq_event)(self.channel.as_ptr(), &mut cq, &mut context) != 0 {
+                    return;
+                }
+                // One report, of a queue that cannot be gone before it is acknowledged.
+                (self.library.ack_cq_events)(cq, 1);
+            }
+        }
+    }
+}
+
+/// One completion as the queue had it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reaped {
+    /// What the work was posted with.
+    pub(super) id: u64,
+    pub(super) status: i32,
+    pub(super) bytes: u32,
+    /// The key that the peer has invalidated with this message.
+    pub(super) invalidated: Option<u32>,
+}
+
+/// Completions taken in one call.
+const REAP_COUNT: usize = 32;
+
+impl CompletionQueue {
+    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_cq {
+        self.cq.as_ptr()
+    }
+
+    /// How many completions fit.
+    pub(super) fn capacity(&self) -> u32 {
+        // SAFETY: a live queue.
+        u32::try_from(unsafe { self.cq.as_ref().cqe }).unwrap_or(0)
+    }
+
+    fn ops(&self) -> &ffi::ibv_context_ops {
+        // SAFETY: a live queue has an open context.
+        unsafe { &(*self.cq.as_ref().context).ops }
+    }
+
+    /// Takes completions, a few at most; returns how many.
+    pub(super) fn reap(&self, mut found: impl FnMut(Reaped)) -> io::Result<usize> {
+        let Some(poll) = self.ops().poll_cq else { return Err(missing_operation()) };
+        let mut completions = [MaybeUninit::<ffi::ibv_wc>::uninit(); REAP_COUNT];
+        let room = REAP_COUNT as i32;
+        // SAFETY: the device writes at most `room` completions to an array of that many.
+        let count = unsafe { poll(self.cq.as_ptr(), room, completions.as_mut_ptr().cast()) };
+        let count = usize::try_from(count)
+            .map_err(|_| io::Error::other("the RDMA device's completion queue has failed"))?;
+        for completion in &completions[..count.min(REAP_COUNT)] {
+            // SAFETY: one of those written.
+            let wc = unsafe { completion.assume_init_ref() };
+            let ok = wc.status == ffi::WC_SUCCESS;
+            // Of a failed one only the identifier and the status mean something.
+            let with_key = ok && wc.wc_flags & ffi::WC_WITH_INV != 0;
+            found(Reaped {
+                id: wc.wr_id,
+                status: wc.status,
+                bytes: if ok { wc.byte_len } else { 0 },
+                invalidated: with_key.then_some(wc.invalidated_rkey),
+            });
+        }
+        Ok(count)
+    }
+
+    /// Lets the next completion report to the channel.
+    pub(super) fn request_notice(&self) -> io::Result<()> {
+        let Some(request) = self.ops().req_notify_cq else { return Err(missing_operation()) };
+        // SAFETY: a live queue.
+        check(unsafe { request(self.cq.as_ptr(), 0) })
+    }
+}
+
+fn missing_operation() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "the RDMA device's driver lacks an operation")
+}
+
+/// What the library calls a status.
+pub(super) fn status_text(library: &Library, status: i32) -> String {
+    // SAFETY: yields a constant text for any number.
+    let text = unsafe { (library.status_text)(status) };
+    if text.is_null() {
+        return format!("status {status}");
+    }
+    // SAFETY: a terminated constant.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}

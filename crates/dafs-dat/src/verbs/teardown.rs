@@ -1,0 +1,196 @@
+//! How connections end.
+//!
+//! Invariants
+//! * All posted work completes before the end is reported, and nothing is reported after it.
+//! * Work is flushed by the device; where it does not answer in time, or the caller cannot wait,
+//!   the queue pair is destroyed first, so that no memory is touched after its completion.
+//! * Reports of devices about queue pairs are shared by the adapters of a process, each of which
+//!   takes out what is about its own.
+
+use super::adapter::{Entry, VerbsAdapter};
+use super::connection::{Deadline, Stage};
+use super::ffi;
+use super::limits;
+use super::sys::Device;
+use crate::{Completion, ConnectError, DisconnectReason, EndpointId, Event, Operation, WorkStatus};
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The caller wants it.
+    Local,
+    /// The peer has said good-bye.
+    Peer,
+    /// The device has given up on the queue pair without a word why.
+    Flushed,
+    Because(DisconnectReason),
+    /// It never came up.
+    Setup(ConnectError),
+}
+
+impl End {
+    fn reason(self) -> DisconnectReason {
+        match self {
+            End::Local => DisconnectReason::Local,
+            End::Peer => DisconnectReason::Peer,
+            End::Flushed => DisconnectReason::Lost("the device ended the connection".to_owned()),
+            End::Because(reason) => reason,
+            End::Setup(error) => DisconnectReason::Lost(error.to_string()),
+        }
+    }
+
+    /// The same for a connection that this side had started and that never came up.
+    fn connect_error(self) -> ConnectError {
+        match self {
+            End::Setup(error) => error,
+            End::Because(reason) => ConnectError::Io(io::Error::other(reason.to_string())),
+            _ => ConnectError::Gone,
+        }
+    }
+}
+
+/// Reports of trouble with queue pairs that were read but not yet claimed, by device and number.
+static TROUBLE: Mutex<Vec<(String, u32, i32)>> = Mutex::new(Vec::new());
+
+/// The most reports kept: those about queue pairs of others in this process are never claimed.
+const TROUBLE_COUNT_MAX: usize = 1024;
+
+/// What the device has reported about this queue pair of ours.
+fn trouble(device: &Device, name: &str, number: u32) -> Option<&'static str> {
+    let mut reports = TROUBLE.lock().unwrap_or_else(PoisonError::into_inner);
+    while let Some((about, kind)) = device.async_event() {
+        let Some(about) = about else {
+            tracing::debug!(device = name, kind, "event of an RDMA device");
+            continue;
+        };
+        if reports.len() >= TROUBLE_COUNT_MAX {
+            reports.remove(0);
+        }
+        reports.push((name.to_owned(), about, kind));
+    }
+    let mut found = None;
+    reports.retain(|(known, about, kind)| {
+        let is_ours = known == name && *about == number;
+        if is_ours {
+            found = found.or(match *kind {
+                ffi::EVENT_QP_ACCESS_ERR => Some("a key, range or right that the peer has not"),
+                ffi::EVENT_QP_REQ_ERR => Some("a request that is not allowed"),
+                ffi::EVENT_QP_FATAL => Some("a request that could not be carried out"),
+                _ => None,
+            });
+        }
+        !is_ours
+    });
+    found
+}
+
+impl VerbsAdapter {
+    /// Begins the end of a connection; the first reason stays.
+    pub(super) fn end(&mut self, id: u64, end: End) {
+        let is_infiniband = self.chosen.is_infiniband();
+        let Some(connection) = self.connection_mut(id) else { return };
+        if matches!(connection.stage, Stage::Ending(_)) {
+            return;
+        }
+        let number = connection.cm.queue_pair_number();
+        // Before the good-bye, which moves the queue pair to the error state itself.
+        let is_in_error = is_infiniband && number.is_some() && connection.cm.is_in_error();
+        let never_up = connection.is_initiator && matches!(connection.stage, Stage::Connecting);
+        let end = match end {
+            // The queue pair has failed here, not with the peer: what the peer sent was wrong.
+            End::Peer | End::Flushed if !never_up => {
+                let (device, name) = (self.chosen.device, &self.chosen.info.name);
+                let found = number.and_then(|number| trouble(&device, name, number));
+                let text = found.or(is_in_error.then_some("the device refused what the peer sent"));
+                match text {
+                    Some(text) => End::Because(DisconnectReason::Protocol(text.to_owned())),
+                    // An iWARP device flushes when the peer has closed.
+                    None if !is_infiniband => End::Peer,
+                    None => end,
+                }
+            }
+            end => end,
+        };
+        let Some(connection) = self.connection_mut(id) else { return };
+        if number.is_none() || never_up || matches!(connection.stage, Stage::Accepting) {
+            return self.conclude(id, end, never_up);
+        }
+        // It fails where the peer was faster; then the queue pair is in its error state already,
+        // or will be destroyed when the time is up.
+        if let Err(error) = connection.cm.disconnect() {
+            tracing::debug!(%error, peer = %connection.peer, "no good-bye");
+        }
+        connection.stage = Stage::Ending(end);
+        connection.deadline = Deadline::after(Duration::from_secs(limits::DRAIN_SECONDS));
+        if !self.unsettled.contains(&id) {
+            self.unsettled.push(id);
+        }
+    }
+
+    /// Concludes the end of a connection that the device has drained or that cannot wait for it.
+    pub(super) fn finish(&mut self, id: u64) {
+        let Some(connection) = self.connection_mut(id) else { return };
+        match std::mem::replace(&mut connection.stage, Stage::Ending(End::Local)) {
+            Stage::Ending(end) => self.conclude(id, end, false),
+            stage => debug_assert!(false, "finished in {stage:?}"),
+        }
+    }
+
+    fn conclude(&mut self, id: u64, end: End, never_up: bool) {
+        let Some(Entry::Connection(mut connection)) = self.slots.remove(id) else { return };
+        let number = connection.cm.queue_pair_number();
+        connection.cm.destroy_queue_pair();
+        if let Some(queue) = connection.queue {
+            let entries = connection.depths.sends + connection.depths.receives;
+            self.queues.give_back(queue, entries);
+        }
+        if let Some(number) = number {
+            // Numbers are used again.
+            trouble(&self.chosen.device, &self.chosen.info.name, number);
+        }
+        let endpoint = EndpointId(id);
+        let mut flush = |work, operation| {
+            let (status, invalidated) = (WorkStatus::Flushed, None);
+            let done = Completion { endpoint, work, operation, status, invalidated };
+            self.events.push(Event::Completion(done));
+        };
+        let waiting = connection.waiting.drain(..).map(|waiting| waiting.done);
+        let mut blocks = Vec::new();
+        for done in connection.sends.drain(..).chain(waiting).flatten() {
+            flush(done.work, done.operation);
+            blocks.extend(done.staging);
+        }
+        for receive in connection.receives.drain(..) {
+            flush(receive.work, Operation::Receive);
+        }
+        for block in blocks {
+            self.return_staging(block);
+        }
+        tracing::debug!(peer = %connection.peer, ?end, "connection ends");
+        let must_linger = self.chosen.is_infiniband() && !never_up && !matches!(end, End::Peer);
+        let event = if never_up && !matches!(end, End::Local) {
+            Event::ConnectFailed { endpoint, error: Box::new(end.connect_error()) }
+        } else {
+            let reason = end.reason();
+            if let DisconnectReason::Protocol(text) = &reason {
+                tracing::warn!(peer = %connection.peer, "protocol error: {text}");
+            }
+            Event::Disconnected { endpoint, reason: Box::new(reason) }
+        };
+        self.events.push(event);
+        // Completions of the destroyed queue pair take up room until they are taken.
+        self.reap();
+        if must_linger {
+            let deadline = Deadline::after(self.config.linger_timeout);
+            let mut cm = connection.cm;
+            let linger = self.slots.insert(|id| {
+                cm.set_token(id);
+                Entry::Lingering { _cm: cm, deadline }
+            });
+            self.unsettled.extend(linger);
+        }
+    }
+}
