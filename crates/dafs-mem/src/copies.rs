@@ -67,6 +67,12 @@ sites! {
     /// RPC over RDMA: results that no place at the caller was meant for, into memory to send or to
     /// write them from.
     RpcRdmaMessage => "rpc_rdma_message",
+    /// RPC client on RDMA: a message into the memory it is sent from, or out of that it was
+    /// received in; with it data that is short enough to travel inside.
+    RpcRdmaInline => "rpc_rdma_inline",
+    /// RPC client on RDMA: a call or a reply that is too long for a message, into or out of memory
+    /// that the server reaches.
+    RpcRdmaLong => "rpc_rdma_long",
     /// Tests and tools that look into a buffer.
     Inspect => "inspect",
 }

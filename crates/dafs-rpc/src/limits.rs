@@ -29,6 +29,29 @@ pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
 /// Bytes that one read of a client takes.
 pub(crate) const CLIENT_RECEIVE_BYTES: usize = 64 << 10;
 
+/// Sizes of the memory that a client on RDMA lends to servers for long calls and replies. The odd
+/// ones hold a round amount of results and the reply header before them.
+pub(crate) const STAGING_BYTES: [usize; 4] = [8 << 10, 36 << 10, 260 << 10, (1 << 20) + (16 << 10)];
+
+/// Bytes of such memory of one size that a port keeps while no call uses it.
+pub(crate) const STAGING_KEPT_BYTES_MAX: usize = 4 << 20;
+
+/// Credits that a client on RDMA gives a server for calls in the other direction.
+pub(crate) const BACK_CREDITS: u32 = 4;
+
+/// The most credits that a client on RDMA makes use of.
+pub(crate) const CREDITS_MAX: u32 = 1024;
+
+/// Empty polls before an adaptive waiter goes to sleep. A poll with nothing to find, and the offer
+/// of the CPU to others after it, take a few tenths of a microsecond to one microsecond.
+pub(crate) const SPIN_POLLS: u32 = 100;
+
+/// Empty polls before a waiter begins to offer the CPU to others.
+pub(crate) const SPINS_BEFORE_YIELD: u32 = 8;
+
+/// Times that a spinning leader looks whether those who wanted the lock have got it.
+pub(crate) const CONTENDER_SPINS: u32 = 10_000;
+
 /// Bytes that one read takes from a connection whose last record was large, so that little of the
 /// next one has to be copied into place.
 pub(crate) const RECEIVE_BYTES_BEFORE_LARGE: usize = 1 << 10;

@@ -37,6 +37,11 @@ impl Results {
     pub fn decoder(&self) -> Decoder<'_> {
         Decoder::with_apart(self, &self.apart)
     }
+
+    /// Tells what went into the sinks.
+    pub(crate) fn place(&mut self, apart: SmallVec<[ApartItem; 2]>) {
+        self.apart = apart;
+    }
 }
 
 impl Deref for Results {
@@ -171,13 +176,13 @@ impl Core {
         if slot.answer.is_some() {
             return Event::Ignored;
         }
-        slot.answer = Some(results(record));
+        slot.answer = Some(results(record, 0));
         Event::Answered(slot.waiter.take())
     }
 }
 
 /// What the server asks.
-fn server_call(bytes: &[u8]) -> Result<Event, XdrError> {
+pub(crate) fn server_call(bytes: &[u8]) -> Result<Event, XdrError> {
     let mut decoder = Decoder::new(bytes);
     match CallHeader::decode(&mut decoder) {
         Ok(header) => Ok(Event::Call(ServerCall {
@@ -195,7 +200,8 @@ fn server_call(bytes: &[u8]) -> Result<Event, XdrError> {
     }
 }
 
-fn results(record: Record<'_>) -> Result<Results, CallError> {
+/// The results in a record whose reply begins at byte `start`.
+pub(crate) fn results(record: Record<'_>, start: usize) -> Result<Results, CallError> {
     let block = match record {
         Record::Block(block) => block,
         Record::Here(bytes) => {
@@ -206,11 +212,11 @@ fn results(record: Record<'_>) -> Result<Results, CallError> {
             block
         }
     };
-    let mut decoder = Decoder::new(block.bytes());
+    let mut decoder = Decoder::new(block.bytes().get(start..).unwrap_or_default());
     let header = decoder.value::<ReplyHeader<'_>>().map_err(|_| CallError::Malformed)?;
     match header.status {
         ReplyStatus::Accepted { status: AcceptStatus::Success, .. } => {
-            let start = decoder.position();
+            let start = start + decoder.position();
             Ok(Results { block, start, apart: SmallVec::new() })
         }
         ReplyStatus::Accepted { status, .. } => Err(CallError::NotDone(status)),

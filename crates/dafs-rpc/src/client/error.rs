@@ -29,6 +29,10 @@ pub enum CallError {
     /// The arguments make a record that is too long.
     #[error("arguments of {0} bytes are too long for one record")]
     TooLong(usize),
+    /// The server could not use the memory that was offered with the call, or its reply did not
+    /// fit what was offered for it (ERR_CHUNK of RPC-over-RDMA).
+    #[error("the server could not use the memory offered, or its reply did not fit there")]
+    Chunks,
     /// The request makes no sense.
     #[error("the request cannot be sent: {0}")]
     Request(&'static str),

@@ -1,4 +1,5 @@
-//! Calling programs over TCP: from several threads, many calls at a time, answers in any order.
+//! Calling programs over TCP or RDMA: from several threads, many calls at a time, answers in any
+//! order.
 //!
 //! A client has no thread of its own for progress: of the threads that wait for answers one reads
 //! for all. Only a client that can be called back has a helper, which reads while nobody waits.
@@ -7,10 +8,10 @@
 //! * At most one thread reads at a time, and one that stops reading wakes another that waits.
 //! * A record leaves whole or the connection is over.
 //! * Whoever cannot send takes in what comes, so two sides never wait for each other to read.
+//! * When a call is over, its memory is the caller's again; or it says that it is spoiled.
 
 mod core;
 mod error;
-#[allow(dead_code, reason = "what RDMA needs")]
 mod memory;
 mod options;
 mod rdma;
@@ -20,13 +21,13 @@ mod tcp;
 pub use self::core::Results;
 pub use error::CallError;
 pub use memory::{Memory, MemorySlice};
-pub use options::{Identity, Options};
+pub use options::{Identity, Options, WaitPolicy};
 pub use rdma::Port;
 pub use request::{Locate, Located, Request, SendData};
 
 use self::core::ServerCall;
 use crate::reply::{Rejection, Reply};
-use dafs_wire::rpc::{AuthFlavor, CallHeader, OpaqueAuth};
+use dafs_dat::{Address, EndpointId};
 use dafs_wire::xdr::Encode;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -45,12 +46,21 @@ pub struct Procedure {
     pub procedure: u32,
 }
 
-/// One connection to a server. Clones share it; it ends with the last of them and of the calls.
+/// One connection to a server, over TCP or on a direct access transport. Clones share it; it ends
+/// with the last of them and of the calls.
 #[derive(Debug, Clone)]
 pub struct RpcClient {
-    shared: Arc<Shared>,
-    /// Ends the connection for the helper too.
-    shutdown: Arc<Shutdown>,
+    link: Link,
+}
+
+#[derive(Debug, Clone)]
+enum Link {
+    Tcp {
+        shared: Arc<Shared>,
+        /// Ends the connection for the helper too.
+        shutdown: Arc<Shutdown>,
+    },
+    Rdma(Arc<rdma::Link>),
 }
 
 /// A call that the server makes over a connection of this client's.
@@ -68,6 +78,7 @@ pub struct BackRequest {
 #[derive(Debug)]
 enum Server {
     Tcp(Weak<Shared>),
+    Rdma(Weak<rdma::Shared>, EndpointId),
 }
 
 impl BackRequest {
@@ -84,6 +95,11 @@ impl BackRequest {
             Server::Tcp(client) => {
                 if let Some(shared) = client.upgrade() {
                     shared.send_record(record);
+                }
+            }
+            Server::Rdma(port, endpoint) => {
+                if let Some(port) = port.upgrade() {
+                    port.answer(endpoint, self.xid, &record);
                 }
             }
         }
@@ -121,7 +137,40 @@ impl RpcClient {
         stream.set_nonblocking(true)?;
         let shared = Shared::new(stream.into(), options, back)?;
         let shutdown = Arc::new(Shutdown::new(shared.clone()));
-        Ok(Self { shared, shutdown })
+        Ok(Self { link: Link::Tcp { shared, shutdown } })
+    }
+
+    /// Connects to a server over RDMA (RFC 8166). `back` takes its calls (RFC 8167); without it
+    /// they are refused.
+    ///
+    /// # Errors
+    /// When the connection cannot be made.
+    pub fn connect_rdma(
+        port: &Port,
+        address: &Address,
+        options: Options,
+        back: Option<BackHandler>,
+    ) -> io::Result<Self> {
+        let link = rdma::Link::begin(port, address, options, back, first_xid())?;
+        link.established()?;
+        Ok(Self { link: Link::Rdma(Arc::new(link)) })
+    }
+
+    /// Starts to connect over RDMA and does not wait; no call is taken before the connection is
+    /// made ([`RpcClient::is_connected`]). Calls are numbered from `first_xid` on. For programs
+    /// that drive the port themselves ([`Port::poll`]).
+    ///
+    /// # Errors
+    /// What can be told at once.
+    pub fn begin_rdma(
+        port: &Port,
+        address: &Address,
+        options: Options,
+        back: Option<BackHandler>,
+        first_xid: u32,
+    ) -> io::Result<Self> {
+        let link = rdma::Link::begin(port, address, options, back, first_xid)?;
+        Ok(Self { link: Link::Rdma(Arc::new(link)) })
     }
 
     /// Calls and waits for the results.
@@ -132,20 +181,33 @@ impl RpcClient {
         self.submit(procedure, &[args])?.wait()
     }
 
-    /// Sends a call whose arguments, in XDR, lie in several pieces, which are not copied.
+    /// Sends a call whose arguments, in XDR, lie in several pieces, which are not copied unless
+    /// they are short. Its results are bounded by the [`Options`].
     ///
     /// # Errors
     /// See [`CallError`].
     pub fn submit(&self, procedure: Procedure, args: &[&[u8]]) -> Result<Pending, CallError> {
-        self.submit_request(&Request::new(procedure, args, self.shared.options.record_bytes_max))
+        self.submit_request(&Request::new(procedure, args, self.options().results_bytes_max))
     }
 
     /// Sends a call whose data may lie apart.
     ///
+    /// Whoever drops the call, or does not wait for its answer in time, while a server on RDMA can
+    /// reach the memory of the request, ends the connection: only so the memory is the caller's
+    /// again.
+    ///
     /// # Errors
     /// See [`CallError`].
     pub fn submit_request(&self, request: &Request<'_>) -> Result<Pending, CallError> {
-        self.begin(|shared, xid| shared.send(&header(shared, xid, request.procedure), request))
+        let xid = match &self.link {
+            Link::Tcp { shared, .. } => {
+                return self.begin_tcp(shared, |xid| {
+                    shared.send(&shared.options.call_header(xid, request.procedure), request)
+                });
+            }
+            Link::Rdma(link) => link.submit(request, true)?,
+        };
+        Ok(self.pending(xid))
     }
 
     /// As [`RpcClient::submit`], but the call leaves with the next one that is submitted, or when
@@ -154,12 +216,50 @@ impl RpcClient {
     /// # Errors
     /// See [`CallError`].
     pub fn queue(&self, procedure: Procedure, args: &[u8]) -> Result<Pending, CallError> {
-        self.begin(|shared, xid| {
-            shared.queue(Reply::record(|encoder| {
-                header(shared, xid, procedure).encode(encoder);
-                encoder.raw(args);
-            }))
-        })
+        let args = &[args];
+        self.queue_request(&Request::new(procedure, args, self.options().results_bytes_max))
+    }
+
+    /// As [`RpcClient::submit_request`], but the call may leave as late as with
+    /// [`RpcClient::queue`].
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn queue_request(&self, request: &Request<'_>) -> Result<Pending, CallError> {
+        let xid = match &self.link {
+            // The data is not copied to wait.
+            Link::Tcp { .. } if request.data.is_some() => return self.submit_request(request),
+            Link::Tcp { shared, .. } => {
+                return self.begin_tcp(shared, |xid| {
+                    shared.queue(Reply::record(|encoder| {
+                        shared.options.call_header(xid, request.procedure).encode(encoder);
+                        match request.args {
+                            [args] => encoder.raw(args),
+                            pieces => encoder.raw(&pieces.concat()),
+                        }
+                    }))
+                });
+            }
+            Link::Rdma(link) => link.submit(request, false)?,
+        };
+        Ok(self.pending(xid))
+    }
+
+    fn begin_tcp(
+        &self,
+        shared: &Shared,
+        send: impl FnOnce(u32) -> Result<(), CallError>,
+    ) -> Result<Pending, CallError> {
+        let xid = shared.core().begin()?;
+        // From here on a failure to send frees the number.
+        let pending = self.pending(xid);
+        send(xid)?;
+        Ok(pending)
+    }
+
+    fn pending(&self, xid: u32) -> Pending {
+        let deadline = Instant::now() + self.options().call_timeout;
+        Pending { client: self.clone(), xid, deadline, over: false }
     }
 
     /// Zeroed memory for the data of this client's calls.
@@ -167,47 +267,64 @@ impl RpcClient {
     /// # Errors
     /// `ENOMEM` and its kind.
     pub fn allocate(&self, bytes: usize) -> io::Result<Memory> {
-        Memory::plain(bytes)
+        match &self.link {
+            Link::Tcp { .. } => Memory::plain(bytes),
+            Link::Rdma(link) => link.allocate(bytes),
+        }
     }
 
-    fn begin(
-        &self,
-        send: impl FnOnce(&Shared, u32) -> Result<(), CallError>,
-    ) -> Result<Pending, CallError> {
-        let xid = self.shared.core().begin()?;
-        let deadline = Instant::now() + self.shared.options.call_timeout;
-        // From here on a failure to send frees the number.
-        let pending = Pending { client: self.clone(), xid, deadline, over: false };
-        send(&self.shared, xid)?;
-        Ok(pending)
+    /// The bounds and habits of this client.
+    pub fn options(&self) -> &Options {
+        match &self.link {
+            Link::Tcp { shared, .. } => &shared.options,
+            Link::Rdma(link) => &link.options,
+        }
+    }
+
+    /// True when the server places data itself, so that [`Request::sinks`] are worth while even
+    /// for little data.
+    pub fn is_rdma(&self) -> bool {
+        matches!(self.link, Link::Rdma(_))
+    }
+
+    /// True when calls can be made: the connection has been made and has not ended.
+    pub fn is_connected(&self) -> bool {
+        match &self.link {
+            Link::Tcp { .. } => !self.is_broken(),
+            Link::Rdma(link) => link.is_established(),
+        }
     }
 
     /// True when the connection has ended, and every further call will fail.
     pub fn is_broken(&self) -> bool {
-        self.shared.broken().is_some()
+        self.broken().is_some()
+    }
+
+    /// Why the connection has ended, if it has.
+    pub fn broken(&self) -> Option<&str> {
+        match &self.link {
+            Link::Tcp { shared, .. } => shared.broken(),
+            Link::Rdma(link) => link.broken(),
+        }
     }
 
     /// Ends the connection; calls that are unanswered fail.
     pub fn close(&self) {
-        self.shutdown.now();
+        match &self.link {
+            Link::Tcp { shutdown, .. } => shutdown.now(),
+            Link::Rdma(link) => link.close(),
+        }
     }
 }
 
-fn header(shared: &Shared, xid: u32, procedure: Procedure) -> CallHeader<'_> {
-    CallHeader {
-        xid,
-        program: procedure.program,
-        version: procedure.version,
-        procedure: procedure.procedure,
-        credential: match &shared.options.identity {
-            Identity::None => OpaqueAuth::NONE,
-            Identity::Sys(body) => OpaqueAuth { flavor: AuthFlavor::SYS, body },
-        },
-        verifier: OpaqueAuth::NONE,
-    }
+/// Answers to calls of an earlier connection must not be taken for those of this one's.
+fn first_xid() -> u32 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    (time.tv_nsec as u32).rotate_left(8) ^ time.tv_sec as u32
 }
 
-/// A call on its way. Dropped, it is given up: it may be carried out, and nobody will know.
+/// A call on its way. Dropped, it is given up: it may be carried out, and nobody will know. See
+/// [`RpcClient::submit_request`] for what that means on RDMA.
 #[derive(Debug)]
 pub struct Pending {
     client: RpcClient,
@@ -223,20 +340,31 @@ impl Pending {
     /// See [`CallError`].
     pub fn wait(mut self) -> Result<Results, CallError> {
         self.over = true;
-        self.client.shared.wait(self.xid, self.deadline)
+        match &self.client.link {
+            Link::Tcp { shared, .. } => shared.wait(self.xid, self.deadline),
+            Link::Rdma(link) => link.wait(self.xid, self.deadline),
+        }
     }
 
-    /// True when [`Pending::wait`] would not wait. Somebody must be waiting for another call, or
-    /// the client be one that can be called back, for anything to change.
+    /// True when [`Pending::wait`] would not wait. Over TCP somebody must be waiting for another
+    /// call, or the client be one that can be called back, for anything to change; on RDMA this
+    /// looks itself.
     pub fn is_answered(&self) -> bool {
-        self.client.shared.core().is_over(self.xid) || self.client.is_broken()
+        match &self.client.link {
+            Link::Tcp { shared, .. } => shared.core().is_over(self.xid) || self.client.is_broken(),
+            Link::Rdma(link) => link.is_over(self.xid),
+        }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if !self.over {
-            self.client.shared.core().forget(self.xid);
+        if self.over {
+            return;
+        }
+        match &self.client.link {
+            Link::Tcp { shared, .. } => shared.core().forget(self.xid),
+            Link::Rdma(link) => link.give_up(self.xid),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! What a client may choose.
 
-use dafs_wire::rpc::{AuthSys, Groups};
+use super::Procedure;
+use crate::limits::SPIN_POLLS;
+use dafs_wire::rpc::{AuthFlavor, AuthSys, CallHeader, Groups, OpaqueAuth};
 use dafs_wire::xdr::{Encode, Encoder};
 use std::time::Duration;
 
@@ -17,6 +19,30 @@ pub struct Options {
     pub calls_max: usize,
     /// Who calls.
     pub identity: Identity,
+    /// On RDMA: the longest message that is sent or received, in bytes. It is told to the server
+    /// (RFC 8797); the shorter one counts.
+    pub inline_bytes: usize,
+    /// On RDMA: calls that the server is asked to take at a time. The rest wait here.
+    pub credits: u32,
+    /// On RDMA: the most bytes that the results of a call can have that does not say it itself.
+    pub results_bytes_max: usize,
+}
+
+impl Options {
+    /// The header of a call.
+    pub(crate) fn call_header(&self, xid: u32, procedure: Procedure) -> CallHeader<'_> {
+        CallHeader {
+            xid,
+            program: procedure.program,
+            version: procedure.version,
+            procedure: procedure.procedure,
+            credential: match &self.identity {
+                Identity::None => OpaqueAuth::NONE,
+                Identity::Sys(body) => OpaqueAuth { flavor: AuthFlavor::SYS, body },
+            },
+            verifier: OpaqueAuth::NONE,
+        }
+    }
 }
 
 impl Default for Options {
@@ -27,7 +53,30 @@ impl Default for Options {
             record_bytes_max: (4 << 20) + (16 << 10),
             calls_max: 4096,
             identity: Identity::None,
+            inline_bytes: 4 << 10,
+            credits: 64,
+            results_bytes_max: 32 << 10,
         }
+    }
+}
+
+/// How a thread waits on RDMA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitPolicy {
+    /// It polls until the answer is there. Lowest latency, burns the CPU.
+    Poll,
+    /// It sleeps at once. Least CPU.
+    Sleep,
+    /// It polls so often without finding anything, then sleeps.
+    Adaptive {
+        /// Polls before sleeping.
+        spin: u32,
+    },
+}
+
+impl Default for WaitPolicy {
+    fn default() -> Self {
+        Self::Adaptive { spin: SPIN_POLLS }
     }
 }
 

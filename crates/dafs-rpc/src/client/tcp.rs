@@ -94,12 +94,9 @@ impl Shared {
             budget: Budget::new(usize::MAX),
             receive: Block::new(CLIENT_RECEIVE_BYTES)?,
         };
-        // Answers to calls of an earlier connection must not be taken for those of this one's.
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let first_xid = (time.tv_nsec as u32).rotate_left(8) ^ time.tv_sec as u32;
         let called_back = back.is_some();
         let shared = Arc::new_cyclic(|this| Self {
-            core: Mutex::new(Core::new(first_xid, options.calls_max)),
+            core: Mutex::new(Core::new(super::first_xid(), options.calls_max)),
             options,
             socket,
             reading: AtomicBool::new(false),

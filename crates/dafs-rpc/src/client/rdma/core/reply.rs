@@ -1,0 +1,182 @@
+//! Messages on their way in. Whatever a server sends is checked here before anything believes it.
+
+use super::super::base::Base;
+use super::super::slots::private_copy;
+use super::Connection;
+use super::call::{Offered, State};
+use crate::client::core::results;
+use crate::client::error::CallError;
+use crate::memory::Block;
+use crate::record::Record;
+use dafs_mem::Site;
+use dafs_wire::rpc::{Direction, peek};
+use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, HeaderFault};
+use dafs_wire::xdr::ApartItem;
+use smallvec::SmallVec;
+use std::thread::Thread;
+
+/// Where the RPC message of a reply lies.
+enum Message {
+    /// In the block, from this byte on.
+    Inline(Block, usize),
+    /// In the memory that was offered for it.
+    Long,
+}
+
+/// What a server has placed.
+struct Placed {
+    apart: SmallVec<[ApartItem; 2]>,
+    reply_bytes: usize,
+}
+
+impl Connection {
+    /// Takes the message of `bytes` bytes in a receive slot.
+    ///
+    /// # Errors
+    /// What is wrong with it; the connection cannot go on.
+    pub(super) fn take_message(
+        &mut self,
+        base: &mut Base,
+        slot: u32,
+        bytes: usize,
+    ) -> Result<(), String> {
+        let message = self.receives.fetch(slot, bytes).map_err(|error| error.to_string())?;
+        self.post_receive(base, slot)?;
+        let (header, at) = Header::decode(message.bytes()).map_err(|error| error.to_string())?;
+        match header.body {
+            Body::Message(chunks) => {
+                let rpc = &message.bytes()[at..];
+                let (xid, direction) = peek(rpc).map_err(|error| error.to_string())?;
+                if xid != header.xid {
+                    return Err("a message has two transaction numbers".to_owned());
+                }
+                match direction {
+                    Direction::Call => self.take_call(base, xid, rpc, &chunks),
+                    Direction::Reply => {
+                        let message = Message::Inline(message, at);
+                        self.take_reply(base, xid, header.credits, &chunks, message)
+                    }
+                }
+            }
+            // A reply names nothing to be read, a call that does not fit a message does.
+            Body::NoMessage(chunks) if !chunks.reads.is_empty() => {
+                self.refuse_call(base, header.xid)
+            }
+            Body::NoMessage(chunks) => {
+                self.take_reply(base, header.xid, header.credits, &chunks, Message::Long)
+            }
+            Body::Error(HeaderFault::Version { low, high }) => Err(format!(
+                "the server speaks versions {low} to {high} of RPC-over-RDMA, this side version 1"
+            )),
+            Body::Error(HeaderFault::Chunk) => {
+                if self.is_sent(header.xid) {
+                    self.grant(header.credits);
+                    self.finish(base, header.xid, |_, _| Err(CallError::Chunks));
+                }
+                Ok(())
+            }
+            // Nobody sends it any more, and it means nothing (RFC 8166 section 4.5).
+            Body::Done => Ok(()),
+        }
+    }
+
+    fn is_sent(&self, xid: u32) -> bool {
+        self.calls.get(&xid).is_some_and(|call| matches!(call.state, State::Sent))
+    }
+
+    /// The server grants so many credits; none would mean a standstill (RFC 8166 section 3.3.1).
+    fn grant(&mut self, credits: u32) {
+        self.credits = credits.clamp(1, self.credits_wanted);
+    }
+
+    fn take_reply(
+        &mut self,
+        base: &mut Base,
+        xid: u32,
+        credits: u32,
+        chunks: &Chunks,
+        message: Message,
+    ) -> Result<(), String> {
+        let Some(call) = self.calls.get(&xid).filter(|call| matches!(call.state, State::Sent))
+        else {
+            // Nobody has asked.
+            return Ok(());
+        };
+        let placed = judge(&call.offered, chunks)?;
+        if matches!(message, Message::Long) && placed.reply_bytes == 0 {
+            return Err("a reply without a message has no reply chunk either".to_owned());
+        }
+        self.grant(credits);
+        self.finish(base, xid, |_, offered| {
+            let (block, start) = match message {
+                Message::Inline(block, start) => (block, start),
+                Message::Long => (long_reply(offered, placed.reply_bytes)?, 0),
+            };
+            let mut results = results(Record::Block(block), start)?;
+            results.place(placed.apart);
+            Ok(results)
+        });
+        Ok(())
+    }
+
+    /// A call at the server is over.
+    fn finish(
+        &mut self,
+        base: &mut Base,
+        xid: u32,
+        outcome: impl FnOnce(&mut Base, &Offered) -> Result<crate::client::Results, CallError>,
+    ) {
+        let Some(call) = self.calls.get_mut(&xid) else { return };
+        let offered = std::mem::take(&mut call.offered);
+        self.ended += 1;
+        if call.is_abandoned {
+            self.calls.remove(&xid);
+        } else {
+            call.state = State::Over(outcome(base, &offered));
+            call.waiter.take().iter().for_each(Thread::unpark);
+        }
+        self.in_flight -= 1;
+        let expected = offered.expected_bytes();
+        offered.release(base);
+        self.expect(base, 0, expected);
+        self.pump(base);
+    }
+}
+
+/// The message that the server has placed, in memory that it cannot reach.
+fn long_reply(offered: &Offered, bytes: usize) -> Result<Block, CallError> {
+    // INVARIANT: `judge` finds bytes of a reply chunk only where one was offered.
+    let memory = offered.long_reply.as_ref().ok_or(CallError::Malformed)?;
+    let copy = private_copy(memory.view(), bytes, Site::RpcRdmaLong);
+    copy.map_err(|error| CallError::NoMemory(error.kind()))
+}
+
+/// Checks what a server says it has placed against what was offered.
+fn judge(offered: &Offered, chunks: &Chunks) -> Result<Placed, String> {
+    if !chunks.reads.is_empty() {
+        return Err("a reply names memory to be read".to_owned());
+    }
+    if chunks.writes.len() > offered.sinks.len() {
+        return Err("a reply has more write chunks than the call".to_owned());
+    }
+    let mut apart = SmallVec::new();
+    for (index, sink) in offered.sinks.iter().enumerate() {
+        let len = chunks.writes.get(index).map_or(Ok(0), |chunk| placed(chunk, sink.len()))?;
+        apart.push(ApartItem { at: None, len });
+    }
+    let room = offered.long_reply.as_ref().map_or(0, |memory| memory.len());
+    let reply_bytes = chunks.reply.as_ref().map_or(Ok(0), |chunk| placed(chunk, room))?;
+    Ok(Placed { apart, reply_bytes })
+}
+
+/// Bytes that a server has placed where there was room for so many, in one segment.
+fn placed(chunk: &Chunk, room: usize) -> Result<usize, String> {
+    let len = chunk.len();
+    match usize::try_from(len) {
+        Ok(len) if len <= room && chunk.segments.len() <= 1 => Ok(len),
+        _ => Err(format!(
+            "a chunk of {room} bytes in one segment came back as {len} bytes in {}",
+            chunk.segments.len()
+        )),
+    }
+}

@@ -1,0 +1,66 @@
+//! Sleeping until the transport has something, or somebody rings.
+
+use dafs_dat::Adapter;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What sleepers of one port wait for.
+#[derive(Debug)]
+pub(super) struct Sleep {
+    bell: OwnedFd,
+    /// A descriptor of our own for what the adapter's stands for, so that it can be waited for
+    /// without the adapter; and which one of the adapter's it is.
+    transport: Mutex<Option<(RawFd, Arc<OwnedFd>)>>,
+}
+
+impl Sleep {
+    pub(super) fn new() -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self { bell, transport: Mutex::default() })
+    }
+
+    /// Wakes the sleeper, or the next one.
+    pub(super) fn ring(&self) {
+        // A full counter means that it rings already.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// The adapter's descriptor, if it has one.
+    pub(super) fn transport(&self, adapter: &dyn Adapter) -> Option<Arc<OwnedFd>> {
+        let descriptor = adapter.descriptor()?;
+        let mut known = self.transport.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*known {
+            Some((number, own)) if *number == descriptor.as_raw_fd() => Some(own.clone()),
+            _ => {
+                let own = Arc::new(descriptor.try_clone_to_owned().ok()?);
+                *known = Some((descriptor.as_raw_fd(), own.clone()));
+                Some(own)
+            }
+        }
+    }
+
+    /// Sleeps until the transport is ready, the bell rings or `time` has passed; may return early.
+    pub(super) fn sleep(&self, transport: &OwnedFd, time: Duration) {
+        let mut list =
+            [PollFd::new(transport, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+        let _ = poll(&mut list, Some(&timespec(time)));
+        if !list[1].revents().is_empty() {
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
+    }
+}
+
+/// Sleeps until the transport is ready or `time` has passed, and does not hear the bell.
+pub(super) fn watch(transport: &OwnedFd, time: Duration) {
+    let _ = poll(&mut [PollFd::new(transport, PollFlags::IN)], Some(&timespec(time)));
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}

@@ -1,0 +1,8 @@
+//! The client on RDMA against a server that follows a script, over the simulated network.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod back;
+mod calls;
+mod hostile;
+mod world;

@@ -1,0 +1,277 @@
+//! A client on the simulated network, and a server that does word for word what a test says.
+
+use dafs_dat::sim::{SimAdapter, SimFaults, SimNetwork};
+use dafs_dat::{
+    Access, Adapter, Address, EndpointId, Event, MemoryRegion, Operation, ProtectionDomain,
+    RemoteBuffer, WorkStatus,
+};
+use dafs_mem::{Buffer, Site};
+use dafs_rpc::client::{BackHandler, Options, Port, Procedure, RpcClient};
+use dafs_wire::rpc::{AcceptStatus, CallHeader, ReplyHeader};
+use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, PrivateData, Segment};
+use dafs_wire::xdr::{Decoder, Encode, Encoder};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub(crate) const PROCEDURE: Procedure =
+    Procedure { program: 0x2000_0077, version: 3, procedure: 9 };
+
+const SERVER: u32 = 1;
+const CLIENT: u32 = 2;
+
+/// Turns without an event after which a test has failed.
+const TURNS_MAX: usize = 20_000;
+
+const RECEIVE_BYTES: usize = 8 << 10;
+const RECEIVES: usize = 64;
+const DATA_BYTES: usize = 4 << 20;
+
+/// The numbers of calls begin here.
+pub(crate) const FIRST_XID: u32 = 700;
+
+pub(crate) struct World {
+    pub(crate) net: SimNetwork,
+    pub(crate) port: Port,
+    server: SimAdapter,
+    domain: ProtectionDomain,
+    /// Receives, one after the other.
+    receives: (MemoryRegion, Arc<Buffer>),
+    /// What is sent, written or read.
+    data: (MemoryRegion, Arc<Buffer>),
+    data_at: usize,
+    pub(crate) endpoint: Option<EndpointId>,
+    /// What the client said when it connected.
+    pub(crate) private_data: Vec<u8>,
+    answer: Vec<u8>,
+    inbox: VecDeque<Vec<u8>>,
+    /// RDMA of the server's that is not complete.
+    transfers: usize,
+    is_established: bool,
+    pub(crate) is_disconnected: bool,
+}
+
+/// A message that has arrived at the server.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) header: Header,
+    pub(crate) rpc: Vec<u8>,
+}
+
+impl Arrived {
+    pub(crate) fn chunks(&self) -> &Chunks {
+        match &self.header.body {
+            Body::Message(chunks) | Body::NoMessage(chunks) => chunks,
+            other => panic!("no message: {other:?}"),
+        }
+    }
+}
+
+/// The header and the arguments of a call.
+pub(crate) fn args(rpc: &[u8]) -> (u32, Vec<u8>) {
+    let mut decoder = Decoder::new(rpc);
+    let header = CallHeader::decode(&mut decoder).unwrap();
+    assert_eq!((header.program, header.version, header.procedure), (0x2000_0077, 3, 9));
+    (header.xid, decoder.rest().to_vec())
+}
+
+/// A successful reply.
+pub(crate) fn success(xid: u32, results: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    ReplyHeader::accepted(xid, AcceptStatus::Success).encode(&mut Encoder::new(&mut bytes));
+    bytes.extend_from_slice(results);
+    bytes
+}
+
+pub(crate) fn message(chunks: Chunks) -> Body {
+    Body::Message(chunks)
+}
+
+pub(crate) fn chunk(segment: Segment, length: usize) -> Chunk {
+    Chunk { segments: [Segment { length: length as u32, ..segment }].into_iter().collect() }
+}
+
+impl World {
+    /// A server that takes and sends messages of `inline` bytes, and says so unless it is `None`.
+    pub(crate) fn new(inline: Option<u32>) -> Self {
+        let net = SimNetwork::new(7, SimFaults::none());
+        let mut server = net.adapter(SERVER);
+        let domain = server.protection_domain();
+        server.listen(&Address::Sim(SERVER)).unwrap();
+        let mut memory = |bytes| {
+            let buffer = Arc::new(Buffer::zeroed(bytes).unwrap());
+            let region = server.register(domain, buffer.clone(), Access::LOCAL_WRITE).unwrap();
+            (region, buffer)
+        };
+        let (receives, data) = (memory(RECEIVE_BYTES * RECEIVES), memory(DATA_BYTES));
+        let answer = inline.map_or(Vec::new(), |bytes| {
+            let told =
+                PrivateData { remote_invalidation: true, send_bytes: bytes, receive_bytes: bytes };
+            told.encode().to_vec()
+        });
+        let port = Port::new(Box::new(net.adapter(CLIENT))).unwrap();
+        Self {
+            net,
+            port,
+            server,
+            domain,
+            receives,
+            data,
+            data_at: 0,
+            endpoint: None,
+            private_data: Vec::new(),
+            answer,
+            inbox: VecDeque::new(),
+            transfers: 0,
+            is_established: false,
+            is_disconnected: false,
+        }
+    }
+
+    /// A client that is connected.
+    pub(crate) fn connect(&mut self, options: Options, back: Option<BackHandler>) -> RpcClient {
+        self.endpoint = None;
+        (self.is_established, self.is_disconnected) = (false, false);
+        let address = Address::Sim(SERVER);
+        let client = RpcClient::begin_rdma(&self.port, &address, options, back, FIRST_XID).unwrap();
+        self.until(|world| client.is_connected() && world.is_established);
+        client
+    }
+
+    /// Lets things happen until `done`.
+    pub(crate) fn until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..TURNS_MAX {
+            self.turn();
+            if done(self) {
+                return;
+            }
+        }
+        panic!("it does not happen");
+    }
+
+    /// Lets everything happen that will.
+    pub(crate) fn settle(&mut self) {
+        let mut idle = 0;
+        while idle < 3 {
+            idle = if self.turn() { 0 } else { idle + 1 };
+        }
+    }
+
+    /// False when there is nothing to happen.
+    fn turn(&mut self) -> bool {
+        let next = self.net.next_event();
+        if let Some(next) = next {
+            self.net.advance_to(next);
+        }
+        self.port.poll(self.net.now());
+        let mut events = Vec::new();
+        self.server.poll(self.net.now(), &mut events);
+        for event in events.drain(..) {
+            self.handle(event);
+        }
+        self.server.flush();
+        next.is_some()
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::ConnectRequest { request, private_data, .. } => {
+                self.private_data = *private_data;
+                let endpoint = self.server.accept(request, self.domain, &self.answer).unwrap();
+                self.endpoint = Some(endpoint);
+                (0..RECEIVES as u64).for_each(|slot| self.post_receive(slot));
+            }
+            Event::Completion(done) => match (done.operation, done.status) {
+                (Operation::Receive, WorkStatus::Ok(bytes)) => {
+                    let at = done.work as usize * RECEIVE_BYTES;
+                    let message = self.receives.1.slice(at, bytes as usize).unwrap();
+                    self.inbox.push_back(message.to_vec(Site::Inspect));
+                    self.post_receive(done.work);
+                }
+                (Operation::RdmaRead | Operation::RdmaWrite, _) => self.transfers -= 1,
+                _ => {}
+            },
+            Event::Established { .. } => self.is_established = true,
+            Event::Disconnected { .. } => self.is_disconnected = true,
+            _ => {}
+        }
+    }
+
+    fn post_receive(&mut self, slot: u64) {
+        let segment = self.receives.0.local(slot as usize * RECEIVE_BYTES, RECEIVE_BYTES);
+        // The connection may be over.
+        let _ = self.server.post_receive(self.endpoint.unwrap(), slot, segment);
+    }
+
+    /// The next message that arrives.
+    pub(crate) fn receive(&mut self) -> Arrived {
+        self.until(|world| !world.inbox.is_empty());
+        let bytes = self.inbox.pop_front().unwrap();
+        let (header, at) = Header::decode(&bytes).unwrap();
+        Arrived { header, rpc: bytes[at..].to_vec() }
+    }
+
+    /// Messages that have arrived and were not looked at.
+    pub(crate) fn arrived(&self) -> usize {
+        self.inbox.len()
+    }
+
+    fn store(&mut self, bytes: &[u8]) -> usize {
+        let at = if self.data_at + bytes.len() > DATA_BYTES { 0 } else { self.data_at };
+        self.data.1.slice(at, bytes.len()).unwrap().copy_from(bytes, Site::Inspect);
+        self.data_at = at + bytes.len();
+        at
+    }
+
+    pub(crate) fn send_bytes(&mut self, bytes: &[u8]) {
+        let at = self.store(bytes);
+        let segment = self.data.0.local(at, bytes.len());
+        self.server.post_send(self.endpoint.unwrap(), 99, &[segment]).unwrap();
+    }
+
+    pub(crate) fn send(&mut self, xid: u32, credits: u32, body: Body, rpc: &[u8]) {
+        let mut bytes = Vec::new();
+        Header { xid, credits, body }.encode(&mut Encoder::new(&mut bytes));
+        bytes.extend_from_slice(rpc);
+        self.send_bytes(&bytes);
+    }
+
+    /// Answers a call with plain results.
+    pub(crate) fn answer(&mut self, call: &Arrived, credits: u32, results: &[u8]) {
+        let xid = call.header.xid;
+        self.send(xid, credits, message(Chunks::default()), &success(xid, results));
+    }
+
+    /// Writes to the client's memory.
+    pub(crate) fn write(&mut self, segment: Segment, bytes: &[u8]) {
+        let at = self.store(bytes);
+        let local = self.data.0.local(at, bytes.len());
+        let endpoint = self.endpoint.unwrap();
+        self.transfers += 1;
+        self.server.rdma_write(endpoint, 1, &[local], remote(segment, bytes.len())).unwrap();
+    }
+
+    /// Reads the client's memory.
+    pub(crate) fn read(&mut self, segment: Segment) -> Vec<u8> {
+        let len = segment.length as usize;
+        let at = self.store(&vec![0; len]);
+        let local = self.data.0.local(at, len);
+        self.transfers += 1;
+        self.server.rdma_read(self.endpoint.unwrap(), 2, local, remote(segment, len)).unwrap();
+        self.until(|world| world.transfers == 0);
+        self.data.1.slice(at, len).unwrap().to_vec(Site::Inspect)
+    }
+
+    /// Receives that the client has posted.
+    pub(crate) fn posted_by_client(&self) -> usize {
+        let endpoints = self.net.endpoints(CLIENT);
+        endpoints.iter().map(|endpoint| self.net.posted_receives(*endpoint)).sum()
+    }
+
+    pub(crate) fn regions_of_client(&self) -> usize {
+        self.net.region_count(CLIENT)
+    }
+}
+
+fn remote(segment: Segment, len: usize) -> RemoteBuffer {
+    RemoteBuffer { key: segment.handle, address: segment.offset, len: len as u32 }
+}
