@@ -1,0 +1,135 @@
+//! Calls and replies in one message each, credits, what the ends tell each other.
+
+use crate::common::*;
+use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault, PrivateData};
+
+#[test]
+fn a_call_in_one_message_is_answered_in_one() {
+    for kind in KINDS {
+        let mut world = World::new(kind);
+        let mut client = world.client(Some(TOLD), 4);
+        for len in [0, 4, 900, 3900] {
+            let args = pattern(len);
+            assert_eq!(
+                world.results(&mut client, ECHO, &args, Chunks::default()),
+                args,
+                "{kind:?}"
+            );
+        }
+        assert_eq!(world.group.statistics().calls, 4);
+    }
+}
+
+#[test]
+fn the_server_tells_its_sizes() {
+    let mut world = World::new(Kind::Sim);
+    let client = world.client(Some(TOLD), 1);
+    let want = PrivateData { remote_invalidation: false, send_bytes: 4096, receive_bytes: 4096 };
+    assert_eq!(client.server_told, Some(want));
+}
+
+#[test]
+fn a_peer_that_tells_nothing_gets_short_messages() {
+    for kind in KINDS {
+        let mut world = World::new(kind);
+        let mut client = world.client(None, 4);
+        let (header, rest) = world.call(&mut client, LONG, &words(&[900]), Chunks::default());
+        assert!(matches!(header.body, Body::Message(_)));
+        assert_eq!(results(&rest), pattern(900));
+        // The reply would be longer than 1024 bytes, and there is no other place for it.
+        let (header, _) = world.call(&mut client, LONG, &words(&[1000]), Chunks::default());
+        assert_eq!(header.body, Body::Error(HeaderFault::Chunk));
+        let reply = Some(chunk(&[client.memory.segment(0, 2000)]));
+        let (header, rest) =
+            world.call(&mut client, LONG, &words(&[1000]), Chunks { reply, ..Chunks::default() });
+        let Body::NoMessage(chunks) = header.body else { panic!("{header:?}") };
+        assert!(rest.is_empty());
+        assert_eq!(lengths(&chunks.reply.unwrap()), [1024]);
+        assert_eq!(results(&client.memory.bytes(0, 1024)), pattern(1000));
+        assert_eq!(world.group.statistics().rdma_errors, 1);
+    }
+}
+
+#[test]
+fn credits_grow_with_use_and_all_of_them_can_be_used_at_once() {
+    for kind in KINDS {
+        let mut world = World::new(kind);
+        let mut client = world.client(Some(TOLD), 64);
+        let mut most = 0;
+        for _ in 0..200 {
+            let message = client.call_message(ECHO, b"args");
+            client.send(Body::Message(Chunks::default()), &message);
+            let (header, _) = world.message(&mut client);
+            assert!(header.credits >= most && header.credits > 0);
+            most = header.credits;
+        }
+        assert_eq!(most, 32, "what the client asked for");
+        for _ in 0..3 {
+            let sent: Vec<u32> = (0..most)
+                .map(|_| {
+                    let message = client.call_message(ECHO, b"args");
+                    client.send(Body::Message(Chunks::default()), &message);
+                    client.xid
+                })
+                .collect();
+            let got: Vec<u32> = sent.iter().map(|_| world.message(&mut client).0.xid).collect();
+            assert_eq!(got, sent);
+        }
+    }
+}
+
+#[test]
+fn calls_are_answered_later_and_never() {
+    for kind in KINDS {
+        let mut world = World::new(kind);
+        let mut client = world.client(Some(TOLD), 8);
+        let args = words(&[4, 0x6162_6364]);
+        for _ in 0..20 {
+            let message = client.call_message(DROP, &args);
+            client.send(Body::Message(Chunks::default()), &message);
+            assert_eq!(world.results(&mut client, LATER, &args, Chunks::default()), args);
+        }
+    }
+}
+
+#[test]
+fn a_reply_invalidates_a_key_for_who_wants_that() {
+    for kind in [Kind::Sim, Kind::Iwarp, Kind::Shm] {
+        let mut world = World::new(kind);
+        let told = PrivateData { remote_invalidation: true, ..TOLD };
+        let mut client = world.client(Some(told), 4);
+        // A key of its own: messages leave from the other memory.
+        let own = Memory::new(&mut *client.adapter, client.domain, 8192);
+        let reply = Some(chunk(&[own.segment(0, 8192)]));
+        let chunks = Chunks { reply, ..Chunks::default() };
+        world.call(&mut client, LONG, &words(&[6000]), chunks.clone());
+        assert_eq!(client.invalidated, Some(own.region.key), "{kind:?}");
+        assert_eq!(results(&own.bytes(0, 6024)), pattern(6000));
+        // It is dead now, which is the client's fault if it uses it again.
+        let message = client.call_message(LONG, &words(&[6000]));
+        client.send(Body::Message(chunks), &message);
+        world.end(&mut client);
+    }
+}
+
+#[test]
+fn a_connection_that_ends_is_told_and_its_memory_freed() {
+    for kind in KINDS {
+        let mut world = World::new(kind);
+        for round in 1..4 {
+            let mut client = world.client(Some(TOLD), 4);
+            world.results(&mut client, ECHO, b"args", Chunks::default());
+            let message = client.call_message(KEEP, b"args");
+            client.send(Body::Message(Chunks::default()), &message);
+            world.results(&mut client, ECHO, b"args", Chunks::default());
+            client.adapter.disconnect(client.endpoint);
+            world.end(&mut client);
+            while world.disconnected.lock().unwrap().len() < round {
+                world.step();
+            }
+            assert_eq!(world.group.statistics().connections, 0);
+        }
+        let broken = world.group.statistics().broken;
+        assert_eq!(broken, 0);
+    }
+}

@@ -1,0 +1,499 @@
+//! A server over RDMA in a world of its own, and a client that says exactly what a test wants.
+
+use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
+use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use dafs_dat::sim::{SimFaults, SimNetwork};
+use dafs_dat::{
+    Access, Adapter, Address, EndpointId, Event, Instant, MemoryRegion, Operation,
+    ProtectionDomain, WorkStatus,
+};
+use dafs_mem::{Buffer, Site};
+use dafs_rpc::server::{Config, Group, RdmaReactor};
+use dafs_rpc::{
+    AcceptStatus, BackCall, BackError, Call, ConnectionId, Handled, Handler, OwnedArgs, Reply,
+    Responder,
+};
+use dafs_wire::rpc::{CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};
+use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, PrivateData, ReadSegment, Segment};
+use dafs_wire::xdr::{Decoder, Encode, Encoder, Payload};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const PROGRAM: u32 = 0x2000_0099;
+/// Answers with its arguments, with data apart put where it was.
+pub const ECHO: u32 = 1;
+/// As `ECHO`, but data may stay apart.
+pub const ECHO_APART: u32 = 2;
+/// Answers later, from another thread, with its arguments.
+pub const LATER: u32 = 3;
+/// Two numbers: so many bytes of bulk data, made of the second number; then the word 7.
+pub const BULK: u32 = 4;
+/// As `BULK`, twice, the second with one byte more.
+pub const BULK_TWICE: u32 = 5;
+/// A number: so many bytes of results that are not bulk.
+pub const LONG: u32 = 6;
+/// Has the caller called back with its arguments; answers when the answer has come, with it.
+pub const CALL_BACK: u32 = 7;
+/// Never answered.
+pub const DROP: u32 = 8;
+/// Kept until the server says so.
+pub const KEEP: u32 = 9;
+/// As `BULK`, but made and kept as bytes first, as a cache of replies does.
+pub const BULK_KEPT: u32 = 10;
+
+#[derive(Default)]
+pub struct Program {
+    back: Vec<(u64, Responder)>,
+    pub kept: Vec<(OwnedArgs, Responder)>,
+    pub disconnected: Arc<std::sync::Mutex<Vec<ConnectionId>>>,
+}
+
+/// Makes the results of `ECHO_APART` from arguments wherever their data is.
+fn echo(
+    mut decoder: Decoder<'_>,
+    data: &dyn Fn(&dafs_wire::xdr::Apart) -> Vec<u8>,
+) -> Option<Reply> {
+    let mut reply = Reply::new();
+    while decoder.remaining() > 0 {
+        match decoder.payload(1 << 20).ok()? {
+            Payload::Here(bytes) => reply.encoder().opaque(bytes),
+            Payload::Apart(apart) => reply.encoder().opaque(&data(&apart)),
+        }
+    }
+    decoder.finish().ok()?;
+    Some(reply)
+}
+
+fn bulk(reply: &mut Reply, len: usize, fill: u32) {
+    reply.encoder().u32(len as u32);
+    let mut space = reply.bulk(len).unwrap();
+    space.view().fill(fill as u8);
+    space.finish(len);
+}
+
+impl Handler for Program {
+    type Message = ();
+
+    fn takes_apart(&self, program: u32, _version: u32, procedure: u32) -> bool {
+        program == PROGRAM && matches!(procedure, ECHO_APART | LATER)
+    }
+
+    fn call(&mut self, call: Call<'_>) -> Handled {
+        if call.program != PROGRAM {
+            return AcceptStatus::ProgramUnavailable.into();
+        }
+        let mut decoder = call.decoder();
+        match call.procedure {
+            0 => Reply::new().into(),
+            ECHO => Reply::from_bytes(call.args).into(),
+            ECHO_APART => {
+                let data = |apart: &_| call.data(apart).unwrap().to_vec(Site::Inspect);
+                match echo(decoder, &data) {
+                    Some(reply) => reply.into(),
+                    None => AcceptStatus::GarbageArgs.into(),
+                }
+            }
+            LATER => {
+                let (args, responder) = call.later();
+                std::thread::spawn(move || {
+                    let data = |apart: &_| args.data(apart).unwrap().to_vec(Site::Inspect);
+                    responder.respond(echo(args.decoder(), &data).unwrap());
+                });
+                Handled::Later
+            }
+            BULK | BULK_KEPT | BULK_TWICE => {
+                let (len, fill) = (decoder.u32().unwrap() as usize, decoder.u32().unwrap());
+                let mut reply = call.reply();
+                bulk(&mut reply, len, fill);
+                if call.procedure == BULK_TWICE {
+                    bulk(&mut reply, len + 1, fill + 1);
+                }
+                reply.encoder().u32(7);
+                if call.procedure == BULK_KEPT {
+                    reply = Reply::from_bytes(&reply.to_bytes());
+                }
+                reply.into()
+            }
+            LONG => {
+                let len = decoder.u32().unwrap() as usize;
+                Reply::from_bytes(&pattern(len)).into()
+            }
+            CALL_BACK => {
+                let (args, responder) = call.later();
+                let token = self.back.len() as u64;
+                responder.connection().call_back(BackCall {
+                    program: 77,
+                    version: 1,
+                    procedure: 2,
+                    auth_sys: None,
+                    args: args.to_vec(),
+                    token,
+                });
+                self.back.push((token, responder));
+                Handled::Later
+            }
+            KEEP => {
+                self.kept.push(call.later());
+                Handled::Later
+            }
+            DROP => Handled::Drop,
+            _ => AcceptStatus::ProcedureUnavailable.into(),
+        }
+    }
+
+    fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
+        let Some(at) = self.back.iter().position(|(own, _)| *own == token) else { return };
+        let (_, responder) = self.back.swap_remove(at);
+        let text = match result {
+            Ok(results) => results.to_vec(),
+            Err(error) => format!("{error:?}").into_bytes(),
+        };
+        responder.respond(Reply::from_bytes(&text));
+    }
+
+    fn disconnected(&mut self, connection: ConnectionId) {
+        self.disconnected.lock().unwrap().push(connection);
+    }
+}
+
+/// Bytes that differ.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at ^ at >> 8 ^ 0x5a) as u8).collect()
+}
+
+/// Which transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Sim,
+    /// Simulated, with memory that can be mapped.
+    SimMapped,
+    Iwarp,
+    Shm,
+}
+
+pub const KINDS: [Kind; 4] = [Kind::Sim, Kind::SimMapped, Kind::Iwarp, Kind::Shm];
+
+/// A server and a network.
+pub struct World {
+    pub kind: Kind,
+    pub group: Group,
+    pub server: RdmaReactor<Program>,
+    pub disconnected: Arc<std::sync::Mutex<Vec<ConnectionId>>>,
+    pub network: Option<SimNetwork>,
+    address: Address,
+    /// Simulated time that has passed without an event.
+    pub idle_ns: u64,
+    next_host: u32,
+}
+
+impl World {
+    pub fn new(kind: Kind) -> Self {
+        Self::with(kind, Config::default())
+    }
+
+    pub fn with(kind: Kind, config: Config) -> Self {
+        let (mut adapter, address, network): (Box<dyn Adapter>, _, _) = match kind {
+            Kind::Sim | Kind::SimMapped => {
+                let network = SimNetwork::new(7, SimFaults::none());
+                network.map_memory(kind == Kind::SimMapped);
+                (Box::new(network.adapter(1)), Address::Sim(1), Some(network))
+            }
+            Kind::Iwarp => {
+                let adapter = IwarpAdapter::new(IwarpConfig::default()).unwrap();
+                (Box::new(adapter), Address::Tcp("127.0.0.1:0".parse().unwrap()), None)
+            }
+            Kind::Shm => {
+                let name = format!(
+                    "dafs-rpc-test-{:?}-{:?}",
+                    std::process::id(),
+                    std::thread::current().id()
+                );
+                let adapter = ShmAdapter::new(ShmConfig::default()).unwrap();
+                (Box::new(adapter), Address::Shm(name), None)
+            }
+        };
+        let listener = adapter.listen(&address).unwrap();
+        let address = adapter.listener_address(listener).unwrap_or(address);
+        let group = Group::new(Vec::new(), 1, config).unwrap();
+        let program = Program::default();
+        let disconnected = program.disconnected.clone();
+        let server = group.rdma_reactor(vec![adapter], |_| program).unwrap();
+        Self { kind, group, server, disconnected, network, address, idle_ns: 0, next_host: 2 }
+    }
+
+    fn adapter(&mut self) -> Box<dyn Adapter> {
+        match (&self.network, self.kind) {
+            (Some(network), _) => {
+                self.next_host += 1;
+                Box::new(network.adapter(self.next_host))
+            }
+            (None, Kind::Iwarp) => Box::new(IwarpAdapter::new(IwarpConfig::default()).unwrap()),
+            (None, _) => Box::new(ShmAdapter::new(ShmConfig::default()).unwrap()),
+        }
+    }
+
+    pub fn now(&self) -> Instant {
+        match &self.network {
+            Some(network) => Instant(network.now().0 + self.idle_ns),
+            None => Instant::now(),
+        }
+    }
+
+    /// Lets the server have a turn, and simulated time pass to the next event.
+    pub fn step(&mut self) {
+        let now = self.now();
+        self.server.turn(now.0);
+        if let Some(network) = &self.network
+            && let Some(next) = network.next_event()
+        {
+            network.advance_to(next);
+        }
+        let now = self.now();
+        self.server.turn(now.0);
+    }
+
+    /// A client that tells these sizes and posts so many receives.
+    pub fn client(&mut self, private_data: Option<PrivateData>, receives: usize) -> Client {
+        let mut adapter = self.adapter();
+        let domain = adapter.protection_domain();
+        let told = private_data.map(|data| data.encode().to_vec()).unwrap_or_default();
+        let endpoint = adapter.connect(domain, &self.address, &told).unwrap();
+        let receive_bytes = private_data.map_or(1024, |data| data.receive_bytes as usize);
+        let memory = Memory::new(&mut *adapter, domain, 1 << 20);
+        let mut client = Client {
+            adapter,
+            domain,
+            endpoint,
+            memory,
+            receive_bytes,
+            slots: Vec::new(),
+            sent_at: 0,
+            received: VecDeque::new(),
+            established: false,
+            server_told: None,
+            invalidated: None,
+            ended: None,
+            xid: 0x1000,
+            credits: 0,
+            events: Vec::new(),
+        };
+        (0..receives).for_each(|_| client.receive());
+        self.until(&mut client, |client| client.established.then_some(()));
+        client
+    }
+
+    /// Goes on until the client has what is looked for.
+    pub fn until<T>(
+        &mut self,
+        client: &mut Client,
+        mut look: impl FnMut(&mut Client) -> Option<T>,
+    ) -> T {
+        let start = std::time::Instant::now();
+        loop {
+            let now = self.now();
+            client.poll(now);
+            if let Some(found) = look(client) {
+                return found;
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "nothing came; ended: {:?}",
+                client.ended
+            );
+            client.adapter.flush();
+            self.step();
+        }
+    }
+
+    /// The next message that the client gets.
+    pub fn message(&mut self, client: &mut Client) -> (Header, Vec<u8>) {
+        self.until(client, |client| client.received.pop_front())
+    }
+
+    /// Makes a call and gives the whole answer: header, and what follows it.
+    pub fn call(
+        &mut self,
+        client: &mut Client,
+        procedure: u32,
+        args: &[u8],
+        chunks: Chunks,
+    ) -> (Header, Vec<u8>) {
+        let message = client.call_message(procedure, args);
+        client.send(Body::Message(chunks), &message);
+        let (header, rest) = self.message(client);
+        assert_eq!(header.xid, client.xid);
+        (header, rest)
+    }
+
+    /// As `call`, where an ordinary inline reply is expected; gives the results.
+    pub fn results(
+        &mut self,
+        client: &mut Client,
+        procedure: u32,
+        args: &[u8],
+        chunks: Chunks,
+    ) -> Vec<u8> {
+        let (header, rest) = self.call(client, procedure, args, chunks);
+        assert!(matches!(header.body, Body::Message(_)), "{header:?}");
+        results(&rest)
+    }
+
+    /// Goes on until the connection of the client has ended.
+    pub fn end(&mut self, client: &mut Client) -> String {
+        self.until(client, |client| client.ended.clone())
+    }
+}
+
+/// The results of a successful reply.
+pub fn results(message: &[u8]) -> Vec<u8> {
+    let mut decoder = Decoder::new(message);
+    let header: ReplyHeader<'_> = decoder.value().unwrap();
+    let ReplyStatus::Accepted { status, .. } = header.status else { panic!("{header:?}") };
+    assert_eq!(status, AcceptStatus::Success);
+    decoder.rest().to_vec()
+}
+
+pub struct Memory {
+    pub buffer: Arc<Buffer>,
+    pub region: MemoryRegion,
+}
+
+impl Memory {
+    pub fn new(adapter: &mut dyn Adapter, domain: ProtectionDomain, bytes: usize) -> Self {
+        let buffer = adapter.allocate(bytes).unwrap();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let region = adapter.register(domain, buffer.clone(), access).unwrap();
+        Self { buffer, region }
+    }
+
+    pub fn put(&self, at: usize, bytes: &[u8]) {
+        self.buffer.slice(at, bytes.len()).unwrap().copy_from(bytes, Site::Inspect);
+    }
+
+    pub fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        self.buffer.slice(at, len).unwrap().to_vec(Site::Inspect)
+    }
+
+    pub fn segment(&self, at: usize, len: usize) -> Segment {
+        let remote = self.region.remote(at, len as u32).unwrap();
+        Segment { handle: remote.key, length: remote.len, offset: remote.address }
+    }
+
+    pub fn read(&self, position: usize, at: usize, len: usize) -> ReadSegment {
+        ReadSegment { position: position as u32, segment: self.segment(at, len) }
+    }
+}
+
+/// A raw client.
+pub struct Client {
+    pub adapter: Box<dyn Adapter>,
+    pub domain: ProtectionDomain,
+    pub endpoint: EndpointId,
+    /// For chunks.
+    pub memory: Memory,
+    receive_bytes: usize,
+    slots: Vec<Memory>,
+    sent_at: usize,
+    pub received: VecDeque<(Header, Vec<u8>)>,
+    established: bool,
+    pub server_told: Option<PrivateData>,
+    /// The last key that a message has invalidated.
+    pub invalidated: Option<u32>,
+    pub ended: Option<String>,
+    pub xid: u32,
+    /// The last grant.
+    pub credits: u32,
+    events: Vec<Event>,
+}
+
+impl Client {
+    pub fn receive(&mut self) {
+        let slot = Memory::new(&mut *self.adapter, self.domain, self.receive_bytes);
+        let segment = slot.region.local(0, self.receive_bytes);
+        self.adapter.post_receive(self.endpoint, self.slots.len() as u64, segment).unwrap();
+        self.slots.push(slot);
+    }
+
+    pub fn poll(&mut self, now: Instant) {
+        let mut events = std::mem::take(&mut self.events);
+        self.adapter.poll(now, &mut events);
+        for event in events.drain(..) {
+            match event {
+                Event::Completion(done) => {
+                    if let (Operation::Receive, WorkStatus::Ok(len)) = (done.operation, done.status)
+                    {
+                        let bytes = self.slots[done.work as usize].bytes(0, len as usize);
+                        let (header, at) = Header::decode(&bytes).unwrap();
+                        self.credits = header.credits;
+                        self.invalidated = done.invalidated.or(self.invalidated);
+                        self.received.push_back((header, bytes[at..].to_vec()));
+                        self.receive();
+                    }
+                }
+                Event::Established { private_data, .. } => {
+                    self.established = true;
+                    self.server_told = PrivateData::find(&private_data);
+                }
+                Event::ConnectFailed { error, .. } => self.ended = Some(error.to_string()),
+                Event::Disconnected { reason, .. } => self.ended = Some(reason.to_string()),
+                Event::ConnectRequest { .. } => panic!("nobody connects to a client"),
+            }
+        }
+        self.events = events;
+    }
+
+    /// The RPC message of a call with the next number.
+    pub fn call_message(&mut self, procedure: u32, args: &[u8]) -> Vec<u8> {
+        self.xid += 1;
+        let header = CallHeader {
+            xid: self.xid,
+            program: PROGRAM,
+            version: 1,
+            procedure,
+            credential: OpaqueAuth::NONE,
+            verifier: OpaqueAuth::NONE,
+        };
+        let mut message = Vec::new();
+        header.encode(&mut Encoder::new(&mut message));
+        message.extend_from_slice(args);
+        message
+    }
+
+    /// Sends a message with the last number.
+    pub fn send(&mut self, body: Body, rest: &[u8]) {
+        let header = Header { xid: self.xid, credits: 32, body };
+        let mut bytes = Vec::new();
+        header.encode(&mut Encoder::new(&mut bytes));
+        bytes.extend_from_slice(rest);
+        self.send_bytes(&bytes);
+    }
+
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        // The end of the memory is for messages; a place is used again after many others.
+        let at = (1 << 19) + self.sent_at;
+        self.sent_at = (self.sent_at + 8192) % (1 << 19);
+        self.memory.put(at, bytes);
+        let segment = self.memory.region.local(at, bytes.len());
+        self.adapter.post_send(self.endpoint, 0, &[segment]).unwrap();
+    }
+}
+
+/// What a client like that of Linux tells.
+pub const TOLD: PrivateData =
+    PrivateData { remote_invalidation: false, send_bytes: 4096, receive_bytes: 4096 };
+
+/// The length of a call's header without credential.
+pub const CALL_BYTES: usize = 40;
+
+pub fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+pub fn chunk(segments: &[Segment]) -> Chunk {
+    Chunk { segments: segments.iter().copied().collect() }
+}
+
+pub fn lengths(chunk: &Chunk) -> Vec<u32> {
+    chunk.segments.iter().map(|segment| segment.length).collect()
+}

@@ -1,0 +1,173 @@
+//! Peers that send what they must not.
+
+use crate::common::*;
+use dafs_rpc::server::Config;
+use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault, ReadSegment, Segment};
+use std::time::Duration;
+
+fn error(world: &mut World, client: &mut Client, body: Body, rest: &[u8]) -> Body {
+    client.send(body, rest);
+    let (header, rest) = world.message(client);
+    assert_eq!((header.xid, rest.len()), (client.xid, 0));
+    assert!(header.credits > 0);
+    header.body
+}
+
+#[test]
+fn headers_that_make_no_sense_are_answered_with_errors() {
+    for kind in KINDS {
+        let mut world = World::new(kind);
+        let mut client = world.client(Some(TOLD), 8);
+        let chunk_error = Body::Error(HeaderFault::Chunk);
+        for _ in 0..10 {
+            let message = client.call_message(ECHO, b"args");
+            let xid = client.xid;
+            client.send_bytes(&[words(&[xid, 2, 1, 0]), vec![0; 20]].concat());
+            let (header, _) = world.message(&mut client);
+            assert_eq!(header.body, Body::Error(HeaderFault::Version { low: 1, high: 1 }));
+            for procedure in [2, 5, 99] {
+                client.send_bytes(&words(&[xid, 1, 1, procedure, 0, 0, 0]));
+                assert_eq!(world.message(&mut client).0.body, chunk_error);
+            }
+            // A long call without a chunk; chunks that lie outside the message; too long a call.
+            let none = Body::NoMessage(Chunks::default());
+            assert_eq!(error(&mut world, &mut client, none, b""), chunk_error);
+            let bad = [(2, 4), (400, 4), (44, 2 << 20), (0, 8), (8, 8)];
+            for (position, length) in bad {
+                let segment = Segment { handle: 1, length, offset: 0 };
+                let mut chunks = Chunks::default();
+                chunks.reads.push(ReadSegment { position, segment });
+                let message = client.call_message(ECHO_APART, b"args");
+                let body = Body::Message(chunks);
+                assert_eq!(
+                    error(&mut world, &mut client, body, &message),
+                    chunk_error,
+                    "{position}"
+                );
+            }
+            // A number that is not that of the message.
+            client.xid += 1;
+            let body = Body::Message(Chunks::default());
+            assert_eq!(error(&mut world, &mut client, body, &message), chunk_error);
+            // What is obsolete is let pass.
+            client.send(Body::Done, b"");
+            client.send(Body::Error(HeaderFault::Chunk), b"");
+            assert_eq!(world.results(&mut client, ECHO, b"good", Chunks::default()), b"good");
+        }
+        assert_eq!(world.group.statistics().broken, 0);
+    }
+}
+
+#[test]
+fn what_is_not_rpc_ends_its_connection_and_no_other() {
+    for kind in KINDS {
+        let mut world = World::new(kind);
+        let mut good = world.client(Some(TOLD), 8);
+        let bad: [&[u8]; 4] =
+            [b"", b"abc", &words(&[1, 1, 1, 0, 0, 0, 0]), &words(&[1, 1, 1, 0, 0, 0, 0, 1, 7])];
+        for bytes in bad {
+            let mut client = world.client(Some(TOLD), 8);
+            client.send_bytes(bytes);
+            world.end(&mut client);
+            assert_eq!(world.results(&mut good, ECHO, b"good", Chunks::default()), b"good");
+        }
+        while world.group.statistics().connections > 1 {
+            world.step();
+        }
+        assert_eq!(world.group.statistics().broken, 4, "{kind:?}");
+    }
+}
+
+#[test]
+fn keys_that_are_none_end_their_connection() {
+    for kind in KINDS {
+        let mut world = World::new(kind);
+        let segment = Segment { handle: 0x1234_5678, length: 4000, offset: 4096 };
+        for write in [false, true] {
+            let mut client = world.client(Some(TOLD), 8);
+            let mut chunks = Chunks::default();
+            let (procedure, args) =
+                if write { (BULK, words(&[4000, 1])) } else { (ECHO, vec![0; 8]) };
+            let message = client.call_message(procedure, &args);
+            if write {
+                chunks.writes.push(chunk(&[segment]));
+            } else {
+                chunks.reads.push(ReadSegment { position: 44, segment });
+            }
+            client.send(Body::Message(chunks), &message);
+            world.end(&mut client);
+        }
+        while world.group.statistics().connections > 0 {
+            world.step();
+        }
+    }
+}
+
+#[test]
+fn a_client_that_breaks_its_credits_breaks_its_connection() {
+    for kind in KINDS {
+        let mut world = World::new(kind);
+        let mut client = world.client(Some(TOLD), 64);
+        for _ in 0..60 {
+            let message = client.call_message(KEEP, b"args");
+            client.send(Body::Message(Chunks::default()), &message);
+        }
+        world.end(&mut client);
+        while world.group.statistics().connections > 0 {
+            world.step();
+        }
+        assert!(world.group.statistics().calls <= 8);
+    }
+}
+
+#[test]
+fn a_client_whose_memory_cannot_be_read_in_time_is_let_go() {
+    let config = Config { rdma_fetch_timeout: Duration::from_secs(3), ..Config::default() };
+    let mut world = World::with(Kind::Sim, config);
+    let mut client = world.client(Some(TOLD), 8);
+    let message = client.call_message(ECHO, &[0; 8]);
+    let mut chunks = Chunks::default();
+    chunks.reads.push(client.memory.read(44, 0, 4000));
+    client.send(Body::Message(chunks), &message);
+    client.adapter.flush();
+    let network = world.network.clone().unwrap();
+    while world.group.statistics().rdma_reads == 0 {
+        world.step();
+    }
+    network.partition(1, 3, true);
+    world.idle_ns += 4_000_000_000;
+    world.step();
+    world.step();
+    assert_eq!(world.group.statistics().broken, 1);
+}
+
+#[test]
+fn memory_for_calls_is_bounded_and_who_waits_goes_on() {
+    for kind in KINDS {
+        // Room for little more than one call at a time.
+        let config =
+            Config { pending_bytes_max: 300_000, waiting_bytes_max: 500_000, ..Config::default() };
+        let mut world = World::with(kind, config);
+        let mut clients: Vec<_> = (0..3).map(|_| world.client(Some(TOLD), 8)).collect();
+        let data = pattern(200_000);
+        for client in &mut clients {
+            client.memory.put(0, &data);
+            for _ in 0..4 {
+                let message = client.call_message(ECHO, &words(&[200_000]));
+                let mut chunks = Chunks {
+                    reply: Some(chunk(&[client.memory.segment(200_000, 210_000)])),
+                    ..Chunks::default()
+                };
+                chunks.reads.push(client.memory.read(44, 0, 200_000));
+                client.send(Body::Message(chunks), &message);
+                client.adapter.flush();
+            }
+        }
+        for client in &mut clients {
+            for _ in 0..4 {
+                let (header, _) = world.message(client);
+                assert!(matches!(header.body, Body::NoMessage(_)));
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Serving over RDMA, seen by a client that speaks bytes: on every transport.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![allow(unreachable_pub, reason = "the modules of a test program")]
+
+mod back;
+mod calls;
+mod chunks;
+mod common;
+mod hostile;
