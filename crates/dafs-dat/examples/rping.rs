@@ -16,11 +16,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 const USAGE: &str = "\
 usage: rping -s|-c [-a ADDRESS] [-p PORT] [-S BYTES] [-C ROUNDS] [-v] [--crc] [--fpdu BYTES]
-                   [--wait MS]
   -s            be the server: serve one client, then end
   -c            be the client
   -a ADDRESS    address to listen on or connect to (default 127.0.0.1)
@@ -29,9 +27,7 @@ usage: rping -s|-c [-a ADDRESS] [-p PORT] [-S BYTES] [-C ROUNDS] [-v] [--crc] [-
   -C ROUNDS     rounds the client makes (default 10); a server given this checks it
   -v            show the start of the data of each round
   --crc         ask for CRC
-  --fpdu BYTES  send FPDUs of this size, even to peers that are not our own
-  --wait MS     as the client, wait so long before the first message: Linux siw loses the news of
-                one that comes while it still ends the set-up";
+  --fpdu BYTES  send FPDUs of this size, even to peers that are not our own";
 
 const MESSAGE_BYTES: usize = 16;
 const SERVER_BYTES_MAX: usize = 16 << 20;
@@ -51,7 +47,6 @@ struct Options {
     bytes: Option<usize>,
     rounds: Option<u64>,
     verbose: bool,
-    wait: Duration,
     config: IwarpConfig,
 }
 
@@ -59,7 +54,6 @@ impl Options {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut server, mut ip, mut port) = (None, IpAddr::from([127, 0, 0, 1]), 7174);
         let (mut bytes, mut rounds, mut verbose) = (None, None, false);
-        let mut wait = Duration::ZERO;
         let mut config = IwarpConfig::default();
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -73,9 +67,6 @@ impl Options {
                 "-C" => rounds = Some(value()?.parse().map_err(|e| bad(&e))?),
                 "-v" => verbose = true,
                 "--crc" => config.crc = true,
-                "--wait" => {
-                    wait = Duration::from_millis(value()?.parse().map_err(|e| bad(&e))?);
-                }
                 "--fpdu" => {
                     let fpdu_bytes: usize = value()?.parse().map_err(|e| bad(&e))?;
                     config.fpdu_bytes_max = fpdu_bytes;
@@ -86,7 +77,7 @@ impl Options {
         }
         let server = server.ok_or("one of -s and -c is needed")?;
         let address = SocketAddr::new(ip, port);
-        Ok(Self { server, address, bytes, rounds, verbose, wait, config })
+        Ok(Self { server, address, bytes, rounds, verbose, config })
     }
 }
 
@@ -273,7 +264,6 @@ impl Rping {
         let source = self.memory(bytes, access)?;
         let sink = self.memory(bytes, access)?;
         let remote = |memory: &Memory| memory.region.remote(0, len).ok_or("no such piece");
-        std::thread::sleep(self.options.wait);
         for round in 0..rounds {
             source.write(&pattern(round, bytes));
             sink.buffer.view().fill(0xee);
