@@ -41,6 +41,8 @@ pub const DROP: u32 = 8;
 pub const KEEP: u32 = 9;
 /// As `BULK`, but made and kept as bytes first, as a cache of replies does.
 pub const BULK_KEPT: u32 = 10;
+/// Data, perhaps apart; answers with its length.
+pub const TAKE: u32 = 11;
 
 #[derive(Default)]
 pub struct Program {
@@ -76,7 +78,7 @@ impl Handler for Program {
     type Message = ();
 
     fn takes_apart(&self, program: u32, _version: u32, procedure: u32) -> bool {
-        program == PROGRAM && matches!(procedure, ECHO_APART | LATER)
+        program == PROGRAM && matches!(procedure, ECHO_APART | LATER | TAKE)
     }
 
     fn call(&mut self, call: Call<'_>) -> Handled {
@@ -137,6 +139,12 @@ impl Handler for Program {
                 self.kept.push(call.later());
                 Handled::Later
             }
+            TAKE => {
+                let payload = decoder.payload(1 << 20).unwrap();
+                let mut reply = call.reply();
+                reply.encoder().u32(payload.len() as u32);
+                reply.into()
+            }
             DROP => Handled::Drop,
             _ => AcceptStatus::ProcedureUnavailable.into(),
         }
@@ -185,6 +193,9 @@ pub struct World {
     /// Simulated time that has passed without an event.
     pub idle_ns: u64,
     next_host: u32,
+    /// Something that is read before and after the server's turns, and how it grew in them.
+    pub meter: fn() -> u64,
+    pub metered: u64,
 }
 
 impl World {
@@ -219,7 +230,18 @@ impl World {
         let program = Program::default();
         let disconnected = program.disconnected.clone();
         let server = group.rdma_reactor(vec![adapter], |_| program).unwrap();
-        Self { kind, group, server, disconnected, network, address, idle_ns: 0, next_host: 2 }
+        Self {
+            kind,
+            group,
+            server,
+            disconnected,
+            network,
+            address,
+            idle_ns: 0,
+            next_host: 2,
+            meter: || 0,
+            metered: 0,
+        }
     }
 
     fn adapter(&mut self) -> Box<dyn Adapter> {
@@ -242,15 +264,20 @@ impl World {
 
     /// Lets the server have a turn, and simulated time pass to the next event.
     pub fn step(&mut self) {
-        let now = self.now();
-        self.server.turn(now.0);
+        self.turn();
         if let Some(network) = &self.network
             && let Some(next) = network.next_event()
         {
             network.advance_to(next);
         }
+        self.turn();
+    }
+
+    fn turn(&mut self) {
         let now = self.now();
+        let before = (self.meter)();
         self.server.turn(now.0);
+        self.metered += (self.meter)() - before;
     }
 
     /// A client that tells these sizes and posts so many receives.

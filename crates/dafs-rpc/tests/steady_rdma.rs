@@ -1,0 +1,75 @@
+//! Steady traffic over RDMA allocates nothing: neither messages nor chunks, but for calls that are
+//! put together from several places.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![allow(unreachable_pub, dead_code, reason = "a module of another test program")]
+
+#[path = "rdma/common.rs"]
+mod common;
+
+use common::*;
+use dafs_wire::rpcrdma::{Body, Chunks};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting for each thread.
+struct Counting;
+
+// SAFETY: every method passes its arguments on to the system's allocator; the counter allocates
+// nothing and needs no destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn steady_traffic_allocates_nothing() {
+    for kind in [Kind::Iwarp, Kind::Shm] {
+        let mut world = World::new(kind);
+        world.meter = || ALLOCATIONS.get();
+        let mut client = world.client(Some(TOLD), 8);
+        let (small, bulk, take) = (vec![0; 100], words(&[70_000, 1]), words(&[70_000]));
+        let round = |world: &mut World, client: &mut Client| {
+            world.results(client, ECHO, &small, Chunks::default());
+            let writes = [chunk(&[client.memory.segment(0, 70_000)])].into_iter().collect();
+            world.results(client, BULK, &bulk, Chunks { writes, ..Chunks::default() });
+            let mut chunks = Chunks::default();
+            chunks.reads.push(client.memory.read(CALL_BYTES + 4, 0, 70_000));
+            chunks.reply = Some(chunk(&[client.memory.segment(100_000, 80_000)]));
+            world.results(client, TAKE, &take, chunks.clone());
+            chunks.reads.clear();
+            let (header, _) = world.call(client, BULK, &bulk, chunks);
+            assert!(matches!(header.body, Body::NoMessage(_)));
+        };
+        for _ in 0..100 {
+            round(&mut world, &mut client);
+        }
+        assert!(world.metered > 0, "the counter counts");
+        // Tables of a transport may still grow once more; traffic that allocates shows every time.
+        let least = (0..20)
+            .map(|_| {
+                world.metered = 0;
+                for _ in 0..10 {
+                    round(&mut world, &mut client);
+                }
+                world.metered
+            })
+            .min();
+        assert_eq!(least, Some(0), "{kind:?}");
+    }
+}
