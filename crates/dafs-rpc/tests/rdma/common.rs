@@ -47,6 +47,7 @@ pub const TAKE: u32 = 11;
 #[derive(Default)]
 pub struct Program {
     back: Vec<(u64, Responder)>,
+    calls_back: u64,
     pub kept: Vec<(OwnedArgs, Responder)>,
     pub disconnected: Arc<std::sync::Mutex<Vec<ConnectionId>>>,
 }
@@ -123,7 +124,8 @@ impl Handler for Program {
             }
             CALL_BACK => {
                 let (args, responder) = call.later();
-                let token = self.back.len() as u64;
+                self.calls_back += 1;
+                let token = self.calls_back;
                 responder.connection().call_back(BackCall {
                     program: 77,
                     version: 1,
@@ -189,7 +191,7 @@ pub struct World {
     pub server: RdmaReactor<Program>,
     pub disconnected: Arc<std::sync::Mutex<Vec<ConnectionId>>>,
     pub network: Option<SimNetwork>,
-    address: Address,
+    pub address: Address,
     /// Simulated time that has passed without an event.
     pub idle_ns: u64,
     next_host: u32,

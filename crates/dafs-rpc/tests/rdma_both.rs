@@ -1,0 +1,164 @@
+//! Client and server over RDMA against each other, each on threads of its own that sleep when they
+//! have nothing to do.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![allow(unreachable_pub, dead_code, reason = "a module of another test program")]
+
+#[path = "rdma/common.rs"]
+mod common;
+
+use common::*;
+use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
+use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use dafs_dat::{Adapter, Address};
+use dafs_mem::Site;
+use dafs_rpc::Reply;
+use dafs_rpc::client::{BackHandler, Options, Port, Procedure, Request, RpcClient, SendData};
+use dafs_rpc::server::{Config, Group, Wake};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+struct Running {
+    group: Group,
+    thread: JoinHandle<()>,
+    address: Address,
+    port: Port,
+}
+
+fn start(kind: Kind, wake: Wake) -> Running {
+    let World { group, server, address, .. } =
+        World::with(kind, Config { wake, ..Config::default() });
+    let thread = std::thread::spawn(|| server.run());
+    let adapter: Box<dyn Adapter> = match kind {
+        Kind::Iwarp => Box::new(IwarpAdapter::new(IwarpConfig::default()).unwrap()),
+        _ => Box::new(ShmAdapter::new(ShmConfig::default()).unwrap()),
+    };
+    Running { group, thread, address, port: Port::new(adapter).unwrap() }
+}
+
+impl Running {
+    fn client(&self, back: Option<BackHandler>) -> RpcClient {
+        let options = Options { call_timeout: Duration::from_secs(50), ..Options::default() };
+        RpcClient::connect_rdma(&self.port, &self.address, options, back).unwrap()
+    }
+
+    fn stop(self) -> Group {
+        self.group.stop();
+        self.thread.join().unwrap();
+        self.group
+    }
+}
+
+fn procedure(procedure: u32) -> Procedure {
+    Procedure { program: PROGRAM, version: 1, procedure }
+}
+
+/// Calls of every shape, one after the other.
+fn use_it(client: &RpcClient, rounds: u32) {
+    let memory = client.allocate(300_000).unwrap();
+    for round in 0..rounds {
+        let small = pattern(4 * (round as usize % 100));
+        assert_eq!(*client.call(procedure(ECHO), &small).unwrap(), *small);
+        assert_eq!(*client.call(procedure(LONG), &words(&[20_000])).unwrap(), *pattern(20_000));
+        let long = pattern(9000);
+        assert_eq!(*client.call(procedure(ECHO), &long).unwrap(), *long);
+
+        let len = 1 + (round * 7919) % 150_000;
+        let args = words(&[len, round]);
+        let sink = memory.slice(0..len as usize).unwrap();
+        let sinks = [sink.clone()];
+        let args = [&args[..]];
+        let request = Request { sinks: &sinks, ..Request::new(procedure(BULK), &args, 1000) };
+        let results = client.submit_request(&request).unwrap().wait().unwrap();
+        assert_eq!(*results, *words(&[len, 7]));
+        assert!(sink.view().to_vec(Site::Inspect).iter().all(|&byte| byte == round as u8));
+
+        let data = pattern(len as usize);
+        let source = memory.slice(150_000..150_000 + len as usize).unwrap();
+        source.view().copy_from(&data, Site::Inspect);
+        let args = words(&[len]);
+        let args = [&args[..]];
+        for (target, want) in [
+            (procedure(TAKE), words(&[len])),
+            (procedure(LATER), {
+                let mut want = words(&[len]);
+                want.extend_from_slice(&data);
+                want.resize(want.len().next_multiple_of(4), 0);
+                want
+            }),
+        ] {
+            let data = Some(SendData { position: 4, memory: source.clone() });
+            let request = Request { data, ..Request::new(target, &args, 160_000) };
+            let results = client.submit_request(&request).unwrap().wait().unwrap();
+            assert!(*results == *want);
+        }
+    }
+}
+
+#[test]
+fn many_clients_make_many_calls() {
+    for kind in [Kind::Iwarp, Kind::Shm] {
+        let running = start(kind, Wake::Adaptive);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                let client = running.client(None);
+                scope.spawn(move || use_it(&client, 60));
+            }
+            let shared = running.client(None);
+            for _ in 0..4 {
+                let client = shared.clone();
+                scope.spawn(move || use_it(&client, 30));
+            }
+        });
+        let statistics = running.group.statistics();
+        assert_eq!((statistics.rdma_errors, statistics.broken), (0, 0), "{kind:?}");
+        running.stop();
+    }
+}
+
+#[test]
+fn a_server_that_sleeps_is_woken() {
+    for kind in [Kind::Iwarp, Kind::Shm] {
+        let running = start(kind, Wake::Sleep);
+        let client = running.client(None);
+        for _ in 0..5 {
+            use_it(&client, 1);
+            // Long enough for both sides to fall asleep; nothing depends on it.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        running.stop();
+    }
+}
+
+#[test]
+fn a_server_calls_its_client() {
+    for kind in [Kind::Iwarp, Kind::Shm] {
+        let running = start(kind, Wake::Adaptive);
+        let client = running.client(Some(Box::new(|request| {
+            let text = [b"answer to ", &request.args[..]].concat();
+            request.answer(Ok(Reply::from_bytes(&text)));
+        })));
+        let pending: Vec<_> = (0..20u32)
+            .map(|number| {
+                let text = format!("call {number:03}");
+                (client.submit(procedure(CALL_BACK), &[text.as_bytes()]).unwrap(), text)
+            })
+            .collect();
+        for (pending, text) in pending {
+            assert_eq!(*pending.wait().unwrap(), *format!("answer to {text}").as_bytes());
+        }
+        running.stop();
+    }
+}
+
+#[test]
+fn a_server_that_stops_answers_first_and_its_clients_notice() {
+    for kind in [Kind::Iwarp, Kind::Shm] {
+        let running = start(kind, Wake::Adaptive);
+        let client = running.client(None);
+        use_it(&client, 1);
+        let group = running.stop();
+        assert_eq!(group.statistics().connections, 0);
+        assert!(client.call(procedure(ECHO), b"args").is_err());
+    }
+}
