@@ -19,7 +19,8 @@ pub use admin::{AdminError, AdminReply, AdminRequest, ClientReport, ask as ask_s
 pub use auth::{Admission, Authenticator, PasswordFileError, Proof, password_line};
 pub use config::{
     Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT, ExportConfig, ExportSource, NFS_PORT,
-    NfsConfig, OwnIdentity, Wake, parse_listen, parse_listen_nfs,
+    NFS_RDMA_PORT, NfsConfig, OwnIdentity, Wake, parse_listen, parse_listen_nfs,
+    parse_listen_nfs_rdma,
 };
 pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared};
 pub use limits::SessionLimits;

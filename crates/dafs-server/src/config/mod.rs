@@ -20,6 +20,9 @@ pub const DEFAULT_PORT: u16 = 20_490;
 /// The port of NFS.
 pub const NFS_PORT: u16 = 2049;
 
+/// The port of NFS over RDMA (RFC 8267 section 6).
+pub const NFS_RDMA_PORT: u16 = 20_049;
+
 /// What an administrator must write to let strangers in without proof.
 pub const DANGER_SENTENCE: &str = "anyone who reaches this port can read and write these files";
 
@@ -175,14 +178,37 @@ pub struct OwnIdentity {
 /// The NFS front doors.
 #[derive(Debug, Clone, Default)]
 pub struct NfsConfig {
-    /// Where to listen; empty for no NFS.
+    /// Where to listen over TCP.
     pub listen: Vec<SocketAddr>,
+    /// Where to listen for RDMA in software (iWARP), and for shared memory beside it; `None` for port
+    /// 20049 of each address of `listen` with port 2049, if nobody has it.
+    pub rdma_listen: Option<Vec<SocketAddr>>,
+    /// Where to listen for RDMA by a device of the system.
+    pub rdma_verbs_listen: Vec<SocketAddr>,
     /// How long clients of the last run may reclaim what they held; `None` for the lease time.
     pub grace_time: Option<Duration>,
     /// Never grant delegations.
     pub no_delegations: bool,
     /// Tell the rpcbind of this host where NFSv3 and MOUNT are.
     pub rpcbind: bool,
+}
+
+impl NfsConfig {
+    /// Whether NFS is served at all.
+    pub fn is_on(&self) -> bool {
+        !self.listen.is_empty() || !self.rdma().is_empty() || !self.rdma_verbs_listen.is_empty()
+    }
+
+    /// Where to listen for RDMA in software.
+    pub fn rdma(&self) -> Vec<SocketAddr> {
+        match &self.rdma_listen {
+            Some(addresses) => addresses.clone(),
+            None => {
+                let standard = self.listen.iter().filter(|address| address.port() == NFS_PORT);
+                standard.map(|address| SocketAddr::new(address.ip(), NFS_RDMA_PORT)).collect()
+            }
+        }
+    }
 }
 
 /// Everything a server needs to know.
@@ -316,6 +342,14 @@ pub fn parse_listen_nfs(text: &str) -> Result<SocketAddr, String> {
     parse_address(text, NFS_PORT)
 }
 
+/// As [`parse_listen`], for NFS over RDMA.
+///
+/// # Errors
+/// What to write instead.
+pub fn parse_listen_nfs_rdma(text: &str) -> Result<SocketAddr, String> {
+    parse_address(text, NFS_RDMA_PORT)
+}
+
 fn parse_address(text: &str, example_port: u16) -> Result<SocketAddr, String> {
     use std::net::ToSocketAddrs;
     if let Ok(address) = text.parse() {
@@ -367,6 +401,10 @@ mod tests {
         check(&format!("trusted = [\"10/8\"]\n{EXPORT}"), "192.0.2.0/24");
         check(&format!("{EXPORT}squash = \"most\""), "root, none or all");
         check(&format!("[nfs]\nlisten = [\"here\"]\n{EXPORT}"), "127.0.0.1:2049");
+        check(&format!("[nfs]\nrdma_listen = [\"here\"]\n{EXPORT}"), "127.0.0.1:20049");
+        check(&format!("[nfs]\nrdma_verbs_listen = [\"here\"]\n{EXPORT}"), "127.0.0.1:20049");
+        let twice = "rdma_listen = [\"127.0.0.1:7\"]\nrdma_verbs_listen = [\"127.0.0.1:7\"]";
+        check(&format!("[nfs]\n{twice}\n{EXPORT}"), "another port");
         check(&format!("[nfs]\ngrace_time_seconds = 9999\n{EXPORT}"), "0 to 3600");
         check(&format!("{EXPORT}networks = [\"10/8\"]"), "192.0.2.0/24");
         check(&format!("{EXPORT}security = [\"krb6\"]"), "\"sys\" and \"none\"");
@@ -377,6 +415,23 @@ mod tests {
             &format!("danger_allow_unauthenticated_remote_clients = \"yes\"\n{EXPORT}"),
             DANGER_SENTENCE,
         );
+    }
+
+    #[test]
+    fn rdma_is_beside_the_port_of_nfs_unless_something_else_is_said() {
+        let rdma = |nfs: &str| {
+            let nfs = load(&format!("[nfs]\n{nfs}\n{EXPORT}")).unwrap().nfs;
+            (nfs.rdma(), nfs.is_on())
+        };
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let both = "listen = [\"192.0.2.1:2049\", \"127.0.0.1:2050\"]";
+        assert_eq!(rdma(both), (vec![address("192.0.2.1:20049")], true));
+        assert_eq!(rdma(&format!("{both}\nrdma_listen = []")), (vec![], true));
+        let other = "rdma_listen = [\"127.0.0.1:7\"]";
+        assert_eq!(rdma(other), (vec![address("127.0.0.1:7")], true));
+        let verbs = "rdma_verbs_listen = [\"192.0.2.1:20049\"]";
+        assert_eq!(rdma(verbs), (vec![], true));
+        assert_eq!(rdma(""), (vec![], false));
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod administration;
 mod inherited;
 mod listen;
 mod nfs;
+mod nfs_rdma;
 mod rpcbind;
 mod state;
 
@@ -22,6 +23,7 @@ use administration::{Administration, open_exports};
 use dafs_dat::Adapter;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use dafs_dat::verbs::VerbsError;
 use dafs_service::{
     ClientRecords, Door, Export, FileRecords, Namespace, NamespaceError, NoRecords, RecordsError,
     Service, ServiceConfig, ServiceCounts, WriteVerifier,
@@ -88,6 +90,30 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
+    /// An address for RDMA in software.
+    #[error("cannot listen on {address} for NFS over RDMA: {error}")]
+    ListenRdma {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// An address for RDMA by a device.
+    #[error("cannot listen on the RDMA device of {address} for NFS: {error}")]
+    ListenVerbs {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// A device for RDMA.
+    #[error("cannot use an RDMA device for NFS at {address}: {error}")]
+    Verbs {
+        /// Which address.
+        address: SocketAddr,
+        /// Why, and what to do about it.
+        error: VerbsError,
+    },
     /// The records of NFS clients.
     #[error("cannot keep the records of NFS clients: {0}")]
     Records(#[from] RecordsError),
@@ -132,10 +158,10 @@ impl Server {
         let directory = state::state_directory(config.state_directory.as_deref())?;
         let secret = state::handle_secret(&directory)?;
         let (exports, stores) = open_exports(&config.exports, secret, &[])?;
-        let records: Box<dyn ClientRecords> = if config.nfs.listen.is_empty() {
-            Box::new(NoRecords)
-        } else {
+        let records: Box<dyn ClientRecords> = if config.nfs.is_on() {
             Box::new(FileRecords::open(&directory.join(CLIENT_RECORDS))?)
+        } else {
+            Box::new(NoRecords)
         };
         let random = Random::draw()?;
         let service = new_service(config, exports, records, &random)?;
@@ -237,16 +263,36 @@ impl Server {
         self.nfs.as_ref().map_or(&[], |nfs| &nfs.addresses)
     }
 
-    /// The lines with which NFS clients mount each export, with `host` as the name of this server.
+    /// Where NFS clients connect over RDMA in software: iWARP over TCP.
+    pub fn nfs_rdma_addresses(&self) -> &[SocketAddr] {
+        self.nfs.as_ref().map_or(&[], |nfs| &nfs.rdma_addresses)
+    }
+
+    /// Where NFS clients connect over RDMA by devices of this host.
+    pub fn nfs_verbs_addresses(&self) -> &[SocketAddr] {
+        self.nfs.as_ref().map_or(&[], |nfs| &nfs.verbs_addresses)
+    }
+
+    /// The lines with which NFS clients mount each export, with `host` as the name of this server:
+    /// over TCP, and over RDMA.
     pub fn mount_lines(&self, host: &str) -> Vec<String> {
-        let Some(address) = self.nfs_addresses().first() else { return Vec::new() };
-        let port = address.port();
-        let option = if port == NFS_PORT { String::new() } else { format!(",port={port}") };
+        let mut doors = Vec::new();
+        if let Some(address) = self.nfs_addresses().first() {
+            let port = address.port();
+            let option = if port == NFS_PORT { String::new() } else { format!(",port={port}") };
+            doors.push(option);
+        }
+        let rdma = [self.nfs_rdma_addresses(), self.nfs_verbs_addresses()];
+        if let Some(address) = rdma.concat().first() {
+            doors.push(format!(",proto=rdma,port={}", address.port()));
+        }
         let namespace = self.service.namespace();
         let mut names: Vec<_> = namespace.exports().map(|e| e.name().to_owned()).collect();
         names.sort();
-        let line = |name: &String| format!("mount -t nfs -o vers=4.2{option} {host}:/{name} /mnt");
-        names.iter().map(line).collect()
+        let line = |option: &String, name: &String| {
+            format!("mount -t nfs -o vers=4.2{option} {host}:/{name} /mnt")
+        };
+        doors.iter().flat_map(|option| names.iter().map(move |name| line(option, name))).collect()
     }
 
     /// The URL of the first address.
@@ -302,6 +348,11 @@ impl Server {
                     ("nfs_broken", "Connections ended for what the peer did", rpc.broken),
                     ("nfs_received_bytes", "Bytes received", rpc.received_bytes),
                     ("nfs_sent_bytes", "Bytes sent", rpc.sent_bytes),
+                    ("nfs_rdma_reads", "RDMA reads of what clients write", rpc.rdma_reads),
+                    ("nfs_rdma_read_bytes", "Bytes fetched by them", rpc.rdma_read_bytes),
+                    ("nfs_rdma_writes", "RDMA writes of what clients read", rpc.rdma_writes),
+                    ("nfs_rdma_written_bytes", "Bytes placed by them", rpc.rdma_written_bytes),
+                    ("nfs_rdma_errors", "Messages answered with RDMA_ERROR", rpc.rdma_errors),
                 ]);
             }
             gauges
@@ -412,21 +463,7 @@ fn start_reactor(
     shared: &Arc<Shared>,
     listeners: &[Listener],
 ) -> Result<Reactor, StartError> {
-    let mut iwarp = IwarpAdapter::new(IwarpConfig {
-        crc: config.crc,
-        connection_count_max: config.limits.connections_max,
-        ..IwarpConfig::default()
-    })?;
-    let mut shm = ShmAdapter::new(ShmConfig {
-        connections_max: config.limits.connections_max,
-        shareable_buffers_max: 0,
-        ..ShmConfig::default()
-    })?;
-    for listener in listeners {
-        iwarp.add_listener(listener.tcp.try_clone()?)?;
-        shm.add_listener(listener.shm.as_fd().try_clone_to_owned()?)?;
-    }
-    let adapters: Vec<Box<dyn Adapter>> = vec![Box::new(iwarp), Box::new(shm)];
+    let adapters = vec![iwarp_adapter(config, listeners)?, shm_adapter(config, listeners)?];
     let inbox = Arc::new(Inbox::watched()?);
     let engine = Engine::new(shared.clone(), adapters, inbox.clone());
     let control = Arc::new(Control::default());
@@ -435,6 +472,32 @@ fn start_reactor(
         .name(format!("dafs-reactor-{index}"))
         .spawn(move || reactor::run(engine, wake, &own))?;
     Ok(Reactor { control, wake: Arc::new(move || inbox.wake()), thread: Some(thread) })
+}
+
+/// iWARP at sockets that other reactors share.
+fn iwarp_adapter(config: &Config, listeners: &[Listener]) -> Result<Box<dyn Adapter>, StartError> {
+    let mut iwarp = IwarpAdapter::new(IwarpConfig {
+        crc: config.crc,
+        connection_count_max: config.limits.connections_max,
+        ..IwarpConfig::default()
+    })?;
+    for listener in listeners {
+        iwarp.add_listener(listener.tcp.try_clone()?)?;
+    }
+    Ok(Box::new(iwarp))
+}
+
+/// Shared memory at sockets that other reactors share.
+fn shm_adapter(config: &Config, listeners: &[Listener]) -> Result<Box<dyn Adapter>, StartError> {
+    let mut shm = ShmAdapter::new(ShmConfig {
+        connections_max: config.limits.connections_max,
+        shareable_buffers_max: 0,
+        ..ShmConfig::default()
+    })?;
+    for listener in listeners {
+        shm.add_listener(listener.shm.as_fd().try_clone_to_owned()?)?;
+    }
+    Ok(Box::new(shm))
 }
 
 /// The numbers that make one run of the server different from another.

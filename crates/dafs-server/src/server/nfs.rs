@@ -1,6 +1,7 @@
 //! The NFS side of a running server: its sockets, its reactors.
 
 use super::inherited::Inherited;
+use super::nfs_rdma::RdmaDoors;
 use super::rpcbind::Registration;
 use super::{StartError, listen};
 use crate::config::{Config, Wake};
@@ -12,9 +13,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+/// Threads for TCP, and as many for RDMA: a group has at most 256.
+const THREADS_MAX: usize = 128;
+
 /// Reactors for NFS clients, with their threads. Dropping it ends them.
 pub(super) struct NfsServer {
     pub(super) addresses: Vec<SocketAddr>,
+    pub(super) rdma_addresses: Vec<SocketAddr>,
+    pub(super) verbs_addresses: Vec<SocketAddr>,
     pub(super) shared: Arc<NfsShared>,
     group: Arc<Group>,
     threads: Vec<JoinHandle<()>>,
@@ -46,7 +52,8 @@ impl NfsServer {
         inherited: &mut Inherited,
         identity: &Identity,
     ) -> Result<Option<Self>, StartError> {
-        if config.nfs.listen.is_empty() {
+        let rdma = RdmaDoors::open(config, inherited)?;
+        if config.nfs.listen.is_empty() && rdma.is_empty() {
             return Ok(None);
         }
         let listeners = config.nfs.listen.iter().map(|&address| listen::tcp(address, inherited));
@@ -67,15 +74,33 @@ impl NfsServer {
         };
         let pool = Arc::new(Elsewhere(shared.pool.clone()));
         let verifier = shared.write_verifier.clone();
-        let admission = admission(&addresses);
+        let ports = addresses.iter().chain(&rdma.soft()).map(SocketAddr::port).collect();
+        let admission = admission(ports);
         let nfs = NfsShared::new(shared.service.clone(), pool, verifier, admission, options);
-        let group = Arc::new(Group::new(listeners, config.threads.max(1), rpc_config(config))?);
-        let mut server =
-            Self { addresses, shared: nfs, group, threads: Vec::new(), registration: None };
-        for index in 0..config.threads.max(1) {
+        let threads = config.threads.clamp(1, THREADS_MAX);
+        let tcp_threads = if listeners.is_empty() { 0 } else { threads };
+        let rdma_threads = if rdma.is_empty() { 0 } else { threads };
+        let group = Group::new(listeners, tcp_threads + rdma_threads, rpc_config(config))?;
+        let mut server = Self {
+            addresses,
+            rdma_addresses: rdma.soft(),
+            verbs_addresses: rdma.verbs().to_vec(),
+            shared: nfs,
+            group: Arc::new(group),
+            threads: Vec::new(),
+            registration: None,
+        };
+        for index in 0..tcp_threads {
             let nfs = server.shared.clone();
             let reactor = server.group.reactor(|_| NfsHandler::new(nfs))?;
             let thread = std::thread::Builder::new().name(format!("dafs-nfs-{index}"));
+            server.threads.push(thread.spawn(|| reactor.run())?);
+        }
+        for index in 0..rdma_threads {
+            let nfs = server.shared.clone();
+            let adapters = rdma.adapters(config, index, rdma_threads)?;
+            let reactor = server.group.rdma_reactor(adapters, |_| NfsHandler::new(nfs))?;
+            let thread = std::thread::Builder::new().name(format!("dafs-rdma-{index}"));
             server.threads.push(thread.spawn(|| reactor.run())?);
         }
         if config.nfs.rpcbind
@@ -104,8 +129,8 @@ impl Drop for NfsServer {
     }
 }
 
-fn admission(addresses: &[SocketAddr]) -> Admission {
-    let ports: Vec<u16> = addresses.iter().map(SocketAddr::port).collect();
+/// `ports` are those at which the kernel knows connections to processes of this host.
+fn admission(ports: Vec<u16>) -> Admission {
     let find_owner = move |peer| {
         let process = crate::loopback::owner(peer, &ports)?;
         Some((process.uid, process.gid))

@@ -3,7 +3,9 @@
 use crate::cli::{SessionOptions, WakeName};
 use crate::failure::Failure;
 use crate::limits::COUNTS_SETTLE;
-use dafs_server::{Config, Server, StartError, parse_listen, parse_listen_nfs};
+use dafs_server::{
+    Config, Server, StartError, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
+};
 use dafs_service::{AddressRange, Squash};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
@@ -33,6 +35,14 @@ pub(crate) struct Serve {
     /// Where NFS clients connect: NFSv4.1, 4.2 and 3, over TCP. May be given several times
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_nfs)]
     nfs: Vec<SocketAddr>,
+    /// Where NFS clients connect over RDMA: iWARP in software, which the siw driver of Linux speaks.
+    /// May be given several times; without it port 20049 of each --nfs address with port 2049
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_nfs_rdma)]
+    nfs_rdma: Vec<SocketAddr>,
+    /// Where NFS clients connect over RDMA by a device of this host. Needs libibverbs and librdmacm.
+    /// May be given several times
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_nfs_rdma)]
+    nfs_verbs: Vec<SocketAddr>,
     /// Clients of this range may mount, and are believed when they say who their users are. May be
     /// given several times; without it only this host may
     #[arg(long, value_name = "RANGE")]
@@ -92,6 +102,12 @@ impl Serve {
         }
         for address in server.nfs_addresses() {
             tracing::info!(%address, "listening for NFS");
+        }
+        for address in server.nfs_rdma_addresses() {
+            tracing::info!(%address, "listening for NFS over RDMA (iWARP in software)");
+        }
+        for address in server.nfs_verbs_addresses() {
+            tracing::info!(%address, "listening for NFS over RDMA (a device)");
         }
         let name = rustix::system::uname();
         for line in server.mount_lines(&name.nodename().to_string_lossy()) {
@@ -162,6 +178,12 @@ impl Serve {
         if !self.nfs.is_empty() {
             config.nfs.listen.clone_from(&self.nfs);
         }
+        if !self.nfs_rdma.is_empty() {
+            config.nfs.rdma_listen = Some(self.nfs_rdma.clone());
+        }
+        if !self.nfs_verbs.is_empty() {
+            config.nfs.rdma_verbs_listen.clone_from(&self.nfs_verbs);
+        }
         config.metrics_listen = self.metrics.or(config.metrics_listen);
         if let Some(seconds) = self.grace {
             config.nfs.grace_time = Some(Duration::from_secs(seconds));
@@ -204,6 +226,19 @@ fn start_failure(error: &StartError) -> Failure {
             let hint = match reason.kind() {
                 std::io::ErrorKind::AddrInUse => {
                     "; another program has that port: stop it, or choose one with --listen"
+                }
+                std::io::ErrorKind::PermissionDenied => "; use a port from 1024 on",
+                std::io::ErrorKind::AddrNotAvailable => "; this host has no such address",
+                _ => "",
+            };
+            Failure::Failed(format!("{error}{hint}"))
+        }
+        StartError::ListenRdma { error: reason, .. }
+        | StartError::ListenVerbs { error: reason, .. } => {
+            let hint = match reason.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    "; another program has that port, or RDMA in software and a siw device of this \
+                     host both want it, which share the TCP ports: choose another with --nfs-rdma or --nfs-verbs"
                 }
                 std::io::ErrorKind::PermissionDenied => "; use a port from 1024 on",
                 std::io::ErrorKind::AddrNotAvailable => "; this host has no such address",

@@ -1,0 +1,93 @@
+//! Where NFS clients connect over RDMA: by iWARP in software, with shared memory for this host beside
+//! it, and by devices of the system.
+//!
+//! Invariants
+//! * All reactors share the sockets of the software transports; a device's listener belongs to one
+//!   reactor, because the connection manager lets nobody share it.
+//! * The libraries of devices are not looked for unless a device is asked for.
+
+use super::inherited::Inherited;
+use super::listen::Listener;
+use super::{StartError, iwarp_adapter, shm_adapter};
+use crate::config::Config;
+use dafs_dat::verbs::{VerbsAdapter, VerbsConfig};
+use dafs_dat::{Adapter, Address};
+use std::net::SocketAddr;
+
+/// Listening sockets, and where devices are to listen.
+pub(super) struct RdmaDoors {
+    soft: Vec<Listener>,
+    verbs: Vec<SocketAddr>,
+}
+
+impl RdmaDoors {
+    /// Opens what the configuration names, and what it does not name but has by default if that is
+    /// to be had.
+    ///
+    /// # Errors
+    /// `ListenRdma` for an address that is named.
+    pub(super) fn open(config: &Config, inherited: &mut Inherited) -> Result<Self, StartError> {
+        let is_named = config.nfs.rdma_listen.is_some();
+        let mut soft = Vec::new();
+        for address in config.nfs.rdma() {
+            match Listener::bind(address, inherited) {
+                Ok(listener) => soft.push(listener),
+                Err(StartError::Listen { address, error }) if is_named => {
+                    return Err(StartError::ListenRdma { address, error });
+                }
+                Err(StartError::Listen { address, error }) => tracing::warn!(
+                    %address, %error,
+                    "not listening for NFS over RDMA; set nfs.rdma_listen to another address, or to \
+                     [] for none"
+                ),
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(Self { soft, verbs: config.nfs.rdma_verbs_listen.clone() })
+    }
+
+    /// Whether there are any.
+    pub(super) fn is_empty(&self) -> bool {
+        self.soft.is_empty() && self.verbs.is_empty()
+    }
+
+    /// Where clients connect to the software transports, with the ports that the system picked.
+    pub(super) fn soft(&self) -> Vec<SocketAddr> {
+        self.soft.iter().map(|listener| listener.address).collect()
+    }
+
+    /// Where clients connect to devices.
+    pub(super) fn verbs(&self) -> &[SocketAddr] {
+        &self.verbs
+    }
+
+    /// The adapters of the reactor `index` of `count`.
+    ///
+    /// # Errors
+    /// When descriptors or memory cannot be had; `Verbs` when a device cannot be used.
+    pub(super) fn adapters(
+        &self,
+        config: &Config,
+        index: usize,
+        count: usize,
+    ) -> Result<Vec<Box<dyn Adapter>>, StartError> {
+        let mut adapters: Vec<Box<dyn Adapter>> = Vec::new();
+        if !self.soft.is_empty() {
+            adapters.push(iwarp_adapter(config, &self.soft)?);
+            adapters.push(shm_adapter(config, &self.soft)?);
+        }
+        for &address in self.verbs.iter().skip(index).step_by(count) {
+            let settings = VerbsConfig {
+                connection_count_max: config.limits.connections_max,
+                ..VerbsConfig::at(address.ip())
+            };
+            let mut adapter = VerbsAdapter::open(settings)
+                .map_err(|error| StartError::Verbs { address, error })?;
+            adapter
+                .listen(&Address::Verbs(address))
+                .map_err(|error| StartError::ListenVerbs { address, error })?;
+            adapters.push(Box::new(adapter));
+        }
+        Ok(adapters)
+    }
+}

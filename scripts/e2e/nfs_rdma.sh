@@ -1,0 +1,45 @@
+#!/bin/bash
+# NFS over RDMA: what an administrator can get wrong when starting the server.
+source "$(dirname "$0")/lib.sh"
+
+mkdir "$work/export"
+here=$work/export
+state=(--state-directory "$work/state")
+
+step "wrong addresses"
+expect 2 '127.0.0.1:20049' "$dafs" serve "$here" --nfs-rdma nowhere
+expect 2 '127.0.0.1:20049' "$dafs" serve "$here" --nfs-verbs nowhere
+# Without devices or their libraries this says what is missing; with them, that none is there.
+expect 1 'RDMA device' \
+    timeout 20 "$dafs" serve "$here" "${state[@]}" --listen 127.0.0.1:0 --nfs-verbs 192.0.2.1:20049
+expect 1 'this host has no such address' \
+    timeout 20 "$dafs" serve "$here" "${state[@]}" --listen 127.0.0.1:0 --nfs-rdma 192.0.2.1:20049
+
+step "a port that somebody has"
+serve "$here" --nfs 127.0.0.1:0 --nfs-rdma 127.0.0.1:0
+port_of() { sed -nE "s/.*$1.*address=[0-9.]*:([0-9]+).*/\1/p" "$log" | head -n 1; }
+rdma=$(port_of 'NFS over RDMA')
+tcp=$(port_of 'listening for NFS ')
+[[ $rdma && $tcp ]] || { cat "$log"; fail "the log does not say where it listens"; }
+expect 1 'choose another with --nfs-rdma' timeout 20 "$dafs" serve "$here" \
+    --state-directory "$work/other" --listen 127.0.0.1:0 --nfs-rdma "127.0.0.1:$rdma"
+grep -qF "mount -t nfs -o vers=4.2,proto=rdma,port=$rdma" "$log" || fail "no line to mount with"
+
+# says PORT BYTES TEXT -- sent the bytes at the port, the server logs the text.
+says() {
+    local port=$1 text=$3
+    exec 3<>"/dev/tcp/127.0.0.1/$port"
+    printf '%b' "$2" >&3
+    has_said() { grep -qF "$text" "$log"; }
+    eventually has_said
+    exec 3>&-
+}
+
+step "a client of NFS over TCP at the port for RDMA"
+zeros='\0\0\0\0'
+says "$rdma" "\200\0\0\050\0\0\0\1$zeros\0\0\0\2\0\1\206\243\0\0\0\4$zeros$zeros$zeros$zeros$zeros" \
+    'it should mount with proto=rdma'
+
+step "a client of NFS over RDMA at the port for TCP"
+says "$tcp" 'MPA ID Req Frame\100\2\0\0' 'an RDMA client on the port of plain TCP'
+stop_server
