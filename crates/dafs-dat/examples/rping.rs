@@ -1,5 +1,5 @@
-//! Speaks the protocol of rdma-core's `rping` over the iWARP provider, as either side, with the
-//! data checked on both. For runs against other iWARP implementations and against itself.
+//! Speaks the protocol of rdma-core's `rping` over the iWARP provider or an RDMA device, as either
+//! side, with the data checked on both. For runs against other implementations and against itself.
 //!
 //! One round, all messages 16 bytes (address, key and size of a buffer, big-endian): the client
 //! tells a source; the server RDMA-reads it and says "go ahead"; the client tells a sink; the
@@ -7,6 +7,7 @@
 //! means nothing. The client ends the connection after the last round.
 
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
+use dafs_dat::verbs::{VerbsAdapter, VerbsConfig};
 use dafs_dat::{
     Access, Adapter, Address, DisconnectReason, EndpointId, Event, Instant, LocalSegment,
     MemoryRegion, RemoteBuffer, WorkStatus,
@@ -18,7 +19,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 const USAGE: &str = "\
-usage: rping -s|-c [-a ADDRESS] [-p PORT] [-S BYTES] [-C ROUNDS] [-v] [--crc] [--fpdu BYTES]
+usage: rping -s|-c [-a ADDRESS] [-p PORT] [-S BYTES] [-C ROUNDS] [-v] [--verbs]
+                   [--crc] [--fpdu BYTES]
   -s            be the server: serve one client, then end
   -c            be the client
   -a ADDRESS    address to listen on or connect to (default 127.0.0.1)
@@ -26,6 +28,7 @@ usage: rping -s|-c [-a ADDRESS] [-p PORT] [-S BYTES] [-C ROUNDS] [-v] [--crc] [-
   -S BYTES      size of the data (default 64; at the server the largest it takes, default 16 MiB)
   -C ROUNDS     rounds the client makes (default 10); a server given this checks it
   -v            show the start of the data of each round
+  --verbs       use the RDMA device that has the address or leads to it
   --crc         ask for CRC
   --fpdu BYTES  send FPDUs of this size, even to peers that are not our own";
 
@@ -47,13 +50,14 @@ struct Options {
     bytes: Option<usize>,
     rounds: Option<u64>,
     verbose: bool,
+    verbs: bool,
     config: IwarpConfig,
 }
 
 impl Options {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut server, mut ip, mut port) = (None, IpAddr::from([127, 0, 0, 1]), 7174);
-        let (mut bytes, mut rounds, mut verbose) = (None, None, false);
+        let (mut bytes, mut rounds, mut verbose, mut verbs) = (None, None, false, false);
         let mut config = IwarpConfig::default();
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -66,6 +70,7 @@ impl Options {
                 "-S" => bytes = Some(value()?.parse().map_err(|e| bad(&e))?),
                 "-C" => rounds = Some(value()?.parse().map_err(|e| bad(&e))?),
                 "-v" => verbose = true,
+                "--verbs" => verbs = true,
                 "--crc" => config.crc = true,
                 "--fpdu" => {
                     let fpdu_bytes: usize = value()?.parse().map_err(|e| bad(&e))?;
@@ -77,7 +82,7 @@ impl Options {
         }
         let server = server.ok_or("one of -s and -c is needed")?;
         let address = SocketAddr::new(ip, port);
-        Ok(Self { server, address, bytes, rounds, verbose, config })
+        Ok(Self { server, address, bytes, rounds, verbose, verbs, config })
     }
 }
 
@@ -130,7 +135,7 @@ impl Memory {
 
 /// One side of the conversation.
 struct Rping {
-    adapter: IwarpAdapter,
+    adapter: Box<dyn Adapter>,
     options: Options,
     endpoint: EndpointId,
     inbox: Memory,
@@ -140,7 +145,11 @@ struct Rping {
 
 impl Rping {
     fn open(options: Options) -> Result<Self, Failure> {
-        let mut adapter = IwarpAdapter::new(options.config.clone())?;
+        let mut adapter: Box<dyn Adapter> = match (options.verbs, options.server) {
+            (false, _) => Box::new(IwarpAdapter::new(options.config.clone())?),
+            (true, true) => Box::new(VerbsAdapter::open(VerbsConfig::at(options.address.ip()))?),
+            (true, false) => Box::new(VerbsAdapter::open(VerbsConfig::towards(options.address))?),
+        };
         let domain = adapter.protection_domain();
         let mut memory = |access| -> Result<Memory, Failure> {
             let buffer = adapter.allocate(MESSAGE_BYTES)?;
@@ -150,7 +159,8 @@ impl Rping {
         let (inbox, outbox) = (memory(Access::LOCAL_WRITE)?, memory(Access::empty())?);
         let events = std::collections::VecDeque::new();
         let mut rping = Self { adapter, options, endpoint: EndpointId(0), inbox, outbox, events };
-        let address = Address::Tcp(rping.options.address);
+        let make = if rping.options.verbs { Address::Verbs } else { Address::Tcp };
+        let address = make(rping.options.address);
         if rping.options.server {
             rping.adapter.listen(&address)?;
             let request = loop {

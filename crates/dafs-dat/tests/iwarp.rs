@@ -16,6 +16,7 @@ fn world_of(client: IwarpConfig, server: IwarpConfig) -> World {
         server: side(server),
         listen: Address::Tcp("127.0.0.1:0".parse().unwrap()),
         clock: Box::new(Instant::now),
+        tells_whose_mistake: true,
     }
 }
 

@@ -21,6 +21,7 @@ fn world(crc: bool) -> World {
         server: side(),
         listen: Address::Tcp("127.0.0.1:0".parse().unwrap()),
         clock: Box::new(Instant::now),
+        tells_whose_mistake: true,
     }
 }
 

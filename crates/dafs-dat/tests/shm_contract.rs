@@ -15,6 +15,7 @@ fn world_of(config: &ShmConfig) -> World {
         server: side(),
         listen: Address::Shm(String::new()),
         clock: Box::new(Instant::now),
+        tells_whose_mistake: true,
     }
 }
 

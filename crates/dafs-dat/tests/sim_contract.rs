@@ -19,6 +19,7 @@ fn world_of(faults: SimFaults) -> World {
             clock.advance_to(clock.next_event().unwrap_or(quiet));
             clock.now()
         }),
+        tells_whose_mistake: true,
     }
 }
 

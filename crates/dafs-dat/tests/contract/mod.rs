@@ -31,6 +31,9 @@ pub struct World {
     pub listen: Address,
     /// The time of the next poll. Simulated time advances here.
     pub clock: Box<dyn FnMut() -> Instant>,
+    /// When a rule is broken, both sides learn whose mistake it was. RDMA devices tell one side, or
+    /// none.
+    pub tells_whose_mistake: bool,
 }
 
 /// One adapter and what it has reported.

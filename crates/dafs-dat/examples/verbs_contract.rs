@@ -1,0 +1,256 @@
+//! Holds the verbs provider to the contract of the trait on an RDMA device of this machine, with
+//! both sides in this process. A program and not a test, for few machines have a device:
+//! `lab/tests/verbs-contract.sh` runs it in a guest that has.
+
+// The promises are written for the test harness.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../tests/contract/mod.rs"]
+mod contract;
+
+use contract::{Side, World, data, ending, faults, setup};
+use dafs_dat::verbs::{DeviceKind, VerbsAdapter, VerbsConfig};
+use dafs_dat::{Access, Address, Instant, WorkStatus};
+use std::net::{IpAddr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: verbs_contract ADDRESS [WORD...]
+  ADDRESS   an address of the RDMA device
+  WORD      run only the promises whose name has one of these in it";
+
+type Promise = (&'static str, fn(&mut World));
+
+macro_rules! promises {
+    ($($module:ident :: { $($name:ident),* $(,)? })*) => {
+        &[$($((stringify!($name), $module::$name as fn(&mut World)),)*)*]
+    };
+}
+
+/// All but those about keys that the peer invalidates: devices do that to memory which the kernel
+/// has registered for itself, so this provider invalidates keys of others and never offers its own.
+const PROMISES: &[Promise] = promises! {
+    setup::{
+        private_data_passes_both_ways, too_much_private_data_is_refused,
+        a_reject_carries_its_reason, nobody_listens, the_peer_is_known,
+    }
+    data::{
+        messages_keep_their_order, a_send_gathers_its_segments, an_empty_message_arrives,
+        a_write_is_placed_before_the_next_send, a_read_brings_the_bytes,
+        large_transfers_of_odd_sizes, many_in_flight, both_sides_read_eight_mebibytes,
+        more_reads_than_the_depth, deregistered_memory_lives_while_posted,
+    }
+    faults::{
+        a_message_longer_than_its_receive, a_message_without_a_receive, a_forged_key,
+        a_key_of_another_domain, a_range_past_the_end, a_right_that_is_missing,
+        a_key_that_was_deregistered, bad_posts_queue_nothing,
+    }
+    ending::{
+        disconnect_hands_over_what_was_posted, a_disconnect_flushes_what_is_posted,
+        an_abort_ends_both_sides, a_dead_endpoint_takes_no_work, others_live_on_when_one_ends,
+    }
+    own::{
+        sixteen_segments_are_gathered, a_key_dies_while_its_memory_is_sent,
+        more_work_than_the_device_holds, many_connections, a_sleeper_is_woken,
+        a_right_to_write_that_is_missing,
+    }
+};
+
+/// Linux siw (6.12) answers a read of any memory that is registered in the domain, whatever rights
+/// the registration has.
+const NOT_KEPT_BY_SIW: &[&str] = &["a_right_that_is_missing"];
+
+mod own {
+    //! What is particular to this provider.
+
+    use super::contract::{Link, pattern};
+    use super::*;
+    use dafs_dat::GATHER_SEGMENTS_MAX;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    /// More than some devices gather: a send is staged, a write divided.
+    pub(crate) fn sixteen_segments_are_gathered(world: &mut World) {
+        let link = world.connect();
+        let to = world.server.memory(64 * GATHER_SEGMENTS_MAX, Access::all());
+        let from = world.client.memory(8192, Access::empty());
+        from.fill(1);
+        let segments: Vec<_> =
+            (0..GATHER_SEGMENTS_MAX).map(|i| from.region.local(i * 500, 1 + 3 * i)).collect();
+        let all = pattern(1, 8192);
+        let want: Vec<u8> =
+            segments.iter().flat_map(|s| &all[s.offset..s.offset + s.len]).copied().collect();
+        let len = want.len();
+        for round in 0..3 {
+            let inbox = to.region.local(0, len);
+            world.server.adapter.post_receive(link.server, round, inbox).unwrap();
+            world.client.adapter.post_send(link.client, 10 + round, &segments).unwrap();
+            assert_eq!(world.server_done(round), WorkStatus::Ok(len as u32));
+            assert_eq!(world.client_done(10 + round), WorkStatus::Ok(len as u32));
+            assert!(to.read(0, len) == want);
+            to.buffer.view().fill(0);
+        }
+        let remote = to.remote(3, len as u32);
+        world.client.adapter.rdma_write(link.client, 20, &segments, remote).unwrap();
+        assert_eq!(world.client_done(20), WorkStatus::Ok(len as u32));
+        world.greet(link);
+        assert!(to.read(3, len) == want);
+    }
+
+    /// A region with rights for peers ends while work of its owner is under way.
+    pub(crate) fn a_key_dies_while_its_memory_is_sent(world: &mut World) {
+        const SIZE: usize = 1 << 20;
+        let link = world.connect();
+        world.greet(link);
+        let memory = world.server.memory(SIZE, Access::all());
+        memory.fill(2);
+        let to = world.client.memory(SIZE, Access::LOCAL_WRITE);
+        world.client.adapter.post_receive(link.client, 1, to.region.local(0, SIZE)).unwrap();
+        let segments = [memory.region.local(0, SIZE)];
+        world.server.adapter.post_send(link.server, 2, &segments).unwrap();
+        world.server.adapter.flush();
+        let (remote, kept) = (memory.remote(0, 64), memory.buffer.clone());
+        world.server.adapter.deregister(memory.region.id);
+        drop(memory);
+        assert_eq!(world.client_done(1), WorkStatus::Ok(SIZE as u32));
+        assert!(to.read(0, SIZE) == pattern(2, SIZE));
+        assert_eq!(world.server_done(2), WorkStatus::Ok(SIZE as u32));
+        let sink = to.region.local(0, 64);
+        world.client.adapter.rdma_read(link.client, 3, sink, remote).unwrap();
+        assert_eq!(world.client_done(3), WorkStatus::Flushed);
+        drop(kept);
+    }
+
+    pub(crate) fn more_work_than_the_device_holds(world: &mut World) {
+        const COUNT: usize = 1000;
+        let link = world.connect();
+        let target = world.server.memory(COUNT, Access::REMOTE_WRITE);
+        let from = world.client.memory(COUNT, Access::empty());
+        from.fill(3);
+        for i in 0..COUNT {
+            let (segment, remote) = (from.region.local(i, 1), target.remote(i, 1));
+            world.client.adapter.rdma_write(link.client, i as u64, &[segment], remote).unwrap();
+        }
+        for i in 0..COUNT as u64 {
+            assert_eq!(world.client_done(i), WorkStatus::Ok(1));
+        }
+        world.greet(link);
+        assert!(target.read(0, COUNT) == pattern(3, COUNT));
+    }
+
+    /// More than one completion queue is filled, and all of it is given back.
+    pub(crate) fn many_connections(world: &mut World) {
+        let links: Vec<Link> = (0..40).map(|_| world.connect()).collect();
+        for link in &links {
+            world.greet(*link);
+        }
+        for link in &links {
+            world.client.adapter.disconnect(link.client);
+        }
+        for link in links {
+            world.client_gone(link.client);
+            world.server_gone(link.server);
+        }
+        let link = world.connect();
+        world.greet(link);
+    }
+
+    pub(crate) fn a_right_to_write_that_is_missing(world: &mut World) {
+        let link = world.connect();
+        let memory = world.server.memory(4096, Access::LOCAL_WRITE | Access::REMOTE_READ);
+        memory.fill(4);
+        let from = world.client.memory(64, Access::empty());
+        faults::breaks(world, link, |world| {
+            let (segment, remote) = (from.region.local(0, 64), memory.remote(0, 64));
+            world.client.adapter.rdma_write(link.client, 1, &[segment], remote).unwrap();
+        });
+        assert!(memory.read(0, 4096) == pattern(4, 4096));
+    }
+
+    /// After `arm` the descriptor tells of a message, and of a connection that ends.
+    pub(crate) fn a_sleeper_is_woken(world: &mut World) {
+        fn sleep(world: &mut World) {
+            for _ in 0..100 {
+                if !world.server.adapter.arm().unwrap() {
+                    return;
+                }
+                let descriptor = world.server.adapter.descriptor().unwrap();
+                let mut set = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+                let wait = Timespec { tv_sec: 5, tv_nsec: 0 };
+                let woken = poll(&mut set, Some(&wait)).unwrap();
+                if woken > 0 {
+                    return;
+                }
+                // An event may be a matter of time alone.
+                assert!(world.server.adapter.next_timeout().is_some(), "never woken");
+            }
+        }
+        let link = world.connect();
+        let to = world.server.memory(64, Access::LOCAL_WRITE);
+        let from = world.client.memory(64, Access::empty());
+        for round in 0..5 {
+            let inbox = to.region.local(0, 64);
+            world.server.adapter.post_receive(link.server, round, inbox).unwrap();
+            assert!(world.server.adapter.arm().unwrap(), "nothing to do");
+            let message = [from.region.local(0, 64)];
+            world.client.adapter.post_send(link.client, round, &message).unwrap();
+            world.client.adapter.flush();
+            sleep(world);
+            assert_eq!(world.server_done(round), WorkStatus::Ok(64));
+            assert_eq!(world.client_done(round), WorkStatus::Ok(64));
+        }
+        world.client.adapter.abort(link.client);
+        sleep(world);
+        world.server_gone(link.server);
+    }
+}
+
+fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    let Some(address) = words.next().and_then(|word| word.parse::<IpAddr>().ok()) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let words: Vec<String> = words.collect();
+    let open = || match VerbsAdapter::open(VerbsConfig::at(address)) {
+        Ok(adapter) => Ok(adapter),
+        Err(error) => {
+            eprintln!("{error}");
+            Err(ExitCode::FAILURE)
+        }
+    };
+    let mut failed = 0;
+    for (name, promise) in PROMISES {
+        if !words.is_empty() && !words.iter().any(|word| name.contains(word.as_str())) {
+            continue;
+        }
+        let (client, server) = match (open(), open()) {
+            (Ok(client), Ok(server)) => (client, server),
+            (Err(status), _) | (_, Err(status)) => return status,
+        };
+        if client.device().kind == DeviceKind::SoftIwarp && NOT_KEPT_BY_SIW.contains(name) {
+            println!("not by siw: {name}");
+            continue;
+        }
+        let mut world = World {
+            client: Side::new(Box::new(client)),
+            server: Side::new(Box::new(server)),
+            listen: Address::Verbs(SocketAddr::new(address, 0)),
+            // A turn of the processor for the kernel, which is the device.
+            clock: Box::new(|| {
+                std::thread::yield_now();
+                Instant::now()
+            }),
+            tells_whose_mistake: false,
+        };
+        let kept = catch_unwind(AssertUnwindSafe(|| promise(&mut world))).is_ok();
+        drop(world);
+        println!("{} {name}", if kept { "ok     " } else { "FAILED " });
+        failed += usize::from(!kept);
+    }
+    if failed > 0 {
+        println!("{failed} promises are not kept");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
