@@ -6,7 +6,7 @@
 //! * Memory that a server may still write although its call is over is never offered again
 //!   ([`Memory::is_spoiled`]).
 
-use dafs_dat::{LocalSegment, MemoryRegion, RemoteBuffer};
+use dafs_dat::{MemoryRegion, RemoteBuffer};
 use dafs_mem::{Buffer, Site, VolatileSlice};
 use dafs_wire::xdr::Payload;
 use std::io;
@@ -208,11 +208,6 @@ impl MemorySlice {
         }
     }
 
-    /// For the adapter; none for memory that is not registered.
-    pub(crate) fn local(&self) -> Option<LocalSegment> {
-        Some(self.memory.region()?.local(self.offset, self.len))
-    }
-
     /// For the server; none for memory that is not registered, or too long for one segment.
     pub(crate) fn remote(&self) -> Option<RemoteBuffer> {
         self.memory.region()?.remote(self.offset, u32::try_from(self.len).ok()?)
@@ -236,6 +231,6 @@ mod tests {
         assert_eq!(inner.take(Payload::Apart(Apart { index: 0, len: 9 })), 9);
         assert_eq!(inner.memory().view().slice(80, 5).unwrap().to_vec(Site::Inspect), b"hello");
         assert_eq!((inner.offset(), inner.len()), (80, 10));
-        assert!(inner.local().is_none() && inner.remote().is_none());
+        assert!(inner.remote().is_none());
     }
 }

@@ -5,4 +5,5 @@
 mod back;
 mod calls;
 mod hostile;
+mod real;
 mod world;

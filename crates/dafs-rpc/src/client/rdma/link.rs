@@ -1,6 +1,7 @@
 //! One connection of a port as its client holds it.
 
 use super::core::{Connection, Stage};
+use super::driver::Driver;
 use super::port::{Port, Shared, coarse_now};
 use super::{helper, waiter};
 use crate::client::BackHandler;
@@ -123,7 +124,7 @@ impl Link {
     /// True when the answer to a call is there.
     pub(in crate::client) fn is_over(&self, xid: u32) -> bool {
         let mut driver = self.shared().lock();
-        let look = |driver: &mut super::driver::Driver| {
+        let look = |driver: &mut Driver| {
             driver.on(self.endpoint).is_none_or(|(connection, _)| connection.is_over(xid))
         };
         if look(&mut driver) {
@@ -146,8 +147,14 @@ impl Link {
         let mut driver = self.shared().lock();
         if let Some((connection, base)) = driver.on(self.endpoint) {
             connection.close(base);
-            self.shared().send(&mut driver);
+            self.part(&mut driver);
         }
+    }
+
+    /// Sees to it that the server learns of the end although nobody may wait any more.
+    fn part(&self, driver: &mut Driver) {
+        self.shared().send(driver);
+        self.shared().progress_beside(driver, coarse_now());
     }
 }
 
@@ -155,7 +162,7 @@ impl Drop for Link {
     fn drop(&mut self) {
         let mut driver = self.shared().lock();
         driver.forget(self.endpoint);
-        self.shared().send(&mut driver);
+        self.part(&mut driver);
     }
 }
 
