@@ -109,6 +109,9 @@ pub(crate) const RDMA_BACK_CREDITS: u32 = 8;
 /// that has more of them sends calls and does not take the replies.
 pub(crate) const RDMA_SENDS_PER_CREDIT: u32 = 4;
 
+/// Connections that waited for memory and are looked at again in one turn.
+pub(crate) const STARVED_PER_TURN: usize = 64;
+
 /// Memory of the chunks of calls that is kept for the next ones, in calls.
 pub(crate) const RDMA_EXCHANGES_KEPT_MAX: usize = 256;
 

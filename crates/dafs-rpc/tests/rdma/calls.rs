@@ -133,3 +133,29 @@ fn a_connection_that_ends_is_told_and_its_memory_freed() {
         assert_eq!(broken, 0);
     }
 }
+
+#[test]
+fn an_idle_connection_gives_memory_back() {
+    let mut world = World::new(Kind::Sim);
+    let mut client = world.client(Some(TOLD), 40);
+    for _ in 0..200 {
+        world.results(&mut client, ECHO, b"args", Chunks::default());
+    }
+    assert_eq!(client.credits, 32);
+    let network = world.network.clone().unwrap();
+    let busy = network.region_count(1);
+    for second in 0..200 {
+        world.idle_ns += 1_000_000_000;
+        world.step();
+        if second % 2 == 0 {
+            world.results(&mut client, ECHO, b"args", Chunks::default());
+        }
+    }
+    assert_eq!(client.credits, 4);
+    assert!(network.region_count(1) < busy);
+    // And it grows again when it is needed.
+    for _ in 0..200 {
+        world.results(&mut client, ECHO, b"args", Chunks::default());
+    }
+    assert_eq!(client.credits, 32);
+}

@@ -5,6 +5,8 @@
 //! * Posted receives and calls in hand are never fewer than what was granted and the replies that
 //!   this side waits for together.
 //! * At least one call is always granted.
+//! * What was granted and is taken back stays usable for a peer that does not know it yet: receives
+//!   that are posted stay so, only no more are posted.
 
 /// The credits of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,14 +21,30 @@ pub(super) struct Credits {
     in_hand: u32,
     /// Calls in the other direction that are not answered.
     back: u32,
-    /// Calls answered since the last raise.
+    /// Calls answered since the last raise or look at the clock.
     answered: u32,
+    /// Calls answered since the clock was last looked at, and how often they were few.
+    recent: u32,
+    quiet_ticks: u32,
 }
+
+/// So often must few calls have been answered from one look at the clock to the next before credits
+/// are taken back.
+const QUIET_TICKS: u32 = 10;
 
 impl Credits {
     /// Before anything has arrived.
     pub(super) fn new(granted: u32) -> Self {
-        Self { granted: granted.max(1), wanted: 1, posted: 0, in_hand: 0, back: 0, answered: 0 }
+        Self {
+            granted: granted.max(1),
+            wanted: 1,
+            posted: 0,
+            in_hand: 0,
+            back: 0,
+            answered: 0,
+            recent: 0,
+            quiet_ticks: 0,
+        }
     }
 
     pub(super) fn granted(&self) -> u32 {
@@ -64,6 +82,7 @@ impl Credits {
         debug_assert!(self.in_hand > 0, "an answer to no call");
         self.in_hand = self.in_hand.saturating_sub(1);
         self.answered = self.answered.saturating_add(1);
+        self.recent = self.recent.saturating_add(1);
     }
 
     /// A call in the other direction is about to be sent.
@@ -88,6 +107,18 @@ impl Credits {
         debug_assert!(granted >= self.granted);
         self.granted = granted;
         self.answered = 0;
+    }
+
+    /// Looks at how much was used since the last time. Half of what a peer does not use for long is
+    /// taken back, down to `min`.
+    pub(super) fn tick(&mut self, min: u32) {
+        self.answered = 0;
+        let few = std::mem::take(&mut self.recent) < self.granted / 4;
+        self.quiet_ticks = if few { self.quiet_ticks + 1 } else { 0 };
+        if self.quiet_ticks >= QUIET_TICKS {
+            self.quiet_ticks = 0;
+            self.granted = (self.granted / 2).max(min).min(self.granted);
+        }
     }
 }
 
@@ -135,6 +166,32 @@ mod tests {
         credits.end();
         assert_eq!(credits.aim(64), 50);
         assert_eq!(Credits::new(0).granted(), 1);
+    }
+
+    #[test]
+    fn what_is_not_used_is_taken_back_in_time() {
+        let mut credits = Credits::new(64);
+        fill(&mut credits);
+        let serve = |credits: &mut Credits, calls| {
+            for _ in 0..calls {
+                credits.arrive();
+                credits.begin(64);
+                credits.end();
+                fill(credits);
+            }
+        };
+        for _ in 0..100 {
+            serve(&mut credits, 16);
+            credits.tick(4);
+        }
+        assert_eq!((credits.granted(), credits.posted), (64, 64));
+        (0..10).for_each(|_| credits.tick(4));
+        assert_eq!((credits.granted(), credits.posted), (32, 64));
+        (0..100).for_each(|_| credits.tick(4));
+        serve(&mut credits, 59);
+        assert_eq!((credits.granted(), credits.posted), (4, 5));
+        serve(&mut credits, 9);
+        assert_eq!((credits.granted(), credits.posted), (4, 4));
     }
 
     #[test]

@@ -87,9 +87,11 @@ impl Receives {
         Ok(())
     }
 
-    /// Takes a free slot to post, with its segment.
+    /// Takes a free slot to post, with its segment: that with the lowest number, so that the memory
+    /// behind can be given back when fewer are needed.
     pub(super) fn take(&mut self) -> Option<(u32, LocalSegment)> {
-        let slot = self.free.pop()?;
+        let (at, _) = self.free.iter().enumerate().min_by_key(|(_, slot)| **slot)?;
+        let slot = self.free.swap_remove(at);
         let (slab, index) = self.find(slot);
         Some((slot, slab.segment(index, slab.slot_bytes)))
     }
@@ -98,6 +100,21 @@ impl Receives {
     pub(super) fn give_back(&mut self, slot: u32) {
         debug_assert!(!self.free.contains(&slot), "a receive slot was freed twice");
         self.free.push(slot);
+    }
+
+    /// Gives back the memory of slots at the end that are all free, but for the first ones.
+    pub(super) fn shrink(&mut self, adapter: &mut dyn Adapter) {
+        while let [_, .., (first, slab)] = &self.slabs[..] {
+            let first = *first;
+            let free = self.free.iter().filter(|&&slot| slot as usize >= first).count();
+            if free < self.total - first {
+                return;
+            }
+            adapter.deregister(slab.region.id);
+            self.free.retain(|&slot| (slot as usize) < first);
+            self.total = first;
+            self.slabs.pop();
+        }
     }
 
     /// The message of so many bytes that arrived in a slot.
@@ -228,6 +245,12 @@ mod tests {
         assert_eq!(receives.message(2, 5000).bytes().len(), 1024);
         receives.give_back(4);
         assert_eq!(receives.take().map(|(slot, _)| slot), Some(4));
+        (3..7).for_each(|slot| receives.give_back(slot));
+        receives.shrink(&mut adapter);
+        assert_eq!((receives.total, network.region_count(1)), (8, 2));
+        receives.give_back(7);
+        receives.shrink(&mut adapter);
+        assert_eq!((receives.total, network.region_count(1)), (3, 1));
         receives.release(&mut adapter);
         assert_eq!((receives.total, network.region_count(1)), (0, 0));
     }

@@ -11,7 +11,7 @@ use crate::call::ConnectionId;
 use crate::connection::shielded;
 use crate::handler::{BackError, Handler};
 use crate::inbox::{Command, Injector};
-use crate::limits::TICK_MILLISECONDS;
+use crate::limits::{RDMA_CREDITS_INITIAL, STARVED_PER_TURN, TICK_MILLISECONDS};
 use crate::memory;
 use crate::server::group::{Refusal, Shared, add};
 use dafs_dat::{
@@ -205,7 +205,7 @@ impl<H: Handler> RdmaReactor<H> {
 
     /// Lets connections go on that waited for memory, as long as there is some.
     fn feed_starved(&mut self) {
-        for _ in 0..self.core.starved.len() {
+        for _ in 0..self.core.starved.len().min(STARVED_PER_TURN) {
             let Some(id) = self.core.starved.pop_front() else { return };
             let Some(mut context) = self.find(id) else { continue };
             context.connection.starved = false;
@@ -292,6 +292,8 @@ impl<H: Handler> Context<'_, H> {
             let calls = &back.calls;
             back.queue.retain(|(xid, _)| calls.awaits(*xid));
         }
+        self.connection.credits.tick(RDMA_CREDITS_INITIAL);
+        self.connection.receives.shrink(&mut *self.link.adapter);
         let config = &self.core.shared.config;
         let passed = |since_ns: u64, time| now_ns >= since_ns.saturating_add(nanoseconds(time));
         let connection = &self.connection;
