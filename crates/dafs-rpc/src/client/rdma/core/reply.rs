@@ -110,7 +110,7 @@ impl Connection {
         self.finish(base, xid, |_, offered| {
             let (block, start) = match message {
                 Message::Inline(block, start) => (block, start),
-                Message::Long => (long_reply(offered, placed.reply_bytes)?, 0),
+                Message::Long => (long_reply(offered, xid, placed.reply_bytes)?, 0),
             };
             let mut results = results(Record::Block(block), start)?;
             results.place(placed.apart);
@@ -144,11 +144,15 @@ impl Connection {
 }
 
 /// The message that the server has placed, in memory that it cannot reach.
-fn long_reply(offered: &Offered, bytes: usize) -> Result<Block, CallError> {
+fn long_reply(offered: &Offered, xid: u32, bytes: usize) -> Result<Block, CallError> {
     // INVARIANT: `judge` finds bytes of a reply chunk only where one was offered.
     let memory = offered.long_reply.as_ref().ok_or(CallError::Malformed)?;
     let copy = private_copy(memory.view(), bytes, Site::RpcRdmaLong);
-    copy.map_err(|error| CallError::NoMemory(error.kind()))
+    let copy = copy.map_err(|error| CallError::NoMemory(error.kind()))?;
+    match peek(copy.bytes()) {
+        Ok((rpc_xid, Direction::Reply)) if rpc_xid == xid => Ok(copy),
+        _ => Err(CallError::Malformed),
+    }
 }
 
 /// Checks what a server says it has placed against what was offered.
