@@ -1,0 +1,13 @@
+//! RPC-over-RDMA over the simulated network: the shipped server and the shipped client, each with
+//! its like and with peers that break every rule, where every delay and loss follows from a seed.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
+
+mod caller;
+mod cuts;
+mod hostile_client;
+mod hostile_server;
+mod net;
+mod program;
+mod raw;
+mod worlds;

@@ -1,0 +1,207 @@
+//! A program with data in arguments and results, which keeps account of what it was asked.
+//!
+//! Invariants
+//! * A call is carried out when it is counted in [`Account::done`]; each is counted once.
+
+use dafs_mem::Site;
+use dafs_rpc::{
+    AcceptStatus, BackError, Call, ConnectionId, Handled, Handler, OwnedArgs, Rejection, Reply,
+    Responder,
+};
+use dafs_wire::xdr::{Decoder, Payload};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+pub(crate) const PROGRAM: u32 = 0x2000_0077;
+
+/// The longest data of an argument or result, in bytes.
+pub(crate) const DATA_BYTES_MAX: usize = 1 << 20;
+
+/// Procedures of the program.
+pub(crate) mod procedures {
+    /// Nothing.
+    pub(crate) const NULL: u32 = 0;
+    /// A number, data, a number: gives the first number, the length and the sum of the data, the
+    /// last number. Data comes in one piece.
+    pub(crate) const SINK: u32 = 1;
+    /// The same; data may come apart.
+    pub(crate) const SINK_APART: u32 = 2;
+    /// A number and a length: gives the number, data of that length, the number again.
+    pub(crate) const SOURCE: u32 = 3;
+    /// Two numbers and two lengths: gives two items of data, each between numbers.
+    pub(crate) const SOURCE_TWICE: u32 = 4;
+    /// A number and a length: gives the number and so many words that are no data.
+    pub(crate) const WORDS: u32 = 5;
+    /// As `SINK_APART`, answered when the test says so.
+    pub(crate) const SINK_LATER: u32 = 6;
+    /// As `SOURCE`, answered when the test says so.
+    pub(crate) const SOURCE_LATER: u32 = 7;
+    /// A number: gives no answer.
+    pub(crate) const DROP: u32 = 8;
+    /// Ends the connection.
+    pub(crate) const CLOSE: u32 = 9;
+}
+
+/// What the program has done, for the test to see.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    /// How often a call with this number was carried out.
+    pub(crate) done: HashMap<u32, u32>,
+    /// Connections that the handler has been told the end of.
+    pub(crate) ended: Vec<ConnectionId>,
+    /// Calls that wait for [`Program::release`].
+    pub(crate) held: Vec<(u32, OwnedArgs, Responder)>,
+}
+
+/// The program; clones share the account.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Program {
+    account: Arc<Mutex<Account>>,
+}
+
+impl Program {
+    pub(crate) fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap()
+    }
+
+    /// How often a call with this number was carried out.
+    pub(crate) fn done(&self, number: u32) -> u32 {
+        self.account().done.get(&number).copied().unwrap_or(0)
+    }
+
+    /// Answers one of the calls that wait.
+    pub(crate) fn release(&self, at: usize) {
+        let (procedure, args, responder) = self.account().held.remove(at);
+        let result = match procedure {
+            procedures::SINK_LATER => self.sink(args.decoder(), args.reply(), |payload| {
+                sum_of(payload, |apart| args.data(apart).map(|view| view.to_vec(Site::Inspect)))
+            }),
+            _ => self.source(args.decoder(), args.reply(), 1),
+        };
+        match result {
+            Ok(reply) => responder.respond(reply),
+            Err(_) => responder.reject(Rejection::Accept(AcceptStatus::GarbageArgs)),
+        }
+    }
+
+    fn count(&self, number: u32) {
+        *self.account().done.entry(number).or_default() += 1;
+    }
+
+    fn sink(
+        &self,
+        mut args: Decoder<'_>,
+        mut reply: Reply,
+        sum: impl FnOnce(Payload<'_>) -> u32,
+    ) -> Result<Reply, dafs_wire::xdr::XdrError> {
+        let number = args.u32()?;
+        let payload = args.payload(DATA_BYTES_MAX)?;
+        let tail = args.u32()?;
+        args.finish()?;
+        self.count(number);
+        let mut encoder = reply.encoder();
+        encoder.u32(number);
+        encoder.count(payload.len());
+        encoder.u32(sum(payload));
+        encoder.u32(tail);
+        Ok(reply)
+    }
+
+    fn source(
+        &self,
+        mut args: Decoder<'_>,
+        mut reply: Reply,
+        items: usize,
+    ) -> Result<Reply, dafs_wire::xdr::XdrError> {
+        let number = args.u32()?;
+        let lens: Vec<_> = (0..items).map(|_| args.u32()).collect::<Result<_, _>>()?;
+        args.finish()?;
+        self.count(number);
+        for (item, len) in lens.into_iter().enumerate() {
+            let len = (len as usize).min(DATA_BYTES_MAX);
+            let mut encoder = reply.encoder();
+            encoder.u32(number);
+            encoder.count(len);
+            let mut bulk = reply.bulk(len).expect("memory for data");
+            bulk.view().copy_from(&data(number + item as u32, len), Site::Inspect);
+            bulk.finish(len);
+        }
+        reply.encoder().u32(number);
+        Ok(reply)
+    }
+}
+
+/// Data that follows from a number.
+pub(crate) fn data(number: u32, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at as u32 / 7).wrapping_mul(31).wrapping_add(number) as u8).collect()
+}
+
+/// What `SINK` gives for data.
+pub(crate) fn sum(data: &[u8]) -> u32 {
+    data.iter().fold(1, |sum: u32, byte| sum.rotate_left(5) ^ u32::from(*byte))
+}
+
+fn sum_of(
+    payload: Payload<'_>,
+    apart: impl FnOnce(&dafs_wire::xdr::Apart) -> Option<Vec<u8>>,
+) -> u32 {
+    match payload {
+        Payload::Here(data) => sum(data),
+        Payload::Apart(which) => sum(&apart(&which).expect("data that was announced")),
+    }
+}
+
+impl Handler for Program {
+    type Message = ();
+
+    fn call(&mut self, call: Call<'_>) -> Handled {
+        if call.program != PROGRAM {
+            return AcceptStatus::ProgramUnavailable.into();
+        }
+        let result = match call.procedure {
+            procedures::NULL => Ok(call.reply()),
+            procedures::SINK | procedures::SINK_APART => {
+                self.sink(call.decoder(), call.reply(), |payload| {
+                    sum_of(payload, |apart| call.data(apart).map(|view| view.to_vec(Site::Inspect)))
+                })
+            }
+            procedures::SOURCE => self.source(call.decoder(), call.reply(), 1),
+            procedures::SOURCE_TWICE => self.source(call.decoder(), call.reply(), 2),
+            procedures::WORDS => {
+                let mut args = call.decoder();
+                let (Ok(number), Ok(len)) = (args.u32(), args.u32()) else {
+                    return AcceptStatus::GarbageArgs.into();
+                };
+                self.count(number);
+                let mut reply = call.reply();
+                (0..=len.min(1 << 18)).for_each(|_| reply.encoder().u32(number));
+                Ok(reply)
+            }
+            procedures::SINK_LATER | procedures::SOURCE_LATER => {
+                let procedure = call.procedure;
+                let (args, responder) = call.later();
+                self.account().held.push((procedure, args, responder));
+                return Handled::Later;
+            }
+            procedures::DROP => return Handled::Drop,
+            procedures::CLOSE => {
+                call.connection().close();
+                Ok(call.reply())
+            }
+            _ => return AcceptStatus::ProcedureUnavailable.into(),
+        };
+        result.map_or_else(|_| AcceptStatus::GarbageArgs.into(), Handled::Reply)
+    }
+
+    fn takes_apart(&self, program: u32, _: u32, procedure: u32) -> bool {
+        program == PROGRAM && [procedures::SINK_APART, procedures::SINK_LATER].contains(&procedure)
+    }
+
+    fn back_reply(&mut self, _: ConnectionId, token: u64, _: Result<&[u8], BackError>) {
+        panic!("nobody called back, but {token} is answered");
+    }
+
+    fn disconnected(&mut self, connection: ConnectionId) {
+        self.account().ended.push(connection);
+    }
+}
