@@ -124,7 +124,7 @@ impl Results {
         if self.left == 0 {
             return Err(NfsError::Status { operation: "COMPOUND", status: self.status });
         }
-        let mut d = Decoder::new(&self.bytes);
+        let mut d = self.bytes.decoder();
         d.take(self.at)?;
         let result = OpResult::decode(&mut d)?;
         self.left -= 1;

@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// COMPOUND.
-const COMPOUND: Procedure =
+pub(crate) const COMPOUND: Procedure =
     Procedure { program: PROGRAM, version: VERSION, procedure: PROCEDURE_COMPOUND };
 
 /// A connection; clones share it.

@@ -1,11 +1,14 @@
-//! A user-level NFS client: NFSv4.1 and 4.2 sessions and NFSv3 calls over `dafs-rpc`.
+//! A user-level NFS client in two layers.
 //!
-//! It is a tool for tests and measurements, not a file system: it caches nothing, and next to
-//! [`connect`] and the functions of [`Session`] for files it has the calls below them
-//! ([`Connection`], [`Compound`], [`exchange_id`], [`create_session`]), with which a test can send
-//! what no sane client would.
+//! [`mount`] is for programs: files of a server by NFSv3, 4.1 and 4.2, over TCP and over direct
+//! access transports, with everything made good that a server or a network loses.
 //!
-//! Invariants
+//! The rest is for tests and measurements: NFSv4.1 and 4.2 sessions and NFSv3 calls over
+//! `dafs-rpc`, next to [`connect`] and the functions of [`Session`] for files also the calls below
+//! them ([`Connection`], [`Compound`], [`exchange_id`], [`create_session`]), with which a test can
+//! send what no sane client would.
+//!
+//! Invariants of the lower layer
 //! * Errors of the server come through as they are; nothing is repeated unless the caller asks
 //!   ([`patiently`]).
 //! * Many calls can be on their way at a time, from one thread or several.
@@ -18,6 +21,7 @@ mod data;
 mod error;
 mod files;
 mod limits;
+pub mod mount;
 mod open;
 mod session;
 mod slots;

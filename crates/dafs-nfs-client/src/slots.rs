@@ -69,6 +69,11 @@ impl Slots {
         self.release(slot_id);
     }
 
+    /// Ends the request of a slot that the server counted without saying more.
+    pub fn counted(&mut self, slot_id: u32) {
+        self.release(slot_id);
+    }
+
     /// Whether no slot has a request.
     pub fn is_idle(&self) -> bool {
         self.highest_used().is_none()

@@ -99,10 +99,14 @@ impl Core {
         Self { next_xid: first_xid, calls: FxHashMap::default(), calls_max, expects_large: false }
     }
 
-    /// Begins a call; gives its number.
-    pub(crate) fn begin(&mut self) -> Result<u32, CallError> {
+    /// Begins a call; gives its number, which is the wanted one unless another call has it.
+    pub(crate) fn begin(&mut self, wanted: Option<u32>) -> Result<u32, CallError> {
         if self.calls.len() >= self.calls_max {
             return Err(CallError::TooMany);
+        }
+        if let Some(xid) = wanted.filter(|xid| !self.calls.contains_key(xid)) {
+            self.calls.insert(xid, Slot::default());
+            return Ok(xid);
         }
         while self.calls.contains_key(&self.next_xid) {
             self.next_xid = self.next_xid.wrapping_add(1);
@@ -240,9 +244,9 @@ mod tests {
     #[test]
     fn answers_find_their_calls_in_any_order_once() {
         let mut core = Core::new(u32::MAX, 2);
-        let (a, b) = (core.begin().unwrap(), core.begin().unwrap());
+        let (a, b) = (core.begin(None).unwrap(), core.begin(None).unwrap());
         assert_eq!((a, b), (u32::MAX, 0));
-        assert_eq!(core.begin(), Err(CallError::TooMany));
+        assert_eq!(core.begin(None), Err(CallError::TooMany));
         for xid in [b, a] {
             let bytes = reply(ReplyHeader::accepted(xid, AcceptStatus::Success), &[xid as u8]);
             let mut take = || core.take(Record::Here(&bytes)).unwrap();
@@ -260,7 +264,7 @@ mod tests {
     fn rejections_and_nonsense_are_told_apart() {
         let mut core = Core::new(1, 9);
         let mut outcome = |make: fn(u32) -> Vec<u8>| {
-            let xid = core.begin().unwrap();
+            let xid = core.begin(None).unwrap();
             core.take(Record::Here(&make(xid))).unwrap();
             core.fetch(xid).unwrap().unwrap_err()
         };
@@ -298,7 +302,7 @@ mod tests {
         header.encode(&mut Encoder::new(&mut bytes));
         bytes.extend_from_slice(b"args");
         let mut core = Core::new(7, 9);
-        core.begin().unwrap();
+        core.begin(None).unwrap();
         let Event::Call(call) = core.take(Record::Here(&bytes)).unwrap() else { panic!() };
         assert_eq!((call.xid, call.program, call.version, call.procedure), (7, 1, 2, 3));
         assert_eq!(call.args, b"args");

@@ -201,7 +201,7 @@ impl RpcClient {
     pub fn submit_request(&self, request: &Request<'_>) -> Result<Pending, CallError> {
         let xid = match &self.link {
             Link::Tcp { shared, .. } => {
-                return self.begin_tcp(shared, |xid| {
+                return self.begin_tcp(shared, request.xid, |xid| {
                     shared.send(&shared.options.call_header(xid, request.procedure), request)
                 });
             }
@@ -230,7 +230,7 @@ impl RpcClient {
             // The data is not copied to wait.
             Link::Tcp { .. } if request.data.is_some() => return self.submit_request(request),
             Link::Tcp { shared, .. } => {
-                return self.begin_tcp(shared, |xid| {
+                return self.begin_tcp(shared, request.xid, |xid| {
                     shared.queue(Reply::record(|encoder| {
                         shared.options.call_header(xid, request.procedure).encode(encoder);
                         match request.args {
@@ -248,9 +248,10 @@ impl RpcClient {
     fn begin_tcp(
         &self,
         shared: &Shared,
+        wanted: Option<u32>,
         send: impl FnOnce(u32) -> Result<(), CallError>,
     ) -> Result<Pending, CallError> {
-        let xid = shared.core().begin()?;
+        let xid = shared.core().begin(wanted)?;
         // From here on a failure to send frees the number.
         let pending = self.pending(xid);
         send(xid)?;
@@ -344,6 +345,12 @@ impl Pending {
             Link::Tcp { shared, .. } => shared.wait(self.xid, self.deadline),
             Link::Rdma(link) => link.wait(self.xid, self.deadline),
         }
+    }
+
+    /// The number of the call, under which it can be sent again over another connection
+    /// ([`Request::xid`]).
+    pub fn xid(&self) -> u32 {
+        self.xid
     }
 
     /// True when [`Pending::wait`] would not wait. Over TCP somebody must be waiting for another

@@ -29,12 +29,16 @@ pub struct Request<'a> {
     /// The most bytes that the results can have, without what goes into the sinks. A server on
     /// RDMA cannot send longer results.
     pub results_bytes_max: usize,
+    /// The number of a call that was sent before over a connection that has ended, so that a
+    /// server which remembers its replies does not carry it out twice. Where another call of this
+    /// connection has the number, a new one is taken.
+    pub xid: Option<u32>,
 }
 
 impl<'a> Request<'a> {
     /// A call with plain arguments.
     pub fn new(procedure: Procedure, args: &'a [&'a [u8]], results_bytes_max: usize) -> Self {
-        Self { procedure, args, data: None, sinks: &[], locate: None, results_bytes_max }
+        Self { procedure, args, data: None, sinks: &[], locate: None, results_bytes_max, xid: None }
     }
 
     /// Bytes of the arguments without the data.

@@ -24,7 +24,7 @@ pub use results::{
     AccessOk, ChangeFailure, CommitOk, CreateOk, Entry, EntryPlus, Failure, FsInfoOk, FsStatOk,
     GetattrOk, LinkResult, LookupOk, NoFailureBody, ObjectFailure, PathConfOk, READ_HEAD_BYTES,
     ReadOk, ReaddirOk, ReaddirplusOk, ReadlinkOk, RenameResult, WccResult, WriteOk, decode_results,
-    encode_failure, encode_ok, read_head,
+    encode_failure, encode_ok, read_head, read_results,
 };
 pub use status::Status;
 pub use types::{

@@ -37,7 +37,16 @@ pub fn encode_failure<F: Encode>(encoder: &mut Encoder<'_>, status: Status, body
 pub fn decode_results<'a, T: Decode<'a>, F: Decode<'a>>(
     bytes: &'a [u8],
 ) -> Result<Result<T, Failure<F>>, XdrError> {
-    let mut decoder = Decoder::new(bytes);
+    read_results(Decoder::new(bytes))
+}
+
+/// As [`decode_results`], for results whose data a transport may have moved.
+///
+/// # Errors
+/// When the bytes are not a result, or something follows.
+pub fn read_results<'a, T: Decode<'a>, F: Decode<'a>>(
+    mut decoder: Decoder<'a>,
+) -> Result<Result<T, Failure<F>>, XdrError> {
     let result = match Status::read(&mut decoder)? {
         Status::Ok => Ok(T::decode(&mut decoder)?),
         status => Err(Failure { status, body: F::decode(&mut decoder)? }),

@@ -111,11 +111,10 @@ impl Connection {
                 ));
             }
         }
-        while self.calls.contains_key(&self.next_xid) {
-            self.next_xid = self.next_xid.wrapping_add(1);
-        }
-        let xid = self.next_xid;
-        self.next_xid = xid.wrapping_add(1);
+        let xid = match request.xid.filter(|xid| !self.calls.contains_key(xid)) {
+            Some(wanted) => wanted,
+            None => self.free_xid(),
+        };
         let mut offered = Offered::default();
         match self.encode(base, xid, request, &mut offered) {
             Ok(state) => {
@@ -130,6 +129,16 @@ impl Connection {
                 Err(error)
             }
         }
+    }
+
+    /// A number that no unanswered call has.
+    fn free_xid(&mut self) -> u32 {
+        while self.calls.contains_key(&self.next_xid) {
+            self.next_xid = self.next_xid.wrapping_add(1);
+        }
+        let xid = self.next_xid;
+        self.next_xid = xid.wrapping_add(1);
+        xid
     }
 
     /// Sends calls that wait, as far as there are credits.

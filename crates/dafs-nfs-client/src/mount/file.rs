@@ -1,0 +1,305 @@
+//! Open files.
+//!
+//! Invariants
+//! * Data that the server has acknowledged as unstable is either committed under the verifier that
+//!   it was written under, or its loss is told.
+
+use super::attributes::{Attributes, SetAttributes};
+use super::error::{MountError, Result};
+use super::open::{Direction, Moved, Open, Transfer};
+use super::options::OpenOptions;
+use super::path::{Follow, component};
+use super::pending::{Part, Parts, PendingRead, PendingWrite, check_not_empty, least_stable};
+use super::reader::Reader;
+use super::{Create, Handle, Mount};
+use dafs_rpc::client::MemorySlice;
+use dafs_wire::nfs4::{StableHow, Status};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// An open file. Clones share it; it is closed with the last of them, or by [`File::close`].
+#[derive(Debug, Clone)]
+pub struct File {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    mount: Mount,
+    open: Arc<Open>,
+    closed: AtomicBool,
+    /// The verifier of the unstable data that has not been committed.
+    unstable: Mutex<Option<[u8; 8]>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::Relaxed) {
+            // There is nobody left to tell.
+            let _ = self.mount.protocol().close(&self.open);
+        }
+    }
+}
+
+impl Mount {
+    /// Opens the file at `path`; makes it if the options say so. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn open(&self, path: &[u8], options: &OpenOptions) -> Result<File> {
+        // The last component may be a link, and opening by name does not follow it.
+        match (options.create, self.resolve(path, Follow::Yes)) {
+            (Create::No | Create::IfMissing, Ok(found)) => {
+                let options = OpenOptions { create: Create::No, ..*options };
+                self.open_handle(&found.handle, &options)
+            }
+            (Create::No, Err(error)) => Err(error),
+            (_, Err(error)) if error.status() != Some(Status::NoEnt) => Err(error),
+            (Create::New, _) | (_, Err(_)) => {
+                let place = self.resolve_parent(path)?;
+                self.open_at(&place.dir, &place.name, options)
+            }
+        }
+    }
+
+    /// Opens a file by its name in a directory; makes it if the options say so.
+    ///
+    /// # Errors
+    /// The server's answer; SYMLINK for a link.
+    pub fn open_at(&self, dir: &Handle, name: &[u8], options: &OpenOptions) -> Result<File> {
+        Ok(self.file(self.protocol().open(dir, component(name)?, options)?))
+    }
+
+    /// Opens a file by its handle. Nothing is made.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn open_handle(&self, file: &Handle, options: &OpenOptions) -> Result<File> {
+        if options.create != Create::No {
+            return Err(MountError::Argument("a file cannot be made from a handle"));
+        }
+        Ok(self.file(self.protocol().open_handle(file, options)?))
+    }
+
+    fn file(&self, open: Arc<Open>) -> File {
+        let closed = AtomicBool::new(false);
+        let mount = self.clone();
+        File { inner: Arc::new(Inner { mount, open, closed, unstable: Mutex::default() }) }
+    }
+}
+
+impl File {
+    /// The mount that it belongs to.
+    pub fn mount(&self) -> &Mount {
+        &self.inner.mount
+    }
+
+    /// Its handle.
+    pub fn handle(&self) -> &Handle {
+        &self.inner.open.handle
+    }
+
+    /// Its attributes.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn attributes(&self) -> Result<Attributes> {
+        self.mount().attributes(self.handle())
+    }
+
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn set_attributes(&self, new: &SetAttributes) -> Result<()> {
+        if new.is_empty() {
+            return Ok(());
+        }
+        self.mount().protocol().set_attributes(self.handle(), Some(&self.inner.open), new)
+    }
+
+    /// Reads from `offset` into memory, as much as it holds.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn read(&self, memory: MemorySlice, offset: u64) -> Result<usize> {
+        self.submit_read(memory, offset)?.wait()
+    }
+
+    /// Begins to read from `offset` into memory, as much as it holds.
+    ///
+    /// Any number of transfers may be begun before the first is waited for; when the server takes
+    /// no more at a time, beginning another waits for the oldest.
+    ///
+    /// # Errors
+    /// [`MountError::Argument`]; what was lost, if it cannot be made good.
+    pub fn submit_read(&self, memory: MemorySlice, offset: u64) -> Result<PendingRead> {
+        let parts = self.submit(memory, offset, Direction::Read)?;
+        Ok(PendingRead { file: self.clone(), parts })
+    }
+
+    /// Writes memory at `offset`.
+    ///
+    /// # Errors
+    /// As [`PendingWrite::wait`].
+    pub fn write(
+        &self,
+        memory: MemorySlice,
+        offset: u64,
+        stable: StableHow,
+    ) -> Result<super::Written> {
+        self.submit_write(memory, offset, stable)?.wait()
+    }
+
+    /// Begins to write memory at `offset`. The memory must not change until that is over.
+    ///
+    /// # Errors
+    /// As [`File::submit_read`].
+    pub fn submit_write(
+        &self,
+        memory: MemorySlice,
+        offset: u64,
+        stable: StableHow,
+    ) -> Result<PendingWrite> {
+        let parts = self.submit(memory, offset, Direction::Write(stable))?;
+        Ok(PendingWrite { file: self.clone(), parts, stable })
+    }
+
+    /// Has everything that was written on stable storage.
+    ///
+    /// # Errors
+    /// The server's answer; [`MountError::WritesLost`] when the server has restarted since, so
+    /// that data which was acknowledged as unstable may be gone: the caller has to write all since
+    /// the last commit once more.
+    pub fn commit(&self) -> Result<[u8; 8]> {
+        let before = self.unstable().take();
+        let verifier = match self.mount().protocol().commit(self.handle()) {
+            Ok(verifier) => verifier,
+            Err(error) => {
+                let mut unstable = self.unstable();
+                *unstable = unstable.or(before);
+                return Err(error);
+            }
+        };
+        match before {
+            Some(before) if before != verifier => Err(MountError::WritesLost),
+            _ => Ok(verifier),
+        }
+    }
+
+    /// A reader from `offset` to the end, in pieces of `piece_bytes`, of which `read_ahead` are
+    /// under way while one is looked at. With 0 nothing is read before it is asked for.
+    ///
+    /// # Errors
+    /// [`MountError::Memory`].
+    pub fn reader(&self, offset: u64, piece_bytes: usize, read_ahead: u32) -> Result<Reader> {
+        Reader::new(self.clone(), offset, piece_bytes, read_ahead)
+    }
+
+    /// Closes it. Written data is not committed.
+    ///
+    /// # Errors
+    /// The server's answer; the file is closed anyway.
+    pub fn close(self) -> Result<()> {
+        if self.inner.closed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.mount().protocol().close(&self.inner.open)
+    }
+
+    fn unstable(&self) -> std::sync::MutexGuard<'_, Option<[u8; 8]>> {
+        self.inner.unstable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn submit(&self, memory: MemorySlice, offset: u64, direction: Direction) -> Result<Parts> {
+        check_not_empty(&memory)?;
+        if offset.checked_add(memory.len() as u64).is_none() {
+            return Err(MountError::Argument("the range goes beyond what a file can hold"));
+        }
+        let sizes = self.mount().protocol().sizes();
+        let part_bytes_max = match direction {
+            Direction::Read => sizes.read,
+            Direction::Write(_) => sizes.write,
+        } as usize;
+        let mut parts = Parts::new();
+        let mut at = 0;
+        while at < memory.len() {
+            let end = memory.len().min(at + part_bytes_max);
+            // INVARIANT: at < end <= its length.
+            let Some(part) = memory.slice(at..end) else { break };
+            let offset = offset + at as u64;
+            let transfer =
+                Transfer { open: self.inner.open.clone(), offset, memory: part.clone(), direction };
+            let flight = self.mount().protocol().submit(transfer)?;
+            parts.push(Part { flight, memory: part, offset });
+            at = end;
+        }
+        Ok(parts)
+    }
+
+    /// One transfer that is short enough, from beginning to end.
+    fn transfer(&self, memory: MemorySlice, offset: u64, direction: Direction) -> Result<Moved> {
+        let open = self.inner.open.clone();
+        let transfer = Transfer { open, offset, memory, direction };
+        self.mount().protocol().submit(transfer)?.wait()
+    }
+
+    /// Reads what a server left out that read less than it was asked for; gives the bytes in all.
+    pub(crate) fn read_rest(
+        &self,
+        memory: &MemorySlice,
+        offset: u64,
+        first: Moved,
+    ) -> Result<usize> {
+        let (mut done, mut eof) = (first.bytes, first.eof);
+        while !eof && done < memory.len() {
+            let Some(rest) = memory.slice(done..memory.len()) else { break };
+            let moved = self.transfer(rest, offset + done as u64, Direction::Read)?;
+            // A server that reads nothing and knows no end would keep us for ever.
+            eof = moved.eof || moved.bytes == 0;
+            done += moved.bytes;
+        }
+        Ok(done)
+    }
+
+    /// Writes what a server left out that wrote less than it was asked for.
+    pub(crate) fn write_rest(
+        &self,
+        memory: &MemorySlice,
+        offset: u64,
+        stable: StableHow,
+        first: Moved,
+    ) -> Result<Moved> {
+        let mut all = first;
+        self.note(&first)?;
+        while all.bytes < memory.len() {
+            if all.bytes == 0 {
+                return Err(MountError::WriteZero);
+            }
+            let Some(rest) = memory.slice(all.bytes..memory.len()) else { break };
+            let direction = Direction::Write(stable);
+            let moved = self.transfer(rest, offset + all.bytes as u64, direction)?;
+            self.note(&moved)?;
+            if moved.bytes == 0 {
+                return Err(MountError::WriteZero);
+            }
+            all.bytes += moved.bytes;
+            all.stable = least_stable(all.stable, moved.stable);
+            all.verifier = moved.verifier;
+        }
+        Ok(all)
+    }
+
+    /// Remembers the verifier of unstable data. When it has changed, what was written before is
+    /// lost, and what was written now is the first of the next generation.
+    fn note(&self, moved: &Moved) -> Result<()> {
+        if moved.stable != StableHow::Unstable {
+            return Ok(());
+        }
+        let before = self.unstable().replace(moved.verifier);
+        match before {
+            Some(before) if before != moved.verifier => Err(MountError::WritesLost),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Bounds of mounts.
+
+use std::time::Duration;
+
+/// The shortest transfer that a URL may ask for, in bytes.
+pub(crate) const TRANSFER_BYTES_MIN: u32 = 4 << 10;
+
+/// The longest transfer, in bytes.
+pub(crate) const TRANSFER_BYTES_MAX: u32 = 4 << 20;
+
+/// The transfers of a mount that is not told otherwise, in bytes, where the server takes them.
+pub(crate) const TRANSFER_BYTES_DEFAULT: u32 = 1 << 20;
+
+/// The most READs under way ahead of a sequential reader.
+pub(crate) const READ_AHEAD_MAX: u32 = 256;
+
+/// READs under way ahead of a sequential reader that is not told otherwise.
+pub(crate) const READ_AHEAD_DEFAULT: u32 = 8;
+
+/// The longest path, in bytes.
+pub(crate) const PATH_BYTES_MAX: usize = 4096;
+
+/// Symbolic links followed in one path.
+pub(crate) const SYMLINKS_FOLLOWED_MAX: u32 = 40;
+
+/// The most bytes of a reply to READDIR or READDIRPLUS that are asked for.
+pub(crate) const DIRECTORY_BYTES: u32 = 64 << 10;
+
+/// Room for the results of operations without bulk data: attributes, a handle, a short list.
+pub(crate) const SMALL_RESULT_BYTES: usize = 4096;
+
+/// The longest text of a symbolic link, in bytes.
+pub(crate) const LINK_TEXT_BYTES_MAX: usize = 4096;
+
+/// What a compound or a call takes besides its data, in bytes.
+pub(crate) const HEAD_BYTES: u32 = 4096;
+
+/// Slots of a session, and NFSv3 transfers under way.
+pub(crate) const REQUESTS_MAX: u32 = 256;
+
+/// The most exports that a list of them may hold.
+pub(crate) const EXPORTS_MAX: usize = 4096;
+
+/// The first pause before something is tried again.
+pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(2);
+
+/// The longest such pause.
+pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+const _: () = assert!(TRANSFER_BYTES_MIN <= TRANSFER_BYTES_DEFAULT);
+const _: () = assert!(TRANSFER_BYTES_DEFAULT <= TRANSFER_BYTES_MAX);
+const _: () = assert!(READ_AHEAD_DEFAULT <= READ_AHEAD_MAX && READ_AHEAD_MAX <= REQUESTS_MAX);

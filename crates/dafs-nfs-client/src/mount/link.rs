@@ -1,0 +1,136 @@
+//! The way to a server: one connection at a time, made again when it is lost.
+//!
+//! Invariants
+//! * One thread at a time connects; whoever finds a connection lost that another has replaced
+//!   meanwhile takes the new one.
+//! * Memory of the link serves all its connections, before and after a loss.
+
+use super::error::{MountError, Result};
+use super::options::MountOptions;
+use super::patience::Patience;
+use super::route::Route;
+use dafs_rpc::client::{CallError, Memory, RpcClient};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The way to a server.
+#[derive(Debug)]
+pub(crate) struct Link {
+    route: Route,
+    options: MountOptions,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Grows with every connection.
+    number: u64,
+    rpc: RpcClient,
+}
+
+/// One connection of a link.
+#[derive(Debug, Clone)]
+pub(crate) struct Connected {
+    pub(crate) number: u64,
+    pub(crate) rpc: RpcClient,
+}
+
+impl Link {
+    /// Connects for the first time.
+    pub(crate) fn new(mut route: Route, options: &MountOptions) -> Result<Self> {
+        let rpc = route.choose(options).map_err(|reason| MountError::Connect {
+            server: route.server().clone(),
+            reason: reason.into(),
+        })?;
+        Ok(Self { route, options: options.clone(), state: Mutex::new(State { number: 1, rpc }) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server as the user named it.
+    pub(crate) fn server(&self) -> &Arc<str> {
+        self.route.server()
+    }
+
+    pub(crate) fn route(&self) -> &Route {
+        &self.route
+    }
+
+    pub(crate) fn options(&self) -> &MountOptions {
+        &self.options
+    }
+
+    /// How another connection to the same host would be made.
+    pub(crate) fn rpc_options(&self) -> dafs_rpc::client::Options {
+        self.route.rpc_options(&self.options)
+    }
+
+    /// The time that an operation which begins now has.
+    pub(crate) fn patience(&self) -> Patience {
+        Patience::new(self.options.retry_timeout)
+    }
+
+    /// The connection of now, which may be lost.
+    pub(crate) fn connected(&self) -> Connected {
+        let state = self.state();
+        Connected { number: state.number, rpc: state.rpc.clone() }
+    }
+
+    /// A connection in place of the lost one.
+    pub(crate) fn reconnect(
+        &self,
+        lost: &Connected,
+        why: &CallError,
+        patience: &mut Patience,
+    ) -> Result<Connected> {
+        // The server may be slow rather than gone; what comes late must not be mistaken for the
+        // answer to what is sent again.
+        lost.rpc.close();
+        let mut reason = why.to_string();
+        loop {
+            {
+                let mut state = self.state();
+                if state.number != lost.number {
+                    return Ok(Connected { number: state.number, rpc: state.rpc.clone() });
+                }
+                if !patience.is_over() {
+                    match self.route.connect(&self.options) {
+                        Ok(rpc) => {
+                            let number = state.number + 1;
+                            *state = State { number, rpc: rpc.clone() };
+                            return Ok(Connected { number, rpc });
+                        }
+                        Err(error) => reason = error,
+                    }
+                }
+            }
+            if !patience.pause() {
+                return Err(self.lost(&reason));
+            }
+        }
+    }
+
+    pub(crate) fn lost(&self, reason: &str) -> MountError {
+        MountError::Lost {
+            server: self.server().clone(),
+            reason: reason.into(),
+            after: self.options.retry_timeout,
+        }
+    }
+
+    /// Memory for transfers.
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<Memory> {
+        self.route.allocate(bytes).map_err(|error| MountError::Memory(error.to_string().into()))
+    }
+
+    /// Ends the connection.
+    pub(crate) fn close(&self) {
+        self.state().rpc.close();
+    }
+}
+
+/// True when the connection is to blame, so that the call can be sent again over another one.
+pub(crate) fn is_loss(error: &CallError) -> bool {
+    matches!(error, CallError::Disconnected(_) | CallError::TimedOut | CallError::Malformed)
+}

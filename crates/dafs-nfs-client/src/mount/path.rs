@@ -1,0 +1,175 @@
+//! Paths, and symbolic links followed by the client.
+//!
+//! Invariants
+//! * Names are raw bytes; only the slash, "." and ".." mean something.
+//! * A path is followed through at most `SYMLINKS_FOLLOWED_MAX` links, so a circle ends.
+//! * An absolute link text starts at the root of the server's name space.
+
+use super::Mount;
+use super::attributes::{Attributes, FileType};
+use super::error::{MountError, Result};
+use super::limits::{PATH_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
+use crate::files::Handle;
+use dafs_wire::nfs4::Status;
+use std::collections::VecDeque;
+
+/// What to do when the last component of a path is a symbolic link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follow {
+    /// Go where it points.
+    Yes,
+    /// Stop at the link itself.
+    No,
+}
+
+/// An object found by path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its handle.
+    pub handle: Handle,
+    /// Its attributes at that time.
+    pub attributes: Attributes,
+}
+
+/// Where a new name would go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The directory.
+    pub dir: Handle,
+    /// The name in it, not looked up.
+    pub name: Vec<u8>,
+}
+
+impl Mount {
+    /// The object at `path`, from the root of the server. Links in the middle are always followed.
+    ///
+    /// # Errors
+    /// The server's answer for the component that failed, or too many links.
+    pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Found> {
+        let mut walk = Walk { mount: self, trail: Vec::new(), left: VecDeque::new() };
+        walk.prepend(path)?;
+        walk.run(follow)
+    }
+
+    /// The directory that holds the last component of `path`, and that component, which need not
+    /// exist. Links before it are followed.
+    ///
+    /// # Errors
+    /// As [`Mount::resolve`]; a path that ends in "..", or the root, names no entry.
+    pub fn resolve_parent(&self, path: &[u8]) -> Result<Place> {
+        let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
+        let trimmed = &path[..end];
+        let at = trimmed.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+        let (parent, name) = trimmed.split_at(at);
+        if name.is_empty() {
+            return Err(MountError::Argument("the root directory has no name of its own"));
+        }
+        let name = component(name)?.to_vec();
+        Ok(Place { dir: self.resolve(parent, Follow::Yes)?.handle, name })
+    }
+}
+
+/// Refuses what cannot be a name.
+pub(crate) fn component(name: &[u8]) -> Result<&[u8]> {
+    match name {
+        b"" => Err(MountError::Argument("a name is empty")),
+        b"." | b".." => Err(MountError::Argument("\".\" and \"..\" are no names of their own")),
+        _ if name.contains(&b'/') => Err(MountError::Argument("a name holds a slash")),
+        _ if name.contains(&0) => Err(MountError::Argument("a name holds a zero byte")),
+        _ => Ok(name),
+    }
+}
+
+/// A path on its way.
+struct Walk<'a> {
+    mount: &'a Mount,
+    /// The names from the root to where the walk is, and what they led to. What lies in the
+    /// directory that the walk begins in (an export of NFSv3) has no handle above it.
+    trail: Vec<(Vec<u8>, Option<Found>)>,
+    left: VecDeque<Vec<u8>>,
+}
+
+impl Walk<'_> {
+    /// Puts the components of `path` before what is left. An absolute path starts at the root.
+    fn prepend(&mut self, path: &[u8]) -> Result<()> {
+        let waiting: usize = self.left.iter().map(|name| name.len() + 1).sum();
+        if path.len() + waiting > PATH_BYTES_MAX {
+            return Err(MountError::Argument("a path is over 4096 bytes long"));
+        }
+        if path.first() == Some(&b'/') {
+            self.trail.clear();
+        }
+        for name in path.rsplit(|&byte| byte == b'/') {
+            if !name.is_empty() && name != b"." {
+                self.left.push_front(name.to_vec());
+            }
+        }
+        Ok(())
+    }
+
+    fn run(mut self, follow: Follow) -> Result<Found> {
+        let mut links = 0;
+        loop {
+            while self.left.front().is_some_and(|name| name == b"..") {
+                self.left.pop_front();
+                // The root is above itself.
+                self.trail.pop();
+            }
+            let here = self.here()?;
+            let Some(name) = self.left.pop_front() else { return Ok(here) };
+            if name == b".." {
+                self.left.push_front(name);
+                continue;
+            }
+            if here.attributes.kind != FileType::Directory {
+                let operation = "LOOKUP";
+                return Err(MountError::Refused { operation, status: Status::NotDir });
+            }
+            let (handle, attributes) =
+                self.mount.protocol().lookup(&here.handle, component(&name)?)?;
+            if attributes.is_symlink() && !(self.left.is_empty() && follow == Follow::No) {
+                links += 1;
+                if links > SYMLINKS_FOLLOWED_MAX {
+                    return Err(MountError::SymlinkLoop(SYMLINKS_FOLLOWED_MAX));
+                }
+                let text = self.mount.protocol().readlink(&handle)?;
+                if text.is_empty() {
+                    let operation = "LOOKUP";
+                    return Err(MountError::Refused { operation, status: Status::NoEnt });
+                }
+                self.prepend(&text)?;
+                continue;
+            }
+            self.trail.push((name, Some(Found { handle, attributes })));
+        }
+    }
+
+    /// The object that the walk has come to. At the root, or outside of what is known, the server
+    /// is asked where the rest of the path begins.
+    fn here(&mut self) -> Result<Found> {
+        if let Some((_, Some(found))) = self.trail.last() {
+            return Ok(found.clone());
+        }
+        let ahead = self.left.iter().take_while(|name| *name != b"..");
+        let path: Vec<&[u8]> =
+            self.trail.iter().map(|(name, _)| name).chain(ahead).map(Vec::as_slice).collect();
+        let start = self.mount.protocol().start(&path)?;
+        let attributes = self.mount.protocol().attributes(&start.handle)?;
+        let found = Found { handle: start.handle, attributes };
+        while self.trail.len() > start.components {
+            if let Some((name, _)) = self.trail.pop() {
+                self.left.push_front(name);
+            }
+        }
+        while self.trail.len() < start.components {
+            match self.left.pop_front() {
+                Some(name) => self.trail.push((name, None)),
+                None => return Err(MountError::protocol("a root lies below its own path")),
+            }
+        }
+        if let Some(last) = self.trail.last_mut() {
+            last.1 = Some(found.clone());
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,89 @@
+//! What a version of NFS does for a mount.
+
+use super::attributes::{Attributes, DirEntry, FsStatus, SetAttributes, SpecialFile};
+use super::error::Result;
+use super::link::Link;
+use super::open::{Flight, Open, Transfer};
+use super::options::OpenOptions;
+use super::url::NfsVersion;
+use crate::files::Handle;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// What CREATE, MKDIR, SYMLINK and MKNOD make.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum New<'a> {
+    Directory,
+    Symlink(&'a [u8]),
+    Special(SpecialFile),
+}
+
+/// Where a path begins.
+#[derive(Debug, Clone)]
+pub(crate) struct Start {
+    pub(crate) handle: Handle,
+    /// How many components of the path lead to it already.
+    pub(crate) components: usize,
+}
+
+/// A place in a listing.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cursor {
+    pub(crate) cookie: u64,
+    pub(crate) verifier: [u8; 8],
+}
+
+/// A part of a listing.
+#[derive(Debug, Default)]
+pub(crate) struct Page {
+    pub(crate) entries: Vec<DirEntry>,
+    /// Where the next part begins; none at the end.
+    pub(crate) next: Option<Cursor>,
+}
+
+/// The longest transfers, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) read: u32,
+    pub(crate) write: u32,
+}
+
+/// A version of NFS. Every method waits out a server that is away or asks for time, for as long as
+/// the options of the mount say.
+pub(crate) trait Protocol: Send + Sync + Debug {
+    fn version(&self) -> NfsVersion;
+    fn link(&self) -> &Link;
+    fn sizes(&self) -> Sizes;
+    fn start(&self, path: &[&[u8]]) -> Result<Start>;
+    fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<(Handle, Attributes)>;
+    fn attributes(&self, object: &Handle) -> Result<Attributes>;
+    /// A new size takes an open for writing, where the version knows opens.
+    fn set_attributes(
+        &self,
+        object: &Handle,
+        open: Option<&Open>,
+        new: &SetAttributes,
+    ) -> Result<()>;
+    fn make(
+        &self,
+        dir: &Handle,
+        name: &[u8],
+        what: New<'_>,
+        attributes: &SetAttributes,
+    ) -> Result<Handle>;
+    fn remove(&self, dir: &Handle, name: &[u8], directory: bool) -> Result<()>;
+    fn rename(&self, from: &Handle, old: &[u8], to: &Handle, new: &[u8]) -> Result<()>;
+    fn link_to(&self, object: &Handle, dir: &Handle, name: &[u8]) -> Result<()>;
+    fn readlink(&self, link: &Handle) -> Result<Vec<u8>>;
+    fn read_directory(&self, dir: &Handle, from: Cursor) -> Result<Page>;
+    fn fs_status(&self, object: &Handle) -> Result<FsStatus>;
+    fn open(&self, dir: &Handle, name: &[u8], options: &OpenOptions) -> Result<Arc<Open>>;
+    fn open_handle(&self, file: &Handle, options: &OpenOptions) -> Result<Arc<Open>>;
+    fn close(&self, open: &Open) -> Result<()>;
+    /// Sends a READ or WRITE that is no longer than [`Protocol::sizes`] says.
+    fn submit(&self, transfer: Transfer) -> Result<Arc<dyn Flight>>;
+    /// Has everything that was written on stable storage; gives the verifier.
+    fn commit(&self, file: &Handle) -> Result<[u8; 8]>;
+    /// Ends the mount in order.
+    fn unmount(&self);
+}

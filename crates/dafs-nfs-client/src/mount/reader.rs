@@ -1,0 +1,103 @@
+//! Reading a file from one end to the other, with requests under way ahead of the reader.
+//!
+//! Invariants
+//! * A piece of memory is read into again only when its content has been looked at.
+//! * Memory is allocated once, for as many pieces as can be under way.
+
+use super::error::Result;
+use super::file::File;
+use super::pending::PendingRead;
+use dafs_mem::VolatileSlice;
+use dafs_rpc::client::{Memory, MemorySlice};
+use std::collections::VecDeque;
+
+/// Reads a file in order.
+#[derive(Debug)]
+pub struct Reader {
+    file: File,
+    free: Vec<MemorySlice>,
+    under_way: VecDeque<Flying>,
+    /// What the caller is looking at.
+    shown: Option<MemorySlice>,
+    /// Where the next piece begins.
+    offset: u64,
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Flying {
+    pending: PendingRead,
+    memory: MemorySlice,
+    offset: u64,
+}
+
+/// A part of a file in memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'a> {
+    /// Where it is in the file, in bytes.
+    pub offset: u64,
+    /// What is in it.
+    pub view: VolatileSlice<'a>,
+}
+
+impl Reader {
+    pub(crate) fn new(
+        file: File,
+        offset: u64,
+        piece_bytes: usize,
+        read_ahead: u32,
+    ) -> Result<Self> {
+        let piece_bytes = piece_bytes.clamp(1, file.mount().read_bytes_max());
+        // One is looked at while the others are under way.
+        let pieces = read_ahead as usize + 1;
+        let memory: Memory = file.mount().allocate(piece_bytes * pieces)?;
+        let part = |at: usize| memory.slice(at * piece_bytes..(at + 1) * piece_bytes);
+        let free = (0..pieces).rev().filter_map(part).collect();
+        let under_way = VecDeque::with_capacity(pieces);
+        Ok(Self { file, free, under_way, shown: None, offset, ended: false })
+    }
+
+    /// The next piece; none at the end of the file. It can be looked at until the next call.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn next_piece(&mut self) -> Result<Option<Piece<'_>>> {
+        self.free.extend(self.shown.take());
+        self.send()?;
+        let Some(flying) = self.under_way.pop_front() else { return Ok(None) };
+        let Flying { pending, memory, offset } = flying;
+        let bytes = pending.wait()?;
+        if bytes < memory.len() {
+            self.ended = true;
+        }
+        // The place of the one that is looked at stays empty, so the others go on meanwhile.
+        self.send()?;
+        let memory = self.shown.insert(memory);
+        // INVARIANT: no more can have been read than the memory holds.
+        let view = memory.view().slice(0, bytes).filter(|view| !view.is_empty());
+        Ok(view.map(|view| Piece { offset, view }))
+    }
+
+    /// Asks for as many pieces as there is memory for.
+    fn send(&mut self) -> Result<()> {
+        // Without read-ahead there is one piece, and it is asked for when it is wanted.
+        while !self.ended
+            && let Some(memory) = self.free.pop()
+        {
+            let offset = self.offset;
+            let pending = self.file.submit_read(memory.clone(), offset)?;
+            self.offset += memory.len() as u64;
+            self.under_way.push_back(Flying { pending, memory, offset });
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        for flying in self.under_way.drain(..) {
+            // Only that it is over matters.
+            let _ = flying.pending.wait();
+        }
+    }
+}

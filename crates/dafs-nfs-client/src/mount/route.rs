@@ -1,0 +1,217 @@
+//! How a server is reached: addresses, the choice of a transport, connecting.
+//!
+//! Invariants
+//! * Once a transport has carried a connection the route keeps to it, because memory is registered
+//!   with it.
+
+use super::limits::{DIRECTORY_BYTES, HEAD_BYTES};
+use super::options::MountOptions;
+use super::reserved;
+use super::url::{NfsUrl, RdmaTransport};
+use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
+use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use dafs_dat::verbs::{VerbsAdapter, VerbsConfig};
+use dafs_dat::{Adapter, Address, shm_socket_candidates};
+use dafs_rpc::client::{Memory, Options, Port, RpcClient};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+
+/// The ways that data can go.
+#[derive(Debug, Clone)]
+enum Carrier {
+    Tcp,
+    Rdma(RdmaTransport, Port),
+}
+
+/// How a server is reached.
+#[derive(Debug)]
+pub(crate) struct Route {
+    host: String,
+    port: u16,
+    server: Arc<str>,
+    rdma: bool,
+    wanted: Option<RdmaTransport>,
+    /// None until a connection has been made.
+    carrier: Option<Carrier>,
+    /// The longest read and write that records have to hold.
+    data_bytes_max: usize,
+}
+
+impl Route {
+    pub(crate) fn new(url: &NfsUrl, data_bytes_max: usize) -> Self {
+        let (host, port) = (url.host().to_owned(), url.port());
+        let server = match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        };
+        let wanted = url.options().transport;
+        let rdma = url.is_rdma();
+        Self { host, port, server: server.into(), rdma, wanted, carrier: None, data_bytes_max }
+    }
+
+    pub(crate) fn server(&self) -> &Arc<str> {
+        &self.server
+    }
+
+    /// The transport by name.
+    pub(crate) fn transport(&self) -> &'static str {
+        match &self.carrier {
+            Some(Carrier::Rdma(transport, _)) => transport.name(),
+            Some(Carrier::Tcp) | None => "tcp",
+        }
+    }
+
+    pub(crate) fn allocate(&self, bytes: usize) -> io::Result<Memory> {
+        match &self.carrier {
+            Some(Carrier::Rdma(_, port)) => port.allocate(bytes),
+            Some(Carrier::Tcp) | None => Memory::plain(bytes),
+        }
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    pub(crate) fn rpc_options(&self, options: &MountOptions) -> Options {
+        Options {
+            connect_timeout: options.connect_timeout,
+            call_timeout: options.answer_timeout,
+            record_bytes_max: self.data_bytes_max.max(DIRECTORY_BYTES as usize)
+                + 2 * HEAD_BYTES as usize,
+            identity: options.identity.clone(),
+            ..Options::default()
+        }
+    }
+
+    fn resolve(&self) -> Result<Vec<SocketAddr>, String> {
+        resolve(&self.host, self.port)
+    }
+
+    /// Connects, and keeps to the transport that worked.
+    pub(crate) fn choose(&mut self, options: &MountOptions) -> Result<RpcClient, String> {
+        let mut reasons: Vec<String> = Vec::new();
+        for address in self.resolve()? {
+            for carrier in self.carriers(address)? {
+                match self.attempt(&carrier, address, options) {
+                    Ok(rpc) => {
+                        self.carrier = Some(carrier);
+                        return Ok(rpc);
+                    }
+                    Err(reason) => reasons.push(reason),
+                }
+            }
+        }
+        reasons.dedup();
+        Err(reasons.join("; "))
+    }
+
+    /// Connects again in the way that worked before.
+    pub(crate) fn connect(&self, options: &MountOptions) -> Result<RpcClient, String> {
+        let Some(carrier) = &self.carrier else {
+            return Err("it was never reached".to_owned());
+        };
+        let mut reasons: Vec<String> = Vec::new();
+        for address in self.resolve()? {
+            match self.attempt(carrier, address, options) {
+                Ok(rpc) => return Ok(rpc),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        reasons.dedup();
+        Err(reasons.join("; "))
+    }
+
+    /// The transports to try with an address, best first.
+    fn carriers(&self, address: SocketAddr) -> Result<Vec<Carrier>, String> {
+        if !self.rdma {
+            return Ok(vec![Carrier::Tcp]);
+        }
+        let transports = match self.wanted {
+            Some(transport) => vec![transport],
+            None if is_local(address) => vec![RdmaTransport::Shm, RdmaTransport::Iwarp],
+            None => vec![RdmaTransport::Iwarp],
+        };
+        let carriers = transports.into_iter().map(|transport| {
+            let port = adapter(transport, address).and_then(Port::new);
+            Ok(Carrier::Rdma(transport, port.map_err(|error| error.to_string())?))
+        });
+        carriers.collect()
+    }
+
+    fn attempt(
+        &self,
+        carrier: &Carrier,
+        address: SocketAddr,
+        options: &MountOptions,
+    ) -> Result<RpcClient, String> {
+        let rpc = self.rpc_options(options);
+        let hint = "check that the server runs and serves NFS there";
+        match carrier {
+            Carrier::Tcp => reserved::connect(address, options)
+                .and_then(|stream| RpcClient::from_stream(stream, rpc, None))
+                .map_err(|error| format!("{address}: {error}; {hint}")),
+            Carrier::Rdma(RdmaTransport::Shm, port) => {
+                let mut reasons: Vec<String> = Vec::new();
+                for name in shm_socket_candidates(address) {
+                    match RpcClient::connect_rdma(port, &Address::Shm(name), rpc.clone(), None) {
+                        Ok(rpc) => return Ok(rpc),
+                        Err(error) => reasons.push(error.to_string()),
+                    }
+                }
+                reasons.dedup();
+                Err(format!(
+                    "no server on this host offers NFS over shared memory for {address} ({})",
+                    reasons.join("; ")
+                ))
+            }
+            Carrier::Rdma(transport, port) => {
+                let target = match transport {
+                    RdmaTransport::Verbs => Address::Verbs(address),
+                    _ => Address::Tcp(address),
+                };
+                RpcClient::connect_rdma(port, &target, rpc, None)
+                    .map_err(|error| format!("{address} by {}: {error}; {hint}", transport.name()))
+            }
+        }
+    }
+}
+
+/// The addresses of a host.
+pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    let found =
+        (host, port).to_socket_addrs().map_err(|error| format!("{error}; check the host name"))?;
+    let addresses: Vec<SocketAddr> = found.collect();
+    match addresses.is_empty() {
+        true => Err("the host name has no address".to_owned()),
+        false => Ok(addresses),
+    }
+}
+
+fn adapter(transport: RdmaTransport, address: SocketAddr) -> io::Result<Box<dyn Adapter>> {
+    Ok(match transport {
+        RdmaTransport::Shm => Box::new(ShmAdapter::new(ShmConfig::default())?),
+        RdmaTransport::Iwarp => Box::new(IwarpAdapter::new(IwarpConfig::default())?),
+        RdmaTransport::Verbs => {
+            Box::new(VerbsAdapter::open(VerbsConfig::towards(address)).map_err(io::Error::other)?)
+        }
+    })
+}
+
+/// True when the address is one of this machine: what is sent there would come from there.
+fn is_local(address: SocketAddr) -> bool {
+    let ip = address.ip().to_canonical();
+    if ip.is_loopback() || ip.is_unspecified() {
+        return true;
+    }
+    let any = match address {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    // Connecting a datagram socket picks the route and its source address; nothing is sent.
+    let chosen = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(address)?;
+        socket.local_addr()
+    });
+    chosen.is_ok_and(|chosen| chosen.ip() == address.ip())
+}

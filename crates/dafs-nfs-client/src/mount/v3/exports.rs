@@ -1,0 +1,142 @@
+//! First handles by MOUNT (RFC 1813 appendix I), and who answers it.
+//!
+//! Our servers answer MOUNT where they answer NFS. Others answer it on a port of its own, which
+//! their port mapper tells (RFC 1833), and only over TCP where NFS is spoken over RDMA.
+
+use crate::files::Handle;
+use crate::mount::error::{MountError, Result};
+use crate::mount::limits::{EXPORTS_MAX, SMALL_RESULT_BYTES};
+use crate::mount::link::Link;
+use crate::mount::{reserved, route};
+use dafs_rpc::AcceptStatus;
+use dafs_rpc::client::{CallError, Options, Procedure, Results, RpcClient};
+use dafs_wire::mount3::{self, decode_mounted};
+use dafs_wire::nfs4::Status;
+use dafs_wire::xdr::{Decoder, Encoder};
+
+/// The port of the port mapper.
+const PORTMAP_PORT: u16 = 111;
+
+/// GETPORT of the port mapper.
+const GETPORT: Procedure = Procedure { program: 100_000, version: 2, procedure: 3 };
+
+/// The number of TCP.
+const PROTOCOL_TCP: u32 = 6;
+
+/// The most bytes of a list of exports.
+const LIST_BYTES_MAX: usize = 256 << 10;
+
+/// Who answers MOUNT.
+#[derive(Debug)]
+pub(super) struct Mounter {
+    rpc: RpcClient,
+}
+
+impl Mounter {
+    /// Finds out who answers MOUNT.
+    pub(super) fn find(link: &Link) -> Result<Self> {
+        let same = Self { rpc: link.connected().rpc };
+        match same.call(mount3::Procedure::Null, &[], SMALL_RESULT_BYTES) {
+            Ok(_) => return Ok(same),
+            Err(CallError::NotDone(
+                AcceptStatus::ProgramUnavailable | AcceptStatus::ProgramMismatch(_),
+            )) => {}
+            Err(error) => return Err(MountError::Rejected(error)),
+        }
+        let server = link.server();
+        Self::elsewhere(link)
+            .map_err(|reason| MountError::Connect { server: server.clone(), reason: reason.into() })
+    }
+
+    /// Asks the port mapper, and connects to the port that it tells.
+    fn elsewhere(link: &Link) -> Result<Self, String> {
+        let options = link.options();
+        let no_mapper = |error: &dyn std::fmt::Display| {
+            format!(
+                "NFSv3 needs MOUNT, which the server does not answer here, and its port mapper \
+                 cannot be asked ({error}); use vers=4.2 or vers=4.1"
+            )
+        };
+        let mut reason = String::new();
+        for address in route::resolve(link.route().host(), PORTMAP_PORT)? {
+            let rpc = Options { call_timeout: options.connect_timeout, ..link.rpc_options() };
+            let asked = RpcClient::connect(address, rpc.clone(), None)
+                .map_err(|error| no_mapper(&error))
+                .and_then(|mapper| mount_port(&mapper).map_err(|error| no_mapper(&error)));
+            let port = match asked {
+                Ok(0) => return Err("the server does not offer MOUNT over TCP".to_owned()),
+                Ok(port) => port,
+                Err(error) => {
+                    reason = error;
+                    continue;
+                }
+            };
+            let mut address = address;
+            address.set_port(port);
+            let connected = reserved::connect(address, options)
+                .and_then(|stream| RpcClient::from_stream(stream, rpc, None));
+            match connected {
+                Ok(rpc) => return Ok(Self { rpc }),
+                Err(error) => reason = format!("MOUNT on {address}: {error}"),
+            }
+        }
+        Err(reason)
+    }
+
+    fn call(
+        &self,
+        procedure: mount3::Procedure,
+        args: &[u8],
+        results_bytes_max: usize,
+    ) -> Result<Results, CallError> {
+        let procedure = Procedure {
+            program: mount3::PROGRAM,
+            version: mount3::VERSION,
+            procedure: procedure.number(),
+        };
+        let args = [args];
+        let request = dafs_rpc::client::Request::new(procedure, &args, results_bytes_max);
+        self.rpc.submit_request(&request)?.wait()
+    }
+
+    /// The handle of a directory that is exported, or lies in one that is.
+    pub(super) fn mount(&self, path: &[u8]) -> Result<Handle> {
+        let mut args = Vec::new();
+        Encoder::new(&mut args).opaque(path);
+        let answer = self.call(mount3::Procedure::Mnt, &args, SMALL_RESULT_BYTES);
+        let results = answer.map_err(MountError::Rejected)?;
+        match decode_mounted(&results)? {
+            Ok((handle, _)) => Ok(Handle(handle.0.to_vec())),
+            // The numbers are those of NFS.
+            Err(status) => Err(MountError::Refused {
+                operation: mount3::Procedure::Mnt.name(),
+                status: Status::from_u32(status.number()),
+            }),
+        }
+    }
+
+    /// The paths that are exported.
+    pub(super) fn exports(&self) -> Result<Vec<Vec<u8>>> {
+        let answer = self.call(mount3::Procedure::Export, &[], LIST_BYTES_MAX);
+        let results = answer.map_err(MountError::Rejected)?;
+        let mut d = Decoder::new(&results);
+        let mut paths = Vec::new();
+        while d.bool()? && paths.len() < EXPORTS_MAX {
+            paths.push(d.opaque(mount3::PATH_BYTES_MAX)?.to_vec());
+            while d.bool()? {
+                d.opaque(mount3::NAME_BYTES_MAX)?;
+            }
+        }
+        Ok(paths)
+    }
+}
+
+/// The TCP port of MOUNT; 0 if there is none.
+fn mount_port(mapper: &RpcClient) -> Result<u16, CallError> {
+    let mut args = Vec::new();
+    let mut e = Encoder::new(&mut args);
+    [mount3::PROGRAM, mount3::VERSION, PROTOCOL_TCP, 0].into_iter().for_each(|word| e.u32(word));
+    let results = mapper.call(GETPORT, &args)?;
+    let port = Decoder::new(&results).u32().map_err(|_| CallError::Malformed)?;
+    u16::try_from(port).map_err(|_| CallError::Malformed)
+}

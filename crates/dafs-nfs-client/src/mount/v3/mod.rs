@@ -1,0 +1,194 @@
+//! NFSv3 (RFC 1813).
+
+mod call;
+mod exports;
+mod flight;
+mod names;
+
+use super::attributes::{Attributes, FsStatus, SetAttributes};
+use super::error::{MountError, Result};
+use super::limits::TRANSFER_BYTES_MAX;
+use super::link::Link;
+use super::open::{Flight, Open, Transfer};
+use super::options::OpenOptions;
+use super::protocol::{Cursor, New, Page, Protocol, Sizes, Start};
+use super::url::NfsVersion;
+use crate::files::Handle;
+use dafs_wire::nfs3::{FsInfoOk, GetattrArgs, ObjectFailure, Procedure};
+use dafs_wire::nfs4::Status;
+use exports::Mounter;
+use flight::TransferFlight;
+use names::Names;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A mount by NFSv3.
+#[derive(Debug)]
+pub(crate) struct V3 {
+    names: Names,
+    mounter: Mounter,
+    sizes: Sizes,
+    /// The components of the paths that are exported.
+    exports: Vec<Vec<Vec<u8>>>,
+    /// The roots that have been asked for: their paths and handles.
+    roots: Mutex<Vec<(Vec<Vec<u8>>, Handle)>>,
+}
+
+impl V3 {
+    /// Finds the export that holds `path`.
+    pub(crate) fn connect(link: Arc<Link>, path: &[&[u8]], wanted: Sizes) -> Result<Self> {
+        let mounter = Mounter::find(&link)?;
+        let names = Names { link };
+        let exports = mounter.exports()?.iter().map(|path| components(path)).collect();
+        let mut this = Self { names, mounter, sizes: wanted, exports, roots: Mutex::default() };
+        let root = this.start(path)?.handle;
+        let args = GetattrArgs { object: root.wire() };
+        let info: FsInfoOk =
+            this.names
+                .ask::<_, ObjectFailure, _>(Procedure::FsInfo, &args, |info: FsInfoOk| info)?;
+        let least = |wanted: u32, server: u32| wanted.min(server).clamp(512, TRANSFER_BYTES_MAX);
+        this.sizes = Sizes {
+            read: least(wanted.read, info.read_max),
+            write: least(wanted.write, info.write_max),
+        };
+        Ok(this)
+    }
+
+    fn not_exported(&self, path: &[&[u8]]) -> MountError {
+        let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+        let all: Vec<String> = self.exports.iter().map(|export| text(&joined(export))).collect();
+        let exports = if all.is_empty() { "nothing".to_owned() } else { all.join(", ") };
+        MountError::NotExported { path: text(&joined(path)).into(), exports: exports.into() }
+    }
+}
+
+fn components(path: &[u8]) -> Vec<Vec<u8>> {
+    let names = path.split(|&byte| byte == b'/');
+    names.filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
+}
+
+/// The path that components make.
+fn joined(components: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let mut path = Vec::new();
+    for name in components {
+        path.push(b'/');
+        path.extend_from_slice(name.as_ref());
+    }
+    if path.is_empty() {
+        path.push(b'/');
+    }
+    path
+}
+
+impl Protocol for V3 {
+    fn version(&self) -> NfsVersion {
+        NfsVersion::V3
+    }
+
+    fn link(&self) -> &Link {
+        &self.names.link
+    }
+
+    fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    fn start(&self, path: &[&[u8]]) -> Result<Start> {
+        let holds = |root: &&Vec<Vec<u8>>| {
+            root.len() <= path.len() && root.iter().zip(path).all(|(a, b)| a == b)
+        };
+        // Above all exports some servers have a root that leads to them.
+        let root = self.exports.iter().filter(holds).max_by_key(|root| root.len());
+        let root = root.cloned().unwrap_or_default();
+        let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = roots.iter().find(|(path, _)| *path == root);
+        let handle = match known {
+            Some((_, handle)) => handle.clone(),
+            None => match self.mounter.mount(&joined(&root)) {
+                Err(error) if root.is_empty() && error.status().is_some() => {
+                    return Err(self.not_exported(path));
+                }
+                other => other?,
+            },
+        };
+        if known.is_none() {
+            roots.push((root.clone(), handle.clone()));
+        }
+        Ok(Start { handle, components: root.len() })
+    }
+
+    fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<(Handle, Attributes)> {
+        self.names.lookup(dir, name)
+    }
+
+    fn attributes(&self, object: &Handle) -> Result<Attributes> {
+        self.names.attributes(object)
+    }
+
+    fn set_attributes(&self, object: &Handle, _: Option<&Open>, new: &SetAttributes) -> Result<()> {
+        self.names.set_attributes(object, new)
+    }
+
+    fn make(
+        &self,
+        dir: &Handle,
+        name: &[u8],
+        what: New<'_>,
+        attributes: &SetAttributes,
+    ) -> Result<Handle> {
+        self.names.make(dir, name, what, attributes)
+    }
+
+    fn remove(&self, dir: &Handle, name: &[u8], directory: bool) -> Result<()> {
+        self.names.remove(dir, name, directory)
+    }
+
+    fn rename(&self, from: &Handle, old: &[u8], to: &Handle, new: &[u8]) -> Result<()> {
+        self.names.rename(from, old, to, new)
+    }
+
+    fn link_to(&self, object: &Handle, dir: &Handle, name: &[u8]) -> Result<()> {
+        self.names.link_to(object, dir, name)
+    }
+
+    fn readlink(&self, link: &Handle) -> Result<Vec<u8>> {
+        self.names.readlink(link)
+    }
+
+    fn read_directory(&self, dir: &Handle, from: Cursor) -> Result<Page> {
+        self.names.read_directory(dir, from)
+    }
+
+    fn fs_status(&self, object: &Handle) -> Result<FsStatus> {
+        self.names.fs_status(object)
+    }
+
+    fn open(&self, dir: &Handle, name: &[u8], options: &OpenOptions) -> Result<Arc<Open>> {
+        self.names.open(dir, name, options)
+    }
+
+    fn open_handle(&self, file: &Handle, options: &OpenOptions) -> Result<Arc<Open>> {
+        self.names.open_handle(file, options)
+    }
+
+    /// The server has nothing to close.
+    fn close(&self, _: &Open) -> Result<()> {
+        Ok(())
+    }
+
+    fn submit(&self, transfer: Transfer) -> Result<Arc<dyn Flight>> {
+        Ok(Arc::new(TransferFlight::begin(&self.names.link, transfer)))
+    }
+
+    fn commit(&self, file: &Handle) -> Result<[u8; 8]> {
+        self.names.commit(file)
+    }
+
+    fn unmount(&self) {
+        // What UMNT would say is of no use to anybody (RFC 1813 5.2.3).
+    }
+}
+
+/// A refusal that the client makes itself.
+fn refused(operation: Procedure, status: Status) -> MountError {
+    MountError::Refused { operation: operation.name(), status }
+}

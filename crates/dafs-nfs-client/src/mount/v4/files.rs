@@ -1,0 +1,150 @@
+//! Operations on files: OPEN, CLOSE, SETATTR, COMMIT.
+
+use super::client::{Client, random};
+use super::flight::is_state_lost;
+use crate::compound::Results;
+use crate::files::{Handle, handle, putfh};
+use crate::mount::attributes::SetAttributes;
+use crate::mount::error::{MountError, Result};
+use crate::mount::limits::SMALL_RESULT_BYTES;
+use crate::mount::open::Open;
+use crate::mount::options::{self, OpenOptions};
+use crate::open::{self, append_open};
+use dafs_wire::nfs4::{
+    self, CloseArgs, CommitArgs, DENY_NONE, DelegreturnArgs, Fattr, GetfhArgs, Op, OpNum,
+    OpenClaim, OpenDelegation, ResultBody, SetattrArgs, ShareAccess, Stateid, Want,
+};
+use std::sync::Arc;
+
+impl Client {
+    pub(super) fn open(
+        &self,
+        dir: &Handle,
+        name: &[u8],
+        options: &OpenOptions,
+    ) -> Result<Arc<Open>> {
+        self.open_claim(dir, OpenClaim::Null(name), options)
+    }
+
+    pub(super) fn open_handle(&self, file: &Handle, options: &OpenOptions) -> Result<Arc<Open>> {
+        self.open_claim(file, OpenClaim::Handle, options)
+    }
+
+    fn open_claim(
+        &self,
+        current: &Handle,
+        claim: OpenClaim<'_>,
+        options: &OpenOptions,
+    ) -> Result<Arc<Open>> {
+        let number = self.open_number();
+        let owner = number.to_be_bytes();
+        let mut new =
+            nfs4::SetAttributes { mode: Some(options.mode), ..nfs4::SetAttributes::default() };
+        let create = match options.create {
+            options::Create::No => open::Create::No,
+            options::Create::IfMissing => {
+                // Cuts a file that exists; it counts for the caller's right to write.
+                new.size = options.truncate.then_some(0);
+                open::Create::Unchecked(new)
+            }
+            options::Create::New => open::Create::Exclusive(random(), new),
+        };
+        let read = if options.read { ShareAccess::READ } else { 0 };
+        let write = if options.write { ShareAccess::WRITE } else { 0 };
+        let asked = open::OpenOptions {
+            access: read | write | Want::None.number(),
+            deny: DENY_NONE,
+            owner: &owner,
+            create,
+        };
+        let mut results = self.change(&|compound| {
+            compound.op(&putfh(current));
+            append_open(compound, claim, &asked);
+            compound.op(&Op::Getfh(GetfhArgs));
+        })?;
+        let (stateid, delegation) = opened(&mut results)?;
+        let handle = handle(&mut results)?;
+        let open = Arc::new(Open::new(number, handle, options.read, options.write, stateid));
+        self.remember(&open);
+        if let Some(stateid) = delegation {
+            // It was not asked for, and there is no way to be told that it is recalled.
+            self.change_all(&|compound| {
+                let give_back = Op::Delegreturn(DelegreturnArgs { stateid });
+                compound.op(&putfh(&open.handle)).op(&give_back);
+            })?;
+        }
+        if options.truncate && options.create != options::Create::IfMissing {
+            let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
+            if let Err(error) = self.set_attributes(&open.handle, Some(&open), &cut) {
+                // The open is given up, and why it is must be told.
+                let _ = self.close(&open);
+                return Err(error);
+            }
+        }
+        Ok(open)
+    }
+
+    pub(super) fn close(&self, open: &Open) -> Result<()> {
+        self.forget(open);
+        let Ok(stateid) = self.stateid(open) else { return Ok(()) };
+        let closed = self.change_all(&|compound| {
+            compound.op(&putfh(&open.handle)).op(&Op::Close(CloseArgs { seqid: 0, stateid }));
+        });
+        match closed {
+            // The server has closed it before.
+            Err(error) if error.status().is_some_and(is_state_lost) => Ok(()),
+            other => other,
+        }
+    }
+
+    pub(super) fn set_attributes(
+        &self,
+        object: &Handle,
+        open: Option<&Open>,
+        new: &SetAttributes,
+    ) -> Result<()> {
+        let (values, mask) = new.with_nfs4(|new| (new.to_values(), new.mask()));
+        let mut patience = self.link.patience();
+        loop {
+            let stateid = match open.filter(|open| open.write && new.size.is_some()) {
+                Some(open) => self.stateid(open)?,
+                None => Stateid::ANONYMOUS,
+            };
+            let set = self.change_all(&|compound| {
+                let attributes = Fattr { mask, values: &values };
+                compound.op(&putfh(object)).op(&Op::Setattr(SetattrArgs { stateid, attributes }));
+            });
+            match (set, open) {
+                (Err(error), Some(open)) if error.status().is_some_and(is_state_lost) => {
+                    self.reopen(open, stateid, &error, &mut patience)?;
+                }
+                (other, _) => return other,
+            }
+        }
+    }
+
+    pub(super) fn commit(&self, file: &Handle) -> Result<[u8; 8]> {
+        let mut results = self.call(false, SMALL_RESULT_BYTES, &|compound| {
+            compound.op(&putfh(file)).op(&Op::Commit(CommitArgs { offset: 0, count: 0 }));
+        })?;
+        match results.skip(&[OpNum::Putfh])?.take(OpNum::Commit)? {
+            ResultBody::Commit(result) => Ok(result.verifier.0),
+            _ => Err(MountError::protocol("no result of COMMIT")),
+        }
+    }
+}
+
+/// The open in the result of OPEN, and a delegation that came with it.
+fn opened(results: &mut Results) -> Result<(Stateid, Option<Stateid>)> {
+    match results.skip(&[OpNum::Putfh])?.take(OpNum::Open)? {
+        ResultBody::Open(result) => {
+            let delegation = match &result.delegation {
+                OpenDelegation::Read(given) => Some(given.stateid),
+                OpenDelegation::Write(given) => Some(given.stateid),
+                _ => None,
+            };
+            Ok((result.stateid, delegation))
+        }
+        _ => Err(MountError::protocol("no result of OPEN")),
+    }
+}

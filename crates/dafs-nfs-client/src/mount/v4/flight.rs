@@ -1,0 +1,222 @@
+//! READs and WRITEs under way.
+//!
+//! Invariants
+//! * A transfer is interpreted and sent again only by whoever waits for it; others merely read its
+//!   answer when they need its slot.
+
+use super::client::Client;
+use super::exchange::{Exchange, Message, Outcome};
+use crate::compound::{Compound, Results};
+use crate::files::putfh;
+use crate::mount::error::{MountError, Result};
+use crate::mount::limits::SMALL_RESULT_BYTES;
+use crate::mount::open::{Direction, Flight, Moved, Transfer};
+use crate::mount::patience::Patience;
+use dafs_wire::nfs4::{Op, OpNum, ReadArgs, ResultBody, SequenceArgs, StableHow, Stateid, Status};
+use dafs_wire::xdr::{Encode, Encoder};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A READ or WRITE under way.
+#[derive(Debug)]
+pub(crate) struct TransferFlight {
+    client: Arc<Client>,
+    transfer: Transfer,
+    stage: Mutex<Stage>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// It has a slot, and has this state-id.
+    Sent(Exchange, Stateid),
+    /// The answer was read.
+    Answered(Outcome, Stateid),
+    Over,
+}
+
+impl TransferFlight {
+    /// Sends a transfer.
+    pub(crate) fn begin(client: &Arc<Client>, transfer: Transfer) -> Result<Arc<Self>> {
+        let flight =
+            Arc::new(Self { client: client.clone(), transfer, stage: Mutex::new(Stage::Over) });
+        let mut patience = client.link.patience();
+        flight.send(&mut patience)?;
+        Ok(flight)
+    }
+
+    /// Takes a slot and sends.
+    fn send(self: &Arc<Self>, patience: &mut Patience) -> Result<()> {
+        loop {
+            let session = self.client.session(patience)?;
+            let Ok(sequence) = session.take(false) else { continue };
+            // A lost session may have changed it, and a slot was waited for.
+            let stateid = match self.client.stateid(&self.transfer.open) {
+                Ok(stateid) => stateid,
+                Err(error) => {
+                    session.release(&sequence, None);
+                    return Err(error);
+                }
+            };
+            let message = message(&self.client, &sequence, stateid, &self.transfer);
+            let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+            session.occupy(&sequence, self);
+            let exchange = Exchange::begin(&self.client.link, session, sequence, message);
+            *stage = Stage::Sent(exchange, stateid);
+            return Ok(());
+        }
+    }
+
+    /// Reads the answer for somebody who needs a slot; false if another thread is at it.
+    pub(crate) fn collect_for_slot(&self) -> bool {
+        let Ok(mut stage) = self.stage.try_lock() else { return false };
+        self.collect(&mut stage);
+        true
+    }
+
+    fn collect(&self, stage: &mut Stage) {
+        match std::mem::replace(stage, Stage::Over) {
+            Stage::Sent(exchange, stateid) => {
+                let mut patience = self.client.link.patience();
+                let outcome = exchange.finish(&self.client.link, &mut patience);
+                *stage = Stage::Answered(outcome, stateid);
+            }
+            other => *stage = other,
+        }
+    }
+
+    /// Takes the answer, and waits for it if need be.
+    fn answer(&self) -> Option<(Outcome, Stateid)> {
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        self.collect(&mut stage);
+        match std::mem::replace(&mut *stage, Stage::Over) {
+            Stage::Answered(outcome, stateid) => Some((outcome, stateid)),
+            _ => None,
+        }
+    }
+}
+
+/// A flight whose sender waits for it.
+#[derive(Debug)]
+pub(crate) struct Waiting(pub(crate) Arc<TransferFlight>);
+
+impl Flight for Waiting {
+    fn wait(&self) -> Result<Moved> {
+        let flight = &self.0;
+        let mut patience = flight.client.link.patience();
+        loop {
+            let Some((outcome, stateid)) = flight.answer() else {
+                return Err(MountError::Argument("a transfer was waited for twice"));
+            };
+            match outcome {
+                Outcome::Done { mut results, status } => {
+                    flight.client.note(status);
+                    match moved(&mut results, &flight.transfer) {
+                        Err(error) if is_time_wanted(&error) && patience.pause() => {}
+                        Err(error) if error.status().is_some_and(is_state_lost) => {
+                            let open = &flight.transfer.open;
+                            flight.client.reopen(open, stateid, &error, &mut patience)?;
+                        }
+                        other => return other,
+                    }
+                }
+                Outcome::Repeat | Outcome::SessionOver => {
+                    if patience.is_over() {
+                        return Err(flight
+                            .client
+                            .link
+                            .lost("the session was lost again and again"));
+                    }
+                }
+                Outcome::Failed(error) => return Err(error),
+            }
+            flight.send(&mut patience)?;
+        }
+    }
+
+    fn is_answered(&self) -> bool {
+        match self.0.stage.try_lock() {
+            Ok(stage) => match &*stage {
+                Stage::Sent(exchange, _) => exchange.is_answered(),
+                Stage::Answered(..) | Stage::Over => true,
+            },
+            Err(_) => false,
+        }
+    }
+}
+
+/// The server wants to be asked again later.
+pub(crate) fn is_time_wanted(error: &MountError) -> bool {
+    matches!(error.status(), Some(Status::Delay | Status::Grace))
+}
+
+/// The server does not know the open any more (RFC 8881 8.4.2, 8.5).
+pub(crate) fn is_state_lost(status: Status) -> bool {
+    matches!(
+        status,
+        Status::BadStateId
+            | Status::StaleStateId
+            | Status::OldStateId
+            | Status::Expired
+            | Status::AdminRevoked
+            | Status::DelegRevoked
+    )
+}
+
+fn message(
+    client: &Client,
+    sequence: &SequenceArgs,
+    stateid: Stateid,
+    transfer: &Transfer,
+) -> Message {
+    let Transfer { open, offset, memory, direction } = transfer;
+    let mut compound = Compound::new(client.minor_version);
+    compound.op(&Op::Sequence(*sequence)).op(&putfh(&open.handle));
+    let (data, sink) = match direction {
+        Direction::Read => {
+            // INVARIANT: transfers are no longer than the limits of the mount, which are 32 bits.
+            let count = memory.len() as u32;
+            compound.op(&Op::Read(ReadArgs { stateid, offset: *offset, count }));
+            (None, Some(memory.clone()))
+        }
+        Direction::Write(stable) => {
+            let mut args = Vec::with_capacity(32);
+            let mut e = Encoder::new(&mut args);
+            stateid.encode(&mut e);
+            e.u64(*offset);
+            stable.encode(&mut e);
+            e.count(memory.len());
+            compound.raw(OpNum::Write as u32, &args);
+            (Some(memory.clone()), None)
+        }
+    };
+    Message { compound, data, sink, results_bytes_max: SMALL_RESULT_BYTES }
+}
+
+/// What the answer to a transfer says.
+fn moved(results: &mut Results, transfer: &Transfer) -> Result<Moved> {
+    let len = transfer.memory.len();
+    let nothing = Moved { bytes: 0, eof: false, stable: StableHow::FileSync, verifier: [0; 8] };
+    results.skip(&[OpNum::Putfh])?;
+    match transfer.direction {
+        Direction::Read => match results.take(OpNum::Read)? {
+            ResultBody::Read(result) => {
+                if result.data.len() > len {
+                    return Err(MountError::protocol("more data than was asked for"));
+                }
+                let bytes = transfer.memory.take(result.data);
+                Ok(Moved { bytes, eof: result.eof, ..nothing })
+            }
+            _ => Err(MountError::protocol("no result of READ")),
+        },
+        Direction::Write(_) => match results.take(OpNum::Write)? {
+            ResultBody::Write(result) => {
+                let bytes = result.count as usize;
+                if bytes > len {
+                    return Err(MountError::protocol("more was written than was sent"));
+                }
+                let (stable, verifier) = (result.committed, result.verifier.0);
+                Ok(Moved { bytes, stable, verifier, ..nothing })
+            }
+            _ => Err(MountError::protocol("no result of WRITE")),
+        },
+    }
+}

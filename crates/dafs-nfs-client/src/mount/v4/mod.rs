@@ -1,0 +1,206 @@
+//! NFSv4.1 and 4.2 (RFC 8881, RFC 7862).
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `client` | calls behind SEQUENCE; sessions, made again when they are lost |
+//! | `session` | slots |
+//! | `exchange` | one request and its answer, over as many connections as it takes |
+//! | `flight` | READs and WRITEs under way |
+//! | `reclaim` | opens, taken back after a restart of the server |
+//! | `renew` | the lease of an idle mount |
+//! | `names`, `files` | operations |
+
+mod client;
+mod exchange;
+mod files;
+mod flight;
+mod names;
+mod reclaim;
+mod renew;
+mod session;
+
+use super::attributes::{Attributes, FsStatus, SetAttributes};
+use super::error::{MountError, Result};
+use super::limits::{HEAD_BYTES, TRANSFER_BYTES_MAX};
+use super::link::Link;
+use super::open::{Flight, Open, Transfer};
+use super::options::{OpenOptions, host_name};
+use super::protocol::{Cursor, New, Page, Protocol, Sizes, Start};
+use super::url::NfsVersion;
+use crate::compound::Results;
+use crate::files::{Handle, handle, putfh};
+use client::Client;
+use dafs_wire::nfs4::{
+    self, Attr, Bitmap, GetattrArgs, GetfhArgs, Op, OpNum, PutrootfhArgs, ResultBody,
+};
+use flight::{TransferFlight, Waiting};
+use renew::Renewer;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use client::random;
+
+/// A mount by NFSv4.
+#[derive(Debug)]
+pub(crate) struct V4 {
+    client: Arc<Client>,
+    version: NfsVersion,
+    root: Handle,
+    sizes: Sizes,
+    _renewer: Renewer,
+}
+
+/// What is asked about the server once.
+const SERVER: Bitmap = Attr::set(&[Attr::LeaseTime, Attr::Maxread, Attr::Maxwrite]);
+
+impl V4 {
+    /// Introduces this process to the server and finds the root of its name space.
+    pub(crate) fn connect(link: Arc<Link>, version: NfsVersion, wanted: Sizes) -> Result<Self> {
+        let minor_version = if version == NfsVersion::V41 { 1 } else { 2 };
+        // Every mount is a client of its own: it shares no state with others of the process.
+        let number = u64::from_ne_bytes(random());
+        let name = format!("dafs {} {} {number:016x}", host_name(), std::process::id());
+        let data_bytes_max = wanted.read.max(wanted.write);
+        let client = Client::connect(link, minor_version, name.as_bytes(), data_bytes_max)?;
+        let mut results = client.ask(&|compound| {
+            compound.op(&Op::Putrootfh(PutrootfhArgs)).op(&Op::Getfh(GetfhArgs));
+            compound.op(&Op::Getattr(GetattrArgs { request: SERVER }));
+        })?;
+        let root = handle(results.skip(&[OpNum::Putrootfh])?)?;
+        let told = take_attributes(&mut results, |told| {
+            (told.lease_time_seconds, told.maxread, told.maxwrite)
+        })?;
+        let (lease_seconds, read_max, write_max) = told;
+        let fore = client.limits();
+        let least = |wanted: u32, server: Option<u64>, message: u32| {
+            let server = server.unwrap_or(u64::MAX).min(u64::from(TRANSFER_BYTES_MAX)) as u32;
+            wanted.min(server).min(message.saturating_sub(HEAD_BYTES)).max(512)
+        };
+        let sizes = Sizes {
+            read: least(wanted.read, read_max, fore.response_bytes_max),
+            write: least(wanted.write, write_max, fore.request_bytes_max),
+        };
+        let lease = Duration::from_secs(u64::from(lease_seconds.unwrap_or(90).max(3)));
+        let renewer = Renewer::start(&client, lease)
+            .map_err(|error| MountError::Memory(error.to_string().into()))?;
+        Ok(Self { client, version, root, sizes, _renewer: renewer })
+    }
+}
+
+/// Shows the attributes in a result of GETATTR to `look`.
+fn take_attributes<T>(
+    results: &mut Results,
+    look: impl FnOnce(&nfs4::Attributes<'_>) -> T,
+) -> Result<T> {
+    match results.take(OpNum::Getattr)? {
+        ResultBody::Getattr(result) => {
+            let decoded = nfs4::Attributes::decode(&result.attributes);
+            Ok(look(&decoded.map_err(MountError::protocol)?))
+        }
+        _ => Err(MountError::protocol("no result of GETATTR")),
+    }
+}
+
+/// The usual attributes in a result of GETATTR.
+fn usual_attributes(results: &mut Results) -> Result<Attributes> {
+    take_attributes(results, Attributes::from_nfs4)?
+        .ok_or_else(|| MountError::protocol("the type of an object is missing"))
+}
+
+const GETATTR: Op<'static> = Op::Getattr(GetattrArgs { request: Attributes::REQUEST });
+
+impl Protocol for V4 {
+    fn version(&self) -> NfsVersion {
+        self.version
+    }
+
+    fn link(&self) -> &Link {
+        &self.client.link
+    }
+
+    fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    fn start(&self, _: &[&[u8]]) -> Result<Start> {
+        Ok(Start { handle: self.root.clone(), components: 0 })
+    }
+
+    fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<(Handle, Attributes)> {
+        self.client.lookup(dir, name)
+    }
+
+    fn attributes(&self, object: &Handle) -> Result<Attributes> {
+        let mut results = self.client.ask(&|compound| {
+            compound.op(&putfh(object)).op(&GETATTR);
+        })?;
+        usual_attributes(results.skip(&[OpNum::Putfh])?)
+    }
+
+    fn set_attributes(
+        &self,
+        object: &Handle,
+        open: Option<&Open>,
+        new: &SetAttributes,
+    ) -> Result<()> {
+        self.client.set_attributes(object, open, new)
+    }
+
+    fn make(
+        &self,
+        dir: &Handle,
+        name: &[u8],
+        what: New<'_>,
+        attributes: &SetAttributes,
+    ) -> Result<Handle> {
+        self.client.make(dir, name, what, attributes)
+    }
+
+    fn remove(&self, dir: &Handle, name: &[u8], _: bool) -> Result<()> {
+        self.client.remove(dir, name)
+    }
+
+    fn rename(&self, from: &Handle, old: &[u8], to: &Handle, new: &[u8]) -> Result<()> {
+        self.client.rename(from, old, to, new)
+    }
+
+    fn link_to(&self, object: &Handle, dir: &Handle, name: &[u8]) -> Result<()> {
+        self.client.link_to(object, dir, name)
+    }
+
+    fn readlink(&self, link: &Handle) -> Result<Vec<u8>> {
+        self.client.readlink(link)
+    }
+
+    fn read_directory(&self, dir: &Handle, from: Cursor) -> Result<Page> {
+        self.client.read_directory(dir, from)
+    }
+
+    fn fs_status(&self, object: &Handle) -> Result<FsStatus> {
+        self.client.fs_status(object)
+    }
+
+    fn open(&self, dir: &Handle, name: &[u8], options: &OpenOptions) -> Result<Arc<Open>> {
+        self.client.open(dir, name, options)
+    }
+
+    fn open_handle(&self, file: &Handle, options: &OpenOptions) -> Result<Arc<Open>> {
+        self.client.open_handle(file, options)
+    }
+
+    fn close(&self, open: &Open) -> Result<()> {
+        self.client.close(open)
+    }
+
+    fn submit(&self, transfer: Transfer) -> Result<Arc<dyn Flight>> {
+        Ok(Arc::new(Waiting(TransferFlight::begin(&self.client, transfer)?)))
+    }
+
+    fn commit(&self, file: &Handle) -> Result<[u8; 8]> {
+        self.client.commit(file)
+    }
+
+    fn unmount(&self) {
+        self.client.end();
+    }
+}

@@ -1,0 +1,164 @@
+//! Operations on names and attributes.
+
+use super::client::Client;
+use super::{GETATTR, take_attributes, usual_attributes};
+use crate::compound::Compound;
+use crate::files::{Handle, handle, putfh};
+use crate::mount::attributes::{Attributes, DirEntry, FsStatus, SetAttributes, SpecialFile};
+use crate::mount::error::{MountError, Result};
+use crate::mount::limits::{DIRECTORY_BYTES, LINK_TEXT_BYTES_MAX, SMALL_RESULT_BYTES};
+use crate::mount::protocol::{Cursor, New, Page};
+use dafs_wire::nfs4::{
+    self, Attr, Bitmap, CreateArgs, CreateType, DeviceNumbers, Fattr, FileType, GetattrArgs,
+    GetfhArgs, LinkArgs, LookupArgs, Op, OpNum, ReaddirArgs, ReadlinkArgs, RemoveArgs, RenameArgs,
+    ResultBody, SavefhArgs, Verifier,
+};
+
+/// What a listing asks about each entry.
+const ENTRY: Bitmap =
+    Attributes::REQUEST.with(Attr::RdattrError as u32).with(Attr::Filehandle as u32);
+
+const FS_STATUS: Bitmap = Attr::set(&[
+    Attr::FilesAvail,
+    Attr::FilesFree,
+    Attr::FilesTotal,
+    Attr::Maxfilesize,
+    Attr::Maxname,
+    Attr::SpaceAvail,
+    Attr::SpaceFree,
+    Attr::SpaceTotal,
+]);
+
+impl Client {
+    pub(super) fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<(Handle, Attributes)> {
+        let mut results = self.ask(&|compound| {
+            compound.op(&putfh(dir)).op(&Op::Lookup(LookupArgs { name }));
+            compound.op(&Op::Getfh(GetfhArgs)).op(&GETATTR);
+        })?;
+        let found = handle(results.skip(&[OpNum::Putfh, OpNum::Lookup])?)?;
+        Ok((found, usual_attributes(&mut results)?))
+    }
+
+    pub(super) fn make(
+        &self,
+        dir: &Handle,
+        name: &[u8],
+        what: New<'_>,
+        attributes: &SetAttributes,
+    ) -> Result<Handle> {
+        let kind = match what {
+            New::Directory => CreateType::Plain(FileType::Directory),
+            New::Symlink(text) => CreateType::Symlink(text.into()),
+            New::Special(SpecialFile::BlockDevice { major, minor }) => {
+                CreateType::BlockDevice(DeviceNumbers { major, minor })
+            }
+            New::Special(SpecialFile::CharacterDevice { major, minor }) => {
+                CreateType::CharacterDevice(DeviceNumbers { major, minor })
+            }
+            New::Special(SpecialFile::Fifo) => CreateType::Plain(FileType::Fifo),
+            New::Special(SpecialFile::Socket) => CreateType::Plain(FileType::Socket),
+        };
+        let (values, mask) = attributes.with_nfs4(|new| (new.to_values(), new.mask()));
+        let mut results = self.change(&|compound| {
+            let attributes = Fattr { mask, values: &values };
+            compound.op(&putfh(dir)).op(&Op::Create(CreateArgs { kind, name, attributes }));
+            compound.op(&Op::Getfh(GetfhArgs));
+        })?;
+        Ok(handle(results.skip(&[OpNum::Putfh, OpNum::Create])?)?)
+    }
+
+    pub(super) fn remove(&self, dir: &Handle, name: &[u8]) -> Result<()> {
+        self.change_all(&|compound| {
+            compound.op(&putfh(dir)).op(&Op::Remove(RemoveArgs { name }));
+        })
+    }
+
+    pub(super) fn rename(
+        &self,
+        from: &Handle,
+        old_name: &[u8],
+        to: &Handle,
+        new_name: &[u8],
+    ) -> Result<()> {
+        self.change_all(&|compound| {
+            compound.op(&putfh(from)).op(&Op::Savefh(SavefhArgs)).op(&putfh(to));
+            compound.op(&Op::Rename(RenameArgs { old_name, new_name }));
+        })
+    }
+
+    pub(super) fn link_to(&self, object: &Handle, dir: &Handle, name: &[u8]) -> Result<()> {
+        self.change_all(&|compound| {
+            compound.op(&putfh(object)).op(&Op::Savefh(SavefhArgs)).op(&putfh(dir));
+            compound.op(&Op::Link(LinkArgs { name }));
+        })
+    }
+
+    /// A change all of whose operations have to succeed.
+    pub(super) fn change_all(&self, build: &dyn Fn(&mut Compound)) -> Result<()> {
+        Ok(self.change(build)?.finish()?)
+    }
+
+    pub(super) fn readlink(&self, link: &Handle) -> Result<Vec<u8>> {
+        let room = SMALL_RESULT_BYTES + LINK_TEXT_BYTES_MAX;
+        let mut results = self.call(false, room, &|compound| {
+            compound.op(&putfh(link)).op(&Op::Readlink(ReadlinkArgs));
+        })?;
+        match results.skip(&[OpNum::Putfh])?.take(OpNum::Readlink)? {
+            ResultBody::Readlink(result) => match result.text.here() {
+                Some(text) => Ok(text.to_vec()),
+                None => Err(MountError::protocol("the text of a link is not where it belongs")),
+            },
+            _ => Err(MountError::protocol("no result of READLINK")),
+        }
+    }
+
+    pub(super) fn read_directory(&self, dir: &Handle, from: Cursor) -> Result<Page> {
+        let result_bytes_max = DIRECTORY_BYTES;
+        let room = SMALL_RESULT_BYTES + result_bytes_max as usize;
+        let mut results = self.call(false, room, &|compound| {
+            compound.op(&putfh(dir)).op(&Op::Readdir(ReaddirArgs {
+                cookie: from.cookie,
+                cookie_verifier: Verifier(from.verifier),
+                directory_bytes: result_bytes_max,
+                result_bytes_max,
+                request: ENTRY,
+            }));
+        })?;
+        let ResultBody::Readdir(list) = results.skip(&[OpNum::Putfh])?.take(OpNum::Readdir)? else {
+            return Err(MountError::protocol("no result of READDIR"));
+        };
+        let mut page = Page::default();
+        let mut cookie = None;
+        for entry in list.entries() {
+            let told = nfs4::Attributes::decode(&entry.attributes).map_err(MountError::protocol)?;
+            page.entries.push(DirEntry {
+                name: entry.name.to_vec(),
+                handle: told.filehandle.map(|bytes| Handle(bytes.to_vec())),
+                attributes: Attributes::from_nfs4(&told),
+            });
+            cookie = Some(entry.cookie);
+        }
+        if !list.eof {
+            let cookie =
+                cookie.ok_or_else(|| MountError::protocol("an empty part of a listing"))?;
+            page.next = Some(Cursor { cookie, verifier: list.cookie_verifier.0 });
+        }
+        Ok(page)
+    }
+
+    pub(super) fn fs_status(&self, object: &Handle) -> Result<FsStatus> {
+        let mut results = self.ask(&|compound| {
+            compound.op(&putfh(object)).op(&Op::Getattr(GetattrArgs { request: FS_STATUS }));
+        })?;
+        take_attributes(results.skip(&[OpNum::Putfh])?, |told| FsStatus {
+            space_total: told.space_total,
+            space_free: told.space_free,
+            space_available: told.space_avail,
+            files_total: told.files_total,
+            files_free: told.files_free,
+            files_available: told.files_avail,
+            name_bytes_max: told.maxname,
+            file_bytes_max: told.maxfilesize,
+        })
+    }
+}

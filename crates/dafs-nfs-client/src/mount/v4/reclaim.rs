@@ -1,0 +1,114 @@
+//! Taking back what was open, after the server's restart or when it has dropped the client.
+
+use super::client::{Client, Setback};
+use super::exchange::Outcome;
+use super::session::Session;
+use crate::compound::Results;
+use crate::files::putfh;
+use crate::mount::error::{MountError, Result};
+use crate::mount::limits::SMALL_RESULT_BYTES;
+use crate::mount::open::Open;
+use crate::mount::patience::Patience;
+use crate::open::{Create, OpenOptions, append_open};
+use dafs_wire::nfs4::{
+    DENY_NONE, DelegationType, Op, OpNum, OpenClaim, ReclaimCompleteArgs, ResultBody, Stateid,
+    Status, Want,
+};
+use std::sync::Arc;
+
+/// Takes all opens back, says that this is all, and opens the rest anew. What the server refuses
+/// is marked as lost.
+pub(crate) fn opens(
+    client: &Client,
+    session: &Arc<Session>,
+    opens: &[Arc<Open>],
+    patience: &mut Patience,
+) -> Result<(), Setback> {
+    let mut refused = Vec::new();
+    for open in opens {
+        let claim = OpenClaim::Previous(DelegationType::None);
+        match claim_open(client, session, open, claim, patience) {
+            Ok(stateid) => open.held().stateid = stateid,
+            // There is no grace period, or the server does not remember this client's opens.
+            Err(Setback::Final(error)) if error.status().is_some() => refused.push(open),
+            Err(other) => return Err(other),
+        }
+    }
+    complete(client, session, patience)?;
+    for open in refused {
+        match again(client, session, open, patience) {
+            Ok(stateid) => open.held().stateid = stateid,
+            Err(Setback::Final(error)) => match error.status() {
+                Some(status) => open.held().lost = Some(status),
+                None => return Err(Setback::Final(error)),
+            },
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(())
+}
+
+/// Says that nothing more will be taken back (RFC 8881 18.51).
+pub(crate) fn complete(
+    client: &Client,
+    session: &Arc<Session>,
+    patience: &mut Patience,
+) -> Result<(), Setback> {
+    let done = under(client, session, patience, &|compound| {
+        compound.op(&Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false }));
+    });
+    match done?.finish().map_err(MountError::from) {
+        Err(error) if error.status() == Some(Status::CompleteAlready) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Opens a file anew by its handle.
+pub(crate) fn again(
+    client: &Client,
+    session: &Arc<Session>,
+    open: &Open,
+    patience: &mut Patience,
+) -> Result<Stateid, Setback> {
+    claim_open(client, session, open, OpenClaim::Handle, patience)
+}
+
+fn claim_open(
+    client: &Client,
+    session: &Arc<Session>,
+    open: &Open,
+    claim: OpenClaim<'_>,
+    patience: &mut Patience,
+) -> Result<Stateid, Setback> {
+    let owner = open.owner();
+    let options = OpenOptions {
+        access: open.share_access() | Want::None.number(),
+        deny: DENY_NONE,
+        owner: &owner,
+        create: Create::No,
+    };
+    let mut results = under(client, session, patience, &|compound| {
+        compound.op(&putfh(&open.handle));
+        append_open(compound, claim, &options);
+    })?;
+    let taken = results.skip(&[OpNum::Putfh]).and_then(|results| results.take(OpNum::Open));
+    match taken.map_err(MountError::from)? {
+        ResultBody::Open(result) => Ok(result.stateid),
+        _ => Err(Setback::Final(MountError::protocol("no result of OPEN"))),
+    }
+}
+
+/// One call under the session that is being set up.
+fn under(
+    client: &Client,
+    session: &Arc<Session>,
+    patience: &mut Patience,
+    build: &dyn Fn(&mut crate::compound::Compound),
+) -> Result<Results, Setback> {
+    match client.call_under(session, true, SMALL_RESULT_BYTES, build, patience) {
+        Outcome::Done { results, .. } => Ok(results),
+        Outcome::Repeat => Err(Setback::Later(client.link.lost("an answer was lost"))),
+        Outcome::SessionOver => Err(Setback::SessionOver),
+        Outcome::Failed(error) => Err(Setback::Final(error)),
+    }
+}

@@ -1,0 +1,130 @@
+//! A session: its slots, and which transfer has which.
+//!
+//! Invariants
+//! * A slot is free only when the server's answer to its last request was read, or the request was
+//!   never carried out; a session that cannot tell is over.
+//! * Whoever needs a slot while transfers have all of them reads the answer to the oldest, so no
+//!   order of waiting for transfers can come to a stop.
+
+use super::flight::TransferFlight;
+use crate::slots::Slots;
+use dafs_wire::nfs4::{CreateSessionResult, SequenceArgs, SequenceResult, SessionId};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How often those who wait for a slot look whether a transfer can be driven by them.
+const SLOT_WATCH: Duration = Duration::from_millis(20);
+
+/// A session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) granted: CreateSessionResult,
+    table: Mutex<Table>,
+    freed: Condvar,
+}
+
+#[derive(Debug)]
+struct Table {
+    slots: Slots,
+    /// The transfer that has a slot, and when it began; by the slot's number.
+    flights: Vec<Option<(u64, Arc<TransferFlight>)>>,
+    flights_begun: u64,
+    over: bool,
+}
+
+/// The session is over.
+#[derive(Debug)]
+pub(crate) struct Over;
+
+impl Session {
+    pub(crate) fn new(granted: CreateSessionResult) -> Self {
+        let slots = Slots::new(granted.session_id, granted.fore.requests_max);
+        let flights = (0..slots.count()).map(|_| None).collect();
+        let table = Table { slots, flights, flights_begun: 0, over: false };
+        Self { granted, table: Mutex::new(table), freed: Condvar::new() }
+    }
+
+    pub(crate) fn id(&self) -> SessionId {
+        self.granted.session_id
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.table().over
+    }
+
+    /// The server does not know it any more, or nobody knows what its slots have seen.
+    pub(crate) fn end(&self) {
+        let mut table = self.table();
+        table.over = true;
+        table.flights.iter_mut().for_each(|flight| *flight = None);
+        drop(table);
+        self.freed.notify_all();
+    }
+
+    /// Takes a slot, and waits for one if there is none.
+    pub(crate) fn take(&self, cache_this: bool) -> Result<SequenceArgs, Over> {
+        let mut table = self.table();
+        loop {
+            if table.over {
+                return Err(Over);
+            }
+            if let Some(sequence) = table.slots.take(cache_this) {
+                return Ok(sequence);
+            }
+            let under_way = table.flights.iter().flatten();
+            let oldest = under_way.min_by_key(|(begun, _)| *begun).map(|(_, f)| f.clone());
+            if let Some(flight) = oldest {
+                drop(table);
+                if flight.collect_for_slot() {
+                    table = self.table();
+                    continue;
+                }
+                table = self.table();
+            }
+            // Calls of other threads have the slots, or another thread drives that transfer.
+            let waited = self.freed.wait_timeout(table, SLOT_WATCH);
+            table = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Notes which transfer has a slot.
+    pub(crate) fn occupy(&self, sequence: &SequenceArgs, flight: &Arc<TransferFlight>) {
+        let mut table = self.table();
+        let begun = table.flights_begun;
+        table.flights_begun += 1;
+        if let Some(place) = table.flights.get_mut(sequence.slot_id as usize) {
+            *place = Some((begun, flight.clone()));
+        }
+    }
+
+    /// Ends the request of a slot: with the result of its SEQUENCE, or without one if the server
+    /// never counted it.
+    pub(crate) fn release(&self, sequence: &SequenceArgs, result: Option<&SequenceResult>) {
+        let mut table = self.table();
+        if let Some(place) = table.flights.get_mut(sequence.slot_id as usize) {
+            *place = None;
+        }
+        match result {
+            Some(result) if result.slot_id == sequence.slot_id => table.slots.done(result),
+            Some(_) => table.over = true,
+            None => table.slots.not_counted(sequence.slot_id),
+        }
+        drop(table);
+        self.freed.notify_one();
+    }
+
+    /// Ends the request of a slot that the server counted, and keeps no answer to.
+    pub(crate) fn release_counted(&self, sequence: &SequenceArgs) {
+        let mut table = self.table();
+        if let Some(place) = table.flights.get_mut(sequence.slot_id as usize) {
+            *place = None;
+        }
+        table.slots.counted(sequence.slot_id);
+        drop(table);
+        self.freed.notify_one();
+    }
+}

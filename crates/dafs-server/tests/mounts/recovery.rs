@@ -1,0 +1,196 @@
+//! Cut connections and restarted servers.
+
+use crate::harness::{Served, VERSIONS, bytes_of, filled, pattern};
+use dafs_nfs_client::mount::{
+    Create, Follow, Mount, MountError, MountOptions, NfsVersion, OpenOptions, SetAttributes,
+    StableHow,
+};
+use std::time::Duration;
+
+#[test]
+fn a_cut_connection_is_made_again() {
+    for version in VERSIONS {
+        let served = Served::new();
+        let mount = served.mount(version);
+        let options = OpenOptions::read_write().create(Create::New);
+        let file = mount.open(b"/file", &options).unwrap();
+        let content = pattern(200_000, 9);
+        let memory = filled(&mount, &content);
+        file.write(memory.whole(), 0, StableHow::FileSync).unwrap();
+        memory.view().fill(0);
+        let before = served.relay().connections();
+        for round in 0..5 {
+            let piece = memory.slice(round * 40_000..(round + 1) * 40_000).unwrap();
+            let read = file.submit_read(piece, round as u64 * 40_000).unwrap();
+            served.relay().cut();
+            assert_eq!(read.wait().unwrap(), 40_000, "{version}");
+        }
+        assert!(served.relay().connections() > before);
+        assert!(bytes_of(&memory, content.len()) == content);
+        file.close().unwrap();
+    }
+}
+
+/// Each of these would be refused if it were carried out twice.
+#[test]
+fn changes_whose_answer_is_lost_are_made_once() {
+    for version in VERSIONS {
+        let served = Served::new();
+        let mount = served.mount(version);
+        let root = mount.resolve(b"/", Follow::Yes).unwrap().handle;
+        let lose_answer = || served.relay().swallow_next_answer();
+        let was_lost = || assert!(!served.relay().will_swallow());
+        lose_answer();
+        mount.mkdir(&root, b"dir", &SetAttributes::mode(0o755)).unwrap();
+        was_lost();
+        lose_answer();
+        mount.rename(&root, b"dir", &root, b"renamed").unwrap();
+        was_lost();
+        lose_answer();
+        mount.rmdir(&root, b"renamed").unwrap();
+        was_lost();
+        lose_answer();
+        let options = OpenOptions::read_write().create(Create::New);
+        let file = mount.open_at(&root, b"file", &options).unwrap();
+        was_lost();
+        lose_answer();
+        mount.link(file.handle(), &root, b"link").unwrap();
+        was_lost();
+        lose_answer();
+        file.close().unwrap();
+        mount.remove(&root, b"file").unwrap();
+        let names: Vec<_> = mount.read_dir(&root).map(|entry| entry.unwrap().name).collect();
+        assert_eq!(names, [b"link"], "{version}");
+    }
+}
+
+#[test]
+fn many_transfers_survive_cuts() {
+    const PIECE: usize = 10_000;
+    const COUNT: usize = 300;
+    for version in VERSIONS {
+        let served = Served::new();
+        let mount = served.mount(version);
+        let options = OpenOptions::read_write().create(Create::New);
+        let file = mount.open(b"/file", &options).unwrap();
+        let content = pattern(PIECE * COUNT, 11);
+        let memory = filled(&mount, &content);
+        let piece = |at: usize| memory.slice(at * PIECE..(at + 1) * PIECE).unwrap();
+        let mut writes = Vec::new();
+        for at in 0..COUNT {
+            let offset = (at * PIECE) as u64;
+            writes.push(file.submit_write(piece(at), offset, StableHow::FileSync).unwrap());
+            if at % 100 == 50 {
+                served.relay().cut();
+            }
+        }
+        for write in writes {
+            write.wait().unwrap();
+        }
+        assert!(std::fs::read(served.path().join("file")).unwrap() == content, "{version}");
+    }
+}
+
+#[test]
+fn opens_survive_a_restart_of_the_server() {
+    for grace in [Duration::ZERO, Duration::from_secs(2)] {
+        for version in VERSIONS {
+            let mut served = Served::with(|config| config.nfs.grace_time = Some(grace));
+            let mount = served.mount(version);
+            let options = OpenOptions::read_write().create(Create::New);
+            let file = mount.open(b"/file", &options).unwrap();
+            let content = pattern(50_000, 13);
+            let memory = filled(&mount, &content);
+            file.write(memory.whole(), 0, StableHow::FileSync).unwrap();
+            memory.view().fill(0);
+            // One is on its way when the server stops, one begins while there is none.
+            let early = file.submit_read(memory.slice(0..25_000).unwrap(), 0).unwrap();
+            served.stop();
+            let late = std::thread::scope(|scope| {
+                let rest = memory.slice(25_000..50_000).unwrap();
+                let late = scope.spawn(|| file.read(rest, 25_000));
+                served.start();
+                late.join().unwrap()
+            });
+            assert_eq!(early.wait().unwrap(), 25_000, "{version}");
+            assert_eq!(late.unwrap(), 25_000);
+            assert!(bytes_of(&memory, content.len()) == content);
+            let again = filled(&mount, b"again");
+            file.write(again.whole(), 0, StableHow::FileSync).unwrap();
+            let root = mount.resolve(b"/", Follow::Yes).unwrap().handle;
+            mount.mkdir(&root, b"dir", &SetAttributes::mode(0o755)).unwrap();
+            file.close().unwrap();
+            assert_eq!(&std::fs::read(served.path().join("file")).unwrap()[..5], b"again");
+        }
+    }
+}
+
+#[test]
+fn data_that_a_restarted_server_may_have_lost_is_told_of() {
+    for version in VERSIONS {
+        let mut served = Served::new();
+        let mount = served.mount(version);
+        let options = OpenOptions::read_write().create(Create::New);
+        let file = mount.open(b"/file", &options).unwrap();
+        let memory = filled(&mount, &pattern(1000, 1));
+        let written = file.write(memory.whole(), 0, StableHow::Unstable).unwrap();
+        assert_eq!(written.stable, StableHow::Unstable);
+        served.stop();
+        served.start();
+        assert!(matches!(file.commit(), Err(MountError::WritesLost)), "{version}");
+        // Written once more it is safe.
+        let written = file.write(memory.whole(), 0, StableHow::Unstable).unwrap();
+        assert_eq!(file.commit().unwrap(), written.verifier);
+    }
+}
+
+#[test]
+fn a_file_that_is_gone_after_a_restart_is_told_of() {
+    let mut served = Served::new();
+    let mount = served.mount(NfsVersion::V42);
+    std::fs::write(served.path().join("file"), b"content").unwrap();
+    let file = mount.open(b"/file", &OpenOptions::read()).unwrap();
+    served.stop();
+    std::fs::remove_file(served.path().join("file")).unwrap();
+    served.start();
+    let memory = mount.allocate(7).unwrap();
+    for _ in 0..2 {
+        let error = file.read(memory.whole(), 0).unwrap_err();
+        assert!(matches!(error, MountError::OpenLost(_)), "{error}");
+    }
+    file.close().unwrap();
+    assert!(mount.resolve(b"/", Follow::Yes).is_ok());
+}
+
+#[test]
+fn an_idle_mount_keeps_its_lease() {
+    let served = Served::with(|config| config.lease_time = Duration::from_secs(3));
+    let mount = served.mount(NfsVersion::V42);
+    let options = OpenOptions::read_write().create(Create::New);
+    let file = mount.open(b"/file", &options).unwrap();
+    let before = served.relay().connections();
+    std::thread::sleep(Duration::from_secs(5));
+    // A client whose lease is over loses its state when another wants it.
+    let other = served.mount(NfsVersion::V42);
+    other.open(b"/file", &OpenOptions::read_write()).unwrap();
+    let memory = filled(&mount, b"content");
+    file.write(memory.whole(), 0, StableHow::FileSync).unwrap();
+    assert_eq!(served.relay().connections(), before + 1);
+}
+
+#[test]
+fn a_server_that_does_not_come_back_is_given_up() {
+    for version in VERSIONS {
+        let mut served = Served::new();
+        let options =
+            MountOptions { retry_timeout: Duration::from_millis(300), ..MountOptions::default() };
+        let url = served.url(&format!("?vers={version}"));
+        let mount = Mount::connect(&url, &options).unwrap();
+        let root = mount.resolve(b"/", Follow::Yes).unwrap().handle;
+        served.stop();
+        let error = mount.attributes(&root).unwrap_err();
+        assert!(error.is_fatal() && error.to_string().contains("check it"), "{error}");
+        served.start();
+        mount.attributes(&root).unwrap();
+    }
+}
