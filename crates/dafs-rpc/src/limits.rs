@@ -109,6 +109,20 @@ pub(crate) const RDMA_BACK_CREDITS: u32 = 8;
 /// that has more of them sends calls and does not take the replies.
 pub(crate) const RDMA_SENDS_PER_CREDIT: u32 = 4;
 
+/// Bytes of receive slots of all connections of one reactor from which on none is granted more calls
+/// in flight than it has.
+pub(crate) const RDMA_RECEIVE_BYTES_MAX: usize = 256 << 20;
+
+/// What a piece of posted work costs a transport, about, in bytes.
+pub(crate) const RDMA_WORK_BYTES: usize = 128;
+
+/// Turns without an event after which an adapter is looked at less often, as long as another one has
+/// work: looking costs a system call on some.
+pub(crate) const QUIET_TURNS: u32 = 512;
+
+/// How much less often: every so many turns.
+pub(crate) const QUIET_STRIDE: u32 = 16;
+
 /// Connections that waited for memory and are looked at again in one turn.
 pub(crate) const STARVED_PER_TURN: usize = 64;
 

@@ -12,6 +12,7 @@ use super::layout::{Place, ReadChunks, cut};
 use super::link::{Context, Tag};
 use crate::exchange::{Data, Exchange};
 use crate::handler::Handler;
+use crate::limits::RDMA_WORK_BYTES;
 use crate::memory::{Block, block_bytes};
 use crate::server::group::add;
 use dafs_dat::{Access, MemoryRegion, PostError, RegionId, RegisterError, RemoteBuffer};
@@ -52,7 +53,8 @@ impl<H: Handler> Context<'_, H> {
         let total = reads.total(sent.map_or(0, <[u8]>::len))
             + reads.message.as_ref().map_or(0, |message| message.len);
         // Data that stays apart needs no more than that, even if some of it need not be fetched.
-        let held_bytes = block_bytes(total);
+        let segments = call.chunks.reads.len();
+        let held_bytes = block_bytes(total).saturating_add(segments * RDMA_WORK_BYTES);
         if !self.may_take(held_bytes) {
             return false;
         }

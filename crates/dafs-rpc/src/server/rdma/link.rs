@@ -78,6 +78,8 @@ pub(super) struct Core<H: Handler> {
     pub(super) tally: Tally,
     /// Memory that all connections hold.
     pub(super) held_bytes: usize,
+    /// Receive slots of all connections.
+    pub(super) receive_slots: usize,
     /// Connections that go on when some of that is free again.
     pub(super) starved: VecDeque<ConnectionId>,
     /// Memory for the chunks of calls.
@@ -98,6 +100,7 @@ impl<H: Handler> Core<H> {
             now_ns: 0,
             tally: Tally::default(),
             held_bytes: 0,
+            receive_slots: 0,
             starved: VecDeque::new(),
             spare: Vec::new(),
             scratch: Vec::new(),

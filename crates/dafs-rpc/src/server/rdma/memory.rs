@@ -102,6 +102,11 @@ impl Receives {
         self.free.push(slot);
     }
 
+    /// Slots in all.
+    pub(super) fn total(&self) -> usize {
+        self.total
+    }
+
     /// Gives back the memory of slots at the end that are all free, but for the first ones.
     pub(super) fn shrink(&mut self, adapter: &mut dyn Adapter) {
         while let [_, .., (first, slab)] = &self.slabs[..] {
@@ -169,6 +174,20 @@ impl Sends {
         self.slabs.push(Slab::new(adapter, self.domain, SENDS_PER_SLAB, self.slot_bytes)?);
         self.free.extend((first + 1..first + SENDS_PER_SLAB).rev().map(|slot| slot as u32));
         Ok(first as u32)
+    }
+
+    pub(super) fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    /// Gives most of the memory back when none of it is in use.
+    pub(super) fn trim(&mut self, adapter: &mut dyn Adapter) {
+        if self.free.len() == self.slabs.len() * SENDS_PER_SLAB {
+            for slab in self.slabs.drain(1.min(self.slabs.len())..) {
+                adapter.deregister(slab.region.id);
+            }
+            self.free.retain(|&slot| (slot as usize) < SENDS_PER_SLAB);
+        }
     }
 
     pub(super) fn give_back(&mut self, slot: u32) {
@@ -270,6 +289,12 @@ mod tests {
             sends.give_back(slot);
         }
         assert_eq!(sends.free.len(), 3 * SENDS_PER_SLAB);
+        let slot = sends.take(&mut adapter).unwrap();
+        sends.trim(&mut adapter);
+        assert_eq!(network.region_count(1), 3);
+        sends.give_back(slot);
+        sends.trim(&mut adapter);
+        assert_eq!((network.region_count(1), sends.free.len()), (1, SENDS_PER_SLAB));
     }
 
     #[test]

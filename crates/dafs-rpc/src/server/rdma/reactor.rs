@@ -11,7 +11,9 @@ use crate::call::ConnectionId;
 use crate::connection::shielded;
 use crate::handler::{BackError, Handler};
 use crate::inbox::{Command, Injector};
-use crate::limits::{RDMA_CREDITS_INITIAL, STARVED_PER_TURN, TICK_MILLISECONDS};
+use crate::limits::{
+    QUIET_STRIDE, QUIET_TURNS, RDMA_CREDITS_INITIAL, STARVED_PER_TURN, TICK_MILLISECONDS,
+};
 use crate::memory;
 use crate::server::group::{Refusal, Shared, add};
 use dafs_dat::{
@@ -38,6 +40,7 @@ pub struct RdmaReactor<H: Handler> {
     messages: Vec<H::Message>,
     pub(super) next_tick_ns: u64,
     stop_by_ns: Option<u64>,
+    turns: u32,
     /// Calls served when the clock was last looked at.
     calls_at_tick: u64,
 }
@@ -48,6 +51,8 @@ pub(super) struct Port {
     connections: FxHashMap<EndpointId, u32>,
     /// Known to have nothing in the next turn.
     pub(super) quiet: bool,
+    /// Turns since its last event.
+    pub(super) quiet_turns: u32,
 }
 
 impl<H: Handler> RdmaReactor<H> {
@@ -63,6 +68,7 @@ impl<H: Handler> RdmaReactor<H> {
             link: Link::new(adapter, inline_bytes),
             connections: FxHashMap::default(),
             quiet: false,
+            quiet_turns: 0,
         };
         Self {
             core: Core::new(shared, number, handler),
@@ -76,6 +82,7 @@ impl<H: Handler> RdmaReactor<H> {
             messages: Vec::new(),
             next_tick_ns: 0,
             stop_by_ns: None,
+            turns: 0,
             calls_at_tick: 0,
         }
     }
@@ -87,11 +94,15 @@ impl<H: Handler> RdmaReactor<H> {
         self.core.now_ns = now_ns;
         let mut busy = false;
         let mut events = std::mem::take(&mut self.events);
+        self.turns = self.turns.wrapping_add(1);
+        let skip = self.ports.len() > 1 && !self.turns.is_multiple_of(QUIET_STRIDE);
         for port in 0..self.ports.len() {
-            if std::mem::take(&mut self.ports[port].quiet) {
+            let Port { link, quiet, quiet_turns, .. } = &mut self.ports[port];
+            if std::mem::take(quiet) || skip && *quiet_turns >= QUIET_TURNS {
                 continue;
             }
-            self.ports[port].link.adapter.poll(Instant(now_ns), &mut events);
+            link.adapter.poll(Instant(now_ns), &mut events);
+            *quiet_turns = if events.is_empty() { quiet_turns.saturating_add(1) } else { 0 };
             busy |= !events.is_empty();
             for event in events.drain(..) {
                 self.event(port, event);
@@ -279,6 +290,9 @@ impl<H: Handler> RdmaReactor<H> {
         let calls = self.core.counters().calls.load(Ordering::Relaxed);
         if calls == std::mem::replace(&mut self.calls_at_tick, calls) {
             memory::trim();
+            for Port { link, .. } in &mut self.ports {
+                link.sends.trim(&mut *link.adapter);
+            }
         }
     }
 }
@@ -293,7 +307,9 @@ impl<H: Handler> Context<'_, H> {
             back.queue.retain(|(xid, _)| calls.awaits(*xid));
         }
         self.connection.credits.tick(RDMA_CREDITS_INITIAL);
+        let slots = self.connection.receives.total();
         self.connection.receives.shrink(&mut *self.link.adapter);
+        self.core.receive_slots -= slots - self.connection.receives.total();
         let config = &self.core.shared.config;
         let passed = |since_ns: u64, time| now_ns >= since_ns.saturating_add(nanoseconds(time));
         let connection = &self.connection;
@@ -410,6 +426,7 @@ impl<H: Handler> RdmaReactor<H> {
             add(&self.core.counters().broken, 1);
             tracing::info!(%peer, ?id, %ending, "connection broken off");
         }
+        self.core.receive_slots -= connection.receives.total();
         connection.receives.release(&mut *self.ports[connection.port].link.adapter);
         self.core.held_bytes = self.core.held_bytes.saturating_sub(connection.held_bytes);
         if connection.counted {

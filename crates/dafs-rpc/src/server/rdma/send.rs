@@ -11,7 +11,7 @@ use super::layout::cut;
 use super::link::{Context, Tag};
 use crate::exchange::Exchange;
 use crate::handler::Handler;
-use crate::limits::RDMA_SENDS_PER_CREDIT;
+use crate::limits::{RDMA_RECEIVE_BYTES_MAX, RDMA_SENDS_PER_CREDIT, RDMA_WORK_BYTES};
 use crate::memory::Block;
 use crate::reply::{Part, PieceData, Rejection, Reply};
 use crate::server::group::add;
@@ -88,7 +88,9 @@ impl<H: Handler> Context<'_, H> {
     /// Posts what a message to be sent next may grant.
     fn grant(&mut self) {
         let aim = self.connection.credits.aim(self.core.shared.config.rdma_credits_max);
-        if aim > self.connection.credits.granted() {
+        let inline_bytes = self.core.shared.config.rdma_inline_bytes;
+        let roomy = self.core.receive_slots * inline_bytes < RDMA_RECEIVE_BYTES_MAX;
+        if aim > self.connection.credits.granted() && roomy {
             self.connection.credits.raise(aim);
         }
         self.post_receives();
@@ -111,6 +113,7 @@ impl<H: Handler> Context<'_, H> {
                 if let Err(error) = grown {
                     return self.fail(error);
                 }
+                self.core.receive_slots += left;
                 slot = receives.take();
             }
             let Some((slot, segment)) = slot else { return };
@@ -180,12 +183,14 @@ impl<H: Handler> Context<'_, H> {
         })?;
         let held_bytes = match self.link.outgoing.get_mut(out) {
             Some(outgoing) if !outgoing.regions.is_empty() => {
-                outgoing.held_bytes =
-                    reply.held_bytes() + outgoing.copied.as_ref().map_or(0, Block::capacity);
+                let held_bytes = reply.held_bytes()
+                    + outgoing.copied.as_ref().map_or(0, Block::capacity)
+                    + outgoing.remaining as usize * RDMA_WORK_BYTES;
+                outgoing.held_bytes += held_bytes;
                 // The memory of the chunks is for the next call.
                 reply.forget_exchange();
                 outgoing.reply = Some(reply);
-                outgoing.held_bytes
+                held_bytes
             }
             _ => 0,
         };
@@ -204,14 +209,16 @@ impl<H: Handler> Context<'_, H> {
             self.connection.sends_since_ns = self.core.now_ns;
         }
         self.connection.sends += 1;
+        let held_bytes = self.link.sends.slot_bytes();
         let outgoing = Outgoing {
             slot,
             reply: None,
             copied: None,
             regions: SmallVec::new(),
             remaining: 0,
-            held_bytes: 0,
+            held_bytes,
         };
+        self.hold(held_bytes);
         Ok(self.link.outgoing.insert(outgoing))
     }
 

@@ -54,6 +54,8 @@ impl<H: Handler> RdmaReactor<H> {
         for port in &mut self.ports {
             armed &= port.link.adapter.arm()?;
         }
+        // Whatever wakes it, all of them are looked at anew.
+        self.ports.iter_mut().for_each(|port| port.quiet_turns = 0);
         if !armed {
             return Ok(false);
         }
