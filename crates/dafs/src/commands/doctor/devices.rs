@@ -114,10 +114,16 @@ pub(super) fn check(host: &Host, devices: &[Device]) -> Vec<Finding> {
     findings
 }
 
-/// A network device to put into an example: the first that is no loopback.
+/// A network device to put into an example: the first that is no loopback, rather one that is up.
 pub(super) fn network_device(host: &Host) -> String {
-    let found = host.list("sys/class/net").into_iter().find(|name| name != "lo");
-    found.unwrap_or_else(|| "eth0".to_owned())
+    let names = host.list("sys/class/net").into_iter().filter(|name| name != "lo");
+    let rank =
+        |name: &String| match host.read(&format!("sys/class/net/{name}/operstate")).as_deref() {
+            Some("up") => 0,
+            Some("unknown") => 1,
+            _ => 2,
+        };
+    names.min_by_key(rank).unwrap_or_else(|| "eth0".to_owned())
 }
 
 fn check_device(device: &Device) -> Finding {
@@ -240,7 +246,8 @@ mod tests {
     fn without_a_device_a_soft_one_is_proposed_for_a_network_that_is_here() {
         let fake = Fake::new();
         fake.file("sys/class/net/lo/mtu", "65536");
-        fake.file("sys/class/net/wlan7/mtu", "1500");
+        fake.file("sys/class/net/dummy0/operstate", "down");
+        fake.file("sys/class/net/wlan7/operstate", "up");
         let findings = check(&fake.host(), &find(&fake.host()));
         assert!(findings[0].fix.as_ref().unwrap().contains("netdev wlan7"));
     }

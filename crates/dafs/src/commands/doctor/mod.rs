@@ -8,6 +8,7 @@
 //! * A problem is what keeps something from working that is here to be used; what is merely not
 //!   installed is a note.
 
+mod addresses;
 mod devices;
 mod finding;
 mod host;
@@ -47,8 +48,9 @@ impl Doctor {
             let text = format!("{option} is for clients and means nothing to doctor; leave it out");
             return Err(Failure::Usage(text));
         }
-        let mut findings = examine(&Host::here());
-        findings.extend(transports::check());
+        let host = Host::here();
+        let mut findings = examine(&host);
+        findings.extend(transports::check(&host, &devices::find(&host)));
         self.print(&findings).map_err(|error| Failure::local("cannot print", &error))?;
         let problems = findings.iter().any(|finding| finding.level == Level::Problem);
         if problems { Err(Failure::Reported) } else { Ok(()) }

@@ -5,6 +5,15 @@ use super::devices::{Device, network_device};
 use super::finding::Finding;
 use super::host::Host;
 
+/// What is there only when a module works, also where it is a part of the kernel and the kernel's
+/// modules cannot be looked through.
+const SIGNS: [(&str, &str); 4] = [
+    ("ib_uverbs", "sys/class/infiniband_verbs"),
+    ("rdma_ucm", "sys/class/misc/rdma_cm"),
+    ("rpcrdma", "proc/sys/sunrpc/svc_rdma"),
+    ("nfs", "proc/fs/nfsfs"),
+];
+
 /// How far a module is from being of use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -32,7 +41,13 @@ pub(super) fn check(host: &Host, devices: &[Device]) -> Vec<Finding> {
     const TOPIC: &str = "kernel module";
     let finding = |(name, purpose): (&str, &str)| {
         let needed = !devices.is_empty() && matches!(name, "ib_uverbs" | "rdma_ucm");
-        let (text, fix) = match state(host, name) {
+        let works = devices.iter().any(|device| match name {
+            "siw" => device.name.starts_with("siw"),
+            "rdma_rxe" => device.name.starts_with("rxe"),
+            _ => false,
+        });
+        let state = if works { State::Here } else { state(host, name) };
+        let (text, fix) = match state {
             State::Here => {
                 return Finding::ok(TOPIC, format!("{name} is loaded ({purpose})"));
             }
@@ -41,10 +56,12 @@ pub(super) fn check(host: &Host, devices: &[Device]) -> Vec<Finding> {
                 format!("this kernel has no module {name} ({purpose})"),
                 format!("where that is wanted, use a kernel that was built with {}", option(name)),
             ),
-            State::Unknown => (
-                format!("{name} is not loaded ({purpose})"),
-                format!("where that is wanted, on the host itself: {}", load(host, name)),
-            ),
+            // A part of the kernel that leaves no trace looks the same.
+            State::Unknown => {
+                let text = format!("{name} is not seen here ({purpose})");
+                let fix = format!("where that is wanted, on the host itself: {}", load(host, name));
+                return Finding::note(TOPIC, text, fix);
+            }
         };
         if needed { Finding::problem(TOPIC, text, fix) } else { Finding::note(TOPIC, text, fix) }
     };
@@ -52,7 +69,8 @@ pub(super) fn check(host: &Host, devices: &[Device]) -> Vec<Finding> {
 }
 
 fn state(host: &Host, name: &str) -> State {
-    let loaded = host.exists(&format!("sys/module/{name}"))
+    let loaded = SIGNS.iter().any(|(module, sign)| *module == name && host.exists(sign))
+        || host.exists(&format!("sys/module/{name}"))
         || host
             .read("proc/modules")
             .is_some_and(|text| text.lines().any(|line| line.split(' ').next() == Some(name)));
@@ -131,6 +149,23 @@ mod tests {
         assert_eq!(state(&host, "ib_uverbs"), State::Loadable);
         assert_eq!(state(&host, "siw"), State::Missing);
         assert_eq!(state(&Fake::new().host(), "siw"), State::Unknown);
+    }
+
+    #[test]
+    fn parts_of_the_kernel_are_known_by_what_they_do() {
+        let fake = Fake::new();
+        fake.file("sys/class/infiniband/siw0/node_type", "4: RNIC");
+        fake.file("sys/class/infiniband_verbs/uverbs0/ibdev", "siw0");
+        fake.file("sys/class/misc/rdma_cm/dev", "10:122");
+        let host = fake.host();
+        let findings = check(&host, &devices::find(&host));
+        let here: Vec<&str> = findings
+            .iter()
+            .filter(|finding| finding.level == Level::Ok)
+            .filter_map(|finding| finding.text.split(' ').next())
+            .collect();
+        assert_eq!(here, ["ib_uverbs", "rdma_ucm", "siw"]);
+        assert!(findings.iter().all(|finding| finding.level != Level::Problem));
     }
 
     #[test]

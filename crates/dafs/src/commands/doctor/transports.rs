@@ -1,15 +1,23 @@
 //! The transports that can be tried on this host.
 
+use super::addresses;
+use super::devices::Device;
 use super::finding::{Finding, Measured};
+use super::host::Host;
 use super::transfer;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use dafs_dat::verbs::{VerbsAdapter, VerbsConfig, VerbsDevice};
 use dafs_dat::{Adapter, Address};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
-pub(super) fn check() -> Vec<Finding> {
-    vec![check_shm(), check_iwarp()]
+const TOPIC: &str = "transport";
+
+pub(super) fn check(host: &Host, devices: &[Device]) -> Vec<Finding> {
+    let mut findings = vec![check_shm(), check_iwarp()];
+    findings.extend(devices.iter().map(|device| check_device(host, device)));
+    findings
 }
 
 fn check_shm() -> Finding {
@@ -33,6 +41,27 @@ fn check_iwarp() -> Finding {
     )
 }
 
+fn check_device(host: &Host, device: &Device) -> Finding {
+    let name = &device.name;
+    let address = device.network.as_ref().and_then(|network| addresses::of(host, network));
+    let Some(address) = address else {
+        return Finding::note(
+            TOPIC,
+            format!("verbs by {name} was not tried: its network device has no address"),
+            "ip address add ADDRESS/LENGTH dev DEVICE",
+        );
+    };
+    let config =
+        || VerbsConfig { device: VerbsDevice::Named(name.clone()), ..VerbsConfig::default() };
+    let listen = Address::Verbs(SocketAddr::new(address, 0));
+    finding(
+        "verbs",
+        &format!("by {name}, to {address}"),
+        try_transport(|| Ok(VerbsAdapter::open(config())?), &listen),
+        "see what is said above of this device, its files, the libraries and locked memory",
+    )
+}
+
 fn try_transport<A: Adapter + 'static>(
     make: impl Fn() -> io::Result<A>,
     listen: &Address,
@@ -50,7 +79,6 @@ fn finding(
     result: Result<Measured, String>,
     fix: &'static str,
 ) -> Finding {
-    const TOPIC: &str = "transport";
     match result {
         Ok(measured) => {
             let Measured {
@@ -72,16 +100,29 @@ fn finding(
 
 #[cfg(test)]
 mod tests {
+    use super::super::devices;
     use super::super::finding::Level;
+    use super::super::host::fake::Fake;
     use super::*;
 
     #[test]
     fn both_transports_work_here() {
-        for finding in check() {
+        for finding in check(&Fake::new().host(), &[]) {
             assert_eq!(finding.level, Level::Ok, "{finding}");
             let measured = finding.measured.unwrap();
             assert!(measured.read_mebibytes_per_second > 0.0);
         }
+    }
+
+    #[test]
+    fn a_device_without_an_address_is_not_tried() {
+        let fake = Fake::new();
+        fake.file("sys/class/infiniband/siw0/node_type", "4: RNIC");
+        fake.file("sys/class/infiniband/siw0/parent", "eth7");
+        let host = fake.host();
+        let finding = check_device(&host, &devices::find(&host)[0]);
+        assert_eq!(finding.level, Level::Note);
+        assert!(finding.text.contains("siw0 was not tried"), "{finding}");
     }
 
     #[test]
