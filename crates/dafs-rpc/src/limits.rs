@@ -56,6 +56,9 @@ pub(crate) const CONTENDER_SPINS: u32 = 10_000;
 /// next one has to be copied into place.
 pub(crate) const RECEIVE_BYTES_BEFORE_LARGE: usize = 1 << 10;
 
+/// Bytes of a record in which a client looks for data that goes elsewhere.
+pub(crate) const HEAD_TO_SEARCH_BYTES_MAX: usize = 4 << 10;
+
 /// From this length on a record is large.
 pub(crate) const LARGE_RECORD_BYTES: usize = 16 << 10;
 

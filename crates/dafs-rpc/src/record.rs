@@ -5,8 +5,10 @@
 //! * A record that lies whole in one piece of input is not copied. Of another, what arrives after
 //!   its first piece can be read straight into place ([`RecordReader::space`]).
 //! * A half record takes memory in proportion to what has arrived, or out of the [`Budget`].
+//! * Data that was set aside ([`RecordReader::set_aside`]) and its padding are not in the record.
 
-use crate::limits::{FRAGMENTS_PER_RECORD_MAX, LARGE_RECORD_BYTES};
+use crate::client::Aside;
+use crate::limits::{FRAGMENTS_PER_RECORD_MAX, HEAD_TO_SEARCH_BYTES_MAX, LARGE_RECORD_BYTES};
 use crate::memory::{Block, block_bytes};
 use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::FragmentMark;
@@ -75,6 +77,8 @@ pub(crate) struct RecordReader {
     mark_bytes: u8,
     /// The record of which not all fragments have come.
     partial: Option<Box<Partial>>,
+    /// What was set aside of the last record that was put together.
+    placed: Option<Aside>,
 }
 
 #[derive(Debug)]
@@ -84,9 +88,17 @@ struct Partial {
     fragment_left: usize,
     last: bool,
     fragments: u32,
+    /// Data that goes elsewhere.
+    aside: Option<Aside>,
 }
 
 impl Partial {
+    /// The data that goes elsewhere, if it comes next.
+    fn aside_next(&mut self) -> Option<&mut Aside> {
+        let filled = self.block.filled();
+        self.aside.as_mut().filter(|aside| filled == aside.at && !aside.is_complete())
+    }
+
     fn is_complete(&self) -> bool {
         self.last && self.fragment_left == 0
     }
@@ -94,7 +106,13 @@ impl Partial {
 
 impl RecordReader {
     pub(crate) fn new(record_bytes_max: usize) -> Self {
-        Self { record_bytes_max, mark: [0; FRAGMENT_MARK_BYTES], mark_bytes: 0, partial: None }
+        Self {
+            record_bytes_max,
+            mark: [0; FRAGMENT_MARK_BYTES],
+            mark_bytes: 0,
+            partial: None,
+            placed: None,
+        }
     }
 
     /// True when a part of a record has come, be it a part of its mark.
@@ -197,6 +215,7 @@ impl RecordReader {
                     fragment_left: mark.len as usize,
                     last: mark.last,
                     fragments: 1,
+                    aside: None,
                 }));
             }
         }
@@ -206,6 +225,7 @@ impl RecordReader {
     /// The half record is whole, or given up.
     fn take_partial(&mut self, budget: &mut Budget) -> Option<Block> {
         let partial = self.partial.take()?;
+        self.placed = partial.aside;
         budget.held = budget.held.saturating_sub(partial.block.capacity());
         Some(partial.block)
     }
@@ -220,7 +240,17 @@ impl RecordReader {
     /// or when they must go through the input.
     pub(crate) fn space(&mut self) -> VolatileSlice<'_> {
         match &mut self.partial {
-            Some(partial) => partial.block.space(partial.fragment_left),
+            Some(partial) => {
+                let len = partial.fragment_left;
+                match &partial.aside {
+                    Some(aside) if partial.block.filled() == aside.at && !aside.is_complete() => {
+                        // What nobody wants goes where the rest of the record will overwrite it.
+                        let left = len.min(aside.left());
+                        aside.space(len).unwrap_or_else(|| partial.block.space(left))
+                    }
+                    _ => partial.block.space(len),
+                }
+            }
             None => VolatileSlice::from_mut(&mut []),
         }
     }
@@ -229,9 +259,46 @@ impl RecordReader {
     pub(crate) fn filled(&mut self, len: usize) {
         if let Some(partial) = &mut self.partial {
             debug_assert!(len <= partial.fragment_left);
-            partial.block.fill(len);
+            match partial.aside_next() {
+                Some(aside) => {
+                    aside.filled(len);
+                }
+                None => partial.block.fill(len),
+            }
             partial.fragment_left = partial.fragment_left.saturating_sub(len);
         }
+    }
+
+    /// What has come of the half record, as long as it may show where data lies in it.
+    pub(crate) fn head(&self) -> Option<&[u8]> {
+        let partial = self.partial.as_ref().filter(|partial| partial.aside.is_none())?;
+        Some(partial.block.bytes()).filter(|bytes| bytes.len() <= HEAD_TO_SEARCH_BYTES_MAX)
+    }
+
+    /// Has data of the half record read to its place. False if not all before it has come, or all
+    /// of it has.
+    pub(crate) fn set_aside(&mut self, mut aside: Aside) -> bool {
+        let Some(partial) = &mut self.partial else { return false };
+        let filled = partial.block.filled();
+        if filled < aside.at || filled - aside.at >= aside.len {
+            return false;
+        }
+        aside.append(&partial.block.bytes()[aside.at..]);
+        partial.block.truncate(aside.at);
+        partial.aside = Some(aside);
+        true
+    }
+
+    /// Has the data of a call that was set aside go nowhere.
+    pub(crate) fn forsake(&mut self, xid: u32) {
+        let partial = self.partial.as_mut();
+        let aside = partial.and_then(|partial| partial.aside.as_mut());
+        aside.filter(|aside| aside.xid == xid).into_iter().for_each(Aside::forsake);
+    }
+
+    /// What was set aside of the record that was taken last.
+    pub(crate) fn take_placed(&mut self) -> Option<Aside> {
+        self.placed.take()
     }
 
     /// True when the half record has to wait for memory.
@@ -267,7 +334,12 @@ fn affordable(len: usize, arrived: usize, budget: &Budget) -> usize {
 }
 
 /// Adds bytes that came through the input, with the memory that takes.
-fn append(partial: &mut Partial, piece: &[u8], budget: &mut Budget) -> Result<(), RecordError> {
+fn append(partial: &mut Partial, mut piece: &[u8], budget: &mut Budget) -> Result<(), RecordError> {
+    if let Some(aside) = partial.aside_next() {
+        let len = aside.append(piece);
+        piece = &piece[len..];
+        partial.fragment_left -= len;
+    }
     if piece.is_empty() {
         return Ok(());
     }
@@ -294,6 +366,8 @@ fn grow(partial: &mut Partial, len: usize, budget: &mut Budget) -> Result<(), Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Memory;
+    use dafs_wire::xdr::padded;
     use proptest::prelude::*;
 
     const MAX: usize = 100_000;
@@ -386,6 +460,58 @@ mod tests {
             let whole = read(&[&stream], false, &mut Budget::new(MAX));
             let pieces = read(&cut(&stream, &cuts), direct, &mut Budget::new(MAX));
             prop_assert_eq!(whole, pieces);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn data_set_aside_goes_to_its_place_however_the_stream_is_cut(
+            (before, len, behind) in (0usize..200, 1usize..40_000, 0usize..200),
+            fragments in prop::collection::vec(any::<usize>(), 0..3),
+            cuts in prop::collection::vec(any::<usize>(), 1..9),
+            direct: bool,
+            forsaken: Option<bool>,
+        ) {
+            let record: Vec<u8> = (0..before + padded(len) + behind).map(|i| (i / 3) as u8).collect();
+            let parts = cut(&record, &fragments).iter().map(|part| part.to_vec()).collect();
+            let other = vec![vec![9; 50]];
+            let stream = stream_of(&[parts, other]);
+            let sink = Memory::plain(len).unwrap().whole();
+            let mut reader = RecordReader::new(MAX);
+            let mut budget = Budget::new(usize::MAX / 2);
+            let (mut records, mut is_set, mut gone) = (Vec::new(), false, None);
+            for piece in cut(&stream, &cuts) {
+                let mut input = piece;
+                if direct {
+                    reader.make_room(&mut budget).unwrap();
+                    let len = reader.space().copy_from(input, Site::Inspect);
+                    reader.filled(len);
+                    input = &input[len..];
+                }
+                while let Some(record) = reader.next(&mut input, &mut budget).unwrap() {
+                    records.push((bytes_of(record), reader.take_placed()));
+                }
+                if records.is_empty() && reader.head().is_some() {
+                    let aside = Aside::new(1, before, 0, len, sink.clone());
+                    is_set |= reader.set_aside(aside);
+                }
+                if is_set && forsaken.is_some() && gone.is_none() {
+                    reader.forsake(1);
+                    gone = Some(sink.view().to_vec(Site::Inspect));
+                }
+            }
+            prop_assert_eq!(records.len(), 2);
+            let (second, first) = (records.pop().unwrap(), records.pop().unwrap());
+            prop_assert!(second.0 == [9; 50] && second.1.is_none());
+            let data = &record[before..before + len];
+            if is_set {
+                prop_assert!(first.0 == [&record[..before], &record[before + padded(len)..]].concat());
+                prop_assert!(first.1.unwrap().is_complete());
+                let got = sink.view().to_vec(Site::Inspect);
+                prop_assert!(got == gone.unwrap_or_else(|| data.to_vec()));
+            } else {
+                prop_assert!(first.0 == record && first.1.is_none());
+            }
         }
     }
 

@@ -4,7 +4,10 @@
 //! * A call number names one unanswered call at most.
 //! * An answer that nobody waits for any more is ignored.
 
+use super::aside::Aside;
 use super::error::CallError;
+use super::memory::MemorySlice;
+use super::request::{Locate, Located, Request};
 use crate::limits::LARGE_RECORD_BYTES;
 use crate::memory::Block;
 use crate::record::Record;
@@ -12,9 +15,9 @@ use dafs_mem::Site;
 use dafs_wire::rpc::{
     AcceptStatus, CallError as HeaderError, CallHeader, Direction, ReplyHeader, ReplyStatus, peek,
 };
-use dafs_wire::xdr::{ApartItem, Decoder, XdrError};
+use dafs_wire::xdr::{ApartItem, Decoder, UNIT_BYTES, XdrError};
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::ops::Deref;
 use std::thread::Thread;
 
@@ -82,6 +85,8 @@ struct Slot {
     answer: Option<Result<Results, CallError>>,
     /// Who sleeps until the answer comes.
     waiter: Option<Thread>,
+    /// Where data of the results goes, and what finds it.
+    sink: Option<(MemorySlice, Locate)>,
 }
 
 /// The calls of one connection.
@@ -92,29 +97,47 @@ pub(crate) struct Core {
     calls_max: usize,
     /// True when the last record was large.
     expects_large: bool,
+    /// Unanswered calls with large sinks.
+    large_sinks: usize,
+    /// The call whose data is being read to its place.
+    placing: Option<u32>,
 }
 
 impl Core {
     pub(crate) fn new(first_xid: u32, calls_max: usize) -> Self {
-        Self { next_xid: first_xid, calls: FxHashMap::default(), calls_max, expects_large: false }
+        Self {
+            next_xid: first_xid,
+            calls: FxHashMap::default(),
+            calls_max,
+            expects_large: false,
+            large_sinks: 0,
+            placing: None,
+        }
     }
 
     /// Begins a call; gives its number, which is the wanted one unless another call has it.
-    pub(crate) fn begin(&mut self, wanted: Option<u32>) -> Result<u32, CallError> {
+    pub(crate) fn begin(&mut self, request: &Request<'_>) -> Result<u32, CallError> {
         if self.calls.len() >= self.calls_max {
             return Err(CallError::TooMany);
         }
-        if let Some(xid) = wanted.filter(|xid| !self.calls.contains_key(xid)) {
-            self.calls.insert(xid, Slot::default());
-            return Ok(xid);
-        }
+        let xid = match request.xid.filter(|xid| !self.calls.contains_key(xid)) {
+            Some(wanted) => wanted,
+            None => self.free_xid(),
+        };
+        let sink = request.sinks.first().cloned().zip(request.locate);
+        self.large_sinks += usize::from(is_large(sink.as_ref()));
+        self.calls.insert(xid, Slot { sink, ..Slot::default() });
+        Ok(xid)
+    }
+
+    /// A number that no unanswered call has.
+    fn free_xid(&mut self) -> u32 {
         while self.calls.contains_key(&self.next_xid) {
             self.next_xid = self.next_xid.wrapping_add(1);
         }
         let xid = self.next_xid;
         self.next_xid = xid.wrapping_add(1);
-        self.calls.insert(xid, Slot::default());
-        Ok(xid)
+        xid
     }
 
     /// Fetches the answer to a call, which is over then.
@@ -129,9 +152,13 @@ impl Core {
         self.calls.get(&xid).is_none_or(|slot| slot.answer.is_some())
     }
 
-    /// Gives a call up.
-    pub(crate) fn forget(&mut self, xid: u32) {
-        self.calls.remove(&xid);
+    /// Gives a call up. True if its data is being read to its place, which must be stopped.
+    #[must_use]
+    pub(crate) fn forget(&mut self, xid: u32) -> bool {
+        if let Some(slot) = self.calls.remove(&xid) {
+            self.large_sinks -= usize::from(is_large(slot.sink.as_ref()));
+        }
+        self.placing == Some(xid)
     }
 
     /// Has `waiter` told when the call is answered.
@@ -154,35 +181,109 @@ impl Core {
 
     /// True when little should be read ahead, because a large record is likely to begin.
     pub(crate) fn expects_large(&self) -> bool {
-        self.expects_large
+        self.expects_large || self.large_sinks > 0
+    }
+
+    /// Looks in the first bytes of a record for data that goes to a place of its own.
+    pub(crate) fn locate(&self, head: &[u8]) -> Option<Aside> {
+        let (xid, Direction::Reply) = peek(head).ok()? else { return None };
+        let slot = self.calls.get(&xid).filter(|slot| slot.answer.is_none())?;
+        locate(xid, head, slot.sink.as_ref()?)
+    }
+
+    /// The data of a call is being read to its place from now on.
+    pub(crate) fn placing(&mut self, xid: u32) {
+        self.placing = Some(xid);
     }
 
     /// Takes a record from the server.
     ///
     /// # Errors
     /// When it is not RPC; the connection cannot go on.
-    pub(crate) fn take(&mut self, record: Record<'_>) -> Result<Event, XdrError> {
+    pub(crate) fn take(
+        &mut self,
+        record: Record<'_>,
+        placed: Option<Aside>,
+    ) -> Result<Event, XdrError> {
         let bytes = match &record {
             Record::Here(bytes) => bytes,
             Record::Block(block) => block.bytes(),
         };
-        self.expects_large = bytes.len() >= LARGE_RECORD_BYTES;
+        let placed_bytes = placed.as_ref().map_or(0, |placed| placed.len);
+        self.expects_large = bytes.len() + placed_bytes >= LARGE_RECORD_BYTES;
         match peek(bytes)? {
             (_, Direction::Call) => server_call(bytes),
-            (xid, Direction::Reply) => Ok(self.answer(xid, record)),
+            (xid, Direction::Reply) => Ok(self.answer(xid, record, placed)),
         }
     }
 
-    fn answer(&mut self, xid: u32, record: Record<'_>) -> Event {
+    fn answer(&mut self, xid: u32, record: Record<'_>, placed: Option<Aside>) -> Event {
+        if self.placing == placed.as_ref().map(|placed| placed.xid) {
+            self.placing = None;
+        }
         let Some(slot) = self.calls.get_mut(&xid) else {
             return Event::Ignored;
         };
         if slot.answer.is_some() {
             return Event::Ignored;
         }
-        slot.answer = Some(results(record, 0));
+        let sink = slot.sink.take();
+        self.large_sinks -= usize::from(is_large(sink.as_ref()));
+        slot.answer = Some(match (record, placed, sink) {
+            (record, Some(placed), _) => placed_results(record, &placed),
+            (Record::Here(bytes), None, Some(sink)) => match locate(xid, bytes, &sink) {
+                Some(aside) => results_apart(bytes, aside),
+                None => results(Record::Here(bytes), 0),
+            },
+            (record, None, _) => results(record, 0),
+        });
         Event::Answered(slot.waiter.take())
     }
+}
+
+fn is_large(sink: Option<&(MemorySlice, Locate)>) -> bool {
+    sink.is_some_and(|(memory, _)| memory.len() >= LARGE_RECORD_BYTES)
+}
+
+/// Looks in the first bytes of a reply for data that goes to the sink.
+fn locate(xid: u32, head: &[u8], (sink, find): &(MemorySlice, Locate)) -> Option<Aside> {
+    let mut decoder = Decoder::new(head);
+    let header = decoder.value::<ReplyHeader<'_>>().ok()?;
+    let ReplyStatus::Accepted { status: AcceptStatus::Success, .. } = header.status else {
+        return None;
+    };
+    let Located { position, len } = find(decoder.rest())?;
+    let fits = len > 0 && len <= sink.len() && position.is_multiple_of(UNIT_BYTES);
+    let at = decoder.position().checked_add(position)?;
+    fits.then(|| Aside::new(xid, at, position, len, sink.clone()))
+}
+
+/// The results in a record whose data has gone to its place.
+fn placed_results(record: Record<'_>, placed: &Aside) -> Result<Results, CallError> {
+    let mut results = results(record, 0)?;
+    if !placed.is_complete() {
+        return Err(CallError::Malformed);
+    }
+    let item = ApartItem { at: Some(placed.position), len: placed.len };
+    results.place(smallvec![item]);
+    Ok(results)
+}
+
+/// The results in a record that is there, whose data goes to its place now.
+fn results_apart(bytes: &[u8], mut aside: Aside) -> Result<Results, CallError> {
+    let Some((before, data)) = bytes.split_at_checked(aside.at) else {
+        return results(Record::Here(bytes), 0);
+    };
+    // The data and then the padding.
+    let taken = aside.append(data);
+    let rest = &data[taken..];
+    let block = Block::new(before.len() + rest.len());
+    let mut block = block.map_err(|error| CallError::NoMemory(error.kind()))?;
+    for part in [before, rest] {
+        let copied = block.space(part.len()).copy_from(part, Site::RpcStaging);
+        block.fill(copied);
+    }
+    placed_results(Record::Block(block), &aside)
 }
 
 /// What the server asks.
@@ -231,8 +332,13 @@ pub(crate) fn results(record: Record<'_>, start: usize) -> Result<Results, CallE
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Procedure;
     use dafs_wire::rpc::{AuthStatus, OpaqueAuth, RejectStatus};
     use dafs_wire::xdr::{Encode, Encoder};
+
+    fn request() -> Request<'static> {
+        Request::new(Procedure { program: 1, version: 1, procedure: 1 }, &[], 0)
+    }
 
     fn reply(header: ReplyHeader<'_>, results: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -244,12 +350,12 @@ mod tests {
     #[test]
     fn answers_find_their_calls_in_any_order_once() {
         let mut core = Core::new(u32::MAX, 2);
-        let (a, b) = (core.begin(None).unwrap(), core.begin(None).unwrap());
+        let (a, b) = (core.begin(&request()).unwrap(), core.begin(&request()).unwrap());
         assert_eq!((a, b), (u32::MAX, 0));
-        assert_eq!(core.begin(None), Err(CallError::TooMany));
+        assert_eq!(core.begin(&request()), Err(CallError::TooMany));
         for xid in [b, a] {
             let bytes = reply(ReplyHeader::accepted(xid, AcceptStatus::Success), &[xid as u8]);
-            let mut take = || core.take(Record::Here(&bytes)).unwrap();
+            let mut take = || core.take(Record::Here(&bytes), None).unwrap();
             assert!(matches!(take(), Event::Answered(None)));
             assert!(matches!(take(), Event::Ignored));
         }
@@ -257,15 +363,15 @@ mod tests {
         assert_eq!(core.fetch(b).unwrap().unwrap()[..], [0]);
         assert!(core.fetch(b).is_none());
         let late = reply(ReplyHeader::accepted(a, AcceptStatus::Success), &[]);
-        assert!(matches!(core.take(Record::Here(&late)).unwrap(), Event::Ignored));
+        assert!(matches!(core.take(Record::Here(&late), None).unwrap(), Event::Ignored));
     }
 
     #[test]
     fn rejections_and_nonsense_are_told_apart() {
         let mut core = Core::new(1, 9);
         let mut outcome = |make: fn(u32) -> Vec<u8>| {
-            let xid = core.begin(None).unwrap();
-            core.take(Record::Here(&make(xid))).unwrap();
+            let xid = core.begin(&request()).unwrap();
+            core.take(Record::Here(&make(xid)), None).unwrap();
             core.fetch(xid).unwrap().unwrap_err()
         };
         let weak = RejectStatus::Auth(AuthStatus::TooWeak);
@@ -284,7 +390,7 @@ mod tests {
             outcome(|xid| [xid.to_be_bytes(), [0, 0, 0, 1], [0, 0, 0, 7]].concat()),
             CallError::Malformed
         );
-        assert!(core.take(Record::Here(&[0; 3])).is_err());
+        assert!(core.take(Record::Here(&[0; 3]), None).is_err());
     }
 
     #[test]
@@ -302,8 +408,8 @@ mod tests {
         header.encode(&mut Encoder::new(&mut bytes));
         bytes.extend_from_slice(b"args");
         let mut core = Core::new(7, 9);
-        core.begin(None).unwrap();
-        let Event::Call(call) = core.take(Record::Here(&bytes)).unwrap() else { panic!() };
+        core.begin(&request()).unwrap();
+        let Event::Call(call) = core.take(Record::Here(&bytes), None).unwrap() else { panic!() };
         assert_eq!((call.xid, call.program, call.version, call.procedure), (7, 1, 2, 3));
         assert_eq!(call.args, b"args");
         assert!(!core.is_over(7));

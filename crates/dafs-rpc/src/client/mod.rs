@@ -10,6 +10,7 @@
 //! * Whoever cannot send takes in what comes, so two sides never wait for each other to read.
 //! * When a call is over, its memory is the caller's again; or it says that it is spoiled.
 
+mod aside;
 mod core;
 mod error;
 mod memory;
@@ -18,6 +19,7 @@ mod rdma;
 mod request;
 mod tcp;
 
+pub(crate) use self::aside::Aside;
 pub use self::core::Results;
 pub use error::CallError;
 pub use memory::{Memory, MemorySlice};
@@ -201,7 +203,7 @@ impl RpcClient {
     pub fn submit_request(&self, request: &Request<'_>) -> Result<Pending, CallError> {
         let xid = match &self.link {
             Link::Tcp { shared, .. } => {
-                return self.begin_tcp(shared, request.xid, |xid| {
+                return self.begin_tcp(shared, request, |xid| {
                     shared.send(&shared.options.call_header(xid, request.procedure), request)
                 });
             }
@@ -230,7 +232,7 @@ impl RpcClient {
             // The data is not copied to wait.
             Link::Tcp { .. } if request.data.is_some() => return self.submit_request(request),
             Link::Tcp { shared, .. } => {
-                return self.begin_tcp(shared, request.xid, |xid| {
+                return self.begin_tcp(shared, request, |xid| {
                     shared.queue(Reply::record(|encoder| {
                         shared.options.call_header(xid, request.procedure).encode(encoder);
                         match request.args {
@@ -248,10 +250,10 @@ impl RpcClient {
     fn begin_tcp(
         &self,
         shared: &Shared,
-        wanted: Option<u32>,
+        request: &Request<'_>,
         send: impl FnOnce(u32) -> Result<(), CallError>,
     ) -> Result<Pending, CallError> {
-        let xid = shared.core().begin(wanted)?;
+        let xid = shared.core().begin(request)?;
         // From here on a failure to send frees the number.
         let pending = self.pending(xid);
         send(xid)?;
@@ -370,7 +372,7 @@ impl Drop for Pending {
             return;
         }
         match &self.client.link {
-            Link::Tcp { shared, .. } => shared.core().forget(self.xid),
+            Link::Tcp { shared, .. } => shared.forget(self.xid),
             Link::Rdma(link) => link.give_up(self.xid),
         }
     }

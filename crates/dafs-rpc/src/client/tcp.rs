@@ -159,8 +159,8 @@ impl Shared {
                 }
                 let late = Instant::now() >= deadline;
                 if late || self.broken().is_some() {
-                    core.forget(xid);
                     drop(core);
+                    self.forget(xid);
                     self.check()?;
                     return Err(CallError::TimedOut);
                 }
@@ -174,6 +174,13 @@ impl Shared {
                     std::thread::park_timeout(deadline.saturating_duration_since(Instant::now()))
                 }
             }
+        }
+    }
+
+    /// Gives a call up; its memory is the caller's again.
+    pub(super) fn forget(&self, xid: u32) {
+        if self.core().forget(xid) {
+            lock(&self.inbound).reader.forsake(xid);
         }
     }
 
@@ -216,14 +223,20 @@ impl Shared {
     /// Reads what is there and takes the records in it. Only for the thread that reads.
     fn read(&self) {
         let mut inbound = lock(&self.inbound);
-        if let Err(reason) = self.read_into(&mut inbound) {
+        let mut calls = Vec::new();
+        let read = self.read_into(&mut inbound, &mut calls);
+        if read.is_err() {
             inbound.reader = RecordReader::new(0);
-            drop(inbound);
+        }
+        drop(inbound);
+        calls.into_iter().for_each(|event| self.take_call(event));
+        if let Err(reason) = read {
             self.break_off(reason);
         }
     }
 
-    fn read_into(&self, inbound: &mut Inbound) -> Result<(), String> {
+    /// Reads what is there; leaves the calls of the server in `calls`.
+    fn read_into(&self, inbound: &mut Inbound, calls: &mut Vec<Event>) -> Result<(), String> {
         let Inbound { reader, budget, receive } = inbound;
         reader.make_room(budget).map_err(|error| error.to_string())?;
         let space = reader.space();
@@ -240,7 +253,7 @@ impl Shared {
         let direct = read.min(space.len());
         reader.filled(direct);
         receive.fill(read - direct);
-        let taken = self.take(reader, budget, receive.bytes());
+        let taken = self.take(reader, budget, receive.bytes(), calls);
         receive.truncate(0);
         taken
     }
@@ -250,36 +263,43 @@ impl Shared {
         reader: &mut RecordReader,
         budget: &mut Budget,
         mut input: &[u8],
+        calls: &mut Vec<Event>,
     ) -> Result<(), String> {
-        let mut calls = Vec::new();
+        let mut core = self.core();
+        while let Some(record) =
+            reader.next(&mut input, budget).map_err(|error| error.to_string())?
         {
-            let mut core = self.core();
-            while let Some(record) =
-                reader.next(&mut input, budget).map_err(|error| error.to_string())?
-            {
-                match core.take(record).map_err(|error| error.to_string())? {
-                    Event::Answered(waiter) => waiter.iter().for_each(std::thread::Thread::unpark),
-                    Event::Ignored => {}
-                    event => calls.push(event),
-                }
+            let event = core.take(record, reader.take_placed());
+            match event.map_err(|error| error.to_string())? {
+                Event::Answered(waiter) => waiter.iter().for_each(std::thread::Thread::unpark),
+                Event::Ignored => {}
+                event => calls.push(event),
             }
         }
-        for event in calls {
-            match event {
-                Event::Refuse(header) => self.send_record(Reply::refusal(&header)),
-                Event::Call(call) => {
-                    let request = call.request(Server::Tcp(self.this.clone()));
-                    match &self.back {
-                        Some(back) => back(request),
-                        None => {
-                            request.answer(Err(Rejection::Accept(AcceptStatus::ProgramUnavailable)))
-                        }
-                    }
-                }
-                Event::Answered(_) | Event::Ignored => {}
+        if let Some(aside) = reader.head().and_then(|head| core.locate(head)) {
+            let xid = aside.xid;
+            if reader.set_aside(aside) {
+                core.placing(xid);
             }
         }
         Ok(())
+    }
+
+    /// Takes a call of the server's.
+    fn take_call(&self, event: Event) {
+        match event {
+            Event::Refuse(header) => self.send_record(Reply::refusal(&header)),
+            Event::Call(call) => {
+                let request = call.request(Server::Tcp(self.this.clone()));
+                match &self.back {
+                    Some(back) => back(request),
+                    None => {
+                        request.answer(Err(Rejection::Accept(AcceptStatus::ProgramUnavailable)))
+                    }
+                }
+            }
+            Event::Answered(_) | Event::Ignored => {}
+        }
     }
 }
 

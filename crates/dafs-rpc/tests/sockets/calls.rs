@@ -2,10 +2,14 @@
 
 use crate::common::{Raw, Server, call, options, pattern, procedure, procedures, sum};
 use dafs_mem::{Site, copied_bytes};
-use dafs_rpc::client::{CallError, Options, Request, SendData};
+use dafs_rpc::client::{
+    CallError, Locate, Located, Memory, Options, Pending, Request, RpcClient, SendData,
+};
 use dafs_rpc::server::{Config, Wake};
 use dafs_rpc::{AcceptStatus, Reply};
-use dafs_wire::xdr::Decoder;
+use dafs_wire::rpc::{FragmentMark, ReplyHeader};
+use dafs_wire::xdr::{Decoder, Encoder};
+use std::io::{Read, Write};
 use std::time::Duration;
 
 fn bulk_len(len: usize) -> [u8; 4] {
@@ -56,6 +60,97 @@ fn data_that_lies_apart_is_sent_in_its_place() {
         let request = Request { data, ..Request::new(procedure(procedures::ECHO), &[&[0; 8]], 99) };
         assert!(matches!(client.submit_request(&request), Err(CallError::Request(_))));
     }
+}
+
+/// Where `BULK` has its data.
+fn locate_bulk(results: &[u8]) -> Option<Located> {
+    let len = Decoder::new(results).u32().ok()? as usize;
+    Some(Located { position: 4, len })
+}
+
+fn bulk(client: &RpcClient, memory: &Memory, len: usize, locate: Option<Locate>) -> Pending {
+    let (args, sinks) = (bulk_len(len), [memory.slice(0..len).unwrap()]);
+    let args = [&args[..]];
+    let request =
+        Request { sinks: &sinks, locate, ..Request::new(procedure(procedures::BULK), &args, 16) };
+    client.queue_request(&request).unwrap()
+}
+
+fn check_bulk(pending: Pending, memory: &Memory, len: usize) {
+    let results = pending.wait().unwrap();
+    let mut decoder = results.decoder();
+    let data = decoder.payload(len).unwrap();
+    assert_eq!(decoder.finish(), Ok(()));
+    let sink = memory.slice(0..len).unwrap();
+    assert_eq!(sink.take(data), len);
+    assert!(sink.view().to_vec(Site::Inspect) == pattern(len), "{len} bytes differ");
+    sink.view().fill(0xee);
+}
+
+#[test]
+fn results_are_read_to_their_place() {
+    let server = Server::start(1, Config::default());
+    let lens = [0, 1, 100, 4096, 20_001, 100_000, 1 << 20];
+    let client = &server.connect();
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            scope.spawn(move || {
+                let memories: Vec<_> = (0..8).map(|_| client.allocate(1 << 20).unwrap()).collect();
+                for round in 0..10 {
+                    // Every third one is not located, and comes inside the results.
+                    let locate = |i: usize| (i % 3 != thread).then_some(locate_bulk as Locate);
+                    let pending: Vec<_> = memories
+                        .iter()
+                        .enumerate()
+                        .map(|(i, memory)| {
+                            let len = lens[(i * 3 + round + thread) % lens.len()];
+                            (bulk(client, memory, len, locate(i)), memory, len)
+                        })
+                        .collect();
+                    for (pending, memory, len) in pending {
+                        check_bulk(pending, memory, len);
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn data_of_a_call_that_was_given_up_is_not_written() {
+    let raw = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = RpcClient::connect(raw.local_addr().unwrap(), Options::default(), None).unwrap();
+    let (mut stream, _) = raw.accept().unwrap();
+    let memory = client.allocate(100_000).unwrap();
+    let given_up = bulk(&client, &memory, 100_000, Some(locate_bulk));
+    let waiting = client.submit(procedure(procedures::NULL), &[]).unwrap();
+    let mut calls = [0; 44 + 4 + 44];
+    stream.read_exact(&mut calls).unwrap();
+    let reply = |call: &[u8], results: &[u8]| {
+        let xid = u32::from_be_bytes(call[4..8].try_into().unwrap());
+        let mut bytes = vec![0; 4];
+        Encoder::new(&mut bytes).value(&ReplyHeader::accepted(xid, AcceptStatus::Success));
+        bytes.extend_from_slice(results);
+        let mark = FragmentMark::whole(bytes.len() - 4).unwrap();
+        bytes[..4].copy_from_slice(&mark.to_bytes());
+        bytes
+    };
+    let data = [&bulk_len(100_000)[..], &[1; 100_000]].concat();
+    let (first, second) = (reply(&calls[..], &data), reply(&calls[48..], b"done"));
+    stream.write_all(&first[..50_000]).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| waiting.wait().unwrap());
+        // The thread that waits for the other call reads what has come.
+        while memory.view().slice(20_000, 1).unwrap().to_vec(Site::Inspect) == [0] {
+            std::thread::yield_now();
+        }
+        drop(given_up);
+        memory.view().fill(7);
+        stream.write_all(&first[50_000..]).unwrap();
+        stream.write_all(&second).unwrap();
+        assert_eq!(waiter.join().unwrap()[..], *b"done");
+    });
+    assert!(memory.view().to_vec(Site::Inspect) == [7; 100_000]);
 }
 
 #[test]
