@@ -116,7 +116,9 @@ lab_test() {
     lab/lab.sh check || return 77
     "$1"
 }
-export -f format lint fuzz guest lab_test
+# A test of mounts, over RDMA.
+lab_test_over() { LAB_TRANSPORT=$1 lab_test "$2"; }
+export -f format lint fuzz guest lab_test lab_test_over
 
 summary() {
     local line
@@ -145,6 +147,9 @@ done
 part guest 3000 guest
 for script in lab/tests/*.sh; do
     [[ ! -x $script ]] || part "lab/$(basename "$script" .sh)" 600 lab_test "$script"
+done
+for test in features files programs recovery sharing; do
+    part "lab/nfs-$test-siw" 600 lab_test_over siw "lab/tests/nfs-$test.sh"
 done
 summary
 [[ ${#failed[@]} == 0 && (${CI:-} != true || ${#skipped[@]} == 0) ]]

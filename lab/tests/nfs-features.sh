@@ -23,7 +23,9 @@ guest 1 '
         head -c $((3 * 1024 * 1024 - 65536)) /dev/zero; } >/tmp/wanted
     cmp /tmp/wanted holes
     cmp /tmp/wanted /tmp/copied
-    [[ $(calls a READ_PLUS) -gt 0 && $(calls a SEEK) -gt 0 ]]'
+    # Linux does without READ_PLUS over RDMA, where its data could not be placed.
+    [[ $transport != tcp || $(calls a READ_PLUS) -gt 0 ]]
+    [[ $(calls a SEEK) -gt 0 ]]'
 [[ $(<"$work/out/holes") == $'data 1048576 1114112\ndata 5242880 5308416' ]] ||
     fail "other holes"
 
