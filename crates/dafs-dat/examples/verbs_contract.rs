@@ -53,7 +53,8 @@ const PROMISES: &[Promise] = promises! {
     own::{
         sixteen_segments_are_gathered, a_key_dies_while_its_memory_is_sent,
         more_work_than_the_device_holds, many_connections, a_sleeper_is_woken,
-        a_right_to_write_that_is_missing,
+        a_right_to_write_that_is_missing, a_child_leaves_the_parents_alone,
+        locked_memory_is_limited,
     }
 };
 
@@ -66,7 +67,8 @@ mod own {
 
     use super::contract::{Link, pattern};
     use super::*;
-    use dafs_dat::GATHER_SEGMENTS_MAX;
+    use dafs_dat::sim::{SimFaults, SimNetwork};
+    use dafs_dat::{GATHER_SEGMENTS_MAX, PostError, RegisterError};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     /// More than some devices gather: a send is staged, a write divided.
@@ -167,6 +169,82 @@ mod own {
         assert!(memory.read(0, 4096) == pattern(4, 4096));
     }
 
+    /// A fork shares what the device has mapped; the child must neither use nor end it.
+    pub(crate) fn a_child_leaves_the_parents_alone(world: &mut World) {
+        let link = world.connect();
+        let memory = world.client.memory(64, Access::all());
+        let segment = memory.region.local(0, 64);
+        // SAFETY: this process has one thread, so the child may do what it likes.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                let client = &mut world.client.adapter;
+                let refused = Err(PostError::NotConnected);
+                assert_eq!(client.post_send(link.client, 1, &[segment]), refused);
+                assert_eq!(client.post_receive(link.client, 1, segment), refused);
+                let again = client.register(
+                    world.client.domain,
+                    memory.buffer.clone(),
+                    Access::LOCAL_WRITE,
+                );
+                assert!(again.unwrap_err().to_string().contains("forked"));
+                assert!(client.arm().is_err());
+                client.abort(link.client);
+                client.disconnect(link.client);
+                client.deregister(memory.region.id);
+                assert!(VerbsAdapter::open(VerbsConfig::default()).is_err());
+                let mut events = Vec::new();
+                assert_eq!(client.poll(Instant::now(), &mut events), 0);
+                let other = SimNetwork::new(1, SimFaults::none());
+                let other = |host| Side::new(Box::new(other.adapter(host)));
+                drop(std::mem::replace(&mut world.client, other(1)));
+                drop(std::mem::replace(&mut world.server, other(2)));
+            }));
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(i32::from(outcome.is_err())) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child just made.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "the child failed");
+        world.greet(link);
+        let far = world.server.memory(64, Access::LOCAL_WRITE);
+        far.fill(1);
+        let remote = memory.remote(0, 64);
+        let source = [far.region.local(0, 64)];
+        world.server.adapter.rdma_write(link.server, 2, &source, remote).unwrap();
+        assert_eq!(world.server_done(2), WorkStatus::Ok(64));
+    }
+
+    /// Run last, for it takes a right from this process that it cannot get back.
+    pub(crate) fn locked_memory_is_limited(world: &mut World) {
+        let page = dafs_mem::PAGE_BYTES;
+        let low = rustix::process::Rlimit {
+            current: Some(16 * page as u64),
+            maximum: Some(16 * page as u64),
+        };
+        rustix::process::setrlimit(rustix::process::Resource::Memlock, low).unwrap();
+        let domain = world.client.domain;
+        let register = |world: &mut World, pages: usize| {
+            let buffer = world.client.adapter.allocate(pages * page).unwrap();
+            world.client.adapter.register(domain, buffer, Access::LOCAL_WRITE)
+        };
+        let large = register(world, 17).expect("CAP_IPC_LOCK lifts the limit");
+        world.client.adapter.deregister(large.id);
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective.remove(rustix::thread::CapabilitySet::IPC_LOCK);
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let error = register(world, 17).unwrap_err();
+        assert!(matches!(error, RegisterError::LockedMemory { .. }), "{error}");
+        let first = register(world, 9).unwrap();
+        let error = register(world, 9).unwrap_err();
+        assert!(matches!(error, RegisterError::LockedMemory { .. }), "{error}");
+        // What is registered without need makes room.
+        world.client.adapter.deregister(first.id);
+        register(world, 9).unwrap();
+    }
+
     /// After `arm` the descriptor tells of a message, and of a connection that ends.
     pub(crate) fn a_sleeper_is_woken(world: &mut World) {
         fn sleep(world: &mut World) {
@@ -183,9 +261,13 @@ mod own {
                 }
                 // An event may be a matter of time alone.
                 assert!(world.server.adapter.next_timeout().is_some(), "never woken");
+                world.poll();
             }
+            panic!("never woken");
         }
         let link = world.connect();
+        // A first message may be held back for a moment.
+        world.greet(link);
         let to = world.server.memory(64, Access::LOCAL_WRITE);
         let from = world.client.memory(64, Access::empty());
         for round in 0..5 {

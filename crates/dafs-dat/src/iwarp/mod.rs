@@ -31,7 +31,7 @@ mod expect;
 mod handshake;
 mod judge;
 pub mod limits;
-mod opening;
+pub(crate) mod opening;
 mod plain_tcp;
 mod plan;
 mod poller;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// How far the conversation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Opening {
+pub(crate) enum Opening {
     /// There is nothing to be careful about, or not any more.
     Done,
     /// Nothing may be sent yet.
@@ -29,7 +29,7 @@ pub(super) enum Opening {
 
 /// What to do when the timer has run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Due {
+pub(crate) enum Due {
     Nothing,
     /// Send what waits.
     Speak,
@@ -38,17 +38,23 @@ pub(super) enum Due {
 }
 
 impl Opening {
-    pub(super) fn new(initiator: bool, stranger: bool) -> Self {
+    pub(crate) fn new(initiator: bool, stranger: bool) -> Self {
         if initiator && stranger { Opening::Hold } else { Opening::Done }
     }
 
+    /// For one who waits for the first word of an initiator, but may itself be the one that has
+    /// missed it.
+    pub(crate) fn of_listener() -> Self {
+        Opening::Unheard(0)
+    }
+
     /// Whether sending has to wait.
-    pub(super) fn is_held(self) -> bool {
+    pub(crate) fn is_held(self) -> bool {
         self == Opening::Hold
     }
 
     /// When the next timer runs out, from now on; `None` if none is needed.
-    pub(super) fn next_timer(self) -> Option<Duration> {
+    pub(crate) fn next_timer(self) -> Option<Duration> {
         let ms = match self {
             Opening::Done => return None,
             Opening::Hold => FIRST_WORD_DELAY_MS,
@@ -58,7 +64,7 @@ impl Opening {
     }
 
     /// The timer has run out; whether anything was `said` by this side, and anything `heard`.
-    pub(super) fn timer_ran_out(&mut self, said: bool, heard: bool) -> Due {
+    pub(crate) fn timer_ran_out(&mut self, said: bool, heard: bool) -> Due {
         match *self {
             Opening::Done => Due::Nothing,
             Opening::Hold => {

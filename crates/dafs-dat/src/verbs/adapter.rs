@@ -14,6 +14,7 @@ use super::queues::Queues;
 use super::setup::Request;
 use super::sys::Reaped;
 use super::teardown::End;
+use crate::iwarp::opening::Opening;
 use crate::iwarp::slots::Slots;
 use crate::{
     Access, Adapter, Address, ConnectError, EndpointId, Event, Instant, ListenerId, LocalSegment,
@@ -46,7 +47,8 @@ pub struct VerbsAdapter {
     // In the order in which they must go: identifiers with their queue pairs and the memory of
     // their work, then memory, then queues, then the channel.
     pub(super) slots: Slots<Entry>,
-    pub(super) listeners: Vec<CmId>,
+    /// `None` when its device is gone.
+    pub(super) listeners: Vec<Option<CmId>>,
     pub(super) memory: Memory,
     pub(super) queues: Queues,
     pub(super) channel: EventChannel,
@@ -66,6 +68,8 @@ pub struct VerbsAdapter {
     /// Staging blocks that are free.
     pub(super) staging: Vec<Arc<Buffer>>,
     pub(super) request_count: usize,
+    /// The log has a failure of a completion queue.
+    pub(super) has_complained: bool,
     pub(super) polls_since_cm: u32,
     /// The caller may have slept since the connection manager was last asked.
     pub(super) slept: bool,
@@ -110,6 +114,7 @@ impl VerbsAdapter {
             reaped: Vec::new(),
             staging: Vec::new(),
             request_count: 0,
+            has_complained: false,
             polls_since_cm: 0,
             slept: true,
         })
@@ -125,7 +130,11 @@ impl VerbsAdapter {
         self.slots.count()
     }
 
+    /// The connection of this number; none in a child of a fork, which must not touch them.
     pub(super) fn connection_mut(&mut self, id: u64) -> Option<&mut Connection> {
+        if fork::is_child() {
+            return None;
+        }
         match self.slots.get_mut(id) {
             Some(Entry::Connection(connection)) => Some(connection),
             _ => None,
@@ -209,7 +218,7 @@ impl Adapter for VerbsAdapter {
 
     fn listener_address(&self, listener: ListenerId) -> Option<Address> {
         let listener = self.listeners.get(listener.0 as usize)?;
-        listener.local_address().map(Address::Verbs)
+        listener.as_ref()?.local_address().map(Address::Verbs)
     }
 
     fn connect(
@@ -252,13 +261,14 @@ impl Adapter for VerbsAdapter {
         work: u64,
         segment: LocalSegment,
     ) -> Result<(), PostError> {
-        let Self { slots, memory, .. } = self;
-        let Some(Entry::Connection(connection)) = slots.get_mut(endpoint.0) else {
-            return Err(PostError::NotConnected);
-        };
-        if !connection.is_usable() {
+        if fork::is_child() {
             return Err(PostError::NotConnected);
         }
+        let Self { slots, memory, .. } = self;
+        let connection = match slots.get_mut(endpoint.0) {
+            Some(Entry::Connection(connection)) if connection.is_usable() => connection,
+            _ => return Err(PostError::NotConnected),
+        };
         if connection.receives.len() >= connection.depths.receives as usize {
             return Err(PostError::QueueFull);
         }
@@ -368,6 +378,8 @@ impl Adapter for VerbsAdapter {
             return self.end(endpoint.0, End::Local);
         }
         connection.closing = true;
+        // What was posted is handed over now; nothing will follow that would need it to be heard.
+        connection.opening = Opening::Done;
         connection.deadline = Deadline::after(timeout);
         self.unsettled.push(endpoint.0);
         self.mark_dirty(endpoint.0);

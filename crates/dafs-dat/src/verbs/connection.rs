@@ -9,8 +9,10 @@
 
 use super::cm::{CHAIN_COUNT_MAX, CmId, Depths, SendRequest};
 use super::memory::Held;
+use super::plan::{self, Requests, Span};
 use super::teardown::End;
-use crate::{Instant, Operation, ProtectionDomain};
+use crate::iwarp::opening::{Due, Opening};
+use crate::{Instant, Operation, ProtectionDomain, RemoteBuffer};
 use dafs_mem::Buffer;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -104,6 +106,12 @@ pub(super) struct Connection {
     /// In the list of those with something to hand over.
     pub(super) dirty: bool,
     pub(super) deadline: Deadline,
+    /// The care for siw, which may miss the first message at either end.
+    pub(super) opening: Opening,
+    /// Something was handed to the device.
+    pub(super) has_said: bool,
+    /// Something of the peer has arrived.
+    pub(super) has_heard: bool,
 }
 
 impl Connection {
@@ -118,7 +126,7 @@ impl Connection {
 
     /// Whether it needs no looking after by time.
     pub(super) fn is_settled(&self) -> bool {
-        self.is_open() && !self.closing
+        self.is_open() && !self.closing && self.opening == Opening::Done
     }
 
     /// Whether the device has nothing left.
@@ -153,8 +161,33 @@ impl Connection {
         Ok(())
     }
 
+    /// The time of a cautious opening has run out: perhaps the peer or our own device must be made
+    /// to look at what it has missed. Either needs something that arrives: a write of nothing at
+    /// the peer, the answer to a read of nothing here. Neither names memory.
+    pub(super) fn go_on_opening(&mut self) {
+        let said = self.has_said || !self.is_initiator;
+        if self.opening.timer_ran_out(said, self.has_heard) == Due::Nudge {
+            tracing::debug!(peer = %self.peer, "no word yet; sending an empty RDMA request");
+            let nothing = RemoteBuffer { key: 0, address: 0, len: 0 };
+            let nowhere = Span { address: 0, len: 0, key: 0 };
+            let requests = match self.is_initiator {
+                true => plan::write(&[], nothing, 1),
+                false if self.outbound_reads > 0 => plan::read(nowhere, nothing),
+                false => Requests::new(),
+            };
+            self.waiting
+                .extend(requests.into_iter().map(|request| Waiting { request, done: None }));
+        }
+        if let Some(timeout) = self.opening.next_timer() {
+            self.deadline = Deadline::after(timeout);
+        }
+    }
+
     /// Hands over what waits, as far as there is room.
     pub(super) fn post_waiting(&mut self) -> io::Result<()> {
+        if self.opening.is_held() {
+            return Ok(());
+        }
         loop {
             // One place stays free: siw reports a completion a moment before it frees the place.
             let room = (self.depths.sends as usize).saturating_sub(1 + self.sends.len());
@@ -168,6 +201,7 @@ impl Connection {
                     requests.map(|waiting| &mut waiting.request).collect();
                 self.cm.post_sends(self.id << 1, &mut chain)
             };
+            self.has_said |= posted.count > 0;
             self.sends.extend(self.waiting.drain(..posted.count).map(|waiting| waiting.done));
             if let Some(error) = posted.error {
                 return Err(error);

@@ -62,7 +62,9 @@ impl VerbsAdapter {
                     Ok(_) if reaped.len() - before >= limits::REAP_COUNT_PER_TURN => break,
                     Ok(_) => {}
                     Err(error) => {
-                        tracing::error!(%error, "cannot take completions");
+                        if !std::mem::replace(&mut self.has_complained, true) {
+                            tracing::error!(%error, "cannot take completions");
+                        }
                         break;
                     }
                 }
@@ -97,6 +99,7 @@ impl VerbsAdapter {
             self.complete(id, receive.work, Operation::Receive, WorkStatus::Flushed);
             return self.failed(id, completion.status, true);
         }
+        connection.has_heard = true;
         if matches!(connection.stage, Stage::Accepted) {
             // The message has overtaken the connection manager.
             connection.cm.notify_established();
@@ -117,6 +120,8 @@ impl VerbsAdapter {
         let Some(done) = connection.sends.pop_front() else { return };
         let must_look = !connection.waiting.is_empty() || connection.closing;
         let ok = completion.status == ffi::WC_SUCCESS;
+        let is_read = done.as_ref().is_some_and(|done| done.operation == Operation::RdmaRead);
+        connection.has_heard |= ok && is_read;
         if let Some(done) = done {
             let status = if ok { WorkStatus::Ok(done.len) } else { WorkStatus::Flushed };
             self.complete(id, done.work, done.operation, status);
@@ -192,9 +197,17 @@ impl VerbsAdapter {
                         false
                     }
                     Stage::Ending(_) => true,
+                    Stage::Open if !connection.closing => {
+                        if is_over {
+                            connection.go_on_opening();
+                            self.mark_dirty(*id);
+                        }
+                        true
+                    }
+                    // Its end looks after it anew.
                     _ if is_over => {
                         self.time_is_up(*id);
-                        true
+                        false
                     }
                     _ => true,
                 }

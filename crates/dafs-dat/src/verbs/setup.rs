@@ -8,11 +8,13 @@
 use super::adapter::{Entry, VerbsAdapter};
 use super::cm::{CmEvent, CmId, ReadDepths};
 use super::connection::{Connection, Deadline, Stage};
+use super::device::DeviceKind;
 use super::ffi;
 use super::fork;
 use super::limits;
 use super::private;
 use super::teardown::End;
+use crate::iwarp::opening::Opening;
 use crate::{
     ConnectError, DisconnectReason, EndpointId, Event, ListenerId, PRIVATE_DATA_BYTES_MAX,
     PeerInfo, ProtectionDomain, RequestId,
@@ -55,7 +57,7 @@ impl VerbsAdapter {
             let text = format!("{address} is not an address of the RDMA device {device}");
             return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, text));
         }
-        self.listeners.push(cm);
+        self.listeners.push(Some(cm));
         Ok(ListenerId((self.listeners.len() - 1) as u32))
     }
 
@@ -86,6 +88,9 @@ impl VerbsAdapter {
             closing: false,
             dirty: false,
             deadline: Deadline::after(self.config.handshake_timeout),
+            opening: Opening::Done,
+            has_said: false,
+            has_heard: false,
         }
     }
 
@@ -153,7 +158,7 @@ impl VerbsAdapter {
     }
 
     fn take_request(&mut self, id: u64) -> Option<Box<Request>> {
-        if !matches!(self.slots.get(id), Some(Entry::Request(_))) {
+        if fork::is_child() || !matches!(self.slots.get(id), Some(Entry::Request(_))) {
             return None;
         }
         self.request_count -= 1;
@@ -236,7 +241,13 @@ impl VerbsAdapter {
     fn listener_event(&mut self, event: CmEvent) {
         let listener = ListenerId((event.token & !LISTENER) as u32);
         let Some(mut cm) = event.request else {
-            tracing::warn!(kind = event.kind, "an RDMA listener has ended");
+            if event.kind == ffi::CM_DEVICE_REMOVAL {
+                tracing::error!("the RDMA device of a listener was removed");
+                // The device waits for this.
+                if let Some(listener) = self.listeners.get_mut(listener.0 as usize) {
+                    *listener = None;
+                }
+            }
             return;
         };
         let Some(peer) = cm.peer_address() else { return };
@@ -348,11 +359,21 @@ impl VerbsAdapter {
         outbound_reads: Option<u8>,
     ) {
         let is_infiniband = self.chosen.is_infiniband();
+        let is_siw = self.chosen.info.kind == DeviceKind::SoftIwarp;
         let Some(connection) = self.connection_mut(id) else { return };
         if !matches!(connection.stage, Stage::Connecting | Stage::Accepted) {
             return;
         }
         connection.stage = Stage::Open;
+        if is_siw {
+            connection.opening = match connection.is_initiator {
+                true => Opening::new(true, true),
+                false => Opening::of_listener(),
+            };
+            if let Some(timeout) = connection.opening.next_timer() {
+                connection.deadline = Deadline::after(timeout);
+            }
+        }
         // With iWARP drivers differ in what this number means, and it is negotiated anyway.
         if let Some(reads) = outbound_reads.filter(|_| is_infiniband) {
             connection.outbound_reads = connection.outbound_reads.min(reads);

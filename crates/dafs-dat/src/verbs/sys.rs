@@ -145,6 +145,7 @@ impl Device {
     }
 
     pub(super) fn domain(&self) -> io::Result<Domain> {
+        fork::check()?;
         // SAFETY: an open context.
         let pd = unsafe { (self.library.alloc_pd)(self.context.as_ptr()) };
         let pd = NonNull::new(pd).ok_or_else(io::Error::last_os_error)?;
