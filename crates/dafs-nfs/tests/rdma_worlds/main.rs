@@ -1,0 +1,58 @@
+//! NFSv4.1 over RDMA in worlds made from a seed: shipped handler, RPC server and RPC client over the
+//! simulated network, which breaks their connections at any moment. Every request is sent again until
+//! it is answered, and its answer must be that to the first time it was carried out.
+//!
+//! `DAFS_WORLD_SEED=7 cargo test -p dafs-nfs --test rdma_worlds` runs one world again.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
+
+mod action;
+mod client;
+mod server;
+mod world;
+
+use client::Tally;
+use dafs_dat::sim::{SimFaults, SimNetwork};
+use world::World;
+
+/// How many worlds a test looks at; `DAFS_WORLDS` says otherwise.
+const WORLDS: u64 = 100;
+
+fn run(seed: u64) -> Tally {
+    let result = std::panic::catch_unwind(|| World::new(seed).run());
+    result.unwrap_or_else(|panic| {
+        eprintln!("replay: DAFS_WORLD_SEED={seed} cargo test -p dafs-nfs --test rdma_worlds");
+        std::panic::resume_unwind(panic)
+    })
+}
+
+#[test]
+fn every_request_is_carried_out_once_in_every_world() {
+    if let Ok(seed) = std::env::var("DAFS_WORLD_SEED") {
+        println!("{:?}", run(seed.parse().unwrap()));
+        return;
+    }
+    let worlds = std::env::var("DAFS_WORLDS").map_or(Ok(WORLDS), |worlds| worlds.parse()).unwrap();
+    let seen = (0..worlds).fold(Tally::default(), |all, seed| all.plus(run(seed)));
+    // A test of worlds in which nothing happens would show nothing.
+    assert!(seen.is_rich(), "{seen:?}");
+}
+
+#[test]
+fn every_request_is_carried_out_once_wherever_the_connection_breaks() {
+    let network = || SimNetwork::new(5, SimFaults::none());
+    for action in action::one_of_each() {
+        for maps in [false, true] {
+            let world = || {
+                let network = network();
+                network.map_memory(maps);
+                World::on(network, 1)
+            };
+            let steps = world().act_once(&action, None);
+            assert!(steps > 5, "{steps}");
+            for cut in 0..=steps {
+                world().act_once(&action, Some(cut));
+            }
+        }
+    }
+}

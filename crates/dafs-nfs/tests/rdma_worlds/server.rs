@@ -1,0 +1,91 @@
+//! The NFS server on the simulated network; its pool runs when the world says so.
+
+use dafs_dat::sim::SimNetwork;
+use dafs_dat::{Adapter, Address, Instant};
+use dafs_nfs::{Admission, Job, NfsHandler, NfsOptions, NfsShared, Pool};
+use dafs_rpc::server::{Config, Group, RdmaReactor};
+use dafs_service::{
+    Admits, Export, ExportOptions, Namespace, Service, ServiceConfig, Squash, WriteVerifier,
+};
+use dafs_store::{MemoryOptions, MemoryStore};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub(crate) const SERVER_HOST: u32 = 1;
+/// Longer than any world lasts.
+const LEASE: Duration = Duration::from_secs(10_000);
+
+#[derive(Default)]
+struct QueuePool(Mutex<Vec<Job>>);
+
+impl Pool for QueuePool {
+    fn submit(&self, job: Job) {
+        self.0.lock().unwrap().push(job);
+    }
+}
+
+pub(crate) struct Server {
+    group: Group,
+    reactor: RdmaReactor<NfsHandler>,
+    pool: Arc<QueuePool>,
+}
+
+impl Server {
+    pub(crate) fn new(network: &SimNetwork, config: Config) -> Self {
+        let options = MemoryOptions { bytes_max: 8 << 20, files_max: 1000, ..Default::default() };
+        let store = Arc::new(MemoryStore::new(options));
+        // Where simulated hosts are.
+        let networks = vec!["10.0.0.0/8".parse().unwrap()];
+        let admits = Admits { networks, ..Admits::default() };
+        let options = ExportOptions { squash: Squash::None, admits, ..ExportOptions::default() };
+        let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
+        let service = Service::new(ServiceConfig::new(LEASE, 1), namespace);
+        let pool = Arc::new(QueuePool::default());
+        let options = NfsOptions {
+            server_owner: b"server".to_vec(),
+            server_scope: b"scope".to_vec(),
+            implementation_domain: "example.org".to_owned(),
+            implementation_name: "test".to_owned(),
+            secret: [7; 16],
+            clock_start_ns: 0,
+            clock: || 0,
+            slow_operation_ns: None,
+        };
+        let admission = Admission { find_owner: Arc::new(|_| None), own_uid: 0 };
+        let verifier = Arc::new(WriteVerifier::new(1));
+        let shared = NfsShared::new(Arc::new(service), pool.clone(), verifier, admission, options);
+        let group = Group::new(Vec::new(), 1, config).unwrap();
+        let mut adapter = network.adapter(SERVER_HOST);
+        adapter.listen(&Address::Sim(SERVER_HOST)).unwrap();
+        let handler = NfsHandler::new(shared);
+        let reactor = group.rdma_reactor(vec![Box::new(adapter)], |_| handler).unwrap();
+        Self { group, reactor, pool }
+    }
+
+    /// Does what there is to do.
+    pub(crate) fn turn(&mut self, now: Instant) -> bool {
+        self.reactor.turn(now.0)
+    }
+
+    /// Jobs that wait.
+    pub(crate) fn jobs(&self) -> usize {
+        self.pool.0.lock().unwrap().len()
+    }
+
+    pub(crate) fn run_job(&mut self, at: usize) {
+        let job = self.pool.0.lock().unwrap().remove(at);
+        job();
+    }
+
+    pub(crate) fn connections(&self) -> u64 {
+        self.group.statistics().connections
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Jobs hold what holds the pool.
+        let jobs = std::mem::take(&mut *self.pool.0.lock().unwrap());
+        drop(jobs);
+    }
+}
