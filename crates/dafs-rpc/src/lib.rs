@@ -1,8 +1,120 @@
-//! ONC RPC for any program: server and client over TCP record marking (RFC 5531).
+//! ONC RPC for any program: server and client over TCP record marking (RFC 5531) and over direct
+//! access transports (RPC-over-RDMA version 1, RFC 8166).
 //!
 //! A server is some reactors, each with a [`Handler`] of its own; a handler gets a [`Call`] and
 //! gives a [`Reply`] at once, or later through a [`Responder`], and can call its peers back over
 //! their own connections. Nothing here knows what a program does.
+//!
+//! # A server
+//!
+//! A [`server::Group`] is a server: reactors for TCP, which share its listeners, and reactors for
+//! adapters of direct access transports. The handler is the same for all.
+//!
+//! ```
+//! use dafs_dat::{Adapter, Address, iwarp::{IwarpAdapter, IwarpConfig}};
+//! use dafs_rpc::server::{Config, Group};
+//! use dafs_rpc::{AcceptStatus, Call, Handled, Handler};
+//! use dafs_wire::xdr::Payload;
+//!
+//! struct Echo;
+//!
+//! impl Handler for Echo {
+//!     type Message = ();
+//!
+//!     fn call(&mut self, call: Call<'_>) -> Handled {
+//!         if (call.program, call.version, call.procedure) != (0x2000_0001, 1, 1) {
+//!             return AcceptStatus::ProgramUnavailable.into();
+//!         }
+//!         // Data that this handler does not take apart (`Handler::takes_apart`) is among the
+//!         // arguments, however it came.
+//!         let Ok(Payload::Here(data)) = call.decoder().payload(1 << 20) else {
+//!             return AcceptStatus::GarbageArgs.into();
+//!         };
+//!         let mut reply = call.reply();
+//!         reply.encoder().count(data.len());
+//!         // Bulk data goes to the memory that the caller offers, if the transport can do that.
+//!         let Ok(mut place) = reply.bulk(data.len()) else {
+//!             return AcceptStatus::SystemError.into();
+//!         };
+//!         place.view().copy_from(data, dafs_mem::Site::Inspect);
+//!         place.finish(data.len());
+//!         reply.into()
+//!     }
+//! }
+//!
+//! let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+//! let tcp_address = listener.local_addr()?;
+//! let mut adapter = IwarpAdapter::new(IwarpConfig::default())?;
+//! let bound = adapter.listen(&Address::Tcp("127.0.0.1:0".parse()?))?;
+//! let rdma_address = adapter.listener_address(bound).ok_or("it does not listen")?;
+//!
+//! let group = Group::new(vec![listener], 2, Config::default())?;
+//! let over_tcp = group.reactor(|_| Echo)?;
+//! let over_rdma = group.rdma_reactor(vec![Box::new(adapter)], |_| Echo)?;
+//! let threads = [std::thread::spawn(|| over_tcp.run()), std::thread::spawn(|| over_rdma.run())];
+//! # use dafs_rpc::client::{Located, Options, Port, Procedure, Request, RpcClient, SendData};
+//! # let port = Port::new(Box::new(IwarpAdapter::new(IwarpConfig::default())?))?;
+//! # let clients = [
+//! #     RpcClient::connect(tcp_address, Options::default(), None)?,
+//! #     RpcClient::connect_rdma(&port, &rdma_address, Options::default(), None)?,
+//! # ];
+//! # for client in clients {
+//! #     let memory = client.allocate(200_000)?;
+//! #     let data = memory.slice(0..100_000).ok_or("too short")?;
+//! #     let sinks = [memory.slice(100_000..200_000).ok_or("too short")?];
+//! #     data.view().fill(7);
+//! #     let args = [&100_000u32.to_be_bytes()[..]];
+//! #     let echo = Procedure { program: 0x2000_0001, version: 1, procedure: 1 };
+//! #     let request = Request {
+//! #         data: Some(SendData { position: 4, memory: data }),
+//! #         sinks: &sinks,
+//! #         locate: Some(|_| Some(Located { position: 4, len: 100_000 })),
+//! #         ..Request::new(echo, &args, 4)
+//! #     };
+//! #     let results = client.submit_request(&request)?.wait()?;
+//! #     assert_eq!(sinks[0].take(results.decoder().payload(100_000)?), 100_000);
+//! #     assert!(sinks[0].view().to_vec(dafs_mem::Site::Inspect) == [7; 100_000]);
+//! # }
+//! group.stop();
+//! for thread in threads {
+//!     thread.join().map_err(|_| "a reactor failed")?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # A client
+//!
+//! A [`client::RpcClient`] is a connection, the same type on every transport. Small calls are bytes
+//! of XDR ([`client::RpcClient::call`]). Large data stays apart from them: a [`client::Request`]
+//! names [memory](client::Memory), which is registered once and used for many calls, for the data of
+//! an argument and for that of results. Which of them may be moved by itself is a matter of the
+//! protocol (RFC 8166 section 6), and both sides must agree: the caller by what it puts in the
+//! request, the server by what it writes with [`Reply::bulk`].
+//!
+//! ```no_run
+//! use dafs_dat::{Address, iwarp::{IwarpAdapter, IwarpConfig}};
+//! use dafs_rpc::client::{Options, Port, Procedure, Request, RpcClient};
+//!
+//! let port = Port::new(Box::new(IwarpAdapter::new(IwarpConfig::default())?))?;
+//! let address = Address::Tcp("192.0.2.1:20049".parse()?);
+//! let client = RpcClient::connect_rdma(&port, &address, Options::default(), None)?;
+//! // Or: RpcClient::connect("192.0.2.1:2049".parse()?, Options::default(), None)?;
+//!
+//! let memory = client.allocate(1 << 20)?;
+//! let read = Procedure { program: 0x2000_0001, version: 1, procedure: 2 };
+//! let (args, sinks) = ([&7u32.to_be_bytes()[..]], [memory.whole()]);
+//! // The results without the data have 100 bytes at most.
+//! let request = Request { sinks: &sinks, ..Request::new(read, &args, 100) };
+//! let results = client.submit_request(&request)?.wait()?;
+//! let mut decoder = results.decoder();
+//! let data = decoder.payload(1 << 20)?;
+//! // Over RDMA it is there already; otherwise this copies it, but see `Request::locate`.
+//! let len = sinks[0].take(data);
+//! println!("{} bytes: {:?}", len, memory.view());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The example `values` is a whole program of this kind.
 //!
 //! Invariants
 //! * What a peer sends is handled without a panic and in bounded memory; what is not RPC ends its
