@@ -1,7 +1,9 @@
 //! Calls and replies in one message each, credits, what the ends tell each other.
 
 use crate::common::*;
+use dafs_rpc::server::Config;
 use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault, PrivateData};
+use std::time::Duration;
 
 #[test]
 fn a_call_in_one_message_is_answered_in_one() {
@@ -158,4 +160,36 @@ fn an_idle_connection_gives_memory_back() {
         world.results(&mut client, ECHO, b"args", Chunks::default());
     }
     assert_eq!(client.credits, 32);
+}
+
+#[test]
+fn an_idle_connection_makes_room_for_another_and_busy_ones_do_not() {
+    for kind in KINDS {
+        let config = Config {
+            connections_max: 2,
+            idle_before_eviction: Duration::from_secs(10),
+            ..Config::default()
+        };
+        let mut world = World::with(kind, config);
+        let mut idle = world.client(Some(TOLD), 4);
+        let mut busy = world.client(Some(TOLD), 4);
+        for client in [&mut idle, &mut busy] {
+            world.results(client, ECHO, b"args", Chunks::default());
+        }
+        let message = busy.call_message(KEEP, b"args");
+        busy.send(Body::Message(Chunks::default()), &message);
+        world.results(&mut busy, ECHO, b"args", Chunks::default());
+        // Nobody has been idle for long enough.
+        let mut late = world.begin_client(Some(TOLD), 4);
+        let why = world.end(&mut late);
+        assert!(why.contains("rejected"), "{kind:?}: {why}");
+        world.idle_ns += 11_000_000_000;
+        let mut late = world.client(Some(TOLD), 4);
+        world.end(&mut idle);
+        world.results(&mut late, ECHO, b"args", Chunks::default());
+        world.results(&mut busy, ECHO, b"args", Chunks::default());
+        let statistics = world.group.statistics();
+        assert_eq!((statistics.connections, statistics.refused, statistics.evicted), (2, 1, 1));
+        assert_eq!(statistics.broken, 0);
+    }
 }

@@ -192,7 +192,7 @@ pub struct World {
     pub disconnected: Arc<std::sync::Mutex<Vec<ConnectionId>>>,
     pub network: Option<SimNetwork>,
     pub address: Address,
-    /// Simulated time that has passed without an event.
+    /// Time that has passed besides.
     pub idle_ns: u64,
     next_host: u32,
     /// Something that is read before and after the server's turns, and how it grew in them.
@@ -260,7 +260,7 @@ impl World {
     pub fn now(&self) -> Instant {
         match &self.network {
             Some(network) => Instant(network.now().0 + self.idle_ns),
-            None => Instant::now(),
+            None => Instant(Instant::now().0 + self.idle_ns),
         }
     }
 
@@ -284,6 +284,13 @@ impl World {
 
     /// A client that tells these sizes and posts so many receives.
     pub fn client(&mut self, private_data: Option<PrivateData>, receives: usize) -> Client {
+        let mut client = self.begin_client(private_data, receives);
+        self.until(&mut client, |client| client.established.then_some(()));
+        client
+    }
+
+    /// The same before its connection is made.
+    pub fn begin_client(&mut self, private_data: Option<PrivateData>, receives: usize) -> Client {
         let mut adapter = self.adapter();
         let domain = adapter.protection_domain();
         let told = private_data.map(|data| data.encode().to_vec()).unwrap_or_default();
@@ -308,7 +315,6 @@ impl World {
             events: Vec::new(),
         };
         (0..receives).for_each(|_| client.receive());
-        self.until(&mut client, |client| client.established.then_some(()));
         client
     }
 
