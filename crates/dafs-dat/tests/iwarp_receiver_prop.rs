@@ -439,3 +439,29 @@ fn an_invalidated_key_is_refused_from_the_next_segment_on() {
     let reason = PostError::Region;
     assert_eq!(refused, Violation::Write { key: KEY, address: address + 4, bytes: 2, reason });
 }
+
+/// A read of the socket for each packet of an Ethernet costs more than a copy does.
+#[test]
+fn small_pieces_of_large_data_are_taken_together() {
+    let region = Arc::new(Buffer::zeroed(REGION_BYTES).unwrap());
+    let address = region.as_ptr() as u64;
+    let mut bench = Bench::new(region, false, &[], 1 << 20);
+    let mut at = 0;
+    let mut write = |len: u16| {
+        let place = Place::Tagged { stag: KEY, offset: address + at };
+        at += u64::from(len);
+        let header = Header { opcode: Opcode::Write, last: false, place, payload_bytes: len };
+        let mut bytes = Vec::new();
+        header.encode(&mut bytes);
+        bytes.resize(bytes.len() + usize::from(len), 1);
+        bytes.resize(bytes.len() + mpa::padding_bytes(header.segment_bytes()) + 4, 0);
+        bytes
+    };
+    let Bench { receiver, table, inbound, .. } = &mut bench;
+    // Until the first piece has come, nobody knows how the peer cuts.
+    assert!(receiver.stage_bytes_max().is_some());
+    for (len, exact) in [(1424, false), (1424, false), (60_000, true), (1424, false)] {
+        receiver.consume(&write(len), table, inbound).unwrap();
+        assert_eq!(receiver.stage_bytes_max().is_some(), exact, "after a piece of {len}");
+    }
+}

@@ -27,8 +27,8 @@ pub const FPDU_BYTES_MAX: usize = 65_540;
 /// is cheaper than having the kernel walk a list of them.
 pub const COALESCE_BYTES_MAX: usize = 256;
 
-/// The most pieces of one `sendmsg`.
-pub const SEND_CHUNK_COUNT_MAX: usize = 64;
+/// The most pieces of one `sendmsg`: those of some 80 FPDUs of an Ethernet.
+pub const SEND_CHUNK_COUNT_MAX: usize = 256;
 
 /// While headers of this many bytes wait for the kernel no more are built, so that the area they
 /// lie in is used up and starts anew even on a connection that is always congested.
@@ -101,6 +101,9 @@ pub const KEEPALIVE_INTERVAL_SECONDS: u64 = 10;
 
 /// Queue capacity, in entries, that an idle connection may keep.
 pub const IDLE_QUEUE_CAPACITY: usize = 32;
+
+/// Bytes that the header area of an idle connection may keep after a burst.
+pub const IDLE_HEADER_BYTES: usize = 1024;
 
 const _: () = {
     assert!(OWN_FPDU_BYTES <= FPDU_BYTES_MAX);

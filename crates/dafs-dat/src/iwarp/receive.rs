@@ -139,6 +139,8 @@ pub struct Receiver {
     pub(super) reads: VecDeque<PostedRead>,
     pub(super) large: LargeData,
     segment_count: u64,
+    /// The peer cuts tagged messages into pieces that are not worth a system call each.
+    cuts_small: bool,
 }
 
 impl Receiver {
@@ -171,6 +173,7 @@ impl Receiver {
             reads: VecDeque::new(),
             large: LargeData::default(),
             segment_count: 0,
+            cuts_small: false,
         }
     }
 
@@ -285,10 +288,11 @@ impl Receiver {
     }
 
     /// Whether the stream is read exactly: announced data is missing, or the last segment is a
-    /// large one of a message that goes on.
+    /// large one of a message that goes on. A peer that cuts its messages to the packets of an
+    /// Ethernet would cost a system call for each of them; a copy costs less.
     fn expects_large(&self) -> bool {
         let goes_on = !self.segment.last && self.segment.payload >= DIRECT_BYTES_MIN;
-        goes_on || self.large.is_coming()
+        goes_on || (self.large.is_coming() && !self.cuts_small)
     }
 
     /// The caller has received `bytes` straight into the memory of [`Receiver::direct_view`].
@@ -355,6 +359,10 @@ impl Receiver {
         if let Some(crc) = &mut self.crc {
             crc.update(&self.scratch[..self.filled]);
         }
+        let payload = usize::from(header.payload_bytes);
+        if header.opcode.is_tagged() && !header.last {
+            self.cuts_small = payload < DIRECT_BYTES_MIN;
+        }
         let announced = header.opcode.is_tagged() && self.expects_large();
         let target = self.judge(&header, table)?;
         self.segment = Segment {
@@ -362,7 +370,7 @@ impl Receiver {
             target,
             last: header.last,
             announced,
-            payload: usize::from(header.payload_bytes),
+            payload,
             done: 0,
             trailer: mpa::padding_bytes(header.segment_bytes()) + mpa::FPDU_CRC_BYTES,
         };

@@ -14,7 +14,8 @@
 //!   one that the peer reads, makes the CRC wrong, and the peer ends the connection.
 
 use super::limits::{
-    COALESCE_BYTES_MAX, FPDU_BYTES_MIN, IDLE_QUEUE_CAPACITY, SEND_CHUNK_COUNT_MAX,
+    COALESCE_BYTES_MAX, FPDU_BYTES_MIN, IDLE_HEADER_BYTES, IDLE_QUEUE_CAPACITY,
+    SEND_CHUNK_COUNT_MAX,
 };
 use super::receive::Receiver;
 use super::violation::Violation;
@@ -386,6 +387,10 @@ impl Transmitter {
         if self.works.capacity() > IDLE_QUEUE_CAPACITY && self.works.is_empty() {
             self.works.shrink_to(IDLE_QUEUE_CAPACITY);
             self.pieces.shrink_to(IDLE_QUEUE_CAPACITY);
+        }
+        if self.chunks.capacity() > 2 * IDLE_QUEUE_CAPACITY {
+            self.chunks.shrink_to(2 * IDLE_QUEUE_CAPACITY);
+            self.headers.shrink_to(IDLE_HEADER_BYTES);
         }
     }
 
