@@ -10,6 +10,7 @@ use crate::limits::{BLOCK_BYTES, BLOCKS_KEPT_BYTES_MAX, BLOCKS_SHARED_BYTES_MAX}
 use dafs_mem::{Buffer, VolatileSlice};
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const SIZES: usize = BLOCK_BYTES.len();
@@ -49,11 +50,7 @@ fn take(len: usize) -> io::Result<Arc<Buffer>> {
     }
 }
 
-fn give(mut buffer: Arc<Buffer>) {
-    // A transport may still hold what was registered with it, and work on it.
-    if Arc::get_mut(&mut buffer).is_none() {
-        return;
-    }
+fn give(buffer: Arc<Buffer>) {
     let Some(class) = BLOCK_BYTES.iter().position(|&bytes| bytes == buffer.len()) else {
         return;
     };
@@ -100,6 +97,8 @@ pub(crate) struct Block {
     /// `None` only while it is dropped.
     buffer: Option<Arc<Buffer>>,
     filled: usize,
+    /// A transport may be working on it.
+    lent: AtomicBool,
 }
 
 impl Block {
@@ -108,7 +107,7 @@ impl Block {
     /// # Errors
     /// When there is no memory.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
-        Ok(Self { buffer: Some(take(len)?), filled: 0 })
+        Ok(Self { buffer: Some(take(len)?), filled: 0, lent: AtomicBool::new(false) })
     }
 
     /// Bytes that the block can hold.
@@ -140,9 +139,16 @@ impl Block {
     }
 
     /// The memory, to be registered with a transport for sending from it or for filling it behind
-    /// the filled part.
-    pub(crate) fn buffer(&self) -> Option<&Arc<Buffer>> {
+    /// the filled part. Until the transport has done what it was told to do with it, which
+    /// [`Block::take_back`] says, it does not go back to the pool.
+    pub(crate) fn lend(&self) -> Option<&Arc<Buffer>> {
+        self.lent.store(true, Ordering::Relaxed);
         self.buffer.as_ref()
+    }
+
+    /// Says that no transport works on the memory any more, even if one should still know it.
+    pub(crate) fn take_back(&self) {
+        self.lent.store(false, Ordering::Relaxed);
     }
 
     /// What has been filled.
@@ -158,7 +164,9 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
+        if let Some(buffer) = self.buffer.take()
+            && !*self.lent.get_mut()
+        {
             give(buffer);
         }
     }
@@ -192,7 +200,19 @@ mod tests {
         let again = Block::new(200_000).unwrap();
         assert_eq!(again.buffer.as_ref().unwrap().as_ptr() as usize, address);
         assert_eq!(again.filled(), 0);
-        // What is beyond all sizes is not pooled.
+        drop(again);
+        // What a transport may still be working on is not pooled.
+        let again = Block::new(100_000).unwrap();
+        let buffer = again.lend().unwrap().clone();
+        drop(again);
+        let other = Block::new(200_000).unwrap();
+        assert_ne!(other.buffer.as_ref().unwrap().as_ptr(), buffer.as_ptr());
+        let buffer = other.lend().unwrap().clone();
+        other.take_back();
+        drop(other);
+        let again = Block::new(200_000).unwrap();
+        assert_eq!(again.buffer.as_ref().unwrap().as_ptr(), buffer.as_ptr());
+        // Nor is what is beyond all sizes.
         assert_eq!(Block::new(10 << 20).unwrap().capacity(), 10 << 20);
     }
 

@@ -284,6 +284,15 @@ impl Reply {
         self.exchange = None;
     }
 
+    /// Says that no transport works on the bulk data any more.
+    pub(crate) fn take_back(&self) {
+        for piece in &self.pieces {
+            if let PieceData::Block(block) = &piece.data {
+                block.take_back();
+            }
+        }
+    }
+
     /// Bulk data that has a place at the caller, with the number of its write chunk.
     pub(crate) fn placed(&self) -> impl Iterator<Item = (usize, &PieceData)> {
         self.pieces.iter().filter_map(|piece| Some((piece.sink?, &piece.data)))

@@ -183,7 +183,7 @@ impl<H: Handler> Context<'_, H> {
     /// Registers a block that is to be read into.
     fn sink(&mut self, fetch: &mut Fetch, block: &Block) -> Result<MemoryRegion, Trouble> {
         // INVARIANT: only a block that is being dropped has no memory.
-        let Some(buffer) = block.buffer() else { return Err(PostError::Region.into()) };
+        let Some(buffer) = block.lend() else { return Err(PostError::Region.into()) };
         let access = Access::LOCAL_WRITE;
         let region = self.link.adapter.register(self.link.domain, buffer.clone(), access)?;
         fetch.regions.push(region.id);
@@ -236,6 +236,7 @@ impl<H: Handler> Context<'_, H> {
             return self.connection.receives.give_back(arrived.slot);
         }
         if let Some((mut block, total)) = fetch.whole {
+            block.take_back();
             block.fill(total);
             let block = Arc::new(block);
             match peek(block.bytes()) {
@@ -254,6 +255,7 @@ impl<H: Handler> Context<'_, H> {
         if let Some(exchange) = fetch.exchange.as_mut().and_then(Arc::get_mut) {
             for (data, item) in exchange.data.iter_mut().zip(&exchange.items) {
                 if let Data::Block(block) = data {
+                    block.take_back();
                     block.fill(item.len);
                 }
             }

@@ -296,7 +296,7 @@ impl<H: Handler> Context<'_, H> {
         range: std::ops::Range<usize>,
     ) -> Result<LocalSegment, Ending> {
         // INVARIANT: only a block that is being dropped has no memory.
-        let Some(buffer) = block.buffer() else { return Err(PostError::Region.into()) };
+        let Some(buffer) = block.lend() else { return Err(PostError::Region.into()) };
         let access = Access::empty();
         let region = self.link.adapter.register(self.link.domain, buffer.clone(), access)?;
         if let Some(outgoing) = self.link.outgoing.get_mut(out) {
@@ -418,6 +418,8 @@ impl<H: Handler> Context<'_, H> {
         for region in outgoing.regions.drain(..) {
             self.link.adapter.deregister(region);
         }
+        outgoing.copied.iter().for_each(Block::take_back);
+        outgoing.reply.iter().for_each(Reply::take_back);
         self.link.sends.give_back(outgoing.slot);
         self.connection.sends -= 1;
         self.release(outgoing.held_bytes);
