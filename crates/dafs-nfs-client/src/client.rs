@@ -226,6 +226,14 @@ pub fn connect(server: SocketAddr, options: &Options) -> Result<Session, NfsErro
         }
         _ => Connection::open(server, options.identity.clone())?,
     };
+    connect_over(connection, options)
+}
+
+/// The same over a connection that has been made.
+///
+/// # Errors
+/// Those of [`exchange_id`] and [`create_session`].
+pub fn connect_over(connection: Connection, options: &Options) -> Result<Session, NfsError> {
     let exchanged = exchange_id(&connection, options, ExchangeFlags::empty())?;
     let args = create_session_args(options, exchanged.client_id, exchanged.sequence_id);
     let (granted, back) =

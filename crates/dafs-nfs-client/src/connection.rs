@@ -9,7 +9,11 @@ use crate::back::{BackChannel, BackChannels};
 use crate::client::CALLBACK_PROGRAM;
 use crate::compound::{Compound, Results};
 use crate::error::NfsError;
-use dafs_rpc::client::{BackRequest, Identity, Options, Pending, Procedure, RpcClient};
+use dafs_dat::Address;
+use dafs_rpc::client::{
+    BackHandler as RpcBackHandler, BackRequest, Identity, Options, Pending, Port, Procedure,
+    RpcClient,
+};
 use dafs_rpc::{AcceptStatus, Rejection, Reply, VersionRange};
 use dafs_wire::nfs4::limits::{
     CALLBACK_VERSION, PROCEDURE_CB_COMPOUND, PROCEDURE_CB_NULL, PROCEDURE_COMPOUND, PROCEDURE_NULL,
@@ -44,12 +48,18 @@ impl Connection {
     /// [`NfsError::Io`].
     pub fn open_with(server: SocketAddr, options: Options) -> Result<Self, NfsError> {
         let back = Arc::new(BackChannels::default());
-        let channels = back.clone();
-        let handler = Box::new(move |request: BackRequest| {
-            let answer = call_back(&channels, &request);
-            request.answer(answer);
-        });
-        Ok(Self { rpc: RpcClient::connect(server, options, Some(handler))?, back })
+        let rpc = RpcClient::connect(server, options, Some(answers(&back)))?;
+        Ok(Self { rpc, back })
+    }
+
+    /// Connects to a server over RDMA.
+    ///
+    /// # Errors
+    /// [`NfsError::Io`].
+    pub fn open_rdma(port: &Port, server: &Address, options: Options) -> Result<Self, NfsError> {
+        let back = Arc::new(BackChannels::default());
+        let rpc = RpcClient::connect_rdma(port, server, options, Some(answers(&back)))?;
+        Ok(Self { rpc, back })
     }
 
     /// Connects without a way back: callbacks are refused, and no thread waits for them.
@@ -138,6 +148,15 @@ impl PendingCall {
     pub fn is_answered(&self) -> bool {
         self.pending.is_answered()
     }
+}
+
+/// What answers the calls of a server.
+fn answers(back: &Arc<BackChannels>) -> RpcBackHandler {
+    let channels = back.clone();
+    Box::new(move |request: BackRequest| {
+        let answer = call_back(&channels, &request);
+        request.answer(answer);
+    })
 }
 
 /// What a callback is answered.

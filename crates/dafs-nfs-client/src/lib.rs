@@ -29,8 +29,8 @@ pub mod v3;
 
 pub use back::{BackChannel, BackChannels, BackHandler, IgnoreCallbacks};
 pub use client::{
-    CALLBACK_PROGRAM, Exchanged, Options, add_connection, bind_connection, connect, create_session,
-    create_session_args, destroy_client_id, exchange_id,
+    CALLBACK_PROGRAM, Exchanged, Options, add_connection, bind_connection, connect, connect_over,
+    create_session, create_session_args, destroy_client_id, exchange_id,
 };
 pub use compound::{Compound, Results};
 pub use connection::{Connection, PendingCall};

@@ -3,8 +3,8 @@
 use dafs_client::{Client, ConnectOptions, DafsUrl};
 use dafs_nfs_client::v3::Client3;
 use dafs_nfs_client::{
-    BackHandler, Create, Delegation, Handle, Identity, NfsError, OpenFile, OpenOptions, Options,
-    Session, add_connection, connect, patiently,
+    BackHandler, Connection, Create, Delegation, Handle, Identity, NfsError, OpenFile, OpenOptions,
+    Options, Session, add_connection, connect, connect_over, patiently,
 };
 use dafs_server::{Config, Server};
 use dafs_service::Squash;
@@ -26,6 +26,7 @@ pub(crate) struct Served {
     config: Config,
     url: DafsUrl,
     pub(crate) nfs: SocketAddr,
+    pub(crate) rdma: SocketAddr,
     directory: TempDir,
     _state: TempDir,
 }
@@ -40,6 +41,7 @@ impl Served {
         let mut config = Config::for_directory(directory.path().to_owned());
         config.listen = vec!["127.0.0.1:0".parse().unwrap()];
         config.nfs.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        config.nfs.rdma_listen = Some(vec!["127.0.0.1:0".parse().unwrap()]);
         config.nfs.grace_time = Some(Duration::ZERO);
         config.state_directory = Some(state.path().to_owned());
         config.threads = 1;
@@ -49,7 +51,8 @@ impl Served {
         let server = Server::start(&config).unwrap();
         let url = DafsUrl::parse(&server.url()).unwrap();
         let nfs = server.nfs_addresses()[0];
-        Self { server: Some(server), config, url, nfs, directory, _state: state }
+        let rdma = server.nfs_rdma_addresses()[0];
+        Self { server: Some(server), config, url, nfs, rdma, directory, _state: state }
     }
 
     /// The exported directory.
@@ -76,11 +79,21 @@ impl Served {
 
     /// An NFSv4 client that hears of callbacks, and the root.
     pub(crate) fn v4_listening(&self, owner: &[u8]) -> (Session, Handle, Heard) {
+        let identity = Options::new(owner).identity;
+        self.v4_listening_over(Connection::open(self.nfs, identity).unwrap(), owner)
+    }
+
+    /// The same over a connection that has been made.
+    pub(crate) fn v4_listening_over(
+        &self,
+        connection: Connection,
+        owner: &[u8],
+    ) -> (Session, Handle, Heard) {
         let (events, heard) = channel();
         let size = Arc::<Mutex<Option<(u64, u64)>>>::default();
         let ears = Arc::new(Ears { events: Mutex::new(events), size: size.clone() });
         let options = Options { back_handler: ears, ..Options::new(owner) };
-        let session = connect(self.nfs, &options).unwrap();
+        let session = connect_over(connection, &options).unwrap();
         let root = session.root().unwrap();
         (session, root, Heard { heard: Mutex::new(heard), size })
     }
@@ -96,6 +109,7 @@ impl Served {
         let server = Server::start(&self.config).unwrap();
         self.url = DafsUrl::parse(&server.url()).unwrap();
         self.nfs = server.nfs_addresses()[0];
+        self.rdma = server.nfs_rdma_addresses()[0];
         self.server = Some(server);
     }
 }

@@ -8,6 +8,7 @@ mod delegations;
 mod harness;
 mod locks;
 mod names;
+mod rdma;
 mod recovery;
 mod retries;
 mod shares;
