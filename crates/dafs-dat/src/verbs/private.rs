@@ -4,7 +4,10 @@
 //! was meant, so a peer sees zeros behind the data. Between our own, a trailer of four bytes tells
 //! the length: two of a mark, the length, and a last byte that is not zero, so that it is found
 //! however many zeros follow. Other peers look for what they know at the front (RFC 8797 has a
-//! magic number) and pass over it. iWARP carries exact lengths and gets no trailer.
+//! magic number) and pass over it. iWARP carries exact lengths and gets no trailer, but our iwarp
+//! provider puts a block of its own there, which is cut off.
+
+use dafs_wire::iwarp::mpa::Soft;
 
 /// Bytes of the trailer.
 pub(super) const TRAILER_BYTES: usize = 4;
@@ -33,6 +36,9 @@ pub(super) fn decode(mut bytes: Vec<u8>, is_padded: bool) -> Vec<u8> {
                 bytes.truncate(len);
             }
         }
+    } else {
+        let len = Soft::split(&bytes).0.len();
+        bytes.truncate(len);
     }
     bytes
 }
@@ -50,6 +56,13 @@ mod tests {
             assert_eq!(decode(field, true), data);
             assert_eq!(decode(encode(data, false), false), data);
         }
+    }
+
+    #[test]
+    fn the_block_of_the_iwarp_provider_is_cut_off() {
+        let soft = Soft { large_fpdu: true, crc: false };
+        let sent = [b"hello".as_slice(), &soft.encode()].concat();
+        assert_eq!(decode(sent, false), b"hello");
     }
 
     #[test]
