@@ -16,9 +16,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: verbs_contract ADDRESS [WORD...]
-  ADDRESS   an address of the RDMA device
-  WORD      run only the promises whose name has one of these in it";
+usage: verbs_contract [--changed] ADDRESS [WORD...]
+  --changed  change the credentials of the thread once the device is open, as a server does that
+             acts for its callers
+  ADDRESS    an address of the RDMA device
+  WORD       run only the promises whose name has one of these in it";
 
 type Promise = (&'static str, fn(&mut World));
 
@@ -174,7 +176,8 @@ mod own {
         let link = world.connect();
         let memory = world.client.memory(64, Access::all());
         let segment = memory.region.local(0, 64);
-        // SAFETY: this process has one thread, so the child may do what it likes.
+        // SAFETY: the other thread of this process waits for work and holds no lock, so the child
+        // may do what it likes.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
@@ -288,7 +291,8 @@ mod own {
 }
 
 fn main() -> ExitCode {
-    let mut words = std::env::args().skip(1);
+    let mut words = std::env::args().skip(1).peekable();
+    let is_changed = words.next_if(|word| word == "--changed").is_some();
     let Some(address) = words.next().and_then(|word| word.parse::<IpAddr>().ok()) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
@@ -301,6 +305,18 @@ fn main() -> ExitCode {
             Err(ExitCode::FAILURE)
         }
     };
+    if is_changed {
+        if let Err(status) = open() {
+            return status;
+        }
+        // The same ones are new ones for the kernel.
+        let same = rustix::thread::capabilities(None)
+            .and_then(|sets| rustix::thread::set_capabilities(None, sets));
+        if let Err(error) = same {
+            eprintln!("cannot change credentials: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
     let mut failed = 0;
     for (name, promise) in PROMISES {
         if !words.is_empty() && !words.iter().any(|word| name.contains(word.as_str())) {

@@ -19,7 +19,8 @@
 //!   domain, inside its bounds and with the right access; anything else breaks the connection.
 //! * A key is refused from its deregistration on, and from the moment a message of the peer has
 //!   invalidated it. The registration itself stays with its owner.
-//! * An adapter is driven by one thread at a time, never blocks and keeps no thread of its own.
+//! * An adapter is driven by one thread at a time, never blocks and keeps no thread of its own. (The
+//!   verbs adapters of a process share one, for calls the kernel does not take from every thread.)
 
 mod error;
 pub mod iwarp;

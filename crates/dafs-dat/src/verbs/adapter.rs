@@ -6,6 +6,7 @@ use super::connection::{Connection, Deadline, Receive, Stage};
 use super::device::{self, Chosen, DeviceInfo};
 use super::error::VerbsError;
 use super::fork;
+use super::keeper;
 use super::library::Library;
 use super::limits;
 use super::memory::Memory;
@@ -83,11 +84,14 @@ impl VerbsAdapter {
     pub fn open(config: VerbsConfig) -> Result<Self, VerbsError> {
         config.check()?;
         let library = Library::get()?;
+        keeper::run(|| Self::open_here(library, config))
+    }
+
+    fn open_here(library: &'static Library, config: VerbsConfig) -> Result<Self, VerbsError> {
         let channel = EventChannel::new(library)?;
         let chosen = device::choose(library, &channel, &config)?;
         let failed = |what| move |error| VerbsError::Io { what, error };
-        let queues = Queues::new(chosen.device, chosen.completion_count_max)
-            .map_err(failed("make a completion channel"))?;
+        let queues = Queues::new(&chosen).map_err(failed("make a completion channel"))?;
         let epoll = watch(&[channel.descriptor(), queues.channel().descriptor()])
             .map_err(failed("make an epoll descriptor"))?;
         let memory = Memory::new(

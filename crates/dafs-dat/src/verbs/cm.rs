@@ -9,8 +9,10 @@
 use super::error::VerbsError;
 use super::ffi;
 use super::fork;
+use super::keeper;
 use super::library::Library;
 use super::sys::{CompletionQueue, Domain, set_nonblocking};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 use std::io;
 use std::mem::MaybeUninit;
@@ -37,6 +39,8 @@ pub(super) struct EventChannel {
 
 // SAFETY: a handle of the library, which takes them from any thread.
 unsafe impl Send for EventChannel {}
+// SAFETY: one thread drives an adapter, so what is shared is used by one at a time.
+unsafe impl Sync for EventChannel {}
 
 /// An event, copied.
 #[derive(Debug)]
@@ -83,18 +87,34 @@ impl EventChannel {
 
     /// A new identifier that reports here under `token`.
     pub(super) fn identifier(&self, token: u64) -> io::Result<CmId> {
-        let mut id = null_mut();
-        // SAFETY: writes the identifier; the context is a number that nobody follows.
-        check(unsafe {
-            let context = std::ptr::without_provenance_mut(token as usize);
-            (self.library.create_id)(self.channel.as_ptr(), &mut id, context, ffi::PS_TCP)
-        })?;
-        let id = NonNull::new(id).ok_or_else(io::Error::last_os_error)?;
-        Ok(CmId { library: self.library, id })
+        keeper::on_behalf(self.fd(), || {
+            let mut id = null_mut();
+            // SAFETY: writes the identifier; the context is a number that nobody follows.
+            check(unsafe {
+                let context = std::ptr::without_provenance_mut(token as usize);
+                (self.library.create_id)(self.channel.as_ptr(), &mut id, context, ffi::PS_TCP)
+            })?;
+            let id = NonNull::new(id).ok_or_else(io::Error::last_os_error)?;
+            Ok(CmId { library: self.library, id })
+        })
+    }
+
+    /// Whether there is an event. To ask so is open to every thread, which taking it is not.
+    fn is_ready(&self) -> bool {
+        let mut set = [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        !matches!(poll(&mut set, Some(&now)), Ok(0))
     }
 
     /// The next event, if there is one.
     pub(super) fn next(&self) -> io::Result<Option<CmEvent>> {
+        if !self.is_ready() {
+            return Ok(None);
+        }
+        keeper::on_behalf(self.fd(), || self.take())
+    }
+
+    fn take(&self) -> io::Result<Option<CmEvent>> {
         let mut event = null_mut();
         // SAFETY: writes the event; does not wait, for the descriptor is non-blocking.
         let returned = unsafe { (self.library.get_cm_event)(self.channel.as_ptr(), &mut event) };
@@ -185,6 +205,8 @@ pub(super) struct CmId {
 
 // SAFETY: a handle of the library, which takes them from any thread.
 unsafe impl Send for CmId {}
+// SAFETY: one thread drives an adapter, so what is shared is used by one at a time.
+unsafe impl Sync for CmId {}
 
 impl std::fmt::Debug for CmId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -195,6 +217,12 @@ impl std::fmt::Debug for CmId {
 impl CmId {
     fn as_ptr(&self) -> *mut ffi::rdma_cm_id {
         self.id.as_ptr()
+    }
+
+    /// The descriptor that its commands are written to.
+    fn fd(&self) -> RawFd {
+        // SAFETY: an identifier lives no longer than its channel.
+        unsafe { (*(*self.as_ptr()).channel).fd }
     }
 
     /// Reports under another number from now on.
@@ -220,28 +248,36 @@ impl CmId {
     }
 
     pub(super) fn bind(&self, address: SocketAddr) -> io::Result<()> {
-        let mut address = raw_address(address);
-        // SAFETY: a live identifier and an address of the family it names.
-        check(unsafe { (self.library.bind_addr)(self.as_ptr(), (&raw mut address).cast()) })
+        keeper::on_behalf(self.fd(), || {
+            let mut address = raw_address(address);
+            // SAFETY: a live identifier and an address of the family it names.
+            check(unsafe { (self.library.bind_addr)(self.as_ptr(), (&raw mut address).cast()) })
+        })
     }
 
     pub(super) fn listen(&self, backlog: i32) -> io::Result<()> {
-        // SAFETY: a live, bound identifier.
-        check(unsafe { (self.library.listen)(self.as_ptr(), backlog) })
+        keeper::on_behalf(self.fd(), || {
+            // SAFETY: a live, bound identifier.
+            check(unsafe { (self.library.listen)(self.as_ptr(), backlog) })
+        })
     }
 
     pub(super) fn resolve_address(&self, to: SocketAddr, timeout_ms: i32) -> io::Result<()> {
-        let mut to = raw_address(to);
-        // SAFETY: as in `bind`; no source address asks for the system's choice.
-        check(unsafe {
-            let to = (&raw mut to).cast();
-            (self.library.resolve_addr)(self.as_ptr(), null_mut(), to, timeout_ms)
+        keeper::on_behalf(self.fd(), || {
+            let mut to = raw_address(to);
+            // SAFETY: as in `bind`; no source address asks for the system's choice.
+            check(unsafe {
+                let to = (&raw mut to).cast();
+                (self.library.resolve_addr)(self.as_ptr(), null_mut(), to, timeout_ms)
+            })
         })
     }
 
     pub(super) fn resolve_route(&self, timeout_ms: i32) -> io::Result<()> {
-        // SAFETY: a live identifier.
-        check(unsafe { (self.library.resolve_route)(self.as_ptr(), timeout_ms) })
+        keeper::on_behalf(self.fd(), || {
+            // SAFETY: a live identifier.
+            check(unsafe { (self.library.resolve_route)(self.as_ptr(), timeout_ms) })
+        })
     }
 
     pub(super) fn create_queue_pair(
@@ -251,6 +287,15 @@ impl CmId {
         depths: Depths,
     ) -> io::Result<()> {
         fork::check()?;
+        keeper::on_behalf(self.fd(), || self.create_queue_pair_here(domain, queue, depths))
+    }
+
+    fn create_queue_pair_here(
+        &self,
+        domain: &Domain,
+        queue: &CompletionQueue,
+        depths: Depths,
+    ) -> io::Result<()> {
         let mut attributes = ffi::ibv_qp_init_attr {
             qp_context: null_mut(),
             send_cq: queue.as_ptr(),
@@ -285,22 +330,26 @@ impl CmId {
     /// Ends the queue pair: when this returns the device touches no memory for it any more.
     pub(super) fn destroy_queue_pair(&mut self) {
         if self.queue_pair().is_some() && !fork::is_child() {
-            // SAFETY: a live pair; the call clears the field.
-            unsafe { (self.library.destroy_qp)(self.as_ptr()) };
+            keeper::on_behalf(self.fd(), || {
+                // SAFETY: a live pair; the call clears the field.
+                unsafe { (self.library.destroy_qp)(self.as_ptr()) };
+            });
         }
     }
 
     /// Whether the device has given up on the queue pair.
     pub(super) fn is_in_error(&self) -> bool {
-        let Some(qp) = self.queue_pair() else { return false };
-        let mut attributes = MaybeUninit::<ffi::ibv_qp_attr>::zeroed();
-        let mut init = MaybeUninit::<ffi::ibv_qp_init_attr>::zeroed();
-        // SAFETY: a live pair; the call fills both structures, for which zeros are valid.
-        unsafe {
-            let (attributes, init) = (attributes.as_mut_ptr(), init.as_mut_ptr());
-            (self.library.query_qp)(qp.as_ptr(), attributes, ffi::QP_STATE, init) == 0
-                && (*attributes).qp_state == ffi::QPS_ERR
-        }
+        keeper::on_behalf(self.fd(), || {
+            let Some(qp) = self.queue_pair() else { return false };
+            let mut attributes = MaybeUninit::<ffi::ibv_qp_attr>::zeroed();
+            let mut init = MaybeUninit::<ffi::ibv_qp_init_attr>::zeroed();
+            // SAFETY: a live pair; the call fills both structures, for which zeros are valid.
+            unsafe {
+                let (attributes, init) = (attributes.as_mut_ptr(), init.as_mut_ptr());
+                (self.library.query_qp)(qp.as_ptr(), attributes, ffi::QP_STATE, init) == 0
+                    && (*attributes).qp_state == ffi::QPS_ERR
+            }
+        })
     }
 
     fn parameters(private_data: &[u8], depths: ReadDepths) -> ffi::rdma_conn_param {
@@ -324,33 +373,45 @@ impl CmId {
     }
 
     pub(super) fn connect(&self, private_data: &[u8], depths: ReadDepths) -> io::Result<()> {
-        let mut parameters = Self::parameters(private_data, depths);
-        // SAFETY: a live identifier with a route and a pair; the data lives through the call.
-        check(unsafe { (self.library.connect)(self.as_ptr(), &mut parameters) })
+        keeper::on_behalf(self.fd(), || {
+            let mut parameters = Self::parameters(private_data, depths);
+            // SAFETY: a live identifier with a route and a pair; the data lives through the call.
+            check(unsafe { (self.library.connect)(self.as_ptr(), &mut parameters) })
+        })
     }
 
     pub(super) fn accept(&self, private_data: &[u8], depths: ReadDepths) -> io::Result<()> {
-        let mut parameters = Self::parameters(private_data, depths);
-        // SAFETY: a live identifier of a request, with a pair; the data lives through the call.
-        check(unsafe { (self.library.accept)(self.as_ptr(), &mut parameters) })
+        keeper::on_behalf(self.fd(), || {
+            let mut parameters = Self::parameters(private_data, depths);
+            // SAFETY: a live identifier of a request, with a pair; the data lives through the call.
+            check(unsafe { (self.library.accept)(self.as_ptr(), &mut parameters) })
+        })
     }
 
     pub(super) fn reject(&self, private_data: &[u8]) -> io::Result<()> {
         let len = private_data.len().min(usize::from(u8::MAX)) as u8;
-        // SAFETY: a live identifier of a request; the data lives through the call.
-        check(unsafe { (self.library.reject)(self.as_ptr(), private_data.as_ptr().cast(), len) })
+        keeper::on_behalf(self.fd(), || {
+            // SAFETY: a live identifier of a request; the data lives through the call.
+            check(unsafe {
+                (self.library.reject)(self.as_ptr(), private_data.as_ptr().cast(), len)
+            })
+        })
     }
 
     /// Tells the connection manager that a message has come before its last word.
     pub(super) fn notify_established(&self) {
-        // SAFETY: a live identifier. A failure means that the word has come meanwhile.
-        let _ = unsafe { (self.library.notify)(self.as_ptr(), ffi::EVENT_COMM_EST) };
+        keeper::on_behalf(self.fd(), || {
+            // SAFETY: a live identifier. A failure means that the word has come meanwhile.
+            let _ = unsafe { (self.library.notify)(self.as_ptr(), ffi::EVENT_COMM_EST) };
+        });
     }
 
     /// Says good-bye and moves the queue pair to its error state, which flushes its work.
     pub(super) fn disconnect(&self) -> io::Result<()> {
-        // SAFETY: a live identifier.
-        check(unsafe { (self.library.disconnect)(self.as_ptr()) })
+        keeper::on_behalf(self.fd(), || {
+            // SAFETY: a live identifier.
+            check(unsafe { (self.library.disconnect)(self.as_ptr()) })
+        })
     }
 
     /// Posts one receive.
@@ -372,7 +433,21 @@ impl CmId {
 
     /// Posts requests in their order, at most [`CHAIN_COUNT_MAX`], all under the same number.
     /// Returns how many the device has taken, with its error if that is not all.
-    pub(super) fn post_sends(&self, id: u64, requests: &mut [&mut SendRequest]) -> Posted {
+    /// With `is_written` the device is told by a write to its descriptor.
+    pub(super) fn post_sends(
+        &self,
+        id: u64,
+        requests: &mut [&mut SendRequest],
+        is_written: bool,
+    ) -> Posted {
+        if is_written {
+            keeper::on_behalf(self.fd(), || self.post_sends_here(id, requests))
+        } else {
+            self.post_sends_here(id, requests)
+        }
+    }
+
+    fn post_sends_here(&self, id: u64, requests: &mut [&mut SendRequest]) -> Posted {
         let none = |error: io::Error| Posted { count: 0, error: Some(error) };
         let Some(qp) = self.queue_pair() else {
             return none(io::ErrorKind::NotConnected.into());
@@ -434,8 +509,10 @@ impl Drop for CmId {
             return;
         }
         self.destroy_queue_pair();
-        // SAFETY: ours, without a pair; every event of it has been acknowledged.
-        unsafe { (self.library.destroy_id)(self.as_ptr()) };
+        keeper::on_behalf(self.fd(), || {
+            // SAFETY: ours, without a pair; every event of it has been acknowledged.
+            unsafe { (self.library.destroy_id)(self.as_ptr()) };
+        });
     }
 }
 

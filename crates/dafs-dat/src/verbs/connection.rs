@@ -98,6 +98,8 @@ pub(super) struct Connection {
     /// The completion queue of the queue pair, once there is one.
     pub(super) queue: Option<usize>,
     pub(super) depths: Depths,
+    /// The device is told of work by a system call.
+    pub(super) is_written: bool,
     pub(super) waiting: VecDeque<Waiting>,
     pub(super) sends: VecDeque<Option<Done>>,
     pub(super) receives: VecDeque<Receive>,
@@ -199,7 +201,7 @@ impl Connection {
                 let requests = self.waiting.iter_mut().take(count);
                 let mut chain: SmallVec<[&mut SendRequest; CHAIN_COUNT_MAX]> =
                     requests.map(|waiting| &mut waiting.request).collect();
-                self.cm.post_sends(self.id << 1, &mut chain)
+                self.cm.post_sends(self.id << 1, &mut chain, self.is_written)
             };
             self.has_said |= posted.count > 0;
             self.sends.extend(self.waiting.drain(..posted.count).map(|waiting| waiting.done));

@@ -4,6 +4,7 @@ use super::cm::{CmId, Depths, EventChannel};
 use super::config::{VerbsConfig, VerbsDevice};
 use super::error::VerbsError;
 use super::ffi;
+use super::keeper;
 use super::library::Library;
 use super::limits;
 use super::sys::Device;
@@ -65,11 +66,13 @@ pub struct DeviceInfo {
 /// A library or a device that is missing, with its remedy.
 pub fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     let library = Library::get()?;
-    let found = Device::all(library)?;
-    if found.is_empty() {
-        return Err(VerbsError::NoDevice);
-    }
-    found.iter().map(describe).collect()
+    keeper::run(|| {
+        let found = Device::all(library)?;
+        if found.is_empty() {
+            return Err(VerbsError::NoDevice);
+        }
+        found.iter().map(describe).collect()
+    })
 }
 
 fn describe(device: &Device) -> Result<DeviceInfo, VerbsError> {
@@ -109,6 +112,11 @@ impl Chosen {
     /// of messages.
     pub(super) fn is_infiniband(&self) -> bool {
         self.device.is_infiniband()
+    }
+
+    /// Whether the kernel is the device, which is told of work by system calls.
+    pub(super) fn is_software(&self) -> bool {
+        matches!(self.info.kind, DeviceKind::SoftRoce | DeviceKind::SoftIwarp)
     }
 
     /// Whether the answer to a read of ours is a write by the peer that the device checks like any

@@ -140,6 +140,7 @@ impl Library {
         }
         let library = Self::open(VERBS, CM)?;
         super::fork::watch();
+        super::keeper::start()?;
         // SAFETY: a call without arguments, before anything is registered, as it must be. Where
         // the kernel copies pinned pages at a fork it does nothing; on older ones it keeps
         // registered memory out of children. Its failure only means that forking stays unsafe.

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `ffi`, `library` | the binary interface and where its functions are |
 //! | `sys`, `cm` | owners of the libraries' objects; with `ffi` all that is unsafe, but for `fork` |
+//! | `keeper` | a thread for calls that the kernel allows to unchanged credentials only |
 //! | `device` | which devices there are, which one is used, what it can do |
 //! | `memory`, `cache`, `locked` | regions, registrations that are kept, the limit on locked memory |
 //! | `plan`, `post` | posted work in, requests to the device out |
@@ -34,6 +35,7 @@ mod device;
 mod error;
 mod ffi;
 mod fork;
+mod keeper;
 mod library;
 pub mod limits;
 mod locked;

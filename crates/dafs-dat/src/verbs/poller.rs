@@ -241,9 +241,7 @@ impl VerbsAdapter {
             return Ok(false);
         }
         self.queues.channel().drain();
-        for queue in self.queues.iter() {
-            queue.request_notice()?;
-        }
+        self.queues.request_notices()?;
         // What was completed before the request was made reports nothing.
         self.reap();
         self.hand_over();

@@ -4,6 +4,7 @@
 //! * A queue has room for a completion of all that its connections can have with the device, so it
 //!   never overflows, which would end them all.
 
+use super::device::Chosen;
 use super::limits::COMPLETION_COUNT;
 use super::sys::{CompletionChannel, CompletionQueue, Device};
 use std::io;
@@ -15,12 +16,24 @@ pub(super) struct Queues {
     channel: CompletionChannel,
     device: Device,
     entries_max: u32,
+    is_written: bool,
 }
 
 impl Queues {
-    pub(super) fn new(device: Device, entries_max: u32) -> io::Result<Self> {
-        let channel = device.completion_channel()?;
-        Ok(Self { queues: Vec::new(), channel, device, entries_max })
+    pub(super) fn new(chosen: &Chosen) -> io::Result<Self> {
+        let device = chosen.device;
+        Ok(Self {
+            queues: Vec::new(),
+            channel: device.completion_channel()?,
+            device,
+            entries_max: chosen.completion_count_max,
+            is_written: chosen.is_software(),
+        })
+    }
+
+    /// Lets the next completion of each wake a sleeper.
+    pub(super) fn request_notices(&self) -> io::Result<()> {
+        self.iter().try_for_each(|queue| queue.request_notice(self.is_written))
     }
 
     pub(super) fn channel(&self) -> &CompletionChannel {
@@ -38,7 +51,7 @@ impl Queues {
                 let wanted = COMPLETION_COUNT.max(entries).min(self.entries_max);
                 let queue = self.device.completion_queue(&self.channel, wanted)?;
                 // One that is armed already reports its first completion to a sleeper.
-                queue.request_notice()?;
+                queue.request_notice(self.is_written)?;
                 self.queues.push((queue, 0));
                 self.queues.len() - 1
             }

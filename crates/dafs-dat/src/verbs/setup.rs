@@ -82,6 +82,7 @@ impl VerbsAdapter {
             outbound_reads: reads.outbound,
             queue: None,
             depths: self.chosen.depths,
+            is_written: self.chosen.is_software(),
             waiting: VecDeque::new(),
             sends: VecDeque::new(),
             receives: VecDeque::new(),

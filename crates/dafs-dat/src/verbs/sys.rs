@@ -10,6 +10,7 @@
 use super::error::VerbsError;
 use super::ffi;
 use super::fork;
+use super::keeper;
 use super::library::Library;
 use dafs_mem::Buffer;
 use std::ffi::CStr;
@@ -81,6 +82,12 @@ impl Device {
         self.context.as_ptr() == context
     }
 
+    /// The descriptor that commands to the device are written to.
+    fn fd(&self) -> RawFd {
+        // SAFETY: an open context.
+        unsafe { (*self.context.as_ptr()).cmd_fd }
+    }
+
     fn device(&self) -> &ffi::ibv_device {
         // SAFETY: an open context has a device, which lives as long as it.
         unsafe { &*(*self.context.as_ptr()).device }
@@ -146,10 +153,12 @@ impl Device {
 
     pub(super) fn domain(&self) -> io::Result<Domain> {
         fork::check()?;
-        // SAFETY: an open context.
-        let pd = unsafe { (self.library.alloc_pd)(self.context.as_ptr()) };
-        let pd = NonNull::new(pd).ok_or_else(io::Error::last_os_error)?;
-        Ok(Domain { library: self.library, pd })
+        keeper::on_behalf(self.fd(), || {
+            // SAFETY: an open context.
+            let pd = unsafe { (self.library.alloc_pd)(self.context.as_ptr()) };
+            let pd = NonNull::new(pd).ok_or_else(io::Error::last_os_error)?;
+            Ok(Domain { library: self.library, pd })
+        })
     }
 
     pub(super) fn completion_channel(&self) -> io::Result<CompletionChannel> {
@@ -167,13 +176,15 @@ impl Device {
         entries: u32,
     ) -> io::Result<CompletionQueue> {
         let entries = i32::try_from(entries).unwrap_or(i32::MAX);
-        // SAFETY: an open context and a channel of it, which outlives the queue.
-        let cq = unsafe {
-            let context = self.context.as_ptr();
-            (self.library.create_cq)(context, entries, null_mut(), channel.channel.as_ptr(), 0)
-        };
-        let cq = NonNull::new(cq).ok_or_else(io::Error::last_os_error)?;
-        Ok(CompletionQueue { library: self.library, cq })
+        keeper::on_behalf(self.fd(), || {
+            // SAFETY: an open context and a channel of it, which outlives the queue.
+            let cq = unsafe {
+                let context = self.context.as_ptr();
+                (self.library.create_cq)(context, entries, null_mut(), channel.channel.as_ptr(), 0)
+            };
+            let cq = NonNull::new(cq).ok_or_else(io::Error::last_os_error)?;
+            Ok(CompletionQueue { library: self.library, cq })
+        })
     }
 }
 
@@ -193,14 +204,26 @@ macro_rules! owner {
 
         // SAFETY: a handle of the library, which takes them from any thread.
         unsafe impl Send for $name {}
+        // SAFETY: one thread drives an adapter, so what is shared is used by one at a time; what
+        // work holds of a registration are numbers that never change.
+        unsafe impl Sync for $name {}
+
+        impl $name {
+            /// Called once, at the end.
+            fn release(&self) -> libc::c_int {
+                // SAFETY: ours, released once; nothing that uses it is left (see above).
+                unsafe { (self.library.$release)(self.$field.as_ptr()) }
+            }
+        }
 
         impl Drop for $name {
             fn drop(&mut self) {
                 if fork::is_child() {
                     return;
                 }
-                // SAFETY: ours, released once; nothing that uses it is left (see above).
-                let failed = unsafe { (self.library.$release)(self.$field.as_ptr()) };
+                // SAFETY: a live handle of an open context.
+                let descriptor = unsafe { (*self.$field.as_ref().context).cmd_fd };
+                let failed = keeper::on_behalf(descriptor, || self.release());
                 if failed != 0 {
                     tracing::warn!(failed, concat!("cannot release: ", stringify!($release)));
                 }
@@ -232,9 +255,6 @@ owner! {
     CompletionQueue { cq: ibv_cq, destroy_cq }
 }
 
-// SAFETY: what is shared only reads numbers that never change.
-unsafe impl Sync for Registration {}
-
 impl Domain {
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_pd {
         self.pd.as_ptr()
@@ -243,13 +263,18 @@ impl Domain {
     /// Registers a whole buffer, which the caller keeps alive until the registration is dropped.
     pub(super) fn register(&self, buffer: &Buffer, access: i32) -> io::Result<Registration> {
         fork::check()?;
-        // SAFETY: the range is mapped as long as the buffer lives; the device is given no more
-        // than it, and views of it tolerate that it changes.
-        let mr = unsafe {
-            (self.library.reg_mr)(self.pd.as_ptr(), buffer.as_ptr().cast(), buffer.len(), access)
-        };
-        let mr = NonNull::new(mr).ok_or_else(io::Error::last_os_error)?;
-        Ok(Registration { library: self.library, mr })
+        // SAFETY: a live domain of an open context.
+        let descriptor = unsafe { (*self.pd.as_ref().context).cmd_fd };
+        keeper::on_behalf(descriptor, || {
+            // SAFETY: the range is mapped as long as the buffer lives; the device is given no more
+            // than it, and views of it tolerate that it changes.
+            let mr = unsafe {
+                let (address, len) = (buffer.as_ptr().cast(), buffer.len());
+                (self.library.reg_mr)(self.pd.as_ptr(), address, len, access)
+            };
+            let mr = NonNull::new(mr).ok_or_else(io::Error::last_os_error)?;
+            Ok(Registration { library: self.library, mr })
+        })
     }
 }
 
@@ -349,11 +374,17 @@ impl CompletionQueue {
         Ok(count)
     }
 
-    /// Lets the next completion report to the channel.
-    pub(super) fn request_notice(&self) -> io::Result<()> {
+    /// Lets the next completion report to the channel. With `is_written` the device is told by a
+    /// write to its descriptor.
+    pub(super) fn request_notice(&self, is_written: bool) -> io::Result<()> {
         let Some(request) = self.ops().req_notify_cq else { return Err(missing_operation()) };
-        // SAFETY: a live queue.
-        check(unsafe { request(self.cq.as_ptr(), 0) })
+        // SAFETY: a live queue of an open context.
+        let descriptor = unsafe { (*self.cq.as_ref().context).cmd_fd };
+        let call = || {
+            // SAFETY: a live queue.
+            check(unsafe { request(self.cq.as_ptr(), 0) })
+        };
+        if is_written { keeper::on_behalf(descriptor, call) } else { call() }
     }
 }
 

@@ -1,0 +1,136 @@
+//! A thread whose credentials never change.
+//!
+//! The kernel takes commands to RDMA devices, where they are written to a descriptor, only from a
+//! thread with the very credentials that had opened it (`ib_safe_file_access`). All commands of the
+//! connection manager are written, and so is the doorbell of rxe and siw. A server that takes on
+//! the identity of its callers, thread by thread, has others from then on, for ever: going back
+//! makes new ones. So one thread of the process opens all devices and does nothing else, and makes
+//! such calls for threads that may not.
+//!
+//! Invariants
+//! * Whoever hands over a call waits for it, so what it borrows outlives it.
+//! * Threads with the right credentials, which are all in most programs, call directly.
+
+use super::error::VerbsError;
+use std::any::Any;
+use std::cell::Cell;
+use std::io;
+use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+type Call = Box<dyn FnOnce() + Send>;
+
+static KEEPER: OnceLock<Mutex<Sender<Call>>> = OnceLock::new();
+
+thread_local! {
+    /// This thread was refused once, which stays so.
+    static DIFFERS: Cell<bool> = const { Cell::new(false) };
+    /// This is the thread that calls for others. It cannot hand over to itself.
+    static IS_KEEPER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Starts the thread unless it runs.
+///
+/// # Errors
+/// When no thread can be had.
+pub(super) fn start() -> Result<(), VerbsError> {
+    if KEEPER.get().is_some() {
+        return Ok(());
+    }
+    let (sender, receiver) = channel::<Call>();
+    std::thread::Builder::new()
+        .name("dafs-verbs".to_owned())
+        .spawn(move || {
+            IS_KEEPER.set(true);
+            receiver.into_iter().for_each(|call| call());
+        })
+        .map_err(|error| VerbsError::Io { what: "start a thread for RDMA devices", error })?;
+    // If another was faster, that one stays, and ours ends with its channel.
+    KEEPER.get_or_init(|| Mutex::new(sender));
+    Ok(())
+}
+
+/// Makes the call on the thread that was [started](start), and waits.
+pub(super) fn run<R: Send>(call: impl FnOnce() -> R + Send) -> R {
+    let keeper = match KEEPER.get() {
+        Some(keeper) if !IS_KEEPER.get() => keeper,
+        _ => return call(),
+    };
+    let (sender, receiver) = sync_channel::<Result<R, Box<dyn Any + Send>>>(1);
+    let job = move || {
+        let result = catch_unwind(AssertUnwindSafe(call));
+        // The other side waits for it.
+        let _ = sender.send(result);
+    };
+    let job: Box<dyn FnOnce() + Send + '_> = Box::new(job);
+    // SAFETY: only the lifetime changes. This function does not return before the call has sent
+    // its result, which is the last that it does with what it borrows, or was dropped.
+    let job: Call = unsafe { std::mem::transmute(job) };
+    let sent = keeper.lock().unwrap_or_else(PoisonError::into_inner).send(job);
+    debug_assert!(sent.is_ok(), "the thread never ends");
+    match receiver.recv() {
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => resume_unwind(panic),
+        // INVARIANT: the thread catches every panic and ends with the process.
+        Err(_) => unreachable!("the thread for RDMA devices has ended"),
+    }
+}
+
+/// Makes a call that may write to `descriptor`, here if this thread may, else on that thread.
+pub(super) fn on_behalf<R: Send>(descriptor: RawFd, call: impl FnOnce() -> R + Send) -> R {
+    if may_write(descriptor) { call() } else { run(call) }
+}
+
+/// Whether the credentials are still those that the device was opened with.
+fn may_write(descriptor: RawFd) -> bool {
+    if IS_KEEPER.get() {
+        return true;
+    }
+    if DIFFERS.get() {
+        return false;
+    }
+    // A command too short to be one: the credentials are looked at first.
+    let nothing = 0u8;
+    // SAFETY: one byte of ours is read.
+    let returned = unsafe { libc::write(descriptor, (&raw const nothing).cast(), 1) };
+    let refused = returned < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EACCES);
+    DIFFERS.set(refused);
+    !refused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn a_call_borrows_from_the_one_that_waits() {
+        start().unwrap();
+        let mut numbers = vec![1, 2, 3];
+        let (sum, name) = run(|| {
+            numbers.push(4);
+            (numbers.iter().sum::<i32>(), thread::current().name().map(str::to_owned))
+        });
+        assert_eq!((sum, name.as_deref()), (10, Some("dafs-verbs")));
+        assert_eq!(numbers.len(), 4);
+    }
+
+    #[test]
+    fn a_panic_comes_back_and_the_thread_goes_on() {
+        start().unwrap();
+        let panic = catch_unwind(|| run(|| panic!("on purpose"))).unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&"on purpose"));
+        // It may hand over to itself.
+        assert_eq!(run(|| run(|| 5)), 5);
+    }
+
+    #[test]
+    fn a_descriptor_that_refuses_is_handed_over() {
+        start().unwrap();
+        let here = thread::current().id();
+        // Anything but a refusal means that this thread may.
+        assert_eq!(on_behalf(-1, || thread::current().id()), here);
+    }
+}
