@@ -4,6 +4,9 @@
 //! * A key for peers is a registration of its own that ends with its region, at once. Work of this
 //!   side uses another one, without rights for peers, which it holds until it is done. A region
 //!   that has both kinds of use gets the second when it is first used so.
+//! * Where a device takes the answer to a read of ours for a write of the peer's, the sink of a read
+//!   has a registration that allows that, for as long as its region and its reads last. Nothing else
+//!   is registered so: the peer knows that key, and could write with it at any time.
 //! * Bounds and rights of local segments are checked here; those of remote ones by the device,
 //!   which compares domain, range and right.
 //! * The keys are the device's: drivers number them, so unlike those of the other providers they
@@ -42,6 +45,8 @@ struct Region {
     _remote: Option<Pinned>,
     /// For work of this side; `None` before the first use, and if the buffer is empty.
     local: Option<Held>,
+    /// For reads into it, where that needs another; `None` before the first.
+    sink: Option<Held>,
 }
 
 /// The regions of one adapter, with their domains.
@@ -98,7 +103,7 @@ impl Memory {
             return Err(RegisterError::TooLong { bytes, max });
         }
         let (address, len) = (buffer.as_ptr() as u64, bytes);
-        let mut region = Region { buffer, domain, access, _remote: None, local: None };
+        let mut region = Region { buffer, domain, access, _remote: None, local: None, sink: None };
         let mut key = 0;
         if len > 0 {
             let for_peers = Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -127,9 +132,9 @@ impl Memory {
     }
 
     fn take_local(&mut self, region: &Region) -> Result<Held, RegisterError> {
-        let Self { cache, domains, sink_access, .. } = self;
+        let Self { cache, domains, .. } = self;
         let writable = region.is_writable();
-        let access = if writable { ffi::ACCESS_LOCAL_WRITE | *sink_access } else { 0 };
+        let access = if writable { ffi::ACCESS_LOCAL_WRITE } else { 0 };
         cache.take(region.domain, &region.buffer, writable, || {
             pin(domains, region.domain, &region.buffer, access)
         })
@@ -142,7 +147,7 @@ impl Memory {
         self.free.push(id.0);
         if let Some(held) = region.local {
             let key = Key::new(region.domain, &region.buffer, region.access.contains(WRITE));
-            drop((held, region.buffer, region._remote));
+            drop((held, region.sink, region.buffer, region._remote));
             self.cache.give_back(key);
         }
     }
@@ -193,6 +198,32 @@ impl Memory {
             None if is_empty => Ok(None),
             None => Err(PostError::Memory),
         }
+    }
+
+    /// As [`Memory::span`], for the sink of a read.
+    pub(super) fn sink_span(
+        &mut self,
+        segment: LocalSegment,
+    ) -> Result<Option<(Span, Held)>, PostError> {
+        if self.sink_access == 0 {
+            return self.span(segment);
+        }
+        let Self { regions, domains, sink_access, .. } = self;
+        let region = regions.get_mut(segment.region.0 as usize).and_then(Option::as_mut);
+        let Some(region) = region else { return Err(PostError::Region) };
+        if region.buffer.is_empty() {
+            return Ok(None);
+        }
+        if region.sink.is_none() {
+            let access = ffi::ACCESS_LOCAL_WRITE | *sink_access;
+            let pinned = pin(domains, region.domain, &region.buffer, access);
+            let registration = pinned.inspect_err(tell_failure).map_err(|_| PostError::Memory)?;
+            let buffer = region.buffer.clone();
+            region.sink = Some(Arc::new(Registered { registration, buffer }));
+        }
+        let address = region.buffer.as_ptr() as u64 + segment.offset as u64;
+        let held = region.sink.clone();
+        Ok(held.map(|held| (Span { address, len: segment.len, key: held.local_key() }, held)))
     }
 
     /// Registers a block of the provider's own for sends.

@@ -111,7 +111,7 @@ impl VerbsAdapter {
             // The peer answers no reads, so this one would wait for ever.
             return Err(PostError::QueueFull);
         }
-        let (requests, holds) = match self.memory.span(segment)? {
+        let (requests, holds) = match self.memory.sink_span(segment)? {
             Some((span, held)) => (plan::read(span, remote), Holds::from_iter([held])),
             // An empty buffer has no address; any will do for nothing.
             None => (plan::read(Span { address: 0, len: 0, key: 0 }, remote), Holds::new()),
