@@ -49,6 +49,10 @@ pub struct Statistics {
     pub received_bytes: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
+    /// Connections over RDMA that are open now, among the others.
+    pub rdma_connections: u64,
+    /// Calls received over RDMA, among the others.
+    pub rdma_calls: u64,
     /// RDMA reads that fetched parts of calls.
     pub rdma_reads: u64,
     /// Bytes that they fetched.
@@ -74,6 +78,8 @@ pub(super) struct Counters {
     pub(super) unasked: AtomicU64,
     pub(super) received_bytes: AtomicU64,
     pub(super) sent_bytes: AtomicU64,
+    pub(super) rdma_connections: AtomicU64,
+    pub(super) rdma_calls: AtomicU64,
     pub(super) rdma_reads: AtomicU64,
     pub(super) rdma_read_bytes: AtomicU64,
     pub(super) rdma_writes: AtomicU64,
@@ -221,6 +227,8 @@ impl Group {
             unasked: sum(|counters| &counters.unasked),
             received_bytes: sum(|counters| &counters.received_bytes),
             sent_bytes: sum(|counters| &counters.sent_bytes),
+            rdma_connections: sum(|counters| &counters.rdma_connections),
+            rdma_calls: sum(|counters| &counters.rdma_calls),
             rdma_reads: sum(|counters| &counters.rdma_reads),
             rdma_read_bytes: sum(|counters| &counters.rdma_read_bytes),
             rdma_writes: sum(|counters| &counters.rdma_writes),

@@ -348,6 +348,8 @@ impl Server {
                     ("nfs_broken", "Connections ended for what the peer did", rpc.broken),
                     ("nfs_received_bytes", "Bytes received", rpc.received_bytes),
                     ("nfs_sent_bytes", "Bytes sent", rpc.sent_bytes),
+                    ("nfs_rdma_connections", "NFS connections over RDMA", rpc.rdma_connections),
+                    ("nfs_rdma_calls", "Calls over RDMA", rpc.rdma_calls),
                     ("nfs_rdma_reads", "RDMA reads of what clients write", rpc.rdma_reads),
                     ("nfs_rdma_read_bytes", "Bytes fetched by them", rpc.rdma_read_bytes),
                     ("nfs_rdma_writes", "RDMA writes of what clients read", rpc.rdma_writes),

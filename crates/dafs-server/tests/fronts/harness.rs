@@ -11,7 +11,8 @@ use dafs_service::Squash;
 use dafs_wire::nfs4::{
     Attributes, CbGetattrArgs, CbNotifyLockArgs, CbRecallArgs, SetAttributes, Stateid, Status, Want,
 };
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -58,6 +59,16 @@ impl Served {
     /// The exported directory.
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// What Prometheus reads.
+    pub(crate) fn metrics(&self) -> String {
+        let address = self.server.as_ref().unwrap().metrics_address().unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
     }
 
     pub(crate) fn dafs(&self) -> Client {

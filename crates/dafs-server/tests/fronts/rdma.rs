@@ -427,3 +427,27 @@ fn who_may_come_is_told_by_address_port_and_process() {
         assert_eq!(mount(&elsewhere, way), mount3::Status::Acces.number(), "{way:?}");
     }
 }
+
+#[test]
+fn what_goes_over_rdma_is_counted() {
+    let served = Served::with(|config| {
+        config.metrics_listen = Some("127.0.0.1:0".parse().unwrap());
+    });
+    std::fs::write(served.path().join("file"), pattern(50_000, 0)).unwrap();
+    let file = handle(&served, "file");
+    let connection = open(&served, Way::Iwarp);
+    let args = ReadArgs { file: FileHandle(&file.0), offset: 0, count: 50_000 };
+    call(&connection, v3(Procedure::Read), &encoded(&args), None, &[50_000]);
+    // When this is answered, what came before it has been counted.
+    connection.null().unwrap();
+    let counts = served.metrics();
+    let count = |name: &str| {
+        let mut lines = counts.lines().filter_map(|line| line.strip_prefix(name));
+        lines.find_map(|rest| rest.trim().parse::<u64>().ok()).unwrap()
+    };
+    assert_eq!(count("nfs_rdma_connections"), 1);
+    assert!(count("nfs_rdma_calls") >= 1);
+    assert!(count("nfs_connections") >= 1);
+    assert_eq!(count("nfs_rdma_written_bytes"), 50_000);
+    assert_eq!(count("nfs_rdma_errors"), 0);
+}

@@ -159,7 +159,10 @@ impl<H: Handler> RdmaReactor<H> {
     fn publish(&mut self) {
         let tally = std::mem::take(&mut self.core.tally);
         let counters = self.core.counters();
+        let connections = (self.slots.len() - self.free.len()) as u64;
+        counters.rdma_connections.store(connections, Ordering::Relaxed);
         add(&counters.calls, tally.calls);
+        add(&counters.rdma_calls, tally.calls);
         add(&counters.rejected, tally.rejected);
         add(&counters.unasked, tally.unasked);
     }
