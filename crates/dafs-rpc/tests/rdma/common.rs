@@ -43,6 +43,10 @@ pub const KEEP: u32 = 9;
 pub const BULK_KEPT: u32 = 10;
 /// Data, perhaps apart; answers with its length.
 pub const TAKE: u32 = 11;
+/// Items of data, which it gives back as bulk data.
+pub const MIRROR: u32 = 12;
+/// The same where the items may stay apart.
+pub const MIRROR_APART: u32 = 13;
 
 #[derive(Default)]
 pub struct Program {
@@ -79,7 +83,7 @@ impl Handler for Program {
     type Message = ();
 
     fn takes_apart(&self, program: u32, _version: u32, procedure: u32) -> bool {
-        program == PROGRAM && matches!(procedure, ECHO_APART | LATER | TAKE)
+        program == PROGRAM && matches!(procedure, ECHO_APART | LATER | TAKE | MIRROR_APART)
     }
 
     fn call(&mut self, call: Call<'_>) -> Handled {
@@ -145,6 +149,23 @@ impl Handler for Program {
                 let payload = decoder.payload(1 << 20).unwrap();
                 let mut reply = call.reply();
                 reply.encoder().u32(payload.len() as u32);
+                reply.into()
+            }
+            MIRROR | MIRROR_APART => {
+                let mut reply = call.reply();
+                while decoder.remaining() > 0 {
+                    let Ok(payload) = decoder.payload(1 << 20) else {
+                        return AcceptStatus::GarbageArgs.into();
+                    };
+                    let data = match payload {
+                        Payload::Here(bytes) => bytes.to_vec(),
+                        Payload::Apart(apart) => call.data(&apart).unwrap().to_vec(Site::Inspect),
+                    };
+                    reply.encoder().u32(data.len() as u32);
+                    let mut space = reply.bulk(data.len()).unwrap();
+                    space.view().copy_from(&data, Site::Inspect);
+                    space.finish(data.len());
+                }
                 reply.into()
             }
             DROP => Handled::Drop,

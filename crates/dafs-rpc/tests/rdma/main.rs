@@ -8,3 +8,4 @@ mod calls;
 mod chunks;
 mod common;
 mod hostile;
+mod shapes_prop;
