@@ -171,3 +171,23 @@ fn memory_for_calls_is_bounded_and_who_waits_goes_on() {
         }
     }
 }
+
+#[test]
+fn a_client_that_takes_no_replies_is_let_go() {
+    for kind in [Kind::Iwarp, Kind::Shm] {
+        let mut world = World::new(kind);
+        let mut client = world.client(Some(TOLD), 64);
+        let message = client.call_message(LONG, &words(&[3900]));
+        let mut sent = 0;
+        while world.group.statistics().broken == 0 {
+            // Never polls, so takes nothing; what it says still leaves.
+            client.send(Body::Message(Chunks::default()), &message);
+            client.adapter.flush();
+            world.step();
+            sent += 1;
+            assert!(sent < 200_000, "{kind:?}: the server goes on and on");
+        }
+        // What a socket or ring takes, and a bounded number that wait behind it.
+        assert!(world.group.statistics().calls < 5000, "{kind:?}");
+    }
+}
