@@ -24,13 +24,16 @@ pub(crate) fn run(child: Child) -> Result<()> {
             let mut config = Config::for_directory(directory.clone());
             config.listen.clear();
             config.nfs.listen = vec![([127, 0, 0, 1], 0).into()];
+            config.nfs.rdma_listen = Some(vec![([127, 0, 0, 1], 0).into()]);
             config.exports[0].options.squash = Squash::None;
             config.exports[0].options.admits.unprivileged_ports = true;
             config.state_directory = Some(directory.with_extension("state"));
             config.threads = 1;
             let server = Server::start(&config)?;
             let address = server.nfs_addresses().first().context("no address for NFS")?;
-            announce(&address.to_string())?;
+            let rdma = server.nfs_rdma_addresses();
+            let rdma = rdma.first().context("no address for NFS over RDMA")?;
+            announce(&format!("{address} {rdma}"))?;
             wait_for_parent();
             server.stop();
             Ok(())
@@ -104,9 +107,10 @@ impl Process {
         Self::start(&["serve-nfs", directory, &cpu.to_string()])
     }
 
-    /// The port of the announced address.
+    /// The port of the first announced address.
     pub(crate) fn port(&self) -> Result<u16> {
-        Ok(self.address.parse::<std::net::SocketAddr>()?.port())
+        let first = self.address.split(' ').next().context("no address")?;
+        Ok(first.parse::<std::net::SocketAddr>()?.port())
     }
 
     pub(crate) fn id(&self) -> u32 {

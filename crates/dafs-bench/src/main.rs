@@ -11,6 +11,8 @@ mod memory;
 mod nfs;
 mod nfs4;
 mod peer;
+mod plot;
+mod rdma;
 mod report;
 mod tcp;
 mod transport;
@@ -31,7 +33,7 @@ struct Arguments {
     /// Milliseconds that one case runs in one round.
     #[arg(long, default_value_t = 300)]
     milliseconds: u64,
-    /// Groups to run: transport, file, nfs, memory. All if none is named.
+    /// Groups to run: transport, file, nfs, rdma, memory. All if none is named.
     #[arg(long)]
     group: Vec<String>,
     /// Only cases whose name contains this.
@@ -43,6 +45,9 @@ struct Arguments {
     /// Where the JSON goes.
     #[arg(long, default_value = "bench-results/bench.json")]
     json: PathBuf,
+    /// Where the figures go.
+    #[arg(long, default_value = "bench-results")]
+    figures: PathBuf,
 }
 
 /// The processes at the other end; started by the benchmark itself.
@@ -99,6 +104,9 @@ fn main() -> Result<()> {
     }
     if wanted("nfs") {
         nfs::measure(&plan, &mut report)?;
+    }
+    if wanted("rdma") {
+        rdma::measure(&plan, &mut report, &arguments.figures)?;
     }
     if wanted("memory") {
         memory::measure(&mut report)?;

@@ -105,6 +105,16 @@ impl Report {
         }
     }
 
+    /// Adds a group that the caller prints.
+    pub(crate) fn add_quietly(&mut self, group: &str, cases: &[Case]) {
+        self.rows.extend(cases.iter().map(|case| row(group, case, cases)));
+    }
+
+    /// All rows so far.
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
     /// Adds a single number.
     pub(crate) fn figure(&mut self, name: &str, value: f64, text: &str) {
         println!("  {name:<44} {text}");
