@@ -152,6 +152,23 @@ fn a_server_calls_its_client() {
 }
 
 #[test]
+fn a_server_that_stops_does_not_wait_for_those_who_go_on_calling() {
+    for kind in [Kind::Iwarp, Kind::Shm] {
+        let running = start(kind, Wake::Adaptive);
+        let clients: Vec<_> = (0..3).map(|_| running.client(None)).collect();
+        std::thread::scope(|scope| {
+            for client in &clients {
+                scope.spawn(|| while client.call(procedure(ECHO), b"args").is_ok() {});
+            }
+            while running.group.statistics().calls < 1000 {
+                std::thread::yield_now();
+            }
+            running.stop();
+        });
+    }
+}
+
+#[test]
 fn a_server_that_stops_answers_first_and_its_clients_notice() {
     for kind in [Kind::Iwarp, Kind::Shm] {
         let running = start(kind, Wake::Adaptive);

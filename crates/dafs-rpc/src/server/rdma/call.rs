@@ -100,6 +100,8 @@ impl<H: Handler> Context<'_, H> {
             }
         };
         match kind {
+            // Whoever sends it again will be served by the next server.
+            Kind::Call(..) if self.core.shared.is_stopping() => {}
             Kind::Call(call, wanted) => {
                 self.connection.credits.begin(wanted);
                 let waits = !self.connection.queue.is_empty() || !self.may_take(0);
