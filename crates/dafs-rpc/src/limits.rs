@@ -56,6 +56,10 @@ pub(crate) const CONTENDER_SPINS: u32 = 10_000;
 /// next one has to be copied into place.
 pub(crate) const RECEIVE_BYTES_BEFORE_LARGE: usize = 1 << 10;
 
+/// From so many unanswered calls on, a client lets up to half of them leave together, because the
+/// server has enough to do meanwhile.
+pub(crate) const GATHERING_CALLS_MIN: usize = 4;
+
 /// Bytes of a record in which a client looks for data that goes elsewhere.
 pub(crate) const HEAD_TO_SEARCH_BYTES_MAX: usize = 4 << 10;
 

@@ -97,6 +97,7 @@ pub(crate) struct Core {
     calls_max: usize,
     /// True when the last record was large.
     expects_large: bool,
+    unanswered: usize,
     /// Unanswered calls with large sinks.
     large_sinks: usize,
     /// The call whose data is being read to its place.
@@ -110,6 +111,7 @@ impl Core {
             calls: FxHashMap::default(),
             calls_max,
             expects_large: false,
+            unanswered: 0,
             large_sinks: 0,
             placing: None,
         }
@@ -126,6 +128,7 @@ impl Core {
         };
         let sink = request.sinks.first().cloned().zip(request.locate);
         self.large_sinks += usize::from(is_large(sink.as_ref()));
+        self.unanswered += 1;
         self.calls.insert(xid, Slot { sink, ..Slot::default() });
         Ok(xid)
     }
@@ -156,9 +159,15 @@ impl Core {
     #[must_use]
     pub(crate) fn forget(&mut self, xid: u32) -> bool {
         if let Some(slot) = self.calls.remove(&xid) {
+            self.unanswered -= usize::from(slot.answer.is_none());
             self.large_sinks -= usize::from(is_large(slot.sink.as_ref()));
         }
         self.placing == Some(xid)
+    }
+
+    /// Calls that have not been answered.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.unanswered
     }
 
     /// Has `waiter` told when the call is answered.
@@ -227,6 +236,7 @@ impl Core {
         if slot.answer.is_some() {
             return Event::Ignored;
         }
+        self.unanswered -= 1;
         let sink = slot.sink.take();
         self.large_sinks -= usize::from(is_large(sink.as_ref()));
         slot.answer = Some(match (record, placed, sink) {

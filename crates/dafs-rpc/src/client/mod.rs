@@ -192,7 +192,8 @@ impl RpcClient {
         self.submit_request(&Request::new(procedure, args, self.options().results_bytes_max))
     }
 
-    /// Sends a call whose data may lie apart.
+    /// Sends a call whose data may lie apart. If many calls are unanswered already, it may leave
+    /// with one of the next, or when anybody waits.
     ///
     /// Whoever drops the call, or does not wait for its answer in time, while a server on RDMA can
     /// reach the memory of the request, ends the connection: only so the memory is the caller's
@@ -201,15 +202,15 @@ impl RpcClient {
     /// # Errors
     /// See [`CallError`].
     pub fn submit_request(&self, request: &Request<'_>) -> Result<Pending, CallError> {
-        let xid = match &self.link {
-            Link::Tcp { shared, .. } => {
-                return self.begin_tcp(shared, request, |xid| {
-                    shared.send(&shared.options.call_header(xid, request.procedure), request)
-                });
+        match &self.link {
+            Link::Tcp { shared, .. } if request.is_short() && shared.may_queue() => {
+                self.queue_tcp(shared, request)
             }
-            Link::Rdma(link) => link.submit(request, true)?,
-        };
-        Ok(self.pending(xid))
+            Link::Tcp { shared, .. } => self.begin_tcp(shared, request, |xid| {
+                shared.send(&shared.options.call_header(xid, request.procedure), request)
+            }),
+            Link::Rdma(link) => Ok(self.pending(link.submit(request, true)?)),
+        }
     }
 
     /// As [`RpcClient::submit`], but the call leaves with the next one that is submitted, or when
@@ -228,23 +229,24 @@ impl RpcClient {
     /// # Errors
     /// See [`CallError`].
     pub fn queue_request(&self, request: &Request<'_>) -> Result<Pending, CallError> {
-        let xid = match &self.link {
+        match &self.link {
             // The data is not copied to wait.
-            Link::Tcp { .. } if request.data.is_some() => return self.submit_request(request),
-            Link::Tcp { shared, .. } => {
-                return self.begin_tcp(shared, request, |xid| {
-                    shared.queue(Reply::record(|encoder| {
-                        shared.options.call_header(xid, request.procedure).encode(encoder);
-                        match request.args {
-                            [args] => encoder.raw(args),
-                            pieces => encoder.raw(&pieces.concat()),
-                        }
-                    }))
-                });
-            }
-            Link::Rdma(link) => link.submit(request, false)?,
-        };
-        Ok(self.pending(xid))
+            Link::Tcp { .. } if request.data.is_some() => self.submit_request(request),
+            Link::Tcp { shared, .. } => self.queue_tcp(shared, request),
+            Link::Rdma(link) => Ok(self.pending(link.submit(request, false)?)),
+        }
+    }
+
+    fn queue_tcp(&self, shared: &Shared, request: &Request<'_>) -> Result<Pending, CallError> {
+        self.begin_tcp(shared, request, |xid| {
+            shared.queue(Reply::record(|encoder| {
+                shared.options.call_header(xid, request.procedure).encode(encoder);
+                match request.args {
+                    [args] => encoder.raw(args),
+                    pieces => encoder.raw(&pieces.concat()),
+                }
+            }))
+        })
     }
 
     fn begin_tcp(

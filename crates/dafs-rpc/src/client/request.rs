@@ -3,6 +3,7 @@
 use super::Procedure;
 use super::error::CallError;
 use super::memory::MemorySlice;
+use crate::limits::BULK_IN_HEAD_BYTES_MAX;
 use dafs_wire::xdr::UNIT_BYTES;
 
 /// A call whose large arguments and results may lie in memory of their own.
@@ -44,6 +45,11 @@ impl<'a> Request<'a> {
     /// Bytes of the arguments without the data.
     pub(crate) fn args_bytes(&self) -> usize {
         self.args.iter().map(|piece| piece.len()).sum()
+    }
+
+    /// True when it costs little to copy it.
+    pub(crate) fn is_short(&self) -> bool {
+        self.data.is_none() && self.args_bytes() <= BULK_IN_HEAD_BYTES_MAX
     }
 
     /// Refuses what could not be sent on any transport.

@@ -10,7 +10,9 @@ use super::error::CallError;
 use super::options::Options;
 use super::request::Request;
 use super::{BackHandler, Rejection, Server};
-use crate::limits::{CLIENT_RECEIVE_BYTES, LARGE_RECORD_BYTES, RECEIVE_BYTES_BEFORE_LARGE};
+use crate::limits::{
+    CLIENT_RECEIVE_BYTES, GATHERING_CALLS_MIN, LARGE_RECORD_BYTES, RECEIVE_BYTES_BEFORE_LARGE,
+};
 use crate::memory::{Block, source};
 use crate::output::{Output, Parts};
 use crate::record::{Budget, RecordReader};
@@ -353,6 +355,12 @@ impl Shared {
         outbound.push(record);
         self.unsent.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// True when a call may be left to be sent later without harm: the server has enough to do.
+    pub(super) fn may_queue(&self) -> bool {
+        let unanswered = self.core().unanswered();
+        unanswered >= GATHERING_CALLS_MIN && lock(&self.outbound).len() * 2 < unanswered
     }
 
     /// Sends a record as soon as possible. Does not wait: what cannot be sent now goes with what

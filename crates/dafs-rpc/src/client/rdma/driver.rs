@@ -27,6 +27,8 @@ pub(super) struct Driver {
     pub(super) leader: Leader,
     /// Threads that wait for the leader.
     pub(super) followers: Vec<Thread>,
+    /// Calls that were posted and may not have left.
+    pub(super) held_back: usize,
     /// Counts the times that anybody moved things along, for the helper to see whether it must.
     pub(super) drives: u64,
 }
@@ -40,6 +42,7 @@ impl Driver {
             events: Vec::new(),
             leader: Leader::Nobody,
             followers: Vec::new(),
+            held_back: 0,
             drives: 0,
         }
     }
@@ -49,6 +52,7 @@ impl Driver {
     pub(super) fn progress(&mut self, now: Instant) -> usize {
         self.drives = self.drives.wrapping_add(1);
         self.base.reap();
+        self.held_back = 0;
         let mut events = std::mem::take(&mut self.events);
         let seen = self.base.adapter.poll(now, &mut events);
         let mut ended = 0;

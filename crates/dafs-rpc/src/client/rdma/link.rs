@@ -10,6 +10,7 @@ use crate::client::error::CallError;
 use crate::client::memory::Memory;
 use crate::client::options::Options;
 use crate::client::request::Request;
+use crate::limits::GATHERING_CALLS_MIN;
 use dafs_dat::{Address, ConnectError, EndpointId};
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -99,7 +100,10 @@ impl Link {
             return Err(CallError::Disconnected(self.broken().unwrap_or_default().to_owned()));
         };
         let xid = connection.submit(base, request)?;
-        if is_hurried {
+        let in_flight = connection.in_flight() as usize;
+        driver.held_back += 1;
+        let may_wait = in_flight >= GATHERING_CALLS_MIN && driver.held_back * 2 < in_flight;
+        if is_hurried && !may_wait {
             self.shared().send(&mut driver);
         } else {
             self.shared().send_if_asleep(&mut driver);

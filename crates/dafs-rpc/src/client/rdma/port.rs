@@ -113,6 +113,7 @@ impl Shared {
     /// Sees to it that what was posted leaves: now, or with the leader's next poll.
     pub(super) fn send(&self, driver: &mut Driver) {
         if driver.leader != Leader::Polling {
+            driver.held_back = 0;
             driver.base.adapter.flush();
             self.keep_armed(driver);
         }

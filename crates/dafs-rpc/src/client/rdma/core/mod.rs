@@ -157,6 +157,11 @@ impl Connection {
         !self.back_calls.is_empty()
     }
 
+    /// Calls at the server.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
     /// The error for a connection that is over.
     pub(super) fn ended(&self) -> CallError {
         CallError::Disconnected(self.broken.get().cloned().unwrap_or_default())
