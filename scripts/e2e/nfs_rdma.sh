@@ -43,3 +43,21 @@ says "$rdma" "\200\0\0\050\0\0\0\1$zeros\0\0\0\2\0\1\206\243\0\0\0\4$zeros$zeros
 step "a client of NFS over RDMA at the port for TCP"
 says "$tcp" 'MPA ID Req Frame\100\2\0\0' 'an RDMA client on the port of plain TCP'
 stop_server
+
+step "a client from a network that is not let in"
+cat >"$work/dafs.toml" <<END
+listen = ["127.0.0.1:0"]
+[nfs]
+listen = ["127.0.0.1:0"]
+rdma_listen = ["127.0.0.1:0"]
+[[export]]
+name = "data"
+path = "export"
+networks = ["192.0.2.0/24"]
+END
+serve --config "$work/dafs.toml"
+grep -qF 'proto=rdma' "$log" || fail "the configured address for RDMA is not used"
+says "$(port_of 'listening for NFS ')" \
+    "\200\0\0\060\0\0\0\1$zeros\0\0\0\2\0\1\206\245\0\0\0\3\0\0\0\1$zeros$zeros$zeros$zeros\0\0\0\1/\0\0\0" \
+    "none of the export's networks"
+stop_server
