@@ -16,7 +16,7 @@ use crate::server::group::add;
 use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
 use dafs_wire::rpc::{CallError, CallHeader, Direction, peek};
 use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault, Segment};
-use dafs_wire::xdr::Decoder;
+use dafs_wire::xdr::{Decoder, XdrError};
 use std::sync::Arc;
 
 /// A call as its header describes it.
@@ -74,12 +74,26 @@ fn classify(bytes: &[u8]) -> Result<Kind, Ending> {
     })
 }
 
-/// What became of a call that was to be taken.
-#[derive(PartialEq, Eq)]
-enum Taken {
-    Yes,
+/// What became of a call that was to be taken. What is left to do is done when nobody looks at its
+/// message any more, because the slot of that may be posted again then.
+pub(super) enum Taken {
+    /// The handler has seen it.
+    Served(Served),
+    /// It is answered with an RDMA_ERROR.
+    Refused { xid: u32, fault: HeaderFault },
+    /// It is no call.
+    Broken(XdrError),
+    /// Parts of it are on their way, or there already if it is `over`.
+    Fetching { index: u32, over: bool },
     /// There is no memory for it now.
     NotYet,
+}
+
+/// A call that the handler has seen.
+pub(super) struct Served {
+    outcome: Outcome,
+    exchange: Option<Arc<Exchange>>,
+    held_bytes: usize,
 }
 
 impl<H: Handler> Context<'_, H> {
@@ -105,7 +119,12 @@ impl<H: Handler> Context<'_, H> {
             Kind::Call(call, wanted) => {
                 self.connection.credits.begin(wanted);
                 let waits = !self.connection.queue.is_empty() || !self.may_take(0);
-                if waits || self.take(arrived, message.bytes(), call) == Taken::NotYet {
+                let taken = match waits {
+                    true => Taken::NotYet,
+                    false => self.take(arrived, message.bytes(), call),
+                };
+                drop(message);
+                if let Some(arrived) = self.conclude(arrived, taken) {
                     self.connection.queue.push_back(arrived);
                     self.note_starved();
                 }
@@ -151,7 +170,9 @@ impl<H: Handler> Context<'_, H> {
                 debug_assert!(false, "a message has changed in its slot");
                 return;
             };
-            if self.take(arrived, message.bytes(), call) == Taken::NotYet {
+            let taken = self.take(arrived, message.bytes(), call);
+            drop(message);
+            if let Some(arrived) = self.conclude(arrived, taken) {
                 self.connection.queue.push_front(arrived);
                 break;
             }
@@ -176,18 +197,16 @@ impl<H: Handler> Context<'_, H> {
             && let Some(record) = sent
         {
             let exchange = self.exchange(call.chunks);
-            self.serve(arrived, record, None, exchange, record.len());
-            return Taken::Yes;
+            return self.serve(record, None, exchange, record.len());
         }
+        let refused = Taken::Refused { xid: call.xid, fault: HeaderFault::Chunk };
         let sent_bytes = sent.map(<[u8]>::len);
         let reads = ReadChunks::new(&call.chunks, sent_bytes, config.record_bytes_max);
         let reads = match reads {
             Ok(reads) => reads,
             Err(error) => {
                 tracing::debug!(peer = %self.connection.peer, %error, "a call that cannot be read");
-                self.connection.receives.give_back(arrived.slot);
-                self.refuse(call.xid, HeaderFault::Chunk);
-                return Taken::Yes;
+                return refused;
             }
         };
         // Data may stay where it is if whoever serves the call knows about it.
@@ -202,27 +221,52 @@ impl<H: Handler> Context<'_, H> {
                         args_at = Some(decoder.position());
                     }
                 }
-                Err(CallError::Malformed(error)) => {
-                    self.connection.receives.give_back(arrived.slot);
-                    self.fail(error);
-                    return Taken::Yes;
-                }
+                Err(CallError::Malformed(error)) => return Taken::Broken(error),
                 // It is refused whatever its arguments are.
                 Err(_) => {
                     let exchange = self.exchange(call.chunks);
-                    self.serve(arrived, sent, None, exchange, sent.len());
-                    return Taken::Yes;
+                    return self.serve(sent, None, exchange, sent.len());
                 }
             }
         }
         if let Some(args_at) = args_at
             && reads.reduced_positions().any(|at| at < args_at)
         {
-            self.connection.receives.give_back(arrived.slot);
-            self.refuse(call.xid, HeaderFault::Chunk);
-            return Taken::Yes;
+            return refused;
         }
-        if self.fetch(arrived, sent, call, &reads, args_at) { Taken::Yes } else { Taken::NotYet }
+        self.fetch(arrived, sent, call, &reads, args_at)
+    }
+
+    /// Does what is left to do for a call, whose message nobody looks at any more; gives it back if
+    /// it has to wait.
+    pub(super) fn conclude(&mut self, arrived: Arrived, taken: Taken) -> Option<Arrived> {
+        match taken {
+            Taken::NotYet => return Some(arrived),
+            Taken::Fetching { over: false, .. } => return None,
+            Taken::Fetching { index, over: true } => {
+                self.fetched(index);
+                return None;
+            }
+            Taken::Served(_) | Taken::Refused { .. } | Taken::Broken(_) => {}
+        }
+        self.connection.receives.give_back(arrived.slot);
+        match taken {
+            Taken::Served(Served { outcome, exchange, held_bytes }) => match outcome {
+                Outcome::Answer(xid, answer) => self.answer(xid, answer, exchange),
+                Outcome::Kept => {
+                    self.connection.pending += 1;
+                    self.hold(held_bytes);
+                }
+                Outcome::Dropped => self.drop_call(),
+            },
+            Taken::Refused { xid, fault } => self.refuse(xid, fault),
+            Taken::Broken(error) => {
+                self.connection.credits.end();
+                self.fail(error);
+            }
+            Taken::Fetching { .. } | Taken::NotYet => {}
+        }
+        None
     }
 
     /// What a call has brought along, if anything.
@@ -261,12 +305,11 @@ impl<H: Handler> Context<'_, H> {
     /// Has a call served. It holds `held_bytes` of memory for as long as it is kept.
     pub(super) fn serve(
         &mut self,
-        arrived: Arrived,
         record: &[u8],
         block: Option<&Arc<Block>>,
         exchange: Option<Arc<Exchange>>,
         held_bytes: usize,
-    ) {
+    ) -> Taken {
         let incoming = Incoming {
             record,
             block,
@@ -276,19 +319,9 @@ impl<H: Handler> Context<'_, H> {
             peer: self.connection.peer,
             process: self.connection.process,
         };
-        let outcome = dispatch(&incoming, &mut self.connection.known, &mut self.core.turn());
-        self.connection.receives.give_back(arrived.slot);
-        match outcome {
-            Ok(Outcome::Answer(xid, answer)) => self.answer(xid, answer, exchange),
-            Ok(Outcome::Kept) => {
-                self.connection.pending += 1;
-                self.hold(held_bytes);
-            }
-            Ok(Outcome::Dropped) => self.drop_call(),
-            Err(error) => {
-                self.connection.credits.end();
-                self.fail(error);
-            }
+        match dispatch(&incoming, &mut self.connection.known, &mut self.core.turn()) {
+            Ok(outcome) => Taken::Served(Served { outcome, exchange, held_bytes }),
+            Err(error) => Taken::Broken(error),
         }
     }
 

@@ -6,7 +6,7 @@
 //!   message.
 //! * Memory is looked at only after every read into it is over and no peer can reach it.
 
-use super::call::Described;
+use super::call::{Described, Taken};
 use super::connection::Arrived;
 use super::layout::{Place, ReadChunks, cut};
 use super::link::{Context, Tag};
@@ -40,8 +40,7 @@ pub(super) struct Fetch {
 }
 
 impl<H: Handler> Context<'_, H> {
-    /// Begins to fetch; false when there is no memory for it now. With `args_at`, the length of the
-    /// call's header, the data stays apart.
+    /// Begins to fetch. With `args_at`, the length of the call's header, the data stays apart.
     pub(super) fn fetch(
         &mut self,
         arrived: Arrived,
@@ -49,14 +48,18 @@ impl<H: Handler> Context<'_, H> {
         call: Described,
         reads: &ReadChunks,
         args_at: Option<usize>,
-    ) -> bool {
+    ) -> Taken {
         let total = reads.total(sent.map_or(0, <[u8]>::len))
             + reads.message.as_ref().map_or(0, |message| message.len);
-        // Data that stays apart needs no more than that, even if some of it need not be fetched.
+        // Data that stays apart is counted even if it need not be fetched.
+        let memory_bytes = match args_at {
+            Some(_) => reads.parts.iter().map(|part| block_bytes(padded(part.len))).sum(),
+            None => block_bytes(total),
+        };
         let segments = call.chunks.reads.len();
-        let held_bytes = block_bytes(total).saturating_add(segments * RDMA_WORK_BYTES);
+        let held_bytes = memory_bytes.saturating_add(segments * RDMA_WORK_BYTES);
         if !self.may_take(held_bytes) {
-            return false;
+            return Taken::NotYet;
         }
         let (xid, sent_at) = (call.xid, call.sent_at.unwrap_or_default());
         let exchange = self.exchange(call.chunks);
@@ -88,10 +91,7 @@ impl<H: Handler> Context<'_, H> {
                 Trouble::Post(error) => self.fail(error),
             }
         }
-        if remaining == 0 {
-            self.fetched(index);
-        }
-        true
+        Taken::Fetching { index, over: remaining == 0 }
     }
 
     fn fetch_apart(
@@ -222,7 +222,7 @@ impl<H: Handler> Context<'_, H> {
     }
 
     /// All reads are over.
-    fn fetched(&mut self, index: u32) {
+    pub(super) fn fetched(&mut self, index: u32) {
         let Some(mut fetch) = self.link.fetches.remove(index) else { return };
         self.connection.fetches -= 1;
         for region in fetch.regions.drain(..) {
@@ -239,17 +239,13 @@ impl<H: Handler> Context<'_, H> {
             block.take_back();
             block.fill(total);
             let block = Arc::new(block);
-            match peek(block.bytes()) {
+            let taken = match peek(block.bytes()) {
                 Ok((xid, _)) if xid != fetch.xid => {
-                    self.connection.receives.give_back(arrived.slot);
-                    self.refuse(fetch.xid, HeaderFault::Chunk);
+                    Taken::Refused { xid: fetch.xid, fault: HeaderFault::Chunk }
                 }
-                _ => {
-                    let record = block.bytes();
-                    let held_bytes = fetch.held_bytes;
-                    self.serve(arrived, record, Some(&block), fetch.exchange, held_bytes);
-                }
-            }
+                _ => self.serve(block.bytes(), Some(&block), fetch.exchange, fetch.held_bytes),
+            };
+            self.conclude(arrived, taken);
             return;
         }
         if let Some(exchange) = fetch.exchange.as_mut().and_then(Arc::get_mut) {
@@ -262,7 +258,9 @@ impl<H: Handler> Context<'_, H> {
         }
         let message = self.connection.receives.message(arrived.slot, arrived.len);
         let record = &message.bytes()[fetch.sent_at..];
-        self.serve(arrived, record, None, fetch.exchange, fetch.held_bytes);
+        let taken = self.serve(record, None, fetch.exchange, fetch.held_bytes);
+        drop(message);
+        self.conclude(arrived, taken);
     }
 }
 
