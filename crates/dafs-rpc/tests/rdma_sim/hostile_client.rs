@@ -345,6 +345,35 @@ fn wishes_for_credits_are_bounded() {
 }
 
 #[test]
+fn credits_that_are_taken_back_stay_usable_until_the_client_knows() {
+    let (mut net, mut raw) = world();
+    let null = |raw: &mut Raw, xid| {
+        let header = Header { xid, credits: u32::MAX, body: Body::Message(Chunks::default()) };
+        raw.send_message(&header, &call(xid, procedures::NULL, &[]));
+    };
+    let mut granted = 0;
+    for xid in 0..600 {
+        null(&mut raw, xid);
+        net.settle(&mut [&mut raw]);
+        granted = raw.heard().header.credits;
+    }
+    assert_eq!(granted, net.credits_max());
+    net.pass(Duration::from_secs(300));
+    // These use receives and are not answered.
+    for _ in 0..granted {
+        raw.send_message(&Header { xid: 1, credits: 1, body: Body::Done }, &[]);
+        net.settle(&mut [&mut raw]);
+    }
+    (0..granted).for_each(|xid| null(&mut raw, xid));
+    net.settle(&mut [&mut raw]);
+    assert!(raw.is_up(), "{:?}", raw.ending());
+    assert_eq!(raw.inbox.len(), granted as usize);
+    let least = raw.inbox.drain(..).map(|answer| answer.header.credits).min();
+    assert!(least < Some(granted), "nothing was taken back");
+    nothing_is_left(&mut net, raw);
+}
+
+#[test]
 fn more_calls_than_were_granted_end_the_connection() {
     let (mut net, mut raw) = world();
     let mut xid = 0;

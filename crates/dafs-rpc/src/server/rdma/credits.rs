@@ -2,17 +2,19 @@
 //! be posted for that.
 //!
 //! Invariants
-//! * Posted receives and calls in hand are never fewer than what was granted and the replies that
-//!   this side waits for together.
+//! * Posted receives and calls in hand are never fewer than the calls that the peer may have in
+//!   flight and the replies that this side waits for together.
 //! * At least one call is always granted.
-//! * What was granted and is taken back stays usable for a peer that does not know it yet: receives
-//!   that are posted stay so, only no more are posted.
+//! * What was granted and is taken back stays usable for a peer that does not know it yet. With each
+//!   answer, which tells it, one call less can be in flight.
 
 /// The credits of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Credits {
-    /// Calls that the peer may have in flight.
+    /// Calls that the peer is told it may have in flight.
     granted: u32,
+    /// Calls that it may have in flight as far as it knows; not fewer.
+    usable: u32,
     /// What the peer said last that it would like.
     wanted: u32,
     /// Receives that are posted.
@@ -37,6 +39,7 @@ impl Credits {
     pub(super) fn new(granted: u32) -> Self {
         Self {
             granted: granted.max(1),
+            usable: granted.max(1),
             wanted: 1,
             posted: 0,
             in_hand: 0,
@@ -57,7 +60,7 @@ impl Credits {
 
     /// Receives that are missing.
     pub(super) fn missing(&self) -> u32 {
-        (self.granted + self.back).saturating_sub(self.posted + self.in_hand)
+        (self.usable + self.back).saturating_sub(self.posted + self.in_hand)
     }
 
     /// A receive has been posted.
@@ -81,6 +84,7 @@ impl Credits {
     pub(super) fn end(&mut self) {
         debug_assert!(self.in_hand > 0, "an answer to no call");
         self.in_hand = self.in_hand.saturating_sub(1);
+        self.usable = self.granted.max(self.usable - 1);
         self.answered = self.answered.saturating_add(1);
         self.recent = self.recent.saturating_add(1);
     }
@@ -106,6 +110,7 @@ impl Credits {
     pub(super) fn raise(&mut self, granted: u32) {
         debug_assert!(granted >= self.granted);
         self.granted = granted;
+        self.usable = self.usable.max(granted);
         self.answered = 0;
     }
 
@@ -192,6 +197,22 @@ mod tests {
         assert_eq!((credits.granted(), credits.posted), (4, 5));
         serve(&mut credits, 9);
         assert_eq!((credits.granted(), credits.posted), (4, 4));
+    }
+
+    #[test]
+    fn what_is_no_call_costs_the_peer_nothing_that_it_may_use() {
+        let mut credits = Credits::new(64);
+        fill(&mut credits);
+        (0..100).for_each(|_| credits.tick(4));
+        // An answer to a call back.
+        credits.begin_back();
+        fill(&mut credits);
+        credits.arrive();
+        credits.end_back();
+        // Something obsolete.
+        credits.arrive();
+        fill(&mut credits);
+        assert_eq!((credits.granted(), credits.posted), (4, 64));
     }
 
     #[test]
