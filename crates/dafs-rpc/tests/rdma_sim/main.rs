@@ -5,6 +5,7 @@
 
 mod caller;
 mod cuts;
+mod hostile_back;
 mod hostile_client;
 mod hostile_server;
 mod net;

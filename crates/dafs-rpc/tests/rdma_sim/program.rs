@@ -5,8 +5,8 @@
 
 use dafs_mem::Site;
 use dafs_rpc::{
-    AcceptStatus, BackError, Call, ConnectionId, Handled, Handler, OwnedArgs, Rejection, Reply,
-    Responder,
+    AcceptStatus, BackCall, BackError, Call, ConnectionId, Handled, Handler, OwnedArgs, Rejection,
+    Reply, Responder,
 };
 use dafs_wire::xdr::{Decoder, Payload};
 use std::collections::HashMap;
@@ -40,6 +40,8 @@ pub(crate) mod procedures {
     pub(crate) const DROP: u32 = 8;
     /// Ends the connection.
     pub(crate) const CLOSE: u32 = 9;
+    /// A number: the server calls back with it.
+    pub(crate) const CALL_BACK: u32 = 10;
 }
 
 /// What the program has done, for the test to see.
@@ -49,6 +51,8 @@ pub(crate) struct Account {
     pub(crate) done: HashMap<u32, u32>,
     /// Connections that the handler has been told the end of.
     pub(crate) ended: Vec<ConnectionId>,
+    /// What came of calls back, by their numbers.
+    pub(crate) back: Vec<(u64, Result<Vec<u8>, BackError>)>,
     /// Calls that wait for [`Program::release`].
     pub(crate) held: Vec<(u32, OwnedArgs, Responder)>,
 }
@@ -188,6 +192,16 @@ impl Handler for Program {
                 call.connection().close();
                 Ok(call.reply())
             }
+            procedures::CALL_BACK => {
+                let Ok(number) = call.decoder().u32() else {
+                    return AcceptStatus::GarbageArgs.into();
+                };
+                let (program, version, procedure) = (PROGRAM + 1, 1, 1);
+                let (auth_sys, args, token) = (None, call.args.to_vec(), number.into());
+                let back = BackCall { program, version, procedure, auth_sys, args, token };
+                call.connection().call_back(back);
+                Ok(call.reply())
+            }
             _ => return AcceptStatus::ProcedureUnavailable.into(),
         };
         result.map_or_else(|_| AcceptStatus::GarbageArgs.into(), Handled::Reply)
@@ -197,8 +211,8 @@ impl Handler for Program {
         program == PROGRAM && [procedures::SINK_APART, procedures::SINK_LATER].contains(&procedure)
     }
 
-    fn back_reply(&mut self, _: ConnectionId, token: u64, _: Result<&[u8], BackError>) {
-        panic!("nobody called back, but {token} is answered");
+    fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
+        self.account().back.push((token, result.map(<[u8]>::to_vec)));
     }
 
     fn disconnected(&mut self, connection: ConnectionId) {

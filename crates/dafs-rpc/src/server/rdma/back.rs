@@ -3,9 +3,11 @@
 //! Invariants
 //! * Such a call goes in one message, and no more are under way than the peer has granted.
 //! * A receive for its answer is posted before it is sent.
+//! * Only what was sent can be answered.
 
 use super::link::Context;
-use crate::back;
+use crate::back::{self, Back};
+use crate::connection::Turn;
 use crate::handler::{BackError, Handler};
 use crate::inbox::BackCall;
 use crate::limits::RDMA_BACK_CREDITS;
@@ -64,12 +66,18 @@ impl<H: Handler> Context<'_, H> {
         }
     }
 
-    /// Takes note of an answer, before anybody looks at it.
-    pub(super) fn back_landed(&mut self, xid: u32, credits: u32) {
-        let Some(channel) = &mut self.connection.back else { return };
-        let Some(at) = channel.flying.iter().position(|flying| *flying == xid) else { return };
+    /// Takes note of an answer, before anybody looks at it. Gives the calls if one of them was sent
+    /// under this number and not answered.
+    pub(super) fn back_landed(
+        &mut self,
+        xid: u32,
+        credits: u32,
+    ) -> Option<(&mut Back, Turn<'_, H>)> {
+        let channel = self.connection.back.as_deref_mut()?;
+        let at = channel.flying.iter().position(|flying| *flying == xid)?;
         channel.flying.swap_remove(at);
         channel.credits = credits.clamp(1, RDMA_BACK_CREDITS);
         self.connection.credits.end_back();
+        Some((&mut channel.calls, self.core.turn()))
     }
 }

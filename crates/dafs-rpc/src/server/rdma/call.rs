@@ -5,7 +5,7 @@
 //!   RDMA_ERROR or nothing.
 //! * What a peer's header names is checked before any of it is touched.
 
-use super::connection::{Arrived, BackChannel, Ending};
+use super::connection::{Arrived, Ending};
 use super::layout::ReadChunks;
 use super::link::Context;
 use crate::dispatch::{Incoming, Outcome, dispatch};
@@ -136,21 +136,18 @@ impl<H: Handler> Context<'_, H> {
                 return self.refuse(xid, fault);
             }
             Kind::Reply { at, xid, credits } => {
-                self.back_landed(xid, credits);
-                let (back, mut turn) = (&mut self.connection.back, self.core.turn());
-                match back {
-                    Some(back) => {
-                        let record = &message.bytes()[at..];
-                        back.calls.take_reply(self.connection.id, record, &mut turn);
+                let id = self.connection.id;
+                match self.back_landed(xid, credits) {
+                    Some((calls, mut turn)) => {
+                        calls.take_reply(id, &message.bytes()[at..], &mut turn);
                     }
-                    None => turn.tally.unasked += 1,
+                    None => self.core.tally.unasked += 1,
                 }
             }
             Kind::Refused { xid } => {
-                self.back_landed(xid, 1);
-                if let Some(BackChannel { calls, .. }) = self.connection.back.as_deref_mut() {
-                    let result = Err(BackError::Malformed);
-                    calls.settle(self.connection.id, xid, result, &mut self.core.turn());
+                let id = self.connection.id;
+                if let Some((calls, mut turn)) = self.back_landed(xid, 1) {
+                    calls.settle(id, xid, Err(BackError::Malformed), &mut turn);
                 }
             }
             Kind::Nothing => {}
