@@ -8,7 +8,9 @@ use std::path::PathBuf;
 
 /// Serve directories by direct access, and work with the files of such a server.
 ///
-/// Files are named by URLs: dafs://HOST[:PORT]/PATH. Exit status: 0 done, 1 something failed,
+/// Files are named by URLs: dafs://HOST[:PORT]/PATH, or for NFS servers nfs://HOST[:PORT]/PATH and
+/// nfs+rdma://HOST[:PORT]/PATH, with options behind a question mark: vers=3, 4.1 or 4.2,
+/// transport=iwarp, shm or verbs, rsize, wsize, readahead. Exit status: 0 done, 1 something failed,
 /// 2 wrong command line or configuration, 3 the server cannot be reached or was lost.
 #[derive(Debug, Parser)]
 #[command(name = "dafs", version, max_term_width = 100)]
@@ -23,7 +25,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct SessionOptions {
-    /// How data travels: shm on one host, iwarp over any TCP network
+    /// How data travels: shm on one host, iwarp over any TCP network (dafs:// and nfs+rdma://)
     #[arg(long, global = true, value_enum, default_value = "auto")]
     pub(crate) transport: TransportName,
     /// How to wait: poll burns a core for the lowest latency, sleep takes the least CPU
@@ -127,6 +129,7 @@ pub(crate) enum Command {
     Ln(commands::ln::Ln),
     Df(commands::df::Df),
     Ping(commands::ping::Ping),
+    Bench(commands::bench::Bench),
     Doctor(commands::doctor::Doctor),
     Passwd(commands::passwd::Passwd),
     Clients(commands::admin::Clients),

@@ -1,6 +1,6 @@
 //! Why a command fails: the text for the user and the exit status for scripts.
 
-use dafs_client::{Error, Status};
+use crate::remote::{Error, Status};
 use std::fmt::Display;
 
 /// Why the command could not do what it was told.
@@ -40,12 +40,11 @@ impl Failure {
         }
     }
 
-    /// An error of the client library about `what`.
-    pub(crate) fn client(what: impl Display, error: &Error) -> Self {
-        match error {
-            Error::Connect { .. } => Self::Unreachable(error.to_string()),
-            _ if error.is_fatal() => Self::Unreachable(error.to_string()),
-            _ => Self::Failed(format!("{what}: {}", words(error))),
+    /// An error of a server, or on the way to it, about `what`.
+    pub(crate) fn remote(what: impl Display, error: &Error) -> Self {
+        match error.is_fatal() {
+            true => Self::Unreachable(error.to_string()),
+            false => Self::Failed(format!("{what}: {}", words(error))),
         }
     }
 
@@ -60,10 +59,10 @@ impl Failure {
 
 /// An error in words, with what to do about it where that can be known.
 pub(crate) fn words(error: &Error) -> String {
-    let Some(status) = error.status() else { return error.to_string() };
-    match remedy(status) {
-        Some(remedy) => format!("{} ({}); {remedy}", status.sentence(), status.name()),
-        None => format!("{} ({})", status.sentence(), status.name()),
+    let Some((sentence, name)) = error.answer() else { return error.to_string() };
+    match error.status().and_then(remedy) {
+        Some(remedy) => format!("{sentence} ({name}); {remedy}"),
+        None => format!("{sentence} ({name})"),
     }
 }
 
@@ -86,12 +85,13 @@ fn remedy(status: Status) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dafs_client::Procedure;
+    use dafs_client::{Error as DafsError, Procedure};
 
     #[test]
     fn a_full_disk_says_what_to_do() {
-        let error = Error::Status { procedure: Procedure::Open, status: Status::NoSpc };
-        let failure = Failure::client("dafs://h/x", &error);
+        let procedure = Procedure::Open;
+        let error = DafsError::Status { procedure, status: Status::NoSpc };
+        let failure = Failure::remote("dafs://h/x", &error.into());
         let expected = "dafs://h/x: the file system is full (NOSPC); free some space on the server";
         assert_eq!(failure.text(), Some(expected));
         assert_eq!(failure.exit_code(), 1);
@@ -99,8 +99,8 @@ mod tests {
 
     #[test]
     fn a_lost_server_has_its_own_exit_status() {
-        let error = Error::Lost { server: "h:1".into(), reason: "reset".into() };
-        assert_eq!(Failure::client("x", &error).exit_code(), 3);
+        let error = DafsError::Lost { server: "h:1".into(), reason: "reset".into() };
+        assert_eq!(Failure::remote("x", &error.into()).exit_code(), 3);
         assert_eq!(Failure::Interrupted(15).exit_code(), 143);
     }
 }

@@ -8,6 +8,7 @@ mod commands;
 mod copy;
 mod failure;
 mod limits;
+mod remote;
 mod session;
 mod show;
 mod terminal;

@@ -1,9 +1,12 @@
 //! Connecting as the command line says. Operands that name the same server share a session.
 
 use crate::cli::SessionOptions;
+use crate::cli::TransportName;
 use crate::failure::Failure;
 use crate::limits::PASSWORD_BYTES_MAX;
+use crate::remote::{Error, Remote, RemoteUrl};
 use dafs_client::{Authentication, Client, ConnectOptions, Credential, DafsUrl, WaitPolicy};
+use dafs_nfs_client::mount::{Mount, MountOptions, NfsUrl, RdmaTransport, UrlOptions};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -15,11 +18,9 @@ pub(crate) struct Sessions<'a> {
     options: &'a SessionOptions,
     /// How to wait if the command line does not say.
     wait: WaitPolicy,
-    open: Vec<(Server, Client)>,
+    /// With the URL that each was opened for.
+    open: Vec<(RemoteUrl, Remote)>,
 }
-
-/// What makes two URLs name the same session: user, host, port.
-type Server = (Option<String>, String, u16);
 
 impl<'a> Sessions<'a> {
     pub(crate) fn new(options: &'a SessionOptions) -> Self {
@@ -33,27 +34,45 @@ impl<'a> Sessions<'a> {
     }
 
     /// The session for `url`, opened if there is none yet.
-    pub(crate) fn client(&mut self, url: &DafsUrl) -> Result<Client, Failure> {
-        let server = (url.user().map(str::to_owned), url.host().to_owned(), url.port());
-        if let Some((_, client)) = self.open.iter().find(|(known, _)| *known == server) {
-            return Ok(client.clone());
+    pub(crate) fn client(&mut self, url: &RemoteUrl) -> Result<Remote, Failure> {
+        if let Some((_, remote)) = self.open.iter().find(|(known, _)| known.is_same_server(url)) {
+            return Ok(remote.clone());
         }
-        let client = connect(self.options, self.wait, url)?;
-        self.open.push((server, client.clone()));
-        Ok(client)
+        let remote = match url {
+            RemoteUrl::Dafs(url) => Remote::Dafs(connect(self.options, self.wait, url)?),
+            RemoteUrl::Nfs(url) => Remote::Nfs(mount(self.options, url)?),
+        };
+        if self.options.verbose {
+            let (transport, why) = remote.transport();
+            eprintln!("dafs: {}: transport {transport}: {why}", remote.server());
+        }
+        self.open.push((url.clone(), remote.clone()));
+        Ok(remote)
+    }
+
+    /// The DAFS session for `url`.
+    pub(crate) fn dafs_client(&mut self, url: &DafsUrl) -> Result<Client, Failure> {
+        match self.client(&RemoteUrl::Dafs(url.clone()))? {
+            Remote::Dafs(client) => Ok(client),
+            Remote::Nfs(_) => Err(Failure::Usage(format!("{url} is no DAFS server"))),
+        }
     }
 
     /// Ends all sessions in order, so that the server need not find out.
     pub(crate) fn close(&mut self) {
-        for (_, client) in self.open.drain(..) {
-            // All that was asked for has been answered, or its failure has been told.
-            let _ = client.disconnect();
+        for (_, remote) in self.open.drain(..) {
+            match remote {
+                // All that was asked for has been answered, or its failure has been told.
+                Remote::Dafs(client) => drop(client.disconnect()),
+                // It ends with its last handle.
+                Remote::Nfs(_) => {}
+            }
         }
     }
 
     /// The session for `from`, which must also serve `to`.
-    pub(crate) fn shared(&mut self, from: &DafsUrl, to: &DafsUrl) -> Result<Client, Failure> {
-        if (from.user(), from.host(), from.port()) != (to.user(), to.host(), to.port()) {
+    pub(crate) fn shared(&mut self, from: &RemoteUrl, to: &RemoteUrl) -> Result<Remote, Failure> {
+        if !from.is_same_server(to) {
             return Err(Failure::Usage(format!(
                 "{from} and {to} are on different servers; name both by the same host and port, \
                  or use get and put"
@@ -61,6 +80,39 @@ impl<'a> Sessions<'a> {
         }
         self.client(from)
     }
+}
+
+/// Mounts from an NFS server as the command line says.
+fn mount(options: &SessionOptions, url: &NfsUrl) -> Result<Mount, Failure> {
+    let unknown = [
+        (options.session_user.is_some(), "--user", "NFS servers take the user of this process"),
+        (options.password_file.is_some(), "--password-file", "NFS servers take no password"),
+        (options.checksums, "--checksums", "NFS has none of its own"),
+    ];
+    if let Some((_, name, why)) = unknown.into_iter().find(|(given, ..)| *given) {
+        return Err(Failure::Usage(format!("{name} means nothing to {url}: {why}")));
+    }
+    let transport = match options.transport {
+        TransportName::Auto => None,
+        TransportName::Iwarp => Some(RdmaTransport::Iwarp),
+        TransportName::Shm => Some(RdmaTransport::Shm),
+    };
+    if transport.is_some() && !url.is_rdma() {
+        return Err(Failure::Usage(format!(
+            "{url} says to use TCP; write nfs+rdma:// to use another transport"
+        )));
+    }
+    let of_url = *url.options();
+    let url = url.with_options(UrlOptions { transport: of_url.transport.or(transport), ..of_url });
+    let mut mount = MountOptions::default();
+    // Without a deadline it is tried for as long as anybody could wait.
+    mount.retry_timeout = match options.deadline {
+        0 => Duration::from_secs(10 * 365 * 24 * 3600),
+        seconds => Duration::from_secs(seconds),
+    };
+    // So that there is time left for another attempt.
+    mount.answer_timeout = mount.answer_timeout.min(mount.retry_timeout / 2);
+    Mount::connect(&url, &mount).map_err(|error| Failure::remote(&url, &Error::Nfs(error)))
 }
 
 fn connect(options: &SessionOptions, wait: WaitPolicy, url: &DafsUrl) -> Result<Client, Failure> {
@@ -80,12 +132,7 @@ fn connect(options: &SessionOptions, wait: WaitPolicy, url: &DafsUrl) -> Result<
         deadline: (options.deadline != 0).then(|| Duration::from_secs(options.deadline)),
         ..ConnectOptions::default()
     };
-    let client = Client::connect(url, &connect_options)
-        .map_err(|error| Failure::client(url.to_string(), &error))?;
-    if options.verbose {
-        eprintln!("dafs: {}: transport {}", client.server(), client.transport());
-    }
-    Ok(client)
+    Client::connect(url, &connect_options).map_err(|error| Failure::remote(url, &error.into()))
 }
 
 fn authentication(options: &SessionOptions, url: &DafsUrl) -> Result<Authentication, Failure> {

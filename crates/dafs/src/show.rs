@@ -1,6 +1,6 @@
 //! How objects are shown: the mode as letters, times, names that may be any bytes, JSON.
 
-use dafs_client::{Attributes, DafsUrl, ObjectType, Owner, Time};
+use crate::remote::{Attributes, ObjectType, Owner, RemoteUrl, Time};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
@@ -113,7 +113,7 @@ pub(crate) fn readable(name: &[u8]) -> String {
 }
 
 /// One object in JSON. `name` is for people; `url` names the object whatever bytes it is made of.
-pub(crate) fn object_json(url: &DafsUrl, name: &[u8], attributes: &Attributes) -> Value {
+pub(crate) fn object_json(url: &RemoteUrl, name: &[u8], attributes: &Attributes) -> Value {
     json!({
         "url": url.to_string(),
         "name": String::from_utf8_lossy(name),
@@ -134,7 +134,7 @@ pub(crate) fn object_json(url: &DafsUrl, name: &[u8], attributes: &Attributes) -
 }
 
 /// The last component of the path of a URL; empty for the root.
-pub(crate) fn last_name(url: &DafsUrl) -> &[u8] {
+pub(crate) fn last_name(url: &RemoteUrl) -> &[u8] {
     let path = url.path();
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
     let path = &path[..end];
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_last_name_of_a_url() {
-        let name = |text: &str| last_name(&DafsUrl::parse(text).unwrap()).to_vec();
+        let name = |text: &str| last_name(&RemoteUrl::parse(text).unwrap()).to_vec();
         assert_eq!(name("dafs://h/a/b/"), b"b");
         assert_eq!(name("dafs://h/"), b"");
         assert_eq!(name("dafs://h/a%FF"), b"a\xff");

@@ -3,8 +3,8 @@
 use super::for_each;
 use crate::failure::Failure;
 use crate::limits::{CAT_PIECES, PIECE_BYTES};
+use crate::remote::{Buffer, File, OpenOptions, Pending, Remote, RemoteUrl};
 use crate::session::Sessions;
-use dafs_client::{Client, DafsUrl, File, IoBuffer, OpenOptions, Pending};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 
@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 pub(crate) struct Cat {
     /// The files
     #[arg(required = true)]
-    urls: Vec<DafsUrl>,
+    urls: Vec<RemoteUrl>,
 }
 
 impl Cat {
@@ -22,7 +22,7 @@ impl Cat {
             let client = sessions.client(url)?;
             let file = client
                 .open(url.path(), &OpenOptions::read())
-                .map_err(|error| Failure::client(url, &error))?;
+                .map_err(|error| Failure::remote(url, &error))?;
             print(&client, &file, url)
         })
     }
@@ -30,14 +30,14 @@ impl Cat {
 
 /// A read on its way.
 struct Piece {
-    pending: Pending<usize>,
-    buffer: IoBuffer,
+    pending: Pending,
+    buffer: Buffer,
     offset: u64,
 }
 
 /// Prints `file` to its end, whatever its size is when it is reached.
-fn print(client: &Client, file: &File, url: &DafsUrl) -> Result<(), Failure> {
-    let failed = |error| Failure::client(url, &error);
+fn print(client: &Remote, file: &File, url: &RemoteUrl) -> Result<(), Failure> {
+    let failed = |error| Failure::remote(url, &error);
     let bytes = PIECE_BYTES.min(client.read_bytes_max());
     let mut free = Vec::new();
     for _ in 0..CAT_PIECES {
@@ -69,7 +69,7 @@ fn print(client: &Client, file: &File, url: &DafsUrl) -> Result<(), Failure> {
     }
 }
 
-fn write_out(buffer: &IoBuffer, count: usize) -> Result<(), Failure> {
+fn write_out(buffer: &Buffer, count: usize) -> Result<(), Failure> {
     let stdout = std::io::stdout();
     let mut done = 0;
     while let Some(view) = buffer.slice(done, count - done).filter(|view| !view.is_empty()) {

@@ -2,8 +2,8 @@
 
 use super::for_each;
 use crate::failure::Failure;
+use crate::remote::{Follow, RemoteUrl};
 use crate::session::Sessions;
-use dafs_client::{DafsUrl, Follow};
 use indicatif::BinaryBytes;
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use serde_json::json;
 pub(crate) struct Df {
     /// Files or directories
     #[arg(required = true)]
-    urls: Vec<DafsUrl>,
+    urls: Vec<RemoteUrl>,
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
@@ -28,7 +28,7 @@ impl Df {
             let status = client
                 .resolve(url.path(), Follow::Yes)
                 .and_then(|found| client.fs_status(&found.handle))
-                .map_err(|error| Failure::client(url, &error))?;
+                .map_err(|error| Failure::remote(url, &error))?;
             let used = status
                 .space_total
                 .zip(status.space_free)

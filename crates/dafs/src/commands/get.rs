@@ -2,8 +2,8 @@
 
 use crate::copy::{self, CopyOptions};
 use crate::failure::Failure;
+use crate::remote::RemoteUrl;
 use crate::session::Sessions;
-use dafs_client::DafsUrl;
 use std::path::PathBuf;
 
 /// Copy files and directory trees from a server to this host
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 pub(crate) struct Get {
     /// What to copy
     #[arg(required = true, num_args = 1.., value_name = "URL")]
-    pub(crate) sources: Vec<DafsUrl>,
+    pub(crate) sources: Vec<RemoteUrl>,
     /// Where to: a directory, or the name of the copy
     #[arg(required = true, value_name = "LOCAL")]
     pub(crate) target: PathBuf,

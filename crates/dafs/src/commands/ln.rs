@@ -2,8 +2,8 @@
 
 use super::mv::place;
 use crate::failure::Failure;
+use crate::remote::{Follow, RemoteUrl};
 use crate::session::Sessions;
-use dafs_client::{DafsUrl, Follow};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
@@ -13,7 +13,7 @@ pub(crate) struct Ln {
     /// What the link leads to: a URL, or with -s the text of the symlink
     target: OsString,
     /// The link, or for a hard link a directory to put it into
-    link: DafsUrl,
+    link: RemoteUrl,
     /// Make a symlink
     #[arg(short, long)]
     symbolic: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Ln {
 
 impl Ln {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
-        let failed = |error| Failure::client(&self.link, &error);
+        let failed = |error| Failure::remote(&self.link, &error);
         if self.symbolic {
             let client = sessions.client(&self.link)?;
             let place = client.resolve_parent(self.link.path()).map_err(failed)?;
@@ -29,12 +29,12 @@ impl Ln {
             return Ok(());
         }
         let text = self.target.to_string_lossy();
-        let target = DafsUrl::parse(&text)
+        let target = RemoteUrl::parse(&text)
             .map_err(|error| Failure::Usage(format!("{error}; for a symlink add -s")))?;
         let client = sessions.shared(&target, &self.link)?;
         let found = client
             .resolve(target.path(), Follow::No)
-            .map_err(|error| Failure::client(&target, &error))?;
+            .map_err(|error| Failure::remote(&target, &error))?;
         let place = place(&client, &self.link, &target, false)?;
         client.link(&found.handle, &place.dir, &place.name).map_err(failed)
     }

@@ -2,9 +2,9 @@
 
 use super::for_each;
 use crate::failure::Failure;
+use crate::remote::{DirEntry, Follow, Handle, Remote, RemoteUrl};
 use crate::session::Sessions;
 use crate::show;
-use dafs_client::{Client, DafsUrl, DirEntry, FileHandle, Follow};
 use std::collections::VecDeque;
 use std::io::{BufWriter, StdoutLock, Write};
 
@@ -13,7 +13,7 @@ use std::io::{BufWriter, StdoutLock, Write};
 pub(crate) struct Ls {
     /// Directories or files
     #[arg(required = true)]
-    urls: Vec<DafsUrl>,
+    urls: Vec<RemoteUrl>,
     /// Show mode, links, owner, group, size and time of each entry
     #[arg(short)]
     long: bool,
@@ -45,14 +45,14 @@ impl Ls {
 
     fn list(
         &self,
-        client: &Client,
-        url: &DafsUrl,
+        client: &Remote,
+        url: &RemoteUrl,
         titled: bool,
         out: &mut Out<'_>,
     ) -> Result<(), Failure> {
         let found = client
             .resolve(url.path(), Follow::Yes)
-            .map_err(|error| Failure::client(url, &error))?;
+            .map_err(|error| Failure::remote(url, &error))?;
         if !found.attributes.is_directory() {
             let name = show::last_name(url).to_vec();
             let entry = DirEntry { name, attributes: Some(found.attributes) };
@@ -83,18 +83,18 @@ impl Ls {
     /// Lists one directory; returns the directories in it that are to be listed too.
     fn list_directory(
         &self,
-        client: &Client,
-        url: &DafsUrl,
-        directory: &FileHandle,
+        client: &Remote,
+        url: &RemoteUrl,
+        directory: &Handle,
         out: &mut Out<'_>,
-    ) -> Result<Vec<(DafsUrl, FileHandle)>, Failure> {
+    ) -> Result<Vec<(RemoteUrl, Handle)>, Failure> {
         let entries: Result<Vec<DirEntry>, _> = client
             .read_dir(directory)
             .filter(|entry| {
                 self.all || !entry.as_ref().is_ok_and(|entry| entry.name.starts_with(b"."))
             })
             .collect();
-        let mut entries = entries.map_err(|error| Failure::client(url, &error))?;
+        let mut entries = entries.map_err(|error| Failure::remote(url, &error))?;
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let mut inner = Vec::new();
         for entry in &entries {
@@ -113,8 +113,8 @@ impl Ls {
 
     fn show(
         &self,
-        client: &Client,
-        url: &DafsUrl,
+        client: &Remote,
+        url: &RemoteUrl,
         entry: &DirEntry,
         out: &mut Out<'_>,
     ) -> Result<(), Failure> {

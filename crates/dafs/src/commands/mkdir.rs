@@ -2,15 +2,15 @@
 
 use super::for_each;
 use crate::failure::Failure;
+use crate::remote::{Error, Follow, Remote, RemoteUrl, SetAttributes, Status};
 use crate::session::Sessions;
-use dafs_client::{Client, DafsUrl, Follow, SetAttributes, Status};
 
 /// Make directories
 #[derive(Debug, clap::Args)]
 pub(crate) struct Mkdir {
     /// What to make
     #[arg(required = true)]
-    urls: Vec<DafsUrl>,
+    urls: Vec<RemoteUrl>,
     /// Make the directories above too, and be content if it exists
     #[arg(short, long)]
     parents: bool,
@@ -39,35 +39,43 @@ impl Mkdir {
                 .resolve_parent(url.path())
                 .and_then(|place| client.mkdir(&place.dir, &place.name, &attributes))
                 .map(drop)
-                .map_err(|error| Failure::client(url, &error))
+                .map_err(|error| Failure::remote(url, &error))
         })
     }
 
-    fn make_all(&self, client: &Client, url: &DafsUrl, default: u32) -> Result<(), Failure> {
-        let failed = |error| Failure::client(url, &error);
+    fn make_all(&self, client: &Remote, url: &RemoteUrl, default: u32) -> Result<(), Failure> {
+        let failed = |error: Error| Failure::remote(url, &error);
         let names = url.path().split(|&byte| byte == b'/').filter(|name| !name.is_empty());
         let names: Vec<&[u8]> = names.collect();
-        let mut at = client.root();
-        for (index, name) in names.iter().enumerate() {
-            let mode =
-                if index + 1 == names.len() { self.mode.unwrap_or(default) } else { default };
-            // Looked up first: where one may not write, the directory may well exist.
-            at = match client.resolve_from(&at, name, Follow::Yes) {
-                Ok(found) if found.attributes.is_directory() => found.handle,
+        let path = |count: usize| [b"/", &names[..count].join(&b'/')[..]].concat();
+        // What is there is looked for from below: above it there may be what one may not look at.
+        let mut there = names.len();
+        let mut at = loop {
+            match client.resolve(&path(there), Follow::Yes) {
+                Ok(found) if found.attributes.is_directory() => break found.handle,
                 Ok(_) => {
+                    let name = names.get(there.saturating_sub(1)).copied().unwrap_or_default();
                     let name = String::from_utf8_lossy(name);
                     return Err(Failure::Failed(format!("{url}: {name} is no directory")));
                 }
-                Err(error) if error.status() == Some(Status::NoEnt) => {
-                    match client.mkdir(&at, name, &SetAttributes::mode(mode)) {
-                        // Somebody else was faster.
-                        Err(error) if error.status() == Some(Status::Exist) => {
-                            client.lookup(&at, name).map_err(failed)?
-                        }
-                        other => other.map_err(failed)?,
-                    }
+                Err(error)
+                    if there > 0
+                        && matches!(error.status(), Some(Status::NoEnt | Status::NotDir)) =>
+                {
+                    there -= 1;
                 }
                 Err(error) => return Err(failed(error)),
+            }
+        };
+        for (index, name) in names.iter().enumerate().skip(there) {
+            let mode =
+                if index + 1 == names.len() { self.mode.unwrap_or(default) } else { default };
+            at = match client.mkdir(&at, name, &SetAttributes::mode(mode)) {
+                // Somebody else was faster.
+                Err(error) if error.status() == Some(Status::Exist) => {
+                    client.lookup(&at, name).map_err(failed)?
+                }
+                other => other.map_err(failed)?,
             };
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub(crate) mod admin;
+pub(crate) mod bench;
 pub(crate) mod cat;
 pub(crate) mod df;
 pub(crate) mod doctor;
@@ -44,6 +45,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Ln(command) => command.run(sessions),
         Command::Df(command) => command.run(sessions),
         Command::Ping(command) => command.run(sessions),
+        Command::Bench(command) => command.run(sessions),
         Command::Doctor(command) => command.run(&cli.session),
         Command::Passwd(command) => command.run(),
         Command::Clients(command) => command.run(),

@@ -2,26 +2,26 @@
 
 use super::for_each;
 use crate::failure::Failure;
+use crate::remote::{Follow, Place, Remote, RemoteUrl};
 use crate::session::Sessions;
 use crate::show;
-use dafs_client::{Client, DafsUrl, Follow, Place};
 
 /// Rename files and directories on one server, replacing what has the new name
 #[derive(Debug, clap::Args)]
 pub(crate) struct Mv {
     /// What to rename or move
     #[arg(required = true, num_args = 1..)]
-    sources: Vec<DafsUrl>,
+    sources: Vec<RemoteUrl>,
     /// The new name, or a directory to move into
     #[arg(required = true)]
-    target: DafsUrl,
+    target: RemoteUrl,
 }
 
 impl Mv {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         for_each(&self.sources, |source| {
             let client = sessions.shared(source, &self.target)?;
-            let failed = |error| Failure::client(source, &error);
+            let failed = |error| Failure::remote(source, &error);
             let from = client.resolve_parent(source.path()).map_err(failed)?;
             let to = place(&client, &self.target, source, self.sources.len() > 1)?;
             client.rename(&from.dir, &from.name, &to.dir, &to.name).map_err(failed)
@@ -31,9 +31,9 @@ impl Mv {
 
 /// Where a new name for `source` goes: into `target` if that is a directory, else to `target`.
 pub(crate) fn place(
-    client: &Client,
-    target: &DafsUrl,
-    source: &DafsUrl,
+    client: &Remote,
+    target: &RemoteUrl,
+    source: &RemoteUrl,
     several: bool,
 ) -> Result<Place, Failure> {
     match client.resolve(target.path(), Follow::Yes) {
@@ -41,10 +41,10 @@ pub(crate) fn place(
             let name = show::last_name(source).to_vec();
             Ok(Place { dir: found.handle, name })
         }
-        Err(error) if error.is_fatal() => Err(Failure::client(target, &error)),
+        Err(error) if error.is_fatal() => Err(Failure::remote(target, &error)),
         _ if several => Err(Failure::Usage(format!(
             "{target} is no directory, and several things cannot go to one name"
         ))),
-        _ => client.resolve_parent(target.path()).map_err(|error| Failure::client(target, &error)),
+        _ => client.resolve_parent(target.path()).map_err(|error| Failure::remote(target, &error)),
     }
 }

@@ -22,14 +22,14 @@ pub(crate) struct Ping {
 
 impl Ping {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
-        let client = sessions.client(&self.url)?;
+        let client = sessions.dafs_client(&self.url)?;
         let transport = client.transport();
         if !self.json {
             println!("{}: transport {}: {}", client.server(), transport.kind, transport.why);
         }
         let mut times = Vec::with_capacity(self.count as usize);
         for _ in 0..self.count {
-            times.push(client.ping().map_err(|error| Failure::client(&self.url, &error))?);
+            times.push(client.ping().map_err(|error| Failure::remote(&self.url, &error.into()))?);
         }
         times.sort_unstable();
         let microseconds = |time: Duration| time.as_nanos() as f64 / 1000.0;

@@ -2,8 +2,8 @@
 
 use crate::copy::{self, CopyOptions};
 use crate::failure::Failure;
+use crate::remote::RemoteUrl;
 use crate::session::Sessions;
-use dafs_client::DafsUrl;
 use std::path::PathBuf;
 
 /// Copy files and directory trees from this host to a server
@@ -18,7 +18,7 @@ pub(crate) struct Put {
     sources: Vec<PathBuf>,
     /// Where to: a directory, or the name of the copy
     #[arg(required = true, value_name = "URL")]
-    target: DafsUrl,
+    target: RemoteUrl,
     #[command(flatten)]
     options: CopyOptions,
 }

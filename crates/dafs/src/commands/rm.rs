@@ -6,8 +6,8 @@
 use super::for_each;
 use crate::failure::Failure;
 use crate::limits::{REMOVE_BATCH, REMOVE_PASSES_MAX, TREE_DEPTH_MAX, WORKERS};
+use crate::remote::{DirEntry, Error, Handle, Place, Remote, RemoteUrl, Status};
 use crate::session::Sessions;
-use dafs_client::{Client, DafsUrl, DirEntry, Error, FileHandle, Place, Status};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Remove files, and with -r directories
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) struct Rm {
     /// What to remove
     #[arg(required = true)]
-    urls: Vec<DafsUrl>,
+    urls: Vec<RemoteUrl>,
     /// Remove directories with all that is in them; symlinks are not followed
     #[arg(short, long)]
     recursive: bool,
@@ -35,8 +35,8 @@ impl Rm {
         })
     }
 
-    fn remove(&self, client: &Client, url: &DafsUrl) -> Result<(), Failure> {
-        let failed = |error: Error| Failure::client(url, &error);
+    fn remove(&self, client: &Remote, url: &RemoteUrl) -> Result<(), Failure> {
+        let failed = |error: Error| Failure::remote(url, &error);
         let found = client.resolve_parent(url.path()).and_then(|place| {
             let handle = client.lookup(&place.dir, &place.name)?;
             Ok((place, client.attributes(&handle)?))
@@ -57,12 +57,12 @@ impl Rm {
 
 /// A directory tree on its way out.
 struct Tree<'a> {
-    client: &'a Client,
+    client: &'a Remote,
 }
 
 impl Tree<'_> {
     /// Removes all that is in a directory. What cannot be removed is reported, the rest goes on.
-    fn empty(&self, url: &DafsUrl, directory: &FileHandle, depth: usize) -> Result<(), Failure> {
+    fn empty(&self, url: &RemoteUrl, directory: &Handle, depth: usize) -> Result<(), Failure> {
         if depth >= TREE_DEPTH_MAX {
             return Err(Failure::Failed(format!("{url}: directories are nested too deeply")));
         }
@@ -74,7 +74,7 @@ impl Tree<'_> {
             loop {
                 let batch: Result<Vec<DirEntry>, Error> =
                     listing.by_ref().take(REMOVE_BATCH).collect();
-                let batch = batch.map_err(|error| Failure::client(url, &error))?;
+                let batch = batch.map_err(|error| Failure::remote(url, &error))?;
                 if batch.is_empty() {
                     break;
                 }
@@ -94,8 +94,8 @@ impl Tree<'_> {
     /// Removes entries of a directory; returns how many could not be.
     fn remove_batch(
         &self,
-        url: &DafsUrl,
-        directory: &FileHandle,
+        url: &RemoteUrl,
+        directory: &Handle,
         batch: &[DirEntry],
         depth: usize,
     ) -> Result<usize, Failure> {
@@ -127,7 +127,7 @@ impl Tree<'_> {
                     Err(error) if error.status() == Some(Status::NoEnt) => {}
                     Err(error) => {
                         let what = url.join(&entry.name).unwrap_or_else(|_| url.clone());
-                        match Failure::client(what, &error) {
+                        match Failure::remote(what, &error) {
                             Failure::Failed(text) => eprintln!("dafs: {text}"),
                             other => return Err(other),
                         }

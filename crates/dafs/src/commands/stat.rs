@@ -2,16 +2,16 @@
 
 use super::for_each;
 use crate::failure::Failure;
+use crate::remote::{Follow, RemoteUrl};
 use crate::session::Sessions;
 use crate::show;
-use dafs_client::{DafsUrl, Follow};
 
 /// Show all attributes of files and directories
 #[derive(Debug, clap::Args)]
 pub(crate) struct Stat {
     /// What to look at
     #[arg(required = true)]
-    urls: Vec<DafsUrl>,
+    urls: Vec<RemoteUrl>,
     /// Look at what a symlink points to, not at the symlink
     #[arg(short = 'L', long)]
     dereference: bool,
@@ -26,7 +26,7 @@ impl Stat {
             let client = sessions.client(url)?;
             let follow = if self.dereference { Follow::Yes } else { Follow::No };
             let found =
-                client.resolve(url.path(), follow).map_err(|error| Failure::client(url, &error))?;
+                client.resolve(url.path(), follow).map_err(|error| Failure::remote(url, &error))?;
             let attributes = &found.attributes;
             if self.json {
                 println!("{}", show::object_json(url, show::last_name(url), attributes));

@@ -5,7 +5,6 @@
 //! * No symlink is followed, so whatever others do in the directories meanwhile, nothing outside
 //!   of them is touched.
 
-use dafs_client::{Attributes, ObjectType, Time};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps, XattrFlags, openat,
     statx,
@@ -17,6 +16,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
 use crate::limits::XATTR_BYTES_MAX;
+use crate::remote::{Attributes, ObjectType, Time};
 
 /// An open directory.
 pub(super) type Parent = Arc<OwnedFd>;

@@ -25,6 +25,7 @@ mod temporary;
 mod trouble;
 
 use crate::failure::Failure;
+use crate::remote::RemoteUrl;
 use clap::Args;
 use report::Report;
 use std::sync::Arc;
@@ -47,6 +48,18 @@ pub(crate) struct CopyOptions {
     /// Print a summary as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl CopyOptions {
+    /// Refuses what the server of a URL cannot do.
+    fn check(&self, url: &RemoteUrl) -> Result<(), Failure> {
+        match url {
+            RemoteUrl::Nfs(_) if self.xattrs => Err(Failure::Usage(format!(
+                "--xattrs cannot be used with {url}: named attributes are copied by dafs:// only"
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Runs a copy under the eye of the signal handler and says how it went.

@@ -7,14 +7,14 @@
 use super::report::lock;
 use super::trouble::{Outcome, remote};
 use crate::limits::{HOLE_BYTES, PIECE_BYTES, PIECES_PER_FILE_MAX, SHARED_PIECES};
-use dafs_client::{Client, Error, File, IoBuffer, Pending, Stability};
+use crate::remote::{Buffer, Error, File, Pending, Remote, Stability};
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
 /// The transfer memory of a copy.
 #[derive(Debug)]
 pub(super) struct Pieces<'a> {
-    client: &'a Client,
+    client: &'a Remote,
     /// The length of every piece, in bytes.
     pub(super) bytes: usize,
     shared: Mutex<Shared>,
@@ -22,20 +22,20 @@ pub(super) struct Pieces<'a> {
 
 #[derive(Debug)]
 struct Shared {
-    free: Vec<IoBuffer>,
+    free: Vec<Buffer>,
     /// How many more may be allocated.
     unused: usize,
 }
 
 impl<'a> Pieces<'a> {
-    pub(super) fn new(client: &'a Client) -> Self {
+    pub(super) fn new(client: &'a Remote) -> Self {
         let longest = client.read_bytes_max().min(client.write_bytes_max()).min(PIECE_BYTES);
         let bytes = (longest / HOLE_BYTES * HOLE_BYTES).max(HOLE_BYTES);
         let shared = Mutex::new(Shared { free: Vec::new(), unused: SHARED_PIECES });
         Self { client, bytes, shared }
     }
 
-    fn borrow(&self) -> Option<IoBuffer> {
+    fn borrow(&self) -> Option<Buffer> {
         let mut shared = lock(&self.shared);
         if let Some(piece) = shared.free.pop() {
             return Some(piece);
@@ -55,7 +55,7 @@ impl<'a> Pieces<'a> {
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     pub(super) pieces: &'a Pieces<'a>,
-    own: Option<IoBuffer>,
+    own: Option<Buffer>,
 }
 
 impl<'a> Worker<'a> {
@@ -75,7 +75,7 @@ impl<'a> Worker<'a> {
         };
         let wanted = size.div_ceil(self.pieces.bytes as u64).min(PIECES_PER_FILE_MAX as u64);
         let more = (1..wanted).map_while(|_| self.pieces.borrow());
-        let free: Vec<IoBuffer> = std::iter::once(first).chain(more).collect();
+        let free: Vec<Buffer> = std::iter::once(first).chain(more).collect();
         Ok(Ring { worker: self, free, flying: VecDeque::new() })
     }
 }
@@ -83,8 +83,8 @@ impl<'a> Worker<'a> {
 /// A transfer on its way.
 #[derive(Debug)]
 struct Flight {
-    pending: Pending<usize>,
-    piece: IoBuffer,
+    pending: Pending,
+    piece: Buffer,
     offset: u64,
     bytes: usize,
 }
@@ -92,7 +92,7 @@ struct Flight {
 /// A part of a file in memory.
 #[derive(Debug)]
 pub(super) struct Part {
-    pub(super) piece: IoBuffer,
+    pub(super) piece: Buffer,
     pub(super) offset: u64,
     pub(super) bytes: usize,
     /// Fewer bytes were there than asked for.
@@ -103,7 +103,7 @@ pub(super) struct Part {
 #[derive(Debug)]
 pub(super) struct Ring<'w, 'a> {
     worker: &'w mut Worker<'a>,
-    free: Vec<IoBuffer>,
+    free: Vec<Buffer>,
     flying: VecDeque<Flight>,
 }
 
@@ -118,11 +118,11 @@ impl Ring<'_, '_> {
     }
 
     /// A free piece; `None` while all are on their way.
-    pub(super) fn take(&mut self) -> Option<IoBuffer> {
+    pub(super) fn take(&mut self) -> Option<Buffer> {
         self.free.pop()
     }
 
-    pub(super) fn give_back(&mut self, piece: IoBuffer) {
+    pub(super) fn give_back(&mut self, piece: Buffer) {
         self.free.push(piece);
     }
 
@@ -130,12 +130,12 @@ impl Ring<'_, '_> {
     pub(super) fn read(
         &mut self,
         file: &File,
-        piece: IoBuffer,
+        piece: Buffer,
         offset: u64,
         bytes: usize,
     ) -> Result<(), Error> {
         let pending = file.submit_read(&piece, 0..bytes, offset)?;
-        file.client().flush()?;
+        file.remote().flush()?;
         self.flying.push_back(Flight { pending, piece, offset, bytes });
         Ok(())
     }
@@ -159,12 +159,12 @@ impl Ring<'_, '_> {
     pub(super) fn write(
         &mut self,
         file: &File,
-        piece: IoBuffer,
+        piece: Buffer,
         offset: u64,
         bytes: usize,
     ) -> Result<(), Error> {
         let pending = file.submit_write(&piece, 0..bytes, offset, Stability::Unstable)?;
-        file.client().flush()?;
+        file.remote().flush()?;
         self.flying.push_back(Flight { pending, piece, offset, bytes });
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::trouble::{Outcome, Trouble};
 use crate::failure::Failure;
 use crate::limits::PROGRESS_TICK;
-use dafs_client::Client;
+use crate::remote::Remote;
 use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::io::IsTerminal;
@@ -75,9 +75,8 @@ impl Report {
     }
 
     /// Notes how the data travels.
-    pub(super) fn connected(&self, client: &Client) {
-        let transport = client.transport();
-        *lock(&self.transport) = Some((transport.kind.to_string(), transport.why.clone()));
+    pub(super) fn connected(&self, client: &Remote) {
+        *lock(&self.transport) = Some(client.transport());
     }
 
     pub(super) fn add_bytes(&self, bytes: u64) {

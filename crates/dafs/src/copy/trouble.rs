@@ -1,7 +1,7 @@
 //! What can go wrong with one object of a tree, and what that means for the rest.
 
 use crate::failure::{Failure, words};
-use dafs_client::Error;
+use crate::remote::Error;
 use std::fmt::Display;
 
 /// Why an object was not copied.
@@ -19,10 +19,9 @@ pub(super) type Outcome<T = ()> = Result<T, Trouble>;
 
 /// The server's answer about `what`.
 pub(super) fn remote(what: impl Display, error: &Error) -> Trouble {
-    match error {
-        Error::Connect { .. } => Trouble::Stop(Failure::client(what, error)),
-        _ if error.is_fatal() => Trouble::Stop(Failure::client(what, error)),
-        _ => Trouble::Object(format!("{what}: {}", words(error))),
+    match error.is_fatal() {
+        true => Trouble::Stop(Failure::remote(what, error)),
+        false => Trouble::Object(format!("{what}: {}", words(error))),
     }
 }
 

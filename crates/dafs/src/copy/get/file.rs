@@ -7,7 +7,7 @@ use crate::copy::report::Copied;
 use crate::copy::temporary::Temporary;
 use crate::copy::trouble::{Outcome, Trouble};
 use crate::limits::HOLE_BYTES;
-use dafs_client::{Attributes, File, OpenOptions};
+use crate::remote::{Attributes, Error, File, OpenOptions};
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -99,7 +99,7 @@ impl Get<'_> {
         source: &File,
         mut take: impl FnMut(&Part) -> Outcome,
     ) -> Outcome {
-        let failed = |error: dafs_client::Error| object.remote(&error);
+        let failed = |error: Error| object.remote(&error);
         let mut next = 0;
         loop {
             while next < size

@@ -11,9 +11,9 @@ use super::trouble::{Outcome, Trouble, here, remote};
 use super::{CopyOptions, supervise};
 use crate::failure::Failure;
 use crate::limits::TREE_DEPTH_MAX;
+use crate::remote::{Attributes, Error, Follow, Handle, ReadDir, Remote, RemoteUrl};
 use crate::session::Sessions;
 use crate::show;
-use dafs_client::{Attributes, Client, DafsUrl, FileHandle, Follow, ReadDir};
 use object::LinkPlace;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, futimens, mkdirat};
 use rustix::io::Errno;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// Copies `sources` from their server to `target`.
 pub(crate) fn run(
     sessions: &mut Sessions<'_>,
-    sources: &[DafsUrl],
+    sources: &[RemoteUrl],
     target: &Path,
     options: &CopyOptions,
 ) -> Result<(), Failure> {
@@ -35,14 +35,13 @@ pub(crate) fn run(
     supervise(options, |report| {
         let mut result = Ok(());
         // One session after the other, the sources of each together.
-        let mut left: Vec<&DafsUrl> = sources.iter().collect();
+        let mut left: Vec<&RemoteUrl> = sources.iter().collect();
         while let Some(&first) = left.first() {
+            options.check(first)?;
             let client = sessions.client(first)?;
             report.connected(&client);
-            let same = |url: &&DafsUrl| {
-                (url.user(), url.host(), url.port()) == (first.user(), first.host(), first.port())
-            };
-            let (now, later): (Vec<&DafsUrl>, Vec<&DafsUrl>) =
+            let same = |url: &&RemoteUrl| url.is_same_server(first);
+            let (now, later): (Vec<&RemoteUrl>, Vec<&RemoteUrl>) =
                 left.iter().partition(|url| same(url));
             let get = Get::new(&client, options, report);
             result = result.and(get.sources(&now, target, sources.len() > 1));
@@ -55,10 +54,10 @@ pub(crate) fn run(
 /// What all workers of one copy share.
 #[derive(Debug)]
 struct Get<'a> {
-    client: &'a Client,
+    client: &'a Remote,
     options: &'a CopyOptions,
     report: &'a Report,
-    links: super::links::Links<FileHandle, LinkPlace>,
+    links: super::links::Links<Handle, LinkPlace>,
 }
 
 /// What one source of the command line became, or the directory that it goes into.
@@ -66,7 +65,7 @@ struct Get<'a> {
 struct Top {
     descriptor: Parent,
     path: PathBuf,
-    source: DafsUrl,
+    source: RemoteUrl,
 }
 
 /// A directory that is being filled. It gets its permissions and times when the last object in it
@@ -79,7 +78,7 @@ struct Directory<'a> {
     /// The directory it is in and its name there; `None` for the top.
     above: Option<(Arc<Directory<'a>>, OsString)>,
     descriptor: Parent,
-    handle: FileHandle,
+    handle: Handle,
     /// What it is to become; `None` for a directory that was there and was named by the user.
     becomes: Option<Attributes>,
 }
@@ -103,8 +102,8 @@ impl Directory<'_> {
         path
     }
 
-    fn source(&self) -> DafsUrl {
-        let join = |url: DafsUrl, name: OsString| url.join(name.as_bytes()).unwrap_or(url);
+    fn source(&self) -> RemoteUrl {
+        let join = |url: RemoteUrl, name: OsString| url.join(name.as_bytes()).unwrap_or(url);
         self.inside().into_iter().fold(self.top.source.clone(), join)
     }
 }
@@ -115,12 +114,12 @@ struct Object<'a> {
     directory: Arc<Directory<'a>>,
     name: OsString,
     /// For what the user has named: its URL and its name on the server.
-    named: Option<(DafsUrl, Vec<u8>)>,
+    named: Option<(RemoteUrl, Vec<u8>)>,
     attributes: Attributes,
 }
 
 impl Object<'_> {
-    fn source(&self) -> DafsUrl {
+    fn source(&self) -> RemoteUrl {
         if let Some((url, _)) = &self.named {
             return url.clone();
         }
@@ -142,17 +141,17 @@ impl Object<'_> {
     }
 
     /// The server's answer about the original.
-    fn remote(&self, error: &dafs_client::Error) -> Trouble {
+    fn remote(&self, error: &Error) -> Trouble {
         remote(self.source(), error)
     }
 }
 
 impl<'a> Get<'a> {
-    fn new(client: &'a Client, options: &'a CopyOptions, report: &'a Report) -> Self {
+    fn new(client: &'a Remote, options: &'a CopyOptions, report: &'a Report) -> Self {
         Self { client, options, report, links: super::links::Links::new() }
     }
 
-    fn sources(&self, urls: &[&DafsUrl], target: &Path, several: bool) -> Result<(), Failure> {
+    fn sources(&self, urls: &[&RemoteUrl], target: &Path, several: bool) -> Result<(), Failure> {
         let pieces = Pieces::new(self.client);
         let mut result = Ok(());
         queue::run(
@@ -182,7 +181,7 @@ impl<'a> Get<'a> {
     fn source<'g>(
         &'g self,
         queue: &Queue<'_, Object<'g>>,
-        url: &DafsUrl,
+        url: &RemoteUrl,
         target: &Path,
         several: bool,
     ) -> Result<Outcome, Failure> {
@@ -316,7 +315,7 @@ impl<'a> Get<'a> {
         above: &Parent,
         name: &OsString,
         attributes: &Attributes,
-        names: impl Fn() -> (PathBuf, DafsUrl),
+        names: impl Fn() -> (PathBuf, RemoteUrl),
     ) -> Outcome<Parent> {
         let fail = |error: Errno| here(names().0.display(), error);
         match mkdirat(above, name.as_os_str(), Mode::RWXU) {

@@ -8,7 +8,7 @@ use crate::copy::pieces::Worker;
 use crate::copy::report::Copied;
 use crate::copy::trouble::{Outcome, Trouble, here, remote};
 use crate::limits::XATTR_BYTES_MAX;
-use dafs_client::{DafsUrl, FileHandle, ObjectType, OpenOptions, Status};
+use crate::remote::{Error, Handle, ObjectType, OpenOptions, RemoteUrl, Status};
 use rustix::fs::{AtFlags, Mode, linkat, makedev, mknodat, symlinkat};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -114,12 +114,12 @@ impl<'a> Get<'a> {
     /// Copies named attributes to an open file or directory.
     pub(super) fn xattrs(
         &self,
-        handle: &FileHandle,
+        handle: &Handle,
         to: &OwnedFd,
-        source: &DafsUrl,
+        source: &RemoteUrl,
         path: &Path,
     ) -> Outcome {
-        let failed = |error: &dafs_client::Error| remote(source, error);
+        let failed = |error: &Error| remote(source, error);
         // Asked for each object, because not every server says which ones have named attributes.
         let directory = match self.client.attribute_directory(handle) {
             Err(error) if matches!(error.status(), Some(Status::NoEnt | Status::NotSupp)) => {

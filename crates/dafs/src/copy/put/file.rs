@@ -8,7 +8,7 @@ use crate::copy::report::Copied;
 use crate::copy::temporary::temporary_name;
 use crate::copy::trouble::{Outcome, Trouble};
 use crate::limits::TEMPORARY_NAME_TRIES;
-use dafs_client::{Create, Error, File, FileHandle, OpenOptions, SetAttributes, Status};
+use crate::remote::{Create, Error, File, Handle, OpenOptions, SetAttributes, Status};
 use dafs_mem::{VolatileSlice, preadv2};
 use rustix::fs::{FileType, SeekFrom, Stat, fstat, seek};
 use rustix::io::Errno;
@@ -18,14 +18,14 @@ use std::os::fd::{AsFd, OwnedFd};
 /// An unfinished file on the server. Removed when dropped.
 struct Temporary<'a> {
     put: &'a Put<'a>,
-    directory: FileHandle,
+    directory: Handle,
     name: String,
     renamed: bool,
 }
 
 impl<'a> Temporary<'a> {
     /// Makes a file that only its owner can use, and opens it.
-    fn create(put: &'a Put<'a>, directory: FileHandle) -> Result<(Self, File), Error> {
+    fn create(put: &'a Put<'a>, directory: Handle) -> Result<(Self, File), Error> {
         let options = match put.options.verify {
             true => OpenOptions::read_write(),
             false => OpenOptions::write(),
@@ -62,7 +62,7 @@ impl Drop for Temporary<'_> {
 
 impl Put<'_> {
     /// Copies a file under a temporary name and renames it when it is complete.
-    pub(super) fn file(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome<FileHandle> {
+    pub(super) fn file(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome<Handle> {
         self.report.go_on()?;
         let source = local::open_for_reading(&object.directory.source, &object.name)
             .map_err(|error| object.here(error))?;
@@ -92,7 +92,7 @@ impl Put<'_> {
             self.verify(&mut ring, object, &file, &content)?;
         }
         if self.options.sync {
-            file.commit(0, 0).map_err(failed)?;
+            file.commit().map_err(failed)?;
         }
         let handle = *file.handle();
         temporary.rename(object.target_name()).map_err(failed)?;

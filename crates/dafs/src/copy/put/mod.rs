@@ -12,10 +12,10 @@ use super::trouble::{Outcome, Trouble, here, remote};
 use super::{CopyOptions, supervise};
 use crate::failure::Failure;
 use crate::limits::TREE_DEPTH_MAX;
-use crate::session::Sessions;
-use dafs_client::{
-    Attributes, Client, DafsUrl, FileHandle, Follow, SetAttributes, SetTime, Status,
+use crate::remote::{
+    Attributes, Error, Follow, Handle, Remote, RemoteUrl, SetAttributes, SetTime, Status,
 };
+use crate::session::Sessions;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, statat};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -28,10 +28,11 @@ use std::sync::Arc;
 pub(crate) fn run(
     sessions: &mut Sessions<'_>,
     sources: &[PathBuf],
-    target: &DafsUrl,
+    target: &RemoteUrl,
     options: &CopyOptions,
 ) -> Result<(), Failure> {
     supervise(options, |report| {
+        options.check(target)?;
         let client = sessions.client(target)?;
         report.connected(&client);
         let put = Put { client: &client, options, report, links: Links::new() };
@@ -42,18 +43,18 @@ pub(crate) fn run(
 /// What all workers of one copy share.
 #[derive(Debug)]
 struct Put<'a> {
-    client: &'a Client,
+    client: &'a Remote,
     options: &'a CopyOptions,
     report: &'a Report,
     /// By device and inode number.
-    links: Links<(u64, u64), FileHandle>,
+    links: Links<(u64, u64), Handle>,
 }
 
 /// What one source of the command line became, or the directory that it goes into.
 #[derive(Debug)]
 struct Top {
     path: PathBuf,
-    target: DafsUrl,
+    target: RemoteUrl,
 }
 
 /// A directory that is being filled. It gets its permissions and times when the last object in it
@@ -66,7 +67,7 @@ struct Directory<'a> {
     /// The directory it is in and its name there; `None` for the top.
     above: Option<(Arc<Directory<'a>>, OsString)>,
     source: Parent,
-    handle: FileHandle,
+    handle: Handle,
     /// What it is to become; `None` for a directory that was there and was named by the user.
     becomes: Option<SetAttributes>,
 }
@@ -90,8 +91,8 @@ impl Directory<'_> {
         path
     }
 
-    fn target(&self) -> DafsUrl {
-        let join = |url: DafsUrl, name: OsString| url.join(name.as_bytes()).unwrap_or(url);
+    fn target(&self) -> RemoteUrl {
+        let join = |url: RemoteUrl, name: OsString| url.join(name.as_bytes()).unwrap_or(url);
         self.inside().into_iter().fold(self.top.target.clone(), join)
     }
 }
@@ -115,7 +116,7 @@ impl Object<'_> {
         self.renamed.as_deref().unwrap_or(self.name.as_bytes())
     }
 
-    fn target(&self) -> DafsUrl {
+    fn target(&self) -> RemoteUrl {
         let directory = self.directory.target();
         directory.join(self.target_name()).unwrap_or(directory)
     }
@@ -126,21 +127,21 @@ impl Object<'_> {
     }
 
     /// The server's answer about the copy.
-    fn remote(&self, error: &dafs_client::Error) -> Trouble {
+    fn remote(&self, error: &Error) -> Trouble {
         remote(self.target(), error)
     }
 }
 
 /// Where the copies go.
 struct Place {
-    handle: FileHandle,
-    url: DafsUrl,
+    handle: Handle,
+    url: RemoteUrl,
     /// The name there; `None` when sources keep their own.
     name: Option<Vec<u8>>,
 }
 
 impl<'a> Put<'a> {
-    fn sources(&self, paths: &[PathBuf], target: &DafsUrl) -> Result<(), Failure> {
+    fn sources(&self, paths: &[PathBuf], target: &RemoteUrl) -> Result<(), Failure> {
         let place = self.place(target, paths.len() > 1)?;
         let pieces = Pieces::new(self.client);
         queue::run(
@@ -163,8 +164,8 @@ impl<'a> Put<'a> {
     }
 
     /// Into `target` if that is a directory, else to `target`.
-    fn place(&self, target: &DafsUrl, several: bool) -> Result<Place, Failure> {
-        let failed = |error| Failure::client(target, &error);
+    fn place(&self, target: &RemoteUrl, several: bool) -> Result<Place, Failure> {
+        let failed = |error| Failure::remote(target, &error);
         match self.client.resolve(target.path(), Follow::Yes) {
             Ok(found) if found.attributes.is_directory() => {
                 Ok(Place { handle: found.handle, url: target.clone(), name: None })
@@ -342,12 +343,12 @@ impl<'a> Put<'a> {
     /// Makes a directory, or takes one that is there. `names` tells path and URL for messages.
     fn make_directory(
         &self,
-        above: &FileHandle,
+        above: &Handle,
         name: &[u8],
         source: &OwnedFd,
-        names: impl Fn() -> (PathBuf, DafsUrl),
-    ) -> Outcome<FileHandle> {
-        let fail = |error: dafs_client::Error| remote(names().1, &error);
+        names: impl Fn() -> (PathBuf, RemoteUrl),
+    ) -> Outcome<Handle> {
+        let fail = |error: Error| remote(names().1, &error);
         let handle = match self.client.mkdir(above, name, &SetAttributes::mode(0o700)) {
             Ok(handle) => handle,
             Err(error) if error.status() == Some(Status::Exist) => {

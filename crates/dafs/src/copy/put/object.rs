@@ -9,8 +9,8 @@ use crate::copy::report::Copied;
 use crate::copy::temporary::temporary_name;
 use crate::copy::trouble::{Outcome, Trouble, here, remote};
 use crate::limits::XATTR_BYTES_MAX;
-use dafs_client::{
-    Create, DafsUrl, Error, FileHandle, OpenOptions, SetAttributes, SpecialFile, Stability, Status,
+use crate::remote::{
+    Create, Error, Handle, OpenOptions, RemoteUrl, SetAttributes, SpecialFile, Stability, Status,
 };
 use rustix::fs::{AtFlags, FileType, Stat, major, minor, readlinkat, statat};
 use std::os::fd::OwnedFd;
@@ -56,7 +56,7 @@ impl Put<'_> {
         worker: &mut Worker<'_>,
         object: &Object<'_>,
         stat: &Stat,
-    ) -> Outcome<Option<FileHandle>> {
+    ) -> Outcome<Option<Handle>> {
         let device = || (major(stat.st_rdev), minor(stat.st_rdev));
         let special = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => return self.file(worker, object).map(Some),
@@ -80,7 +80,7 @@ impl Put<'_> {
         self.special(object, special, stat)
     }
 
-    fn symlink(&self, object: &Object<'_>, stat: &Stat) -> Outcome<FileHandle> {
+    fn symlink(&self, object: &Object<'_>, stat: &Stat) -> Outcome<Handle> {
         let source = &object.directory.source;
         let text = readlinkat(source, object.name.as_os_str(), Vec::new())
             .map_err(|error| object.here(error))?;
@@ -100,7 +100,7 @@ impl Put<'_> {
         object: &Object<'_>,
         kind: SpecialFile,
         stat: &Stat,
-    ) -> Outcome<Option<FileHandle>> {
+    ) -> Outcome<Option<Handle>> {
         let directory = &object.directory.handle;
         let becomes = self.becomes(stat);
         let made =
@@ -126,7 +126,7 @@ impl Put<'_> {
         }
     }
 
-    fn link(&self, object: &Object<'_>, copy: &FileHandle) -> Result<(), Error> {
+    fn link(&self, object: &Object<'_>, copy: &Handle) -> Result<(), Error> {
         let directory = &object.directory.handle;
         self.make_or_replace(object, |name| self.client.link(copy, directory, name))
     }
@@ -159,9 +159,9 @@ impl Put<'_> {
     pub(super) fn xattrs(
         &self,
         from: &OwnedFd,
-        to: &FileHandle,
+        to: &Handle,
         path: &Path,
-        target: &DafsUrl,
+        target: &RemoteUrl,
     ) -> Outcome {
         let found = local::xattrs(from).map_err(|error| here(path.display(), error))?;
         if found.is_empty() {

@@ -1,0 +1,305 @@
+//! Open files, and memory for transfers.
+
+use super::error::Error;
+use super::types::{Attributes, Handle, nfs_set};
+use super::{Remote, SetAttributes, Stability};
+use dafs_client as dafs;
+use dafs_mem::VolatileSlice;
+use dafs_nfs_client::mount as nfs;
+use std::ops::Range;
+
+/// How to open a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OpenOptions {
+    read: bool,
+    write: bool,
+    create: Create,
+    truncate: bool,
+    /// Permission bits of a file that is made.
+    mode: Option<u32>,
+}
+
+/// Whether a file is made when it is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Create {
+    No,
+    IfMissing,
+    /// It must not exist.
+    New,
+}
+
+impl OpenOptions {
+    pub(crate) fn read() -> Self {
+        Self { read: true, write: false, create: Create::No, truncate: false, mode: None }
+    }
+
+    pub(crate) fn write() -> Self {
+        Self { read: false, write: true, ..Self::read() }
+    }
+
+    pub(crate) fn read_write() -> Self {
+        Self { write: true, ..Self::read() }
+    }
+
+    pub(crate) fn create(self, create: Create) -> Self {
+        Self { create, ..self }
+    }
+
+    pub(crate) fn truncate(self, truncate: bool) -> Self {
+        Self { truncate, ..self }
+    }
+
+    pub(crate) fn mode(self, mode: u32) -> Self {
+        Self { mode: Some(mode), ..self }
+    }
+
+    fn dafs(&self) -> dafs::OpenOptions {
+        let options = match (self.read, self.write) {
+            (true, true) => dafs::OpenOptions::read_write(),
+            (_, true) => dafs::OpenOptions::write(),
+            (_, false) => dafs::OpenOptions::read(),
+        };
+        let create = match self.create {
+            Create::No => return options.truncate(self.truncate),
+            Create::IfMissing => dafs::Create::IfMissing,
+            Create::New => dafs::Create::New,
+        };
+        let options = options.create(create).truncate(self.truncate);
+        self.mode.map_or(options, |mode| options.mode(mode))
+    }
+
+    fn nfs(&self) -> nfs::OpenOptions {
+        nfs::OpenOptions {
+            read: self.read,
+            write: self.write,
+            create: match self.create {
+                Create::No => nfs::Create::No,
+                Create::IfMissing => nfs::Create::IfMissing,
+                Create::New => nfs::Create::New,
+            },
+            truncate: self.truncate,
+            mode: self.mode.unwrap_or(0o644),
+        }
+    }
+}
+
+/// Memory for transfers.
+#[derive(Debug, Clone)]
+pub(crate) enum Buffer {
+    Dafs(dafs::IoBuffer),
+    Nfs(nfs::Memory),
+}
+
+impl Buffer {
+    /// The whole memory.
+    pub(crate) fn view(&self) -> VolatileSlice<'_> {
+        match self {
+            Self::Dafs(buffer) => buffer.view(),
+            Self::Nfs(memory) => memory.view(),
+        }
+    }
+
+    /// A part of it, if it lies inside.
+    pub(crate) fn slice(&self, offset: usize, len: usize) -> Option<VolatileSlice<'_>> {
+        self.view().slice(offset, len)
+    }
+
+    fn nfs(&self, range: Range<usize>) -> Result<nfs::MemorySlice, Error> {
+        let slice = match self {
+            Self::Nfs(memory) => memory.slice(range),
+            Self::Dafs(_) => None,
+        };
+        slice.ok_or(Error::Nfs(nfs::MountError::Argument("the range leaves the buffer")))
+    }
+
+    fn dafs(&self) -> Result<&dafs::IoBuffer, Error> {
+        match self {
+            Self::Dafs(buffer) => Ok(buffer),
+            Self::Nfs(_) => Err(Error::Dafs(dafs::Error::ForeignBuffer)),
+        }
+    }
+}
+
+/// A transfer on its way.
+#[derive(Debug)]
+pub(crate) enum Pending {
+    Dafs(dafs::Pending<usize>),
+    NfsRead(nfs::PendingRead),
+    NfsWrite(nfs::PendingWrite),
+}
+
+impl Pending {
+    /// Waits; gives the number of bytes.
+    pub(crate) fn wait(self) -> Result<usize, Error> {
+        Ok(match self {
+            Self::Dafs(pending) => pending.wait()?,
+            Self::NfsRead(pending) => pending.wait()?,
+            Self::NfsWrite(pending) => pending.wait()?.bytes,
+        })
+    }
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct File {
+    remote: Remote,
+    handle: Handle,
+    inner: Inner,
+}
+
+#[derive(Debug)]
+enum Inner {
+    Dafs(dafs::File),
+    Nfs(nfs::File),
+}
+
+impl Remote {
+    /// Opens the file at a path, through symlinks.
+    pub(crate) fn open(&self, path: &[u8], options: &OpenOptions) -> Result<File, Error> {
+        Ok(match self {
+            Self::Dafs(client) => self.dafs_file(client.open(path, &options.dafs())?),
+            Self::Nfs(mount) => self.nfs_file(mount.open(path, &options.nfs())?),
+        })
+    }
+
+    /// Opens a file by its name in a directory.
+    pub(crate) fn open_at(
+        &self,
+        dir: &Handle,
+        name: &[u8],
+        options: &OpenOptions,
+    ) -> Result<File, Error> {
+        Ok(match self {
+            Self::Dafs(client) => {
+                self.dafs_file(client.open_at(&dir.dafs(), name, &options.dafs())?)
+            }
+            Self::Nfs(mount) => self.nfs_file(mount.open_at(&dir.nfs(), name, &options.nfs())?),
+        })
+    }
+
+    fn dafs_file(&self, file: dafs::File) -> File {
+        File { remote: self.clone(), handle: (*file.handle()).into(), inner: Inner::Dafs(file) }
+    }
+
+    fn nfs_file(&self, file: nfs::File) -> File {
+        File { remote: self.clone(), handle: file.handle().into(), inner: Inner::Nfs(file) }
+    }
+}
+
+impl File {
+    pub(crate) fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    pub(crate) fn attributes(&self) -> Result<Attributes, Error> {
+        self.remote.attributes(&self.handle)
+    }
+
+    pub(crate) fn set_attributes(&self, new: &SetAttributes) -> Result<(), Error> {
+        match &self.inner {
+            Inner::Dafs(file) => Ok(file.set_attributes(new)?),
+            Inner::Nfs(file) => Ok(file.set_attributes(&nfs_set(new))?),
+        }
+    }
+
+    /// Begins to read into a part of a buffer.
+    pub(crate) fn submit_read(
+        &self,
+        buffer: &Buffer,
+        range: Range<usize>,
+        offset: u64,
+    ) -> Result<Pending, Error> {
+        Ok(match &self.inner {
+            Inner::Dafs(file) => Pending::Dafs(file.submit_read(buffer.dafs()?, range, offset)?),
+            Inner::Nfs(file) => Pending::NfsRead(file.submit_read(buffer.nfs(range)?, offset)?),
+        })
+    }
+
+    /// Begins to write a part of a buffer.
+    pub(crate) fn submit_write(
+        &self,
+        buffer: &Buffer,
+        range: Range<usize>,
+        offset: u64,
+        stability: Stability,
+    ) -> Result<Pending, Error> {
+        Ok(match &self.inner {
+            Inner::Dafs(file) => {
+                Pending::Dafs(file.submit_write(buffer.dafs()?, range, offset, stability)?)
+            }
+            Inner::Nfs(file) => {
+                let stable = match stability {
+                    Stability::Unstable => nfs::StableHow::Unstable,
+                    Stability::DataSync => nfs::StableHow::DataSync,
+                    Stability::FileSync => nfs::StableHow::FileSync,
+                };
+                Pending::NfsWrite(file.submit_write(buffer.nfs(range)?, offset, stable)?)
+            }
+        })
+    }
+
+    /// Reads into a part of a buffer.
+    pub(crate) fn read_into(
+        &self,
+        buffer: &Buffer,
+        range: Range<usize>,
+        offset: u64,
+    ) -> Result<usize, Error> {
+        self.submit_read(buffer, range, offset)?.wait()
+    }
+
+    /// Writes all of a part of a buffer.
+    pub(crate) fn write_from(
+        &self,
+        buffer: &Buffer,
+        range: Range<usize>,
+        offset: u64,
+        stability: Stability,
+    ) -> Result<usize, Error> {
+        match &self.inner {
+            Inner::Dafs(file) => Ok(file.write_from(buffer.dafs()?, range, offset, stability)?),
+            Inner::Nfs(_) => self.submit_write(buffer, range, offset, stability)?.wait(),
+        }
+    }
+
+    /// Has everything that was written on stable storage.
+    pub(crate) fn commit(&self) -> Result<(), Error> {
+        match &self.inner {
+            Inner::Dafs(file) => Ok(file.commit(0, 0)?),
+            Inner::Nfs(file) => Ok(file.commit().map(drop)?),
+        }
+    }
+
+    pub(crate) fn close(self) -> Result<(), Error> {
+        match self.inner {
+            Inner::Dafs(file) => Ok(file.close()?),
+            Inner::Nfs(file) => Ok(file.close()?),
+        }
+    }
+}
+
+/// Values of named attributes, which only DAFS has here.
+impl File {
+    pub(crate) fn read_at(&self, target: &mut [u8], offset: u64) -> Result<usize, Error> {
+        match &self.inner {
+            Inner::Dafs(file) => Ok(file.read_at(target, offset)?),
+            Inner::Nfs(_) => Err(Error::NotByNfs("named attributes are read by dafs:// only")),
+        }
+    }
+
+    pub(crate) fn write_at(
+        &self,
+        source: &[u8],
+        offset: u64,
+        stability: Stability,
+    ) -> Result<usize, Error> {
+        match &self.inner {
+            Inner::Dafs(file) => Ok(file.write_at(source, offset, stability)?),
+            Inner::Nfs(_) => Err(Error::NotByNfs("named attributes are written by dafs:// only")),
+        }
+    }
+}
