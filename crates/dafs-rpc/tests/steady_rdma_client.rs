@@ -1,0 +1,125 @@
+//! A client on RDMA allocates nothing in steady traffic.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
+use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use dafs_dat::{Adapter, Address};
+use dafs_rpc::client::{Options, Port, Procedure, Request, RpcClient, SendData};
+use dafs_rpc::server::{Config, Group};
+use dafs_rpc::{AcceptStatus, Call, Handled, Handler};
+use dafs_wire::xdr::Payload;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting for each thread.
+struct Counting;
+
+// SAFETY: every method passes its arguments on to the system's allocator; the counter allocates
+// nothing and needs no destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const LEN: usize = 50_000;
+
+/// Data goes in and out.
+struct Program;
+
+impl Handler for Program {
+    type Message = ();
+
+    fn call(&mut self, call: Call<'_>) -> Handled {
+        let mut reply = call.reply();
+        let mut args = call.decoder();
+        match (call.procedure, args.payload(LEN)) {
+            (1, Ok(Payload::Here(data))) => {
+                reply.encoder().count(data.len());
+                let Ok(mut place) = reply.bulk(data.len()) else {
+                    return AcceptStatus::SystemError.into();
+                };
+                place.view().copy_from(data, dafs_mem::Site::Inspect);
+                place.finish(data.len());
+            }
+            (2, Ok(Payload::Here(data))) => reply.encoder().opaque(data),
+            _ => return AcceptStatus::GarbageArgs.into(),
+        }
+        reply.into()
+    }
+}
+
+fn adapter(is_shm: bool) -> Box<dyn Adapter> {
+    match is_shm {
+        true => Box::new(ShmAdapter::new(ShmConfig::default()).unwrap()),
+        false => Box::new(IwarpAdapter::new(IwarpConfig::default()).unwrap()),
+    }
+}
+
+#[test]
+fn steady_calls_allocate_nothing() {
+    for is_shm in [false, true] {
+        let mut listening = adapter(is_shm);
+        let wanted = match is_shm {
+            true => Address::Shm(format!("dafs-rpc-steady-{}", std::process::id())),
+            false => Address::Tcp("127.0.0.1:0".parse().unwrap()),
+        };
+        let bound = listening.listen(&wanted).unwrap();
+        let address = listening.listener_address(bound).unwrap();
+        let group = Group::new(Vec::new(), 1, Config::default()).unwrap();
+        let reactor = group.rdma_reactor(vec![listening], |_| Program).unwrap();
+        let server = std::thread::spawn(move || reactor.run());
+        let port = Port::new(adapter(is_shm)).unwrap();
+        let client = RpcClient::connect_rdma(&port, &address, Options::default(), None).unwrap();
+        let memory = client.allocate(2 * LEN).unwrap();
+        let source = memory.slice(0..LEN).unwrap();
+        let sinks = [memory.slice(LEN..2 * LEN).unwrap()];
+        let mut pending = VecDeque::with_capacity(8);
+        let procedure = |procedure| Procedure { program: 1, version: 1, procedure };
+        let (large, small) =
+            ((LEN as u32).to_be_bytes(), [&8u32.to_be_bytes()[..], &[0; 8]].concat());
+        let mut round = || {
+            // Data both ways, all of it in chunks.
+            let args = [&large[..]];
+            let data = Some(SendData { position: 4, memory: source.clone() });
+            let request = Request { data, sinks: &sinks, ..Request::new(procedure(1), &args, 4) };
+            let results = client.submit_request(&request).unwrap().wait().unwrap();
+            assert_eq!(sinks[0].take(results.decoder().payload(LEN).unwrap()), LEN);
+            // A long reply.
+            let data = Some(SendData { position: 4, memory: source.clone() });
+            let request = Request { data, ..Request::new(procedure(2), &args, LEN + 4) };
+            assert_eq!(client.submit_request(&request).unwrap().wait().unwrap().len(), LEN + 4);
+            // Small calls, several at a time.
+            for _ in 0..8 {
+                pending.push_back(client.queue(procedure(2), &small).unwrap());
+            }
+            for pending in pending.drain(..) {
+                assert_eq!(pending.wait().unwrap()[..], small);
+            }
+        };
+        (0..200).for_each(|_| round());
+        let before = ALLOCATIONS.get();
+        (0..200).for_each(|_| round());
+        let allocations = ALLOCATIONS.get() - before;
+        drop(client);
+        group.stop();
+        server.join().unwrap();
+        assert!(allocations <= 5, "{allocations} allocations in 2000 calls, shm: {is_shm}");
+    }
+}
