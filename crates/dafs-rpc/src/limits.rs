@@ -39,6 +39,10 @@ pub(crate) const STAGING_KEPT_BYTES_MAX: usize = 4 << 20;
 /// Credits that a client on RDMA gives a server for calls in the other direction.
 pub(crate) const BACK_CREDITS: u32 = 4;
 
+/// Answers to such calls that wait for the server to take them. More than its credits, because it
+/// may have taken one before that is known here.
+pub(crate) const BACK_ANSWERS_MAX: u32 = 64;
+
 /// The most credits that a client on RDMA makes use of.
 pub(crate) const CREDITS_MAX: u32 = 1024;
 

@@ -125,6 +125,11 @@ impl Driver {
         None
     }
 
+    /// True when a server has called and nobody has taken that.
+    pub(super) fn is_called(&self) -> bool {
+        !self.called.is_empty()
+    }
+
     /// True while a server may call.
     pub(super) fn may_be_called(&self) -> bool {
         self.connections.values().any(|connection| connection.back.is_some())

@@ -139,7 +139,8 @@ impl Shared {
             return;
         }
         // Threads whose calls are over are woken one by one; but the leader does not sleep there.
-        if driver.progress(now) > 0 && driver.leader == Leader::Sleeping {
+        let news = driver.progress(now) > 0 || driver.is_called();
+        if news && driver.leader == Leader::Sleeping {
             self.sleep.ring();
         }
         self.keep_armed(driver);

@@ -4,7 +4,7 @@ use super::super::base::Base;
 use super::Connection;
 use super::call::Writer;
 use crate::client::core::{Event, server_call};
-use crate::limits::BACK_CREDITS;
+use crate::limits::{BACK_ANSWERS_MAX, BACK_CREDITS};
 use crate::output::Parts;
 use crate::reply::{Rejection, Reply};
 use dafs_mem::Site;
@@ -77,6 +77,9 @@ impl Connection {
         body: Body,
         parts: &Parts<'_>,
     ) -> Result<(), String> {
+        if self.sending >= 2 * self.credits_wanted + BACK_ANSWERS_MAX {
+            return Err("the server calls and does not take the answers".to_owned());
+        }
         self.scratch.clear();
         let header = Header { xid, credits: BACK_CREDITS, body };
         header.encode(&mut Encoder::new(&mut self.scratch));

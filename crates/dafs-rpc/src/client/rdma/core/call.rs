@@ -144,6 +144,7 @@ impl Connection {
     /// Sends calls that wait, as far as there are credits.
     pub(super) fn pump(&mut self, base: &mut Base) {
         while self.in_flight < self.credits
+            && !self.is_clogged()
             && let Some(xid) = self.waiting.pop_front()
         {
             let Some(call) = self.calls.get_mut(&xid) else { continue };

@@ -6,6 +6,7 @@
 //!   (RFC 8166 section 3.3.1).
 //! * A receive is posted for every call at the server before that call is sent, and for every call
 //!   that the server may make.
+//! * Messages on their way out are bounded too, whatever a server answers without taking them.
 //! * Every call ends exactly once: answered, refused, or lost with the connection.
 //! * When a call is over, the server cannot reach its memory any more but over shared memory, and
 //!   then the memory is marked so.
@@ -14,6 +15,8 @@
 mod back;
 mod call;
 mod reply;
+#[cfg(test)]
+mod tests;
 
 use super::base::Base;
 use super::slots::Slots;
@@ -66,6 +69,8 @@ pub(super) struct Connection {
     receives: Slots,
     /// Receives posted and not consumed.
     posted: u32,
+    /// Sends that have not been handed over.
+    sending: u32,
     /// Calls of the server that have not been answered.
     back_unanswered: u32,
     back_calls: VecDeque<ServerCall>,
@@ -116,6 +121,7 @@ impl Connection {
             sends: Slots::new(base.domain, inline),
             receives: Slots::new(base.domain, inline),
             posted: 0,
+            sending: 0,
             back_unanswered: 0,
             back_calls: VecDeque::new(),
             expected_bytes: 0,
@@ -271,7 +277,13 @@ impl Connection {
     fn completed(&mut self, base: &mut Base, completion: Completion) {
         let slot = completion.work as u32;
         match (completion.operation, completion.status) {
-            (Operation::Send, _) => self.sends.put(slot),
+            (Operation::Send, _) => {
+                self.sends.put(slot);
+                self.sending -= 1;
+                if self.stage == Stage::Up {
+                    self.pump(base);
+                }
+            }
             (Operation::Receive, WorkStatus::Flushed) => self.posted -= 1,
             (Operation::Receive, WorkStatus::Ok(bytes)) => {
                 self.posted -= 1;
@@ -315,7 +327,14 @@ impl Connection {
         posted.map_err(|error| {
             self.sends.put(slot);
             format!("cannot post a send: {error}")
-        })
+        })?;
+        self.sending += 1;
+        Ok(())
+    }
+
+    /// True when so many messages wait for a server to take them that no call should be added.
+    fn is_clogged(&self) -> bool {
+        self.sending >= 2 * self.credits_wanted
     }
 
     /// Tells the adapter how much is still to be placed here.
