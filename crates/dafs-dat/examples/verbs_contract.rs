@@ -8,7 +8,7 @@
 #[path = "../tests/contract/mod.rs"]
 mod contract;
 
-use contract::{Side, World, data, ending, faults, setup};
+use contract::{Side, World, data, ending, faults, invalidate, setup};
 use dafs_dat::verbs::{DeviceKind, VerbsAdapter, VerbsConfig};
 use dafs_dat::{Access, Address, Instant, WorkStatus};
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +31,7 @@ macro_rules! promises {
 }
 
 /// All but those about keys that the peer invalidates: devices do that to memory which the kernel
-/// has registered for itself, so this provider invalidates keys of others and never offers its own.
+/// has registered for itself, so this provider invalidates keys of others but has none to offer.
 const PROMISES: &[Promise] = promises! {
     setup::{
         private_data_passes_both_ways, too_much_private_data_is_refused,
@@ -52,10 +52,11 @@ const PROMISES: &[Promise] = promises! {
         disconnect_hands_over_what_was_posted, a_disconnect_flushes_what_is_posted,
         an_abort_ends_both_sides, a_dead_endpoint_takes_no_work, others_live_on_when_one_ends,
     }
+    invalidate::{ a_bad_post_invalidates_nothing }
     own::{
         sixteen_segments_are_gathered, a_key_dies_while_its_memory_is_sent,
         more_work_than_the_device_holds, many_connections, a_sleeper_is_woken,
-        a_right_to_write_that_is_missing, a_child_leaves_the_parents_alone,
+        a_right_to_write_that_is_missing, a_key_of_ours_cannot_be_invalidated, a_child_leaves_the_parents_alone,
         locked_memory_is_limited,
     }
 };
@@ -169,6 +170,23 @@ mod own {
             world.client.adapter.rdma_write(link.client, 1, &[segment], remote).unwrap();
         });
         assert!(memory.read(0, 4096) == pattern(4, 4096));
+    }
+
+    pub(crate) fn a_key_of_ours_cannot_be_invalidated(world: &mut World) {
+        let link = world.connect();
+        let memory = world.server.memory(4096, Access::REMOTE_READ | Access::REMOTE_WRITE);
+        memory.fill(5);
+        let from = world.client.memory(64, Access::empty());
+        let inbox = world.server.memory(64, Access::LOCAL_WRITE);
+        world.server.adapter.post_receive(link.server, 1, inbox.region.local(0, 64)).unwrap();
+        faults::breaks(world, link, |world| {
+            let (segments, key) = ([from.region.local(0, 64)], memory.region.key);
+            world.client.adapter.post_send_invalidate(link.client, 2, &segments, key).unwrap();
+        });
+        assert!(memory.read(0, 4096) == pattern(5, 4096));
+        // Others are none the worse.
+        let link = world.connect();
+        world.greet(link);
     }
 
     /// A fork shares what the device has mapped; the child must neither use nor end it.
