@@ -204,8 +204,14 @@ fn a_write_writes_the_same_whichever_way_it_goes() {
     }
 }
 
-/// COMPOUND of SEQUENCE, PUTFH and one operation, whose data is `data`, behind that many of the
-/// operation's bytes.
+const COMPOUND: RpcProcedure = RpcProcedure {
+    program: nfs4::limits::PROGRAM,
+    version: nfs4::limits::VERSION,
+    procedure: nfs4::limits::PROCEDURE_COMPOUND,
+};
+
+/// COMPOUND of SEQUENCE, PUTFH and these operations. `data` is that of the first, behind so many of
+/// its bytes.
 fn compound(
     session: &Session,
     connection: &Connection,
@@ -222,10 +228,7 @@ fn compound(
         compound.op(operation);
     });
     let data = data.map(|(at, data)| (head_bytes + at, data));
-    let (program, version) = (nfs4::limits::PROGRAM, nfs4::limits::VERSION);
-    let procedure = nfs4::limits::PROCEDURE_COMPOUND;
-    let procedure = RpcProcedure { program, version, procedure };
-    let answer = call(connection, procedure, compound.bytes(), data, sink_bytes);
+    let answer = call(connection, COMPOUND, compound.bytes(), data, sink_bytes);
     let results = results(&answer);
     let ResultBody::Sequence(taken) = &results[0].body else { panic!("no SEQUENCE") };
     session.give_slot(&sequence, Some(taken));
@@ -344,6 +347,37 @@ fn texts_of_links_come_and_go_whichever_way() {
             let ResultBody::Readlink(read) = &found[2].body else { panic!("{found:?}") };
             assert_eq!(answer.data(read.text), text, "{way:?} {sinks:?}");
         }
+    }
+}
+
+#[test]
+fn a_retry_over_a_new_connection_is_answered_and_not_carried_out() {
+    let served = Served::new();
+    let first = open(&served, Way::Iwarp);
+    let session = session(&first, Way::Iwarp);
+    let root = session.root().unwrap();
+    let sequence = session.take_slot(true);
+    let text = vec![b't'; 2000];
+    let kind = CreateType::Symlink(Payload::Apart(Apart { index: 0, len: text.len() }));
+    let attributes = Fattr::default();
+    let mut compound = Compound::new(session.minor_version());
+    compound.op(&Op::Sequence(sequence)).op(&putfh(&root));
+    let position = compound.bytes().len() + SYMLINK_HEAD_BYTES;
+    compound.op(&Op::Create(CreateArgs { kind, name: b"link", attributes }));
+    let send = |connection: &Connection, text: &[u8]| {
+        call(connection, COMPOUND, compound.bytes(), Some((position, text)), &[])
+    };
+    let made = send(&first, &text);
+    assert_eq!(results(&made)[2].status, Status::Ok);
+    first.close();
+    std::fs::remove_file(served.path().join("link")).unwrap();
+    for way in [Way::Iwarp, Way::Shm] {
+        let again = open(&served, way);
+        assert_eq!(*send(&again, &text).results, *made.results, "{way:?}");
+        assert!(!served.path().join("link").is_symlink(), "{way:?}");
+        // The same request but for the text is another one.
+        let other = send(&again, &vec![b'o'; 2000]);
+        assert_eq!(results(&other)[0].status, Status::SeqFalseRetry, "{way:?}");
     }
 }
 
