@@ -15,8 +15,9 @@ use client::Tally;
 use dafs_dat::sim::{SimFaults, SimNetwork};
 use world::World;
 
-/// How many worlds a test looks at; `DAFS_WORLDS` says otherwise.
+/// How many worlds a test looks at, and with `DAFS_TEST_LONG`.
 const WORLDS: u64 = 100;
+const WORLDS_LONG: u64 = 5000;
 
 fn run(seed: u64) -> Tally {
     let result = std::panic::catch_unwind(|| World::new(seed).run());
@@ -32,7 +33,8 @@ fn every_request_is_carried_out_once_in_every_world() {
         println!("{:?}", run(seed.parse().unwrap()));
         return;
     }
-    let worlds = std::env::var("DAFS_WORLDS").map_or(Ok(WORLDS), |worlds| worlds.parse()).unwrap();
+    let long = std::env::var_os("DAFS_TEST_LONG").is_some();
+    let worlds = if long { WORLDS_LONG } else { WORLDS };
     let seen = (0..worlds).fold(Tally::default(), |all, seed| all.plus(run(seed)));
     // A test of worlds in which nothing happens would show nothing.
     assert!(seen.is_rich(), "{seen:?}");

@@ -6,9 +6,11 @@
 mod caller;
 mod cuts;
 mod hostile_back;
+mod hostile_chunks;
 mod hostile_client;
 mod hostile_server;
 mod net;
 mod program;
 mod raw;
+mod scene;
 mod worlds;

@@ -10,8 +10,9 @@ use dafs_rpc::client::Options;
 use dafs_rpc::server::Config;
 use std::time::Duration;
 
-/// How many worlds a test looks at; `DAFS_RDMA_WORLDS` says otherwise.
+/// How many worlds a test looks at, and with `DAFS_TEST_LONG`.
 const WORLDS: u64 = 150;
+const WORLDS_LONG: u64 = 5000;
 /// Steps of a world before everything is brought to its end.
 const STEPS: u32 = 4000;
 /// Steps within which that must be.
@@ -159,8 +160,8 @@ fn every_call_is_answered_once_or_lost_with_its_connection() {
         println!("{:?}", run(seed.parse().unwrap()));
         return;
     }
-    let worlds = std::env::var("DAFS_RDMA_WORLDS");
-    let worlds = worlds.map_or(Ok(WORLDS), |worlds| worlds.parse()).unwrap();
+    let long = std::env::var_os("DAFS_TEST_LONG").is_some();
+    let worlds = if long { WORLDS_LONG } else { WORLDS };
     let seen = (0..worlds).fold(Tally::default(), |all, seed| all.plus(&run(seed).1));
     // A test of worlds in which nothing happens would show nothing.
     assert!(seen.is_rich(), "{seen:?}");

@@ -1,0 +1,73 @@
+//! What tests with a client of no manners begin with and end with.
+
+use crate::net::Net;
+use crate::program::procedures;
+use crate::raw::{Raw, words};
+use dafs_rpc::AcceptStatus;
+use dafs_wire::rpcrdma::{Chunk, Chunks, HeaderFault, PrivateData, ReadSegment};
+
+pub(crate) const HOST: u32 = 7;
+/// Bytes of an RPC call header with an empty credential.
+pub(crate) const CALL_BYTES: u32 = 40;
+/// Where the data of `SINK` belongs: behind the header, a number and the length.
+pub(crate) const DATA_AT: u32 = CALL_BYTES + 8;
+
+pub(crate) fn told(remote_invalidation: bool) -> [u8; PrivateData::BYTES] {
+    PrivateData { remote_invalidation, send_bytes: 4096, receive_bytes: 4096 }.encode()
+}
+
+pub(crate) fn world() -> (Net, Raw) {
+    let mut net = Net::calm(1);
+    let raw = Raw::connect(&mut net, HOST, &told(false));
+    (net, raw)
+}
+
+/// `SINK` with its data in these segments.
+pub(crate) fn sink(raw: &mut Raw, xid: u32, procedure: u32, len: u32, reads: &[ReadSegment]) {
+    let chunks = Chunks { reads: reads.iter().copied().collect(), ..Chunks::default() };
+    raw.call(xid, procedure, chunks, &words(&[xid, len, 99]));
+}
+
+/// `SOURCE` with these write chunks.
+pub(crate) fn source(raw: &mut Raw, xid: u32, len: u32, writes: &[Chunk]) {
+    let chunks = Chunks { writes: writes.iter().cloned().collect(), ..Chunks::default() };
+    raw.call(xid, procedures::SOURCE, chunks, &words(&[xid, len]));
+}
+
+/// A call that works; for the connection is as good as before.
+pub(crate) fn still_works(net: &mut Net, raw: &mut Raw) {
+    raw.call(4_000_000, procedures::NULL, Chunks::default(), &[]);
+    net.settle(&mut [raw]);
+    let answer = raw.heard();
+    assert_eq!(answer.header.xid, 4_000_000);
+    assert_eq!(answer.reply(), (AcceptStatus::Success, Vec::new()));
+    assert!(raw.inbox.is_empty() && raw.is_up());
+}
+
+/// The peer is gone or goes now; nothing of it is left, and others are served.
+pub(crate) fn nothing_is_left(net: &mut Net, mut raw: Raw) {
+    raw.abort();
+    net.settle(&mut [&mut raw]);
+    assert!(raw.ending().is_some());
+    let mut other = Raw::connect(net, HOST + 1, &told(false));
+    still_works(net, &mut other);
+    other.abort();
+    net.settle(&mut [&mut other, &mut raw]);
+    net.assert_idle(32);
+}
+
+/// A fault is told, and the connection lives.
+pub(crate) fn refused(net: &mut Net, raw: &mut Raw, xid: u32, fault: HeaderFault) {
+    net.settle(&mut [raw]);
+    let answer = raw.heard();
+    assert_eq!((answer.header.xid, answer.fault()), (xid, Some(fault)));
+    still_works(net, raw);
+}
+
+/// The connection has ended, and nothing was said.
+pub(crate) fn ended(net: &mut Net, mut raw: Raw) {
+    net.settle(&mut [&mut raw]);
+    assert!(raw.ending().is_some(), "the connection lives: {:?}", raw.inbox);
+    assert!(raw.inbox.is_empty(), "{:?}", raw.inbox);
+    nothing_is_left(net, raw);
+}
