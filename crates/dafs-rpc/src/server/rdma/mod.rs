@@ -14,11 +14,13 @@ mod back;
 mod call;
 mod connection;
 mod credits;
+mod ends;
 mod fetch;
 mod layout;
 mod link;
 mod memory;
 mod reactor;
+mod reply;
 mod send;
 mod wait;
 

@@ -5,7 +5,7 @@
 //! * A connection is in the table from its acceptance until its adapter has reported its end.
 //! * Nothing here waits.
 
-use super::connection::{Arrived, Connection, Ending, address};
+use super::connection::{Arrived, Connection, Ending};
 use super::link::{Context, Core, Link, Tag};
 use crate::call::ConnectionId;
 use crate::connection::shielded;
@@ -15,14 +15,9 @@ use crate::limits::{
     QUIET_STRIDE, QUIET_TURNS, RDMA_CREDITS_INITIAL, STARVED_PER_TURN, TICK_MILLISECONDS,
 };
 use crate::memory;
-use crate::server::group::{Refusal, Shared, add};
-use dafs_dat::{
-    Adapter, Completion, DisconnectReason, EndpointId, Event, Instant, PeerInfo, RequestId,
-    WorkStatus,
-};
-use dafs_wire::rpcrdma::PrivateData;
+use crate::server::group::{Shared, add};
+use dafs_dat::{Adapter, Completion, DisconnectReason, EndpointId, Event, Instant, WorkStatus};
 use rustc_hash::FxHashMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -31,15 +26,15 @@ use std::time::Duration;
 pub struct RdmaReactor<H: Handler> {
     pub(super) core: Core<H>,
     pub(super) ports: Vec<Port>,
-    slots: Vec<Option<Box<Connection>>>,
-    free: Vec<u32>,
-    serial: u64,
+    pub(super) slots: Vec<Option<Box<Connection>>>,
+    pub(super) free: Vec<u32>,
+    pub(super) serial: u64,
     injector: Injector<H::Message>,
     events: Vec<Event>,
     commands: Vec<Command>,
     messages: Vec<H::Message>,
     pub(super) next_tick_ns: u64,
-    stop_by_ns: Option<u64>,
+    pub(super) stop_by_ns: Option<u64>,
     turns: u32,
     /// Calls served when the clock was last looked at.
     calls_at_tick: u64,
@@ -48,7 +43,7 @@ pub struct RdmaReactor<H: Handler> {
 /// An adapter and its connections.
 pub(super) struct Port {
     pub(super) link: Link,
-    connections: FxHashMap<EndpointId, u32>,
+    pub(super) connections: FxHashMap<EndpointId, u32>,
     /// Known to have nothing in the next turn.
     pub(super) quiet: bool,
     /// Turns since its last event.
@@ -206,13 +201,13 @@ impl<H: Handler> RdmaReactor<H> {
     }
 
     /// What is needed to look after the connection in a slot.
-    fn context(&mut self, slot: u32) -> Option<Context<'_, H>> {
+    pub(super) fn context(&mut self, slot: u32) -> Option<Context<'_, H>> {
         let connection = self.slots.get_mut(slot as usize)?.as_deref_mut()?;
         let link = &mut self.ports[connection.port].link;
         Some(Context { core: &mut self.core, link, connection })
     }
 
-    fn find(&mut self, id: ConnectionId) -> Option<Context<'_, H>> {
+    pub(super) fn find(&mut self, id: ConnectionId) -> Option<Context<'_, H>> {
         // INVARIANT: slots are numbered below 2^20.
         self.context(id.slot() as u32).filter(|context| context.connection.id == id)
     }
@@ -328,127 +323,6 @@ impl<H: Handler> Context<'_, H> {
     }
 }
 
-/// Connections come and go.
-impl<H: Handler> RdmaReactor<H> {
-    fn connect_request(
-        &mut self,
-        port: usize,
-        request: RequestId,
-        private_data: &[u8],
-        info: &PeerInfo,
-    ) {
-        let peer = address(info);
-        if self.stop_by_ns.is_some() {
-            return self.ports[port].link.adapter.reject(request, &[]);
-        }
-        let mut admitted = self.core.shared.admit(peer.ip());
-        if admitted == Err(Refusal::Full) && self.evict() {
-            admitted = self.core.shared.admit(peer.ip());
-        }
-        if let Err(refusal) = admitted {
-            add(&self.core.counters().refused, 1);
-            tracing::warn!(%peer, ?refusal, "too many connections");
-            return self.ports[port].link.adapter.reject(request, &[]);
-        }
-        let inline_bytes = self.core.shared.config.rdma_inline_bytes;
-        let Link { adapter, domain, .. } = &mut self.ports[port].link;
-        let told = u32::try_from(inline_bytes).unwrap_or(u32::MAX);
-        let answer =
-            PrivateData { remote_invalidation: false, send_bytes: told, receive_bytes: told };
-        let endpoint = match adapter.accept(request, *domain, &answer.encode()) {
-            Ok(endpoint) => endpoint,
-            Err(error) => {
-                tracing::debug!(%peer, %error, "a connection that was gone at once");
-                return self.core.shared.leave(peer.ip());
-            }
-        };
-        let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
-        if slot >= ConnectionId::slots_max() {
-            tracing::warn!(%peer, "a reactor has no place for another connection");
-            adapter.abort(endpoint);
-            return self.core.shared.leave(peer.ip());
-        }
-        add(&self.core.counters().accepted, 1);
-        self.serial += 1;
-        let id = ConnectionId::new(self.core.number as u8, slot, self.serial);
-        let now_ns = self.core.now_ns;
-        let mut connection = Connection::new(id, (port, endpoint), peer, info.process, now_ns);
-        connection.learn(private_data, inline_bytes);
-        tracing::debug!(%peer, ?id, transport = adapter.name(), "connected");
-        let connection = Some(Box::new(connection));
-        match self.slots.get_mut(slot as usize) {
-            Some(place) => *place = connection,
-            None => self.slots.push(connection),
-        }
-        self.ports[port].connections.insert(endpoint, slot);
-        if let Some(mut context) = self.context(slot) {
-            context.post_receives();
-        }
-    }
-
-    /// Ends the connection of this reactor that has been idle longest, if it has for long enough
-    /// and nobody needs it. Its place is counted as free at once.
-    fn evict(&mut self) -> bool {
-        let idle_ns = nanoseconds(self.core.shared.config.idle_before_eviction);
-        let before = self.core.now_ns.saturating_sub(idle_ns);
-        let connections = self.slots.iter().flatten();
-        let idle = connections.filter(|connection| {
-            connection.last_input_ns <= before && connection.is_idle() && !connection.is_closing()
-        });
-        let mut idle: Vec<_> =
-            idle.map(|connection| (connection.last_input_ns, connection.id)).collect();
-        idle.sort_unstable();
-        let unneeded = idle.into_iter().find(|&(_, id)| !self.core.handler.is_needed(id));
-        let Some((_, id)) = unneeded else { return false };
-        add(&self.core.counters().evicted, 1);
-        let Some(mut context) = self.find(id) else { return false };
-        context.fail(Ending::Evicted);
-        let (ip, counted) = (context.connection.peer.ip(), &mut context.connection.counted);
-        if std::mem::take(counted) {
-            self.core.shared.leave(ip);
-        }
-        true
-    }
-
-    /// The adapter has reported the end of a connection.
-    fn ended(&mut self, port: usize, endpoint: EndpointId, ending: Ending) {
-        if let Some(slot) = self.ports[port].connections.remove(&endpoint) {
-            self.end(slot, ending);
-        }
-    }
-
-    /// Forgets a connection that its adapter knows no more.
-    fn end(&mut self, slot: u32, ending: Ending) {
-        let Some(mut connection) = self.slots[slot as usize].take() else { return };
-        let (peer, id) = (connection.peer, connection.id);
-        // Why this side gave it up, if it did, tells more than that it did.
-        let ending = connection.ending.take().unwrap_or(ending);
-        if ending.is_ordinary() {
-            tracing::debug!(%peer, ?id, %ending, "connection ended");
-        } else {
-            add(&self.core.counters().broken, 1);
-            tracing::info!(%peer, ?id, %ending, "connection broken off");
-        }
-        self.core.receive_slots -= connection.receives.total();
-        connection.receives.release(&mut *self.ports[connection.port].link.adapter);
-        self.core.held_bytes = self.core.held_bytes.saturating_sub(connection.held_bytes);
-        if connection.counted {
-            self.leave(peer.ip());
-        }
-        self.free.push(slot);
-        if let Some(back) = connection.back.take() {
-            back.calls.end(id, &mut self.core.turn());
-        }
-        if connection.known {
-            shielded(|| self.core.handler.disconnected(id));
-        }
-    }
-
-    fn leave(&self, ip: IpAddr) {
-        self.core.shared.leave(ip);
-    }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
+pub(super) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,0 +1,133 @@
+//! Connections come and go.
+//!
+//! Invariants
+//! * A connection is counted from its acceptance until it ends, or until it has to make room for
+//!   another.
+//! * Whatever it held is given back when its adapter reports its end, and the handler hears of that
+//!   after everything else.
+
+use super::connection::{Connection, Ending, address};
+use super::link::Link;
+use super::reactor::{RdmaReactor, nanoseconds};
+use crate::call::ConnectionId;
+use crate::connection::shielded;
+use crate::handler::Handler;
+use crate::server::group::{Refusal, add};
+use dafs_dat::{EndpointId, PeerInfo, RequestId};
+use dafs_wire::rpcrdma::PrivateData;
+
+impl<H: Handler> RdmaReactor<H> {
+    pub(super) fn connect_request(
+        &mut self,
+        port: usize,
+        request: RequestId,
+        private_data: &[u8],
+        info: &PeerInfo,
+    ) {
+        let peer = address(info);
+        if self.stop_by_ns.is_some() {
+            return self.ports[port].link.adapter.reject(request, &[]);
+        }
+        let mut admitted = self.core.shared.admit(peer.ip());
+        if admitted == Err(Refusal::Full) && self.evict() {
+            admitted = self.core.shared.admit(peer.ip());
+        }
+        if let Err(refusal) = admitted {
+            add(&self.core.counters().refused, 1);
+            tracing::warn!(%peer, ?refusal, "too many connections");
+            return self.ports[port].link.adapter.reject(request, &[]);
+        }
+        let inline_bytes = self.core.shared.config.rdma_inline_bytes;
+        let Link { adapter, domain, .. } = &mut self.ports[port].link;
+        let told = u32::try_from(inline_bytes).unwrap_or(u32::MAX);
+        let answer =
+            PrivateData { remote_invalidation: false, send_bytes: told, receive_bytes: told };
+        let endpoint = match adapter.accept(request, *domain, &answer.encode()) {
+            Ok(endpoint) => endpoint,
+            Err(error) => {
+                tracing::debug!(%peer, %error, "a connection that was gone at once");
+                return self.core.shared.leave(peer.ip());
+            }
+        };
+        let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
+        if slot >= ConnectionId::slots_max() {
+            tracing::warn!(%peer, "a reactor has no place for another connection");
+            adapter.abort(endpoint);
+            return self.core.shared.leave(peer.ip());
+        }
+        add(&self.core.counters().accepted, 1);
+        self.serial += 1;
+        let id = ConnectionId::new(self.core.number as u8, slot, self.serial);
+        let now_ns = self.core.now_ns;
+        let mut connection = Connection::new(id, (port, endpoint), peer, info.process, now_ns);
+        connection.learn(private_data, inline_bytes);
+        tracing::debug!(%peer, ?id, transport = adapter.name(), "connected");
+        let connection = Some(Box::new(connection));
+        match self.slots.get_mut(slot as usize) {
+            Some(place) => *place = connection,
+            None => self.slots.push(connection),
+        }
+        self.ports[port].connections.insert(endpoint, slot);
+        if let Some(mut context) = self.context(slot) {
+            context.post_receives();
+        }
+    }
+
+    /// Ends the connection of this reactor that has been idle longest, if it has for long enough
+    /// and nobody needs it. Its place is counted as free at once.
+    fn evict(&mut self) -> bool {
+        let idle_ns = nanoseconds(self.core.shared.config.idle_before_eviction);
+        let before = self.core.now_ns.saturating_sub(idle_ns);
+        let connections = self.slots.iter().flatten();
+        let idle = connections.filter(|connection| {
+            connection.last_input_ns <= before && connection.is_idle() && !connection.is_closing()
+        });
+        let mut idle: Vec<_> =
+            idle.map(|connection| (connection.last_input_ns, connection.id)).collect();
+        idle.sort_unstable();
+        let unneeded = idle.into_iter().find(|&(_, id)| !self.core.handler.is_needed(id));
+        let Some((_, id)) = unneeded else { return false };
+        add(&self.core.counters().evicted, 1);
+        let Some(mut context) = self.find(id) else { return false };
+        context.fail(Ending::Evicted);
+        let (ip, counted) = (context.connection.peer.ip(), &mut context.connection.counted);
+        if std::mem::take(counted) {
+            self.core.shared.leave(ip);
+        }
+        true
+    }
+
+    /// The adapter has reported the end of a connection.
+    pub(super) fn ended(&mut self, port: usize, endpoint: EndpointId, ending: Ending) {
+        if let Some(slot) = self.ports[port].connections.remove(&endpoint) {
+            self.end(slot, ending);
+        }
+    }
+
+    /// Forgets a connection that its adapter knows no more.
+    pub(super) fn end(&mut self, slot: u32, ending: Ending) {
+        let Some(mut connection) = self.slots[slot as usize].take() else { return };
+        let (peer, id) = (connection.peer, connection.id);
+        // Why this side gave it up, if it did, tells more than that it did.
+        let ending = connection.ending.take().unwrap_or(ending);
+        if ending.is_ordinary() {
+            tracing::debug!(%peer, ?id, %ending, "connection ended");
+        } else {
+            add(&self.core.counters().broken, 1);
+            tracing::info!(%peer, ?id, %ending, "connection broken off");
+        }
+        self.core.receive_slots -= connection.receives.total();
+        connection.receives.release(&mut *self.ports[connection.port].link.adapter);
+        self.core.held_bytes = self.core.held_bytes.saturating_sub(connection.held_bytes);
+        if connection.counted {
+            self.core.shared.leave(peer.ip());
+        }
+        self.free.push(slot);
+        if let Some(back) = connection.back.take() {
+            back.calls.end(id, &mut self.core.turn());
+        }
+        if connection.known {
+            shielded(|| self.core.handler.disconnected(id));
+        }
+    }
+}
