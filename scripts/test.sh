@@ -148,8 +148,14 @@ part guest 3000 guest
 for script in lab/tests/*.sh; do
     [[ ! -x $script ]] || part "lab/$(basename "$script" .sh)" 600 lab_test "$script"
 done
-for test in features files programs recovery sharing; do
+over_siw=(features files programs recovery sharing)
+over_rxe=(client rdma)
+[[ ! ${DAFS_TEST_LONG:-} ]] || over_rxe+=("${over_siw[@]}")
+for test in "${over_siw[@]}"; do
     part "lab/nfs-$test-siw" 600 lab_test_over siw "lab/tests/nfs-$test.sh"
+done
+for test in "${over_rxe[@]}"; do
+    part "lab/nfs-$test-rxe" 600 lab_test_over rxe "lab/tests/nfs-$test.sh"
 done
 summary
 [[ ${#failed[@]} == 0 && (${CI:-} != true || ${#skipped[@]} == 0) ]]

@@ -10,7 +10,8 @@ command -v fio >/dev/null || skip "no fio; try: scripts/setup.sh lab"
 [[ $transport != tcp ]] || fail "LAB_TRANSPORT must be siw or rxe"
 
 MOUNTS=5
-FIO_MIB=${LAB_FIO_MIB:-4}
+FIO_MIB=${LAB_FIO_MIB:-2}
+[[ ! ${DAFS_TEST_LONG:-} ]] || FIO_MIB=16
 
 # Words for the guests, from what the kernel's client counts of its connection (the line of `xprt`
 # in mountstats) and of the first mount: `chunks read` of calls, `chunks write` and `chunks reply`;

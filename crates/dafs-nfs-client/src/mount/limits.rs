@@ -26,8 +26,15 @@ pub(crate) const SYMLINKS_FOLLOWED_MAX: u32 = 40;
 /// The most bytes of a reply to READDIR or READDIRPLUS that are asked for.
 pub(crate) const DIRECTORY_BYTES: u32 = 64 << 10;
 
-/// Room for the results of operations without bulk data: attributes, a handle, a short list.
-pub(crate) const SMALL_RESULT_BYTES: usize = 4096;
+/// Room for the results of operations without bulk data: attributes, a handle, a short list. Over
+/// RDMA they go inline, with all headers in [`INLINE_BYTES`]: a reply chunk would cost a write more,
+/// and beside a full write chunk it makes the server of Linux 6.12 end the connection.
+pub(crate) const SMALL_RESULT_BYTES: usize = 3584;
+
+/// The inline threshold that this client and the usual servers announce.
+const INLINE_BYTES: usize = 4096;
+
+const _: () = assert!(SMALL_RESULT_BYTES + 256 <= INLINE_BYTES);
 
 /// The longest text of a symbolic link, in bytes.
 pub(crate) const LINK_TEXT_BYTES_MAX: usize = 4096;
