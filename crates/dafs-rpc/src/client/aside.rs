@@ -1,8 +1,15 @@
 //! Data of a record that is read from the socket straight to where the caller wants it.
 
+use super::core::{Results, results};
+use super::error::CallError;
 use super::memory::MemorySlice;
+use super::request::{Locate, Located};
+use crate::memory::Block;
+use crate::record::Record;
 use dafs_mem::{Site, VolatileSlice};
-use dafs_wire::xdr::padded;
+use dafs_wire::rpc::{AcceptStatus, ReplyHeader, ReplyStatus};
+use dafs_wire::xdr::{ApartItem, Decoder, UNIT_BYTES, padded};
+use smallvec::smallvec;
 
 /// Such data in a record of which not all has come.
 #[derive(Debug)]
@@ -63,4 +70,45 @@ impl Aside {
     pub(crate) fn forsake(&mut self) {
         self.sink = None;
     }
+}
+
+/// Looks in the first bytes of a reply for data that goes to the sink.
+pub(crate) fn locate(xid: u32, head: &[u8], (sink, find): &(MemorySlice, Locate)) -> Option<Aside> {
+    let mut decoder = Decoder::new(head);
+    let header = decoder.value::<ReplyHeader<'_>>().ok()?;
+    let ReplyStatus::Accepted { status: AcceptStatus::Success, .. } = header.status else {
+        return None;
+    };
+    let Located { position, len } = find(decoder.rest())?;
+    let fits = len > 0 && len <= sink.len() && position.is_multiple_of(UNIT_BYTES);
+    let at = decoder.position().checked_add(position)?;
+    fits.then(|| Aside::new(xid, at, position, len, sink.clone()))
+}
+
+/// The results in a record whose data has gone to its place.
+pub(crate) fn placed_results(record: Record<'_>, placed: &Aside) -> Result<Results, CallError> {
+    let mut results = results(record, 0)?;
+    if !placed.is_complete() {
+        return Err(CallError::Malformed);
+    }
+    let item = ApartItem { at: Some(placed.position), len: placed.len };
+    results.place(smallvec![item]);
+    Ok(results)
+}
+
+/// The results in a record that is there, whose data goes to its place now.
+pub(crate) fn results_apart(bytes: &[u8], mut aside: Aside) -> Result<Results, CallError> {
+    let Some((before, data)) = bytes.split_at_checked(aside.at) else {
+        return results(Record::Here(bytes), 0);
+    };
+    // The data and then the padding.
+    let taken = aside.append(data);
+    let rest = &data[taken..];
+    let block = Block::new(before.len() + rest.len());
+    let mut block = block.map_err(|error| CallError::NoMemory(error.kind()))?;
+    for part in [before, rest] {
+        let copied = block.space(part.len()).copy_from(part, Site::RpcStaging);
+        block.fill(copied);
+    }
+    placed_results(Record::Block(block), &aside)
 }

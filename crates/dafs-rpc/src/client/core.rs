@@ -4,10 +4,10 @@
 //! * A call number names one unanswered call at most.
 //! * An answer that nobody waits for any more is ignored.
 
-use super::aside::Aside;
+use super::aside::{Aside, locate, placed_results, results_apart};
 use super::error::CallError;
 use super::memory::MemorySlice;
-use super::request::{Locate, Located, Request};
+use super::request::{Locate, Request};
 use crate::limits::LARGE_RECORD_BYTES;
 use crate::memory::Block;
 use crate::record::Record;
@@ -15,9 +15,9 @@ use dafs_mem::Site;
 use dafs_wire::rpc::{
     AcceptStatus, CallError as HeaderError, CallHeader, Direction, ReplyHeader, ReplyStatus, peek,
 };
-use dafs_wire::xdr::{ApartItem, Decoder, UNIT_BYTES, XdrError};
+use dafs_wire::xdr::{ApartItem, Decoder, XdrError};
 use rustc_hash::FxHashMap;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use std::ops::Deref;
 use std::thread::Thread;
 
@@ -253,47 +253,6 @@ impl Core {
 
 fn is_large(sink: Option<&(MemorySlice, Locate)>) -> bool {
     sink.is_some_and(|(memory, _)| memory.len() >= LARGE_RECORD_BYTES)
-}
-
-/// Looks in the first bytes of a reply for data that goes to the sink.
-fn locate(xid: u32, head: &[u8], (sink, find): &(MemorySlice, Locate)) -> Option<Aside> {
-    let mut decoder = Decoder::new(head);
-    let header = decoder.value::<ReplyHeader<'_>>().ok()?;
-    let ReplyStatus::Accepted { status: AcceptStatus::Success, .. } = header.status else {
-        return None;
-    };
-    let Located { position, len } = find(decoder.rest())?;
-    let fits = len > 0 && len <= sink.len() && position.is_multiple_of(UNIT_BYTES);
-    let at = decoder.position().checked_add(position)?;
-    fits.then(|| Aside::new(xid, at, position, len, sink.clone()))
-}
-
-/// The results in a record whose data has gone to its place.
-fn placed_results(record: Record<'_>, placed: &Aside) -> Result<Results, CallError> {
-    let mut results = results(record, 0)?;
-    if !placed.is_complete() {
-        return Err(CallError::Malformed);
-    }
-    let item = ApartItem { at: Some(placed.position), len: placed.len };
-    results.place(smallvec![item]);
-    Ok(results)
-}
-
-/// The results in a record that is there, whose data goes to its place now.
-fn results_apart(bytes: &[u8], mut aside: Aside) -> Result<Results, CallError> {
-    let Some((before, data)) = bytes.split_at_checked(aside.at) else {
-        return results(Record::Here(bytes), 0);
-    };
-    // The data and then the padding.
-    let taken = aside.append(data);
-    let rest = &data[taken..];
-    let block = Block::new(before.len() + rest.len());
-    let mut block = block.map_err(|error| CallError::NoMemory(error.kind()))?;
-    for part in [before, rest] {
-        let copied = block.space(part.len()).copy_from(part, Site::RpcStaging);
-        block.fill(copied);
-    }
-    placed_results(Record::Block(block), &aside)
 }
 
 /// What the server asks.

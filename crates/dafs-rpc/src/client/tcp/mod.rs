@@ -2,25 +2,23 @@
 //!
 //! Invariants
 //! * `core` is never locked while a system call runs; `inbound` is locked by the reading thread
-//!   only, `outbound` by whoever sends a record, for all of it.
+//!   while it reads and by whoever gives up a call whose data arrives, `outbound` by whoever sends a
+//!   record, for all of it.
 //! * Once `broken` is set, every thread that waits has been woken.
 
-use super::core::{Core, Event, Results};
-use super::error::CallError;
-use super::options::Options;
-use super::request::Request;
-use super::{BackHandler, Rejection, Server};
-use crate::limits::{
-    CLIENT_RECEIVE_BYTES, GATHERING_CALLS_MIN, LARGE_RECORD_BYTES, RECEIVE_BYTES_BEFORE_LARGE,
-};
-use crate::memory::{Block, source};
-use crate::output::{Output, Parts};
+mod send;
+
+use crate::client::core::{Core, Event, Results};
+use crate::client::error::CallError;
+use crate::client::options::Options;
+use crate::client::{BackHandler, Rejection, Server};
+use crate::limits::{CLIENT_RECEIVE_BYTES, LARGE_RECORD_BYTES, RECEIVE_BYTES_BEFORE_LARGE};
+use crate::memory::Block;
+use crate::output::Output;
 use crate::record::{Budget, RecordReader};
 use crate::reply::Reply;
-use dafs_mem::{VolatileSlice, readv, sendmsg};
-use dafs_wire::rpc::limits::FRAGMENT_MARK_BYTES;
-use dafs_wire::rpc::{AcceptStatus, CallHeader, FragmentMark};
-use dafs_wire::xdr::{Encode, Encoder, UNIT_BYTES, padded};
+use dafs_mem::readv;
+use dafs_wire::rpc::AcceptStatus;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,8 +36,8 @@ const HELPER_WAIT: Duration = Duration::from_millis(100);
 const READER_WATCH: Duration = Duration::from_millis(10);
 
 /// What the threads of one client share.
-pub(super) struct Shared {
-    pub(super) options: Options,
+pub(in crate::client) struct Shared {
+    pub(in crate::client) options: Options,
     socket: OwnedFd,
     core: Mutex<Core>,
     /// True while a thread reads for all.
@@ -86,7 +84,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(
+    pub(in crate::client) fn new(
         socket: OwnedFd,
         options: Options,
         back: Option<BackHandler>,
@@ -98,7 +96,7 @@ impl Shared {
         };
         let called_back = back.is_some();
         let shared = Arc::new_cyclic(|this| Self {
-            core: Mutex::new(Core::new(super::first_xid(), options.calls_max)),
+            core: Mutex::new(Core::new(crate::client::first_xid(), options.calls_max)),
             options,
             socket,
             reading: AtomicBool::new(false),
@@ -118,12 +116,12 @@ impl Shared {
         Ok(shared)
     }
 
-    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+    pub(in crate::client) fn core(&self) -> MutexGuard<'_, Core> {
         lock(&self.core)
     }
 
     /// Why the connection has ended, if it has.
-    pub(super) fn broken(&self) -> Option<&str> {
+    pub(in crate::client) fn broken(&self) -> Option<&str> {
         self.broken.get().map(String::as_str)
     }
 
@@ -144,7 +142,11 @@ impl Shared {
     }
 
     /// Waits for the answer to a call; the call is over then.
-    pub(super) fn wait(&self, xid: u32, deadline: Instant) -> Result<Results, CallError> {
+    pub(in crate::client) fn wait(
+        &self,
+        xid: u32,
+        deadline: Instant,
+    ) -> Result<Results, CallError> {
         // Whoever takes answers that are there already goes on queueing, so that many calls leave
         // together.
         if let Some(answer) = self.core().fetch(xid) {
@@ -180,7 +182,7 @@ impl Shared {
     }
 
     /// Gives a call up; its memory is the caller's again.
-    pub(super) fn forget(&self, xid: u32) {
+    pub(in crate::client) fn forget(&self, xid: u32) {
         if self.core().forget(xid) {
             lock(&self.inbound).reader.forsake(xid);
         }
@@ -305,187 +307,6 @@ impl Shared {
     }
 }
 
-/// Sending.
-impl Shared {
-    /// Sends a call; what does not fit into the socket's buffer at once is waited for.
-    pub(super) fn send(
-        &self,
-        header: &CallHeader<'_>,
-        request: &Request<'_>,
-    ) -> Result<(), CallError> {
-        self.check()?;
-        let mut head = Vec::with_capacity(512);
-        head.extend_from_slice(&[0; FRAGMENT_MARK_BYTES]);
-        header.encode(&mut Encoder::new(&mut head));
-        let mut parts = Parts::new();
-        let args_bytes = gather(request, &mut parts)?;
-        let mark = FragmentMark::whole(head.len() - FRAGMENT_MARK_BYTES + args_bytes)
-            .ok_or(CallError::TooLong(args_bytes))?;
-        head[..FRAGMENT_MARK_BYTES].copy_from_slice(&mark.to_bytes());
-        parts.insert(0, source(&head));
-        let deadline = Instant::now() + self.options.call_timeout;
-        let mut outbound = lock(&self.outbound);
-        self.flush(&mut outbound, deadline);
-        self.check()?;
-        if !outbound.is_empty() {
-            return Err(CallError::TimedOut);
-        }
-        let mut begun = false;
-        while !parts.is_empty() {
-            match self.send_parts(&parts, deadline) {
-                Ok(sent) => {
-                    begun |= sent > 0;
-                    skip(&mut parts, sent);
-                }
-                Err(error) => {
-                    if begun {
-                        self.break_off("the server did not take a record in time".to_owned());
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Leaves a call to be sent later.
-    pub(super) fn queue(&self, record: Reply) -> Result<(), CallError> {
-        self.check()?;
-        let mut outbound = lock(&self.outbound);
-        outbound.push(record);
-        self.unsent.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// True when a call may be left to be sent later without harm: the server has enough to do.
-    pub(super) fn may_queue(&self) -> bool {
-        let unanswered = self.core().unanswered();
-        unanswered >= GATHERING_CALLS_MIN && lock(&self.outbound).len() * 2 < unanswered
-    }
-
-    /// Sends a record as soon as possible. Does not wait: what cannot be sent now goes with what
-    /// is sent next, or when somebody waits.
-    pub(super) fn send_record(&self, record: Reply) {
-        // Somebody else may be sending, and may be this very thread, when the server's call came
-        // while it could not send.
-        let now = Instant::now();
-        match self.outbound.try_lock() {
-            Ok(mut outbound) => {
-                outbound.push(record);
-                self.unsent.store(true, Ordering::Relaxed);
-                self.flush(&mut outbound, now);
-            }
-            Err(_) => {
-                let this = self.this.clone();
-                let later = std::thread::Builder::new().name("dafs-rpc-answer".to_owned());
-                let sent = later.spawn(move || {
-                    if let Some(shared) = this.upgrade() {
-                        let mut outbound = lock(&shared.outbound);
-                        outbound.push(record);
-                        shared.unsent.store(true, Ordering::Relaxed);
-                        shared.flush(&mut outbound, now + shared.options.call_timeout);
-                    }
-                });
-                if let Err(error) = sent {
-                    tracing::warn!(%error, "cannot start a thread to answer the server");
-                }
-            }
-        }
-    }
-
-    /// Sends what is queued until the deadline; the connection ends when it fails. What is left
-    /// stays queued.
-    fn flush(&self, outbound: &mut Output, deadline: Instant) {
-        while !outbound.is_empty() && self.broken().is_none() {
-            let mut parts = Parts::new();
-            outbound.gather(&mut parts);
-            let sent = self.send_parts(&parts, deadline);
-            drop(parts);
-            match sent {
-                Ok(sent) => outbound.sent(sent),
-                Err(CallError::TimedOut) => return,
-                Err(_) => break,
-            }
-        }
-        self.unsent.store(false, Ordering::Relaxed);
-    }
-
-    /// Sends some of the parts. While that is not possible, reads, because the server may be
-    /// waiting for just that.
-    fn send_parts(&self, parts: &Parts<'_>, deadline: Instant) -> Result<usize, CallError> {
-        loop {
-            match sendmsg(self.socket.as_fd(), parts, libc::MSG_NOSIGNAL) {
-                Ok(sent) => return Ok(sent),
-                Err(error) if is_passing(&error) => {}
-                Err(error) => {
-                    self.break_off(error.to_string());
-                    self.check()?;
-                }
-            }
-            let reading = self.begin_reading();
-            let mut events = PollFlags::OUT;
-            if reading.is_some() {
-                events |= PollFlags::IN;
-            }
-            // Whoever reads may stop at any time; then it is this thread's turn.
-            let now = Instant::now();
-            match self.poll(events, deadline.min(now + READER_WATCH)) {
-                Ok(ready) if ready.is_empty() && now >= deadline => {
-                    return Err(CallError::TimedOut);
-                }
-                Ok(ready) if reading.is_some() && ready.intersects(PollFlags::IN) => self.read(),
-                Ok(_) => {}
-                Err(error) => self.break_off(error.to_string()),
-            }
-            self.check()?;
-        }
-    }
-}
-
-/// The parts of a call's arguments in order, the data in its place; returns their length.
-fn gather<'a>(request: &'a Request<'_>, parts: &mut Parts<'a>) -> Result<usize, CallError> {
-    const PADDING: [u8; UNIT_BYTES] = [0; UNIT_BYTES];
-    request.check()?;
-    let mut data = request.data.as_ref();
-    let mut at = 0;
-    for &piece in request.args {
-        let mut rest = piece;
-        if let Some(sent) = data
-            && let Some((before, behind)) = piece.split_at_checked(sent.position - at)
-        {
-            push(parts, source(before));
-            push(parts, sent.memory.view());
-            push(parts, source(&PADDING[..padded(sent.memory.len()) - sent.memory.len()]));
-            rest = behind;
-            data = None;
-        }
-        push(parts, source(rest));
-        at += piece.len();
-    }
-    Ok(at + request.data.as_ref().map_or(0, |sent| padded(sent.memory.len())))
-}
-
-fn push<'a>(parts: &mut Parts<'a>, part: VolatileSlice<'a>) {
-    if !part.is_empty() {
-        parts.push(part);
-    }
-}
-
-/// Takes the first `len` bytes off.
-fn skip(parts: &mut Parts<'_>, mut len: usize) {
-    let whole = parts.iter().take_while(|part| {
-        let gone = part.len() <= len;
-        len -= if gone { part.len() } else { 0 };
-        gone
-    });
-    let whole = whole.count();
-    parts.drain(..whole);
-    if let Some(first) = parts.first_mut() {
-        // INVARIANT: the part is longer than what is left of `len`, or it had been counted.
-        *first = first.slice(len, first.len() - len).expect("a shorter part of it");
-    }
-}
-
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
@@ -522,15 +343,15 @@ fn help(client: &Weak<Shared>) {
 }
 
 /// Ends the connection when the last handle of a client is dropped.
-pub(super) struct Shutdown(Arc<Shared>);
+pub(in crate::client) struct Shutdown(Arc<Shared>);
 
 impl Shutdown {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(in crate::client) fn new(shared: Arc<Shared>) -> Self {
         Self(shared)
     }
 
     /// Ends the connection.
-    pub(super) fn now(&self) {
+    pub(in crate::client) fn now(&self) {
         self.0.break_off("it was closed on this side".to_owned());
     }
 }

@@ -1,0 +1,201 @@
+//! Sending: calls at once or together with others, answers to the server.
+//!
+//! Invariants
+//! * A record leaves whole, or the connection ends.
+//! * While nothing can be sent, what comes is read, because the server may be waiting for that.
+
+use super::{READER_WATCH, Shared, is_passing, lock};
+use crate::client::error::CallError;
+use crate::client::request::Request;
+use crate::limits::GATHERING_CALLS_MIN;
+use crate::memory::source;
+use crate::output::{Output, Parts};
+use crate::reply::Reply;
+use dafs_mem::{VolatileSlice, sendmsg};
+use dafs_wire::rpc::limits::FRAGMENT_MARK_BYTES;
+use dafs_wire::rpc::{CallHeader, FragmentMark};
+use dafs_wire::xdr::{Encode, Encoder, UNIT_BYTES, padded};
+use rustix::event::PollFlags;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+impl Shared {
+    /// Sends a call; what does not fit into the socket's buffer at once is waited for.
+    pub(in crate::client) fn send(
+        &self,
+        header: &CallHeader<'_>,
+        request: &Request<'_>,
+    ) -> Result<(), CallError> {
+        self.check()?;
+        let mut head = Vec::with_capacity(512);
+        head.extend_from_slice(&[0; FRAGMENT_MARK_BYTES]);
+        header.encode(&mut Encoder::new(&mut head));
+        let mut parts = Parts::new();
+        let args_bytes = gather(request, &mut parts)?;
+        let mark = FragmentMark::whole(head.len() - FRAGMENT_MARK_BYTES + args_bytes)
+            .ok_or(CallError::TooLong(args_bytes))?;
+        head[..FRAGMENT_MARK_BYTES].copy_from_slice(&mark.to_bytes());
+        parts.insert(0, source(&head));
+        let deadline = Instant::now() + self.options.call_timeout;
+        let mut outbound = lock(&self.outbound);
+        self.flush(&mut outbound, deadline);
+        self.check()?;
+        if !outbound.is_empty() {
+            return Err(CallError::TimedOut);
+        }
+        let mut begun = false;
+        while !parts.is_empty() {
+            match self.send_parts(&parts, deadline) {
+                Ok(sent) => {
+                    begun |= sent > 0;
+                    skip(&mut parts, sent);
+                }
+                Err(error) => {
+                    if begun {
+                        self.break_off("the server did not take a record in time".to_owned());
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves a call to be sent later.
+    pub(in crate::client) fn queue(&self, record: Reply) -> Result<(), CallError> {
+        self.check()?;
+        let mut outbound = lock(&self.outbound);
+        outbound.push(record);
+        self.unsent.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// True when a call may be left to be sent later without harm: the server has enough to do.
+    pub(in crate::client) fn may_queue(&self) -> bool {
+        let unanswered = self.core().unanswered();
+        unanswered >= GATHERING_CALLS_MIN && lock(&self.outbound).len() * 2 < unanswered
+    }
+
+    /// Sends a record as soon as possible. Does not wait: what cannot be sent now goes with what
+    /// is sent next, or when somebody waits.
+    pub(in crate::client) fn send_record(&self, record: Reply) {
+        // Somebody else may be sending, and may be this very thread, when the server's call came
+        // while it could not send.
+        let now = Instant::now();
+        match self.outbound.try_lock() {
+            Ok(mut outbound) => {
+                outbound.push(record);
+                self.unsent.store(true, Ordering::Relaxed);
+                self.flush(&mut outbound, now);
+            }
+            Err(_) => {
+                let this = self.this.clone();
+                let later = std::thread::Builder::new().name("dafs-rpc-answer".to_owned());
+                let sent = later.spawn(move || {
+                    if let Some(shared) = this.upgrade() {
+                        let mut outbound = lock(&shared.outbound);
+                        outbound.push(record);
+                        shared.unsent.store(true, Ordering::Relaxed);
+                        shared.flush(&mut outbound, now + shared.options.call_timeout);
+                    }
+                });
+                if let Err(error) = sent {
+                    tracing::warn!(%error, "cannot start a thread to answer the server");
+                }
+            }
+        }
+    }
+
+    /// Sends what is queued until the deadline; the connection ends when it fails. What is left
+    /// stays queued.
+    pub(super) fn flush(&self, outbound: &mut Output, deadline: Instant) {
+        while !outbound.is_empty() && self.broken().is_none() {
+            let mut parts = Parts::new();
+            outbound.gather(&mut parts);
+            let sent = self.send_parts(&parts, deadline);
+            drop(parts);
+            match sent {
+                Ok(sent) => outbound.sent(sent),
+                Err(CallError::TimedOut) => return,
+                Err(_) => break,
+            }
+        }
+        self.unsent.store(false, Ordering::Relaxed);
+    }
+
+    /// Sends some of the parts. While that is not possible, reads, because the server may be
+    /// waiting for just that.
+    fn send_parts(&self, parts: &Parts<'_>, deadline: Instant) -> Result<usize, CallError> {
+        loop {
+            match sendmsg(self.socket.as_fd(), parts, libc::MSG_NOSIGNAL) {
+                Ok(sent) => return Ok(sent),
+                Err(error) if is_passing(&error) => {}
+                Err(error) => {
+                    self.break_off(error.to_string());
+                    self.check()?;
+                }
+            }
+            let reading = self.begin_reading();
+            let mut events = PollFlags::OUT;
+            if reading.is_some() {
+                events |= PollFlags::IN;
+            }
+            // Whoever reads may stop at any time; then it is this thread's turn.
+            let now = Instant::now();
+            match self.poll(events, deadline.min(now + READER_WATCH)) {
+                Ok(ready) if ready.is_empty() && now >= deadline => {
+                    return Err(CallError::TimedOut);
+                }
+                Ok(ready) if reading.is_some() && ready.intersects(PollFlags::IN) => self.read(),
+                Ok(_) => {}
+                Err(error) => self.break_off(error.to_string()),
+            }
+            self.check()?;
+        }
+    }
+}
+
+/// The parts of a call's arguments in order, the data in its place; returns their length.
+fn gather<'a>(request: &'a Request<'_>, parts: &mut Parts<'a>) -> Result<usize, CallError> {
+    const PADDING: [u8; UNIT_BYTES] = [0; UNIT_BYTES];
+    request.check()?;
+    let mut data = request.data.as_ref();
+    let mut at = 0;
+    for &piece in request.args {
+        let mut rest = piece;
+        if let Some(sent) = data
+            && let Some((before, behind)) = piece.split_at_checked(sent.position - at)
+        {
+            push(parts, source(before));
+            push(parts, sent.memory.view());
+            push(parts, source(&PADDING[..padded(sent.memory.len()) - sent.memory.len()]));
+            rest = behind;
+            data = None;
+        }
+        push(parts, source(rest));
+        at += piece.len();
+    }
+    Ok(at + request.data.as_ref().map_or(0, |sent| padded(sent.memory.len())))
+}
+
+fn push<'a>(parts: &mut Parts<'a>, part: VolatileSlice<'a>) {
+    if !part.is_empty() {
+        parts.push(part);
+    }
+}
+
+/// Takes the first `len` bytes off.
+fn skip(parts: &mut Parts<'_>, mut len: usize) {
+    let whole = parts.iter().take_while(|part| {
+        let gone = part.len() <= len;
+        len -= if gone { part.len() } else { 0 };
+        gone
+    });
+    let whole = whole.count();
+    parts.drain(..whole);
+    if let Some(first) = parts.first_mut() {
+        // INVARIANT: the part is longer than what is left of `len`, or it had been counted.
+        *first = first.slice(len, first.len() - len).expect("a shorter part of it");
+    }
+}
