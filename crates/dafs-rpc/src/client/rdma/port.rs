@@ -29,6 +29,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 ///
 /// The threads that wait for calls take turns in driving the adapter, so the calls of threads that
 /// should not disturb each other belong on different ports.
+///
+/// Memory keeps its key while it is registered, and a server that was told it once can use it over any
+/// connection of this port: it can read and change the memory later, also while that is used for a
+/// call to another server. So servers that do not trust each other belong on different ports, too.
 #[derive(Debug, Clone)]
 pub struct Port {
     pub(super) shared: Arc<Shared>,
