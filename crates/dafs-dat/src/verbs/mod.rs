@@ -24,10 +24,10 @@
 //!
 //! What is different from other providers: which side broke a rule is known to the side that the
 //! device tells. On RoCE and InfiniBand a message without a receive is known to its sender alone;
-//! on siw a refused key is known to the side that refused it. And a peer can invalidate none of our
-//! keys: devices do so only with memory that a kernel has registered for its own use, so a message
-//! that tries ends the connection. Protocols must not offer it on connections of this provider; to
-//! peers that offer theirs, as the kernel's NFS client does, it is sent.
+//! on siw a refused key is known to the side that refused it. And a peer should not invalidate keys
+//! of ours: devices mean that for memory that a kernel has registered for its own use, so rxe ends
+//! the connection, and siw does it but does not tell. Protocols must not offer it on connections of
+//! this provider; to peers that offer theirs, as the kernel's NFS client does, it is sent.
 
 mod adapter;
 mod cache;

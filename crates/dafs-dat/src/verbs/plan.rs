@@ -62,7 +62,9 @@ pub(super) fn send(spans: &[Span], invalidate: Option<u32>) -> SendRequest {
         opcode: if invalidate.is_some() { ffi::WR_SEND_WITH_INV } else { ffi::WR_SEND },
         segments: spans.iter().map(Span::segment).collect(),
         remote_address: 0,
-        remote_key: 0,
+        // The library of siw takes the key to invalidate from here; the field means nothing to
+        // others.
+        remote_key: invalidate.unwrap_or(0),
         invalidate: invalidate.unwrap_or(0),
     }
 }
@@ -178,5 +180,6 @@ mod tests {
         assert_eq!(send(&[], None).opcode, ffi::WR_SEND);
         let request = send(&[span(1, 2)], Some(9));
         assert_eq!((request.opcode, request.invalidate), (ffi::WR_SEND_WITH_INV, 9));
+        assert_eq!(request.remote_key, 9);
     }
 }
