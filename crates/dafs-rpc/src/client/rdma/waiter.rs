@@ -51,6 +51,7 @@ impl<'a> Waiter<'a> {
             driver = self.shared.take_back_calls(driver);
             if ended > 0 {
                 self.spins = 0;
+                driver = self.lend(driver);
             } else if let Some(result) = done(&mut driver) {
                 self.leave(&mut driver);
                 return Some(result);
@@ -61,7 +62,7 @@ impl<'a> Waiter<'a> {
     }
 
     /// Spins or sleeps, as the policy says.
-    fn pause(&mut self, mut driver: Guard<'a>) -> Guard<'a> {
+    fn pause(&mut self, driver: Guard<'a>) -> Guard<'a> {
         let spin = match self.shared.policy {
             WaitPolicy::Poll => true,
             WaitPolicy::Sleep => false,
@@ -72,21 +73,30 @@ impl<'a> Waiter<'a> {
         }
         self.spins = self.spins.wrapping_add(1);
         if self.shared.contenders.load(Ordering::Relaxed) > 0 {
-            drop(driver);
-            for _ in 0..CONTENDER_SPINS {
-                if self.shared.contenders.load(Ordering::Relaxed) == 0 {
-                    break;
-                }
-                std::hint::spin_loop();
-            }
-            driver = self.shared.lock();
-        } else if self.shared.policy == WaitPolicy::Poll || self.spins < SPINS_BEFORE_YIELD {
+            return self.lend(driver);
+        }
+        if self.shared.policy == WaitPolicy::Poll || self.spins < SPINS_BEFORE_YIELD {
             std::hint::spin_loop();
         } else {
             // The server may be waiting for this CPU.
             thread::yield_now();
         }
         driver
+    }
+
+    /// Gives the lock to those who want it, if there are any.
+    fn lend(&self, driver: Guard<'a>) -> Guard<'a> {
+        if self.shared.contenders.load(Ordering::Relaxed) == 0 {
+            return driver;
+        }
+        drop(driver);
+        for _ in 0..CONTENDER_SPINS {
+            if self.shared.contenders.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        self.shared.lock()
     }
 
     fn sleep(&mut self, mut driver: Guard<'a>) -> Guard<'a> {
@@ -99,7 +109,7 @@ impl<'a> Waiter<'a> {
         };
         if !matches!(adapter.arm(), Ok(true)) {
             // There is something to poll for, or the descriptor is of no use: look again.
-            return driver;
+            return self.lend(driver);
         }
         let timeout = adapter.next_timeout();
         let mut time = self.until.saturating_duration_since(Instant::now());
