@@ -10,6 +10,7 @@ use dafs_rpc::{AcceptStatus, Reply};
 use dafs_wire::rpc::{FragmentMark, ReplyHeader};
 use dafs_wire::xdr::{Decoder, Encoder};
 use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 fn bulk_len(len: usize) -> [u8; 4] {
@@ -116,25 +117,60 @@ fn results_are_read_to_their_place() {
     });
 }
 
+/// The record with the reply to a call.
+fn reply(call: &[u8], results: &[u8]) -> Vec<u8> {
+    let xid = u32::from_be_bytes(call[4..8].try_into().unwrap());
+    let mut bytes = vec![0; 4];
+    Encoder::new(&mut bytes).value(&ReplyHeader::accepted(xid, AcceptStatus::Success));
+    bytes.extend_from_slice(results);
+    let mark = FragmentMark::whole(bytes.len() - 4).unwrap();
+    bytes[..4].copy_from_slice(&mark.to_bytes());
+    bytes
+}
+
+/// A client of a server that is a socket of the test.
+fn raw_server() -> (RpcClient, TcpStream) {
+    let raw = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = RpcClient::connect(raw.local_addr().unwrap(), Options::default(), None).unwrap();
+    (client, raw.accept().unwrap().0)
+}
+
+#[test]
+fn a_server_that_lies_about_its_data_writes_only_where_it_may() {
+    let (client, mut stream) = raw_server();
+    let memory = client.allocate(100_000).unwrap();
+    memory.view().fill(7);
+    // What it says it sends, and what it sends.
+    for (told, sent) in [(50, 20), (50_000, 100), (50_000, 49_996), (50_001, 60_000), (9, 8)] {
+        let pending = bulk(&client, &memory, 50_000, Some(locate_bulk));
+        let mut call = [0; 48];
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| pending.wait());
+            stream.read_exact(&mut call).unwrap();
+            let results = [&bulk_len(told)[..], &vec![1; sent]].concat();
+            stream.write_all(&reply(&call, &results)).unwrap();
+            match waiter.join().unwrap() {
+                // More than there is room for stays where it is.
+                Ok(results) => {
+                    assert!(told > 50_000);
+                    assert!(results.decoder().payload(50_000).is_err());
+                }
+                Err(error) => assert_eq!(error, CallError::Malformed, "{told} {sent}"),
+            }
+        });
+    }
+    let behind = memory.view().slice(50_000, 50_000).unwrap().to_vec(Site::Inspect);
+    assert!(behind == [7; 50_000]);
+}
+
 #[test]
 fn data_of_a_call_that_was_given_up_is_not_written() {
-    let raw = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let client = RpcClient::connect(raw.local_addr().unwrap(), Options::default(), None).unwrap();
-    let (mut stream, _) = raw.accept().unwrap();
+    let (client, mut stream) = raw_server();
     let memory = client.allocate(100_000).unwrap();
     let given_up = bulk(&client, &memory, 100_000, Some(locate_bulk));
     let waiting = client.submit(procedure(procedures::NULL), &[]).unwrap();
     let mut calls = [0; 44 + 4 + 44];
     stream.read_exact(&mut calls).unwrap();
-    let reply = |call: &[u8], results: &[u8]| {
-        let xid = u32::from_be_bytes(call[4..8].try_into().unwrap());
-        let mut bytes = vec![0; 4];
-        Encoder::new(&mut bytes).value(&ReplyHeader::accepted(xid, AcceptStatus::Success));
-        bytes.extend_from_slice(results);
-        let mark = FragmentMark::whole(bytes.len() - 4).unwrap();
-        bytes[..4].copy_from_slice(&mark.to_bytes());
-        bytes
-    };
     let data = [&bulk_len(100_000)[..], &[1; 100_000]].concat();
     let (first, second) = (reply(&calls[..], &data), reply(&calls[48..], b"done"));
     stream.write_all(&first[..50_000]).unwrap();
