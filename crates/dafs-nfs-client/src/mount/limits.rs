@@ -45,6 +45,9 @@ pub(crate) const HEAD_BYTES: u32 = 4096;
 /// Slots of a session, and NFSv3 transfers under way.
 pub(crate) const REQUESTS_MAX: u32 = 256;
 
+/// The most bytes of a list of exports.
+pub(crate) const EXPORT_LIST_BYTES_MAX: usize = 256 << 10;
+
 /// The most exports that a list of them may hold.
 pub(crate) const EXPORTS_MAX: usize = 4096;
 
@@ -54,6 +57,10 @@ pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(2);
 /// The longest such pause.
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// What no mount does with less of, in bytes of one record: listings and lists of exports.
+pub(crate) const RECORD_BYTES_MIN: usize = EXPORT_LIST_BYTES_MAX;
+
+const _: () = assert!(DIRECTORY_BYTES as usize <= RECORD_BYTES_MIN);
 const _: () = assert!(TRANSFER_BYTES_MIN <= TRANSFER_BYTES_DEFAULT);
 const _: () = assert!(TRANSFER_BYTES_DEFAULT <= TRANSFER_BYTES_MAX);
 const _: () = assert!(READ_AHEAD_DEFAULT <= READ_AHEAD_MAX && READ_AHEAD_MAX <= REQUESTS_MAX);

@@ -4,7 +4,7 @@
 //! * Once a transport has carried a connection the route keeps to it, because memory is registered
 //!   with it.
 
-use super::limits::{DIRECTORY_BYTES, HEAD_BYTES};
+use super::limits::{HEAD_BYTES, RECORD_BYTES_MIN};
 use super::options::MountOptions;
 use super::reserved;
 use super::url::{NfsUrl, RdmaTransport};
@@ -69,6 +69,14 @@ impl Route {
         }
     }
 
+    /// Learns of a lost connection before memory is offered over it: what a server that maps this
+    /// process's memory has been offered cannot be used again when the connection is lost.
+    pub(crate) fn look(&self) {
+        if let Some(Carrier::Rdma(RdmaTransport::Shm, port)) = &self.carrier {
+            port.poll(dafs_dat::Instant::now());
+        }
+    }
+
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
@@ -77,8 +85,7 @@ impl Route {
         Options {
             connect_timeout: options.connect_timeout,
             call_timeout: options.answer_timeout,
-            record_bytes_max: self.data_bytes_max.max(DIRECTORY_BYTES as usize)
-                + 2 * HEAD_BYTES as usize,
+            record_bytes_max: self.data_bytes_max.max(RECORD_BYTES_MIN) + 2 * HEAD_BYTES as usize,
             identity: options.identity.clone(),
             ..Options::default()
         }

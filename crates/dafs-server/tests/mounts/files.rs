@@ -1,19 +1,17 @@
 //! Data of files.
 
-use crate::harness::{Served, VERSIONS, bytes_of, filled, pattern};
+use crate::harness::{PLAIN, SHARED, Served, WAYS, bytes_of, filled, pattern};
 use dafs_mem::Site;
-use dafs_nfs_client::mount::{
-    Create, File, MountError, NfsVersion, OpenOptions, SetAttributes, StableHow,
-};
+use dafs_nfs_client::mount::{Create, File, MountError, OpenOptions, SetAttributes, StableHow};
 use dafs_wire::nfs4::Status;
 
 #[test]
 fn data_is_written_and_read_at_any_length() {
-    for version in VERSIONS {
+    for way in WAYS.into_iter().chain(SHARED) {
         let served = Served::new();
-        let mount = served.mount_with(&format!("?vers={version}&rsize=64k&wsize=32k"));
+        let mount = served.mount_with(way, "&rsize=64k&wsize=32k");
         assert_eq!((mount.read_bytes_max(), mount.write_bytes_max()), (64 << 10, 32 << 10));
-        assert_eq!((mount.version(), mount.transport()), (version, "tcp"));
+        assert_eq!((mount.version(), mount.transport()), (way.version, way.transport));
         let options = OpenOptions::read_write().create(Create::New).mode(0o640);
         let file = mount.open(b"/file", &options).unwrap();
         let mut expected = Vec::new();
@@ -31,7 +29,7 @@ fn data_is_written_and_read_at_any_length() {
         // More than there is, so that the end is met.
         let memory = mount.allocate(expected.len() + 10).unwrap();
         assert_eq!(file.read(memory.whole(), 0).unwrap(), expected.len());
-        assert!(bytes_of(&memory, expected.len()) == expected, "{version}");
+        assert!(bytes_of(&memory, expected.len()) == expected, "{way:?}");
         assert_eq!(file.read(memory.slice(0..100).unwrap(), 1 << 40).unwrap(), 0);
         file.close().unwrap();
     }
@@ -42,9 +40,9 @@ fn many_transfers_are_under_way_and_waited_for_in_any_order() {
     const PIECE: usize = 5000;
     // More than a session has slots.
     const COUNT: usize = 600;
-    for version in VERSIONS {
+    for way in WAYS.into_iter().chain(SHARED) {
         let served = Served::new();
-        let mount = served.mount(version);
+        let mount = served.mount(way);
         let options = OpenOptions::read_write().create(Create::IfMissing);
         let file = mount.open(b"/file", &options).unwrap();
         let content = pattern(PIECE * COUNT, 5);
@@ -67,14 +65,14 @@ fn many_transfers_are_under_way_and_waited_for_in_any_order() {
         for read in reads.into_iter().rev() {
             assert_eq!(read.wait().unwrap(), PIECE);
         }
-        assert!(bytes_of(&memory, content.len()) == content, "{version}");
+        assert!(bytes_of(&memory, content.len()) == content, "{way:?}");
     }
 }
 
 #[test]
 fn transfers_that_nobody_waits_for_take_no_slot_for_ever() {
     let served = Served::new();
-    let mount = served.mount(NfsVersion::V42);
+    let mount = served.mount(PLAIN);
     std::fs::write(served.path().join("file"), pattern(100, 1)).unwrap();
     let file = mount.open(b"/file", &OpenOptions::read()).unwrap();
     let memory = mount.allocate(100).unwrap();
@@ -98,9 +96,9 @@ fn read_in_order(file: &File, from: u64, piece_bytes: usize, read_ahead: u32) ->
 
 #[test]
 fn a_file_is_read_in_order_at_every_depth() {
-    for version in VERSIONS {
+    for way in WAYS.into_iter().chain(SHARED) {
         let served = Served::new();
-        let mount = served.mount(version);
+        let mount = served.mount(way);
         let content = pattern(1_000_003, 3);
         std::fs::write(served.path().join("file"), &content).unwrap();
         std::fs::write(served.path().join("empty"), b"").unwrap();
@@ -117,9 +115,9 @@ fn a_file_is_read_in_order_at_every_depth() {
 
 #[test]
 fn opening_does_what_the_options_say() {
-    for version in VERSIONS {
+    for way in WAYS.into_iter().chain(SHARED) {
         let served = Served::new();
-        let mount = served.mount(version);
+        let mount = served.mount(way);
         let path = served.path().join("file");
         let missing = mount.open(b"/file", &OpenOptions::read()).unwrap_err();
         assert_eq!(missing.status(), Some(Status::NoEnt));
@@ -142,14 +140,14 @@ fn opening_does_what_the_options_say() {
         assert_eq!(std::fs::read(&path).unwrap(), [0; 9]);
         std::fs::create_dir(served.path().join("dir")).unwrap();
         let directory = mount.open(b"/dir", &OpenOptions::read()).unwrap_err();
-        assert_eq!(directory.status(), Some(Status::IsDir), "{version}");
+        assert_eq!(directory.status(), Some(Status::IsDir), "{way:?}");
     }
 }
 
 #[test]
 fn wrong_arguments_are_refused_before_anything_is_sent() {
     let served = Served::new();
-    let mount = served.mount(NfsVersion::V42);
+    let mount = served.mount(PLAIN);
     let options = OpenOptions::read_write().create(Create::New);
     let file = mount.open(b"/file", &options).unwrap();
     let memory = mount.allocate(10).unwrap();

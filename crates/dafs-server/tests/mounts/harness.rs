@@ -15,13 +15,37 @@ use tempfile::TempDir;
 /// Longer than anything takes that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Every version.
-pub(crate) const VERSIONS: [NfsVersion; 3] = [NfsVersion::V3, NfsVersion::V41, NfsVersion::V42];
+/// How a server is reached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way {
+    pub(crate) version: NfsVersion,
+    pub(crate) transport: &'static str,
+}
+
+const fn way(version: NfsVersion, transport: &'static str) -> Way {
+    Way { version, transport }
+}
+
+/// By NFSv4.2 over TCP.
+pub(crate) const PLAIN: Way = way(NfsVersion::V42, "tcp");
+
+/// Every version over TCP, and both families of versions over what can be cut besides.
+pub(crate) const WAYS: [Way; 5] = [
+    way(NfsVersion::V3, "tcp"),
+    way(NfsVersion::V41, "tcp"),
+    PLAIN,
+    way(NfsVersion::V3, "iwarp"),
+    way(NfsVersion::V42, "iwarp"),
+];
+
+/// Shared memory, which nothing but the end of a server cuts.
+pub(crate) const SHARED: [Way; 2] = [way(NfsVersion::V3, "shm"), way(NfsVersion::V41, "shm")];
 
 pub(crate) struct Served {
     server: Option<Server>,
     config: Config,
     relay: Relay,
+    rdma_relay: Relay,
     directory: TempDir,
     _state: TempDir,
 }
@@ -36,6 +60,7 @@ impl Served {
         let mut config = Config::for_directory(directory.path().to_owned());
         config.listen = vec!["127.0.0.1:0".parse().unwrap()];
         config.nfs.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        config.nfs.rdma_listen = Some(vec!["127.0.0.1:0".parse().unwrap()]);
         config.nfs.grace_time = Some(Duration::ZERO);
         config.state_directory = Some(state.path().to_owned());
         config.threads = 1;
@@ -44,7 +69,11 @@ impl Served {
         change(&mut config);
         let server = Server::start(&config).unwrap();
         let relay = Relay::new(server.nfs_addresses()[0]);
-        Self { server: Some(server), config, relay, directory, _state: state }
+        let rdma = server.nfs_rdma_addresses()[0];
+        // Shared memory goes by the name of this address, so it must stay the same.
+        config.nfs.rdma_listen = Some(vec![rdma]);
+        let rdma_relay = Relay::new(rdma);
+        Self { server: Some(server), config, relay, rdma_relay, directory, _state: state }
     }
 
     /// The exported directory.
@@ -52,21 +81,37 @@ impl Served {
         self.directory.path()
     }
 
-    pub(crate) fn relay(&self) -> &Relay {
-        &self.relay
+    /// What lies between a client and the server.
+    pub(crate) fn relay(&self, way: Way) -> &Relay {
+        match way.transport {
+            "tcp" => &self.relay,
+            "iwarp" => &self.rdma_relay,
+            other => panic!("{other} cannot be relayed"),
+        }
     }
 
-    pub(crate) fn url(&self, query: &str) -> NfsUrl {
-        NfsUrl::parse(&format!("nfs://{}/{query}", self.relay.address)).unwrap()
+    /// `more` are further options of the URL, with an ampersand before each.
+    pub(crate) fn url(&self, way: Way, more: &str) -> NfsUrl {
+        let Way { version, transport } = way;
+        let text = match transport {
+            "tcp" => format!("nfs://{}/?vers={version}{more}", self.relay.address),
+            _ => {
+                let address = match transport {
+                    "iwarp" => self.rdma_relay.address,
+                    _ => *self.rdma_relay.shared.target.lock().unwrap(),
+                };
+                format!("nfs+rdma://{address}/?vers={version}&transport={transport}{more}")
+            }
+        };
+        NfsUrl::parse(&text).unwrap()
     }
 
-    pub(crate) fn mount(&self, version: NfsVersion) -> Mount {
-        self.mount_with(&format!("?vers={version}"))
+    pub(crate) fn mount(&self, way: Way) -> Mount {
+        self.mount_with(way, "")
     }
 
-    pub(crate) fn mount_with(&self, query: &str) -> Mount {
-        let options = MountOptions { retry_timeout: PATIENCE, ..MountOptions::default() };
-        Mount::connect(&self.url(query), &options).unwrap()
+    pub(crate) fn mount_with(&self, way: Way, more: &str) -> Mount {
+        mount(&self.url(way, more))
     }
 
     /// Stops the server, with all connections.
@@ -75,17 +120,15 @@ impl Served {
             server.stop();
         }
         self.relay.cut();
+        self.rdma_relay.cut();
     }
 
     /// Starts it again with what it has kept.
     pub(crate) fn start(&mut self) {
         let server = Server::start(&self.config).unwrap();
         *self.relay.shared.target.lock().unwrap() = server.nfs_addresses()[0];
+        *self.rdma_relay.shared.target.lock().unwrap() = server.nfs_rdma_addresses()[0];
         self.server = Some(server);
-    }
-
-    pub(crate) fn config(&mut self) -> &mut Config {
-        &mut self.config
     }
 }
 
@@ -93,6 +136,11 @@ impl Drop for Served {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+pub(crate) fn mount(url: &NfsUrl) -> Mount {
+    let options = MountOptions { retry_timeout: PATIENCE, ..MountOptions::default() };
+    Mount::connect(url, &options).unwrap()
 }
 
 /// Passes connections on to a server.
@@ -146,6 +194,11 @@ impl Relay {
             }
         });
         Self { address, shared }
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Ends all connections.

@@ -1,6 +1,6 @@
 //! Names, attributes, directories, paths.
 
-use crate::harness::{Served, VERSIONS};
+use crate::harness::{PLAIN, Served, WAYS, mount};
 use dafs_nfs_client::mount::{
     FileType, Follow, Mount, MountError, MountOptions, NfsUrl, NfsVersion, OpenOptions, Owner,
     SetAttributes, SetTime, SpecialFile, Time,
@@ -11,9 +11,9 @@ use std::os::unix::fs::{MetadataExt, symlink};
 
 #[test]
 fn names_are_made_changed_and_removed() {
-    for version in VERSIONS {
+    for way in WAYS {
         let served = Served::new();
-        let mount = served.mount(version);
+        let mount = served.mount(way);
         let here = |name: &str| served.path().join(name);
         let root = mount.resolve(b"/", Follow::Yes).unwrap().handle;
         let dir = mount.mkdir(&root, b"dir", &SetAttributes::mode(0o750)).unwrap();
@@ -44,7 +44,7 @@ fn names_are_made_changed_and_removed() {
         let attributes = mount.attributes(&file).unwrap();
         assert_eq!((attributes.mode, attributes.size, attributes.modified), (0o604, 3, time));
         let full = mount.rmdir(&root, b"dir").unwrap_err();
-        assert_eq!(full.status(), Some(Status::NotEmpty), "{version}");
+        assert_eq!(full.status(), Some(Status::NotEmpty), "{way:?}");
         for name in ["link", "pipe"] {
             mount.remove(&dir, name.as_bytes()).unwrap();
         }
@@ -58,12 +58,12 @@ fn names_are_made_changed_and_removed() {
 
 #[test]
 fn long_listings_are_whole() {
-    for version in VERSIONS {
+    for way in WAYS {
         let served = Served::new();
         let names: BTreeSet<String> =
             (0..1500).map(|at| format!("a rather long name {at}")).collect();
         names.iter().for_each(|name| std::fs::write(served.path().join(name), b"x").unwrap());
-        let mount = served.mount(version);
+        let mount = served.mount(way);
         let root = mount.resolve(b"/", Follow::Yes).unwrap().handle;
         let mut seen = BTreeSet::new();
         for entry in mount.read_dir(&root) {
@@ -73,13 +73,13 @@ fn long_listings_are_whole() {
             assert!(entry.handle.is_some());
             assert!(seen.insert(String::from_utf8(entry.name).unwrap()));
         }
-        assert!(seen == names, "{version}");
+        assert!(seen == names, "{way:?}");
     }
 }
 
 #[test]
 fn paths_lead_through_links_and_up() {
-    for version in VERSIONS {
+    for way in WAYS {
         let served = Served::new();
         let here = |name: &str| served.path().join(name);
         std::fs::create_dir_all(here("a/b")).unwrap();
@@ -87,7 +87,7 @@ fn paths_lead_through_links_and_up() {
         symlink("a/b", here("relative")).unwrap();
         symlink("/a", here("absolute")).unwrap();
         symlink("circle", here("circle")).unwrap();
-        let mount = served.mount(version);
+        let mount = served.mount(way);
         let size = |path: &str| {
             let found = mount.resolve(path.as_bytes(), Follow::Yes);
             found.map(|found| found.attributes.size)
@@ -100,7 +100,7 @@ fn paths_lead_through_links_and_up() {
             "/relative/../b/file",
             "/../a/b/../../absolute/b/file/",
         ] {
-            assert_eq!(size(path).unwrap(), 7, "{version}: {path}");
+            assert_eq!(size(path).unwrap(), 7, "{way:?}: {path}");
         }
         let link = mount.resolve(b"/relative", Follow::No).unwrap();
         assert!(link.attributes.is_symlink());
@@ -119,7 +119,9 @@ fn paths_lead_through_links_and_up() {
 #[test]
 fn the_best_version_is_taken() {
     let served = Served::new();
-    assert_eq!(served.mount_with("").version(), NfsVersion::V42);
+    let address = served.relay(PLAIN).address();
+    let url = NfsUrl::parse(&format!("nfs://{address}/")).unwrap();
+    assert_eq!(mount(&url).version(), NfsVersion::V42);
 }
 
 #[test]

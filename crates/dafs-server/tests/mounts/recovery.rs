@@ -1,31 +1,30 @@
 //! Cut connections and restarted servers.
 
-use crate::harness::{Served, VERSIONS, bytes_of, filled, pattern};
+use crate::harness::{PLAIN, SHARED, Served, WAYS, bytes_of, filled, pattern};
 use dafs_nfs_client::mount::{
-    Create, Follow, Mount, MountError, MountOptions, NfsVersion, OpenOptions, SetAttributes,
-    StableHow,
+    Create, Follow, Mount, MountError, MountOptions, OpenOptions, SetAttributes, StableHow,
 };
 use std::time::Duration;
 
 #[test]
 fn a_cut_connection_is_made_again() {
-    for version in VERSIONS {
+    for way in WAYS {
         let served = Served::new();
-        let mount = served.mount(version);
+        let mount = served.mount(way);
         let options = OpenOptions::read_write().create(Create::New);
         let file = mount.open(b"/file", &options).unwrap();
         let content = pattern(200_000, 9);
         let memory = filled(&mount, &content);
         file.write(memory.whole(), 0, StableHow::FileSync).unwrap();
         memory.view().fill(0);
-        let before = served.relay().connections();
+        let before = served.relay(way).connections();
         for round in 0..5 {
             let piece = memory.slice(round * 40_000..(round + 1) * 40_000).unwrap();
             let read = file.submit_read(piece, round as u64 * 40_000).unwrap();
-            served.relay().cut();
-            assert_eq!(read.wait().unwrap(), 40_000, "{version}");
+            served.relay(way).cut();
+            assert_eq!(read.wait().unwrap(), 40_000, "{way:?}");
         }
-        assert!(served.relay().connections() > before);
+        assert!(served.relay(way).connections() > before);
         assert!(bytes_of(&memory, content.len()) == content);
         file.close().unwrap();
     }
@@ -34,12 +33,12 @@ fn a_cut_connection_is_made_again() {
 /// Each of these would be refused if it were carried out twice.
 #[test]
 fn changes_whose_answer_is_lost_are_made_once() {
-    for version in VERSIONS {
+    for way in WAYS {
         let served = Served::new();
-        let mount = served.mount(version);
+        let mount = served.mount(way);
         let root = mount.resolve(b"/", Follow::Yes).unwrap().handle;
-        let lose_answer = || served.relay().swallow_next_answer();
-        let was_lost = || assert!(!served.relay().will_swallow());
+        let lose_answer = || served.relay(way).swallow_next_answer();
+        let was_lost = || assert!(!served.relay(way).will_swallow());
         lose_answer();
         mount.mkdir(&root, b"dir", &SetAttributes::mode(0o755)).unwrap();
         was_lost();
@@ -60,7 +59,7 @@ fn changes_whose_answer_is_lost_are_made_once() {
         file.close().unwrap();
         mount.remove(&root, b"file").unwrap();
         let names: Vec<_> = mount.read_dir(&root).map(|entry| entry.unwrap().name).collect();
-        assert_eq!(names, [b"link"], "{version}");
+        assert_eq!(names, [b"link"], "{way:?}");
     }
 }
 
@@ -68,9 +67,9 @@ fn changes_whose_answer_is_lost_are_made_once() {
 fn many_transfers_survive_cuts() {
     const PIECE: usize = 10_000;
     const COUNT: usize = 300;
-    for version in VERSIONS {
+    for way in WAYS {
         let served = Served::new();
-        let mount = served.mount(version);
+        let mount = served.mount(way);
         let options = OpenOptions::read_write().create(Create::New);
         let file = mount.open(b"/file", &options).unwrap();
         let content = pattern(PIECE * COUNT, 11);
@@ -81,22 +80,22 @@ fn many_transfers_survive_cuts() {
             let offset = (at * PIECE) as u64;
             writes.push(file.submit_write(piece(at), offset, StableHow::FileSync).unwrap());
             if at % 100 == 50 {
-                served.relay().cut();
+                served.relay(way).cut();
             }
         }
         for write in writes {
             write.wait().unwrap();
         }
-        assert!(std::fs::read(served.path().join("file")).unwrap() == content, "{version}");
+        assert!(std::fs::read(served.path().join("file")).unwrap() == content, "{way:?}");
     }
 }
 
 #[test]
 fn opens_survive_a_restart_of_the_server() {
     for grace in [Duration::ZERO, Duration::from_secs(2)] {
-        for version in VERSIONS {
+        for way in WAYS {
             let mut served = Served::with(|config| config.nfs.grace_time = Some(grace));
-            let mount = served.mount(version);
+            let mount = served.mount(way);
             let options = OpenOptions::read_write().create(Create::New);
             let file = mount.open(b"/file", &options).unwrap();
             let content = pattern(50_000, 13);
@@ -112,7 +111,7 @@ fn opens_survive_a_restart_of_the_server() {
                 served.start();
                 late.join().unwrap()
             });
-            assert_eq!(early.wait().unwrap(), 25_000, "{version}");
+            assert_eq!(early.wait().unwrap(), 25_000, "{way:?}");
             assert_eq!(late.unwrap(), 25_000);
             assert!(bytes_of(&memory, content.len()) == content);
             let again = filled(&mount, b"again");
@@ -125,11 +124,32 @@ fn opens_survive_a_restart_of_the_server() {
     }
 }
 
+/// Nothing is under way here: a server that dies may still be writing to shared memory, so that
+/// what was under way fails.
+#[test]
+fn mounts_over_shared_memory_survive_a_restart_of_the_server() {
+    for way in SHARED {
+        let mut served = Served::new();
+        let mount = served.mount(way);
+        let options = OpenOptions::read_write().create(Create::New);
+        let file = mount.open(b"/file", &options).unwrap();
+        let content = pattern(50_000, 17);
+        let memory = filled(&mount, &content);
+        file.write(memory.whole(), 0, StableHow::FileSync).unwrap();
+        served.stop();
+        served.start();
+        memory.view().fill(0);
+        assert_eq!(file.read(memory.whole(), 0).unwrap(), content.len(), "{way:?}");
+        assert!(bytes_of(&memory, content.len()) == content);
+        file.close().unwrap();
+    }
+}
+
 #[test]
 fn data_that_a_restarted_server_may_have_lost_is_told_of() {
-    for version in VERSIONS {
+    for way in WAYS {
         let mut served = Served::new();
-        let mount = served.mount(version);
+        let mount = served.mount(way);
         let options = OpenOptions::read_write().create(Create::New);
         let file = mount.open(b"/file", &options).unwrap();
         let memory = filled(&mount, &pattern(1000, 1));
@@ -137,7 +157,7 @@ fn data_that_a_restarted_server_may_have_lost_is_told_of() {
         assert_eq!(written.stable, StableHow::Unstable);
         served.stop();
         served.start();
-        assert!(matches!(file.commit(), Err(MountError::WritesLost)), "{version}");
+        assert!(matches!(file.commit(), Err(MountError::WritesLost)), "{way:?}");
         // Written once more it is safe.
         let written = file.write(memory.whole(), 0, StableHow::Unstable).unwrap();
         assert_eq!(file.commit().unwrap(), written.verifier);
@@ -147,7 +167,7 @@ fn data_that_a_restarted_server_may_have_lost_is_told_of() {
 #[test]
 fn a_file_that_is_gone_after_a_restart_is_told_of() {
     let mut served = Served::new();
-    let mount = served.mount(NfsVersion::V42);
+    let mount = served.mount(PLAIN);
     std::fs::write(served.path().join("file"), b"content").unwrap();
     let file = mount.open(b"/file", &OpenOptions::read()).unwrap();
     served.stop();
@@ -165,26 +185,26 @@ fn a_file_that_is_gone_after_a_restart_is_told_of() {
 #[test]
 fn an_idle_mount_keeps_its_lease() {
     let served = Served::with(|config| config.lease_time = Duration::from_secs(3));
-    let mount = served.mount(NfsVersion::V42);
+    let mount = served.mount(PLAIN);
     let options = OpenOptions::read_write().create(Create::New);
     let file = mount.open(b"/file", &options).unwrap();
-    let before = served.relay().connections();
+    let before = served.relay(PLAIN).connections();
     std::thread::sleep(Duration::from_secs(5));
     // A client whose lease is over loses its state when another wants it.
-    let other = served.mount(NfsVersion::V42);
+    let other = served.mount(PLAIN);
     other.open(b"/file", &OpenOptions::read_write()).unwrap();
     let memory = filled(&mount, b"content");
     file.write(memory.whole(), 0, StableHow::FileSync).unwrap();
-    assert_eq!(served.relay().connections(), before + 1);
+    assert_eq!(served.relay(PLAIN).connections(), before + 1);
 }
 
 #[test]
 fn a_server_that_does_not_come_back_is_given_up() {
-    for version in VERSIONS {
+    for way in WAYS {
         let mut served = Served::new();
         let options =
             MountOptions { retry_timeout: Duration::from_millis(300), ..MountOptions::default() };
-        let url = served.url(&format!("?vers={version}"));
+        let url = served.url(way, "");
         let mount = Mount::connect(&url, &options).unwrap();
         let root = mount.resolve(b"/", Follow::Yes).unwrap().handle;
         served.stop();

@@ -84,6 +84,9 @@ pub(super) struct Exchange {
 
 impl Exchange {
     pub(super) fn begin(link: &Link, message: Message) -> Self {
+        if message.sink.is_some() {
+            link.route().look();
+        }
         let connected = link.connected();
         let pending = message.send(&connected, None);
         Self { message, connected, pending }

@@ -5,7 +5,7 @@
 
 use crate::files::Handle;
 use crate::mount::error::{MountError, Result};
-use crate::mount::limits::{EXPORTS_MAX, SMALL_RESULT_BYTES};
+use crate::mount::limits::{EXPORT_LIST_BYTES_MAX, EXPORTS_MAX, SMALL_RESULT_BYTES};
 use crate::mount::link::Link;
 use crate::mount::{reserved, route};
 use dafs_rpc::AcceptStatus;
@@ -22,9 +22,6 @@ const GETPORT: Procedure = Procedure { program: 100_000, version: 2, procedure: 
 
 /// The number of TCP.
 const PROTOCOL_TCP: u32 = 6;
-
-/// The most bytes of a list of exports.
-const LIST_BYTES_MAX: usize = 256 << 10;
 
 /// Who answers MOUNT.
 #[derive(Debug)]
@@ -117,7 +114,7 @@ impl Mounter {
 
     /// The paths that are exported.
     pub(super) fn exports(&self) -> Result<Vec<Vec<u8>>> {
-        let answer = self.call(mount3::Procedure::Export, &[], LIST_BYTES_MAX);
+        let answer = self.call(mount3::Procedure::Export, &[], EXPORT_LIST_BYTES_MAX);
         let results = answer.map_err(MountError::Rejected)?;
         let mut d = Decoder::new(&results);
         let mut paths = Vec::new();

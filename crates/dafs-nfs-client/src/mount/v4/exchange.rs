@@ -71,6 +71,9 @@ impl Exchange {
         sequence: SequenceArgs,
         message: Message,
     ) -> Self {
+        if message.sink.is_some() {
+            link.route().look();
+        }
         let connected = link.connected();
         let pending = message.send(&connected);
         Self { session, sequence, message, connected, pending }
