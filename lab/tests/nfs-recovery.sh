@@ -53,6 +53,15 @@ check_acknowledged() {
         echo "guest $number: $((last + 1)) records acknowledged"
     done
 }
+# Waits until the load goes on, so that a signal interrupts nobody who waits for the server.
+load_goes_on() {
+    local number before last
+    for number in 1 2; do
+        read -r before <"$work/out/acknowledged-$number"
+        is_ahead() { read -r last <"$work/out/acknowledged-$number" && [[ $last -gt $before ]]; }
+        eventually 30 is_ahead
+    done
+}
 
 serve
 boot 1 2
@@ -101,6 +110,7 @@ for ((restart = 0; restart < RESTARTS; restart++)); do
     restart_server
     sleep 1
     check_acknowledged 1 2
+    load_goes_on
     denied $file w 0 0
     end_load 1
     end_load 2
