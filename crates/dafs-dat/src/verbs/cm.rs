@@ -1,35 +1,22 @@
-//! Connections: identifiers, events and queue pairs of librdmacm.
+//! Connections: identifiers and events of librdmacm. Queue pairs are in `qp`.
 //!
 //! Invariants
 //! * An event is copied and acknowledged at once, so that an identifier can be destroyed whenever
 //!   that is called for, without waiting for ourselves.
 //! * The context of an identifier is a number of ours, never a pointer.
-//! * A queue pair lives inside its identifier and is destroyed before it.
 
+use super::address::{raw_address, socket_address};
 use super::error::VerbsError;
 use super::ffi;
 use super::fork;
 use super::keeper;
 use super::library::Library;
-use super::sys::{CompletionQueue, Domain, set_nonblocking};
+use super::sys::{check, set_nonblocking};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use smallvec::SmallVec;
 use std::io;
-use std::mem::MaybeUninit;
-use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::{NonNull, null, null_mut};
-
-/// Requests of one call that posts.
-pub(super) const CHAIN_COUNT_MAX: usize = 32;
-
-fn check(returned: libc::c_int) -> io::Result<()> {
-    match returned {
-        0 => Ok(()),
-        error if error > 0 => Err(io::Error::from_raw_os_error(error)),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
 
 /// Where events of connections arrive.
 pub(super) struct EventChannel {
@@ -178,28 +165,9 @@ pub(super) struct ReadDepths {
     pub(super) outbound: u8,
 }
 
-/// The queues of a queue pair.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Depths {
-    pub(super) sends: u32,
-    pub(super) receives: u32,
-    pub(super) segments: u32,
-}
-
-/// One request to a send queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SendRequest {
-    pub(super) opcode: i32,
-    pub(super) segments: SmallVec<[ffi::ibv_sge; 4]>,
-    pub(super) remote_address: u64,
-    pub(super) remote_key: u32,
-    /// For a send with invalidate.
-    pub(super) invalidate: u32,
-}
-
 /// A connection identifier, with its queue pair once it has one.
 pub(super) struct CmId {
-    library: &'static Library,
+    pub(super) library: &'static Library,
     id: NonNull<ffi::rdma_cm_id>,
 }
 
@@ -215,12 +183,12 @@ impl std::fmt::Debug for CmId {
 }
 
 impl CmId {
-    fn as_ptr(&self) -> *mut ffi::rdma_cm_id {
+    pub(super) fn as_ptr(&self) -> *mut ffi::rdma_cm_id {
         self.id.as_ptr()
     }
 
     /// The descriptor that its commands are written to.
-    fn fd(&self) -> RawFd {
+    pub(super) fn fd(&self) -> RawFd {
         // SAFETY: an identifier lives no longer than its channel.
         unsafe { (*(*self.as_ptr()).channel).fd }
     }
@@ -277,78 +245,6 @@ impl CmId {
         keeper::on_behalf(self.fd(), || {
             // SAFETY: a live identifier.
             check(unsafe { (self.library.resolve_route)(self.as_ptr(), timeout_ms) })
-        })
-    }
-
-    pub(super) fn create_queue_pair(
-        &self,
-        domain: &Domain,
-        queue: &CompletionQueue,
-        depths: Depths,
-    ) -> io::Result<()> {
-        fork::check()?;
-        keeper::on_behalf(self.fd(), || self.create_queue_pair_here(domain, queue, depths))
-    }
-
-    fn create_queue_pair_here(
-        &self,
-        domain: &Domain,
-        queue: &CompletionQueue,
-        depths: Depths,
-    ) -> io::Result<()> {
-        let mut attributes = ffi::ibv_qp_init_attr {
-            qp_context: null_mut(),
-            send_cq: queue.as_ptr(),
-            recv_cq: queue.as_ptr(),
-            srq: null_mut(),
-            cap: ffi::ibv_qp_cap {
-                max_send_wr: depths.sends,
-                max_recv_wr: depths.receives,
-                max_send_sge: depths.segments,
-                max_recv_sge: 1,
-                max_inline_data: 0,
-            },
-            qp_type: ffi::QPT_RC,
-            // Every request completes, so that places in the queue are counted exactly.
-            sq_sig_all: 1,
-        };
-        // SAFETY: live handles of one context; the domain and the queue outlive the pair.
-        check(unsafe { (self.library.create_qp)(self.as_ptr(), domain.as_ptr(), &mut attributes) })
-    }
-
-    fn queue_pair(&self) -> Option<NonNull<ffi::ibv_qp>> {
-        // SAFETY: a live identifier; the pair in it, if any, lives.
-        NonNull::new(unsafe { (*self.as_ptr()).qp })
-    }
-
-    /// The number of the queue pair, if there is one.
-    pub(super) fn queue_pair_number(&self) -> Option<u32> {
-        // SAFETY: a live pair.
-        self.queue_pair().map(|qp| unsafe { qp.as_ref().qp_num })
-    }
-
-    /// Ends the queue pair: when this returns the device touches no memory for it any more.
-    pub(super) fn destroy_queue_pair(&mut self) {
-        if self.queue_pair().is_some() && !fork::is_child() {
-            keeper::on_behalf(self.fd(), || {
-                // SAFETY: a live pair; the call clears the field.
-                unsafe { (self.library.destroy_qp)(self.as_ptr()) };
-            });
-        }
-    }
-
-    /// Whether the device has given up on the queue pair.
-    pub(super) fn is_in_error(&self) -> bool {
-        keeper::on_behalf(self.fd(), || {
-            let Some(qp) = self.queue_pair() else { return false };
-            let mut attributes = MaybeUninit::<ffi::ibv_qp_attr>::zeroed();
-            let mut init = MaybeUninit::<ffi::ibv_qp_init_attr>::zeroed();
-            // SAFETY: a live pair; the call fills both structures, for which zeros are valid.
-            unsafe {
-                let (attributes, init) = (attributes.as_mut_ptr(), init.as_mut_ptr());
-                (self.library.query_qp)(qp.as_ptr(), attributes, ffi::QP_STATE, init) == 0
-                    && (*attributes).qp_state == ffi::QPS_ERR
-            }
         })
     }
 
@@ -413,94 +309,6 @@ impl CmId {
             check(unsafe { (self.library.disconnect)(self.as_ptr()) })
         })
     }
-
-    /// Posts one receive.
-    pub(super) fn post_receive(&self, id: u64, segment: Option<ffi::ibv_sge>) -> io::Result<()> {
-        let qp = self.queue_pair().ok_or(io::ErrorKind::NotConnected)?;
-        let mut segment = segment;
-        let count = i32::from(segment.is_some());
-        let list = segment.as_mut().map_or(null_mut(), |segment| &raw mut *segment);
-        let mut request =
-            ffi::ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: list, num_sge: count };
-        let mut bad = null_mut();
-        // SAFETY: a live pair of an open context; the request and its segment live through the
-        // call, which copies them. The caller keeps the memory registered until completion.
-        unsafe {
-            let post = (*qp.as_ref().context).ops.post_recv.ok_or(io::ErrorKind::Unsupported)?;
-            check(post(qp.as_ptr(), &mut request, &mut bad))
-        }
-    }
-
-    /// Posts requests in their order, at most [`CHAIN_COUNT_MAX`], all under the same number.
-    /// Returns how many the device has taken, with its error if that is not all.
-    /// With `is_written` the device is told by a write to its descriptor.
-    pub(super) fn post_sends(
-        &self,
-        id: u64,
-        requests: &mut [&mut SendRequest],
-        is_written: bool,
-    ) -> Posted {
-        if is_written {
-            keeper::on_behalf(self.fd(), || self.post_sends_here(id, requests))
-        } else {
-            self.post_sends_here(id, requests)
-        }
-    }
-
-    fn post_sends_here(&self, id: u64, requests: &mut [&mut SendRequest]) -> Posted {
-        let none = |error: io::Error| Posted { count: 0, error: Some(error) };
-        let Some(qp) = self.queue_pair() else {
-            return none(io::ErrorKind::NotConnected.into());
-        };
-        // SAFETY: a live pair of an open context.
-        let Some(post) = (unsafe { (*qp.as_ref().context).ops.post_send }) else {
-            return none(io::ErrorKind::Unsupported.into());
-        };
-        debug_assert!(!requests.is_empty() && requests.len() <= CHAIN_COUNT_MAX);
-        let mut chain: SmallVec<[ffi::ibv_send_wr; CHAIN_COUNT_MAX]> = requests
-            .iter_mut()
-            .map(|request| ffi::ibv_send_wr {
-                wr_id: id,
-                next: null_mut(),
-                sg_list: request.segments.as_mut_ptr(),
-                num_sge: request.segments.len() as i32,
-                opcode: request.opcode,
-                send_flags: ffi::SEND_SIGNALED,
-                invalidate_rkey: request.invalidate,
-                remote_addr: request.remote_address,
-                rkey: request.remote_key,
-                _rest: [0; 19],
-            })
-            .collect();
-        let first = chain.as_mut_ptr();
-        let mut bad = null_mut();
-        // SAFETY: the links stay inside the vector, which does not move any more; requests and
-        // segments live through the call, which copies them. The caller keeps the memory
-        // registered until completion.
-        let returned = unsafe {
-            for index in 1..chain.len() {
-                (*first.add(index - 1)).next = first.add(index);
-            }
-            post(qp.as_ptr(), first, &mut bad)
-        };
-        match check(returned) {
-            Ok(()) => Posted { count: chain.len(), error: None },
-            Err(error) => {
-                // The device names the first that it has not taken.
-                let offset =
-                    (bad.addr().wrapping_sub(first.addr())) / size_of::<ffi::ibv_send_wr>();
-                let count = if bad.is_null() || offset >= chain.len() { 0 } else { offset };
-                Posted { count, error: Some(error) }
-            }
-        }
-    }
-}
-
-/// What [`CmId::post_sends`] came to.
-#[derive(Debug)]
-pub(super) struct Posted {
-    pub(super) count: usize,
-    pub(super) error: Option<io::Error>,
 }
 
 impl Drop for CmId {
@@ -513,69 +321,5 @@ impl Drop for CmId {
             // SAFETY: ours, without a pair; every event of it has been acknowledged.
             unsafe { (self.library.destroy_id)(self.as_ptr()) };
         });
-    }
-}
-
-/// An address as the library takes it.
-fn raw_address(address: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: all zeros are a valid value.
-    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    match address {
-        SocketAddr::V4(address) => {
-            let raw = libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: address.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: the storage is larger and aligned for every kind of address.
-            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(raw) };
-        }
-        SocketAddr::V6(address) => {
-            let raw = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                sin6_port: address.port().to_be(),
-                sin6_flowinfo: address.flowinfo(),
-                sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
-                sin6_scope_id: address.scope_id(),
-            };
-            // SAFETY: as above.
-            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(raw) };
-        }
-    }
-    storage
-}
-
-/// An address that the library holds; `None` if there is none of a known family.
-fn socket_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    match i32::from(storage.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the family says what it is; every bit pattern is valid.
-            let raw = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in>() };
-            let ip = raw.sin_addr.s_addr.to_ne_bytes().into();
-            Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let raw = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in6>() };
-            let (ip, port) = (raw.sin6_addr.s6_addr.into(), u16::from_be(raw.sin6_port));
-            Some(SocketAddrV6::new(ip, port, raw.sin6_flowinfo, raw.sin6_scope_id).into())
-        }
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_survive_the_way_through_the_library() {
-        for text in ["10.0.2.15:20049", "[fe80::1%3]:7", "[::1]:65535", "0.0.0.0:0"] {
-            let address: SocketAddr = text.parse().unwrap();
-            assert_eq!(socket_address(&raw_address(address)), Some(address));
-        }
-        // SAFETY: all zeros are a valid value.
-        assert_eq!(socket_address(&unsafe { std::mem::zeroed() }), None);
     }
 }

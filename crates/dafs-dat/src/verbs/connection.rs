@@ -7,9 +7,10 @@
 //! * There is never more with the device than the queue pair, and its share of the completion
 //!   queue, can take.
 
-use super::cm::{CHAIN_COUNT_MAX, CmId, Depths, SendRequest};
+use super::cm::CmId;
 use super::memory::Held;
 use super::plan::{self, Requests, Span};
+use super::qp::{CHAIN_COUNT_MAX, Depths, SendRequest};
 use super::teardown::End;
 use crate::iwarp::opening::{Due, Opening};
 use crate::{Instant, Operation, ProtectionDomain, RemoteBuffer};

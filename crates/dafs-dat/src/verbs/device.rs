@@ -1,12 +1,13 @@
 //! Which devices there are, and what the chosen one can do.
 
-use super::cm::{CmId, Depths, EventChannel};
+use super::cm::{CmId, EventChannel};
 use super::config::{VerbsConfig, VerbsDevice};
 use super::error::VerbsError;
 use super::ffi;
 use super::keeper;
 use super::library::Library;
 use super::limits;
+use super::qp::Depths;
 use super::sys::Device;
 use crate::GATHER_SEGMENTS_MAX;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

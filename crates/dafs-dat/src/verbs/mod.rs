@@ -7,7 +7,7 @@
 //! | file | what |
 //! |---|---|
 //! | `ffi`, `library` | the binary interface and where its functions are |
-//! | `sys`, `cm` | owners of the libraries' objects; with `ffi` all that is unsafe, but for `fork` |
+//! | `sys`, `cm`, `qp`, `address` | owners of the libraries' objects: nearly all that is unsafe |
 //! | `keeper` | a thread for calls that the kernel allows to unchanged credentials only |
 //! | `device` | which devices there are, which one is used, what it can do |
 //! | `memory`, `cache`, `locked` | regions, registrations that are kept, the limit on locked memory |
@@ -30,6 +30,7 @@
 //! this provider; to peers that offer theirs, as the kernel's NFS client does, it is sent.
 
 mod adapter;
+mod address;
 mod cache;
 mod cm;
 mod config;
@@ -47,6 +48,7 @@ mod plan;
 mod poller;
 mod post;
 mod private;
+mod qp;
 mod queues;
 mod setup;
 mod sys;

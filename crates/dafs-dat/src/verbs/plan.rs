@@ -5,9 +5,9 @@
 //! * A request has no segment without bytes (some devices read that as a great length), except a
 //!   read of nothing, which keeps its one.
 
-use super::cm::SendRequest;
 use super::ffi::{self, ibv_sge};
 use super::limits::PIECE_BYTES_MAX;
+use super::qp::SendRequest;
 use crate::RemoteBuffer;
 use dafs_mem::VolatileSlice;
 use smallvec::SmallVec;

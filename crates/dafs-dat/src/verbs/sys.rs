@@ -32,7 +32,7 @@ pub(super) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
 }
 
 /// The result of a call that returns 0 or an error number.
-fn check(returned: libc::c_int) -> io::Result<()> {
+pub(super) fn check(returned: libc::c_int) -> io::Result<()> {
     match returned {
         0 => Ok(()),
         error if error > 0 => Err(io::Error::from_raw_os_error(error)),
