@@ -30,6 +30,10 @@ pub const COALESCE_BYTES_MAX: usize = 256;
 /// The most pieces of one `sendmsg`: those of some 80 FPDUs of an Ethernet.
 pub const SEND_CHUNK_COUNT_MAX: usize = 256;
 
+/// The most pieces of one `sendmsg` of large FPDUs, where more gain nothing and keep the receiver
+/// waiting.
+pub const LARGE_SEND_CHUNK_COUNT_MAX: usize = 64;
+
 /// While headers of this many bytes wait for the kernel no more are built, so that the area they
 /// lie in is used up and starts anew even on a connection that is always congested.
 pub const HEADER_AREA_BYTES_MAX: usize = 16 * 1024;
@@ -108,6 +112,7 @@ pub const IDLE_HEADER_BYTES: usize = 1024;
 const _: () = {
     assert!(OWN_FPDU_BYTES <= FPDU_BYTES_MAX);
     assert!(OWN_PAYLOAD_BYTES.is_multiple_of(4096));
-    assert!(SEND_CHUNK_COUNT_MAX >= 2 * crate::GATHER_SEGMENTS_MAX);
+    assert!(LARGE_SEND_CHUNK_COUNT_MAX >= 2 * crate::GATHER_SEGMENTS_MAX);
+    assert!(SEND_CHUNK_COUNT_MAX >= LARGE_SEND_CHUNK_COUNT_MAX);
     assert!(STAGING_BYTES >= 4096);
 };

@@ -5,7 +5,10 @@
 //! * The chunks of one call never exceed `SEND_CHUNK_COUNT_MAX`.
 //! * The header area never exceeds `HEADER_AREA_BYTES_MAX` by more than the headers of one call.
 
-use super::limits::{HEADER_AREA_BYTES_MAX, SEND_BATCH_BYTES, SEND_CHUNK_COUNT_MAX};
+use super::limits::{
+    DIRECT_BYTES_MIN, HEADER_AREA_BYTES_MAX, LARGE_SEND_CHUNK_COUNT_MAX, SEND_BATCH_BYTES,
+    SEND_CHUNK_COUNT_MAX,
+};
 use super::receive::{PostedRead, Receiver};
 use super::transmit::{
     Chunk, Finished, Kind, Message, REQUEST_SENT, SendFailure, Source, Transmitter, Work,
@@ -29,7 +32,9 @@ impl Transmitter {
         }
         let mut planned = 0;
         // An FPDU takes a header, a trailer, a mark, and as many pieces as the work has.
-        let room = SEND_CHUNK_COUNT_MAX - crate::GATHER_SEGMENTS_MAX - 3;
+        let is_small = self.segment_bytes_max < DIRECT_BYTES_MIN;
+        let most = if is_small { SEND_CHUNK_COUNT_MAX } else { LARGE_SEND_CHUNK_COUNT_MAX };
+        let room = most - crate::GATHER_SEGMENTS_MAX - 3;
         while self.chunks.len() <= room && planned < SEND_BATCH_BYTES {
             let message = match self.message.take() {
                 Some(message) => message,

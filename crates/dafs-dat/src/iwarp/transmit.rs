@@ -15,7 +15,7 @@
 
 use super::limits::{
     COALESCE_BYTES_MAX, FPDU_BYTES_MIN, IDLE_HEADER_BYTES, IDLE_QUEUE_CAPACITY,
-    SEND_CHUNK_COUNT_MAX,
+    LARGE_SEND_CHUNK_COUNT_MAX,
 };
 use super::receive::Receiver;
 use super::violation::Violation;
@@ -294,7 +294,7 @@ impl Transmitter {
         flags: i32,
     ) -> Result<(usize, io::Result<usize>), SendFailure> {
         let headers = VolatileSlice::from_mut(&mut self.headers);
-        let mut views: SmallVec<[VolatileSlice<'_>; SEND_CHUNK_COUNT_MAX]> = SmallVec::new();
+        let mut views: SmallVec<[VolatileSlice<'_>; LARGE_SEND_CHUNK_COUNT_MAX]> = SmallVec::new();
         let mut total = 0;
         // The range of the last view, if it lies in the header area: neighbours are joined.
         let mut joined: Option<(usize, usize)> = None;
