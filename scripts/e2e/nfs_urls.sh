@@ -28,9 +28,9 @@ chmod 4711 "$tree/dir/large"
 chmod 500 "$tree/dir/deep/deeper"
 find "$tree" -exec touch -h -d '2001-02-03 04:05:06.789' {} +
 
-while read -r server query; do
-    step "there and back: $server$query"
-    base=$server/sub
+while read -r place query; do
+    step "there and back: $place$query"
+    base=$place/sub
     "$dafs" put "$tree" "$base/copy$query"
     rm -rf "$work/back"
     "$dafs" get "$base/copy$query" "$work/back"
