@@ -22,6 +22,9 @@
 //! * The device never has memory that is not mapped: posted work holds registrations, and they
 //!   hold buffers.
 //!
+//! Known trouble: on siw, large transfers with the kernel's NFS client at the other end came out
+//! wrong in places (see `lab/README.md`). The iwarp provider is the one to use there.
+//!
 //! What is different from other providers: which side broke a rule is known to the side that the
 //! device tells. On RoCE and InfiniBand a message without a receive is known to its sender alone;
 //! on siw a refused key is known to the side that refused it. And a peer should not invalidate keys
