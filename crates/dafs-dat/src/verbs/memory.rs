@@ -38,15 +38,16 @@ pub(super) type Held = Arc<Registered<Pinned>>;
 
 #[derive(Debug)]
 struct Region {
-    buffer: Arc<Buffer>,
-    domain: ProtectionDomain,
-    access: Access,
+    // The registrations are dropped first: the memory stays until the device has let go of it.
     /// For peers.
     _remote: Option<Pinned>,
     /// For work of this side; `None` before the first use, and if the buffer is empty.
     local: Option<Held>,
     /// For reads into it, where that needs another; `None` before the first.
     sink: Option<Held>,
+    buffer: Arc<Buffer>,
+    domain: ProtectionDomain,
+    access: Access,
 }
 
 /// The regions of one adapter, with their domains.
@@ -147,7 +148,7 @@ impl Memory {
         self.free.push(id.0);
         if let Some(held) = region.local {
             let key = Key::new(region.domain, &region.buffer, region.access.contains(WRITE));
-            drop((held, region.sink, region.buffer, region._remote));
+            drop((region._remote, held, region.sink, region.buffer));
             self.cache.give_back(key);
         }
     }
