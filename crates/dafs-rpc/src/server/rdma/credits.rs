@@ -54,6 +54,10 @@ impl Credits {
         self.granted
     }
 
+    pub(super) fn usable(&self) -> u32 {
+        self.usable
+    }
+
     pub(super) fn in_hand(&self) -> u32 {
         self.in_hand
     }

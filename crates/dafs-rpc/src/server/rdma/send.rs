@@ -90,7 +90,7 @@ impl<H: Handler> Context<'_, H> {
 
     /// Takes what a message needs.
     pub(super) fn begin_message(&mut self) -> Result<u32, Ending> {
-        let sends_max = RDMA_SENDS_PER_CREDIT.saturating_mul(self.connection.credits.granted() + 4);
+        let sends_max = RDMA_SENDS_PER_CREDIT.saturating_mul(self.connection.credits.usable() + 4);
         if self.connection.sends >= sends_max {
             return Err(Ending::Unread);
         }
