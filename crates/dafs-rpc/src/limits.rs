@@ -104,7 +104,8 @@ pub(crate) const FLUSH_BYTES: usize = 1 << 20;
 /// whoever sends more wants to keep us busy.
 pub(crate) const FRAGMENTS_PER_RECORD_MAX: u32 = 4096;
 
-/// A peer gets so many times less for the rest of a record while memory for records is short.
+/// A peer gets so many times less for the rest of a record, or over RDMA for a call to be read and its
+/// replies to be taken, while memory for them is short.
 pub(crate) const STALL_HURRY: u64 = 8;
 
 /// Longest time between two looks at time-outs, in milliseconds.

@@ -56,7 +56,8 @@ pub struct Config {
     /// Calls that a peer over RDMA may have in flight, if it asks for so many. Each costs
     /// `rdma_inline_bytes`.
     pub rdma_credits_max: u32,
-    /// How long a peer may take to let the next piece of a call be read by RDMA.
+    /// How long a peer may take to let the next piece of a call be read by RDMA. An eighth of it for
+    /// the next whole call, while half of `waiting_bytes_max` is taken.
     pub rdma_fetch_timeout: Duration,
 }
 

@@ -141,6 +141,45 @@ fn a_client_whose_memory_cannot_be_read_in_time_is_let_go() {
     assert_eq!(world.group.statistics().broken, 1);
 }
 
+/// Begins a call of which nothing can be read.
+fn stall(world: &mut World, host: u32) -> Client {
+    let mut client = world.client(Some(TOLD), 8);
+    let network = world.network.clone().unwrap();
+    let reads = world.group.statistics().rdma_reads;
+    let message = client.call_message(ECHO, &[0; 8]);
+    let mut chunks = Chunks::default();
+    chunks.reads.push(client.memory.read(44, 0, 200_000));
+    client.send(Body::Message(chunks), &message);
+    client.adapter.flush();
+    while world.group.statistics().rdma_reads == reads {
+        world.step();
+    }
+    network.partition(1, host, true);
+    client
+}
+
+#[test]
+fn clients_that_stall_with_all_memory_shut_nobody_out_and_are_let_go_soon() {
+    let config = Config { waiting_bytes_max: 500_000, ..Config::default() };
+    let timeout_ns = config.rdma_fetch_timeout.as_nanos() as u64;
+    let mut world = World::with(Kind::Sim, config);
+    let mut good = world.client(Some(TOLD), 8);
+    let _bad = [stall(&mut world, 4), stall(&mut world, 5)];
+    let asked_ns = world.now().0;
+    assert_eq!(world.results(&mut good, ECHO, b"good", Chunks::default()), b"good");
+    let waited_ns = world.now().0 - asked_ns;
+    assert!(waited_ns < 100_000_000, "a call that needs no memory waits for others");
+    world.idle_ns += timeout_ns / 7;
+    world.step();
+    world.step();
+    assert_eq!(world.group.statistics().broken, 2);
+    let data = pattern(3000);
+    good.memory.put(0, &data);
+    let mut chunks = Chunks::default();
+    chunks.reads.push(good.memory.read(44, 0, 3000));
+    assert_eq!(world.results(&mut good, TAKE, &words(&[3000]), chunks), words(&[3000]));
+}
+
 #[test]
 fn memory_for_calls_is_bounded_and_who_waits_goes_on() {
     for kind in KINDS {

@@ -91,9 +91,11 @@ pub(super) struct Connection {
     /// Messages on their way that the transport has not reported as sent, and since when.
     pub(super) sends: u32,
     pub(super) sends_since_ns: u64,
-    /// Calls of which parts are being fetched, and since when nothing has come.
+    /// Calls of which parts are being fetched; since when nothing has come, and since when no call
+    /// has become whole.
     pub(super) fetches: u32,
     pub(super) fetches_since_ns: u64,
+    pub(super) fetched_since_ns: u64,
     pub(super) back: Option<Box<BackChannel>>,
     /// True once the handler has heard of it.
     pub(super) known: bool,
@@ -150,6 +152,7 @@ impl Connection {
             sends_since_ns: now_ns,
             fetches: 0,
             fetches_since_ns: now_ns,
+            fetched_since_ns: now_ns,
             back: None,
             known: false,
             last_input_ns: now_ns,

@@ -79,8 +79,12 @@ impl<H: Handler> Context<'_, H> {
             Some(args_at) => self.fetch_apart(&mut fetch, index, reads, args_at),
             None => self.fetch_whole(&mut fetch, index, sent, reads, total),
         };
+        // Another call is no progress with those that are stuck.
+        if self.connection.fetches == 0 {
+            self.connection.fetches_since_ns = self.core.now_ns;
+            self.connection.fetched_since_ns = self.core.now_ns;
+        }
         self.connection.fetches += 1;
-        self.connection.fetches_since_ns = self.core.now_ns;
         let remaining = fetch.remaining;
         if let Some(place) = self.link.fetches.get_mut(index) {
             *place = fetch;
@@ -217,6 +221,7 @@ impl<H: Handler> Context<'_, H> {
         debug_assert!(fetch.remaining > 0, "a read that nobody waits for");
         fetch.remaining = fetch.remaining.saturating_sub(1);
         if fetch.remaining == 0 {
+            self.connection.fetched_since_ns = self.core.now_ns;
             self.fetched(index);
         }
     }

@@ -177,7 +177,17 @@ impl<H: Handler> Context<'_, H> {
         let fits = |held: usize, max: usize| held == 0 || held.saturating_add(bytes) <= max;
         connection.pending < config.calls_per_connection_max
             && fits(connection.held_bytes, config.pending_bytes_max)
-            && (connection.held_bytes == 0 && self.is_roomy(0) || self.is_roomy(bytes))
+            && match (connection.held_bytes, bytes) {
+                // Nor may those who have taken the memory shut out calls that need none.
+                (0, 0) => self.core.held_bytes <= config.waiting_bytes_max.saturating_mul(2),
+                (0, _) => self.is_roomy(0),
+                _ => self.is_roomy(bytes),
+            }
+    }
+
+    /// Whether half of the memory that all connections may hold together is taken.
+    pub(super) fn is_short(&self) -> bool {
+        self.core.held_bytes > self.core.shared.config.waiting_bytes_max / 2
     }
 
     /// Whether so much memory is left of what all connections may hold together.

@@ -12,7 +12,8 @@ use crate::connection::shielded;
 use crate::handler::{BackError, Handler};
 use crate::inbox::{Command, Injector};
 use crate::limits::{
-    QUIET_STRIDE, QUIET_TURNS, RDMA_CREDITS_INITIAL, STARVED_PER_TURN, TICK_MILLISECONDS,
+    QUIET_STRIDE, QUIET_TURNS, RDMA_CREDITS_INITIAL, STALL_HURRY, STARVED_PER_TURN,
+    TICK_MILLISECONDS,
 };
 use crate::memory;
 use crate::server::group::{Shared, add};
@@ -308,11 +309,17 @@ impl<H: Handler> Context<'_, H> {
         let slots = self.connection.receives.total();
         self.connection.receives.shrink(&mut *self.link.adapter);
         self.core.receive_slots -= slots - self.connection.receives.total();
+        // Others wait for the memory of those who do not go on. Then pieces are not enough: whole
+        // calls must come, and soon.
+        let short = self.is_short();
+        let hurry = if short { STALL_HURRY } else { 1 };
         let config = &self.core.shared.config;
-        let passed = |since_ns: u64, time| now_ns >= since_ns.saturating_add(nanoseconds(time));
+        let passed =
+            |since_ns: u64, time| now_ns >= since_ns.saturating_add(nanoseconds(time) / hurry);
         let connection = &self.connection;
-        let stalled = connection.fetches > 0
-            && passed(connection.fetches_since_ns, config.rdma_fetch_timeout);
+        let moved_ns =
+            if short { connection.fetched_since_ns } else { connection.fetches_since_ns };
+        let stalled = connection.fetches > 0 && passed(moved_ns, config.rdma_fetch_timeout);
         let unread =
             connection.sends > 0 && passed(connection.sends_since_ns, config.output_timeout);
         if stalled {
