@@ -189,7 +189,7 @@ fn run(
         match pending {
             Pending::Read(pending) => anyhow::ensure!(pending.wait()? == block, "a short read"),
             Pending::Write(pending) => {
-                anyhow::ensure!(pending.wait()?.bytes as usize == block, "a short write");
+                anyhow::ensure!(pending.wait()?.bytes == block, "a short write");
             }
         }
         operations += 1;
@@ -216,7 +216,7 @@ fn find<'a>(
 
 /// Processor time in microseconds for a mebibyte.
 fn client_per_mebibyte(row: &Row, block: usize) -> f64 {
-    row.client_cpu_microseconds * (1 << 20) as f64 / block as f64
+    row.client_cpu_microseconds * f64::from(1 << 20) / block as f64
 }
 
 fn print_table(group: &str, rows: &[Row]) {
