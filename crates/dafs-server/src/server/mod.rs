@@ -114,6 +114,18 @@ pub enum StartError {
         /// Why, and what to do about it.
         error: VerbsError,
     },
+    /// A device that would serve wrong data, and everybody's.
+    #[error(
+        "{address} is on {device}, a siw device, and NFS served from siw was seen to deliver wrong \
+         data; listen there in software instead: rdma_listen or --nfs-rdma, which siw clients can \
+         mount"
+    )]
+    Siw {
+        /// Which address.
+        address: SocketAddr,
+        /// The name of the device.
+        device: String,
+    },
     /// The records of NFS clients.
     #[error("cannot keep the records of NFS clients: {0}")]
     Records(#[from] RecordsError),

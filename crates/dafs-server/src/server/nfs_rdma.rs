@@ -10,7 +10,7 @@ use super::inherited::Inherited;
 use super::listen::Listener;
 use super::{StartError, iwarp_adapter, shm_adapter};
 use crate::config::Config;
-use dafs_dat::verbs::{VerbsAdapter, VerbsConfig};
+use dafs_dat::verbs::{DeviceKind, VerbsAdapter, VerbsConfig};
 use dafs_dat::{Adapter, Address};
 use std::net::SocketAddr;
 
@@ -83,6 +83,12 @@ impl RdmaDoors {
             };
             let mut adapter = VerbsAdapter::open(settings)
                 .map_err(|error| StartError::Verbs { address, error })?;
+            // It also answers reads of any memory of the server's, whatever its rights.
+            let device = adapter.device();
+            if device.kind == DeviceKind::SoftIwarp {
+                let device = device.name.clone();
+                return Err(StartError::Siw { address, device });
+            }
             adapter
                 .listen(&Address::Verbs(address))
                 .map_err(|error| StartError::ListenVerbs { address, error })?;
