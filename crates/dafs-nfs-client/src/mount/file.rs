@@ -187,6 +187,11 @@ impl File {
         }
     }
 
+    /// True while the server has acknowledged data that it may still lose.
+    pub fn is_unstable(&self) -> bool {
+        self.unstable().is_some()
+    }
+
     /// A reader from `offset` to the end, in pieces of `piece_bytes`, of which `read_ahead` are
     /// under way while one is looked at. With 0 nothing is read before it is asked for.
     ///

@@ -274,6 +274,15 @@ impl File {
         }
     }
 
+    /// True when the server may lose what it has acknowledged, by a restart that nobody here would
+    /// notice because the client goes on after it.
+    pub(crate) fn may_be_forgotten(&self) -> bool {
+        match &self.inner {
+            Inner::Dafs(_) => false,
+            Inner::Nfs(file) => file.is_unstable(),
+        }
+    }
+
     pub(crate) fn close(self) -> Result<(), Error> {
         match self.inner {
             Inner::Dafs(file) => Ok(file.close()?),

@@ -78,6 +78,10 @@ impl Put<'_> {
             Content { length: 0, written: 0, digest: Digest::new(self.options.verify) };
         let mut ring = worker.ring(stat.st_size.unsigned_abs())?;
         content.send(self, &mut ring, object, &source, &stat, &file)?;
+        if file.may_be_forgotten() {
+            // While the file still lets itself be written: its owner and mode are about to change.
+            file.commit().map_err(failed)?;
+        }
         if self.options.xattrs {
             self.xattrs(&source, file.handle(), &object.path(), &object.target())?;
         }
