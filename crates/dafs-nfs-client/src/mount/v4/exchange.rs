@@ -87,6 +87,7 @@ impl Exchange {
     /// Waits for the answer and gives the slot back.
     pub(crate) fn finish(self, link: &Link, patience: &mut Patience) -> Outcome {
         let Self { session, sequence, message, mut connected, mut pending } = self;
+        let mut sent_again = false;
         loop {
             let error = match pending.and_then(Pending::wait) {
                 Ok(answer) => match look(&session, &sequence, answer) {
@@ -103,6 +104,12 @@ impl Exchange {
                 Err(error) => error,
             };
             if !is_loss(&error) {
+                if sent_again {
+                    // The server may have counted the request when it came the first time, so its
+                    // number must not serve another one.
+                    session.end();
+                    return Outcome::Failed(MountError::Rejected(error));
+                }
                 return refused(&session, &sequence, error);
             }
             connected = match link.reconnect(&connected, &error, patience) {
@@ -118,6 +125,7 @@ impl Exchange {
                 return Outcome::Failed(MountError::spoiled());
             }
             pending = message.send(&connected);
+            sent_again = true;
         }
     }
 }
