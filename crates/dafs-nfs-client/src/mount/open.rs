@@ -16,6 +16,8 @@ pub(crate) struct Open {
     pub(crate) read: bool,
     pub(crate) write: bool,
     held: Mutex<Held>,
+    /// Held by whoever opens it anew.
+    reopening: Mutex<()>,
 }
 
 /// What the server knows an open by.
@@ -34,11 +36,17 @@ impl Open {
         write: bool,
         stateid: Stateid,
     ) -> Self {
-        Self { number, handle, read, write, held: Mutex::new(Held { stateid, lost: None }) }
+        let held = Mutex::new(Held { stateid, lost: None });
+        Self { number, handle, read, write, held, reopening: Mutex::default() }
     }
 
     pub(crate) fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nobody else opens it anew.
+    pub(crate) fn reopening(&self) -> MutexGuard<'_, ()> {
+        self.reopening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The name of the open for READ and WRITE, whatever its version: OPENs and their reclaim

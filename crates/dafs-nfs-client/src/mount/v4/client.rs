@@ -225,7 +225,7 @@ impl Client {
                     _ => return Ok(results),
                 },
                 Outcome::Repeat | Outcome::SessionOver => {
-                    if patience.is_over() {
+                    if !patience.pause() {
                         return Err(self.link.lost("the session was lost again and again"));
                     }
                 }
@@ -297,29 +297,31 @@ impl Client {
         }
         loop {
             let session = self.session(patience)?;
-            let mut held = open.held();
+            // Not the lock of what is held: transfers look at that while they have a slot, and a
+            // slot is waited for here.
+            let one_at_a_time = open.reopening();
+            let held = *open.held();
             if held.stateid.other != stateid.other || held.lost.is_some() {
                 return Ok(());
             }
-            match reclaim::again(self, &session, open, patience) {
+            let last = match reclaim::again(self, &session, open, patience) {
                 Ok(fresh) => {
-                    held.stateid = fresh;
+                    open.held().stateid = fresh;
                     return Ok(());
                 }
-                Err(Setback::Later(error)) => {
-                    drop(held);
-                    if !patience.pause() {
-                        return Err(error);
-                    }
-                }
-                Err(Setback::SessionOver) => {}
+                Err(Setback::Later(error)) => error,
+                Err(Setback::SessionOver) => self.link.lost("the session was lost again and again"),
                 Err(Setback::Final(error)) => match error.status() {
                     Some(status) => {
-                        held.lost = Some(status);
+                        open.held().lost = Some(status);
                         return Err(MountError::OpenLost(status));
                     }
                     None => return Err(error),
                 },
+            };
+            drop(one_at_a_time);
+            if !patience.pause() {
+                return Err(last);
             }
         }
     }

@@ -119,7 +119,7 @@ impl Flight for Waiting {
                     }
                 }
                 Outcome::Repeat | Outcome::SessionOver => {
-                    if patience.is_over() {
+                    if !patience.pause() {
                         return Err(flight
                             .client
                             .link
