@@ -69,6 +69,8 @@ impl Reader {
         let bytes = pending.wait()?;
         if bytes < memory.len() {
             self.ended = true;
+            // What the file has grown by since lies behind a gap, and would look as if it followed.
+            self.settle();
         }
         // The place of the one that is looked at stays empty, so the others go on meanwhile.
         self.send()?;
@@ -93,11 +95,18 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
-    fn drop(&mut self) {
+impl Reader {
+    /// Waits for what is under way and looks at none of it.
+    fn settle(&mut self) {
         for flying in self.under_way.drain(..) {
             // Only that it is over matters.
             let _ = flying.pending.wait();
         }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.settle();
     }
 }

@@ -113,6 +113,33 @@ fn a_file_is_read_in_order_at_every_depth() {
     }
 }
 
+/// What a read behind the end brings, once the file has grown, does not follow what was read before.
+#[test]
+fn a_growing_file_is_read_without_gaps() {
+    const PIECE: usize = 4096;
+    for way in WAYS {
+        let served = Served::new();
+        let mount = served.mount(way);
+        let options = OpenOptions::read_write().create(Create::New);
+        let file = mount.open(b"/file", &options).unwrap();
+        let content = pattern(PIECE * 4, 3);
+        let memory = filled(&mount, &content);
+        let write = |from: usize, to: usize| {
+            let part = memory.slice(from..to).unwrap();
+            file.write(part, from as u64, StableHow::FileSync).unwrap();
+        };
+        write(0, PIECE + 100);
+        let mut reader = file.reader(0, PIECE, 1).unwrap();
+        let mut read = reader.next_piece().unwrap().unwrap().view.len();
+        write(PIECE + 100, content.len());
+        while let Some(piece) = reader.next_piece().unwrap() {
+            assert_eq!(piece.offset, read as u64, "{way:?}");
+            read += piece.view.len();
+        }
+        assert!(read == PIECE + 100 || read == content.len(), "{way:?}");
+    }
+}
+
 #[test]
 fn opening_does_what_the_options_say() {
     for way in WAYS.into_iter().chain(SHARED) {
