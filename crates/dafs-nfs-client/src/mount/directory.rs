@@ -4,7 +4,7 @@
 //! * Of a listing at most one part of a server's answer is kept, whatever its length.
 
 use super::attributes::DirEntry;
-use super::error::Result;
+use super::error::{MountError, Result};
 use super::protocol::Cursor;
 use super::{Handle, Mount};
 
@@ -35,11 +35,40 @@ impl Iterator for ReadDir {
             let from = self.next.take()?;
             match self.mount.protocol().read_directory(&self.dir, from) {
                 Ok(page) => {
+                    if let Err(error) = check_progress(from, page.next) {
+                        return Some(Err(error));
+                    }
                     self.entries = page.entries.into_iter();
                     self.next = page.next;
                 }
                 Err(error) => return Some(Err(error)),
             }
         }
+    }
+}
+
+/// Refuses a part that is followed by itself: it would be asked for, and be kept by who collects
+/// entries, for ever.
+fn check_progress(from: Cursor, next: Option<Cursor>) -> Result<()> {
+    match next {
+        Some(next) if next.cookie == from.cookie => {
+            Err(MountError::protocol("a listing that goes on where it began"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_that_stands_still_is_refused() {
+        let at = |cookie, byte| Cursor { cookie, verifier: [byte; 8] };
+        assert!(check_progress(at(7, 1), Some(at(7, 1))).is_err());
+        assert!(check_progress(at(7, 1), Some(at(7, 2))).is_err());
+        assert!(check_progress(Cursor::default(), Some(at(0, 1))).is_err());
+        assert!(check_progress(at(7, 1), Some(at(3, 1))).is_ok());
+        assert!(check_progress(at(7, 1), None).is_ok());
     }
 }
