@@ -3,6 +3,9 @@
 use super::limits::{PAUSE_MAX, PAUSE_MIN};
 use std::time::{Duration, Instant};
 
+/// A time that nobody lives through.
+const TIME_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// The time that one operation has left.
 #[derive(Debug)]
 pub(crate) struct Patience {
@@ -13,7 +16,10 @@ pub(crate) struct Patience {
 impl Patience {
     /// Begins now.
     pub(crate) fn new(time: Duration) -> Self {
-        Self { until: Instant::now() + time, pause: PAUSE_MIN }
+        let now = Instant::now();
+        // As good as for ever, where the clock cannot count so far.
+        let until = now.checked_add(time).unwrap_or(now + TIME_MAX);
+        Self { until, pause: PAUSE_MIN }
     }
 
     /// True when it is at its end.
@@ -30,5 +36,16 @@ impl Patience {
         std::thread::sleep(self.pause.min(left));
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_is_too_long() {
+        assert!(!Patience::new(Duration::MAX).is_over());
+        assert!(Patience::new(Duration::ZERO).is_over());
     }
 }
