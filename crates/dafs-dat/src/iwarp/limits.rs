@@ -3,8 +3,10 @@
 /// Bytes of the staging area that small arrivals of all connections pass.
 pub const STAGING_BYTES: usize = 64 * 1024;
 
-/// From this size on, in bytes, a request announces data that is received straight into place.
-pub const LARGE_DATA_BYTES: u64 = 16 * 1024;
+/// From this size on, in bytes, a request announces data that is received straight into place. What
+/// does not fit a message is moved by RDMA for not being copied; what does is cheaper to copy than
+/// to receive by itself.
+pub const LARGE_DATA_BYTES: u64 = 4 * 1024 + 1;
 
 /// A rest of payload at least this long, in bytes, is received straight into place even when
 /// nothing was announced.
