@@ -189,11 +189,18 @@ fn filled(chunk: &Chunk, bytes: usize) -> Chunk {
 fn copy_message(reply: &Reply, placed: bool, space: &mut Vec<u8>) {
     reply.message(placed, |part| match part {
         Part::Head(bytes) => space.extend_from_slice(bytes),
-        Part::Piece(PieceData::Block(block)) => space.extend_from_slice(block.bytes()),
-        Part::Piece(PieceData::Placed(window, len)) => {
+        Part::Piece(data) => {
             let at = space.len();
-            space.resize(at + len, 0);
-            window.view().copy_to(&mut space[at..], Site::RpcRdmaMessage);
+            space.resize(at + data.len(), 0);
+            match data {
+                PieceData::Block(block) => {
+                    let place = VolatileSlice::from_mut(&mut space[at..]);
+                    place.copy_from(block.bytes(), Site::RpcRdmaMessage)
+                }
+                PieceData::Placed(window, _) => {
+                    window.view().copy_to(&mut space[at..], Site::RpcRdmaMessage)
+                }
+            };
         }
     });
 }
