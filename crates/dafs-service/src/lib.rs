@@ -35,6 +35,7 @@ mod network;
 mod open;
 mod pseudo;
 mod records;
+mod replies;
 mod state;
 mod stateless;
 mod table;
@@ -58,6 +59,7 @@ pub use names::{EntrySink, RemoveKind};
 pub use network::{AddressRange, Admits, Flavour};
 pub use open::{OpenClaim, OpenHow, OpenRequest, OpenState, OpenTarget, Opened, RemoveMode, Share};
 pub use records::{ClientRecord, ClientRecords, FileRecords, NoRecords, RecordsError};
+pub use replies::{EndedSession, Entry, KeptReply, NoReply, RequestKey, SessionReplies};
 pub use state::{StateId, StateKind, StateRef};
 pub use stateless::{StatelessCreated, StatelessFile};
 pub use write_verifier::WriteVerifier;
@@ -69,6 +71,7 @@ use dafs_store::{Cred, Wait};
 use grace::Grace;
 use guards::Guards;
 use index::{Held, Index};
+use replies::EndedSessions;
 use stateless::StatelessFiles;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -141,6 +144,7 @@ pub struct Service {
     /// Numbers of questions to holders of delegations.
     queries: AtomicU64,
     stateless: StatelessFiles,
+    ended_sessions: EndedSessions,
     /// Held while a name in a directory is removed or replaced. Opens and I/O do not wait for it.
     names: Box<[Mutex<()>]>,
     metrics: Metrics,
@@ -177,6 +181,8 @@ pub struct ServiceCounts {
     pub revoked: usize,
     /// Files kept open for callers without opens.
     pub stateless_files: usize,
+    /// Sessions that have ended and whose replies are kept.
+    pub ended_sessions: usize,
 }
 
 /// Directories share this many locks for changes of names.
@@ -227,6 +233,7 @@ impl Service {
             waiting: AtomicUsize::new(0),
             queries: AtomicU64::new(1),
             stateless: StatelessFiles::new(),
+            ended_sessions: EndedSessions::default(),
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             metrics: Metrics::default(),
             swept_ns: AtomicU64::new(0),
@@ -292,6 +299,7 @@ impl Service {
             recalled_delegations: recalled,
             revoked: counts.revoked,
             stateless_files: self.stateless.len(),
+            ended_sessions: self.ended_sessions.len(),
         }
     }
 
@@ -301,6 +309,7 @@ impl Service {
     pub fn tick(&self, now_ns: u64) {
         if is_due(&self.leases_ns, now_ns, limits::LEASES_EVERY_NS) {
             self.expire(now_ns);
+            self.tick_replies(now_ns);
             let clock = open::Clock { now_ns, lease_ns: self.lease_ns() };
             let overdue = self.lock_table().overdue_holders(clock);
             self.doom(overdue);

@@ -99,6 +99,20 @@ pub(crate) const STATELESS_IDLE_NS: u64 = 10_000_000_000;
 /// owner of the file have changed, in nanoseconds. An access list may have changed with them.
 pub(crate) const STATELESS_RIGHTS_NS: u64 = 1_000_000_000;
 
+/// Ended sessions whose replies are kept, of one client and of all.
+pub const REPLY_SESSIONS_PER_CLIENT_MAX: usize = 1_024;
+/// See [`REPLY_SESSIONS_PER_CLIENT_MAX`].
+pub const REPLY_SESSIONS_MAX: usize = 65_536;
+
+/// Bytes of the replies kept of ended sessions, of one client (DAFS O50) and of all.
+pub const REPLY_BYTES_PER_CLIENT_MAX: usize = 16 << 20;
+/// See [`REPLY_BYTES_PER_CLIENT_MAX`].
+pub const REPLY_BYTES_MAX: usize = 256 << 20;
+
+/// How long replies of an ended session are kept, unless three leases take longer, in nanoseconds
+/// (DAFS O50).
+pub const REPLY_RETENTION_NS: u64 = 3_600_000_000_000;
+
 /// Components of a path in one lookup.
 pub const PATH_COMPONENTS_MAX: usize = 256;
 

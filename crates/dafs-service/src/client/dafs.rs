@@ -4,14 +4,14 @@
 //! * A key is a keyed hash of server instance, name and verifier, so that two sessions of a client
 //!   that connect at once are told the same key, and a key changes when the server restarts.
 
-use super::{Client, ClientKey, ClientKind, Identity};
+use super::{Client, ClientKey, ClientKind, ClientTable, Identity};
 use crate::error::ServiceError;
 use crate::limits::{CLIENT_COUNT_MAX, CLIENT_NAME_BYTES_MAX};
 use crate::{Result, Service};
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 
 /// What [`Service::register_client`] found.
 #[derive(Debug, Clone)]
@@ -65,11 +65,21 @@ impl Service {
         table.dafs.insert(name.to_vec(), client.clone());
         table.by_key.insert(key, client.clone());
         drop(table);
+        self.discard_replies_of_others(&client);
         if let Some(old) = &old {
             old.gone.store(true, Ordering::SeqCst);
             let released = self.release_client(old);
             tracing::info!(client = %old.name.escape_ascii(), released, "client has restarted");
         }
         Ok(Registered { client, replaced: old.is_some() })
+    }
+
+    /// The table of clients, held, unless another instance of this client has taken its place.
+    pub(crate) fn not_replaced(&self, client: &Client) -> Option<MutexGuard<'_, ClientTable>> {
+        let table = self.lock_clients();
+        let now = table.dafs.get(&client.name);
+        let replaced = now
+            .is_some_and(|now| now.identity == client.identity && now.verifier != client.verifier);
+        if replaced { None } else { Some(table) }
     }
 }

@@ -10,6 +10,7 @@ mod locks;
 mod names;
 mod opens;
 mod recovery;
+mod replies;
 mod shares_prop;
 mod stateless;
 mod threads;

@@ -1,0 +1,223 @@
+//! The replies of sessions that have ended.
+
+use super::{Entry, KeptReply, RequestKey};
+use crate::Service;
+use crate::client::{Client, Identity};
+use crate::limits::{
+    REPLY_BYTES_MAX, REPLY_BYTES_PER_CLIENT_MAX, REPLY_RETENTION_NS, REPLY_SESSIONS_MAX,
+    REPLY_SESSIONS_PER_CLIENT_MAX,
+};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes that a session counts for besides its entries, and an entry besides its reply.
+const OVERHEAD_BYTES: usize = 128;
+
+/// What is kept of a session that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedSession {
+    /// The byte order of all replies.
+    pub little_endian: bool,
+    /// At most one entry per stream.
+    pub entries: Vec<Entry>,
+}
+
+impl EndedSession {
+    fn len_bytes(&self) -> usize {
+        let entries = self.entries.iter().map(|entry| entry.bytes.len() + OVERHEAD_BYTES);
+        OVERHEAD_BYTES + entries.sum::<usize>()
+    }
+}
+
+/// Why there is no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoReply {
+    /// Nothing is known of the session, or it is another client's: whether the request was executed
+    /// cannot be said.
+    UnknownSession,
+    /// The session is known, and the request was not executed.
+    NotExecuted,
+}
+
+/// Who may ask: the client by name and proof.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Owner {
+    name: Vec<u8>,
+    identity: Identity,
+}
+
+impl Owner {
+    fn of(client: &Client) -> Self {
+        Self { name: client.name().to_vec(), identity: client.identity().clone() }
+    }
+}
+
+#[derive(Debug)]
+struct Kept {
+    owner: Arc<Owner>,
+    verifier: [u8; 8],
+    session: EndedSession,
+    len_bytes: usize,
+    /// Its place among all, by age.
+    number: u64,
+    until_ns: u64,
+}
+
+#[derive(Debug, Default)]
+struct OwnerSessions {
+    /// By age.
+    sessions: BTreeSet<u64>,
+    len_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    sessions: FxHashMap<[u8; 8], Kept>,
+    owners: FxHashMap<Arc<Owner>, OwnerSessions>,
+    /// All sessions, by age, which is the order in which their time is over too.
+    by_age: BTreeMap<u64, [u8; 8]>,
+    next: u64,
+    len_bytes: usize,
+}
+
+impl Table {
+    fn insert(&mut self, id: [u8; 8], owner: Owner, verifier: [u8; 8], session: EndedSession) {
+        self.remove(id);
+        self.next += 1;
+        let len_bytes = session.len_bytes();
+        let known = self.owners.get_key_value(&owner).map(|(owner, _)| owner.clone());
+        let owner = known.unwrap_or_else(|| Arc::new(owner));
+        let number = self.next;
+        self.by_age.insert(number, id);
+        self.len_bytes += len_bytes;
+        let of_owner = self.owners.entry(owner.clone()).or_default();
+        of_owner.sessions.insert(number);
+        of_owner.len_bytes += len_bytes;
+        let kept = Kept { owner, verifier, session, len_bytes, number, until_ns: u64::MAX };
+        self.sessions.insert(id, kept);
+    }
+
+    fn remove(&mut self, id: [u8; 8]) -> Option<Kept> {
+        let kept = self.sessions.remove(&id)?;
+        self.by_age.remove(&kept.number);
+        self.len_bytes -= kept.len_bytes;
+        if let Some(of_owner) = self.owners.get_mut(&kept.owner) {
+            of_owner.sessions.remove(&kept.number);
+            of_owner.len_bytes -= kept.len_bytes;
+            if of_owner.sessions.is_empty() {
+                self.owners.remove(&kept.owner);
+            }
+        }
+        Some(kept)
+    }
+
+    /// The sessions that are too many, the oldest first, once `owner` has got another one.
+    fn excess(&self, owner: &Owner) -> Option<[u8; 8]> {
+        let of_owner = self.owners.get(owner)?;
+        let number = if of_owner.sessions.len() > REPLY_SESSIONS_PER_CLIENT_MAX
+            || of_owner.len_bytes > REPLY_BYTES_PER_CLIENT_MAX
+        {
+            of_owner.sessions.first()?
+        } else if self.sessions.len() > REPLY_SESSIONS_MAX || self.len_bytes > REPLY_BYTES_MAX {
+            self.by_age.keys().next()?
+        } else {
+            return None;
+        };
+        self.by_age.get(number).copied()
+    }
+}
+
+/// The replies of all sessions that have ended.
+#[derive(Debug, Default)]
+pub(crate) struct EndedSessions(Mutex<Table>);
+
+impl EndedSessions {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sessions kept, for metrics.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().sessions.len()
+    }
+}
+
+impl Service {
+    /// Keeps the replies of a session that has ended, for the client to ask for.
+    pub fn keep_replies(&self, id: [u8; 8], client: &Client, session: EndedSession, now_ns: u64) {
+        // Held so that a new instance of the client, which frees them, comes before or after.
+        let Some(_clients) = self.not_replaced(client) else { return };
+        let owner = Owner::of(client);
+        let retention_ns = REPLY_RETENTION_NS.max(self.lease_ns().saturating_mul(3));
+        let mut table = self.ended_sessions.lock();
+        table.insert(id, owner.clone(), client.verifier(), session);
+        if let Some(kept) = table.sessions.get_mut(&id) {
+            kept.until_ns = now_ns.saturating_add(retention_ns);
+        }
+        while let Some(id) = table.excess(&owner) {
+            table.remove(id);
+        }
+    }
+
+    /// The reply to a request of an ended session of this client.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn kept_reply(&self, client: &Client, key: &RequestKey) -> Result<KeptReply, NoReply> {
+        let table = self.ended_sessions.lock();
+        let kept = table.sessions.get(&key.session).filter(|kept| kept.is_of(client));
+        let session = &kept.ok_or(NoReply::UnknownSession)?.session;
+        let found = session.entries.iter().find(|entry| {
+            (entry.stream, entry.sequence, entry.procedure)
+                == (key.stream, key.sequence, key.procedure)
+        });
+        let entry = found.ok_or(NoReply::NotExecuted)?;
+        Ok(KeptReply { bytes: entry.bytes.clone(), little_endian: session.little_endian })
+    }
+
+    /// Forgets the replies of an ended session of this client; false when there is none.
+    pub fn discard_replies(&self, client: &Client, id: [u8; 8]) -> bool {
+        let mut table = self.ended_sessions.lock();
+        let own = table.sessions.get(&id).is_some_and(|kept| kept.is_of(client));
+        own && table.remove(id).is_some()
+    }
+
+    /// True when replies of a session with this name are kept, so that no other may get it.
+    pub fn keeps_replies_of(&self, id: [u8; 8]) -> bool {
+        self.ended_sessions.lock().sessions.contains_key(&id)
+    }
+
+    /// A client has come back: replies to other instances of it are of no use to anybody.
+    pub(crate) fn discard_replies_of_others(&self, client: &Client) {
+        let mut table = self.ended_sessions.lock();
+        let Some(of_owner) = table.owners.get(&Owner::of(client)) else { return };
+        let ids = of_owner.sessions.iter().filter_map(|number| table.by_age.get(number)).copied();
+        let other = |id: &[u8; 8]| {
+            table.sessions.get(id).is_some_and(|kept| kept.verifier != client.verifier())
+        };
+        let others: Vec<_> = ids.filter(other).collect();
+        for id in others {
+            table.remove(id);
+        }
+    }
+
+    /// Forgets replies that were kept long enough (DAFS O50).
+    pub(crate) fn tick_replies(&self, now_ns: u64) {
+        let mut table = self.ended_sessions.lock();
+        while let Some(id) = table.by_age.values().next().copied() {
+            if table.sessions.get(&id).is_some_and(|kept| kept.until_ns > now_ns) {
+                return;
+            }
+            table.remove(id);
+        }
+    }
+}
+
+impl Kept {
+    fn is_of(&self, client: &Client) -> bool {
+        self.verifier == client.verifier()
+            && self.owner.name == client.name()
+            && self.owner.identity == *client.identity()
+    }
+}
