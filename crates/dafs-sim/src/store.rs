@@ -326,6 +326,10 @@ impl Store for SimStore {
         self.inner.set_acl(cred, id, acl)
     }
 
+    fn commit_names(&self, ids: &[FileId]) -> Result<()> {
+        self.inner.commit_names(ids)
+    }
+
     fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat> {
         self.inner.fs_stat(cred, id)
     }

@@ -11,9 +11,10 @@
 //! * Every operation that takes a [`Cred`] is checked against that caller's rights, by the kernel
 //!   where there is one.
 //! * A reply that says stable is stable. This is about file data: writes that ask for stability, and
-//!   [`OpenFile::commit`]. Changes of names and of attributes become stable when the file system
-//!   writes them by itself, and a crash of the machine before that undoes them; the one exception is
-//!   an exclusive create, whose file and name are stable when it returns.
+//!   [`OpenFile::commit`]. Changes of names and of attributes become stable by
+//!   [`Store::commit_names`], or when the file system writes them by itself, and a crash of the
+//!   machine before that undoes them; the one exception is an exclusive create, whose file and name
+//!   are stable when it returns.
 
 mod acl;
 mod error;
@@ -48,7 +49,8 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 /// Calls may block on a disk unless they say otherwise. All are safe to call from many threads.
 ///
 /// No call of this trait makes its change of names or attributes stable, except an exclusive
-/// [`create`](Self::create); they become stable when the file system writes them. Data becomes
+/// [`create`](Self::create); they become stable when the file system writes them, or by
+/// [`commit_names`](Self::commit_names). Data becomes
 /// stable by [`OpenFile::write_at`] with a [`Stability`] above unstable, and by
 /// [`OpenFile::commit`].
 pub trait Store: Send + Sync + 'static {
@@ -229,6 +231,14 @@ pub trait Store: Send + Sync + 'static {
     /// Lets go of what is not needed any more, such as descriptors of objects that local users have
     /// removed. To be called every few seconds.
     fn sweep(&self) {}
+
+    /// Makes the names in the directories and the attributes of the other objects that `ids` names
+    /// stable, each object once, however many changes there were. What has been removed meanwhile
+    /// is passed over. Content of files is not part of it. Waits for the device.
+    ///
+    /// # Errors
+    /// What the device says; nothing is known then about what is stable.
+    fn commit_names(&self, ids: &[FileId]) -> Result<()>;
 
     /// Space and limits.
     fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat>;

@@ -58,6 +58,7 @@ suite! {
     tree::hard_links_are_one_object,
     tree::listings_bear_changes_in_between,
     tree::listings_in_pages_miss_and_repeat_nothing,
+    tree::names_and_attributes_can_be_made_stable,
     tree::names_are_checked_everywhere,
     tree::removed_directories_are_stale,
     tree::removed_files_live_until_closed,

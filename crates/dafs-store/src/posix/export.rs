@@ -137,6 +137,11 @@ impl Export {
         })
     }
 
+    /// A descriptor of the file system that can be waited on as a whole.
+    pub(super) fn mount(&self) -> BorrowedFd<'_> {
+        self.mount.as_fd()
+    }
+
     pub(super) fn writable(&self) -> Result<()> {
         if self.read_only { Err(StoreError::ReadOnly) } else { Ok(()) }
     }

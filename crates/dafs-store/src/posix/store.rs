@@ -363,6 +363,23 @@ impl Store for PosixStore {
         self.changes_fd()
     }
 
+    fn commit_names(&self, ids: &[FileId]) -> Result<()> {
+        let _server = self.export.identity.server()?;
+        for (at, id) in ids.iter().enumerate() {
+            if ids[..at].contains(id) {
+                continue;
+            }
+            match self.found(id) {
+                Ok(Found::Object(node) | Found::AttrDir(node) | Found::NamedAttr(node, _)) => {
+                    self.export.commit_node(&node)?;
+                }
+                Err(StoreError::Stale) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     fn fs_stat(&self, _cred: &Cred, id: &FileId) -> Result<FsStat> {
         let (Found::Object(node) | Found::AttrDir(node) | Found::NamedAttr(node, _)) =
             self.found(id)?;

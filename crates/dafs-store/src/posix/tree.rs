@@ -187,6 +187,24 @@ impl Export {
         }
     }
 
+    /// Makes what a directory lists, or what an object's attributes say, stable. To be called as the
+    /// server.
+    pub(super) fn commit_node(&self, node: &Node) -> Result<()> {
+        let flags = match node.kind {
+            Kind::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
+            Kind::Regular => OFlags::RDONLY | OFlags::NONBLOCK,
+            // What cannot be opened for data cannot be made stable alone.
+            _ => return Ok(rustix::fs::syncfs(self.mount())?),
+        };
+        match self.reopen(node, flags) {
+            Ok(fd) => Ok(rustix::fs::fsync(fd)?),
+            Err(Errno::NOENT) => Ok(()),
+            // A server without root's power may not open everything.
+            Err(Errno::ACCESS) => Ok(rustix::fs::syncfs(self.mount())?),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     /// Gives a new object the attributes that its making could not; tells whether there were any.
     fn finish(
         &self,

@@ -34,6 +34,21 @@ pub(crate) fn every_kind_can_be_made(w: &World) {
     }
 }
 
+pub(crate) fn names_and_attributes_can_be_made_stable(w: &World) {
+    let root = w.root();
+    let dir = w.make(&root, "d", NewObject::Directory, &NO_ATTR).unwrap().id;
+    let link = w.make(&dir, "l", NewObject::Symlink(b"x"), &NO_ATTR).unwrap().id;
+    let file = w.create(&dir, "f").id;
+    let gone = w.make(&root, "g", NewObject::Directory, &NO_ATTR).unwrap().id;
+    w.remove(&root, "g").unwrap();
+    w.store.commit_names(&[]).unwrap();
+    w.store.commit_names(&[dir, file, root, link, dir]).unwrap();
+    // What is removed needs nothing any more.
+    w.store.commit_names(&[gone, dir]).unwrap();
+    let forged = w.store.commit_names(&[dir, FileId([7; FILE_ID_BYTES])]);
+    assert_eq!(forged, Err(StoreError::BadHandle));
+}
+
 pub(crate) fn names_are_checked_everywhere(w: &World) {
     let root = w.root();
     let f = w.create(&root, "f").id;
