@@ -5,6 +5,7 @@
 //!   says which export (and whose rules) it belongs to.
 //! * Export names are compared whole, never by prefix.
 
+use crate::durable::Durability;
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::metrics::Usage;
@@ -45,6 +46,10 @@ pub struct ExportOptions {
     pub anonymous: Cred,
     /// Which callers that only claim who they are may come in.
     pub admits: Admits,
+    /// What replies to changes survive, so that a client that lost one can ask what became of it.
+    pub durable_replies: Durability,
+    /// Whether that holds for NFSv4.1 sessions too.
+    pub durable_nfs: bool,
 }
 
 impl Default for ExportOptions {
@@ -54,6 +59,8 @@ impl Default for ExportOptions {
             squash: Squash::Root,
             anonymous: Cred::new(65534, 65534),
             admits: Admits::default(),
+            durable_replies: Durability::Off,
+            durable_nfs: false,
         }
     }
 }

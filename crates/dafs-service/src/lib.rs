@@ -14,6 +14,7 @@
 //!   comes back as a new instance.
 //! * Tables are bounded by [`limits`].
 
+pub mod durable;
 pub mod limits;
 
 mod client;

@@ -5,6 +5,7 @@ use super::{
     parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
 };
 use crate::limits::SessionLimits;
+use dafs_service::durable::Durability;
 use dafs_service::{Admits, ExportOptions, Squash};
 use dafs_store::Cred;
 use serde::Deserialize;
@@ -75,6 +76,9 @@ struct ExportFile {
     security: Option<Vec<String>>,
     #[serde(default)]
     unprivileged_ports: bool,
+    durable_replies: Option<String>,
+    #[serde(default)]
+    durable_nfs: bool,
 }
 
 impl ConfigFile {
@@ -244,7 +248,31 @@ impl ExportFile {
             self.anonymous_gid.unwrap_or(nobody.gid),
         );
         let admits = self.admits(&wrong)?;
-        let options = ExportOptions { read_only: self.read_only, squash, anonymous, admits };
+        let durable_replies = match self.durable_replies.as_deref() {
+            None | Some("off") => Durability::Off,
+            Some("crash") => Durability::Crash,
+            Some("power") => Durability::Power,
+            Some(_) => {
+                return Err(wrong("durable_replies", "use off, crash or power".to_owned()));
+            }
+        };
+        let durable = durable_replies != Durability::Off;
+        if durable && matches!(source, ExportSource::Memory { .. }) {
+            let remedy = "files in memory do not outlive the server; use off, or path";
+            return Err(wrong("durable_replies", remedy.to_owned()));
+        }
+        if self.durable_nfs && !durable {
+            let remedy = "set durable_replies to crash or power as well";
+            return Err(wrong("durable_nfs", remedy.to_owned()));
+        }
+        let options = ExportOptions {
+            read_only: self.read_only,
+            squash,
+            anonymous,
+            admits,
+            durable_replies,
+            durable_nfs: self.durable_nfs,
+        };
         Ok(ExportConfig { name: self.name.clone(), source, options })
     }
 
