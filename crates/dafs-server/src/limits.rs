@@ -80,6 +80,16 @@ pub(crate) const BUFFERS_PER_REQUEST_MAX: usize = 64;
 /// replies stays far below.
 pub(crate) const WORK_POSTED_MAX: u32 = 1024;
 
+/// Calls to one client that may be without an answer, and how many a client takes that does not say.
+pub(crate) const BACK_CREDITS_MAX: u16 = 16;
+pub(crate) const BACK_CREDITS_DEFAULT: u16 = 4;
+
+/// Calls to one client that wait for a credit.
+pub(crate) const BACK_WAITING_MAX: usize = 4096;
+
+/// How long a client may take to answer a call before its back-control channel is given up.
+pub(crate) const BACK_ANSWER_SECONDS: u64 = 15;
+
 /// Threads that check passwords.
 pub(crate) const PROOF_THREADS_MAX: usize = 1;
 

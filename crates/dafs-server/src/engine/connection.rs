@@ -5,6 +5,7 @@
 //! * A stream has at most one request outstanding, and its sequence numbers follow each other
 //!   (DAFS O24); anything else drops the session.
 
+use super::back::Back;
 use super::memory::Receives;
 use crate::auth::Admission;
 use crate::limits::SessionLimits;
@@ -47,6 +48,8 @@ pub(super) struct Connection {
     pub(super) credits: Credits,
     pub(super) streams: Streams,
     pub(super) session: Option<Session>,
+    /// What a back-control channel has besides, once it is bound.
+    pub(super) back: Option<Box<Back>>,
     /// Proofs of identity tried so far, and whether one is being checked.
     pub(super) proofs: u32,
     pub(super) proving: bool,
@@ -198,6 +201,7 @@ impl Connection {
             credits: Credits { nreq: 1, ..Credits::default() },
             streams,
             session: None,
+            back: None,
             proofs: 0,
             proving: false,
             work_posted: 0,
@@ -231,7 +235,10 @@ impl Connection {
 
     /// Whether messages carry checksums now (DAFS O20).
     pub(super) fn checksums(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.options.use_checksums)
+        match &self.back {
+            Some(back) => back.checksums(),
+            None => self.session.as_ref().is_some_and(|session| session.options.use_checksums),
+        }
     }
 
     /// The longest reply.

@@ -10,6 +10,7 @@
 //!   back when it ends.
 
 mod attr_ops;
+mod back;
 mod connection;
 mod convert;
 mod memory;
@@ -30,6 +31,7 @@ pub use work::{JobDone, JobResult};
 use crate::auth::Authenticator;
 use crate::limits::{FIRST_MESSAGE_BYTES, SessionLimits};
 use crate::pool::{Inbox, Pool};
+use back::{BackFront, Mail};
 use connection::{Channel, Connection, Phase};
 use dafs_dat::{
     Adapter, Address, Completion, ConnectError, DisconnectReason, EndpointId, Event, Instant,
@@ -44,7 +46,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use work::{PendingId, PendingTable};
+use work::{Arrival, PendingId, PendingTable};
 
 /// How often timeouts and leases are looked at.
 const TICK: Duration = Duration::from_millis(500);
@@ -83,6 +85,8 @@ pub struct Shared {
 pub struct Engine {
     shared: Arc<Shared>,
     inbox: Arc<Inbox<JobDone>>,
+    /// The service's way to the clients; it holds this weakly.
+    front: Arc<BackFront>,
     ports: Vec<Port>,
     pending: PendingTable,
     events: Vec<Event>,
@@ -187,9 +191,11 @@ impl Engine {
             let link = Link { adapter, domain, replies, staging, waiting, credits: 0 };
             Port { link, quiet_turns: 0, asleep: false, connections: FxHashMap::default() }
         };
+        let (service, registry) = (shared.service.clone(), shared.registry.clone());
         Self {
             shared,
             inbox,
+            front: Arc::new(BackFront { service, registry }),
             ports: adapters.into_iter().map(port).collect(),
             pending: PendingTable::default(),
             events: Vec::new(),
@@ -439,6 +445,7 @@ impl Engine {
         let mut context = Context {
             shared: &self.shared,
             inbox: &self.inbox,
+            front: &self.front,
             port: port as u32,
             link,
             pending: &mut self.pending,
@@ -454,7 +461,14 @@ impl Engine {
         let mut done = std::mem::take(&mut self.done);
         self.inbox.take(&mut done);
         let busy = !done.is_empty();
-        for JobDone { pending: id, result } in done.drain(..) {
+        for JobDone(arrival) in done.drain(..) {
+            let (id, result) = match arrival {
+                Arrival::Result { pending, result } => (pending, result),
+                Arrival::Mail { port, endpoint, mail } => {
+                    self.mail(port as usize, endpoint, mail, now);
+                    continue;
+                }
+            };
             let Some(pending) = self.pending.get_mut(id) else { continue };
             let (endpoint, port) = (pending.endpoint, pending.call.port as usize);
             if self.ports[port].connections.contains_key(&endpoint) {
@@ -466,6 +480,15 @@ impl Engine {
         }
         self.done = done;
         busy
+    }
+
+    /// Something has come for a connection.
+    fn mail(&mut self, port: usize, endpoint: EndpointId, mail: Mail, now: Instant) {
+        if self.ports[port].connections.contains_key(&endpoint) {
+            self.with(port, endpoint, now, |context| context.mail(mail));
+        } else {
+            mail.undeliverable(&self.shared.service);
+        }
     }
 
     /// A connection is over.
@@ -489,6 +512,9 @@ impl Engine {
             self.shared.registry.remove_session(session.id);
             proven.client.session_ended();
         }
+        if let Some(back) = connection.back.take() {
+            back.end(&self.shared.service, &self.shared.registry);
+        }
         self.shared.registry.leave(&connection.peer);
         // What it held may be what others wait for.
         self.resume_waiting(port, now);
@@ -507,6 +533,7 @@ impl Engine {
                     Phase::Bound => {
                         let session = connection.session.as_ref();
                         !session.is_some_and(|s| self.shared.registry.has_session(s.id))
+                            || connection.back.as_ref().is_some_and(|back| back.is_overdue(now))
                     }
                     Phase::Ready | Phase::Closing => false,
                 };
@@ -515,7 +542,11 @@ impl Engine {
                     || connection.fetches_posted > 0
                         && now.since(connection.fetch_progress_at) > stall;
                 if late || stalled {
-                    let why = if stalled { "the client stopped answering" } else { "no session" };
+                    let why = match connection.phase {
+                        _ if stalled => "the client stopped answering",
+                        Phase::Bound => "no session, or no answer to a call",
+                        _ => "no session",
+                    };
                     tracing::warn!(peer = %connection.peer, "connection dropped: {why} in time");
                     connection.phase = Phase::Closing;
                     link.adapter.abort(connection.endpoint);

@@ -1,12 +1,13 @@
 //! Sessions and connections of all engines of a server.
 
+use super::back::{Address, Mail};
 use crate::limits::SessionLimits;
 use dafs_dat::PeerInfo;
-use dafs_service::{ClientKey, Identity};
+use dafs_service::{Client, ClientKey, Identity};
 use dafs_wire::dafs::SessionId;
 use rustc_hash::FxHashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where a connection comes from, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,8 +32,19 @@ impl Origin {
 /// A session that other connections may be bound to.
 #[derive(Debug, Clone)]
 pub(super) struct SessionEntry {
+    pub(super) record: Arc<Client>,
     pub(super) client: ClientKey,
     pub(super) identity: Identity,
+    pub(super) checksums: bool,
+    pub(super) back: Option<BackEntry>,
+}
+
+/// The back-control channel of a session.
+#[derive(Debug, Clone)]
+pub(super) struct BackEntry {
+    pub(super) address: Address,
+    /// The client has answered there.
+    listening: bool,
 }
 
 #[derive(Default)]
@@ -110,8 +122,62 @@ impl Registry {
         self.lock().sessions.contains_key(&id)
     }
 
+    /// Forgets a session; its back-control channel goes with it.
     pub(super) fn remove_session(&self, id: SessionId) {
-        self.lock().sessions.remove(&id);
+        let entry = self.lock().sessions.remove(&id);
+        if let Some(back) = entry.and_then(|entry| entry.back) {
+            back.address.post(Mail::Leave("its session is over"));
+        }
+    }
+
+    /// Makes a connection the back-control channel of a session; the one that it replaces.
+    ///
+    /// # Errors
+    /// The session is gone.
+    pub(super) fn bind_back(
+        &self,
+        id: SessionId,
+        address: &Address,
+    ) -> Result<Option<Address>, ()> {
+        let mut tables = self.lock();
+        let entry = tables.sessions.get_mut(&id).ok_or(())?;
+        let back = BackEntry { address: address.clone(), listening: false };
+        Ok(entry.back.replace(back).map(|former| former.address))
+    }
+
+    /// The client has answered on its back-control channel.
+    pub(super) fn set_listening(&self, id: SessionId, address: &Address) {
+        let mut tables = self.lock();
+        let back = tables.sessions.get_mut(&id).and_then(|entry| entry.back.as_mut());
+        if let Some(back) = back.filter(|back| back.address.is(address)) {
+            back.listening = true;
+        }
+    }
+
+    /// A back-control channel is gone, unless another one has taken its place.
+    pub(super) fn unbind_back(&self, id: SessionId, address: &Address) {
+        let mut tables = self.lock();
+        if let Some(entry) = tables.sessions.get_mut(&id) {
+            entry.back.take_if(|back| back.address.is(address));
+        }
+    }
+
+    /// A client that has a session, and where it can be called, if it can.
+    pub(super) fn back_channel(&self, client: ClientKey) -> Option<(Arc<Client>, Option<Address>)> {
+        let tables = self.lock();
+        let mut record = None;
+        for entry in tables.sessions.values().filter(|entry| entry.client == client) {
+            record = Some(entry.record.clone());
+            if let Some(back) = entry.back.as_ref().filter(|back| back.listening) {
+                return Some((entry.record.clone(), Some(back.address.clone())));
+            }
+        }
+        record.map(|record| (record, None))
+    }
+
+    /// Whether a client can be called.
+    pub(super) fn is_callable(&self, client: ClientKey) -> bool {
+        self.back_channel(client).is_some_and(|(_, address)| address.is_some())
     }
 
     /// Connections of all engines.

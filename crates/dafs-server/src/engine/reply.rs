@@ -5,7 +5,7 @@
 //! * Every request gets exactly one reply, or its session ends.
 
 use super::Tag;
-use super::connection::{Phase, Session};
+use super::connection::{Channel, Phase, Session};
 use super::memory::ReplySlot;
 use super::request::{Call, Context};
 use crate::limits::{SMALL_REPLY_BYTES, WORK_POSTED_MAX};
@@ -149,11 +149,15 @@ impl Context<'_> {
 
     /// Posts receives, with more memory if needed. One slot more than credits is kept, because the
     /// slot of the request in hand is not free yet.
-    fn post_receives(&mut self, count: usize) -> Result<(), String> {
+    pub(super) fn post_receives(&mut self, count: usize) -> Result<(), String> {
         let connection = &mut *self.connection;
         let missing = (count + 1).saturating_sub(connection.receives.free_count());
         if missing > 0 {
             let bytes = match &connection.session {
+                // On a back-control channel answers come in as well.
+                Some(session) if connection.channel == Channel::BackControl => {
+                    session.options.max_request_size.max(session.options.max_response_size)
+                }
                 Some(session) => session.options.max_request_size,
                 None => crate::limits::FIRST_MESSAGE_BYTES,
             };

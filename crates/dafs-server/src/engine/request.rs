@@ -1,5 +1,6 @@
 //! From a received message to the operation it asks for.
 
+use super::back::{self, BackFront, Mail};
 use super::connection::{Connection, Phase};
 use super::work::{JobDone, JobResult, Pending, PendingId, PendingTable, Work, submit};
 use super::{Link, Shared, Tag};
@@ -31,6 +32,7 @@ pub(super) struct Call {
 pub(super) struct Context<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) inbox: &'a Arc<Inbox<JobDone>>,
+    pub(super) front: &'a Arc<BackFront>,
     pub(super) port: u32,
     pub(super) link: &'a mut Link,
     pub(super) pending: &'a mut PendingTable,
@@ -56,12 +58,28 @@ impl Context<'_> {
         }
         let message = self.connection.receives.message(slot, len);
         self.deferred = false;
-        if let Err(reason) = self.message(slot, message.bytes()) {
+        let bytes = message.bytes();
+        let outcome =
+            if self.connection.back.is_some() && back::is_reply(bytes, self.connection.order) {
+                self.connection.credits.in_hand -= 1;
+                self.back_reply(bytes)
+            } else {
+                self.message(slot, bytes)
+            };
+        if let Err(reason) = outcome {
             return self.drop_session(&reason);
         }
         drop(message);
         if !self.deferred {
             self.connection.receives.give_back(slot);
+        }
+    }
+
+    /// Another reactor, or the service, has something for this connection.
+    pub(super) fn mail(&mut self, mail: Mail) {
+        match mail {
+            Mail::Call(callback) => self.call_client(callback),
+            Mail::Leave(reason) => self.drop_session(reason),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Sessions: connecting, proving who one is, binding channels, credentials, leaving.
 
+use super::back::{Address, Back, BackFront, Mail};
 use super::connection::{Channel, Phase, Proven, Session};
 use super::convert;
 use super::registry::SessionEntry;
@@ -7,7 +8,8 @@ use super::request::{Call, Context, Done};
 use super::work::{JobResult, Work, submit};
 use crate::auth::{Admission, Proof};
 use crate::limits::{
-    FIRST_MESSAGE_BYTES, INLINE_WRITE_HEADER_BYTES, MESSAGE_BYTES_MIN, PROOFS_MAX, SessionLimits,
+    BACK_CREDITS_DEFAULT, BACK_CREDITS_MAX, FIRST_MESSAGE_BYTES, INLINE_WRITE_HEADER_BYTES,
+    MESSAGE_BYTES_MIN, PROOFS_MAX, SessionLimits,
 };
 use dafs_dat::DisconnectReason;
 use dafs_service::ClientKey;
@@ -18,6 +20,7 @@ use dafs_wire::dafs::{
     ConnectBindReply, CredHandle, CredHandleBody, Credential, Procedure, RegisterCred, Reply,
     Request, SecInfoEntry, SecInfoReply, Seq, ServerAuth, ServerAuthReply, SessionOptions, Status,
 };
+use std::sync::{Arc, Weak};
 
 impl Context<'_> {
     /// The message that begins a connection.
@@ -186,9 +189,18 @@ impl Context<'_> {
         let (trusted, identity) = (admission.trusted, admission.identity.clone());
         let auth = auth_result(&admission);
         registered.client.session_started();
-        session.proven = Some(Proven { client: registered.client, admission });
+        session.proven = Some(Proven { client: registered.client.clone(), admission });
         let (id, key, options) = (session.id, session.client_key, session.options);
-        self.shared.registry.add_session(id, SessionEntry { client: key, identity });
+        let entry = SessionEntry {
+            record: registered.client.clone(),
+            client: key,
+            identity,
+            checksums: options.use_checksums,
+            back: None,
+        };
+        self.shared.registry.add_session(id, entry);
+        let front: Weak<BackFront> = Arc::downgrade(self.front);
+        self.shared.service.set_front(&registered.client, front);
         self.connection.phase = Phase::Ready;
         tracing::debug!(peer = %self.connection.peer, trusted, "session ready");
         if call.procedure == Some(Procedure::ClientConnectAuth) {
@@ -215,7 +227,11 @@ impl Context<'_> {
             max_credentials: 0,
             max_request_size: size(args.max_request_size, limits.request_bytes_max)?,
             max_response_size: size(args.max_response_size, limits.response_bytes_max)?,
-            max_requests: args.max_requests.clamp(1, u32::from(limits.credits_per_session_max)),
+            // DAFS O27: the client says how many calls it will take.
+            max_requests: match args.max_requests {
+                0 => BACK_CREDITS_DEFAULT.into(),
+                offered => offered.min(BACK_CREDITS_MAX.into()),
+            },
             inline_write_header_size: 0,
             use_back_control_channel: true,
             use_rdma_read_channel: false,
@@ -250,8 +266,23 @@ impl Context<'_> {
             auth: auth_result(admission),
             trusted: admission.trusted,
         };
+        let (id, options) = (bound.id, bound.options);
+        let bytes = options.max_request_size.max(options.max_response_size);
+        self.connection.receives.retire_shorter(bytes as usize);
         self.connection.phase = Phase::Bound;
-        self.reply(call, &Reply::ConnectBind(reply))
+        self.reply(call, &Reply::ConnectBind(reply))?;
+        let address = Address::new(self.inbox, self.port, self.connection.endpoint);
+        let Ok(former) = self.shared.registry.bind_back(id, &address) else {
+            self.drop_session("the session of the channel has just ended");
+            return Ok(());
+        };
+        if let Some(former) = former {
+            // The client knows best which of its connections works.
+            former.post(Mail::Leave("another back-control channel has taken its place"));
+        }
+        let credits = u16::try_from(options.max_requests).unwrap_or(1);
+        self.start_back(Back::new(id, entry.record, address, entry.checksums, credits));
+        Ok(())
     }
 
     pub(super) fn null(&mut self, call: &Call) -> Done {

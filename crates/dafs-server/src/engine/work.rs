@@ -8,6 +8,7 @@
 //!   after it.
 
 use super::Link;
+use super::back::Mail;
 use super::memory::ReplySlot;
 use super::read::ReadTransfer;
 use super::request::Call;
@@ -49,11 +50,17 @@ pub enum JobResult {
     Admission(Option<Admission>),
 }
 
-/// A job is over.
+/// Something for a reactor.
 #[derive(Debug)]
-pub struct JobDone {
-    pub(super) pending: PendingId,
-    pub(super) result: JobResult,
+pub struct JobDone(pub(super) Arrival);
+
+/// What comes to the inbox of a reactor.
+#[derive(Debug)]
+pub(super) enum Arrival {
+    /// A job is over.
+    Result { pending: PendingId, result: JobResult },
+    /// Another reactor, or the service, has something for a connection.
+    Mail { port: u32, endpoint: EndpointId, mail: Mail },
 }
 
 /// A request that has no reply yet.
@@ -183,7 +190,8 @@ impl Drop for Report {
     fn drop(&mut self) {
         if !self.reported {
             let result = JobResult::Unit(Err(StoreError::Io));
-            self.inbox.push(JobDone { pending: self.pending, result });
+            let pending = self.pending;
+            self.inbox.push(JobDone(Arrival::Result { pending, result }));
         }
     }
 }
@@ -199,6 +207,6 @@ pub(super) fn submit(
     pool.submit(Box::new(move || {
         let result = work();
         report.reported = true;
-        report.inbox.push(JobDone { pending, result });
+        report.inbox.push(JobDone(Arrival::Result { pending, result }));
     }));
 }

@@ -9,7 +9,8 @@ use dafs_dat::{
 use dafs_mem::{Buffer, Site};
 use dafs_wire::dafs::{
     ByteOrder, DirectBuffer, ErrorBody, Outcome, Procedure, Reply, Request, RequestHeader,
-    ResponseHeader, Status, decode_response, encode_request, seal, verify,
+    ResponseHeader, Status, decode_request, decode_response, encode_error, encode_request,
+    encode_response, seal, verify,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -104,6 +105,25 @@ pub struct Client {
     outstanding: u16,
     /// Replies to requests that were sent raw.
     pub stray: Vec<Vec<u8>>,
+    /// What the server asked on this channel and was not answered.
+    pub calls: Vec<BackCall>,
+}
+
+/// A call of the server as it came.
+#[derive(Debug)]
+pub struct BackCall {
+    pub bytes: Vec<u8>,
+    pub order: ByteOrder,
+}
+
+impl BackCall {
+    pub fn header(&self) -> RequestHeader {
+        RequestHeader::decode(&self.bytes, self.order).unwrap()
+    }
+
+    pub fn request(&self) -> Request<'_> {
+        decode_request(&self.bytes, self.order, 0).unwrap().1
+    }
 }
 
 impl Client {
@@ -145,6 +165,7 @@ impl Client {
             answers: BTreeMap::new(),
             outstanding: 0,
             stray: Vec::new(),
+            calls: Vec::new(),
         }
     }
 
@@ -230,6 +251,32 @@ impl Client {
         self.adapter.flush();
     }
 
+    /// Answers a call of the server, granting it `target` credits.
+    pub fn answer(&mut self, call: &BackCall, target: u16, reply: &Reply<'_>) {
+        let header = ResponseHeader::answering(&call.header(), target);
+        let mut message = vec![0; MESSAGE_BYTES];
+        let len = encode_response(&mut message, self.order, &header, reply).unwrap();
+        message.truncate(len);
+        if self.checksums {
+            seal(&mut message);
+        }
+        self.send_raw(&message);
+    }
+
+    /// Answers a call of the server with an error.
+    pub fn refuse(&mut self, call: &BackCall, status: Status) {
+        let header = ResponseHeader::answering(&call.header(), 1).with_status(status);
+        let procedure = call.request().procedure();
+        let mut message = vec![0; MESSAGE_BYTES];
+        let body = ErrorBody::None;
+        let len = encode_error(&mut message, self.order, &header, procedure, &body).unwrap();
+        message.truncate(len);
+        if self.checksums {
+            seal(&mut message);
+        }
+        self.send_raw(&message);
+    }
+
     pub fn has_answer(&self, stream: u16) -> bool {
         self.answers.contains_key(&stream)
     }
@@ -267,10 +314,13 @@ impl Client {
         let bytes = self.receives.0.slice(offset, len).unwrap().to_vec(Site::Inspect);
         let segment = self.receives.1.local(offset, MESSAGE_BYTES);
         let _ = self.adapter.post_receive(self.endpoint, slot, segment);
-        let header = ResponseHeader::decode(&bytes, self.order).unwrap();
         if self.checksums {
-            assert!(verify(&bytes), "a reply has a wrong checksum");
+            assert!(verify(&bytes), "a message has a wrong checksum");
         }
+        if RequestHeader::decode(&bytes, self.order).is_ok() {
+            return self.calls.push(BackCall { bytes, order: self.order });
+        }
+        let header = ResponseHeader::decode(&bytes, self.order).unwrap();
         self.target = header.target_nreq;
         self.credits = (self.credits - 1).max(header.target_nreq);
         let stream = self.streams.get_mut(usize::from(header.stream_id));

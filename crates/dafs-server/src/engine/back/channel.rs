@@ -1,0 +1,287 @@
+//! One back-control channel: the server asks, the client answers (DAFS 7 with roles reversed).
+//!
+//! Invariants
+//! * Calls outstanding never exceed the credits that the client grants, each on a stream of its
+//!   own, and a receive is posted for the answer before the call is sent.
+//! * Receives posted for answers are counted among the connection's credits, so the books of
+//!   [`Credits`](super::super::connection::Credits) hold on this channel too.
+//! * A call is answered, or fails with the connection; one that is not answered in time ends it.
+
+use super::super::Tag;
+use super::super::connection::Phase;
+use super::super::registry::Registry;
+use super::super::request::Context;
+use super::{Address, Callback};
+use crate::limits::{
+    BACK_ANSWER_SECONDS, BACK_CREDITS_MAX, BACK_WAITING_MAX, SMALL_REPLY_BYTES, WORK_POSTED_MAX,
+};
+use dafs_dat::Instant;
+use dafs_service::{AttrAnswer, Client, Service};
+use dafs_store::TimeSpec;
+use dafs_wire::dafs::{
+    ByteOrder, Outcome, REPLY_MAGIC, Reply, RequestHeader, ResponseHeader, SessionId,
+    decode_response, encode_request, seal, verify,
+};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a bound connection has beyond any other.
+pub(in crate::engine) struct Back {
+    session: SessionId,
+    client: Arc<Client>,
+    address: Address,
+    checksums: bool,
+    /// Calls that the client lets us have outstanding.
+    credits: u16,
+    outstanding: u16,
+    streams: Vec<Stream>,
+    waiting: VecDeque<Callback>,
+}
+
+struct Stream {
+    next_seq: u16,
+    flight: Option<Flight>,
+}
+
+/// A call without an answer.
+struct Flight {
+    callback: Callback,
+    sequence: u16,
+    due: Instant,
+}
+
+/// Whether a message is an answer; on this channel requests may come too, if only to be refused.
+pub(in crate::engine) fn is_reply(bytes: &[u8], order: ByteOrder) -> bool {
+    let magic = match order {
+        ByteOrder::Big => REPLY_MAGIC.to_be_bytes(),
+        ByteOrder::Little => REPLY_MAGIC.to_le_bytes(),
+    };
+    bytes.starts_with(&magic)
+}
+
+impl Back {
+    pub(in crate::engine) fn new(
+        session: SessionId,
+        client: Arc<Client>,
+        address: Address,
+        checksums: bool,
+        credits: u16,
+    ) -> Self {
+        Self {
+            session,
+            client,
+            address,
+            checksums,
+            credits: credits.clamp(1, BACK_CREDITS_MAX),
+            outstanding: 0,
+            streams: Vec::new(),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    pub(in crate::engine) fn checksums(&self) -> bool {
+        self.checksums
+    }
+
+    /// True when the client owes an answer for too long.
+    pub(in crate::engine) fn is_overdue(&self, now: Instant) -> bool {
+        let flights = self.streams.iter().filter_map(|stream| stream.flight.as_ref());
+        flights.into_iter().any(|flight| flight.due <= now)
+    }
+
+    /// The connection is over: what was to be said on it was not.
+    pub(in crate::engine) fn end(self, service: &Service, registry: &Registry) {
+        registry.unbind_back(self.session, &self.address);
+        tell_path(service, registry, &self.client);
+        let flights = self.streams.into_iter().filter_map(|stream| stream.flight);
+        let unanswered = flights.map(|flight| flight.callback).chain(self.waiting);
+        unanswered.for_each(|callback| callback.failed(service));
+    }
+
+    /// The lowest stream without a call; credits never exceed the streams there may be.
+    fn idle_stream(&mut self) -> u16 {
+        let idle = self.streams.iter().position(|stream| stream.flight.is_none());
+        let idle = idle.unwrap_or(self.streams.len());
+        if idle == self.streams.len() {
+            self.streams.push(Stream { next_seq: 1, flight: None });
+        }
+        idle as u16
+    }
+}
+
+/// Tells the service whether the client can be called. Other reactors may be doing the same, so
+/// the last word is checked.
+fn tell_path(service: &Service, registry: &Registry, client: &Client) {
+    loop {
+        let up = registry.is_callable(client.key());
+        service.set_back_channel(client, up);
+        if registry.is_callable(client.key()) == up {
+            return;
+        }
+    }
+}
+
+impl Context<'_> {
+    /// The connection has become a back-control channel.
+    pub(in crate::engine) fn start_back(&mut self, back: Back) {
+        self.connection.back = Some(Box::new(back));
+        self.call_client(Callback::Null);
+    }
+
+    /// Calls the client, as soon as there is a credit.
+    pub(in crate::engine) fn call_client(&mut self, callback: Callback) {
+        match &mut self.connection.back {
+            Some(back) if back.waiting.len() < BACK_WAITING_MAX => {
+                back.waiting.push_back(callback);
+                self.pump_back();
+            }
+            _ => callback.failed(&self.shared.service),
+        }
+    }
+
+    /// Sends what waits, as far as credits reach.
+    pub(in crate::engine) fn pump_back(&mut self) {
+        while self.connection.phase == Phase::Bound
+            && let Some(back) = &mut self.connection.back
+            && back.outstanding < back.credits
+            && let Some(callback) = back.waiting.pop_front()
+        {
+            if let Err(reason) = self.send_call(callback) {
+                return self.drop_session(&reason);
+            }
+        }
+    }
+
+    fn send_call(&mut self, callback: Callback) -> Result<(), String> {
+        let Some(back) = &mut self.connection.back else {
+            return Err("a call on a connection that is not bound".to_owned());
+        };
+        let stream = back.idle_stream();
+        let sequence = back.streams[usize::from(stream)].next_seq;
+        let due = self.now + Duration::from_secs(BACK_ANSWER_SECONDS);
+        let wish = usize::from(back.outstanding) + 1 + back.waiting.len();
+        let header = RequestHeader {
+            desired_nreq: wish.min(usize::from(BACK_CREDITS_MAX)) as u16,
+            stream_id: stream,
+            seq_number: sequence,
+            ..RequestHeader::default()
+        };
+        let (order, checksums) = (self.connection.order, back.checksums);
+        let options = self.connection.session.as_ref().map(|session| session.options);
+        let max = options.map_or(0, |options| options.max_request_size as usize);
+        let slot =
+            self.take_reply(SMALL_REPLY_BYTES).map_err(|status| format!("no memory: {status}"))?;
+        let out = self.link.replies.bytes_mut(slot);
+        let room = out.len().min(max);
+        let encoded = encode_request(&mut out[..room], order, &header, &callback.request());
+        let sent = match encoded {
+            Ok(len) => {
+                if checksums {
+                    seal(&mut out[..len]);
+                }
+                self.post_call(slot, len)
+            }
+            Err(error) => Err(format!("a call could not be encoded: {error}")),
+        };
+        // What was not sent fails with the connection, which ends now.
+        if let Some(back) = &mut self.connection.back {
+            let stream = &mut back.streams[usize::from(stream)];
+            stream.next_seq = sequence.wrapping_add(1);
+            stream.flight = Some(Flight { callback, sequence, due });
+            back.outstanding += 1;
+        }
+        if sent.is_err() {
+            self.link.replies.give_back(slot);
+        }
+        sent
+    }
+
+    /// Posts a receive for the answer, then the call.
+    fn post_call(
+        &mut self,
+        slot: super::super::memory::ReplySlot,
+        len: usize,
+    ) -> Result<(), String> {
+        self.connection.credits.nreq += 1;
+        self.link.credits += 1;
+        if let Err(reason) = self.post_receives(1) {
+            self.connection.credits.nreq -= 1;
+            self.link.credits -= 1;
+            return Err(reason);
+        }
+        self.connection.credits.check();
+        let segment = self.link.replies.segment(slot, len);
+        let (endpoint, work) = (self.connection.endpoint, Tag::Reply(slot).pack());
+        let posted = self.link.adapter.post_send(endpoint, work, &[segment]);
+        posted.map_err(|error| format!("a call cannot be sent: {error}"))?;
+        self.connection.count_posted(self.now);
+        if self.connection.work_posted > WORK_POSTED_MAX {
+            return Err("the client does not read what it is told".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Takes an answer; its receive is not posted again.
+    ///
+    /// # Errors
+    /// Why the connection must be dropped.
+    pub(in crate::engine) fn back_reply(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let order = self.connection.order;
+        let header = ResponseHeader::decode(bytes, order).map_err(|error| error.to_string())?;
+        let Some(back) = &mut self.connection.back else {
+            return Err("an answer came where nothing is asked".to_owned());
+        };
+        if back.checksums && !verify(bytes) {
+            return Err("the checksum of an answer does not match its content".to_owned());
+        }
+        let stream = back.streams.get_mut(usize::from(header.stream_id));
+        let asked = |flight: &mut Flight| flight.sequence == header.seq_number;
+        let flight = stream.and_then(|stream| stream.flight.take_if(asked));
+        let Some(Flight { callback, .. }) = flight else {
+            return Err(format!("an answer came on stream {} unasked", header.stream_id));
+        };
+        back.outstanding -= 1;
+        let target = header.target_nreq.clamp(1, BACK_CREDITS_MAX);
+        back.credits = target.max(back.credits - 1);
+        let client = back.client.clone();
+        // One receive fewer is posted than before the call.
+        self.connection.credits.nreq -= 1;
+        self.link.credits -= 1;
+        self.connection.credits.check();
+        let outcome = decode_response(bytes, order, callback.procedure());
+        self.answered(callback, &client, outcome.ok().map(|(_, outcome)| outcome));
+        self.pump_back();
+        Ok(())
+    }
+
+    /// What an answer means; `None` for one that cannot be understood.
+    fn answered(&mut self, callback: Callback, client: &Client, outcome: Option<Outcome<'_>>) {
+        let (service, registry) = (&self.shared.service, &self.shared.registry);
+        match (callback, outcome) {
+            (Callback::Null, Some(Outcome::Ok(_))) => {
+                if let Some(back) = &self.connection.back {
+                    registry.set_listening(back.session, &back.address);
+                }
+                tell_path(service, registry, client);
+            }
+            (Callback::Recall { .. }, Some(Outcome::Ok(_))) => {}
+            (
+                Callback::GetAttr { client, query, .. },
+                Some(Outcome::Ok(Reply::BcGetAttr(reply))),
+            ) => {
+                let found = &reply.attributes;
+                let answer = found.change.zip(found.object_size).map(|(change, size)| AttrAnswer {
+                    change,
+                    size,
+                    atime: None,
+                    mtime: found
+                        .time_modify
+                        .map(|time| TimeSpec { seconds: time.seconds, nanoseconds: time.nseconds }),
+                });
+                service.attr_answer(&client, query, answer);
+            }
+            (callback, _) => callback.failed(service),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Calls of the server to its clients, over back-control channels (DAFS 4.2, 13.2).
+//!
+//! A back-control channel is a connection of its own, accepted by whichever reactor was first, so
+//! what is to be said on it travels as [`Mail`] through the inbox of that reactor.
+//!
+//! Invariants
+//! * Nothing here waits, and mail is posted without a lock of the service held.
+//! * A call that does not reach its client is told to the service: a recall as failed, a question
+//!   as unanswered.
+
+mod channel;
+mod front;
+
+pub(super) use channel::{Back, is_reply};
+pub(super) use front::BackFront;
+
+use super::convert;
+use super::work::{Arrival, JobDone};
+use crate::pool::Inbox;
+use dafs_dat::EndpointId;
+use dafs_service::{Client, Handle, Service, StateRef};
+use dafs_wire::dafs::{AttrMask, BcRecall, GetAttrInline, Procedure, Request};
+use std::sync::Arc;
+
+/// What BC_GETATTR asks for (DAFS 6).
+const ASKED: AttrMask =
+    AttrMask(AttrMask::CHANGE.0 | AttrMask::TIME_MODIFY.0 | AttrMask::OBJECT_SIZE.0);
+
+/// Something to say to a client.
+#[derive(Debug)]
+pub(super) enum Callback {
+    /// BC_NULL: whether it listens at all.
+    Null,
+    /// BC_RECALL: the delegation is to be returned.
+    Recall { client: Arc<Client>, handle: Handle, state: StateRef, truncate: bool },
+    /// BC_GETATTR: size and change attribute as the holder of a write delegation has them.
+    GetAttr { client: Arc<Client>, handle: Handle, query: u64 },
+}
+
+impl Callback {
+    fn procedure(&self) -> Procedure {
+        self.request().procedure()
+    }
+
+    fn request(&self) -> Request<'_> {
+        match self {
+            Self::Null => Request::BcNull,
+            Self::Recall { handle, state, truncate, .. } => Request::BcRecall(BcRecall {
+                fh: convert::file_handle(handle),
+                state_id: convert::wire_state_id(state.id),
+                truncate: *truncate,
+            }),
+            Self::GetAttr { handle, .. } => Request::BcGetAttr(GetAttrInline {
+                fh: convert::file_handle(handle),
+                attributes: ASKED,
+            }),
+        }
+    }
+
+    /// It could not be said, or was not understood.
+    fn failed(self, service: &Service) {
+        match self {
+            Self::Null => {}
+            Self::Recall { client, state, .. } => service.recall_failed(&client, state),
+            Self::GetAttr { client, query, .. } => service.attr_answer(&client, query, None),
+        }
+    }
+}
+
+/// What one reactor tells a connection of another one, or of its own.
+#[derive(Debug)]
+pub(super) enum Mail {
+    /// Call the client.
+    Call(Callback),
+    /// The connection is not wanted any more; why.
+    Leave(&'static str),
+}
+
+impl Mail {
+    /// Its connection is gone.
+    pub(super) fn undeliverable(self, service: &Service) {
+        match self {
+            Self::Call(callback) => callback.failed(service),
+            Self::Leave(_) => {}
+        }
+    }
+}
+
+/// A connection of any reactor.
+#[derive(Debug, Clone)]
+pub(super) struct Address {
+    inbox: Arc<Inbox<JobDone>>,
+    port: u32,
+    endpoint: EndpointId,
+}
+
+impl Address {
+    pub(super) fn new(inbox: &Arc<Inbox<JobDone>>, port: u32, endpoint: EndpointId) -> Self {
+        Self { inbox: inbox.clone(), port, endpoint }
+    }
+
+    pub(super) fn post(&self, mail: Mail) {
+        let (port, endpoint) = (self.port, self.endpoint);
+        self.inbox.push(JobDone(Arrival::Mail { port, endpoint, mail }));
+    }
+
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inbox, &other.inbox)
+            && (self.port, self.endpoint) == (other.port, other.endpoint)
+    }
+}
