@@ -312,7 +312,12 @@ impl Service {
             self.expire(now_ns);
             self.tick_replies(now_ns);
             let clock = open::Clock { now_ns, lease_ns: self.lease_ns() };
-            let overdue = self.lock_table().overdue_holders(clock);
+            let mut ended = Ended::default();
+            let mut table = self.lock_table();
+            table.end_turns(now_ns, &mut ended);
+            let overdue = table.overdue_holders(clock);
+            drop(table);
+            self.finish(ended);
             self.doom(overdue);
         }
         if is_due(&self.recalls_ns, now_ns, limits::RECALLS_EVERY_NS) {

@@ -56,6 +56,9 @@ pub const WAITERS_PER_FILE_MAX: usize = 256;
 /// Owners that wait for a lock on any file.
 pub const WAITERS_MAX: usize = 65_536;
 
+/// How long a DAFS client that waits for a lock keeps its turn after it has asked, in nanoseconds.
+pub const LOCK_TURN_NS: u64 = 1_000_000_000;
+
 /// Delegations of one client, with those that were revoked and not freed.
 pub const DELEGATIONS_PER_CLIENT_MAX: usize = 32_768;
 

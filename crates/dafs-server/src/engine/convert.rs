@@ -1,12 +1,13 @@
 //! Between the service's terms and those of DAFS: errors, handles, attributes.
 
-use dafs_service::{Handle, ServiceError, StateId};
+use dafs_service::{ClientKey, Handle, ServiceError, StateId};
 use dafs_store::{
     Attr, FileId, FsId, Kind, SetAttr, SetTime as StoreSetTime, Stability as StoreStability,
     StoreError, TimeSpec,
 };
 use dafs_wire::dafs::{
-    AttrMask, Attributes, FileHandle, ObjectType, SetTime, SpecData, Stability, Status, Time,
+    AttrMask, Attributes, ClientId, FileHandle, ObjectType, SetTime, SpecData, Stability, Status,
+    Time,
 };
 
 /// Attributes that can be asked for.
@@ -96,6 +97,10 @@ pub(super) fn handle(fh: &FileHandle) -> Handle {
 
 pub(super) fn file_handle(handle: &Handle) -> FileHandle {
     FileHandle { fs: handle.fs.0, file: handle.file.0 }
+}
+
+pub(super) fn client_id(key: ClientKey) -> ClientId {
+    ClientId(key.0.to_be_bytes())
 }
 
 pub(super) fn state_id(id: dafs_wire::dafs::StateId) -> StateId {

@@ -13,6 +13,7 @@ mod attr_ops;
 mod back;
 mod connection;
 mod convert;
+mod lock_ops;
 mod memory;
 mod name_ops;
 mod open_ops;
@@ -22,6 +23,7 @@ mod registry;
 mod reply;
 mod request;
 mod session_ops;
+mod waiting;
 mod work;
 mod write;
 

@@ -180,6 +180,9 @@ impl Context<'_> {
             Request::Open(args) => self.open(call, args),
             Request::Close(args) => self.close(call, args),
             Request::OpenDowngrade(args) => self.open_downgrade(call, args),
+            Request::Lock(args) => self.lock(call, args),
+            Request::LockT(args) => self.lock_test(call, args),
+            Request::LockU(args) => self.unlock(call, args),
             Request::Commit(args) => self.commit(call, args),
             Request::CacheHint(args) => self.cache_hint(call, args),
             Request::Null => self.null(call),
@@ -202,9 +205,6 @@ impl Context<'_> {
             | Request::DiscardResponses(_)
             | Request::DelegPurge
             | Request::DelegReturn(_)
-            | Request::Lock(_)
-            | Request::LockT(_)
-            | Request::LockU(_)
             | Request::BatchSubmit(_)
             | Request::AppendInline(_)
             | Request::AppendDirect(_)
@@ -349,6 +349,7 @@ impl Context<'_> {
                 self.proof_checked(&call, Some(admission))
             }
             (Work::Authenticate, _) => self.proof_checked(&call, None),
+            (Work::Call, JobResult::Call(rest)) => (rest.0)(self, &call),
             (Work::Commit, JobResult::Unit(result)) => self.commit_done(&call, result),
             (Work::Write { stable, done }, JobResult::Count(result)) => {
                 self.write_done(&call, stable, done, result)

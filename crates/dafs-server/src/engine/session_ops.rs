@@ -12,13 +12,12 @@ use crate::limits::{
     MESSAGE_BYTES_MIN, PROOFS_MAX, SessionLimits,
 };
 use dafs_dat::DisconnectReason;
-use dafs_service::ClientKey;
 use dafs_store::Cred;
 use dafs_wire::dafs::{
     AuthRequest, AuthResult, AuthType, ChannelUse, ClientAuth, ClientAuthReply, ClientConnect,
-    ClientConnectAuth, ClientConnectAuthReply, ClientConnectReply, ClientId, ConnectBind,
-    ConnectBindReply, CredHandle, CredHandleBody, Credential, Procedure, RegisterCred, Reply,
-    Request, SecInfoEntry, SecInfoReply, Seq, ServerAuth, ServerAuthReply, SessionOptions, Status,
+    ClientConnectAuth, ClientConnectAuthReply, ClientConnectReply, ConnectBind, ConnectBindReply,
+    CredHandle, CredHandleBody, Credential, Procedure, RegisterCred, Reply, Request, SecInfoEntry,
+    SecInfoReply, Seq, ServerAuth, ServerAuthReply, SessionOptions, Status,
 };
 use std::sync::{Arc, Weak};
 
@@ -43,7 +42,7 @@ impl Context<'_> {
             self.new_session(&args.options, name, u64::from_be_bytes(args.client_verifier.0))?;
         let reply = ClientConnectReply {
             session_id: session.id,
-            client_id: client_id(session.client_key),
+            client_id: convert::client_id(session.client_key),
             options: session.options,
         };
         self.start_session(session, credits)?;
@@ -204,7 +203,7 @@ impl Context<'_> {
         self.connection.phase = Phase::Ready;
         tracing::debug!(peer = %self.connection.peer, trusted, "session ready");
         if call.procedure == Some(Procedure::ClientConnectAuth) {
-            let client_id = client_id(key);
+            let client_id = convert::client_id(key);
             let reply =
                 ClientConnectAuthReply { session_id: id, client_id, options, auth, trusted };
             self.reply(call, &Reply::ClientConnectAuth(reply))
@@ -360,10 +359,6 @@ fn auth_result(admission: &Admission) -> AuthResult<'static> {
         "text" => AuthResult::Text,
         _ => AuthResult::None,
     }
-}
-
-fn client_id(key: ClientKey) -> ClientId {
-    ClientId(key.0.to_be_bytes())
 }
 
 /// The size of messages for a client's wish; 0 is none.

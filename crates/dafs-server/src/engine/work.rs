@@ -11,7 +11,7 @@ use super::Link;
 use super::back::Mail;
 use super::memory::ReplySlot;
 use super::read::ReadTransfer;
-use super::request::Call;
+use super::request::{Call, Context, Done};
 use super::write::WriteTransfer;
 use crate::auth::Admission;
 use crate::pool::{Inbox, Pool};
@@ -48,6 +48,19 @@ pub enum JobResult {
     Unit(Result<(), StoreError>),
     /// A proof was accepted or not.
     Admission(Option<Admission>),
+    /// A call of the service has ended.
+    Call(Rest),
+}
+
+/// What is left to do with the result of a call, back in the engine.
+pub struct Rest(pub(super) RestFn);
+
+pub(super) type RestFn = Box<dyn FnOnce(&mut Context<'_>, &Call) -> Done + Send>;
+
+impl std::fmt::Debug for Rest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Rest")
+    }
 }
 
 /// Something for a reactor.
@@ -74,6 +87,8 @@ pub(super) struct Pending {
 pub(super) enum Work {
     /// A password check.
     Authenticate,
+    /// A call of the service that waits.
+    Call,
     /// A commit.
     Commit,
     /// A write of data that came inline or lies in the client's mapped memory.
@@ -95,6 +110,7 @@ impl Work {
     pub(super) fn has_job(&self) -> bool {
         match self {
             Work::Authenticate
+            | Work::Call
             | Work::Commit
             | Work::Write { .. }
             | Work::ReadInline { .. }
@@ -108,7 +124,11 @@ impl Work {
     /// Gives back what it holds; its connection is gone or its request has failed.
     pub(super) fn abandon(self, link: &mut Link) {
         match self {
-            Work::Authenticate | Work::Commit | Work::Write { .. } | Work::ReadMapped { .. } => {}
+            Work::Authenticate
+            | Work::Call
+            | Work::Commit
+            | Work::Write { .. }
+            | Work::ReadMapped { .. } => {}
             Work::ReadInline { slot, .. } => link.replies.give_back(slot),
             Work::Read(transfer) => transfer.abandon(link),
             Work::Stage(transfer) => transfer.abandon(link),

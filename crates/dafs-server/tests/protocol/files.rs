@@ -354,7 +354,6 @@ fn what_comes_later_says_so() {
     let mut world = World::new(Setup::default());
     let client = world.session(2, "a");
     let File { fh, id: state_id } = world.open(client, b"f");
-    let lock_type = dafs::LockType::Read;
     let check = dafs::CheckResponse {
         session_id: dafs::SessionId([1; 8]),
         stream_id: 0,
@@ -368,8 +367,6 @@ fn what_comes_later_says_so() {
         Request::CheckResponse(check),
         Request::FetchResponse(check),
         Request::DiscardResponses(dafs::DiscardResponses { session_id: check.session_id }),
-        Request::LockU(dafs::LockU { fh, lock_type, state_id, offset: 0, length: 1 }),
-        Request::LockT(dafs::LockT { fh, lock_type, owner: b"o", offset: 0, length: 1 }),
         Request::GetFencingList(dafs::GetFencingList { fh }),
         Request::HurryUp(dafs::HurryUp { request_id: 1 }),
         Request::BatchSubmit(dafs::BatchSubmit {

@@ -11,6 +11,7 @@ mod credits;
 mod data;
 mod files;
 mod interrupted;
+mod locks;
 mod malformed;
 mod opens;
 mod sessions;

@@ -5,6 +5,8 @@
 //!   one step under the table's lock.
 //! * A lock state is of one owner, under one open, and goes with that open.
 //! * Locks are advisory: they stop other locks, not I/O.
+//! * A lock is not given past an owner that came earlier, wants what conflicts, and still polls
+//!   (DAFS 9.2).
 
 mod ranges;
 mod run;
@@ -44,6 +46,9 @@ pub enum LockOwner<'a> {
     },
     /// The owner of this lock state.
     Existing(StateRef),
+    /// The owner of this open: a DAFS client names both by one state-id, which never changes (DAFS
+    /// 4.1, 9.2).
+    Open(StateRef),
 }
 
 /// What to lock.
@@ -57,8 +62,8 @@ pub struct LockRequest<'a> {
     pub length: u64,
     /// For reading or writing.
     pub kind: LockKind,
-    /// The client waits for the lock if it is denied, and is to be told when to try again (READW_LT,
-    /// WRITEW_LT).
+    /// The client waits for the lock if it is denied (READW, WRITEW). An NFS client is told when to
+    /// try again; a DAFS client polls, and is not overtaken as long as it does.
     pub wait: bool,
     /// The client had the lock before the server's restart.
     pub reclaim: bool,

@@ -2,7 +2,7 @@
 
 use super::ranges::Locked;
 use super::{LockConflict, LockKind, LockOwner, LockRequest, LockState, Range};
-use crate::client::ClientKey;
+use crate::client::{ClientKey, ClientKind};
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::{Held, Life};
@@ -110,6 +110,11 @@ impl Service {
             LockOwner::New { open, owner } => {
                 Ok((Owner::New(self.open_state(caller, handle, open)?), owner.into()))
             }
+            LockOwner::Open(open) => {
+                let open = self.open_state(caller, handle, open)?;
+                let name = open.owner().into();
+                Ok((Owner::New(open), name))
+            }
         }
     }
 
@@ -142,8 +147,8 @@ impl Service {
         denied.map_or(Ok(()), |conflict| Err(LockError::Denied(conflict)))
     }
 
-    /// Unlocks a range of bytes, be it locked or not. Returns the state-id with its new sequence
-    /// number.
+    /// Unlocks a range of bytes, be it locked or not. The state-id is that of the lock, or of the
+    /// open of a DAFS client, whose owner has the locks. Returns it with its new sequence number.
     ///
     /// # Errors
     /// `Invalid` for a range that is none; those of the state-id; `Resource` when a range would fall
@@ -157,8 +162,16 @@ impl Service {
         length: u64,
     ) -> Result<StateRef> {
         let range = Range::new(offset, length)?;
-        let Held::Lock(lock) = self.held(caller, Some(handle), state)? else {
-            return Err(ServiceError::BadStateId);
+        let lock = match self.held(caller, Some(handle), state)? {
+            Held::Lock(lock) => lock,
+            Held::Open(open) if caller.client.kind() == ClientKind::Dafs => {
+                match self.lock_state_under(&open) {
+                    Some(lock) => lock,
+                    // Nothing is locked.
+                    None => return Ok(state),
+                }
+            }
+            Held::Open(_) | Held::Delegation(_) => return Err(ServiceError::BadStateId),
         };
         let mut ended = Ended::default();
         let mut table = self.lock_table();
@@ -177,6 +190,17 @@ impl Service {
         drop(table);
         self.finish(ended);
         Ok(state)
+    }
+}
+
+impl Service {
+    /// The locks of the owner of an open, if it has had any.
+    fn lock_state_under(&self, open: &Arc<OpenState>) -> Option<Arc<LockState>> {
+        let table = self.lock_table();
+        let file = table.files.get(&open.key)?;
+        let own =
+            |lock: &&Arc<LockState>| Arc::ptr_eq(&lock.open, open) && *lock.owner == *open.owner();
+        file.lock_states.iter().find(own).cloned()
     }
 }
 
@@ -257,7 +281,9 @@ impl StateTable {
             Owner::New(_) => file.lock_state_of(caller, name).cloned(),
         };
         let own = owner.id().or(known.as_ref().map(|lock| lock.id));
-        let conflict = file.check_locks(range, request.kind, own, clock)?;
+        let conflict = file
+            .check_locks(range, request.kind, own, clock)?
+            .or_else(|| file.earlier_turn(caller, name, range, request.kind, own));
         if conflict.is_some() {
             *denied = conflict;
             if request.wait && !request.reclaim {

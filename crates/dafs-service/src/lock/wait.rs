@@ -1,15 +1,19 @@
-//! Owners that wait for a byte-range lock. Nothing is kept for them: they are told when their range
-//! is free, in the order in which they came, and try again.
+//! Owners that wait for a byte-range lock. For those of NFS clients nothing is kept: they are told
+//! when their range is free, in the order in which they came, and try again. Those of DAFS clients
+//! poll, and keep their turn while they do (DAFS 9.2).
 //!
 //! Invariants
 //! * An owner waits for one range of a file at most, and each file has a bounded queue.
+//! * A turn ends a bounded time after the last poll, so that nobody waits for one that went away.
 
+use super::LockConflict;
 use super::{LockKind, Range};
 use crate::Caller;
-use crate::client::Client;
+use crate::client::{Client, ClientKind};
 use crate::handle::Handle;
-use crate::limits::{WAITERS_MAX, WAITERS_PER_FILE_MAX};
+use crate::limits::{LOCK_TURN_NS, WAITERS_MAX, WAITERS_PER_FILE_MAX};
 use crate::open::{Clock, OpenState};
+use crate::state::StateId;
 use crate::table::{Ended, FileState, Notice, NoticeKind, StateTable};
 use std::sync::Arc;
 
@@ -20,11 +24,49 @@ pub(crate) struct Waiter {
     owner: Box<[u8]>,
     range: Range,
     kind: LockKind,
+    /// Until when its turn is kept unless it polls again; `None` for one that is told.
+    turn_until_ns: Option<u64>,
 }
 
 impl Waiter {
+    fn wants_against(&self, range: Range, kind: LockKind) -> bool {
+        self.range.overlaps(range) && (self.kind == LockKind::Write || kind == LockKind::Write)
+    }
+
+    fn keeps_turn(&self, now_ns: u64) -> bool {
+        self.turn_until_ns.is_some_and(|until_ns| now_ns <= until_ns)
+    }
+
     fn is_of(&self, client: &Arc<Client>, owner: &[u8]) -> bool {
         Arc::ptr_eq(&self.client, client) && *self.owner == *owner
+    }
+}
+
+impl FileState {
+    /// The waiter whose turn comes before this request of an owner. One that waits for a lock of
+    /// that same owner is none: it would wait for ever.
+    pub(super) fn earlier_turn(
+        &self,
+        caller: Caller<'_>,
+        owner: &[u8],
+        range: Range,
+        kind: LockKind,
+        own: Option<StateId>,
+    ) -> Option<LockConflict> {
+        let before = self.waiters.iter().take_while(|w| !w.is_of(caller.client, owner));
+        let mut turns = before.filter(|waiter| {
+            let mut held = self.ranges.conflicts(waiter.range, waiter.kind, None);
+            waiter.keeps_turn(caller.now_ns)
+                && waiter.wants_against(range, kind)
+                && !held.any(|locked| Some(locked.owner) == own)
+        });
+        turns.next().map(|waiter| LockConflict {
+            offset: waiter.range.first,
+            length: waiter.range.length(),
+            kind: waiter.kind,
+            client: waiter.client.key(),
+            owner: waiter.owner.clone(),
+        })
     }
 }
 
@@ -39,9 +81,12 @@ impl StateTable {
         kind: LockKind,
     ) {
         let Some(file) = self.files.get_mut(&open.key) else { return };
+        let polls = caller.client.kind() == ClientKind::Dafs;
+        let turn_until_ns = polls.then(|| caller.now_ns.saturating_add(LOCK_TURN_NS));
         if let Some(own) = file.waiters.iter_mut().find(|own| own.is_of(caller.client, owner)) {
             own.range = range;
             own.kind = kind;
+            own.turn_until_ns = turn_until_ns;
             return;
         }
         if file.waiters.len() >= WAITERS_PER_FILE_MAX || self.counts.waiters >= WAITERS_MAX {
@@ -53,6 +98,7 @@ impl StateTable {
             owner: owner.into(),
             range,
             kind,
+            turn_until_ns,
         });
         self.counts.waiters += 1;
         self.by_client.entry(caller.client.key()).or_default().waiting += 1;
@@ -96,6 +142,21 @@ impl StateTable {
         gone
     }
 
+    /// Drops those that do not poll any more, and tells those who waited behind them.
+    pub(crate) fn end_turns(&mut self, now_ns: u64, ended: &mut Ended) {
+        if self.counts.waiters == 0 {
+            return;
+        }
+        let lapsed = |waiter: &Waiter| waiter.turn_until_ns.is_some() && !waiter.keeps_turn(now_ns);
+        let files = self.files.iter().filter(|(_, file)| file.waiters.iter().any(lapsed));
+        let keys: Vec<Handle> = files.map(|(key, _)| *key).collect();
+        for key in keys {
+            self.drop_waiters(&key, |waiter, _| lapsed(waiter));
+            self.wake_waiters(&key, ended);
+            self.tidy(&key);
+        }
+    }
+
     /// Tells those whose range is free now. The file's entry stays, even when nobody needs it any
     /// more: whoever releases the last lock may be releasing more.
     pub(crate) fn wake_waiters(&mut self, key: &Handle, ended: &mut Ended) {
@@ -104,7 +165,8 @@ impl StateTable {
                 Arc::ptr_eq(&lock.open.client, &waiter.client) && *lock.owner == *waiter.owner
             });
             let own = own.map(|lock| lock.id);
-            file.ranges.conflicts(waiter.range, waiter.kind, own).next().is_none()
+            waiter.turn_until_ns.is_none()
+                && file.ranges.conflicts(waiter.range, waiter.kind, own).next().is_none()
         };
         for waiter in self.drop_waiters(key, free) {
             let Waiter { client, handle, owner, .. } = waiter;

@@ -245,3 +245,44 @@ fn ranges_are_bounded_even_when_unlocking_makes_them() {
     unlock(0, u64::MAX).unwrap();
     assert_eq!(world.service.counts().lock_ranges, 0);
 }
+
+/// One list for all: a lock of an NFS client stands in the way of a DAFS client, and the other way
+/// round; a turn that a DAFS client keeps holds against NFS clients, who are told when it lapses.
+#[test]
+fn locks_of_both_protocols_exclude_each_other() {
+    let world = World::new();
+    let (nfs, dafs) = (world.nfs("a"), world.dafs("b"));
+    let (mine, theirs) =
+        (world.open(&nfs, "f", BOTH).unwrap(), world.open(&dafs, "f", BOTH).unwrap());
+    let handle = *mine.state.handle();
+    let by_open = |wait| {
+        let owner = LockOwner::Open(theirs.state.id().into());
+        let kind = LockKind::Write;
+        let request = LockRequest { owner, offset: 5, length: 5, kind, wait, reclaim: false };
+        world.service.lock(world.caller(&dafs), &handle, &request)
+    };
+    let lock = world.lock(&nfs, &mine, "l", (0, 10), LockKind::Write).unwrap();
+    assert!(matches!(by_open(true), Err(LockError::Denied(_))));
+    world.service.unlock(world.caller(&nfs), &handle, lock, 0, 10).unwrap();
+    let request = LockRequest {
+        owner: LockOwner::New { open: mine.state.reference(), owner: b"l" },
+        offset: 0,
+        length: 10,
+        kind: LockKind::Read,
+        wait: true,
+        reclaim: false,
+    };
+    let wait = || world.service.lock(world.caller(&nfs), &handle, &request);
+    assert!(matches!(wait(), Err(LockError::Denied(turn)) if turn.client == dafs.key()));
+    assert_eq!(world.ear.take(), []);
+    world.pass_with(&[&nfs, &dafs], 2 * SECOND_NS);
+    assert_eq!(world.ear.take(), [Told::LockAvailable(nfs.key(), handle, b"l".to_vec())]);
+    wait().unwrap();
+    assert!(by_open(false).is_err());
+    assert_eq!(denied(&world, &dafs, &theirs, "l").client, nfs.key());
+    world.close(&nfs, &mine);
+    by_open(false).unwrap();
+    let state = theirs.state.id().into();
+    world.service.unlock(world.caller(&dafs), &handle, state, 0, u64::MAX).unwrap();
+    assert_eq!(world.service.counts().lock_ranges, 0);
+}

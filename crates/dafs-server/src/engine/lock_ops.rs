@@ -1,0 +1,96 @@
+//! LOCK, LOCKT and LOCKU (DAFS 9.2).
+//!
+//! Invariants
+//! * The state-id of an open names its owner's locks too, and no lock changes it (DAFS 4.1).
+//! * A lock that has to wait for the disk or for another client's end is had on the pool.
+
+use super::convert;
+use super::request::{Call, Context, Done};
+use dafs_service::{LockConflict, LockError, LockKind, LockOwner, LockRequest};
+use dafs_wire::dafs::{
+    ErrorBody, Lock, LockHolder, LockOptions, LockT, LockType, LockU, Reply, Status,
+};
+
+impl Context<'_> {
+    pub(super) fn lock(&mut self, call: &Call, args: &Lock) -> Done {
+        let beyond = LockOptions::PERSIST | LockOptions::AUTORECOVERY | LockOptions::REPAIR;
+        if args.options.intersects(beyond) {
+            return Err(Status::NotSupp);
+        }
+        let (kind, wait) = kind(args.lock_type).ok_or(Status::NotSupp)?;
+        let handle = convert::handle(&args.fh);
+        let request = LockRequest {
+            owner: LockOwner::Open(convert::state_id(args.state_id).into()),
+            offset: args.offset,
+            length: args.length,
+            kind,
+            wait,
+            reclaim: args.options.contains(LockOptions::RECLAIM),
+        };
+        self.call_or_wait(
+            call,
+            move |service, caller| service.lock(caller, &handle, &request).map(drop),
+            |context, call, locked| match locked {
+                Ok(()) => context.reply(call, &Reply::Lock),
+                Err(error) => context.lock_refused(call, error),
+            },
+        )
+    }
+
+    pub(super) fn lock_test(&mut self, call: &Call, args: &LockT<'_>) -> Done {
+        let (kind, _) = kind(args.lock_type).ok_or(Status::Inval)?;
+        let (handle, owner) = (convert::handle(&args.fh), args.owner.to_vec());
+        let (offset, length) = (args.offset, args.length);
+        self.call_or_wait(
+            call,
+            move |service, caller| service.lock_test(caller, &handle, &owner, offset, length, kind),
+            |context, call, tested| match tested {
+                Ok(()) => context.reply(call, &Reply::LockT),
+                Err(error) => context.lock_refused(call, error),
+            },
+        )
+    }
+
+    pub(super) fn unlock(&mut self, call: &Call, args: &LockU) -> Done {
+        kind(args.lock_type).ok_or(Status::Inval)?;
+        let handle = convert::handle(&args.fh);
+        let state = convert::state_id(args.state_id).into();
+        let (offset, length) = (args.offset, args.length);
+        self.call_or_wait(
+            call,
+            move |service, caller| service.unlock(caller, &handle, state, offset, length).map(drop),
+            |context, call, unlocked| {
+                unlocked.map_err(convert::status)?;
+                context.reply(call, &Reply::LockU)
+            },
+        )
+    }
+
+    /// Answers a lock that was not had; the lock in the way goes with it (DAFS O13).
+    fn lock_refused(&mut self, call: &Call, error: LockError) -> Done {
+        let (status, conflict) = match error {
+            LockError::Denied(conflict) => (Status::Denied, conflict),
+            LockError::Service(error) => return Err(convert::status(error)),
+        };
+        let LockConflict { offset, length, kind, client, owner } = &conflict;
+        let lock_type = match kind {
+            LockKind::Read => LockType::Read,
+            LockKind::Write => LockType::Write,
+        };
+        let client_id = convert::client_id(*client);
+        let holder = LockHolder { client_id, owner, offset: *offset, length: *length, lock_type };
+        self.fail_with(call, status, &ErrorBody::LockHolder(holder));
+        Ok(())
+    }
+}
+
+/// What is locked for, and whether the client polls for its turn; `None` for what is no lock.
+fn kind(lock_type: LockType) -> Option<(LockKind, bool)> {
+    match lock_type {
+        LockType::Read => Some((LockKind::Read, false)),
+        LockType::Write => Some((LockKind::Write, false)),
+        LockType::ReadWait => Some((LockKind::Read, true)),
+        LockType::WriteWait => Some((LockKind::Write, true)),
+        LockType::Abort => None,
+    }
+}

@@ -1,0 +1,55 @@
+//! Calls of the service that may have to wait, for the disk or for another client: tried at once, and
+//! repeated on the pool only if they would wait.
+//!
+//! Invariants
+//! * A call that would wait has done nothing, so repeating it is safe.
+
+use super::request::{Call, Context, Done};
+use super::work::{JobResult, Rest, Work};
+use dafs_service::{Caller, LockError, Service, ServiceError};
+use dafs_store::Wait;
+
+/// Whether the same call can succeed where it may wait.
+pub(super) trait Waits {
+    /// True when it ended only because it may not wait here.
+    fn would_wait(&self) -> bool;
+}
+
+impl<T> Waits for Result<T, ServiceError> {
+    fn would_wait(&self) -> bool {
+        matches!(self, Err(ServiceError::WouldWait))
+    }
+}
+
+impl<T> Waits for Result<T, LockError> {
+    fn would_wait(&self) -> bool {
+        matches!(self, Err(LockError::Service(ServiceError::WouldWait)))
+    }
+}
+
+impl Context<'_> {
+    /// Runs `act` here or, if it would wait, on the pool, and `then` here with what came of it.
+    pub(super) fn call_or_wait<T: Waits + Send + 'static>(
+        &mut self,
+        call: &Call,
+        act: impl Fn(&Service, Caller<'_>) -> T + Send + 'static,
+        then: impl FnOnce(&mut Context<'_>, &Call, T) -> Done + Send + 'static,
+    ) -> Done {
+        let mut owned = None;
+        let first = self.call_service_raw(call, |service, caller| {
+            let first = act(service, caller);
+            if first.would_wait() {
+                owned = Some((caller.client.clone(), caller.cred.clone()));
+            }
+            first
+        })?;
+        let Some((client, cred)) = owned else { return then(self, call, first) };
+        let (service, now_ns) = (self.shared.service.clone(), self.now.0);
+        self.defer_job(call, Work::Call, move || {
+            let caller = Caller { client: &client, cred: &cred, wait: Wait::Allowed, now_ns };
+            let result = act(&service, caller);
+            JobResult::Call(Rest(Box::new(move |context, call| then(context, call, result))))
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,191 @@
+//! LOCK, LOCKT and LOCKU as they come over the wire (DAFS 9).
+
+use crate::common::*;
+use dafs_wire::dafs::{
+    self, ErrorBody, LockHolder, LockOptions, LockType, Request, ShareAccess, StateId, Status,
+};
+use std::time::Duration;
+
+const ALL: u64 = u64::MAX;
+
+fn lock(file: File, lock_type: LockType, offset: u64, length: u64) -> Request<'static> {
+    lock_with(file, lock_type, LockOptions::empty(), offset, length)
+}
+
+fn lock_with(
+    file: File,
+    lock_type: LockType,
+    options: LockOptions,
+    offset: u64,
+    length: u64,
+) -> Request<'static> {
+    let (fh, state_id) = (file.fh, file.id);
+    Request::Lock(dafs::Lock { fh, lock_type, options, state_id, offset, length })
+}
+
+fn test(file: File, owner: &[u8], lock_type: LockType, offset: u64, length: u64) -> Request<'_> {
+    Request::LockT(dafs::LockT { fh: file.fh, lock_type, owner, offset, length })
+}
+
+fn unlock(file: File, offset: u64, length: u64) -> Request<'static> {
+    let (fh, state_id) = (file.fh, file.id);
+    Request::LockU(dafs::LockU { fh, lock_type: LockType::Write, state_id, offset, length })
+}
+
+/// Owner, offset, length and type.
+type Holder = (Vec<u8>, u64, u64, LockType);
+
+/// The status and, where there is one, the holder.
+fn outcome(answer: &Answer) -> (Status, Option<Holder>) {
+    let holder = match answer.status() {
+        Status::Ok => None,
+        _ => match answer.error_body() {
+            ErrorBody::LockHolder(LockHolder { owner, offset, length, lock_type, client_id }) => {
+                assert_ne!(client_id.0, [0; 8]);
+                Some((owner.to_vec(), offset, length, lock_type))
+            }
+            _ => None,
+        },
+    };
+    (answer.status(), holder)
+}
+
+#[test]
+fn a_lock_that_is_denied_names_the_holder() {
+    let mut world = World::new(Setup::default());
+    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let path = [b"f".as_slice()];
+    let root = world.root();
+    let mine = world.open_with(one, &open_request(root, &path, b"first")).unwrap();
+    let theirs = world.open_with(two, &open_request(root, &path, b"second")).unwrap();
+    let done = world.call(one, &lock(mine, LockType::Write, 10, 20));
+    assert_eq!(done.status(), Status::Ok);
+    // DAFS O14.
+    assert_eq!(done.bytes[40..], [0; 40]);
+    let holder = Some((b"first".to_vec(), 10, 20, LockType::Write));
+    for lock_type in [LockType::Read, LockType::Write, LockType::ReadWait, LockType::WriteWait] {
+        let denied = world.call(two, &lock(theirs, lock_type, 0, ALL));
+        assert_eq!(outcome(&denied), (Status::Denied, holder.clone()), "{lock_type:?}");
+        let tested = world.call(two, &test(theirs, b"second", lock_type, 29, 1));
+        assert_eq!(outcome(&tested), (Status::Denied, holder.clone()), "{lock_type:?}");
+    }
+    // The one who asks does not stand in its own way, and needs no open to ask.
+    assert_eq!(world.status(one, &test(mine, b"first", LockType::Write, 0, ALL)), Status::Ok);
+    assert_eq!(world.status(one, &test(mine, b"other", LockType::Read, 0, 11)), Status::Denied);
+    assert_eq!(world.status(two, &test(theirs, b"second", LockType::Write, 30, ALL)), Status::Ok);
+    // The state-id of the open stays good for everything.
+    assert_eq!(world.status(one, &unlock(mine, 15, 5)), Status::Ok);
+    assert_eq!(world.service.counts().lock_ranges, 2);
+    assert_eq!(world.status(one, &read_inline(mine, 0, 1)), Status::Ok);
+    assert_eq!(world.status(one, &unlock(mine, 0, ALL)), Status::Ok);
+    assert_eq!(world.status(one, &unlock(mine, 0, ALL)), Status::Ok);
+    assert_eq!(world.status(two, &lock(theirs, LockType::WriteWait, 0, ALL)), Status::Ok);
+    // DAFS O36.
+    assert_eq!(world.status(two, &close(theirs)), Status::Ok);
+    assert_eq!(world.status(one, &lock(mine, LockType::Write, 0, ALL)), Status::Ok);
+    assert_eq!(world.status(one, &close(mine)), Status::Ok);
+    let counts = world.service.counts();
+    assert_eq!((counts.locks, counts.lock_ranges, counts.lock_waiters), (0, 0, 0));
+    world.end();
+}
+
+#[test]
+fn locks_that_make_no_sense_are_refused() {
+    let mut world = World::new(Setup::default());
+    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let file = world.open(one, b"f");
+    for (offset, length) in [(0, 0), (7, 0), (ALL, 2), (3, ALL - 1), (ALL, 0)] {
+        for request in [
+            lock(file, LockType::Write, offset, length),
+            test(file, b"owner", LockType::Write, offset, length),
+            unlock(file, offset, length),
+        ] {
+            assert_eq!(world.status(one, &request), Status::Inval, "{request:?}");
+        }
+    }
+    for (offset, length) in [(ALL, 1), (ALL, ALL), (0, ALL), (5, ALL), (2, ALL - 1)] {
+        let status = world.status(one, &lock(file, LockType::Write, offset, length));
+        assert_eq!(status, Status::Ok, "{offset} {length}");
+    }
+    let id = |id: [u8; 8]| File { fh: file.fh, id: StateId(id) };
+    let mut old = file.id.0;
+    old[0] ^= 1;
+    for (file, status) in [
+        (id([0; 8]), Status::StaleStateId),
+        (id([0xff; 8]), Status::BadStateId),
+        (id(old), Status::StaleStateId),
+    ] {
+        assert_eq!(world.status(one, &lock(file, LockType::Read, 0, 1)), status);
+        assert_eq!(world.status(one, &unlock(file, 0, 1)), status);
+    }
+    // Of another client.
+    assert_eq!(world.status(two, &lock(file, LockType::Read, 0, 1)), Status::BadStateId);
+    assert_eq!(world.status(two, &unlock(file, 0, 1)), Status::BadStateId);
+    // An open that does not allow it.
+    let path = [b"f".as_slice()];
+    let root = world.root();
+    for (share_access, refused) in
+        [(ShareAccess::Read, LockType::Write), (ShareAccess::Write, LockType::Read)]
+    {
+        let open = dafs::Open { share_access, ..open_request(root, &path, b"narrow") };
+        let narrow = world.open_with(two, &open).unwrap();
+        assert_eq!(world.status(two, &lock(narrow, refused, 0, 1)), Status::Acces);
+        assert_eq!(world.status(two, &close(narrow)), Status::Ok);
+    }
+    // ABORT is no lock to test or to give back.
+    assert_eq!(world.status(one, &test(file, b"o", LockType::Abort, 0, 1)), Status::Inval);
+    world.end();
+}
+
+#[test]
+fn who_polls_for_a_lock_is_not_overtaken() {
+    let mut world = World::new(Setup::default());
+    let names = ["a", "b", "c"];
+    let sessions: Vec<_> = (2..).zip(names).map(|(host, name)| world.session(host, name)).collect();
+    let files: Vec<_> = sessions.iter().map(|&session| world.open(session, b"f")).collect();
+    let try_lock = |world: &mut World, who: usize, lock_type| {
+        world.status(sessions[who], &lock(files[who], lock_type, 0, 100))
+    };
+    assert_eq!(try_lock(&mut world, 0, LockType::Read), Status::Ok);
+    // The writer waits; readers that come later would starve it.
+    assert_eq!(try_lock(&mut world, 1, LockType::WriteWait), Status::Denied);
+    assert_eq!(try_lock(&mut world, 2, LockType::Read), Status::Denied);
+    assert_eq!(try_lock(&mut world, 2, LockType::ReadWait), Status::Denied);
+    // The holder is not kept from what the waiter waits for anyway.
+    assert_eq!(try_lock(&mut world, 0, LockType::Read), Status::Ok);
+    assert_eq!(world.status(sessions[0], &unlock(files[0], 0, 100)), Status::Ok);
+    assert_eq!(try_lock(&mut world, 0, LockType::Write), Status::Denied);
+    let denied = world.call(sessions[2], &lock(files[2], LockType::Read, 50, 1));
+    let waiter = Some((b"owner".to_vec(), 0, 100, LockType::Write));
+    assert_eq!(outcome(&denied), (Status::Denied, waiter));
+    // Elsewhere nobody waits.
+    assert_eq!(world.status(sessions[2], &lock(files[2], LockType::Write, 100, 1)), Status::Ok);
+    assert_eq!(try_lock(&mut world, 1, LockType::WriteWait), Status::Ok);
+    // The reader's turn comes before the one of a later writer.
+    assert_eq!(world.service.counts().lock_waiters, 1);
+    assert_eq!(world.status(sessions[1], &unlock(files[1], 0, 100)), Status::Ok);
+    assert_eq!(try_lock(&mut world, 0, LockType::Write), Status::Denied);
+    // One that does not poll any more loses its turn.
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.service.counts().lock_waiters, 0);
+    assert_eq!(try_lock(&mut world, 0, LockType::Write), Status::Ok);
+    assert_eq!(try_lock(&mut world, 2, LockType::ReadWait), Status::Denied);
+    assert_eq!(world.status(sessions[2], &close(files[2])), Status::Ok);
+    assert_eq!(world.service.counts().lock_waiters, 0);
+    world.end();
+}
+
+/// A holder whose lease is over gives way, to a request that waits on the pool for that.
+#[test]
+fn a_lock_ends_with_the_lease_of_its_client() {
+    let mut world = World::new(Setup::default());
+    let one = world.session(2, "a");
+    let mine = world.open(one, b"f");
+    assert_eq!(world.status(one, &lock(mine, LockType::Write, 0, ALL)), Status::Ok);
+    world.pass(LEASE + Duration::from_secs(1));
+    let two = world.session(3, "b");
+    let theirs = world.open(two, b"f");
+    assert_eq!(world.status(two, &lock(theirs, LockType::Write, 0, ALL)), Status::Ok);
+    assert_eq!(world.status(one, &unlock(mine, 0, ALL)), Status::StaleStateId);
+    world.end();
+}
