@@ -16,6 +16,9 @@
 mod actor;
 mod audit;
 mod common;
+// Nothing but its own tests uses it yet.
+#[cfg(test)]
+mod disk;
 mod limits;
 pub mod model;
 pub mod pattern;

@@ -28,7 +28,7 @@ mod types;
 pub use acl::{Ace, AceFlags, AceKind, AceMask, AceWho, Acl};
 pub use error::StoreError;
 pub use limits::{ACL_ENTRIES_MAX, XATTR_BYTES_MAX};
-pub use memory::{MemoryOptions, MemoryStore};
+pub use memory::{MemoryContent, MemoryImage, MemoryOptions, MemoryStore};
 pub use posix::{ExportSecret, PosixOptions, PosixStore};
 pub use types::{
     AccessMask, AclSupport, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,

@@ -60,6 +60,14 @@ impl Reserved {
     }
 }
 
+impl Clone for Reserved {
+    /// Counts the bytes once more, be there room for them or not.
+    fn clone(&self) -> Self {
+        self.space.used_bytes.fetch_add(self.bytes, Ordering::Relaxed);
+        Self { bytes: self.bytes, space: self.space.clone() }
+    }
+}
+
 impl Drop for Reserved {
     fn drop(&mut self) {
         self.space.release(self.bytes);

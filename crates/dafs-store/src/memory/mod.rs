@@ -15,6 +15,7 @@
 
 mod content;
 mod file;
+mod image;
 mod object;
 mod ranges;
 mod store;
@@ -33,6 +34,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tree::World;
 use xattr::Xattrs;
 
+pub use image::{MemoryContent, MemoryImage};
 pub(crate) use store::check_symlink_text;
 
 /// Where the store takes the time from.
@@ -139,7 +141,7 @@ impl MemoryStore {
         let mut state = inner.new_state(&Cred::new(uid, gid), inner.options.root_mode);
         state.links = 2;
         state.body = Body::Directory(Directory::new(ROOT_INO));
-        inner.world_mut().put_root(Object::new(ROOT_INO, Kind::Directory, None, state));
+        inner.world_mut().put(Object::new(ROOT_INO, Kind::Directory, None, state));
         Self { inner: Arc::new(inner) }
     }
 }

@@ -52,7 +52,7 @@ pub(super) struct State {
 pub(super) enum Body {
     File(Content),
     Directory(Directory),
-    Symlink(Vec<u8>, #[expect(dead_code, reason = "dropped to give space back")] Reserved),
+    Symlink(Vec<u8>, Reserved),
     Special,
 }
 
@@ -187,7 +187,7 @@ impl State {
 
 /// Names and where they lead. Cookies only grow, so that a listing that goes on from one neither
 /// misses nor repeats an entry that stayed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Directory {
     pub(super) parent: u64,
     by_name: BTreeMap<Vec<u8>, Entry>,
@@ -196,7 +196,7 @@ pub(super) struct Directory {
 }
 
 /// Where a name leads, and the space that it takes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Entry {
     cookie: u64,
     ino: u64,

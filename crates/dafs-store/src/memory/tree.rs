@@ -22,8 +22,19 @@ impl World {
         Self { objects: FxHashMap::default(), next_ino: ROOT_INO + 1, files_max }
     }
 
-    pub(super) fn put_root(&mut self, root: Object) {
-        self.objects.insert(ROOT_INO, Arc::new(root));
+    /// Forgets everything but which inode numbers were used.
+    pub(super) fn clear(&mut self) {
+        self.objects.clear();
+    }
+
+    /// Puts an object under its number.
+    pub(super) fn put(&mut self, object: Object) {
+        self.objects.insert(object.ino, Arc::new(object));
+    }
+
+    /// Everything, in no order.
+    pub(super) fn objects(&self) -> impl Iterator<Item = &Arc<Object>> {
+        self.objects.values()
     }
 
     pub(super) fn object(&self, ino: u64) -> Result<Arc<Object>> {
@@ -55,6 +66,11 @@ impl World {
     pub(super) fn reap(&mut self, object: &Object) {
         let state = object.state();
         if state.links > 0 || object.opens.load(Ordering::Acquire) > 0 {
+            return;
+        }
+        // One from before the way back to an image is not the one that is here now.
+        let here = self.objects.get(&object.ino);
+        if !here.is_some_and(|here| std::ptr::eq(here.as_ref(), object)) {
             return;
         }
         self.objects.remove(&object.ino);

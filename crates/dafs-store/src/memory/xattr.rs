@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The extended attributes of an object.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Xattrs(BTreeMap<Vec<u8>, Xattr>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Xattr {
     value: Vec<u8>,
     _room: Reserved,

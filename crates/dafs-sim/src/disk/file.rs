@@ -1,0 +1,128 @@
+//! Open files of a disk.
+
+use super::{Plug, Shared};
+use dafs_mem::VolatileSlice;
+use dafs_store::{
+    Attr, CacheAdvice, FileId, OpenFile, Result, SeekWhat, Stability, StoreError, Wait,
+};
+use std::any::Any;
+use std::sync::Arc;
+
+/// A file of the memory store, with a record of what is not stable.
+pub(super) struct DiskFile {
+    inner: Arc<dyn OpenFile>,
+    shared: Arc<Shared>,
+    plug: Plug,
+}
+
+impl DiskFile {
+    pub(super) fn wrap(
+        inner: Arc<dyn OpenFile>,
+        shared: &Arc<Shared>,
+        plug: &Plug,
+    ) -> Arc<dyn OpenFile> {
+        Arc::new(Self { inner, shared: shared.clone(), plug: plug.clone() })
+    }
+
+    /// Changes the data within a range.
+    fn change<T>(
+        &self,
+        offset: u64,
+        len: u64,
+        apply: impl FnOnce(&dyn OpenFile) -> Result<T>,
+    ) -> Result<T> {
+        self.plug.effect()?;
+        let value = apply(self.inner.as_ref())?;
+        self.shared.data_changed(&self.id(), offset, offset.saturating_add(len))?;
+        Ok(value)
+    }
+}
+
+impl OpenFile for DiskFile {
+    fn as_any(&self) -> &dyn Any {
+        self.inner.as_any()
+    }
+
+    fn id(&self) -> FileId {
+        self.inner.id()
+    }
+
+    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
+        self.plug.look()?;
+        self.inner.read_at(views, offset, wait)
+    }
+
+    fn write_at(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+        wait: Wait,
+    ) -> Result<usize> {
+        let len = views.iter().map(VolatileSlice::len).sum::<usize>() as u64;
+        let write = |file: &dyn OpenFile| file.write_at(views, offset, Stability::Unstable, wait);
+        let written = self.change(offset, len, write)?;
+        if stability != Stability::Unstable && written > 0 {
+            self.plug.effect()?;
+            self.shared.settle_data(&self.id(), offset, written as u64);
+        }
+        Ok(written)
+    }
+
+    fn commit(&self, offset: u64, len: u64) -> Result<()> {
+        self.plug.effect()?;
+        self.inner.commit(offset, len)?;
+        self.shared.settle_data(&self.id(), offset, len);
+        Ok(())
+    }
+
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
+        self.plug.look()?;
+        self.inner.advise(offset, len, advice)
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        self.change(size, 0, |file| file.set_size(size))
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        self.plug.look()?;
+        self.inner.seek(offset, what)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.change(offset, len, |file| file.allocate(offset, len))
+    }
+
+    fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.change(offset, len, |file| file.deallocate(offset, len))
+    }
+
+    fn copy_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.change(offset, len, |file| file.copy_from(source, source_offset, offset, len))
+    }
+
+    fn clone_range_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let rest = || Ok::<u64, StoreError>(source.attr()?.size.saturating_sub(source_offset));
+        let changed = if len == 0 { rest()? } else { len };
+        let clone = |file: &dyn OpenFile| file.clone_range_from(source, source_offset, offset, len);
+        self.change(offset, changed, clone)
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        self.plug.look()?;
+        self.inner.attr()
+    }
+}

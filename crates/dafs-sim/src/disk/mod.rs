@@ -1,0 +1,139 @@
+//! The disk of a world's server: a file system that survives its server, and forgets what was not
+//! made stable when the power fails.
+//!
+//! Names and attributes change in an order, as in a journalling file system: a power cut undoes all
+//! changes after some point of that order, which lies behind the last one that was made stable.
+//! Data that was not made stable is kept, lost or torn by pages, each page by itself.
+//!
+//! Invariants
+//! * What is stable survives every power cut. What was done survives the end of the process.
+//! * After its end nothing that a server still holds of the disk changes or reads anything.
+
+mod contents;
+mod file;
+mod power;
+mod store;
+
+pub(crate) use power::{Plug, Power};
+pub(crate) use store::DiskStore;
+
+use contents::Contents;
+use dafs_dat::sim::SimRng;
+use dafs_store::{FileId, MemoryImage, MemoryStore, Result, Store};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Changes of names and attributes that the file system holds back at most; the oldest ones become
+/// stable by themselves then.
+const CHANGES_MAX: usize = 16;
+
+/// A disk. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct SimDisk {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    memory: MemoryStore,
+    log: Mutex<Log>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    /// What a power cut may go back to, oldest first; the first is stable, the last is the present.
+    states: VecDeque<Moment>,
+    contents: Contents,
+}
+
+#[derive(Debug)]
+struct Moment {
+    image: MemoryImage,
+    /// The objects whose change led here.
+    touched: Vec<FileId>,
+}
+
+impl SimDisk {
+    /// A disk with the names of `memory`, all stable; its files must be empty.
+    pub(crate) fn new(memory: MemoryStore) -> Self {
+        let image = memory.image(None);
+        let states = VecDeque::from([Moment { image, touched: Vec::new() }]);
+        let log = Mutex::new(Log { states, contents: Contents::default() });
+        Self { shared: Arc::new(Shared { memory, log }) }
+    }
+
+    /// The file system, for the server that holds `plug`.
+    pub(crate) fn store(&self, plug: Plug) -> DiskStore {
+        DiskStore::new(self.shared.clone(), plug)
+    }
+
+    /// The power fails and returns: what was not stable is kept, lost or torn, as `rng` says. The
+    /// server must be gone.
+    pub(crate) fn cut_power(&self, rng: &mut SimRng) -> Result<()> {
+        let mut log = self.shared.log();
+        let kept = 1 + rng.below(log.states.len() as u64) as usize;
+        log.states.truncate(kept);
+        while log.states.len() > 1 {
+            log.states.pop_front();
+        }
+        let Log { states, contents } = &mut *log;
+        let Some(Moment { image, .. }) = states.front() else { return Ok(()) };
+        contents.cut_power(rng, |id| image.holds(id));
+        self.shared.memory.restore(image, &mut |id| contents.content(id))
+    }
+
+    /// Everything becomes stable.
+    #[cfg(test)]
+    fn settle(&self) {
+        let mut log = self.shared.log();
+        while log.states.len() > 1 {
+            log.states.pop_front();
+        }
+        log.contents.settle_all();
+    }
+}
+
+impl Shared {
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Names or attributes have changed.
+    fn changed(&self, touched: Vec<FileId>) {
+        let mut log = self.log();
+        let image = self.memory.image(log.states.back().map(|moment| &moment.image));
+        log.states.push_back(Moment { image, touched });
+        if log.states.len() > CHANGES_MAX {
+            log.states.pop_front();
+        }
+        let Log { states, contents } = &mut *log;
+        contents.keep(|id| states.iter().any(|moment| moment.image.holds(id)));
+    }
+
+    /// All changes up to the latest one of any of `ids` become stable.
+    fn settle_names(&self, ids: &[FileId]) {
+        let mut log = self.log();
+        let touches = |moment: &Moment| moment.touched.iter().any(|id| ids.contains(id));
+        let last = log.states.iter().rposition(touches).unwrap_or(0);
+        log.states.drain(..last);
+    }
+
+    /// The data of a file and its attributes became stable.
+    fn settle_data(&self, id: &FileId, offset: u64, len: u64) {
+        let mut log = self.log();
+        log.contents.settle(id, offset, len);
+        let image = self.memory.image(log.states.back().map(|moment| &moment.image));
+        log.states.iter_mut().for_each(|moment| moment.image.take_attributes(&image, id));
+    }
+
+    /// The data of a file has changed within a range.
+    fn data_changed(&self, id: &FileId, offset: u64, end: u64) -> Result<()> {
+        let root = dafs_store::Cred::new(0, 0);
+        let mode = dafs_store::OpenMode { read: true, write: false };
+        let file = self.memory.open(&root, id, mode)?;
+        self.log().contents.changed(id, file.as_ref(), offset, end)
+    }
+}
+
+#[cfg(test)]
+mod tests;
