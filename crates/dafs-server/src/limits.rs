@@ -70,6 +70,10 @@ pub(crate) const STAGING_CHUNKS_MAX: usize = 64;
 /// Staging chunks that one transfer may hold.
 pub(crate) const STAGING_CHUNKS_PER_TRANSFER_MAX: usize = 4;
 
+/// Longest append, in bytes. All of it is fetched before it begins. The protocol asks for at least
+/// 64 KiB (DAFS 13.3).
+pub(crate) const APPEND_BYTES_MAX: usize = STAGING_CHUNKS_PER_TRANSFER_MAX * STAGING_CHUNK_BYTES;
+
 /// Staging chunks kept when nothing is going on.
 pub(crate) const STAGING_CHUNKS_IDLE: usize = 2;
 
@@ -116,4 +120,5 @@ pub(crate) const METRICS_TIMEOUT: std::time::Duration = std::time::Duration::fro
 
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES < MESSAGE_BYTES_MIN);
+const _: () = assert!(APPEND_BYTES_MAX >= 65_536);
 const _: () = assert!(SMALL_REPLY_BYTES >= MESSAGE_BYTES_MIN as usize);

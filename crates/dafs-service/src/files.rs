@@ -83,6 +83,9 @@ impl Service {
         let file: Option<Arc<dyn OpenFile>> = match change.size {
             Some(_) => {
                 let need = OpenMode { read: false, write: true };
+                if self.writers.is_alone(&export.key(handle), caller.wait) {
+                    return Err(ServiceError::WouldWait);
+                }
                 Some(self.io_file(caller, handle, state, need)?)
             }
             None => None,

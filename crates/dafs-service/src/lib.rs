@@ -17,6 +17,7 @@
 pub mod durable;
 pub mod limits;
 
+mod append;
 mod client;
 mod delegation;
 mod enter;
@@ -67,6 +68,7 @@ pub use write_verifier::WriteVerifier;
 
 pub(crate) use open::Break;
 
+use append::Writers;
 use client::ClientTable;
 use dafs_store::{Cred, Wait};
 use grace::Grace;
@@ -137,6 +139,7 @@ pub struct Service {
     grace: Grace,
     index: Arc<Index>,
     guards: Arc<Guards>,
+    writers: Arc<Writers>,
     table: Mutex<StateTable>,
     /// Told, with the table's lock, when state has ended or a holder has answered.
     returned: Condvar,
@@ -230,6 +233,7 @@ impl Service {
             table: Mutex::new(StateTable::new(index.clone(), guards.clone(), config.files_max)),
             index,
             guards,
+            writers: Arc::new(Writers::new()),
             returned: Condvar::new(),
             waiting: AtomicUsize::new(0),
             queries: AtomicU64::new(1),

@@ -17,6 +17,7 @@
 //!   are stable when it returns.
 
 mod acl;
+mod append;
 mod error;
 mod limits;
 pub mod memory;
@@ -270,9 +271,19 @@ pub trait OpenFile: Send + Sync + 'static {
         wait: Wait,
     ) -> Result<usize>;
 
+    /// Writes all of `views` at the end of the file, or nothing, and tells where they went. The file
+    /// is cut back to its size when not all can be written or made stable. That nobody else changes
+    /// the size meanwhile is the caller's care. May wait for a device.
+    fn append(&self, views: &[VolatileSlice<'_>], stability: Stability) -> Result<u64> {
+        append::append(self, views, stability)
+    }
+
     /// Makes `len` bytes from `offset` stable (0: to the end of the file), with what is needed to
     /// read them back through this file. The file's name is not part of that.
     fn commit(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Makes all data stable, and the attributes of the file with it.
+    fn sync(&self) -> Result<()>;
 
     /// Advice about future use.
     fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()>;

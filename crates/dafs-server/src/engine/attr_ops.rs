@@ -7,7 +7,7 @@ use super::convert::{self, OwnerText, READABLE, WRITABLE};
 use super::request::{Call, Context, Done};
 use super::work::{PendingId, Work};
 use super::{PIECE_ONLY, Tag};
-use crate::limits::STAGING_CHUNK_BYTES;
+use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::RemoteBuffer;
 use dafs_store::SetAttr;
 use dafs_wire::dafs::{
@@ -236,6 +236,7 @@ impl Context<'_> {
             max_file_size: Some(stat.file_bytes_max),
             max_read: Some(transfer),
             max_write: Some(transfer),
+            max_append: Some(APPEND_BYTES_MAX as u64),
             space_available: Some(stat.space_available),
             space_free: Some(stat.space_free),
             space_total: Some(stat.space_total),
@@ -264,12 +265,11 @@ impl Context<'_> {
     }
 }
 
-/// File-system attributes that can be asked for. Quotas and append limits are not known yet.
+/// File-system attributes that can be asked for. Quotas are not known.
 const SUPPORTED_FS: FsAttrMask = FsAttrMask(
     FsAttrMask::ALL.0
         & !(FsAttrMask::QUOTA_HARD.0
             | FsAttrMask::QUOTA_SOFT.0
             | FsAttrMask::QUOTA_USED.0
-            | FsAttrMask::FAILOVER_LOCATIONS.0
-            | FsAttrMask::MAX_APPEND.0),
+            | FsAttrMask::FAILOVER_LOCATIONS.0),
 );

@@ -9,6 +9,7 @@
 //! * Everything a connection holds (memory, waiting requests, its place in the registry) is given
 //!   back when it ends.
 
+mod append;
 mod attr_ops;
 mod back;
 mod connection;

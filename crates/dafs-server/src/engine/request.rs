@@ -183,6 +183,8 @@ impl Context<'_> {
             Request::Lock(args) => self.lock(call, args),
             Request::LockT(args) => self.lock_test(call, args),
             Request::LockU(args) => self.unlock(call, args),
+            Request::AppendInline(args) => self.append_inline(call, args),
+            Request::AppendDirect(args) => self.append_direct(call, args),
             Request::Commit(args) => self.commit(call, args),
             Request::CacheHint(args) => self.cache_hint(call, args),
             Request::Null => self.null(call),
@@ -206,8 +208,6 @@ impl Context<'_> {
             | Request::DelegPurge
             | Request::DelegReturn(_)
             | Request::BatchSubmit(_)
-            | Request::AppendInline(_)
-            | Request::AppendDirect(_)
             | Request::GetFencingList(_)
             | Request::SetFencingList(_)
             | Request::HurryUp(_) => Err(Status::NotSupp),
@@ -351,6 +351,9 @@ impl Context<'_> {
             (Work::Authenticate, _) => self.proof_checked(&call, None),
             (Work::Call, JobResult::Call(rest)) => (rest.0)(self, &call),
             (Work::Commit, JobResult::Unit(result)) => self.commit_done(&call, result),
+            (Work::Append(transfer), JobResult::Offset(result)) => {
+                self.append_done(&call, *transfer, result)
+            }
             (Work::Write { stable, done }, JobResult::Count(result)) => {
                 self.write_done(&call, stable, done, result)
             }
@@ -373,6 +376,7 @@ impl Context<'_> {
     pub(super) fn fetched(&mut self, id: PendingId, chunk: u32, ok: bool) {
         match self.pending.get_mut(id).map(|pending| &pending.work) {
             Some(Work::Stage(_)) => self.write_fetched(id, chunk, ok),
+            Some(Work::Append(_)) => self.append_fetched(id, ok),
             Some(Work::FetchAttributes { .. }) => self.attributes_fetched(id, ok),
             _ => debug_assert!(false, "RDMA completed for a request that does not wait for it"),
         }
@@ -383,6 +387,7 @@ impl Context<'_> {
         match self.pending.get_mut(id).map(|pending| &pending.work) {
             Some(Work::Read(_)) => self.read_more(id),
             Some(Work::Stage(_)) => self.write_more(id),
+            Some(Work::Append(_)) => self.append_fetch(id),
             _ => {}
         }
     }

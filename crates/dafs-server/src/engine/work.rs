@@ -8,6 +8,7 @@
 //!   after it.
 
 use super::Link;
+use super::append::AppendTransfer;
 use super::back::Mail;
 use super::memory::ReplySlot;
 use super::read::ReadTransfer;
@@ -44,6 +45,8 @@ pub enum JobResult {
     Count(Result<usize, StoreError>),
     /// Bytes read.
     Read(Result<ReadEnd, StoreError>),
+    /// Where an append went.
+    Offset(Result<u64, StoreError>),
     /// Done or not.
     Unit(Result<(), StoreError>),
     /// A proof was accepted or not.
@@ -101,6 +104,8 @@ pub(super) enum Work {
     Read(Box<ReadTransfer>),
     /// A write that passes through staging.
     Stage(Box<WriteTransfer>),
+    /// An append, whose data may be on its way by RDMA.
+    Append(Box<AppendTransfer>),
     /// Attributes to set that come by RDMA.
     FetchAttributes { chunk: u32, args: Box<SetAttrDirect> },
 }
@@ -117,6 +122,7 @@ impl Work {
             | Work::ReadMapped { .. } => true,
             Work::Read(transfer) => transfer.has_job(),
             Work::Stage(transfer) => transfer.has_job(),
+            Work::Append(transfer) => transfer.has_job(),
             Work::FetchAttributes { .. } => false,
         }
     }
@@ -132,6 +138,7 @@ impl Work {
             Work::ReadInline { slot, .. } => link.replies.give_back(slot),
             Work::Read(transfer) => transfer.abandon(link),
             Work::Stage(transfer) => transfer.abandon(link),
+            Work::Append(transfer) => transfer.abandon(link),
             Work::FetchAttributes { chunk, .. } => link.staging.give_back(chunk),
         }
     }

@@ -65,7 +65,7 @@ fn write_now(
 
 /// Refuses when the open was revoked while its write waited for a thread: somebody else may hold
 /// the file by now.
-fn still_open(open: Option<&OpenState>) -> Result<(), StoreError> {
+pub(super) fn still_open(open: Option<&OpenState>) -> Result<(), StoreError> {
     match open.map(|open| open.file(WRITE)) {
         Some(Err(_)) => Err(StoreError::Stale),
         _ => Ok(()),

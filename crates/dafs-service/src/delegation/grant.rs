@@ -9,7 +9,7 @@ use crate::limits::{RECALL_QUIET_NS, WRITE_QUIET_NS};
 use crate::open::{OpenClaim, OpenRequest, OpenState};
 use crate::table::StateTable;
 use crate::{Caller, Service};
-use dafs_store::{Attr, Kind, OpenMode, Watch};
+use dafs_store::{Attr, Kind, OpenMode, StoreError, Watch};
 use std::sync::{Arc, Mutex};
 
 type Granted = Result<Delegation, NoDelegation>;
@@ -33,7 +33,11 @@ impl Service {
         free?;
         let need = OpenMode { read: true, write: kind.writes() };
         let file = open.file_for(need).map_or_else(
-            || export.store().open(&export.map_cred(caller.cred), &open.handle().file, need),
+            || {
+                let cred = export.map_cred(caller.cred);
+                let file = export.store().open(&cred, &open.handle().file, need)?;
+                Ok::<_, StoreError>(self.writers.count(key, need, file))
+            },
             Ok,
         );
         // Its holder would be told yes for what the store refuses.

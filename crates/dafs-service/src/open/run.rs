@@ -135,7 +135,7 @@ impl Service {
         // only when somebody found and opened the new file in this moment.
         let wait = if made.created { Wait::Allowed } else { caller.wait };
         let reserved = self.reserve(Caller { wait, ..caller }, export, request, handle)?;
-        let installed = install(export, &cred, request, &reserved, made.file);
+        let installed = self.install(export, &cred, request, &reserved, made.file);
         let opened = self.finish_open(
             caller,
             export,
@@ -175,7 +175,8 @@ impl Service {
             false => None,
         };
         let reserved = self.reserve(caller, export, request, handle)?;
-        let installed = install(export, &cred, request, &reserved, file)
+        let installed = self
+            .install(export, &cred, request, &reserved, file)
             .and_then(|()| empty(export, &cred, request, &reserved, attr));
         // The opener may have a delegation now.
         drop(emptying);
@@ -254,6 +255,33 @@ impl Service {
         }
         Ok(Opened { state, seqid, attr, dir, created: false, delegation, delegation_only })
     }
+
+    /// Gives the open a file for all that its owner may do now: the one it has, or `file`, which is
+    /// open for what was asked for this time, or a new one for both.
+    fn install(
+        &self,
+        export: &Export,
+        cred: &Cred,
+        request: &OpenRequest<'_>,
+        reserved: &Reserved,
+        file: Arc<dyn OpenFile>,
+    ) -> Result<()> {
+        let state = &reserved.state;
+        let mut inner = state.lock();
+        let need = state.share().mode();
+        if inner.file.as_ref().is_some_and(|(mode, _)| covers(*mode, need)) {
+            return Ok(());
+        }
+        if covers(request.share.mode(), need) {
+            let mode = request.share.mode();
+            inner.file = Some((mode, self.writers.count(state.key, mode, file)));
+            return Ok(());
+        }
+        drop(inner);
+        let both = export.store().open(cred, &state.handle.file, need)?;
+        state.lock().file = Some((need, self.writers.count(state.key, need, both)));
+        Ok(())
+    }
 }
 
 /// Empties a file that is there, if the request says so. Returns its attributes.
@@ -271,29 +299,4 @@ fn empty(
     let change = SetAttr { size: Some(0), ..SetAttr::default() };
     let file = state.any_file();
     Ok(export.store().setattr(cred, &state.handle.file, &change, file.as_deref())?)
-}
-
-/// Gives the open a file for all that its owner may do now: the one it has, or `file`, which is
-/// open for what was asked for this time, or a new one for both.
-fn install(
-    export: &Export,
-    cred: &Cred,
-    request: &OpenRequest<'_>,
-    reserved: &Reserved,
-    file: Arc<dyn OpenFile>,
-) -> Result<()> {
-    let state = &reserved.state;
-    let mut inner = state.lock();
-    let need = state.share().mode();
-    if inner.file.as_ref().is_some_and(|(mode, _)| covers(*mode, need)) {
-        return Ok(());
-    }
-    if covers(request.share.mode(), need) {
-        inner.file = Some((request.share.mode(), file));
-        return Ok(());
-    }
-    drop(inner);
-    let both = export.store().open(cred, &state.handle.file, need)?;
-    state.lock().file = Some((need, both));
-    Ok(())
 }

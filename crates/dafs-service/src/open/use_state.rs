@@ -140,7 +140,8 @@ impl Service {
         let bypass = state == StateRef::READ_BYPASS && !need.write;
         self.check_io(caller, &export.key(handle), need, bypass)?;
         let cred = export.map_cred(caller.cred);
-        Ok(export.store().open(&cred, &handle.file, need)?)
+        let file = export.store().open(&cred, &handle.file, need)?;
+        Ok(self.writers.count(export.key(handle), need, file))
     }
 
     /// Whether I/O without an open may go on now: no open denies it (unless `bypass`), and no

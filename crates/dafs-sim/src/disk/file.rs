@@ -76,6 +76,10 @@ impl OpenFile for DiskFile {
         Ok(())
     }
 
+    fn sync(&self) -> Result<()> {
+        self.commit(0, 0)
+    }
+
     fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
         self.plug.look()?;
         self.inner.advise(offset, len, advice)

@@ -100,6 +100,10 @@ impl OpenFile for MemoryFile {
         Ok(())
     }
 
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {
         Ok(())
     }

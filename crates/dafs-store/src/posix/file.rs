@@ -297,6 +297,10 @@ impl OpenFile for PosixFile {
         Ok(rustix::fs::fdatasync(&self.fd)?)
     }
 
+    fn sync(&self) -> Result<()> {
+        Ok(rustix::fs::fsync(&self.fd)?)
+    }
+
     fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
         let advice = match advice {
             CacheAdvice::Normal => Advice::Normal,

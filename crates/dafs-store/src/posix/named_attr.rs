@@ -348,7 +348,7 @@ impl NamedAttrFile {
         if may_wait { Ok(()) } else { Err(StoreError::WouldBlock) }
     }
 
-    fn sync(&self) -> Result<()> {
+    fn make_stable(&self) -> Result<()> {
         let _server = self.export.identity.server()?;
         let fd = self.export.reopen(&self.node, OFlags::RDONLY)?;
         Ok(rustix::fs::fsync(&fd)?)
@@ -409,13 +409,17 @@ impl OpenFile for NamedAttrFile {
             Ok(())
         })?;
         if stability != Stability::Unstable {
-            self.sync()?;
+            self.make_stable()?;
         }
         Ok(len)
     }
 
     fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
-        self.sync()
+        self.make_stable()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.make_stable()
     }
 
     fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {

@@ -127,6 +127,10 @@ impl OpenFile for DiskFile {
         self.inner.commit(offset, len)
     }
 
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+
     fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
         self.inner.advise(offset, len, advice)
     }

@@ -1,0 +1,274 @@
+//! APPEND, inline and direct.
+//!
+//! Invariants
+//! * All data is in memory, and its checksum has been compared, before the place in the file is
+//!   chosen. So a client that goes away in the middle leaves nothing behind.
+//! * The file chooses the place and writes there in one step; see the service. That always happens on
+//!   the pool, because what is appended is stable before the reply.
+
+use super::Link;
+use super::convert;
+use super::read::{Buffers, checksum_of, views};
+use super::request::{Call, Context, Done, FileAndOpen};
+use super::work::{JobResult, PendingId, Work};
+use super::write::{WRITE, still_open};
+use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
+use dafs_dat::{Access, RemoteBuffer};
+use dafs_mem::{Buffer, VolatileSlice};
+use dafs_service::OpenState;
+use dafs_store::{OpenFile, Stability, StoreError};
+use dafs_wire::dafs::{
+    self, AppendDirect, AppendInline, AppendReply, Checksum, DirectBuffer, Fletcher32, Reply,
+    Status, Verifier,
+};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// What is appended to what.
+struct Target {
+    file: Arc<dyn OpenFile>,
+    /// The open that allows it; it may be revoked meanwhile.
+    open: Option<Arc<OpenState>>,
+    stable: Stability,
+}
+
+impl Target {
+    /// For the pool.
+    fn append(&self, views: &[VolatileSlice<'_>]) -> JobResult {
+        let open = still_open(self.open.as_deref());
+        JobResult::Offset(open.and_then(|()| self.file.append(views, self.stable)))
+    }
+}
+
+/// An append that is being fetched, or written.
+pub(super) struct AppendTransfer {
+    committed: dafs::Stability,
+    /// What is still to be fetched; `None` when the data came inline or lies in mapped memory.
+    fetch: Option<Fetch>,
+    /// Chunks that hold the data, in order.
+    chunks: SmallVec<[u32; 4]>,
+    has_job: bool,
+}
+
+struct Fetch {
+    target: Target,
+    buffer: DirectBuffer,
+    wanted: usize,
+    /// Chunks whose data has not come.
+    missing: usize,
+    /// A piece could not be fetched.
+    failed: bool,
+    /// The expected checksum, if the session has checksums.
+    check: Option<Checksum>,
+}
+
+impl AppendTransfer {
+    pub(super) fn has_job(&self) -> bool {
+        self.has_job
+    }
+
+    pub(super) fn abandon(self, link: &mut Link) {
+        self.chunks.into_iter().for_each(|chunk| link.staging.give_back(chunk));
+    }
+}
+
+/// The bytes of each chunk that holds a part of `wanted`.
+fn pieces(wanted: usize) -> impl Iterator<Item = usize> {
+    let starts = (0..wanted).step_by(STAGING_CHUNK_BYTES);
+    starts.map(move |start| (wanted - start).min(STAGING_CHUNK_BYTES))
+}
+
+impl Context<'_> {
+    pub(super) fn append_inline(&mut self, call: &Call, args: &AppendInline<'_>) -> Done {
+        let file = self.io_file(call, &args.fh, args.state_id, WRITE)?;
+        let target = self.append_target(file, args.stable, args.data.len())?;
+        let data = self.connection.receives.part(call.slot, args.data, 0);
+        self.defer_append(call, args.stable, move || target.append(&[data.view()]));
+        Ok(())
+    }
+
+    pub(super) fn append_direct(&mut self, call: &Call, args: &AppendDirect) -> Done {
+        let file = self.io_file(call, &args.fh, args.state_id, WRITE)?;
+        let wanted = args.byte_count as usize;
+        let target = self.append_target(file, args.stable, wanted)?;
+        if args.buffer.byte_count < args.byte_count {
+            return Err(Status::Inval);
+        }
+        if wanted == 0 {
+            self.defer_append(call, args.stable, move || target.append(&[]));
+            return Ok(());
+        }
+        let buffer = DirectBuffer { byte_count: args.byte_count, ..args.buffer };
+        let buffers: Buffers = std::iter::once(buffer).collect();
+        if let Some(windows) = self.map(&buffers, Access::REMOTE_READ) {
+            if self.connection.checksums() {
+                let mut sum = Fletcher32::new();
+                checksum_of(&views(&windows, wanted), wanted, &mut sum);
+                if sum.finish() != args.direct_checksum {
+                    return Err(Status::ChkSum);
+                }
+            }
+            self.defer_append(call, args.stable, move || target.append(&views(&windows, wanted)));
+            return Ok(());
+        }
+        let check = self.connection.checksums().then_some(args.direct_checksum);
+        let fetch = Fetch { target, buffer, wanted, missing: 0, failed: false, check };
+        let id = self.defer(
+            call,
+            Work::Append(Box::new(AppendTransfer {
+                committed: args.stable,
+                fetch: Some(fetch),
+                chunks: SmallVec::new(),
+                has_job: false,
+            })),
+        );
+        if self.link.waiting.is_empty() {
+            self.append_fetch(id);
+        } else {
+            self.link.waiting.push_back(id);
+        }
+        Ok(())
+    }
+
+    /// Checks what both kinds have in common.
+    fn append_target(
+        &self,
+        (file, open): FileAndOpen,
+        stable: dafs::Stability,
+        wanted: usize,
+    ) -> Result<Target, Status> {
+        if stable == dafs::Stability::Unstable {
+            return Err(Status::Inval);
+        }
+        if wanted > APPEND_BYTES_MAX {
+            // DAFS O51.
+            return Err(Status::WriteTooBig);
+        }
+        Ok(Target { file, open, stable: convert::stability(stable) })
+    }
+
+    /// Waits for an append whose data is in reach already.
+    fn defer_append(
+        &mut self,
+        call: &Call,
+        committed: dafs::Stability,
+        job: impl FnOnce() -> JobResult + Send + 'static,
+    ) {
+        let chunks = SmallVec::new();
+        let transfer = AppendTransfer { committed, fetch: None, chunks, has_job: true };
+        self.defer_job(call, Work::Append(Box::new(transfer)), job);
+    }
+
+    fn append_transfer(&mut self, id: PendingId) -> Option<&mut AppendTransfer> {
+        match &mut self.pending.get_mut(id)?.work {
+            Work::Append(transfer) => Some(transfer),
+            _ => None,
+        }
+    }
+
+    /// Fetches everything at once, or waits until there are chunks enough for that.
+    pub(super) fn append_fetch(&mut self, id: PendingId) {
+        let available = self.link.staging.available();
+        let Some(transfer) = self.append_transfer(id) else { return };
+        let Some(fetch) = &mut transfer.fetch else { return };
+        let (buffer, lens) = (fetch.buffer, pieces(fetch.wanted));
+        let lens: SmallVec<[usize; 4]> = lens.collect();
+        let mut chunks: SmallVec<[u32; 4]> = SmallVec::new();
+        if available >= lens.len() {
+            while chunks.len() < lens.len()
+                && let Some(chunk) = self.link.staging.take(&mut *self.link.adapter)
+            {
+                chunks.push(chunk);
+            }
+        }
+        if chunks.len() < lens.len() {
+            chunks.into_iter().for_each(|chunk| self.link.staging.give_back(chunk));
+            return self.link.waiting.push_back(id);
+        }
+        let Some(transfer) = self.append_transfer(id) else { return };
+        transfer.chunks = chunks.clone();
+        if let Some(fetch) = &mut transfer.fetch {
+            fetch.missing = chunks.len();
+        }
+        let mut at = 0;
+        for (chunk, len) in chunks.into_iter().zip(lens) {
+            let address = buffer.address.wrapping_add(at as u64);
+            let remote = RemoteBuffer { key: buffer.context, address, len: len as u32 };
+            let segment = self.link.staging.segment(chunk, 0, len);
+            let (endpoint, work) = (self.connection.endpoint, Self::tag_in(id, chunk));
+            match self.link.adapter.rdma_read(endpoint, work, segment, remote) {
+                Ok(()) => self.connection.count_fetch(self.now),
+                // The end of the connection gives everything back.
+                Err(error) => {
+                    return self.drop_session(&format!("data cannot be fetched: {error}"));
+                }
+            }
+            at += len;
+        }
+    }
+
+    /// A piece has come, or never will.
+    pub(super) fn append_fetched(&mut self, id: PendingId, ok: bool) {
+        let Some(transfer) = self.append_transfer(id) else { return };
+        let Some(fetch) = &mut transfer.fetch else { return };
+        fetch.missing -= 1;
+        fetch.failed |= !ok;
+        if fetch.missing > 0 {
+            return;
+        }
+        // INVARIANT: looked at a few lines above.
+        let Some(fetch) = transfer.fetch.take() else { return };
+        let chunks = transfer.chunks.clone();
+        let lens = pieces(fetch.wanted);
+        let status = match fetch.check {
+            // The connection has broken.
+            _ if fetch.failed => Err(Status::Io),
+            Some(expected) => {
+                let mut sum = Fletcher32::new();
+                for (&chunk, len) in chunks.iter().zip(lens) {
+                    sum.update(&self.link.staging.bytes_mut(chunk)[..len]);
+                }
+                if sum.finish() == expected { Ok(()) } else { Err(Status::ChkSum) }
+            }
+            None => Ok(()),
+        };
+        if let Err(status) = status {
+            let Some(pending) = self.take_pending(id) else { return };
+            pending.work.abandon(self.link);
+            return self.fail(&pending.call, status);
+        }
+        if let Some(transfer) = self.append_transfer(id) {
+            transfer.has_job = true;
+        }
+        let staging = &self.link.staging;
+        let buffers: SmallVec<[Arc<Buffer>; 4]> =
+            chunks.iter().map(|&chunk| staging.buffer(chunk).clone()).collect();
+        let (target, wanted) = (fetch.target, fetch.wanted);
+        self.submit(id, move || {
+            let views =
+                buffers.iter().zip(pieces(wanted)).map(|(buffer, len)| buffer.slice(0, len));
+            match views.collect::<Option<SmallVec<[_; 4]>>>() {
+                Some(views) => target.append(&views),
+                None => JobResult::Offset(Err(StoreError::Io)),
+            }
+        });
+    }
+
+    pub(super) fn append_done(
+        &mut self,
+        call: &Call,
+        transfer: AppendTransfer,
+        result: Result<u64, StoreError>,
+    ) -> Done {
+        let committed = transfer.committed;
+        transfer.abandon(self.link);
+        let offset = result.map_err(|error| self.sync_failed(error))?;
+        let verifier = Verifier(self.shared.write_verifier.current());
+        let reply = AppendReply { offset, verifier, committed };
+        let reply = match call.procedure {
+            Some(dafs::Procedure::AppendInline) => Reply::AppendInline(reply),
+            _ => Reply::AppendDirect(reply),
+        };
+        self.reply(call, &reply)
+    }
+}

@@ -1,0 +1,153 @@
+//! A file whose changes are counted, as every door gets it.
+//!
+//! Invariants
+//! * Every way to change a file's content passes through here, because the service hands out no
+//!   writable file that is not wrapped.
+
+use super::Writers;
+use crate::handle::Handle;
+use dafs_mem::VolatileSlice;
+use dafs_store::{
+    Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait,
+};
+use std::any::Any;
+use std::sync::{Arc, RwLockReadGuard};
+
+struct CountedFile {
+    inner: Arc<dyn OpenFile>,
+    /// The file as opens are compared by.
+    key: Handle,
+    writers: Arc<Writers>,
+}
+
+impl Writers {
+    /// The file as a door may have it: wrapped when it can be written to.
+    pub(crate) fn count(
+        self: &Arc<Self>,
+        key: Handle,
+        mode: OpenMode,
+        inner: Arc<dyn OpenFile>,
+    ) -> Arc<dyn OpenFile> {
+        match mode.write {
+            true => Arc::new(CountedFile { inner, key, writers: self.clone() }),
+            false => inner,
+        }
+    }
+}
+
+impl CountedFile {
+    fn enter(&self, wait: Wait) -> Result<RwLockReadGuard<'_, ()>> {
+        self.writers.together(&self.key, wait).ok_or(StoreError::WouldBlock)
+    }
+
+    /// Takes an append back that could not be made stable, if nothing has come after it. What has
+    /// come stands on its own; the append is then whole, and its caller knows only that it may not
+    /// last.
+    fn take_back(&self, offset: u64, len: u64) {
+        let _alone = self.writers.alone(&self.key);
+        if self.inner.attr().is_ok_and(|attr| attr.size == offset + len) {
+            // When this fails as well, the first error is still the one to tell.
+            let _ = self.inner.set_size(offset);
+        }
+    }
+}
+
+impl OpenFile for CountedFile {
+    fn as_any(&self) -> &dyn Any {
+        self.inner.as_any()
+    }
+
+    fn id(&self) -> FileId {
+        self.inner.id()
+    }
+
+    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
+        self.inner.read_at(views, offset, wait)
+    }
+
+    fn write_at(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+        wait: Wait,
+    ) -> Result<usize> {
+        let _together = self.enter(wait)?;
+        self.inner.write_at(views, offset, stability, wait)
+    }
+
+    /// Alone only while the place is chosen and the data goes there; appends become stable side by
+    /// side.
+    fn append(&self, views: &[VolatileSlice<'_>], stability: Stability) -> Result<u64> {
+        let alone = self.writers.alone(&self.key);
+        let offset = self.inner.append(views, Stability::Unstable)?;
+        drop(alone);
+        let stable = match stability {
+            Stability::Unstable => Ok(()),
+            Stability::Data => self.inner.commit(offset, 0),
+            Stability::File => self.inner.sync(),
+        };
+        if let Err(error) = stable {
+            self.take_back(offset, views.iter().map(|view| view.len() as u64).sum());
+            return Err(error);
+        }
+        Ok(offset)
+    }
+
+    fn commit(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.commit(offset, len)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
+        self.inner.advise(offset, len, advice)
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        let _together = self.enter(Wait::Allowed)?;
+        self.inner.set_size(size)
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        self.inner.seek(offset, what)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        let _together = self.enter(Wait::Allowed)?;
+        self.inner.allocate(offset, len)
+    }
+
+    fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
+        let _together = self.enter(Wait::Allowed)?;
+        self.inner.deallocate(offset, len)
+    }
+
+    fn copy_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let _together = self.enter(Wait::Allowed)?;
+        self.inner.copy_from(source, source_offset, offset, len)
+    }
+
+    fn clone_range_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let _together = self.enter(Wait::Allowed)?;
+        self.inner.clone_range_from(source, source_offset, offset, len)
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        self.inner.attr()
+    }
+}
