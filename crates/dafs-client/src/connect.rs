@@ -200,6 +200,7 @@ impl<'a> Target<'a> {
         config.credential = credential(&options.credential);
         config.byte_order = options.byte_order;
         config.checksums = options.checksums;
+        config.recovery = options.recovery;
         config.requests = options.requests.max(1);
         config.inline_bytes = options.inline_bytes;
         config.always_direct = kind == TransportKind::Shm;

@@ -29,9 +29,10 @@ pub enum Error {
         /// What happened and what to do.
         reason: Arc<str>,
     },
-    /// The operation was not answered in time; the session is over because a DAFS request cannot
-    /// be taken back.
-    #[error("the server at {server} did not answer within {after:?}; check it, then reconnect")]
+    /// The operation was not answered in time. The server may or may not have done it, or do it
+    /// yet. The connection is given up, because a DAFS request cannot be taken back; the session
+    /// goes on over another one, if it may.
+    #[error("the server at {server} did not answer within {after:?}; check it, then try again")]
     Deadline {
         /// The server.
         server: Arc<str>,
@@ -41,6 +42,20 @@ pub enum Error {
     /// The process that opened the client was another one.
     #[error("this process was forked after the client had connected; connect again in the child")]
     Forked,
+    /// The connection was lost while the server worked on this, and the server no longer knows
+    /// whether it was done. The session goes on.
+    #[error(
+        "{} may or may not have been done: the connection to the server at {server} was lost and \
+         its record of the answer with it; look at what it was to change, and repeat it if nothing \
+         has",
+        procedure.name()
+    )]
+    InDoubt {
+        /// The server.
+        server: Arc<str>,
+        /// What was asked.
+        procedure: Procedure,
+    },
     /// The session ended.
     #[error("the connection to the server at {server} is gone: {reason}; retry or reconnect")]
     Lost {
@@ -102,7 +117,8 @@ impl Error {
         self.status().is_some_and(crate::backoff::is_passing)
     }
 
-    /// True when the session is over and every further operation will fail.
+    /// True when the session is over, or the server is so far away that further operations will
+    /// probably fail too.
     pub fn is_fatal(&self) -> bool {
         matches!(
             self,
@@ -117,7 +133,7 @@ impl Error {
             Self::Connect { .. } => libc::ECONNREFUSED,
             Self::Deadline { .. } | Self::TimedOut(_) => libc::ETIMEDOUT,
             Self::Forked => libc::EBADF,
-            Self::Lost { .. } => libc::ECONNRESET,
+            Self::InDoubt { .. } | Self::Lost { .. } => libc::ECONNRESET,
             Self::Memory(_) => libc::ENOMEM,
             Self::Protocol { .. } => libc::EPROTO,
             Self::Status { status, .. } => status_errno(*status),

@@ -103,6 +103,25 @@ pub const SHRINK_DELAY: Duration = Duration::from_millis(10);
 /// How often the helper thread looks after operations that nobody waits for.
 pub const HELPER_TICK: Duration = Duration::from_millis(2);
 
+/// How long a client goes on trying to recover a session before its calls fail.
+pub const RECOVERY_LIMIT: Duration = Duration::from_secs(120);
+
+/// The first pause between two attempts to connect again.
+pub const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(2);
+
+/// The longest such pause.
+pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Which part of the time that the server has been away is waited for between two attempts: a
+/// server that comes back is found after that part at the latest.
+pub const RECONNECT_PAUSE_FRACTION: u32 = 32;
+
+/// Silence of the server after which an attempt to recover is given up and begun again.
+pub const RECOVERY_ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// The pause before a server that puts a question of recovery off is asked again.
+pub const RECOVERY_RETRY_PAUSE: Duration = Duration::from_millis(20);
+
 /// Authentication steps before the client gives up on a server that always asks for another.
 pub const AUTH_STEPS_MAX: u32 = 16;
 

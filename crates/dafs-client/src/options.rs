@@ -1,7 +1,8 @@
 //! How to connect and how to wait.
 
 use crate::limits::{
-    CONNECT_TIMEOUT, CREDITS_PROPOSED, INLINE_BYTES_DEFAULT, OPERATION_DEADLINE, SPIN_POLLS,
+    CONNECT_TIMEOUT, CREDITS_PROPOSED, INLINE_BYTES_DEFAULT, OPERATION_DEADLINE, RECOVERY_LIMIT,
+    SPIN_POLLS,
 };
 pub use dafs_wire::dafs::ByteOrder;
 use std::fmt;
@@ -145,9 +146,13 @@ pub struct ConnectOptions {
     pub byte_order: ByteOrder,
     /// Time for connecting and opening the session.
     pub connect_timeout: Duration,
-    /// Time for one operation to be answered, after which the session is given up; `None` waits as
-    /// long as the transport does.
+    /// Time for one operation to be answered, after which it fails and the connection is given up;
+    /// `None` waits as long as the transport does.
     pub deadline: Option<Duration>,
+    /// Time for replacing a lost connection, until the server answers the application again. In it
+    /// nothing is told to the application, whose calls only take longer; each keeps its deadline.
+    /// `None` ends the session with its connection.
+    pub recovery: Option<Duration>,
     /// Requests that may be outstanding, as proposed to the server.
     pub requests: u16,
     /// Reads and writes up to this many bytes travel inside messages where the transport does not
@@ -172,6 +177,7 @@ impl Default for ConnectOptions {
             byte_order: ByteOrder::NATIVE,
             connect_timeout: CONNECT_TIMEOUT,
             deadline: Some(OPERATION_DEADLINE),
+            recovery: Some(RECOVERY_LIMIT),
             requests: CREDITS_PROPOSED,
             inline_bytes: INLINE_BYTES_DEFAULT,
             client_id: None,

@@ -10,7 +10,9 @@ pub(crate) fn ended(failure: &Failure, server: &Arc<str>) -> Error {
     let server = server.clone();
     match failure {
         Failure::Deadline(after) => Error::Deadline { server, after: *after },
-        Failure::Protocol(reason) => Error::Protocol { server, reason: reason.clone() },
+        Failure::Protocol(reason) | Failure::Corrupt(reason) => {
+            Error::Protocol { server, reason: reason.clone() }
+        }
         Failure::Memory(reason) => Error::Memory(reason.clone()),
         other => Error::Lost { server, reason: other.to_string().into() },
     }
@@ -28,6 +30,7 @@ pub(crate) fn moved(done: Done, server: &Arc<str>) -> Result<Moved> {
 pub(crate) fn failure_of(done: Done, server: &Arc<str>) -> Error {
     match done {
         Done::Refused { procedure, status } => Error::Status { procedure, status },
+        Done::InDoubt(procedure) => Error::InDoubt { server: server.clone(), procedure },
         Done::Lost(failure) => ended(&failure, server),
         Done::Answered(reply) => {
             Error::Status { procedure: reply.procedure(), status: reply.status() }

@@ -17,7 +17,10 @@ use std::time::Duration;
 fn a_lost_server_fails_what_waits_and_what_comes() {
     for transport in TRANSPORTS {
         let mut served = Served::new();
-        let client = served.client(transport);
+        let client = served.client_with(|options| {
+            options.transport = transport;
+            options.recovery = None;
+        });
         let file = client.open(b"file", &OpenOptions::read_write().create(Create::New)).unwrap();
         file.write_at(&[1; 100_000], 0, Stability::Unstable).unwrap();
         let buffer = client.buffer(4096).unwrap();
@@ -55,7 +58,10 @@ fn a_lost_server_fails_what_waits_and_what_comes() {
 fn tagged_operations_are_reported_when_the_server_goes() {
     for transport in TRANSPORTS {
         let mut served = Served::new();
-        let client = served.client(transport);
+        let client = served.client_with(|options| {
+            options.transport = transport;
+            options.recovery = None;
+        });
         let file = client.open(b"file", &OpenOptions::read_write().create(Create::New)).unwrap();
         let buffer = client.buffer(1 << 20).unwrap();
         for tag in 0..500 {

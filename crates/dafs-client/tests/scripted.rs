@@ -65,7 +65,7 @@ fn borrowed_memory_is_out_of_reach_once_its_buffer_is_dropped() {
             }
         },
     );
-    let client = live.client(|_| {});
+    let client = live.client(|options| options.recovery = None);
     let file = client.open(b"file", &OpenOptions::read()).unwrap();
     let (mut memory, content) = (vec![0u8; BYTES], pattern(BYTES));
     // SAFETY: the vector outlives the buffer and is not looked at before the buffer is dropped.

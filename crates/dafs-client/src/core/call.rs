@@ -1,13 +1,18 @@
 //! What can be asked of a session, and how it ends.
 
 use super::failure::Failure;
-use super::memory::Piece;
+use super::memory::{Piece, Pieces};
+use super::streams::Transaction;
 use dafs_dat::Instant;
 use dafs_wire::dafs::{
-    ByteOrder, DecodeError, EncodeError, FileHandle, Outcome, Procedure, Stability, StateId,
-    Status, Verifier, decode_response,
+    ByteOrder, DecodeError, EncodeError, FileHandle, Outcome, Procedure, SessionId, Stability,
+    StateId, Status, Verifier, decode_response,
 };
+use std::time::Duration;
 use thiserror::Error;
+
+/// When a call must have been answered, and after which time that is.
+pub(crate) type Due = Option<(Instant, Duration)>;
 
 /// Reads part of a file into registered memory.
 #[derive(Debug, Clone)]
@@ -94,7 +99,11 @@ pub enum Done {
         /// Why.
         status: Status,
     },
-    /// The session ended before the answer came. The server may or may not have done it.
+    /// The connection was lost, and the server no longer knows whether it has done this, which
+    /// must not be done twice. The session goes on.
+    InDoubt(Procedure),
+    /// The session ended before the answer came, or the call was given up. The server may or may
+    /// not have done it.
     Lost(Failure),
 }
 
@@ -128,6 +137,34 @@ pub enum Refused {
     ForeignMemory,
 }
 
+/// What a caller has asked for, in a form that can be sent again on another connection.
+#[derive(Debug, Clone)]
+pub(crate) enum Task {
+    /// A read.
+    Read(ReadCall),
+    /// A write.
+    Write(WriteCall),
+    /// An encoded request, to be given its header when it is sent. It names memory and opens as
+    /// the application knows them.
+    Message { bytes: Vec<u8>, memory: Pieces },
+}
+
+/// A call that has been taken and is not over.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) tag: u64,
+    pub(crate) due: Due,
+    pub(crate) task: Task,
+}
+
+/// A name of a request that was sent, for asking what became of it (DAFS 12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) session: SessionId,
+    pub(crate) transaction: Transaction,
+    pub(crate) procedure: Procedure,
+}
+
 /// What an outstanding request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -140,39 +177,49 @@ pub(crate) enum Purpose {
     /// A NULL that keeps leases alive or burns a receive.
     Null,
     Disconnect,
+    /// What became of the request in doubt with this index.
+    Check(usize),
+    /// The reply to the request in doubt with this index.
+    Fetch(usize),
+    /// An old session is no longer needed.
+    Discard,
 }
 
 /// What the reply to an outstanding request means for the application's memory.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// The reply goes to the caller as it is. The memory, if any, is kept registered until then.
-    Message { _keep: Option<Piece> },
+    /// There are no bytes when nothing will be sent again.
+    Message { bytes: Vec<u8>, memory: Pieces },
     /// The data comes in the reply.
-    ReadInline(Piece),
+    ReadInline(ReadCall),
     /// The data is in place when the reply comes.
-    ReadDirect(Piece),
+    ReadDirect(ReadCall),
     /// Nothing but the count is of interest.
-    Write { from: Piece, stability: Stability },
+    Write(WriteCall),
 }
 
 impl Work {
+    /// A request of the session's own.
+    pub(crate) fn own() -> Self {
+        Self::Message { bytes: Vec::new(), memory: Pieces::new() }
+    }
+
     /// Bytes that the server may write into our memory for it.
     pub(crate) fn expected_bytes(&self) -> u64 {
         match self {
-            Self::ReadDirect(piece) => piece.len().into(),
-            Self::Message { _keep: Some(piece) } => piece.len().into(),
+            Self::ReadDirect(call) => call.into.len().into(),
+            Self::Message { memory, .. } => memory.iter().map(|piece| u64::from(piece.len())).sum(),
             _ => 0,
         }
     }
-}
 
-impl Flight {
-    /// True when the answer waits for stable storage, which may take any time on a server that is
-    /// well.
-    pub(crate) fn is_slow(&self) -> bool {
-        match &self.work {
-            Work::Write { stability, .. } => *stability != Stability::Unstable,
-            _ => self.procedure == Procedure::Commit,
+    /// What was asked.
+    pub(crate) fn into_task(self) -> Task {
+        match self {
+            Self::Message { bytes, memory } => Task::Message { bytes, memory },
+            Self::ReadInline(call) | Self::ReadDirect(call) => Task::Read(call),
+            Self::Write(call) => Task::Write(call),
         }
     }
 }
@@ -184,6 +231,22 @@ pub(crate) struct Flight {
     pub(crate) procedure: Procedure,
     pub(crate) sequence: u16,
     pub(crate) analyzer: u64,
-    pub(crate) deadline: Option<(Instant, std::time::Duration)>,
+    pub(crate) deadline: Due,
     pub(crate) work: Work,
+}
+
+impl Flight {
+    /// True when the application waits for it.
+    pub(crate) fn is_callers(&self) -> bool {
+        matches!(self.purpose, Purpose::Caller(_))
+    }
+
+    /// True when the answer waits for stable storage, which may take any time on a server that is
+    /// well.
+    pub(crate) fn is_slow(&self) -> bool {
+        match &self.work {
+            Work::Write(call) => call.stability != Stability::Unstable,
+            _ => self.procedure == Procedure::Commit,
+        }
+    }
 }

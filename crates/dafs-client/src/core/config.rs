@@ -60,6 +60,9 @@ pub struct SessionConfig {
     /// The users that the process at the other end may belong to, where the transport can tell.
     /// Nothing is sent to anybody else. `None` takes everybody.
     pub trusted_users: Option<Vec<u32>>,
+    /// How long a lost connection may take to be replaced, from its loss to the first answer to
+    /// the application; `None` ends the session with its connection.
+    pub recovery: Option<Duration>,
     /// True when the transport maps memory, so that nothing is gained by sending data inline.
     pub always_direct: bool,
 }
@@ -95,6 +98,7 @@ impl SessionConfig {
             pad_writes: false,
             inline_bytes: INLINE_BYTES_DEFAULT,
             trusted_users: None,
+            recovery: None,
             always_direct: false,
         }
     }

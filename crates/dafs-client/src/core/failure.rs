@@ -27,6 +27,9 @@ pub enum Failure {
     /// The server broke the protocol.
     #[error("{0}")]
     Protocol(Arc<str>),
+    /// A checksum did not match: the connection cannot be trusted.
+    #[error("{0}")]
+    Corrupt(Arc<str>),
 }
 
 impl Failure {
@@ -40,6 +43,15 @@ impl Failure {
 
     pub(crate) fn protocol(reason: impl Display) -> Self {
         Self::Protocol(reason.to_string().into())
+    }
+
+    pub(crate) fn corrupt(reason: impl Display) -> Self {
+        Self::Corrupt(reason.to_string().into())
+    }
+
+    /// True when another connection may do better.
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(self, Self::Deadline(_) | Self::Lost(_) | Self::Corrupt(_))
     }
 
     pub(crate) fn refused(reason: impl Display) -> Self {

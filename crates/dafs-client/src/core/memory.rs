@@ -7,12 +7,20 @@
 //!   that owns its memory until then, and for memory of the caller's the last holder sees to it
 //!   that [`SessionCore::reap`](super::SessionCore::reap) runs before the caller hears of it. So
 //!   the server can never reach memory that has been given back.
+//! * A registration belongs to one connection. When that is lost it ends at once, and the next
+//!   connection gets another one under a new key; what the application holds goes on working. So a
+//!   request may name memory as it was first registered: it is renamed when it is sent.
 
-use dafs_dat::{LocalSegment, MemoryRegion, RegionId, RemoteBuffer};
+use super::failure::Failure;
+use dafs_dat::{LocalSegment, MemoryRegion, RegionId};
 use dafs_mem::{Buffer, VolatileSlice};
 use dafs_wire::dafs::DirectBuffer;
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The memory that one request names; nearly always none or one piece.
+pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
 /// Registrations that nobody uses any more and that wait for the adapter's driver.
 #[derive(Debug, Default)]
@@ -42,7 +50,10 @@ impl Graveyard {
 #[derive(Debug)]
 pub struct RegisteredMemory {
     buffer: Arc<Buffer>,
-    region: MemoryRegion,
+    /// As the application knows it: its first registration.
+    name: MemoryRegion,
+    /// `None` while there is no connection to register it for.
+    region: Mutex<Option<MemoryRegion>>,
     graveyard: Arc<Graveyard>,
 }
 
@@ -52,7 +63,7 @@ impl RegisteredMemory {
         region: MemoryRegion,
         graveyard: Arc<Graveyard>,
     ) -> Self {
-        Self { buffer, region, graveyard }
+        Self { buffer, name: region, region: Mutex::new(Some(region)), graveyard }
     }
 
     /// Length in bytes.
@@ -79,11 +90,37 @@ impl RegisteredMemory {
     pub(crate) fn belongs_to(&self, graveyard: &Arc<Graveyard>) -> bool {
         Arc::ptr_eq(&self.graveyard, graveyard)
     }
+
+    pub(crate) fn buffer(&self) -> &Arc<Buffer> {
+        &self.buffer
+    }
+
+    /// Takes the registration out, to be ended.
+    pub(crate) fn withdraw(&self) -> Option<RegionId> {
+        self.region().take().map(|region| region.id)
+    }
+
+    /// True when it has a registration.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.region().is_some()
+    }
+
+    /// Gives it a new registration, with a new connection.
+    pub(crate) fn renew(&self, region: MemoryRegion) {
+        let old = self.region().replace(region);
+        debug_assert!(old.is_none(), "memory has one registration at a time");
+    }
+
+    fn region(&self) -> MutexGuard<'_, Option<MemoryRegion>> {
+        self.region.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for RegisteredMemory {
     fn drop(&mut self) {
-        self.graveyard.bury(self.region.id);
+        if let Some(region) = self.withdraw() {
+            self.graveyard.bury(region);
+        }
     }
 }
 
@@ -130,18 +167,42 @@ impl Piece {
         &self.memory
     }
 
-    pub(crate) fn local(&self) -> LocalSegment {
-        self.memory.region.local(self.offset, self.len as usize)
+    /// The registration of now.
+    fn region(&self) -> Result<MemoryRegion, Failure> {
+        let region = *self.memory.region();
+        region.ok_or_else(|| Failure::memory("it is not registered for this connection"))
     }
 
-    /// How a request names it.
+    pub(crate) fn local(&self) -> Result<LocalSegment, Failure> {
+        Ok(self.region()?.local(self.offset, self.len as usize))
+    }
+
+    /// How a request names it that is handed to the session. The session renames it when it sends
+    /// the request over another connection than its first.
     pub fn direct_buffer(&self) -> DirectBuffer {
-        let remote = self.remote();
-        DirectBuffer { address: remote.address, byte_count: remote.len, context: remote.key }
+        self.in_region(&self.memory.name, self.offset, self.len)
     }
 
-    pub(crate) fn remote(&self) -> RemoteBuffer {
-        // INVARIANT: as in `first`.
-        self.memory.region.remote(self.offset, self.len).expect("a piece lies inside its memory")
+    /// How it is named on the connection of now.
+    pub(crate) fn current_buffer(&self) -> Result<DirectBuffer, Failure> {
+        Ok(self.in_region(&self.region()?, self.offset, self.len))
+    }
+
+    /// How a part of its memory is named on the connection of now, given as the application names
+    /// it; `None` when that is not in this memory.
+    pub(crate) fn rename(&self, buffer: &DirectBuffer) -> Result<Option<DirectBuffer>, Failure> {
+        let name = &self.memory.name;
+        let offset = buffer.address.checked_sub(name.address).and_then(|at| at.try_into().ok());
+        let Some(offset) = offset.filter(|_| name.key == buffer.context) else { return Ok(None) };
+        if name.remote(offset, buffer.byte_count).is_none() {
+            return Ok(None);
+        }
+        Ok(Some(self.in_region(&self.region()?, offset, buffer.byte_count)))
+    }
+
+    fn in_region(&self, region: &MemoryRegion, offset: usize, len: u32) -> DirectBuffer {
+        // INVARIANT: as in `first`; all registrations are of the whole buffer.
+        let remote = region.remote(offset, len).expect("a piece lies inside its memory");
+        DirectBuffer { address: remote.address, byte_count: remote.len, context: remote.key }
     }
 }

@@ -23,7 +23,12 @@ impl SessionCore {
     /// The credential that requests of a procedure run under.
     pub(crate) fn credential_for(&self, procedure: Procedure) -> CredHandle {
         use dafs_wire::dafs::Class;
-        if procedure.class() == Class::Special { CredHandle::SESSION } else { self.cred_handle }
+        match procedure {
+            // These need none (DAFS 12), and a server that has restarted knows ours no more.
+            Procedure::CheckResponse | Procedure::FetchResponse => CredHandle::SESSION,
+            _ if procedure.class() == Class::Special => CredHandle::SESSION,
+            _ => self.cred_handle,
+        }
     }
 
     pub(crate) fn send_connect(&mut self, adapter: &mut dyn Adapter, now: Instant) {
@@ -49,10 +54,10 @@ impl SessionCore {
     fn proposal(&self) -> SessionOptions {
         SessionOptions {
             use_checksums: self.config.checksums,
-            use_response_cache: false,
+            use_response_cache: self.config.recovery.is_some(),
             max_credentials: 0,
-            max_request_size: self.sends.message_bytes() as u32,
-            max_response_size: self.receives.message_bytes() as u32,
+            max_request_size: self.conn.sends.message_bytes() as u32,
+            max_response_size: self.conn.receives.message_bytes() as u32,
             max_requests: self.config.requests.into(),
             inline_write_header_size: self.config.inline_write_header_bytes,
             use_back_control_channel: false,
@@ -115,10 +120,22 @@ impl SessionCore {
                     Some(0) | None => LEASE_ASSUMED,
                     Some(seconds) => Duration::from_secs(seconds.into()),
                 };
-                self.stage = Stage::Ready;
+                if self.recovery.is_some() {
+                    self.on_server_known(adapter, now);
+                } else {
+                    self.stage = Stage::Ready;
+                }
             }
             (_, Outcome::Error { status, .. }) => {
-                return Err(refusal(purpose, reply.procedure, status));
+                let refusal = refusal(purpose, reply.procedure, status);
+                let passing = matches!(status, Status::Delay | Status::Grace | Status::Resource);
+                return Err(match refusal {
+                    // A server that has just come back may not be ready yet.
+                    Failure::Refused(reason) if passing && self.recovery.is_some() => {
+                        Failure::Lost(reason)
+                    }
+                    refusal => refusal,
+                });
             }
             (_, Outcome::Ok(_)) => {
                 return Err(Failure::protocol("an answer of another procedure"));
@@ -153,9 +170,9 @@ impl SessionCore {
             return Err(Failure::protocol("the server grants no credit"));
         }
         self.info.request_bytes =
-            size("requests", options.max_request_size, self.sends.message_bytes())?;
+            size("requests", options.max_request_size, self.conn.sends.message_bytes())?;
         self.info.response_bytes =
-            size("responses", options.max_response_size, self.receives.message_bytes())?;
+            size("responses", options.max_response_size, self.conn.receives.message_bytes())?;
         self.info.session_id = answer.session_id;
         self.info.client_id = answer.client_id;
         self.info.checksums = options.use_checksums;
@@ -163,7 +180,7 @@ impl SessionCore {
         // and grant one until it knows who asks.
         self.info.requests = requests;
         self.info.inline_write_header_bytes = padding;
-        self.scratch.truncate(self.info.request_bytes as usize);
+        self.scratch.resize(self.info.request_bytes as usize, 0);
         Ok(())
     }
 
@@ -173,8 +190,8 @@ impl SessionCore {
         answer: &AuthResult<'_>,
         now: Instant,
     ) -> Result<(), Failure> {
-        self.auth_steps += 1;
-        if self.auth_steps > AUTH_STEPS_MAX {
+        self.conn.auth_steps += 1;
+        if self.conn.auth_steps > AUTH_STEPS_MAX {
             return Err(Failure::refused("authentication does not come to an end"));
         }
         let challenge = match answer {
@@ -194,8 +211,17 @@ impl SessionCore {
         Ok(())
     }
 
-    /// Registers the credential, if there is one and the server lets us, and goes on.
     fn authenticated(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        if self.recovery.is_some() {
+            self.on_known_again(adapter, now);
+        } else {
+            self.meet_server(adapter, now);
+        }
+    }
+
+    /// Registers the credential, if there is one and the server lets us, and goes on.
+    pub(crate) fn meet_server(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        self.cred_handle = CredHandle::SESSION;
         match self.config.credential.clone() {
             Some(ids) if self.info.trusted => {
                 let groups = &ids.groups[..ids.groups.len().min(GROUPS_MAX)];

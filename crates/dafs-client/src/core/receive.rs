@@ -1,6 +1,6 @@
 //! Replies on their way in. Whatever a server sends is checked here before anything believes it.
 
-use super::call::{Done, Flight, Purpose, ReplyMessage, Work};
+use super::call::{Done, Flight, Purpose, ReplyMessage, Work, WriteCall};
 use super::failure::Failure;
 use super::memory::Piece;
 use super::session::{SessionCore, Stage};
@@ -8,7 +8,7 @@ use dafs_dat::{Adapter, Instant};
 use dafs_mem::Site;
 use dafs_wire::dafs::{
     ByteOrder, HEADER_BYTES, PROTOCOL_VERSION, Procedure, READ_INLINE_REPLY_DATA_AT, Reply,
-    ResponseHeader, Stability, Status, WriteReply, verify,
+    ResponseHeader, Status, WriteReply, verify,
 };
 
 /// Every reply to a read or write has its fixed section within this many bytes.
@@ -33,16 +33,25 @@ impl SessionCore {
             self.check_sum(slot, bytes)?;
         }
         let flight = self.match_reply(&header)?;
-        self.streams.replied(header.stream_id, header.target_nreq);
+        self.conn.streams.replied(header.stream_id, header.target_nreq);
         self.expect(adapter, 0, flight.work.expected_bytes());
         self.stats.answered += 1;
         self.last_reply = now;
+        if self.recovery.is_none() {
+            // The session works, so the next loss is another one.
+            self.lost_at = None;
+        }
         let purpose = flight.purpose;
-        match self.result(slot, bytes, &head[HEADER_BYTES..], &header, flight) {
+        match self.result(slot, bytes, &head[HEADER_BYTES..], &header, &flight) {
             Ok(Done::Answered(reply)) if !matches!(purpose, Purpose::Caller(_)) => {
                 self.on_own_reply(adapter, purpose, &reply, now)?;
             }
             Ok(done) => self.finish(purpose, done),
+            // Another connection may bring it as it should be.
+            Err(failure) if failure.is_passing() => {
+                self.conn.flights[usize::from(header.stream_id)] = Some(flight);
+                return Err(failure);
+            }
             Err(failure) => {
                 self.finish(purpose, Done::Lost(failure.clone()));
                 return Err(failure);
@@ -59,24 +68,22 @@ impl SessionCore {
         bytes: usize,
         body: &[u8],
         header: &ResponseHeader,
-        flight: Flight,
+        flight: &Flight,
     ) -> Result<Done, Failure> {
         let (procedure, status) = (flight.procedure, header.status);
-        match flight.work {
+        match &flight.work {
             Work::Message { .. } => {
                 let mut message = vec![0; bytes];
-                if self.receives.fetch(slot, 0, &mut message) != bytes {
+                if self.conn.receives.fetch(slot, 0, &mut message) != bytes {
                     return Err(Failure::protocol("a reply is longer than its receive"));
                 }
                 let order = self.order;
                 Ok(Done::Answered(ReplyMessage { procedure, order, status, bytes: message }))
             }
             _ if !status.is_ok() => Ok(Done::Refused { procedure, status }),
-            Work::ReadInline(into) => self.take_inline_data(slot, bytes, body, &into),
-            Work::ReadDirect(into) => self.take_direct_read(body, &into),
-            Work::Write { from, stability } => {
-                self.take_write(procedure, body, from.len(), stability)
-            }
+            Work::ReadInline(call) => self.take_inline_data(slot, bytes, body, &call.into),
+            Work::ReadDirect(call) => self.take_direct_read(body, &call.into),
+            Work::Write(call) => self.take_write(procedure, body, call),
         }
     }
 
@@ -89,13 +96,18 @@ impl SessionCore {
         now: Instant,
     ) -> Result<(), Failure> {
         match purpose {
-            Purpose::Caller(_) | Purpose::Null => Ok(()),
+            Purpose::Caller(_) | Purpose::Null | Purpose::Discard => Ok(()),
             Purpose::Disconnect => {
                 self.end(adapter, Failure::Closed);
                 Ok(())
             }
+            Purpose::Check(index) => {
+                self.on_checked(index, reply.status);
+                Ok(())
+            }
+            Purpose::Fetch(index) => self.on_fetched(index, reply),
             _ => {
-                debug_assert_eq!(self.stage, Stage::Opening);
+                debug_assert!(matches!(self.stage, Stage::Opening | Stage::Recovering));
                 self.on_opening_reply(adapter, purpose, reply, now)
             }
         }
@@ -113,7 +125,7 @@ impl SessionCore {
             return Err(Failure::protocol(format_args!("a reply of {bytes} bytes has no header")));
         }
         let head = &mut head[..bytes.min(HEAD_BYTES)];
-        self.receives.fetch(slot, 0, head);
+        self.conn.receives.fetch(slot, 0, head);
         let stated = word(self.order, head, LENGTH_AT);
         if stated as usize != bytes {
             return Err(Failure::protocol(format_args!(
@@ -131,7 +143,7 @@ impl SessionCore {
     /// Finds the request that a reply belongs to.
     fn match_reply(&mut self, header: &ResponseHeader) -> Result<Flight, Failure> {
         let stream = usize::from(header.stream_id);
-        let Some(flight) = self.flights.get_mut(stream).and_then(Option::take) else {
+        let Some(flight) = self.conn.flights.get_mut(stream).and_then(Option::take) else {
             return Err(Failure::protocol(format_args!(
                 "a reply came on stream {stream}, where nothing was asked"
             )));
@@ -145,7 +157,7 @@ impl SessionCore {
         }
         // The request is still unanswered; it ends with the session.
         let procedure = flight.procedure;
-        self.flights[stream] = Some(flight);
+        self.conn.flights[stream] = Some(flight);
         Err(Failure::protocol(format_args!(
             "the reply to {} carries another {}",
             procedure.name(),
@@ -156,11 +168,11 @@ impl SessionCore {
     /// A bad checksum ends the session (DAFS O21).
     fn check_sum(&mut self, slot: u32, bytes: usize) -> Result<(), Failure> {
         let mut message = vec![0; bytes];
-        self.receives.fetch(slot, 0, &mut message);
+        self.conn.receives.fetch(slot, 0, &mut message);
         if verify(&message) {
             Ok(())
         } else {
-            Err(Failure::protocol("the checksum of a reply does not match its content"))
+            Err(Failure::corrupt("the checksum of a reply does not match its content"))
         }
     }
 
@@ -184,6 +196,7 @@ impl SessionCore {
         }
         check_progress(stated, end_of_file == 1, into)?;
         let data = self
+            .conn
             .receives
             .view(slot, READ_INLINE_REPLY_DATA_AT, carried)
             .ok_or_else(|| Failure::protocol("a reply is longer than its receive"))?;
@@ -208,19 +221,19 @@ impl SessionCore {
         check_progress(reply.bytes_read, reply.eof, into)?;
         let data = into.first(reply.bytes_read);
         if self.info.checksums && self.data_checksum(data) != reply.direct_checksum {
-            return Err(Failure::protocol("the checksum of data read does not match"));
+            return Err(Failure::corrupt("the checksum of data read does not match"));
         }
         self.stats.bytes_read += u64::from(reply.bytes_read);
         Ok(Done::Read { bytes: reply.bytes_read, end_of_file: reply.eof })
     }
 
-    fn take_write(
+    pub(crate) fn take_write(
         &mut self,
         procedure: Procedure,
         body: &[u8],
-        asked: u32,
-        stability: Stability,
+        call: &WriteCall,
     ) -> Result<Done, Failure> {
+        let (asked, stability) = (call.from.len(), call.stability);
         let WriteReply { count, committed, verifier } =
             match Reply::decode_body(procedure, body, self.order) {
                 Ok(Reply::WriteInline(reply) | Reply::WriteDirect(reply)) => reply,

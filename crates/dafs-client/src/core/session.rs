@@ -7,22 +7,23 @@
 //! * A receive is posted before each request, so that its reply always finds one (DAFS 7).
 //! * Outstanding requests never exceed the credits; see [`Streams`](super::streams::Streams).
 //! * After the end of a session nothing is sent and nothing is in flight.
+//! * Between the loss of a connection and the end of recovery no call of the application is sent.
 
-use super::call::{Completed, Done, Flight, Purpose, ReadCall, WriteCall};
+use super::call::{Call, Completed, Done, Purpose};
 use super::config::{SessionConfig, SessionInfo};
+use super::connection::Connection;
 use super::failure::Failure;
-use super::memory::{Graveyard, Piece, RegisteredMemory};
-use super::messages::MessagePool;
-use super::streams::Streams;
+use super::memory::{Graveyard, RegisteredMemory};
+use super::recovery::Recovery;
 use crate::limits::{LEASE_ASSUMED, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN};
 use dafs_dat::{
-    Access, Adapter, Address, Completion, ConnectError, EndpointId, Event, Instant, Operation,
-    ProtectionDomain, RegisterError, WorkStatus,
+    Access, Adapter, Address, Completion, ConnectError, Event, Instant, Operation, RegisterError,
+    WorkStatus,
 };
 use dafs_mem::Buffer;
 use dafs_wire::dafs::{ByteOrder, CredHandle};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Where a session stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +32,11 @@ pub enum Stage {
     Connecting,
     /// The session is being opened: options, authentication, credential, root, limits.
     Opening,
-    /// Calls are taken.
+    /// Calls are taken and sent.
     Ready,
+    /// The connection was lost and another one is being made, or what the server did before is
+    /// being found out. Calls are taken and sent later.
+    Recovering,
     /// DISCONNECT has been sent, or waits for what is in flight.
     Closing,
     /// Nothing more will happen.
@@ -60,59 +64,41 @@ pub struct SessionStats {
     pub direct_transfers: u64,
     /// NULLs sent to keep leases alive or to give credits back.
     pub nulls: u64,
-}
-
-/// A call that waits for a credit.
-#[derive(Debug)]
-pub(crate) enum Waiting {
-    Read(u64, ReadCall),
-    Write(u64, WriteCall),
-    /// An encoded request, to be given its header when it is sent.
-    Message {
-        tag: u64,
-        bytes: Vec<u8>,
-        keep: Option<Piece>,
-    },
-}
-
-impl Waiting {
-    fn tag(&self) -> u64 {
-        match self {
-            Self::Read(tag, _) | Self::Write(tag, _) | Self::Message { tag, .. } => *tag,
-        }
-    }
+    /// Connections lost and recovered from.
+    pub recoveries: u64,
 }
 
 /// The state machine. All methods that post work take the one adapter it was connected with.
 pub struct SessionCore {
     pub(crate) config: SessionConfig,
+    pub(crate) address: Address,
     pub(crate) order: ByteOrder,
     pub(crate) stage: Stage,
-    pub(crate) domain: ProtectionDomain,
-    pub(crate) endpoint: EndpointId,
+    pub(crate) conn: Connection,
     pub(crate) graveyard: Arc<Graveyard>,
-    pub(crate) streams: Streams,
-    /// Requests outstanding, by stream.
-    pub(crate) flights: Vec<Option<Flight>>,
-    pub(crate) waiting: VecDeque<(Option<(Instant, std::time::Duration)>, Waiting)>,
+    /// The application's memory, for the next connection; only kept when there may be one.
+    pub(crate) memories: Vec<Weak<RegisteredMemory>>,
+    /// Calls that wait for a credit, or for a connection.
+    pub(crate) waiting: VecDeque<Call>,
+    /// There while a lost connection is being replaced.
+    pub(crate) recovery: Option<Box<Recovery>>,
+    /// When the first of the connections was lost that have come to nothing since.
+    pub(crate) lost_at: Option<Instant>,
+    /// The application wants the session to end.
+    pub(crate) closing: bool,
     pub(crate) completed: VecDeque<Completed>,
-    pub(crate) sends: MessagePool,
-    pub(crate) receives: MessagePool,
-    /// Receives posted and not consumed.
-    pub(crate) posted: usize,
     /// Where messages are put together.
     pub(crate) scratch: Vec<u8>,
     pub(crate) info: SessionInfo,
     pub(crate) cred_handle: CredHandle,
     pub(crate) next_analyzer: u64,
-    pub(crate) expected_bytes: u64,
-    pub(crate) auth_steps: u32,
     pub(crate) desired: u16,
     pub(crate) demand_peak: u16,
+    /// The time that the caller told last.
+    pub(crate) now: Instant,
     pub(crate) last_request: Instant,
     /// When the last reply came.
     pub(crate) last_reply: Instant,
-    pub(crate) shrink_at: Option<Instant>,
     /// No request is due before this; it may be too early, never too late.
     pub(crate) first_deadline: Option<Instant>,
     pub(crate) failure: Option<Failure>,
@@ -131,46 +117,42 @@ impl SessionCore {
         address: &Address,
         now: Instant,
     ) -> Result<Self, ConnectError> {
-        let domain = adapter.protection_domain();
-        let order = config.byte_order;
-        let hello = super::hello::private_data(&config);
-        let endpoint = adapter.connect(domain, address, &hello)?;
-        let sizes = |bytes: u32| bytes.clamp(MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX) as usize;
-        let (request_bytes, response_bytes) =
-            (sizes(config.request_bytes), sizes(config.response_bytes));
-        let requests_max = config.requests_max.max(1);
-        // A send slot is free again when its completion has been seen, which may be after the
-        // reply; the spare ones keep the next request from waiting for that.
-        let slots = usize::from(requests_max) + 16;
-        Ok(Self {
-            order,
+        let conn = new_connection(adapter, &config);
+        let mut core = Self {
+            address: address.clone(),
+            order: config.byte_order,
             stage: Stage::Connecting,
-            domain,
-            endpoint,
+            conn,
             graveyard: Arc::default(),
-            streams: Streams::new(requests_max),
-            flights: (0..requests_max).map(|_| None).collect(),
+            memories: Vec::new(),
             waiting: VecDeque::new(),
+            recovery: None,
+            lost_at: None,
+            closing: false,
             completed: VecDeque::new(),
-            sends: MessagePool::new(domain, request_bytes, slots),
-            receives: MessagePool::new(domain, response_bytes, slots),
-            posted: 0,
-            scratch: vec![0; request_bytes],
+            scratch: vec![0; message_bytes(config.request_bytes)],
             info: SessionInfo { lease: LEASE_ASSUMED, ..SessionInfo::default() },
             cred_handle: CredHandle::SESSION,
             next_analyzer: 1,
-            expected_bytes: 0,
-            auth_steps: 0,
             desired: config.requests.max(1),
             demand_peak: 0,
+            now,
             last_request: now,
             last_reply: now,
-            shrink_at: None,
             first_deadline: None,
             failure: None,
             stats: SessionStats::default(),
             config,
-        })
+        };
+        core.dial(adapter)?;
+        Ok(core)
+    }
+
+    /// Starts one attempt to connect.
+    pub(crate) fn dial(&mut self, adapter: &mut dyn Adapter) -> Result<(), ConnectError> {
+        let hello = super::hello::private_data(&self.config);
+        self.conn.endpoint = Some(adapter.connect(self.conn.domain, &self.address, &hello)?);
+        Ok(())
     }
 
     /// Where the session stands.
@@ -178,7 +160,7 @@ impl SessionCore {
         self.stage
     }
 
-    /// What was agreed on; complete once the session is ready.
+    /// What was agreed on; complete once the session is ready. A recovery may change it.
     pub fn info(&self) -> &SessionInfo {
         &self.info
     }
@@ -198,16 +180,16 @@ impl SessionCore {
         self.completed.pop_front()
     }
 
-    /// Requests outstanding or waiting for a credit, ours included.
+    /// True when nothing is outstanding or waiting, requests of our own included.
     pub fn is_idle(&self) -> bool {
-        self.streams.outstanding() == 0 && self.waiting.is_empty()
+        self.conn.streams.outstanding() == 0 && self.waiting.is_empty() && self.recovery.is_none()
     }
 
     /// The counters.
     pub fn stats(&self) -> SessionStats {
         SessionStats {
-            credits: self.streams.granted(),
-            in_flight: self.streams.outstanding(),
+            credits: self.conn.streams.granted(),
+            in_flight: self.conn.streams.outstanding(),
             queued: self.waiting.len(),
             ..self.stats
         }
@@ -224,8 +206,10 @@ impl SessionCore {
     ) -> Result<Arc<RegisteredMemory>, RegisterError> {
         self.reap(adapter);
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let region = adapter.register(self.domain, buffer.clone(), access)?;
-        Ok(Arc::new(RegisteredMemory::new(buffer, region, self.graveyard.clone())))
+        let region = adapter.register(self.conn.domain, buffer.clone(), access)?;
+        let memory = Arc::new(RegisteredMemory::new(buffer, region, self.graveyard.clone()));
+        self.remember(&memory);
+        Ok(memory)
     }
 
     /// True when the memory was registered in this session.
@@ -243,39 +227,50 @@ impl SessionCore {
 
     /// Takes one event of the adapter. Events of other endpoints are left alone.
     pub fn handle(&mut self, adapter: &mut dyn Adapter, event: Event, now: Instant) {
+        self.now = now;
+        let ours = self.conn.endpoint;
         match event {
-            Event::Completion(completion) if completion.endpoint == self.endpoint => {
+            Event::Completion(completion) if Some(completion.endpoint) == ours => {
                 self.on_completion(adapter, completion, now);
             }
-            Event::Established { endpoint, .. }
-                if endpoint == self.endpoint && self.stage == Stage::Connecting =>
-            {
-                if let Err(failure) = self.check_peer(adapter) {
-                    return self.end(adapter, failure);
-                }
-                self.stage = Stage::Opening;
-                self.send_connect(adapter, now);
+            Event::Established { endpoint, .. } if Some(endpoint) == ours => {
+                self.on_established(adapter, now);
             }
-            Event::ConnectFailed { endpoint, error } if endpoint == self.endpoint => {
+            Event::ConnectFailed { endpoint, error } if Some(endpoint) == ours => {
+                if self.recovery.is_some() {
+                    return self.fail(adapter, Failure::lost(error));
+                }
                 self.end(adapter, Failure::refused(error));
             }
-            Event::Disconnected { endpoint, reason } if endpoint == self.endpoint => {
-                let failure = if self.stage == Stage::Closing && self.is_idle() {
-                    Failure::Closed
-                } else {
-                    Failure::lost(reason)
-                };
-                self.end(adapter, failure);
+            Event::Disconnected { endpoint, reason } if Some(endpoint) == ours => {
+                if self.stage == Stage::Closing && self.is_idle() {
+                    return self.end(adapter, Failure::Closed);
+                }
+                self.fail(adapter, Failure::lost(reason));
             }
             _ => {}
         }
+    }
+
+    fn on_established(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        if !matches!(self.stage, Stage::Connecting | Stage::Recovering) {
+            return;
+        }
+        if let Err(failure) = self.check_peer(adapter).and_then(|()| self.renew_memory(adapter)) {
+            return self.end(adapter, failure);
+        }
+        if self.stage == Stage::Connecting {
+            self.stage = Stage::Opening;
+        }
+        self.send_connect(adapter, now);
     }
 
     /// The first message carries a proof of identity, which is for the server alone: whoever may
     /// bind a name on this host could be at the other end.
     fn check_peer(&self, adapter: &dyn Adapter) -> Result<(), Failure> {
         let Some(trusted) = &self.config.trusted_users else { return Ok(()) };
-        let process = adapter.peer(self.endpoint).and_then(|peer| peer.process);
+        let peer = self.conn.endpoint.and_then(|endpoint| adapter.peer(endpoint));
+        let process = peer.and_then(|peer| peer.process);
         match process {
             Some(process) if trusted.contains(&process.uid) => Ok(()),
             Some(process) => Err(Failure::refused(format_args!(
@@ -289,36 +284,49 @@ impl SessionCore {
     fn on_completion(&mut self, adapter: &mut dyn Adapter, completion: Completion, now: Instant) {
         let slot = completion.work as u32;
         match (completion.operation, completion.status) {
-            (Operation::Receive, WorkStatus::Ok(bytes)) if self.stage != Stage::Over => {
-                self.posted -= 1;
+            (Operation::Receive, WorkStatus::Ok(bytes)) => {
+                self.conn.posted -= 1;
                 let result = self.on_message(adapter, slot, bytes as usize, now);
-                self.receives.put(slot);
+                // Unless the connection has ended meanwhile, and with it its message buffers.
+                if self.conn.endpoint == Some(completion.endpoint) {
+                    self.conn.receives.put(slot);
+                }
                 match result {
-                    Ok(()) => self.pump(adapter, now),
-                    Err(failure) => self.end(adapter, failure),
+                    Ok(()) => self.go_on(adapter, now),
+                    Err(failure) => self.fail(adapter, failure),
                 }
             }
-            (Operation::Receive, _) => self.receives.put(slot),
+            (Operation::Receive, _) => self.conn.receives.put(slot),
             (Operation::Send, _) => {
-                self.sends.put(slot);
+                self.conn.sends.put(slot);
                 // A call may have waited for the slot and not for a credit.
-                if !self.waiting.is_empty() {
-                    self.pump(adapter, now);
+                if !self.waiting.is_empty() || self.recovery.is_some() {
+                    self.go_on(adapter, now);
                 }
             }
             (Operation::RdmaRead | Operation::RdmaWrite, _) => {}
         }
     }
 
+    /// Sends what can be sent now.
+    fn go_on(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        self.advance(adapter, now);
+        self.pump(adapter, now);
+    }
+
     /// Ends the session in order, once nothing is in flight any more: no further call is taken.
     pub fn close(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        self.now = now;
+        self.closing = true;
         match self.stage {
             Stage::Ready => {
                 self.stage = Stage::Closing;
                 self.pump(adapter, now);
             }
             Stage::Connecting | Stage::Opening => self.end(adapter, Failure::Closed),
-            Stage::Closing | Stage::Over => {}
+            // Nobody waits for what a recovery could still achieve.
+            Stage::Recovering if self.has_no_calls() => self.end(adapter, Failure::Closed),
+            Stage::Recovering | Stage::Closing | Stage::Over => {}
         }
     }
 
@@ -327,26 +335,22 @@ impl SessionCore {
         self.end(adapter, Failure::Closed);
     }
 
+    /// The end for good.
     pub(crate) fn end(&mut self, adapter: &mut dyn Adapter, failure: Failure) {
         if self.stage == Stage::Over {
             return;
         }
         tracing::debug!(%failure, "session is over");
         self.stage = Stage::Over;
-        adapter.abort(self.endpoint);
         self.failure = Some(failure.clone());
-        for stream in 0..self.flights.len() {
-            if let Some(flight) = self.flights[stream].take() {
-                self.finish(flight.purpose, Done::Lost(failure.clone()));
-            }
+        for (_, flight) in self.conn.cut(adapter) {
+            self.finish(flight.purpose, Done::Lost(failure.clone()));
         }
-        for (_, waiting) in std::mem::take(&mut self.waiting) {
-            self.finish(Purpose::Caller(waiting.tag()), Done::Lost(failure.clone()));
+        let doubts = self.recovery.take().into_iter().flat_map(|recovery| recovery.into_calls());
+        for call in doubts.chain(std::mem::take(&mut self.waiting)) {
+            self.finish(Purpose::Caller(call.tag), Done::Lost(failure.clone()));
         }
-        self.streams = Streams::new(1);
-        self.expected_bytes = 0;
         self.first_deadline = None;
-        self.shrink_at = None;
         self.reap(adapter);
     }
 
@@ -360,8 +364,11 @@ impl SessionCore {
     /// Tells the transport how much is still to be placed here.
     pub(crate) fn expect(&mut self, adapter: &mut dyn Adapter, more: u64, less: u64) {
         if more != less {
-            self.expected_bytes = self.expected_bytes.saturating_add(more).saturating_sub(less);
-            adapter.expect_remote_writes(self.endpoint, self.expected_bytes);
+            self.conn.expected_bytes =
+                self.conn.expected_bytes.saturating_add(more).saturating_sub(less);
+            if let Some(endpoint) = self.conn.endpoint {
+                adapter.expect_remote_writes(endpoint, self.conn.expected_bytes);
+            }
         }
     }
 
@@ -370,9 +377,19 @@ impl SessionCore {
     pub fn release(&mut self, adapter: &mut dyn Adapter) {
         self.abort(adapter);
         self.reap(adapter);
-        self.sends.release(adapter);
-        self.receives.release(adapter);
+        self.conn.release(adapter);
     }
+}
+
+/// A connection for the sizes that the session proposes.
+pub(crate) fn new_connection(adapter: &mut dyn Adapter, config: &SessionConfig) -> Connection {
+    let (request_bytes, response_bytes) =
+        (message_bytes(config.request_bytes), message_bytes(config.response_bytes));
+    Connection::new(adapter, config.requests_max, request_bytes, response_bytes)
+}
+
+fn message_bytes(wish: u32) -> usize {
+    wish.clamp(MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX) as usize
 }
 
 impl std::fmt::Debug for SessionCore {

@@ -1,26 +1,43 @@
 //! Requests on their way out.
+//!
+//! Invariants
+//! * A call that has been taken is in exactly one place until it completes: waiting, outstanding, or
+//!   in the hands of recovery.
+//! * A request is kept as the application asked for it; what a lost connection has changed since
+//!   (keys of memory, state-ids of opens) is put in each time it is sent.
 
-use super::call::{Flight, Purpose, ReadCall, Refused, Work, WriteCall};
+use super::call::{Call, Done, Due, Flight, Purpose, ReadCall, Refused, Task, Work, WriteCall};
 use super::failure::Failure;
-use super::memory::Piece;
-use super::session::{SessionCore, Stage, Waiting};
-use super::streams::Transaction;
+use super::memory::{Piece, Pieces};
+use super::rewrite::Names;
+use super::session::{SessionCore, Stage};
 use crate::limits::{OPERATION_DEADLINE, QUEUED_REQUESTS_MAX};
 use dafs_dat::{Adapter, Instant};
 use dafs_mem::VolatileSlice;
 use dafs_wire::dafs::{
-    Analyzer, CHECKSUM_AT, Checksum, EncodeError, Fletcher32, Procedure, READ_INLINE_REPLY_DATA_AT,
-    ReadDirect, ReadInline, Request, RequestHeader, Seq, WRITE_INLINE_DATA_AT, WriteDirect,
-    WriteInline, decode_request, encode_request, encode_write_inline_head, seal,
+    Analyzer, CHECKSUM_AT, Checksum, Fletcher32, Procedure, READ_INLINE_REPLY_DATA_AT, ReadDirect,
+    ReadInline, Request, RequestHeader, Seq, WRITE_INLINE_DATA_AT, WriteDirect, WriteInline,
+    decode_request, encode_request, encode_write_inline_head, seal,
 };
 use std::time::Duration;
 
-/// When a call must have been answered, and after which time that is.
-pub(crate) type Due = Option<(Instant, Duration)>;
+/// An encoded message that is ready to leave.
+struct Outgoing {
+    purpose: Purpose,
+    due: Due,
+    procedure: Procedure,
+    header: RequestHeader,
+    work: Work,
+    /// How much of it is in `scratch`.
+    bytes: usize,
+    /// What is gathered behind that.
+    data: Option<Piece>,
+}
 
 impl SessionCore {
-    /// Takes any request. `memory` is what the request names for direct transfer; it stays
-    /// registered until the answer. Ends with [`Done::Answered`](super::Done::Answered).
+    /// Takes any request. `memory` is what the request names for direct transfer, by
+    /// [`Piece::direct_buffer`]; it stays registered until the answer. Ends with
+    /// [`Done::Answered`].
     ///
     /// # Errors
     /// Why it was not taken.
@@ -30,10 +47,11 @@ impl SessionCore {
         now: Instant,
         tag: u64,
         request: &Request<'_>,
-        memory: Option<Piece>,
+        memory: impl IntoIterator<Item = Piece>,
         deadline: Option<Duration>,
     ) -> Result<(), Refused> {
-        self.admit(adapter, memory.as_ref())?;
+        let memory: Pieces = memory.into_iter().collect();
+        self.admit(adapter, now, &memory)?;
         let due = due(now, deadline);
         if self.can_send() {
             return self.send(adapter, now, Purpose::Caller(tag), due, request, memory);
@@ -41,7 +59,7 @@ impl SessionCore {
         let header = RequestHeader::default();
         let bytes = encode_request(&mut self.scratch, self.order, &header, request)?;
         let bytes = self.scratch[..bytes].to_vec();
-        self.wait(due, Waiting::Message { tag, bytes, keep: memory });
+        self.wait(Call { tag, due, task: Task::Message { bytes, memory } });
         Ok(())
     }
 
@@ -57,12 +75,12 @@ impl SessionCore {
         call: ReadCall,
         deadline: Option<Duration>,
     ) -> Result<(), Refused> {
-        self.admit(adapter, Some(&call.into))?;
+        self.admit(adapter, now, std::slice::from_ref(&call.into))?;
         let due = due(now, deadline);
         if self.can_send() {
             return self.send_read(adapter, now, tag, due, call);
         }
-        self.wait(due, Waiting::Read(tag, call));
+        self.wait(Call { tag, due, task: Task::Read(call) });
         Ok(())
     }
 
@@ -78,23 +96,32 @@ impl SessionCore {
         call: WriteCall,
         deadline: Option<Duration>,
     ) -> Result<(), Refused> {
-        self.admit(adapter, Some(&call.from))?;
+        self.admit(adapter, now, std::slice::from_ref(&call.from))?;
         let due = due(now, deadline);
         if self.can_send() {
             return self.send_write(adapter, now, tag, due, call);
         }
-        self.wait(due, Waiting::Write(tag, call));
+        self.wait(Call { tag, due, task: Task::Write(call) });
         Ok(())
     }
 
-    fn admit(&mut self, adapter: &mut dyn Adapter, memory: Option<&Piece>) -> Result<(), Refused> {
+    fn admit(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        memory: &[Piece],
+    ) -> Result<(), Refused> {
+        self.now = now;
         match (self.stage, &self.failure) {
             (Stage::Ready, _) => {}
+            (Stage::Recovering, None) if !self.closing => {}
             (_, Some(failure)) => return Err(Refused::Over(failure.clone())),
-            (Stage::Closing, None) => return Err(Refused::Over(Failure::Closed)),
+            (Stage::Closing | Stage::Recovering, None) => {
+                return Err(Refused::Over(Failure::Closed));
+            }
             _ => return Err(Refused::NotReady),
         }
-        if memory.is_some_and(|piece| !piece.memory().belongs_to(&self.graveyard)) {
+        if memory.iter().any(|piece| !piece.memory().belongs_to(&self.graveyard)) {
             return Err(Refused::ForeignMemory);
         }
         if self.waiting.len() >= QUEUED_REQUESTS_MAX {
@@ -106,18 +133,14 @@ impl SessionCore {
 
     /// True when a new call may overtake nothing and has what it needs.
     fn can_send(&self) -> bool {
-        self.waiting.is_empty() && self.has_room()
+        self.stage == Stage::Ready && self.waiting.is_empty() && self.conn.has_room()
     }
 
-    pub(crate) fn has_room(&self) -> bool {
-        self.streams.available() && self.sends.available() && self.receives.available()
-    }
-
-    fn wait(&mut self, due: Due, waiting: Waiting) {
-        self.waiting.push_back((due, waiting));
-        self.note_deadline(due);
+    fn wait(&mut self, call: Call) {
+        self.note_deadline(call.due);
+        self.waiting.push_back(call);
         // The queue backs up: ask for as many credits as could be used now.
-        let wanted = usize::from(self.streams.outstanding()) + self.waiting.len();
+        let wanted = usize::from(self.conn.streams.outstanding()) + self.waiting.len();
         let wanted = u16::try_from(wanted).unwrap_or(u16::MAX).min(self.config.requests_max);
         self.desired = self.desired.max(wanted);
         self.demand_peak = self.demand_peak.max(wanted);
@@ -125,28 +148,19 @@ impl SessionCore {
 
     /// Sends what waits, as far as credits reach; then closes, if that is wanted.
     pub(crate) fn pump(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        while self.stage != Stage::Over && self.has_room() {
-            let Some((due, waiting)) = self.waiting.pop_front() else { break };
-            let tag = match &waiting {
-                Waiting::Read(tag, _) | Waiting::Write(tag, _) => *tag,
-                Waiting::Message { tag, .. } => *tag,
-            };
-            let result = match waiting {
-                Waiting::Read(tag, call) => self.send_read(adapter, now, tag, due, call),
-                Waiting::Write(tag, call) => self.send_write(adapter, now, tag, due, call),
-                Waiting::Message { tag, bytes, keep } => {
-                    self.send_encoded(adapter, now, tag, due, &bytes, keep)
+        while matches!(self.stage, Stage::Ready | Stage::Closing) && self.conn.has_room() {
+            let Some(Call { tag, due, task }) = self.waiting.pop_front() else { break };
+            let result = match task {
+                Task::Read(call) => self.send_read(adapter, now, tag, due, call),
+                Task::Write(call) => self.send_write(adapter, now, tag, due, call),
+                Task::Message { bytes, memory } => {
+                    self.send_encoded(adapter, now, tag, due, bytes, memory)
                 }
             };
             if let Err(refused) = result {
-                // The call had been taken, so it must complete; only the end of the session or
-                // the lack of memory, which ends it, can be the reason.
-                let failure = match refused {
-                    Refused::Over(failure) => failure,
-                    other => Failure::protocol(other),
-                };
-                self.finish(Purpose::Caller(tag), super::Done::Lost(failure.clone()));
-                self.end(adapter, failure);
+                // The call had been taken, so it must complete. It fitted a message of the
+                // connection before this one, or its memory could not be had again.
+                self.finish(Purpose::Caller(tag), Done::Lost(Failure::refused(refused)));
             }
         }
         if self.stage == Stage::Closing && self.is_idle() && self.failure.is_none() {
@@ -160,11 +174,13 @@ impl SessionCore {
         now: Instant,
         tag: u64,
         due: Due,
-        bytes: &[u8],
-        keep: Option<Piece>,
+        bytes: Vec<u8>,
+        memory: Pieces,
     ) -> Result<(), Refused> {
-        match decode_request(bytes, self.order, 0) {
-            Ok((_, request)) => self.send(adapter, now, Purpose::Caller(tag), due, &request, keep),
+        match decode_request(&bytes, self.order, 0) {
+            Ok((_, request)) => {
+                self.send(adapter, now, Purpose::Caller(tag), due, &request, memory)
+            }
             Err(error) => Err(Refused::Over(Failure::protocol(error))),
         }
     }
@@ -189,7 +205,7 @@ impl SessionCore {
         deadline: Duration,
     ) {
         let due = due(now, Some(deadline));
-        if let Err(refused) = self.send(adapter, now, purpose, due, request, None) {
+        if let Err(refused) = self.send(adapter, now, purpose, due, request, Pieces::new()) {
             self.end(adapter, Failure::refused(refused));
         }
     }
@@ -201,10 +217,30 @@ impl SessionCore {
         purpose: Purpose,
         due: Due,
         request: &Request<'_>,
-        memory: Option<Piece>,
+        memory: Pieces,
     ) -> Result<(), Refused> {
-        let work = Work::Message { _keep: memory };
-        self.transmit_plain(adapter, now, purpose, due, work, request)
+        let procedure = request.procedure();
+        let header = self.next_header(procedure)?;
+        let mut bytes = encode_request(&mut self.scratch, self.order, &header, request)?;
+        let mut work = Work::own();
+        if matches!(purpose, Purpose::Caller(_)) {
+            let keep = self.config.recovery.is_some();
+            let kept = if keep { self.scratch[..bytes].to_vec() } else { Vec::new() };
+            if self.stats.recoveries > 0 {
+                let names = Names { memory: &memory, state: &|state| state };
+                let (order, out) = (self.order, &mut self.scratch);
+                let encoded =
+                    names.apply(request, |request| encode_request(out, order, &header, request));
+                bytes = encoded.map_err(Refused::Over)??;
+            }
+            work = Work::Message { bytes: kept, memory };
+        }
+        if self.info.checksums {
+            seal(&mut self.scratch[..bytes]);
+        }
+        let message = Outgoing { purpose, due, procedure, header, work, bytes, data: None };
+        self.transmit(adapter, now, message);
+        Ok(())
     }
 
     fn send_read(
@@ -215,27 +251,37 @@ impl SessionCore {
         due: Due,
         call: ReadCall,
     ) -> Result<(), Refused> {
-        let purpose = Purpose::Caller(tag);
-        let ReadCall { handle: fh, state_id, offset, into } = call;
-        let byte_count = into.len();
-        if self.fits_inline(byte_count, READ_INLINE_REPLY_DATA_AT, self.info.response_bytes) {
-            self.stats.inline_transfers += 1;
-            let request =
-                Request::ReadInline(ReadInline { fh, state_id, offset, byte_count, cache_hint: 0 });
-            let work = Work::ReadInline(into);
-            return self.transmit_plain(adapter, now, purpose, due, work, &request);
+        let ReadCall { handle: fh, state_id, offset, .. } = call;
+        let byte_count = call.into.len();
+        let inline =
+            self.fits_inline(byte_count, READ_INLINE_REPLY_DATA_AT, self.info.response_bytes);
+        let buffers = [call.into.current_buffer().map_err(Refused::Over)?];
+        let request = if inline {
+            Request::ReadInline(ReadInline { fh, state_id, offset, byte_count, cache_hint: 0 })
+        } else {
+            let buffers = Seq::new(&buffers);
+            let cache_hint = 0;
+            Request::ReadDirect(ReadDirect {
+                fh,
+                state_id,
+                offset,
+                byte_count,
+                cache_hint,
+                buffers,
+            })
+        };
+        let procedure = request.procedure();
+        let header = self.next_header(procedure)?;
+        let bytes = encode_request(&mut self.scratch, self.order, &header, &request)?;
+        if self.info.checksums {
+            seal(&mut self.scratch[..bytes]);
         }
-        self.stats.direct_transfers += 1;
-        let buffers = [into.direct_buffer()];
-        let request = Request::ReadDirect(ReadDirect {
-            fh,
-            state_id,
-            offset,
-            byte_count,
-            cache_hint: 0,
-            buffers: Seq::new(&buffers),
-        });
-        self.transmit_plain(adapter, now, purpose, due, Work::ReadDirect(into), &request)
+        let work = if inline { Work::ReadInline(call) } else { Work::ReadDirect(call) };
+        self.count_transfer(inline);
+        let purpose = Purpose::Caller(tag);
+        let message = Outgoing { purpose, due, procedure, header, work, bytes, data: None };
+        self.transmit(adapter, now, message);
+        Ok(())
     }
 
     fn send_write(
@@ -246,16 +292,29 @@ impl SessionCore {
         due: Due,
         call: WriteCall,
     ) -> Result<(), Refused> {
-        let purpose = Purpose::Caller(tag);
-        let WriteCall { handle: fh, state_id, offset, stability: stable, from } = call;
-        let byte_count = from.len();
+        let WriteCall { handle: fh, state_id, offset, stability: stable, .. } = call;
+        let byte_count = call.from.len();
         let padding = self.info.inline_write_header_bytes;
         let padded_to = (self.config.pad_writes && padding != 0).then_some(padding);
         let data_at = padded_to.map_or(WRITE_INLINE_DATA_AT, |at| at as usize);
-        if !self.fits_inline(byte_count, data_at, self.info.request_bytes) {
-            self.stats.direct_transfers += 1;
-            let direct_checksum = self.data_checksum(from.view());
-            let buffers = [from.direct_buffer()];
+        let inline = self.fits_inline(byte_count, data_at, self.info.request_bytes);
+        let (procedure, header, bytes);
+        let mut data = None;
+        if inline {
+            procedure = Procedure::WriteInline;
+            header = self.next_header(procedure)?;
+            let request =
+                WriteInline { fh, state_id, offset, stable, padded_to, cache_hint: 0, data: &[] };
+            let (order, out) = (self.order, &mut self.scratch);
+            bytes = encode_write_inline_head(out, order, &header, &request, byte_count as usize)?;
+            if self.info.checksums {
+                seal_volatile(&mut self.scratch[..bytes], call.from.view());
+            }
+            data = Some(call.from.clone());
+        } else {
+            procedure = Procedure::WriteDirect;
+            header = self.next_header(procedure)?;
+            let buffers = [call.from.current_buffer().map_err(Refused::Over)?];
             let request = Request::WriteDirect(WriteDirect {
                 fh,
                 state_id,
@@ -263,39 +322,27 @@ impl SessionCore {
                 byte_count,
                 stable,
                 cache_hint: 0,
-                direct_checksum,
+                direct_checksum: self.data_checksum(call.from.view()),
                 buffers: Seq::new(&buffers),
             });
-            let work = Work::Write { from, stability: stable };
-            return self.transmit_plain(adapter, now, purpose, due, work, &request);
+            bytes = encode_request(&mut self.scratch, self.order, &header, &request)?;
+            if self.info.checksums {
+                seal(&mut self.scratch[..bytes]);
+            }
         }
-        self.stats.inline_transfers += 1;
-        let request =
-            WriteInline { fh, state_id, offset, stable, padded_to, cache_hint: 0, data: &[] };
-        let data = from.clone();
-        let work = Work::Write { from, stability: stable };
-        self.transmit(
-            adapter,
-            now,
-            purpose,
-            due,
-            work,
-            Procedure::WriteInline,
-            move |core, header| {
-                let out = &mut core.scratch;
-                let head = encode_write_inline_head(
-                    out,
-                    core.order,
-                    header,
-                    &request,
-                    data.len() as usize,
-                )?;
-                if core.info.checksums {
-                    seal_volatile(&mut core.scratch[..head], data.view());
-                }
-                Ok((head, Some(data)))
-            },
-        )
+        self.count_transfer(inline);
+        let (purpose, work) = (Purpose::Caller(tag), Work::Write(call));
+        let message = Outgoing { purpose, due, procedure, header, work, bytes, data };
+        self.transmit(adapter, now, message);
+        Ok(())
+    }
+
+    fn count_transfer(&mut self, inline: bool) {
+        if inline {
+            self.stats.inline_transfers += 1;
+        } else {
+            self.stats.direct_transfers += 1;
+        }
     }
 
     fn fits_inline(&self, bytes: u32, data_at: usize, message_bytes: u32) -> bool {
@@ -314,68 +361,39 @@ impl SessionCore {
         sums.finish()
     }
 
-    fn transmit_plain(
-        &mut self,
-        adapter: &mut dyn Adapter,
-        now: Instant,
-        purpose: Purpose,
-        due: Due,
-        work: Work,
-        request: &Request<'_>,
-    ) -> Result<(), Refused> {
-        let procedure = request.procedure();
-        self.transmit(adapter, now, purpose, due, work, procedure, |core, header| {
-            let bytes = encode_request(&mut core.scratch, core.order, header, request)?;
-            if core.info.checksums {
-                seal(&mut core.scratch[..bytes]);
-            }
-            Ok((bytes, None))
+    /// The header of the next request. The caller has made sure that there is a credit. Nothing is
+    /// taken yet, so a request that does not fit changes nothing.
+    fn next_header(&self, procedure: Procedure) -> Result<RequestHeader, Refused> {
+        let next = self.conn.streams.peek().ok_or(Refused::Full)?;
+        Ok(RequestHeader {
+            desired_nreq: self.desired,
+            analyzer: Analyzer(self.next_analyzer.to_ne_bytes()),
+            cred_handle: self.credential_for(procedure),
+            stream_id: next.stream,
+            seq_number: next.sequence,
+            ..RequestHeader::default()
         })
     }
 
-    /// Sends one request: a receive first, then the message. The caller has made sure that there
-    /// is a credit. `encode` fills `scratch` and returns the bytes to send from it, and the data
-    /// to gather behind them.
-    fn transmit(
-        &mut self,
-        adapter: &mut dyn Adapter,
-        now: Instant,
-        purpose: Purpose,
-        due: Due,
-        work: Work,
-        procedure: Procedure,
-        encode: impl FnOnce(&mut Self, &RequestHeader) -> Result<(usize, Option<Piece>), EncodeError>,
-    ) -> Result<(), Refused> {
-        let analyzer = self.next_analyzer;
-        let mut header = RequestHeader {
-            desired_nreq: self.desired,
-            analyzer: Analyzer(analyzer.to_ne_bytes()),
-            cred_handle: self.credential_for(procedure),
-            ..RequestHeader::default()
-        };
-        let Some(Transaction { stream, sequence }) = self.streams.peek() else {
-            return Err(Refused::Full);
-        };
-        header.stream_id = stream;
-        header.seq_number = sequence;
-        // Nothing has been taken yet, so a request that does not fit changes nothing.
-        let (bytes, data) = encode(self, &header)?;
-        if let Err(failure) = self.post(adapter, bytes, data) {
-            self.end(adapter, failure.clone());
-            return Err(Refused::Over(failure));
-        }
-        let taken = self.streams.take();
-        debug_assert_eq!(taken, Some(Transaction { stream, sequence }));
+    /// Sends one request: a receive first, then the message. It is outstanding whatever comes of
+    /// that, so a failure ends it with its connection.
+    fn transmit(&mut self, adapter: &mut dyn Adapter, now: Instant, message: Outgoing) {
+        let Outgoing { purpose, due: deadline, procedure, header, work, bytes, data } = message;
+        let taken = self.conn.streams.take();
+        debug_assert_eq!(taken.map(|taken| taken.stream), Some(header.stream_id));
+        let (analyzer, expected) = (self.next_analyzer, work.expected_bytes());
         self.next_analyzer += 1;
         self.last_request = now;
-        self.shrink_at = None;
-        self.demand_peak = self.demand_peak.max(self.streams.outstanding());
-        self.note_deadline(due);
-        let expected = work.expected_bytes();
-        self.flights[usize::from(stream)] =
-            Some(Flight { purpose, procedure, sequence, analyzer, deadline: due, work });
-        self.expect(adapter, expected, 0);
-        Ok(())
+        self.conn.shrink_at = None;
+        self.demand_peak = self.demand_peak.max(self.conn.streams.outstanding());
+        self.note_deadline(deadline);
+        let sequence = header.seq_number;
+        self.conn.flights[usize::from(header.stream_id)] =
+            Some(Flight { purpose, procedure, sequence, analyzer, deadline, work });
+        match self.post(adapter, bytes, data) {
+            Ok(()) => self.expect(adapter, expected, 0),
+            Err(failure) => self.fail(adapter, failure),
+        }
     }
 
     /// Posts a receive for the reply, if none is left over, and the message in `scratch`.
@@ -385,18 +403,20 @@ impl SessionCore {
         bytes: usize,
         data: Option<Piece>,
     ) -> Result<(), Failure> {
-        if self.posted <= usize::from(self.streams.outstanding()) {
-            let slot = self.receives.take(adapter)?.ok_or_else(no_slot)?;
-            let segment = self.receives.segment(slot, self.receives.message_bytes());
-            adapter.post_receive(self.endpoint, slot.into(), segment).map_err(Failure::lost)?;
-            self.posted += 1;
+        let conn = &mut self.conn;
+        let endpoint = conn.endpoint.ok_or_else(|| Failure::lost("there is no connection"))?;
+        if conn.posted < usize::from(conn.streams.outstanding()) {
+            let slot = conn.receives.take(adapter)?.ok_or_else(no_slot)?;
+            let segment = conn.receives.segment(slot, conn.receives.message_bytes());
+            adapter.post_receive(endpoint, slot.into(), segment).map_err(Failure::lost)?;
+            conn.posted += 1;
         }
-        let slot = self.sends.take(adapter)?.ok_or_else(no_slot)?;
-        self.sends.store(slot, &self.scratch[..bytes]);
-        let head = self.sends.segment(slot, bytes);
+        let slot = conn.sends.take(adapter)?.ok_or_else(no_slot)?;
+        conn.sends.store(slot, &self.scratch[..bytes]);
+        let head = conn.sends.segment(slot, bytes);
         let posted = match data {
-            Some(data) => adapter.post_send(self.endpoint, slot.into(), &[head, data.local()]),
-            None => adapter.post_send(self.endpoint, slot.into(), &[head]),
+            Some(data) => adapter.post_send(endpoint, slot.into(), &[head, data.local()?]),
+            None => adapter.post_send(endpoint, slot.into(), &[head]),
         };
         posted.map_err(Failure::lost)
     }

@@ -14,13 +14,20 @@ impl SessionCore {
         if self.stage == Stage::Over {
             return None;
         }
+        if self.recovery.is_some() {
+            return self.recovery_timeout();
+        }
         let keep_alive = self.can_send_null().then(|| self.keep_alive_at());
-        let shrink = self.shrink_at.filter(|_| keep_alive.is_some());
+        let shrink = self.conn.shrink_at.filter(|_| keep_alive.is_some());
         [keep_alive, shrink, self.first_deadline].into_iter().flatten().min()
     }
 
     /// Does what is due.
     pub fn on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        self.now = now;
+        if self.recovery.is_some() {
+            return self.recovery_on_time(adapter, now);
+        }
         if self.first_deadline.is_some_and(|at| at <= now) {
             self.check_deadlines(adapter, now);
         }
@@ -32,14 +39,14 @@ impl SessionCore {
             self.desired = self.demand_peak.max(1);
             self.demand_peak = 0;
             self.send_null(adapter, now, OPERATION_DEADLINE);
-        } else if self.shrink_at.is_some_and(|at| at <= now) {
+        } else if self.conn.shrink_at.is_some_and(|at| at <= now) {
             self.send_null(adapter, now, OPERATION_DEADLINE);
         }
     }
 
     /// Without a credit there is nothing to send a NULL with; what is outstanding renews the leases.
     fn can_send_null(&self) -> bool {
-        self.stage == Stage::Ready && self.waiting.is_empty() && self.has_room()
+        self.stage == Stage::Ready && self.waiting.is_empty() && self.conn.has_room()
     }
 
     /// Any request renews all leases (DAFS 7), so only silence needs a keep-alive; a third of the
@@ -54,34 +61,35 @@ impl SessionCore {
         self.send_own_within(adapter, now, Purpose::Null, &Request::Null, deadline);
     }
 
-    /// Ends the session if a request is overdue: it cannot be taken back, and whatever comes after
+    /// Gives the connection up if a request is overdue: it cannot be taken back, and whatever comes after
     /// it would wait behind a server that has stopped answering.
     ///
     /// What waits for stable storage may take long on a server that is well, and so may what waits
     /// for its credit. Those are overdue only when the session is silent as well, and before that
     /// is believed a NULL asks the server for a sign of life.
     fn check_deadlines(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        let prompt = self.flights.iter().flatten().filter(|flight| !flight.is_slow());
+        let prompt = self.conn.flights.iter().flatten().filter(|flight| !flight.is_slow());
         let first = prompt.filter_map(|flight| flight.deadline).min_by_key(|(at, _)| *at);
-        let slow = self.flights.iter().flatten().filter(|flight| flight.is_slow());
+        let slow = self.conn.flights.iter().flatten().filter(|flight| flight.is_slow());
         let slow = slow.filter_map(|flight| flight.deadline);
-        let waiting = self.waiting.iter().filter_map(|(due, _)| *due);
+        let waiting = self.waiting.iter().filter_map(|call| call.due);
         let silent =
             slow.chain(waiting).map(|(at, after)| (at.max(self.last_reply + after), after));
         let silent = silent.min_by_key(|(at, _)| *at);
         if let Some((at, after)) = first
             && at <= now
         {
-            return self.end(adapter, Failure::Deadline(after));
+            return self.fail(adapter, Failure::Deadline(after));
         }
         let silent = silent.and_then(|(at, after)| self.patience(adapter, now, at, after));
         if let Some((at, after)) = silent
             && at <= now
         {
-            return self.end(adapter, Failure::Deadline(after));
+            return self.fail(adapter, Failure::Deadline(after));
         }
         // A probe may have been sent just now; its deadline is later than `now` in any case.
-        let probe = self.flights.iter().flatten().filter(|flight| flight.purpose == Purpose::Null);
+        let probe =
+            self.conn.flights.iter().flatten().filter(|flight| flight.purpose == Purpose::Null);
         let probe = probe.filter_map(|flight| flight.deadline);
         self.first_deadline = first.into_iter().chain(silent).chain(probe).map(|(at, _)| at).min();
     }
@@ -98,7 +106,7 @@ impl SessionCore {
         if at > now {
             return Some((at, after));
         }
-        if self.flights.iter().flatten().any(|flight| flight.purpose == Purpose::Null) {
+        if self.conn.flights.iter().flatten().any(|flight| flight.purpose == Purpose::Null) {
             return None;
         }
         if self.can_send_null() {
@@ -112,12 +120,12 @@ impl SessionCore {
     /// Looks at what a reply leaves to be done: a client that was told to shrink and has nothing
     /// to send burns its extra receives with NULLs (DAFS 7).
     pub(crate) fn after_reply(&mut self, purpose: Purpose, now: Instant) {
-        if self.stage == Stage::Ready && self.streams.must_shrink() && self.is_idle() {
+        if self.stage == Stage::Ready && self.conn.streams.must_shrink() && self.is_idle() {
             // Between two calls of a busy client there is no need to hurry.
             let delay = if purpose == Purpose::Null { Duration::ZERO } else { SHRINK_DELAY };
-            self.shrink_at = Some(now + delay);
+            self.conn.shrink_at = Some(now + delay);
         } else {
-            self.shrink_at = None;
+            self.conn.shrink_at = None;
         }
     }
 }

@@ -15,6 +15,7 @@ pub struct Served {
     pub url: DafsUrl,
     pub dir: TempDir,
     _state: TempDir,
+    config: Config,
 }
 
 impl Served {
@@ -33,7 +34,9 @@ impl Served {
         change(&mut config);
         let server = Server::start(&config).unwrap();
         let url = DafsUrl::parse(&server.url()).unwrap();
-        Self { server: Some(server), url, dir, _state: state }
+        // A restarted server has the address of the one before.
+        config.listen = vec![format!("127.0.0.1:{}", url.port()).parse().unwrap()];
+        Self { server: Some(server), url, dir, _state: state, config }
     }
 
     pub fn path(&self) -> &Path {
@@ -55,6 +58,10 @@ impl Served {
         if let Some(server) = self.server.take() {
             server.stop();
         }
+    }
+
+    pub fn start(&mut self) {
+        self.server = Some(Server::start(&self.config).unwrap());
     }
 }
 

@@ -43,7 +43,7 @@ impl Actor {
             }
             Done::Refused { status, .. } => self.data_refused(common, &task, status),
             Done::Answered(reply) => self.reply(common, task, &reply),
-            Done::Lost(_) => Ok(()),
+            Done::InDoubt(_) | Done::Lost(_) => Ok(()),
         }
     }
 

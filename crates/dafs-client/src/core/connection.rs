@@ -1,0 +1,83 @@
+//! What belongs to one connection and goes with it.
+
+use super::call::Flight;
+use super::messages::MessagePool;
+use super::streams::Streams;
+use dafs_dat::{Adapter, EndpointId, Instant, ProtectionDomain};
+
+/// One connection of a session, from its first attempt to its loss.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Memory that is registered here is out of reach when the connection is gone.
+    pub(crate) domain: ProtectionDomain,
+    /// `None` between two attempts to connect.
+    pub(crate) endpoint: Option<EndpointId>,
+    /// The peer was reached, and was shown the memory.
+    pub(crate) established: bool,
+    pub(crate) streams: Streams,
+    /// Requests outstanding, by stream.
+    pub(crate) flights: Vec<Option<Flight>>,
+    pub(crate) sends: MessagePool,
+    pub(crate) receives: MessagePool,
+    /// Receives posted and not consumed.
+    pub(crate) posted: usize,
+    pub(crate) expected_bytes: u64,
+    pub(crate) auth_steps: u32,
+    pub(crate) shrink_at: Option<Instant>,
+}
+
+impl Connection {
+    /// A connection to be, for up to `requests_max` requests at a time.
+    pub(crate) fn new(
+        adapter: &mut dyn Adapter,
+        requests_max: u16,
+        request_bytes: usize,
+        response_bytes: usize,
+    ) -> Self {
+        let domain = adapter.protection_domain();
+        let requests_max = requests_max.max(1);
+        // A send slot is free again when its completion has been seen, which may be after the
+        // reply; the spare ones keep the next request from waiting for that.
+        let slots = usize::from(requests_max) + 16;
+        Self {
+            domain,
+            endpoint: None,
+            established: false,
+            streams: Streams::new(requests_max),
+            flights: (0..requests_max).map(|_| None).collect(),
+            sends: MessagePool::new(domain, request_bytes, slots),
+            receives: MessagePool::new(domain, response_bytes, slots),
+            posted: 0,
+            expected_bytes: 0,
+            auth_steps: 0,
+            shrink_at: None,
+        }
+    }
+
+    /// True when a request may be sent as far as credits and message buffers are concerned.
+    pub(crate) fn has_room(&self) -> bool {
+        self.streams.available() && self.sends.available() && self.receives.available()
+    }
+
+    /// Ends it at once and takes the requests out of it that have not been answered, in the order
+    /// in which they were sent. Afterwards nothing of the peer reaches this process.
+    pub(crate) fn cut(&mut self, adapter: &mut dyn Adapter) -> Vec<(u16, Flight)> {
+        if let Some(endpoint) = self.endpoint.take() {
+            adapter.abort(endpoint);
+        }
+        let flights = self.flights.iter_mut().enumerate();
+        let mut lost: Vec<_> =
+            flights.filter_map(|(stream, flight)| Some((stream as u16, flight.take()?))).collect();
+        lost.sort_unstable_by_key(|(_, flight)| flight.analyzer);
+        self.streams = Streams::new(1);
+        self.expected_bytes = 0;
+        self.shrink_at = None;
+        lost
+    }
+
+    /// Frees its message buffers.
+    pub(crate) fn release(&mut self, adapter: &mut dyn Adapter) {
+        self.sends.release(adapter);
+        self.receives.release(adapter);
+    }
+}

@@ -1,0 +1,140 @@
+//! What became of the requests that were sent and not answered (DAFS 12).
+
+use super::super::call::{Done, Purpose, ReplyMessage, Task};
+use super::super::repeat::{Repeat, repeat};
+use super::{Failure, SessionCore, Verdict};
+use dafs_dat::{Adapter, Instant};
+use dafs_wire::dafs::{CheckResponse, DiscardResponses, HEADER_BYTES, Request, Status};
+
+impl SessionCore {
+    /// Asks about as many requests as there are credits for; true when all is known.
+    pub(super) fn check_some(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
+        self.ask_some(adapter, now, Verdict::Open, Verdict::Asked)
+    }
+
+    /// Fetches as many replies as there are credits for; true when all are here.
+    pub(super) fn fetch_some(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
+        self.ask_some(adapter, now, Verdict::Executed, Verdict::Fetching)
+    }
+
+    fn ask_some(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        before: Verdict,
+        after: Verdict,
+    ) -> bool {
+        while let Some(recovery) = &mut self.recovery {
+            let Some(index) = recovery.doubts.iter().position(|doubt| doubt.verdict == before)
+            else {
+                return !recovery.doubts.iter().any(|doubt| doubt.verdict == after);
+            };
+            if !self.conn.has_room() {
+                return false;
+            }
+            let doubt = &mut recovery.doubts[index];
+            // A loss on the way puts it back.
+            doubt.verdict = after;
+            let question = CheckResponse {
+                session_id: doubt.sent.session,
+                stream_id: doubt.sent.transaction.stream,
+                seq_number: doubt.sent.transaction.sequence,
+                procedure: doubt.sent.procedure,
+            };
+            let (purpose, request) = match before {
+                Verdict::Open => (Purpose::Check(index), Request::CheckResponse(question)),
+                _ => (Purpose::Fetch(index), Request::FetchResponse(question)),
+            };
+            self.send_own(adapter, now, purpose, &request);
+        }
+        false
+    }
+
+    /// Tells the server to forget the old sessions; true when it has been told.
+    pub(super) fn discard_some(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
+        while let Some(recovery) = &mut self.recovery {
+            if recovery.discards.is_empty() {
+                return true;
+            }
+            if !self.conn.has_room() {
+                return false;
+            }
+            let session_id = recovery.discards.remove(0);
+            let request = Request::DiscardResponses(DiscardResponses { session_id });
+            // Whatever the server says: it forgets them in time by itself.
+            self.send_own(adapter, now, Purpose::Discard, &request);
+        }
+        false
+    }
+
+    /// The answer to a CHECK_RESPONSE.
+    pub(in crate::core) fn on_checked(&mut self, index: usize, status: Status) {
+        let (now, order) = (self.now, self.order);
+        let Some(recovery) = &mut self.recovery else { return };
+        let Some(doubt) = recovery.doubts.get_mut(index) else { return };
+        if doubt.verdict != Verdict::Asked {
+            // Its time was over while the answer was on the way.
+            return;
+        }
+        match status {
+            Status::Ok => doubt.verdict = Verdict::Executed,
+            Status::NoXidMatch => doubt.verdict = Verdict::Again,
+            Status::Delay | Status::Grace => {
+                doubt.verdict = Verdict::Open;
+                recovery.retry_later(now);
+            }
+            // UNKNOWN_SESSION, or a server that keeps nothing.
+            _ => {
+                let procedure = doubt.sent.procedure;
+                if repeat(&doubt.call.task, procedure, order) == Repeat::Once {
+                    doubt.verdict = Verdict::Over;
+                    let tag = doubt.call.tag;
+                    self.finish(Purpose::Caller(tag), Done::InDoubt(procedure));
+                } else {
+                    doubt.verdict = Verdict::Again;
+                }
+            }
+        }
+    }
+
+    /// The answer to a FETCH_RESPONSE: the original status and body.
+    pub(in crate::core) fn on_fetched(
+        &mut self,
+        index: usize,
+        reply: &ReplyMessage,
+    ) -> Result<(), Failure> {
+        let Some(recovery) = &mut self.recovery else { return Ok(()) };
+        let Some(doubt) = recovery.doubts.get_mut(index) else { return Ok(()) };
+        if doubt.verdict != Verdict::Fetching {
+            return Ok(());
+        }
+        let (tag, procedure) = (doubt.call.tag, doubt.sent.procedure);
+        if matches!(reply.status, Status::NoXidMatch | Status::UnknownSession) {
+            // No request that changes anything is answered like this: the reply went away between
+            // the two questions.
+            doubt.verdict = Verdict::Asked;
+            self.on_checked(index, Status::UnknownSession);
+            return Ok(());
+        }
+        doubt.verdict = Verdict::Over;
+        let done = match &doubt.call.task {
+            Task::Message { .. } => Done::Answered(ReplyMessage { procedure, ..reply.clone() }),
+            _ if !reply.status.is_ok() => Done::Refused { procedure, status: reply.status },
+            Task::Write(call) => {
+                let call = call.clone();
+                let body = reply.bytes.get(HEADER_BYTES..).unwrap_or_default();
+                match self.take_write(procedure, body, &call) {
+                    Ok(done) => done,
+                    Err(failure) => {
+                        self.finish(Purpose::Caller(tag), Done::Lost(failure.clone()));
+                        return Err(failure);
+                    }
+                }
+            }
+            // INVARIANT: nobody asks about reads.
+            Task::Read(_) => Done::InDoubt(procedure),
+        };
+        self.finish(Purpose::Caller(tag), done);
+        Ok(())
+    }
+}

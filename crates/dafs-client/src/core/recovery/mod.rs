@@ -1,0 +1,381 @@
+//! From a lost connection to the next one, without the application (DAFS 12).
+//!
+//! ```text
+//!           connection lost                 connected        proved who we are
+//! Ready ------------------> Pause ----> Dial ------> Open ------------------> Check
+//!   ^                         ^  any loss on the way   |                        |
+//!   |                         +------------------------+------ ... ------+    Fetch
+//!   |                                                                    |      |
+//!   +---- Locks <---- Opens <---- Server (it has restarted) <------------+-- Discard
+//! ```
+//!
+//! Invariants
+//! * A request that was sent and not answered, and that changes something, is sent again only after
+//!   the server has said that it was not executed, or when doing it twice is as good as once
+//!   ([`repeat`](super::repeat)).
+//! * Calls are sent again in the order in which they were sent first, and before all that waits.
+//! * Each call ends by its own deadline, whatever recovery is doing; all calls end with the time that
+//!   recovery may take.
+//! * Memory that a lost connection could reach is withdrawn before anybody hears of the loss.
+//! * An answer that breaks the rules ends the session; it never makes it try for ever.
+
+mod check;
+
+use super::call::{Call, Done, Flight, Purpose, Sent};
+use super::failure::Failure;
+use super::memory::RegisteredMemory;
+use super::repeat::{Repeat, repeat};
+use super::session::{SessionCore, Stage, new_connection};
+use super::streams::Transaction;
+use crate::limits::{
+    RECONNECT_PAUSE_FRACTION, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, RECOVERY_ANSWER_TIME,
+    RECOVERY_RETRY_PAUSE,
+};
+use dafs_dat::{Access, Adapter, Instant};
+use dafs_wire::dafs::{ClientId, SessionId};
+use std::sync::{Arc, Weak};
+
+/// How far recovery has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing is tried before this time.
+    Pause(Instant),
+    /// The connection is being made and the session opened, up to the proof of identity.
+    Open,
+    /// The server is asked what it has executed.
+    Check,
+    /// The replies to that are fetched.
+    Fetch,
+    /// The server is told to forget them.
+    Discard,
+    /// The server may have restarted, and then all that was asked has to be answered first.
+    Compare,
+    /// It has restarted: credential, root and limits are asked for again, one by one.
+    Server,
+}
+
+/// What is known of a request that was sent and not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// Nothing yet.
+    Open,
+    /// The server has been asked.
+    Asked,
+    /// It was executed; the reply is wanted.
+    Executed,
+    /// The reply has been asked for.
+    Fetching,
+    /// It is to be sent again.
+    Again,
+    /// The call is over.
+    Over,
+}
+
+/// A request that was sent and not answered.
+#[derive(Debug)]
+struct Doubt {
+    call: Call,
+    sent: Sent,
+    verdict: Verdict,
+}
+
+/// What is known while a connection is being replaced.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    step: Step,
+    /// Why the last connection, or the last attempt, ended.
+    failure: Failure,
+    /// When recovery is given up.
+    until: Instant,
+    /// When the last connection attempt began.
+    attempt: Instant,
+    /// Nothing is asked before this: the server wants a rest.
+    retry_at: Option<Instant>,
+    /// The server's name of this client when the session was last in order.
+    client_id: ClientId,
+    doubts: Vec<Doubt>,
+    /// Old sessions whose replies the server may forget.
+    discards: Vec<SessionId>,
+}
+
+impl Recovery {
+    /// The calls that are not over.
+    pub(crate) fn into_calls(self) -> impl Iterator<Item = Call> {
+        let doubts = self.doubts.into_iter();
+        doubts.filter(|doubt| doubt.verdict != Verdict::Over).map(|doubt| doubt.call)
+    }
+
+    fn has_calls(&self) -> bool {
+        self.doubts.iter().any(|doubt| doubt.verdict != Verdict::Over)
+    }
+
+    /// What was asked on a connection that is gone must be asked again.
+    fn forget_questions(&mut self) {
+        for doubt in &mut self.doubts {
+            doubt.verdict = match doubt.verdict {
+                Verdict::Asked => Verdict::Open,
+                Verdict::Fetching => Verdict::Executed,
+                known => known,
+            };
+        }
+    }
+
+    fn retry_later(&mut self, now: Instant) {
+        self.retry_at = Some(now + RECOVERY_RETRY_PAUSE);
+    }
+}
+
+impl SessionCore {
+    /// The connection has failed: makes another one if that is wanted and may help, else ends the
+    /// session.
+    pub(crate) fn fail(&mut self, adapter: &mut dyn Adapter, failure: Failure) {
+        let wanted = match self.stage {
+            Stage::Ready | Stage::Recovering => true,
+            Stage::Closing => !self.has_no_calls(),
+            Stage::Connecting | Stage::Opening | Stage::Over => false,
+        };
+        match self.config.recovery {
+            Some(limit) if wanted && failure.is_passing() => {
+                self.break_off(adapter, failure, limit);
+            }
+            _ => self.end(adapter, failure),
+        }
+    }
+
+    /// True when nobody waits for anything.
+    pub(crate) fn has_no_calls(&self) -> bool {
+        let mut flights = self.conn.flights.iter().flatten();
+        self.waiting.is_empty()
+            && !flights.any(|flight| matches!(flight.purpose, Purpose::Caller(_)))
+            && !self.recovery.as_ref().is_some_and(|recovery| recovery.has_calls())
+    }
+
+    fn break_off(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        failure: Failure,
+        limit: std::time::Duration,
+    ) {
+        let now = self.now;
+        let lost = self.conn.cut(adapter);
+        if self.conn.established {
+            self.withdraw_memory(adapter);
+            self.conn.release(adapter);
+            self.conn = new_connection(adapter, &self.config);
+        }
+        if let Some(recovery) = &mut self.recovery {
+            tracing::debug!(%failure, step = ?recovery.step, "recovery begins again");
+            recovery.forget_questions();
+            let down = now.since(self.lost_at.unwrap_or(now));
+            let pause = down / RECONNECT_PAUSE_FRACTION;
+            let pause = pause.clamp(RECONNECT_PAUSE_MIN, RECONNECT_PAUSE_MAX);
+            recovery.step = Step::Pause(now + pause);
+            recovery.retry_at = None;
+            recovery.failure = failure;
+            debug_assert!(lost.iter().all(|(_, flight)| !flight.is_callers()));
+        } else {
+            tracing::info!(%failure, unanswered = lost.len(), "connection lost, making another");
+            let first = *self.lost_at.get_or_insert(now);
+            let doubts = lost.into_iter().filter_map(|(stream, flight)| self.doubt(stream, flight));
+            self.recovery = Some(Box::new(Recovery {
+                step: Step::Pause(now),
+                failure,
+                until: first + limit,
+                attempt: now,
+                retry_at: None,
+                client_id: self.info.client_id,
+                doubts: doubts.collect(),
+                discards: vec![self.info.session_id],
+            }));
+            self.stats.recoveries += 1;
+        }
+        self.stage = Stage::Recovering;
+        self.expire_calls(adapter, now);
+    }
+
+    /// What an unanswered request leaves to be found out.
+    fn doubt(&self, stream: u16, flight: Flight) -> Option<Doubt> {
+        let Purpose::Caller(tag) = flight.purpose else { return None };
+        let sent = Sent {
+            session: self.info.session_id,
+            transaction: Transaction { stream, sequence: flight.sequence },
+            procedure: flight.procedure,
+        };
+        let call = Call { tag, due: flight.deadline, task: flight.work.into_task() };
+        let verdict = match repeat(&call.task, sent.procedure, self.order) {
+            Repeat::Free => Verdict::Again,
+            Repeat::Same | Repeat::Once => Verdict::Open,
+        };
+        Some(Doubt { call, sent, verdict })
+    }
+
+    /// Ends the calls whose time is over, which nothing on the way will be answered for.
+    fn expire_calls(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        let Some(recovery) = &mut self.recovery else { return };
+        let overdue = |call: &Call| call.due.filter(|(at, _)| *at <= now).map(|(_, after)| after);
+        let mut over = Vec::new();
+        for doubt in recovery.doubts.iter_mut().filter(|doubt| doubt.verdict != Verdict::Over) {
+            if let Some(after) = overdue(&doubt.call) {
+                doubt.verdict = Verdict::Over;
+                over.push((doubt.call.tag, after));
+            }
+        }
+        self.waiting.retain(|call| match overdue(call) {
+            Some(after) => {
+                over.push((call.tag, after));
+                false
+            }
+            None => true,
+        });
+        for (tag, after) in over {
+            self.finish(Purpose::Caller(tag), Done::Lost(Failure::Deadline(after)));
+        }
+        let doubts = self.recovery.iter().flat_map(|recovery| &recovery.doubts);
+        let open = doubts.filter(|doubt| doubt.verdict != Verdict::Over).map(|doubt| &doubt.call);
+        let calls = open.chain(&self.waiting);
+        self.first_deadline = calls.filter_map(|call| call.due).map(|(at, _)| at).min();
+        if self.closing && self.has_no_calls() {
+            self.end(adapter, Failure::Closed);
+        }
+    }
+
+    /// When recovery has something to do by itself.
+    pub(crate) fn recovery_timeout(&self) -> Option<Instant> {
+        let recovery = self.recovery.as_ref()?;
+        let step = match recovery.step {
+            Step::Pause(until) => until,
+            _ => self.answer_due(recovery),
+        };
+        let first = [self.first_deadline, recovery.retry_at].into_iter().flatten();
+        first.chain([step, recovery.until]).min()
+    }
+
+    /// When an attempt to connect, or a server that has stopped answering, is given up.
+    fn answer_due(&self, recovery: &Recovery) -> Instant {
+        let rest = recovery.retry_at.unwrap_or(recovery.attempt);
+        recovery.attempt.max(self.last_reply).max(rest) + RECOVERY_ANSWER_TIME
+    }
+
+    /// Does what is due.
+    pub(crate) fn recovery_on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        if self.first_deadline.is_some_and(|at| at <= now) {
+            self.expire_calls(adapter, now);
+        }
+        let Some(recovery) = &mut self.recovery else { return };
+        if recovery.until <= now {
+            let failure = recovery.failure.clone();
+            return self.end(adapter, failure);
+        }
+        match recovery.step {
+            Step::Pause(until) if until <= now => {
+                recovery.step = Step::Open;
+                recovery.attempt = now;
+                if let Err(error) = self.dial(adapter) {
+                    self.fail(adapter, Failure::lost(error));
+                }
+            }
+            Step::Pause(_) => {}
+            _ => {
+                if recovery.retry_at.is_some_and(|at| at <= now) {
+                    recovery.retry_at = None;
+                    self.advance(adapter, now);
+                    self.pump(adapter, now);
+                }
+                if let Some(recovery) = &self.recovery
+                    && !matches!(recovery.step, Step::Pause(_))
+                    && self.answer_due(recovery) <= now
+                {
+                    self.fail(adapter, Failure::Deadline(RECOVERY_ANSWER_TIME));
+                }
+            }
+        }
+    }
+
+    /// The server knows us again: goes on with what it did before.
+    pub(crate) fn on_known_again(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.step = Step::Check;
+        }
+        self.advance(adapter, now);
+    }
+
+    /// Credential, root and limits of a restarted server are known.
+    pub(crate) fn on_server_known(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        self.finish_recovery();
+        self.advance(adapter, now);
+    }
+
+    /// Asks what can be asked now, step by step.
+    pub(crate) fn advance(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        while let Some((step, None)) = self.recovery.as_ref().map(|now| (now.step, now.retry_at)) {
+            let next = match step {
+                Step::Pause(_) | Step::Open | Step::Server => return,
+                Step::Check if self.check_some(adapter, now) => Step::Fetch,
+                Step::Fetch if self.fetch_some(adapter, now) => Step::Discard,
+                Step::Discard if self.discard_some(adapter, now) => Step::Compare,
+                Step::Compare if !self.has_restarted() => return self.finish_recovery(),
+                Step::Compare if self.conn.streams.outstanding() == 0 => Step::Server,
+                Step::Check | Step::Fetch | Step::Discard | Step::Compare => return,
+            };
+            let Some(recovery) = &mut self.recovery else { return };
+            recovery.step = next;
+            if next == Step::Server {
+                self.meet_server(adapter, now);
+            }
+        }
+    }
+
+    /// A server that has restarted knows this client by another name (DAFS 4.1).
+    fn has_restarted(&self) -> bool {
+        let recovery = self.recovery.as_ref();
+        recovery.is_some_and(|recovery| recovery.client_id != self.info.client_id)
+    }
+
+    /// Everything is as it was: what was not done is sent again, then what has waited.
+    fn finish_recovery(&mut self) {
+        let Some(recovery) = self.recovery.take() else { return };
+        let again: Vec<Call> = recovery.into_calls().collect();
+        tracing::info!(again = again.len(), waiting = self.waiting.len(), "session recovered");
+        for call in again.into_iter().rev() {
+            self.waiting.push_front(call);
+        }
+        self.stage = if self.closing { Stage::Closing } else { Stage::Ready };
+        // The rest of the server's silence counts from here.
+        self.last_reply = self.now;
+        self.first_deadline =
+            self.waiting.iter().filter_map(|call| call.due).map(|due| due.0).min();
+    }
+
+    /// Keeps memory in mind for the next connection.
+    pub(crate) fn remember(&mut self, memory: &Arc<RegisteredMemory>) {
+        if self.config.recovery.is_none() {
+            return;
+        }
+        if self.memories.len() == self.memories.capacity() {
+            self.memories.retain(|memory| memory.strong_count() > 0);
+        }
+        self.memories.push(Arc::downgrade(memory));
+    }
+
+    fn withdraw_memory(&mut self, adapter: &mut dyn Adapter) {
+        for memory in self.memories.iter().filter_map(Weak::upgrade) {
+            if let Some(region) = memory.withdraw() {
+                adapter.deregister(region);
+            }
+        }
+        self.reap(adapter);
+    }
+
+    /// Registers for this connection what the application holds.
+    pub(crate) fn renew_memory(&mut self, adapter: &mut dyn Adapter) -> Result<(), Failure> {
+        self.conn.established = true;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        for memory in self.memories.iter().filter_map(Weak::upgrade) {
+            if !memory.is_registered() {
+                let region = adapter.register(self.conn.domain, memory.buffer().clone(), access);
+                memory.renew(region.map_err(Failure::memory)?);
+            }
+        }
+        Ok(())
+    }
+}

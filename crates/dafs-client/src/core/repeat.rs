@@ -1,0 +1,70 @@
+//! Which requests may be sent twice.
+//!
+//! Invariants
+//! * The class follows from the request alone, so whoever submits one need not think of recovery.
+//! * What is not known to be harmless counts as harmful.
+
+use super::call::Task;
+use dafs_wire::dafs::{
+    ByteOrder, Class, CreateMode, OpenClaim, Procedure, Request, decode_request,
+};
+
+/// What sending a request a second time would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Nothing at all: it changes nothing, or the server keeps no record of it and takes it twice.
+    Free,
+    /// The second leaves what the first has left. It matters only to others, who may have changed
+    /// it in between, so the server is asked first; if it does not know, it is done again.
+    Same,
+    /// Something else than the first: an entry made twice, data appended twice. Never.
+    Once,
+}
+
+/// How a request may be treated.
+pub(crate) fn repeat(task: &Task, procedure: Procedure, order: ByteOrder) -> Repeat {
+    match task {
+        Task::Read(_) => Repeat::Free,
+        Task::Write(_) => Repeat::Same,
+        Task::Message { bytes, .. } => match procedure.class() {
+            Class::BulkFetch | Class::Simple => Repeat::Free,
+            // Not in the server's records, and all of them set something to a value.
+            Class::Special => Repeat::Free,
+            _ => match decode_request(bytes, order, 0) {
+                Ok((_, request)) => of_modifying(&request),
+                Err(_) => Repeat::Once,
+            },
+        },
+    }
+}
+
+fn of_modifying(request: &Request<'_>) -> Repeat {
+    match request {
+        Request::LockT(_) => Repeat::Free,
+        // The batch is protected only as a whole, and clients send it again (DAFS 12).
+        Request::BatchSubmit(_)
+        | Request::Close(_)
+        | Request::Commit(_)
+        | Request::DelegPurge
+        | Request::DelegReturn(_)
+        | Request::HurryUp(_)
+        | Request::Lock(_)
+        | Request::LockU(_)
+        | Request::OpenDowngrade(_)
+        | Request::WriteDirect(_)
+        | Request::WriteInline(_) => Repeat::Same,
+        Request::SetAttrInline(args) if args.attributes.object_size.is_none() => Repeat::Same,
+        Request::Open(args) => match (args.claim, args.create) {
+            // A second one makes a second file.
+            (OpenClaim::CreateUnlinked { .. }, _) => Repeat::Once,
+            // The verifier, or nothing at all, makes the second one find what the first has made.
+            (_, None | Some(CreateMode::Exclusive { .. })) => Repeat::Same,
+            (_, Some(CreateMode::Unchecked { attributes })) if attributes.object_size.is_none() => {
+                Repeat::Same
+            }
+            // GUARDED would meet its own file; cutting a file twice may cut what came in between.
+            (_, Some(_)) => Repeat::Once,
+        },
+        _ => Repeat::Once,
+    }
+}

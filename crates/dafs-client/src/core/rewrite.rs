@@ -1,0 +1,134 @@
+//! Putting into a request what has changed since the application asked for it: the keys of its
+//! memory and the state-ids of its opens.
+
+use super::failure::Failure;
+use super::memory::Piece;
+use dafs_wire::dafs::{
+    AppendDirect, AppendInline, BatchSubmit, Close, DelegReturn, DirectBuffer, GetAttrDirect, Lock,
+    LockU, Open, OpenClaim, OpenDowngrade, ReadDirDirect, ReadDirect, ReadInline, ReadLinkDirect,
+    ReadWriteRequest, Request, Seq, SetAttrDirect, SetAttrInline, StateId, WriteDirect,
+    WriteInline,
+};
+
+/// What is called otherwise on the connection of now.
+pub(crate) struct Names<'a> {
+    /// The memory of the request.
+    pub(crate) memory: &'a [Piece],
+    /// The state-id of now for one that the application knows.
+    pub(crate) state: &'a dyn Fn(StateId) -> StateId,
+}
+
+impl Names<'_> {
+    fn buffer(&self, buffer: DirectBuffer) -> Result<DirectBuffer, Failure> {
+        for piece in self.memory {
+            if let Some(renamed) = piece.rename(&buffer)? {
+                return Ok(renamed);
+            }
+        }
+        // Memory that the session was not told of has no registration here; the server will say so.
+        Ok(buffer)
+    }
+
+    fn buffers(&self, buffers: Seq<'_, DirectBuffer>) -> Result<Vec<DirectBuffer>, Failure> {
+        buffers.iter().map(|buffer| self.buffer(buffer)).collect()
+    }
+
+    /// Hands the request to `then` as it must be sent now.
+    pub(crate) fn apply<R>(
+        &self,
+        request: &Request<'_>,
+        then: impl FnOnce(&Request<'_>) -> R,
+    ) -> Result<R, Failure> {
+        let state = self.state;
+        let renamed = match *request {
+            Request::GetAttrDirect(args) => {
+                let buffer = self.buffer(args.buffer)?;
+                Request::GetAttrDirect(GetAttrDirect { buffer, ..args })
+            }
+            Request::ReadLinkDirect(args) => {
+                let buffer = self.buffer(args.buffer)?;
+                Request::ReadLinkDirect(ReadLinkDirect { buffer, ..args })
+            }
+            Request::SetAttrDirect(args) => {
+                let (buffer, state_id) = (self.buffer(args.buffer)?, state(args.state_id));
+                Request::SetAttrDirect(SetAttrDirect { buffer, state_id, ..args })
+            }
+            Request::AppendDirect(args) => {
+                let (buffer, state_id) = (self.buffer(args.buffer)?, state(args.state_id));
+                Request::AppendDirect(AppendDirect { buffer, state_id, ..args })
+            }
+            Request::ReadDirDirect(args) => {
+                let buffers = self.buffers(args.buffers)?;
+                let buffers = Seq::new(&buffers);
+                return Ok(then(&Request::ReadDirDirect(ReadDirDirect { buffers, ..args })));
+            }
+            Request::ReadDirect(args) => {
+                let buffers = self.buffers(args.buffers)?;
+                let (buffers, state_id) = (Seq::new(&buffers), state(args.state_id));
+                return Ok(then(&Request::ReadDirect(ReadDirect { buffers, state_id, ..args })));
+            }
+            Request::WriteDirect(args) => {
+                let buffers = self.buffers(args.buffers)?;
+                let (buffers, state_id) = (Seq::new(&buffers), state(args.state_id));
+                return Ok(then(&Request::WriteDirect(WriteDirect { buffers, state_id, ..args })));
+            }
+            Request::BatchSubmit(args) => return self.apply_batch(args, then),
+            Request::AppendInline(args) => {
+                let state_id = state(args.state_id);
+                Request::AppendInline(AppendInline { state_id, ..args })
+            }
+            Request::Close(args) => {
+                Request::Close(Close { state_id: state(args.state_id), ..args })
+            }
+            Request::DelegReturn(args) => {
+                Request::DelegReturn(DelegReturn { state_id: state(args.state_id) })
+            }
+            Request::Lock(args) => Request::Lock(Lock { state_id: state(args.state_id), ..args }),
+            Request::LockU(args) => {
+                Request::LockU(LockU { state_id: state(args.state_id), ..args })
+            }
+            Request::Open(mut args) => {
+                if let OpenClaim::DelegateCur { dir, path, state_id } = args.claim {
+                    let state_id = state(state_id);
+                    args = Open { claim: OpenClaim::DelegateCur { dir, path, state_id }, ..args };
+                }
+                Request::Open(args)
+            }
+            Request::OpenDowngrade(args) => {
+                Request::OpenDowngrade(OpenDowngrade { state_id: state(args.state_id), ..args })
+            }
+            Request::ReadInline(args) => {
+                Request::ReadInline(ReadInline { state_id: state(args.state_id), ..args })
+            }
+            Request::SetAttrInline(args) => {
+                Request::SetAttrInline(SetAttrInline { state_id: state(args.state_id), ..args })
+            }
+            Request::WriteInline(args) => {
+                Request::WriteInline(WriteInline { state_id: state(args.state_id), ..args })
+            }
+            other => other,
+        };
+        Ok(then(&renamed))
+    }
+
+    fn apply_batch<R>(
+        &self,
+        args: BatchSubmit<'_>,
+        then: impl FnOnce(&Request<'_>) -> R,
+    ) -> Result<R, Failure> {
+        let buffers: Result<Vec<Vec<DirectBuffer>>, Failure> =
+            args.requests.iter().map(|part| self.buffers(part.buffers)).collect();
+        let buffers = buffers?;
+        let requests: Vec<ReadWriteRequest<'_>> = args
+            .requests
+            .iter()
+            .zip(&buffers)
+            .map(|(part, buffers)| ReadWriteRequest {
+                buffers: Seq::new(buffers),
+                state_id: (self.state)(part.state_id),
+                ..part
+            })
+            .collect();
+        Ok(then(&Request::BatchSubmit(BatchSubmit { requests: Seq::new(&requests), ..args })))
+    }
+}
