@@ -220,9 +220,11 @@ impl Context<'_> {
         let Some(fetch) = transfer.fetch.take() else { return };
         let chunks = transfer.chunks.clone();
         let lens = pieces(fetch.wanted);
+        if fetch.failed {
+            // The connection has broken, and nothing was done that an answer could tell.
+            return self.abandon(id);
+        }
         let status = match fetch.check {
-            // The connection has broken.
-            _ if fetch.failed => Err(Status::Io),
             Some(expected) => {
                 let mut sum = Fletcher32::new();
                 for (&chunk, len) in chunks.iter().zip(lens) {

@@ -10,7 +10,7 @@ use super::memory::Receives;
 use crate::auth::Admission;
 use crate::limits::SessionLimits;
 use dafs_dat::{EndpointId, Instant, PeerInfo};
-use dafs_service::{Client, ClientKey, OpenState, StateId};
+use dafs_service::{Client, ClientKey, OpenState, SessionReplies, StateId};
 use dafs_wire::dafs::{ByteOrder, RequestHeader, SessionId, SessionOptions};
 use std::sync::Arc;
 
@@ -48,6 +48,8 @@ pub(super) struct Connection {
     pub(super) credits: Credits,
     pub(super) streams: Streams,
     pub(super) session: Option<Session>,
+    /// The transport knows it no more; it waits for the last of its jobs.
+    pub(super) ended: bool,
     /// What a back-control channel has besides, once it is bound.
     pub(super) back: Option<Box<Back>>,
     /// Proofs of identity tried so far, and whether one is being checked.
@@ -72,6 +74,8 @@ pub(super) struct Session {
     pub(super) proven: Option<Proven>,
     /// The open that was used last, to spare the table in a row of reads or writes.
     pub(super) last_open: Option<(StateId, Arc<OpenState>)>,
+    /// The replies that are kept, if that was agreed on.
+    pub(super) replies: Option<SessionReplies>,
 }
 
 pub(super) struct Proven {
@@ -201,6 +205,7 @@ impl Connection {
             credits: Credits { nreq: 1, ..Credits::default() },
             streams,
             session: None,
+            ended: false,
             back: None,
             proofs: 0,
             proving: false,
@@ -214,6 +219,11 @@ impl Connection {
     /// The client's record, once it has proved who it is.
     pub(super) fn client(&self) -> Option<&Arc<Client>> {
         self.session.as_ref()?.proven.as_ref().map(|proven| &proven.client)
+    }
+
+    /// The replies that the session keeps.
+    pub(super) fn kept_replies(&mut self) -> Option<&mut SessionReplies> {
+        self.session.as_mut()?.replies.as_mut()
     }
 
     /// Counts a send or RDMA that has been posted.

@@ -23,6 +23,8 @@ mod readdir;
 mod registry;
 mod reply;
 mod request;
+mod responses;
+mod resume;
 mod session_ops;
 mod waiting;
 mod work;
@@ -35,7 +37,7 @@ use crate::auth::Authenticator;
 use crate::limits::{FIRST_MESSAGE_BYTES, SessionLimits};
 use crate::pool::{Inbox, Pool};
 use back::{BackFront, Mail};
-use connection::{Channel, Connection, Phase};
+use connection::{Channel, Connection, Phase, Session};
 use dafs_dat::{
     Adapter, Address, Completion, ConnectError, DisconnectReason, EndpointId, Event, Instant,
     ListenerId, Operation, PeerInfo, ProtectionDomain, RequestId, WorkStatus,
@@ -291,7 +293,7 @@ impl Engine {
     /// Ends every connection in order; `turn` until `counts` shows none.
     pub fn close_all(&mut self) {
         for port in &mut self.ports {
-            for connection in port.connections.values_mut() {
+            for connection in port.connections.values_mut().filter(|other| !other.ended) {
                 connection.phase = Phase::Closing;
                 port.link.adapter.disconnect(connection.endpoint);
             }
@@ -474,11 +476,8 @@ impl Engine {
             };
             let Some(pending) = self.pending.get_mut(id) else { continue };
             let (endpoint, port) = (pending.endpoint, pending.call.port as usize);
-            if self.ports[port].connections.contains_key(&endpoint) {
-                self.with(port, endpoint, now, |context| context.job_done(id, result));
-            } else if let Some(pending) = self.pending.take(id) {
-                pending.work.abandon(&mut self.ports[port].link);
-            }
+            self.with(port, endpoint, now, |context| context.job_done(id, result));
+            self.leave(port, endpoint, now);
             self.resume_waiting(port, now);
         }
         self.done = done;
@@ -494,33 +493,50 @@ impl Engine {
         }
     }
 
-    /// A connection is over.
+    /// The transport has ended a connection.
     fn end(&mut self, port: usize, endpoint: EndpointId, reason: &str, now: Instant) {
-        let Some(mut connection) = self.ports[port].connections.remove(&endpoint) else { return };
+        let Some(connection) = self.ports[port].connections.get_mut(&endpoint) else { return };
         tracing::debug!(peer = %connection.peer, reason, "connection ended");
-        let link = &mut self.ports[port].link;
-        link.credits -= usize::from(connection.credits.nreq);
-        connection.receives.release(&mut *link.adapter);
+        connection.ended = true;
+        connection.phase = Phase::Closing;
+        self.leave(port, endpoint, now);
+        // What it held may be what others wait for.
+        self.resume_waiting(port, now);
+    }
+
+    /// A connection that has ended is over with the last of its jobs: those may be using its memory,
+    /// and what they do belongs to its session.
+    fn leave(&mut self, port: usize, endpoint: EndpointId, now: Instant) {
+        let Port { link, connections, .. } = &mut self.ports[port];
+        if !connections.get(&endpoint).is_some_and(|connection| connection.ended) {
+            return;
+        }
+        let mut working = false;
         for id in self.pending.of(port as u32, endpoint) {
-            // A request whose job still runs stays until its result comes, because the job may be
-            // using a chunk or a reply slot.
-            let running = self.pending.get_mut(id).is_some_and(|p| p.work.has_job());
-            if !running && let Some(pending) = self.pending.take(id) {
-                pending.work.abandon(&mut self.ports[port].link);
+            if self.pending.get_mut(id).is_some_and(|pending| pending.work.has_job()) {
+                working = true;
+            } else if let Some(pending) = self.pending.take(id) {
+                pending.work.abandon(link);
             }
         }
-        if let Some(session) = &connection.session
-            && let Some(proven) = &session.proven
-        {
-            self.shared.registry.remove_session(session.id);
+        if working {
+            return;
+        }
+        let Some(mut connection) = connections.remove(&endpoint) else { return };
+        link.credits -= usize::from(connection.credits.nreq);
+        connection.receives.release(&mut *link.adapter);
+        if let Some(Session { id, proven: Some(proven), replies, .. }) = connection.session.take() {
+            if let Some(replies) = replies {
+                let ended = replies.freeze();
+                self.shared.service.keep_replies(id.0, &proven.client, ended, now.0);
+            }
+            self.shared.registry.remove_session(id);
             proven.client.session_ended();
         }
         if let Some(back) = connection.back.take() {
             back.end(&self.shared.service, &self.shared.registry);
         }
         self.shared.registry.leave(&connection.peer);
-        // What it held may be what others wait for.
-        self.resume_waiting(port, now);
     }
 
     /// Timeouts, leases, memory that is not needed any more.
@@ -530,7 +546,7 @@ impl Engine {
         let stall = Duration::from_secs(STALL_SECONDS);
         for Port { link, connections, .. } in &mut self.ports {
             link.staging.trim(&mut *link.adapter);
-            for connection in connections.values_mut() {
+            for connection in connections.values_mut().filter(|connection| !connection.ended) {
                 let late = match connection.phase {
                     Phase::New | Phase::Unproven => now.since(connection.opened_at) > handshake,
                     Phase::Bound => {

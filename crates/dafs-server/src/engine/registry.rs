@@ -37,6 +37,20 @@ pub(super) struct SessionEntry {
     pub(super) identity: Identity,
     pub(super) checksums: bool,
     pub(super) back: Option<BackEntry>,
+    /// The connection that it is.
+    pub(super) address: Address,
+}
+
+/// Told when a session is over. Must not block.
+pub(super) type Over = Box<dyn FnOnce() + Send>;
+
+impl SessionEntry {
+    /// Whether it is one of this instance of a client, whose record may be another by now.
+    fn is_of(&self, client: &Client) -> bool {
+        self.record.name() == client.name()
+            && self.record.verifier() == client.verifier()
+            && self.identity == *client.identity()
+    }
 }
 
 /// The back-control channel of a session.
@@ -50,6 +64,8 @@ pub(super) struct BackEntry {
 #[derive(Default)]
 struct Tables {
     sessions: FxHashMap<SessionId, SessionEntry>,
+    /// Those that wait for the end of one.
+    over: FxHashMap<SessionId, Vec<Over>>,
     connections: FxHashMap<Origin, usize>,
     connection_count: usize,
     next_session: u64,
@@ -122,12 +138,34 @@ impl Registry {
         self.lock().sessions.contains_key(&id)
     }
 
-    /// Forgets a session; its back-control channel goes with it.
+    /// Forgets a session, whose replies can be asked for now; its back-control channel goes with it.
     pub(super) fn remove_session(&self, id: SessionId) {
-        let entry = self.lock().sessions.remove(&id);
+        let mut tables = self.lock();
+        let (entry, over) = (tables.sessions.remove(&id), tables.over.remove(&id));
+        drop(tables);
         if let Some(back) = entry.and_then(|entry| entry.back) {
             back.address.post(Mail::Leave("its session is over"));
         }
+        over.into_iter().flatten().for_each(|over| over());
+    }
+
+    /// Whether it is a session in use of this client instance.
+    pub(super) fn is_live(&self, id: SessionId, client: &Client) -> bool {
+        self.lock().sessions.get(&id).is_some_and(|entry| entry.is_of(client))
+    }
+
+    /// Ends a session of this client instance. `over` is called when all its work has stopped; at
+    /// once if that is so already.
+    pub(super) fn end_session(&self, id: SessionId, client: &Client, over: Over) {
+        let mut tables = self.lock();
+        let Some(entry) = tables.sessions.get(&id).filter(|entry| entry.is_of(client)) else {
+            drop(tables);
+            return over();
+        };
+        let address = entry.address.clone();
+        tables.over.entry(id).or_default().push(over);
+        drop(tables);
+        address.post(Mail::Leave("its client has begun another one"));
     }
 
     /// Makes a connection the back-control channel of a session; the one that it replaces.

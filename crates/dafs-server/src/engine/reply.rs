@@ -7,7 +7,7 @@
 use super::Tag;
 use super::connection::{Channel, Phase, Session};
 use super::memory::ReplySlot;
-use super::request::{Call, Context};
+use super::request::{Call, Context, Keep};
 use crate::limits::{SMALL_REPLY_BYTES, WORK_POSTED_MAX};
 use dafs_service::Door;
 use dafs_wire::dafs::{
@@ -38,9 +38,16 @@ impl Context<'_> {
         let order = self.connection.order;
         // An unknown procedure has no error body, so any procedure without one stands for it.
         let procedure = call.procedure.unwrap_or(Procedure::Null);
-        let sent = self.encode(call, |out, header| {
-            encode_error(out, order, &header.with_status(status), procedure, body)
-        });
+        let mut send = |body: &ErrorBody<'_>| {
+            self.encode(call, |out, header| {
+                encode_error(out, order, &header.with_status(status), procedure, body)
+            })
+        };
+        let sent = match send(body) {
+            // What goes with the error is worth less than the error.
+            Err(Status::TooSmall) => send(&ErrorBody::None),
+            sent => sent,
+        };
         if let Err(status) = sent {
             self.drop_session(&format!("an error reply could not be sent: {status}"));
         }
@@ -106,12 +113,18 @@ impl Context<'_> {
         if self.connection.checksums() && !is_connect(call.procedure) {
             seal(&mut self.link.replies.bytes_mut(slot)[..len]);
         }
+        if self.connection.phase == Phase::Closing {
+            // There is nobody to send it to, but the client may ask for it on another connection.
+            self.keep(call, slot, len);
+            return self.link.replies.give_back(slot);
+        }
         let (posts, nreq) = self.connection.credits.step(target);
         if let Err(reason) = self.post_receives(usize::from(posts)) {
             self.link.replies.give_back(slot);
             return self.drop_session(&reason);
         }
         self.count(call);
+        self.keep(call, slot, len);
         let connection = &mut *self.connection;
         self.link.credits += usize::from(nreq);
         self.link.credits -= usize::from(connection.credits.nreq);
@@ -133,6 +146,18 @@ impl Context<'_> {
             // Credits bound requests in hand, not replies that the client does not read.
             self.drop_session("the client does not read its replies");
         }
+    }
+
+    /// Keeps a reply for the client to ask for (DAFS 12).
+    fn keep(&mut self, call: &Call, slot: ReplySlot, len: usize) {
+        let Some(replies) = self.connection.kept_replies() else { return };
+        let header = &call.header;
+        let bytes = match call.keep {
+            Keep::Nothing => return,
+            Keep::Answered => None,
+            Keep::Reply => Some(&self.link.replies.bytes_mut(slot)[..len]),
+        };
+        replies.reply(header.stream_id, header.seq_number, header.procedure, bytes);
     }
 
     /// Books how long a request took.

@@ -2,15 +2,15 @@
 
 use super::back::{self, BackFront, Mail};
 use super::connection::{Connection, Phase};
-use super::work::{JobDone, JobResult, Pending, PendingId, PendingTable, Work, submit};
-use super::{Link, Shared, Tag};
+use super::work::{JobDone, PendingTable};
+use super::{Link, Shared};
 use crate::pool::Inbox;
 use dafs_dat::Instant;
 use dafs_service::{Caller, OpenState, Service, StateId};
 use dafs_store::{Cred, OpenFile, OpenMode, Wait};
 use dafs_wire::dafs::{
-    CredHandle, FileHandle, HEADER_BYTES, PROTOCOL_VERSION, Procedure, Request, RequestHeader,
-    Status, peek_order, verify,
+    ChainFlags, Class, CredHandle, FileHandle, HEADER_BYTES, PROTOCOL_VERSION, Procedure, Request,
+    RequestHeader, Status, peek_order, verify,
 };
 use std::sync::Arc;
 
@@ -26,6 +26,30 @@ pub(super) struct Call {
     pub(super) port: u32,
     /// When work on it began.
     pub(super) began: Instant,
+    /// What its session's replies remember of it.
+    pub(super) keep: Keep,
+}
+
+/// What the replies that a session keeps remember of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// Nothing: its header is not to be trusted, or the session keeps none.
+    Nothing,
+    /// That it was answered.
+    Answered,
+    /// The reply.
+    Reply,
+}
+
+impl Keep {
+    /// By class (DAFS 8).
+    fn of(header: &RequestHeader, procedure: Option<Procedure>) -> Self {
+        match procedure.map(Procedure::class) {
+            Some(Class::FsModifying | Class::LockModifying) => Self::Reply,
+            Some(Class::Simple) if header.chain_flags.contains(ChainFlags::SAVE) => Self::Reply,
+            _ => Self::Answered,
+        }
+    }
 }
 
 /// Everything an operation may touch while it works for one connection.
@@ -79,12 +103,16 @@ impl Context<'_> {
     pub(super) fn mail(&mut self, mail: Mail) {
         match mail {
             Mail::Call(callback) => self.call_client(callback),
+            Mail::Leave(_) if self.connection.phase == Phase::Closing => {}
             Mail::Leave(reason) => self.drop_session(reason),
         }
     }
 
     /// Ends the connection because the client broke a rule.
     pub(super) fn drop_session(&mut self, reason: &str) {
+        if self.connection.ended {
+            return;
+        }
         tracing::warn!(peer = %self.connection.peer, "session dropped: {reason}");
         self.connection.phase = Phase::Closing;
         self.link.adapter.abort(self.connection.endpoint);
@@ -98,7 +126,8 @@ impl Context<'_> {
         let order = self.connection.order;
         let header = RequestHeader::decode(bytes, order).map_err(|error| error.to_string())?;
         let procedure = header.known_procedure();
-        let call = Call { header, procedure, slot, port: self.port, began: (self.shared.clock)() };
+        let (began, keep) = ((self.shared.clock)(), Keep::Nothing);
+        let mut call = Call { header, procedure, slot, port: self.port, began, keep };
         // DAFS O20, O21: the messages that begin a connection carry no checksum.
         if self.connection.checksums() && self.connection.phase != Phase::New && !verify(bytes) {
             if !self.connection.streams.is_free(header.stream_id) {
@@ -109,6 +138,11 @@ impl Context<'_> {
             return Ok(());
         }
         self.connection.streams.begin(&header)?;
+        let nreq = self.connection.credits.nreq;
+        if let Some(replies) = self.connection.kept_replies() {
+            replies.request(header.stream_id, nreq);
+            call.keep = Keep::of(&header, procedure);
+        }
         if header.desired_nreq != 0 {
             self.connection.credits.desired = header.desired_nreq;
         }
@@ -116,10 +150,20 @@ impl Context<'_> {
             client.renew(self.now.0);
         }
         let outcome = self.dispatch(&call, bytes);
-        if let Err(status) = outcome {
-            self.fail(&call, status);
-        }
+        self.finish(&call, outcome);
         Ok(())
+    }
+
+    /// Works on a request whose message is still in its slot, once more.
+    pub(super) fn again(&mut self, call: &Call) {
+        let message = self.connection.receives.message(call.slot, call.header.request_len as usize);
+        self.deferred = false;
+        let outcome = self.dispatch(call, message.bytes());
+        self.finish(call, outcome);
+        drop(message);
+        if !self.deferred {
+            self.connection.receives.give_back(call.slot);
+        }
     }
 
     fn dispatch(&mut self, call: &Call, bytes: &[u8]) -> Done {
@@ -191,6 +235,9 @@ impl Context<'_> {
             Request::Disconnect => self.disconnect(call),
             Request::RegisterCred(args) => self.register_cred(call, args),
             Request::ReleaseCred(args) => self.release_cred(call, args),
+            Request::CheckResponse(args) => self.check_response(call, args),
+            Request::FetchResponse(args) => self.fetch_response(call, args),
+            Request::DiscardResponses(args) => self.discard_responses(call, args),
             Request::SecInfo => self.sec_info(call),
             Request::ServerAuth(args) => self.server_auth(call, args),
             Request::ClientAuth(_)
@@ -202,10 +249,7 @@ impl Context<'_> {
             | Request::BcNull
             | Request::BcRecall(_)
             | Request::BcBatchCompletion(_) => Err(Status::IllegalState),
-            Request::CheckResponse(_)
-            | Request::FetchResponse(_)
-            | Request::DiscardResponses(_)
-            | Request::DelegPurge
+            Request::DelegPurge
             | Request::DelegReturn(_)
             | Request::BatchSubmit(_)
             | Request::GetFencingList(_)
@@ -293,107 +337,6 @@ impl Context<'_> {
         if let Some(session) = &mut self.connection.session {
             session.last_open = Some((state.id(), state.clone()));
         }
-    }
-
-    /// Keeps a request until `work` is done.
-    pub(super) fn defer(&mut self, call: &Call, work: Work) -> PendingId {
-        self.deferred = true;
-        let endpoint = self.connection.endpoint;
-        self.pending.insert(Pending { endpoint, call: *call, work })
-    }
-
-    /// Keeps a request until a job on the pool is done.
-    pub(super) fn defer_job(
-        &mut self,
-        call: &Call,
-        work: Work,
-        job: impl FnOnce() -> JobResult + Send + 'static,
-    ) {
-        let id = self.defer(call, work);
-        self.submit(id, job);
-    }
-
-    pub(super) fn submit(&self, id: PendingId, job: impl FnOnce() -> JobResult + Send + 'static) {
-        submit(&*self.shared.pool, self.inbox, id, job);
-    }
-
-    /// A waiting request goes on: its entry leaves the table.
-    pub(super) fn take_pending(&mut self, id: PendingId) -> Option<Pending> {
-        let pending = self.pending.take(id)?;
-        self.connection.receives.give_back(pending.call.slot);
-        Some(pending)
-    }
-
-    /// Finishes a request whose work is over.
-    pub(super) fn finish(&mut self, call: &Call, outcome: Done) {
-        if let Err(status) = outcome {
-            self.fail(call, status);
-        }
-    }
-
-    /// A job has come back.
-    pub(super) fn job_done(&mut self, id: PendingId, result: JobResult) {
-        let Some(pending) = self.pending.get_mut(id) else { return };
-        match &pending.work {
-            Work::Read(_) => return self.read_staged(id, result),
-            Work::Stage(_) => return self.write_staged(id, result),
-            _ => {}
-        }
-        let Some(Pending { call, work, .. }) = self.take_pending(id) else { return };
-        if self.connection.phase == Phase::Closing {
-            // Nobody waits for the answer any more; above all no session must begin now.
-            return work.abandon(self.link);
-        }
-        let outcome = match (work, result) {
-            (Work::Authenticate, JobResult::Admission(admission)) => {
-                self.proof_checked(&call, Some(admission))
-            }
-            (Work::Authenticate, _) => self.proof_checked(&call, None),
-            (Work::Call, JobResult::Call(rest)) => (rest.0)(self, &call),
-            (Work::Commit, JobResult::Unit(result)) => self.commit_done(&call, result),
-            (Work::Append(transfer), JobResult::Offset(result)) => {
-                self.append_done(&call, *transfer, result)
-            }
-            (Work::Write { stable, done }, JobResult::Count(result)) => {
-                self.write_done(&call, stable, done, result)
-            }
-            (Work::ReadInline { slot, done }, JobResult::Read(result)) => {
-                self.read_inline_done(&call, slot, done, result)
-            }
-            (Work::ReadMapped { done, sum }, JobResult::Read(result)) => {
-                self.read_mapped_done(&call, done, sum, result)
-            }
-            (work, _) => {
-                // The job unwound; whatever it held is given back.
-                work.abandon(self.link);
-                Err(Status::ServerFault)
-            }
-        };
-        self.finish(&call, outcome);
-    }
-
-    /// RDMA into a chunk is over.
-    pub(super) fn fetched(&mut self, id: PendingId, chunk: u32, ok: bool) {
-        match self.pending.get_mut(id).map(|pending| &pending.work) {
-            Some(Work::Stage(_)) => self.write_fetched(id, chunk, ok),
-            Some(Work::Append(_)) => self.append_fetched(id, ok),
-            Some(Work::FetchAttributes { .. }) => self.attributes_fetched(id, ok),
-            _ => debug_assert!(false, "RDMA completed for a request that does not wait for it"),
-        }
-    }
-
-    /// A chunk is free for a transfer that waited for one.
-    pub(super) fn resume(&mut self, id: PendingId) {
-        match self.pending.get_mut(id).map(|pending| &pending.work) {
-            Some(Work::Read(_)) => self.read_more(id),
-            Some(Work::Stage(_)) => self.write_more(id),
-            Some(Work::Append(_)) => self.append_fetch(id),
-            _ => {}
-        }
-    }
-
-    pub(super) fn tag_in(id: PendingId, chunk: u32) -> u64 {
-        Tag::ChunkIn { pending: id.index(), chunk }.pack()
     }
 }
 

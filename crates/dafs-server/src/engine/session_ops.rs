@@ -12,12 +12,14 @@ use crate::limits::{
     MESSAGE_BYTES_MIN, PROOFS_MAX, SessionLimits,
 };
 use dafs_dat::DisconnectReason;
+use dafs_service::SessionReplies;
 use dafs_store::Cred;
 use dafs_wire::dafs::{
-    AuthRequest, AuthResult, AuthType, ChannelUse, ClientAuth, ClientAuthReply, ClientConnect,
-    ClientConnectAuth, ClientConnectAuthReply, ClientConnectReply, ConnectBind, ConnectBindReply,
-    CredHandle, CredHandleBody, Credential, Procedure, RegisterCred, Reply, Request, SecInfoEntry,
-    SecInfoReply, Seq, ServerAuth, ServerAuthReply, SessionOptions, Status,
+    AuthRequest, AuthResult, AuthType, ByteOrder, ChannelUse, ClientAuth, ClientAuthReply,
+    ClientConnect, ClientConnectAuth, ClientConnectAuthReply, ClientConnectReply, ConnectBind,
+    ConnectBindReply, CredHandle, CredHandleBody, Credential, Procedure, RegisterCred, Reply,
+    Request, SecInfoEntry, SecInfoReply, Seq, ServerAuth, ServerAuthReply, SessionId,
+    SessionOptions, Status,
 };
 use std::sync::{Arc, Weak};
 
@@ -85,16 +87,29 @@ impl Context<'_> {
             return Err(Status::Inval);
         }
         let (options, credits) = negotiate(wish, &self.shared.limits)?;
+        let little_endian = self.connection.order == ByteOrder::Little;
         let session = Session {
-            id: self.shared.registry.new_session_id(),
+            id: self.new_session_id(),
             options,
             client_name: name.to_vec(),
             client_verifier: verifier,
             client_key: self.shared.service.client_key(name, verifier),
             proven: None,
             last_open: None,
+            replies: options.use_response_cache.then(|| SessionReplies::new(little_endian)),
         };
         Ok((session, credits))
+    }
+
+    /// A name that no session has whose replies may still be asked for.
+    fn new_session_id(&self) -> SessionId {
+        loop {
+            let id = self.shared.registry.new_session_id();
+            if !self.shared.registry.has_session(id) && !self.shared.service.keeps_replies_of(id.0)
+            {
+                return id;
+            }
+        }
     }
 
     /// Enters the session; the reply in hand will grant its credits.
@@ -196,6 +211,7 @@ impl Context<'_> {
             identity,
             checksums: options.use_checksums,
             back: None,
+            address: Address::new(self.inbox, self.port, self.connection.endpoint),
         };
         self.shared.registry.add_session(id, entry);
         let front: Weak<BackFront> = Arc::downgrade(self.front);
@@ -243,6 +259,7 @@ impl Context<'_> {
             client_key: entry.client,
             proven: None,
             last_open: None,
+            replies: None,
         });
         let outcome = self.authenticate(call, &args.auth);
         if outcome.is_err() {
@@ -291,6 +308,10 @@ impl Context<'_> {
     pub(super) fn disconnect(&mut self, call: &Call) -> Done {
         self.reply(call, &Reply::Disconnect)?;
         self.connection.phase = Phase::Closing;
+        if let Some(session) = &mut self.connection.session {
+            // Who leaves in order has all replies it wants.
+            session.replies = None;
+        }
         tracing::debug!(peer = %self.connection.peer, reason = %DisconnectReason::Local, "leaving");
         self.link.adapter.disconnect(self.connection.endpoint);
         Ok(())
@@ -400,7 +421,7 @@ fn negotiate(
     };
     let options = SessionOptions {
         use_checksums: wish.use_checksums,
-        use_response_cache: false,
+        use_response_cache: wish.use_response_cache,
         max_credentials: credentials,
         max_request_size,
         max_response_size,

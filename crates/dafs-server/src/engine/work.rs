@@ -3,9 +3,8 @@
 //! Invariants
 //! * A waiting request holds its receive slot and stream until it is answered or its connection is
 //!   gone.
-//! * A job owns what it touches (an open file, memory kept alive by `Arc`), so that a connection
-//!   can go while it runs; its result then finds nobody and is dropped, with its memory freed only
-//!   after it.
+//! * A job owns what it touches (an open file, memory kept alive by `Arc`). A connection that ends
+//!   stays known until the last of its jobs is over.
 
 use super::Link;
 use super::append::AppendTransfer;
@@ -106,6 +105,8 @@ pub(super) enum Work {
     Stage(Box<WriteTransfer>),
     /// An append, whose data may be on its way by RDMA.
     Append(Box<AppendTransfer>),
+    /// For something after which it is worked on from the beginning; only from its message.
+    Again,
     /// Attributes to set that come by RDMA.
     FetchAttributes { chunk: u32, args: Box<SetAttrDirect> },
 }
@@ -123,7 +124,7 @@ impl Work {
             Work::Read(transfer) => transfer.has_job(),
             Work::Stage(transfer) => transfer.has_job(),
             Work::Append(transfer) => transfer.has_job(),
-            Work::FetchAttributes { .. } => false,
+            Work::Again | Work::FetchAttributes { .. } => false,
         }
     }
 
@@ -134,7 +135,8 @@ impl Work {
             | Work::Call
             | Work::Commit
             | Work::Write { .. }
-            | Work::ReadMapped { .. } => {}
+            | Work::ReadMapped { .. }
+            | Work::Again => {}
             Work::ReadInline { slot, .. } => link.replies.give_back(slot),
             Work::Read(transfer) => transfer.abandon(link),
             Work::Stage(transfer) => transfer.abandon(link),

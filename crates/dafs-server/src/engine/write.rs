@@ -141,6 +141,11 @@ impl WriteTransfer {
         self.job.is_some()
     }
 
+    /// True when all data has come and only has to be written.
+    pub(super) fn is_here(&self) -> bool {
+        self.posted == self.wanted && self.fetching.is_empty() && self.error.is_none()
+    }
+
     pub(super) fn abandon(self, link: &mut Link) {
         for piece in self.fetching.into_iter().chain(self.fetched).chain(self.job) {
             link.staging.give_back(piece.chunk);

@@ -354,19 +354,10 @@ fn what_comes_later_says_so() {
     let mut world = World::new(Setup::default());
     let client = world.session(2, "a");
     let File { fh, id: state_id } = world.open(client, b"f");
-    let check = dafs::CheckResponse {
-        session_id: dafs::SessionId([1; 8]),
-        stream_id: 0,
-        seq_number: 1,
-        procedure: dafs::Procedure::Open,
-    };
     let none = dafs::Seq::empty();
     let later = [
         Request::DelegPurge,
         Request::DelegReturn(dafs::DelegReturn { state_id }),
-        Request::CheckResponse(check),
-        Request::FetchResponse(check),
-        Request::DiscardResponses(dafs::DiscardResponses { session_id: check.session_id }),
         Request::GetFencingList(dafs::GetFencingList { fh }),
         Request::HurryUp(dafs::HurryUp { request_id: 1 }),
         Request::BatchSubmit(dafs::BatchSubmit {

@@ -15,5 +15,6 @@ mod interrupted;
 mod locks;
 mod malformed;
 mod opens;
+mod responses;
 mod sessions;
 mod shared_state;

@@ -1,0 +1,132 @@
+//! Requests that wait, and how they go on.
+//!
+//! Invariants
+//! * What has begun to change a file is finished even when its connection ends meanwhile, and its
+//!   reply is kept if the session keeps replies; the session is over only then (DAFS 12).
+
+use super::Tag;
+use super::connection::Phase;
+use super::request::{Call, Context, Done};
+use super::work::{JobResult, Pending, PendingId, Work, submit};
+use dafs_wire::dafs::Status;
+
+impl Context<'_> {
+    /// Keeps a request until `work` is done.
+    pub(super) fn defer(&mut self, call: &Call, work: Work) -> PendingId {
+        self.deferred = true;
+        let endpoint = self.connection.endpoint;
+        self.pending.insert(Pending { endpoint, call: *call, work })
+    }
+
+    /// Keeps a request until a job on the pool is done.
+    pub(super) fn defer_job(
+        &mut self,
+        call: &Call,
+        work: Work,
+        job: impl FnOnce() -> JobResult + Send + 'static,
+    ) {
+        let id = self.defer(call, work);
+        self.submit(id, job);
+    }
+
+    pub(super) fn submit(&self, id: PendingId, job: impl FnOnce() -> JobResult + Send + 'static) {
+        submit(&*self.shared.pool, self.inbox, id, job);
+    }
+
+    /// A waiting request goes on: its entry leaves the table.
+    pub(super) fn take_pending(&mut self, id: PendingId) -> Option<Pending> {
+        let pending = self.pending.take(id)?;
+        self.connection.receives.give_back(pending.call.slot);
+        Some(pending)
+    }
+
+    /// Gives up a waiting request; nobody is there for its answer.
+    pub(super) fn abandon(&mut self, id: PendingId) {
+        if let Some(pending) = self.take_pending(id) {
+            pending.work.abandon(self.link);
+        }
+    }
+
+    /// Finishes a request whose work is over.
+    pub(super) fn finish(&mut self, call: &Call, outcome: Done) {
+        if let Err(status) = outcome {
+            self.fail(call, status);
+        }
+    }
+
+    /// A job has come back.
+    pub(super) fn job_done(&mut self, id: PendingId, result: JobResult) {
+        let Some(pending) = self.pending.get_mut(id) else { return };
+        match &pending.work {
+            // What is missing of these will not come any more.
+            Work::Read(_) if self.connection.ended => return self.abandon(id),
+            Work::Stage(transfer) if self.connection.ended && !transfer.is_here() => {
+                return self.abandon(id);
+            }
+            Work::Read(_) => return self.read_staged(id, result),
+            Work::Stage(_) => return self.write_staged(id, result),
+            // No session must begin now.
+            Work::Authenticate | Work::Again if self.connection.phase == Phase::Closing => {
+                return self.abandon(id);
+            }
+            Work::Again => {
+                // The message stays in its slot.
+                let call = pending.call;
+                self.pending.take(id);
+                return self.again(&call);
+            }
+            _ => {}
+        }
+        let Some(Pending { call, work, .. }) = self.take_pending(id) else { return };
+        let outcome = match (work, result) {
+            (Work::Authenticate, JobResult::Admission(admission)) => {
+                self.proof_checked(&call, Some(admission))
+            }
+            (Work::Authenticate, _) => self.proof_checked(&call, None),
+            (Work::Call, JobResult::Call(rest)) => (rest.0)(self, &call),
+            (Work::Commit, JobResult::Unit(result)) => self.commit_done(&call, result),
+            (Work::Append(transfer), JobResult::Offset(result)) => {
+                self.append_done(&call, *transfer, result)
+            }
+            (Work::Write { stable, done }, JobResult::Count(result)) => {
+                self.write_done(&call, stable, done, result)
+            }
+            (Work::ReadInline { slot, done }, JobResult::Read(result)) => {
+                self.read_inline_done(&call, slot, done, result)
+            }
+            (Work::ReadMapped { done, sum }, JobResult::Read(result)) => {
+                self.read_mapped_done(&call, done, sum, result)
+            }
+            (work, _) => {
+                // The job unwound; whatever it held is given back.
+                work.abandon(self.link);
+                Err(Status::ServerFault)
+            }
+        };
+        self.finish(&call, outcome);
+    }
+
+    /// RDMA into a chunk is over.
+    pub(super) fn fetched(&mut self, id: PendingId, chunk: u32, ok: bool) {
+        match self.pending.get_mut(id).map(|pending| &pending.work) {
+            Some(Work::Stage(_)) => self.write_fetched(id, chunk, ok),
+            Some(Work::Append(_)) => self.append_fetched(id, ok),
+            Some(Work::FetchAttributes { .. }) => self.attributes_fetched(id, ok),
+            _ => debug_assert!(false, "RDMA completed for a request that does not wait for it"),
+        }
+    }
+
+    /// A chunk is free for a transfer that waited for one.
+    pub(super) fn resume(&mut self, id: PendingId) {
+        match self.pending.get_mut(id).map(|pending| &pending.work) {
+            Some(Work::Read(_)) => self.read_more(id),
+            Some(Work::Stage(_)) => self.write_more(id),
+            Some(Work::Append(_)) => self.append_fetch(id),
+            _ => {}
+        }
+    }
+
+    pub(super) fn tag_in(id: PendingId, chunk: u32) -> u64 {
+        Tag::ChunkIn { pending: id.index(), chunk }.pack()
+    }
+}
