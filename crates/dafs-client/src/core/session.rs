@@ -151,6 +151,8 @@ impl SessionCore {
     /// Starts one attempt to connect.
     pub(crate) fn dial(&mut self, adapter: &mut dyn Adapter) -> Result<(), ConnectError> {
         let hello = super::hello::private_data(&self.config);
+        // Connect requests and their replies carry none (DAFS O20).
+        self.info.checksums = false;
         self.conn.endpoint = Some(adapter.connect(self.conn.domain, &self.address, &hello)?);
         Ok(())
     }

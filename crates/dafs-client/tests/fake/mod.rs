@@ -17,7 +17,7 @@ use dafs_dat::{
 };
 use dafs_mem::{Buffer, Site};
 use dafs_wire::dafs::*;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,6 +82,8 @@ pub struct FakeServer {
     /// Replies held back; set to release later, in reverse order.
     pub hold: bool,
     held: VecDeque<(RequestHeader, Vec<u8>)>,
+    /// What outlives a connection.
+    pub past: Past,
     /// Requests to be answered later, by the machine's clock.
     delayed: Vec<(Instant, Vec<u8>)>,
 }
@@ -127,6 +129,7 @@ impl FakeServer {
             disconnected: false,
             hold: false,
             held: VecDeque::new(),
+            past: Past::default(),
             delayed: Vec::new(),
         }
     }
@@ -134,7 +137,10 @@ impl FakeServer {
     fn post_receive(&mut self) {
         let slot = self.free.pop().unwrap();
         let segment = self.memory.1.local(slot * SLOT_BYTES, SLOT_BYTES);
-        let _ = self.adapter.post_receive(self.endpoint.unwrap(), slot as u64, segment);
+        let endpoint = self.endpoint.unwrap();
+        if self.adapter.post_receive(endpoint, slot as u64, segment).is_err() {
+            self.free.push(slot);
+        }
     }
 
     pub fn poll(&mut self, now: Instant) {
@@ -144,12 +150,33 @@ impl FakeServer {
             match event {
                 Event::ConnectRequest { request, private_data, .. } => {
                     assert_eq!(private_data.len(), 16, "DAFS 3.2");
-                    let endpoint = self.adapter.accept(request, self.domain, &[]).unwrap();
+                    if self.past.deaf {
+                        self.adapter.reject(request, &[]);
+                        continue;
+                    }
+                    self.leave();
+                    // A client that has gone already is no news.
+                    let Ok(endpoint) = self.adapter.accept(request, self.domain, &[]) else {
+                        continue;
+                    };
                     self.endpoint = Some(endpoint);
                     self.post_receive();
                 }
                 Event::Completion(done) => {
-                    let WorkStatus::Ok(bytes) = done.status else { continue };
+                    let slot = matches!(done.operation, Operation::Receive | Operation::Send);
+                    let current = self.endpoint == Some(done.endpoint);
+                    let WorkStatus::Ok(bytes) = done.status else {
+                        if slot {
+                            self.free.push(done.work as usize);
+                        }
+                        continue;
+                    };
+                    if !current {
+                        if slot {
+                            self.free.push(done.work as usize);
+                        }
+                        continue;
+                    }
                     match done.operation {
                         Operation::Receive => self.receive(done.work as usize, bytes as usize),
                         Operation::Send => self.free.push(done.work as usize),
@@ -157,7 +184,10 @@ impl FakeServer {
                         Operation::RdmaWrite => {}
                     }
                 }
-                Event::Disconnected { .. } => self.disconnected = true,
+                Event::Disconnected { endpoint, .. } if self.endpoint == Some(endpoint) => {
+                    self.disconnected = true;
+                    self.leave();
+                }
                 _ => {}
             }
         }
@@ -180,6 +210,7 @@ impl FakeServer {
         let (header, request) = decode_request(&message, order, self.padding).unwrap();
         self.check_credit(&header, &request);
         self.seen.push((request.procedure(), header.desired_nreq, header.cred_handle.0));
+        self.past.note(&request);
         match (self.script)(&header, &request) {
             Answer::File => self.answer(&header, &request, None),
             Answer::Spoil(spoil) => self.answer(&header, &request, Some(spoil)),
@@ -188,15 +219,7 @@ impl FakeServer {
                 self.delayed.push((Instant::now() + time, message.clone()));
             }
             Answer::Raw(message) => self.transmit(&header, message),
-            Answer::Status(status) => {
-                let reply = ResponseHeader::answering(&header, self.target).with_status(status);
-                let mut out = vec![0; SLOT_BYTES];
-                let procedure = request.procedure();
-                let len =
-                    encode_error(&mut out, order, &reply, procedure, &ErrorBody::None).unwrap();
-                out.truncate(len);
-                self.transmit(&header, out);
-            }
+            Answer::Status(status) => self.refuse(&header, request.procedure(), status),
         }
     }
 
@@ -246,6 +269,44 @@ impl FakeServer {
             Request::Close(_) => Reply::Close,
             Request::Commit(_) => Reply::Commit(CommitReply { verifier: self.verifier }),
             Request::Null => Reply::Null,
+            Request::CheckResponse(args) => {
+                return match self.past.find(args) {
+                    Ok(_) => self.reply(header, &Reply::CheckResponse, spoil),
+                    Err(status) => self.refuse(header, request.procedure(), status),
+                };
+            }
+            Request::FetchResponse(args) => {
+                return match self.past.find(args).cloned() {
+                    Ok(kept) if kept.status.is_ok() => {
+                        let reply = FetchResponseReply { body: &kept.body };
+                        self.reply(header, &Reply::FetchResponse(reply), spoil);
+                    }
+                    Ok(kept) => self.refuse(header, request.procedure(), kept.status),
+                    Err(status) => self.refuse(header, request.procedure(), status),
+                };
+            }
+            Request::DiscardResponses(args) => {
+                self.past.kept.remove(&args.session_id);
+                Reply::DiscardResponses
+            }
+            Request::Create(args) => {
+                if !self.past.names.insert(args.name.to_vec()) {
+                    return self.refuse(header, request.procedure(), Status::Exist);
+                }
+                Reply::Create(CreateReply { fh: ROOT, change: ChangeInfo::default() })
+            }
+            Request::Remove(args) => {
+                if !self.past.names.remove(args.name) {
+                    return self.refuse(header, request.procedure(), Status::NoEnt);
+                }
+                Reply::Remove(ChangeReply { change: ChangeInfo::default() })
+            }
+            Request::AppendInline(args) => {
+                let offset = self.file.len() as u64;
+                self.write(offset, args.data);
+                let (verifier, committed) = (self.verifier, self.committed);
+                Reply::AppendInline(AppendReply { offset, verifier, committed })
+            }
             Request::Disconnect => Reply::Disconnect,
             Request::ReadInline(args) => {
                 let (start, end) = self.range(args.offset, args.byte_count);
@@ -279,7 +340,8 @@ impl FakeServer {
                 };
                 let at = (work as usize % 8) << 20;
                 let segment = self.data.1.local(at, bytes);
-                self.adapter.rdma_read(self.endpoint.unwrap(), work, segment, remote).unwrap();
+                let endpoint = self.endpoint.unwrap();
+                let _ = self.adapter.rdma_read(endpoint, work, segment, remote);
                 let args = WriteDirect { buffers: Seq::empty(), ..*args };
                 self.waiting.insert(work, (*header, args, at));
                 return;
@@ -287,6 +349,45 @@ impl FakeServer {
             other => panic!("the fake server knows no {:?}", other.procedure()),
         };
         self.reply(header, &reply, spoil);
+    }
+
+    /// Answers with a status alone.
+    fn refuse(&mut self, header: &RequestHeader, procedure: Procedure, status: Status) {
+        let reply = ResponseHeader::answering(header, self.target).with_status(status);
+        let mut out = vec![0; SLOT_BYTES];
+        let order = self.order.unwrap();
+        let len = encode_error(&mut out, order, &reply, procedure, &ErrorBody::None).unwrap();
+        out.truncate(len);
+        if self.checksums {
+            seal(&mut out);
+        }
+        self.past.keep(header, procedure, status, &out[HEADER_BYTES..]);
+        self.transmit(header, out);
+    }
+
+    /// The connection is gone, and all that was to be answered on it.
+    fn leave(&mut self) {
+        if let Some(endpoint) = self.endpoint.take() {
+            self.adapter.abort(endpoint);
+        }
+        (self.nreq, self.in_hand, self.checksums, self.padding) = (1, 0, false, 0);
+        self.order = None;
+        self.last_sequence.clear();
+        self.busy.clear();
+        self.waiting.clear();
+        self.held.clear();
+        self.delayed.clear();
+    }
+
+    /// Ends and begins again; what is kept survives only if it is durable.
+    pub fn restart(&mut self, durable: bool) {
+        self.leave();
+        self.past.instance += 1;
+        self.verifier.0[0] += 1;
+        if !durable {
+            self.past.kept.clear();
+        }
+        self.past.opens.clear();
     }
 
     fn range(&self, offset: u64, bytes: u32) -> (usize, usize) {
@@ -317,7 +418,7 @@ impl FakeServer {
         let segment = self.data.1.local(at, bytes.len());
         let remote =
             RemoteBuffer { key: buffer.context, address: buffer.address, len: buffer.byte_count };
-        self.adapter.rdma_write(self.endpoint.unwrap(), 0, &[segment], remote).unwrap();
+        let _ = self.adapter.rdma_write(self.endpoint.unwrap(), 0, &[segment], remote);
     }
 
     fn pulled(&mut self, work: u64) {
@@ -335,7 +436,7 @@ impl FakeServer {
     fn options(&self, wish: &SessionOptions) -> SessionOptions {
         SessionOptions {
             max_requests: self.initial_credits.into(),
-            use_response_cache: false,
+            use_response_cache: wish.use_response_cache && self.past.keeps,
             ..*wish
         }
     }
@@ -344,8 +445,8 @@ impl FakeServer {
         let options = self.options(&args.options);
         self.padding = options.inline_write_header_size;
         let body = ClientConnectAuthReply {
-            session_id: SessionId([1; 8]),
-            client_id: ClientId([2; 8]),
+            session_id: self.past.next_session(),
+            client_id: ClientId([self.past.instance; 8]),
             options,
             auth: AuthResult::Gss { major: 0, minor: 0, token: b"challenge" },
             trusted: self.trusted,
@@ -409,6 +510,7 @@ impl FakeServer {
         if self.checksums {
             seal(&mut out);
         }
+        self.past.keep(header, reply.procedure(), Status::Ok, &out[HEADER_BYTES..]);
         if let Some(spoil) = spoil {
             spoil(&mut out);
         }
@@ -441,11 +543,14 @@ impl FakeServer {
         self.nreq = next;
         self.in_hand -= 1;
         self.busy.insert(header.stream_id, false);
+        let Some(endpoint) = self.endpoint else { return };
         let slot = self.free.pop().unwrap();
         let view = self.memory.0.slice(slot * SLOT_BYTES, message.len()).unwrap();
         view.copy_from(&message, Site::Inspect);
         let segment = self.memory.1.local(slot * SLOT_BYTES, message.len());
-        let _ = self.adapter.post_send(self.endpoint.unwrap(), slot as u64, &[segment]);
+        if self.adapter.post_send(endpoint, slot as u64, &[segment]).is_err() {
+            self.free.push(slot);
+        }
     }
 
     /// Requests the server lets the client have outstanding.
@@ -455,6 +560,86 @@ impl FakeServer {
 
     pub fn count(&self, procedure: Procedure) -> usize {
         self.seen.iter().filter(|(seen, ..)| *seen == procedure).count()
+    }
+}
+
+/// A reply that is kept for a client that comes back.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    sequence: u16,
+    procedure: Procedure,
+    pub status: Status,
+    pub body: Vec<u8>,
+}
+
+/// What a server knows beside its connections.
+pub struct Past {
+    /// Replies by session and stream.
+    pub kept: HashMap<SessionId, HashMap<u16, Kept>>,
+    /// Whether replies are kept at all.
+    pub keeps: bool,
+    /// Nobody may connect.
+    pub deaf: bool,
+    /// The run of the server.
+    pub instance: u8,
+    sessions: u8,
+    session: SessionId,
+    pub names: BTreeSet<Vec<u8>>,
+    /// How often a request came that changes something.
+    pub came: HashMap<Vec<u8>, u32>,
+    /// Open files by state-id, with how often they were reclaimed.
+    pub opens: HashMap<StateId, Vec<u8>>,
+}
+
+impl Default for Past {
+    fn default() -> Self {
+        Self {
+            kept: HashMap::new(),
+            keeps: true,
+            deaf: false,
+            instance: 2,
+            sessions: 0,
+            session: SessionId::ZERO,
+            names: BTreeSet::new(),
+            came: HashMap::new(),
+            opens: HashMap::new(),
+        }
+    }
+}
+
+impl Past {
+    fn next_session(&mut self) -> SessionId {
+        self.sessions += 1;
+        self.session = SessionId([self.sessions; 8]);
+        self.kept.insert(self.session, HashMap::new());
+        self.session
+    }
+
+    fn note(&mut self, request: &Request<'_>) {
+        let name = match request {
+            Request::Create(args) => args.name,
+            Request::Remove(args) => args.name,
+            Request::AppendInline(args) => args.data,
+            _ => return,
+        };
+        *self.came.entry(name.to_vec()).or_default() += 1;
+    }
+
+    fn keep(&mut self, header: &RequestHeader, procedure: Procedure, status: Status, body: &[u8]) {
+        if !self.keeps || !matches!(procedure.class(), Class::FsModifying | Class::LockModifying) {
+            return;
+        }
+        let (sequence, body) = (header.seq_number, body.to_vec());
+        if let Some(session) = self.kept.get_mut(&self.session) {
+            session.insert(header.stream_id, Kept { sequence, procedure, status, body });
+        }
+    }
+
+    fn find(&self, asked: &CheckResponse) -> Result<&Kept, Status> {
+        let session = self.kept.get(&asked.session_id).ok_or(Status::UnknownSession)?;
+        let kept = session.get(&asked.stream_id).ok_or(Status::NoXidMatch)?;
+        let same = (kept.sequence, kept.procedure) == (asked.seq_number, asked.procedure);
+        same.then_some(kept).ok_or(Status::NoXidMatch)
     }
 }
 
