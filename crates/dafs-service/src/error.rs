@@ -27,6 +27,8 @@ pub enum ServiceError {
     ShareDenied,
     #[error("the open does not allow this access")]
     OpenMode,
+    #[error("the file is open under another share key")]
+    KeyMismatch,
     #[error("an open forbids the removal")]
     DeleteDenied,
     #[error("byte ranges are still locked, or the file is still open, under this state-id")]

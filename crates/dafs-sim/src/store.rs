@@ -246,6 +246,17 @@ impl Store for SimStore {
         Ok(Created { file: self.wrap(created.file), ..created })
     }
 
+    fn create_unlinked(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        attr: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        let created = self.inner.create_unlinked(cred, dir, attr, mode)?;
+        Ok(Created { file: self.wrap(created.file.clone()), ..created })
+    }
+
     fn make(
         &self,
         cred: &Cred,

@@ -107,6 +107,21 @@ pub trait Store: Send + Sync + 'static {
         mode: OpenMode,
     ) -> Result<Created>;
 
+    /// Makes and opens a regular file without a name, in the file system of a directory and as if in
+    /// it: its rights, its rules for new files. The first [`link`](Self::link) names it; without one
+    /// it is gone with its last open, and with this process. `dir` in the answer tells that nothing
+    /// happened to the directory. [`StoreError::NotSupported`] where the file system cannot, and in
+    /// directories of named attributes.
+    fn create_unlinked(
+        &self,
+        _cred: &Cred,
+        _dir: &FileId,
+        _attr: &SetAttr,
+        _mode: OpenMode,
+    ) -> Result<Created> {
+        Err(StoreError::NotSupported)
+    }
+
     /// Makes a directory, symlink or special file.
     fn make(
         &self,

@@ -53,6 +53,7 @@ suite! {
     tree::creating_respects_what_is_there,
     tree::directories_go_up_to_the_root_and_no_further,
     tree::every_kind_can_be_made,
+    tree::files_without_a_name_can_get_one,
     tree::exclusive_creates_know_their_own,
     tree::forged_ids_are_refused,
     tree::hard_links_are_one_object,

@@ -40,6 +40,8 @@ pub(crate) fn of(error: ServiceError) -> Status {
         ServiceError::AdminRevoked => Status::AdminRevoked,
         ServiceError::ShareDenied => Status::ShareDenied,
         ServiceError::OpenMode => Status::OpenMode,
+        // No open of NFS asks for a key.
+        ServiceError::KeyMismatch => Status::ShareDenied,
         ServiceError::DeleteDenied => Status::FileOpen,
         ServiceError::LocksHeld => Status::LocksHeld,
         ServiceError::ClientInUse => Status::ClidInUse,

@@ -50,6 +50,7 @@ pub(super) fn status(error: ServiceError) -> Status {
         // DAFS O38.
         ServiceError::ShareDenied => Status::Denied,
         ServiceError::OpenMode => Status::Acces,
+        ServiceError::KeyMismatch => Status::KeyMismatch,
         ServiceError::DeleteDenied => Status::DenyDispConflict,
         ServiceError::ClientInUse => Status::ClIdInUse,
         ServiceError::Grace => Status::Grace,

@@ -4,12 +4,12 @@ use super::convert;
 use super::name_ops::change_info;
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Work};
-use dafs_service::{Handle, OpenHow, OpenRequest, Share};
+use dafs_service::{Handle, OpenHow, OpenRequest, OpenTarget, Share};
 use dafs_store::{CacheAdvice, CreateHow, StoreError};
 use dafs_wire::dafs::{
     AccessPattern, CacheHint, Close, Commit, CommitReply, CreateMode, Delegation,
-    DeleteDisposition, Open, OpenClaim, OpenDowngrade, OpenReply, OpenResultFlags, Reply,
-    ShareAccess, ShareDeny, Status, Verifier,
+    DeleteDisposition, FileHandle, Open, OpenClaim, OpenDowngrade, OpenReply, OpenResultFlags,
+    Path, Reply, ShareAccess, ShareDeny, Status, Verifier,
 };
 
 /// Bit 0 of a cache hint: prefetch (DAFS 13.4).
@@ -20,15 +20,22 @@ const HINT_LIKELY_MIN: u32 = 4;
 
 impl Context<'_> {
     pub(super) fn open(&mut self, call: &Call, args: &Open<'_>) -> Done {
-        let OpenClaim::Null { dir, path } = args.claim else {
-            // Reclaiming, delegations and unlinked files come with recovery.
-            return Err(Status::NotSupp);
-        };
-        if args.share_key.0.is_some() {
-            return Err(Status::NotSupp);
+        match args.claim {
+            OpenClaim::Null { dir, path } => self.open_named(call, args, &dir, path),
+            OpenClaim::CreateUnlinked { dir } => self.open_unlinked(call, args, &dir),
+            _ => Err(Status::NotSupp),
         }
+    }
+
+    fn open_named(
+        &mut self,
+        call: &Call,
+        args: &Open<'_>,
+        dir: &FileHandle,
+        path: Path<'_>,
+    ) -> Done {
         let how = open_how(&args.create)?;
-        let dir = convert::handle(&dir);
+        let dir = convert::handle(dir);
         let parents = path.len().checked_sub(1).ok_or(Status::Inval)?;
         let walked = self.call_service_raw(call, |service, caller| {
             service.lookup(caller, &dir, path.iter().take(parents))
@@ -43,29 +50,59 @@ impl Context<'_> {
         };
         // INVARIANT: the path has `parents + 1` components.
         let name = path.iter().nth(parents).ok_or(Status::Inval)?;
-        let share = share(args.share_access, args.share_deny);
+        let target = OpenTarget::Name { dir: &reached.handle, name };
+        self.open_at(call, args, target, how, (&reached.handle, reached.components))
+    }
+
+    /// Whatever is asked about an existing file, this one is new (DAFS 10.3).
+    fn open_unlinked(&mut self, call: &Call, args: &Open<'_>, dir: &FileHandle) -> Done {
+        let how = match args.create {
+            None => OpenHow::Create(CreateHow::Guarded, Default::default()),
+            Some(_) => open_how(&args.create)?,
+        };
+        let dir = convert::handle(dir);
+        self.open_at(call, args, OpenTarget::Unlinked { dir: &dir }, how, (&dir, 0))
+    }
+
+    /// Opens what has been found or is to be made; `reached` is how far the path led without it.
+    fn open_at(
+        &mut self,
+        call: &Call,
+        args: &Open<'_>,
+        target: OpenTarget<'_>,
+        how: OpenHow,
+        (reached, components): (&Handle, u32),
+    ) -> Done {
         let request = OpenRequest {
+            target,
             deny_delete: args.delete_disposition == DeleteDisposition::Deny,
-            ..OpenRequest::by_name(&reached.handle, name, args.owner, share, how)
+            share_key: args.share_key.0,
+            ..OpenRequest::by_name(
+                reached,
+                b"",
+                args.owner,
+                share(args.share_access, args.share_deny),
+                how,
+            )
         };
         let opened =
             self.call_service_raw(call, |service, caller| service.open(caller, &request))?;
         match opened {
             Ok(opened) => {
                 self.remember_open(&opened.state);
+                let named = matches!(target, OpenTarget::Name { .. });
                 let reply = OpenReply {
                     fh: convert::file_handle(opened.state.handle()),
                     state_id: convert::wire_state_id(opened.state.id()),
                     change: change_info(opened.dir),
-                    component_count: reached.components + 1,
+                    component_count: components + u32::from(named),
                     result_flags: OpenResultFlags::empty(),
                     delegation: Delegation::None,
                 };
                 self.reply(call, &Reply::Open(reply))
             }
             Err(error) => {
-                let status = convert::status(error);
-                self.fail_walked(call, status, &reached.handle, reached.components);
+                self.fail_walked(call, convert::status(error), reached, components);
                 Ok(())
             }
         }
@@ -81,12 +118,12 @@ impl Context<'_> {
     }
 
     pub(super) fn open_downgrade(&mut self, call: &Call, args: &OpenDowngrade) -> Done {
-        if args.share_key.0.is_some() {
-            return Err(Status::NotSupp);
-        }
         let (handle, id) = (convert::handle(&args.fh), convert::state_id(args.state_id));
         let share = share(args.share_access, args.share_deny);
-        self.call_service(call, |service, caller| service.downgrade(caller, &handle, id, share))?;
+        let key = args.share_key.0;
+        self.call_service(call, |service, caller| {
+            service.downgrade(caller, &handle, id, share, key)
+        })?;
         self.reply(call, &Reply::OpenDowngrade)
     }
 

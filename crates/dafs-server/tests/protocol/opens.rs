@@ -4,8 +4,7 @@ use crate::common::*;
 use dafs_service::{Caller, Client, Identity, OpenHow, OpenRequest, Service, ServiceError, Share};
 use dafs_store::{CreateHow, Cred, OpenMode, SetAttr, Wait};
 use dafs_wire::dafs::{
-    self, Attributes, DeleteDisposition, Request, ShareAccess, ShareDeny, ShareKey, StateId,
-    Status, Verifier,
+    self, Attributes, DeleteDisposition, Request, ShareAccess, ShareDeny, StateId, Status, Verifier,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -180,15 +179,10 @@ fn creation_modes_differ_as_they_should() {
     assert_eq!(world.read(client, file), b"x");
     let error = world.open_with(client, &open(exclusive([2; 8]), ShareAccess::Both)).unwrap_err();
     assert_eq!(error, Status::Exist);
-    for claim in [
-        dafs::OpenClaim::CreateUnlinked { dir: root },
-        dafs::OpenClaim::Previous { fh: file.fh, delegate_type: dafs::DelegationType::None },
-    ] {
-        let request = dafs::Open { claim, ..open(None, ShareAccess::Both) };
-        assert_eq!(world.open_with(client, &request).unwrap_err(), Status::NotSupp);
-    }
-    let keyed = dafs::Open { share_key: ShareKey(Some(5)), ..open(None, ShareAccess::Both) };
-    assert_eq!(world.open_with(client, &keyed).unwrap_err(), Status::NotSupp);
+    let claim =
+        dafs::OpenClaim::Previous { fh: file.fh, delegate_type: dafs::DelegationType::None };
+    let request = dafs::Open { claim, ..open(None, ShareAccess::Both) };
+    assert_eq!(world.open_with(client, &request).unwrap_err(), Status::NotSupp);
     world.end();
 }
 

@@ -27,8 +27,16 @@ pub(crate) enum Break {
 pub(super) struct Reserved {
     pub(super) state: Arc<OpenState>,
     /// What the owner had before, when it had the file open.
-    pub(super) before: Option<(Share, bool)>,
+    pub(super) before: Option<Before>,
     changes: u32,
+}
+
+/// An open as it was before its owner's next one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Before {
+    share: Share,
+    deny_delete: bool,
+    share_key: Option<u64>,
 }
 
 impl Reserved {
@@ -78,6 +86,9 @@ impl StateTable {
             };
             own = file.opens.iter().find(is_own).cloned();
             check_share(file, own.as_ref(), needs, clock)?;
+            if let Some(wanted) = request.share_key {
+                check_key(file, wanted, clock)?;
+            }
         }
         let change = needs.write || needs.deny_read;
         let truncate = request.truncates();
@@ -86,9 +97,11 @@ impl StateTable {
         if let Some(state) = own {
             let mut inner = state.lock();
             let share = state.share();
-            let before = Some((share, inner.deny_delete));
+            let (deny_delete, share_key) = (inner.deny_delete, inner.share_key);
+            let before = Some(Before { share, deny_delete, share_key });
             state.set_share(share.union(request.share));
             inner.deny_delete |= request.deny_delete;
+            inner.share_key = share_key.or(request.share_key);
             inner.changes += 1;
             let changes = inner.changes;
             drop(inner);
@@ -108,6 +121,7 @@ impl StateTable {
             inner: Mutex::new(Inner {
                 modes: Modes::default(),
                 deny_delete: request.deny_delete,
+                share_key: request.share_key,
                 file: None,
                 changes: 0,
                 seqid: 0,
@@ -127,9 +141,10 @@ impl StateTable {
             return;
         }
         match reserved.before {
-            Some((share, deny_delete)) => {
-                reserved.state.set_share(share);
-                inner.deny_delete = deny_delete;
+            Some(before) => {
+                reserved.state.set_share(before.share);
+                inner.deny_delete = before.deny_delete;
+                inner.share_key = before.share_key;
                 drop(inner);
                 self.guard_open(&reserved.state);
             }
@@ -215,6 +230,20 @@ fn check_share(
         return Ok(());
     }
     Err(expired_among(&conflicting, clock, ServiceError::ShareDenied))
+}
+
+/// Refuses a key while another is in force: that of the opens that have one. Opens of clients whose
+/// lease is over give way.
+fn check_key(file: &FileState, wanted: u64, clock: Clock) -> Result<(), Blocked> {
+    let key = |open: &&Arc<OpenState>| open.lock().share_key;
+    // All that have one have the same.
+    match file.opens.iter().find_map(|open| key(&open)) {
+        Some(in_force) if in_force != wanted => {
+            let keyed: Vec<_> = file.opens.iter().filter(|open| key(open).is_some()).collect();
+            Err(expired_among(&keyed, clock, ServiceError::KeyMismatch))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Opens that are in the way: an error if one is of a client that is alive, else the clients whose

@@ -121,6 +121,11 @@ pub enum OpenTarget<'a> {
     },
     /// The file itself; nothing can be created.
     Handle(&'a Handle),
+    /// A new file without a name, in the file system of this directory (DAFS 10.3).
+    Unlinked {
+        /// The directory, which stays as it is.
+        dir: &'a Handle,
+    },
 }
 
 /// By what right to open (RFC 8881 18.16.1, open_claim_type4).
@@ -149,6 +154,9 @@ pub struct OpenRequest<'a> {
     pub share: Share,
     /// Whether others may remove the file meanwhile (DAFS delete disposition).
     pub deny_delete: bool,
+    /// The key that all keyed opens of a file have in common (DAFS 10.2). An open without one asks
+    /// for none and sets none.
+    pub share_key: Option<u64>,
     /// Find or make.
     pub how: OpenHow,
     /// Which delegation would be welcome.
@@ -170,6 +178,7 @@ impl<'a> OpenRequest<'a> {
             owner,
             share,
             deny_delete: false,
+            share_key: None,
             how,
             want: Want::default(),
         }
@@ -235,6 +244,8 @@ pub struct OpenState {
 struct Inner {
     modes: Modes,
     deny_delete: bool,
+    /// Its share key, if it has one. All keyed opens of a file have the same.
+    share_key: Option<u64>,
     /// The store's file and what it was opened for.
     file: Option<(OpenMode, Arc<dyn OpenFile>)>,
     /// Counts the changes of the share by opens and downgrades, finished or not.

@@ -11,7 +11,9 @@ use crate::index::Held;
 use crate::limits::{OPEN_TRIES_MAX, OWNER_BYTES_MAX};
 use crate::table::Ended;
 use crate::{Caller, Result, Service};
-use dafs_store::{Attr, CreateHow, Cred, DirChange, Kind, OpenFile, SetAttr, StoreError, Wait};
+use dafs_store::{
+    Attr, CreateHow, Created, Cred, DirChange, Kind, OpenFile, SetAttr, StoreError, Wait,
+};
 use std::sync::Arc;
 
 /// The change of no directory.
@@ -21,7 +23,7 @@ impl Service {
     /// Opens a regular file or named attribute.
     ///
     /// # Errors
-    /// Those of the store; `ShareDenied`; `Grace`, `NoGrace`, `ReclaimBad`, `ReclaimConflict` by the
+    /// Those of the store; `ShareDenied`, `KeyMismatch`; `Grace`, `NoGrace`, `ReclaimBad`, `ReclaimConflict` by the
     /// claim; those of the state-id for a claim by delegation; `WouldWait` or `Delay` while other
     /// clients return delegations.
     pub fn open(&self, caller: Caller<'_>, request: &OpenRequest<'_>) -> Result<Opened> {
@@ -33,7 +35,7 @@ impl Service {
         }
         let creates = matches!(request.how, OpenHow::Create(..));
         let by = match request.target {
-            OpenTarget::Name { dir, .. } => dir,
+            OpenTarget::Name { dir, .. } | OpenTarget::Unlinked { dir } => dir,
             OpenTarget::Handle(_) if creates => return Err(StoreError::Invalid.into()),
             OpenTarget::Handle(handle) => handle,
         };
@@ -53,6 +55,7 @@ impl Service {
                     let right = right.as_deref();
                     self.open_existing(caller, export, request, right, *handle, attr)
                 }
+                OpenTarget::Unlinked { dir } => self.open_unlinked(caller, export, request, dir),
             };
             match tried {
                 // Somebody made the file between our look and our create.
@@ -79,7 +82,9 @@ impl Service {
                 self.check_reclaim(caller.client)?;
                 match request.target {
                     OpenTarget::Handle(_) => Ok(None),
-                    OpenTarget::Name { .. } => Err(StoreError::Invalid.into()),
+                    OpenTarget::Name { .. } | OpenTarget::Unlinked { .. } => {
+                        Err(StoreError::Invalid.into())
+                    }
                 }
             }
             OpenClaim::DelegateCurrent(state) => {
@@ -130,6 +135,36 @@ impl Service {
         // What cannot be opened afterwards is better not made.
         self.lock_table().check_room(caller.client.key())?;
         let made = store.create(&cred, &dir.file, name, how, &attr, request.share.mode())?;
+        self.open_made(caller, export, request, dir, made)
+    }
+
+    /// Makes a file without a name. There is nothing to find again, so no exclusive creation.
+    fn open_unlinked(
+        &self,
+        caller: Caller<'_>,
+        export: &Export,
+        request: &OpenRequest<'_>,
+        dir: &Handle,
+    ) -> Result<Opened> {
+        let OpenHow::Create(CreateHow::Unchecked | CreateHow::Guarded, attr) = request.how else {
+            return Err(StoreError::Invalid.into());
+        };
+        self.lock_table().check_room(caller.client.key())?;
+        let (cred, mode) = (export.map_cred(caller.cred), request.share.mode());
+        let made = export.store().create_unlinked(&cred, &dir.file, &attr, mode)?;
+        self.open_made(caller, export, request, dir, made)
+    }
+
+    /// Enters the open of a file that the store has just made, or found to be made by it.
+    fn open_made(
+        &self,
+        caller: Caller<'_>,
+        export: &Export,
+        request: &OpenRequest<'_>,
+        dir: &Handle,
+        made: Created,
+    ) -> Result<Opened> {
+        let cred = export.map_cred(caller.cred);
         let handle = Handle { fs: dir.fs, file: made.id };
         // A request that has made a file is not repeated, so it waits here if it has to, which is
         // only when somebody found and opened the new file in this moment.
@@ -190,7 +225,7 @@ impl Service {
                     attr: None,
                 })
             }
-            OpenTarget::Handle(_) => NO_CHANGE,
+            OpenTarget::Handle(_) | OpenTarget::Unlinked { .. } => NO_CHANGE,
         };
         self.finish_open(caller, export, request, &reserved, installed, change)
     }

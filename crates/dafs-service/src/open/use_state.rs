@@ -195,16 +195,18 @@ impl Service {
 
     /// Reduces access and denial of an open: for a DAFS client to any part of what it has, for an
     /// NFS client to the union of some of its opens (RFC 8881 18.18.3). Returns the state-id with its
-    /// new sequence number.
+    /// new sequence number. Without `share_key` the open gives its key up.
     ///
     /// # Errors
-    /// `Invalid` when `share` is not of that kind; those of the state-id.
+    /// `Invalid` when `share` is not of that kind, or for a key where the open has none;
+    /// `KeyMismatch` for another key; those of the state-id.
     pub fn downgrade(
         &self,
         caller: Caller<'_>,
         handle: &Handle,
         state: impl Into<StateRef>,
         share: Share,
+        share_key: Option<u64>,
     ) -> Result<StateRef> {
         let open = self.open_state(caller, handle, state)?;
         // Under the table's lock, because shares are compared under it.
@@ -215,6 +217,11 @@ impl Service {
         let reachable = caller.client.kind() == ClientKind::Dafs || within.union() == share;
         if !(share.read || share.write) || !open.share().contains(share) || !reachable {
             return Err(StoreError::Invalid.into());
+        }
+        match (share_key, inner.share_key) {
+            (Some(_), None) => return Err(StoreError::Invalid.into()),
+            (Some(given), Some(own)) if given != own => return Err(ServiceError::KeyMismatch),
+            _ => inner.share_key = share_key,
         }
         open.set_share(share);
         inner.modes = within;

@@ -61,7 +61,7 @@ fn a_downgrade_goes_to_a_union_of_earlier_opens() {
     let opened = world.open(&client, "f", BOTH).unwrap();
     let handle = *opened.state.handle();
     let downgrade = |state: StateRef, share| {
-        world.service.downgrade(world.caller(&client), &handle, state, share)
+        world.service.downgrade(world.caller(&client), &handle, state, share, None)
     };
     let invalid = Err(ServiceError::Store(StoreError::Invalid));
     let state = opened.state.reference();
@@ -80,7 +80,7 @@ fn a_downgrade_goes_to_a_union_of_earlier_opens() {
     let opened = world.open(&dafs, "g", BOTH).unwrap();
     let id = opened.state.id();
     let handle = *opened.state.handle();
-    assert!(world.service.downgrade(world.caller(&dafs), &handle, id, WRITE).is_ok());
+    assert!(world.service.downgrade(world.caller(&dafs), &handle, id, WRITE, None).is_ok());
 }
 
 #[test]

@@ -87,7 +87,7 @@ proptest! {
                 Step::Downgrade { client, owner, share } => {
                     let Some((id, shares)) = model.get_mut(&(client, owner)) else { continue };
                     let caller = world.caller(&clients[client]);
-                    let done = world.service.downgrade(caller, &handle, *id, share);
+                    let done = world.service.downgrade(caller, &handle, *id, share, None);
                     let within: Vec<_> =
                         shares.iter().copied().filter(|&part| part_of(part, share)).collect();
                     let allowed = match client {

@@ -188,6 +188,7 @@ impl Inner {
             btime: now,
             change: self.next_change(),
             verifier: None,
+            linkable: false,
             attr_dir: None,
             xattrs: Xattrs::default(),
             body: Body::Special,

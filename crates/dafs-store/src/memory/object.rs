@@ -42,6 +42,8 @@ pub(super) struct State {
     pub(super) change: u64,
     /// The verifier of the exclusive create that made it.
     pub(super) verifier: Option<[u8; 8]>,
+    /// It was made without a name and has not got one yet.
+    pub(super) linkable: bool,
     /// The inode of its directory of named attributes, once there is one.
     pub(super) attr_dir: Option<u64>,
     pub(super) xattrs: Xattrs,

@@ -34,11 +34,33 @@ impl Inner {
         attr: &SetAttr,
         fill: impl FnOnce(&mut State, u64),
     ) -> Result<(Arc<Object>, DirChange)> {
+        let room = self.room_for(name)?;
+        let object = self.make_object(world, cred, dir, kind, mode, attr, fill)?;
+        match self.add_name(dir, name, &object, room) {
+            Ok(change) => Ok((object, change)),
+            Err(error) => {
+                object.state_mut().links = 0;
+                world.reap(&object);
+                Err(error)
+            }
+        }
+    }
+
+    /// As `make_in`, without the name.
+    fn make_object(
+        &self,
+        world: &mut World,
+        cred: &Cred,
+        dir: &Arc<Object>,
+        kind: Kind,
+        mode: u32,
+        attr: &SetAttr,
+        fill: impl FnOnce(&mut State, u64),
+    ) -> Result<Arc<Object>> {
         dir.check(cred, W | X)?;
         if dir.state().links == 0 {
             return Err(StoreError::Stale);
         }
-        let room = self.room_for(name)?;
         let mut state = self.new_state(cred, mode);
         state.links = if kind == Kind::Directory { 2 } else { 1 };
         {
@@ -60,9 +82,8 @@ impl Inner {
         let rest = SetAttr { mode: None, ..*attr };
         let applied = self.apply(cred, &object, &rest, true);
         object.state_mut().mode = mode;
-        let linked = applied.and_then(|()| self.add_name(dir, name, &object, room));
-        match linked {
-            Ok(change) => Ok((object, change)),
+        match applied {
+            Ok(()) => Ok(object),
             Err(error) => {
                 object.state_mut().links = 0;
                 world.reap(&object);
@@ -343,6 +364,37 @@ impl Store for MemoryStore {
                 }
             })?;
         let file = MemoryFile::open(&self.inner, object.clone(), cred, mode);
+        let (id, attr) = (self.inner.id(object.ino), object.attr());
+        Ok(Created { id, attr, dir: change, file, created: true })
+    }
+
+    fn create_unlinked(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        attr: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        self.inner.writable()?;
+        let ino = self.inner.ino(dir)?;
+        let mut world = self.inner.world_mut();
+        let dir = world.directory(ino)?;
+        if dir.kind == Kind::AttrDirectory {
+            return Err(StoreError::NotSupported);
+        }
+        if !mode.read && !mode.write {
+            return Err(StoreError::Invalid);
+        }
+        let bits = attr.mode.map_or(FILE_MODE_DEFAULT, |mode| mode & MODE_BITS);
+        let kind = Kind::Regular;
+        let object =
+            self.inner.make_object(&mut world, cred, &dir, kind, bits, attr, |state, _| {
+                state.body = self.inner.new_content();
+                (state.links, state.linkable) = (0, true);
+            })?;
+        let file = MemoryFile::open(&self.inner, object.clone(), cred, mode);
+        let at = dir.state().change;
+        let change = DirChange { before: at, after: at, atomic: true, attr: None };
         let (id, attr) = (self.inner.id(object.ino), object.attr());
         Ok(Created { id, attr, dir: change, file, created: true })
     }

@@ -199,13 +199,14 @@ impl Inner {
         let room = self.room_for(name)?;
         {
             let mut state = object.state_mut();
-            if state.links == 0 {
+            if state.links == 0 && !state.linkable {
                 return Err(StoreError::Stale);
             }
             if state.links >= MEMORY_LINKS_MAX {
                 return Err(StoreError::TooManyLinks);
             }
             state.links += 1;
+            state.linkable = false;
             self.touch(&mut state, false);
         }
         self.add_name(dir, name, object, room)

@@ -207,6 +207,21 @@ impl Store for PosixStore {
         }
     }
 
+    fn create_unlinked(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        attr: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        self.export.writable()?;
+        let Found::Object(dir) = self.found_dir(dir)? else {
+            return Err(StoreError::NotSupported);
+        };
+        let caller = self.export.identity.caller(cred)?;
+        self.export.create_unlinked(&caller, cred, &dir, attr, mode)
+    }
+
     fn make(
         &self,
         cred: &Cred,

@@ -126,6 +126,41 @@ impl Export {
         Err(StoreError::Busy)
     }
 
+    /// Creates and opens a regular file without a name.
+    pub(super) fn create_unlinked(
+        self: &Arc<Self>,
+        caller: &Caller,
+        cred: &Cred,
+        dir: &Node,
+        wish: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        // The kernel makes such files for writers alone. The store's file keeps to its own mode.
+        let flags = data_flags(mode)? & !(OFlags::WRONLY | OFlags::RDWR);
+        let flags = flags | OFlags::RDWR | OFlags::TMPFILE;
+        let bits = wish.mode.map_or(FILE_MODE_DEFAULT, |mode| mode & MODE_BITS);
+        self.check_wish(cred, dir, Kind::Regular, wish)?;
+        let fd = self.open_beneath(dir, b".", flags, Mode::from_raw_mode(bits));
+        let fd = Arc::new(fd.map_err(|errno| match errno {
+            // What file systems say that do not know such files.
+            Errno::ISDIR | Errno::INVAL => StoreError::NotSupported,
+            errno => self.name_error(dir, errno),
+        })?);
+        let (node, stat) = self.adopt_new(&fd)?;
+        let file = PosixFile::from_fd(self, cred, &node, mode, fd);
+        let how = CreateHow::Guarded;
+        let finished = self.finish_file(caller, cred, (dir, &node, &stat), how, wish, bits, &file);
+        if let Err(error) = finished {
+            self.nodes.forget(&node.id);
+            return Err(error);
+        }
+        let attr = self.node_attr(&node, &stat_fd(file.fd().as_fd())?)?;
+        let at = self.node_attr(dir, &stat_fd(dir.as_fd())?)?;
+        let (before, after) = (at.change, at.change);
+        let dir = DirChange { before, after, atomic: false, attr: Some(at) };
+        Ok(Created { id: node.id, attr, dir, file, created: true })
+    }
+
     /// The node of a file that was just made and opened for data. It borrows that descriptor, so it
     /// is not kept for longer than the file is open; where it could not be found again by its id
     /// alone, it is opened once more and kept.

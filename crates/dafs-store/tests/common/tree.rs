@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "some test binaries run a part of the suite")]
 
 use super::common::*;
+use dafs_mem::VolatileSlice;
 use dafs_store::*;
 use std::collections::BTreeSet;
 
@@ -32,6 +33,50 @@ pub(crate) fn every_kind_can_be_made(w: &World) {
         Ok(made) => assert_eq!(made.attr.raw_device, (1, 3)),
         Err(error) => assert_eq!(error, StoreError::NotOwner),
     }
+}
+
+pub(crate) fn files_without_a_name_can_get_one(w: &World) {
+    let root = w.root();
+    let dir = w.make(&root, "d", NewObject::Directory, &NO_ATTR).unwrap().id;
+    let make = |mode| {
+        let attr = SetAttr { mode: Some(0o640), size: Some(5), ..NO_ATTR };
+        w.store.create_unlinked(&w.cred, &dir, &attr, mode)
+    };
+    let before = w.store.getattr(&dir).unwrap().change;
+    let made = make(OpenMode { read: true, write: true }).unwrap();
+    let Attr { kind, links, uid, size, mode, .. } = made.attr;
+    assert_eq!((kind, links, uid, size, mode), (Kind::Regular, 0, w.cred.uid, 5, 0o640));
+    assert_eq!((made.dir.before, made.dir.after), (before, before));
+    assert_eq!(w.names(&dir), Vec::<String>::new());
+    let mut bytes = *b"content";
+    let view = [VolatileSlice::from_mut(&mut bytes)];
+    assert_eq!(made.file.append(&view, Stability::File), Ok(5));
+    w.store.link(&w.cred, &made.id, &root, b"named").unwrap();
+    assert_eq!(w.lookup(&root, "named"), Ok(made.id));
+    assert_eq!(w.store.getattr(&made.id).unwrap().links, 1);
+    w.store.link(&w.cred, &made.id, &dir, b"again").unwrap();
+    drop(made.file);
+    assert_eq!(w.store.getattr(&made.id).unwrap().size, 12);
+    // One that is never named is gone with its last open.
+    let made = make(OpenMode { read: true, write: false }).unwrap();
+    assert_eq!(made.file.append(&view, Stability::Data), Err(StoreError::Access));
+    drop(made.file);
+    assert_eq!(w.store.getattr(&made.id), Err(StoreError::Stale));
+    let link = w.store.link(&w.cred, &made.id, &root, b"late");
+    assert_eq!(link.err(), Some(StoreError::Stale));
+    // One that has lost its name does not get another.
+    let made = make(OpenMode { read: false, write: true }).unwrap();
+    w.store.link(&w.cred, &made.id, &root, b"short").unwrap();
+    w.remove(&root, "short").unwrap();
+    let link = w.store.link(&w.cred, &made.id, &root, b"late");
+    assert_eq!(link.err(), Some(StoreError::Stale));
+    assert_eq!(make(OpenMode { read: false, write: false }).err(), Some(StoreError::Invalid));
+    let in_file =
+        w.store.create_unlinked(&w.cred, &made.id, &NO_ATTR, OpenMode { read: true, write: true });
+    assert_eq!(in_file.err(), Some(StoreError::NotDirectory));
+    w.remove(&root, "named").unwrap();
+    w.remove(&dir, "again").unwrap();
+    w.remove(&root, "d").unwrap();
 }
 
 pub(crate) fn names_and_attributes_can_be_made_stable(w: &World) {

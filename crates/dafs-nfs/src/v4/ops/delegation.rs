@@ -25,7 +25,7 @@ pub(crate) fn open_downgrade(cx: &mut Compound<'_>, args: &OpenDowngradeArgs) ->
     // Wants mean nothing here; clients send them all the same (RFC 8881 18.18.3).
     let access = ShareAccess(args.share_access.access());
     let share = share(access, args.share_deny)?;
-    let downgraded = cx.shared.service.downgrade(cx.caller()?, &handle, state, share);
+    let downgraded = cx.shared.service.downgrade(cx.caller()?, &handle, state, share, None);
     let stateid = stateid::wire(downgraded.map_err(without_perm)?);
     cx.encoder().value(&StateidResult { stateid });
     cx.set_current_stateid(stateid);

@@ -36,6 +36,7 @@ pub(crate) fn open(cx: &mut Compound<'_>, args: &OpenArgs<'_>) -> OpResult {
         owner: args.owner.owner,
         share,
         deny_delete: false,
+        share_key: None,
         how,
         want,
     };

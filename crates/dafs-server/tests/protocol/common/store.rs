@@ -232,6 +232,17 @@ impl Store for DiskStore {
         Ok(Created { file: self.wrap(created.file.clone()), ..created })
     }
 
+    fn create_unlinked(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        attr: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        let created = self.inner.create_unlinked(cred, dir, attr, mode)?;
+        Ok(Created { file: self.wrap(created.file.clone()), ..created })
+    }
+
     fn make(
         &self,
         cred: &Cred,
