@@ -1,0 +1,142 @@
+//! Segments as files of a directory.
+//!
+//! Invariants
+//! * One process at a time uses a directory.
+//! * A file has its whole size, written once, before it is a segment, so that writes in place need
+//!   nothing of the file system but their data.
+
+use crate::disk::Disk;
+use rustix::fs::FlockOperation;
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+const PREFIX: &str = "segment-";
+/// A removed segment, for the next one to be made of.
+const SPARE: &str = "spare";
+/// A segment that is being made.
+const UNFINISHED: &str = "unfinished";
+
+/// A directory of segments.
+pub struct FileDisk {
+    path: PathBuf,
+    directory: File,
+    files: Mutex<BTreeMap<u64, Arc<File>>>,
+    identify: fn(),
+    _lock: File,
+}
+
+impl FileDisk {
+    /// Opens the directory, making it if it is not there. `identify` is called before files are
+    /// opened, made or renamed: a process whose threads change their identity puts its own in place.
+    ///
+    /// # Errors
+    /// The system's; `ResourceBusy` when another process uses the directory.
+    pub fn open(path: &Path, identify: fn()) -> io::Result<Self> {
+        identify();
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        let directory = File::open(path)?;
+        let options = || {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            options
+        };
+        let lock = options().open(path.join("lock"))?;
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let text = "another server uses this journal; give each its own state_directory";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+        }
+        let files = Mutex::new(BTreeMap::new());
+        Ok(Self { path: path.to_owned(), directory, files, identify, _lock: lock })
+    }
+
+    fn path(&self, segment: u64) -> PathBuf {
+        self.path.join(format!("{PREFIX}{segment:016x}"))
+    }
+
+    fn files(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<File>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self, segment: u64) -> io::Result<Arc<File>> {
+        if let Some(file) = self.files().get(&segment) {
+            return Ok(file.clone());
+        }
+        (self.identify)();
+        let file = OpenOptions::new().read(true).write(true).open(self.path(segment))?;
+        let file = Arc::new(file);
+        self.files().insert(segment, file.clone());
+        Ok(file)
+    }
+
+    /// Makes a file of zeros.
+    fn fill(&self, path: &Path, len_bytes: u64) -> io::Result<()> {
+        const PIECE: usize = 1 << 20;
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        let zeros = vec![0; PIECE];
+        let mut left = len_bytes;
+        while left > 0 {
+            let piece = left.min(PIECE as u64);
+            file.write_all(&zeros[..piece as usize])?;
+            left -= piece;
+        }
+        file.sync_all()
+    }
+}
+
+impl Disk for FileDisk {
+    fn list(&self) -> io::Result<Vec<u64>> {
+        (self.identify)();
+        let mut segments = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            let name = entry?.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+            let number = number.filter(|digits| digits.len() == 16);
+            segments.extend(number.and_then(|digits| u64::from_str_radix(digits, 16).ok()));
+        }
+        Ok(segments)
+    }
+
+    fn read(&self, segment: u64) -> io::Result<Vec<u8>> {
+        (self.identify)();
+        std::fs::read(self.path(segment))
+    }
+
+    fn make(&self, segment: u64, len_bytes: u64) -> io::Result<()> {
+        (self.identify)();
+        let (spare, path) = (self.path.join(SPARE), self.path(segment));
+        let fits = std::fs::metadata(&spare).is_ok_and(|spare| spare.len() == len_bytes);
+        let from = if fits {
+            spare
+        } else {
+            let unfinished = self.path.join(UNFINISHED);
+            self.fill(&unfinished, len_bytes)?;
+            unfinished
+        };
+        self.files().remove(&segment);
+        std::fs::rename(from, path)?;
+        self.directory.sync_all()
+    }
+
+    fn write(&self, segment: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file(segment)?.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self, segment: u64) -> io::Result<()> {
+        self.file(segment)?.sync_data()
+    }
+
+    fn remove(&self, segment: u64) -> io::Result<()> {
+        (self.identify)();
+        self.files().remove(&segment);
+        std::fs::rename(self.path(segment), self.path.join(SPARE))
+    }
+
+    fn name(&self, segment: u64) -> String {
+        self.path(segment).display().to_string()
+    }
+}

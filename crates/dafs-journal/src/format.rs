@@ -1,0 +1,228 @@
+//! The bytes of a segment. All numbers are little-endian.
+//!
+//! Header, 64 bytes:
+//!
+//! | at | bytes | what |
+//! |---|---|---|
+//! | 0 | 8 | "dafsjrnl" |
+//! | 8 | 4 | version |
+//! | 12 | 4 | CRC32C of the whole header with this field zero |
+//! | 16 | 8 | number of the segment, from 1 |
+//! | 24 | 8 | size of the segment, in bytes |
+//! | 32 | 8 | sequence number of its first record |
+//! | 40 | 16 | which run of the system wrote it |
+//! | 56 | 8 | zero |
+//!
+//! Then records, each on a multiple of 8 bytes:
+//!
+//! | at | bytes | what |
+//! |---|---|---|
+//! | 0 | 4 | CRC32C of the segment's number, the rest of this header and the payload |
+//! | 4 | 4 | length of the payload, in bytes |
+//! | 8 | 8 | sequence number: one more than that of the record before |
+//! | 16 | 8 | all records up to this number were stable when this one was written |
+//! | 24 | 1 | kind: 1 record, 2 record of the checkpoint, 3 end of the checkpoint |
+//! | 25 | 7 | zero |
+//! | 32 | | payload, then zeros up to a multiple of 8 |
+//!
+//! The segment's number in the checksum tells records from those of an earlier life of the file.
+
+use crate::limits::RECORD_BYTES_MAX;
+use crc_fast::{CrcAlgorithm, Digest};
+
+pub(crate) const MAGIC: [u8; 8] = *b"dafsjrnl";
+pub(crate) const VERSION: u32 = 1;
+pub(crate) const HEADER_BYTES: usize = 64;
+pub(crate) const RECORD_HEADER_BYTES: usize = 32;
+pub(crate) const ALIGN: usize = 8;
+
+/// The header of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) segment: u64,
+    pub(crate) len_bytes: u64,
+    pub(crate) first: u64,
+    pub(crate) boot: [u8; 16],
+}
+
+/// What the first bytes of a segment are.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    Known(Header),
+    /// Nothing was ever written here.
+    Blank,
+    Newer(u32),
+    Foreign,
+    Damaged,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Record = 1,
+    Checkpoint = 2,
+    CheckpointEnd = 3,
+}
+
+/// A record in its place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Record<'a> {
+    pub(crate) sequence: u64,
+    pub(crate) stable: u64,
+    pub(crate) kind: Kind,
+    pub(crate) payload: &'a [u8],
+}
+
+fn crc(parts: &[&[u8]]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    parts.iter().for_each(|part| digest.update(part));
+    // The algorithm has 32 bits, so nothing is cut off.
+    digest.finalize() as u32
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+fn half(bytes: &[u8], at: usize) -> u32 {
+    let mut half = [0; 4];
+    half.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(half)
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.len_bytes.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.first.to_le_bytes());
+        bytes[40..56].copy_from_slice(&self.boot);
+        let sum = crc(&[&bytes]);
+        bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the header of a segment's content, which may be shorter than one.
+    pub(crate) fn decode(content: &[u8]) -> Head {
+        let known = content.len().min(HEADER_BYTES);
+        let head = &content[..known];
+        if head.iter().all(|&byte| byte == 0) {
+            return Head::Blank;
+        }
+        let magic = known.min(MAGIC.len());
+        if head[..magic] != MAGIC[..magic] {
+            return Head::Foreign;
+        }
+        let Some(version) = (known >= 12).then(|| half(head, 8)) else { return Head::Damaged };
+        if version > VERSION {
+            return Head::Newer(version);
+        }
+        if known < HEADER_BYTES || version == 0 {
+            return Head::Damaged;
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        bytes.copy_from_slice(head);
+        bytes[12..16].fill(0);
+        if crc(&[&bytes]) != half(head, 12) {
+            return Head::Damaged;
+        }
+        let mut boot = [0; 16];
+        boot.copy_from_slice(&head[40..56]);
+        let (segment, len_bytes, first) = (word(head, 16), word(head, 24), word(head, 32));
+        Head::Known(Header { segment, len_bytes, first, boot })
+    }
+}
+
+impl<'a> Record<'a> {
+    /// The place that a record takes, in bytes.
+    pub(crate) fn room(payload_bytes: usize) -> usize {
+        RECORD_HEADER_BYTES + payload_bytes.next_multiple_of(ALIGN)
+    }
+
+    /// Appends the record as it stands in `segment`.
+    pub(crate) fn encode(&self, segment: u64, out: &mut Vec<u8>) {
+        assert!(self.payload.len() <= RECORD_BYTES_MAX, "a record of {}", self.payload.len());
+        let mut head = [0; RECORD_HEADER_BYTES];
+        head[4..8].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
+        head[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        head[16..24].copy_from_slice(&self.stable.to_le_bytes());
+        head[24] = self.kind as u8;
+        let sum = crc(&[&segment.to_le_bytes(), &head[4..], self.payload]);
+        head[..4].copy_from_slice(&sum.to_le_bytes());
+        out.reserve(Self::room(self.payload.len()));
+        out.extend_from_slice(&head);
+        out.extend_from_slice(self.payload);
+        out.resize(out.len().next_multiple_of(ALIGN), 0);
+    }
+
+    /// The record at `offset` of a segment's content, if there is one. Adds what was summed up to
+    /// `effort`, in bytes.
+    pub(crate) fn decode(
+        segment: u64,
+        content: &'a [u8],
+        offset: usize,
+        effort: &mut u64,
+    ) -> Option<Self> {
+        let rest = content.get(offset..)?;
+        let head = rest.get(..RECORD_HEADER_BYTES)?;
+        let (sequence, len) = (word(head, 8), half(head, 4) as usize);
+        if sequence == 0 || len > RECORD_BYTES_MAX || head[25..] != [0; 7] {
+            return None;
+        }
+        let kind = match head[24] {
+            1 => Kind::Record,
+            2 => Kind::Checkpoint,
+            3 => Kind::CheckpointEnd,
+            _ => return None,
+        };
+        let payload = rest.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + len)?;
+        *effort += (RECORD_HEADER_BYTES + len) as u64;
+        let sum = crc(&[&segment.to_le_bytes(), &head[4..], payload]);
+        (sum == half(head, 0)).then_some(Self { sequence, stable: word(head, 16), kind, payload })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let header = Header { segment: 3, len_bytes: 4096, first: 17, boot: [9; 16] };
+        let bytes = header.encode();
+        assert_eq!(Header::decode(&bytes), Head::Known(header));
+        let mut content = Vec::new();
+        let payload = b"thirteen byte";
+        let record = Record { sequence: 18, stable: 16, kind: Kind::Record, payload };
+        record.encode(3, &mut content);
+        assert_eq!(content.len(), Record::room(payload.len()));
+        let found = Record::decode(3, &content, 0, &mut 0).unwrap();
+        assert_eq!((found.sequence, found.stable, found.payload), (18, 16, &payload[..]));
+        assert!(Record::decode(4, &content, 0, &mut 0).is_none(), "of another segment");
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut flipped = bytes;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(!matches!(Header::decode(&flipped), Head::Known(_)), "bit {bit}");
+        }
+        for bit in 0..(RECORD_HEADER_BYTES + payload.len()) * 8 {
+            let mut flipped = content.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(Record::decode(3, &flipped, 0, &mut 0).is_none(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn beginnings_are_told_apart() {
+        let bytes = Header { segment: 1, len_bytes: 64, first: 1, boot: [0; 16] }.encode();
+        assert_eq!(Header::decode(&[0; 100]), Head::Blank);
+        assert_eq!(Header::decode(&[]), Head::Blank);
+        assert_eq!(Header::decode(b"#!/bin/sh"), Head::Foreign);
+        assert_eq!(Header::decode(&bytes[..20]), Head::Damaged);
+        let mut newer = bytes;
+        newer[8] = 2;
+        assert_eq!(Header::decode(&newer), Head::Newer(2));
+    }
+}

@@ -1,0 +1,18 @@
+//! Sizes.
+
+/// The size of a segment, in bytes. One that must hold more grows.
+pub const SEGMENT_BYTES: u64 = 16 << 20;
+
+/// The longest record, in bytes.
+pub const RECORD_BYTES_MAX: usize = 1 << 20;
+
+/// The longest segment that is read, in bytes: a longer one was not written by this program.
+pub(crate) const SEGMENT_READ_BYTES_MAX: u64 = 4 << 30;
+
+/// Bytes that a buffer for writes may keep allocated between two of them.
+pub(crate) const BUFFER_SPARE_BYTES_MAX: usize = 1 << 20;
+
+/// Checksums that a search for later records may compute, in multiples of the segment's size.
+pub(crate) const SEARCH_EFFORT: u64 = 16;
+
+const _: () = assert!((RECORD_BYTES_MAX as u64) < SEGMENT_BYTES / 4);

@@ -1,0 +1,394 @@
+//! Appending, and making stable what was appended, for many at once.
+//!
+//! Invariants
+//! * Lock order: the owner's lock, `sync`, `io`, `maker`, `state`. `state` is held for copies in
+//!   memory only, `io` while writing. Notifications are called under none.
+//! * What is written first was appended first.
+//! * At most one job makes the log stable; it ends when nobody waits.
+//! * A segment is made before its number is written to, once, under `maker`.
+//! * A segment goes only when the checkpoint of the next one is stable.
+
+use crate::disk::{Disk, Spawn};
+use crate::error::LogFailed;
+use crate::format::{HEADER_BYTES, Header, Kind, Record};
+use crate::limits::BUFFER_SPARE_BYTES_MAX;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Told once, under no lock, when what was asked for is stable, or cannot be made so.
+pub type Done = Box<dyn FnOnce(Result<(), LogFailed>) + Send>;
+
+/// What an append did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    /// The record's number, for [`Log::sync_soon`] and [`Log::flush`].
+    pub sequence: u64,
+    /// The segment is full enough: call [`Log::rotate`].
+    pub full: bool,
+}
+
+/// What the log has done since it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Statistics {
+    /// Records appended, without those of checkpoints.
+    pub records: u64,
+    /// Bytes of the log, with checkpoints.
+    pub bytes: u64,
+    /// Times that something was made stable.
+    pub syncs: u64,
+    /// Notifications given for that.
+    pub waiters: u64,
+    /// Segments begun.
+    pub segments: u64,
+}
+
+/// Bytes for one place of one segment.
+struct Chunk {
+    segment: u64,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+struct State {
+    /// Not written yet, in order. The last one takes more.
+    pending: Vec<Chunk>,
+    segment: u64,
+    /// Where the next record goes in the segment.
+    offset: u64,
+    checkpoint_end: u64,
+    /// The number of the next record.
+    next: u64,
+    /// All up to this number is stable.
+    stable: u64,
+    waiters: Vec<(u64, Done)>,
+    /// A job that makes the log stable is under way or about to be.
+    syncing: bool,
+    /// It is wanted though nobody waits.
+    sync_wanted: bool,
+    /// To be removed once the present segment's checkpoint is stable.
+    obsolete: Vec<u64>,
+    /// A segment made in advance.
+    spare: Option<u64>,
+    spare_buffer: Vec<u8>,
+    failed: bool,
+}
+
+/// What only whoever writes needs.
+struct Io {
+    /// Segments with writes that are not stable.
+    dirty: Vec<u64>,
+    /// All up to this number is written.
+    written: u64,
+}
+
+/// A log that takes records.
+pub struct Log {
+    disk: Arc<dyn Disk>,
+    spawn: Spawn,
+    boot: [u8; 16],
+    segment_bytes: u64,
+    state: Mutex<State>,
+    io: Mutex<Io>,
+    /// Held while segments are made.
+    maker: Mutex<()>,
+    /// Held while something is made stable, so that what is dirty is one thread's business.
+    sync: Mutex<()>,
+    records: AtomicU64,
+    bytes: AtomicU64,
+    syncs: AtomicU64,
+    waiters: AtomicU64,
+    segments: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic while a lock was held is one of an assertion here; what is in memory is whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Log {
+    pub(crate) fn begin(
+        disk: Arc<dyn Disk>,
+        boot: [u8; 16],
+        segment_bytes: u64,
+        spawn: Spawn,
+        segment: u64,
+        sequence: u64,
+        obsolete: Vec<u64>,
+        live: &mut dyn Iterator<Item = &[u8]>,
+    ) -> Result<Arc<Self>, LogFailed> {
+        let state = State {
+            pending: Vec::new(),
+            segment: segment - 1,
+            offset: 0,
+            checkpoint_end: 0,
+            next: sequence,
+            stable: sequence - 1,
+            waiters: Vec::new(),
+            syncing: false,
+            sync_wanted: false,
+            obsolete,
+            spare: None,
+            spare_buffer: Vec::new(),
+            failed: false,
+        };
+        let log = Arc::new(Self {
+            disk,
+            spawn,
+            boot,
+            segment_bytes,
+            state: Mutex::new(state),
+            io: Mutex::new(Io { dirty: Vec::new(), written: sequence - 1 }),
+            maker: Mutex::new(()),
+            sync: Mutex::new(()),
+            records: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            waiters: AtomicU64::new(0),
+            segments: AtomicU64::new(0),
+        });
+        log.new_segment(&mut lock(&log.state), live);
+        log.sync_now()?;
+        log.make_spare();
+        Ok(log)
+    }
+
+    /// Appends a record to what is to be written. It is read back only after
+    /// [`flush`](Self::flush) (when the process ends) or [`sync_soon`](Self::sync_soon) (when the
+    /// power fails) have covered it. Records longer than
+    /// [`RECORD_BYTES_MAX`](crate::RECORD_BYTES_MAX) are a mistake of the caller's.
+    pub fn append(&self, payload: &[u8]) -> Appended {
+        let mut state = lock(&self.state);
+        let sequence = self.put(&mut state, Kind::Record, payload);
+        self.records.fetch_add(1, Ordering::Relaxed);
+        let room = state.offset - state.checkpoint_end;
+        // A checkpoint is written again only after as much else.
+        let full = state.offset >= self.segment_bytes / 8 * 7 && room >= state.checkpoint_end;
+        Appended { sequence, full }
+    }
+
+    /// Begins a new segment with `live`, all that is of use of what was appended so far. The caller
+    /// sees to it that nobody appends meanwhile.
+    pub fn rotate(self: &Arc<Self>, live: &mut dyn Iterator<Item = &[u8]>) {
+        let mut state = lock(&self.state);
+        let old = state.segment;
+        self.new_segment(&mut state, live);
+        state.obsolete.push(old);
+        state.sync_wanted = true;
+        self.ensure_job(state);
+    }
+
+    fn new_segment(&self, state: &mut State, live: &mut dyn Iterator<Item = &[u8]>) {
+        self.segments.fetch_add(1, Ordering::Relaxed);
+        state.segment += 1;
+        let (segment, first) = (state.segment, state.next);
+        let header = Header { segment, len_bytes: self.segment_bytes, first, boot: self.boot };
+        state.pending.push(Chunk { segment, offset: 0, bytes: header.encode().to_vec() });
+        state.offset = HEADER_BYTES as u64;
+        for payload in live {
+            self.put(state, Kind::Checkpoint, payload);
+        }
+        self.put(state, Kind::CheckpointEnd, &[]);
+        state.checkpoint_end = state.offset;
+    }
+
+    fn put(&self, state: &mut State, kind: Kind, payload: &[u8]) -> u64 {
+        let (segment, offset, sequence) = (state.segment, state.offset, state.next);
+        state.next += 1;
+        if state.failed {
+            return sequence;
+        }
+        if state.pending.last().is_none_or(|chunk| chunk.segment != segment) {
+            let bytes = std::mem::take(&mut state.spare_buffer);
+            state.pending.push(Chunk { segment, offset, bytes });
+        }
+        let stable = state.stable;
+        if let Some(chunk) = state.pending.last_mut() {
+            Record { sequence, stable, kind, payload }.encode(segment, &mut chunk.bytes);
+        }
+        let room = Record::room(payload.len()) as u64;
+        self.bytes.fetch_add(room, Ordering::Relaxed);
+        state.offset += room;
+        sequence
+    }
+
+    /// Writes what was appended, at least up to `sequence`: it outlives the process then.
+    ///
+    /// # Errors
+    /// When the disk refuses, now or earlier.
+    pub fn flush(&self, sequence: u64) -> Result<(), LogFailed> {
+        let mut io = lock(&self.io);
+        if io.written >= sequence {
+            return Ok(());
+        }
+        self.write_pending(&mut io)
+    }
+
+    fn write_pending(&self, io: &mut Io) -> Result<(), LogFailed> {
+        let mut state = lock(&self.state);
+        if state.failed {
+            return Err(LogFailed);
+        }
+        let (chunks, upto) = (std::mem::take(&mut state.pending), state.next - 1);
+        drop(state);
+        let write = |chunk: &Chunk| -> io::Result<()> {
+            if chunk.offset == 0 {
+                self.need_segment(chunk.segment)?;
+            }
+            self.disk.write(chunk.segment, chunk.offset, &chunk.bytes)
+        };
+        let done = chunks.iter().try_for_each(write);
+        for chunk in &chunks {
+            if !io.dirty.contains(&chunk.segment) {
+                io.dirty.push(chunk.segment);
+            }
+        }
+        let mut state = lock(&self.state);
+        if let Err(error) = done {
+            self.fail(&mut state, "written", &error);
+            return Err(LogFailed);
+        }
+        io.written = upto;
+        if let Some(mut chunk) = chunks.into_iter().next_back()
+            && chunk.bytes.capacity() <= BUFFER_SPARE_BYTES_MAX
+        {
+            chunk.bytes.clear();
+            state.spare_buffer = chunk.bytes;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that a segment is there to be written from its beginning.
+    fn need_segment(&self, segment: u64) -> io::Result<()> {
+        let _maker = lock(&self.maker);
+        if lock(&self.state).spare.take_if(|spare| *spare == segment).is_some() {
+            return Ok(());
+        }
+        self.disk.make(segment, self.segment_bytes)
+    }
+
+    fn fail(&self, state: &mut State, what: &str, error: &io::Error) {
+        let segment = self.disk.name(state.segment);
+        tracing::error!(%error, segment, "the journal cannot be {what}; no more changes are taken");
+        state.failed = true;
+        // Nothing more is written.
+        state.pending = Vec::new();
+    }
+
+    /// Has everything appended up to `sequence` made stable, together with what others wait for, and tells
+    /// `done`.
+    pub fn sync_soon(self: &Arc<Self>, sequence: u64, done: Done) {
+        let mut state = lock(&self.state);
+        // Nobody waits for what was not appended.
+        let sequence = sequence.min(state.next - 1);
+        let outcome = match (state.failed, state.stable >= sequence) {
+            (true, _) => Err(LogFailed),
+            (false, true) => Ok(()),
+            (false, false) => {
+                state.waiters.push((sequence, done));
+                return self.ensure_job(state);
+            }
+        };
+        drop(state);
+        done(outcome);
+    }
+
+    fn ensure_job(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        if std::mem::replace(&mut state.syncing, true) {
+            return;
+        }
+        drop(state);
+        let log = self.clone();
+        (self.spawn)(Box::new(move || log.sync_job()));
+    }
+
+    fn sync_job(self: &Arc<Self>) {
+        loop {
+            let mut state = lock(&self.state);
+            if state.waiters.is_empty() && !state.sync_wanted {
+                state.syncing = false;
+                return;
+            }
+            state.sync_wanted = false;
+            drop(state);
+            let outcome = self.sync_now();
+            let mut state = lock(&self.state);
+            let stable = if outcome.is_ok() { state.stable } else { u64::MAX };
+            let waiters = std::mem::take(&mut state.waiters);
+            let (told, rest): (Vec<_>, Vec<_>) =
+                waiters.into_iter().partition(|&(sequence, _)| sequence <= stable);
+            state.waiters = rest;
+            drop(state);
+            self.waiters.fetch_add(told.len() as u64, Ordering::Relaxed);
+            told.into_iter().for_each(|(_, done)| done(outcome));
+        }
+    }
+
+    /// Makes everything stable that was appended before, and waits for it.
+    ///
+    /// # Errors
+    /// When the disk refuses, now or earlier.
+    pub fn sync_now(&self) -> Result<(), LogFailed> {
+        let _sync = lock(&self.sync);
+        let mut io = lock(&self.io);
+        self.write_pending(&mut io)?;
+        let (dirty, written) = (std::mem::take(&mut io.dirty), io.written);
+        // Others may write meanwhile; that is not what is made stable here.
+        drop(io);
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        let synced = dirty.iter().try_for_each(|&segment| self.disk.sync(segment));
+        let mut state = lock(&self.state);
+        if let Err(error) = synced {
+            self.fail(&mut state, "made stable", &error);
+            return Err(LogFailed);
+        }
+        state.stable = state.stable.max(written);
+        // They were replaced before what was just written.
+        let newest = dirty.iter().max().copied().unwrap_or(0);
+        let gone: Vec<u64> = state.obsolete.extract_if(.., |number| *number < newest).collect();
+        drop(state);
+        for &segment in &gone {
+            if let Err(error) = self.disk.remove(segment) {
+                // It is ignored and removed at the next start.
+                let segment = self.disk.name(segment);
+                tracing::warn!(%error, segment, "an old segment of the journal cannot be removed");
+            }
+        }
+        if !gone.is_empty() {
+            self.make_spare();
+        }
+        Ok(())
+    }
+
+    /// Makes the next segment in advance.
+    fn make_spare(&self) {
+        let _maker = lock(&self.maker);
+        let state = lock(&self.state);
+        // Whoever writes to it comes by `maker` first.
+        let next = state.segment + 1;
+        if state.failed || state.spare == Some(next) {
+            return;
+        }
+        drop(state);
+        match self.disk.make(next, self.segment_bytes) {
+            Ok(()) => lock(&self.state).spare = Some(next),
+            // Whoever needs it tries again, and fails if it still cannot be made.
+            Err(error) => {
+                let segment = self.disk.name(next);
+                tracing::warn!(%error, segment, "no room for the next segment of the journal");
+            }
+        }
+    }
+
+    /// What was done so far.
+    pub fn statistics(&self) -> Statistics {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Statistics {
+            records: read(&self.records),
+            bytes: read(&self.bytes),
+            syncs: read(&self.syncs),
+            waiters: read(&self.waiters),
+            segments: read(&self.segments),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Reading a log at start.
+//!
+//! Invariants
+//! * Nothing is written.
+//! * Work is bounded by the size of the segments, whatever is in them.
+
+use crate::disk::{Disk, Spawn};
+use crate::error::{LogFailed, ScanError};
+use crate::format::{ALIGN, HEADER_BYTES, Head, Header, Kind, Record, VERSION};
+use crate::limits::{SEARCH_EFFORT, SEGMENT_READ_BYTES_MAX};
+use crate::log::Log;
+use std::sync::Arc;
+
+/// A log that was read and not begun yet.
+pub struct Recovery {
+    disk: Arc<dyn Disk>,
+    boot: [u8; 16],
+    segments: Vec<u64>,
+    next_segment: u64,
+    next_sequence: u64,
+    rebooted: bool,
+}
+
+/// What a segment holds.
+struct Parsed<'a> {
+    header: Header,
+    records: Vec<Record<'a>>,
+    /// The checkpoint is whole.
+    complete: bool,
+    /// Behind the last record.
+    end: usize,
+    /// The number that the next record would have.
+    next: u64,
+}
+
+/// A segment with its name.
+struct Segment<'a> {
+    number: u64,
+    name: String,
+    content: &'a [u8],
+    boot: [u8; 16],
+}
+
+impl Recovery {
+    /// Reads the log on `disk` and hands each record to `sink`, the checkpoint first. `boot` tells
+    /// one run of the system from another: within one, nothing written is ever lost.
+    ///
+    /// # Errors
+    /// What was found, where, and what can be done.
+    pub fn scan(
+        disk: Arc<dyn Disk>,
+        boot: [u8; 16],
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<Self, ScanError> {
+        let failed = |segment: String| move |error| ScanError::Read { segment, error };
+        let mut segments = disk.list().map_err(failed("the journal's directory".to_owned()))?;
+        segments.sort_unstable();
+        let next_segment = segments.last().map_or(1, |last| last + 1);
+        let mut found = Self {
+            disk: disk.clone(),
+            boot,
+            segments,
+            next_segment,
+            next_sequence: 1,
+            rebooted: false,
+        };
+        for at in (0..found.segments.len()).rev() {
+            let number = found.segments[at];
+            let name = disk.name(number);
+            let content = disk.read(number).map_err(failed(name.clone()))?;
+            let segment = Segment { number, name, content: &content, boot };
+            let parsed = segment.parse()?;
+            if let Some(parsed) = &parsed {
+                found.next_sequence = found.next_sequence.max(parsed.next);
+                if parsed.complete {
+                    found.rebooted = parsed.header.boot != boot;
+                    let records = parsed.records.iter().filter(|r| r.kind != Kind::CheckpointEnd);
+                    records.for_each(|record| sink(record.payload));
+                    return Ok(found);
+                }
+            }
+            let before = at.checked_sub(1).map(|at| found.segments[at]);
+            if number > 1 && before != Some(number - 1) {
+                return Err(ScanError::Missing { segment: disk.name(number - 1) });
+            }
+        }
+        // Nothing was ever complete, so nobody was ever told that anything is stable.
+        Ok(found)
+    }
+
+    /// True when the system has been down since the log was written, so that what was written but
+    /// not stable may be missing, here and elsewhere.
+    pub fn rebooted(&self) -> bool {
+        self.rebooted
+    }
+
+    /// Begins to write, in segments of `segment_bytes`, most often
+    /// [`SEGMENT_BYTES`](crate::SEGMENT_BYTES): `live` are the records that are still of use. They
+    /// are stable when this returns, and the old segments are gone.
+    ///
+    /// # Errors
+    /// When the disk refuses; the old segments are still there then.
+    pub fn start(
+        self,
+        segment_bytes: u64,
+        spawn: Spawn,
+        live: &mut dyn Iterator<Item = &[u8]>,
+    ) -> Result<Arc<Log>, LogFailed> {
+        let (segment, sequence) = (self.next_segment, self.next_sequence);
+        let (disk, boot, old) = (self.disk, self.boot, self.segments);
+        Log::begin(disk, boot, segment_bytes, spawn, segment, sequence, old, live)
+    }
+}
+
+impl<'a> Segment<'a> {
+    /// What the segment holds; `None` when it was made and not used yet.
+    fn parse(&self) -> Result<Option<Parsed<'a>>, ScanError> {
+        let header = match Header::decode(self.content) {
+            Head::Known(header) if header.segment == self.number => header,
+            Head::Known(_) | Head::Blank => {
+                return self.check_tail(HEADER_BYTES, None, true).map(|()| None);
+            }
+            Head::Newer(found) => {
+                let segment = self.name.clone();
+                return Err(ScanError::NewerVersion { segment, found, known: VERSION });
+            }
+            Head::Foreign => {
+                let found = self.content[..self.content.len().min(8)].to_vec();
+                return Err(ScanError::Foreign { segment: self.name.clone(), found });
+            }
+            Head::Damaged => return Err(self.damaged(0, "the header does not match its checksum")),
+        };
+        let found = self.content.len() as u64;
+        if found < header.len_bytes {
+            let (segment, expected) = (self.name.clone(), header.len_bytes);
+            return Err(ScanError::Truncated { segment, expected, found });
+        }
+        if found > SEGMENT_READ_BYTES_MAX {
+            return Err(self.damaged(header.len_bytes, "it is too long"));
+        }
+        let (end, next) = (HEADER_BYTES, header.first);
+        let mut parsed = Parsed { header, records: Vec::new(), complete: false, end, next };
+        while let Some(record) = Record::decode(self.number, self.content, parsed.end, &mut 0) {
+            if record.sequence != parsed.next || record.stable >= record.sequence {
+                break;
+            }
+            let wrong = match record.kind {
+                Kind::Record => !parsed.complete,
+                Kind::Checkpoint | Kind::CheckpointEnd => parsed.complete,
+            };
+            if wrong {
+                return Err(self.damaged(parsed.end as u64, "records are out of order"));
+            }
+            parsed.complete |= record.kind == Kind::CheckpointEnd;
+            parsed.next += 1;
+            parsed.end += Record::room(record.payload.len());
+            parsed.records.push(record);
+        }
+        let rebooted = parsed.header.boot != self.boot;
+        self.check_tail(parsed.end, Some(parsed.next), rebooted)?;
+        Ok(Some(parsed))
+    }
+
+    /// Nothing is readable at `offset`, where record `expected` would stand, if that is known. Looks
+    /// for later records, which tell a torn tail from damage.
+    fn check_tail(
+        &self,
+        offset: usize,
+        expected: Option<u64>,
+        rebooted: bool,
+    ) -> Result<(), ScanError> {
+        let (mut at, mut effort) = (offset.next_multiple_of(ALIGN), 0);
+        let effort_max = (self.content.len() as u64).saturating_mul(SEARCH_EFFORT);
+        let mut lost = expected;
+        while at < self.content.len() {
+            if self.content[at..].iter().take(ALIGN).all(|&byte| byte == 0) {
+                at += ALIGN;
+                continue;
+            }
+            if effort > effort_max {
+                let what = "what follows looks like records and is none";
+                return Err(self.damaged(offset as u64, what));
+            }
+            let later = Record::decode(self.number, self.content, at, &mut effort)
+                .filter(|record| expected.is_none_or(|expected| record.sequence > expected));
+            let Some(later) = later else {
+                at += ALIGN;
+                continue;
+            };
+            // Without a header the first record found tells where the segment begins.
+            let first = *lost.get_or_insert(later.sequence);
+            if later.stable >= first || !rebooted {
+                let what = format!(
+                    "record {first} cannot be read, and record {} at byte {at} comes after it",
+                    later.sequence
+                );
+                return Err(self.damaged(offset as u64, what));
+            }
+            at += Record::room(later.payload.len());
+        }
+        Ok(())
+    }
+
+    fn damaged(&self, offset: u64, what: impl Into<String>) -> ScanError {
+        ScanError::Damaged { segment: self.name.clone(), offset, what: what.into() }
+    }
+}

@@ -1,0 +1,276 @@
+//! Appending, making stable, and what is told about a log that cannot be read.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use common::{Jobs, SEGMENT_BYTES, scan, start, sync};
+use dafs_journal::sim::SimDisk;
+use dafs_journal::{Disk, FileDisk, LogFailed, Recovery, ScanError, Workers};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+
+/// A log of five stable records of 40 bytes; the number of its segment.
+fn five(disk: &Arc<SimDisk>) -> u64 {
+    let jobs = Jobs::default();
+    let (_, log) = start(disk, 1, &jobs);
+    let mut last = 0;
+    for at in 1..=5 {
+        last = log.append(&[at; 40]).sequence;
+        sync(&log, last, &jobs);
+    }
+    sync(&log, last, &jobs);
+    disk.list().unwrap()[0]
+}
+
+fn expected() -> Vec<Vec<u8>> {
+    (1..=5).map(|at| vec![at; 40]).collect()
+}
+
+#[test]
+fn what_was_stable_is_read_back() {
+    let disk = Arc::new(SimDisk::new());
+    five(&disk);
+    let (found, recovery) = scan(&disk, 1).unwrap();
+    assert_eq!(found, expected());
+    assert!(!recovery.rebooted());
+    disk.cut_power(&mut || false);
+    let (found, recovery) = scan(&disk, 2).unwrap();
+    assert_eq!(found, expected());
+    assert!(recovery.rebooted());
+}
+
+#[test]
+fn one_sync_serves_all_that_wait() {
+    let disk = Arc::new(SimDisk::new());
+    let jobs = Jobs::default();
+    let (_, log) = start(&disk, 1, &jobs);
+    let before = disk.syncs();
+    let told = Arc::new(AtomicUsize::new(0));
+    for at in 0..16 {
+        let appended = log.append(&[at; 100]);
+        let told = told.clone();
+        log.sync_soon(
+            appended.sequence,
+            Box::new(move |done| {
+                done.unwrap();
+                told.fetch_add(1, Ordering::Relaxed);
+            }),
+        );
+    }
+    assert_eq!(told.load(Ordering::Relaxed), 0);
+    assert_eq!(jobs.run(), 1);
+    assert_eq!(told.load(Ordering::Relaxed), 16);
+    assert_eq!(disk.syncs() - before, 1);
+}
+
+#[test]
+fn what_the_process_wrote_outlives_it_without_a_sync() {
+    let disk = Arc::new(SimDisk::new());
+    let (_, log) = start(&disk, 1, &Jobs::default());
+    let first = log.append(b"one");
+    log.append(b"two");
+    assert!(scan(&disk, 1).unwrap().0.is_empty());
+    log.flush(first.sequence).unwrap();
+    assert_eq!(scan(&disk, 1).unwrap().0, [b"one", b"two"]);
+    disk.cut_power(&mut || false);
+    assert!(scan(&disk, 2).unwrap().0.is_empty());
+}
+
+#[test]
+fn old_segments_go_and_what_is_of_use_stays() {
+    let disk = Arc::new(SimDisk::new());
+    let jobs = Jobs::default();
+    let (_, log) = start(&disk, 1, &jobs);
+    let mut rotations = 0;
+    for at in 0..2000u32 {
+        let appended = log.append(&at.to_le_bytes());
+        if appended.full {
+            let live: Vec<_> = (at - 2..=at).map(u32::to_le_bytes).collect();
+            log.rotate(&mut live.iter().map(<[u8; 4]>::as_slice));
+            jobs.run();
+            rotations += 1;
+            // The one in use, and the one after it.
+            assert_eq!(disk.list().unwrap().len(), 2);
+        }
+    }
+    assert!(rotations > 3, "{rotations}");
+    log.flush(u64::MAX).unwrap();
+    let numbers: Vec<_> = scan(&disk, 1).unwrap().0.iter().map(|n| n[0]).collect();
+    assert_eq!(numbers.last(), Some(&(1999u32 as u8)));
+    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1)));
+}
+
+#[test]
+fn a_log_that_fails_says_so_to_everybody_and_for_good() {
+    let disk = Arc::new(SimDisk::new());
+    let jobs = Jobs::default();
+    let (_, log) = start(&disk, 1, &jobs);
+    disk.fail_after(Some(0));
+    let told = Arc::new(AtomicUsize::new(0));
+    for _ in 0..3 {
+        let (told, appended) = (told.clone(), log.append(b"x"));
+        let done = move |done| {
+            assert_eq!(done, Err(LogFailed));
+            told.fetch_add(1, Ordering::Relaxed);
+        };
+        log.sync_soon(appended.sequence, Box::new(done));
+        jobs.run();
+        disk.fail_after(None);
+    }
+    assert_eq!(told.load(Ordering::Relaxed), 3);
+    assert_eq!(log.flush(u64::MAX), Err(LogFailed));
+}
+
+#[test]
+fn damage_in_the_middle_is_refused_and_nothing_is_touched() {
+    let disk = Arc::new(SimDisk::new());
+    let segment = five(&disk);
+    let whole = disk.read(segment).unwrap();
+    // Header, end of the checkpoint, five records of 72 bytes; the last is stable but nothing says so.
+    let last = 64 + 32 + 4 * 72;
+    for boot in [1, 2] {
+        for byte in 0..last {
+            disk.tamper(segment, |content| content[byte] ^= 0x10);
+            let error = scan(&disk, boot).map(|_| ()).unwrap_err();
+            let named = match &error {
+                ScanError::Foreign { .. } => byte < 8,
+                ScanError::NewerVersion { found, known: 1, .. } => {
+                    (8..12).contains(&byte) && *found > 1
+                }
+                ScanError::Damaged { offset, .. } => *offset <= byte as u64,
+                _ => false,
+            };
+            assert!(named, "byte {byte}: {error}");
+            disk.tamper(segment, |content| content[byte] ^= 0x10);
+        }
+        assert_eq!(disk.read(segment).unwrap(), whole);
+        assert_eq!(scan(&disk, boot).unwrap().0, expected());
+    }
+}
+
+#[test]
+fn a_lost_header_is_damage_too() {
+    let disk = Arc::new(SimDisk::new());
+    let segment = five(&disk);
+    disk.tamper(segment, |content| content[..64].fill(0));
+    let error = scan(&disk, 2).map(|_| ()).unwrap_err();
+    assert!(matches!(error, ScanError::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn a_torn_tail_is_normal() {
+    let disk = Arc::new(SimDisk::new());
+    let segment = five(&disk);
+    let last = 64 + 32 + 4 * 72;
+    disk.tamper(segment, |content| content[last + 50..].fill(0));
+    assert_eq!(scan(&disk, 1).unwrap().0, expected()[..4]);
+}
+
+/// Two records that were written together: of them the second is there and the first is not.
+#[test]
+fn reordered_unstable_writes_are_a_torn_tail_after_a_power_cut_only() {
+    let disk = Arc::new(SimDisk::new());
+    let segment = five(&disk);
+    let jobs = Jobs::default();
+    let (_, log) = start(&disk, 1, &jobs);
+    log.append(&[6; 600]);
+    let last = log.append(&[7; 600]).sequence;
+    log.flush(last).unwrap();
+    let mut sectors = [false, false, true, true].into_iter();
+    disk.cut_power(&mut || sectors.next().unwrap_or(true));
+    assert_eq!(scan(&disk, 2).unwrap().0, expected());
+    let error = scan(&disk, 1).map(|_| ()).unwrap_err();
+    assert!(matches!(error, ScanError::Damaged { .. }), "{error}");
+    assert_ne!(segment, disk.list().unwrap()[0]);
+}
+
+#[test]
+fn what_was_found_is_named_with_its_remedy() {
+    let check = |spoil: &dyn Fn(&SimDisk, u64), expected: &[&str]| {
+        let disk = Arc::new(SimDisk::new());
+        let segment = five(&disk);
+        spoil(&disk, segment);
+        let error = scan(&disk, 2).map(|_| ()).unwrap_err().to_string();
+        for part in expected {
+            assert!(error.contains(part), "{error:?} does not contain {part:?}");
+        }
+    };
+    check(
+        &|disk, n| disk.tamper(n, |content| content.truncate(200)),
+        &["segment 1", "cut to 200 bytes", "another place"],
+    );
+    check(&|disk, n| disk.tamper(n, |content| content[8] = 9), &["version 9", "up to 1"]);
+    check(
+        &|disk, n| disk.tamper(n, |content| content[..4].copy_from_slice(b"PK\x03\x04")),
+        &["no journal", "50, 4b"],
+    );
+    check(
+        &|disk, n| disk.tamper(n, |content| content[200] = 0xee),
+        &["segment 1 is damaged at byte", "comes after it", "another place"],
+    );
+    check(
+        &|disk, n| {
+            disk.lose(n);
+            disk.lose(n + 1);
+            disk.tamper(n + 3, |content| content.resize(100, 0));
+        },
+        &["segment 3 is missing", "another place"],
+    );
+}
+
+#[test]
+fn files_are_made_reused_and_used_by_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    let mut kept: Vec<Vec<u8>> = Vec::new();
+    for round in 0..3u8 {
+        let disk = Arc::new(FileDisk::open(&path, || ()).unwrap());
+        assert!(FileDisk::open(&path, || ()).is_err(), "used by another");
+        let workers = Workers::start("test", 2).unwrap();
+        let mut found = Vec::new();
+        let recovery =
+            Recovery::scan(disk.clone(), [1; 16], &mut |record| found.push(record.to_vec()));
+        assert_eq!(found, kept);
+        let mut live = found.iter().map(Vec::as_slice);
+        let log = recovery.unwrap().start(SEGMENT_BYTES, workers.spawn(), &mut live).unwrap();
+        for at in 0..200u32 {
+            kept.push([&at.to_le_bytes()[..], &[round; 60]].concat());
+            let appended = log.append(kept.last().unwrap());
+            if appended.full {
+                kept.drain(..kept.len() - 3);
+                log.rotate(&mut kept.iter().map(Vec::as_slice));
+            }
+        }
+        log.sync_now().unwrap();
+        drop(workers);
+        let names = std::fs::read_dir(&path).unwrap().count();
+        assert!(names <= 5, "{names} files");
+    }
+}
+
+#[test]
+fn threads_share_syncs() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FileDisk::open(dir.path(), || ()).unwrap());
+    let workers = Workers::start("test", 2).unwrap();
+    let recovery = Recovery::scan(disk, [1; 16], &mut |_| ()).unwrap();
+    let log = recovery.start(1 << 20, workers.spawn(), &mut std::iter::empty()).unwrap();
+    let start = Arc::new(Barrier::new(8));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            let (log, start) = (log.clone(), start.clone());
+            scope.spawn(move || {
+                start.wait();
+                for _ in 0..50 {
+                    let (tell, told) = std::sync::mpsc::channel();
+                    let sequence = log.append(&[5; 200]).sequence;
+                    log.sync_soon(sequence, Box::new(move |done| tell.send(done).unwrap()));
+                    told.recv().unwrap().unwrap();
+                }
+            });
+        }
+    });
+    let statistics = log.statistics();
+    assert_eq!((statistics.records, statistics.waiters), (400, 400));
+    assert!(statistics.syncs <= 401);
+}
