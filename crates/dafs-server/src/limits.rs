@@ -112,6 +112,10 @@ pub(crate) const HOLDINGS_SHOWN_MAX: usize = 1000;
 /// How long an administrator may take to ask, and the server to answer.
 pub(crate) const ADMIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
+/// How long a session may take to finish what it has under way when a fence shuts it out; then it is
+/// ended.
+pub(crate) const FENCE_DRAIN_TIME: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// Bytes of a scraper's request.
 pub(crate) const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;
 

@@ -64,6 +64,8 @@ pub enum ServiceError {
     Delay,
     #[error("a limit of the server is reached")]
     Resource,
+    #[error("this client is fenced from the object")]
+    Fenced,
     #[error("not supported")]
     NotSupported,
 }

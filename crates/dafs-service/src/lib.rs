@@ -24,6 +24,7 @@ mod enter;
 mod error;
 mod export;
 mod extras;
+mod fence;
 mod files;
 mod front;
 mod grace;
@@ -50,6 +51,10 @@ pub use client::{
 pub use delegation::{AttrAnswer, Delegation, DelegationKind, NoDelegation, Want, WantKind};
 pub use error::ServiceError;
 pub use export::{Export, ExportOptions, NO_USER, Namespace, NamespaceError, Squash};
+pub use fence::{
+    Drain, Drained, Draining, FenceEntry, FenceObject, FenceRecord, FenceRecords, FenceRight,
+    FenceUpdate, FileFences, NoFenceRecords, Subject, is_fence_id,
+};
 pub use files::{FsLimits, Resolved, Unresolved};
 pub use front::Front;
 pub use handle::Handle;
@@ -71,6 +76,7 @@ pub(crate) use open::Break;
 use append::Writers;
 use client::ClientTable;
 use dafs_store::{Cred, Wait};
+use fence::Fences;
 use grace::Grace;
 use guards::Guards;
 use index::{Held, Index};
@@ -119,6 +125,8 @@ pub struct Caller<'a> {
     pub client: &'a Arc<Client>,
     /// The credential the request runs under, before squashing.
     pub cred: &'a Cred,
+    /// Who it is to fences.
+    pub subject: Subject<'a>,
     /// Whether the call may wait, for other clients or for the disk. When it would and may not, it
     /// ends with `WouldWait`, having done nothing; when it has waited in vain, with `Delay`.
     pub wait: Wait,
@@ -137,6 +145,7 @@ pub struct Service {
     stateless_client: Arc<Client>,
     records: Box<dyn ClientRecords>,
     grace: Grace,
+    fences: Fences,
     index: Arc<Index>,
     guards: Arc<Guards>,
     writers: Arc<Writers>,
@@ -187,6 +196,10 @@ pub struct ServiceCounts {
     pub stateless_files: usize,
     /// Sessions that have ended and whose replies are kept.
     pub ended_sessions: usize,
+    /// Fence lists.
+    pub fences: usize,
+    /// Updates of fences that wait for requests to be over.
+    pub fence_waiters: usize,
 }
 
 /// Directories share this many locks for changes of names.
@@ -230,6 +243,7 @@ impl Service {
             stateless_client: Client::new(ClientKey(0), ClientKind::Stateless, b"", 0, nobody, 0),
             records,
             grace,
+            fences: Fences::new(),
             table: Mutex::new(StateTable::new(index.clone(), guards.clone(), config.files_max)),
             index,
             guards,
@@ -292,6 +306,7 @@ impl Service {
         let table = self.lock_table();
         let (counts, recalled) = (table.counts, table.recalling.len());
         drop(table);
+        let (fences, fence_waiters) = self.fences.counts();
         ServiceCounts {
             clients: known,
             unconfirmed_clients: unconfirmed,
@@ -305,6 +320,8 @@ impl Service {
             revoked: counts.revoked,
             stateless_files: self.stateless.len(),
             ended_sessions: self.ended_sessions.len(),
+            fences,
+            fence_waiters,
         }
     }
 
@@ -332,6 +349,7 @@ impl Service {
         }
         if is_due(&self.swept_ns, now_ns, limits::SWEEP_EVERY_NS) {
             self.stateless.sweep(now_ns);
+            self.sweep_fences();
             self.namespace().exports().for_each(|export| export.store().sweep());
         }
     }

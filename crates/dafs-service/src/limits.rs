@@ -116,6 +116,18 @@ pub const REPLY_BYTES_MAX: usize = 256 << 20;
 /// (DAFS O50).
 pub const REPLY_RETENTION_NS: u64 = 3_600_000_000_000;
 
+/// Names on one fence list.
+pub const FENCE_NAMES_MAX: usize = 256;
+
+/// Length of a name on a fence list, in bytes: that of a client's name, with what says whose it is.
+pub const FENCE_NAME_BYTES_MAX: usize = CLIENT_NAME_BYTES_MAX + 8;
+
+/// Files and file systems with a fence list.
+pub const FENCE_LISTS_MAX: usize = 16_384;
+
+/// Fence lists that one sweep looks at to see whether their files are still there.
+pub(crate) const FENCE_LISTS_SWEPT_MAX: usize = 64;
+
 /// Components of a path in one lookup.
 pub const PATH_COMPONENTS_MAX: usize = 256;
 
@@ -129,4 +141,5 @@ pub const LEASES_EVERY_NS: u64 = 500_000_000;
 pub const RECALLS_EVERY_NS: u64 = 100_000_000;
 
 const _: () = assert!(CLIENT_NAME_BYTES_MAX >= OWNER_BYTES_MAX);
+const _: () = assert!(FENCE_NAME_BYTES_MAX <= u16::MAX as usize);
 const _: () = assert!(COURTESY_CLIENTS_MAX < CLIENT_COUNT_MAX);

@@ -144,7 +144,7 @@ impl Service {
     ///
     /// # Errors
     /// The store's, and `DeleteDenied`; `WouldWait` or `Delay` while other clients return
-    /// delegations; `Grace`.
+    /// delegations; `Grace`; `Fenced` from the object.
     pub fn remove(
         &self,
         caller: Caller<'_>,
@@ -180,6 +180,7 @@ impl Service {
             let (file, found) = export.store().peek(&cred, &dir.file, name)?;
             kind.check(found)?;
             let handle = Handle { fs: dir.fs, file };
+            self.check_fence(&caller.subject, &handle)?;
             match self.try_removal(caller, None, Some((export.key(&handle), mode))) {
                 Ok(_removal) => {
                     let removed = export.store().remove_known(&cred, &dir.file, name, &file);
@@ -199,7 +200,7 @@ impl Service {
     ///
     /// # Errors
     /// The store's; `CrossDevice` between exports; `DeleteDenied` for the target; `WouldWait` or
-    /// `Delay` while other clients return delegations; `Grace`.
+    /// `Delay` while other clients return delegations; `Grace`; `Fenced` from an object.
     pub fn rename(
         &self,
         caller: Caller<'_>,
@@ -227,6 +228,9 @@ impl Service {
                 found.map(|(file, _)| Handle { fs: dir.fs, file })
             };
             let (source, target) = (find(from_dir, from), find(to_dir, to));
+            for handle in source.iter().chain(&target) {
+                self.check_fence(&caller.subject, handle)?;
+            }
             let changed = source.map(|handle| export.key(&handle));
             if source.is_some() && source == target {
                 // A rename to another name of the same file does nothing (RFC 8881 18.26.3).

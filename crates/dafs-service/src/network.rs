@@ -34,6 +34,30 @@ impl AddressRange {
     }
 }
 
+impl AddressRange {
+    /// The same range, named by its first address.
+    pub(crate) fn network(self) -> Self {
+        let address = match self.address {
+            IpAddr::V4(address) => {
+                let ignored = 32 - u32::from(self.prefix_bits);
+                let bits = address.to_bits().checked_shr(ignored).unwrap_or(0);
+                IpAddr::V4(Ipv4Addr::from_bits(bits.checked_shl(ignored).unwrap_or(0)))
+            }
+            IpAddr::V6(address) => {
+                let ignored = 128 - u32::from(self.prefix_bits);
+                let bits = address.to_bits().checked_shr(ignored).unwrap_or(0);
+                IpAddr::V6(Ipv6Addr::from_bits(bits.checked_shl(ignored).unwrap_or(0)))
+            }
+        };
+        Self { address, ..self }
+    }
+
+    /// True when some address lies in both.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        self.contains(other.address) || other.contains(self.address)
+    }
+}
+
 impl FromStr for AddressRange {
     type Err = String;
 

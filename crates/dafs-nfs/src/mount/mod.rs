@@ -79,8 +79,9 @@ fn mount(
 ) -> Result<(Handle, Vec<u32>), Status> {
     let service = &shared.service;
     let client = service.stateless_client();
-    let caller =
-        Caller { client, cred: &sender.who.cred, wait: Wait::Never, now_ns: sender.now_ns };
+    let Sender { who, now_ns, .. } = sender;
+    let (subject, wait) = (sender.subject(), Wait::Never);
+    let caller = Caller { client, cred: &who.cred, subject, wait, now_ns: *now_ns };
     let components = path.0.split(|&byte| byte == b'/').filter(|part| !part.is_empty());
     let found = service.lookup(caller, &service.root(), components);
     let reached = found.as_ref().map_or_else(|unresolved| unresolved.handle, |found| found.handle);

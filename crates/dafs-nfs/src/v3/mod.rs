@@ -31,7 +31,7 @@ use crate::measure::{About, Stages};
 use crate::shared::NfsShared;
 use crate::wire_handle;
 use dafs_rpc::{Mark, Reply};
-use dafs_service::{Caller, Door, Handle, Service, ServiceError};
+use dafs_service::{Caller, Door, Handle, Service, ServiceError, Subject};
 use dafs_store::{Attr, DirChange, StoreError, Wait};
 use dafs_wire::nfs3::{
     Attributes, FileHandle, Procedure, Status, WccData, encode_failure, encode_ok,
@@ -50,6 +50,13 @@ pub(crate) struct Sender {
     pub(crate) who: Who,
     /// The time, in nanoseconds of the service's clock.
     pub(crate) now_ns: u64,
+}
+
+impl Sender {
+    /// Who it is to fences: NFSv3 knows no names of clients.
+    pub(crate) fn subject(&self) -> Subject<'static> {
+        Subject::Nfs { owner: None, address: self.origin.address() }
+    }
 }
 
 /// How a request was answered.
@@ -128,7 +135,8 @@ impl Context<'_> {
     fn caller(&self) -> Caller<'_> {
         let client = self.shared.service.stateless_client();
         let Sender { who, now_ns, .. } = self.sender;
-        Caller { client, cred: &who.cred, wait: self.wait, now_ns: *now_ns }
+        let subject = self.sender.subject();
+        Caller { client, cred: &who.cred, subject, wait: self.wait, now_ns: *now_ns }
     }
 
     /// The object that a handle in the arguments names, if this caller may use its export.
@@ -141,6 +149,7 @@ impl Context<'_> {
         }
         let Sender { origin, who, .. } = self.sender;
         if origin.admitted(export, who.flavour) {
+            self.service().check_fence(&self.sender.subject(), &handle)?;
             return Ok(handle);
         }
         self.shared.note_refusal(origin, export);
@@ -326,6 +335,8 @@ fn run(
     wait: Wait,
     stages: Stages,
 ) -> Result<(Reply, Status), Stop> {
+    // Whoever sets a fence waits for it.
+    let _entry = shared.service.begin_work();
     let reply = args.reply();
     let start = reply.mark();
     let mut cx = Context { shared, sender, wait, reply, start, stages, first: Cell::new(None) };

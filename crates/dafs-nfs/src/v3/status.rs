@@ -14,6 +14,7 @@ pub(super) fn of_service(error: ServiceError) -> Status {
         ServiceError::ShareDenied
         | ServiceError::DeleteDenied
         | ServiceError::OpenMode
+        | ServiceError::Fenced
         | ServiceError::NotPrincipal
         | ServiceError::ClientInUse => Status::Acces,
         ServiceError::Delay

@@ -19,7 +19,7 @@ use crate::limits::{
 use crate::measure::{About, Stages};
 use crate::shared::NfsShared;
 use dafs_rpc::{Mark, Reply};
-use dafs_service::{Caller, Client, Door, Handle, Service};
+use dafs_service::{Caller, Client, Door, Handle, Service, Subject};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{
     CompoundArgs, OP_ILLEGAL, Op, OpNum, SessionId, SetattrResult, Stateid, Status,
@@ -69,6 +69,13 @@ pub(crate) struct CallContext {
     pub(crate) now_ns: u64,
     /// Length of the whole RPC call, header included.
     pub(crate) call_bytes: usize,
+}
+
+impl CallContext {
+    /// Who a client that calls is to fences.
+    pub(crate) fn subject<'a>(&self, client: &'a Client) -> Subject<'a> {
+        Subject::Nfs { owner: Some(client.name()), address: self.origin.address() }
+    }
 }
 
 /// A compound under way.
@@ -122,7 +129,7 @@ impl<'a> Compound<'a> {
     /// # Errors
     /// `NoFileHandle`; `Access` or `WrongSec` if its export does not admit the caller.
     pub(crate) fn current(&self) -> Result<Handle, OpError> {
-        allowed(self.frame.current)
+        self.unfenced(allowed(self.frame.current)?)
     }
 
     /// The current file handle for SECINFO, which those may ask who come with the wrong security.
@@ -141,7 +148,7 @@ impl<'a> Compound<'a> {
     /// # Errors
     /// As for the current one.
     pub(crate) fn saved(&self) -> Result<Handle, OpError> {
-        allowed(self.frame.saved)
+        self.unfenced(allowed(self.frame.saved)?)
     }
 
     /// Makes `handle` the current file handle; the current state-id is no longer one
@@ -201,6 +208,20 @@ impl<'a> Compound<'a> {
         resolve(argument, self.frame.saved)
     }
 
+    /// Who asks, to fences.
+    fn subject(&self) -> Subject<'_> {
+        match &self.session {
+            Some(session) => self.call.subject(session.client()),
+            None => Subject::Nfs { owner: None, address: self.call.origin.address() },
+        }
+    }
+
+    /// A handle, if the client is not fenced from it. Fences come and go, so that is asked each time.
+    fn unfenced(&self, handle: Handle) -> Result<Handle, OpError> {
+        self.shared.service.check_fence(&self.subject(), &handle)?;
+        Ok(handle)
+    }
+
     /// Why the export of a handle does not admit the caller, if so.
     fn refuses(&self, handle: &Handle) -> Option<Status> {
         self.shared.admits(handle, &self.call.origin, self.call.who.flavour).err()
@@ -223,6 +244,7 @@ impl<'a> Compound<'a> {
         Ok(Caller {
             client: self.client()?,
             cred: &self.call.who.cred,
+            subject: self.subject(),
             wait: self.wait,
             now_ns: self.call.now_ns,
         })
@@ -237,6 +259,7 @@ impl<'a> Compound<'a> {
         let caller = Caller {
             client: session.client(),
             cred: &self.call.who.cred,
+            subject: self.call.subject(session.client()),
             wait: self.wait,
             now_ns: self.call.now_ns,
         };
@@ -450,6 +473,8 @@ pub(crate) fn compound(
 
 /// Runs operations until the end, the first failure (its status), or one that must wait (`None`).
 fn run<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
+    // Whoever sets a fence waits for it.
+    let _entry = cx.shared.service.begin_work();
     while cx.frame.op_index < cx.frame.op_count {
         cx.frame.op_start = decoder.position();
         let (mark, at) = (cx.reply.mark(), cx.encoder().position());

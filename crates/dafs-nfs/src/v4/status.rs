@@ -58,6 +58,7 @@ pub(crate) fn of(error: ServiceError) -> Status {
         // RESOURCE is gone from 4.1. Tables become free again, so the client is to ask again.
         ServiceError::Delay | ServiceError::WouldWait | ServiceError::Resource => Status::Delay,
         ServiceError::NotSupported => Status::NotSupp,
+        ServiceError::Fenced => Status::Access,
         _ => Status::ServerFault,
     }
 }

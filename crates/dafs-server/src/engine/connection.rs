@@ -58,6 +58,8 @@ pub(super) struct Connection {
     /// Sends and RDMA posted and not completed, and since when none has completed.
     pub(super) work_posted: u32,
     pub(super) progress_at: Instant,
+    /// Sends and RDMA writes posted so far. They complete in order.
+    pub(super) sent_total: u64,
     /// RDMA reads among them, which hold chunks, and since when none has completed.
     pub(super) fetches_posted: u32,
     pub(super) fetch_progress_at: Instant,
@@ -70,6 +72,8 @@ pub(super) struct Session {
     pub(super) client_name: Vec<u8>,
     pub(super) client_verifier: u64,
     pub(super) client_key: ClientKey,
+    /// Who it is to fences; empty if it has not said so.
+    pub(super) fence_id: Vec<u8>,
     /// The record and the proof, once there is one.
     pub(super) proven: Option<Proven>,
     /// The open that was used last, to spare the table in a row of reads or writes.
@@ -210,6 +214,7 @@ impl Connection {
             proofs: 0,
             proving: false,
             work_posted: 0,
+            sent_total: 0,
             progress_at: now,
             fetches_posted: 0,
             fetch_progress_at: now,
@@ -226,8 +231,23 @@ impl Connection {
         self.session.as_mut()?.replies.as_mut()
     }
 
-    /// Counts a send or RDMA that has been posted.
+    /// Who its session is to fences.
+    pub(super) fn fence_id(&self) -> &[u8] {
+        self.session.as_ref().map_or(&[], |session| &session.fence_id)
+    }
+
+    /// Counts a send or RDMA write that has been posted.
     pub(super) fn count_posted(&mut self, now: Instant) {
+        self.sent_total += 1;
+        self.count_work(now);
+    }
+
+    /// Of the sends and RDMA writes, those that have completed.
+    pub(super) fn sent_completed(&self) -> u64 {
+        self.sent_total - u64::from(self.work_posted - self.fetches_posted)
+    }
+
+    fn count_work(&mut self, now: Instant) {
         if self.work_posted == 0 {
             self.progress_at = now;
         }
@@ -236,7 +256,7 @@ impl Connection {
 
     /// Counts an RDMA read that has been posted.
     pub(super) fn count_fetch(&mut self, now: Instant) {
-        self.count_posted(now);
+        self.count_work(now);
         if self.fetches_posted == 0 {
             self.fetch_progress_at = now;
         }

@@ -58,6 +58,7 @@ pub(super) fn status(error: ServiceError) -> Status {
         ServiceError::WouldWait | ServiceError::Delay => Status::Delay,
         ServiceError::Resource => Status::Resource,
         ServiceError::NotSupported => Status::NotSupp,
+        ServiceError::Fenced => Status::Fenced,
         _ => Status::ServerFault,
     }
 }

@@ -14,6 +14,8 @@ mod attr_ops;
 mod back;
 mod connection;
 mod convert;
+mod drain;
+mod fence_ops;
 mod lock_ops;
 mod memory;
 mod name_ops;
@@ -42,8 +44,9 @@ use dafs_dat::{
     Adapter, Address, Completion, ConnectError, DisconnectReason, EndpointId, Event, Instant,
     ListenerId, Operation, PeerInfo, ProtectionDomain, RequestId, WorkStatus,
 };
-use dafs_service::{Service, WriteVerifier};
+use dafs_service::{Drain, Service, WriteVerifier};
 use dafs_wire::dafs::REQUEST_MAGIC;
+use drain::{Asked, UnderWay};
 use memory::{Replies, ReplySlot, Staging};
 use request::Context;
 use rustc_hash::FxHashMap;
@@ -96,6 +99,9 @@ pub struct Engine {
     pending: PendingTable,
     events: Vec<Event>,
     done: Vec<JobDone>,
+    /// What fences wait for.
+    asked: Arc<Asked>,
+    drains: Vec<UnderWay>,
     next_tick: Instant,
     turns: u32,
 }
@@ -196,11 +202,16 @@ impl Engine {
             let link = Link { adapter, domain, replies, staging, waiting, credits: 0 };
             Port { link, quiet_turns: 0, asleep: false, connections: FxHashMap::default() }
         };
+        let asked = Asked::new(inbox.clone());
+        let door: Arc<dyn Drain> = asked.clone();
+        shared.service.add_drain(Arc::downgrade(&door));
         let (service, registry) = (shared.service.clone(), shared.registry.clone());
         Self {
             shared,
             inbox,
             front: Arc::new(BackFront { service, registry }),
+            asked,
+            drains: Vec::new(),
             ports: adapters.into_iter().map(port).collect(),
             pending: PendingTable::default(),
             events: Vec::new(),
@@ -263,6 +274,7 @@ impl Engine {
             self.events = events;
         }
         busy |= self.collect(now);
+        self.drain(now);
         if now >= self.next_tick {
             self.tick(now);
             self.next_tick = now + TICK;
@@ -286,6 +298,9 @@ impl Engine {
 
     /// When `turn` must be called even if nothing happens.
     pub fn next_timeout(&self) -> Instant {
+        if self.asked.is_some() {
+            return Instant(0);
+        }
         let adapters = self.ports.iter().filter_map(|port| port.link.adapter.next_timeout());
         adapters.fold(self.next_tick, Instant::min)
     }

@@ -35,6 +35,7 @@ pub(super) struct SessionEntry {
     pub(super) record: Arc<Client>,
     pub(super) client: ClientKey,
     pub(super) identity: Identity,
+    pub(super) fence_id: Vec<u8>,
     pub(super) checksums: bool,
     pub(super) back: Option<BackEntry>,
     /// The connection that it is.

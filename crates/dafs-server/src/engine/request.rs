@@ -6,7 +6,7 @@ use super::work::{JobDone, PendingTable};
 use super::{Link, Shared};
 use crate::pool::Inbox;
 use dafs_dat::Instant;
-use dafs_service::{Caller, OpenState, Service, StateId};
+use dafs_service::{Caller, OpenState, Service, StateId, Subject};
 use dafs_store::{Cred, OpenFile, OpenMode, Wait};
 use dafs_wire::dafs::{
     ChainFlags, Class, CredHandle, FileHandle, HEADER_BYTES, PROTOCOL_VERSION, Procedure, Request,
@@ -196,6 +196,7 @@ impl Context<'_> {
     }
 
     fn request(&mut self, call: &Call, request: &Request<'_>) -> Done {
+        self.check_fences(request)?;
         match request {
             Request::ReadInline(args) => self.read_inline(call, args),
             Request::ReadDirect(args) => self.read_direct(call, args),
@@ -232,6 +233,8 @@ impl Context<'_> {
             Request::Commit(args) => self.commit(call, args),
             Request::CacheHint(args) => self.cache_hint(call, args),
             Request::Null => self.null(call),
+            Request::GetFencingList(args) => self.get_fencing_list(call, args),
+            Request::SetFencingList(args) => self.set_fencing_list(call, args),
             Request::Disconnect => self.disconnect(call),
             Request::RegisterCred(args) => self.register_cred(call, args),
             Request::ReleaseCred(args) => self.release_cred(call, args),
@@ -252,8 +255,6 @@ impl Context<'_> {
             Request::DelegPurge
             | Request::DelegReturn(_)
             | Request::BatchSubmit(_)
-            | Request::GetFencingList(_)
-            | Request::SetFencingList(_)
             | Request::HurryUp(_) => Err(Status::NotSupp),
         }
     }
@@ -275,9 +276,9 @@ impl Context<'_> {
         call: &Call,
         act: impl FnOnce(&Service, Caller<'_>) -> T,
     ) -> Result<T, Status> {
-        let session = self.connection.session.as_ref();
-        let proven = session.and_then(|session| session.proven.as_ref());
-        let proven = proven.ok_or(Status::NotAuthenticated)?;
+        let session = self.connection.session.as_ref().ok_or(Status::NotAuthenticated)?;
+        let proven = session.proven.as_ref().ok_or(Status::NotAuthenticated)?;
+        let subject = Subject::Session(&session.fence_id);
         if proven.client.is_gone() {
             // A newer instance of this client has connected, or its lease ended without a session.
             return Err(Status::StaleClientId);
@@ -293,7 +294,7 @@ impl Context<'_> {
         };
         Ok(act(
             &self.shared.service,
-            Caller { client: &proven.client, cred, wait: Wait::Never, now_ns: self.now.0 },
+            Caller { client: &proven.client, cred, subject, wait: Wait::Never, now_ns: self.now.0 },
         ))
     }
 

@@ -85,6 +85,7 @@ impl Context<'_> {
             (Work::Authenticate, _) => self.proof_checked(&call, None),
             (Work::Call, JobResult::Call(rest)) => (rest.0)(self, &call),
             (Work::Commit, JobResult::Unit(result)) => self.commit_done(&call, result),
+            (Work::Fence, JobResult::Fence(result)) => self.fence_done(&call, result),
             (Work::Append(transfer), JobResult::Offset(result)) => {
                 self.append_done(&call, *transfer, result)
             }

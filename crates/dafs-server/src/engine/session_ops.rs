@@ -12,7 +12,7 @@ use crate::limits::{
     MESSAGE_BYTES_MIN, PROOFS_MAX, SessionLimits,
 };
 use dafs_dat::DisconnectReason;
-use dafs_service::SessionReplies;
+use dafs_service::{SessionReplies, Subject, is_fence_id};
 use dafs_store::Cred;
 use dafs_wire::dafs::{
     AuthRequest, AuthResult, AuthType, ByteOrder, ChannelUse, ClientAuth, ClientAuthReply,
@@ -40,8 +40,8 @@ impl Context<'_> {
 
     fn client_connect(&mut self, call: &Call, args: &ClientConnect<'_>) -> Done {
         let name = args.client_id_string;
-        let (session, credits) =
-            self.new_session(&args.options, name, u64::from_be_bytes(args.client_verifier.0))?;
+        let verifier = u64::from_be_bytes(args.client_verifier.0);
+        let (session, credits) = self.new_session(&args.options, name, verifier, args.fence_id)?;
         let reply = ClientConnectReply {
             session_id: session.id,
             client_id: convert::client_id(session.client_key),
@@ -53,8 +53,8 @@ impl Context<'_> {
 
     fn client_connect_auth(&mut self, call: &Call, args: &ClientConnectAuth<'_>) -> Done {
         let name = args.client_id_string;
-        let (session, credits) =
-            self.new_session(&args.options, name, u64::from_be_bytes(args.client_verifier.0))?;
+        let verifier = u64::from_be_bytes(args.client_verifier.0);
+        let (session, credits) = self.new_session(&args.options, name, verifier, args.fence_id)?;
         self.start_session(session, credits)?;
         let outcome = self.authenticate(call, &args.auth);
         if outcome.is_err() {
@@ -82,9 +82,15 @@ impl Context<'_> {
         wish: &SessionOptions,
         name: &[u8],
         verifier: u64,
+        fence_id: &[u8],
     ) -> Result<(Session, u16), Status> {
-        if name.is_empty() {
+        if name.is_empty() || !is_fence_id(fence_id) {
             return Err(Status::Inval);
+        }
+        // DAFS O48. Without an id, one may come to lift fences.
+        let subject = Subject::Session(fence_id);
+        if !fence_id.is_empty() && self.shared.service.is_fenced_everywhere(&subject) {
+            return Err(Status::Fenced);
         }
         let (options, credits) = negotiate(wish, &self.shared.limits)?;
         let little_endian = self.connection.order == ByteOrder::Little;
@@ -94,6 +100,7 @@ impl Context<'_> {
             client_name: name.to_vec(),
             client_verifier: verifier,
             client_key: self.shared.service.client_key(name, verifier),
+            fence_id: fence_id.to_vec(),
             proven: None,
             last_open: None,
             replies: options.use_response_cache.then(|| SessionReplies::new(little_endian)),
@@ -209,6 +216,7 @@ impl Context<'_> {
             record: registered.client.clone(),
             client: key,
             identity,
+            fence_id: session.fence_id.clone(),
             checksums: options.use_checksums,
             back: None,
             address: Address::new(self.inbox, self.port, self.connection.endpoint),
@@ -257,6 +265,7 @@ impl Context<'_> {
             client_name: Vec::new(),
             client_verifier: 0,
             client_key: entry.client,
+            fence_id: entry.fence_id,
             proven: None,
             last_open: None,
             replies: None,

@@ -6,7 +6,7 @@
 
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Rest, Work};
-use dafs_service::{Caller, LockError, Service, ServiceError};
+use dafs_service::{Caller, LockError, Service, ServiceError, Subject};
 use dafs_store::Wait;
 
 /// Whether the same call can succeed where it may wait.
@@ -45,8 +45,10 @@ impl Context<'_> {
         })?;
         let Some((client, cred)) = owned else { return then(self, call, first) };
         let (service, now_ns) = (self.shared.service.clone(), self.now.0);
+        let fence_id = self.connection.fence_id().to_vec();
         self.defer_job(call, Work::Call, move || {
-            let caller = Caller { client: &client, cred: &cred, wait: Wait::Allowed, now_ns };
+            let (subject, wait) = (Subject::Session(&fence_id), Wait::Allowed);
+            let caller = Caller { client: &client, cred: &cred, subject, wait, now_ns };
             let result = act(&service, caller);
             JobResult::Call(Rest(Box::new(move |context, call| then(context, call, result))))
         });

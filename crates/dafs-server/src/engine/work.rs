@@ -16,6 +16,7 @@ use super::write::WriteTransfer;
 use crate::auth::Admission;
 use crate::pool::{Inbox, Pool};
 use dafs_dat::EndpointId;
+use dafs_service::ServiceError;
 use dafs_store::StoreError;
 use dafs_wire::dafs::{Checksum, SetAttrDirect, Stability};
 use std::sync::Arc;
@@ -48,6 +49,8 @@ pub enum JobResult {
     Offset(Result<u64, StoreError>),
     /// Done or not.
     Unit(Result<(), StoreError>),
+    /// A fence has changed, or why not.
+    Fence(Result<(), ServiceError>),
     /// A proof was accepted or not.
     Admission(Option<Admission>),
     /// A call of the service has ended.
@@ -107,6 +110,8 @@ pub(super) enum Work {
     Append(Box<AppendTransfer>),
     /// For something after which it is worked on from the beginning; only from its message.
     Again,
+    /// A change of a fence, and what is under way for those it shuts out.
+    Fence,
     /// Attributes to set that come by RDMA.
     FetchAttributes { chunk: u32, args: Box<SetAttrDirect> },
 }
@@ -118,6 +123,7 @@ impl Work {
             Work::Authenticate
             | Work::Call
             | Work::Commit
+            | Work::Fence
             | Work::Write { .. }
             | Work::ReadInline { .. }
             | Work::ReadMapped { .. } => true,
@@ -134,6 +140,7 @@ impl Work {
             Work::Authenticate
             | Work::Call
             | Work::Commit
+            | Work::Fence
             | Work::Write { .. }
             | Work::ReadMapped { .. }
             | Work::Again => {}
@@ -209,10 +216,23 @@ impl PendingId {
 }
 
 /// Reports a failure if the job unwinds before it reported anything.
-struct Report {
+pub(super) struct Report {
     inbox: Arc<Inbox<JobDone>>,
     pending: PendingId,
     reported: bool,
+}
+
+impl Report {
+    pub(super) fn new(inbox: &Arc<Inbox<JobDone>>, pending: PendingId) -> Self {
+        Self { inbox: inbox.clone(), pending, reported: false }
+    }
+
+    /// Says what a job came to, from any thread.
+    pub(super) fn tell(mut self, result: JobResult) {
+        self.reported = true;
+        let pending = self.pending;
+        self.inbox.push(JobDone(Arrival::Result { pending, result }));
+    }
 }
 
 impl Drop for Report {
@@ -232,10 +252,9 @@ pub(super) fn submit(
     pending: PendingId,
     work: impl FnOnce() -> JobResult + Send + 'static,
 ) {
-    let mut report = Report { inbox: inbox.clone(), pending, reported: false };
+    let report = Report::new(inbox, pending);
     pool.submit(Box::new(move || {
         let result = work();
-        report.reported = true;
-        report.inbox.push(JobDone(Arrival::Result { pending, result }));
+        report.tell(result);
     }));
 }

@@ -25,8 +25,8 @@ use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::verbs::VerbsError;
 use dafs_service::{
-    ClientRecords, Door, Export, FileRecords, Namespace, NamespaceError, NoRecords, RecordsError,
-    Service, ServiceConfig, ServiceCounts, WriteVerifier,
+    ClientRecords, Door, Export, FileFences, FileRecords, Namespace, NamespaceError, NoRecords,
+    RecordsError, Service, ServiceConfig, ServiceCounts, WriteVerifier,
 };
 use dafs_store::{
     ExportSecret, MemoryOptions, MemoryStore, PosixOptions, PosixStore, Store, StoreError,
@@ -48,6 +48,9 @@ const BACKLOG: i32 = 1024;
 
 /// The file of NFS clients in the state directory.
 const CLIENT_RECORDS: &str = "clients.redb";
+
+/// The file of fences in the state directory.
+const FENCES: &str = "fences.redb";
 
 /// Why a server could not start.
 #[derive(Debug, Error)]
@@ -129,6 +132,9 @@ pub enum StartError {
     /// The records of NFS clients.
     #[error("cannot keep the records of NFS clients: {0}")]
     Records(#[from] RecordsError),
+    /// The fences of the last run.
+    #[error("cannot serve without the fences that were set: {0}")]
+    Fences(RecordsError),
     /// The port of metrics.
     #[error("cannot listen on {address} for metrics: {error}")]
     Metrics {
@@ -177,6 +183,9 @@ impl Server {
         };
         let random = Random::draw()?;
         let service = new_service(config, exports, records, &random)?;
+        let fences = FileFences::open(&directory.join(FENCES)).map_err(StartError::Fences)?;
+        let service = service.with_fences(Box::new(fences)).map_err(StartError::Fences)?;
+        let service = Arc::new(service);
         let identity = Identity { server: state::server_identity(&secret), secret: random.secret };
         let mut server = Self::serve(config, service.clone(), &random, &identity)?;
         let administration = Arc::new(Administration::new(service, secret, stores));
@@ -200,7 +209,7 @@ impl Server {
         let random = Random::draw()?;
         let service = new_service(config, exports, Box::new(NoRecords), &random)?;
         let identity = Identity { server: random.secret, secret: random.secret };
-        Self::serve(config, service, &random, &identity)
+        Self::serve(config, Arc::new(service), &random, &identity)
     }
 
     fn serve(
@@ -441,7 +450,7 @@ fn new_service(
     exports: Vec<Export>,
     records: Box<dyn ClientRecords>,
     random: &Random,
-) -> Result<Arc<Service>, StartError> {
+) -> Result<Service, StartError> {
     let namespace = Namespace::new(exports)?;
     let service_config = ServiceConfig {
         grace_time: config.nfs.grace_time.unwrap_or(config.lease_time),
@@ -450,7 +459,7 @@ fn new_service(
         ..ServiceConfig::new(config.lease_time, random.instance)
     };
     let now_ns = dafs_dat::Instant::now().0;
-    Ok(Arc::new(Service::with_records(service_config, namespace, records, now_ns)?))
+    Ok(Service::with_records(service_config, namespace, records, now_ns)?)
 }
 
 fn open_store(export: &ExportConfig, secret: ExportSecret) -> Result<Arc<dyn Store>, StartError> {

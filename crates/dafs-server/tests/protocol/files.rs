@@ -358,7 +358,6 @@ fn what_comes_later_says_so() {
     let later = [
         Request::DelegPurge,
         Request::DelegReturn(dafs::DelegReturn { state_id }),
-        Request::GetFencingList(dafs::GetFencingList { fh }),
         Request::HurryUp(dafs::HurryUp { request_id: 1 }),
         Request::BatchSubmit(dafs::BatchSubmit {
             requests: none,

@@ -10,6 +10,7 @@ mod back;
 mod common;
 mod credits;
 mod data;
+mod fences;
 mod files;
 mod interrupted;
 mod keys;

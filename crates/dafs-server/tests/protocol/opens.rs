@@ -275,7 +275,7 @@ fn a_silent_client_loses_its_opens_and_any_request_keeps_them() {
 }
 
 fn caller<'a>(client: &'a Arc<Client>, cred: &'a Cred) -> Caller<'a> {
-    Caller { client, cred, wait: Wait::Never, now_ns: 0 }
+    Caller { client, cred, subject: dafs_service::Subject::Server, wait: Wait::Never, now_ns: 0 }
 }
 
 /// Two reactors may serve two sessions of one client at once. An open that is refused must neither

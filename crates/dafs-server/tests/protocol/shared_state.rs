@@ -37,7 +37,13 @@ impl NfsClient {
     }
 
     fn caller(&self) -> Caller<'_> {
-        Caller { client: &self.client, cred: &self.cred, wait: Wait::Never, now_ns: 0 }
+        Caller {
+            client: &self.client,
+            cred: &self.cred,
+            subject: dafs_service::Subject::Server,
+            wait: Wait::Never,
+            now_ns: 0,
+        }
     }
 
     fn open(&self, world: &World, name: &[u8], share: Share) -> Opened {

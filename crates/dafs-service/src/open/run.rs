@@ -166,6 +166,9 @@ impl Service {
     ) -> Result<Opened> {
         let cred = export.map_cred(caller.cred);
         let handle = Handle { fs: dir.fs, file: made.id };
+        if !made.created {
+            self.check_fence(&caller.subject, &handle)?;
+        }
         // A request that has made a file is not repeated, so it waits here if it has to, which is
         // only when somebody found and opened the new file in this moment.
         let wait = if made.created { Wait::Allowed } else { caller.wait };
@@ -202,6 +205,8 @@ impl Service {
         if right.is_some_and(|delegation| delegation.key != export.key(&handle)) {
             return Err(ServiceError::BadStateId);
         }
+        // The request may have named only the directory.
+        self.check_fence(&caller.subject, &handle)?;
         let cred = export.map_cred(caller.cred);
         let file = export.store().open(&cred, &handle.file, request.share.mode())?;
         // Held until the file is emptied, so that no new delegation misses that.

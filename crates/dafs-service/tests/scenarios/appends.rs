@@ -53,6 +53,7 @@ fn meet(service: &Service, appenders: usize) {
         Caller {
             client: leak(client.clone()),
             cred: leak(cred.clone()),
+            subject: dafs_service::Subject::Server,
             wait: Wait::Allowed,
             now_ns,
         }

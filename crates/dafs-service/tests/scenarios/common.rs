@@ -5,7 +5,7 @@ use dafs_service::{
     Caller, Client, ClientKey, ClientRecord, ClientRecords, ExchangeId, Export, ExportOptions,
     Front, Handle, Identity, LockError, LockKind, LockOwner, LockRequest, Namespace, OpenClaim,
     OpenHow, OpenRequest, OpenTarget, Opened, RecordsError, Result, Service, ServiceConfig,
-    ServiceError, Share, Squash, StateRef, Want,
+    ServiceError, Share, Squash, StateRef, Subject, Want,
 };
 use dafs_store::{CreateHow, Cred, MemoryStore, OpenMode, SetAttr, Store, Wait};
 use std::cell::Cell;
@@ -142,6 +142,11 @@ impl World {
         Self { service: start_with(config, &world.store, &world.disk, SECOND_NS), ..world }
     }
 
+    /// The world with another service, or the same one changed.
+    pub(crate) fn map_service(self, map: impl FnOnce(Service) -> Service) -> Self {
+        Self { service: map(self.service), ..self }
+    }
+
     /// The server dies and starts again.
     pub(crate) fn restart(&mut self) {
         self.runs += 1;
@@ -160,7 +165,13 @@ impl World {
     }
 
     pub(crate) fn caller<'a>(&'a self, client: &'a Arc<Client>) -> Caller<'a> {
-        Caller { client, cred: &self.cred, wait: Wait::Never, now_ns: self.now_ns.get() }
+        Caller {
+            client,
+            cred: &self.cred,
+            subject: Subject::Server,
+            wait: Wait::Never,
+            now_ns: self.now_ns.get(),
+        }
     }
 
     pub(crate) fn patient<'a>(&'a self, client: &'a Arc<Client>) -> Caller<'a> {

@@ -480,7 +480,13 @@ fn a_patient_caller_goes_on_as_soon_as_the_delegation_is_returned() {
                 std::thread::yield_now();
             }
             let wait = dafs_store::Wait::Never;
-            let caller = dafs_service::Caller { client: &holder, cred: &cred, wait, now_ns };
+            let caller = dafs_service::Caller {
+                client: &holder,
+                cred: &cred,
+                subject: dafs_service::Subject::Server,
+                wait,
+                now_ns,
+            };
             service.return_delegation(caller, &handle, delegation.state).unwrap();
         });
         let request = world.plain("f", "owner", WRITE);

@@ -7,6 +7,7 @@ mod clients;
 mod common;
 mod delegations;
 mod delegations_prop;
+mod fences;
 mod locks;
 mod names;
 mod opens;

@@ -2,14 +2,20 @@
 
 use crate::common::*;
 use dafs_mem::VolatileSlice;
-use dafs_service::{Caller, Handle, Result, ServiceError, StatelessFile};
+use dafs_service::{Caller, Handle, Result, ServiceError, StatelessFile, Subject};
 use dafs_store::{CreateHow, Cred, OpenMode, SetAttr, Stability, StoreError, Wait};
 use std::sync::Arc;
 
 fn file(world: &World, uid: u32, handle: &Handle, mode: OpenMode) -> Result<StatelessFile> {
     let cred = Cred::new(uid, uid);
     let client = world.service.stateless_client();
-    let caller = Caller { client, cred: &cred, wait: Wait::Never, now_ns: world.now_ns.get() };
+    let caller = Caller {
+        client,
+        cred: &cred,
+        subject: Subject::Server,
+        wait: Wait::Never,
+        now_ns: world.now_ns.get(),
+    };
     world.service.stateless_file(caller, handle, mode)
 }
 

@@ -4,7 +4,7 @@
 use crate::common::*;
 use dafs_service::{
     Caller, Client, Front, Handle, LockKind, LockOwner, LockRequest, OpenRequest, RemoveMode,
-    Service, Share, StateRef, Want,
+    Service, Share, StateRef, Subject, Want,
 };
 use dafs_store::{Cred, Wait};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -40,7 +40,13 @@ struct Actor<'a> {
 impl Actor<'_> {
     fn caller(&self) -> Caller<'_> {
         let wait = Wait::Allowed;
-        Caller { client: &self.client, cred: &self.cred, wait, now_ns: self.now_ns }
+        Caller {
+            client: &self.client,
+            cred: &self.cred,
+            subject: Subject::Server,
+            wait,
+            now_ns: self.now_ns,
+        }
     }
 
     fn return_recalled(&self) {

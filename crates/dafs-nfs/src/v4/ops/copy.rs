@@ -212,9 +212,16 @@ impl Job {
         if self.copy.is_cancelled() || self.plan.count == 0 {
             return Ok(0);
         }
+        let subject = self.call.subject(&self.client);
+        // Whoever sets a fence waits for this slice; the next one is refused.
+        let _entry = self.shared.service.begin_work();
+        for handle in [&self.plan.source, &self.plan.target] {
+            self.shared.service.check_fence(&subject, handle)?;
+        }
         let caller = Caller {
             client: &self.client,
             cred: &self.call.who.cred,
+            subject,
             wait: Wait::Allowed,
             now_ns: self.call.now_ns,
         };

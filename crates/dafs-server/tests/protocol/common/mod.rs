@@ -178,6 +178,12 @@ impl World {
         job.map(|job| job()).is_some()
     }
 
+    /// Runs the newest job; false when there is none.
+    pub fn run_last_job(&mut self) -> bool {
+        let job = self.pool.jobs.lock().unwrap().pop_back();
+        job.map(|job| job()).is_some()
+    }
+
     /// One small step; false when nothing at all was to be done.
     pub fn step(&mut self) -> bool {
         let mut busy = false;

@@ -1,0 +1,150 @@
+//! Waiting until nothing is under way any more for sessions that a fence shuts out (DAFS 11).
+//!
+//! Invariants
+//! * An engine looks at a fence between two requests. Requests that came before have finished or are in
+//!   the table of waiting ones; those that come later see the fence.
+//! * A request that waits, and what was sent to its client, is over when its entry is gone and when what
+//!   had been posted has completed. A session that takes too long is ended, which ends its RDMA;
+//!   a job that has begun to write is waited for however long it takes.
+//! * Changes of fences do not wait for each other here.
+
+use super::work::{JobDone, PendingId, Work};
+use super::{Engine, Link};
+use crate::limits::FENCE_DRAIN_TIME;
+use crate::pool::Inbox;
+use dafs_dat::{EndpointId, Instant};
+use dafs_service::{Drain, Draining, Subject};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How the service asks an engine to drain, from any thread.
+pub(super) struct Asked {
+    some: AtomicBool,
+    asked: Mutex<Vec<Draining>>,
+    /// Wakes the engine.
+    inbox: Arc<Inbox<JobDone>>,
+}
+
+impl Asked {
+    pub(super) fn new(inbox: Arc<Inbox<JobDone>>) -> Arc<Self> {
+        Arc::new(Self { some: AtomicBool::new(false), asked: Mutex::default(), inbox })
+    }
+
+    /// Whether the engine has to look.
+    pub(super) fn is_some(&self) -> bool {
+        self.some.load(Ordering::Acquire)
+    }
+
+    fn take(&self) -> Vec<Draining> {
+        if !self.is_some() {
+            return Vec::new();
+        }
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        self.some.store(false, Ordering::Release);
+        std::mem::take(&mut *asked)
+    }
+}
+
+impl Drain for Asked {
+    fn drain(&self, draining: Draining) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.push(draining);
+        self.some.store(true, Ordering::Release);
+        drop(asked);
+        self.inbox.wake();
+    }
+}
+
+/// A fence whose work under way here is not over.
+pub(super) struct UnderWay {
+    /// Whoever waits is told when this goes.
+    _draining: Draining,
+    requests: Vec<PendingId>,
+    sessions: Vec<Posted>,
+    since: Instant,
+}
+
+/// What had been posted on a connection.
+struct Posted {
+    port: usize,
+    endpoint: EndpointId,
+    sent: u64,
+}
+
+impl Engine {
+    /// Takes what the service asks for, and looks at what was asked before.
+    pub(super) fn drain(&mut self, now: Instant) {
+        for draining in self.asked.take() {
+            let begun = self.begin_drain(draining, now);
+            self.drains.push(begun);
+        }
+        if self.drains.is_empty() {
+            return;
+        }
+        let mut drains = std::mem::take(&mut self.drains);
+        drains.retain_mut(|under_way| {
+            under_way.requests.retain(|&id| self.pending.get_mut(id).is_some());
+            under_way.sessions.retain(|posted| {
+                let connection = self.ports[posted.port].connections.get(&posted.endpoint);
+                connection.is_some_and(|connection| {
+                    !connection.ended && connection.sent_completed() < posted.sent
+                })
+            });
+            !under_way.requests.is_empty() || !under_way.sessions.is_empty()
+        });
+        let late: Vec<_> =
+            drains.iter().filter(|d| now.since(d.since) > FENCE_DRAIN_TIME).collect();
+        late.into_iter().for_each(|under_way| self.end_late(under_way));
+        self.drains = drains;
+    }
+
+    fn begin_drain(&mut self, draining: Draining, now: Instant) -> UnderWay {
+        let mut under_way = UnderWay {
+            _draining: draining.clone(),
+            requests: Vec::new(),
+            sessions: Vec::new(),
+            since: now,
+        };
+        for (port, there) in self.ports.iter().enumerate() {
+            for connection in there.connections.values() {
+                let Some(session) = &connection.session else { continue };
+                if !draining.concerns(&Subject::Session(&session.fence_id)) {
+                    continue;
+                }
+                let (endpoint, sent) = (connection.endpoint, connection.sent_total);
+                under_way.sessions.push(Posted { port, endpoint, sent });
+                under_way.requests.extend(self.pending.of(port as u32, endpoint));
+            }
+        }
+        under_way.requests.retain(|&id| {
+            let work = self.pending.get_mut(id).map(|pending| &pending.work);
+            // The first touches no file, and the second has not begun. The third changes a fence, as
+            // the one that waits here does.
+            !matches!(work, None | Some(Work::Authenticate | Work::Again | Work::Fence))
+        });
+        under_way
+    }
+
+    /// Ends the sessions that something still waits for.
+    fn end_late(&mut self, under_way: &UnderWay) {
+        let requests = under_way.requests.iter().filter_map(|&id| {
+            let pending = self.pending.get_mut(id)?;
+            Some((pending.call.port as usize, pending.endpoint))
+        });
+        let sent = under_way.sessions.iter().map(|posted| (posted.port, posted.endpoint));
+        for (port, endpoint) in requests.chain(sent).collect::<Vec<_>>() {
+            let super::Port { link, connections, .. } = &mut self.ports[port];
+            if let Some(connection) = connections.get_mut(&endpoint)
+                && connection.phase != super::Phase::Closing
+            {
+                tracing::warn!(peer = %connection.peer, "session ended: it is fenced and goes on");
+                connection.phase = super::Phase::Closing;
+                abort(link, endpoint);
+            }
+        }
+    }
+}
+
+fn abort(link: &mut Link, endpoint: EndpointId) {
+    link.adapter.abort(endpoint);
+}

@@ -1,0 +1,214 @@
+//! GET_ and SET_FENCING_LIST, and the refusal of requests of fenced sessions (DAFS 11, O43 to O48).
+
+use super::convert;
+use super::request::{Call, Context, Done};
+use super::work::{JobResult, Report, Work};
+use dafs_service::{
+    Caller, FenceObject, FenceRight, FenceUpdate, Handle, Service, ServiceError, Subject,
+};
+use dafs_store::Wait;
+use dafs_wire::dafs::{
+    self, FenceAccess, FileHandle, GetFencingList, GetFencingListReply, Reply, Request, Seq,
+    SetFencingList, Status,
+};
+use smallvec::SmallVec;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What an update does (DAFS O44), without the names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Act {
+    Lift,
+    Install,
+    Add,
+    Remove,
+}
+
+impl Context<'_> {
+    /// Refuses a request that names an object that this session is fenced from.
+    pub(super) fn check_fences(&self, request: &Request<'_>) -> Done {
+        if !self.shared.service.has_fences() {
+            return Ok(());
+        }
+        let subject = Subject::Session(self.connection.fence_id());
+        named(request).iter().try_for_each(|fh| {
+            let handle = convert::handle(fh);
+            self.shared.service.check_fence(&subject, &handle).map_err(convert::status)
+        })
+    }
+
+    pub(super) fn get_fencing_list(&mut self, call: &Call, args: &GetFencingList) -> Done {
+        // DAFS O43.
+        let object = match args.fh.file == FileHandle::ZERO.file {
+            true => dafs::FenceObject::FileSystem,
+            false => dafs::FenceObject::File,
+        };
+        let object = object_of(&args.fh, object);
+        let trusted = self.is_trusted();
+        let names = self.call_service(call, |service, caller| {
+            service.fence_list(FenceRight::Client(caller, trusted), &object)
+        })?;
+        let names = names.map(|names| match names.is_empty() {
+            // DAFS O46.
+            true => vec![Vec::new()],
+            false => names,
+        });
+        let names = names.unwrap_or_default();
+        let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+        self.reply(call, &Reply::GetFencingList(GetFencingListReply { list: Seq::new(&names) }))
+    }
+
+    pub(super) fn set_fencing_list(&mut self, call: &Call, args: &SetFencingList<'_>) -> Done {
+        if args.object == dafs::FenceObject::File && args.fh.file == FileHandle::ZERO.file {
+            return Err(Status::Inval);
+        }
+        let (act, names) = update_of(args)?;
+        let caller =
+            self.call_service(call, |_, caller| Ok((caller.client.clone(), caller.cred.clone())));
+        let (client, cred) = caller?;
+        let (fence_id, trusted) = (self.connection.fence_id().to_vec(), self.is_trusted());
+        let (object, now_ns) = (object_of(&args.fh, args.object), self.now.0);
+        let service = self.shared.service.clone();
+        let id = self.defer(call, Work::Fence);
+        let report = Report::new(self.inbox, id);
+        self.shared.pool.submit(Box::new(move || {
+            let subject = Subject::Session(&fence_id);
+            let wait = Wait::Allowed;
+            let caller = Caller { client: &client, cred: &cred, subject, wait, now_ns };
+            run(&service, FenceRight::Client(caller, trusted), &object, act, &names, report);
+        }));
+        Ok(())
+    }
+
+    /// The list has changed, and nothing of those who were shut out is under way; or not.
+    pub(super) fn fence_done(&mut self, call: &Call, result: Result<(), ServiceError>) -> Done {
+        result.map_err(convert::status)?;
+        self.reply(call, &Reply::SetFencingList)
+    }
+
+    fn is_trusted(&self) -> bool {
+        let proven = self.connection.session.as_ref().and_then(|s| s.proven.as_ref());
+        proven.is_some_and(|proven| proven.admission.trusted)
+    }
+}
+
+fn run(
+    service: &Service,
+    right: FenceRight<'_>,
+    object: &FenceObject,
+    act: Act,
+    names: &[Vec<u8>],
+    report: Report,
+) {
+    let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    let update = match act {
+        Act::Lift => FenceUpdate::Lift,
+        Act::Install => FenceUpdate::Install(&names),
+        Act::Add => FenceUpdate::Add(&names),
+        Act::Remove => FenceUpdate::Remove(&names),
+    };
+    let report = Arc::new(Mutex::new(Some(report)));
+    let tell = |report: &Mutex<Option<Report>>, result| {
+        if let Some(report) = report.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            report.tell(JobResult::Fence(result));
+        }
+    };
+    let drained = report.clone();
+    let outcome =
+        service.set_fence(right, object, update, Box::new(move || tell(&drained, Ok(()))));
+    if let Err(error) = outcome {
+        tell(&report, Err(error));
+    }
+}
+
+fn object_of(fh: &FileHandle, object: dafs::FenceObject) -> FenceObject {
+    let handle: Handle = convert::handle(fh);
+    match object {
+        dafs::FenceObject::File => FenceObject::File(handle),
+        dafs::FenceObject::FileSystem => FenceObject::FileSystem(handle.fs),
+    }
+}
+
+/// What the pair of access and update asks for.
+fn update_of(args: &SetFencingList<'_>) -> Result<(Act, Vec<Vec<u8>>), Status> {
+    let mut names: Vec<Vec<u8>> = args.list.iter().map(<[u8]>::to_vec).collect();
+    let act = match (args.access, args.update) {
+        (FenceAccess::Allow, dafs::FenceUpdate::Overwrite) if names.is_empty() => Act::Lift,
+        (FenceAccess::Allow, dafs::FenceUpdate::Overwrite) => {
+            // What GET shows of an empty list can be set again (DAFS O46).
+            if matches!(&names[..], [name] if name.is_empty()) {
+                names.clear();
+            }
+            Act::Install
+        }
+        (FenceAccess::Allow, dafs::FenceUpdate::Append) => Act::Add,
+        (FenceAccess::Deny, dafs::FenceUpdate::Append | dafs::FenceUpdate::Remove) => Act::Remove,
+        (FenceAccess::Allow, dafs::FenceUpdate::Remove)
+        | (FenceAccess::Deny, dafs::FenceUpdate::Overwrite) => return Err(Status::Inval),
+    };
+    Ok((act, names))
+}
+
+/// The handles that a request names. Changes of fences are judged by themselves: a manager that is on no
+/// list must be able to lift what it has set.
+fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
+    let one = |fh: FileHandle| SmallVec::from_slice(&[fh]);
+    let two = |first: FileHandle, second: FileHandle| SmallVec::from_slice(&[first, second]);
+    match request {
+        Request::Access(args) => one(args.fh),
+        Request::AppendDirect(args) => one(args.fh),
+        Request::AppendInline(args) => one(args.fh),
+        Request::BatchSubmit(args) => args.requests.iter().map(|request| request.fh).collect(),
+        Request::CacheHint(args) => one(args.fh),
+        Request::Close(args) => one(args.fh),
+        Request::Commit(args) => one(args.fh),
+        Request::Create(args) => one(args.dir),
+        Request::GetAttrDirect(args) => one(args.fh),
+        Request::GetAttrInline(args) => one(args.fh),
+        Request::GetFsAttr(args) => one(args.fh),
+        Request::Link(args) => two(args.source, args.target_dir),
+        Request::Lock(args) => one(args.fh),
+        Request::LockT(args) => one(args.fh),
+        Request::LockU(args) => one(args.fh),
+        Request::Lookup(args) => one(args.dir),
+        Request::LookupP(args) => one(args.fh),
+        Request::NVerify(args) | Request::Verify(args) => one(args.fh),
+        Request::Open(args) => one(args.claim.handle()),
+        Request::OpenAttr(args) => one(args.fh),
+        Request::OpenDowngrade(args) => one(args.fh),
+        Request::ReadDirDirect(args) => one(args.fh),
+        Request::ReadDirInline(args) => one(args.fh),
+        Request::ReadDirect(args) => one(args.fh),
+        Request::ReadInline(args) => one(args.fh),
+        Request::ReadLinkDirect(args) => one(args.fh),
+        Request::ReadLinkInline(args) => one(args.fh),
+        Request::Remove(args) => one(args.dir),
+        Request::Rename(args) => two(args.source_dir, args.target_dir),
+        Request::SetAttrDirect(args) => one(args.fh),
+        Request::SetAttrInline(args) => one(args.fh),
+        Request::WriteDirect(args) => one(args.fh),
+        Request::WriteInline(args) => one(args.fh),
+        Request::BcBatchCompletion(_)
+        | Request::BcGetAttr(_)
+        | Request::BcNull
+        | Request::BcRecall(_)
+        | Request::CheckResponse(_)
+        | Request::ClientAuth(_)
+        | Request::ClientConnect(_)
+        | Request::ClientConnectAuth(_)
+        | Request::ConnectBind(_)
+        | Request::DelegPurge
+        | Request::DelegReturn(_)
+        | Request::DiscardResponses(_)
+        | Request::Disconnect
+        | Request::FetchResponse(_)
+        | Request::GetFencingList(_)
+        | Request::GetRootHandle
+        | Request::HurryUp(_)
+        | Request::Null
+        | Request::RegisterCred(_)
+        | Request::ReleaseCred(_)
+        | Request::SecInfo
+        | Request::ServerAuth(_)
+        | Request::SetFencingList(_) => SmallVec::new(),
+    }
+}

@@ -1,0 +1,418 @@
+//! Fencing lists: who may set them, what they keep out, and what a change waits for (DAFS 11,
+//! O43 to O48).
+
+use crate::common::*;
+use dafs_dat::PeerInfo;
+use dafs_service::{ExportOptions, Squash};
+use dafs_wire::dafs::{
+    self, FenceAccess, FenceObject, FenceUpdate, FileHandle, Reply, Request, Seq, SessionOptions,
+    Status, Verifier,
+};
+use std::time::Duration;
+
+const ALLOW: FenceAccess = FenceAccess::Allow;
+const DENY: FenceAccess = FenceAccess::Deny;
+
+fn connect<'a>(name: &'a str, fence_id: &'a [u8]) -> Request<'a> {
+    Request::ClientConnectAuth(dafs::ClientConnectAuth {
+        options: SessionOptions::default(),
+        fence_id,
+        client_id_string: name.as_bytes(),
+        client_verifier: Verifier([1; 8]),
+        auth: dafs::AuthRequest::None,
+    })
+}
+
+/// A session with a fence id, which is the client's name, too.
+fn node(world: &mut World, host: u32, name: &str) -> usize {
+    let client = world.connect(host);
+    assert_eq!(world.status(client, &connect(name, name.as_bytes())), Status::Ok);
+    client
+}
+
+fn set<'a>(
+    fh: FileHandle,
+    object: FenceObject,
+    (access, update): (FenceAccess, FenceUpdate),
+    names: &'a [&'a [u8]],
+) -> Request<'a> {
+    let list = Seq::new(names);
+    Request::SetFencingList(dafs::SetFencingList { fh, object, access, update, list })
+}
+
+fn fence<'a>(fh: FileHandle, names: &'a [&'a [u8]]) -> Request<'a> {
+    set(fh, FenceObject::File, (ALLOW, FenceUpdate::Overwrite), names)
+}
+
+fn fence_all<'a>(fh: FileHandle, names: &'a [&'a [u8]]) -> Request<'a> {
+    set(fh, FenceObject::FileSystem, (ALLOW, FenceUpdate::Overwrite), names)
+}
+
+fn get(world: &mut World, client: usize, fh: FileHandle) -> Result<Vec<String>, Status> {
+    let answer = world.call(client, &Request::GetFencingList(dafs::GetFencingList { fh }));
+    match answer.reply()? {
+        Reply::GetFencingList(reply) => {
+            Ok(reply.list.iter().map(|name| String::from_utf8(name.to_vec()).unwrap()).collect())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn whole(fh: FileHandle) -> FileHandle {
+    FileHandle { file: [0; 48], ..fh }
+}
+
+#[test]
+fn lists_change_as_their_pairs_say() {
+    let mut world = World::new(Setup::default());
+    let manager = world.session(2, "manager");
+    let fh = world.open(manager, b"f").fh;
+    assert_eq!(get(&mut world, manager, fh), Ok(vec![]));
+    for (access, update) in [
+        (ALLOW, FenceUpdate::Remove),
+        (DENY, FenceUpdate::Overwrite),
+        // There is nothing to remove from.
+        (DENY, FenceUpdate::Remove),
+        (DENY, FenceUpdate::Append),
+    ] {
+        let request = set(fh, FenceObject::File, (access, update), &[b"a"]);
+        assert_eq!(world.status(manager, &request), Status::Inval, "{access:?} {update:?}");
+    }
+    let mut does = |request: Request<'_>, names: &[&str]| {
+        assert_eq!(world.status(manager, &request), Status::Ok);
+        assert_eq!(get(&mut world, manager, fh).unwrap(), names);
+    };
+    does(fence(fh, &[b"b", b"a"]), &["a", "b"]);
+    does(set(fh, FenceObject::File, (ALLOW, FenceUpdate::Append), &[b"c", b"a"]), &["a", "b", "c"]);
+    does(set(fh, FenceObject::File, (DENY, FenceUpdate::Remove), &[b"b"]), &["a", "c"]);
+    does(set(fh, FenceObject::File, (DENY, FenceUpdate::Append), &[b"c", b"x"]), &["a"]);
+    // DAFS O46: nobody is shown as one empty name.
+    does(set(fh, FenceObject::File, (DENY, FenceUpdate::Remove), &[b"a"]), &[""]);
+    does(set(fh, FenceObject::File, (ALLOW, FenceUpdate::Append), &[b"d"]), &["d"]);
+    does(fence(fh, &[b""]), &[""]);
+    does(fence(fh, &[]), &[]);
+    does(set(fh, FenceObject::File, (ALLOW, FenceUpdate::Append), &[b"e"]), &["e"]);
+    let long = [b'x'; 2000];
+    let bad: [&[&[u8]]; 4] = [&[b"a", b""], &[b"nfs:"], &[b"addr:nowhere"], &[&long]];
+    for names in bad {
+        let request = set(fh, FenceObject::File, (ALLOW, FenceUpdate::Overwrite), names);
+        assert_eq!(world.status(manager, &request), Status::Inval);
+    }
+    let names: Vec<_> = (0..300).map(|number| number.to_string()).collect();
+    let names: Vec<_> = names.iter().map(String::as_bytes).collect();
+    assert_eq!(world.status(manager, &fence(fh, &names)), Status::Resource);
+    assert_eq!(get(&mut world, manager, fh).unwrap(), ["e"]);
+    assert_eq!(world.service.counts().fences, 1);
+    assert_eq!(world.status(manager, &fence(fh, &[])), Status::Ok);
+    assert_eq!(world.service.counts().fences, 0);
+    world.end();
+}
+
+#[test]
+fn both_lists_must_let_in_and_only_sessions_have_names() {
+    let mut world = World::new(Setup::default());
+    let manager = world.session(2, "manager");
+    let [one, two] = [(3, "n1"), (4, "n2")].map(|(host, name)| node(&mut world, host, name));
+    let (file, other) = (world.open(one, b"f"), world.open(one, b"g"));
+    let reads = |world: &mut World| {
+        [one, two, manager].map(|client| {
+            let anonymous = File { id: dafs::StateId::default(), ..file };
+            world.status(client, &read_inline(anonymous, 0, 1))
+        })
+    };
+    let (ok, no) = (Status::Ok, Status::Fenced);
+    assert_eq!(world.status(manager, &fence(file.fh, &[b"n1"])), Status::Ok);
+    assert_eq!(reads(&mut world), [ok, no, no]);
+    assert_eq!(world.status(manager, &fence_all(file.fh, &[b"n2"])), Status::Ok);
+    assert_eq!(reads(&mut world), [no, no, no]);
+    assert_eq!(get(&mut world, manager, file.fh).unwrap(), ["n1"]);
+    assert_eq!(get(&mut world, manager, whole(file.fh)).unwrap(), ["n2"]);
+    assert_eq!(world.status(manager, &fence_all(whole(file.fh), &[b"n2", b"n1"])), Status::Ok);
+    assert_eq!(reads(&mut world), [ok, no, no]);
+    assert_eq!(
+        world.status(two, &read_inline(File { id: dafs::StateId::default(), ..other }, 0, 1)),
+        ok
+    );
+    assert_eq!(world.status(manager, &fence(file.fh, &[])), Status::Ok);
+    assert_eq!(reads(&mut world), [ok, ok, no]);
+    assert_eq!(world.status(manager, &fence_all(file.fh, &[])), Status::Ok);
+    assert_eq!(reads(&mut world), [ok, ok, ok]);
+    world.end();
+}
+
+#[test]
+fn a_fenced_session_keeps_its_state_and_may_not_even_give_it_back() {
+    let mut world = World::new(Setup::default());
+    let manager = world.session(2, "manager");
+    let client = node(&mut world, 3, "n1");
+    let file = world.open(client, b"f");
+    let root = world.root();
+    let path = [b"f".as_slice()];
+    assert_eq!(world.status(manager, &fence(file.fh, &[b"n2"])), Status::Ok);
+    let truncate = dafs::Open {
+        create: Some(dafs::CreateMode::Unchecked { attributes: size(0) }),
+        ..open_request(root, &path, b"owner")
+    };
+    for request in [
+        close(file),
+        downgrade(file, dafs::ShareAccess::Read, dafs::ShareDeny::None),
+        write_inline(file, 0, b"late"),
+        Request::Commit(dafs::Commit { fh: file.fh, offset: 0, count: 0 }),
+        Request::LockU(dafs::LockU {
+            fh: file.fh,
+            lock_type: dafs::LockType::Read,
+            state_id: file.id,
+            offset: 0,
+            length: 1,
+        }),
+        Request::GetAttrInline(dafs::GetAttrInline { fh: file.fh, attributes: dafs::AttrMask(0) }),
+        Request::Link(dafs::Link { source: file.fh, target_dir: root, name: b"l" }),
+        fence(file.fh, &[b"n1"]),
+        // These reach the file by its name.
+        Request::Open(truncate),
+        remove(root, b"f", false),
+        rename(root, b"f", b"g"),
+    ] {
+        let name = request.procedure().name();
+        assert_eq!(world.status(client, &request), Status::Fenced, "{name}");
+    }
+    assert_eq!(get(&mut world, client, file.fh), Err(Status::Fenced));
+    // Everything else goes on.
+    for request in [Request::Null, Request::GetRootHandle, mkdir(root, b"d"), lookup(root, &path)] {
+        assert_eq!(world.status(client, &request), Status::Ok);
+    }
+    assert_eq!(rename_status(&mut world, client, root), Status::Fenced);
+    assert_eq!(world.service.counts().opens, 1);
+    assert_eq!(world.status(manager, &fence(file.fh, &[])), Status::Ok);
+    world.write(client, file, 0, b"again");
+    assert_eq!(world.status(client, &close(file)), Status::Ok);
+    world.end();
+}
+
+/// A rename onto the fenced file would remove it.
+fn rename_status(world: &mut World, client: usize, root: FileHandle) -> Status {
+    let other = world.open(client, b"other");
+    assert_eq!(world.status(client, &close(other)), Status::Ok);
+    world.status(client, &rename(root, b"other", b"f"))
+}
+
+#[test]
+fn only_owners_and_trusted_clients_set_fences() {
+    let users = vec![("anna", "right"), ("bert", "other")];
+    let mask = |host| match host {
+        2 => PeerInfo { sim_host: Some(host), ..PeerInfo::default() },
+        host => stranger(host),
+    };
+    let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+    let exports = vec![("", options)];
+    let mut world = World::new(Setup { users, mask, exports, ..Setup::default() });
+    let manager = world.session(2, "manager");
+    let [anna, bert] = [(3, "anna", "right"), (4, "bert", "other")].map(|(host, id, password)| {
+        let client = world.connect(host);
+        let auth = dafs::AuthRequest::Text { id: id.as_bytes(), password: password.as_bytes() };
+        let Request::ClientConnectAuth(args) = connect(id, b"") else { unreachable!() };
+        let request = Request::ClientConnectAuth(dafs::ClientConnectAuth { auth, ..args });
+        assert_eq!(world.status(client, &request), Status::Ok);
+        client
+    });
+    let fh = world.open(anna, b"f").fh;
+    assert_eq!(world.status(bert, &fence(fh, &[b"n"])), Status::Perm);
+    assert_eq!(get(&mut world, bert, fh), Err(Status::Perm));
+    assert_eq!(world.status(anna, &fence_all(fh, &[b"n"])), Status::Perm);
+    assert_eq!(get(&mut world, anna, whole(fh)), Err(Status::Perm));
+    assert_eq!(world.status(anna, &fence(fh, &[b"n"])), Status::Ok);
+    // Its owner has fenced himself off, too, and can take it back.
+    assert_eq!(
+        world.status(anna, &read_inline(File { fh, id: dafs::StateId::default() }, 0, 1)),
+        Status::Fenced
+    );
+    assert_eq!(get(&mut world, anna, fh).unwrap(), ["n"]);
+    assert_eq!(world.status(manager, &fence_all(fh, &[b"n"])), Status::Ok);
+    assert_eq!(world.status(manager, &fence(fh, &[b"m"])), Status::Ok);
+    assert_eq!(world.status(anna, &fence(fh, &[])), Status::Ok);
+    assert_eq!(world.status(manager, &fence_all(fh, &[])), Status::Ok);
+    // Handles of nothing.
+    let nowhere = FileHandle { fs: [9; 16], ..fh };
+    assert_eq!(world.status(manager, &fence(nowhere, &[b"n"])), Status::BadHandle);
+    assert_eq!(world.status(manager, &fence_all(nowhere, &[b"n"])), Status::BadHandle);
+    assert_eq!(world.status(manager, &fence(whole(fh), &[b"n"])), Status::Inval);
+    let forged = FileHandle { file: [9; 48], ..fh };
+    assert_eq!(world.status(manager, &fence(forged, &[b"n"])), Status::BadHandle);
+    assert_eq!(world.service.counts().fences, 0);
+    world.end();
+}
+
+#[test]
+fn a_session_that_is_fenced_from_everything_does_not_begin() {
+    let exports = ["a", "b"].map(|name| (name, ExportOptions::default()));
+    let mut world = World::new(Setup { exports: exports.to_vec(), ..Setup::default() });
+    let manager = world.session(2, "manager");
+    let root = world.root();
+    let roots = [b"a", b"b"].map(|name| {
+        let path = [name.as_slice()];
+        found(&world.call(manager, &lookup(root, &path)))
+    });
+    // The directory of exports is no file system.
+    assert_eq!(world.status(manager, &fence_all(root, &[b"n2"])), Status::BadHandle);
+    assert_eq!(world.status(manager, &fence(root, &[b"n2"])), Status::Inval);
+    assert_eq!(world.status(manager, &fence_all(roots[0], &[b"n2"])), Status::Ok);
+    let early = node(&mut world, 3, "n1");
+    assert_eq!(world.status(manager, &fence_all(roots[1], &[b"n2"])), Status::Ok);
+    let late = world.connect(4);
+    assert_eq!(world.status(late, &connect("late", b"n1")), Status::Fenced);
+    assert_eq!(world.status(late, &connect("late", b"nfs:n2")), Status::Inval);
+    assert_eq!(world.status(late, &connect("late", b"n2")), Status::Ok);
+    assert_eq!(world.status(early, &Request::Null), Status::Ok);
+    world.session(5, "manager without a name");
+    world.end();
+}
+
+/// The order of things: what was under way ends, then the reply, and nothing comes afterwards.
+#[test]
+fn the_reply_comes_when_nothing_is_under_way_any_more() {
+    both_ways(|maps| {
+        for inline in [true, false] {
+            let mut world = World::new(Setup { maps, ..Setup::default() });
+            let manager = world.session(2, "manager");
+            let [writer, other] =
+                [(3, "n1"), (4, "n2")].map(|(host, name)| node(&mut world, host, name));
+            let file = world.open(writer, b"f");
+            let theirs = world.open(other, b"f");
+            world.disk.set_slow(true);
+            world.hold_jobs = true;
+            let bytes = 2 << 20;
+            let memory = world.clients[writer].memory(bytes);
+            memory.set(&pattern(bytes, 1));
+            let buffers = [memory.direct(0, bytes as u32)];
+            let data = pattern(5000, 1);
+            let request = match inline {
+                true => write_inline(file, 0, &data),
+                false => Request::WriteDirect(write_direct(file, 0, bytes as u32, &buffers)),
+            };
+            let write = world.clients[writer].post(&request);
+            world.run_until("the first job", |world| world.jobs() == 1);
+            // What another node does is not awaited.
+            let kept = world.clients[other].post(&write_inline(theirs, 0, b"x"));
+            world.run_until("the other's job", |world| world.jobs() == 2);
+            let update = set(file.fh, FenceObject::File, (ALLOW, FenceUpdate::Append), &[b"n2"]);
+            let fenced = world.clients[manager].post(&update);
+            world.run_until("the update", |world| world.jobs() == 3);
+            assert!(world.run_last_job());
+            world.settle();
+            assert!(!world.clients[manager].has_answer(fenced), "{maps} {inline}");
+            assert_eq!(world.service.counts().fence_waiters, 0, "the engine keeps it");
+            let late = world.status(writer, &write_inline(file, 0, b"late"));
+            assert_eq!(late, Status::Fenced);
+            while world.jobs() > 1 || !inline && !world.clients[writer].has_answer(write) {
+                assert!(world.run_job(), "{maps} {inline}");
+                if world.clients[manager].has_answer(fenced) {
+                    assert!(world.clients[writer].has_answer(write));
+                }
+                world.settle();
+            }
+            let writes = world.disk.writes();
+            assert_eq!(world.wait(writer, write).unwrap().status(), Status::Ok);
+            world.hold_jobs = false;
+            assert_eq!(world.wait(manager, fenced).unwrap().status(), Status::Ok);
+            assert_eq!(world.wait(other, kept).unwrap().status(), Status::Ok);
+            assert!(world.disk.writes() <= writes + 1);
+            world.end();
+        }
+    });
+}
+
+/// Adding to a list takes nobody's access away.
+#[test]
+fn an_addition_waits_for_nothing() {
+    let mut world = World::new(Setup::default());
+    let manager = world.session(2, "manager");
+    let writer = node(&mut world, 3, "n1");
+    let file = world.open(writer, b"f");
+    assert_eq!(world.status(manager, &fence(file.fh, &[b"n1"])), Status::Ok);
+    world.disk.set_slow(true);
+    world.hold_jobs = true;
+    let write = world.clients[writer].post(&write_inline(file, 0, b"x"));
+    world.run_until("the first job", |world| world.jobs() == 1);
+    let update = set(file.fh, FenceObject::File, (ALLOW, FenceUpdate::Append), &[b"n2"]);
+    let fenced = world.clients[manager].post(&update);
+    world.run_until("the update", |world| world.jobs() == 2);
+    assert!(world.run_last_job());
+    assert_eq!(world.wait(manager, fenced).unwrap().status(), Status::Ok);
+    assert!(!world.clients[writer].has_answer(write));
+    world.hold_jobs = false;
+    assert_eq!(world.wait(writer, write).unwrap().status(), Status::Ok);
+    world.end();
+}
+
+/// A job of a connection that is gone may still be writing.
+#[test]
+fn what_a_lost_connection_has_left_behind_is_awaited() {
+    let mut world = World::new(Setup::default());
+    let manager = world.session(2, "manager");
+    let writer = node(&mut world, 3, "n1");
+    let file = world.open(writer, b"f");
+    world.disk.set_slow(true);
+    world.hold_jobs = true;
+    world.clients[writer].post(&write_inline(file, 0, b"x"));
+    world.run_until("the first job", |world| world.jobs() == 1);
+    let endpoint = world.clients[writer].endpoint;
+    world.network.lose(endpoint);
+    world.run_until("the end", |world| world.clients[writer].closed.is_some());
+    world.settle();
+    let fenced = world.clients[manager].post(&fence(file.fh, &[b"n2"]));
+    world.run_until("the update", |world| world.jobs() == 2);
+    assert!(world.run_last_job());
+    world.settle();
+    assert!(!world.clients[manager].has_answer(fenced));
+    world.hold_jobs = false;
+    assert_eq!(world.wait(manager, fenced).unwrap().status(), Status::Ok);
+    world.end();
+}
+
+/// A client that does not serve the RDMA of its own write any more.
+#[test]
+fn a_session_that_does_not_come_to_an_end_is_ended() {
+    let mut world = World::new(Setup::default());
+    let manager = world.session(2, "manager");
+    let writer = node(&mut world, 3, "n1");
+    let file = world.open(writer, b"f");
+    let bytes = 4 << 20;
+    let memory = world.clients[writer].memory(bytes);
+    let buffers = [memory.direct(0, bytes as u32)];
+    let request = Request::WriteDirect(write_direct(file, 0, bytes as u32, &buffers));
+    world.clients[writer].post(&request);
+    world.run_until("fetching", |world| world.counts().chunks > 0);
+    world.network.pause(3, dafs_dat::Instant(u64::MAX));
+    let fenced = world.clients[manager].post(&fence(file.fh, &[b"n2"]));
+    world.pass(Duration::from_secs(3));
+    assert!(!world.clients[manager].has_answer(fenced));
+    world.pass(Duration::from_secs(3));
+    assert_eq!(world.wait(manager, fenced).unwrap().status(), Status::Ok);
+    assert_eq!((world.counts().connections, world.counts().chunks), (1, 0));
+}
+
+/// Both may set fences, and each takes the other off the list: one of them is late.
+#[test]
+fn of_two_nodes_that_eject_each_other_one_wins() {
+    let mut world = World::new(Setup::default());
+    let manager = world.session(2, "manager");
+    let nodes = [(3, "n1"), (4, "n2")].map(|(host, name)| node(&mut world, host, name));
+    let fh = world.open(manager, b"f").fh;
+    assert_eq!(world.status(manager, &fence(fh, &[b"n1", b"n2"])), Status::Ok);
+    world.hold_jobs = true;
+    let eject = |name| set(fh, FenceObject::File, (DENY, FenceUpdate::Remove), name);
+    let (two, one) = ([b"n2".as_slice()], [b"n1".as_slice()]);
+    let first = world.clients[nodes[0]].post(&eject(&two));
+    let second = world.clients[nodes[1]].post(&eject(&one));
+    world.run_until("both updates", |world| world.jobs() == 2);
+    world.hold_jobs = false;
+    let answers = [(nodes[0], first), (nodes[1], second)]
+        .map(|(client, stream)| world.wait(client, stream).unwrap().status());
+    assert!(
+        answers == [Status::Ok, Status::Fenced] || answers == [Status::Fenced, Status::Ok],
+        "{answers:?}"
+    );
+    let left = get(&mut world, manager, fh).unwrap();
+    assert_eq!(left, [if answers[0] == Status::Ok { "n1" } else { "n2" }]);
+    world.end();
+}
