@@ -122,6 +122,9 @@ pub const RECOVERY_ANSWER_TIME: Duration = Duration::from_secs(10);
 /// The pause before a server that puts a question of recovery off is asked again.
 pub const RECOVERY_RETRY_PAUSE: Duration = Duration::from_millis(20);
 
+/// The pause before a request is asked again that a restarted server has put off.
+pub const GRACE_PAUSE: Duration = Duration::from_millis(50);
+
 /// Authentication steps before the client gives up on a server that always asks for another.
 pub const AUTH_STEPS_MAX: u32 = 16;
 

@@ -183,6 +183,8 @@ pub(crate) enum Purpose {
     Fetch(usize),
     /// An old session is no longer needed.
     Discard,
+    /// An open or a lock of a server that has restarted.
+    Reclaim(usize),
 }
 
 /// What the reply to an outstanding request means for the application's memory.

@@ -41,10 +41,17 @@ impl SessionCore {
             // The session works, so the next loss is another one.
             self.lost_at = None;
         }
+        let Some(flight) = self.put_off(flight, header.status) else { return Ok(()) };
         let purpose = flight.purpose;
         match self.result(slot, bytes, &head[HEADER_BYTES..], &header, &flight) {
             Ok(Done::Answered(reply)) if !matches!(purpose, Purpose::Caller(_)) => {
                 self.on_own_reply(adapter, purpose, &reply, now)?;
+            }
+            Ok(Done::Answered(mut reply)) => {
+                if let Work::Message { bytes, .. } = &flight.work {
+                    self.take_note(bytes, &mut reply, self.info.client_id);
+                }
+                self.finish(purpose, Done::Answered(reply));
             }
             Ok(done) => self.finish(purpose, done),
             // Another connection may bring it as it should be.
@@ -106,6 +113,10 @@ impl SessionCore {
                 Ok(())
             }
             Purpose::Fetch(index) => self.on_fetched(index, reply),
+            Purpose::Reclaim(number) => {
+                self.on_reclaimed(number, reply);
+                Ok(())
+            }
             _ => {
                 debug_assert!(matches!(self.stage, Stage::Opening | Stage::Recovering));
                 self.on_opening_reply(adapter, purpose, reply, now)

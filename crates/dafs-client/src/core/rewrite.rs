@@ -2,20 +2,44 @@
 //! memory and the state-ids of its opens.
 
 use super::failure::Failure;
+use super::held::Held;
 use super::memory::Piece;
 use dafs_wire::dafs::{
-    AppendDirect, AppendInline, BatchSubmit, Close, DelegReturn, DirectBuffer, GetAttrDirect, Lock,
-    LockU, Open, OpenClaim, OpenDowngrade, ReadDirDirect, ReadDirect, ReadInline, ReadLinkDirect,
-    ReadWriteRequest, Request, Seq, SetAttrDirect, SetAttrInline, StateId, WriteDirect,
-    WriteInline,
+    AppendDirect, AppendInline, BatchSubmit, ClientId, Close, DelegReturn, DirectBuffer,
+    GetAttrDirect, Lock, LockU, Open, OpenClaim, OpenDowngrade, ReadDirDirect, ReadDirect,
+    ReadInline, ReadLinkDirect, ReadWriteRequest, Request, Seq, SetAttrDirect, SetAttrInline,
+    Status, WriteDirect, WriteInline,
 };
 
 /// What is called otherwise on the connection of now.
 pub(crate) struct Names<'a> {
     /// The memory of the request.
     pub(crate) memory: &'a [Piece],
-    /// The state-id of now for one that the application knows.
-    pub(crate) state: &'a dyn Fn(StateId) -> StateId,
+    /// The opens of the session.
+    pub(crate) held: &'a Held,
+    /// The run of the server.
+    pub(crate) server: ClientId,
+}
+
+/// Why a request cannot be sent any more.
+#[derive(Debug)]
+pub(crate) enum Nameless {
+    /// Its memory is not registered.
+    Memory(Failure),
+    /// Its open is gone; the status tells how.
+    Open(Status),
+}
+
+impl From<Failure> for Nameless {
+    fn from(failure: Failure) -> Self {
+        Self::Memory(failure)
+    }
+}
+
+impl From<Status> for Nameless {
+    fn from(status: Status) -> Self {
+        Self::Open(status)
+    }
 }
 
 impl Names<'_> {
@@ -38,8 +62,8 @@ impl Names<'_> {
         &self,
         request: &Request<'_>,
         then: impl FnOnce(&Request<'_>) -> R,
-    ) -> Result<R, Failure> {
-        let state = self.state;
+    ) -> Result<R, Nameless> {
+        let state = |name| self.held.current(name);
         let renamed = match *request {
             Request::GetAttrDirect(args) => {
                 let buffer = self.buffer(args.buffer)?;
@@ -50,11 +74,11 @@ impl Names<'_> {
                 Request::ReadLinkDirect(ReadLinkDirect { buffer, ..args })
             }
             Request::SetAttrDirect(args) => {
-                let (buffer, state_id) = (self.buffer(args.buffer)?, state(args.state_id));
+                let (buffer, state_id) = (self.buffer(args.buffer)?, state(args.state_id)?);
                 Request::SetAttrDirect(SetAttrDirect { buffer, state_id, ..args })
             }
             Request::AppendDirect(args) => {
-                let (buffer, state_id) = (self.buffer(args.buffer)?, state(args.state_id));
+                let (buffer, state_id) = (self.buffer(args.buffer)?, state(args.state_id)?);
                 Request::AppendDirect(AppendDirect { buffer, state_id, ..args })
             }
             Request::ReadDirDirect(args) => {
@@ -64,47 +88,48 @@ impl Names<'_> {
             }
             Request::ReadDirect(args) => {
                 let buffers = self.buffers(args.buffers)?;
-                let (buffers, state_id) = (Seq::new(&buffers), state(args.state_id));
+                let (buffers, state_id) = (Seq::new(&buffers), state(args.state_id)?);
                 return Ok(then(&Request::ReadDirect(ReadDirect { buffers, state_id, ..args })));
             }
             Request::WriteDirect(args) => {
                 let buffers = self.buffers(args.buffers)?;
-                let (buffers, state_id) = (Seq::new(&buffers), state(args.state_id));
+                let (buffers, state_id) = (Seq::new(&buffers), state(args.state_id)?);
                 return Ok(then(&Request::WriteDirect(WriteDirect { buffers, state_id, ..args })));
             }
             Request::BatchSubmit(args) => return self.apply_batch(args, then),
             Request::AppendInline(args) => {
-                let state_id = state(args.state_id);
+                let state_id = state(args.state_id)?;
                 Request::AppendInline(AppendInline { state_id, ..args })
             }
             Request::Close(args) => {
-                Request::Close(Close { state_id: state(args.state_id), ..args })
+                let state_id = self.held.current_for_close(args.state_id, self.server)?;
+                Request::Close(Close { state_id, ..args })
             }
             Request::DelegReturn(args) => {
-                Request::DelegReturn(DelegReturn { state_id: state(args.state_id) })
+                Request::DelegReturn(DelegReturn { state_id: state(args.state_id)? })
             }
-            Request::Lock(args) => Request::Lock(Lock { state_id: state(args.state_id), ..args }),
+            Request::Lock(args) => Request::Lock(Lock { state_id: state(args.state_id)?, ..args }),
             Request::LockU(args) => {
-                Request::LockU(LockU { state_id: state(args.state_id), ..args })
+                Request::LockU(LockU { state_id: state(args.state_id)?, ..args })
             }
             Request::Open(mut args) => {
                 if let OpenClaim::DelegateCur { dir, path, state_id } = args.claim {
-                    let state_id = state(state_id);
+                    let state_id = state(state_id)?;
                     args = Open { claim: OpenClaim::DelegateCur { dir, path, state_id }, ..args };
                 }
                 Request::Open(args)
             }
             Request::OpenDowngrade(args) => {
-                Request::OpenDowngrade(OpenDowngrade { state_id: state(args.state_id), ..args })
+                Request::OpenDowngrade(OpenDowngrade { state_id: state(args.state_id)?, ..args })
             }
             Request::ReadInline(args) => {
-                Request::ReadInline(ReadInline { state_id: state(args.state_id), ..args })
+                Request::ReadInline(ReadInline { state_id: state(args.state_id)?, ..args })
             }
             Request::SetAttrInline(args) => {
-                Request::SetAttrInline(SetAttrInline { state_id: state(args.state_id), ..args })
+                Request::SetAttrInline(SetAttrInline { state_id: state(args.state_id)?, ..args })
             }
             Request::WriteInline(args) => {
-                Request::WriteInline(WriteInline { state_id: state(args.state_id), ..args })
+                Request::WriteInline(WriteInline { state_id: state(args.state_id)?, ..args })
             }
             other => other,
         };
@@ -115,20 +140,15 @@ impl Names<'_> {
         &self,
         args: BatchSubmit<'_>,
         then: impl FnOnce(&Request<'_>) -> R,
-    ) -> Result<R, Failure> {
+    ) -> Result<R, Nameless> {
         let buffers: Result<Vec<Vec<DirectBuffer>>, Failure> =
             args.requests.iter().map(|part| self.buffers(part.buffers)).collect();
         let buffers = buffers?;
-        let requests: Vec<ReadWriteRequest<'_>> = args
-            .requests
-            .iter()
-            .zip(&buffers)
-            .map(|(part, buffers)| ReadWriteRequest {
-                buffers: Seq::new(buffers),
-                state_id: (self.state)(part.state_id),
-                ..part
-            })
-            .collect();
+        let mut requests = Vec::with_capacity(buffers.len());
+        for (part, buffers) in args.requests.iter().zip(&buffers) {
+            let (buffers, state_id) = (Seq::new(buffers), self.held.current(part.state_id)?);
+            requests.push(ReadWriteRequest { buffers, state_id, ..part });
+        }
         Ok(then(&Request::BatchSubmit(BatchSubmit { requests: Seq::new(&requests), ..args })))
     }
 }

@@ -13,6 +13,7 @@ use super::call::{Call, Completed, Done, Purpose};
 use super::config::{SessionConfig, SessionInfo};
 use super::connection::Connection;
 use super::failure::Failure;
+use super::held::Held;
 use super::memory::{Graveyard, RegisteredMemory};
 use super::recovery::Recovery;
 use crate::limits::{LEASE_ASSUMED, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN};
@@ -78,8 +79,11 @@ pub struct SessionCore {
     pub(crate) graveyard: Arc<Graveyard>,
     /// The application's memory, for the next connection; only kept when there may be one.
     pub(crate) memories: Vec<Weak<RegisteredMemory>>,
+    pub(crate) held: Held,
     /// Calls that wait for a credit, or for a connection.
     pub(crate) waiting: VecDeque<Call>,
+    /// Calls that a restarted server has put off, with when to ask again; earliest first.
+    pub(crate) put_off: VecDeque<(Instant, Call)>,
     /// There while a lost connection is being replaced.
     pub(crate) recovery: Option<Box<Recovery>>,
     /// When the first of the connections was lost that have come to nothing since.
@@ -125,7 +129,9 @@ impl SessionCore {
             conn,
             graveyard: Arc::default(),
             memories: Vec::new(),
+            held: Held::default(),
             waiting: VecDeque::new(),
+            put_off: VecDeque::new(),
             recovery: None,
             lost_at: None,
             closing: false,
@@ -184,7 +190,10 @@ impl SessionCore {
 
     /// True when nothing is outstanding or waiting, requests of our own included.
     pub fn is_idle(&self) -> bool {
-        self.conn.streams.outstanding() == 0 && self.waiting.is_empty() && self.recovery.is_none()
+        self.conn.streams.outstanding() == 0
+            && self.waiting.is_empty()
+            && self.put_off.is_empty()
+            && self.recovery.is_none()
     }
 
     /// The counters.
@@ -348,6 +357,7 @@ impl SessionCore {
         for (_, flight) in self.conn.cut(adapter) {
             self.finish(flight.purpose, Done::Lost(failure.clone()));
         }
+        self.stop_putting_off();
         let doubts = self.recovery.take().into_iter().flat_map(|recovery| recovery.into_calls());
         for call in doubts.chain(std::mem::take(&mut self.waiting)) {
             self.finish(Purpose::Caller(call.tag), Done::Lost(failure.clone()));

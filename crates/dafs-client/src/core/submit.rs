@@ -6,18 +6,21 @@
 //! * A request is kept as the application asked for it; what a lost connection has changed since
 //!   (keys of memory, state-ids of opens) is put in each time it is sent.
 
-use super::call::{Call, Done, Due, Flight, Purpose, ReadCall, Refused, Task, Work, WriteCall};
+use super::call::{
+    Call, Done, Due, Flight, Purpose, ReadCall, Refused, ReplyMessage, Task, Work, WriteCall,
+};
 use super::failure::Failure;
 use super::memory::{Piece, Pieces};
-use super::rewrite::Names;
+use super::rewrite::{Nameless, Names};
 use super::session::{SessionCore, Stage};
 use crate::limits::{OPERATION_DEADLINE, QUEUED_REQUESTS_MAX};
 use dafs_dat::{Adapter, Instant};
 use dafs_mem::VolatileSlice;
 use dafs_wire::dafs::{
-    Analyzer, CHECKSUM_AT, Checksum, Fletcher32, Procedure, READ_INLINE_REPLY_DATA_AT, ReadDirect,
-    ReadInline, Request, RequestHeader, Seq, WRITE_INLINE_DATA_AT, WriteDirect, WriteInline,
-    decode_request, encode_request, encode_write_inline_head, seal,
+    Analyzer, CHECKSUM_AT, Checksum, ErrorBody, Fletcher32, HEADER_BYTES, Procedure,
+    READ_INLINE_REPLY_DATA_AT, ReadDirect, ReadInline, Request, RequestHeader, ResponseHeader, Seq,
+    Status, WRITE_INLINE_DATA_AT, WriteDirect, WriteInline, decode_request, encode_error,
+    encode_request, encode_write_inline_head, seal,
 };
 use std::time::Duration;
 
@@ -227,11 +230,19 @@ impl SessionCore {
             let keep = self.config.recovery.is_some();
             let kept = if keep { self.scratch[..bytes].to_vec() } else { Vec::new() };
             if self.stats.recoveries > 0 {
-                let names = Names { memory: &memory, state: &|state| state };
+                let server = self.info.client_id;
+                let names = Names { memory: &memory, held: &self.held, server };
                 let (order, out) = (self.order, &mut self.scratch);
                 let encoded =
                     names.apply(request, |request| encode_request(out, order, &header, request));
-                bytes = encoded.map_err(Refused::Over)??;
+                bytes = match encoded {
+                    Ok(encoded) => encoded?,
+                    Err(Nameless::Memory(failure)) => return Err(Refused::Over(failure)),
+                    Err(Nameless::Open(status)) => {
+                        self.refuse_here(purpose, request, status)?;
+                        return Ok(());
+                    }
+                };
             }
             work = Work::Message { bytes: kept, memory };
         }
@@ -243,6 +254,26 @@ impl SessionCore {
         Ok(())
     }
 
+    /// Answers a request that names an open which is gone, in the server's stead: the server may
+    /// know another open by that name.
+    fn refuse_here(
+        &mut self,
+        purpose: Purpose,
+        request: &Request<'_>,
+        status: Status,
+    ) -> Result<(), Refused> {
+        let procedure = request.procedure();
+        if let Request::Close(close) = request {
+            self.held.closed(close.state_id);
+        }
+        let header = ResponseHeader::answering(&RequestHeader::default(), 1).with_status(status);
+        let mut bytes = vec![0; HEADER_BYTES];
+        encode_error(&mut bytes, self.order, &header, procedure, &ErrorBody::None)?;
+        let reply = ReplyMessage { procedure, order: self.order, status, bytes };
+        self.finish(purpose, Done::Answered(reply));
+        Ok(())
+    }
+
     fn send_read(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -251,7 +282,15 @@ impl SessionCore {
         due: Due,
         call: ReadCall,
     ) -> Result<(), Refused> {
-        let ReadCall { handle: fh, state_id, offset, .. } = call;
+        let ReadCall { handle: fh, offset, .. } = call;
+        let state_id = match self.held.current(call.state_id) {
+            Ok(state_id) => state_id,
+            Err(status) => {
+                let procedure = Procedure::ReadDirect;
+                self.finish(Purpose::Caller(tag), Done::Refused { procedure, status });
+                return Ok(());
+            }
+        };
         let byte_count = call.into.len();
         let inline =
             self.fits_inline(byte_count, READ_INLINE_REPLY_DATA_AT, self.info.response_bytes);
@@ -292,7 +331,15 @@ impl SessionCore {
         due: Due,
         call: WriteCall,
     ) -> Result<(), Refused> {
-        let WriteCall { handle: fh, state_id, offset, stability: stable, .. } = call;
+        let WriteCall { handle: fh, offset, stability: stable, .. } = call;
+        let state_id = match self.held.current(call.state_id) {
+            Ok(state_id) => state_id,
+            Err(status) => {
+                let procedure = Procedure::WriteDirect;
+                self.finish(Purpose::Caller(tag), Done::Refused { procedure, status });
+                return Ok(());
+            }
+        };
         let byte_count = call.from.len();
         let padding = self.info.inline_write_header_bytes;
         let padded_to = (self.config.pad_writes && padding != 0).then_some(padding);

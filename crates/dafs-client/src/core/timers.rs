@@ -19,7 +19,7 @@ impl SessionCore {
         }
         let keep_alive = self.can_send_null().then(|| self.keep_alive_at());
         let shrink = self.conn.shrink_at.filter(|_| keep_alive.is_some());
-        [keep_alive, shrink, self.first_deadline].into_iter().flatten().min()
+        [keep_alive, shrink, self.first_deadline, self.put_off_until()].into_iter().flatten().min()
     }
 
     /// Does what is due.
@@ -30,6 +30,9 @@ impl SessionCore {
         }
         if self.first_deadline.is_some_and(|at| at <= now) {
             self.check_deadlines(adapter, now);
+        }
+        if self.put_off_until().is_some_and(|at| at <= now) {
+            self.ask_again(adapter, now);
         }
         if !self.can_send_null() {
             return;

@@ -367,7 +367,22 @@ impl Shared {
             driver.operations.forget(slot);
             return Err(self.refused(refused));
         }
+        self.tell(driver);
         Ok(slot)
+    }
+
+    /// Hands out what a submission has ended at once, and wakes those who wait for it: nothing will
+    /// arrive that does.
+    fn tell(&self, driver: &mut Driver) {
+        if driver.hand_out() == 0 {
+            return;
+        }
+        if driver.followers > 0 {
+            self.turn.notify_all();
+        }
+        if driver.leader == Leader::Sleeping {
+            self.wakeup.ring();
+        }
     }
 
     /// Starts an operation whose result is fetched under the caller's tag.
@@ -382,6 +397,7 @@ impl Shared {
             driver.operations.forget(slot);
             return Err(self.refused(refused));
         }
+        self.tell(&mut driver);
         // Who submits like this polls for the results, which sends all at once; the helper sees
         // to it should that not happen.
         self.hurry(&mut driver);

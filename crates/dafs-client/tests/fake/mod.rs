@@ -258,15 +258,27 @@ impl FakeServer {
                     ..FsAttributes::default()
                 },
             }),
-            Request::Open(_) => Reply::Open(OpenReply {
+            Request::Open(args) => Reply::Open(OpenReply {
                 fh: ROOT,
-                state_id: StateId::ZERO,
+                state_id: self.past.open(args),
                 change: ChangeInfo::default(),
                 component_count: 1,
                 result_flags: OpenResultFlags::default(),
                 delegation: Delegation::None,
             }),
-            Request::Close(_) => Reply::Close,
+            Request::Close(args) => {
+                if self.past.names_opens && self.past.opens.remove(&args.state_id).is_none() {
+                    return self.refuse(header, request.procedure(), Status::BadStateId);
+                }
+                Reply::Close
+            }
+            Request::Lock(args) => {
+                let owner = self.past.opens[&args.state_id].clone();
+                let reclaims = args.options.contains(LockOptions::RECLAIM);
+                self.past.locks.push((owner, args.offset, args.length, reclaims));
+                Reply::Lock
+            }
+            Request::LockU(_) => Reply::LockU,
             Request::Commit(_) => Reply::Commit(CommitReply { verifier: self.verifier }),
             Request::Null => Reply::Null,
             Request::CheckResponse(args) => {
@@ -309,6 +321,7 @@ impl FakeServer {
             }
             Request::Disconnect => Reply::Disconnect,
             Request::ReadInline(args) => {
+                self.past.used.extend(self.past.opens.get(&args.state_id).cloned());
                 let (start, end) = self.range(args.offset, args.byte_count);
                 let data = self.file[start..end].to_vec();
                 let eof = end == self.file.len();
@@ -388,6 +401,8 @@ impl FakeServer {
             self.past.kept.clear();
         }
         self.past.opens.clear();
+        self.past.locks.clear();
+        self.past.last_open = 0;
     }
 
     fn range(&self, offset: u64, bytes: u32) -> (usize, usize) {
@@ -587,8 +602,15 @@ pub struct Past {
     pub names: BTreeSet<Vec<u8>>,
     /// How often a request came that changes something.
     pub came: HashMap<Vec<u8>, u32>,
-    /// Open files by state-id, with how often they were reclaimed.
+    /// Whether opens get state-ids, counted from 1 in each run of the server.
+    pub names_opens: bool,
+    last_open: u8,
+    /// The owners of open files.
     pub opens: HashMap<StateId, Vec<u8>>,
+    /// Who reads.
+    pub used: Vec<Vec<u8>>,
+    /// Owner, offset, length, whether it was reclaimed.
+    pub locks: Vec<(Vec<u8>, u64, u64, bool)>,
 }
 
 impl Default for Past {
@@ -602,7 +624,11 @@ impl Default for Past {
             session: SessionId::ZERO,
             names: BTreeSet::new(),
             came: HashMap::new(),
+            names_opens: false,
+            last_open: 0,
             opens: HashMap::new(),
+            used: Vec::new(),
+            locks: Vec::new(),
         }
     }
 }
@@ -613,6 +639,16 @@ impl Past {
         self.session = SessionId([self.sessions; 8]);
         self.kept.insert(self.session, HashMap::new());
         self.session
+    }
+
+    fn open(&mut self, args: &Open<'_>) -> StateId {
+        if !self.names_opens {
+            return StateId::ZERO;
+        }
+        self.last_open += 1;
+        let name = StateId([0, 0, 0, 0, 0, 0, 0, self.last_open]);
+        self.opens.insert(name, args.owner.to_vec());
+        name
     }
 
     fn note(&mut self, request: &Request<'_>) {

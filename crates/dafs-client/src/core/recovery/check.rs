@@ -118,7 +118,12 @@ impl SessionCore {
         }
         doubt.verdict = Verdict::Over;
         let done = match &doubt.call.task {
-            Task::Message { .. } => Done::Answered(ReplyMessage { procedure, ..reply.clone() }),
+            Task::Message { bytes, .. } => {
+                let mut reply = ReplyMessage { procedure, ..reply.clone() };
+                let (bytes, server) = (bytes.clone(), recovery.client_id);
+                self.take_note(&bytes, &mut reply, server);
+                Done::Answered(reply)
+            }
             _ if !reply.status.is_ok() => Done::Refused { procedure, status: reply.status },
             Task::Write(call) => {
                 let call = call.clone();

@@ -20,7 +20,9 @@
 //! * An answer that breaks the rules ends the session; it never makes it try for ever.
 
 mod check;
+mod reclaim;
 
+use self::reclaim::Reclaim;
 use super::call::{Call, Done, Flight, Purpose, Sent};
 use super::failure::Failure;
 use super::memory::RegisteredMemory;
@@ -52,6 +54,10 @@ pub(crate) enum Step {
     Compare,
     /// It has restarted: credential, root and limits are asked for again, one by one.
     Server,
+    /// The opens are taken back.
+    Opens,
+    /// The locks are taken back.
+    Locks,
 }
 
 /// What is known of a request that was sent and not answered.
@@ -94,6 +100,7 @@ pub(crate) struct Recovery {
     /// The server's name of this client when the session was last in order.
     client_id: ClientId,
     doubts: Vec<Doubt>,
+    reclaim: Reclaim,
     /// Old sessions whose replies the server may forget.
     discards: Vec<SessionId>,
 }
@@ -146,6 +153,7 @@ impl SessionCore {
     pub(crate) fn has_no_calls(&self) -> bool {
         let mut flights = self.conn.flights.iter().flatten();
         self.waiting.is_empty()
+            && self.put_off.is_empty()
             && !flights.any(|flight| matches!(flight.purpose, Purpose::Caller(_)))
             && !self.recovery.as_ref().is_some_and(|recovery| recovery.has_calls())
     }
@@ -185,10 +193,12 @@ impl SessionCore {
                 retry_at: None,
                 client_id: self.info.client_id,
                 doubts: doubts.collect(),
+                reclaim: Reclaim::default(),
                 discards: vec![self.info.session_id],
             }));
             self.stats.recoveries += 1;
         }
+        self.stop_putting_off();
         self.stage = Stage::Recovering;
         self.expire_calls(adapter, now);
     }
@@ -301,7 +311,10 @@ impl SessionCore {
 
     /// Credential, root and limits of a restarted server are known.
     pub(crate) fn on_server_known(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        self.finish_recovery();
+        if let Some(recovery) = &mut self.recovery {
+            recovery.step = Step::Opens;
+        }
+        self.begin_opens();
         self.advance(adapter, now);
     }
 
@@ -315,12 +328,17 @@ impl SessionCore {
                 Step::Discard if self.discard_some(adapter, now) => Step::Compare,
                 Step::Compare if !self.has_restarted() => return self.finish_recovery(),
                 Step::Compare if self.conn.streams.outstanding() == 0 => Step::Server,
-                Step::Check | Step::Fetch | Step::Discard | Step::Compare => return,
+                Step::Opens if self.reclaim_some(adapter, now) => Step::Locks,
+                Step::Locks if self.reclaim_some(adapter, now) => return self.finish_recovery(),
+                Step::Check | Step::Fetch | Step::Discard => return,
+                Step::Compare | Step::Opens | Step::Locks => return,
             };
             let Some(recovery) = &mut self.recovery else { return };
             recovery.step = next;
-            if next == Step::Server {
-                self.meet_server(adapter, now);
+            match next {
+                Step::Server => self.meet_server(adapter, now),
+                Step::Locks => self.begin_locks(),
+                _ => {}
             }
         }
     }

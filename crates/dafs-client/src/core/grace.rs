@@ -1,0 +1,49 @@
+//! Requests that a restarted server puts off until its former clients are back (DAFS 9.1).
+//!
+//! Invariants
+//! * A call that is put off is asked again before its deadline, or its caller is told of GRACE.
+
+use super::call::{Call, Flight, Purpose};
+use super::session::SessionCore;
+use crate::limits::GRACE_PAUSE;
+use dafs_dat::{Adapter, Instant};
+use dafs_wire::dafs::Status;
+
+impl SessionCore {
+    /// Puts a request off that was answered with GRACE, which says that it was not done. Hands it
+    /// back if it was answered otherwise or has no time left.
+    pub(crate) fn put_off(&mut self, flight: Flight, status: Status) -> Option<Flight> {
+        let again = self.now + GRACE_PAUSE;
+        let in_time = flight.deadline.is_none_or(|(at, _)| again < at);
+        match flight.purpose {
+            Purpose::Caller(tag)
+                if status == Status::Grace && self.config.recovery.is_some() && in_time =>
+            {
+                let (due, task) = (flight.deadline, flight.work.into_task());
+                self.put_off.push_back((again, Call { tag, due, task }));
+                None
+            }
+            _ => Some(flight),
+        }
+    }
+
+    /// When the next request that was put off is to be asked again: the pauses are all alike, so it
+    /// is the first.
+    pub(crate) fn put_off_until(&self) -> Option<Instant> {
+        self.put_off.front().map(|(at, _)| *at)
+    }
+
+    /// Asks again what was put off until `now`.
+    pub(crate) fn ask_again(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        while let Some((_, call)) = self.put_off.pop_front_if(|(at, _)| *at <= now) {
+            self.waiting.push_back(call);
+        }
+        self.pump(adapter, now);
+    }
+
+    /// All that was put off waits like everything else.
+    pub(crate) fn stop_putting_off(&mut self) {
+        let put_off = std::mem::take(&mut self.put_off);
+        self.waiting.extend(put_off.into_iter().map(|(_, call)| call));
+    }
+}

@@ -1,0 +1,60 @@
+//! What answers change in what the application holds.
+
+use super::call::ReplyMessage;
+use super::session::SessionCore;
+use dafs_wire::dafs::{
+    ClientId, HEADER_BYTES, Outcome, Procedure, Reply, Request, StateId, Status, decode_request,
+};
+
+/// Where the state-id stands in a reply to OPEN (DAFS 6).
+const OPEN_STATE_ID_AT: usize = HEADER_BYTES + 64;
+
+impl SessionCore {
+    /// Looks at the answer of `server` to the request in `asked`, and gives a new open the name under
+    /// which the application is to know it.
+    pub(crate) fn take_note(&mut self, asked: &[u8], reply: &mut ReplyMessage, server: ClientId) {
+        use Procedure as P;
+        if !matches!(reply.procedure, P::Open | P::Close | P::OpenDowngrade | P::Lock | P::LockU) {
+            return;
+        }
+        // Nothing is kept where nothing is recovered.
+        let Ok((_, request)) = decode_request(asked, self.order, 0) else { return };
+        if !reply.status.is_ok() {
+            if let Request::Close(close) = request
+                && is_dead(reply.status)
+            {
+                self.held.closed(close.state_id);
+            }
+            return;
+        }
+        match request {
+            Request::Open(open) => {
+                let Ok(Outcome::Ok(Reply::Open(opened))) = reply.decode() else { return };
+                let (name, current) = (self.held.opened(&open, &opened, server), opened.state_id);
+                if name != current {
+                    rename(&mut reply.bytes, name);
+                }
+            }
+            Request::Close(close) => self.held.closed(close.state_id),
+            Request::OpenDowngrade(downgrade) => self.held.downgraded(&downgrade),
+            Request::Lock(lock) => self.held.locked(&lock, server),
+            Request::LockU(unlock) => self.held.unlocked(&unlock),
+            _ => {}
+        }
+    }
+}
+
+/// Puts another state-id into a reply to OPEN. State-ids are the same in both byte orders.
+fn rename(reply: &mut [u8], name: StateId) {
+    if let Some(place) = reply.get_mut(OPEN_STATE_ID_AT..OPEN_STATE_ID_AT + name.0.len()) {
+        place.copy_from_slice(&name.0);
+    }
+}
+
+/// True when the server says that there is nothing to close.
+fn is_dead(status: Status) -> bool {
+    matches!(
+        status,
+        Status::StaleStateId | Status::BadStateId | Status::Expired | Status::StaleClientId
+    )
+}

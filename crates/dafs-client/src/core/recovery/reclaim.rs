@@ -1,0 +1,174 @@
+//! Opens and locks, from a server that has restarted (DAFS 9, 10.1, 12).
+
+use super::{Recovery, SessionCore};
+use crate::backoff::is_passing;
+use crate::core::call::{Purpose, ReplyMessage};
+use crate::core::held::HeldLock;
+use dafs_dat::{Adapter, Instant};
+use dafs_wire::dafs::{
+    DelegationType, Open, OpenClaim, Outcome, Path, Reply, Request, StateId, Status,
+};
+use std::collections::VecDeque;
+
+/// What is still to be got back.
+#[derive(Debug, Default)]
+pub(super) struct Reclaim {
+    /// With `true` for those that are opened anew, because it is too late to claim them.
+    opens: VecDeque<(StateId, bool)>,
+    locks: VecDeque<(StateId, HeldLock)>,
+    /// Asked for and not answered, by number.
+    asked: Vec<Option<Asked>>,
+    unanswered: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Asked {
+    Open(StateId, bool),
+    Lock(StateId, HeldLock),
+}
+
+impl Reclaim {
+    fn ask(&mut self, what: Asked) -> usize {
+        self.asked.push(Some(what));
+        self.unanswered += 1;
+        self.asked.len() - 1
+    }
+
+    fn answered(&mut self, number: usize) -> Option<Asked> {
+        let what = self.asked.get_mut(number)?.take()?;
+        self.unanswered -= 1;
+        Some(what)
+    }
+}
+
+impl SessionCore {
+    pub(super) fn begin_opens(&mut self) {
+        let names = self.held.opens_to_reclaim(self.info.client_id);
+        let opens = names.into_iter().map(|name| (name, false)).collect();
+        if let Some(recovery) = &mut self.recovery {
+            recovery.reclaim = Reclaim { opens, ..Reclaim::default() };
+        }
+    }
+
+    pub(super) fn begin_locks(&mut self) {
+        let locks = self.held.locks_to_reclaim(self.info.client_id).into();
+        if let Some(recovery) = &mut self.recovery {
+            recovery.reclaim = Reclaim { locks, ..Reclaim::default() };
+        }
+    }
+
+    /// Asks for as much as there are credits for; true when all is answered.
+    pub(super) fn reclaim_some(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
+        while let Some(Recovery { reclaim, .. }) = self.recovery.as_deref_mut() {
+            if reclaim.opens.is_empty() && reclaim.locks.is_empty() {
+                return reclaim.unanswered == 0;
+            }
+            if !self.conn.has_room() {
+                return false;
+            }
+            if let Some((name, anew)) = reclaim.opens.pop_front() {
+                let number = reclaim.ask(Asked::Open(name, anew));
+                self.ask_for_open(adapter, now, number, name, anew);
+            } else if let Some((name, lock)) = reclaim.locks.pop_front() {
+                let number = reclaim.ask(Asked::Lock(name, lock));
+                self.ask_for_lock(adapter, now, number, name, &lock);
+            }
+        }
+        false
+    }
+
+    fn ask_for_open(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        number: usize,
+        name: StateId,
+        anew: bool,
+    ) {
+        let Some(open) = self.held.open(name) else { return self.forget_question(number) };
+        // Copied, because sending needs all of the session; it is a few dozen bytes.
+        let open = open.clone();
+        let claim = if anew {
+            // An empty path is the object itself.
+            OpenClaim::Null { dir: open.handle, path: Path::new(&[]) }
+        } else {
+            OpenClaim::Previous { fh: open.handle, delegate_type: DelegationType::None }
+        };
+        let request = Request::Open(Open {
+            claim,
+            create: None,
+            delete_disposition: open.disposition,
+            owner: &open.owner,
+            share_access: open.access,
+            share_deny: open.deny,
+            share_key: open.key,
+        });
+        self.send_own(adapter, now, Purpose::Reclaim(number), &request);
+    }
+
+    fn ask_for_lock(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        number: usize,
+        name: StateId,
+        lock: &HeldLock,
+    ) {
+        let Some(open) = self.held.open(name) else { return self.forget_question(number) };
+        // When another lock of it is gone, the open is as good as gone.
+        let Ok(current) = self.held.current(name) else { return self.forget_question(number) };
+        let request = Request::Lock(lock.request(open.handle, current));
+        self.send_own(adapter, now, Purpose::Reclaim(number), &request);
+    }
+
+    fn forget_question(&mut self, number: usize) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.reclaim.answered(number);
+        }
+    }
+
+    /// The answer to one of these.
+    pub(in crate::core) fn on_reclaimed(&mut self, number: usize, reply: &ReplyMessage) {
+        let (now, server) = (self.now, self.info.client_id);
+        let Some(recovery) = &mut self.recovery else { return };
+        let Some(asked) = recovery.reclaim.answered(number) else { return };
+        if is_passing(reply.status) {
+            match asked {
+                Asked::Open(name, anew) => recovery.reclaim.opens.push_back((name, anew)),
+                Asked::Lock(name, lock) => recovery.reclaim.locks.push_back((name, lock)),
+            }
+            return recovery.retry_later(now);
+        }
+        match asked {
+            Asked::Open(name, anew) => match reply.decode() {
+                Ok(Outcome::Ok(Reply::Open(open))) if open.state_id != StateId::ZERO => {
+                    self.held.reclaimed(name, open.state_id, server);
+                }
+                // Too late, or the server cannot: nobody was kept out by this open, so it may as
+                // well be a new one.
+                _ if !anew
+                    && !is_gone(reply.status)
+                    && self.held.open(name).is_some_and(|open| open.is_harmless()) =>
+                {
+                    recovery.reclaim.opens.push_back((name, true));
+                }
+                _ => self.give_up_open(name, reply.status),
+            },
+            Asked::Lock(name, lock) if reply.status.is_ok() => {
+                self.held.lock_reclaimed(name, &lock, server);
+            }
+            Asked::Lock(name, _) => self.give_up_open(name, reply.status),
+        }
+    }
+
+    fn give_up_open(&mut self, name: StateId, status: Status) {
+        tracing::warn!(%status, "an open or a lock could not be taken back after a restart");
+        let told = if is_gone(status) { Status::Stale } else { Status::StaleStateId };
+        self.held.lost(name, told);
+    }
+}
+
+/// True when the file is not there any more.
+fn is_gone(status: Status) -> bool {
+    matches!(status, Status::Stale | Status::BadHandle | Status::FhExpired | Status::NoEnt)
+}
