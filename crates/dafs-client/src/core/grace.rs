@@ -35,8 +35,8 @@ impl SessionCore {
 
     /// Asks again what was put off until `now`.
     pub(crate) fn ask_again(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        while let Some((_, call)) = self.put_off.pop_front_if(|(at, _)| *at <= now) {
-            self.waiting.push_back(call);
+        while self.put_off_until().is_some_and(|at| at <= now) {
+            self.waiting.extend(self.put_off.pop_front().map(|(_, call)| call));
         }
         self.pump(adapter, now);
     }

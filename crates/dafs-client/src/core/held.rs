@@ -97,9 +97,12 @@ impl HeldLock {
     }
 }
 
-/// First and last byte.
+/// First and last byte; a length of all ones reaches to the end (DAFS 9.2).
 fn range(offset: u64, length: u64) -> (u64, u64) {
-    (offset, offset.saturating_add(length.saturating_sub(1)))
+    match length {
+        u64::MAX => (offset, u64::MAX),
+        _ => (offset, offset.saturating_add(length.saturating_sub(1))),
+    }
 }
 
 impl Held {
