@@ -6,6 +6,7 @@
 //!   (DAFS O24); anything else drops the session.
 
 use super::back::Back;
+use super::chain::Chains;
 use super::memory::Receives;
 use crate::auth::Admission;
 use crate::limits::SessionLimits;
@@ -47,6 +48,7 @@ pub(super) struct Connection {
     pub(super) receives: Receives,
     pub(super) credits: Credits,
     pub(super) streams: Streams,
+    pub(super) chains: Chains,
     pub(super) session: Option<Session>,
     /// The transport knows it no more; it waits for the last of its jobs.
     pub(super) ended: bool,
@@ -208,6 +210,7 @@ impl Connection {
             receives: Receives::default(),
             credits: Credits { nreq: 1, ..Credits::default() },
             streams,
+            chains: Chains::default(),
             session: None,
             ended: false,
             back: None,

@@ -12,6 +12,7 @@
 mod append;
 mod attr_ops;
 mod back;
+mod chain;
 mod connection;
 mod convert;
 mod drain;
@@ -474,6 +475,7 @@ impl Engine {
             deferred: false,
         };
         act(&mut context);
+        context.run_chains();
     }
 
     /// Takes finished jobs.

@@ -19,6 +19,9 @@ use std::sync::atomic::Ordering;
 impl Context<'_> {
     /// Answers with a result.
     pub(super) fn reply(&mut self, call: &Call, reply: &Reply<'_>) -> Result<(), Status> {
+        if let Some(chain) = call.chain {
+            self.produce(chain, reply);
+        }
         let order = self.connection.order;
         self.encode(call, |out, header| encode_response(out, order, header, reply))
     }
@@ -125,6 +128,10 @@ impl Context<'_> {
         }
         self.count(call);
         self.keep(call, slot, len);
+        if let Some(chain) = call.chain {
+            let is_ok = is_ok(&self.link.replies.bytes_mut(slot)[..len]);
+            self.connection.chains.complete(chain, is_ok);
+        }
         let connection = &mut *self.connection;
         self.link.credits += usize::from(nreq);
         self.link.credits -= usize::from(connection.credits.nreq);
@@ -205,6 +212,11 @@ impl Context<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a reply reports success, in either byte order (DAFS 5.3).
+fn is_ok(reply: &[u8]) -> bool {
+    reply.get(28..32).is_some_and(|status| status == [0; 4])
 }
 
 /// The messages that begin a connection carry no checksum, in either direction (DAFS O20).

@@ -1,6 +1,7 @@
 //! From a received message to the operation it asks for.
 
 use super::back::{self, BackFront, Mail};
+use super::chain::ChainId;
 use super::connection::{Connection, Phase};
 use super::work::{JobDone, PendingTable};
 use super::{Link, Shared};
@@ -28,6 +29,8 @@ pub(super) struct Call {
     pub(super) began: Instant,
     /// What its session's replies remember of it.
     pub(super) keep: Keep,
+    /// The chain it is a member of.
+    pub(super) chain: Option<ChainId>,
 }
 
 /// What the replies that a session keeps remember of a request.
@@ -127,13 +130,15 @@ impl Context<'_> {
         let header = RequestHeader::decode(bytes, order).map_err(|error| error.to_string())?;
         let procedure = header.known_procedure();
         let (began, keep) = ((self.shared.clock)(), Keep::Nothing);
-        let mut call = Call { header, procedure, slot, port: self.port, began, keep };
+        let chain = None;
+        let mut call = Call { header, procedure, slot, port: self.port, began, keep, chain };
         // DAFS O20, O21: the messages that begin a connection carry no checksum.
         if self.connection.checksums() && self.connection.phase != Phase::New && !verify(bytes) {
             if !self.connection.streams.is_free(header.stream_id) {
                 return Err("a message has a wrong checksum".to_owned());
             }
             // The sequence number is not to be trusted, so the stream does not move on.
+            self.connection.chains.arrive_damaged();
             self.fail(&call, Status::ChkSum);
             return Ok(());
         }
@@ -149,13 +154,25 @@ impl Context<'_> {
         if let Some(client) = self.connection.client() {
             client.renew(self.now.0);
         }
-        let outcome = self.dispatch(&call, bytes);
-        self.finish(&call, outcome);
+        match self.connection.chains.arrive(&header, procedure) {
+            Ok(None) => {
+                let outcome = self.dispatch(&call, bytes);
+                self.finish(&call, outcome);
+            }
+            Ok(Some(chain)) => {
+                call.chain = Some(chain);
+                self.member(chain, &call, bytes);
+            }
+            Err(status) => self.fail(&call, status),
+        }
         Ok(())
     }
 
     /// Works on a request whose message is still in its slot, once more.
     pub(super) fn again(&mut self, call: &Call) {
+        if self.connection.phase == Phase::Closing {
+            return self.connection.receives.give_back(call.slot);
+        }
         let message = self.connection.receives.message(call.slot, call.header.request_len as usize);
         self.deferred = false;
         let outcome = self.dispatch(call, message.bytes());
@@ -166,7 +183,7 @@ impl Context<'_> {
         }
     }
 
-    fn dispatch(&mut self, call: &Call, bytes: &[u8]) -> Done {
+    pub(super) fn dispatch(&mut self, call: &Call, bytes: &[u8]) -> Done {
         if call.header.protocol_version != PROTOCOL_VERSION {
             return Err(Status::IllegalProt);
         }
@@ -178,6 +195,10 @@ impl Context<'_> {
             tracing::debug!(peer = %self.connection.peer, procedure = procedure.name(), %error);
             error.status()
         })?;
+        let request = match call.chain {
+            Some(chain) => self.inherit(chain, call.header.chain_flags, request)?,
+            None => request,
+        };
         match self.connection.phase {
             Phase::New => self.first_request(call, &request),
             Phase::Unproven => match request {
@@ -188,7 +209,6 @@ impl Context<'_> {
                 | Request::ConnectBind(_) => Err(Status::IllegalState),
                 _ => Err(Status::NotAuthenticated),
             },
-            Phase::Ready if !call.header.chain_flags.is_empty() => Err(Status::NotSupp),
             Phase::Ready => self.request(call, &request),
             // The server is the requester there; the client has nothing to ask.
             Phase::Bound | Phase::Closing => Err(Status::IllegalState),

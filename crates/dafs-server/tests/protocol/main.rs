@@ -7,6 +7,7 @@
 
 mod append;
 mod back;
+mod chains;
 mod common;
 mod credits;
 mod data;

@@ -1,0 +1,287 @@
+//! Chains: requests that depend on those sent before them (DAFS 8).
+//!
+//! Form is judged when a request arrives, against the request that arrived just before it. Members
+//! run in the order in which they came, each when the one before it has been answered; until then
+//! their messages stay in their receive slots. Requests behind a finished chain do not wait for it.
+//!
+//! Invariants
+//! * Nothing waits for a message that has not arrived, so a client without credits cannot make the
+//!   server wait for it.
+//! * At most one member of a chain runs, and none after one that failed or was refused.
+//! * Only the youngest chain may get more members, and each other one has a member that runs or
+//!   waits; so credits bound their number.
+
+mod place;
+
+use super::request::{Call, Context};
+use dafs_wire::dafs::{
+    ChainFlags, Class, FileHandle, Procedure, Reply, Request, RequestHeader, StateId, Status,
+};
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
+
+/// Names a chain of a connection.
+pub(super) type ChainId = NonZeroU32;
+
+/// What a request said about the one behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Next {
+    /// It does not depend on it.
+    #[default]
+    Alone,
+    /// It depends on it.
+    Member,
+    /// That cannot be known, because its header was damaged.
+    Unknown,
+}
+
+/// One chain.
+#[derive(Debug, Default)]
+struct Chain {
+    id: u32,
+    /// More members may come.
+    open: bool,
+    /// A bulk fetch is among those that have arrived.
+    has_bulk_fetch: bool,
+    /// One that arrived was refused, so those behind it are too.
+    refused: bool,
+    /// One that ran has failed.
+    broken: bool,
+    running: bool,
+    waiting: VecDeque<Call>,
+    /// What the next member may take.
+    passed: Passed,
+    /// What the running one will pass on if it succeeds.
+    used: Passed,
+}
+
+/// The current handle and state-id of a chain.
+#[derive(Debug, Clone, Copy, Default)]
+struct Passed {
+    fh: Option<FileHandle>,
+    state_id: Option<StateId>,
+}
+
+/// The chains of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Chains {
+    next: Next,
+    chains: VecDeque<Chain>,
+    last_id: u32,
+    /// A member may have its turn now.
+    is_due: bool,
+}
+
+/// What can be wrong with the flags of a request, whatever was sent before.
+fn is_malformed(flags: ChainFlags, procedure: Option<Procedure>) -> bool {
+    let takes = flags.intersects(ChainFlags::FH | ChainFlags::STATEID);
+    let saves = flags.contains(ChainFlags::SAVE);
+    let class = procedure.map(Procedure::class);
+    let is_never_chained = matches!(class, Some(Class::Special | Class::Callback));
+    !ChainFlags::all().contains(flags)
+        || takes && !flags.contains(ChainFlags::BACK)
+        // DAFS O31; a batch has no state-id of its own either.
+        || takes && procedure == Some(Procedure::BatchSubmit)
+        || saves && (class != Some(Class::Simple) || !flags.contains(ChainFlags::FORW))
+        || is_never_chained && flags.intersects(ChainFlags::FORW | ChainFlags::BACK)
+}
+
+impl Chains {
+    /// A request has arrived: the chain it is a member of, if any.
+    ///
+    /// # Errors
+    /// `ChainForm` when it does not follow the rules, `ChainBroken` behind one that did not.
+    pub(super) fn arrive(
+        &mut self,
+        header: &RequestHeader,
+        procedure: Option<Procedure>,
+    ) -> Result<Option<ChainId>, Status> {
+        let flags = header.chain_flags;
+        if flags.is_empty() && self.next == Next::Alone {
+            return Ok(None);
+        }
+        let (forw, back) = (flags.contains(ChainFlags::FORW), flags.contains(ChainFlags::BACK));
+        let expected =
+            std::mem::replace(&mut self.next, if forw { Next::Member } else { Next::Alone });
+        let is_member = back && expected == Next::Member;
+        let mismatch = match expected {
+            Next::Alone => back,
+            Next::Member => !back,
+            Next::Unknown => false,
+        };
+        if !is_member {
+            self.close();
+        }
+        if !is_member && forw {
+            self.begin();
+        }
+        let Some(chain) = self.chains.back_mut().filter(|chain| chain.open) else {
+            return match () {
+                () if mismatch || is_malformed(flags, procedure) => Err(Status::ChainForm),
+                () if back => Err(Status::ChainBroken),
+                () => Ok(None),
+            };
+        };
+        let class = procedure.map(Procedure::class);
+        let is_late = chain.has_bulk_fetch && class == Some(Class::FsModifying);
+        let refusal = if mismatch || is_malformed(flags, procedure) || is_late {
+            Some(Status::ChainForm)
+        } else if chain.refused || back && !is_member {
+            Some(Status::ChainBroken)
+        } else {
+            None
+        };
+        chain.has_bulk_fetch |= class == Some(Class::BulkFetch);
+        chain.refused |= refusal.is_some();
+        chain.open = forw;
+        let id = ChainId::new(chain.id);
+        let Some(refusal) = refusal else { return Ok(id) };
+        self.tidy();
+        Err(refusal)
+    }
+
+    /// A message has arrived whose header is not to be trusted: what is behind it cannot depend on
+    /// it.
+    pub(super) fn arrive_damaged(&mut self) {
+        self.next = Next::Unknown;
+        self.close();
+    }
+
+    /// The youngest chain gets no more members.
+    fn close(&mut self) {
+        if let Some(chain) = self.chains.back_mut() {
+            chain.open = false;
+        }
+        self.tidy();
+    }
+
+    /// Forgets the youngest chain if it is over.
+    fn tidy(&mut self) {
+        if self.chains.back().is_some_and(Chain::is_over) {
+            self.chains.pop_back();
+        }
+    }
+
+    fn begin(&mut self) {
+        self.last_id = self.last_id.wrapping_add(1).max(1);
+        self.chains.push_back(Chain { id: self.last_id, open: true, ..Chain::default() });
+    }
+
+    /// A member has arrived; true when it may run at once, otherwise it waits here.
+    fn admit(&mut self, id: ChainId, call: &Call) -> bool {
+        let Some(chain) = self.get_mut(id) else { return false };
+        if chain.running || !chain.waiting.is_empty() {
+            chain.waiting.push_back(*call);
+            return false;
+        }
+        chain.running = true;
+        true
+    }
+
+    /// The next member whose turn has come.
+    fn take_due(&mut self) -> Option<Call> {
+        if !self.is_due {
+            return None;
+        }
+        let due = self.chains.iter_mut().find(|chain| !chain.running && !chain.waiting.is_empty());
+        let Some(chain) = due else {
+            self.is_due = false;
+            return None;
+        };
+        chain.running = true;
+        chain.waiting.pop_front()
+    }
+
+    /// A member has been answered.
+    pub(super) fn complete(&mut self, id: ChainId, is_ok: bool) {
+        let Some(at) = self.chains.iter().position(|chain| chain.id == id.get()) else { return };
+        let chain = &mut self.chains[at];
+        chain.running = false;
+        chain.broken |= !is_ok;
+        let used = std::mem::take(&mut chain.used);
+        chain.passed.fh = used.fh.or(chain.passed.fh);
+        chain.passed.state_id = used.state_id.or(chain.passed.state_id);
+        self.is_due |= !chain.waiting.is_empty();
+        if chain.is_over() {
+            self.chains.remove(at);
+        }
+    }
+
+    fn get_mut(&mut self, id: ChainId) -> Option<&mut Chain> {
+        self.chains.iter_mut().find(|chain| chain.id == id.get())
+    }
+}
+
+impl Chain {
+    fn is_over(&self) -> bool {
+        !self.open && !self.running && self.waiting.is_empty()
+    }
+}
+
+impl Context<'_> {
+    /// Works on a member of a chain that has just arrived, or keeps it until its turn.
+    pub(super) fn member(&mut self, id: ChainId, call: &Call, bytes: &[u8]) {
+        if self.connection.chains.admit(id, call) {
+            let outcome = self.dispatch(call, bytes);
+            self.finish(call, outcome);
+        } else {
+            self.deferred = true;
+        }
+    }
+
+    /// Works on the members whose turn has come.
+    pub(super) fn run_chains(&mut self) {
+        while let Some(call) = self.connection.chains.take_due() {
+            self.again(&call);
+        }
+    }
+
+    /// The request of a member, with what it takes from those before it, and notes what it passes
+    /// on.
+    ///
+    /// # Errors
+    /// `ChainBroken` when one before it has failed, `ChainForm` when there is nothing to take.
+    pub(super) fn inherit<'r>(
+        &mut self,
+        id: ChainId,
+        flags: ChainFlags,
+        mut request: Request<'r>,
+    ) -> Result<Request<'r>, Status> {
+        let chain = self.connection.chains.get_mut(id).ok_or(Status::ServerFault)?;
+        if chain.broken {
+            return Err(Status::ChainBroken);
+        }
+        if let Some(fh) = place::handle(&mut request) {
+            if flags.contains(ChainFlags::FH) {
+                *fh = chain.passed.fh.ok_or(Status::ChainForm)?;
+            }
+            chain.used.fh = Some(*fh);
+        }
+        if let Some(state_id) = place::state_id(&mut request) {
+            if flags.contains(ChainFlags::STATEID) {
+                *state_id = chain.passed.state_id.ok_or(Status::ChainForm)?;
+            }
+            // Zero is none.
+            chain.used.state_id = Some(*state_id).filter(|id| *id != StateId::ZERO);
+        }
+        Ok(request)
+    }
+
+    /// Notes what a member has produced.
+    pub(super) fn produce(&mut self, id: ChainId, reply: &Reply<'_>) {
+        let Some(chain) = self.connection.chains.get_mut(id) else { return };
+        let produced = match reply {
+            Reply::Lookup(reply) => reply.fh,
+            Reply::LookupP(reply) | Reply::OpenAttr(reply) | Reply::GetRootHandle(reply) => {
+                reply.fh
+            }
+            Reply::Create(reply) => reply.fh,
+            Reply::Open(reply) => {
+                chain.used.state_id = Some(reply.state_id);
+                reply.fh
+            }
+            _ => return,
+        };
+        chain.used.fh = Some(produced);
+    }
+}
