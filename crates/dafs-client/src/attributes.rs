@@ -132,6 +132,8 @@ pub struct FsStatus {
     pub read_bytes_max: Option<u64>,
     /// Longest write, in bytes.
     pub write_bytes_max: Option<u64>,
+    /// Longest append, in bytes.
+    pub append_bytes_max: Option<u64>,
     /// The size the server likes for reads and writes, in bytes.
     pub io_bytes_preferred: Option<u64>,
     /// The lease period in seconds.

@@ -27,6 +27,7 @@ pub(crate) const WANTED: AttrMask = AttrMask::NAMED_ATTR
 
 /// The attributes that fill an [`FsStatus`].
 pub(crate) const FS_WANTED: FsAttrMask = FsAttrMask::LEASE_TIME
+    .union(FsAttrMask::MAX_APPEND)
     .union(FsAttrMask::MAX_LINK)
     .union(FsAttrMask::MAX_NAME)
     .union(FsAttrMask::FILES_AVAILABLE)
@@ -86,6 +87,7 @@ pub(crate) fn fs_status(found: &wire::FsAttributes<'_>) -> FsStatus {
         file_bytes_max: found.max_file_size,
         read_bytes_max: found.max_read,
         write_bytes_max: found.max_write,
+        append_bytes_max: found.max_append,
         io_bytes_preferred: found.pref_io_size,
         lease_seconds: found.lease_time,
     }

@@ -87,22 +87,8 @@ impl Client {
                 Some(wire::CreateMode::Exclusive { verifier: Verifier(crate::random()) })
             }
         };
-        let owner = OPENS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
-        let request = Request::Open(wire::Open {
-            claim: wire::OpenClaim::Null { dir: *dir, path: wire::Path::new(&path) },
-            create,
-            delete_disposition: wire::DeleteDisposition::DontCare,
-            owner: &owner,
-            share_access: options.access,
-            share_deny: options.deny,
-            share_key: wire::ShareKey(None),
-        });
-        let (handle, state_id) = self.ask(&request, |reply| match reply {
-            Reply::Open(reply) => Some((reply.fh, reply.state_id)),
-            _ => None,
-        })?;
-        let file =
-            File { client: self.clone(), handle, state_id, writes: Arc::default(), closed: false };
+        let claim = wire::OpenClaim::Null { dir: *dir, path: wire::Path::new(&path) };
+        let file = self.open_claimed(claim, create, options)?;
         // An exclusive create carries its verifier in place of the attributes (DAFS 10.1), and only
         // an unchecked create cuts an existing file.
         let mut after = SetAttributes::default();
@@ -117,12 +103,44 @@ impl Client {
         }
         Ok(file)
     }
+
+    /// Opens what a claim names.
+    pub(crate) fn open_claimed(
+        &self,
+        claim: wire::OpenClaim<'_>,
+        create: Option<wire::CreateMode<'_>>,
+        options: &OpenOptions,
+    ) -> Result<File> {
+        let owner = OPENS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let delete_disposition = match options.deny_delete {
+            true => wire::DeleteDisposition::Deny,
+            false => wire::DeleteDisposition::DontCare,
+        };
+        let request = Request::Open(wire::Open {
+            claim,
+            create,
+            delete_disposition,
+            owner: &owner,
+            share_access: options.access,
+            share_deny: options.deny,
+            share_key: wire::ShareKey(options.share_key),
+        });
+        let (handle, state_id) = self.ask(&request, |reply| match reply {
+            Reply::Open(reply) => Some((reply.fh, reply.state_id)),
+            _ => None,
+        })?;
+        Ok(File { client: self.clone(), handle, state_id, writes: Arc::default(), closed: false })
+    }
 }
 
 impl File {
     /// The client it was opened with.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    pub(crate) fn state_id(&self) -> StateId {
+        self.state_id
     }
 
     /// Its handle.

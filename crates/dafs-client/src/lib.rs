@@ -28,6 +28,7 @@
 //! * Registered memory outlives every operation on it.
 //! * Whatever the server sends is checked before it is believed.
 
+mod append;
 mod attributes;
 mod backoff;
 mod buffer;
@@ -51,6 +52,7 @@ mod path;
 mod pending;
 mod transfer;
 mod uncommitted;
+mod unlinked;
 mod url;
 mod wakeup;
 

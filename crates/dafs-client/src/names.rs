@@ -198,11 +198,25 @@ impl Client {
     /// # Errors
     /// The server's answer.
     pub fn remove(&self, dir: &FileHandle, name: &[u8]) -> Result<()> {
-        let request = Request::Remove(wire::Remove {
-            dir: *dir,
-            name: component(name)?,
-            remove_mode: wire::RemoveMode::Unchecked,
-        });
+        self.remove_with(dir, name, wire::RemoveMode::Unchecked)
+    }
+
+    /// As [`Client::remove`], unless anybody has the file open: then DENYDISP_CONFLICT.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn remove_unused(&self, dir: &FileHandle, name: &[u8]) -> Result<()> {
+        self.remove_with(dir, name, wire::RemoveMode::CheckOpen)
+    }
+
+    fn remove_with(
+        &self,
+        dir: &FileHandle,
+        name: &[u8],
+        remove_mode: wire::RemoveMode,
+    ) -> Result<()> {
+        let name = component(name)?;
+        let request = Request::Remove(wire::Remove { dir: *dir, name, remove_mode });
         self.ask(&request, |reply| matches!(reply, Reply::Remove(_)).then_some(()))
     }
 

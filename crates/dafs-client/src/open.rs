@@ -23,6 +23,8 @@ pub enum Create {
 pub struct OpenOptions {
     pub(crate) access: ShareAccess,
     pub(crate) deny: ShareDeny,
+    pub(crate) deny_delete: bool,
+    pub(crate) share_key: Option<u64>,
     pub(crate) create: Create,
     pub(crate) truncate: bool,
     pub(crate) attributes: SetAttributes,
@@ -33,6 +35,8 @@ impl Default for OpenOptions {
         Self {
             access: ShareAccess::Read,
             deny: ShareDeny::None,
+            deny_delete: false,
+            share_key: None,
             create: Create::Never,
             truncate: false,
             attributes: SetAttributes::default(),
@@ -85,5 +89,19 @@ impl OpenOptions {
     #[must_use]
     pub fn deny(self, deny: ShareDeny) -> Self {
         Self { deny, ..self }
+    }
+
+    /// Keeps others from removing the file, or renaming another over it, while it is open. It may
+    /// still be renamed itself.
+    #[must_use]
+    pub fn deny_delete(self, deny_delete: bool) -> Self {
+        Self { deny_delete, ..self }
+    }
+
+    /// Opens only together with others that give the same key: while a file is open under another
+    /// key, KEY_MISMATCH (DAFS 10.2). Opens without a key are not concerned.
+    #[must_use]
+    pub fn share_key(self, key: u64) -> Self {
+        Self { share_key: Some(key), ..self }
     }
 }

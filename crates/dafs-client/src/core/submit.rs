@@ -17,10 +17,10 @@ use crate::limits::{OPERATION_DEADLINE, QUEUED_REQUESTS_MAX};
 use dafs_dat::{Adapter, Instant};
 use dafs_mem::VolatileSlice;
 use dafs_wire::dafs::{
-    Analyzer, CHECKSUM_AT, Checksum, ErrorBody, Fletcher32, HEADER_BYTES, Procedure,
-    READ_INLINE_REPLY_DATA_AT, ReadDirect, ReadInline, Request, RequestHeader, ResponseHeader, Seq,
-    Status, WRITE_INLINE_DATA_AT, WriteDirect, WriteInline, decode_request, encode_error,
-    encode_request, encode_write_inline_head, seal,
+    APPEND_INLINE_DATA_AT, Analyzer, CHECKSUM_AT, Checksum, ErrorBody, Fletcher32, HEADER_BYTES,
+    Procedure, READ_INLINE_REPLY_DATA_AT, ReadDirect, ReadInline, Request, RequestHeader,
+    ResponseHeader, Seq, Status, WRITE_INLINE_DATA_AT, WriteDirect, WriteInline, decode_request,
+    encode_error, encode_request, encode_write_inline_head, seal,
 };
 use std::time::Duration;
 
@@ -396,6 +396,13 @@ impl SessionCore {
         !self.config.always_direct
             && bytes <= self.config.inline_bytes
             && data_at + bytes as usize <= message_bytes as usize
+    }
+
+    /// Whether data of this length can be appended within a message.
+    pub(crate) fn appends_inline(&self, bytes: usize) -> bool {
+        let message_bytes = self.info.request_bytes;
+        let short = u32::try_from(bytes).ok();
+        short.is_some_and(|bytes| self.fits_inline(bytes, APPEND_INLINE_DATA_AT, message_bytes))
     }
 
     /// The checksum that travels with direct data, when checksums are on (DAFS O20).

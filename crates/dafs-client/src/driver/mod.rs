@@ -30,7 +30,7 @@ use crate::uncommitted::Uncommitted;
 use crate::wakeup::Wakeup;
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
 use dafs_mem::Buffer;
-use dafs_wire::dafs::{ByteOrder, Close, Request};
+use dafs_wire::dafs::{ByteOrder, Checksum, Close, Request};
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io;
@@ -324,6 +324,16 @@ impl Shared {
             Refused::NotReady => Error::Argument("the session is not open yet"),
             Refused::Encode(_) => Error::Argument("the request does not fit a message"),
         }
+    }
+
+    /// Whether data of this length is appended within a message.
+    pub(crate) fn appends_inline(&self, bytes: usize) -> Result<bool> {
+        Ok(self.lock()?.core.appends_inline(bytes))
+    }
+
+    /// The checksum that travels with direct data, when the session has checksums.
+    pub(crate) fn data_checksum(&self, piece: &Piece) -> Result<Checksum> {
+        Ok(self.lock()?.core.data_checksum(piece.view()))
     }
 
     /// `range` of a buffer, cut to `limit` bytes.

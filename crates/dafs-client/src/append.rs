@@ -1,0 +1,108 @@
+//! Writes whose place is the end of the file at that moment (DAFS 13.3).
+//!
+//! Invariants
+//! * An append is one request, whole or not at all; it is never cut into pieces.
+//! * After a lost connection it is never done twice: either the server says what became of it, or
+//!   the caller is told that nobody knows.
+
+use crate::attributes::Stability;
+use crate::buffer::IoBuffer;
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::limits::STAGING_BYTES;
+use crate::transfer::{put_staging, take_staging};
+use dafs_mem::Site;
+use dafs_wire::dafs::{AppendDirect, AppendInline, Outcome, Reply, Request};
+use std::ops::Range;
+
+impl File {
+    /// Writes all of `source` at the end of the file and returns where that was. Nothing of any other
+    /// writer comes in between, and the data is stable when this returns: `stability` says which kind
+    /// is meant and is not `Unstable`. Long data is staged; [`File::append_from`] avoids that.
+    ///
+    /// # Errors
+    /// The server's answer, with nothing written: WRITE_TOOBIG for more than
+    /// [`FsStatus::append_bytes_max`](crate::FsStatus::append_bytes_max).
+    pub fn append(&self, source: &[u8], stability: Stability) -> Result<u64> {
+        check(stability)?;
+        let shared = self.client().shared();
+        if source.is_empty() || shared.appends_inline(source.len())? {
+            let request = Request::AppendInline(AppendInline {
+                fh: *self.handle(),
+                state_id: self.state_id(),
+                stable: stability,
+                padded_to: None,
+                cache_hint: 0,
+                data: source,
+            });
+            return self.client().ask(&request, offset);
+        }
+        let staged = source.len() <= STAGING_BYTES;
+        let buffer =
+            if staged { take_staging(shared)? } else { self.client().buffer(source.len())? };
+        let view = buffer.slice(0, source.len()).ok_or(OUTSIDE)?;
+        view.copy_from(source, Site::ClientStaging);
+        // After an error the server may still be reading the buffer; then it is not used again.
+        let offset = self.append_from(&buffer, 0..source.len(), stability)?;
+        if staged {
+            put_staging(shared, buffer);
+        }
+        Ok(offset)
+    }
+
+    /// As [`File::append`], with the data in `range` of `buffer`.
+    ///
+    /// # Errors
+    /// As [`File::append`].
+    pub fn append_from(
+        &self,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        stability: Stability,
+    ) -> Result<u64> {
+        check(stability)?;
+        let shared = self.client().shared();
+        let len = range.end.checked_sub(range.start).ok_or(OUTSIDE)?;
+        let piece = shared.piece(buffer, range, 0, usize::MAX)?;
+        if piece.len() as usize != len {
+            return Err(Error::Argument("an append is longer than 4 GiB"));
+        }
+        if len == 0 {
+            return self.append(&[], stability);
+        }
+        let request = Request::AppendDirect(AppendDirect {
+            fh: *self.handle(),
+            state_id: self.state_id(),
+            stable: stability,
+            byte_count: piece.len(),
+            cache_hint: 0,
+            direct_checksum: shared.data_checksum(&piece)?,
+            buffer: piece.direct_buffer(),
+        });
+        let reply = shared.call_with(&request, Some(piece))?;
+        let procedure = reply.procedure();
+        match reply.decode() {
+            Ok(Outcome::Ok(found)) => {
+                offset(&found).ok_or_else(|| shared.broken(&"an answer of another procedure"))
+            }
+            Ok(Outcome::Error { status, .. }) => Err(Error::Status { procedure, status }),
+            Err(error) => Err(shared.broken(&error)),
+        }
+    }
+}
+
+const OUTSIDE: Error = Error::Argument("the range does not lie inside the buffer");
+
+fn check(stability: Stability) -> Result<()> {
+    match stability {
+        Stability::Unstable => Err(Error::Argument("what is appended is always stable")),
+        Stability::DataSync | Stability::FileSync => Ok(()),
+    }
+}
+
+fn offset(reply: &Reply<'_>) -> Option<u64> {
+    match reply {
+        Reply::AppendInline(reply) | Reply::AppendDirect(reply) => Some(reply.offset),
+        _ => None,
+    }
+}
