@@ -62,6 +62,12 @@ pub enum ServiceError {
     /// The client is to ask again after a pause.
     #[error("another client has been asked to give way and has not answered yet")]
     Delay,
+    #[error(
+        "the bytes are under a lock that its holder's failure has broken; it is to be repaired"
+    )]
+    LockBroken,
+    #[error("the range is only a part of a lock that is changed as a whole")]
+    LockRange,
     #[error("a limit of the server is reached")]
     Resource,
     #[error("this client is fenced from the object")]

@@ -81,7 +81,8 @@ impl Service {
         let cred = export.map_cred(caller.cred);
         let _change = self.begin_change(caller, export.key(handle), change.size == Some(0))?;
         let file: Option<Arc<dyn OpenFile>> = match change.size {
-            Some(_) => {
+            Some(size) => {
+                self.check_span(handle, size, u64::MAX)?;
                 let need = OpenMode { read: false, write: true };
                 if self.writers.is_alone(&export.key(handle), caller.wait) {
                     return Err(ServiceError::WouldWait);

@@ -9,7 +9,7 @@
 use crate::handle::Handle;
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Slots that files share by their hash. Sharing costs a look into the table or a delegation that is
 /// not given, nothing else; a kernel client alone keeps some thousand delegations.
@@ -21,17 +21,21 @@ const SLOTS: usize = 16_384;
 struct Slot {
     /// Opens that deny something, and delegations.
     guards: AtomicU32,
+    /// Broken locks.
+    broken: AtomicU32,
     /// When somebody last wrote without an open.
     written_ns: AtomicU64,
 }
 
 pub(crate) struct Guards {
     slots: Box<[Slot]>,
+    /// Broken locks on all files.
+    broken: AtomicUsize,
 }
 
 impl Guards {
     pub(crate) fn new() -> Self {
-        Self { slots: (0..SLOTS).map(|_| Slot::default()).collect() }
+        Self { slots: (0..SLOTS).map(|_| Slot::default()).collect(), broken: AtomicUsize::new(0) }
     }
 
     fn slot(&self, key: &Handle) -> &Slot {
@@ -52,6 +56,31 @@ impl Guards {
     /// False only when nobody guards the file.
     pub(crate) fn maybe_guarded(&self, key: &Handle) -> bool {
         self.slot(key).guards.load(Ordering::SeqCst) > 0
+    }
+
+    pub(crate) fn add_broken(&self, key: &Handle) {
+        self.slot(key).broken.fetch_add(1, Ordering::SeqCst);
+        self.broken.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn remove_broken(&self, key: &Handle) {
+        self.broken.fetch_sub(1, Ordering::SeqCst);
+        let before = self.slot(key).broken.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "a broken lock was repaired that was not broken");
+    }
+
+    /// False only when no lock of any file is broken.
+    pub(crate) fn any_broken(&self) -> bool {
+        self.broken.load(Ordering::SeqCst) > 0
+    }
+
+    pub(crate) fn broken(&self) -> usize {
+        self.broken.load(Ordering::SeqCst)
+    }
+
+    /// False only when no lock of the file is broken.
+    pub(crate) fn maybe_broken(&self, key: &Handle) -> bool {
+        self.slot(key).broken.load(Ordering::SeqCst) > 0
     }
 
     /// Somebody without an open is about to write.

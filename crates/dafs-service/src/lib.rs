@@ -58,7 +58,10 @@ pub use fence::{
 pub use files::{FsLimits, Resolved, Unresolved};
 pub use front::Front;
 pub use handle::Handle;
-pub use lock::{LockConflict, LockError, LockKind, LockOwner, LockRequest};
+pub use lock::{
+    LockChange, LockConflict, LockError, LockExtras, LockHolder, LockInfo, LockKind, LockOwner,
+    LockRecord, LockRequest, LockStanding,
+};
 pub use metrics::{
     BUCKETS, Done, Door, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,
 };
@@ -80,6 +83,7 @@ use fence::Fences;
 use grace::Grace;
 use guards::Guards;
 use index::{Held, Index};
+use lock::LockLog;
 use replies::EndedSessions;
 use stateless::StatelessFiles;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -149,6 +153,7 @@ pub struct Service {
     index: Arc<Index>,
     guards: Arc<Guards>,
     writers: Arc<Writers>,
+    lock_log: Arc<LockLog>,
     table: Mutex<StateTable>,
     /// Told, with the table's lock, when state has ended or a holder has answered.
     returned: Condvar,
@@ -186,6 +191,10 @@ pub struct ServiceCounts {
     pub lock_ranges: usize,
     /// Owners that wait for a byte-range lock.
     pub lock_waiters: usize,
+    /// Persistent locks, held or left behind by their holders.
+    pub kept_locks: usize,
+    /// Of these, broken ones.
+    pub broken_locks: usize,
     /// Delegations held.
     pub delegations: usize,
     /// Of these, recalled and not returned yet.
@@ -223,7 +232,10 @@ impl Service {
         now_ns: u64,
     ) -> std::result::Result<Self, RecordsError> {
         let grace = Grace::new(records.load()?, now_ns);
-        Ok(Self::with_grace(config, namespace, records, grace))
+        let locks = records.load_locks()?;
+        let service = Self::with_grace(config, namespace, records, grace);
+        service.restore_locks(&locks);
+        Ok(service)
     }
 
     fn with_grace(
@@ -234,6 +246,9 @@ impl Service {
     ) -> Self {
         let index = Arc::new(Index::new(config.instance));
         let guards = Arc::new(Guards::new());
+        let lock_log = Arc::new(LockLog::default());
+        let table =
+            StateTable::new(index.clone(), guards.clone(), lock_log.clone(), config.files_max);
         let nobody = Identity { mechanism: "none", principal: Vec::new() };
         Self {
             config,
@@ -244,10 +259,11 @@ impl Service {
             records,
             grace,
             fences: Fences::new(),
-            table: Mutex::new(StateTable::new(index.clone(), guards.clone(), config.files_max)),
+            table: Mutex::new(table),
             index,
             guards,
             writers: Arc::new(Writers::new()),
+            lock_log,
             returned: Condvar::new(),
             waiting: AtomicUsize::new(0),
             queries: AtomicU64::new(1),
@@ -315,6 +331,8 @@ impl Service {
             locks: counts.locks,
             lock_ranges: counts.ranges,
             lock_waiters: counts.waiters,
+            kept_locks: self.lock_log.kept(),
+            broken_locks: self.guards.broken(),
             delegations: counts.delegations,
             recalled_delegations: recalled,
             revoked: counts.revoked,
@@ -350,6 +368,7 @@ impl Service {
         if is_due(&self.swept_ns, now_ns, limits::SWEEP_EVERY_NS) {
             self.stateless.sweep(now_ns);
             self.sweep_fences();
+            self.sweep_left();
             self.namespace().exports().for_each(|export| export.store().sweep());
         }
     }

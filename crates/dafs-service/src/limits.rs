@@ -50,6 +50,13 @@ pub const LOCK_RANGES_PER_FILE_MAX: usize = 16_384;
 /// Byte ranges that all clients have locked.
 pub const LOCK_RANGES_MAX: usize = 1_000_000;
 
+/// Locks of all clients that are kept on disk: persistent ones that are held, and what their holders
+/// have left behind.
+pub const KEPT_LOCKS_MAX: usize = 65_536;
+
+/// Files with locks left behind that one sweep looks at.
+pub(crate) const LEFT_FILES_SWEPT_MAX: usize = 64;
+
 /// Owners that wait for a lock on one file; others poll.
 pub const WAITERS_PER_FILE_MAX: usize = 256;
 

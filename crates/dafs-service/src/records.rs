@@ -1,18 +1,24 @@
-//! Durable records of clients: who may reclaim after a restart (RFC 8881 8.4.2.1).
+//! Durable records: of clients, who may reclaim after a restart (RFC 8881 8.4.2.1), and of locks that
+//! outlive them (DAFS 9.3).
 //!
 //! Invariants
 //! * When `put` or `remove` has returned, the change survives a crash of the machine.
 //! * A record is removed only together with the verifier that it was written with, so that the late
 //!   end of an old instance does not take the record of a new one.
 
-use crate::client::Client;
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use crate::client::{Client, ClientKey, ClientKind};
+use crate::handle::Handle;
+use crate::lock::{LockChange, LockHolder, LockKind, LockRecord};
+use dafs_store::{FileId, FsId};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use std::path::Path;
 use thiserror::Error;
 
-/// One NFS client that may hold state.
+/// One client that may hold state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientRecord {
+    /// By whose rules it lives; names of two kinds have nothing to do with each other.
+    pub kind: ClientKind,
     /// Its own name.
     pub owner: Vec<u8>,
     /// Of the instance that held the state.
@@ -26,6 +32,7 @@ pub struct ClientRecord {
 impl ClientRecord {
     pub(crate) fn of(client: &Client) -> Self {
         Self {
+            kind: client.kind(),
             owner: client.name().to_vec(),
             verifier: client.verifier(),
             mechanism: client.identity().mechanism.to_owned(),
@@ -51,7 +58,7 @@ impl RecordsError {
     }
 }
 
-/// Where client records survive a restart.
+/// Where records survive a restart.
 pub trait ClientRecords: Send + Sync {
     /// All records.
     ///
@@ -59,7 +66,7 @@ pub trait ClientRecords: Send + Sync {
     /// Those of the disk, and of a file that is damaged.
     fn load(&self) -> Result<Vec<ClientRecord>, RecordsError>;
 
-    /// Writes a record in place of any other of the same owner.
+    /// Writes a record in place of any other of the same kind and owner.
     ///
     /// # Errors
     /// Those of the disk.
@@ -70,9 +77,22 @@ pub trait ClientRecords: Send + Sync {
     /// # Errors
     /// Those of the disk; then all records are still there.
     fn remove(&self, records: &[ClientRecord]) -> Result<(), RecordsError>;
+
+    /// All records of locks, in no order.
+    ///
+    /// # Errors
+    /// Those of the disk, and of a file that is damaged.
+    fn load_locks(&self) -> Result<Vec<LockRecord>, RecordsError>;
+
+    /// Makes changes of records of locks, in their order and in one step.
+    ///
+    /// # Errors
+    /// Those of the disk; then nothing is changed.
+    fn change_locks(&self, changes: &[LockChange]) -> Result<(), RecordsError>;
 }
 
-/// Keeps nothing: no client may reclaim after a restart, and there is no grace period.
+/// Keeps nothing: no client may reclaim after a restart, and there is no grace period; persistent
+/// locks end with the server.
 #[derive(Debug, Default)]
 pub struct NoRecords;
 
@@ -88,6 +108,14 @@ impl ClientRecords for NoRecords {
     fn remove(&self, _: &[ClientRecord]) -> Result<(), RecordsError> {
         Ok(())
     }
+
+    fn load_locks(&self) -> Result<Vec<LockRecord>, RecordsError> {
+        Ok(Vec::new())
+    }
+
+    fn change_locks(&self, _: &[LockChange]) -> Result<(), RecordsError> {
+        Ok(())
+    }
 }
 
 /// Memory for the database; a record is a few hundred bytes and read once.
@@ -96,8 +124,28 @@ const CACHE_BYTES: usize = 1 << 20;
 /// Verifier, mechanism and principal.
 type Value = ([u8; 8], &'static str, &'static [u8]);
 
+type ClientTable = TableDefinition<'static, &'static [u8], Value>;
+
 /// By owner name.
-const TABLE: TableDefinition<'_, &[u8], Value> = TableDefinition::new("clients");
+const NFS_CLIENTS: ClientTable = TableDefinition::new("clients");
+
+/// By client name.
+const DAFS_CLIENTS: ClientTable = TableDefinition::new("dafs_clients");
+
+/// File system and file of the handle; first and last byte, bits of what it is.
+type LockPlace = ([u8; 16], [u8; 48], u64, u64, u8);
+
+/// Client key, verifier, name, mechanism, principal and owner of the holder.
+type LockName = (u64, [u8; 8], &'static [u8], &'static str, &'static [u8], &'static [u8]);
+
+/// By number.
+const LOCKS: TableDefinition<'static, u64, (LockPlace, LockName)> = TableDefinition::new("locks");
+
+/// Bits of what a lock is.
+const LOCK_WRITE: u8 = 1;
+const LOCK_AUTORECOVER: u8 = 2;
+const LOCK_REPAIR: u8 = 4;
+const LOCK_BROKEN: u8 = 8;
 
 /// Records in a database file of its own.
 #[derive(Debug)]
@@ -116,36 +164,103 @@ impl FileRecords {
         builder.set_cache_size(CACHE_BYTES);
         let database = builder.create(path).map_err(|error| reason(error.into()))?;
         let records = Self { database };
-        // A table that exists makes reading simple.
-        records.write(|_| Ok(())).map_err(reason)?;
+        // Tables that exist make reading simple.
+        let tables = |transaction: &WriteTransaction| {
+            transaction.open_table(NFS_CLIENTS)?;
+            transaction.open_table(DAFS_CLIENTS)?;
+            transaction.open_table(LOCKS)?;
+            Ok(())
+        };
+        records.write(tables).map_err(reason)?;
         Ok(records)
     }
 
     fn write(
         &self,
-        change: impl FnOnce(&mut redb::Table<'_, &'static [u8], Value>) -> Result<(), redb::Error>,
+        change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>,
     ) -> Result<(), redb::Error> {
         let transaction = self.database.begin_write()?;
-        change(&mut transaction.open_table(TABLE)?)?;
+        change(&transaction)?;
         Ok(transaction.commit()?)
     }
 
     fn read(&self) -> Result<Vec<ClientRecord>, redb::Error> {
         let transaction = self.database.begin_read()?;
-        let table = transaction.open_table(TABLE)?;
         let mut records = Vec::new();
-        for entry in table.iter()? {
-            let (owner, value) = entry?;
-            let (verifier, mechanism, principal) = value.value();
-            records.push(ClientRecord {
-                owner: owner.value().to_vec(),
-                verifier,
-                mechanism: mechanism.to_owned(),
-                principal: principal.to_vec(),
+        for kind in [ClientKind::Nfs, ClientKind::Dafs] {
+            for entry in transaction.open_table(table_of(kind))?.iter()? {
+                let (owner, value) = entry?;
+                let (verifier, mechanism, principal) = value.value();
+                records.push(ClientRecord {
+                    kind,
+                    owner: owner.value().to_vec(),
+                    verifier,
+                    mechanism: mechanism.to_owned(),
+                    principal: principal.to_vec(),
+                });
+            }
+        }
+        Ok(records)
+    }
+
+    fn read_locks(&self) -> Result<Vec<LockRecord>, redb::Error> {
+        let transaction = self.database.begin_read()?;
+        let mut records = Vec::new();
+        for entry in transaction.open_table(LOCKS)?.iter()? {
+            let (number, value) = entry?;
+            let ((fs, file, first, last, bits), holder) = value.value();
+            let (client, verifier, name, mechanism, principal, owner) = holder;
+            let is = |bit| bits & bit != 0;
+            records.push(LockRecord {
+                number: number.value(),
+                handle: Handle { fs: FsId(fs), file: FileId(file) },
+                first,
+                last,
+                kind: if is(LOCK_WRITE) { LockKind::Write } else { LockKind::Read },
+                autorecover: is(LOCK_AUTORECOVER),
+                repair: is(LOCK_REPAIR),
+                broken: is(LOCK_BROKEN),
+                holder: LockHolder {
+                    client: ClientKey(client),
+                    name: name.to_vec(),
+                    verifier,
+                    mechanism: mechanism.to_owned(),
+                    principal: principal.to_vec(),
+                    owner: owner.to_vec(),
+                },
             });
         }
         Ok(records)
     }
+}
+
+fn table_of(kind: ClientKind) -> ClientTable {
+    match kind {
+        ClientKind::Dafs => DAFS_CLIENTS,
+        // Callers without state have no records.
+        ClientKind::Nfs | ClientKind::Stateless => NFS_CLIENTS,
+    }
+}
+
+fn put_lock(transaction: &WriteTransaction, record: &LockRecord) -> Result<(), redb::Error> {
+    let LockRecord { handle, first, last, holder, .. } = record;
+    let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+    let bits = bit(record.kind == LockKind::Write, LOCK_WRITE)
+        | bit(record.autorecover, LOCK_AUTORECOVER)
+        | bit(record.repair, LOCK_REPAIR)
+        | bit(record.broken, LOCK_BROKEN);
+    let place = (handle.fs.0, handle.file.0, *first, *last, bits);
+    let LockHolder { client, verifier, name, mechanism, principal, owner } = holder;
+    let name = (
+        client.0,
+        *verifier,
+        name.as_slice(),
+        mechanism.as_str(),
+        principal.as_slice(),
+        owner.as_slice(),
+    );
+    transaction.open_table(LOCKS)?.insert(record.number, (place, name))?;
+    Ok(())
 }
 
 impl ClientRecords for FileRecords {
@@ -155,7 +270,8 @@ impl ClientRecords for FileRecords {
 
     fn put(&self, record: &ClientRecord) -> Result<(), RecordsError> {
         let value = (record.verifier, record.mechanism.as_str(), record.principal.as_slice());
-        let put = self.write(|table| {
+        let put = self.write(|transaction| {
+            let mut table = transaction.open_table(table_of(record.kind))?;
             table.insert(record.owner.as_slice(), value)?;
             Ok(())
         });
@@ -166,8 +282,9 @@ impl ClientRecords for FileRecords {
         if records.is_empty() {
             return Ok(());
         }
-        let removed = self.write(|table| {
+        let removed = self.write(|transaction| {
             for record in records {
+                let mut table = transaction.open_table(table_of(record.kind))?;
                 let owner = record.owner.as_slice();
                 let same = table.get(owner)?.is_some_and(|old| old.value().0 == record.verifier);
                 if same {
@@ -178,6 +295,28 @@ impl ClientRecords for FileRecords {
         });
         removed.map_err(RecordsError::new)
     }
+
+    fn load_locks(&self) -> Result<Vec<LockRecord>, RecordsError> {
+        self.read_locks().map_err(RecordsError::new)
+    }
+
+    fn change_locks(&self, changes: &[LockChange]) -> Result<(), RecordsError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let changed = self.write(|transaction| {
+            for change in changes {
+                match change {
+                    LockChange::Put(record) => put_lock(transaction, record)?,
+                    LockChange::Remove(number) => {
+                        transaction.open_table(LOCKS)?.remove(number)?;
+                    }
+                }
+            }
+            Ok(())
+        });
+        changed.map_err(RecordsError::new)
+    }
 }
 
 #[cfg(test)]
@@ -186,6 +325,7 @@ mod tests {
 
     fn record(owner: &[u8], verifier: u8) -> ClientRecord {
         ClientRecord {
+            kind: ClientKind::Nfs,
             owner: owner.to_vec(),
             verifier: [verifier; 8],
             mechanism: "sys".to_owned(),
@@ -209,6 +349,61 @@ mod tests {
         assert_eq!(records.load().unwrap().len(), 2);
         records.remove(&[record(b"a", 2), record(b"b", 1)]).unwrap();
         assert_eq!(records.load().unwrap(), []);
+    }
+
+    #[test]
+    fn kinds_of_clients_do_not_share_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = FileRecords::open(&dir.path().join("clients.redb")).unwrap();
+        let dafs = ClientRecord { kind: ClientKind::Dafs, ..record(b"a", 1) };
+        records.put(&record(b"a", 1)).unwrap();
+        records.put(&dafs).unwrap();
+        assert_eq!(records.load().unwrap(), [record(b"a", 1), dafs.clone()]);
+        records.remove(&[record(b"a", 1)]).unwrap();
+        assert_eq!(records.load().unwrap(), [dafs]);
+    }
+
+    #[test]
+    fn records_of_locks_survive_as_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("clients.redb");
+        let holder = |owner: &[u8]| LockHolder {
+            client: ClientKey(7),
+            name: b"node".to_vec(),
+            verifier: *b"verifier",
+            mechanism: "text".to_owned(),
+            principal: b"alice".to_vec(),
+            owner: owner.to_vec(),
+        };
+        let lock = |number: u64| LockRecord {
+            number,
+            handle: Handle { fs: FsId([1; 16]), file: FileId([2; 48]) },
+            first: number,
+            last: u64::MAX,
+            kind: if number & 1 != 0 { LockKind::Write } else { LockKind::Read },
+            autorecover: number & 2 != 0,
+            repair: number & 4 != 0,
+            broken: number & 8 != 0,
+            holder: holder(&number.to_le_bytes()),
+        };
+        let records = FileRecords::open(&path).unwrap();
+        let put: Vec<_> = (0..16).map(lock).map(LockChange::Put).collect();
+        records.change_locks(&put).unwrap();
+        drop(records);
+        let records = FileRecords::open(&path).unwrap();
+        assert_eq!(records.load_locks().unwrap(), (0..16).map(lock).collect::<Vec<_>>());
+        let moved = LockRecord { first: 99, ..lock(3) };
+        let changes = [
+            LockChange::Remove(1),
+            LockChange::Remove(100),
+            LockChange::Put(moved.clone()),
+            LockChange::Put(lock(20)),
+            LockChange::Remove(20),
+        ];
+        records.change_locks(&changes).unwrap();
+        let kept = records.load_locks().unwrap();
+        assert_eq!(kept.len(), 15);
+        assert_eq!(kept[..3], [lock(0), lock(2), moved]);
     }
 
     #[test]

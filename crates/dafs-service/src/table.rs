@@ -20,7 +20,7 @@ use crate::limits::{
     DELEGATIONS_MAX, DELEGATIONS_PER_CLIENT_MAX, LOCK_STATES_MAX, LOCK_STATES_PER_CLIENT_MAX,
     OPENS_MAX, OPENS_PER_CLIENT_MAX,
 };
-use crate::lock::{LockState, RangeList, Waiter};
+use crate::lock::{LockBook, LockHolder, LockLog, LockState, Waiter};
 use crate::open::OpenState;
 use crate::state::{StateId, StateRef};
 use dafs_store::{FileId, OpenFile, Store};
@@ -34,7 +34,7 @@ pub(crate) struct FileState {
     pub(crate) opens: Vec<Arc<OpenState>>,
     pub(crate) delegations: Vec<Arc<DelegationState>>,
     pub(crate) lock_states: Vec<Arc<LockState>>,
-    pub(crate) ranges: RangeList<StateId>,
+    pub(crate) locks: LockBook<StateId>,
     /// Those who wait for a byte-range lock, in order.
     pub(crate) waiters: VecDeque<Waiter>,
     /// Removals under way that only a denial stops.
@@ -50,6 +50,7 @@ impl FileState {
         self.opens.is_empty()
             && self.delegations.is_empty()
             && self.waiters.is_empty()
+            && !self.locks.has_left()
             && self.removing_unchecked + self.removing_checked + self.changing == 0
     }
 }
@@ -146,6 +147,9 @@ pub(crate) struct StateTable {
     /// Questions to holders of write delegations that are not answered yet; at most one for each.
     pub(crate) queries: FxHashMap<u64, Arc<DelegationState>>,
     pub(crate) counts: TableCounts,
+    pub(crate) lock_log: Arc<LockLog>,
+    /// Files with persistent locks whose holders are gone.
+    pub(crate) left_files: FxHashSet<Handle>,
     /// Opens that there may be, and as many delegations.
     files_max: usize,
 }
@@ -163,7 +167,12 @@ pub(crate) struct TableCounts {
 }
 
 impl StateTable {
-    pub(crate) fn new(index: Arc<Index>, guards: Arc<Guards>, files_max: usize) -> Self {
+    pub(crate) fn new(
+        index: Arc<Index>,
+        guards: Arc<Guards>,
+        lock_log: Arc<LockLog>,
+        files_max: usize,
+    ) -> Self {
         Self {
             files: FxHashMap::default(),
             by_client: FxHashMap::default(),
@@ -173,6 +182,8 @@ impl StateTable {
             recalling: FxHashMap::default(),
             queries: FxHashMap::default(),
             counts: TableCounts::default(),
+            lock_log,
+            left_files: FxHashSet::default(),
             files_max,
         }
     }
@@ -329,8 +340,13 @@ impl StateTable {
             return;
         }
         self.counts.locks -= 1;
-        let ranges = file.ranges.clear_owner(lock.id);
+        // What is persistent is left behind: whoever gives it up in order has done so before.
+        let holder = Arc::new(LockHolder::of(&lock.open.client, &lock.owner));
+        let (ranges, left) = file.locks.withdraw(lock.id, &holder);
         self.count_ranges(client, ranges, 0);
+        if left > 0 {
+            self.left_files.insert(key);
+        }
         if let Some(holdings) = self.by_client.get_mut(&client) {
             holdings.locks.remove(&lock.id);
         }

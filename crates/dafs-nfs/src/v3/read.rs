@@ -29,6 +29,7 @@ fn read_of(cx: &mut Context<'_>, args: &ReadArgs<'_>) -> Result<(), Stop> {
     let handle = cx.handle(args.file)?;
     let StatelessFile { file, mut attr } =
         cx.service().stateless_file(cx.caller(), &handle, READ)?;
+    cx.service().check_span(&handle, args.offset, args.count.into())?;
     let wait = cx.wait;
     let wanted = args.count.min(TRANSFER_BYTES_MAX) as usize;
     // No file reaches so far; the kernel would not even look.

@@ -22,6 +22,8 @@ pub(super) fn of_service(error: ServiceError) -> Status {
         | ServiceError::Grace
         | ServiceError::Resource => Status::Jukebox,
         ServiceError::NotSupported => Status::NotSupp,
+        // Waiting does not mend the data.
+        ServiceError::LockBroken => Status::Io,
         // About state, which these callers have none of.
         _ => Status::ServerFault,
     }

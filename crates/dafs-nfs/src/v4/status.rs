@@ -44,6 +44,10 @@ pub(crate) fn of(error: ServiceError) -> Status {
         ServiceError::KeyMismatch => Status::ShareDenied,
         ServiceError::DeleteDenied => Status::FileOpen,
         ServiceError::LocksHeld => Status::LocksHeld,
+        // A kernel client reports it as an I/O error. With LOCKED it would ask again, and nothing
+        // that it can do mends the data.
+        ServiceError::LockBroken => Status::Io,
+        ServiceError::LockRange => Status::LockRange,
         ServiceError::ClientInUse => Status::ClidInUse,
         ServiceError::StaleClientId => Status::StaleClientId,
         ServiceError::ClientIdBusy => Status::ClientIdBusy,

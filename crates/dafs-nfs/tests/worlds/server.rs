@@ -10,8 +10,8 @@ use dafs_rpc::{
     LocalReactor, Rejection, Reply,
 };
 use dafs_service::{
-    ClientRecord, ClientRecords, Export, ExportOptions, Namespace, RecordsError, Service,
-    ServiceConfig, ServiceCounts, Squash, WriteVerifier,
+    ClientRecord, ClientRecords, Export, ExportOptions, LockChange, LockRecord, Namespace,
+    RecordsError, Service, ServiceConfig, ServiceCounts, Squash, WriteVerifier,
 };
 use dafs_store::{MemoryOptions, MemoryStore, Store};
 use dafs_wire::nfs4::*;
@@ -47,6 +47,15 @@ impl ClientRecords for Disk {
             gone.iter().any(|gone| gone.owner == known.owner && gone.verifier == known.verifier)
         };
         self.0.lock().unwrap().retain(|known| !matches(known));
+        Ok(())
+    }
+
+    fn load_locks(&self) -> Result<Vec<LockRecord>, RecordsError> {
+        Ok(Vec::new())
+    }
+
+    fn change_locks(&self, changes: &[LockChange]) -> Result<(), RecordsError> {
+        assert_eq!(changes, [], "NFS clients have no persistent locks");
         Ok(())
     }
 }

@@ -80,7 +80,9 @@ fn pieces(wanted: usize) -> impl Iterator<Item = usize> {
 
 impl Context<'_> {
     pub(super) fn append_inline(&mut self, call: &Call, args: &AppendInline<'_>) -> Done {
-        let file = self.io_file(call, &args.fh, args.state_id, WRITE)?;
+        let handle = convert::handle(&args.fh);
+        let span = self.shared.service.append_span(&handle).map_err(convert::status)?;
+        let file = self.io_file(call, &args.fh, args.state_id, WRITE, span)?;
         let target = self.append_target(file, args.stable, args.data.len())?;
         let data = self.connection.receives.part(call.slot, args.data, 0);
         self.defer_append(call, args.stable, move || target.append(&[data.view()]));
@@ -88,7 +90,9 @@ impl Context<'_> {
     }
 
     pub(super) fn append_direct(&mut self, call: &Call, args: &AppendDirect) -> Done {
-        let file = self.io_file(call, &args.fh, args.state_id, WRITE)?;
+        let handle = convert::handle(&args.fh);
+        let span = self.shared.service.append_span(&handle).map_err(convert::status)?;
+        let file = self.io_file(call, &args.fh, args.state_id, WRITE, span)?;
         let wanted = args.byte_count as usize;
         let target = self.append_target(file, args.stable, wanted)?;
         if args.buffer.byte_count < args.byte_count {

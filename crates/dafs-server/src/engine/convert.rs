@@ -53,6 +53,8 @@ pub(super) fn status(error: ServiceError) -> Status {
         ServiceError::KeyMismatch => Status::KeyMismatch,
         ServiceError::DeleteDenied => Status::DenyDispConflict,
         ServiceError::ClientInUse => Status::ClIdInUse,
+        ServiceError::LockBroken => Status::Locked,
+        ServiceError::LockRange => Status::LockRange,
         ServiceError::Grace => Status::Grace,
         // Another client has been asked to give way; this one asks again.
         ServiceError::WouldWait | ServiceError::Delay => Status::Delay,

@@ -6,17 +6,14 @@
 
 use super::convert;
 use super::request::{Call, Context, Done};
-use dafs_service::{LockConflict, LockError, LockKind, LockOwner, LockRequest};
+use dafs_service::{LockConflict, LockError, LockExtras, LockKind, LockOwner, LockRequest};
 use dafs_wire::dafs::{
     ErrorBody, Lock, LockHolder, LockOptions, LockT, LockType, LockU, Reply, Status,
 };
 
 impl Context<'_> {
     pub(super) fn lock(&mut self, call: &Call, args: &Lock) -> Done {
-        let beyond = LockOptions::PERSIST | LockOptions::AUTORECOVERY | LockOptions::REPAIR;
-        if args.options.intersects(beyond) {
-            return Err(Status::NotSupp);
-        }
+        let has = |option| args.options.contains(option);
         let (kind, wait) = kind(args.lock_type).ok_or(Status::NotSupp)?;
         let handle = convert::handle(&args.fh);
         let request = LockRequest {
@@ -25,7 +22,12 @@ impl Context<'_> {
             length: args.length,
             kind,
             wait,
-            reclaim: args.options.contains(LockOptions::RECLAIM),
+            reclaim: has(LockOptions::RECLAIM),
+            extras: LockExtras {
+                persist: has(LockOptions::PERSIST),
+                autorecover: has(LockOptions::AUTORECOVERY),
+                repair: has(LockOptions::REPAIR),
+            },
         };
         self.call_or_wait(
             call,
@@ -70,6 +72,7 @@ impl Context<'_> {
     fn lock_refused(&mut self, call: &Call, error: LockError) -> Done {
         let (status, conflict) = match error {
             LockError::Denied(conflict) => (Status::Denied, conflict),
+            LockError::Broken(former) => (Status::LockBroken, former),
             LockError::Service(error) => return Err(convert::status(error)),
         };
         let LockConflict { offset, length, kind, client, owner } = &conflict;

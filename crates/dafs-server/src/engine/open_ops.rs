@@ -113,8 +113,15 @@ impl Context<'_> {
         if let Some(session) = &mut self.connection.session {
             session.last_open = None;
         }
-        self.call_service(call, |service, caller| service.close(caller, &handle, id))?;
-        self.reply(call, &Reply::Close)
+        // Persistent locks that end with the open are given up on disk first.
+        self.call_or_wait(
+            call,
+            move |service, caller| service.close(caller, &handle, id),
+            |context, call, closed| {
+                closed.map_err(convert::status)?;
+                context.reply(call, &Reply::Close)
+            },
+        )
     }
 
     pub(super) fn open_downgrade(&mut self, call: &Call, args: &OpenDowngrade) -> Done {

@@ -190,7 +190,8 @@ impl ReadTransfer {
 
 impl Context<'_> {
     pub(super) fn read_inline(&mut self, call: &Call, args: &ReadInline) -> Done {
-        let (file, _) = self.io_file(call, &args.fh, args.state_id, READ)?;
+        let span = (args.offset, u64::from(args.byte_count));
+        let (file, _) = self.io_file(call, &args.fh, args.state_id, READ, span)?;
         let room = self.connection.response_bytes_max() - READ_INLINE_REPLY_DATA_AT;
         // DAFS O57: shortened, not refused.
         let wanted = (args.byte_count as usize).min(room);
@@ -247,7 +248,8 @@ impl Context<'_> {
     }
 
     pub(super) fn read_direct(&mut self, call: &Call, args: &ReadDirect<'_>) -> Done {
-        let (file, _) = self.io_file(call, &args.fh, args.state_id, READ)?;
+        let span = (args.offset, u64::from(args.byte_count));
+        let (file, _) = self.io_file(call, &args.fh, args.state_id, READ, span)?;
         // DAFS O58: shortened, not refused.
         let max = self.shared.limits.transfer_bytes_max as usize;
         let wanted = (args.byte_count as usize).min(max);

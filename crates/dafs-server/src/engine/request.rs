@@ -7,7 +7,7 @@ use super::work::{JobDone, PendingTable};
 use super::{Link, Shared};
 use crate::pool::Inbox;
 use dafs_dat::Instant;
-use dafs_service::{Caller, OpenState, Service, StateId, Subject};
+use dafs_service::{Caller, OpenState, Service, ServiceError, StateId, Subject};
 use dafs_store::{Cred, OpenFile, OpenMode, Wait};
 use dafs_wire::dafs::{
     ChainFlags, Class, CredHandle, FileHandle, HEADER_BYTES, PROTOCOL_VERSION, Procedure, Request,
@@ -325,8 +325,15 @@ impl Context<'_> {
         fh: &FileHandle,
         id: dafs_wire::dafs::StateId,
         need: OpenMode,
+        (offset, bytes): (u64, u64),
     ) -> Result<FileAndOpen, Status> {
         let (handle, id) = (super::convert::handle(fh), super::convert::state_id(id));
+        let span = self.shared.service.check_span(&handle, offset, bytes);
+        span.map_err(|error| match error {
+            // DAFS 9.3: who has an open is to find out what became of the lock.
+            ServiceError::LockBroken if id != StateId::ANONYMOUS => Status::StaleStateId,
+            error => super::convert::status(error),
+        })?;
         if id == StateId::ANONYMOUS {
             let file = self
                 .call_service(call, |service, caller| service.io_file(caller, &handle, id, need))?;

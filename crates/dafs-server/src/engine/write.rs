@@ -182,7 +182,8 @@ impl WriteTransfer {
 
 impl Context<'_> {
     pub(super) fn write_inline(&mut self, call: &Call, args: &WriteInline<'_>) -> Done {
-        let (file, open) = self.io_file(call, &args.fh, args.state_id, WRITE)?;
+        let span = (args.offset, args.data.len() as u64);
+        let (file, open) = self.io_file(call, &args.fh, args.state_id, WRITE, span)?;
         let stable = convert::stability(args.stable);
         let wanted = args.data.len();
         // SAFETY: the data lies in the receive slot of the request in hand, which is private
@@ -237,7 +238,8 @@ impl Context<'_> {
     }
 
     pub(super) fn write_direct(&mut self, call: &Call, args: &WriteDirect<'_>) -> Done {
-        let (file, open) = self.io_file(call, &args.fh, args.state_id, WRITE)?;
+        let span = (args.offset, u64::from(args.byte_count));
+        let (file, open) = self.io_file(call, &args.fh, args.state_id, WRITE, span)?;
         let wanted = args.byte_count as usize;
         if wanted > self.shared.limits.transfer_bytes_max as usize {
             // DAFS O58.

@@ -189,3 +189,100 @@ fn a_lock_ends_with_the_lease_of_its_client() {
     assert_eq!(world.status(one, &unlock(mine, 0, ALL)), Status::StaleStateId);
     world.end();
 }
+
+const PERSIST: LockOptions = LockOptions::PERSIST;
+const REPAIR: LockOptions = LockOptions::REPAIR;
+
+/// The holder dies, and the next one is told; nobody reads or writes before the repair (DAFS 9.3).
+#[test]
+fn a_broken_lock_is_told_to_everybody_until_it_is_repaired() {
+    let mut world = World::new(Setup::default());
+    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let path = [b"f".as_slice()];
+    let root = world.root();
+    let mine = world.open_with(one, &open_request(root, &path, b"first")).unwrap();
+    let theirs = world.open_with(two, &open_request(root, &path, b"second")).unwrap();
+    world.write(one, mine, 0, b"a record that is half written");
+    let kept = lock_with(mine, LockType::Write, PERSIST, 0, 10);
+    assert_eq!(world.status(one, &kept), Status::Ok);
+    assert_eq!(world.status(two, &lock(theirs, LockType::Write, 0, ALL)), Status::Denied);
+    assert_eq!(world.status(two, &read_inline(theirs, 0, 4)), Status::Ok);
+    let again = world.session_with(4, "a", 2, dafs::SessionOptions::default());
+    let former = Some((b"first".to_vec(), 0, 10, LockType::Write));
+    for lock_type in [LockType::Read, LockType::Write, LockType::ReadWait, LockType::WriteWait] {
+        let told = world.call(two, &lock(theirs, lock_type, 5, 20));
+        assert_eq!(outcome(&told), (Status::LockBroken, former.clone()));
+        let told = world.call(two, &test(theirs, b"second", lock_type, 9, 1));
+        assert_eq!(outcome(&told), (Status::LockBroken, former.clone()));
+    }
+    let anonymous = File { id: StateId([0; 8]), ..theirs };
+    let memory = world.clients[two].memory(16);
+    let buffers = [memory.direct(0, 16)];
+    for (file, expected) in [(theirs, Status::StaleStateId), (anonymous, Status::Locked)] {
+        for request in [
+            read_inline(file, 9, 1),
+            write_inline(file, 9, b"x"),
+            read_direct(file, 0, 16, &buffers),
+            Request::WriteDirect(write_direct(file, 0, 16, &buffers)),
+        ] {
+            assert_eq!(world.status(two, &request), expected, "{request:?}");
+        }
+        assert_eq!(world.status(two, &read_inline(file, 10, 1)), Status::Ok);
+        assert_eq!(world.status(two, &write_inline(file, 10, b"x")), Status::Ok);
+        assert_eq!(world.status(two, &set(file, size(3))), Status::Locked);
+    }
+    // The rules of repair (O34).
+    let repair = |lock_type, offset, length| lock_with(theirs, lock_type, REPAIR, offset, length);
+    for (request, expected) in [
+        (repair(LockType::Write, 0, 9), Status::LockRange),
+        (repair(LockType::Write, 10, 9), Status::Inval),
+        (repair(LockType::Read, 0, 10), Status::Inval),
+        (repair(LockType::WriteWait, 0, 10), Status::Inval),
+        (repair(LockType::Write, 0, 10), Status::Ok),
+    ] {
+        assert_eq!(world.status(two, &request), expected, "{request:?}");
+    }
+    assert_eq!(world.status(two, &write_inline(theirs, 0, b"mended")), Status::Ok);
+    let mine = world.open_with(again, &open_request(root, &path, b"first")).unwrap();
+    let denied = world.call(again, &lock(mine, LockType::Read, 0, 1));
+    let holder = Some((b"second".to_vec(), 0, 10, LockType::Write));
+    assert_eq!(outcome(&denied), (Status::Denied, holder));
+    assert_eq!(world.status(two, &unlock(theirs, 0, 5)), Status::LockRange);
+    assert_eq!(world.status(two, &unlock(theirs, 0, ALL)), Status::Ok);
+    let kept = lock_with(mine, LockType::Write, PERSIST, 0, ALL);
+    assert_eq!(world.status(again, &kept), Status::Ok);
+    // DAFS O36, on disk too.
+    assert_eq!(world.status(again, &close(mine)), Status::Ok);
+    assert_eq!(world.service.counts().kept_locks, 0);
+    world.end();
+}
+
+#[test]
+fn a_lapsed_persistent_lock_is_broken_by_the_first_who_wants_it() {
+    let mut world = World::new(Setup::default());
+    let one = world.session(2, "a");
+    let mine = world.open(one, b"f");
+    let kept = lock_with(mine, LockType::Write, PERSIST, 0, 10);
+    assert_eq!(world.status(one, &kept), Status::Ok);
+    world.pass(LEASE + Duration::from_secs(1));
+    // Any message renews the lease, and the lock with it.
+    assert_eq!(world.status(one, &Request::Null), Status::Ok);
+    assert_eq!(world.status(one, &read_inline(mine, 0, 1)), Status::Ok);
+    let two = world.session(3, "b");
+    let theirs = world.open(two, b"f");
+    assert_eq!(world.status(two, &lock(theirs, LockType::Write, 0, 1)), Status::Denied);
+    world.pass(LEASE + Duration::from_secs(1));
+    assert_eq!(world.status(two, &lock(theirs, LockType::Write, 10, 1)), Status::StaleStateId);
+    let theirs = world.open(two, b"f");
+    assert_eq!(world.status(two, &lock(theirs, LockType::Write, 10, 1)), Status::Ok);
+    assert_eq!(world.service.counts().broken_locks, 0);
+    assert_eq!(world.status(two, &lock(theirs, LockType::Write, 9, 1)), Status::LockBroken);
+    assert_eq!(world.service.counts().broken_locks, 1);
+    // The holder comes back too late, and finds out.
+    assert_eq!(world.status(one, &read_inline(mine, 0, 1)), Status::StaleStateId);
+    assert_eq!(world.status(one, &unlock(mine, 0, 10)), Status::StaleStateId);
+    let repair = lock_with(theirs, LockType::Write, REPAIR, 0, 10);
+    assert_eq!(world.status(two, &repair), Status::Ok);
+    assert_eq!(world.status(two, &close(theirs)), Status::Ok);
+    world.end();
+}

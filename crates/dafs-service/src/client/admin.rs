@@ -98,7 +98,7 @@ impl Service {
             },
             Held::Lock(lock) => {
                 let file = table.files.get(&lock.open.key);
-                let all = file.into_iter().flat_map(|file| file.ranges.iter());
+                let all = file.into_iter().flat_map(|file| file.locks.ranges.iter());
                 let own = all.filter(|entry| entry.owner == lock.id);
                 let ranges = own
                     .map(|entry| {

@@ -71,6 +71,7 @@ impl Service {
             let released = self.release_client(old);
             tracing::info!(client = %old.name.escape_ascii(), released, "client has restarted");
         }
+        self.break_older(&client);
         Ok(Registered { client, replaced: old.is_some() })
     }
 

@@ -24,7 +24,9 @@ impl Service {
 
     /// Ends leases that ran out. DAFS clients lose what they hold, and are forgotten without a
     /// session. NFS clients that hold something are kept by courtesy, for as long as the
-    /// configuration says and while they are few. Returns the number of opens released.
+    /// configuration says and while they are few; so are DAFS clients that hold persistent locks,
+    /// which are theirs until somebody else wants them (DAFS 9.3). Returns the number of opens
+    /// released.
     pub(crate) fn expire(&self, now_ns: u64) -> usize {
         let courtesy = self.config().courtesy_time.as_nanos();
         let courtesy_ns = u64::try_from(courtesy).unwrap_or(u64::MAX).max(self.lease_ns());
@@ -42,18 +44,20 @@ impl Service {
         drop(table);
         // The most patient ones last, so that a crowd loses those that are away longest.
         over.sort_by_key(|client| std::cmp::Reverse(client.idle_ns(now_ns)));
-        let mut courteous = over.iter().filter(|client| client.kind == ClientKind::Nfs).count();
+        let mut courteous = over.len();
         let mut released = 0;
         for client in &over {
-            if client.kind == ClientKind::Nfs {
-                let crowded = courteous > COURTESY_CLIENTS_MAX;
-                let away = client.idle_ns(now_ns) > courtesy_ns;
+            let crowded = courteous > COURTESY_CLIENTS_MAX;
+            let away = client.idle_ns(now_ns) > courtesy_ns;
+            let keeps = || match client.kind {
+                ClientKind::Dafs => self.lock_table().keeps_locks(client),
                 // One that holds nothing would only keep others waiting after a restart.
-                if !crowded && !away && self.lock_table().holds_anything(client.key) {
-                    continue;
-                }
-                courteous -= 1;
+                _ => self.lock_table().holds_anything(client.key),
+            };
+            if !crowded && !away && keeps() {
+                continue;
             }
+            courteous -= 1;
             released += self.end_lease(client, now_ns).unwrap_or(0);
         }
         if released > 0 {

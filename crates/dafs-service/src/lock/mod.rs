@@ -8,11 +8,20 @@
 //! * A lock is not given past an owner that came earlier, wants what conflicts, and still polls
 //!   (DAFS 9.2).
 
+mod book;
+mod broken;
+mod durable;
+mod info;
 mod ranges;
+mod records;
 mod run;
 mod wait;
 
-pub(crate) use ranges::RangeList;
+pub(crate) use book::LockBook;
+pub use book::LockHolder;
+pub(crate) use durable::LockLog;
+pub use info::{LockInfo, LockStanding};
+pub use records::{LockChange, LockRecord};
 pub use run::LockError;
 pub(crate) use wait::Waiter;
 
@@ -23,7 +32,7 @@ use crate::open::OpenState;
 use crate::state::{StateId, StateRef, next_seqid};
 use dafs_store::StoreError;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// What a lock keeps others from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,6 +41,13 @@ pub enum LockKind {
     Read,
     /// Locking at all.
     Write,
+}
+
+impl LockKind {
+    /// Whether two locks of these kinds exclude each other.
+    pub(crate) fn conflicts(self, other: Self) -> bool {
+        self == Self::Write || other == Self::Write
+    }
 }
 
 /// Who locks.
@@ -67,6 +83,19 @@ pub struct LockRequest<'a> {
     pub wait: bool,
     /// The client had the lock before the server's restart.
     pub reclaim: bool,
+    /// What it is to be beyond a lock.
+    pub extras: LockExtras,
+}
+
+/// What a lock of a DAFS client may be beyond a lock (DAFS 9.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LockExtras {
+    /// It outlives its holder's failure as a broken lock (PERSIST).
+    pub persist: bool,
+    /// What is done under it is undone when its holder fails (AUTORECOVERY).
+    pub autorecover: bool,
+    /// It takes the place of a broken lock (REPAIR, DAFS O34).
+    pub repair: bool,
 }
 
 /// A lock in the way.
@@ -85,7 +114,7 @@ pub struct LockConflict {
 }
 
 /// A range of bytes, both ends included; never empty.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Range {
     pub(crate) first: u64,
     pub(crate) last: u64,
@@ -109,6 +138,10 @@ impl Range {
         if self.last == u64::MAX { u64::MAX } else { self.last - self.first + 1 }
     }
 
+    pub(crate) fn contains(self, other: Range) -> bool {
+        self.first <= other.first && other.last <= self.last
+    }
+
     pub(crate) fn overlaps(self, other: Range) -> bool {
         self.first <= other.last && other.first <= self.last
     }
@@ -123,9 +156,25 @@ pub(crate) struct LockState {
     pub(crate) life: Life,
     /// Changed only under the table's lock.
     seqid: AtomicU32,
+    /// A change of its locks is being made durable; others wait for that. Changed only under the
+    /// table's lock.
+    busy: AtomicBool,
 }
 
 impl LockState {
+    fn new(id: StateId, open: Arc<OpenState>, owner: Box<[u8]>) -> Arc<Self> {
+        let (life, seqid, busy) = (Life::default(), AtomicU32::new(0), AtomicBool::new(false));
+        Arc::new(Self { id, open, owner, life, seqid, busy })
+    }
+
+    fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::SeqCst)
+    }
+
+    fn set_busy(&self, busy: bool) {
+        self.busy.store(busy, Ordering::SeqCst);
+    }
+
     pub(crate) fn seqid(&self) -> u32 {
         self.seqid.load(Ordering::SeqCst).max(1)
     }

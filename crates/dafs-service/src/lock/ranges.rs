@@ -5,19 +5,45 @@
 //! * Entries are sorted by their first byte.
 //! * Entries of one owner do not overlap, and neighbours of one owner and kind are merged.
 //! * Entries of two owners overlap only if both are for reading.
+//! * An entry with something special about it is never merged or cut.
 
 use super::{LockKind, Range};
 
+/// What makes a lock more than a lock, and its number in all runs of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Special {
+    pub(crate) number: u64,
+    /// It outlives its holder (DAFS 9.3).
+    pub(crate) persist: bool,
+    /// What is done under it is undone when its holder fails (DAFS 9.5).
+    pub(crate) autorecover: bool,
+    /// It is there to mend what a broken one has left (DAFS O34).
+    pub(crate) repair: bool,
+}
+
+impl Special {
+    /// What a lock is that replaces both.
+    pub(crate) fn join(self, other: Self) -> Self {
+        Self {
+            number: self.number,
+            persist: self.persist || other.persist,
+            autorecover: self.autorecover || other.autorecover,
+            repair: self.repair || other.repair,
+        }
+    }
+}
+
 /// One locked range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Locked<O> {
     pub(crate) range: Range,
     pub(crate) kind: LockKind,
     pub(crate) owner: O,
+    pub(crate) special: Option<Special>,
 }
 
 /// All locked ranges of a file.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct RangeList<O>(Vec<Locked<O>>);
 
 impl<O> Default for RangeList<O> {
@@ -64,14 +90,39 @@ impl<O: Copy + Eq> RangeList<O> {
     ) -> impl Iterator<Item = &Locked<O>> {
         let end = self.0.partition_point(|entry| entry.range.first <= range.last);
         self.0[..end].iter().filter(move |entry| {
-            Some(entry.owner) != owner
-                && entry.range.overlaps(range)
-                && (entry.kind == LockKind::Write || kind == LockKind::Write)
+            Some(entry.owner) != owner && entry.range.overlaps(range) && entry.kind.conflicts(kind)
         })
     }
 
+    /// The special locks of an owner.
+    pub(crate) fn specials(&self, owner: Option<O>) -> impl Iterator<Item = &Locked<O>> {
+        self.0.iter().filter(move |entry| entry.special.is_some() && Some(entry.owner) == owner)
+    }
+
+    /// What an owner has locked in a range, cut to it.
+    pub(crate) fn own_in(&self, range: Range, owner: O) -> Vec<Locked<O>> {
+        let own = self.0.iter().filter(|e| e.owner == owner && e.range.overlaps(range));
+        let cut = own.map(|entry| {
+            let first = entry.range.first.max(range.first);
+            let last = entry.range.last.min(range.last);
+            Locked { range: Range { first, last }, ..*entry }
+        });
+        cut.collect()
+    }
+
+    /// Enters a piece as it was.
+    pub(crate) fn put_back(&mut self, entry: Locked<O>) {
+        self.insert(entry);
+    }
+
     /// Locks a range for an owner, in place of what it had there. Nobody's lock conflicts.
-    pub(crate) fn set(&mut self, range: Range, kind: LockKind, owner: O) -> Changed {
+    pub(crate) fn set(
+        &mut self,
+        range: Range,
+        kind: LockKind,
+        owner: O,
+        special: Option<Special>,
+    ) -> Changed {
         debug_assert!(self.conflicts(range, kind, Some(owner)).next().is_none());
         let mut changed = self.clear(range, owner);
         let mut merged = range;
@@ -79,7 +130,8 @@ impl<O: Copy + Eq> RangeList<O> {
         self.0.retain(|entry| {
             let touches = entry.range.last.checked_add(1) == Some(merged.first)
                 || merged.last.checked_add(1) == Some(entry.range.first);
-            let joins = touches && entry.owner == owner && entry.kind == kind;
+            let plain = special.is_none() && entry.special.is_none();
+            let joins = touches && plain && entry.owner == owner && entry.kind == kind;
             if joins {
                 merged.first = merged.first.min(entry.range.first);
                 merged.last = merged.last.max(entry.range.last);
@@ -87,7 +139,7 @@ impl<O: Copy + Eq> RangeList<O> {
             !joins
         });
         changed.removed += before - self.0.len();
-        self.insert(Locked { range: merged, kind, owner });
+        self.insert(Locked { range: merged, kind, owner, special });
         changed.added += 1;
         changed
     }
@@ -99,6 +151,7 @@ impl<O: Copy + Eq> RangeList<O> {
         self.0.retain(|entry| {
             let hit = entry.owner == owner && entry.range.overlaps(range);
             if hit {
+                debug_assert!(entry.special.is_none() || range.contains(entry.range));
                 let mut keep = |first, last| {
                     kept.push(Locked { range: Range { first, last }, ..*entry });
                 };
@@ -198,7 +251,7 @@ mod tests {
                         if denied {
                             continue;
                         }
-                        list.set(range, kind, owner)
+                        list.set(range, kind, owner, None)
                     }
                     None => list.clear(range, owner),
                 };

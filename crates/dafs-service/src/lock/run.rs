@@ -1,20 +1,25 @@
 //! LOCK, LOCKT and LOCKU.
 
-use super::ranges::Locked;
-use super::{LockConflict, LockKind, LockOwner, LockRequest, LockState, Range};
+use super::book::{Granted, Left, LockHolder, Verdict, Wish};
+use super::broken::holder;
+use super::durable::Ticket;
+use super::ranges::Special;
+use super::records::{LockChange, LockRecord};
+use super::{LockConflict, LockExtras, LockKind, LockOwner, LockRequest, LockState, Range};
 use crate::client::{ClientKey, ClientKind};
 use crate::error::ServiceError;
 use crate::handle::Handle;
-use crate::index::{Held, Life};
+use crate::index::Held;
 use crate::limits::{
-    LOCK_RANGES_MAX, LOCK_RANGES_PER_CLIENT_MAX, LOCK_RANGES_PER_FILE_MAX, OWNER_BYTES_MAX,
+    KEPT_LOCKS_MAX, LOCK_RANGES_MAX, LOCK_RANGES_PER_CLIENT_MAX, LOCK_RANGES_PER_FILE_MAX,
+    OWNER_BYTES_MAX,
 };
 use crate::open::{Clock, OpenState};
 use crate::state::{StateId, StateRef};
 use crate::table::{Blocked, Ended, FileState, StateTable};
 use crate::{Caller, Result, Service};
+use dafs_store::{StoreError, Wait};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use thiserror::Error;
 
 /// Why a lock was not had.
@@ -23,6 +28,10 @@ pub enum LockError {
     /// This lock is in the way.
     #[error("another owner has locked the range")]
     Denied(LockConflict),
+    /// This lock is in the way, and its holder has failed: the data may be half changed, and is to be
+    /// mended under a lock for repair.
+    #[error("a lock on the range is broken; its holder has failed")]
+    Broken(LockConflict),
     /// Everything else.
     #[error(transparent)]
     Service(#[from] ServiceError),
@@ -50,13 +59,38 @@ impl Owner {
     }
 }
 
+/// A lock that was had.
+struct Entered {
+    lock: Arc<LockState>,
+    state: StateRef,
+    /// What is to be made durable before anybody is told.
+    unwritten: Option<(Arc<Ticket>, Granted<StateId>)>,
+}
+
+/// All that a lock is tried with.
+struct Attempt<'a> {
+    caller: Caller<'a>,
+    clock: Clock,
+    owner: &'a Owner,
+    name: &'a [u8],
+    me: Option<Arc<LockHolder>>,
+    range: Range,
+    request: &'a LockRequest<'a>,
+    /// Whether a lock that was not left behind may be reclaimed.
+    reclaim: Result<()>,
+    in_grace: bool,
+}
+
 impl Service {
     /// Locks a range of bytes. Returns the lock's state-id with its new sequence number.
     ///
     /// # Errors
-    /// `Denied` with the lock in the way; `Invalid` for a range that is none; `OpenMode` when the
-    /// open does not allow what is locked for; `Grace`, `NoGrace`, `ReclaimBad`, `ReclaimConflict`;
-    /// those of the state-id; `WouldWait` while a client whose lease is over is dispossessed.
+    /// `Denied` with the lock in the way, `Broken` with one whose holder has failed; `Invalid` for a
+    /// range that is none, and for a repair that is not for writing or finds nothing broken;
+    /// `LockRange` when a part of a persistent lock is meant; `OpenMode` when the open does not allow
+    /// what is locked for; `Grace`, `NoGrace`, `ReclaimBad`, `ReclaimConflict`; those of the
+    /// state-id; `WouldWait` while a client whose lease is over is dispossessed, and for everything
+    /// that is to be durable.
     pub fn lock(
         &self,
         caller: Caller<'_>,
@@ -65,10 +99,21 @@ impl Service {
     ) -> std::result::Result<StateRef, LockError> {
         let range = Range::new(request.offset, request.length)?;
         let (owner, name) = self.find_owner(caller, handle, &request.owner)?;
-        match request.reclaim {
-            true => self.check_reclaim(caller.client)?,
-            false => self.check_new_state(caller.client)?,
+        let extras = request.extras;
+        let me = holder(caller.client, &name);
+        if extras.autorecover || me.is_none() && extras != LockExtras::default() {
+            return Err(ServiceError::NotSupported.into());
         }
+        if extras.repair && (request.kind != LockKind::Write || request.wait || request.reclaim) {
+            return Err(ServiceError::from(StoreError::Invalid).into());
+        }
+        let reclaim = match request.reclaim {
+            true => self.check_reclaim(caller.client),
+            false => {
+                self.check_new_state(caller.client)?;
+                Ok(())
+            }
+        };
         let share = owner.open().share();
         let allowed = match request.kind {
             LockKind::Read => share.read,
@@ -77,17 +122,57 @@ impl Service {
         if !allowed {
             return Err(ServiceError::OpenMode.into());
         }
-        let clock = self.clock(caller);
-        let mut denied = None;
-        let locked = self.enter(caller, |table, ended| {
-            denied = None;
-            table.lock(caller, clock, &owner, &name, range, request, ended, &mut denied)
+        let (clock, in_grace) = (self.clock(caller), self.in_grace());
+        let (owner, name) = (&owner, &*name);
+        let attempt = Attempt { caller, clock, owner, name, me, range, request, reclaim, in_grace };
+        let mut refused = None;
+        let entered = self.enter(caller, |table, ended| {
+            refused = None;
+            table.lock(&attempt, ended, &mut refused)
         });
-        match denied {
-            Some(_) if request.reclaim => Err(ServiceError::ReclaimConflict.into()),
-            Some(conflict) => Err(LockError::Denied(conflict)),
-            None => Ok(locked?),
+        match refused {
+            Some(LockError::Denied(_)) if request.reclaim => {
+                Err(ServiceError::ReclaimConflict.into())
+            }
+            Some(LockError::Broken(conflict)) => Err(self.tell_broken(caller, conflict)),
+            Some(refused) => Err(refused),
+            None => self.settle_lock(caller, entered?),
         }
+    }
+
+    /// Tells of a broken lock, as soon as that is durable.
+    fn tell_broken(&self, caller: Caller<'_>, conflict: LockConflict) -> LockError {
+        if !self.lock_log.is_clean() {
+            if caller.wait == Wait::Never {
+                return ServiceError::WouldWait.into();
+            }
+            if let Err(error) = self.lock_log.flush(&*self.records) {
+                return error.into();
+            }
+        }
+        LockError::Broken(conflict)
+    }
+
+    /// Makes a lock durable that has to be, or takes it back.
+    fn settle_lock(
+        &self,
+        caller: Caller<'_>,
+        entered: Entered,
+    ) -> std::result::Result<StateRef, LockError> {
+        let Entered { lock, state, unwritten } = entered;
+        let Some((ticket, granted)) = unwritten else { return Ok(state) };
+        let written = self.lock_log.wait(&*self.records, &ticket);
+        let mut ended = Ended::default();
+        let mut table = self.lock_table();
+        lock.set_busy(false);
+        if written.is_err() {
+            table.take_back(caller.client.key(), &lock, granted, &mut ended);
+        }
+        drop(table);
+        self.finish(ended);
+        self.returned.notify_all();
+        written?;
+        Ok(state)
     }
 
     fn find_owner(
@@ -121,8 +206,9 @@ impl Service {
     /// Whether an owner of this client could lock a range now.
     ///
     /// # Errors
-    /// `Denied` with the lock in the way; `Invalid` for a range that is none; the store's for the
-    /// file; `Grace`; `WouldWait` while a client whose lease is over is dispossessed.
+    /// `Denied` with the lock in the way, `Broken` with one whose holder has failed; `Invalid` for a
+    /// range that is none; the store's for the file; `Grace`; `WouldWait` while a client whose lease
+    /// is over is dispossessed.
     pub fn lock_test(
         &self,
         caller: Caller<'_>,
@@ -135,24 +221,35 @@ impl Service {
         let range = Range::new(offset, length)?;
         self.check_grace(caller.client)?;
         let key = self.namespace().export(handle)?.key(handle);
-        let clock = self.clock(caller);
-        let mut denied = None;
+        let (clock, me) = (self.clock(caller), holder(caller.client, owner));
+        let mut refused = None;
         self.enter(caller, |table, _| {
-            denied = None;
+            refused = None;
             let Some(file) = table.files.get(&key) else { return Ok(()) };
             let own = file.lock_state_of(caller, owner).map(|lock| lock.id);
-            denied = file.check_locks(range, kind, own, clock)?;
+            let wish = Wish { range, kind, own, me: me.as_deref(), repair: false };
+            match file.decide(&wish, clock)? {
+                Decision::Refused(error) => refused = Some(error),
+                // Asking breaks nothing, and asks for no whole lock.
+                Decision::Breaks(left) => refused = Some(LockError::Denied(left.conflict())),
+                Decision::Free | Decision::Part => {}
+            }
             Ok(())
         })?;
-        denied.map_or(Ok(()), |conflict| Err(LockError::Denied(conflict)))
+        match refused {
+            None => Ok(()),
+            Some(LockError::Broken(conflict)) => Err(self.tell_broken(caller, conflict)),
+            Some(error) => Err(error),
+        }
     }
 
     /// Unlocks a range of bytes, be it locked or not. The state-id is that of the lock, or of the
     /// open of a DAFS client, whose owner has the locks. Returns it with its new sequence number.
     ///
     /// # Errors
-    /// `Invalid` for a range that is none; those of the state-id; `Resource` when a range would fall
-    /// into two and there are too many.
+    /// `Invalid` for a range that is none; `LockRange` when it is a part of a persistent lock; those
+    /// of the state-id; `Resource` when a range would fall into two and there are too many;
+    /// `WouldWait` when it is to be durable.
     pub fn unlock(
         &self,
         caller: Caller<'_>,
@@ -173,23 +270,79 @@ impl Service {
             }
             Held::Open(_) | Held::Delegation(_) => return Err(ServiceError::BadStateId),
         };
+        self.unlock_range(caller, &lock, range)
+    }
+
+    fn unlock_range(
+        &self,
+        caller: Caller<'_>,
+        lock: &Arc<LockState>,
+        range: Range,
+    ) -> Result<StateRef> {
+        let given_up = self.enter(caller, |table, ended| {
+            lock.life.check()?;
+            if lock.is_busy() {
+                return Err(Blocked::Recall(Vec::new()));
+            }
+            let Some(file) = table.files.get(&lock.open.key) else { return Ok(None) };
+            let numbers = file.locks.kept_in(range, lock.id);
+            let numbers = numbers.map_err(|_| ServiceError::LockRange)?;
+            if file.locks.ranges.splits(range, lock.id) {
+                table.admit_range(caller.client.key(), &lock.open.key)?;
+            }
+            if numbers.is_empty() {
+                table.clear_range(caller.client.key(), lock, range, ended);
+                return Ok(None);
+            }
+            if caller.wait == Wait::Never {
+                return Err(ServiceError::WouldWait.into());
+            }
+            lock.set_busy(true);
+            let removed = numbers.iter().copied().map(LockChange::Remove).collect();
+            Ok(Some((table.lock_log.put(removed, false), numbers)))
+        })?;
+        if let Some((ticket, numbers)) = given_up {
+            // Nobody gets the range before it is free in the records too.
+            let written = self.lock_log.wait(&*self.records, &ticket);
+            self.end_unlock(caller, lock, range, &numbers, written.is_ok());
+            written?;
+        }
+        Ok(lock.changed())
+    }
+
+    fn end_unlock(
+        &self,
+        caller: Caller<'_>,
+        lock: &Arc<LockState>,
+        range: Range,
+        numbers: &[u64],
+        written: bool,
+    ) {
         let mut ended = Ended::default();
         let mut table = self.lock_table();
-        lock.life.check()?;
-        let client = caller.client.key();
-        let splits = |file: &FileState| file.ranges.splits(range, lock.id);
-        if table.files.get(&lock.open.key).is_some_and(splits) {
-            table.admit_range(client, &lock.open.key)?;
+        lock.set_busy(false);
+        if written && lock.life.is_live() {
+            table.clear_range(caller.client.key(), lock, range, &mut ended);
+            self.lock_log.count_kept(numbers.len(), 0);
+        } else if written {
+            // The lease has ended meanwhile; what was given up is not left behind.
+            table.forget_orphans(&lock.open.key, numbers);
         }
-        if let Some(file) = table.files.get_mut(&lock.open.key) {
-            let changed = file.ranges.clear(range, lock.id);
-            table.count_ranges(client, changed.removed, changed.added);
-        }
-        let state = lock.changed();
-        table.wake_waiters(&lock.open.key, &mut ended);
         drop(table);
         self.finish(ended);
-        Ok(state)
+        self.returned.notify_all();
+    }
+
+    /// Gives up the persistent locks under an open that is about to be closed (DAFS O36).
+    ///
+    /// # Errors
+    /// `WouldWait` when there are any and the caller may not wait; those of the disk.
+    pub(crate) fn give_up_kept(&self, caller: Caller<'_>, open: &Arc<OpenState>) -> Result<()> {
+        if caller.client.kind() != ClientKind::Dafs || self.lock_log.kept() == 0 {
+            return Ok(());
+        }
+        let Some(lock) = self.lock_state_under(open) else { return Ok(()) };
+        self.unlock_range(caller, &lock, Range { first: 0, last: u64::MAX }).map(drop)
     }
 }
 
@@ -204,6 +357,15 @@ impl Service {
     }
 }
 
+/// What becomes of a wish, with the lapsed holders found.
+enum Decision {
+    Free,
+    Refused(LockError),
+    /// It breaks this lock.
+    Breaks(Left),
+    Part,
+}
+
 impl FileState {
     fn lock_state_of(&self, caller: Caller<'_>, owner: &[u8]) -> Option<&Arc<LockState>> {
         self.lock_states
@@ -211,33 +373,41 @@ impl FileState {
             .find(|lock| Arc::ptr_eq(&lock.open.client, caller.client) && *lock.owner == *owner)
     }
 
-    /// The lock in the way, if there is one of a client that is alive; locks of clients whose lease
-    /// is over give way.
-    fn check_locks(
+    fn lock_state(&self, id: StateId) -> Option<&Arc<LockState>> {
+        self.lock_states.iter().find(|lock| lock.id == id)
+    }
+
+    /// What stands against a wish. Locks of clients whose lease is over give way.
+    fn decide(
         &self,
-        range: Range,
-        kind: LockKind,
-        own: Option<StateId>,
+        wish: &Wish<'_, StateId>,
         clock: Clock,
-    ) -> std::result::Result<Option<LockConflict>, Blocked> {
-        let mut over = Vec::new();
-        for Locked { range, kind, owner } in self.ranges.conflicts(range, kind, own) {
-            let state = self.lock_states.iter().find(|lock| lock.id == *owner);
-            // INVARIANT: ranges go with the state that owns them.
-            let Some(state) = state else { continue };
-            if clock.is_over(&state.open.client) {
-                over.push(state.open.client.clone());
-                continue;
+    ) -> std::result::Result<Decision, Blocked> {
+        let client = |id| self.lock_state(id).map(|lock| &lock.open.client);
+        let lapsed = |id| client(id).is_none_or(|client| clock.is_over(client));
+        Ok(match self.locks.decide(wish, lapsed) {
+            Verdict::Free => Decision::Free,
+            Verdict::Part => Decision::Part,
+            Verdict::Breaks(left) => Decision::Breaks(left),
+            Verdict::Broken(left) => Decision::Refused(LockError::Broken(left.conflict())),
+            Verdict::NothingBroken => {
+                Decision::Refused(ServiceError::from(StoreError::Invalid).into())
             }
-            return Ok(Some(LockConflict {
-                offset: range.first,
-                length: range.length(),
-                kind: *kind,
-                client: state.open.client.key(),
-                owner: state.owner.clone(),
-            }));
-        }
-        if over.is_empty() { Ok(None) } else { Err(Blocked::Expire(over)) }
+            Verdict::Lapsed(ids) => {
+                return Err(Blocked::Expire(ids.into_iter().filter_map(client).cloned().collect()));
+            }
+            Verdict::Denied(held) => match self.lock_state(held.owner) {
+                Some(state) => Decision::Refused(LockError::Denied(LockConflict {
+                    offset: held.range.first,
+                    length: held.range.length(),
+                    kind: held.kind,
+                    client: state.open.client.key(),
+                    owner: state.owner.clone(),
+                })),
+                // INVARIANT: ranges go with the state that owns them.
+                None => Decision::Free,
+            },
+        })
     }
 }
 
@@ -245,7 +415,7 @@ impl StateTable {
     /// Whether there is room for another range.
     fn admit_range(&self, client: ClientKey, key: &Handle) -> Result<()> {
         let held = self.by_client.get(&client).map_or(0, |holdings| holdings.ranges);
-        let in_file = self.files.get(key).map_or(0, |file| file.ranges.len());
+        let in_file = self.files.get(key).map_or(0, |file| file.locks.ranges.len());
         if self.counts.ranges >= LOCK_RANGES_MAX
             || held >= LOCK_RANGES_PER_CLIENT_MAX
             || in_file >= LOCK_RANGES_PER_FILE_MAX
@@ -255,18 +425,14 @@ impl StateTable {
         Ok(())
     }
 
-    /// Enters a lock, or says in `denied` which one is in the way.
+    /// Enters a lock, or says in `refused` why not.
     fn lock(
         &mut self,
-        caller: Caller<'_>,
-        clock: Clock,
-        owner: &Owner,
-        name: &[u8],
-        range: Range,
-        request: &LockRequest<'_>,
+        attempt: &Attempt<'_>,
         ended: &mut Ended,
-        denied: &mut Option<LockConflict>,
-    ) -> std::result::Result<StateRef, Blocked> {
+        refused: &mut Option<LockError>,
+    ) -> std::result::Result<Entered, Blocked> {
+        let Attempt { caller, clock, owner, name, range, request, in_grace, .. } = *attempt;
         Self::check_current(caller.client)?;
         let (open, key) = (owner.open(), owner.open().key);
         open.life.check()?;
@@ -280,40 +446,148 @@ impl StateTable {
             }
             Owner::New(_) => file.lock_state_of(caller, name).cloned(),
         };
+        if known.as_ref().is_some_and(|lock| lock.is_busy()) {
+            return Err(Blocked::Recall(Vec::new()));
+        }
         let own = owner.id().or(known.as_ref().map(|lock| lock.id));
-        let conflict = file
-            .check_locks(range, request.kind, own, clock)?
-            .or_else(|| file.earlier_turn(caller, name, range, request.kind, own));
-        if conflict.is_some() {
-            *denied = conflict;
-            if request.wait && !request.reclaim {
-                self.add_waiter(caller, open, name, range, request.kind);
+        let (kind, me) = (request.kind, attempt.me.as_deref());
+        let wish = Wish { range, kind, own, me, repair: request.extras.repair };
+        let decision = file.decide(&wish, clock)?;
+        let turn = || file.earlier_turn(caller, name, range, kind, own).map(LockError::Denied);
+        *refused = match decision {
+            Decision::Refused(error) => Some(error),
+            Decision::Breaks(left) if request.reclaim => Some(LockError::Denied(left.conflict())),
+            Decision::Breaks(_) if in_grace => return Err(ServiceError::Grace.into()),
+            Decision::Breaks(_) if caller.wait == Wait::Never => {
+                return Err(ServiceError::WouldWait.into());
+            }
+            Decision::Breaks(left) => {
+                tracing::warn!(
+                    "a lock that its holder has left behind is broken by another's wish"
+                );
+                self.break_left(&key, |other| *other == left);
+                Some(LockError::Broken(left.conflict()))
+            }
+            Decision::Part => Some(ServiceError::LockRange.into()),
+            Decision::Free if request.reclaim => None,
+            Decision::Free => turn(),
+        };
+        if let Some(error) = refused {
+            if request.wait && !request.reclaim && matches!(error, LockError::Denied(_)) {
+                self.add_waiter(caller, open, name, range, kind);
             }
             return Err(ServiceError::LocksHeld.into());
+        }
+        let Some(file) = self.files.get(&key) else {
+            return Err(ServiceError::StaleStateId.into());
+        };
+        let inherited = file.locks.inherited(&wish);
+        if inherited.is_none() {
+            // What was left behind by the owner itself proves that it had it.
+            attempt.reclaim?;
+        }
+        let special = self.special(request.extras, inherited);
+        if special.is_some() && caller.wait == Wait::Never {
+            return Err(ServiceError::WouldWait.into());
+        }
+        if special.is_some() && self.lock_log.kept() >= KEPT_LOCKS_MAX {
+            return Err(ServiceError::Resource.into());
         }
         self.admit_range(caller.client.key(), &key)?;
         let lock = match known {
             Some(lock) => lock,
             None => {
                 let id = self.admit_lock(caller.client.key())?;
-                let lock = Arc::new(LockState {
-                    id,
-                    open: open.clone(),
-                    owner: name.into(),
-                    life: Life::default(),
-                    seqid: AtomicU32::new(0),
-                });
+                let lock = LockState::new(id, open.clone(), name.into());
                 self.enter_lock(&lock);
                 lock
             }
         };
         self.drop_waiter(caller.client, &key, name, range);
-        if let Some(file) = self.files.get_mut(&key) {
-            let changed = file.ranges.set(range, request.kind, lock.id);
-            self.count_ranges(caller.client.key(), changed.removed, changed.added);
-        }
+        let wish = Wish { own: Some(lock.id), ..wish };
+        let unwritten = self.grant_range(caller.client.key(), &key, &wish, &lock, special, attempt);
         // A lock for reading in place of one for writing lets others in.
         self.wake_waiters(&key, ended);
-        Ok(lock.changed())
+        Ok(Entered { state: lock.changed(), lock, unwritten })
+    }
+
+    /// What is special about a lock that is asked for and takes the place of others.
+    fn special(&self, extras: LockExtras, inherited: Option<Special>) -> Option<Special> {
+        let persist = extras.persist || extras.repair;
+        if !persist && inherited.is_none() {
+            return None;
+        }
+        let number = self.lock_log.next();
+        let asked = Special { number, persist, autorecover: false, repair: extras.repair };
+        Some(inherited.map_or(asked, |inherited| asked.join(inherited)))
+    }
+
+    /// Enters a range that nothing stands against, and queues its record if it has one.
+    fn grant_range(
+        &mut self,
+        client: ClientKey,
+        key: &Handle,
+        wish: &Wish<'_, StateId>,
+        lock: &Arc<LockState>,
+        special: Option<Special>,
+        attempt: &Attempt<'_>,
+    ) -> Option<(Arc<Ticket>, Granted<StateId>)> {
+        let file = self.files.get_mut(key)?;
+        let granted = file.locks.grant(wish, lock.id, special);
+        self.count_ranges(client, granted.changed.removed, granted.changed.added);
+        let (special, holder) = (special?, attempt.me.clone()?);
+        let left = Left { range: wish.range, kind: wish.kind, special, holder };
+        let mut changes: Vec<_> = granted.numbers().map(LockChange::Remove).collect();
+        self.lock_log.count_kept(changes.len(), 1);
+        changes.push(LockChange::Put(LockRecord::of(key, &left, false)));
+        granted.repaired.iter().for_each(|_| self.guards.remove_broken(key));
+        self.note_left(key);
+        lock.set_busy(true);
+        Some((self.lock_log.put(changes, false), granted))
+    }
+
+    /// Takes a lock back that could not be made durable.
+    fn take_back(
+        &mut self,
+        client: ClientKey,
+        lock: &Arc<LockState>,
+        granted: Granted<StateId>,
+        ended: &mut Ended,
+    ) {
+        let key = lock.open.key;
+        if !lock.life.is_live() {
+            // It was left behind meanwhile, and stays so: the records may say the same.
+            return;
+        }
+        self.lock_log.count_kept(1, granted.numbers().count());
+        granted.repaired.iter().for_each(|_| self.guards.add_broken(&key));
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let changed = file.locks.revert(granted, lock.id);
+        self.count_ranges(client, changed.removed, changed.added);
+        self.note_left(&key);
+        self.wake_waiters(&key, ended);
+    }
+
+    fn clear_range(
+        &mut self,
+        client: ClientKey,
+        lock: &Arc<LockState>,
+        range: Range,
+        ended: &mut Ended,
+    ) {
+        let key = lock.open.key;
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let changed = file.locks.ranges.clear(range, lock.id);
+        self.count_ranges(client, changed.removed, changed.added);
+        self.wake_waiters(&key, ended);
+    }
+
+    /// Forgets locks that were left behind although their holder had given them up.
+    fn forget_orphans(&mut self, key: &Handle, numbers: &[u64]) {
+        let Some(file) = self.files.get_mut(key) else { return };
+        let gone = numbers.iter().filter(|number| file.locks.forget_orphan(**number)).count();
+        self.lock_log.count_kept(gone, 0);
+        self.note_left(key);
+        self.tidy(key);
     }
 }

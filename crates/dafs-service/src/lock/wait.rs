@@ -30,7 +30,7 @@ pub(crate) struct Waiter {
 
 impl Waiter {
     fn wants_against(&self, range: Range, kind: LockKind) -> bool {
-        self.range.overlaps(range) && (self.kind == LockKind::Write || kind == LockKind::Write)
+        self.range.overlaps(range) && self.kind.conflicts(kind)
     }
 
     fn keeps_turn(&self, now_ns: u64) -> bool {
@@ -55,7 +55,7 @@ impl FileState {
     ) -> Option<LockConflict> {
         let before = self.waiters.iter().take_while(|w| !w.is_of(caller.client, owner));
         let mut turns = before.filter(|waiter| {
-            let mut held = self.ranges.conflicts(waiter.range, waiter.kind, None);
+            let mut held = self.locks.ranges.conflicts(waiter.range, waiter.kind, None);
             waiter.keeps_turn(caller.now_ns)
                 && waiter.wants_against(range, kind)
                 && !held.any(|locked| Some(locked.owner) == own)
@@ -166,7 +166,7 @@ impl StateTable {
             });
             let own = own.map(|lock| lock.id);
             waiter.turn_until_ns.is_none()
-                && file.ranges.conflicts(waiter.range, waiter.kind, own).next().is_none()
+                && file.locks.ranges.conflicts(waiter.range, waiter.kind, own).next().is_none()
         };
         for waiter in self.drop_waiters(key, free) {
             let Waiter { client, handle, owner, .. } = waiter;
@@ -189,7 +189,7 @@ impl StateTable {
             for lock in &file.lock_states {
                 let holder = &lock.open.client;
                 let in_the_way = |waiter: &Waiter| {
-                    let all = file.ranges.conflicts(waiter.range, waiter.kind, None);
+                    let all = file.locks.ranges.conflicts(waiter.range, waiter.kind, None);
                     !Arc::ptr_eq(&waiter.client, holder)
                         && all.into_iter().any(|l| l.owner == lock.id)
                 };

@@ -209,6 +209,9 @@ impl Service {
         self.check_fence(&caller.subject, &handle)?;
         let cred = export.map_cred(caller.cred);
         let file = export.store().open(&cred, &handle.file, request.share.mode())?;
+        if request.truncates() {
+            self.check_span(&handle, 0, u64::MAX)?;
+        }
         // Held until the file is emptied, so that no new delegation misses that.
         let emptying = match request.truncates() {
             true => Some(self.begin_change(caller, export.key(&handle), true)?),

@@ -183,6 +183,7 @@ impl Service {
         state: impl Into<StateRef>,
     ) -> Result<()> {
         let open = self.open_state(caller, handle, state)?;
+        self.give_up_kept(caller, &open)?;
         let mut ended = Ended::default();
         let mut table = self.lock_table();
         // Of two closes at once, one finds it closed.
@@ -255,7 +256,7 @@ impl Service {
         }
         let Held::Lock(lock) = &held else { return Err(ServiceError::LocksHeld) };
         let file = table.files.get(&lock.open.key);
-        if file.is_some_and(|file| file.ranges.has_owner(lock.id)) {
+        if file.is_some_and(|file| file.locks.ranges.has_owner(lock.id)) {
             return Err(ServiceError::LocksHeld);
         }
         table.release_lock(lock, &mut ended);

@@ -1,7 +1,7 @@
 //! EXCHANGE_ID in its nine cases, confirmation, destruction, leases and courtesy.
 
 use crate::common::*;
-use dafs_service::{ClientKey, ExchangeId, Identity, LockKind, ServiceError};
+use dafs_service::{ClientKey, ExchangeId, Identity, LockExtras, LockKind, ServiceError};
 use std::sync::Arc;
 
 fn other_principal() -> Identity {
@@ -184,6 +184,7 @@ fn an_expired_nfs_client_keeps_its_state_until_somebody_needs_it() {
         kind: LockKind::Read,
         wait: false,
         reclaim: false,
+        extras: LockExtras::default(),
     };
     world.service.lock(world.patient(&other), &handle, &request).unwrap();
     assert_eq!(world.disk.owners(), [b"other".to_vec()]);

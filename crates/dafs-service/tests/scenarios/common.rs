@@ -3,9 +3,9 @@
 
 use dafs_service::{
     Caller, Client, ClientKey, ClientRecord, ClientRecords, ExchangeId, Export, ExportOptions,
-    Front, Handle, Identity, LockError, LockKind, LockOwner, LockRequest, Namespace, OpenClaim,
-    OpenHow, OpenRequest, OpenTarget, Opened, RecordsError, Result, Service, ServiceConfig,
-    ServiceError, Share, Squash, StateRef, Subject, Want,
+    Front, Handle, Identity, LockChange, LockError, LockExtras, LockKind, LockOwner, LockRecord,
+    LockRequest, Namespace, OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened, RecordsError,
+    Result, Service, ServiceConfig, ServiceError, Share, Squash, StateRef, Subject, Want,
 };
 use dafs_store::{CreateHow, Cred, MemoryStore, OpenMode, SetAttr, Store, Wait};
 use std::cell::Cell;
@@ -69,6 +69,7 @@ impl Front for Ear {
 #[derive(Clone, Default)]
 pub(crate) struct Disk {
     pub(crate) records: Arc<Mutex<Vec<ClientRecord>>>,
+    pub(crate) locks: Arc<Mutex<Vec<LockRecord>>>,
     pub(crate) broken: Arc<AtomicBool>,
     pub(crate) writes: Arc<AtomicUsize>,
 }
@@ -99,7 +100,7 @@ impl ClientRecords for Disk {
         self.check()?;
         let mut records = self.records.lock().unwrap();
         self.writes.fetch_add(1, Ordering::Relaxed);
-        records.retain(|old| old.owner != record.owner);
+        records.retain(|old| (old.kind, &old.owner) != (record.kind, &record.owner));
         records.push(record.clone());
         Ok(())
     }
@@ -107,9 +108,29 @@ impl ClientRecords for Disk {
     fn remove(&self, gone: &[ClientRecord]) -> std::result::Result<(), RecordsError> {
         self.check()?;
         let same = |old: &ClientRecord| {
-            gone.iter().any(|gone| (&gone.owner, gone.verifier) == (&old.owner, old.verifier))
+            let name = |record: &ClientRecord| (record.kind, record.owner.clone(), record.verifier);
+            gone.iter().any(|gone| name(gone) == name(old))
         };
         self.records.lock().unwrap().retain(|old| !same(old));
+        Ok(())
+    }
+
+    fn load_locks(&self) -> std::result::Result<Vec<LockRecord>, RecordsError> {
+        self.check()?;
+        Ok(self.locks.lock().unwrap().clone())
+    }
+
+    fn change_locks(&self, changes: &[LockChange]) -> std::result::Result<(), RecordsError> {
+        self.check()?;
+        let mut locks = self.locks.lock().unwrap();
+        for change in changes {
+            let (number, put) = match change {
+                LockChange::Put(record) => (record.number, Some(record.clone())),
+                LockChange::Remove(number) => (*number, None),
+            };
+            locks.retain(|old| old.number != number);
+            locks.extend(put);
+        }
         Ok(())
     }
 }
@@ -247,13 +268,21 @@ impl World {
         kind: LockKind,
     ) -> std::result::Result<StateRef, LockError> {
         let owner = LockOwner::New { open: opened.state.reference(), owner: owner.as_bytes() };
-        let request = LockRequest { owner, offset, length, kind, wait: false, reclaim: false };
+        let request = LockRequest {
+            owner,
+            offset,
+            length,
+            kind,
+            wait: false,
+            reclaim: false,
+            extras: LockExtras::default(),
+        };
         self.service.lock(self.caller(client), opened.state.handle(), &request)
     }
 
     pub(crate) fn close(&self, client: &Arc<Client>, opened: &Opened) {
         let state = opened.state.reference();
-        self.service.close(self.caller(client), opened.state.handle(), state).unwrap();
+        self.service.close(self.patient(client), opened.state.handle(), state).unwrap();
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::common::*;
 use dafs_service::limits::LOCK_RANGES_PER_FILE_MAX;
 use dafs_service::{
-    Client, LockConflict, LockError, LockKind, LockOwner, LockRequest, Opened, ServiceError,
-    StateKind, StateRef,
+    Client, LockConflict, LockError, LockExtras, LockKind, LockOwner, LockRequest, Opened,
+    ServiceError, StateKind, StateRef,
 };
 use std::sync::Arc;
 
@@ -55,7 +55,15 @@ fn locks_of_two_owners_exclude_each_other() {
     let existing = |state| {
         let owner = LockOwner::Existing(state);
         let (offset, length, kind) = (15, 1, LockKind::Read);
-        let request = LockRequest { owner, offset, length, kind, wait: false, reclaim: false };
+        let request = LockRequest {
+            owner,
+            offset,
+            length,
+            kind,
+            wait: false,
+            reclaim: false,
+            extras: LockExtras::default(),
+        };
         world.service.lock(world.caller(&one), mine.state.handle(), &request)
     };
     assert_eq!(existing(first), Err(ServiceError::OldStateId.into()));
@@ -129,7 +137,15 @@ fn those_who_wait_are_told_in_order_and_once() {
     let lock = |at: usize, wait, (offset, length)| {
         let owner = LockOwner::New { open: opened[at].state.reference(), owner: b"l" };
         let kind = LockKind::Write;
-        let request = LockRequest { owner, offset, length, kind, wait, reclaim: false };
+        let request = LockRequest {
+            owner,
+            offset,
+            length,
+            kind,
+            wait,
+            reclaim: false,
+            extras: LockExtras::default(),
+        };
         world.service.lock(world.caller(&clients[at]), &handle, &request)
     };
     let held = lock(0, false, (0, 100)).unwrap();
@@ -167,7 +183,15 @@ fn waiting_is_bounded_for_each_file() {
         let name = number.to_string();
         let owner = LockOwner::New { open: opened.state.reference(), owner: name.as_bytes() };
         let kind = LockKind::Read;
-        let request = LockRequest { owner, offset: 0, length: 1, kind, wait: true, reclaim: false };
+        let request = LockRequest {
+            owner,
+            offset: 0,
+            length: 1,
+            kind,
+            wait: true,
+            reclaim: false,
+            extras: LockExtras::default(),
+        };
         let asked = world.service.lock(world.caller(&client), opened.state.handle(), &request);
         assert!(matches!(asked, Err(LockError::Denied(_))));
     }
@@ -187,7 +211,15 @@ fn who_waits_for_a_client_that_is_gone_is_told_when_its_lease_ends() {
     let opened = world.open(&waiting, "f", BOTH).unwrap();
     let owner = LockOwner::New { open: opened.state.reference(), owner: b"l" };
     let kind = LockKind::Write;
-    let request = LockRequest { owner, offset: 5, length: 1, kind, wait: true, reclaim: false };
+    let request = LockRequest {
+        owner,
+        offset: 5,
+        length: 1,
+        kind,
+        wait: true,
+        reclaim: false,
+        extras: LockExtras::default(),
+    };
     let (caller, handle) = (world.caller(&waiting), opened.state.handle());
     assert!(world.service.lock(caller, handle, &request).is_err());
     world.pass_with(&[&waiting], LEASE_NS / 2);
@@ -211,7 +243,15 @@ fn a_close_releases_all_locks_even_when_it_wakes_somebody() {
     }
     let owner = LockOwner::New { open: opened.state.reference(), owner: b"waits" };
     let (offset, length, kind) = (0, 10, LockKind::Write);
-    let request = LockRequest { owner, offset, length, kind, wait: true, reclaim: false };
+    let request = LockRequest {
+        owner,
+        offset,
+        length,
+        kind,
+        wait: true,
+        reclaim: false,
+        extras: LockExtras::default(),
+    };
     let (caller, handle) = (world.caller(&client), *opened.state.handle());
     assert!(matches!(world.service.lock(caller, &handle, &request), Err(LockError::Denied(_))));
     world.close(&client, &opened);
@@ -258,7 +298,15 @@ fn locks_of_both_protocols_exclude_each_other() {
     let by_open = |wait| {
         let owner = LockOwner::Open(theirs.state.id().into());
         let kind = LockKind::Write;
-        let request = LockRequest { owner, offset: 5, length: 5, kind, wait, reclaim: false };
+        let request = LockRequest {
+            owner,
+            offset: 5,
+            length: 5,
+            kind,
+            wait,
+            reclaim: false,
+            extras: LockExtras::default(),
+        };
         world.service.lock(world.caller(&dafs), &handle, &request)
     };
     let lock = world.lock(&nfs, &mine, "l", (0, 10), LockKind::Write).unwrap();
@@ -271,6 +319,7 @@ fn locks_of_both_protocols_exclude_each_other() {
         kind: LockKind::Read,
         wait: true,
         reclaim: false,
+        extras: LockExtras::default(),
     };
     let wait = || world.service.lock(world.caller(&nfs), &handle, &request);
     assert!(matches!(wait(), Err(LockError::Denied(turn)) if turn.client == dafs.key()));

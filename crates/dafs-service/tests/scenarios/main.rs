@@ -8,6 +8,7 @@ mod common;
 mod delegations;
 mod delegations_prop;
 mod fences;
+mod kept_locks;
 mod locks;
 mod names;
 mod opens;

@@ -86,7 +86,15 @@ fn locks_are_reclaimed() {
     let lock = |reclaim| {
         let owner = LockOwner::New { open: opened.state.reference(), owner: b"l" };
         let kind = LockKind::Write;
-        let request = LockRequest { owner, offset: 0, length: 9, kind, wait: false, reclaim };
+        let request = LockRequest {
+            owner,
+            offset: 0,
+            length: 9,
+            kind,
+            wait: false,
+            reclaim,
+            extras: Default::default(),
+        };
         world.service.lock(world.caller(&a), &handle, &request).map(|state| state.seqid)
     };
     assert_eq!(lock(false), Err(ServiceError::Grace.into()));
@@ -122,7 +130,15 @@ fn two_clients_cannot_reclaim_the_same() {
         let opened = world.reclaim(client, &handle, READ).unwrap();
         let owner = LockOwner::New { open: opened.state.reference(), owner: b"l" };
         let kind = LockKind::Read;
-        let request = LockRequest { owner, offset: 0, length: 9, kind, wait: false, reclaim };
+        let request = LockRequest {
+            owner,
+            offset: 0,
+            length: 9,
+            kind,
+            wait: false,
+            reclaim,
+            extras: Default::default(),
+        };
         world.service.lock(world.caller(client), &handle, &request).map(|_| ())
     };
     assert_eq!(lock(&a, true), Ok(()));

@@ -3,8 +3,8 @@
 
 use crate::common::*;
 use dafs_service::{
-    Caller, Client, Front, Handle, LockKind, LockOwner, LockRequest, OpenRequest, RemoveMode,
-    Service, Share, StateRef, Subject, Want,
+    Caller, Client, Front, Handle, LockExtras, LockKind, LockOwner, LockRequest, OpenRequest,
+    RemoveMode, Service, Share, StateRef, Subject, Want,
 };
 use dafs_store::{Cred, Wait};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -107,8 +107,15 @@ fn denials_and_locks_exclude_between_threads() {
                     let handle = *opened.state.handle();
                     let owner = LockOwner::New { open: opened.state.id().into(), owner: b"owner" };
                     let (offset, length, kind) = (10, 10, LockKind::Write);
-                    let request =
-                        LockRequest { owner, offset, length, kind, wait: true, reclaim: false };
+                    let request = LockRequest {
+                        owner,
+                        offset,
+                        length,
+                        kind,
+                        wait: true,
+                        reclaim: false,
+                        extras: LockExtras::default(),
+                    };
                     if let Ok(lock) = actor.service.lock(actor.caller(), &handle, &request) {
                         inside(lock_holders);
                         actor.service.unlock(actor.caller(), &handle, lock, 0, u64::MAX).unwrap();

@@ -42,6 +42,10 @@ impl Plan {
             service.io_file(caller, &self.source, self.source_state, READ).map_err(of_io)?;
         let target =
             service.io_file(caller, &self.target, self.target_state, WRITE).map_err(of_io)?;
+        // No bytes stand for all of the rest here.
+        let length = if self.count == 0 { u64::MAX } else { self.count };
+        service.check_span(&self.source, self.source_offset, length).map_err(of_io)?;
+        service.check_span(&self.target, self.target_offset, length).map_err(of_io)?;
         Ok((source, target))
     }
 

@@ -4,7 +4,7 @@ use super::{holds_data, kind_of};
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
 use crate::v4::status::without_perm;
-use dafs_service::{LockConflict, LockError, LockKind, LockOwner, LockRequest};
+use dafs_service::{LockConflict, LockError, LockExtras, LockKind, LockOwner, LockRequest};
 use dafs_wire::nfs4::{
     LockArgs, LockDenied, LockType, Locker, LocktArgs, LockuArgs, StateOwner, Stateid,
     StateidResult, Status,
@@ -28,6 +28,7 @@ pub(crate) fn lock(cx: &mut Compound<'_>, args: &LockArgs<'_>) -> OpResult {
         kind: kind(args.kind),
         wait: args.kind.is_wait(),
         reclaim: args.reclaim,
+        extras: LockExtras::default(),
     };
     match cx.shared.service.lock(cx.caller()?, &handle, &request) {
         Ok(state) => answer(cx, stateid::wire(state)),
@@ -48,7 +49,11 @@ pub(crate) fn lockt(cx: &mut Compound<'_>, args: &LocktArgs<'_>) -> OpResult {
         args.length,
         kind,
     );
-    tested.map_err(|error| refused(cx, error))
+    tested.map_err(|error| match error {
+        // Who asks is told who had it; that it is broken it is told when it wants it.
+        LockError::Broken(former) => refused(cx, LockError::Denied(former)),
+        error => refused(cx, error),
+    })
 }
 
 pub(crate) fn locku(cx: &mut Compound<'_>, args: &LockuArgs) -> OpResult {
@@ -81,6 +86,9 @@ fn refused(cx: &mut Compound<'_>, error: LockError) -> OpError {
             cx.encoder().value(&LockDenied { offset, length, kind, owner });
             OpError::WithBody(Status::Denied)
         }
+        // With DENIED a kernel client would wait for a holder that is gone. This it reports as an I/O
+        // error; the repair is for a DAFS client to do.
+        LockError::Broken(_) => OpError::Status(Status::LockRange),
         LockError::Service(error) => without_perm(error),
     }
 }

@@ -23,6 +23,7 @@ pub(crate) fn read(cx: &mut Compound<'_>, args: &ReadArgs) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     let file = cx.shared.service.io_file(cx.caller()?, &handle, state, READ).map_err(of_io)?;
+    cx.shared.service.check_span(&handle, args.offset, args.count.into()).map_err(of_io)?;
     let room = cx.room().saturating_sub(FRAME_BYTES) / 4 * 4;
     let wanted = args.count.min(TRANSFER_BYTES_MAX) as usize;
     let wait = cx.wait;

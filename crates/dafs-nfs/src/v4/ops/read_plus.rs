@@ -29,6 +29,7 @@ pub(crate) fn read_plus(cx: &mut Compound<'_>, args: &ReadPlusArgs) -> OpResult 
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     let file = cx.shared.service.io_file(cx.caller()?, &handle, state, READ).map_err(of_io)?;
+    cx.shared.service.check_span(&handle, args.offset, args.count.into()).map_err(of_io)?;
     let attr = file.attr()?;
     // A file that has all its space has no holes worth looking for.
     let dense = attr.space_used >= attr.size;

@@ -32,6 +32,7 @@ pub(crate) fn allocate(cx: &mut Compound<'_>, args: &AllocateArgs) -> OpResult {
     cx.may_wait()?;
     let file = file(cx, &args.stateid, WRITE)?;
     check_range(args.offset, args.length)?;
+    cx.shared.service.check_span(&cx.current()?, args.offset, args.length).map_err(of_io)?;
     Ok(file.allocate(args.offset, args.length)?)
 }
 
@@ -39,6 +40,7 @@ pub(crate) fn deallocate(cx: &mut Compound<'_>, args: &DeallocateArgs) -> OpResu
     cx.may_wait()?;
     let file = file(cx, &args.stateid, WRITE)?;
     check_range(args.offset, args.length)?;
+    cx.shared.service.check_span(&cx.current()?, args.offset, args.length).map_err(of_io)?;
     Ok(file.deallocate(args.offset, args.length)?)
 }
 
@@ -54,6 +56,8 @@ pub(crate) fn clone(cx: &mut Compound<'_>, args: &CloneArgs) -> OpResult {
     if from.checked_add(args.count).is_none() || to.checked_add(args.count).is_none() {
         return Err(Status::Inval.into());
     }
+    service.check_span(&source_handle, from, args.count).map_err(of_io)?;
+    service.check_span(&cx.current()?, to, args.count).map_err(of_io)?;
     // Beyond its end the source has nothing to share (RFC 7862 15.13.3).
     if from + args.count > source.attr()?.size {
         return Err(Status::Inval.into());

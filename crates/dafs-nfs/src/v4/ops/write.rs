@@ -29,6 +29,8 @@ pub(crate) fn write<'a>(cx: &mut Compound<'a>, args: &WriteArgs<'a>) -> OpResult
     if args.offset.checked_add(args.data.len() as u64).is_none() {
         return Err(Status::Inval.into());
     }
+    let len = args.data.len() as u64;
+    cx.shared.service.check_span(&handle, args.offset, len).map_err(of_io)?;
     // Before the data is written: should it be lost meanwhile, the client is to see that.
     let verifier = Verifier(cx.shared.write_verifier.current());
     let count = match write_all(&*file, data, args.offset, stability, cx.wait) {

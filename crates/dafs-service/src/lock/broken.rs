@@ -1,0 +1,201 @@
+//! What holders of persistent locks leave behind when they fail, and how it is kept from everybody
+//! until somebody repairs it (DAFS 9.3, 9.4).
+//!
+//! Invariants
+//! * A broken lock is counted in the guards before anybody is told of it, and until it is repaired.
+//! * Who is told that a lock is broken is told so only after its record says it.
+
+use super::book::{Left, LockHolder};
+use super::records::{LockChange, LockRecord};
+use super::{LockConflict, Range};
+use crate::client::Client;
+use crate::error::ServiceError;
+use crate::handle::Handle;
+use crate::index::Held;
+use crate::limits::LEFT_FILES_SWEPT_MAX;
+use crate::table::StateTable;
+use crate::{Result, Service};
+use dafs_store::StoreError;
+use std::sync::Arc;
+
+impl LockHolder {
+    pub(crate) fn of(client: &Client, owner: &[u8]) -> Self {
+        Self {
+            client: client.key(),
+            name: client.name().to_vec(),
+            verifier: client.verifier(),
+            mechanism: client.identity().mechanism.to_owned(),
+            principal: client.identity().principal.clone(),
+            owner: owner.to_vec(),
+        }
+    }
+}
+
+impl Left {
+    /// As it is told to others.
+    pub(super) fn conflict(&self) -> LockConflict {
+        LockConflict {
+            offset: self.range.first,
+            length: self.range.length(),
+            kind: self.kind,
+            client: self.holder.client,
+            owner: self.holder.owner.as_slice().into(),
+        }
+    }
+}
+
+impl StateTable {
+    /// Breaks what was left behind on a file and matches. The records are queued.
+    pub(super) fn break_left(&mut self, key: &Handle, matches: impl Fn(&Left) -> bool) -> usize {
+        let Some(file) = self.files.get_mut(key) else { return 0 };
+        let broken = file.locks.break_left(matches);
+        let changes: Vec<_> =
+            broken.iter().map(|left| LockChange::Put(LockRecord::of(key, left, true))).collect();
+        broken.iter().for_each(|_| self.guards.add_broken(key));
+        if !changes.is_empty() {
+            self.lock_log.put(changes, true);
+        }
+        broken.len()
+    }
+
+    /// Enters what the records say.
+    fn restore_lock(&mut self, key: Handle, record: &LockRecord) {
+        self.lock_log.skip_to(record.number);
+        self.lock_log.count_kept(0, 1);
+        if record.broken {
+            self.guards.add_broken(&key);
+        }
+        self.left_files.insert(key);
+        self.files.entry(key).or_default().locks.restore(record.left(), record.broken);
+    }
+
+    /// True when a client holds a persistent lock.
+    pub(crate) fn keeps_locks(&self, client: &Client) -> bool {
+        if self.lock_log.kept() == 0 {
+            return false;
+        }
+        let held = self.by_client.get(&client.key());
+        let mut ids = held.into_iter().flat_map(|held| &held.locks);
+        ids.any(|&id| match self.index.find(id) {
+            Ok(Held::Lock(lock)) => {
+                let file = self.files.get(&lock.open.key);
+                file.is_some_and(|file| file.locks.ranges.specials(Some(id)).next().is_some())
+            }
+            _ => false,
+        })
+    }
+
+    /// Notes whether anything is left on a file.
+    pub(crate) fn note_left(&mut self, key: &Handle) {
+        if self.files.get(key).is_some_and(|file| file.locks.has_left()) {
+            self.left_files.insert(*key);
+        } else {
+            self.left_files.remove(key);
+        }
+    }
+
+    /// Forgets what was left on a file that is gone.
+    fn forget_left(&mut self, key: &Handle) {
+        let Some(file) = self.files.get_mut(key) else { return };
+        for _ in file.locks.broken() {
+            self.guards.remove_broken(key);
+        }
+        let left = file.locks.forget_left();
+        self.lock_log.count_kept(left.len(), 0);
+        let gone = left.iter().map(|left| LockChange::Remove(left.special.number));
+        self.lock_log.put(gone.collect(), true);
+        self.left_files.remove(key);
+        self.tidy(key);
+    }
+}
+
+impl Service {
+    /// Enters the persistent locks of earlier runs. Those that were held can be taken back by their
+    /// holders until somebody else wants them.
+    pub(crate) fn restore_locks(&self, records: &[LockRecord]) {
+        let mut table = self.lock_table();
+        for record in records {
+            table.restore_lock(record.handle, record);
+        }
+    }
+
+    /// A client has been started anew: its older instances will not come back, so what they held is
+    /// broken at once. May wait for the disk.
+    pub(crate) fn break_older(&self, client: &Client) {
+        let mut table = self.lock_table();
+        let keys: Vec<Handle> = table.left_files.iter().copied().collect();
+        let (verifier, identity) = (client.verifier(), client.identity());
+        let older = |left: &Left| {
+            let (mechanism, principal) = (identity.mechanism, &identity.principal);
+            left.holder.is_older(client.name(), verifier, mechanism, principal)
+        };
+        let broken: usize = keys.iter().map(|key| table.break_left(key, older)).sum();
+        drop(table);
+        if broken > 0 {
+            let client = client.name().escape_ascii();
+            tracing::warn!(%client, broken, "the holder has restarted; its locks are broken");
+            // What cannot be written now stays queued, and nobody is told of it before.
+            let _logged = self.lock_log.flush(&*self.records);
+        }
+    }
+
+    /// Whether bytes may be read or written: not while a lock over them is broken, which lets nobody
+    /// near what its holder may have left half done. Costs one load while nothing is broken.
+    ///
+    /// # Errors
+    /// `LockBroken`; the store's for the file.
+    pub fn check_span(&self, handle: &Handle, offset: u64, length: u64) -> Result<()> {
+        if !self.guards.any_broken() || length == 0 {
+            return Ok(());
+        }
+        let key = self.namespace().export(handle)?.key(handle);
+        if !self.guards.maybe_broken(&key) {
+            return Ok(());
+        }
+        let range = Range { first: offset, last: offset.saturating_add(length - 1) };
+        let table = self.lock_table();
+        match table.files.get(&key).is_some_and(|file| file.locks.is_broken_in(range)) {
+            true => Err(ServiceError::LockBroken),
+            false => Ok(()),
+        }
+    }
+
+    /// Where an append may write, for [`check_span`](Self::check_span).
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn append_span(&self, handle: &Handle) -> Result<(u64, u64)> {
+        if !self.guards.any_broken() {
+            return Ok((0, 0));
+        }
+        let namespace = self.namespace();
+        let size = self.getattr_in(namespace.export(handle)?, handle)?.size;
+        Ok((size, u64::MAX))
+    }
+
+    /// Forgets what was left on files that are gone, some at a time, and writes what could not be
+    /// written before. Waits for the disk.
+    pub(crate) fn sweep_left(&self) {
+        let table = self.lock_table();
+        let unused = |key: &&Handle| table.files.get(key).is_some_and(|file| file.opens.is_empty());
+        let keys: Vec<Handle> =
+            table.left_files.iter().filter(unused).take(LEFT_FILES_SWEPT_MAX).copied().collect();
+        drop(table);
+        let namespace = self.namespace();
+        for key in keys {
+            let store = namespace.exports().find(|export| export.store().fs_id() == key.fs);
+            let found = store.map(|export| export.store().getattr(&key.file));
+            if matches!(found, Some(Err(StoreError::Stale))) {
+                tracing::info!("a file with locks that its holders left behind is gone");
+                self.lock_table().forget_left(&key);
+            }
+        }
+        let _logged = self.lock_log.flush(&*self.records);
+    }
+}
+
+/// The name of an owner that may have persistent locks.
+pub(super) fn holder(client: &Client, owner: &[u8]) -> Option<Arc<LockHolder>> {
+    let keeps = client.kind() == crate::ClientKind::Dafs;
+    keeps.then(|| Arc::new(LockHolder::of(client, owner)))
+}

@@ -1,0 +1,103 @@
+//! What administrators see of locks.
+
+use super::book::{Left, LockHolder};
+use super::ranges::Special;
+use super::{LockKind, Range};
+use crate::Service;
+use crate::handle::Handle;
+
+/// How a lock stands (DAFS 9.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockStanding {
+    /// Its holder is alive.
+    Held,
+    /// Its holder is gone; the next one who wants it breaks it, unless the holder comes back.
+    Breakable,
+    /// Nobody gets it, and nobody reads or writes what it covers, before it is repaired.
+    Broken,
+}
+
+/// A byte-range lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockInfo {
+    /// The file.
+    pub handle: Handle,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; `u64::MAX` for all from `offset`.
+    pub length: u64,
+    /// For reading or writing.
+    pub kind: LockKind,
+    /// It outlives its holder.
+    pub persist: bool,
+    /// What is done under it is undone when its holder fails.
+    pub autorecover: bool,
+    /// It is held to mend what a broken one has left.
+    pub repair: bool,
+    /// How it stands.
+    pub standing: LockStanding,
+    /// The holder, or the former one.
+    pub holder: LockHolder,
+}
+
+impl Service {
+    /// Up to `max` of the byte-range locks of all clients; first those that were left behind.
+    pub fn locks_info(&self, max: usize, now_ns: u64) -> Vec<LockInfo> {
+        let mut infos = Vec::new();
+        let table = self.lock_table();
+        let left_files =
+            table.left_files.iter().filter_map(|key| Some((key, table.files.get(key)?)));
+        for (key, file) in left_files {
+            let broken = file.locks.broken().iter().map(|left| (left, LockStanding::Broken));
+            let orphans = file.locks.orphans().iter().map(|left| (left, LockStanding::Breakable));
+            let all = broken.chain(orphans).map(|(left, standing)| of_left(key, left, standing));
+            infos.extend(all.take(max.saturating_sub(infos.len())));
+        }
+        for file in table.files.values() {
+            for held in file.locks.ranges.iter() {
+                if infos.len() >= max {
+                    return infos;
+                }
+                let state = file.lock_states.iter().find(|lock| lock.id == held.owner);
+                // INVARIANT: ranges go with the state that owns them.
+                let Some(state) = state else { continue };
+                let client = &state.open.client;
+                let standing = match self.is_over(client, now_ns) {
+                    true => LockStanding::Breakable,
+                    false => LockStanding::Held,
+                };
+                let holder = LockHolder::of(client, &state.owner);
+                let handle = state.open.handle();
+                infos.push(info(handle, held.range, held.kind, held.special, standing, holder));
+            }
+        }
+        infos
+    }
+}
+
+fn of_left(key: &Handle, left: &Left, standing: LockStanding) -> LockInfo {
+    let holder = LockHolder::clone(&left.holder);
+    info(key, left.range, left.kind, Some(left.special), standing, holder)
+}
+
+fn info(
+    handle: &Handle,
+    range: Range,
+    kind: LockKind,
+    special: Option<Special>,
+    standing: LockStanding,
+    holder: LockHolder,
+) -> LockInfo {
+    let is = |part: fn(&Special) -> bool| special.as_ref().is_some_and(part);
+    LockInfo {
+        handle: *handle,
+        offset: range.first,
+        length: range.length(),
+        kind,
+        persist: is(|special| special.persist),
+        autorecover: is(|special| special.autorecover),
+        repair: is(|special| special.repair),
+        standing,
+        holder,
+    }
+}

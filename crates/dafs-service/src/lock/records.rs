@@ -1,0 +1,66 @@
+//! Durable records of persistent locks (DAFS 9.3): what is known of them after a restart.
+
+use super::book::{Left, LockHolder};
+use super::ranges::Special;
+use super::{LockKind, Range};
+use crate::handle::Handle;
+use std::sync::Arc;
+
+/// A persistent lock, held or broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockRecord {
+    /// Names the lock in all runs of the server.
+    pub number: u64,
+    /// The file.
+    pub handle: Handle,
+    /// First byte.
+    pub first: u64,
+    /// Last byte.
+    pub last: u64,
+    /// For reading or writing.
+    pub kind: LockKind,
+    /// What is done under it is undone when its holder fails.
+    pub autorecover: bool,
+    /// It is held to mend what a broken one has left.
+    pub repair: bool,
+    /// Broken; else held, by a holder that may be gone.
+    pub broken: bool,
+    /// The holder, or the former one.
+    pub holder: LockHolder,
+}
+
+/// A change of the records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockChange {
+    /// Written, in place of one with the same number.
+    Put(LockRecord),
+    /// Removed, if it is there.
+    Remove(u64),
+}
+
+impl LockRecord {
+    pub(crate) fn of(key: &Handle, left: &Left, broken: bool) -> Self {
+        let Left { range, kind, special, holder } = left;
+        Self {
+            number: special.number,
+            handle: *key,
+            first: range.first,
+            last: range.last,
+            kind: *kind,
+            autorecover: special.autorecover,
+            repair: special.repair,
+            broken,
+            holder: LockHolder::clone(holder),
+        }
+    }
+
+    pub(crate) fn left(&self) -> Left {
+        let Self { number, autorecover, repair, .. } = *self;
+        Left {
+            range: Range { first: self.first, last: self.last },
+            kind: self.kind,
+            special: Special { number, persist: true, autorecover, repair },
+            holder: Arc::new(self.holder.clone()),
+        }
+    }
+}

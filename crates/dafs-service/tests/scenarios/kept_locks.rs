@@ -1,0 +1,417 @@
+//! Persistent locks: what becomes of them when their holder, the server or the disk fails, and how
+//! they are repaired (DAFS 9.3, 9.4).
+
+use crate::common::*;
+use dafs_service::{
+    Client, Handle, Identity, LockConflict, LockError, LockExtras, LockKind, LockOwner,
+    LockRequest, LockStanding, Opened, ServiceError, StateRef,
+};
+use dafs_store::{SetAttr, StoreError, Wait};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const PERSIST: LockExtras = LockExtras { persist: true, autorecover: false, repair: false };
+const REPAIR: LockExtras = LockExtras { persist: false, autorecover: false, repair: true };
+const PLAIN: LockExtras = LockExtras { persist: false, autorecover: false, repair: false };
+
+const INVALID: LockError = LockError::Service(ServiceError::Store(StoreError::Invalid));
+
+fn instance(world: &World, name: &str, verifier: u64) -> Arc<Client> {
+    let identity = Identity { mechanism: "none", principal: Vec::new() };
+    let now_ns = world.now_ns.get();
+    world.service.register_client(name.as_bytes(), verifier, identity, now_ns).unwrap().client
+}
+
+fn try_lock(
+    world: &World,
+    client: &Arc<Client>,
+    opened: &Opened,
+    (offset, length): (u64, u64),
+    kind: LockKind,
+    extras: LockExtras,
+) -> Result<(), LockError> {
+    let owner = LockOwner::Open(opened.state.id().into());
+    let request = LockRequest { owner, offset, length, kind, wait: false, reclaim: false, extras };
+    let caller = world.patient(client);
+    world.service.lock(caller, opened.state.handle(), &request).map(drop)
+}
+
+fn keep(world: &World, client: &Arc<Client>, opened: &Opened, range: (u64, u64)) {
+    try_lock(world, client, opened, range, LockKind::Write, PERSIST).unwrap();
+}
+
+fn write(
+    world: &World,
+    client: &Arc<Client>,
+    opened: &Opened,
+    range: (u64, u64),
+) -> Result<(), LockError> {
+    try_lock(world, client, opened, range, LockKind::Write, PLAIN)
+}
+
+fn repair(
+    world: &World,
+    client: &Arc<Client>,
+    opened: &Opened,
+    range: (u64, u64),
+) -> Result<(), LockError> {
+    try_lock(world, client, opened, range, LockKind::Write, REPAIR)
+}
+
+fn unlock(
+    world: &World,
+    client: &Arc<Client>,
+    opened: &Opened,
+    (offset, length): (u64, u64),
+) -> Result<(), ServiceError> {
+    let state = opened.state.id().into();
+    let caller = world.patient(client);
+    world.service.unlock(caller, opened.state.handle(), state, offset, length).map(drop)
+}
+
+fn broken(result: Result<(), LockError>) -> LockConflict {
+    match result {
+        Err(LockError::Broken(former)) => former,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn denied(result: Result<(), LockError>) -> LockConflict {
+    match result {
+        Err(LockError::Denied(holder)) => holder,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How the persistent locks stand: first byte, standing, and whether for repair.
+fn standing(world: &World) -> Vec<(u64, LockStanding, bool)> {
+    let infos = world.service.locks_info(100, world.now_ns.get());
+    let kept = infos.iter().filter(|info| info.persist);
+    let mut all: Vec<_> = kept.map(|info| (info.offset, info.standing, info.repair)).collect();
+    all.sort_by_key(|(offset, ..)| *offset);
+    all
+}
+
+fn span(world: &World, handle: &Handle, offset: u64, length: u64) -> Result<(), ServiceError> {
+    world.service.check_span(handle, offset, length)
+}
+
+#[test]
+fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
+    let world = World::new();
+    let (one, two) = (instance(&world, "a", 1), world.dafs("b"));
+    let (mine, theirs) =
+        (world.open(&one, "f", BOTH).unwrap(), world.open(&two, "f", BOTH).unwrap());
+    let handle = *mine.state.handle();
+    keep(&world, &one, &mine, (10, 10));
+    keep(&world, &one, &mine, (40, 10));
+    write(&world, &one, &mine, (60, 10)).unwrap();
+    assert_eq!(world.disk.locks.lock().unwrap().len(), 2);
+    assert_eq!(span(&world, &handle, 0, u64::MAX), Ok(()));
+    assert_eq!(denied(write(&world, &two, &theirs, (15, 1))).client, one.key());
+    let again = instance(&world, "a", 2);
+    // At once, before anybody asks.
+    assert_eq!(
+        standing(&world),
+        [(10, LockStanding::Broken, false), (40, LockStanding::Broken, false)]
+    );
+    assert!(world.disk.locks.lock().unwrap().iter().all(|record| record.broken));
+    let former = LockConflict {
+        offset: 10,
+        length: 10,
+        kind: LockKind::Write,
+        client: one.key(),
+        owner: (*b"owner").into(),
+    };
+    // For everybody, in all ways, as long as it is not repaired.
+    let mine = world.open(&again, "f", BOTH).unwrap();
+    for _ in 0..2 {
+        assert_eq!(broken(write(&world, &two, &theirs, (15, 1))), former);
+        assert_eq!(broken(write(&world, &again, &mine, (0, u64::MAX))), former);
+        let kind = LockKind::Read;
+        let tested = world.service.lock_test(world.caller(&two), &handle, b"x", 19, 1, kind);
+        assert_eq!(broken(tested), former);
+    }
+    // The plain lock went with its holder, and what lies between is free.
+    write(&world, &two, &theirs, (20, 20)).unwrap();
+    write(&world, &two, &theirs, (60, 10)).unwrap();
+    for (offset, length, expected) in [
+        (0, 10, Ok(())),
+        (0, 11, Err(ServiceError::LockBroken)),
+        (19, 1, Err(ServiceError::LockBroken)),
+        (20, 20, Ok(())),
+        (20, 0, Ok(())),
+        (45, u64::MAX, Err(ServiceError::LockBroken)),
+        (50, u64::MAX, Ok(())),
+    ] {
+        assert_eq!(span(&world, &handle, offset, length), expected, "{offset} {length}");
+    }
+    let cut = |size| {
+        let change = SetAttr { size: Some(size), ..SetAttr::default() };
+        let state = StateRef::from(theirs.state.id());
+        world.service.setattr(world.patient(&two), &handle, state, &change).map(drop)
+    };
+    assert_eq!(cut(49), Err(ServiceError::LockBroken));
+    assert_eq!(cut(50), Ok(()));
+    // The rules of repair (O34).
+    assert_eq!(repair(&world, &two, &theirs, (0, 10)), Err(INVALID));
+    for part in [(10, 9), (11, 9), (15, 1), (0, 45)] {
+        assert_eq!(
+            repair(&world, &two, &theirs, part),
+            Err(ServiceError::LockRange.into()),
+            "{part:?}"
+        );
+    }
+    let read = try_lock(&world, &two, &theirs, (10, 10), LockKind::Read, REPAIR);
+    assert_eq!(read, Err(INVALID));
+    repair(&world, &two, &theirs, (10, 10)).unwrap();
+    assert_eq!(span(&world, &handle, 10, 10), Ok(()));
+    assert_eq!(span(&world, &handle, 40, 1), Err(ServiceError::LockBroken));
+    assert_eq!(denied(write(&world, &again, &mine, (10, 1))).client, two.key());
+    // A repair lock is persistent: its holder's failure breaks it again.
+    let two_again = instance(&world, "b", 2);
+    assert_eq!(broken(write(&world, &again, &mine, (10, 1))).client, two.key());
+    let theirs = world.open(&two_again, "f", BOTH).unwrap();
+    // Both at once.
+    repair(&world, &two_again, &theirs, (0, 100)).unwrap();
+    assert_eq!(standing(&world), [(0, LockStanding::Held, true)]);
+    assert_eq!(unlock(&world, &two_again, &theirs, (0, 99)), Err(ServiceError::LockRange));
+    unlock(&world, &two_again, &theirs, (0, 100)).unwrap();
+    write(&world, &again, &mine, (0, u64::MAX)).unwrap();
+    let counts = world.service.counts();
+    assert_eq!((counts.kept_locks, counts.broken_locks), (0, 0));
+    assert_eq!(*world.disk.locks.lock().unwrap(), []);
+}
+
+#[test]
+fn a_lapsed_lock_stays_its_holders_until_somebody_wants_it() {
+    let world = World::new();
+    let (one, two) = (world.dafs("a"), world.dafs("b"));
+    let (mine, theirs) =
+        (world.open(&one, "f", BOTH).unwrap(), world.open(&two, "f", BOTH).unwrap());
+    let handle = *mine.state.handle();
+    keep(&world, &one, &mine, (0, 10));
+    world.pass_with(&[&two], LEASE_NS + SECOND_NS);
+    assert_eq!(standing(&world), [(0, LockStanding::Breakable, false)]);
+    // What does not conflict does not break it, nor does asking, nor reading without a lock.
+    write(&world, &two, &theirs, (10, 10)).unwrap();
+    assert_eq!(span(&world, &handle, 0, 10), Ok(()));
+    one.renew(world.now_ns.get());
+    assert_eq!(standing(&world), [(0, LockStanding::Held, false)]);
+    assert_eq!(denied(write(&world, &two, &theirs, (0, 1))).client, one.key());
+    unlock(&world, &one, &mine, (0, 10)).unwrap();
+    keep(&world, &one, &mine, (0, 10));
+    world.pass_with(&[&two], LEASE_NS + SECOND_NS);
+    // A request that may not wait has done nothing yet.
+    let request = LockRequest {
+        owner: LockOwner::Open(theirs.state.id().into()),
+        offset: 5,
+        length: 1,
+        kind: LockKind::Write,
+        wait: false,
+        reclaim: false,
+        extras: PLAIN,
+    };
+    let hasty = world.service.lock(world.caller(&two), &handle, &request);
+    assert_eq!(hasty, Err(ServiceError::WouldWait.into()));
+    assert_eq!(world.service.counts().broken_locks, 0);
+    // The first that conflicts breaks it and is told so.
+    assert_eq!(broken(write(&world, &two, &theirs, (5, 1))).client, one.key());
+    assert_eq!(standing(&world), [(0, LockStanding::Broken, false)]);
+    assert!(world.disk.locks.lock().unwrap()[0].broken);
+    // Its holder comes back too late.
+    let back = world.dafs("a");
+    let mine = world.open(&back, "f", BOTH).unwrap();
+    let late = try_lock(&world, &back, &mine, (0, 10), LockKind::Write, PERSIST);
+    assert_eq!(broken(late).client, one.key());
+    repair(&world, &back, &mine, (0, 10)).unwrap();
+    world.close(&back, &mine);
+    assert_eq!(world.service.counts().kept_locks, 0);
+    write(&world, &two, &theirs, (0, 10)).unwrap();
+}
+
+#[test]
+fn a_holder_whose_opens_were_given_to_others_takes_its_lock_back() {
+    let world = World::new();
+    let (one, two) = (world.dafs("a"), world.dafs("b"));
+    let mine = world.open(&one, "f", BOTH).unwrap();
+    keep(&world, &one, &mine, (0, 10));
+    keep(&world, &one, &mine, (20, 10));
+    world.service.expire_client(one.key()).unwrap();
+    let kept = [(0, LockStanding::Breakable, false), (20, LockStanding::Breakable, false)];
+    assert_eq!(standing(&world), kept);
+    let back = world.dafs("a");
+    let mine = world.open(&back, "f", BOTH).unwrap();
+    // As a whole, or not at all.
+    assert_eq!(write(&world, &back, &mine, (0, 5)), Err(ServiceError::LockRange.into()));
+    // It stays what it was.
+    write(&world, &back, &mine, (0, 10)).unwrap();
+    assert_eq!(standing(&world)[0], (0, LockStanding::Held, false));
+    // Another owner of the same client is somebody else.
+    let caller = world.caller(&back);
+    let other = world.service.open(caller, &world.plain("f", "other", BOTH)).unwrap();
+    assert_eq!(broken(write(&world, &back, &other, (20, 1))).client, one.key());
+    let theirs = world.open(&two, "f", BOTH).unwrap();
+    assert_eq!(denied(write(&world, &two, &theirs, (0, 1))).client, back.key());
+    repair(&world, &two, &theirs, (20, 10)).unwrap();
+    assert_eq!(world.service.counts().kept_locks, 2);
+    world.close(&two, &theirs);
+    world.close(&back, &mine);
+    assert_eq!(world.service.counts().kept_locks, 0);
+}
+
+#[test]
+fn locks_and_their_breaking_survive_the_server() {
+    let mut world = World::new();
+    let (one, two) = (instance(&world, "a", 1), world.dafs("b"));
+    let mine = world.open(&one, "f", BOTH).unwrap();
+    let theirs = world.open(&two, "f", BOTH).unwrap();
+    let handle = *mine.state.handle();
+    keep(&world, &one, &mine, (0, 10));
+    keep(&world, &two, &theirs, (20, 10));
+    keep(&world, &two, &theirs, (40, 10));
+    instance(&world, "a", 2);
+    world.disk.records.lock().unwrap().clear();
+    world.restart();
+    assert_eq!(
+        standing(&world),
+        [
+            (0, LockStanding::Broken, false),
+            (20, LockStanding::Breakable, false),
+            (40, LockStanding::Breakable, false),
+        ]
+    );
+    assert_eq!(span(&world, &handle, 0, 1), Err(ServiceError::LockBroken));
+    let (three, back) = (world.dafs("c"), world.dafs("b"));
+    let third = world.open(&three, "f", BOTH).unwrap();
+    let theirs = world.open(&back, "f", BOTH).unwrap();
+    // The key is new, the owner is the old one.
+    assert_ne!(back.key(), two.key());
+    keep(&world, &back, &theirs, (20, 10));
+    assert_eq!(denied(write(&world, &three, &third, (20, 1))).client, back.key());
+    assert_eq!(broken(write(&world, &three, &third, (0, 1))).client, one.key());
+    assert_eq!(broken(write(&world, &three, &third, (49, 1))).client, two.key());
+    repair(&world, &three, &third, (0, 10)).unwrap();
+    world.restart();
+    assert_eq!(
+        standing(&world),
+        [
+            (0, LockStanding::Breakable, true),
+            (20, LockStanding::Breakable, false),
+            (40, LockStanding::Broken, false),
+        ]
+    );
+    // Numbers are not used twice.
+    let four = world.dafs("d");
+    let fourth = world.open(&four, "f", BOTH).unwrap();
+    keep(&world, &four, &fourth, (60, 10));
+    let mut numbers: Vec<_> =
+        world.disk.locks.lock().unwrap().iter().map(|record| record.number).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 4);
+}
+
+#[test]
+fn a_lock_that_cannot_be_written_is_not_had() {
+    let world = World::new();
+    let (one, two) = (instance(&world, "a", 1), world.dafs("b"));
+    let (mine, theirs) =
+        (world.open(&one, "f", BOTH).unwrap(), world.open(&two, "f", BOTH).unwrap());
+    let io = Err(LockError::Service(ServiceError::Store(StoreError::Io)));
+    let persist = |range| try_lock(&world, &one, &mine, range, LockKind::Write, PERSIST);
+    write(&world, &one, &mine, (0, 5)).unwrap();
+    world.disk.broken.store(true, Ordering::Relaxed);
+    assert_eq!(persist((0, 10)), io);
+    assert_eq!(world.service.counts().kept_locks, 0);
+    // What the owner had is back, and no more.
+    denied(write(&world, &two, &theirs, (4, 1)));
+    write(&world, &two, &theirs, (5, 1)).unwrap();
+    unlock(&world, &two, &theirs, (5, 1)).unwrap();
+    world.disk.broken.store(false, Ordering::Relaxed);
+    persist((0, 10)).unwrap();
+    world.disk.broken.store(true, Ordering::Relaxed);
+    // What cannot be given up is kept; what is broken is told to nobody before it is written.
+    assert!(unlock(&world, &one, &mine, (0, 10)).is_err());
+    denied(write(&world, &two, &theirs, (9, 1)));
+    instance(&world, "a", 2);
+    assert_eq!(write(&world, &two, &theirs, (9, 1)), io);
+    assert!(!world.disk.locks.lock().unwrap()[0].broken);
+    world.disk.broken.store(false, Ordering::Relaxed);
+    broken(write(&world, &two, &theirs, (9, 1)));
+    assert!(world.disk.locks.lock().unwrap()[0].broken);
+    world.disk.broken.store(true, Ordering::Relaxed);
+    assert_eq!(repair(&world, &two, &theirs, (0, 10)), io);
+    assert_eq!(standing(&world), [(0, LockStanding::Broken, false)]);
+    assert_eq!(world.service.counts().broken_locks, 1);
+    world.disk.broken.store(false, Ordering::Relaxed);
+    repair(&world, &two, &theirs, (0, 10)).unwrap();
+}
+
+#[test]
+fn who_may_not_wait_gets_no_persistent_lock() {
+    let world = World::new();
+    let one = world.dafs("a");
+    let mine = world.open(&one, "f", BOTH).unwrap();
+    let handle = *mine.state.handle();
+    let request = LockRequest {
+        owner: LockOwner::Open(mine.state.id().into()),
+        offset: 0,
+        length: 10,
+        kind: LockKind::Read,
+        wait: false,
+        reclaim: false,
+        extras: PERSIST,
+    };
+    let hasty = world.service.lock(world.caller(&one), &handle, &request);
+    assert_eq!(hasty, Err(ServiceError::WouldWait.into()));
+    assert_eq!(world.service.counts().lock_ranges, 0);
+    world.service.lock(world.patient(&one), &handle, &request).unwrap();
+    let state = mine.state.id().into();
+    let hasty = world.service.unlock(world.caller(&one), &handle, state, 0, 10);
+    assert_eq!(hasty, Err(ServiceError::WouldWait));
+    let hasty = world.service.close(world.caller(&one), &handle, mine.state.id());
+    assert_eq!(hasty, Err(ServiceError::WouldWait));
+    assert_eq!(world.service.counts().kept_locks, 1);
+    // Neither NFS clients nor rollback have them.
+    let nfs = world.nfs("n");
+    let theirs = world.open(&nfs, "f", BOTH).unwrap();
+    let owner = LockOwner::New { open: theirs.state.reference(), owner: b"l" };
+    let refused = LockRequest { owner, ..request };
+    let not_supported = Err(ServiceError::NotSupported.into());
+    assert_eq!(world.service.lock(world.patient(&nfs), &handle, &refused), not_supported);
+    assert_eq!(world.patient(&one).wait, Wait::Allowed);
+}
+
+#[test]
+fn nfs_clients_are_kept_from_broken_locks() {
+    let world = World::new();
+    let (one, nfs) = (instance(&world, "a", 1), world.nfs("n"));
+    let (mine, theirs) =
+        (world.open(&one, "f", BOTH).unwrap(), world.open(&nfs, "f", BOTH).unwrap());
+    keep(&world, &one, &mine, (0, 10));
+    let lock = |range| {
+        let result = world.lock(&nfs, &theirs, "l", range, LockKind::Write);
+        result.map(drop)
+    };
+    denied(lock((0, 1)));
+    instance(&world, "a", 2);
+    assert_eq!(broken(lock((9, 10))).client, one.key());
+    lock((10, 10)).unwrap();
+}
+
+#[test]
+fn what_is_left_on_a_file_goes_with_the_file() {
+    let world = World::new();
+    let one = instance(&world, "a", 1);
+    let mine = world.open(&one, "f", BOTH).unwrap();
+    keep(&world, &one, &mine, (0, 10));
+    let two = instance(&world, "a", 2);
+    assert_eq!(world.service.counts().broken_locks, 1);
+    let mode = dafs_service::RemoveMode::Unchecked;
+    world.service.remove(world.patient(&two), &world.root, b"f", mode).unwrap();
+    world.pass_with(&[&two], 11 * SECOND_NS);
+    let counts = world.service.counts();
+    assert_eq!((counts.broken_locks, counts.kept_locks), (0, 0));
+    assert_eq!(*world.disk.locks.lock().unwrap(), []);
+}
