@@ -102,7 +102,7 @@ pub(crate) enum Verdict<O> {
     Lapsed(Vec<O>),
     /// This broken lock is in the way.
     Broken(Left),
-    /// This lock was left behind and is in the way: break it, then it is as above.
+    /// This lock was left behind and is in the way, perhaps with others: break all that are.
     Breaks(Left),
     /// A part of a persistent lock is concerned, which is changed as a whole or not at all.
     Part,
@@ -182,10 +182,7 @@ impl<O: Copy + Eq> LockBook<O> {
         if !over.is_empty() {
             return Verdict::Lapsed(over);
         }
-        let against = |left: &&Left| {
-            left.range.overlaps(range) && left.kind.conflicts(kind) && !wish.is_of(left)
-        };
-        if let Some(left) = self.orphans.iter().find(against) {
+        if let Some(left) = self.orphans.iter().find(|left| wish.breaks(left)) {
             return Verdict::Breaks(left.clone());
         }
         let own_left = self.orphans.iter().filter(|left| wish.is_of(left)).map(|left| left.range);
@@ -301,6 +298,11 @@ impl<O: Copy + Eq> LockBook<O> {
 }
 
 impl<O> Wish<'_, O> {
+    /// Whether a lock that was left behind is broken by this wish.
+    pub(crate) fn breaks(&self, left: &Left) -> bool {
+        left.range.overlaps(self.range) && left.kind.conflicts(self.kind) && !self.is_of(left)
+    }
+
     fn is_of(&self, left: &Left) -> bool {
         self.me.is_some_and(|me| left.holder.is_same(me))
     }

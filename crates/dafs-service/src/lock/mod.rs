@@ -11,6 +11,8 @@
 mod book;
 mod broken;
 mod durable;
+#[cfg(test)]
+mod exhaustive;
 mod info;
 mod ranges;
 mod records;

@@ -465,7 +465,7 @@ impl StateTable {
                 tracing::warn!(
                     "a lock that its holder has left behind is broken by another's wish"
                 );
-                self.break_left(&key, |other| *other == left);
+                self.break_left(&key, |left| wish.breaks(left));
                 Some(LockError::Broken(left.conflict()))
             }
             Decision::Part => Some(ServiceError::LockRange.into()),
