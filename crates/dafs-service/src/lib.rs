@@ -87,7 +87,7 @@ use lock::LockLog;
 use replies::EndedSessions;
 use stateless::StatelessFiles;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use table::{Ended, StateTable};
 
@@ -163,6 +163,8 @@ pub struct Service {
     queries: AtomicU64,
     stateless: StatelessFiles,
     ended_sessions: EndedSessions,
+    /// The journal, where one is kept.
+    keeper: OnceLock<Arc<durable::Keeper>>,
     /// Held while a name in a directory is removed or replaced. Opens and I/O do not wait for it.
     names: Box<[Mutex<()>]>,
     metrics: Metrics,
@@ -269,6 +271,7 @@ impl Service {
             queries: AtomicU64::new(1),
             stateless: StatelessFiles::new(),
             ended_sessions: EndedSessions::default(),
+            keeper: OnceLock::new(),
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             metrics: Metrics::default(),
             swept_ns: AtomicU64::new(0),
@@ -350,6 +353,7 @@ impl Service {
         if is_due(&self.leases_ns, now_ns, limits::LEASES_EVERY_NS) {
             self.expire(now_ns);
             self.tick_replies(now_ns);
+            self.tick_journal(now_ns);
             let clock = open::Clock { now_ns, lease_ns: self.lease_ns() };
             let mut ended = Ended::default();
             let mut table = self.lock_table();

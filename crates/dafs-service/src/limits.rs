@@ -135,6 +135,16 @@ pub const FENCE_LISTS_MAX: usize = 16_384;
 /// Fence lists that one sweep looks at to see whether their files are still there.
 pub(crate) const FENCE_LISTS_SWEPT_MAX: usize = 64;
 
+/// Changes with durable replies that are under way at once.
+pub const DURABLE_CHANGES_MAX: usize = 65_536;
+
+/// The longest reply that the journal keeps, in bytes. Of a change with a longer one it keeps that it
+/// happened.
+pub const DURABLE_REPLY_BYTES_MAX: usize = 64 << 10;
+
+/// Sessions of earlier runs that the journal keeps the replies of; the oldest go first.
+pub const DURABLE_SESSIONS_MAX: usize = 4_096;
+
 /// Components of a path in one lookup.
 pub const PATH_COMPONENTS_MAX: usize = 256;
 

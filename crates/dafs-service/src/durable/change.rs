@@ -1,5 +1,6 @@
 //! What a request is about to change, in terms of no protocol.
 
+use super::places::{Place, PlaceList};
 use crate::handle::Handle;
 use dafs_store::{Kind, SetAttr, Stability};
 
@@ -96,6 +97,92 @@ impl<'a> Change<'a> {
             Self::SetAttr { file, .. } | Self::Write { file, .. } | Self::Append { file, .. } => {
                 file
             }
+        }
+    }
+}
+
+/// A change that waits, with what it names.
+#[derive(Debug)]
+pub(super) enum Owned {
+    Create { dir: Handle, name: Vec<u8>, attr: SetAttr },
+    Make { dir: Handle, name: Vec<u8>, kind: Kind, attr: SetAttr },
+    Remove { dir: Handle, name: Vec<u8> },
+    Rename { from_dir: Handle, from: Vec<u8>, to_dir: Handle, to: Vec<u8> },
+    Link { source: Handle, dir: Handle, name: Vec<u8> },
+    SetAttr { file: Handle, change: SetAttr },
+    Write { file: Handle, offset: u64, len: u64, stability: Stability, digest: Option<u32> },
+    Append { file: Handle, len: u64, digest: Option<u32> },
+}
+
+impl Change<'_> {
+    pub(super) fn owned(self) -> Owned {
+        match self {
+            Change::Create { dir, name, attr } => {
+                Owned::Create { dir: *dir, name: name.to_vec(), attr: *attr }
+            }
+            Change::Make { dir, name, kind, attr } => {
+                Owned::Make { dir: *dir, name: name.to_vec(), kind, attr: *attr }
+            }
+            Change::Remove { dir, name } => Owned::Remove { dir: *dir, name: name.to_vec() },
+            Change::Rename { from_dir, from, to_dir, to } => {
+                let (from, to) = (from.to_vec(), to.to_vec());
+                Owned::Rename { from_dir: *from_dir, from, to_dir: *to_dir, to }
+            }
+            Change::Link { source, dir, name } => {
+                Owned::Link { source: *source, dir: *dir, name: name.to_vec() }
+            }
+            Change::SetAttr { file, change } => Owned::SetAttr { file: *file, change: *change },
+            Change::Write { file, offset, len, stability, digest } => {
+                Owned::Write { file: *file, offset, len, stability, digest }
+            }
+            Change::Append { file, len, digest } => Owned::Append { file: *file, len, digest },
+        }
+    }
+
+    /// Whether there is anything to keep: a write that is done again does no harm, so one whose data
+    /// is not known is not kept, and neither is one that may be lost.
+    pub(super) fn is_kept(&self) -> bool {
+        !matches!(
+            self,
+            Self::Write { stability: Stability::Unstable, .. } | Self::Write { digest: None, .. }
+        )
+    }
+
+    /// What the change holds while it is under way; `key` tells what an object is called for
+    /// everybody.
+    pub(super) fn places(&self, key: impl Fn(&Handle) -> Handle) -> PlaceList {
+        let name = |dir: &Handle, name: &[u8]| Place::name(&key(dir), name);
+        match self {
+            Self::Create { dir, name: at, .. }
+            | Self::Make { dir, name: at, .. }
+            | Self::Remove { dir, name: at }
+            | Self::Link { dir, name: at, .. } => [name(dir, at)].into_iter().collect(),
+            Self::Rename { from_dir, from, to_dir, to } => {
+                [name(from_dir, from), name(to_dir, to)].into_iter().collect()
+            }
+            Self::Write { file, .. } => [Place::file(&key(file), true)].into_iter().collect(),
+            Self::SetAttr { file, .. } | Self::Append { file, .. } => {
+                [Place::file(&key(file), false)].into_iter().collect()
+            }
+        }
+    }
+}
+
+impl Owned {
+    pub(super) fn borrow(&self) -> Change<'_> {
+        match self {
+            Self::Create { dir, name, attr } => Change::Create { dir, name, attr },
+            Self::Make { dir, name, kind, attr } => Change::Make { dir, name, kind: *kind, attr },
+            Self::Remove { dir, name } => Change::Remove { dir, name },
+            Self::Rename { from_dir, from, to_dir, to } => {
+                Change::Rename { from_dir, from, to_dir, to }
+            }
+            Self::Link { source, dir, name } => Change::Link { source, dir, name },
+            Self::SetAttr { file, change } => Change::SetAttr { file, change },
+            &Self::Write { ref file, offset, len, stability, digest } => {
+                Change::Write { file, offset, len, stability, digest }
+            }
+            &Self::Append { ref file, len, digest } => Change::Append { file, len, digest },
         }
     }
 }

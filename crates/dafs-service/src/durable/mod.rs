@@ -5,14 +5,29 @@
 //! [`Service::settle`] before it sends it. After a restart each announced change is either known to
 //! have happened, with its reply or with what the reply must say, or has left no trace.
 
+mod bytes;
 mod change;
+mod evidence;
+mod intent;
+mod keeper;
+mod ledger;
+mod places;
+mod record;
+mod recover;
 
 pub use change::Change;
+pub use recover::{Journal, JournalError, Recovered};
 
+pub(crate) use keeper::Keeper;
+
+use crate::client::ClientKind;
 use crate::handle::Handle;
 use crate::replies::RequestKey;
-use crate::{Caller, Result, Service};
+use crate::{Caller, Client, Result, Service};
 use crc_fast::CrcAlgorithm;
+use record::Record;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What the replies to changes of an export survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,12 +49,14 @@ pub type Notify = Box<dyn FnOnce(Result<()>) + Send>;
 /// out, successfully or not; one that is dropped instead was not carried out.
 #[must_use]
 pub struct Op {
+    keeper: Arc<Keeper>,
     number: u64,
     unchanged: bool,
+    settled: bool,
 }
 
 impl Op {
-    /// Its number in the journal; no two ever have the same.
+    /// Its number in the journal; no other one of this run has the same.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -47,6 +64,14 @@ impl Op {
     /// Says that the request was refused and changed nothing, so that nothing has to be made stable.
     pub fn nothing_changed(&mut self) {
         self.unchanged = true;
+    }
+}
+
+impl Drop for Op {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.keeper.abandon(self.number);
+        }
     }
 }
 
@@ -83,6 +108,17 @@ pub struct Session {
     pub mechanism: String,
     /// Who it is.
     pub principal: Vec<u8>,
+}
+
+impl Session {
+    /// Whether this is a session of the same run of this client.
+    pub fn is_of(&self, client: &Client) -> bool {
+        let identity = client.identity();
+        self.client == client.name()
+            && self.verifier == client.verifier()
+            && self.mechanism == identity.mechanism
+            && self.principal == identity.principal
+    }
 }
 
 /// What is known of a request that was carried out before a restart.
@@ -172,47 +208,125 @@ pub fn digest(before: u32, bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
+/// What the journal has done and holds, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct JournalStatistics {
+    /// The log itself.
+    pub log: dafs_journal::Statistics,
+    /// Rounds in which changes were made stable in the exports.
+    pub rounds: u64,
+    /// Changes that were made stable in them.
+    pub committed: u64,
+    /// Changes that are under way.
+    pub in_flight: usize,
+    /// Sessions that are known, of this run and of earlier ones.
+    pub sessions: usize,
+}
+
 impl Service {
     /// Announces a change that is about to be carried out for the request `key`.
     ///
     /// # Errors
     /// `Resource` when too many changes are under way; the store's error when the journal cannot be
-    /// written.
+    /// written or the state before the change cannot be found out.
     pub fn intend(
         &self,
-        _caller: Caller<'_>,
-        _key: &RequestKey,
+        caller: Caller<'_>,
+        key: &RequestKey,
         change: &Change<'_>,
-        _ready: Notify,
+        ready: Notify,
     ) -> Result<Intended> {
+        let Some(keeper) = self.keeper.get() else { return Ok(Intended::Unneeded) };
         let namespace = self.namespace();
         let export = namespace.export(change.place())?;
-        debug_assert_eq!(export.options().durable_replies, Durability::Off);
-        Ok(Intended::Unneeded)
+        let options = export.options();
+        let power = match options.durable_replies {
+            Durability::Off => return Ok(Intended::Unneeded),
+            Durability::Crash => false,
+            Durability::Power => true,
+        };
+        let foreign = caller.client.kind() != ClientKind::Dafs && !options.durable_nfs;
+        if foreign || options.read_only || !change.is_kept() {
+            return Ok(Intended::Unneeded);
+        }
+        let places = change.places(|handle| export.key(handle));
+        keeper.intend(export.store(), power, key, change, places, ready)
     }
 
     /// Takes the reply of a change that was carried out, as it will be sent: its bytes, and whether
     /// they are in little-endian order.
-    pub fn settle(&self, _op: Op, _reply: &[u8], _order_le: bool, _ready: Notify) -> Settled {
-        Settled::Now
+    pub fn settle(&self, op: Op, reply: &[u8], order_le: bool, ready: Notify) -> Settled {
+        let keeper = op.keeper.clone();
+        keeper.settle(op, reply, order_le, ready)
     }
 
     /// Notes that a session has begun, whose replies are to be found after a restart. Does nothing
-    /// when no export keeps any.
-    pub fn keep_session(&self, _session: &Session) {}
+    /// when no journal is kept.
+    pub fn keep_session(&self, session: &Session) {
+        let Some(keeper) = self.keeper.get() else { return };
+        let noted = keeper.lock().introduce(&keeper.log, session);
+        if let Some(sequence) = noted {
+            // Nothing depends on it before the session's first change, which waits for both.
+            let _ = keeper.log.flush(sequence);
+            keeper.log.sync_soon(sequence, Box::new(|_| ()));
+        }
+    }
 
     /// Forgets a session and all its replies: its client has said that it needs them no more, has
     /// begun anew, or has not asked for them for too long.
-    pub fn forget_session(&self, _session: &[u8; 8]) {}
+    pub fn forget_session(&self, session: &[u8; 8]) {
+        let Some(keeper) = self.keeper.get() else { return };
+        let noted = keeper.lock().forget(&keeper.log, session);
+        if let Some(sequence) = noted {
+            // If this is lost, the session is forgotten later.
+            let _ = keeper.log.flush(sequence);
+        }
+    }
 
     /// A session of an earlier run of the server.
-    pub fn kept_session(&self, _session: &[u8; 8]) -> Option<Session> {
-        None
+    pub fn kept_session(&self, session: &[u8; 8]) -> Option<Session> {
+        let ledger = self.keeper.get()?.lock();
+        let kept = ledger.sessions.get(session).filter(|kept| kept.recovered)?;
+        kept.session.clone()
     }
 
     /// What became of a request of an earlier run; `None` when it was not carried out.
-    pub fn kept_answer(&self, _key: &RequestKey) -> Option<Answer> {
-        None
+    pub fn kept_answer(&self, key: &RequestKey) -> Option<Answer> {
+        let ledger = self.keeper.get()?.lock();
+        let kept = ledger.sessions.get(&key.session).filter(|kept| kept.recovered)?;
+        let entry = kept.streams.get(&key.stream).filter(|entry| entry.about.key == *key)?;
+        match Record::decode(&entry.record)? {
+            Record::Reply { order_le, bytes, .. } => Some(Answer::Reply { bytes, order_le }),
+            Record::Happened { effect, .. } => Some(Answer::Happened(effect)),
+            _ => None,
+        }
+    }
+
+    /// What the journal has done and holds; `None` when there is none.
+    pub fn journal_statistics(&self) -> Option<JournalStatistics> {
+        let keeper = self.keeper.get()?;
+        let ledger = keeper.lock();
+        Some(JournalStatistics {
+            log: keeper.log.statistics(),
+            rounds: keeper.rounds.load(Ordering::Relaxed),
+            committed: keeper.committed.load(Ordering::Relaxed),
+            in_flight: ledger.flights.len(),
+            sessions: ledger.sessions.len(),
+        })
+    }
+
+    /// Forgets what earlier runs have left when nobody has asked for it for long enough (DAFS O50).
+    pub(crate) fn tick_journal(&self, now_ns: u64) {
+        let Some(keeper) = self.keeper.get() else { return };
+        let mut ledger = keeper.lock();
+        if ledger.recovered_sessions == 0 || now_ns < ledger.recovered_until_ns {
+            return;
+        }
+        let old = ledger.sessions.iter().filter(|(_, kept)| kept.recovered);
+        let old: Vec<_> = old.map(|(id, _)| *id).collect();
+        for id in &old {
+            ledger.forget(&keeper.log, id);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ mod clients;
 mod common;
 mod delegations;
 mod delegations_prop;
+mod durable;
 mod fences;
 mod kept_locks;
 mod locks;

@@ -1,0 +1,400 @@
+//! What is kept of a change before it is carried out: what it names, and the state that it starts
+//! from, by which it is found out later whether it happened.
+
+use super::Change;
+use super::bytes::{Reader, Writer};
+use crate::handle::Handle;
+use dafs_store::{Attr, Cred, FileId, Kind, SetAttr, SetTime, Store, StoreError, TimeSpec};
+
+/// A file as it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Old {
+    pub(super) file: FileId,
+    pub(super) change: u64,
+}
+
+/// A change with the state before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Intent {
+    /// A file, directory or other object that is made, or a file that is emptied.
+    Make {
+        dir: Handle,
+        dir_before: u64,
+        name: Vec<u8>,
+        kind: Kind,
+        old: Option<Old>,
+        /// An old file is emptied.
+        empties: bool,
+        /// Attributes are set after it was made.
+        attributes: bool,
+    },
+    Remove {
+        dir: Handle,
+        dir_before: u64,
+        name: Vec<u8>,
+        old: Option<FileId>,
+    },
+    Rename {
+        from_dir: Handle,
+        from_before: u64,
+        from: Vec<u8>,
+        to_dir: Handle,
+        to_before: u64,
+        to: Vec<u8>,
+        /// What is renamed; `None` when it is not there or is there under both names.
+        source: Option<FileId>,
+    },
+    Link {
+        source: Handle,
+        dir: Handle,
+        dir_before: u64,
+        name: Vec<u8>,
+        /// The name was there already.
+        exists: bool,
+    },
+    SetAttr {
+        file: Handle,
+        before: u64,
+        change: SetAttr,
+    },
+    Write {
+        file: Handle,
+        offset: u64,
+        len: u64,
+        digest: Option<u32>,
+    },
+    Append {
+        file: Handle,
+        offset: u64,
+        len: u64,
+        digest: Option<u32>,
+    },
+}
+
+/// As whom the journal looks at files: whoever asks has been let in by the service, or will be
+/// refused by it.
+pub(super) fn server() -> Cred {
+    Cred::new(0, 0)
+}
+
+/// What a name leads to, if anything.
+pub(super) fn find(
+    store: &dyn Store,
+    dir: &Handle,
+    name: &[u8],
+) -> Result<Option<(FileId, Kind)>, StoreError> {
+    match store.peek(&server(), &dir.file, name) {
+        Ok(found) => Ok(Some(found)),
+        // Nothing is there, or every request on it is refused.
+        Err(
+            StoreError::NotFound
+            | StoreError::Stale
+            | StoreError::NotDirectory
+            | StoreError::NameTooLong
+            | StoreError::Invalid
+            | StoreError::BadHandle
+            | StoreError::NotSupported
+            | StoreError::CrossDevice
+            | StoreError::Access,
+        ) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn change_of(store: &dyn Store, object: &Handle) -> u64 {
+    store.getattr(&object.file).map_or(0, |attr| attr.change)
+}
+
+impl Intent {
+    /// Takes a picture of what the change starts from.
+    pub(super) fn picture(store: &dyn Store, change: &Change<'_>) -> Result<Self, StoreError> {
+        let made = |dir: &Handle, name: &[u8], kind, attr: &SetAttr, empties| {
+            let old = match find(store, dir, name)? {
+                None => None,
+                Some((file, _)) => {
+                    let change = store.getattr(&file).map_or(0, |attr| attr.change);
+                    Some(Old { file, change })
+                }
+            };
+            // Its making sets the mode but for special bits.
+            let plain = SetAttr { mode: None, size: None, ..*attr } == SetAttr::default()
+                && attr.mode.is_none_or(|mode| mode & !0o777 == 0);
+            Ok(Self::Make {
+                dir: *dir,
+                dir_before: change_of(store, dir),
+                name: name.to_vec(),
+                kind,
+                old,
+                empties,
+                attributes: !plain,
+            })
+        };
+        Ok(match *change {
+            Change::Create { dir, name, attr } => {
+                return made(dir, name, Kind::Regular, attr, attr.size == Some(0));
+            }
+            Change::Make { dir, name, kind, attr } => return made(dir, name, kind, attr, false),
+            Change::Remove { dir, name } => Self::Remove {
+                dir: *dir,
+                dir_before: change_of(store, dir),
+                name: name.to_vec(),
+                old: find(store, dir, name)?.map(|(file, _)| file),
+            },
+            Change::Rename { from_dir, from, to_dir, to } => {
+                let source = find(store, from_dir, from)?.map(|(file, _)| file);
+                let target = find(store, to_dir, to)?.map(|(file, _)| file);
+                Self::Rename {
+                    from_dir: *from_dir,
+                    from_before: change_of(store, from_dir),
+                    from: from.to_vec(),
+                    to_dir: *to_dir,
+                    to_before: change_of(store, to_dir),
+                    to: to.to_vec(),
+                    source: source.filter(|_| source != target),
+                }
+            }
+            Change::Link { source, dir, name } => Self::Link {
+                source: *source,
+                dir: *dir,
+                dir_before: change_of(store, dir),
+                name: name.to_vec(),
+                exists: find(store, dir, name)?.is_some(),
+            },
+            Change::SetAttr { file, change } => {
+                Self::SetAttr { file: *file, before: change_of(store, file), change: *change }
+            }
+            Change::Write { file, offset, len, digest, .. } => {
+                Self::Write { file: *file, offset, len, digest }
+            }
+            Change::Append { file, len, digest } => {
+                let offset = store.getattr(&file.file).map_or(0, |attr| attr.size);
+                Self::Append { file: *file, offset, len, digest }
+            }
+        })
+    }
+
+    /// An object in the export that it happens in.
+    pub(super) fn place(&self) -> &Handle {
+        match self {
+            Self::Make { dir, .. } | Self::Remove { dir, .. } | Self::Link { dir, .. } => dir,
+            Self::Rename { to_dir, .. } => to_dir,
+            Self::SetAttr { file, .. } | Self::Write { file, .. } | Self::Append { file, .. } => {
+                file
+            }
+        }
+    }
+
+    /// Whether names or attributes change.
+    pub(super) fn touches_names(&self) -> bool {
+        !matches!(self, Self::Write { .. } | Self::Append { .. })
+    }
+
+    /// Adds the objects whose names or attributes it changes, which are to be made stable once it
+    /// has been carried out. Data is made stable by those who write it.
+    pub(super) fn touched(&self, store: &dyn Store, ids: &mut Vec<FileId>) {
+        match self {
+            Self::Make { dir, name, old, empties, attributes, .. } => {
+                // What is set after the making is not stable with the directory. The object comes
+                // first, so that one sync does for both where the file system writes in order.
+                match old {
+                    None if *attributes => {
+                        ids.extend(find(store, dir, name).ok().flatten().map(|(file, _)| file));
+                    }
+                    Some(old) if *empties => ids.push(old.file),
+                    _ => {}
+                }
+                ids.push(dir.file);
+            }
+            Self::Remove { dir, .. } | Self::Link { dir, .. } => ids.push(dir.file),
+            Self::Rename { from_dir, to_dir, .. } => ids.extend([from_dir.file, to_dir.file]),
+            Self::SetAttr { file, .. } => ids.push(file.file),
+            Self::Write { .. } | Self::Append { .. } => {}
+        }
+    }
+
+    pub(super) fn encode(&self, out: &mut Writer<'_>) {
+        match self {
+            Self::Make { dir, dir_before, name, kind, old, empties, attributes } => {
+                out.u8(1);
+                out.handle(dir);
+                out.u64(*dir_before);
+                out.bytes(name);
+                out.u8(kind_code(*kind));
+                out.option(old.as_ref(), |out, old| {
+                    out.raw(&old.file.0);
+                    out.u64(old.change);
+                });
+                out.flag(*empties);
+                out.flag(*attributes);
+            }
+            Self::Remove { dir, dir_before, name, old } => {
+                out.u8(2);
+                out.handle(dir);
+                out.u64(*dir_before);
+                out.bytes(name);
+                out.option(*old, |out, file| out.raw(&file.0));
+            }
+            Self::Rename { from_dir, from_before, from, to_dir, to_before, to, source } => {
+                out.u8(3);
+                out.handle(from_dir);
+                out.u64(*from_before);
+                out.bytes(from);
+                out.handle(to_dir);
+                out.u64(*to_before);
+                out.bytes(to);
+                out.option(*source, |out, file| out.raw(&file.0));
+            }
+            Self::Link { source, dir, dir_before, name, exists } => {
+                out.u8(4);
+                out.handle(source);
+                out.handle(dir);
+                out.u64(*dir_before);
+                out.bytes(name);
+                out.flag(*exists);
+            }
+            Self::SetAttr { file, before, change } => {
+                out.u8(5);
+                out.handle(file);
+                out.u64(*before);
+                encode_set_attr(change, out);
+            }
+            Self::Write { file, offset, len, digest } => {
+                out.u8(6);
+                out.handle(file);
+                out.u64(*offset);
+                out.u64(*len);
+                out.option(*digest, Writer::u32);
+            }
+            Self::Append { file, offset, len, digest } => {
+                out.u8(7);
+                out.handle(file);
+                out.u64(*offset);
+                out.u64(*len);
+                out.option(*digest, Writer::u32);
+            }
+        }
+    }
+
+    pub(super) fn decode(from: &mut Reader<'_>) -> Option<Self> {
+        Some(match from.u8()? {
+            1 => Self::Make {
+                dir: from.handle()?,
+                dir_before: from.u64()?,
+                name: from.bytes()?.to_vec(),
+                kind: kind_from(from.u8()?)?,
+                old: from.option(|from| Some(Old { file: from.file()?, change: from.u64()? }))?,
+                empties: from.flag()?,
+                attributes: from.flag()?,
+            },
+            2 => Self::Remove {
+                dir: from.handle()?,
+                dir_before: from.u64()?,
+                name: from.bytes()?.to_vec(),
+                old: from.option(Reader::file)?,
+            },
+            3 => Self::Rename {
+                from_dir: from.handle()?,
+                from_before: from.u64()?,
+                from: from.bytes()?.to_vec(),
+                to_dir: from.handle()?,
+                to_before: from.u64()?,
+                to: from.bytes()?.to_vec(),
+                source: from.option(Reader::file)?,
+            },
+            4 => Self::Link {
+                source: from.handle()?,
+                dir: from.handle()?,
+                dir_before: from.u64()?,
+                name: from.bytes()?.to_vec(),
+                exists: from.flag()?,
+            },
+            5 => Self::SetAttr {
+                file: from.handle()?,
+                before: from.u64()?,
+                change: decode_set_attr(from)?,
+            },
+            6 => Self::Write {
+                file: from.handle()?,
+                offset: from.u64()?,
+                len: from.u64()?,
+                digest: from.option(Reader::u32)?,
+            },
+            7 => Self::Append {
+                file: from.handle()?,
+                offset: from.u64()?,
+                len: from.u64()?,
+                digest: from.option(Reader::u32)?,
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// Whether an object has all attributes that were to be set. A time that the server was to choose
+/// cannot be told.
+pub(super) fn has_all(attr: &Attr, wish: &SetAttr) -> bool {
+    let time = |wish: Option<SetTime>, have: TimeSpec| match wish {
+        Some(SetTime::To(wish)) => wish == have,
+        Some(SetTime::Now) | None => true,
+    };
+    wish.mode.is_none_or(|mode| mode & 0o7777 == attr.mode)
+        && wish.uid.is_none_or(|uid| uid == attr.uid)
+        && wish.gid.is_none_or(|gid| gid == attr.gid)
+        && wish.size.is_none_or(|size| size == attr.size)
+        && time(wish.atime, attr.atime)
+        && time(wish.mtime, attr.mtime)
+}
+
+fn encode_set_attr(change: &SetAttr, out: &mut Writer<'_>) {
+    let SetAttr { mode, uid, gid, size, atime, mtime } = *change;
+    [mode, uid, gid].into_iter().for_each(|value| out.option(value, Writer::u32));
+    out.option(size, Writer::u64);
+    for time in [atime, mtime] {
+        out.option(time, |out, time| {
+            let to = if let SetTime::To(to) = time { Some(to) } else { None };
+            out.option(to, |out, to| {
+                out.u64(to.seconds.cast_unsigned());
+                out.u32(to.nanoseconds);
+            });
+        });
+    }
+}
+
+fn decode_set_attr(from: &mut Reader<'_>) -> Option<SetAttr> {
+    let time = |from: &mut Reader<'_>| {
+        let to = from.option(|from| {
+            let seconds = from.u64()?.cast_signed();
+            Some(TimeSpec { seconds, nanoseconds: from.u32()? })
+        })?;
+        Some(to.map_or(SetTime::Now, SetTime::To))
+    };
+    Some(SetAttr {
+        mode: from.option(Reader::u32)?,
+        uid: from.option(Reader::u32)?,
+        gid: from.option(Reader::u32)?,
+        size: from.option(Reader::u64)?,
+        atime: from.option(time)?,
+        mtime: from.option(time)?,
+    })
+}
+
+/// Kinds by the number that they have in records.
+const KINDS: [Kind; 9] = [
+    Kind::Regular,
+    Kind::Directory,
+    Kind::BlockDevice,
+    Kind::CharDevice,
+    Kind::Symlink,
+    Kind::Socket,
+    Kind::Fifo,
+    Kind::AttrDirectory,
+    Kind::NamedAttr,
+];
+
+fn kind_code(kind: Kind) -> u8 {
+    KINDS.iter().position(|known| *known == kind).unwrap_or(0) as u8
+}
+
+fn kind_from(code: u8) -> Option<Kind> {
+    KINDS.get(usize::from(code)).copied()
+}

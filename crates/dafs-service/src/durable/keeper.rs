@@ -1,0 +1,261 @@
+//! The way of a change: wait for its places, picture, intent, execution by the caller, what it
+//! touched made stable, reply.
+//!
+//! Invariants
+//! * No store call, no write and no notification happens with the ledger's lock held.
+//! * A change that was announced leaves its places exactly once: when it is settled or dropped.
+//! * At most one job makes changes stable; all that were carried out meanwhile share the next round.
+
+use super::intent::Intent;
+use super::ledger::{Executed, Flight, Ledger, Waiting};
+use super::places::PlaceList;
+use super::record::About;
+use super::{Change, Intended, Notify, Op, Settled};
+use crate::Result;
+use crate::error::ServiceError;
+use crate::limits::{DURABLE_CHANGES_MAX, DURABLE_REPLY_BYTES_MAX};
+use crate::replies::RequestKey;
+use dafs_journal::{Log, LogFailed, Spawn};
+use dafs_store::{FileId, Store, StoreError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The journal of a service, and the changes under way.
+pub(crate) struct Keeper {
+    pub(super) log: Arc<Log>,
+    spawn: Spawn,
+    ledger: Mutex<Ledger>,
+    /// Rounds in which changes were made stable, and changes in them.
+    pub(super) rounds: AtomicU64,
+    pub(super) committed: AtomicU64,
+}
+
+fn failed(_: LogFailed) -> ServiceError {
+    StoreError::Io.into()
+}
+
+impl Keeper {
+    pub(super) fn new(log: Arc<Log>, spawn: Spawn, ledger: Ledger) -> Self {
+        let (rounds, committed) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { log, spawn, ledger: Mutex::new(ledger), rounds, committed }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Ledger> {
+        // A panic in here is one of an assertion; what the last statement left is whole.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn intend(
+        self: &Arc<Self>,
+        store: &Arc<dyn Store>,
+        power: bool,
+        key: &RequestKey,
+        change: &Change<'_>,
+        places: PlaceList,
+        ready: Notify,
+    ) -> Result<Intended> {
+        let mut ledger = self.lock();
+        if ledger.flights.len() >= DURABLE_CHANGES_MAX {
+            return Err(ServiceError::Resource);
+        }
+        ledger.next_op += 1;
+        let number = ledger.next_op;
+        let about = About { op: number, key: *key, power };
+        let free = ledger.places.enter(number, &places);
+        let (now, waiting) = match free {
+            true => (Some(ready), None),
+            false => (None, Some(Waiting { change: change.owned(), ready })),
+        };
+        let flight = Flight { about, store: store.clone(), places, intent: None, waiting };
+        ledger.flights.insert(number, flight);
+        drop(ledger);
+        let op = Op { keeper: self.clone(), number, unchanged: false, settled: false };
+        let Some(ready) = now else { return Ok(Intended::Waiting(op)) };
+        // When this fails, the change goes with `op`.
+        let intent = Intent::picture(&**store, change)?;
+        let Some(sequence) = self.announce(number, intent) else { return Err(ServiceError::Delay) };
+        if !power {
+            self.log.flush(sequence).map_err(failed)?;
+            return Ok(Intended::Ready(op));
+        }
+        self.log.sync_soon(sequence, Box::new(move |done| ready(done.map_err(failed))));
+        Ok(Intended::Waiting(op))
+    }
+
+    /// Puts the intent in the log; `None` when the change was dropped meanwhile.
+    fn announce(&self, number: u64, intent: Intent) -> Option<u64> {
+        let mut ledger = self.lock();
+        let intent = Arc::new(intent);
+        let flight = ledger.flights.get_mut(&number)?;
+        flight.intent = Some(intent.clone());
+        let about = flight.about;
+        Some(ledger.intend(&self.log, &about, &intent))
+    }
+
+    /// Lets changes go on that stood behind one that has left.
+    fn resume(self: &Arc<Self>, mut next: Vec<u64>) {
+        while let Some(number) = next.pop() {
+            let mut ledger = self.lock();
+            let Ledger { flights, places, .. } = &mut *ledger;
+            let Some(flight) = flights.get_mut(&number) else { continue };
+            if flight.waiting.is_none() || !places.is_first(number, &flight.places) {
+                continue;
+            }
+            let Some(Waiting { change, ready }) = flight.waiting.take() else { continue };
+            let (store, power) = (flight.store.clone(), flight.about.power);
+            drop(ledger);
+            let intent = match Intent::picture(&*store, &change.borrow()) {
+                Ok(intent) => intent,
+                Err(error) => {
+                    ready(Err(error.into()));
+                    continue;
+                }
+            };
+            let Some(sequence) = self.announce(number, intent) else { continue };
+            if power {
+                self.log.sync_soon(sequence, Box::new(move |done| ready(done.map_err(failed))));
+            } else {
+                ready(self.log.flush(sequence).map_err(failed));
+            }
+        }
+    }
+
+    pub(super) fn settle(
+        self: &Arc<Self>,
+        mut op: Op,
+        reply: &[u8],
+        order_le: bool,
+        ready: Notify,
+    ) -> Settled {
+        op.settled = true;
+        let mut ledger = self.lock();
+        let Some(flight) = ledger.flights.get(&op.number) else { return Settled::Now };
+        let about = flight.about;
+        let touches = !op.unchanged && flight.intent.as_ref().is_some_and(|i| i.touches_names());
+        if about.power && touches {
+            let reply = reply.to_vec();
+            ledger.executed.push(Executed { op: op.number, order_le, reply, ready });
+            if !std::mem::replace(&mut ledger.committing, true) {
+                drop(ledger);
+                let keeper = self.clone();
+                (self.spawn)(Box::new(move || keeper.commit_job()));
+            }
+            return Settled::Later;
+        }
+        let mut next = Vec::new();
+        let sequence =
+            finish(&mut ledger, &self.log, op.number, Some((order_le, reply)), &mut next);
+        drop(ledger);
+        // Should this fail, the next change is refused; what has happened is found out at the next
+        // start.
+        let _ = self.log.flush(sequence);
+        self.resume(next);
+        Settled::Now
+    }
+
+    /// Makes stable what was carried out, as long as there is something.
+    fn commit_job(self: &Arc<Self>) {
+        loop {
+            let mut ledger = self.lock();
+            let round = std::mem::take(&mut ledger.executed);
+            if round.is_empty() {
+                ledger.committing = false;
+                return;
+            }
+            let find = |executed: &Executed| -> Touched {
+                let flight = ledger.flights.get(&executed.op)?;
+                Some((flight.store.clone(), flight.intent.clone()?))
+            };
+            let touched: Vec<_> = round.iter().map(find).collect();
+            drop(ledger);
+            self.rounds.fetch_add(1, Ordering::Relaxed);
+            self.committed.fetch_add(round.len() as u64, Ordering::Relaxed);
+            let outcomes = commit(&touched);
+            let (mut next, mut last) = (Vec::new(), 0);
+            let mut ledger = self.lock();
+            for (executed, outcome) in round.iter().zip(&outcomes) {
+                // Without a reply in the log it is found out at the next start what has happened.
+                let reply = outcome.is_ok().then_some((executed.order_le, &executed.reply[..]));
+                last = finish(&mut ledger, &self.log, executed.op, reply, &mut next).max(last);
+            }
+            drop(ledger);
+            let written = self.log.flush(last).map_err(failed);
+            self.resume(next);
+            for (executed, outcome) in round.into_iter().zip(outcomes) {
+                (executed.ready)(outcome.and(written));
+            }
+        }
+    }
+
+    /// A change that was announced is not carried out.
+    pub(super) fn abandon(self: &Arc<Self>, number: u64) {
+        let mut ledger = self.lock();
+        let Some(flight) = ledger.flights.remove(&number) else { return };
+        if flight.intent.is_some() {
+            ledger.dropped(&self.log, &flight.about);
+        }
+        let mut next = Vec::new();
+        ledger.places.leave(number, &flight.places, &mut next);
+        drop(ledger);
+        // Its notification is not used; what it holds may come back here.
+        drop(flight);
+        self.resume(next);
+    }
+}
+
+/// Takes a change out of the ledger, with its reply if there is one. Returns the number of the
+/// record that must be written before the reply is sent.
+fn finish(
+    ledger: &mut Ledger,
+    log: &Arc<Log>,
+    number: u64,
+    reply: Option<(bool, &[u8])>,
+    next: &mut Vec<u64>,
+) -> u64 {
+    let Some(flight) = ledger.flights.remove(&number) else { return 0 };
+    let sequence = match reply {
+        Some((order_le, bytes)) if bytes.len() <= DURABLE_REPLY_BYTES_MAX => {
+            ledger.reply(log, &flight.about, order_le, bytes)
+        }
+        _ => 0,
+    };
+    ledger.places.leave(number, &flight.places, next);
+    sequence
+}
+
+/// What a change has touched, if it is still known.
+type Touched = Option<(Arc<dyn Store>, Arc<Intent>)>;
+
+/// What is to be made stable in one store.
+struct Group<'a> {
+    store: &'a Arc<dyn Store>,
+    ids: Vec<FileId>,
+    outcome: Result<()>,
+}
+
+/// Makes stable what changes have touched, each object once; tells what came of it for each.
+fn commit(touched: &[Touched]) -> Vec<Result<()>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for (store, intent) in touched.iter().flatten() {
+        let at = groups.iter().position(|group| Arc::ptr_eq(group.store, store));
+        let at = at.unwrap_or_else(|| {
+            groups.push(Group { store, ids: Vec::new(), outcome: Ok(()) });
+            groups.len() - 1
+        });
+        intent.touched(&**store, &mut groups[at].ids);
+    }
+    for group in &mut groups {
+        group.ids.sort_unstable();
+        group.ids.dedup();
+        group.outcome = group.store.commit_names(&group.ids).map_err(|error| {
+            tracing::error!(%error, "changes cannot be made stable");
+            error.into()
+        });
+    }
+    let outcome = |touched: &Touched| {
+        let Some((store, _)) = touched else { return Ok(()) };
+        let group = groups.iter().find(|group| Arc::ptr_eq(group.store, store));
+        group.map_or(Ok(()), |group| group.outcome)
+    };
+    touched.iter().map(outcome).collect()
+}

@@ -1,0 +1,132 @@
+//! Who is changing what.
+//!
+//! Invariants
+//! * A change takes all its places at once and in the order of its announcement, so none waits for
+//!   one that waits for it.
+//! * A place is held by one change, or shared by several that all said that they may.
+
+use crate::handle::Handle;
+use rustc_hash::{FxHashMap, FxHasher};
+use smallvec::SmallVec;
+use std::hash::{Hash, Hasher};
+
+/// What a change holds while it is under way. Two different things may be one place, which makes one
+/// of them wait for no reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    what: u64,
+    shared: bool,
+}
+
+/// Those of one change.
+pub(super) type PlaceList = SmallVec<[Place; 2]>;
+
+impl Place {
+    /// A name in a directory. `dir` is what the directory is called in the table of opens.
+    pub(super) fn name(dir: &Handle, name: &[u8]) -> Self {
+        let mut hasher = FxHasher::default();
+        (dir, name).hash(&mut hasher);
+        Self { what: hasher.finish(), shared: false }
+    }
+
+    /// A file's content and attributes.
+    pub(super) fn file(file: &Handle, shared: bool) -> Self {
+        let mut hasher = FxHasher::default();
+        file.hash(&mut hasher);
+        Self { what: hasher.finish(), shared }
+    }
+}
+
+/// Who holds and who waits, first come first.
+#[derive(Debug, Default)]
+pub(super) struct Places(FxHashMap<u64, SmallVec<[(u64, bool); 2]>>);
+
+impl Places {
+    /// Puts a change in line; true when it need not wait.
+    pub(super) fn enter(&mut self, op: u64, places: &PlaceList) -> bool {
+        for (index, place) in places.iter().enumerate() {
+            if !places[..index].iter().any(|earlier| earlier.what == place.what) {
+                self.0.entry(place.what).or_default().push((op, place.shared));
+            }
+        }
+        self.is_first(op, places)
+    }
+
+    /// Whether nobody is in the way of a change.
+    pub(super) fn is_first(&self, op: u64, places: &PlaceList) -> bool {
+        places.iter().all(|place| {
+            let line = self.0.get(&place.what).map_or(&[][..], |line| line.as_slice());
+            let at = line.iter().position(|&(other, _)| other == op).unwrap_or(0);
+            at == 0 || line[..=at].iter().all(|&(_, shared)| shared)
+        })
+    }
+
+    /// Takes a change away and adds those that stood behind it to `next`.
+    pub(super) fn leave(&mut self, op: u64, places: &PlaceList, next: &mut Vec<u64>) {
+        for place in places {
+            let Some(line) = self.0.get_mut(&place.what) else { continue };
+            line.retain(|&mut (other, _)| other != op);
+            next.extend(line.iter().map(|&(other, _)| other));
+            if line.is_empty() {
+                self.0.remove(&place.what);
+            }
+        }
+    }
+
+    /// Places that somebody is in.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_store::{FILE_ID_BYTES, FileId, FsId};
+
+    fn handle(id: u8) -> Handle {
+        Handle { fs: FsId([0; 16]), file: FileId([id; FILE_ID_BYTES]) }
+    }
+
+    fn list(places: &[Place]) -> PlaceList {
+        places.iter().copied().collect()
+    }
+
+    #[test]
+    fn the_first_goes_and_those_that_share_go_together() {
+        let mut places = Places::default();
+        let exclusive = list(&[Place::file(&handle(1), false)]);
+        let shared = list(&[Place::file(&handle(1), true)]);
+        assert!(places.enter(1, &shared));
+        assert!(places.enter(2, &shared));
+        assert!(!places.enter(3, &exclusive));
+        assert!(!places.enter(4, &shared), "nobody overtakes");
+        let mut next = Vec::new();
+        places.leave(1, &shared, &mut next);
+        assert!(!places.is_first(3, &exclusive));
+        places.leave(2, &shared, &mut next);
+        assert!(places.is_first(3, &exclusive) && !places.is_first(4, &shared));
+        places.leave(3, &exclusive, &mut next);
+        assert!(next.contains(&4) && places.is_first(4, &shared));
+        places.leave(4, &shared, &mut next);
+        assert_eq!(places.len(), 0);
+    }
+
+    #[test]
+    fn renames_that_cross_each_other_do_not_wait_for_ever() {
+        let mut places = Places::default();
+        let (a, b) = (Place::name(&handle(1), b"a"), Place::name(&handle(1), b"b"));
+        let (one, two) = (list(&[a, b]), list(&[b, a]));
+        assert!(places.enter(1, &one));
+        assert!(!places.enter(2, &two));
+        let same = list(&[a, a]);
+        assert!(!places.enter(3, &same));
+        places.leave(1, &one, &mut Vec::new());
+        assert!(places.is_first(2, &two) && !places.is_first(3, &same));
+        places.leave(2, &two, &mut Vec::new());
+        assert!(places.is_first(3, &same));
+        places.leave(3, &same, &mut Vec::new());
+        assert_eq!(places.len(), 0);
+    }
+}

@@ -1,0 +1,196 @@
+//! Records of the journal.
+
+use super::bytes::{Reader, Writer};
+use super::intent::Intent;
+use super::{Effect, Session};
+use crate::replies::RequestKey;
+
+/// What the journal says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Record {
+    /// A session has begun to use the journal.
+    Session(Session),
+    /// A session and all that is known of its requests is of no use any more.
+    Forgotten([u8; 8]),
+    /// A change is about to be carried out.
+    Intent { about: About, intent: Intent },
+    /// It was carried out, and this is its reply.
+    Reply { about: About, order_le: bool, bytes: Vec<u8> },
+    /// It was carried out, as was found out after a crash.
+    Happened { about: About, effect: Effect },
+    /// It was not carried out.
+    Dropped { op: u64 },
+}
+
+/// Which change a record is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct About {
+    pub(super) op: u64,
+    pub(super) key: RequestKey,
+    /// What is said holds after a loss of power.
+    pub(super) power: bool,
+}
+
+impl About {
+    fn encode(&self, out: &mut Writer<'_>) {
+        out.u64(self.op);
+        out.raw(&self.key.session);
+        out.u16(self.key.stream);
+        out.u16(self.key.sequence);
+        out.u32(self.key.procedure);
+        out.flag(self.power);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Option<Self> {
+        let op = from.u64()?;
+        let (session, stream, sequence) = (from.array()?, from.u16()?, from.u16()?);
+        let key = RequestKey { session, stream, sequence, procedure: from.u32()? };
+        Some(Self { op, key, power: from.flag()? })
+    }
+}
+
+/// Writes the record of a session.
+pub(super) fn put_session(session: &Session, out: &mut Vec<u8>) {
+    let mut out = Writer(out);
+    out.u8(1);
+    out.raw(&session.id);
+    out.bytes(&session.client);
+    out.raw(&session.verifier);
+    out.bytes(session.mechanism.as_bytes());
+    out.bytes(&session.principal);
+}
+
+/// Writes that a session is forgotten.
+pub(super) fn put_forgotten(session: &[u8; 8], out: &mut Vec<u8>) {
+    let mut out = Writer(out);
+    out.u8(2);
+    out.raw(session);
+}
+
+/// Writes an intent.
+pub(super) fn put_intent(about: &About, intent: &Intent, out: &mut Vec<u8>) {
+    let mut out = Writer(out);
+    out.u8(3);
+    about.encode(&mut out);
+    intent.encode(&mut out);
+}
+
+/// Writes a reply.
+pub(super) fn put_reply(about: &About, order_le: bool, bytes: &[u8], out: &mut Vec<u8>) {
+    let mut out = Writer(out);
+    out.u8(4);
+    about.encode(&mut out);
+    out.flag(order_le);
+    out.bytes(bytes);
+}
+
+/// Writes that a change has happened.
+pub(super) fn put_happened(about: &About, effect: &Effect, out: &mut Vec<u8>) {
+    let mut out = Writer(out);
+    out.u8(5);
+    about.encode(&mut out);
+    match effect {
+        Effect::Made { dir, object, created, dir_before } => {
+            out.u8(1);
+            out.handle(dir);
+            out.handle(object);
+            out.flag(*created);
+            out.u64(*dir_before);
+        }
+        Effect::Removed { dir, dir_before } => {
+            out.u8(2);
+            out.handle(dir);
+            out.u64(*dir_before);
+        }
+        Effect::Renamed { from_dir, from_before, to_dir, to_before } => {
+            out.u8(3);
+            out.handle(from_dir);
+            out.u64(*from_before);
+            out.handle(to_dir);
+            out.u64(*to_before);
+        }
+        Effect::Linked { source, dir, dir_before } => {
+            out.u8(4);
+            out.handle(source);
+            out.handle(dir);
+            out.u64(*dir_before);
+        }
+        Effect::AttrSet { file } => {
+            out.u8(5);
+            out.handle(file);
+        }
+        Effect::Written { file, len } => {
+            out.u8(6);
+            out.handle(file);
+            out.u64(*len);
+        }
+        Effect::Appended { file, offset, len } => {
+            out.u8(7);
+            out.handle(file);
+            out.u64(*offset);
+            out.u64(*len);
+        }
+    }
+}
+
+/// Writes that a change was not carried out.
+pub(super) fn put_dropped(op: u64, out: &mut Vec<u8>) {
+    let mut out = Writer(out);
+    out.u8(6);
+    out.u64(op);
+}
+
+fn effect(from: &mut Reader<'_>) -> Option<Effect> {
+    Some(match from.u8()? {
+        1 => Effect::Made {
+            dir: from.handle()?,
+            object: from.handle()?,
+            created: from.flag()?,
+            dir_before: from.u64()?,
+        },
+        2 => Effect::Removed { dir: from.handle()?, dir_before: from.u64()? },
+        3 => Effect::Renamed {
+            from_dir: from.handle()?,
+            from_before: from.u64()?,
+            to_dir: from.handle()?,
+            to_before: from.u64()?,
+        },
+        4 => {
+            Effect::Linked { source: from.handle()?, dir: from.handle()?, dir_before: from.u64()? }
+        }
+        5 => Effect::AttrSet { file: from.handle()? },
+        6 => Effect::Written { file: from.handle()?, len: from.u64()? },
+        7 => Effect::Appended { file: from.handle()?, offset: from.u64()?, len: from.u64()? },
+        _ => return None,
+    })
+}
+
+impl Record {
+    /// Reads a record; `None` for one that no version of this program has written.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader(bytes);
+        let record = match from.u8()? {
+            1 => Self::Session(Session {
+                id: from.array()?,
+                client: from.bytes()?.to_vec(),
+                verifier: from.array()?,
+                mechanism: String::from_utf8(from.bytes()?.to_vec()).ok()?,
+                principal: from.bytes()?.to_vec(),
+            }),
+            2 => Self::Forgotten(from.array()?),
+            3 => Self::Intent {
+                about: About::decode(&mut from)?,
+                intent: Intent::decode(&mut from)?,
+            },
+            4 => Self::Reply {
+                about: About::decode(&mut from)?,
+                order_le: from.flag()?,
+                bytes: from.bytes()?.to_vec(),
+            },
+            5 => Self::Happened { about: About::decode(&mut from)?, effect: effect(&mut from)? },
+            6 => Self::Dropped { op: from.u64()? },
+            _ => return None,
+        };
+        from.0.is_empty().then_some(record)
+    }
+}

@@ -1,0 +1,242 @@
+//! What a journal of an earlier run tells, and how the service goes on with it.
+
+use super::evidence::Verdict;
+use super::intent::{Intent, server};
+use super::keeper::Keeper;
+use super::ledger::{Entry, Kept, Ledger};
+use super::record::{self, Record};
+use crate::Service;
+use crate::export::Namespace;
+use crate::limits::{DURABLE_SESSIONS_MAX, REPLY_RETENTION_NS};
+use dafs_journal::{Disk, LogFailed, Recovery, ScanError, Spawn};
+use dafs_store::{OpenMode, Store, StoreError};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Where a service keeps its journal.
+pub struct Journal {
+    /// The segments.
+    pub disk: Arc<dyn Disk>,
+    /// Tells one run of the system from another.
+    pub boot: [u8; 16],
+    /// The size of a segment, most often [`dafs_journal::SEGMENT_BYTES`].
+    pub segment_bytes: u64,
+    /// Runs what waits for the disk. Two jobs may be under way at once.
+    pub spawn: Spawn,
+}
+
+/// Why a journal cannot be used. It stays as it is.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+    /// It says something that this program does not understand.
+    #[error(
+        "the journal holds a record that this program does not know; start the program that wrote \
+         it, or move the journal's directory to another place to start without it"
+    )]
+    Unknown,
+    /// What became of a change cannot be found out.
+    #[error("cannot find out what became of the last changes in export {export:?}: {error}")]
+    Store {
+        /// The name of the export.
+        export: String,
+        /// Why.
+        error: StoreError,
+    },
+    /// A new segment cannot be written.
+    #[error(transparent)]
+    Write(#[from] LogFailed),
+}
+
+/// What was found in a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recovered {
+    /// Sessions of earlier runs.
+    pub sessions: usize,
+    /// Changes with their replies.
+    pub replies: usize,
+    /// Changes without a reply that have happened.
+    pub happened: usize,
+    /// Changes without a reply that have not.
+    pub not_happened: usize,
+    /// Changes of which nothing can be said: the system has been down since, and their exports keep
+    /// replies only for the end of the server's process, or the exports are gone.
+    pub lost: usize,
+}
+
+/// What a journal says so far.
+#[derive(Default)]
+struct Reading {
+    ledger: Ledger,
+    /// Where the entry of a change is.
+    ops: FxHashMap<u64, ([u8; 8], u16)>,
+    unknown: bool,
+}
+
+impl Reading {
+    fn read(&mut self, bytes: &[u8]) {
+        let sessions = &mut self.ledger.sessions;
+        let about = match Record::decode(bytes) {
+            None => {
+                self.unknown = true;
+                return;
+            }
+            Some(Record::Session(session)) => {
+                let kept = sessions.entry(session.id).or_default();
+                (kept.record, kept.recovered) = (bytes.to_vec(), true);
+                kept.session = Some(session);
+                return;
+            }
+            Some(Record::Forgotten(id)) => {
+                sessions.remove(&id);
+                return;
+            }
+            Some(Record::Dropped { op }) => {
+                if let Some((session, stream)) = self.ops.remove(&op)
+                    && let Some(kept) = sessions.get_mut(&session)
+                    && kept.streams.get(&stream).is_some_and(|entry| entry.about.op == op)
+                {
+                    kept.streams.remove(&stream);
+                }
+                return;
+            }
+            Some(
+                Record::Intent { about, .. }
+                | Record::Reply { about, .. }
+                | Record::Happened { about, .. },
+            ) => about,
+        };
+        self.ledger.next_op = self.ledger.next_op.max(about.op);
+        let (session, stream) = (about.key.session, about.key.stream);
+        // The session's record comes first, unless it was forgotten.
+        let Some(kept) = sessions.get_mut(&session) else { return };
+        let entry = Entry { about, record: bytes.to_vec() };
+        if let Some(before) = kept.streams.insert(stream, entry) {
+            self.ops.remove(&before.about.op);
+        }
+        self.ops.insert(about.op, (session, stream));
+    }
+}
+
+impl Service {
+    /// Begins to keep durable replies, for exports that want them: reads what the last run has left,
+    /// finds out what became of changes without a reply, and begins a new journal. To be called
+    /// once, before anybody is served.
+    ///
+    /// # Errors
+    /// What is wrong with the journal, which then stays as it is.
+    ///
+    /// # Panics
+    /// When it is called twice.
+    pub fn start_journal(&self, journal: Journal, now_ns: u64) -> Result<Recovered, JournalError> {
+        let Journal { disk, boot, segment_bytes, spawn } = journal;
+        let mut reading = Reading::default();
+        let recovery = Recovery::scan(disk, boot, &mut |bytes| reading.read(bytes))?;
+        if reading.unknown {
+            return Err(JournalError::Unknown);
+        }
+        let mut ledger = reading.ledger;
+        let namespace = self.namespace();
+        let mut recovered = judge(&mut ledger, &namespace, recovery.rebooted())?;
+        limit(&mut ledger);
+        recovered.sessions = ledger.sessions.len();
+        ledger.recovered_sessions = ledger.sessions.len();
+        let retention_ns = REPLY_RETENTION_NS.max(self.lease_ns().saturating_mul(3));
+        ledger.recovered_until_ns = now_ns.saturating_add(retention_ns);
+        let log = recovery.start(segment_bytes, spawn.clone(), &mut ledger.live())?;
+        let keeper = Arc::new(Keeper::new(log, spawn, ledger));
+        assert!(self.keeper.set(keeper).is_ok(), "the journal is begun once");
+        Ok(recovered)
+    }
+}
+
+/// Finds out what became of each change without a reply.
+fn judge(
+    ledger: &mut Ledger,
+    namespace: &Namespace,
+    rebooted: bool,
+) -> Result<Recovered, JournalError> {
+    let mut recovered = Recovered::default();
+    let mut entries: Vec<&mut Entry> = Vec::new();
+    for kept in ledger.sessions.values_mut() {
+        let before = kept.streams.len();
+        // What survives the end of a process only did not survive this.
+        kept.streams.retain(|_, entry| entry.about.power || !rebooted);
+        recovered.lost += before - kept.streams.len();
+        entries.extend(kept.streams.values_mut());
+    }
+    entries.sort_unstable_by_key(|entry| entry.about.op);
+    let mut gone = Vec::new();
+    let mut touched = FxHashMap::default();
+    for entry in entries {
+        let Some(Record::Intent { about, intent }) = Record::decode(&entry.record) else {
+            match Record::decode(&entry.record) {
+                Some(Record::Happened { .. }) => recovered.happened += 1,
+                _ => recovered.replies += 1,
+            }
+            continue;
+        };
+        let Ok(export) = namespace.export(intent.place()) else {
+            recovered.lost += 1;
+            gone.push(about);
+            continue;
+        };
+        let failed = |error| JournalError::Store { export: export.name().to_owned(), error };
+        match intent.judge(&**export.store()).map_err(failed)? {
+            Verdict::Happened(effect) => {
+                recovered.happened += 1;
+                entry.record.clear();
+                record::put_happened(&about, &effect, &mut entry.record);
+                if about.power {
+                    let ids: &mut Vec<_> = touched.entry(export.fs()).or_default();
+                    intent.touched(&**export.store(), ids);
+                    commit_data(&**export.store(), &intent).map_err(failed)?;
+                }
+            }
+            Verdict::Not => {
+                recovered.not_happened += 1;
+                gone.push(about);
+            }
+        }
+    }
+    for about in gone {
+        if let Some(kept) = ledger.sessions.get_mut(&about.key.session) {
+            kept.streams.remove(&about.key.stream);
+        }
+    }
+    // What is said to have happened stays so when the power fails next.
+    for export in namespace.exports() {
+        if let Some(mut ids) = touched.remove(&export.fs()) {
+            ids.sort_unstable();
+            ids.dedup();
+            let failed = |error| JournalError::Store { export: export.name().to_owned(), error };
+            export.store().commit_names(&ids).map_err(failed)?;
+        }
+    }
+    Ok(recovered)
+}
+
+/// Makes data stable that a change has written: the process may have ended before it did so.
+fn commit_data(store: &dyn Store, intent: &Intent) -> Result<(), StoreError> {
+    let (Intent::Write { file, .. } | Intent::Append { file, .. }) = intent else { return Ok(()) };
+    let mode = OpenMode { read: true, write: false };
+    store.open(&server(), &file.file, mode)?.commit(0, 0)
+}
+
+/// Lets go of the oldest sessions when there are too many.
+fn limit(ledger: &mut Ledger) {
+    let excess = ledger.sessions.len().saturating_sub(DURABLE_SESSIONS_MAX);
+    if excess == 0 {
+        return;
+    }
+    let latest = |kept: &Kept| kept.streams.values().map(|entry| entry.about.op).max();
+    let mut by_age: Vec<_> = ledger.sessions.iter().map(|(id, kept)| (latest(kept), *id)).collect();
+    by_age.sort_unstable();
+    for (_, id) in &by_age[..excess] {
+        ledger.sessions.remove(id);
+    }
+}

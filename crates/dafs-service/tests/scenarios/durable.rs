@@ -1,0 +1,632 @@
+//! Changes with durable replies: the server dies at every step of every kind of change, over a store
+//! that has lost or kept what was not stable.
+
+use dafs_journal::sim::SimDisk;
+use dafs_service::durable::{
+    Answer, Change, Durability, Effect, Intended, Journal, Notify, Op, Session, Settled, digest,
+};
+use dafs_service::{
+    Caller, Client, Export, ExportOptions, Handle, Identity, Namespace, RemoveMode, RequestKey,
+    Service, ServiceConfig, ServiceError, Squash, Subject,
+};
+use dafs_store::{
+    CreateHow, Cred, ExportSecret, Kind, MemoryOptions, MemoryStore, NewObject, OpenMode, SetAttr,
+    Stability, Store, StoreError, TimeSpec, Wait,
+};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const NONE: SetAttr =
+    SetAttr { mode: None, uid: None, gid: None, size: None, atime: None, mtime: None };
+const SESSION: [u8; 8] = *b"session1";
+const RETENTION_NS: u64 = 3_700_000_000_000;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// What notifications said, by the name of what they are for.
+type Told = Arc<Mutex<Vec<(&'static str, Result<(), ServiceError>)>>>;
+
+/// A store whose content is the same in every run, so that one that has lost something can be made
+/// again up to there.
+fn new_store() -> Arc<MemoryStore> {
+    let options = MemoryOptions {
+        clock: Arc::new(|| TimeSpec { seconds: 1, nanoseconds: 0 }),
+        id_key: Some(ExportSecret::from_bytes([3; 16])),
+        root_mode: 0o777,
+        ..MemoryOptions::default()
+    };
+    let store = Arc::new(MemoryStore::new(options));
+    let (cred, root) = (cred(), store.root());
+    let mode = OpenMode { read: true, write: true };
+    for name in ["old", "victim", "moved", "linked", "grown"] {
+        let how = CreateHow::Guarded;
+        let made = store.create(&cred, &root, name.as_bytes(), how, &NONE, mode).unwrap();
+        write(&*made.file, 0, b"before");
+    }
+    let made = NewObject::Directory;
+    store.make(&cred, &root, b"dir", made, &NONE).unwrap();
+    store
+}
+
+fn cred() -> Cred {
+    Cred::new(0, 0)
+}
+
+fn write(file: &dyn dafs_store::OpenFile, offset: u64, bytes: &[u8]) {
+    let mut bytes = bytes.to_vec();
+    let view = dafs_mem::VolatileSlice::from_mut(&mut bytes);
+    file.write_at(&[view], offset, Stability::Data, Wait::Allowed).unwrap();
+}
+
+struct World {
+    store: Arc<MemoryStore>,
+    service: Service,
+    client: Arc<Client>,
+    disk: Arc<SimDisk>,
+    jobs: Arc<Mutex<VecDeque<Job>>>,
+    told: Told,
+    mode: Durability,
+    boot: u8,
+    cred: Cred,
+    sequence: u16,
+}
+
+impl World {
+    fn new(mode: Durability) -> Self {
+        let (store, disk) = (new_store(), Arc::new(SimDisk::new()));
+        let mut world = Self::over(mode, store, disk, 1);
+        world.recover().unwrap();
+        world.introduce(SESSION);
+        world.run();
+        world
+    }
+
+    fn over(mode: Durability, store: Arc<MemoryStore>, disk: Arc<SimDisk>, boot: u8) -> Self {
+        let options = ExportOptions {
+            squash: Squash::None,
+            durable_replies: mode,
+            ..ExportOptions::default()
+        };
+        let namespace = Namespace::new(vec![Export::new("", store.clone(), options)]).unwrap();
+        let config = ServiceConfig::new(Duration::from_secs(30), u32::from(boot));
+        let service = Service::new(config, namespace);
+        let identity = Identity { mechanism: "none", principal: Vec::new() };
+        let client = service.register_client(b"client", 7, identity, 0).unwrap().client;
+        let (jobs, told, cred) = (Arc::default(), Arc::default(), cred());
+        Self { store, service, client, disk, jobs, told, mode, boot, cred, sequence: 0 }
+    }
+
+    fn recover(&mut self) -> Result<dafs_service::durable::Recovered, String> {
+        let jobs = self.jobs.clone();
+        let journal = Journal {
+            disk: self.disk.clone(),
+            boot: [self.boot; 16],
+            segment_bytes: 16 << 10,
+            spawn: Arc::new(move |job| jobs.lock().unwrap().push_back(job)),
+        };
+        self.service.start_journal(journal, 0).map_err(|error| error.to_string())
+    }
+
+    fn introduce(&self, id: [u8; 8]) {
+        self.service.keep_session(&Session {
+            id,
+            client: b"client".to_vec(),
+            verifier: self.client.verifier(),
+            mechanism: "none".to_owned(),
+            principal: Vec::new(),
+        });
+    }
+
+    /// Runs jobs until there are none; tells how many.
+    fn run(&self) -> usize {
+        let mut count = 0;
+        loop {
+            let job = self.jobs.lock().unwrap().pop_front();
+            let Some(job) = job else { return count };
+            job();
+            count += 1;
+        }
+    }
+
+    fn told(&self) -> Vec<(&'static str, Result<(), ServiceError>)> {
+        std::mem::take(&mut *self.told.lock().unwrap())
+    }
+
+    fn notify(&self, name: &'static str) -> Notify {
+        let told = self.told.clone();
+        Box::new(move |done| told.lock().unwrap().push((name, done)))
+    }
+
+    fn caller(&self) -> Caller<'_> {
+        let (client, cred) = (&self.client, &self.cred);
+        Caller { client, subject: Subject::Server, cred, wait: Wait::Allowed, now_ns: 0 }
+    }
+
+    fn key(&self, stream: u16) -> RequestKey {
+        RequestKey { session: SESSION, stream, sequence: self.sequence, procedure: 9 }
+    }
+
+    fn root(&self) -> Handle {
+        self.service.root()
+    }
+
+    fn at(&self, name: &str) -> Option<Handle> {
+        let found = self.store.lookup(&self.cred, &self.store.root(), name.as_bytes()).ok()?;
+        Some(Handle { fs: self.root().fs, file: found.0 })
+    }
+
+    fn intend(&self, stream: u16, name: &'static str, change: &Change<'_>) -> Intended {
+        let ready = self.notify(name);
+        self.service.intend(self.caller(), &self.key(stream), change, ready).unwrap()
+    }
+
+    /// Announces and waits.
+    fn op(&self, stream: u16, change: &Change<'_>) -> Op {
+        match self.intend(stream, "go", change) {
+            Intended::Ready(op) => op,
+            Intended::Waiting(op) => {
+                self.run();
+                assert_eq!(self.told(), [("go", Ok(()))]);
+                op
+            }
+            Intended::Unneeded => panic!("an intent is needed"),
+        }
+    }
+
+    fn settle(&self, op: Op, reply: &[u8]) {
+        match self.service.settle(op, reply, true, self.notify("sent")) {
+            Settled::Now => {}
+            Settled::Later => {
+                self.run();
+                let mut told = self.told.lock().unwrap();
+                assert_eq!(told.remove(0), ("sent", Ok(())));
+            }
+        }
+    }
+
+    /// The server dies; `power` with the system. What was not stable on the journal's disk goes with
+    /// it, and the store becomes `store`.
+    fn restart(self, power: bool, store: Arc<MemoryStore>) -> Self {
+        let Self { disk, mode, boot, service, sequence, .. } = self;
+        drop(service);
+        if power {
+            disk.cut_power(&mut || false);
+        }
+        let mut world = Self::over(mode, store, disk, boot + u8::from(power));
+        world.sequence = sequence;
+        world.recover().unwrap();
+        world.run();
+        world
+    }
+}
+
+/// One kind of change.
+struct Case {
+    name: &'static str,
+    /// What is announced, and then what carries it out.
+    change: for<'a> fn(&'a World, &'a [Handle]) -> Change<'a>,
+    execute: fn(&World),
+    /// Whether the change is there.
+    applied: fn(&World) -> bool,
+    /// What must be known of it when it is.
+    effect: fn(&Effect) -> bool,
+    /// What the server does by itself makes it stable.
+    stable_at_once: bool,
+}
+
+const CHMOD: SetAttr = SetAttr { mode: Some(0o640), ..NONE };
+
+fn append(world: &World, bytes: &[u8]) {
+    let file = world.at("grown").unwrap().file;
+    let mode = OpenMode { read: true, write: true };
+    let file = world.store.open(&world.cred, &file, mode).unwrap();
+    let end = file.attr().unwrap().size;
+    write(&*file, end, bytes);
+}
+
+fn size(world: &World, name: &str) -> u64 {
+    world.store.getattr(&world.at(name).unwrap().file).unwrap().size
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "create",
+        change: |_, at| Change::Create { dir: &at[0], name: b"new", attr: &NONE },
+        execute: |w| {
+            let (how, mode) = (CreateHow::Guarded, OpenMode { read: true, write: true });
+            let root = w.store.root();
+            drop(w.store.create(&w.cred, &root, b"new", how, &NONE, mode).unwrap());
+        },
+        applied: |w| w.at("new").is_some(),
+        effect: |effect| matches!(effect, Effect::Made { created: true, .. }),
+        stable_at_once: false,
+    },
+    Case {
+        name: "empty",
+        change: |_, at| {
+            const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
+            Change::Create { dir: &at[0], name: b"old", attr: &EMPTY }
+        },
+        execute: |w| {
+            let change = SetAttr { size: Some(0), ..NONE };
+            let file = w.at("old").unwrap().file;
+            w.store.setattr(&w.cred, &file, &change, None).unwrap();
+        },
+        applied: |w| size(w, "old") == 0,
+        effect: |effect| matches!(effect, Effect::Made { created: false, .. }),
+        stable_at_once: false,
+    },
+    Case {
+        name: "make",
+        change: |_, at| Change::Make {
+            dir: &at[0],
+            name: b"new",
+            kind: Kind::Symlink,
+            attr: &NONE,
+        },
+        execute: |w| {
+            let object = NewObject::Symlink(b"to");
+            w.service.make(w.caller(), &w.root(), b"new", object, &NONE).unwrap();
+        },
+        applied: |w| w.at("new").is_some(),
+        effect: |effect| matches!(effect, Effect::Made { created: true, .. }),
+        stable_at_once: false,
+    },
+    Case {
+        name: "remove",
+        change: |_, at| Change::Remove { dir: &at[0], name: b"victim" },
+        execute: |w| {
+            let mode = RemoveMode::Unchecked;
+            w.service.remove(w.caller(), &w.root(), b"victim", mode).unwrap();
+        },
+        applied: |w| w.at("victim").is_none(),
+        effect: |effect| matches!(effect, Effect::Removed { .. }),
+        stable_at_once: false,
+    },
+    Case {
+        name: "rename over another",
+        change: |_, at| Change::Rename {
+            from_dir: &at[0],
+            from: b"moved",
+            to_dir: &at[0],
+            to: b"victim",
+        },
+        execute: |w| {
+            let root = w.root();
+            w.service.rename(w.caller(), &root, b"moved", &root, b"victim").unwrap();
+        },
+        applied: |w| w.at("moved").is_none(),
+        effect: |effect| matches!(effect, Effect::Renamed { .. }),
+        stable_at_once: false,
+    },
+    Case {
+        name: "link",
+        change: |_, at| Change::Link { source: &at[1], dir: &at[0], name: b"new" },
+        execute: |w| {
+            let source = w.at("linked").unwrap();
+            w.service.link(w.caller(), &source, &w.root(), b"new").unwrap();
+        },
+        applied: |w| w.at("new").is_some(),
+        effect: |effect| matches!(effect, Effect::Linked { .. }),
+        stable_at_once: false,
+    },
+    Case {
+        name: "set attributes",
+        change: |_, at| Change::SetAttr { file: &at[1], change: &CHMOD },
+        execute: |w| {
+            let file = w.at("linked").unwrap().file;
+            w.store.setattr(&w.cred, &file, &CHMOD, None).unwrap();
+        },
+        applied: |w| w.store.getattr(&w.at("linked").unwrap().file).unwrap().mode == 0o640,
+        effect: |effect| matches!(effect, Effect::AttrSet { .. }),
+        stable_at_once: false,
+    },
+    Case {
+        name: "write",
+        change: |_, at| Change::Write {
+            file: &at[2],
+            offset: 3,
+            len: 5,
+            stability: Stability::Data,
+            digest: Some(digest(0, b"after")),
+        },
+        execute: |w| {
+            let mode = OpenMode { read: true, write: true };
+            let file = w.at("grown").unwrap().file;
+            write(&*w.store.open(&w.cred, &file, mode).unwrap(), 3, b"after");
+        },
+        applied: |w| size(w, "grown") == 8,
+        effect: |effect| matches!(effect, Effect::Written { len: 5, .. }),
+        stable_at_once: true,
+    },
+    Case {
+        name: "append",
+        change: |_, at| Change::Append { file: &at[2], len: 5, digest: None },
+        execute: |w| append(w, b"after"),
+        applied: |w| size(w, "grown") == 11,
+        effect: |effect| matches!(effect, Effect::Appended { offset: 6, len: 5, .. }),
+        stable_at_once: true,
+    },
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    Announced,
+    Intended,
+    Executed,
+    Stable,
+    Settled,
+}
+
+#[test]
+fn every_change_has_happened_or_has_not_wherever_the_server_dies() {
+    use Until::*;
+    for case in CASES {
+        for mode in [Durability::Crash, Durability::Power] {
+            for until in [Announced, Intended, Executed, Stable, Settled] {
+                for power in [false, true] {
+                    for kept in [false, true] {
+                        die(case, mode, until, power, kept);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Carries out a change up to a step, lets the server die, and looks what is known and what is
+/// there.
+fn die(case: &Case, mode: Durability, until: Until, power: bool, kept: bool) {
+    let world = World::new(mode);
+    let what = format!("{} {mode:?} {until:?} power {power} kept {kept}", case.name);
+    let at = [world.root(), world.at("linked").unwrap(), world.at("grown").unwrap()];
+    let change = (case.change)(&world, &at);
+    let mut ops = Vec::new();
+    if until == Until::Announced {
+        match world.intend(0, "go", &change) {
+            Intended::Ready(op) | Intended::Waiting(op) => ops.push(op),
+            Intended::Unneeded => panic!("{what}"),
+        }
+    } else {
+        let op = world.op(0, &change);
+        if until > Until::Intended {
+            (case.execute)(&world);
+            assert!((case.applied)(&world), "{what}");
+        }
+        match until {
+            Until::Stable => {
+                // The journal fails between what the change has touched and the reply.
+                if mode == Durability::Power && !case.stable_at_once {
+                    let ready = world.notify("sent");
+                    assert_eq!(world.service.settle(op, b"reply", true, ready), Settled::Later);
+                    world.disk.fail_after(Some(0));
+                    world.run();
+                    let failed = Err(StoreError::Io.into());
+                    assert_eq!(world.told(), [("sent", failed)], "{what}");
+                    world.disk.fail_after(None);
+                } else {
+                    ops.push(op);
+                }
+            }
+            Until::Settled => world.settle(op, b"reply"),
+            _ => ops.push(op),
+        }
+    }
+    // The process is gone: nobody says any more that what it was about to do is not done.
+    ops.into_iter().for_each(std::mem::forget);
+    // What is stable is not lost; neither is anything without a loss of power.
+    let stable = case.stable_at_once || mode == Durability::Power && until >= Until::Stable;
+    let lost = power && !kept && !(stable && until >= Until::Executed);
+    let store = if lost { new_store() } else { world.store.clone() };
+    let key = world.key(0);
+    let world = world.restart(power, store);
+    let applied = (case.applied)(&world);
+    assert_eq!(applied, !lost && until >= Until::Executed, "{what}");
+    let answer = world.service.kept_answer(&key);
+    if power && mode == Durability::Crash {
+        assert_eq!(answer, None, "{what}: nothing is promised");
+        return;
+    }
+    match &answer {
+        None => assert!(!applied, "{what}: happened and is not known"),
+        Some(Answer::Reply { bytes, order_le: true }) => {
+            assert!(applied && bytes == b"reply" && until == Until::Settled, "{what}");
+        }
+        Some(Answer::Happened(effect)) => {
+            assert!(applied && (case.effect)(effect), "{what}: {effect:?}");
+        }
+        Some(answer) => panic!("{what}: {answer:?}"),
+    }
+    if until == Until::Settled && !power {
+        assert!(matches!(answer, Some(Answer::Reply { .. })), "{what}");
+    }
+    // What was found out once is not asked of the file system again.
+    let store = new_store();
+    let world = world.restart(false, store);
+    assert_eq!(world.service.kept_answer(&key), answer, "{what}");
+    let session = world.service.kept_session(&SESSION).unwrap();
+    assert!(session.is_of(&world.client));
+    assert_eq!(world.service.kept_answer(&RequestKey { sequence: 5, ..key }), None);
+}
+
+impl PartialOrd for Until {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some((*self as u8).cmp(&(*other as u8)))
+    }
+}
+
+#[test]
+fn an_append_that_was_half_done_is_taken_back() {
+    for mode in [Durability::Crash, Durability::Power] {
+        let world = World::new(mode);
+        let file = world.at("grown").unwrap();
+        let op = world.op(0, &Change::Append { file: &file, len: 5, digest: None });
+        append(&world, b"aft");
+        std::mem::forget(op);
+        let (key, store) = (world.key(0), world.store.clone());
+        let world = world.restart(false, store);
+        assert_eq!((size(&world, "grown"), world.service.kept_answer(&key)), (6, None));
+    }
+}
+
+#[test]
+fn other_data_in_place_of_an_append_is_left_alone_and_not_taken_for_it() {
+    let world = World::new(Durability::Power);
+    let file = world.at("grown").unwrap();
+    let change = Change::Append { file: &file, len: 5, digest: Some(digest(0, b"after")) };
+    std::mem::forget(world.op(0, &change));
+    append(&world, b"other");
+    let (key, store) = (world.key(0), world.store.clone());
+    let world = world.restart(false, store);
+    assert_eq!((size(&world, "grown"), world.service.kept_answer(&key)), (11, None));
+}
+
+#[test]
+fn conflicting_changes_go_one_after_the_other() {
+    for mode in [Durability::Crash, Durability::Power] {
+        let world = World::new(mode);
+        let root = world.root();
+        let create = Change::Create { dir: &root, name: b"x", attr: &NONE };
+        let remove = Change::Remove { dir: &root, name: b"x" };
+        let other = Change::Remove { dir: &root, name: b"old" };
+        let first = world.op(0, &create);
+        let Intended::Waiting(second) = world.intend(1, "second", &remove) else { panic!() };
+        let Intended::Waiting(third) = world.intend(2, "third", &create) else { panic!() };
+        // What concerns something else does not wait.
+        drop(world.op(3, &other));
+        assert!(world.told().is_empty());
+        (CASES[0].execute)(&world);
+        world.settle(first, b"created");
+        world.run();
+        assert_eq!(world.told(), [("second", Ok(()))]);
+        // The second is given up; it was not carried out.
+        drop(second);
+        world.run();
+        assert_eq!(world.told(), [("third", Ok(()))]);
+        drop(third);
+        world.run();
+        let held = world.service.journal_statistics().unwrap();
+        assert_eq!(held.in_flight, 0);
+        let store = world.store.clone();
+        let keys = [world.key(0), world.key(1), world.key(2), world.key(3)];
+        let world = world.restart(false, store);
+        let known = keys.map(|key| world.service.kept_answer(&key).is_some());
+        assert_eq!(known, [true, false, false, false]);
+    }
+}
+
+#[test]
+fn one_sync_of_the_journal_and_one_of_the_directory_serve_many() {
+    let world = World::new(Durability::Power);
+    let root = world.root();
+    let before = (world.disk.syncs(), world.service.journal_statistics().unwrap());
+    let names: Vec<_> = (0..16).map(|n| format!("n{n}")).collect();
+    let mut ops = Vec::new();
+    for (stream, name) in (0..).zip(&names) {
+        let change = Change::Create { dir: &root, name: name.as_bytes(), attr: &NONE };
+        let Intended::Waiting(op) = world.intend(stream, "go", &change) else { panic!() };
+        ops.push(op);
+    }
+    assert_eq!(world.run(), 1);
+    assert_eq!(world.told().len(), 16);
+    assert_eq!(world.disk.syncs() - before.0, 1);
+    for (op, name) in ops.into_iter().zip(&names) {
+        let object = NewObject::Directory;
+        world.store.make(&world.cred, &world.store.root(), name.as_bytes(), object, &NONE).unwrap();
+        let settled = world.service.settle(op, b"reply", false, world.notify("sent"));
+        assert_eq!(settled, Settled::Later);
+    }
+    assert_eq!(world.run(), 1);
+    assert_eq!(world.told().len(), 16);
+    let after = world.service.journal_statistics().unwrap();
+    assert_eq!((after.rounds - before.1.rounds, after.committed - before.1.committed), (1, 16));
+    assert_eq!(world.disk.syncs() - before.0, 1);
+}
+
+#[test]
+fn only_the_latest_change_of_a_stream_is_known_and_nothing_of_a_forgotten_session() {
+    let mut world = World::new(Durability::Crash);
+    let root = world.root();
+    world.introduce(*b"session2");
+    // Far more than a segment holds.
+    for sequence in 0..500 {
+        world.sequence = sequence;
+        let op = world.op(4, &Change::Remove { dir: &root, name: b"nothing" });
+        world.settle(op, &sequence.to_le_bytes());
+        world.run();
+    }
+    let key = world.key(4);
+    let store = world.store.clone();
+    let world = world.restart(false, store);
+    let reply = Answer::Reply { bytes: 499u16.to_le_bytes().to_vec(), order_le: true };
+    assert_eq!(world.service.kept_answer(&key), Some(reply));
+    assert_eq!(world.service.kept_answer(&RequestKey { sequence: 498, ..key }), None);
+    assert!(world.service.kept_session(b"session2").is_some());
+    world.service.forget_session(&SESSION);
+    let store = world.store.clone();
+    let world = world.restart(false, store);
+    assert!(world.service.kept_session(&SESSION).is_none());
+    assert!(world.service.kept_answer(&key).is_none());
+    assert!(world.service.kept_session(b"session2").is_some());
+    world.service.tick(RETENTION_NS);
+    assert_eq!(world.service.journal_statistics().unwrap().sessions, 0);
+}
+
+#[test]
+fn a_change_that_is_refused_makes_nothing_stable() {
+    let world = World::new(Durability::Power);
+    let root = world.root();
+    let mut op = world.op(0, &Change::Remove { dir: &root, name: b"nothing" });
+    op.nothing_changed();
+    let settled = world.service.settle(op, b"not found", true, world.notify("sent"));
+    assert_eq!(settled, Settled::Now);
+    assert_eq!(world.service.journal_statistics().unwrap().rounds, 0);
+    let (key, store) = (world.key(0), world.store.clone());
+    let world = world.restart(false, store);
+    assert!(matches!(world.service.kept_answer(&key), Some(Answer::Reply { .. })));
+}
+
+#[test]
+fn a_journal_that_fails_refuses_changes() {
+    let world = World::new(Durability::Power);
+    let root = world.root();
+    let change = Change::Remove { dir: &root, name: b"old" };
+    world.disk.fail_after(Some(0));
+    let Intended::Waiting(op) = world.intend(0, "go", &change) else { panic!() };
+    world.run();
+    assert_eq!(world.told(), [("go", Err(StoreError::Io.into()))]);
+    drop(op);
+    world.disk.fail_after(None);
+    let Intended::Waiting(op) = world.intend(1, "go", &change) else { panic!() };
+    world.run();
+    assert_eq!(world.told(), [("go", Err(StoreError::Io.into()))], "for good");
+    drop(op);
+    assert_eq!(world.service.journal_statistics().unwrap().in_flight, 0);
+}
+
+#[test]
+fn exports_without_durable_replies_need_nothing() {
+    let world = World::new(Durability::Off);
+    let root = world.root();
+    let change = Change::Remove { dir: &root, name: b"old" };
+    assert!(matches!(world.intend(0, "go", &change), Intended::Unneeded));
+    let world = World::new(Durability::Power);
+    let file = world.at("grown").unwrap();
+    let stability = Stability::Unstable;
+    let change = Change::Write { file: &file, offset: 0, len: 4, stability, digest: Some(1) };
+    assert!(matches!(world.intend(0, "go", &change), Intended::Unneeded));
+}
+
+#[test]
+fn a_record_of_a_later_program_is_refused() {
+    let world = World::new(Durability::Power);
+    let disk = world.disk.clone();
+    drop(world);
+    let recovery = dafs_journal::Recovery::scan(disk.clone(), [1; 16], &mut |_| ()).unwrap();
+    let live: [&[u8]; 1] = [b"\x63something new"];
+    let _ = recovery.start(16 << 10, Arc::new(|job| job()), &mut live.into_iter()).unwrap();
+    let mut world = World::over(Durability::Power, new_store(), disk, 1);
+    let error = world.recover().unwrap_err();
+    assert!(error.contains("start the program that wrote it"), "{error}");
+}
