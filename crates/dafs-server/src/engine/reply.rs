@@ -116,9 +116,9 @@ impl Context<'_> {
         if self.connection.checksums() && !is_connect(call.procedure) {
             seal(&mut self.link.replies.bytes_mut(slot)[..len]);
         }
+        // Whether or not it gets there: the client may ask for it on another connection.
+        self.keep(call, slot, len);
         if self.connection.phase == Phase::Closing {
-            // There is nobody to send it to, but the client may ask for it on another connection.
-            self.keep(call, slot, len);
             return self.link.replies.give_back(slot);
         }
         let (posts, nreq) = self.connection.credits.step(target);
@@ -127,7 +127,6 @@ impl Context<'_> {
             return self.drop_session(&reason);
         }
         self.count(call);
-        self.keep(call, slot, len);
         if let Some(chain) = call.chain {
             let is_ok = is_ok(&self.link.replies.bytes_mut(slot)[..len]);
             self.connection.chains.complete(chain, is_ok);
