@@ -16,14 +16,14 @@
 mod actor;
 mod audit;
 mod common;
-// Nothing but its own tests uses it yet.
-#[cfg(test)]
+pub mod crash;
 mod disk;
 mod limits;
 pub mod model;
 pub mod pattern;
 mod plan;
 mod pool;
+mod records;
 mod server;
 mod store;
 mod world;

@@ -1,6 +1,7 @@
 //! Runs simulated worlds by seed, and replays one with a trace.
 
 use clap::Parser;
+use dafs_sim::crash::{self, CrashOptions, Danger as CrashDanger};
 use dafs_sim::{Danger, Profile, WorldOptions, check};
 use std::ops::Range;
 use std::process::ExitCode;
@@ -21,6 +22,25 @@ struct Arguments {
     /// Operations of each client; 0 draws the number from the seed.
     #[arg(long, default_value_t = 0)]
     operations: u32,
+    /// Worlds in which processes end and the power fails, instead of those in which connections
+    /// break.
+    #[arg(long)]
+    crashes: bool,
+    /// With --crashes: most clients.
+    #[arg(long, requires = "crashes")]
+    clients: Option<usize>,
+    /// With --crashes: the numbers of the faults that happen, such as 0,2; all if not given.
+    #[arg(long, requires = "crashes", value_parser = parse_numbers)]
+    keep_faults: Option<Numbers>,
+    /// With --crashes: a network that does nothing but delay.
+    #[arg(long, requires = "crashes")]
+    calm_network: bool,
+    /// With --crashes: a deliberate bug, to see that it is noticed.
+    #[arg(long, requires = "crashes", default_value = "none")]
+    danger: CrashDanger,
+    /// With --crashes: makes the first world that fails as small as it gets.
+    #[arg(long, requires = "crashes")]
+    shrink: bool,
     /// Prints everything that the clients do and are told.
     #[arg(long)]
     trace: bool,
@@ -35,6 +55,15 @@ struct Arguments {
     danger_corrupt_ppm: u32,
 }
 
+/// Numbers of faults.
+type Numbers = Vec<usize>;
+
+fn parse_numbers(text: &str) -> Result<Numbers, String> {
+    let wrong = || format!("{text:?} is no list of numbers; write for example 0,2");
+    let parts = text.split(',').filter(|part| !part.is_empty());
+    parts.map(|part| part.parse().map_err(|_| wrong())).collect()
+}
+
 fn parse_range(text: &str) -> Result<Range<u64>, String> {
     let wrong = || format!("{text:?} is no range; write for example 0..1000");
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
@@ -46,6 +75,9 @@ fn main() -> ExitCode {
     if arguments.log {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         tracing_subscriber::fmt().with_env_filter(filter).without_time().init();
+    }
+    if arguments.crashes {
+        return crashes(&arguments);
     }
     let seeds = arguments.seeds.clone().unwrap_or(arguments.seed..arguments.seed + 1);
     let (count, mut failed) = (seeds.end.saturating_sub(seeds.start), 0);
@@ -66,6 +98,38 @@ fn main() -> ExitCode {
             Err(failure) => {
                 failed += 1;
                 println!("{failure}");
+            }
+        }
+    }
+    println!("{count} worlds, {failed} failed");
+    if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Runs worlds of crashes.
+fn crashes(arguments: &Arguments) -> ExitCode {
+    let seeds = arguments.seeds.clone().unwrap_or(arguments.seed..arguments.seed + 1);
+    let (count, mut failed) = (seeds.end.saturating_sub(seeds.start), 0);
+    for seed in seeds {
+        let options = CrashOptions {
+            seed,
+            clients_max: arguments.clients,
+            operations_max: Some(arguments.operations).filter(|most| *most > 0),
+            faults: arguments.keep_faults.clone(),
+            calm_network: arguments.calm_network,
+            trace: arguments.trace,
+            danger: arguments.danger,
+        };
+        match crash::check(&options) {
+            Ok(report) if count == 1 => println!("seed {seed}: {report:#?}"),
+            Ok(_) => {}
+            Err(failure) => {
+                failed += 1;
+                println!("{failure}");
+                if arguments.shrink && failed == 1 {
+                    let shrunk = crash::shrink(*failure);
+                    println!("after {} tries: {}", shrunk.tried, shrunk.plan);
+                    println!("{}", shrunk.failure);
+                }
             }
         }
     }

@@ -1,7 +1,6 @@
 //! The server of a world: the shipped engine over the simulated network, store and pool.
 
 use crate::limits::{LEASE, SERVER_HOST};
-use crate::plan::Plan;
 use crate::pool::{PoolSchedule, SimPool};
 use dafs_dat::sim::{SimNetwork, SimRng};
 use dafs_dat::{Adapter, Address, Instant};
@@ -9,7 +8,8 @@ use dafs_server::{
     Authenticator, Config, Engine, EngineCounts, Inbox, Registry, SessionLimits, Shared,
 };
 use dafs_service::{
-    Export, ExportOptions, Namespace, Service, ServiceConfig, ServiceCounts, WriteVerifier,
+    ClientRecords, Export, ExportOptions, Namespace, Service, ServiceConfig, ServiceCounts,
+    WriteVerifier,
 };
 use dafs_store::Store;
 use std::path::PathBuf;
@@ -24,24 +24,34 @@ pub(crate) struct Server {
     pub(crate) turns: u64,
 }
 
+/// What a server is started with.
+pub(crate) struct Setup {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) options: ExportOptions,
+    pub(crate) records: Box<dyn ClientRecords>,
+    pub(crate) credits_total_max: usize,
+    pub(crate) credits_initial: u16,
+}
+
 impl Server {
     /// Starts a server that listens on its host.
     pub(crate) fn start(
         network: &SimNetwork,
-        store: Arc<dyn Store>,
-        plan: &Plan,
+        setup: Setup,
+        now: Instant,
         rng: &mut SimRng,
     ) -> Result<Self, String> {
-        let export = Export::new("", store, ExportOptions::default());
+        let export = Export::new("", setup.store, setup.options);
         let namespace = Namespace::new(vec![export]).map_err(|error| error.to_string())?;
         let config = ServiceConfig::new(LEASE, rng.bits() as u32);
-        let service = Arc::new(Service::new(config, namespace));
+        let service = Service::with_records(config, namespace, setup.records, now.0);
+        let service = Arc::new(service.map_err(|error| error.to_string())?);
         let authenticator = Authenticator::new(&Config::for_directory(PathBuf::from("/")))
             .map_err(|error| error.to_string())?;
         let pool = SimPool::default();
         let limits = SessionLimits {
-            credits_total_max: plan.credits_total_max,
-            credits_initial: plan.credits_initial,
+            credits_total_max: setup.credits_total_max,
+            credits_initial: setup.credits_initial,
             ..SessionLimits::default()
         };
         let shared = Shared {

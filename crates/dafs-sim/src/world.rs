@@ -8,10 +8,11 @@ use crate::limits::{
     STEPS_MAX, WORLD_TIME_MAX,
 };
 use crate::plan::{Plan, WorldOptions};
-use crate::server::Server;
+use crate::server::{Server, Setup};
 use crate::store::{SimStore, StoreControl};
 use dafs_dat::Instant;
 use dafs_dat::sim::{SimCounts, SimNetwork, SimRng};
+use dafs_service::{ExportOptions, NoRecords};
 use dafs_store::{
     CreateHow, Cred, ExportSecret, MemoryOptions, MemoryStore, NewObject, OpenMode, SetAttr, Store,
     TimeSpec,
@@ -121,7 +122,14 @@ impl World {
         furnish(&memory, &plan, &mut common).map_err(|error| error.to_string())?;
         let store = SimStore::new(Arc::new(memory), plan.store, rng.fork());
         let control = store.control();
-        let server = Server::start(&network, Arc::new(store), &plan, &mut rng)?;
+        let setup = Setup {
+            store: Arc::new(store),
+            options: ExportOptions::default(),
+            records: Box::new(NoRecords),
+            credits_total_max: plan.credits_total_max,
+            credits_initial: plan.credits_initial,
+        };
+        let server = Server::start(&network, setup, Instant(0), &mut rng)?;
         let actors = plan.actors.iter().enumerate();
         let actors = actors
             .map(|(number, actor)| Actor::new(number, actor.clone(), &network, rng.fork()))
@@ -292,7 +300,7 @@ impl World {
     }
 }
 
-fn memory_store(clock: Arc<AtomicU64>) -> MemoryStore {
+pub(crate) fn memory_store(clock: Arc<AtomicU64>) -> MemoryStore {
     let time = move || {
         let nanoseconds = clock.load(Ordering::Relaxed);
         TimeSpec {

@@ -140,6 +140,16 @@ impl SimNetwork {
         lock(&self.shared).fabric.paused.insert(host, until);
     }
 
+    /// Every process on a host ends without a word. Its adapters are of no use any more.
+    pub fn end_processes(&self, host: u32) {
+        let mut network = lock(&self.shared);
+        let ports: Vec<usize> = (0..network.fabric.ports.len())
+            .filter(|port| network.fabric.ports[*port].host == host)
+            .filter(|port| !network.fabric.ports[*port].dropped)
+            .collect();
+        ports.into_iter().for_each(|port| network.drop_port(port));
+    }
+
     /// Whether a host is paused now.
     pub fn is_paused(&self, host: u32) -> bool {
         let network = lock(&self.shared);

@@ -14,7 +14,7 @@ mod file;
 mod power;
 mod store;
 
-pub(crate) use power::{Plug, Power};
+pub(crate) use power::{Off, Plug, Power};
 pub(crate) use store::DiskStore;
 
 use contents::Contents;
@@ -44,6 +44,7 @@ struct Log {
     /// What a power cut may go back to, oldest first; the first is stable, the last is the present.
     states: VecDeque<Moment>,
     contents: Contents,
+    lies: bool,
 }
 
 #[derive(Debug)]
@@ -55,10 +56,12 @@ struct Moment {
 
 impl SimDisk {
     /// A disk with the names of `memory`, all stable; its files must be empty.
-    pub(crate) fn new(memory: MemoryStore) -> Self {
+    /// With `lies`, what is said to be stable is not, which no disk may do; this proves that the
+    /// checks notice.
+    pub(crate) fn new(memory: MemoryStore, lies: bool) -> Self {
         let image = memory.image(None);
         let states = VecDeque::from([Moment { image, touched: Vec::new() }]);
-        let log = Mutex::new(Log { states, contents: Contents::default() });
+        let log = Mutex::new(Log { states, contents: Contents::default(), lies });
         Self { shared: Arc::new(Shared { memory, log }) }
     }
 
@@ -76,10 +79,15 @@ impl SimDisk {
         while log.states.len() > 1 {
             log.states.pop_front();
         }
-        let Log { states, contents } = &mut *log;
+        let Log { states, contents, .. } = &mut *log;
         let Some(Moment { image, .. }) = states.front() else { return Ok(()) };
         contents.cut_power(rng, |id| image.holds(id));
         self.shared.memory.restore(image, &mut |id| contents.content(id))
+    }
+
+    /// The file system as it is now, to compare with.
+    pub(crate) fn memory(&self) -> &MemoryStore {
+        &self.shared.memory
     }
 
     /// Everything becomes stable.
@@ -106,13 +114,16 @@ impl Shared {
         if log.states.len() > CHANGES_MAX {
             log.states.pop_front();
         }
-        let Log { states, contents } = &mut *log;
+        let Log { states, contents, .. } = &mut *log;
         contents.keep(|id| states.iter().any(|moment| moment.image.holds(id)));
     }
 
     /// All changes up to the latest one of any of `ids` become stable.
     fn settle_names(&self, ids: &[FileId]) {
         let mut log = self.log();
+        if log.lies {
+            return;
+        }
         let touches = |moment: &Moment| moment.touched.iter().any(|id| ids.contains(id));
         let last = log.states.iter().rposition(touches).unwrap_or(0);
         log.states.drain(..last);

@@ -71,7 +71,13 @@ impl Power {
         self.lock().effects_left = Some(effects);
     }
 
+    /// The server does not end by itself any more.
+    pub(crate) fn spare(&self) {
+        self.lock().effects_left = None;
+    }
+
     /// The server ends now.
+    #[cfg(test)]
     pub(crate) fn end(&self) {
         self.lock().off = true;
         (self.at_end)();

@@ -19,7 +19,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let disk = SimDisk::new(MemoryStore::new(MemoryOptions::default()));
+        let disk = SimDisk::new(MemoryStore::new(MemoryOptions::default()), false);
         let power = Power::new(|| {});
         let store = disk.store(power.plug());
         let top = store.root();

@@ -1,0 +1,201 @@
+//! Comparing answers with what they must be.
+
+use super::Client;
+use super::job::{Job, Target};
+use crate::crash::Shared;
+use crate::crash::model::names::Change;
+use crate::crash::model::slots::SLOT_BYTES;
+use dafs_client::core::{Done, ReplyMessage};
+use dafs_mem::Site;
+use dafs_wire::dafs::{Reply, Stability, Status};
+
+impl Client {
+    /// An operation is over.
+    pub(super) fn completed(
+        &mut self,
+        shared: &mut Shared,
+        job: Job,
+        piece: Option<usize>,
+        ends: u32,
+        done: Done,
+    ) -> Result<(), String> {
+        let status = match &done {
+            Done::Answered(message) => Some(message.status()),
+            Done::Refused { status, .. } => Some(*status),
+            Done::Read { .. } | Done::Written { .. } => Some(Status::Ok),
+            Done::Lost(failure) => {
+                shared.common.note(|| format!("c{} {job:?} is lost: {failure}", self.number));
+                return Err(format!("the session was given up: {failure}"));
+            }
+            Done::InDoubt(_) => {
+                shared.common.note(|| format!("c{} {job:?} is in doubt", self.number));
+                // Only a server that has restarted may not know, and only without durable replies.
+                if shared.durable || shared.ends == 0 {
+                    return Err("the server does not know what became of it".to_owned());
+                }
+                shared.in_doubt += 1;
+                None
+            }
+        };
+        let Some(status) = status else {
+            self.lost(shared, job);
+            return Ok(());
+        };
+        shared.common.note(|| format!("c{} {job:?} is told {status}", self.number));
+        shared.common.digest.word(status.code().into());
+        if matches!(status, Status::Delay | Status::Grace | Status::Resource) {
+            shared.common.counts.refused += 1;
+            self.again(shared.common.now, job);
+            return Ok(());
+        }
+        match done {
+            Done::Answered(message) => self.answered(shared, job, ends, &message),
+            Done::Read { bytes, .. } => self.read(shared, &job, piece, bytes),
+            Done::Written { bytes, committed, verifier } => {
+                let Job::Write { slot, write, stability } = job else {
+                    return Err("answered as a write".to_owned());
+                };
+                if bytes as usize != SLOT_BYTES || (committed as u32) < stability as u32 {
+                    return Err(format!("{bytes} bytes were written, stable {committed:?}"));
+                }
+                shared.common.counts.succeeded += 1;
+                shared.common.counts.bytes_written += u64::from(bytes);
+                self.slots.written(slot, write, committed, verifier, shared.cuts);
+                self.slots.end(slot);
+                Ok(())
+            }
+            Done::Refused { .. } => Err(format!("refused with {status}")),
+            Done::Lost(_) | Done::InDoubt(_) => Ok(()),
+        }
+    }
+
+    fn read(
+        &mut self,
+        shared: &mut Shared,
+        job: &Job,
+        piece: Option<usize>,
+        bytes: u32,
+    ) -> Result<(), String> {
+        let Job::Read { slot } = *job else { return Err("answered as a read".to_owned()) };
+        let piece = piece.and_then(|piece| self.piece(piece, bytes as usize));
+        let mut data =
+            piece.ok_or("more was read than there is memory for")?.view().to_vec(Site::Inspect);
+        // The file may end before the slot.
+        data.resize(SLOT_BYTES, 0);
+        shared.common.digest.bytes(&data);
+        shared.common.counts.succeeded += 1;
+        shared.common.counts.bytes_read += u64::from(bytes);
+        self.slots.check(slot, &data, shared.cuts)?;
+        self.slots.end(slot);
+        Ok(())
+    }
+
+    fn answered(
+        &mut self,
+        shared: &mut Shared,
+        job: Job,
+        ends: u32,
+        message: &ReplyMessage,
+    ) -> Result<(), String> {
+        let outcome = message.decode().map_err(|error| error.to_string())?;
+        let answer = outcome.into_result();
+        if answer.is_ok() {
+            shared.common.counts.succeeded += 1;
+        } else {
+            shared.common.counts.refused += 1;
+        }
+        let unexpected = |answer: &Result<Reply<'_>, Status>| match answer {
+            Ok(reply) => Err(format!("answered with {reply:?}")),
+            Err(status) => Err(format!("refused with {status}")),
+        };
+        match job {
+            Job::Find(target) => {
+                let Ok(Reply::Lookup(reply)) = &answer else { return unexpected(&answer) };
+                match target {
+                    Target::Dir(dir) => {
+                        self.handles.dirs.insert(dir, reply.fh);
+                    }
+                    Target::Data => self.handles.data = Some(reply.fh),
+                    Target::Log => self.handles.log = Some(reply.fh),
+                }
+                Ok(())
+            }
+            Job::Names(change) => {
+                let status = answer.as_ref().map_or_else(|status| *status, |_| Status::Ok);
+                let existed = match change {
+                    Change::Create { at, .. } => self.names.get(at),
+                    _ => None,
+                };
+                self.names.answered(&change, status)?;
+                match (&change, &answer) {
+                    (Change::Create { object, .. }, Ok(Reply::Open(reply))) => {
+                        let object = existed.map_or(*object, |entry| entry.object);
+                        self.know(object, reply.fh)?;
+                        let (handle, state) = (reply.fh, reply.state_id);
+                        let run = self.run;
+                        self.submit(shared, Job::Close { handle, state, ends, run })
+                    }
+                    (Change::MakeDirectory { object, .. }, Ok(Reply::Create(reply))) => {
+                        self.know(*object, reply.fh)
+                    }
+                    (Change::Create { .. } | Change::MakeDirectory { .. }, Ok(_)) => {
+                        unexpected(&answer)
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Job::Close { ends: opened, run, .. } => {
+                let stale = matches!(
+                    answer,
+                    Err(Status::StaleStateId
+                        | Status::BadStateId
+                        | Status::Expired
+                        | Status::Stale)
+                );
+                // What a server or client that is gone had open is gone with it. A lease may have
+                // run out while they could not reach each other.
+                let gone = opened != shared.ends || run != self.run || shared.silences > 0;
+                if answer.is_ok() || (stale && gone) { Ok(()) } else { unexpected(&answer) }
+            }
+            Job::Commit { covered } => {
+                let Ok(Reply::Commit(reply)) = &answer else { return unexpected(&answer) };
+                self.slots.committed(&covered, reply.verifier);
+                Ok(())
+            }
+            Job::Append { record, len, .. } => {
+                let Ok(Reply::AppendInline(reply) | Reply::AppendDirect(reply)) = &answer else {
+                    return unexpected(&answer);
+                };
+                if reply.committed == Stability::Unstable {
+                    return Err("the append is not stable".to_owned());
+                }
+                shared.common.counts.bytes_written += len as u64;
+                shared.log.appended(record, reply.offset);
+                Ok(())
+            }
+            Job::Write { .. } | Job::Read { .. } => Err("answered as a message".to_owned()),
+        }
+    }
+
+    /// An object has a handle.
+    fn know(&mut self, object: u32, handle: dafs_wire::dafs::FileHandle) -> Result<(), String> {
+        let known = *self.names.handles.entry(object).or_insert(handle);
+        if known == handle {
+            Ok(())
+        } else {
+            Err(format!("object {object} has the handle {known:?}, but {handle:?} was told"))
+        }
+    }
+
+    /// Nobody will say what became of an operation.
+    pub(super) fn lost(&mut self, shared: &mut Shared, job: Job) {
+        shared.common.counts.lost += 1;
+        match job {
+            Job::Names(change) => self.names.lost(&change),
+            // A write that is lost may still come: its slot stays taken.
+            Job::Write { .. } | Job::Commit { .. } | Job::Append { .. } => {}
+            Job::Read { slot } => self.slots.end(slot),
+            Job::Find(_) | Job::Close { .. } => {}
+        }
+    }
+}

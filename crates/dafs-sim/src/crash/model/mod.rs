@@ -1,0 +1,5 @@
+//! What must be true after any number of crashes.
+
+pub(super) mod log;
+pub(super) mod names;
+pub(super) mod slots;

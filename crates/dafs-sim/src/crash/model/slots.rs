@@ -1,0 +1,162 @@
+//! The data of one client: slots of a file that nobody else writes.
+//!
+//! Invariants
+//! * At most one write of a slot is under way. One that is lost may still come, so that the slot is
+//!   not used again.
+
+use crate::pattern::WriteId;
+use dafs_wire::dafs::{Stability, Verifier};
+
+/// Slots of a client's file.
+pub(crate) const SLOTS: usize = 8;
+
+/// Bytes of a slot: less than a page, so that slots share pages.
+pub(crate) const SLOT_BYTES: usize = 1024;
+
+/// Bytes that a device writes as one.
+const SECTOR_BYTES: usize = 512;
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// The write that cannot be lost any more; none: zeros.
+    stable: Option<WriteId>,
+    /// Writes after that, in order.
+    later: Vec<WriteId>,
+    /// The latest write that was answered, the write verifier, and how often the power had failed.
+    answered: Option<(WriteId, Verifier, u32)>,
+    busy: bool,
+}
+
+/// The data of one client.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    slots: [Slot; SLOTS],
+}
+
+impl Slots {
+    /// Where a slot is in the file, in bytes.
+    pub(crate) fn offset(slot: usize) -> u64 {
+        (slot * SLOT_BYTES) as u64
+    }
+
+    /// Takes a slot. False when it is taken.
+    pub(crate) fn begin(&mut self, slot: usize) -> bool {
+        !std::mem::replace(&mut self.slots[slot].busy, true)
+    }
+
+    /// Gives it back.
+    pub(crate) fn end(&mut self, slot: usize) {
+        self.slots[slot].busy = false;
+    }
+
+    /// A write begins.
+    pub(crate) fn begin_write(&mut self, slot: usize, write: WriteId) {
+        self.slots[slot].later.push(write);
+    }
+
+    /// A write was answered.
+    pub(crate) fn written(
+        &mut self,
+        slot: usize,
+        write: WriteId,
+        committed: Stability,
+        verifier: Verifier,
+        cuts: u32,
+    ) {
+        let slot = &mut self.slots[slot];
+        slot.answered = Some((write, verifier, cuts));
+        if committed != Stability::Unstable {
+            slot.stable = Some(write);
+            slot.later.clear();
+        }
+    }
+
+    /// What a commit that begins now will make stable.
+    pub(crate) fn uncommitted(&self) -> Vec<(usize, WriteId, Verifier)> {
+        let slots = self.slots.iter().enumerate();
+        slots
+            .filter(|(_, slot)| !slot.later.is_empty())
+            .filter_map(|(number, slot)| {
+                slot.answered.map(|(write, verifier, _)| (number, write, verifier))
+            })
+            .collect()
+    }
+
+    /// A commit was answered with a verifier; `covered` is what it began with.
+    pub(crate) fn committed(&mut self, covered: &[(usize, WriteId, Verifier)], told: Verifier) {
+        for (slot, write, verifier) in covered {
+            let slot = &mut self.slots[*slot];
+            if *verifier != told {
+                continue;
+            }
+            if let Some(at) = slot.later.iter().position(|later| later == write) {
+                slot.stable = Some(*write);
+                slot.later.drain(..=at);
+            }
+        }
+    }
+
+    /// Compares what is in a slot with what can be there.
+    pub(crate) fn check(&self, number: usize, bytes: &[u8], cuts: u32) -> Result<(), String> {
+        let slot = &self.slots[number];
+        let whole = slot.answered.filter(|(_, _, then)| *then == cuts).map(|(write, ..)| write);
+        // Nothing was lost since the answer, so it is there, or what was written after it.
+        let possible: Vec<Option<WriteId>> = match whole {
+            Some(write) => {
+                let at = slot.later.iter().position(|later| *later == write);
+                let after = slot.later.iter().skip(at.map_or(0, |at| at + 1)).copied();
+                std::iter::once(write).chain(after).map(Some).collect()
+            }
+            None => {
+                let later = slot.later.iter().map(|write| Some(*write));
+                std::iter::once(slot.stable).chain(later).collect()
+            }
+        };
+        for (index, sector) in bytes.chunks(SECTOR_BYTES).enumerate() {
+            let offset = Self::offset(number) + (index * SECTOR_BYTES) as u64;
+            let fits = |write: &Option<WriteId>| match write {
+                Some(write) => write.matches(offset, sector),
+                None => sector.iter().all(|byte| *byte == 0),
+            };
+            if !possible.iter().any(fits) {
+                return Err(format!(
+                    "slot {number} sector {index} is none of {possible:?}: {:x?}; {slot:?}",
+                    &sector[..8.min(sector.len())]
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Verifier = Verifier([1; 8]);
+    const TWO: Verifier = Verifier([2; 8]);
+
+    fn bytes(write: u64) -> Vec<u8> {
+        WriteId(write).bytes(0, SLOT_BYTES)
+    }
+
+    #[test]
+    fn an_unstable_write_may_go_with_the_power_only() {
+        let mut slots = Slots::default();
+        slots.begin_write(0, WriteId(1));
+        slots.written(0, WriteId(1), Stability::FileSync, ONE, 0);
+        slots.begin_write(0, WriteId(2));
+        slots.written(0, WriteId(2), Stability::Unstable, ONE, 0);
+        slots.check(0, &bytes(2), 0).unwrap();
+        assert!(slots.check(0, &bytes(1), 0).is_err());
+        slots.check(0, &bytes(1), 1).unwrap();
+        slots.check(0, &[&bytes(1)[..512], &bytes(2)[512..]].concat(), 1).unwrap();
+        assert!(slots.check(0, &[0; SLOT_BYTES], 1).is_err());
+        let covered = slots.uncommitted();
+        slots.committed(&covered, TWO);
+        slots.check(0, &bytes(1), 1).unwrap();
+        slots.committed(&covered, ONE);
+        assert!(slots.check(0, &bytes(1), 1).is_err());
+        slots.check(0, &bytes(2), 1).unwrap();
+    }
+}

@@ -1,0 +1,257 @@
+//! What a seed means in a world of crashes: clients, their work, and a list of faults.
+//!
+//! Invariant: leaving out a client, operations or faults leaves the rest of the plan as it was, so
+//! that a failing world can be made smaller.
+
+use dafs_dat::sim::{SimFaults, SimRng};
+use dafs_service::durable::Durability;
+use dafs_wire::dafs::ByteOrder;
+use std::fmt;
+use std::time::Duration;
+
+/// Deliberate bugs, to prove that they are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Danger {
+    /// None.
+    #[default]
+    None,
+    /// The disk says that names are stable which are not.
+    LyingSync,
+}
+
+/// How to run a world.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CrashOptions {
+    /// The seed.
+    pub seed: u64,
+    /// Most clients; `None` leaves the number to the seed.
+    pub clients_max: Option<usize>,
+    /// Most operations of each client.
+    pub operations_max: Option<u32>,
+    /// Which faults of the plan happen, by number; `None`: all.
+    pub faults: Option<Vec<usize>>,
+    /// The network does nothing but delay.
+    pub calm_network: bool,
+    /// Prints what happens.
+    pub trace: bool,
+    /// A deliberate bug.
+    pub danger: Danger,
+}
+
+impl CrashOptions {
+    /// The command that runs this world with a trace.
+    pub fn command(&self) -> String {
+        let mut command =
+            format!("cargo run -q -p dafs-sim -- --crashes --trace --seed {}", self.seed);
+        if let Some(clients) = self.clients_max {
+            command += &format!(" --clients {clients}");
+        }
+        if let Some(operations) = self.operations_max {
+            command += &format!(" --operations {operations}");
+        }
+        if let Some(faults) = &self.faults {
+            let numbers: Vec<String> = faults.iter().map(usize::to_string).collect();
+            command += &format!(" --keep-faults '{}'", numbers.join(","));
+        }
+        if self.calm_network {
+            command += " --calm-network";
+        }
+        if self.danger != Danger::None {
+            command += &format!(" --danger {}", self.danger);
+        }
+        command
+    }
+}
+
+impl fmt::Display for Danger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = Self::ALL.iter().find(|(_, danger)| danger == self);
+        f.write_str(all.map_or("none", |(name, _)| name))
+    }
+}
+
+impl Danger {
+    /// All of them, by name.
+    pub const ALL: [(&'static str, Self); 1] = [("lying-sync", Self::LyingSync)];
+}
+
+impl std::str::FromStr for Danger {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self::None);
+        }
+        let known = Self::ALL.iter().find(|(name, _)| *name == text);
+        known.map(|(_, danger)| *danger).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|(name, _)| *name).collect();
+            format!("use one of {}", names.join(", "))
+        })
+    }
+}
+
+/// Something that goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FaultKind {
+    /// The server ends before it has so many more effects on what outlives it, and starts again
+    /// later; with or without a loss of power.
+    ServerEnds { after_effects: u64, power: bool, down: Duration },
+    /// A client ends and starts again as a new instance.
+    ClientEnds { client: usize },
+    /// A client and the server do not reach each other.
+    Partition { client: usize, lasts: Duration },
+    /// The server stands still.
+    ServerStalls { lasts: Duration },
+    /// A client stands still.
+    ClientStalls { client: usize, lasts: Duration },
+    /// A client loses its connection.
+    Cut { client: usize },
+}
+
+/// When it goes wrong: as soon as so many operations have been started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) at_operation: u64,
+    pub(crate) kind: FaultKind,
+}
+
+/// One client.
+#[derive(Debug, Clone)]
+pub(crate) struct ClientPlan {
+    pub(crate) operations: u32,
+    pub(crate) depth: usize,
+    pub(crate) byte_order: ByteOrder,
+    pub(crate) checksums: bool,
+    pub(crate) requests: u16,
+    pub(crate) inline_bytes: u32,
+    /// Steps of 10 microseconds between operations, at most.
+    pub(crate) think_steps_max: u64,
+    /// Names that it uses in each directory; few, so that they are used again.
+    pub(crate) names: u8,
+    pub(crate) seed: u64,
+}
+
+/// Everything that a seed decides before anything happens.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) durability: Durability,
+    pub(crate) network: SimFaults,
+    pub(crate) would_block_ppm: u32,
+    pub(crate) clients: Vec<ClientPlan>,
+    /// With their numbers.
+    pub(crate) faults: Vec<(usize, Fault)>,
+    pub(crate) credits_initial: u16,
+    pub(crate) network_seed: u64,
+    pub(crate) server_seed: u64,
+    pub(crate) store_seed: u64,
+    pub(crate) order_seed: u64,
+    pub(crate) disk_seed: u64,
+}
+
+impl Plan {
+    pub(crate) fn draw(options: &CrashOptions) -> Self {
+        let mut rng = SimRng::new(options.seed ^ 0x6372_6173);
+        let mut part = rng.fork();
+        let network = network(options, &mut part);
+        let mut part = rng.fork();
+        let durability = Durability::Off;
+        let would_block_ppm = if part.chance(500_000) { part.below(700_000) as u32 } else { 0 };
+        let credits_initial = part.between(1, 8) as u16;
+        let seeds = [(); 5].map(|()| part.bits());
+        let mut part = rng.fork();
+        let drawn = part.between(1, 3) as usize;
+        let all: Vec<ClientPlan> = (0..drawn).map(|_| client(&mut part.fork())).collect();
+        let total: u64 = all.iter().map(|client| u64::from(client.operations)).sum();
+        let mut part = rng.fork();
+        let count = part.below(7) as usize;
+        let faults = (0..count).map(|_| fault(&mut part.fork(), drawn, total, durability));
+        let kept = |(number, fault): &(usize, Fault)| {
+            let client = match fault.kind {
+                FaultKind::ClientEnds { client }
+                | FaultKind::Partition { client, .. }
+                | FaultKind::ClientStalls { client, .. }
+                | FaultKind::Cut { client } => client,
+                _ => 0,
+            };
+            options.faults.as_ref().is_none_or(|kept| kept.contains(number))
+                && client < options.clients_max.unwrap_or(usize::MAX)
+        };
+        let mut faults: Vec<_> = faults.enumerate().filter(kept).collect();
+        faults.sort_by_key(|(number, fault)| (fault.at_operation, *number));
+        let mut clients = all;
+        clients.truncate(options.clients_max.unwrap_or(usize::MAX));
+        for client in &mut clients {
+            client.operations = client.operations.min(options.operations_max.unwrap_or(u32::MAX));
+        }
+        Self {
+            durability,
+            network,
+            would_block_ppm,
+            clients,
+            faults,
+            credits_initial,
+            network_seed: seeds[0],
+            server_seed: seeds[1],
+            store_seed: seeds[2],
+            order_seed: seeds[3],
+            disk_seed: seeds[4],
+        }
+    }
+}
+
+fn network(options: &CrashOptions, rng: &mut SimRng) -> SimFaults {
+    let rough = SimFaults::rough();
+    let some = |rng: &mut SimRng, most: u32| {
+        if rng.chance(400_000) { rng.below(u64::from(most) + 1) as u32 } else { 0 }
+    };
+    let faults = SimFaults {
+        delay_steps_max: 1 + some(rng, rough.delay_steps_max),
+        slow_ppm: some(rng, rough.slow_ppm),
+        slow_steps_max: 1 + some(rng, rough.slow_steps_max),
+        piece_bytes_max: 512 << rng.below(7),
+        loss_ppm: some(rng, 1_000_000),
+        loss_bytes_max: 1 << rng.between(10, 18),
+        notice_steps_max: 1 + some(rng, rough.notice_steps_max),
+        silent_ppm: some(rng, rough.silent_ppm / 4),
+        silence: rough.silence / 10,
+        refuse_ppm: some(rng, rough.refuse_ppm),
+        connect_loss_ppm: some(rng, rough.connect_loss_ppm / 2),
+        danger_corrupt_ppm: 0,
+    };
+    if options.calm_network { SimFaults::none() } else { faults }
+}
+
+fn client(rng: &mut SimRng) -> ClientPlan {
+    let big = rng.chance(500_000);
+    ClientPlan {
+        operations: rng.between(5, 40) as u32,
+        depth: rng.between(1, 6) as usize,
+        byte_order: if big { ByteOrder::Big } else { ByteOrder::Little },
+        checksums: rng.chance(300_000),
+        requests: rng.between(1, 8) as u16,
+        inline_bytes: [0, 512, 4096][rng.below(3) as usize],
+        think_steps_max: [1, 50, 2_000][rng.below(3) as usize],
+        names: rng.between(2, 5) as u8,
+        seed: rng.bits(),
+    }
+}
+
+fn fault(rng: &mut SimRng, clients: usize, operations: u64, durability: Durability) -> Fault {
+    let at_operation = rng.below(operations.max(1));
+    let client = rng.below(clients as u64) as usize;
+    let short = Duration::from_micros(10 * rng.log_below(20_000));
+    let long = Duration::from_micros(10 * rng.log_below(1_200_000));
+    let kind = match rng.below(100) {
+        0..50 => FaultKind::ServerEnds {
+            after_effects: rng.log_below(30),
+            power: durability == Durability::Power && rng.chance(600_000),
+            down: short + if rng.chance(100_000) { long } else { Duration::ZERO },
+        },
+        50..60 => FaultKind::ClientEnds { client },
+        60..70 => FaultKind::Partition { client, lasts: long },
+        70..77 => FaultKind::ServerStalls { lasts: short },
+        77..85 => FaultKind::ClientStalls { client, lasts: short },
+        _ => FaultKind::Cut { client },
+    };
+    Fault { at_operation, kind }
+}

@@ -1,0 +1,393 @@
+//! One world of crashes: everything that follows from one seed.
+
+use super::client::Client;
+use super::model::log::Log;
+use super::plan::{CrashOptions, Danger, Fault, FaultKind, Plan};
+use super::{DIRECTORIES, Shared, audit};
+use crate::common::{Common, WorkCounts};
+use crate::disk::{Power, SimDisk};
+use crate::limits::{
+    FIRST_CLIENT_HOST, LEASE, REST_TIME_MAX, SERVER_HOST, STEPS_MAX, WORLD_TIME_MAX,
+};
+use crate::records::SimRecords;
+use crate::server::{Server, Setup};
+use crate::store::{SimStore, StoreFaults};
+use crate::world::{Violation, memory_store};
+use dafs_dat::Instant;
+use dafs_dat::sim::{SimCounts, SimNetwork, SimRng};
+use dafs_service::ExportOptions;
+use dafs_service::durable::Durability;
+use dafs_store::{
+    CreateHow, Cred, MemoryStore, NewObject, OpenMode, Result as StoreResult, SetAttr, Store,
+};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long replies are kept for clients that do not come back.
+const RETENTION: Duration = Duration::from_nanos(dafs_service::limits::REPLY_RETENTION_NS);
+
+/// What came of a world in which everything could be explained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CrashReport {
+    /// A hash over all that happened; the same for every run of a seed.
+    pub digest: u64,
+    /// What the clients did.
+    pub work: WorkCounts,
+    /// What the network did.
+    pub network: SimCounts,
+    /// How often the server ended.
+    pub server_ends: u32,
+    /// Operations of which nobody knows whether they were done.
+    pub in_doubt: u64,
+    /// How often the power failed with it.
+    pub power_cuts: u32,
+    /// Whether replies were to survive that.
+    pub durable: bool,
+    /// How long it took there.
+    pub simulated: Duration,
+}
+
+/// A world that failed, with the way to see it again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("seed {seed} failed {violation}\n  replay: {replay}", seed = .options.seed)]
+pub struct CrashFailure {
+    /// How it was run.
+    pub options: CrashOptions,
+    /// What was wrong.
+    pub violation: Violation,
+    /// The command that shows it again.
+    pub replay: String,
+}
+
+/// Runs the world of a seed.
+///
+/// # Errors
+/// What could not be explained. The same options give the same error.
+pub fn run(options: &CrashOptions) -> Result<CrashReport, Violation> {
+    let fault = |text| Violation { at: Duration::ZERO, text };
+    let mut world = World::new(options).map_err(fault)?;
+    let result = world.live();
+    let at = Duration::from_nanos(world.shared.common.now.0);
+    result.map_err(|text| Violation { at, text })?;
+    let mut digest = world.shared.common.digest;
+    digest.word(world.shared.common.network.digest());
+    Ok(CrashReport {
+        digest: digest.value(),
+        work: world.shared.common.counts,
+        network: world.shared.common.network.counts(),
+        server_ends: world.shared.ends,
+        in_doubt: world.shared.in_doubt,
+        power_cuts: world.shared.cuts,
+        durable: world.plan.durability != Durability::Off,
+        simulated: at,
+    })
+}
+
+/// Runs the world of a seed, and catches its panics.
+///
+/// # Errors
+/// What was wrong and how to replay it.
+pub fn check(options: &CrashOptions) -> Result<CrashReport, Box<CrashFailure>> {
+    let result = std::panic::catch_unwind(|| run(options)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        Err(Violation { at: Duration::ZERO, text: format!("a panic: {text}") })
+    });
+    result.map_err(|violation| {
+        let (options, replay) = (options.clone(), options.command());
+        Box::new(CrashFailure { options, violation, replay })
+    })
+}
+
+/// A running world.
+pub(super) struct World {
+    pub(super) shared: Shared,
+    pub(super) plan: Plan,
+    pub(super) clients: Vec<Client>,
+    pub(super) disk: SimDisk,
+    server: Option<Server>,
+    /// When the server starts again, and whether the power has failed.
+    restart: Option<(Instant, bool)>,
+    /// What happens when it ends the next time.
+    ending: Option<(bool, Duration)>,
+    power: Power,
+    records: SimRecords,
+    clock: Arc<AtomicU64>,
+    server_rng: SimRng,
+    store_rng: SimRng,
+    disk_rng: SimRng,
+    order_rng: SimRng,
+    faults: VecDeque<(usize, Fault)>,
+    /// Partitions that will end.
+    partitions: Vec<(Instant, u32)>,
+    steps: u64,
+}
+
+impl World {
+    fn new(options: &CrashOptions) -> Result<Self, String> {
+        let plan = Plan::draw(options);
+        let network = SimNetwork::new(plan.network_seed, plan.network.clone());
+        let common = Common::new(network.clone(), options.trace);
+        let clock = Arc::new(AtomicU64::new(0));
+        let memory = memory_store(clock.clone());
+        furnish(&memory, &plan).map_err(|error| error.to_string())?;
+        let disk = SimDisk::new(memory, options.danger == Danger::LyingSync);
+        let at_end = network.clone();
+        let power = Power::new(move || at_end.end_processes(SERVER_HOST));
+        let clients = plan.clients.iter().enumerate();
+        let clients =
+            clients.map(|(number, client)| Client::new(number, client.clone(), &network)).collect();
+        let log = Log::default();
+        let shared = Shared {
+            common,
+            log,
+            durable: plan.durability != Durability::Off,
+            started: 0,
+            ends: 0,
+            cuts: 0,
+            in_doubt: 0,
+            silences: 0,
+        };
+        let mut world = Self {
+            shared,
+            clients,
+            disk,
+            server: None,
+            restart: None,
+            ending: None,
+            power,
+            records: SimRecords::default(),
+            clock,
+            server_rng: SimRng::new(plan.server_seed),
+            store_rng: SimRng::new(plan.store_seed),
+            disk_rng: SimRng::new(plan.disk_seed),
+            order_rng: SimRng::new(plan.order_seed),
+            faults: plan.faults.iter().copied().collect(),
+            partitions: Vec::new(),
+            steps: 0,
+            plan,
+        };
+        let plan = &world.plan;
+        world.shared.common.note(|| format!("{plan:#?}"));
+        world.start_server()?;
+        Ok(world)
+    }
+
+    fn start_server(&mut self) -> Result<(), String> {
+        let plug = self.power.plug();
+        let faults =
+            StoreFaults { would_block_ppm: self.plan.would_block_ppm, ..StoreFaults::default() };
+        let disk = Arc::new(self.disk.store(plug.clone()));
+        let setup = Setup {
+            store: Arc::new(SimStore::new(disk, faults, self.store_rng.fork())),
+            options: ExportOptions::default(),
+            records: self.records.plugged(plug),
+            credits_total_max: 4096,
+            credits_initial: self.plan.credits_initial,
+        };
+        let now = self.shared.common.now;
+        let network = self.shared.common.network.clone();
+        let mut rng = self.server_rng.fork();
+        self.server = Some(Server::start(&network, setup, now, &mut rng)?);
+        self.shared.common.note(|| "the server starts".to_owned());
+        Ok(())
+    }
+
+    fn live(&mut self) -> Result<(), String> {
+        while self.clients.iter().any(|client| !client.is_done()) {
+            if self.shared.common.now > Instant(0) + WORLD_TIME_MAX {
+                self.clients.iter_mut().for_each(Client::rest);
+                break;
+            }
+            self.make_trouble()?;
+            self.step()?;
+        }
+        self.calm()?;
+        let limit = self.shared.common.now + REST_TIME_MAX;
+        while self.clients.iter().any(|client| !client.is_done())
+            || self.shared.common.network.connection_count() > 0
+        {
+            if self.shared.common.now > limit {
+                let clients: Vec<_> = self.clients.iter().map(Client::status).collect();
+                return Err(format!("the world does not come to rest: {clients:#?}"));
+            }
+            self.step()?;
+        }
+        self.check_leftovers()?;
+        audit::run(self)
+    }
+
+    /// No further faults; what is broken is mended.
+    fn calm(&mut self) -> Result<(), String> {
+        self.shared.common.note(|| "calm".to_owned());
+        self.shared.common.network.calm();
+        self.partitions.clear();
+        self.faults.clear();
+        if let Some((_, power)) = self.restart.take() {
+            self.restart_server(power)?;
+        }
+        if self.ending.take().is_some() {
+            self.power.spare();
+        }
+        Ok(())
+    }
+
+    /// Goes to the next time at which something happens, and lets it happen.
+    fn step(&mut self) -> Result<(), String> {
+        self.steps += 1;
+        if self.steps > STEPS_MAX {
+            let clients: Vec<_> = self.clients.iter().map(Client::status).collect();
+            return Err(format!("the world goes round in circles: {clients:#?}"));
+        }
+        let network = self.shared.common.network.clone();
+        let now = self.shared.common.now;
+        let times = self.clients.iter().filter_map(Client::next);
+        let times = times.chain(self.server.as_ref().map(Server::next));
+        let times = times.chain(network.next_event());
+        let times = times.chain(self.restart.map(|(at, _)| at));
+        let times = times.chain(self.partitions.iter().map(|(end, _)| *end));
+        // A paused host may be overdue; time goes on in the smallest step all the same.
+        let next = times.min().unwrap_or(now).max(now);
+        let stuck = self.clients.iter().any(|client| network.is_paused(client.host))
+            || network.is_paused(SERVER_HOST);
+        let least = if stuck { Duration::from_micros(100) } else { Duration::ZERO };
+        self.advance(next.max(now + least))
+    }
+
+    /// Goes to a time and gives everybody whose turn it is a turn, in a drawn order.
+    fn advance(&mut self, now: Instant) -> Result<(), String> {
+        self.shared.common.now = now;
+        self.clock.store(now.0, Ordering::Relaxed);
+        let network = self.shared.common.network.clone();
+        network.advance_to(now);
+        if let Some((at, power)) = self.restart
+            && at <= now
+        {
+            self.restart_server(power)?;
+        }
+        let mut order: Vec<usize> = (0..=self.clients.len()).collect();
+        for index in (1..order.len()).rev() {
+            order.swap(index, self.order_rng.below(index as u64 + 1) as usize);
+        }
+        for index in order {
+            let Some(client) = self.clients.get_mut(index) else {
+                self.server_turn(now, &network);
+                continue;
+            };
+            let due = client.next().is_some_and(|at| at <= now) || network.is_ready(client.host);
+            if due && !network.is_paused(client.host) {
+                client.turn(&mut self.shared)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn server_turn(&mut self, now: Instant, network: &SimNetwork) {
+        if let Some(server) = &mut self.server {
+            let due = server.next() <= now || network.is_ready(SERVER_HOST);
+            if due && !network.is_paused(SERVER_HOST) {
+                server.turn(now);
+            }
+        }
+        if self.power.is_off() && self.server.is_some() {
+            let (power, down) = self.ending.take().unwrap_or_default();
+            self.server = None;
+            self.shared.ends += 1;
+            self.restart = Some((now + down, power));
+            let common = &self.shared.common;
+            common.network.end_processes(SERVER_HOST);
+            self.shared.common.note(|| format!("the server has ended, power fails: {power}"));
+        }
+    }
+
+    fn restart_server(&mut self, power: bool) -> Result<(), String> {
+        self.restart = None;
+        if power {
+            self.shared.cuts += 1;
+            self.disk.cut_power(&mut self.disk_rng).map_err(|error| error.to_string())?;
+        }
+        self.start_server()
+    }
+
+    /// Lets the faults happen whose time has come.
+    fn make_trouble(&mut self) -> Result<(), String> {
+        let now = self.shared.common.now;
+        let network = self.shared.common.network.clone();
+        self.partitions.retain(|(end, host)| {
+            let over = *end <= now;
+            if over {
+                network.partition(SERVER_HOST, *host, false);
+            }
+            !over
+        });
+        while let Some(&(number, fault)) = self.faults.front()
+            && fault.at_operation <= self.shared.started
+        {
+            self.faults.pop_front();
+            self.shared.common.note(|| format!("fault {number}: {:?}", fault.kind));
+            let host = |client: usize| FIRST_CLIENT_HOST + client as u32;
+            match fault.kind {
+                FaultKind::ServerEnds { after_effects, power, down } => {
+                    if self.server.is_some() {
+                        self.ending = Some((power, down));
+                        self.power.end_after(after_effects);
+                    }
+                }
+                FaultKind::ClientEnds { client } => self.clients[client].kill(&mut self.shared)?,
+                FaultKind::Partition { client, lasts } => {
+                    self.shared.silences += 1;
+                    network.partition(SERVER_HOST, host(client), true);
+                    self.partitions.push((now + lasts, host(client)));
+                }
+                FaultKind::ServerStalls { lasts } => network.pause(SERVER_HOST, now + lasts),
+                FaultKind::ClientStalls { client, lasts } => {
+                    network.pause(host(client), now + lasts);
+                }
+                FaultKind::Cut { client } => {
+                    let endpoints = network.endpoints(host(client));
+                    endpoints.into_iter().for_each(|endpoint| {
+                        network.lose(endpoint);
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After all clients have gone and all leases have ended, the server holds nothing.
+    fn check_leftovers(&mut self) -> Result<(), String> {
+        let end = self.shared.common.now + 3 * LEASE;
+        while self.shared.common.now < end {
+            let next = self.server.as_ref().map_or(end, Server::next);
+            self.advance(next.max(self.shared.common.now + Duration::from_millis(50)))?;
+        }
+        // Replies of sessions that nobody asks for any more are kept for longer.
+        let end = self.shared.common.now + RETENTION;
+        self.advance(end)?;
+        self.advance(end + LEASE)?;
+        let (engine, service) = self.server.as_ref().map(Server::counts).unwrap_or_default();
+        if engine != Default::default() || service != Default::default() {
+            return Err(format!("the server still holds {engine:?} and {service:?}"));
+        }
+        Ok(())
+    }
+}
+
+/// Makes the directories and files that all clients find.
+fn furnish(store: &MemoryStore, plan: &Plan) -> StoreResult<()> {
+    let root = Cred::new(0, 0);
+    let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let top = store.root();
+    for dir in 0..DIRECTORIES {
+        let name = format!("d{dir}").into_bytes();
+        store.make(&root, &top, &name, NewObject::Directory, &mode(0o777))?;
+    }
+    let open = OpenMode { read: true, write: true };
+    let data = (0..plan.clients.len()).map(Client::data_name);
+    for name in data.chain([b"log".to_vec()]) {
+        store.create(&root, &top, &name, CreateHow::Guarded, &mode(0o666), open)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! Worlds in which processes end and connections break, their replay, and what they have found.
+
+use dafs_sim::crash::{CrashFailure, CrashOptions, CrashReport, check, shrink};
+use std::ops::Range;
+
+fn options(seed: u64) -> CrashOptions {
+    CrashOptions { seed, ..CrashOptions::default() }
+}
+
+/// Runs worlds; fails with the replay commands, and with the first one that failed made small.
+fn run(seeds: Range<u64>) -> Vec<CrashReport> {
+    let results: Vec<_> = seeds.map(|seed| check(&options(seed))).collect();
+    let (passed, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    let failed: Vec<_> = failed.into_iter().filter_map(Result::err).collect();
+    if let Some(first) = failed.first() {
+        let all: Vec<String> = failed.iter().map(|failure| failure.to_string()).collect();
+        let small = shrink(CrashFailure::clone(first));
+        panic!(
+            "{} worlds failed\n{}\nthe first one made small: {}\n{}",
+            failed.len(),
+            all.join("\n"),
+            small.plan,
+            small.failure
+        );
+    }
+    passed.into_iter().flatten().collect()
+}
+
+/// Worlds in which nothing happened would pass any check.
+fn assert_eventful(reports: &[CrashReport]) {
+    let sum = |count: fn(&CrashReport) -> u64| reports.iter().map(count).sum::<u64>();
+    let worlds = reports.len() as u64;
+    assert!(sum(|report| report.work.succeeded) > 20 * worlds);
+    assert!(sum(|report| report.network.lost) > worlds / 2);
+    assert!(sum(|report| report.server_ends.into()) > worlds / 2);
+    assert!(sum(|report| report.work.bytes_written) > 1_000 * worlds);
+    assert_eq!(sum(|report| report.network.violations), 0, "a rule of the transport was broken");
+}
+
+// Two tests, so that two threads share the ten thousand.
+#[test]
+fn worlds_0_to_4999_can_be_explained() {
+    assert_eventful(&run(0..5_000));
+}
+
+#[test]
+fn worlds_5000_to_9999_can_be_explained() {
+    assert_eventful(&run(5_000..10_000));
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    let reports = run(0..50);
+    assert_eq!(reports, run(0..50));
+    assert!(reports.windows(2).all(|pair| pair[0].digest != pair[1].digest));
+}
