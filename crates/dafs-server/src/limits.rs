@@ -94,6 +94,24 @@ pub(crate) const BACK_WAITING_MAX: usize = 4096;
 /// How long a client may take to answer a call before its back-control channel is given up.
 pub(crate) const BACK_ANSWER_SECONDS: u64 = 15;
 
+/// Requests of asynchronous batches that one session may have outstanding or unreported.
+pub(crate) const BATCH_OWED_MAX: usize = 2048;
+
+/// The longest time that a request of a batch is held back for others to gather.
+pub(crate) const BATCH_WINDOW_MAX: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// What is worth carrying out before a window ends: bytes, and requests.
+pub(crate) const BATCH_GATHER_BYTES: usize = 1 << 20;
+pub(crate) const BATCH_GATHER_COUNT: usize = 256;
+
+/// Transfers of batches that are carried out together, and the RDMA they may take.
+pub(crate) const LOAD_TRANSFERS_MAX: usize = 128;
+pub(crate) const LOAD_MOVES_MAX: usize = 256;
+
+/// Loads of one connection under way, and how many are begun before others have their turn.
+pub(crate) const LOADS_ACTIVE_MAX: usize = 4;
+pub(crate) const LOADS_PER_TURN: usize = 8;
+
 /// Threads that check passwords.
 pub(crate) const PROOF_THREADS_MAX: usize = 1;
 

@@ -417,6 +417,12 @@ impl StateTable {
         if !held.life().is_live() {
             return;
         }
+        if let Held::Delegation(delegation) = held
+            && delegation.client.kind() == ClientKind::Dafs
+        {
+            // Such a client cannot free it: to it the state-id is one of state that was freed.
+            return self.release_delegation(delegation, ended);
+        }
         held.life().revoke(by_admin);
         let client = held.client().clone();
         self.by_client.entry(client.key()).or_default().revoked.insert(held.id());

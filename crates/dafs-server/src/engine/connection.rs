@@ -6,6 +6,7 @@
 //!   (DAFS O24); anything else drops the session.
 
 use super::back::Back;
+use super::batch::Queue;
 use super::chain::Chains;
 use super::memory::Receives;
 use crate::auth::Admission;
@@ -54,6 +55,8 @@ pub(super) struct Connection {
     pub(super) ended: bool,
     /// What a back-control channel has besides, once it is bound.
     pub(super) back: Option<Box<Back>>,
+    /// What it does for batches, once there has been one.
+    pub(super) batch: Option<Box<Queue>>,
     /// Proofs of identity tried so far, and whether one is being checked.
     pub(super) proofs: u32,
     pub(super) proving: bool,
@@ -214,6 +217,7 @@ impl Connection {
             session: None,
             ended: false,
             back: None,
+            batch: None,
             proofs: 0,
             proving: false,
             work_posted: 0,

@@ -234,6 +234,11 @@ impl Replies {
         }
     }
 
+    /// The most that a slot holds.
+    pub(super) fn bytes_max(&self) -> usize {
+        self.small.slot_bytes.max(self.large.slot_bytes)
+    }
+
     /// Takes a slot that holds `bytes`.
     pub(super) fn take(
         &mut self,

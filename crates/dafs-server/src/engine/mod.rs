@@ -12,9 +12,11 @@
 mod append;
 mod attr_ops;
 mod back;
+mod batch;
 mod chain;
 mod connection;
 mod convert;
+mod delegation_ops;
 mod drain;
 mod fence_ops;
 mod lock_ops;
@@ -51,6 +53,7 @@ use drain::{Asked, UnderWay};
 use memory::{Replies, ReplySlot, Staging};
 use request::Context;
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -125,6 +128,8 @@ pub(crate) struct Link {
     staging: Staging,
     /// Transfers that wait for a chunk.
     waiting: VecDeque<PendingId>,
+    /// When connections have to look at their batches.
+    batches_due: FxHashMap<EndpointId, Instant>,
     /// Credits of all connections.
     credits: usize,
 }
@@ -199,8 +204,15 @@ impl Engine {
             let domain = adapter.protection_domain();
             let replies = Replies::new(domain, reply_bytes);
             let staging = Staging::new(domain);
-            let waiting = VecDeque::new();
-            let link = Link { adapter, domain, replies, staging, waiting, credits: 0 };
+            let link = Link {
+                adapter,
+                domain,
+                replies,
+                staging,
+                waiting: VecDeque::new(),
+                batches_due: FxHashMap::default(),
+                credits: 0,
+            };
             Port { link, quiet_turns: 0, asleep: false, connections: FxHashMap::default() }
         };
         let asked = Asked::new(inbox.clone());
@@ -276,6 +288,7 @@ impl Engine {
         }
         busy |= self.collect(now);
         self.drain(now);
+        busy |= self.batches(now);
         if now >= self.next_tick {
             self.tick(now);
             self.next_tick = now + TICK;
@@ -303,7 +316,8 @@ impl Engine {
             return Instant(0);
         }
         let adapters = self.ports.iter().filter_map(|port| port.link.adapter.next_timeout());
-        adapters.fold(self.next_tick, Instant::min)
+        let batches = self.ports.iter().flat_map(|port| port.link.batches_due.values().copied());
+        adapters.chain(batches).fold(self.next_tick, Instant::min)
     }
 
     /// Ends every connection in order; `turn` until `counts` shows none.
@@ -393,10 +407,14 @@ impl Engine {
                 self.ports[port].link.replies.give_back(slot);
                 self.progress(port, endpoint, now);
             }
-            (Tag::ChunkOut(PIECE_ONLY), _) => self.progress(port, endpoint, now),
+            (Tag::ChunkOut(PIECE_ONLY), _) => {
+                self.progress(port, endpoint, now);
+                self.batch_room(port, endpoint, now);
+            }
             (Tag::ChunkOut(chunk), _) => {
                 self.ports[port].link.staging.give_back(chunk);
                 self.progress(port, endpoint, now);
+                self.batch_room(port, endpoint, now);
                 self.resume_waiting(port, now);
             }
             (Tag::ChunkIn { pending, chunk }, _) => {
@@ -409,6 +427,15 @@ impl Engine {
                 self.fetched(port, endpoint, pending, chunk, ok, now);
             }
             (Tag::Receive(_), _) => debug_assert!(false, "a tag came back with other work"),
+        }
+    }
+
+    /// RDMA is over, so a load may begin that waited for that.
+    fn batch_room(&mut self, port: usize, endpoint: EndpointId, now: Instant) {
+        let connection = self.ports[port].connections.get(&endpoint);
+        let batch = connection.and_then(|connection| connection.batch.as_ref());
+        if batch.is_some_and(|batch| batch.has_ready()) {
+            self.with(port, endpoint, now, |context| context.batch_turn());
         }
     }
 
@@ -501,10 +528,31 @@ impl Engine {
         busy
     }
 
+    /// Looks at the batches whose time has come.
+    fn batches(&mut self, now: Instant) -> bool {
+        let mut busy = false;
+        for port in 0..self.ports.len() {
+            let due = &self.ports[port].link.batches_due;
+            if due.is_empty() {
+                continue;
+            }
+            let due = due.iter().filter(|(_, at)| **at <= now).map(|(endpoint, _)| *endpoint);
+            // In an order that does not depend on the table.
+            let mut due: SmallVec<[EndpointId; 4]> = due.collect();
+            due.sort_unstable();
+            for endpoint in due {
+                busy = true;
+                self.with(port, endpoint, now, |context| context.batch_turn());
+            }
+        }
+        busy
+    }
+
     /// Something has come for a connection.
     fn mail(&mut self, port: usize, endpoint: EndpointId, mail: Mail, now: Instant) {
         if self.ports[port].connections.contains_key(&endpoint) {
             self.with(port, endpoint, now, |context| context.mail(mail));
+            self.leave(port, endpoint, now);
         } else {
             mail.undeliverable(&self.shared.service);
         }
@@ -516,6 +564,7 @@ impl Engine {
         tracing::debug!(peer = %connection.peer, reason, "connection ended");
         connection.ended = true;
         connection.phase = Phase::Closing;
+        self.ports[port].link.batches_due.remove(&endpoint);
         self.leave(port, endpoint, now);
         // What it held may be what others wait for.
         self.resume_waiting(port, now);
@@ -536,7 +585,11 @@ impl Engine {
                 pending.work.abandon(link);
             }
         }
-        if working {
+        let session = connections.get(&endpoint).and_then(|connection| {
+            connection.session.as_ref().filter(|session| session.proven.is_some())
+        });
+        let settled = session.is_none_or(|session| self.shared.registry.close_batches(session.id));
+        if working || !settled {
             return;
         }
         let Some(mut connection) = connections.remove(&endpoint) else { return };

@@ -1,15 +1,16 @@
 //! OPEN, CLOSE, OPEN_DOWNGRADE, COMMIT and CACHE_HINT.
 
 use super::convert;
+use super::delegation_ops;
 use super::name_ops::change_info;
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Work};
 use dafs_service::{Handle, OpenHow, OpenRequest, OpenTarget, Share};
 use dafs_store::{CacheAdvice, CreateHow, StoreError};
 use dafs_wire::dafs::{
-    AccessPattern, CacheHint, Close, Commit, CommitReply, CreateMode, Delegation,
-    DeleteDisposition, FileHandle, Open, OpenClaim, OpenDowngrade, OpenReply, OpenResultFlags,
-    Path, Reply, ShareAccess, ShareDeny, Status, Verifier,
+    AccessPattern, CacheHint, Close, Commit, CommitReply, CreateMode, DeleteDisposition,
+    FileHandle, Open, OpenClaim, OpenDowngrade, OpenReply, OpenResultFlags, Path, Reply,
+    ShareAccess, ShareDeny, Status, Verifier,
 };
 
 /// Bit 0 of a cache hint: prefetch (DAFS 13.4).
@@ -21,9 +22,13 @@ const HINT_LIKELY_MIN: u32 = 4;
 impl Context<'_> {
     pub(super) fn open(&mut self, call: &Call, args: &Open<'_>) -> Done {
         match args.claim {
-            OpenClaim::Null { dir, path } => self.open_named(call, args, &dir, path),
+            OpenClaim::Null { dir, path } | OpenClaim::DelegateCur { dir, path, .. } => {
+                self.open_named(call, args, &dir, path)
+            }
             OpenClaim::CreateUnlinked { dir } => self.open_unlinked(call, args, &dir),
-            _ => Err(Status::NotSupp),
+            // Nothing is kept of a client's delegations when it restarts; reclaiming comes with
+            // recovery.
+            OpenClaim::Previous { .. } | OpenClaim::DelegatePrev { .. } => Err(Status::NotSupp),
         }
     }
 
@@ -75,6 +80,7 @@ impl Context<'_> {
     ) -> Done {
         let request = OpenRequest {
             target,
+            claim: delegation_ops::claim(&args.claim),
             deny_delete: args.delete_disposition == DeleteDisposition::Deny,
             share_key: args.share_key.0,
             ..OpenRequest::by_name(
@@ -97,7 +103,7 @@ impl Context<'_> {
                     change: change_info(opened.dir),
                     component_count: components + u32::from(named),
                     result_flags: OpenResultFlags::empty(),
-                    delegation: Delegation::None,
+                    delegation: delegation_ops::granted(&opened.delegation),
                 };
                 self.reply(call, &Reply::Open(reply))
             }

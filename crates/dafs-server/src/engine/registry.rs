@@ -1,6 +1,7 @@
 //! Sessions and connections of all engines of a server.
 
 use super::back::{Address, Mail};
+use super::batch::{Batches, Gate};
 use crate::limits::SessionLimits;
 use dafs_dat::PeerInfo;
 use dafs_service::{Client, ClientKey, Identity};
@@ -38,6 +39,8 @@ pub(super) struct SessionEntry {
     pub(super) fence_id: Vec<u8>,
     pub(super) checksums: bool,
     pub(super) back: Option<BackEntry>,
+    /// Closed with the session, so that none of its batches goes on.
+    pub(super) batch_gate: Arc<Gate>,
     /// The connection that it is.
     pub(super) address: Address,
 }
@@ -60,6 +63,8 @@ pub(super) struct BackEntry {
     pub(super) address: Address,
     /// The client has answered there.
     listening: bool,
+    /// What it has outstanding there.
+    batches: Arc<Batches>,
 }
 
 #[derive(Default)]
@@ -150,6 +155,19 @@ impl Registry {
         over.into_iter().flatten().for_each(|over| over());
     }
 
+    /// Lets no more work of batches begin for a session; true when none is being done.
+    pub(super) fn close_batches(&self, id: SessionId) -> bool {
+        self.lock().sessions.get(&id).is_none_or(|entry| entry.batch_gate.close())
+    }
+
+    /// The last work of batches for a session that is over has been done.
+    pub(super) fn settled(&self, id: SessionId) {
+        let address = self.lock().sessions.get(&id).map(|entry| entry.address.clone());
+        if let Some(address) = address {
+            address.post(Mail::Settled);
+        }
+    }
+
     /// Whether it is a session in use of this client instance.
     pub(super) fn is_live(&self, id: SessionId, client: &Client) -> bool {
         self.lock().sessions.get(&id).is_some_and(|entry| entry.is_of(client))
@@ -169,7 +187,8 @@ impl Registry {
         address.post(Mail::Leave("its client has begun another one"));
     }
 
-    /// Makes a connection the back-control channel of a session; the one that it replaces.
+    /// Makes a connection the back-control channel of a session; the one that it replaces, and the
+    /// ledger of its batches.
     ///
     /// # Errors
     /// The session is gone.
@@ -177,11 +196,23 @@ impl Registry {
         &self,
         id: SessionId,
         address: &Address,
-    ) -> Result<Option<Address>, ()> {
+    ) -> Result<(Option<Address>, Arc<Batches>), ()> {
         let mut tables = self.lock();
         let entry = tables.sessions.get_mut(&id).ok_or(())?;
-        let back = BackEntry { address: address.clone(), listening: false };
-        Ok(entry.back.replace(back).map(|former| former.address))
+        let former = entry.back.take();
+        let batches =
+            Batches::succeeding(former.as_ref().map(|back| &*back.batches), &entry.batch_gate);
+        let batches = Arc::new(batches);
+        let (address, ledger) = (address.clone(), batches.clone());
+        entry.back = Some(BackEntry { address, listening: false, batches: ledger });
+        Ok((former.map(|former| former.address), batches))
+    }
+
+    /// Where the batches of a session are carried out, if it has a back-control channel.
+    pub(super) fn batches(&self, id: SessionId) -> Option<(Address, Arc<Batches>)> {
+        let tables = self.lock();
+        let back = tables.sessions.get(&id)?.back.as_ref()?;
+        Some((back.address.clone(), back.batches.clone()))
     }
 
     /// The client has answered on its back-control channel.

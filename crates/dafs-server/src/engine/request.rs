@@ -55,6 +55,28 @@ impl Keep {
     }
 }
 
+impl Call {
+    /// The same, if its reply is not to be kept.
+    pub(super) fn unkept(self) -> Self {
+        let keep = if self.keep == Keep::Reply { Keep::Answered } else { self.keep };
+        Self { keep, ..self }
+    }
+
+    /// Work that no request of its own asked for.
+    pub(super) fn own(port: u32, now: Instant) -> Self {
+        let (header, procedure) = (RequestHeader::default(), None);
+        Self {
+            header,
+            procedure,
+            slot: u32::MAX,
+            port,
+            began: now,
+            keep: Keep::Nothing,
+            chain: None,
+        }
+    }
+}
+
 /// Everything an operation may touch while it works for one connection.
 pub(super) struct Context<'a> {
     pub(super) shared: &'a Arc<Shared>,
@@ -106,6 +128,10 @@ impl Context<'_> {
     pub(super) fn mail(&mut self, mail: Mail) {
         match mail {
             Mail::Call(callback) => self.call_client(callback),
+            Mail::Batch(submission) => self.batch_submitted(*submission),
+            // Looked at when the mail has been taken.
+            Mail::Settled => {}
+            Mail::Hurry(id) => self.batch_hurry(id),
             Mail::Leave(_) if self.connection.phase == Phase::Closing => {}
             Mail::Leave(reason) => self.drop_session(reason),
         }
@@ -250,6 +276,11 @@ impl Context<'_> {
             Request::LockU(args) => self.unlock(call, args),
             Request::AppendInline(args) => self.append_inline(call, args),
             Request::AppendDirect(args) => self.append_direct(call, args),
+            Request::BatchSubmit(args) => self.batch_submit(call, args),
+            Request::HurryUp(args) => self.hurry_up(call, args),
+            Request::DelegReturn(args) => self.return_delegation(call, args),
+            // Nothing is kept of delegations when a client restarts, so nothing can be purged.
+            Request::DelegPurge => Err(Status::NotSupp),
             Request::Commit(args) => self.commit(call, args),
             Request::CacheHint(args) => self.cache_hint(call, args),
             Request::Null => self.null(call),
@@ -272,10 +303,6 @@ impl Context<'_> {
             | Request::BcNull
             | Request::BcRecall(_)
             | Request::BcBatchCompletion(_) => Err(Status::IllegalState),
-            Request::DelegPurge
-            | Request::DelegReturn(_)
-            | Request::BatchSubmit(_)
-            | Request::HurryUp(_) => Err(Status::NotSupp),
         }
     }
 

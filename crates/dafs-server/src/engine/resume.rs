@@ -65,6 +65,7 @@ impl Context<'_> {
             }
             Work::Read(_) => return self.read_staged(id, result),
             Work::Stage(_) => return self.write_staged(id, result),
+            Work::Load(_) => return self.load_job_done(id, result),
             // No session must begin now.
             Work::Authenticate | Work::Again if self.connection.phase == Phase::Closing => {
                 return self.abandon(id);
@@ -112,6 +113,10 @@ impl Context<'_> {
         match self.pending.get_mut(id).map(|pending| &pending.work) {
             Some(Work::Stage(_)) => self.write_fetched(id, chunk, ok),
             Some(Work::Append(_)) => self.append_fetched(id, ok),
+            Some(Work::Load(_)) => {
+                self.load_fetched(id, ok);
+                self.batch_turn();
+            }
             Some(Work::FetchAttributes { .. }) => self.attributes_fetched(id, ok),
             _ => debug_assert!(false, "RDMA completed for a request that does not wait for it"),
         }
@@ -123,6 +128,10 @@ impl Context<'_> {
             Some(Work::Read(_)) => self.read_more(id),
             Some(Work::Stage(_)) => self.write_more(id),
             Some(Work::Append(_)) => self.append_fetch(id),
+            Some(Work::Load(_)) => {
+                self.load_start(id);
+                self.batch_turn();
+            }
             _ => {}
         }
     }

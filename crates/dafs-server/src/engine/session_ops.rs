@@ -1,6 +1,7 @@
 //! Sessions: connecting, proving who one is, binding channels, credentials, leaving.
 
 use super::back::{Address, Back, BackFront, Mail};
+use super::batch::Queue;
 use super::connection::{Channel, Phase, Proven, Session};
 use super::convert;
 use super::registry::SessionEntry;
@@ -219,6 +220,7 @@ impl Context<'_> {
             fence_id: session.fence_id.clone(),
             checksums: options.use_checksums,
             back: None,
+            batch_gate: Arc::default(),
             address: Address::new(self.inbox, self.port, self.connection.endpoint),
         };
         self.shared.registry.add_session(id, entry);
@@ -297,7 +299,7 @@ impl Context<'_> {
         self.connection.phase = Phase::Bound;
         self.reply(call, &Reply::ConnectBind(reply))?;
         let address = Address::new(self.inbox, self.port, self.connection.endpoint);
-        let Ok(former) = self.shared.registry.bind_back(id, &address) else {
+        let Ok((former, batches)) = self.shared.registry.bind_back(id, &address) else {
             self.drop_session("the session of the channel has just ended");
             return Ok(());
         };
@@ -306,6 +308,7 @@ impl Context<'_> {
             former.post(Mail::Leave("another back-control channel has taken its place"));
         }
         let credits = u16::try_from(options.max_requests).unwrap_or(1);
+        self.connection.batch = Some(Box::new(Queue::of_channel(batches)));
         self.start_back(Back::new(id, entry.record, address, entry.checksums, credits));
         Ok(())
     }

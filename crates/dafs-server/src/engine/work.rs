@@ -9,6 +9,7 @@
 use super::Link;
 use super::append::AppendTransfer;
 use super::back::Mail;
+use super::batch::{Load, LoadIo, SyncBatch};
 use super::memory::ReplySlot;
 use super::read::ReadTransfer;
 use super::request::{Call, Context, Done};
@@ -47,6 +48,8 @@ pub enum JobResult {
     Read(Result<ReadEnd, StoreError>),
     /// Where an append went.
     Offset(Result<u64, StoreError>),
+    /// Transfers of batches were carried out.
+    Load(Box<LoadIo>),
     /// Done or not.
     Unit(Result<(), StoreError>),
     /// A fence has changed, or why not.
@@ -112,6 +115,10 @@ pub(super) enum Work {
     Again,
     /// A change of a fence, and what is under way for those it shuts out.
     Fence,
+    /// A synchronous batch.
+    Batch(Box<SyncBatch>),
+    /// Transfers of batches.
+    Load(Box<Load>),
     /// Attributes to set that come by RDMA.
     FetchAttributes { chunk: u32, args: Box<SetAttrDirect> },
 }
@@ -130,7 +137,8 @@ impl Work {
             Work::Read(transfer) => transfer.has_job(),
             Work::Stage(transfer) => transfer.has_job(),
             Work::Append(transfer) => transfer.has_job(),
-            Work::Again | Work::FetchAttributes { .. } => false,
+            Work::Load(load) => load.has_job(),
+            Work::Batch(_) | Work::Again | Work::FetchAttributes { .. } => false,
         }
     }
 
@@ -148,6 +156,8 @@ impl Work {
             Work::Read(transfer) => transfer.abandon(link),
             Work::Stage(transfer) => transfer.abandon(link),
             Work::Append(transfer) => transfer.abandon(link),
+            Work::Load(load) => load.abandon(link),
+            Work::Batch(_) => {}
             Work::FetchAttributes { chunk, .. } => link.staging.give_back(chunk),
         }
     }

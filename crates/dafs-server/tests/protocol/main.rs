@@ -7,10 +7,12 @@
 
 mod append;
 mod back;
+mod batch;
 mod chains;
 mod common;
 mod credits;
 mod data;
+mod delegations;
 mod fences;
 mod files;
 mod interrupted;

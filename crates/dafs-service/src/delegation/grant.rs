@@ -106,7 +106,7 @@ impl Service {
             WantKind::Write => (DelegationKind::Write, true),
         };
         let refuse = |why| Err(if asked { why } else { NoDelegation::Policy });
-        if caller.client.kind() != ClientKind::Nfs || !self.config().delegations {
+        if caller.client.kind() == ClientKind::Stateless || !self.config().delegations {
             return Err(NoDelegation::Policy);
         }
         if attr.kind != Kind::Regular {

@@ -181,7 +181,24 @@ impl Service {
         handle: &Handle,
         state: StateRef,
     ) -> Result<()> {
-        let Held::Delegation(delegation) = self.held(caller, Some(handle), state)? else {
+        self.take_back(caller, Some(handle), state)
+    }
+
+    /// The same, by the state-id alone (DAFS 6, DELEGRETURN).
+    ///
+    /// # Errors
+    /// Those of the state-id.
+    pub fn return_delegation_by_id(&self, caller: Caller<'_>, state: StateId) -> Result<()> {
+        self.take_back(caller, None, state.into())
+    }
+
+    fn take_back(
+        &self,
+        caller: Caller<'_>,
+        handle: Option<&Handle>,
+        state: StateRef,
+    ) -> Result<()> {
+        let Held::Delegation(delegation) = self.held(caller, handle, state)? else {
             return Err(ServiceError::BadStateId);
         };
         let mut ended = Ended::default();

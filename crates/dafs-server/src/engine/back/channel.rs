@@ -8,6 +8,7 @@
 //! * A call is answered, or fails with the connection; one that is not answered in time ends it.
 
 use super::super::Tag;
+use super::super::batch::completions_max;
 use super::super::connection::Phase;
 use super::super::registry::Registry;
 use super::super::request::Context;
@@ -145,12 +146,22 @@ impl Context<'_> {
         while self.connection.phase == Phase::Bound
             && let Some(back) = &mut self.connection.back
             && back.outstanding < back.credits
-            && let Some(callback) = back.waiting.pop_front()
         {
+            let waiting = back.waiting.pop_front();
+            let Some(callback) = waiting.or_else(|| self.take_report()) else { return };
             if let Err(reason) = self.send_call(callback) {
                 return self.drop_session(&reason);
             }
         }
+    }
+
+    /// What is to be reported of batches, as much as fits a message.
+    fn take_report(&mut self) -> Option<Callback> {
+        let options = self.connection.session.as_ref().map(|session| session.options)?;
+        let bytes = (options.max_request_size as usize).min(self.link.replies.bytes_max());
+        let queue = self.connection.batch.as_mut()?;
+        let report = queue.take_report(completions_max(bytes))?;
+        Some(Callback::Completions(report.iter().map(|finished| finished.completion).collect()))
     }
 
     fn send_call(&mut self, callback: Callback) -> Result<(), String> {
@@ -170,8 +181,10 @@ impl Context<'_> {
         let (order, checksums) = (self.connection.order, back.checksums);
         let options = self.connection.session.as_ref().map(|session| session.options);
         let max = options.map_or(0, |options| options.max_request_size as usize);
-        let slot =
-            self.take_reply(SMALL_REPLY_BYTES).map_err(|status| format!("no memory: {status}"))?;
+        let bytes = if let Callback::Completions(_) = &callback { max } else { SMALL_REPLY_BYTES };
+        let slot = self
+            .take_reply(bytes.min(self.link.replies.bytes_max()))
+            .map_err(|status| format!("no memory: {status}"))?;
         let out = self.link.replies.bytes_mut(slot);
         let room = out.len().min(max);
         let encoded = encode_request(&mut out[..room], order, &header, &callback.request());
@@ -266,6 +279,8 @@ impl Context<'_> {
                 tell_path(service, registry, client);
             }
             (Callback::Recall { .. }, Some(Outcome::Ok(_))) => {}
+            // It has reached the client, whatever that says.
+            (Callback::Completions(_), _) => {}
             (
                 Callback::GetAttr { client, query, .. },
                 Some(Outcome::Ok(Reply::BcGetAttr(reply))),

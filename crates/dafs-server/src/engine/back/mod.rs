@@ -14,12 +14,16 @@ mod front;
 pub(super) use channel::{Back, is_reply};
 pub(super) use front::BackFront;
 
+use super::batch::Submission;
 use super::convert;
 use super::work::{Arrival, JobDone};
 use crate::pool::Inbox;
 use dafs_dat::EndpointId;
 use dafs_service::{Client, Handle, Service, StateRef};
-use dafs_wire::dafs::{AttrMask, BcRecall, GetAttrInline, Procedure, Request};
+use dafs_wire::dafs::{
+    AttrMask, BatchCompletions, BcRecall, CompletionNotification, GetAttrInline, Procedure,
+    Request, Seq,
+};
 use std::sync::Arc;
 
 /// What BC_GETATTR asks for (DAFS 6).
@@ -35,6 +39,8 @@ pub(super) enum Callback {
     Recall { client: Arc<Client>, handle: Handle, state: StateRef, truncate: bool },
     /// BC_GETATTR: size and change attribute as the holder of a write delegation has them.
     GetAttr { client: Arc<Client>, handle: Handle, query: u64 },
+    /// BC_BATCH_COMPLETION: requests of batches that are over.
+    Completions(Vec<CompletionNotification>),
 }
 
 impl Callback {
@@ -54,13 +60,17 @@ impl Callback {
                 fh: convert::file_handle(handle),
                 attributes: ASKED,
             }),
+            Self::Completions(list) => {
+                Request::BcBatchCompletion(BatchCompletions { completions: Seq::new(list) })
+            }
         }
     }
 
     /// It could not be said, or was not understood.
     fn failed(self, service: &Service) {
         match self {
-            Self::Null => {}
+            // A client that loses its channel submits again what it does not know the end of.
+            Self::Null | Self::Completions(_) => {}
             Self::Recall { client, state, .. } => service.recall_failed(&client, state),
             Self::GetAttr { client, query, .. } => service.attr_answer(&client, query, None),
         }
@@ -72,6 +82,12 @@ impl Callback {
 pub(super) enum Mail {
     /// Call the client.
     Call(Callback),
+    /// Carry out a batch.
+    Batch(Box<Submission>),
+    /// Put one request of a batch first.
+    Hurry(u64),
+    /// Nothing is being done any more for a session that is over.
+    Settled,
     /// The connection is not wanted any more; why.
     Leave(&'static str),
 }
@@ -81,7 +97,7 @@ impl Mail {
     pub(super) fn undeliverable(self, service: &Service) {
         match self {
             Self::Call(callback) => callback.failed(service),
-            Self::Leave(_) => {}
+            Self::Batch(_) | Self::Hurry(_) | Self::Settled | Self::Leave(_) => {}
         }
     }
 }

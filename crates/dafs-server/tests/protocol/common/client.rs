@@ -13,7 +13,7 @@ use dafs_wire::dafs::{
     encode_response, seal, verify,
 };
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const MESSAGE_BYTES: usize = 32 << 10;
 const RECEIVES: u64 = 300;
@@ -81,9 +81,16 @@ impl Memory {
     }
 }
 
-pub struct Client {
-    pub adapter: SimAdapter,
+/// What the connections of one process share.
+struct Process {
+    adapter: SimAdapter,
     domain: ProtectionDomain,
+    /// Events that nobody has taken yet.
+    events: Vec<Event>,
+}
+
+pub struct Client {
+    process: Arc<Mutex<Process>>,
     pub endpoint: EndpointId,
     pub order: ByteOrder,
     /// Messages are sealed and replies verified.
@@ -127,8 +134,22 @@ impl BackCall {
 }
 
 impl Client {
+    /// A connection of a process of its own.
     pub fn connect(mut adapter: SimAdapter, channel: u32, order: ByteOrder) -> Self {
         let domain = adapter.protection_domain();
+        let process = Process { adapter, domain, events: Vec::new() };
+        Self::connect_in(Arc::new(Mutex::new(process)), channel, order)
+    }
+
+    /// A further connection of this client's process.
+    pub fn beside(&self, channel: u32, order: ByteOrder) -> Self {
+        Self::connect_in(self.process.clone(), channel, order)
+    }
+
+    fn connect_in(process: Arc<Mutex<Process>>, channel: u32, order: ByteOrder) -> Self {
+        let mut guard = process.lock().unwrap();
+        let Process { adapter, domain, .. } = &mut *guard;
+        let domain = *domain;
         let mut private = [0; 16];
         let words = [0x4441_4653, 7, 8, channel];
         for (slot, word) in private.chunks_exact_mut(4).zip(words) {
@@ -145,9 +166,9 @@ impl Client {
             let segment = region.local(slot as usize * MESSAGE_BYTES, MESSAGE_BYTES);
             adapter.post_receive(endpoint, slot, segment).unwrap();
         }
+        drop(guard);
         Self {
-            adapter,
-            domain,
+            process,
             endpoint,
             order,
             checksums: false,
@@ -175,17 +196,20 @@ impl Client {
     }
 
     pub fn memory_with(&mut self, bytes: usize, access: Access) -> Memory {
+        let mut process = self.process.lock().unwrap();
+        let domain = process.domain;
         let buffer = Arc::new(Buffer::zeroed(bytes).unwrap());
-        let region = self.adapter.register(self.domain, buffer.clone(), access).unwrap();
+        let region = process.adapter.register(domain, buffer.clone(), access).unwrap();
         Memory { buffer, region }
     }
 
     /// Memory of another protection domain of this process.
     pub fn foreign_memory(&mut self, bytes: usize) -> Memory {
-        let domain = self.adapter.protection_domain();
+        let mut process = self.process.lock().unwrap();
+        let domain = process.adapter.protection_domain();
         let buffer = Arc::new(Buffer::zeroed(bytes).unwrap());
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let region = self.adapter.register(domain, buffer.clone(), access).unwrap();
+        let region = process.adapter.register(domain, buffer.clone(), access).unwrap();
         Memory { buffer, region }
     }
 
@@ -240,15 +264,18 @@ impl Client {
     pub fn send_raw(&mut self, bytes: &[u8]) {
         let buffer = Arc::new(Buffer::zeroed(bytes.len()).unwrap());
         buffer.view().copy_from(bytes, Site::Inspect);
-        let region = self.adapter.register(self.domain, buffer, Access::empty()).unwrap();
+        let mut process = self.process.lock().unwrap();
+        let domain = process.domain;
+        let adapter = &mut process.adapter;
+        let region = adapter.register(domain, buffer, Access::empty()).unwrap();
         let work = 1 << 32 | u64::from(region.id.0);
         let segment = region.local(0, bytes.len());
         // A connection that is over already refuses; the test sees it as closed.
-        if self.adapter.post_send(self.endpoint, work, &[segment]).is_err() {
-            self.adapter.deregister(region.id);
+        if adapter.post_send(self.endpoint, work, &[segment]).is_err() {
+            adapter.deregister(region.id);
         }
         self.sends.push(region.id);
-        self.adapter.flush();
+        adapter.flush();
     }
 
     /// Answers a call of the server, granting it `target` credits.
@@ -287,8 +314,7 @@ impl Client {
 
     /// Takes what has happened.
     pub fn poll(&mut self, now: Instant) -> bool {
-        let mut events = Vec::new();
-        self.adapter.poll(now, &mut events);
+        let events = self.take_events(now);
         let busy = !events.is_empty();
         for event in events {
             match event {
@@ -300,20 +326,39 @@ impl Client {
                     (Operation::Receive, WorkStatus::Ok(len)) => {
                         self.received(done.work, len as usize);
                     }
-                    (Operation::Send, _) => self.adapter.deregister(RegionId(done.work as u32)),
+                    (Operation::Send, _) => {
+                        let region = RegionId(done.work as u32);
+                        self.process.lock().unwrap().adapter.deregister(region);
+                    }
                     _ => {}
                 },
             }
         }
-        self.adapter.flush();
+        self.process.lock().unwrap().adapter.flush();
         busy
+    }
+
+    /// What has happened on this connection; the rest is left to the others of the process.
+    fn take_events(&self, now: Instant) -> Vec<Event> {
+        let mut process = self.process.lock().unwrap();
+        let Process { adapter, events, .. } = &mut *process;
+        adapter.poll(now, events);
+        let own = |event: &mut Event| match event {
+            Event::Established { endpoint, .. }
+            | Event::ConnectFailed { endpoint, .. }
+            | Event::Disconnected { endpoint, .. } => *endpoint == self.endpoint,
+            Event::Completion(done) => done.endpoint == self.endpoint,
+            Event::ConnectRequest { .. } => true,
+        };
+        events.extract_if(.., own).collect()
     }
 
     fn received(&mut self, slot: u64, len: usize) {
         let offset = slot as usize * MESSAGE_BYTES;
         let bytes = self.receives.0.slice(offset, len).unwrap().to_vec(Site::Inspect);
         let segment = self.receives.1.local(offset, MESSAGE_BYTES);
-        let _ = self.adapter.post_receive(self.endpoint, slot, segment);
+        let adapter = &mut self.process.lock().unwrap().adapter;
+        let _ = adapter.post_receive(self.endpoint, slot, segment);
         if self.checksums {
             assert!(verify(&bytes), "a message has a wrong checksum");
         }

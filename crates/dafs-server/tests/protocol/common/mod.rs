@@ -248,6 +248,12 @@ impl World {
         self.enter(client)
     }
 
+    /// A further connection of a client's process, which shares its memory.
+    pub fn connect_beside(&mut self, client: usize, channel: u32, order: ByteOrder) -> usize {
+        let client = self.clients[client].beside(channel, order);
+        self.enter(client)
+    }
+
     /// A session over one of the networks.
     pub fn session_on(&mut self, network: usize, host: u32, name: &str) -> usize {
         let adapter = self.networks().nth(network).unwrap().adapter(host);

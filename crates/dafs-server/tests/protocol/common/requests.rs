@@ -1,9 +1,10 @@
 //! Requests and answers that several subjects use.
 
-use super::{Answer, File, World};
+use super::{Answer, File, World, connect_auth};
 use dafs_wire::dafs::{
-    self, AttrMask, Attributes, Checksum, FileHandle, NewObject, ObjectType, Path, Reply, Request,
-    SessionOptions, ShareAccess, ShareDeny, ShareKey, Status, Verifier,
+    self, AttrMask, Attributes, AuthRequest, ByteOrder, ChannelUse, Checksum, ConnectBind,
+    FileHandle, NewObject, ObjectType, Path, Reply, Request, SessionId, SessionOptions,
+    ShareAccess, ShareDeny, ShareKey, Status, Verifier,
 };
 
 pub const CHECKED: SessionOptions = SessionOptions {
@@ -126,4 +127,45 @@ pub fn list(fh: FileHandle, cookie: u64, cookieverf: Verifier, maxcount: u32) ->
 pub fn both_ways(test: impl Fn(bool)) {
     test(false);
     test(true);
+}
+
+/// A session with a back-control channel, whose BC_NULL has been answered.
+pub fn with_channel(
+    world: &mut World,
+    host: u32,
+    name: &str,
+    options: SessionOptions,
+) -> (usize, usize) {
+    let client = world.connect(host);
+    let answer = world.call(client, &connect_auth(name, 1, options));
+    let Ok(Reply::ClientConnectAuth(reply)) = answer.reply() else { panic!() };
+    let session = reply.session_id;
+    world.clients[client].checksums = options.use_checksums;
+    (client, listen(world, client, session))
+}
+
+/// Binds a channel and answers its BC_NULL.
+pub fn listen(world: &mut World, client: usize, session_id: SessionId) -> usize {
+    let channel = bind_beside(world, client, session_id);
+    world.clients[channel].checksums = world.clients[client].checksums;
+    world.settle();
+    let call = world.clients[channel].calls.pop().unwrap();
+    world.clients[channel].answer(&call, 4, &Reply::BcNull);
+    world.settle();
+    channel
+}
+
+/// Binds a channel from the process of `client`, so that it shares its memory.
+pub fn bind_beside(world: &mut World, client: usize, session_id: SessionId) -> usize {
+    let channel = world.connect_beside(client, 2, ByteOrder::Little);
+    let request = ConnectBind {
+        session_id,
+        channel_use: ChannelUse::BackControl,
+        max_request_size: 0,
+        max_response_size: 0,
+        max_requests: 4,
+        auth: AuthRequest::None,
+    };
+    assert_eq!(world.status(channel, &Request::ConnectBind(request)), Status::Ok);
+    channel
 }

@@ -1,0 +1,171 @@
+//! What a client has outstanding on one back-control channel; seen by the reactor that takes the
+//! batches and by the one that carries them out.
+
+use super::Finished;
+use crate::limits::BATCH_OWED_MAX;
+use rustc_hash::FxHashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The ledger of asynchronous batches.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Batches {
+    ledger: Mutex<Ledger>,
+    gate: Arc<Gate>,
+}
+
+/// What stops the work on a session's batches: of all the channels it has had.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Gate {
+    state: Mutex<GateState>,
+}
+
+#[derive(Debug, Default)]
+struct GateState {
+    /// Files are being read or written, so often.
+    working: usize,
+    /// The session is over: nothing more is begun.
+    closed: bool,
+}
+
+impl Gate {
+    /// Files may be touched now; false when the session is over. To be followed by `stop_work`.
+    pub(super) fn start_work(&self) -> bool {
+        let mut state = self.lock();
+        state.working += usize::from(!state.closed);
+        !state.closed
+    }
+
+    /// Files are not touched any more; true when the end of the session waits for that.
+    pub(super) fn stop_work(&self) -> bool {
+        let mut state = self.lock();
+        state.working -= 1;
+        state.closed && state.working == 0
+    }
+
+    /// The session is over, as far as it is concerned; true when nothing is being done any more.
+    /// Otherwise its connection is told when that is so.
+    pub(in crate::engine) fn close(&self) -> bool {
+        let mut state = self.lock();
+        state.closed = true;
+        state.working == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, GateState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Ledger {
+    /// Request-ids in use (DAFS O55).
+    ids: FxHashSet<u64>,
+    /// Completions owed: requests taken and not reported.
+    owed: usize,
+    /// How many completions to report together.
+    together: usize,
+}
+
+impl Batches {
+    /// The ledger of a channel that takes the place of another one.
+    pub(in crate::engine) fn succeeding(former: Option<&Self>, gate: &Arc<Gate>) -> Self {
+        let together = former.map_or(0, |former| former.lock().together);
+        let ledger = Mutex::new(Ledger { together, ..Ledger::default() });
+        Self { ledger, gate: gate.clone() }
+    }
+
+    pub(super) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Makes room for `count` requests; false when that is too much.
+    pub(super) fn reserve(&self, count: usize, num_completions: u32) -> bool {
+        let mut ledger = self.lock();
+        if num_completions != 0 {
+            ledger.together = num_completions as usize;
+        }
+        let fits = ledger.owed + count <= BATCH_OWED_MAX;
+        if fits {
+            ledger.owed += count;
+        }
+        fits
+    }
+
+    /// Takes a request-id; false when it is in use.
+    pub(super) fn enter(&self, id: u64) -> bool {
+        self.lock().ids.insert(id)
+    }
+
+    /// True while a request of this id is outstanding.
+    pub(super) fn is_outstanding(&self, id: u64) -> bool {
+        self.lock().ids.contains(&id)
+    }
+
+    /// Whether `count` finished requests are to be reported now: enough of them, or all there are.
+    pub(super) fn is_due(&self, count: usize) -> bool {
+        let ledger = self.lock();
+        count > 0 && (count >= ledger.together.max(1) || count >= ledger.owed)
+    }
+
+    /// These are reported.
+    pub(super) fn reported(&self, finished: &[Finished]) {
+        let mut ledger = self.lock();
+        ledger.owed = ledger.owed.saturating_sub(finished.len());
+        for finished in finished.iter().filter(|finished| finished.entered) {
+            ledger.ids.remove(&finished.completion.request_id);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::completion;
+    use super::*;
+    use dafs_wire::dafs::{Checksum, Status};
+
+    fn finished(id: u64, entered: bool) -> Finished {
+        Finished { completion: completion(id, Status::Ok, 0, Checksum::ZERO), entered }
+    }
+
+    #[test]
+    fn completions_are_reported_together_or_when_nothing_is_left() {
+        let batches = Batches::default();
+        assert!(batches.reserve(4, 3));
+        assert!((1..=4).all(|id| batches.enter(id)));
+        assert!(!batches.enter(2));
+        assert!(!batches.is_due(0) && !batches.is_due(2));
+        assert!(batches.is_due(3));
+        batches.reported(&[finished(1, true), finished(2, true), finished(3, true)]);
+        assert!(batches.is_due(1), "one is left, and nothing else will come");
+        assert!(batches.enter(2) && batches.is_outstanding(4));
+    }
+
+    #[test]
+    fn a_refused_reuse_leaves_the_id_to_its_owner() {
+        let batches = Batches::default();
+        assert!(batches.reserve(2, 0) && batches.enter(7));
+        batches.reported(&[finished(7, false)]);
+        assert!(batches.is_outstanding(7));
+    }
+
+    #[test]
+    fn the_end_of_a_session_waits_for_work_and_lets_no_more_begin() {
+        let gate = Gate::default();
+        assert!(gate.start_work() && gate.start_work());
+        assert!(!gate.close());
+        assert!(!gate.start_work());
+        assert!(!gate.stop_work());
+        assert!(gate.stop_work(), "the last one tells");
+        assert!(gate.close());
+    }
+
+    #[test]
+    fn what_is_owed_is_bounded() {
+        let batches = Batches::default();
+        assert!(batches.reserve(BATCH_OWED_MAX, 0));
+        assert!(!batches.reserve(1, 0));
+    }
+}

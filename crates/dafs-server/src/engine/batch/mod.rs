@@ -1,0 +1,92 @@
+//! BATCH_SUBMIT and HURRY_UP (DAFS 13.2).
+//!
+//! A batch is taken apart into transfers where it arrives: opens, rights and lists are checked there.
+//! Transfers are put together again into *loads* of about one staging chunk, each sorted by file and
+//! offset, so that what is adjacent in a file is read or written by one call, whichever requests it
+//! belongs to. Loads of a synchronous batch run on the operation channel at once; those of an
+//! asynchronous one on the back-control channel (DAFS O54), when their window ends or enough has
+//! gathered.
+//!
+//! Invariants
+//! * Each request of a batch has exactly one completion, unless its connection ends.
+//! * What a client may have outstanding is bounded ([`Batches`]); what a load holds is bounded by the
+//!   longest transfer.
+//! * A request-id counts as outstanding until the message with its completion has been posted.
+
+mod batches;
+mod io;
+mod load;
+mod plan;
+mod queue;
+mod submit;
+
+pub(super) use batches::{Batches, Gate};
+pub(super) use io::LoadIo;
+pub(super) use load::{Load, SyncBatch};
+pub(super) use queue::Queue;
+pub(super) use submit::completions_max;
+
+use dafs_dat::Instant;
+use dafs_service::{Handle, OpenState};
+use dafs_store::OpenFile;
+use dafs_wire::dafs::{Checksum, CompletionNotification, DirectBuffer, FileChunk, Status};
+use smallvec::SmallVec;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One request of a batch that may be carried out.
+pub(super) struct Transfer {
+    pub(super) id: u64,
+    /// Its place in a synchronous batch.
+    pub(super) index: usize,
+    pub(super) handle: Handle,
+    pub(super) file: Arc<dyn OpenFile>,
+    /// The open that allows it; it may be revoked meanwhile.
+    pub(super) open: Option<Arc<OpenState>>,
+    pub(super) write: bool,
+    pub(super) chunks: SmallVec<[FileChunk; 1]>,
+    pub(super) buffers: SmallVec<[DirectBuffer; 1]>,
+    pub(super) bytes: usize,
+    /// With checksums: that of the data to write.
+    pub(super) expected: Option<Checksum>,
+    /// With checksums: that of the data read is to be told.
+    pub(super) sum: bool,
+}
+
+/// An asynchronous batch on its way to the back-control channel of its session.
+pub(super) struct Submission {
+    pub(super) transfers: Vec<Transfer>,
+    /// Requests that fail at once.
+    pub(super) refused: Vec<Finished>,
+    pub(super) submitted: Instant,
+    pub(super) window: Duration,
+}
+
+impl fmt::Debug for Submission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Submission({} transfers)", self.transfers.len())
+    }
+}
+
+/// A completion that has not been reported.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Finished {
+    pub(super) completion: CompletionNotification,
+    /// Its id was taken for it, and is free again when it is reported.
+    pub(super) entered: bool,
+}
+
+fn completion(
+    request_id: u64,
+    status: Status,
+    bytes: usize,
+    sum: Checksum,
+) -> CompletionNotification {
+    CompletionNotification {
+        request_id,
+        status,
+        bytes_transferred: bytes as u32,
+        direct_checksum: sum,
+    }
+}

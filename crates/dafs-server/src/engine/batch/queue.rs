@@ -1,0 +1,187 @@
+//! What one connection has to do for batches: transfers in their window, loads that wait for their
+//! turn, completions that have not been reported.
+//!
+//! Invariants
+//! * A transfer is not begun later than its window ends, unless there is no room.
+//! * RDMA posted for loads stays well below what one connection may have posted.
+
+use super::load::{Load, Owner, gather};
+use super::{Batches, Finished, Submission, Transfer};
+use crate::engine::connection::Phase;
+use crate::engine::request::{Call, Context};
+use crate::engine::work::{Pending, PendingId, Work};
+use crate::limits::{
+    BATCH_GATHER_BYTES, BATCH_GATHER_COUNT, LOAD_MOVES_MAX, LOADS_ACTIVE_MAX, LOADS_PER_TURN,
+};
+use dafs_dat::Instant;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// RDMA that loads of one connection may have posted or planned.
+const MOVES_MAX: usize = 3 * LOAD_MOVES_MAX;
+
+/// The batches of one connection.
+#[derive(Default)]
+pub(in crate::engine) struct Queue {
+    /// Of a back-control channel.
+    batches: Option<Arc<Batches>>,
+    /// Transfers in their window, with its end.
+    waiting: Vec<(Instant, Transfer)>,
+    waiting_bytes: usize,
+    /// Loads that have not begun.
+    ready: VecDeque<PendingId>,
+    /// Loads that have, and the RDMA they may take.
+    active: usize,
+    active_moves: usize,
+    /// Not reported.
+    finished: Vec<Finished>,
+    /// A report has begun and goes on until nothing is left.
+    reporting: bool,
+}
+
+impl Queue {
+    pub(in crate::engine) fn of_channel(batches: Arc<Batches>) -> Self {
+        Self { batches: Some(batches), ..Self::default() }
+    }
+
+    /// Files may be touched for it now; see [`Gate`](super::Gate).
+    pub(super) fn start_work(&self) -> bool {
+        self.batches.as_ref().is_none_or(|batches| batches.gate().start_work())
+    }
+
+    /// They are not any more; true when the end of the session waits for that.
+    pub(super) fn stop_work(&self) -> bool {
+        self.batches.as_ref().is_some_and(|batches| batches.gate().stop_work())
+    }
+
+    /// True when a load could begin if there were room.
+    pub(in crate::engine) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    pub(super) fn load_over(&mut self, moves: usize) {
+        self.active -= 1;
+        self.active_moves -= moves;
+    }
+
+    pub(super) fn finished(&mut self, finished: impl Iterator<Item = Finished>) {
+        self.finished.extend(finished);
+    }
+
+    /// Completions to report now, at most `max`.
+    pub(in crate::engine) fn take_report(&mut self, max: usize) -> Option<Vec<Finished>> {
+        let batches = self.batches.as_ref()?;
+        self.reporting |= batches.is_due(self.finished.len());
+        if !self.reporting || max == 0 {
+            return None;
+        }
+        let count = self.finished.len().min(max);
+        let report: Vec<_> = self.finished.drain(..count).collect();
+        self.reporting = !self.finished.is_empty();
+        batches.reported(&report);
+        (!report.is_empty()).then_some(report)
+    }
+
+    /// The transfers whose time has come: all, when one is due or enough has gathered, because the
+    /// more there are to sort the better.
+    fn take_due(&mut self, now: Instant) -> Vec<Transfer> {
+        let due = self.waiting.iter().any(|(due, _)| *due <= now)
+            || self.waiting_bytes >= BATCH_GATHER_BYTES
+            || self.waiting.len() >= BATCH_GATHER_COUNT;
+        if !due {
+            return Vec::new();
+        }
+        self.waiting_bytes = 0;
+        std::mem::take(&mut self.waiting).into_iter().map(|(_, transfer)| transfer).collect()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.waiting.iter().map(|(due, _)| *due).min()
+    }
+}
+
+impl Context<'_> {
+    /// An asynchronous batch has come to its back-control channel.
+    pub(in crate::engine) fn batch_submitted(&mut self, submission: Submission) {
+        let Submission { transfers, refused, submitted, window } = submission;
+        let Some(queue) = &mut self.connection.batch else { return };
+        queue.finished.extend(refused);
+        let due = submitted + window;
+        if window.is_zero() {
+            self.enqueue(transfers, Owner::Channel);
+        } else {
+            queue.waiting_bytes += transfers.iter().map(|transfer| transfer.bytes).sum::<usize>();
+            queue.waiting.extend(transfers.into_iter().map(|transfer| (due, transfer)));
+        }
+        self.batch_turn();
+    }
+
+    /// One transfer is not to wait any longer (HURRY_UP).
+    pub(in crate::engine) fn batch_hurry(&mut self, id: u64) {
+        let Some(queue) = &mut self.connection.batch else { return };
+        let place = queue.waiting.iter().position(|(_, transfer)| transfer.id == id);
+        if let Some(place) = place {
+            let (_, transfer) = queue.waiting.remove(place);
+            queue.waiting_bytes -= transfer.bytes;
+            self.enqueue(vec![transfer], Owner::Channel);
+            self.batch_turn();
+        }
+    }
+
+    /// Puts transfers in line.
+    pub(super) fn enqueue(&mut self, transfers: Vec<Transfer>, owner: Owner) {
+        let (endpoint, call) = (self.connection.endpoint, Call::own(self.port, self.now));
+        for load in gather(transfers, owner) {
+            let work = Work::Load(Box::new(load));
+            let id = self.pending.insert(Pending { endpoint, call, work });
+            self.connection.batch.get_or_insert_default().ready.push_back(id);
+        }
+    }
+
+    /// Begins what can begin, reports what is to be reported, and says when to look again.
+    pub(in crate::engine) fn batch_turn(&mut self) {
+        let (endpoint, now) = (self.connection.endpoint, self.now);
+        self.link.batches_due.remove(&endpoint);
+        let Some(queue) = &mut self.connection.batch else { return };
+        let due = queue.take_due(now);
+        if !due.is_empty() {
+            self.enqueue(due, Owner::Channel);
+        }
+        let mut again = None;
+        let mut begun = 0;
+        while self.connection.phase != Phase::Closing
+            && let Some(id) = self.next_load()
+        {
+            self.load_start(id);
+            begun += 1;
+            if begun == LOADS_PER_TURN {
+                again = Some(now);
+                break;
+            }
+        }
+        self.pump_back();
+        let Some(queue) = &self.connection.batch else { return };
+        if let Some(at) = again.into_iter().chain(queue.next_due()).min() {
+            self.link.batches_due.insert(endpoint, at);
+        }
+    }
+
+    /// The next load, if there is room for it.
+    fn next_load(&mut self) -> Option<PendingId> {
+        let posted = self.connection.work_posted as usize;
+        let queue = self.connection.batch.as_mut()?;
+        let id = *queue.ready.front()?;
+        let moves = match self.pending.get_mut(id) {
+            Some(Pending { work: Work::Load(load), .. }) => Load::moves_max(load),
+            _ => 0,
+        };
+        let planned = posted + queue.active_moves;
+        if queue.active >= LOADS_ACTIVE_MAX || planned > 0 && planned + moves > MOVES_MAX {
+            return None;
+        }
+        queue.ready.pop_front();
+        queue.active += 1;
+        queue.active_moves += moves;
+        Some(id)
+    }
+}

@@ -1,0 +1,155 @@
+//! BATCH_SUBMIT and HURRY_UP on the operation channel.
+
+use super::load::{Owner, SyncBatch};
+use super::{Batches, Finished, Submission, Transfer, completion};
+use crate::engine::back::Mail;
+use crate::engine::convert;
+use crate::engine::read::READ;
+use crate::engine::request::{Call, Context, Done};
+use crate::engine::work::Work;
+use crate::engine::write::WRITE;
+use crate::limits::{BATCH_WINDOW_MAX, BUFFERS_PER_REQUEST_MAX};
+use dafs_wire::dafs::{
+    BatchCompletions, BatchSubmit, Checksum, FileChunk, HEADER_BYTES, HurryUp, ReadWrite,
+    ReadWriteRequest, Reply, Seq, Status,
+};
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+use std::time::Duration;
+
+/// Bytes of a list of completions before its first one: fixed section, count and pad.
+const COMPLETIONS_AT: usize = HEADER_BYTES + 8 + 8;
+
+/// Completions that fit a message.
+pub(in crate::engine) fn completions_max(message_bytes: usize) -> usize {
+    message_bytes.saturating_sub(COMPLETIONS_AT) / 24
+}
+
+impl Context<'_> {
+    pub(in crate::engine) fn batch_submit(&mut self, call: &Call, args: &BatchSubmit<'_>) -> Done {
+        if args.synchronous { self.run_batch(call, args) } else { self.queue_batch(call, args) }
+    }
+
+    /// Runs all and answers with all completions; the two hints are ignored.
+    fn run_batch(&mut self, call: &Call, args: &BatchSubmit<'_>) -> Done {
+        if args.requests.len() > completions_max(self.connection.response_bytes_max()) {
+            // DAFS O57, before anything is done.
+            return Err(Status::TooSmall);
+        }
+        let outstanding = self.session_batches().map(|(_, batches)| batches);
+        let mut ids = FxHashSet::default();
+        let mut transfers = Vec::with_capacity(args.requests.len());
+        let mut completions = Vec::with_capacity(args.requests.len());
+        for (index, request) in args.requests.iter().enumerate() {
+            let id = request.request_id;
+            let used = outstanding.as_ref().is_some_and(|batches| batches.is_outstanding(id));
+            let transfer = match ids.insert(id) && !used {
+                true => self.transfer(call, index, &request),
+                false => Err(Status::Inval),
+            };
+            let status = transfer.as_ref().err().copied().unwrap_or(Status::Ok);
+            completions.push(completion(id, status, 0, Checksum::ZERO));
+            transfers.extend(transfer);
+        }
+        if transfers.is_empty() {
+            return self.batch_reply(call, &completions);
+        }
+        let batch = SyncBatch { completions, left: transfers.len() };
+        let id = self.defer(call, Work::Batch(Box::new(batch)));
+        self.enqueue(transfers, Owner::Request(id));
+        self.batch_turn();
+        Ok(())
+    }
+
+    /// Hands the batch to the back-control channel and acknowledges it.
+    fn queue_batch(&mut self, call: &Call, args: &BatchSubmit<'_>) -> Done {
+        // DAFS O56.
+        let (address, batches) = self.session_batches().ok_or(Status::BackChannelUnusable)?;
+        if !batches.reserve(args.requests.len(), args.num_completions) {
+            return Err(Status::WhoaCowboy);
+        }
+        let mut transfers = Vec::with_capacity(args.requests.len());
+        let mut refused = Vec::new();
+        for (index, request) in args.requests.iter().enumerate() {
+            let id = request.request_id;
+            let entered = batches.enter(id);
+            let transfer =
+                if entered { self.transfer(call, index, &request) } else { Err(Status::Inval) };
+            match transfer {
+                Ok(transfer) => transfers.push(transfer),
+                Err(status) => {
+                    let completion = completion(id, status, 0, Checksum::ZERO);
+                    refused.push(Finished { completion, entered });
+                }
+            }
+        }
+        let window = Duration::from_micros(args.usec_window.into()).min(BATCH_WINDOW_MAX);
+        let submission = Submission { transfers, refused, submitted: self.now, window };
+        address.post(Mail::Batch(Box::new(submission)));
+        let completions = Seq::empty();
+        // What this says of the batch is not that it was done: a client that loses its session
+        // submits again what was not reported to it (DAFS 12).
+        self.reply(&call.unkept(), &Reply::BatchSubmit(BatchCompletions { completions }))
+    }
+
+    pub(in crate::engine) fn hurry_up(&mut self, call: &Call, args: &HurryUp) -> Done {
+        let id = args.request_id;
+        let (address, _) = self
+            .session_batches()
+            .filter(|(_, batches)| batches.is_outstanding(id))
+            .ok_or(Status::BatchRequestNotFound)?;
+        address.post(Mail::Hurry(id));
+        self.reply(call, &Reply::HurryUp)
+    }
+
+    fn session_batches(&self) -> Option<(crate::engine::back::Address, std::sync::Arc<Batches>)> {
+        let session = self.connection.session.as_ref()?;
+        self.shared.registry.batches(session.id)
+    }
+
+    /// One request of a batch, checked as READ_DIRECT or WRITE_DIRECT would be.
+    fn transfer(
+        &mut self,
+        call: &Call,
+        index: usize,
+        request: &ReadWriteRequest<'_>,
+    ) -> Result<Transfer, Status> {
+        let lists = [request.chunks.len(), request.buffers.len()];
+        if lists.iter().any(|len| *len > BUFFERS_PER_REQUEST_MAX) {
+            return Err(Status::Inval);
+        }
+        let chunks: SmallVec<[FileChunk; 1]> = request.chunks.iter().collect();
+        let wanted: u64 = chunks.iter().map(|chunk| u64::from(chunk.byte_count)).sum();
+        let room: u64 = request.buffers.iter().map(|buffer| u64::from(buffer.byte_count)).sum();
+        let past_end = |chunk: &FileChunk| {
+            let end = chunk.offset.checked_add(chunk.byte_count.into());
+            end.is_none_or(|end| end > i64::MAX.cast_unsigned())
+        };
+        if wanted != room || chunks.iter().any(past_end) {
+            // DAFS O52.
+            return Err(Status::Inval);
+        }
+        let write = request.rw_flag == ReadWrite::Write;
+        let max = u64::from(self.shared.limits.transfer_bytes_max);
+        if write && wanted > max {
+            // DAFS O58.
+            return Err(Status::WriteTooBig);
+        }
+        let need = if write { WRITE } else { READ };
+        let (file, open) = self.io_file(call, &request.fh, request.state_id, need)?;
+        let checksums = self.connection.checksums();
+        Ok(Transfer {
+            id: request.request_id,
+            index,
+            handle: convert::handle(&request.fh),
+            file,
+            open,
+            write,
+            chunks,
+            buffers: request.buffers.iter().filter(|buffer| buffer.byte_count > 0).collect(),
+            bytes: wanted.min(max) as usize,
+            expected: (checksums && write).then_some(request.direct_checksum),
+            sum: checksums && !write,
+        })
+    }
+}

@@ -1,0 +1,44 @@
+//! Delegations of DAFS clients: granted with OPEN, recalled over the back-control channel (`back`),
+//! returned here.
+
+use super::convert;
+use super::request::{Call, Context, Done};
+use dafs_service::{DelegationKind, NoDelegation, OpenClaim, StateRef};
+use dafs_wire::dafs::{self, Ace, AceType, DelegReturn, Delegation, Reply, SpaceLimit};
+
+/// Nobody may open locally by right of this entry alone: rights are the server's to check.
+const NOBODY: Ace<'static> = Ace { ace_type: AceType::Allow, flag: 0, access_mask: 0, who: b"" };
+
+/// What the reply to OPEN says of a delegation.
+pub(super) fn granted(
+    outcome: &Result<dafs_service::Delegation, NoDelegation>,
+) -> Delegation<'static> {
+    let Ok(delegation) = outcome else { return Delegation::None };
+    let state_id = convert::wire_state_id(delegation.state.id);
+    let (recall, permissions) = (delegation.recall, NOBODY);
+    match delegation.kind {
+        DelegationKind::Read => Delegation::Read { state_id, recall, permissions },
+        DelegationKind::Write => {
+            let space_limit = SpaceLimit::Size(u64::MAX);
+            Delegation::Write { state_id, recall, space_limit, permissions }
+        }
+    }
+}
+
+/// By what right a client opens: that of a delegation that it holds, or none.
+pub(super) fn claim(claim: &dafs::OpenClaim<'_>) -> OpenClaim {
+    match claim {
+        dafs::OpenClaim::DelegateCur { state_id, .. } => {
+            OpenClaim::DelegateCurrent(StateRef::from(convert::state_id(*state_id)))
+        }
+        _ => OpenClaim::New,
+    }
+}
+
+impl Context<'_> {
+    pub(super) fn return_delegation(&mut self, call: &Call, args: &DelegReturn) -> Done {
+        let state = convert::state_id(args.state_id);
+        self.call_service(call, |service, caller| service.return_delegation_by_id(caller, state))?;
+        self.reply(call, &Reply::DelegReturn)
+    }
+}

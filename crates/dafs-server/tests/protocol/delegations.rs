@@ -1,0 +1,203 @@
+//! Delegations of DAFS clients: granted, recalled, asked about, returned, taken away.
+
+use crate::common::*;
+use dafs_wire::dafs::{
+    self, AttrMask, Attributes, DelegReturn, Delegation, OpenClaim, Path, Reply, Request,
+    SessionOptions, ShareAccess, StateId, Status,
+};
+use std::time::Duration;
+
+const PLAIN: SessionOptions = SessionOptions { use_checksums: false, ..CHECKED };
+
+/// Opens a file of the root that exists; the file and its delegation, true for a write delegation.
+fn open(
+    world: &mut World,
+    client: usize,
+    name: &[u8],
+    access: ShareAccess,
+) -> Result<(File, Option<(StateId, bool)>), Status> {
+    let path = [name];
+    let mut request = open_request(world.root(), &path, b"owner");
+    request.create = None;
+    request.share_access = access;
+    opened(world, client, &request)
+}
+
+fn opened(
+    world: &mut World,
+    client: usize,
+    request: &dafs::Open<'_>,
+) -> Result<(File, Option<(StateId, bool)>), Status> {
+    let answer = world.call(client, &Request::Open(*request));
+    let Reply::Open(reply) = answer.reply()? else { panic!() };
+    let delegation = match reply.delegation {
+        Delegation::None => None,
+        Delegation::Read { state_id, recall: false, .. } => Some((state_id, false)),
+        Delegation::Write { state_id, recall: false, .. } => Some((state_id, true)),
+        other => panic!("{other:?}"),
+    };
+    Ok((File { fh: reply.fh, id: reply.state_id }, delegation))
+}
+
+/// A world with a file in it that nobody has written lately.
+fn world() -> World {
+    let mut world = World::new(Setup::default());
+    let maker = world.session(9, "maker");
+    let file = world.open(maker, b"f");
+    world.write(maker, file, 0, &pattern(1000, 1));
+    assert_eq!(world.status(maker, &close(file)), Status::Ok);
+    assert_eq!(world.status(maker, &Request::Disconnect), Status::Ok);
+    world.pass(Duration::from_secs(10));
+    world
+}
+
+fn give_back(id: StateId) -> Request<'static> {
+    Request::DelegReturn(DelegReturn { state_id: id })
+}
+
+/// The recall that has come on a channel, which is acknowledged.
+fn recalled(world: &mut World, channel: usize) -> StateId {
+    world.settle();
+    let call = world.clients[channel].calls.pop().expect("a recall");
+    let Request::BcRecall(recall) = call.request() else { panic!("{:?}", call.request()) };
+    world.clients[channel].answer(&call, 4, &Reply::BcRecall);
+    world.settle();
+    recall.state_id
+}
+
+#[test]
+fn who_can_be_called_gets_delegations() {
+    let mut world = world();
+    let deaf = world.session(2, "deaf");
+    let (file, delegation) = open(&mut world, deaf, b"f", ShareAccess::Read).unwrap();
+    assert_eq!(delegation, None);
+    let (one, _) = with_channel(&mut world, 3, "one", PLAIN);
+    let (two, _) = with_channel(&mut world, 4, "two", PLAIN);
+    for client in [one, two] {
+        let (_, delegation) = open(&mut world, client, b"f", ShareAccess::Read).unwrap();
+        assert!(matches!(delegation, Some((_, false))), "readers share");
+    }
+    assert_eq!(world.status(deaf, &close(file)), Status::Ok);
+    world.end();
+}
+
+#[test]
+fn a_conflicting_open_recalls_and_goes_on_after_the_return() {
+    let mut world = world();
+    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
+    let other = world.session(3, "other");
+    let (file, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
+    let (id, true) = delegation.expect("a write delegation") else { panic!() };
+    assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
+    assert_eq!(recalled(&mut world, channel), id);
+    assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
+    assert!(world.clients[channel].calls.is_empty(), "it was told once");
+    // What it opens meanwhile by right of the delegation it may.
+    let path: [&[u8]; 1] = [b"f"];
+    let by_right = dafs::Open {
+        claim: OpenClaim::DelegateCur { dir: world.root(), path: Path::new(&path), state_id: id },
+        create: None,
+        ..open_request(world.root(), &path, b"second owner")
+    };
+    let (second, none) = opened(&mut world, holder, &by_right).unwrap();
+    assert_eq!(none, None);
+    world.write(holder, second, 0, b"late");
+    assert_eq!(world.status(other, &give_back(id)), Status::BadStateId);
+    assert_eq!(world.status(holder, &give_back(id)), Status::Ok);
+    assert_eq!(world.status(holder, &give_back(id)), Status::StaleStateId);
+    let (theirs, _) = open(&mut world, other, b"f", ShareAccess::Read).unwrap();
+    assert_eq!(world.read(other, theirs)[..4], *b"late");
+    assert_eq!(world.status(holder, &close(file)), Status::Ok);
+    // Without the delegation that right is gone.
+    assert_eq!(opened(&mut world, holder, &by_right).unwrap_err(), Status::StaleStateId);
+    world.end();
+}
+
+#[test]
+fn the_holder_is_asked_for_size_and_change() {
+    let mut world = world();
+    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
+    let other = world.session(3, "other");
+    let (file, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
+    assert!(delegation.is_some());
+    assert_eq!(attributes(&mut world, holder, file.fh).unwrap().size, 1000);
+    assert_eq!(attributes(&mut world, other, file.fh).unwrap_err(), Status::Delay);
+    world.settle();
+    let call = world.clients[channel].calls.pop().expect("a question");
+    let Request::BcGetAttr(asked) = call.request() else { panic!() };
+    assert_eq!(asked.fh, file.fh);
+    let mask = AttrMask::CHANGE.union(AttrMask::TIME_MODIFY).union(AttrMask::OBJECT_SIZE);
+    assert_eq!(asked.attributes, mask);
+    let attributes_there =
+        Attributes { change: Some(u64::MAX), object_size: Some(7777), ..Attributes::default() };
+    let reply = Reply::BcGetAttr(dafs::GetAttrInlineReply { attributes: attributes_there });
+    world.clients[channel].answer(&call, 4, &reply);
+    world.settle();
+    assert_eq!(attributes(&mut world, other, file.fh).unwrap().size, 7777);
+    world.end();
+}
+
+#[test]
+fn a_holder_that_cannot_answer_a_question_is_recalled() {
+    let mut world = world();
+    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
+    let other = world.session(3, "other");
+    let (file, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
+    assert_eq!(attributes(&mut world, other, file.fh).unwrap_err(), Status::Delay);
+    world.settle();
+    let call = world.clients[channel].calls.pop().expect("a question");
+    world.clients[channel].refuse(&call, Status::BadHandle);
+    world.settle();
+    assert_eq!(attributes(&mut world, other, file.fh).unwrap_err(), Status::Delay);
+    assert_eq!(recalled(&mut world, channel), delegation.unwrap().0);
+    world.end();
+}
+
+#[test]
+fn a_recall_that_did_not_arrive_comes_on_the_next_channel() {
+    let mut world = world();
+    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
+    let other = world.session(3, "other");
+    let (_, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
+    assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
+    world.settle();
+    let call = world.clients[channel].calls.pop().expect("a recall");
+    // Not understood: perhaps it overtook the reply to OPEN.
+    world.clients[channel].refuse(&call, Status::BadStateId);
+    world.settle();
+    assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
+    assert_eq!(recalled(&mut world, channel), delegation.unwrap().0, "it is sent again");
+    world.end();
+}
+
+#[test]
+fn a_delegation_that_is_not_returned_in_time_is_taken_away() {
+    let mut world = world();
+    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
+    let other = world.session(3, "other");
+    let (file, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
+    assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
+    recalled(&mut world, channel);
+    for _ in 0..4 {
+        world.pass(LEASE / 3);
+        assert_eq!(world.status(holder, &Request::Null), Status::Ok);
+        assert_eq!(world.status(other, &Request::Null), Status::Ok);
+    }
+    assert!(open(&mut world, other, b"f", ShareAccess::Read).is_ok());
+    assert_eq!(world.status(holder, &give_back(delegation.unwrap().0)), Status::StaleStateId);
+    // Its open is not concerned.
+    assert_eq!(world.read(holder, file).len(), 1000);
+    world.end();
+}
+
+#[test]
+fn nothing_is_kept_of_delegations_across_a_restart_of_the_client() {
+    let mut world = world();
+    let (client, _) = with_channel(&mut world, 2, "a", PLAIN);
+    assert_eq!(world.status(client, &Request::DelegPurge), Status::NotSupp);
+    let path: [&[u8]; 1] = [b"f"];
+    let claim = OpenClaim::DelegatePrev { dir: world.root(), path: Path::new(&path) };
+    let request = dafs::Open { claim, ..open_request(world.root(), &path, b"o") };
+    assert_eq!(opened(&mut world, client, &request).unwrap_err(), Status::NotSupp);
+    world.end();
+}
