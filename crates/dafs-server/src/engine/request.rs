@@ -7,7 +7,7 @@ use super::work::{JobDone, PendingTable};
 use super::{Link, Shared};
 use crate::pool::Inbox;
 use dafs_dat::Instant;
-use dafs_service::{Caller, OpenState, Service, ServiceError, StateId, Subject};
+use dafs_service::{Caller, Handle, OpenState, Service, ServiceError, StateId, Subject};
 use dafs_store::{Cred, OpenFile, OpenMode, Wait};
 use dafs_wire::dafs::{
     ChainFlags, Class, CredHandle, FileHandle, HEADER_BYTES, PROTOCOL_VERSION, Procedure, Request,
@@ -355,12 +355,7 @@ impl Context<'_> {
         (offset, bytes): (u64, u64),
     ) -> Result<FileAndOpen, Status> {
         let (handle, id) = (super::convert::handle(fh), super::convert::state_id(id));
-        let span = self.shared.service.check_span(&handle, offset, bytes);
-        span.map_err(|error| match error {
-            // DAFS 9.3: who has an open is to find out what became of the lock.
-            ServiceError::LockBroken if id != StateId::ANONYMOUS => Status::StaleStateId,
-            error => super::convert::status(error),
-        })?;
+        check_span(&self.shared.service, &handle, id == StateId::ANONYMOUS, (offset, bytes))?;
         if id == StateId::ANONYMOUS {
             let file = self
                 .call_service(call, |service, caller| service.io_file(caller, &handle, id, need))?;
@@ -393,6 +388,20 @@ impl Context<'_> {
             session.last_open = Some((state.id(), state.clone()));
         }
     }
+}
+
+/// Refuses what a broken lock covers (DAFS 9.3).
+pub(super) fn check_span(
+    service: &Service,
+    handle: &Handle,
+    anonymous: bool,
+    (offset, bytes): (u64, u64),
+) -> Result<(), Status> {
+    service.check_span(handle, offset, bytes).map_err(|error| match error {
+        // Who has an open is to find out what became of the lock.
+        ServiceError::LockBroken if !anonymous => Status::StaleStateId,
+        error => super::convert::status(error),
+    })
 }
 
 const _: () = assert!(HEADER_BYTES == 40);

@@ -10,7 +10,7 @@ use super::plan::{Move, moves};
 use super::{Finished, Transfer, completion};
 use crate::engine::connection::Phase;
 use crate::engine::convert;
-use crate::engine::request::{Call, Context};
+use crate::engine::request::{Call, Context, check_span};
 use crate::engine::work::{JobResult, Pending, PendingId, Work};
 use crate::engine::{Link, PIECE_ONLY, Tag};
 use crate::limits::{LOAD_MOVES_MAX, LOAD_TRANSFERS_MAX, STAGING_CHUNK_BYTES};
@@ -225,9 +225,9 @@ impl Context<'_> {
     ) {
         let Some(load) = self.load(id) else { return };
         let mut io = LoadIo::new(&load.transfers, memory, chunks);
-        let fenced = self.fenced(id);
+        let barred = self.barred(id);
         let Some(load) = self.load(id) else { return };
-        load.refused = fenced;
+        load.refused = barred;
         for (index, transfer) in load.transfers.iter().enumerate() {
             let wrong = |sum| io.checksum(index, transfer.bytes) != sum;
             if transfer.expected.is_some_and(wrong) {
@@ -251,21 +251,23 @@ impl Context<'_> {
         });
     }
 
-    /// What a fence shuts out that was set after the batch was submitted (DAFS 11).
-    fn fenced(&mut self, id: PendingId) -> Vec<(usize, Status)> {
-        if !self.shared.service.has_fences() {
-            return Vec::new();
-        }
+    /// What a fence or a broken lock stands against, perhaps since the batch was submitted (DAFS 9.3,
+    /// 11).
+    fn barred(&mut self, id: PendingId) -> Vec<(usize, Status)> {
         let fence_id = self.connection.fence_id().to_vec();
         let service = self.shared.service.clone();
         let Some(load) = self.load(id) else { return Vec::new() };
         let subject = Subject::Session(&fence_id);
+        let check = |transfer: &Transfer| {
+            let handle = &transfer.handle;
+            service.check_fence(&subject, handle).map_err(convert::status)?;
+            transfer.chunks.iter().try_for_each(|chunk| {
+                let span = (chunk.offset, chunk.byte_count.into());
+                check_span(&service, handle, transfer.open.is_none(), span)
+            })
+        };
         let transfers = load.transfers.iter().enumerate();
-        let fenced = transfers.filter_map(|(index, transfer)| {
-            let error = service.check_fence(&subject, &transfer.handle).err()?;
-            Some((index, convert::status(error)))
-        });
-        fenced.collect()
+        transfers.filter_map(|(index, transfer)| Some((index, check(transfer).err()?))).collect()
     }
 
     /// Files are not touched any more for a load; the end of the session may wait for that.

@@ -136,7 +136,7 @@ impl Context<'_> {
             return Err(Status::WriteTooBig);
         }
         let need = if write { WRITE } else { READ };
-        let (file, open) = self.io_file(call, &request.fh, request.state_id, need)?;
+        let (file, open) = self.io_file(call, &request.fh, request.state_id, need, (0, 0))?;
         let checksums = self.connection.checksums();
         Ok(Transfer {
             id: request.request_id,
