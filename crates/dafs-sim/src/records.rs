@@ -1,17 +1,20 @@
 //! Records of clients that outlive the server, as its database does.
 
 use crate::disk::Plug;
-use dafs_service::{ClientRecord, ClientRecords, RecordsError};
+use dafs_service::{ClientRecord, ClientRecords, LockChange, LockRecord, RecordsError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// By owner.
-type Table = BTreeMap<Vec<u8>, ClientRecord>;
+#[derive(Debug, Default)]
+struct Tables {
+    clients: Vec<ClientRecord>,
+    locks: BTreeMap<u64, LockRecord>,
+}
 
 /// The database. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SimRecords {
-    table: Arc<Mutex<Table>>,
+    tables: Arc<Mutex<Tables>>,
 }
 
 /// The database as one server sees it.
@@ -26,8 +29,8 @@ impl SimRecords {
         Box::new(PluggedRecords { records: self.clone(), plug })
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -37,22 +40,45 @@ fn off(_: crate::disk::Off) -> RecordsError {
 
 impl ClientRecords for PluggedRecords {
     fn load(&self) -> Result<Vec<ClientRecord>, RecordsError> {
-        Ok(self.records.table().values().cloned().collect())
+        Ok(self.records.tables().clients.clone())
     }
 
     fn put(&self, record: &ClientRecord) -> Result<(), RecordsError> {
         self.plug.effect().map_err(off)?;
-        self.records.table().insert(record.owner.clone(), record.clone());
+        let clients = &mut self.records.tables().clients;
+        clients.retain(|known| known.kind != record.kind || known.owner != record.owner);
+        clients.push(record.clone());
         Ok(())
     }
 
     fn remove(&self, records: &[ClientRecord]) -> Result<(), RecordsError> {
         self.plug.effect().map_err(off)?;
-        let mut table = self.records.table();
-        for record in records {
-            let known = table.get(&record.owner);
-            if known.is_some_and(|known| known.verifier == record.verifier) {
-                table.remove(&record.owner);
+        let gone = |known: &ClientRecord| {
+            records.iter().any(|record| {
+                record.kind == known.kind
+                    && record.owner == known.owner
+                    && record.verifier == known.verifier
+            })
+        };
+        self.records.tables().clients.retain(|known| !gone(known));
+        Ok(())
+    }
+
+    fn load_locks(&self) -> Result<Vec<LockRecord>, RecordsError> {
+        Ok(self.records.tables().locks.values().cloned().collect())
+    }
+
+    fn change_locks(&self, changes: &[LockChange]) -> Result<(), RecordsError> {
+        self.plug.effect().map_err(off)?;
+        let locks = &mut self.records.tables().locks;
+        for change in changes {
+            match change {
+                LockChange::Put(record) => {
+                    locks.insert(record.number, record.clone());
+                }
+                LockChange::Remove(number) => {
+                    locks.remove(number);
+                }
             }
         }
         Ok(())
