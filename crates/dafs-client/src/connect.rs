@@ -195,7 +195,8 @@ impl<'a> Target<'a> {
         let mut config = SessionConfig::new(client_id.into_bytes(), Verifier(crate::random()));
         config.client_differentiator = crate::random();
         config.session_differentiator = crate::random();
-        config.fence_id = options.fence_id.clone().map(String::into_bytes);
+        let fence_id = options.fence_id.as_deref().or(self.url.fence_id());
+        config.fence_id = fence_id.map(|id| id.as_bytes().to_vec());
         config.authenticator = authenticator(&options.authentication);
         config.credential = credential(&options.credential);
         config.byte_order = options.byte_order;

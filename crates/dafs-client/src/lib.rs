@@ -39,6 +39,7 @@ pub mod core;
 mod directory;
 mod driver;
 mod error;
+mod fence;
 mod file;
 mod fork;
 mod helper;
@@ -65,6 +66,7 @@ pub use crate::client::{Client, TaggedCompletion};
 pub use crate::core::{SessionInfo, SessionStats};
 pub use crate::directory::{DirEntry, ReadDir};
 pub use crate::error::{Error, Result};
+pub use crate::fence::{FenceChange, FenceObject};
 pub use crate::file::{AccessPattern, File};
 pub use crate::open::{Create, OpenOptions, ShareAccess, ShareDeny};
 pub use crate::options::{

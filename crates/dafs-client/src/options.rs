@@ -161,7 +161,7 @@ pub struct ConnectOptions {
     /// Names this client to the server across restarts of the session; `None` makes one of the
     /// host name, the process id and a random number.
     pub client_id: Option<String>,
-    /// The identity for fencing (DAFS 11).
+    /// The identity for fencing (DAFS 11); `None` takes that of the URL, if it has one.
     pub fence_id: Option<String>,
 }
 

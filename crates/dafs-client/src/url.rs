@@ -1,4 +1,4 @@
-//! `dafs://[user@]host[:port]/path`.
+//! `dafs://[user@]host[:port]/path[?fence-id=NAME]`.
 //!
 //! Invariants
 //! * A parsed URL has a host, a port and an absolute path of raw bytes without a zero byte.
@@ -18,7 +18,13 @@ const PATH: &AsciiSet =
 /// What must be escaped in a user name.
 const USER: &AsciiSet = &PATH.add(b'/').add(b':').add(b'@').add(b'[').add(b']');
 
+/// What must be escaped in an option.
+const OPTION: &AsciiSet = &USER.add(b'&').add(b'=').add(b'+');
+
 const SCHEME: &str = "dafs://";
+
+/// The option that says who the session is to fences (DAFS 11).
+const FENCE_ID: &str = "fence-id=";
 
 /// Where a file is: server and path.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -27,6 +33,7 @@ pub struct DafsUrl {
     host: String,
     port: u16,
     path: Vec<u8>,
+    fence_id: Option<String>,
 }
 
 /// Why a URL was refused, with the remedy.
@@ -54,7 +61,13 @@ pub enum UrlError {
     /// The port is not a number from 1 to 65535.
     #[error("\"{0}\" is not a port; give a number from 1 to 65535")]
     Port(String),
-    /// A query or fragment.
+    /// An option that there is not.
+    #[error(
+        "\"{0}\" is no option of a URL; there is fence-id=NAME. Write %3F if the '?' is part of a \
+         name"
+    )]
+    Option(String),
+    /// A fragment.
     #[error(
         "the URL holds '{0}', which has no meaning here; write %{1:02X} if it is part of a name"
     )]
@@ -81,7 +94,8 @@ impl DafsUrl {
         if path.contains(&0) {
             return Err(UrlError::NulInPath);
         }
-        Ok(Self { user: None, host: host.into(), port, path: absolute(path) })
+        let (user, fence_id) = (None, None);
+        Ok(Self { user, host: host.into(), port, path: absolute(path), fence_id })
     }
 
     /// Parses a URL.
@@ -94,9 +108,13 @@ impl DafsUrl {
             return Err(UrlError::Scheme(text.into()));
         }
         let rest = &text[SCHEME.len()..];
-        if let Some(mark) = rest.find(['?', '#']).map(|at| rest.as_bytes()[at]) {
+        if let Some(mark) = rest.find('#').map(|at| rest.as_bytes()[at]) {
             return Err(UrlError::Query(char::from(mark), mark));
         }
+        let (rest, fence_id) = match rest.split_once('?') {
+            Some((rest, option)) => (rest, Some(parse_fence_id(option)?)),
+            None => (rest, None),
+        };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (user, host_port) = match authority.rsplit_once('@') {
             Some((user, host_port)) => (Some(parse_user(user)?), host_port),
@@ -107,7 +125,7 @@ impl DafsUrl {
         if path.contains(&0) {
             return Err(UrlError::NulInPath);
         }
-        Ok(Self { user, host, port, path: absolute(&path) })
+        Ok(Self { user, host, port, path: absolute(&path), fence_id })
     }
 
     /// The user named before the host.
@@ -128,6 +146,11 @@ impl DafsUrl {
     /// The path as raw bytes; starts with a slash.
     pub fn path(&self) -> &[u8] {
         &self.path
+    }
+
+    /// Who the session is to fences (DAFS 11).
+    pub fn fence_id(&self) -> Option<&str> {
+        self.fence_id.as_deref()
     }
 
     /// The same server with another path.
@@ -169,6 +192,15 @@ fn parse_user(user: &str) -> Result<String, UrlError> {
         return Err(UrlError::Password);
     }
     String::from_utf8(unescape(user)?).map_err(|_| UrlError::User)
+}
+
+fn parse_fence_id(option: &str) -> Result<String, UrlError> {
+    let unknown = || UrlError::Option(option.into());
+    let id = option.strip_prefix(FENCE_ID).filter(|id| !id.is_empty()).ok_or_else(unknown)?;
+    if id.contains(['&', '?']) {
+        return Err(unknown());
+    }
+    String::from_utf8(unescape(id)?).map_err(|_| unknown())
 }
 
 fn parse_host_port(text: &str) -> Result<(String, u16), UrlError> {
@@ -237,7 +269,11 @@ impl fmt::Display for DafsUrl {
         if self.port != DEFAULT_PORT {
             write!(f, ":{}", self.port)?;
         }
-        write!(f, "{}", percent_encode(&self.path, PATH))
+        write!(f, "{}", percent_encode(&self.path, PATH))?;
+        match &self.fence_id {
+            Some(id) => write!(f, "?{FENCE_ID}{}", percent_encode(id.as_bytes(), OPTION)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -287,6 +323,8 @@ mod tests {
             ("dafs://h/a%00", "zero byte"),
             ("dafs://h/a?b", "write %3F"),
             ("dafs://h/a#b", "write %23"),
+            ("dafs://h/a?fence-id=", "write %3F"),
+            ("dafs://h/a?fence-id=a&b=c", "is no option"),
         ];
         for (text, part) in cases {
             let error = DafsUrl::parse(text).unwrap_err().to_string();
@@ -307,9 +345,11 @@ mod tests {
             path in proptest::collection::vec(1u8.., 0..40),
             port in 1u16..,
             user in proptest::option::of("[a-z@/:% \u{e9}]{1,8}"),
+            fence_id in proptest::option::of("[a-z@/:%?&=#+ \u{e9}]{1,8}"),
         ) {
             let mut url = DafsUrl::new("::1", port, &path).unwrap();
             url.user = user;
+            url.fence_id = fence_id;
             prop_assert_eq!(DafsUrl::parse(&url.to_string()).unwrap(), url);
         }
 

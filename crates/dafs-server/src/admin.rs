@@ -30,6 +30,37 @@ pub enum AdminRequest {
     },
     /// Read the configuration file again.
     Reload,
+    /// Which sessions are there?
+    Sessions,
+    /// Who has access to file systems?
+    Fences {
+        /// The exports; none are all.
+        exports: Vec<String>,
+    },
+    /// Change who has access to file systems. Answered with `Fences`, when nothing of those who were
+    /// shut out is under way any more.
+    Fence {
+        /// The exports; none are all.
+        exports: Vec<String>,
+        /// What to do with the names.
+        change: FenceOrder,
+        /// Fence ids, and names of NFS clients.
+        names: Vec<String>,
+    },
+}
+
+/// How the list of a fence changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FenceOrder {
+    /// Only these have access.
+    Set,
+    /// These have access, too.
+    Add,
+    /// These have no access any more.
+    Remove,
+    /// Everybody has access.
+    Clear,
 }
 
 /// What the server says.
@@ -38,6 +69,10 @@ pub enum AdminRequest {
 pub enum AdminReply {
     /// The clients.
     Clients(Vec<ClientReport>),
+    /// The sessions.
+    Sessions(Vec<SessionReport>),
+    /// The fences of file systems.
+    Fences(Vec<FenceReport>),
     /// It was done.
     Done(String),
     /// It could not be done, and why.
@@ -53,6 +88,8 @@ pub struct ClientReport {
     pub door: String,
     /// The name it gave itself, with bytes that are no text escaped.
     pub name: String,
+    /// How data travels, where that is known.
+    pub transport: String,
     /// How it proved who it is.
     pub principal: String,
     /// Where it was last heard from, if it came by a network.
@@ -75,6 +112,54 @@ pub struct ClientReport {
     pub written_bytes: u64,
     /// The files it holds something of, each with what, in words.
     pub holds: Vec<String>,
+}
+
+/// A session of a DAFS client as an administrator sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionReport {
+    /// Its id.
+    pub session: String,
+    /// The key of its client, as in [`ClientReport`].
+    pub client: u64,
+    /// The name the client gave itself, with bytes that are no text escaped.
+    pub name: String,
+    /// Who it is to fences; `null` if it has not said so.
+    pub fence_id: Option<String>,
+    /// Where it comes from.
+    pub peer: String,
+    /// How data travels.
+    pub transport: String,
+    /// Whether the server trusts it.
+    pub trusted: bool,
+    /// Whether messages and data carry checksums.
+    pub checksums: bool,
+    /// Seconds since it connected.
+    pub age_seconds: u64,
+    /// Requests that it may have outstanding.
+    pub credits: u16,
+    /// Requests that have come and are not answered.
+    pub in_flight: u16,
+    /// Replies kept for it, should the connection be lost; `null` if it wants none kept.
+    pub replies: Option<u64>,
+    /// Their bytes.
+    pub replies_bytes: Option<u64>,
+    /// Files that its client has open.
+    pub opens: u64,
+    /// Owners of its client that have locked parts of a file.
+    pub locks: u64,
+    /// Delegations that its client holds.
+    pub delegations: u64,
+}
+
+/// The fence of a file system.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FenceReport {
+    /// The export that leads to it.
+    pub export: String,
+    /// Whether there is a list. If not, everybody has access.
+    pub fenced: bool,
+    /// Who has access if there is.
+    pub names: Vec<String>,
 }
 
 /// Answers administrators.

@@ -15,7 +15,10 @@ mod pool;
 mod reactor;
 mod server;
 
-pub use admin::{AdminError, AdminReply, AdminRequest, ClientReport, ask as ask_server};
+pub use admin::{
+    AdminError, AdminReply, AdminRequest, ClientReport, FenceOrder, FenceReport, SessionReport,
+    ask as ask_server,
+};
 pub use auth::{Admission, Authenticator, PasswordFileError, Proof, password_line};
 pub use config::{
     Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT, ExportConfig, ExportSource, NFS_PORT,

@@ -122,13 +122,19 @@ pub(crate) const POOL_THREADS_MAX: usize = 16;
 pub(crate) const PASSWORD_LINE_BYTES_MAX: usize = 1024;
 
 /// Bytes of an administrator's request.
-pub(crate) const ADMIN_REQUEST_BYTES_MAX: u64 = 8 << 10;
+pub(crate) const ADMIN_REQUEST_BYTES_MAX: u64 = 512 << 10;
 
 /// Things that a client holds, shown to administrators.
 pub(crate) const HOLDINGS_SHOWN_MAX: usize = 1000;
 
 /// How long an administrator may take to ask, and the server to answer.
 pub(crate) const ADMIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// How long an administrator waits for what a fence shuts out: less than for the answer.
+pub(crate) const ADMIN_FENCE_TIME: std::time::Duration = std::time::Duration::from_secs(8);
+
+/// How long reactors may take to tell of their sessions.
+pub(crate) const SURVEY_TIME: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// How long a session may take to finish what it has under way when a fence shuts it out; then it is
 /// ended.
@@ -140,6 +146,8 @@ pub(crate) const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;
 /// How long a scraper may take to ask and to read.
 pub(crate) const METRICS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
+const _: () = assert!(ADMIN_FENCE_TIME.as_secs() < ADMIN_TIMEOUT.as_secs());
+const _: () = assert!(FENCE_DRAIN_TIME.as_secs() < ADMIN_FENCE_TIME.as_secs());
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES < MESSAGE_BYTES_MIN);
 const _: () = assert!(APPEND_BYTES_MAX >= 65_536);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// Serve directories by direct access, and work with the files of such a server.
 ///
-/// Files are named by URLs: dafs://HOST[:PORT]/PATH, or for NFS servers nfs://HOST[:PORT]/PATH and
+/// Files are named by URLs: dafs://HOST[:PORT]/PATH[?fence-id=NAME], or for NFS servers nfs://HOST[:PORT]/PATH and
 /// nfs+rdma://HOST[:PORT]/PATH, with options behind a question mark: vers=3, 4.1 or 4.2,
 /// transport=iwarp, shm or verbs, rsize, wsize, readahead. Exit status: 0 done, 1 something failed,
 /// 2 wrong command line or configuration, 3 the server cannot be reached or was lost.
@@ -37,6 +37,9 @@ pub(crate) struct SessionOptions {
     /// A file whose first line is the password
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
+    /// Who this is to fences (dafs://); the same as ?fence-id=NAME behind a URL
+    #[arg(long, global = true, value_name = "NAME", value_parser = commands::fence::fence_id)]
+    pub(crate) fence_id: Option<String>,
     /// Ask for checksums over all messages and data
     #[arg(long, global = true)]
     pub(crate) checksums: bool,
@@ -55,6 +58,7 @@ impl SessionOptions {
             (self.transport != TransportName::Auto, "--transport"),
             (self.session_user.is_some(), "--user"),
             (self.password_file.is_some(), "--password-file"),
+            (self.fence_id.is_some(), "--fence-id"),
             (self.checksums, "--checksums"),
         ]
         .into_iter()
@@ -135,6 +139,8 @@ pub(crate) enum Command {
     Clients(commands::admin::Clients),
     Expire(commands::admin::Expire),
     Reload(commands::admin::Reload),
+    Sessions(commands::sessions::Sessions),
+    Fence(commands::fence::Fence),
 }
 
 #[cfg(test)]

@@ -77,6 +77,10 @@ fn remedy(status: Status) -> Option<&'static str> {
         Status::RoFs => "choose another place, or ask the administrator to export it writable",
         Status::ShareDenied => "wait until the other program has closed the file",
         Status::Stale => "it was removed meanwhile; list its directory again",
+        Status::Fenced => {
+            "somebody has fenced this node off: have it put on the list with dafs fence add, and say \
+             who you are with --fence-id"
+        }
         Status::Io => "the server's log and its disk tell more",
         _ => return None,
     })

@@ -88,6 +88,7 @@ fn mount(options: &SessionOptions, url: &NfsUrl) -> Result<Mount, Failure> {
         (options.session_user.is_some(), "--user", "NFS servers take the user of this process"),
         (options.password_file.is_some(), "--password-file", "NFS servers take no password"),
         (options.checksums, "--checksums", "NFS has none of its own"),
+        (options.fence_id.is_some(), "--fence-id", "NFS clients are fenced by owner and address"),
     ];
     if let Some((_, name, why)) = unknown.into_iter().find(|(given, ..)| *given) {
         return Err(Failure::Usage(format!("{name} means nothing to {url}: {why}")));
@@ -129,6 +130,7 @@ fn connect(options: &SessionOptions, wait: WaitPolicy, url: &DafsUrl) -> Result<
         authentication,
         credential,
         checksums: options.checksums,
+        fence_id: options.fence_id.clone(),
         deadline: (options.deadline != 0).then(|| Duration::from_secs(options.deadline)),
         ..ConnectOptions::default()
     };

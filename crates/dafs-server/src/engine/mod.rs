@@ -31,11 +31,13 @@ mod request;
 mod responses;
 mod resume;
 mod session_ops;
+mod survey;
 mod waiting;
 mod work;
 mod write;
 
 pub use registry::Registry;
+pub(crate) use survey::SessionFacts;
 pub use work::{JobDone, JobResult};
 
 use crate::auth::Authenticator;

@@ -144,6 +144,11 @@ impl Registry {
         self.lock().sessions.contains_key(&id)
     }
 
+    /// Where each session is.
+    pub(super) fn session_addresses(&self) -> Vec<Address> {
+        self.lock().sessions.values().map(|entry| entry.address.clone()).collect()
+    }
+
     /// Forgets a session, whose replies can be asked for now; its back-control channel goes with it.
     pub(super) fn remove_session(&self, id: SessionId) {
         let mut tables = self.lock();

@@ -132,6 +132,7 @@ impl Context<'_> {
             // Looked at when the mail has been taken.
             Mail::Settled => {}
             Mail::Hurry(id) => self.batch_hurry(id),
+            Mail::Survey(answer) => self.survey(&answer),
             Mail::Leave(_) if self.connection.phase == Phase::Closing => {}
             Mail::Leave(reason) => self.drop_session(reason),
         }

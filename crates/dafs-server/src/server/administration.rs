@@ -3,6 +3,7 @@
 use super::{StartError, open_store};
 use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport};
 use crate::config::{Config, ExportConfig, ExportSource};
+use crate::engine::Registry;
 use crate::limits::HOLDINGS_SHOWN_MAX;
 use dafs_service::{
     ClientInfo, ClientKey, ClientKind, Export, Handle, Holding, Namespace, Service, ServiceError,
@@ -17,6 +18,7 @@ pub type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
 /// What a change of exports needs to know.
 pub(super) struct Administration {
     pub(super) service: Arc<Service>,
+    pub(super) registry: Arc<Registry>,
     secret: ExportSecret,
     /// The stores that are open.
     stores: Mutex<Vec<Known>>,
@@ -24,8 +26,13 @@ pub(super) struct Administration {
 }
 
 impl Administration {
-    pub(super) fn new(service: Arc<Service>, secret: ExportSecret, stores: Vec<Known>) -> Self {
-        Self { service, secret, stores: Mutex::new(stores), read_config: OnceLock::new() }
+    pub(super) fn new(
+        service: Arc<Service>,
+        registry: Arc<Registry>,
+        secret: ExportSecret,
+        stores: Vec<Known>,
+    ) -> Self {
+        Self { service, registry, secret, stores: Mutex::new(stores), read_config: OnceLock::new() }
     }
 
     /// Serves what the configuration file says now.
@@ -47,10 +54,15 @@ impl Administration {
     fn clients(&self) -> Vec<ClientReport> {
         let now_ns = dafs_dat::Instant::now().0;
         let clients = self.service.clients_info(now_ns);
-        clients.iter().map(|client| self.report(client)).collect()
+        let sessions = self.survey();
+        let transport = |info: &ClientInfo| {
+            let mut own = sessions.iter().filter(|facts| facts.client.key() == info.client.key());
+            own.next().map_or("", |facts| facts.transport)
+        };
+        clients.iter().map(|client| self.report(client, transport(client))).collect()
     }
 
-    fn report(&self, info: &ClientInfo) -> ClientReport {
+    fn report(&self, info: &ClientInfo, transport: &str) -> ClientReport {
         let (client, usage) = (&info.client, info.client.usage());
         let identity = info.identity();
         let holds = self.service.client_holdings(client.key(), HOLDINGS_SHOWN_MAX);
@@ -62,6 +74,7 @@ impl Administration {
                 _ => "dafs".to_owned(),
             },
             name: text(client.name()),
+            transport: transport.to_owned(),
             principal: format!("{} {}", identity.mechanism, text(&identity.principal)),
             address: client.peer(),
             silent_seconds: info.idle_ns / 1_000_000_000,
@@ -127,6 +140,17 @@ pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
                     AdminReply::Failed(format!("there is no client {client:016x}"))
                 }
                 Err(error) => AdminReply::Failed(error.to_string()),
+            }
+        }
+        AdminRequest::Sessions => AdminReply::Sessions(administration.sessions()),
+        AdminRequest::Fences { exports } => match administration.fences(&exports) {
+            Ok(fences) => AdminReply::Fences(fences),
+            Err(text) => AdminReply::Failed(text),
+        },
+        AdminRequest::Fence { exports, change, names } => {
+            match administration.fence(&exports, change, &names) {
+                Ok(fences) => AdminReply::Fences(fences),
+                Err(text) => AdminReply::Failed(text),
             }
         }
         AdminRequest::Reload => match administration.reload() {

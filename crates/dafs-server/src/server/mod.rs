@@ -1,11 +1,13 @@
 //! A running server: listeners, reactors, exports.
 
 mod administration;
+mod fences;
 mod inherited;
 mod listen;
 mod nfs;
 mod nfs_rdma;
 mod rpcbind;
+mod sessions;
 mod state;
 
 pub use administration::ReadConfig;
@@ -152,6 +154,7 @@ pub enum StartError {
 pub struct Server {
     addresses: Vec<SocketAddr>,
     service: Arc<Service>,
+    registry: Arc<Registry>,
     reactors: Vec<Reactor>,
     nfs: Option<NfsServer>,
     metrics: Option<MetricsPort>,
@@ -188,7 +191,9 @@ impl Server {
         let service = Arc::new(service);
         let identity = Identity { server: state::server_identity(&secret), secret: random.secret };
         let mut server = Self::serve(config, service.clone(), &random, &identity)?;
-        let administration = Arc::new(Administration::new(service, secret, stores));
+        let registry = server.registry.clone();
+        let administration = Administration::new(service, registry, secret, stores);
+        let administration = Arc::new(administration);
         match AdminSocket::start(&directory, administration::handler(administration.clone())) {
             Ok(socket) => server.admin = Some(socket),
             Err(error) => tracing::warn!(
@@ -236,6 +241,7 @@ impl Server {
         let mut server = Self {
             addresses: listeners.iter().map(|listener| listener.address).collect(),
             service,
+            registry: shared.registry.clone(),
             reactors: Vec::new(),
             nfs: None,
             metrics: None,

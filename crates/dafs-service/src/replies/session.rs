@@ -78,6 +78,12 @@ impl SessionReplies {
         self.streams.iter().filter(|latest| latest.kept).count()
     }
 
+    /// Bytes of the replies that are kept now.
+    pub fn len_bytes(&self) -> usize {
+        let kept = self.streams.iter().filter(|latest| latest.kept);
+        kept.map(|latest| latest.bytes.len()).sum()
+    }
+
     /// True when nothing is kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

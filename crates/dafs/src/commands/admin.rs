@@ -7,14 +7,14 @@ use std::path::PathBuf;
 
 /// Which server is meant.
 #[derive(Debug, clap::Args)]
-struct Place {
+pub(super) struct Place {
     /// The server's state directory; the same default as `dafs serve` has
     #[arg(long, value_name = "DIR")]
     state_directory: Option<PathBuf>,
 }
 
 impl Place {
-    fn ask(&self, request: &AdminRequest) -> Result<AdminReply, Failure> {
+    pub(super) fn ask(&self, request: &AdminRequest) -> Result<AdminReply, Failure> {
         let directory = self.state_directory.clone().or_else(dafs_server::default_state_directory);
         let directory = directory.ok_or_else(|| {
             Failure::Usage("neither HOME nor XDG_STATE_HOME is set; use --state-directory".into())
@@ -33,9 +33,13 @@ impl Place {
                 Ok(())
             }
             AdminReply::Failed(text) => Err(Failure::Failed(text)),
-            AdminReply::Clients(_) => Err(Failure::Failed("an answer to another question".into())),
+            _ => Err(other_answer()),
         }
     }
+}
+
+pub(super) fn other_answer() -> Failure {
+    Failure::Failed("the server has answered another question; is it of another version?".into())
 }
 
 /// Show who uses a server of this host, and what they hold
@@ -55,7 +59,8 @@ impl Clients {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let clients = match self.place.ask(&AdminRequest::Clients)? {
             AdminReply::Clients(clients) => clients,
-            AdminReply::Failed(text) | AdminReply::Done(text) => return Err(Failure::Failed(text)),
+            AdminReply::Failed(text) => return Err(Failure::Failed(text)),
+            _ => return Err(other_answer()),
         };
         if self.json {
             for client in &clients {
@@ -66,8 +71,17 @@ impl Clients {
             return Ok(());
         }
         println!(
-            "{:>16} {:<5} {:>7} {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}  name",
-            "client", "door", "silent", "opens", "locks", "deleg.", "requests", "read", "written"
+            "{:>16} {:<5} {:<9} {:>7} {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}  name",
+            "client",
+            "door",
+            "transport",
+            "silent",
+            "opens",
+            "locks",
+            "deleg.",
+            "requests",
+            "read",
+            "written"
         );
         for client in &clients {
             self.show(client);
@@ -78,9 +92,10 @@ impl Clients {
     fn show(&self, client: &ClientReport) {
         let ended = if client.courtesy { " (lease ended)" } else { "" };
         println!(
-            "{:016x} {:<5} {:>6}s {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}  {}{ended}",
+            "{:016x} {:<5} {:<9} {:>6}s {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}  {}{ended}",
             client.client,
             client.door,
+            if client.transport.is_empty() { "-" } else { &client.transport },
             client.silent_seconds,
             client.opens,
             client.locks,

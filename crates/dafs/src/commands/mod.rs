@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod cat;
 pub(crate) mod df;
 pub(crate) mod doctor;
+pub(crate) mod fence;
 pub(crate) mod get;
 pub(crate) mod ln;
 pub(crate) mod ls;
@@ -15,6 +16,7 @@ pub(crate) mod ping;
 pub(crate) mod put;
 pub(crate) mod rm;
 pub(crate) mod serve;
+pub(crate) mod sessions;
 pub(crate) mod stat;
 
 use crate::cli::{Cli, Command};
@@ -51,6 +53,8 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Clients(command) => command.run(),
         Command::Expire(command) => command.run(),
         Command::Reload(command) => command.run(),
+        Command::Sessions(command) => command.run(),
+        Command::Fence(command) => command.run(sessions),
     }
 }
 

@@ -58,7 +58,11 @@ impl RemoteUrl {
     pub(crate) fn is_same_server(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Dafs(a), Self::Dafs(b)) => {
-                (a.user(), a.host(), a.port()) == (b.user(), b.host(), b.port())
+                let server = |url: &DafsUrl| {
+                    let user = url.user().map(str::to_owned);
+                    (user, url.host().to_owned(), url.port(), url.fence_id().map(str::to_owned))
+                };
+                server(a) == server(b)
             }
             (Self::Nfs(a), Self::Nfs(b)) => a.is_same_mount(b),
             _ => false,

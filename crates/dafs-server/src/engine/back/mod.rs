@@ -16,6 +16,7 @@ pub(super) use front::BackFront;
 
 use super::batch::Submission;
 use super::convert;
+use super::survey::Answer;
 use super::work::{Arrival, JobDone};
 use crate::pool::Inbox;
 use dafs_dat::EndpointId;
@@ -88,6 +89,8 @@ pub(super) enum Mail {
     Hurry(u64),
     /// Nothing is being done any more for a session that is over.
     Settled,
+    /// Tell an administrator about the session.
+    Survey(Answer),
     /// The connection is not wanted any more; why.
     Leave(&'static str),
 }
@@ -97,7 +100,7 @@ impl Mail {
     pub(super) fn undeliverable(self, service: &Service) {
         match self {
             Self::Call(callback) => callback.failed(service),
-            Self::Batch(_) | Self::Hurry(_) | Self::Settled | Self::Leave(_) => {}
+            Self::Batch(_) | Self::Hurry(_) | Self::Settled | Self::Survey(_) | Self::Leave(_) => {}
         }
     }
 }

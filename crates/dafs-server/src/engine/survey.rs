@@ -1,0 +1,76 @@
+//! What administrators see of sessions. Each is asked through the inbox of its reactor, because only that
+//! knows what the session is doing.
+
+use super::back::Mail;
+use super::registry::Registry;
+use super::request::Context;
+use crate::limits::SURVEY_TIME;
+use dafs_service::Client;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Instant;
+
+/// A session at some moment.
+#[derive(Debug, Clone)]
+pub(crate) struct SessionFacts {
+    pub(crate) id: [u8; 8],
+    pub(crate) client: Arc<Client>,
+    pub(crate) fence_id: Vec<u8>,
+    pub(crate) peer: String,
+    pub(crate) transport: &'static str,
+    pub(crate) trusted: bool,
+    pub(crate) checksums: bool,
+    pub(crate) age_seconds: u64,
+    /// Requests that the client may have outstanding.
+    pub(crate) credits: u16,
+    /// Requests that have come and are not answered.
+    pub(crate) in_flight: u16,
+    /// Replies kept, if the session keeps any: how many, and their bytes.
+    pub(crate) replies: Option<(usize, usize)>,
+}
+
+/// Where an answer goes.
+pub(crate) type Answer = mpsc::Sender<SessionFacts>;
+
+impl Registry {
+    /// All sessions that answer in time; the others have a reactor that does not.
+    pub(crate) fn survey(&self) -> Vec<SessionFacts> {
+        let (answer, answers) = mpsc::channel();
+        for address in self.session_addresses() {
+            address.post(Mail::Survey(answer.clone()));
+        }
+        drop(answer);
+        let until = Instant::now() + SURVEY_TIME;
+        let mut sessions = Vec::new();
+        // The channel closes when the last session has answered or gone.
+        while let Ok(facts) = answers.recv_timeout(until.saturating_duration_since(Instant::now()))
+        {
+            sessions.push(facts);
+        }
+        sessions
+    }
+}
+
+impl Context<'_> {
+    /// Tells an administrator about this session.
+    pub(super) fn survey(&self, answer: &Answer) {
+        let connection = &*self.connection;
+        let Some(session) = &connection.session else { return };
+        let Some(proven) = &session.proven else { return };
+        let replies = session.replies.as_ref();
+        // Nobody may be listening any more.
+        let _ = answer.send(SessionFacts {
+            id: session.id.0,
+            client: proven.client.clone(),
+            fence_id: session.fence_id.clone(),
+            peer: connection.peer.to_string(),
+            transport: self.link.adapter.name(),
+            trusted: proven.admission.trusted,
+            checksums: session.options.use_checksums,
+            age_seconds: self.now.since(connection.opened_at).as_secs(),
+            credits: connection.credits.nreq,
+            in_flight: connection.credits.in_hand,
+            replies: replies.map(|replies| (replies.len(), replies.len_bytes())),
+        });
+    }
+}

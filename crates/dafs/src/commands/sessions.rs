@@ -1,0 +1,69 @@
+//! `dafs sessions`: for the administrator of a running server.
+
+use super::admin::{Place, other_answer};
+use crate::failure::Failure;
+use dafs_server::{AdminReply, AdminRequest, SessionReport};
+
+/// Show the sessions of DAFS clients of a server of this host, and what each is doing
+#[derive(Debug, clap::Args)]
+pub(crate) struct Sessions {
+    #[command(flatten)]
+    place: Place,
+    /// Print one JSON object per session
+    #[arg(long)]
+    json: bool,
+}
+
+impl Sessions {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let sessions = match self.place.ask(&AdminRequest::Sessions)? {
+            AdminReply::Sessions(sessions) => sessions,
+            AdminReply::Failed(text) => return Err(Failure::Failed(text)),
+            _ => return Err(other_answer()),
+        };
+        if self.json {
+            for session in &sessions {
+                let text = serde_json::to_string(session)
+                    .map_err(|error| Failure::Failed(error.to_string()))?;
+                println!("{text}");
+            }
+            return Ok(());
+        }
+        println!(
+            "{:>16} {:>16} {:<9} {:>7} {:>7} {:>9} {:>7} {:>6} {:>6} {:>6} {:<12} peer, name",
+            "session",
+            "client",
+            "transport",
+            "age",
+            "credits",
+            "in flight",
+            "replies",
+            "opens",
+            "locks",
+            "deleg.",
+            "fence id"
+        );
+        sessions.iter().for_each(show);
+        Ok(())
+    }
+}
+
+fn show(session: &SessionReport) {
+    let replies = session.replies.map_or_else(|| "-".to_owned(), |count| count.to_string());
+    println!(
+        "{:>16} {:016x} {:<9} {:>6}s {:>7} {:>9} {:>7} {:>6} {:>6} {:>6} {:<12} {}, {}",
+        session.session,
+        session.client,
+        session.transport,
+        session.age_seconds,
+        session.credits,
+        session.in_flight,
+        replies,
+        session.opens,
+        session.locks,
+        session.delegations,
+        session.fence_id.as_deref().unwrap_or("-"),
+        session.peer,
+        session.name,
+    );
+}
