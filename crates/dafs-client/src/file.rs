@@ -262,6 +262,33 @@ impl File {
         self.client.shared().submit_tagged(tag, start)
     }
 
+    /// What is to be told of a batch write that has been answered, with the verifier of now: the
+    /// answer does not name it, and one from before the write finds every loss. A write of nothing
+    /// tells it.
+    pub(crate) fn watch_batch(&self) -> Result<(Arc<Uncommitted>, Verifier)> {
+        let verifier = match self.writes.verifier() {
+            Some(verifier) => verifier,
+            None => {
+                let nothing = Request::WriteInline(wire::WriteInline {
+                    fh: self.handle,
+                    state_id: self.state_id,
+                    offset: 0,
+                    stable: Stability::Unstable,
+                    padded_to: None,
+                    cache_hint: 0,
+                    data: &[],
+                });
+                let verifier = self.client.ask(&nothing, |reply| match reply {
+                    Reply::WriteInline(reply) => Some(reply.verifier),
+                    _ => None,
+                })?;
+                self.writes.written(verifier);
+                verifier
+            }
+        };
+        Ok((self.writes.clone(), verifier))
+    }
+
     /// Makes `len` bytes from `offset` stable (0: to the end of the file).
     ///
     /// # Errors

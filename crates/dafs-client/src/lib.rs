@@ -31,6 +31,7 @@
 mod append;
 mod attributes;
 mod backoff;
+mod batch;
 mod buffer;
 mod client;
 mod connect;
@@ -61,6 +62,7 @@ pub use crate::attributes::{
     AccessMask, Attributes, FileHandle, FsStatus, ObjectType, Owner, SetAttributes, SetTime,
     SpecialFile, Stability, Time,
 };
+pub use crate::batch::{Batch, PendingBatch};
 pub use crate::buffer::IoBuffer;
 pub use crate::client::{Client, TaggedCompletion};
 pub use crate::core::{SessionInfo, SessionStats};

@@ -131,6 +131,9 @@ pub const AUTH_STEPS_MAX: u32 = 16;
 /// Supplementary groups sent with the credential of the process.
 pub const GROUPS_MAX: usize = 1024;
 
+/// Ranges of a file, and pieces of memory, of one transfer of a batch.
+pub const BATCH_PIECES_MAX: usize = 64;
+
 const _: () = assert!(MESSAGE_BYTES_MIN <= REQUEST_BYTES_PROPOSED);
 const _: () = assert!(REQUEST_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
 const _: () = assert!(RESPONSE_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);

@@ -36,6 +36,11 @@ impl Uncommitted {
         state.lost |= *state.first.get_or_insert(verifier) != verifier;
     }
 
+    /// The verifier of the writes watched, if there are any.
+    pub(crate) fn verifier(&self) -> Option<Verifier> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).first
+    }
+
     /// To be called before a COMMIT is sent.
     pub(crate) fn mark(&self) -> Mark {
         Mark(self.state.lock().unwrap_or_else(PoisonError::into_inner).answered)

@@ -407,11 +407,19 @@ impl SessionCore {
 
     /// The checksum that travels with direct data, when checksums are on (DAFS O20).
     pub(crate) fn data_checksum(&self, data: VolatileSlice<'_>) -> Checksum {
+        self.checksum_of(std::iter::once(data))
+    }
+
+    /// The same of data in several pieces, one behind the other.
+    pub(crate) fn checksum_of<'a>(
+        &self,
+        data: impl IntoIterator<Item = VolatileSlice<'a>>,
+    ) -> Checksum {
         if !self.info.checksums {
             return Checksum::ZERO;
         }
         let mut sums = Fletcher32::new();
-        update_volatile(&mut sums, data);
+        data.into_iter().for_each(|part| update_volatile(&mut sums, part));
         sums.finish()
     }
 

@@ -199,7 +199,7 @@ impl Driver {
         &mut self,
         tag: u64,
         request: &Request<'_>,
-        memory: Option<Piece>,
+        memory: impl IntoIterator<Item = Piece>,
     ) -> Result<(), Refused> {
         let (now, deadline) = (coarse_now(), self.deadline);
         self.core.submit(&mut *self.adapter, now, tag, request, memory, deadline)
@@ -334,6 +334,24 @@ impl Shared {
     /// The checksum that travels with direct data, when the session has checksums.
     pub(crate) fn data_checksum(&self, piece: &Piece) -> Result<Checksum> {
         Ok(self.lock()?.core.data_checksum(piece.view()))
+    }
+
+    /// The checksum of the first `limit` bytes of several pieces, one behind the other.
+    pub(crate) fn data_checksum_of(&self, pieces: &[Piece], limit: usize) -> Result<Checksum> {
+        if !self.info.checksums {
+            return Ok(Checksum::ZERO);
+        }
+        let mut left = u32::try_from(limit).unwrap_or(u32::MAX);
+        let views = pieces.iter().map(|piece| {
+            let len = piece.len().min(left);
+            left -= len;
+            piece.first(len)
+        });
+        Ok(self.lock()?.core.checksum_of(views))
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.deadline
     }
 
     /// `range` of a buffer, cut to `limit` bytes.
@@ -524,6 +542,15 @@ impl Shared {
     pub(crate) fn wait_moved(&self, slot: &Slot, time: Option<Duration>) -> Result<Moved> {
         let driver = self.lock()?;
         moved(self.wait_slot(driver, slot, time)?, &self.server)
+    }
+
+    /// Waits for the answer to any request but a read or write.
+    pub(crate) fn wait_reply(&self, slot: &Slot, time: Option<Duration>) -> Result<ReplyMessage> {
+        let driver = self.lock()?;
+        match self.wait_slot(driver, slot, time)? {
+            Done::Answered(reply) => Ok(reply),
+            done => Err(failure_of(done, &self.server)),
+        }
     }
 
     fn wait_slot(&self, driver: Guard<'_>, slot: &Slot, time: Option<Duration>) -> Result<Done> {

@@ -1,0 +1,378 @@
+//! Many reads and writes in few messages (DAFS 13.2): scattered in files and in memory, put in order
+//! by the server.
+//!
+//! A batch travels in as many messages as it needs, on the operation channel, and each is answered
+//! when all its transfers are over. The caller need not wait meanwhile.
+//!
+//! Invariants
+//! * Each transfer has exactly one result. After a lost connection the messages without an answer are
+//!   sent again as they are, so a write may be done twice (DAFS 12).
+//! * A batch write is unstable; [`File::commit`] makes it stable, or tells that it was lost. The answer
+//!   does not tell the write verifier, so that is asked for before (DAFS O53).
+
+use crate::backoff::{Backoff, is_passing};
+use crate::buffer::IoBuffer;
+use crate::client::Client;
+use crate::core::{Piece, ReplyMessage};
+use crate::driver::{Shared, Slot};
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::limits::BATCH_PIECES_MAX;
+use crate::uncommitted::Uncommitted;
+use dafs_wire::dafs::{
+    BatchSubmit, Checksum, CompletionNotification, DirectBuffer, FileChunk, FileHandle,
+    HEADER_BYTES, Outcome, Procedure, ReadWrite, ReadWriteRequest, Reply, Request, Seq, StateId,
+    Status, Verifier,
+};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of a request around its transfers: header, fixed section, count and pad.
+const AROUND_BYTES: usize = HEADER_BYTES + 16 + 8;
+
+/// Bytes of a transfer, and of the count and pad of each of its two lists.
+const TRANSFER_BYTES: usize = 96 + 2 * 8;
+
+/// Bytes of a range of a file, and of a buffer.
+const RANGE_BYTES: usize = 16;
+
+/// Bytes of a reply around its completions, and of a completion.
+const REPLY_AROUND_BYTES: usize = HEADER_BYTES + 8 + 8;
+const COMPLETION_BYTES: usize = 24;
+
+/// Reads and writes that are put together before they are sent.
+#[derive(Debug)]
+pub struct Batch {
+    client: Client,
+    transfers: Vec<Transfer>,
+}
+
+#[derive(Debug, Clone)]
+struct Transfer {
+    handle: FileHandle,
+    state_id: StateId,
+    chunks: Vec<FileChunk>,
+    pieces: Vec<Piece>,
+    /// Of a write: what the file knows of its unstable data, and the verifier before.
+    writes: Option<(Arc<Uncommitted>, Verifier)>,
+}
+
+impl Transfer {
+    fn wire_bytes(&self) -> usize {
+        TRANSFER_BYTES + RANGE_BYTES * (self.chunks.len() + self.pieces.len())
+    }
+}
+
+/// A batch under way. Dropping it gives up the results, not the transfers.
+#[must_use = "a transfer whose result is not looked at may have failed"]
+pub struct PendingBatch {
+    shared: Arc<Shared>,
+    transfers: Vec<Transfer>,
+    /// The messages, with the transfers that went in each.
+    messages: Vec<(Option<Slot>, Range<usize>)>,
+    results: Vec<Result<usize>>,
+}
+
+impl Client {
+    /// An empty batch.
+    pub fn batch(&self) -> Batch {
+        Batch { client: self.clone(), transfers: Vec::new() }
+    }
+}
+
+impl Batch {
+    /// Adds a read of `ranges` of a file, as offset and length, into `memory`; the two need not be
+    /// cut alike, but have the same sum. Returns its place among the results, which is the number of
+    /// bytes read: fewer than asked for when a range ends behind the end of the file, and then what
+    /// the ranges behind that one yield is not counted.
+    ///
+    /// # Errors
+    /// A range outside its buffer, sums that differ, too many ranges, more than the server takes at
+    /// once.
+    pub fn read(
+        &mut self,
+        file: &File,
+        ranges: &[(u64, usize)],
+        memory: &[(&IoBuffer, Range<usize>)],
+    ) -> Result<usize> {
+        let max = self.client.shared().info().read_bytes_max;
+        let transfer = self.transfer(file, ranges, memory, max)?;
+        self.transfers.push(transfer);
+        Ok(self.transfers.len() - 1)
+    }
+
+    /// Adds a write of `memory` to `ranges` of a file, as [`Batch::read`] does. Its result is the
+    /// number of bytes written, from the start; the rest is the caller's to write.
+    ///
+    /// The first write since a COMMIT asks the server for its write verifier and waits for that.
+    ///
+    /// # Errors
+    /// As [`Batch::read`], and that of the question.
+    pub fn write(
+        &mut self,
+        file: &File,
+        ranges: &[(u64, usize)],
+        memory: &[(&IoBuffer, Range<usize>)],
+    ) -> Result<usize> {
+        let max = self.client.shared().info().write_bytes_max;
+        let mut transfer = self.transfer(file, ranges, memory, max)?;
+        transfer.writes = Some(file.watch_batch()?);
+        self.transfers.push(transfer);
+        Ok(self.transfers.len() - 1)
+    }
+
+    fn transfer(
+        &self,
+        file: &File,
+        ranges: &[(u64, usize)],
+        memory: &[(&IoBuffer, Range<usize>)],
+        max: u64,
+    ) -> Result<Transfer> {
+        if ranges.len() > BATCH_PIECES_MAX || memory.len() > BATCH_PIECES_MAX {
+            return Err(Error::Argument("a transfer of a batch is cut into too many pieces"));
+        }
+        let shared = self.client.shared();
+        let piece = |(buffer, range): &(&IoBuffer, Range<usize>)| {
+            shared.piece(buffer, range.clone(), 0, usize::MAX)
+        };
+        let pieces = memory.iter().map(piece).collect::<Result<Vec<_>>>()?;
+        let chunk = |&(offset, len): &(u64, usize)| {
+            let byte_count = u32::try_from(len).ok()?;
+            offset.checked_add(len as u64).filter(|end| i64::try_from(*end).is_ok())?;
+            Some(FileChunk { offset, byte_count, cache_hint: 0 })
+        };
+        let chunks = ranges.iter().map(chunk).collect::<Option<Vec<_>>>();
+        let chunks = chunks.ok_or(Error::Argument("the range lies beyond the largest file"))?;
+        let wanted: u64 = ranges.iter().map(|(_, len)| *len as u64).sum();
+        let room: u64 = pieces.iter().map(|piece| u64::from(piece.len())).sum();
+        if wanted != room {
+            return Err(Error::Argument(
+                "the ranges and the memory of a transfer differ in length",
+            ));
+        }
+        if wanted > max {
+            return Err(Error::Argument("a transfer of a batch is longer than the server takes"));
+        }
+        let (handle, state_id) = (*file.handle(), file.state_id());
+        Ok(Transfer { handle, state_id, chunks, pieces, writes: None })
+    }
+
+    /// Transfers that have been added.
+    pub fn len(&self) -> usize {
+        self.transfers.len()
+    }
+
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.transfers.is_empty()
+    }
+
+    /// Sends the batch; the results can be waited for later.
+    ///
+    /// # Errors
+    /// Too many operations, a session that is over. Some messages may have been sent then; nobody
+    /// waits for their results.
+    pub fn submit(self) -> Result<PendingBatch> {
+        let Self { client, transfers } = self;
+        let shared = client.shared().clone();
+        let results = (0..transfers.len()).map(|_| Ok(0)).collect();
+        let mut pending = PendingBatch { shared, transfers, messages: Vec::new(), results };
+        let mut first = 0;
+        while first < pending.transfers.len() {
+            let end = pending.message_end(first);
+            let slot = pending.send(first..end)?;
+            pending.messages.push((Some(slot), first..end));
+            first = end;
+        }
+        Ok(pending)
+    }
+
+    /// Sends the batch and waits for all results. What the server has no time for just now is asked
+    /// for again.
+    ///
+    /// # Errors
+    /// Those of [`Batch::submit`], and the end of the session. What became of a transfer is told by
+    /// its result.
+    pub fn run(self) -> Result<Vec<Result<usize>>> {
+        let (client, transfers) = (self.client.clone(), self.transfers.clone());
+        let mut backoff = Backoff::new(client.shared().deadline());
+        let mut results = self.submit()?.wait()?;
+        loop {
+            let passing = |result: &Result<usize>| match result {
+                Err(error) => error.status().is_some_and(is_passing),
+                Ok(_) => false,
+            };
+            let again: Vec<_> = (0..results.len()).filter(|&at| passing(&results[at])).collect();
+            if again.is_empty() || !backoff.pause() {
+                return Ok(results);
+            }
+            let transfers = again.iter().map(|&at| transfers[at].clone()).collect();
+            let repeated = Batch { client: client.clone(), transfers }.submit()?.wait()?;
+            for (at, result) in again.into_iter().zip(repeated) {
+                results[at] = result;
+            }
+        }
+    }
+}
+
+impl PendingBatch {
+    /// The transfers that fit one message with the one at `first`, and whose answers do.
+    fn message_end(&self, first: usize) -> usize {
+        let info = self.shared.info();
+        let mut room = (info.request_bytes as usize).saturating_sub(AROUND_BYTES);
+        let replies = (info.response_bytes as usize).saturating_sub(REPLY_AROUND_BYTES);
+        let count_max = (replies / COMPLETION_BYTES).max(1);
+        let fits = |transfer: &&Transfer| {
+            let fits = transfer.wire_bytes() <= room;
+            room = room.saturating_sub(transfer.wire_bytes());
+            fits
+        };
+        let count = self.transfers[first..].iter().take(count_max).take_while(fits).count();
+        // One that does not fit alone is refused when it is encoded.
+        first + count.max(1)
+    }
+
+    fn send(&self, range: Range<usize>) -> Result<Slot> {
+        let transfers = &self.transfers[range];
+        let buffers: Vec<Vec<DirectBuffer>> = transfers
+            .iter()
+            .map(|transfer| transfer.pieces.iter().map(Piece::direct_buffer).collect())
+            .collect();
+        let mut requests = Vec::with_capacity(transfers.len());
+        for (index, (transfer, buffers)) in transfers.iter().zip(&buffers).enumerate() {
+            let write = transfer.writes.is_some();
+            requests.push(ReadWriteRequest {
+                fh: transfer.handle,
+                request_id: index as u64,
+                state_id: transfer.state_id,
+                rw_flag: if write { ReadWrite::Write } else { ReadWrite::Read },
+                chunks: Seq::new(&transfer.chunks),
+                buffers: Seq::new(buffers),
+                direct_checksum: match write {
+                    true => self.shared.data_checksum_of(&transfer.pieces, usize::MAX)?,
+                    false => Checksum::ZERO,
+                },
+            });
+        }
+        let request = Request::BatchSubmit(BatchSubmit {
+            requests: Seq::new(&requests),
+            usec_window: 0,
+            num_completions: 0,
+            synchronous: true,
+        });
+        let memory = transfers.iter().flat_map(|transfer| transfer.pieces.iter().cloned());
+        self.shared.submit(|driver, tag| driver.submit(tag, &request, memory))
+    }
+
+    /// True when [`wait`](Self::wait) will not block. Moves things along without blocking.
+    pub fn is_done(&self) -> bool {
+        let mut slots = self.messages.iter().filter_map(|(slot, _)| slot.as_ref());
+        slots.all(|slot| self.shared.is_done(slot))
+    }
+
+    /// Waits for all results, in the order in which the transfers were added.
+    ///
+    /// # Errors
+    /// The end of the session, or an answer that cannot be understood. What became of a transfer is
+    /// told by its result.
+    pub fn wait(mut self) -> Result<Vec<Result<usize>>> {
+        self.finish(None)?;
+        Ok(std::mem::take(&mut self.results))
+    }
+
+    /// Waits for all results for up to `time` per message. After [`Error::TimedOut`] it can be asked
+    /// again.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait), and [`Error::TimedOut`].
+    pub fn wait_deadline(&mut self, time: Duration) -> Result<Vec<Result<usize>>> {
+        self.finish(Some(time))?;
+        Ok(std::mem::take(&mut self.results))
+    }
+
+    fn finish(&mut self, time: Option<Duration>) -> Result<()> {
+        for at in 0..self.messages.len() {
+            let Some(slot) = &self.messages[at].0 else { continue };
+            let reply = self.shared.wait_reply(slot, time);
+            if !matches!(reply, Err(Error::TimedOut(_))) {
+                self.messages[at].0 = None;
+            }
+            let range = self.messages[at].1.clone();
+            self.take_reply(range, &reply?)?;
+        }
+        Ok(())
+    }
+
+    fn take_reply(&mut self, range: Range<usize>, reply: &ReplyMessage) -> Result<()> {
+        let procedure = Procedure::BatchSubmit;
+        let completions = match reply.decode() {
+            Ok(Outcome::Ok(Reply::BatchSubmit(reply))) => reply.completions,
+            Ok(Outcome::Error { status, .. }) => {
+                self.results[range].fill_with(|| Err(Error::Status { procedure, status }));
+                return Ok(());
+            }
+            Ok(Outcome::Ok(_)) => {
+                return Err(self.shared.broken(&"an answer of another procedure"));
+            }
+            Err(error) => return Err(self.shared.broken(&error)),
+        };
+        let mut seen = vec![false; range.len()];
+        for completion in completions.iter() {
+            let place = usize::try_from(completion.request_id).ok();
+            let fresh = place.filter(|&place| place < seen.len() && !seen[place]);
+            let Some(place) = fresh else {
+                return Err(self.shared.broken(&"a completion that nobody waits for"));
+            };
+            seen[place] = true;
+            let at = range.start + place;
+            self.results[at] = self.result(&self.transfers[at], &completion)?;
+        }
+        if seen.contains(&false) {
+            return Err(self.shared.broken(&"a batch was answered in part"));
+        }
+        Ok(())
+    }
+
+    fn result(
+        &self,
+        transfer: &Transfer,
+        completion: &CompletionNotification,
+    ) -> Result<Result<usize>> {
+        let status = completion.status;
+        if status != Status::Ok {
+            return Ok(Err(Error::Status { procedure: Procedure::BatchSubmit, status }));
+        }
+        let bytes = completion.bytes_transferred as usize;
+        let wanted: usize = transfer.pieces.iter().map(|piece| piece.len() as usize).sum();
+        if bytes > wanted {
+            return Err(self.shared.broken(&"more was transferred than was asked for"));
+        }
+        match &transfer.writes {
+            Some((writes, verifier)) => writes.written(*verifier),
+            None => {
+                let sum = self.shared.data_checksum_of(&transfer.pieces, bytes)?;
+                if sum != completion.direct_checksum {
+                    return Err(self.shared.broken(&"the checksum of data read does not match"));
+                }
+            }
+        }
+        Ok(Ok(bytes))
+    }
+}
+
+impl Drop for PendingBatch {
+    fn drop(&mut self) {
+        for (slot, _) in &mut self.messages {
+            if let Some(slot) = slot.take() {
+                self.shared.abandon(slot);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for PendingBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PendingBatch({} transfers)", self.transfers.len())
+    }
+}
