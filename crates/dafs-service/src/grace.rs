@@ -10,6 +10,9 @@
 //! * Grace goes on while clients are just reclaiming, so that one that comes late is not cut off in
 //!   the middle, but never for more than twice its time.
 //! * A client has its durable record before it gets its first new state.
+//! * A DAFS client has no way to say that it is done. It counts as done when it asks for something
+//!   new, so that nobody waits for it any longer; but while grace lasts it may go on reclaiming,
+//!   because its sessions are not in step with each other.
 
 use crate::client::{Client, ClientKind};
 use crate::error::ServiceError;
@@ -32,17 +35,26 @@ pub(crate) struct Grace {
 
 struct Inner {
     started_ns: u64,
-    /// Records of the last run whose clients have not come back and finished, by owner.
-    waiting: FxHashMap<Vec<u8>, ClientRecord>,
+    /// Records of the last run whose clients have not come back and finished.
+    waiting: FxHashMap<Name, ClientRecord>,
     /// Somebody is ending grace just now.
     ending: bool,
+}
+
+/// What a client is recorded by.
+type Name = (ClientKind, Vec<u8>);
+
+fn name_of(client: &Client) -> Name {
+    (client.kind(), client.name().to_vec())
 }
 
 impl Grace {
     /// Begins when there is anybody to wait for.
     pub(crate) fn new(records: Vec<ClientRecord>, now_ns: u64) -> Self {
-        let waiting: FxHashMap<_, _> =
-            records.into_iter().map(|record| (record.owner.clone(), record)).collect();
+        let waiting: FxHashMap<_, _> = records
+            .into_iter()
+            .map(|record| ((record.kind, record.owner.clone()), record))
+            .collect();
         Self {
             active: AtomicBool::new(!waiting.is_empty()),
             reclaimed_ns: AtomicU64::new(0),
@@ -60,6 +72,22 @@ impl Grace {
 }
 
 impl Service {
+    /// Forgets on disk the DAFS clients that have gone away in order: without a session, and holding
+    /// nothing.
+    pub(crate) fn forget_idle_records(&self) {
+        let clients = self.lock_clients();
+        let idle = |client: &&Arc<Client>| {
+            client.kind() == ClientKind::Dafs
+                && client.is_written()
+                && client.sessions() == 0
+                && !(self.in_grace() && client.may_reclaim())
+        };
+        let mut idle: Vec<_> = clients.by_key.values().filter(idle).cloned().collect();
+        drop(clients);
+        idle.retain(|client| !self.lock_table().holds_anything(client.key()));
+        idle.iter().for_each(|client| self.forget_record(client));
+    }
+
     /// True while clients of the last run may reclaim.
     pub fn in_grace(&self) -> bool {
         self.grace.is_active()
@@ -83,7 +111,7 @@ impl Service {
             // The record that would be written now might be among those just being removed.
             return Err(ServiceError::Delay);
         }
-        let record = grace.waiting.remove(client.name());
+        let record = grace.waiting.remove(&name_of(client));
         drop(grace);
         // One that was awaited has its record still; a thousand that come back at once do not wait
         // for a thousand writes.
@@ -112,7 +140,7 @@ impl Service {
             return;
         }
         let mut grace = self.grace.lock();
-        match grace.waiting.get(client.name()) {
+        match grace.waiting.get(&name_of(client)) {
             Some(record) if record.is_of(client) => {
                 self.reclaiming();
                 return client.allow_reclaim();
@@ -120,7 +148,7 @@ impl Service {
             Some(_) => {}
             None => return,
         }
-        let record = grace.waiting.remove(client.name());
+        let record = grace.waiting.remove(&name_of(client));
         let last = grace.waiting.is_empty();
         drop(grace);
         // Its record is of no use to anybody, and must not keep the next run waiting.
@@ -138,8 +166,9 @@ impl Service {
             return;
         }
         let mut grace = self.grace.lock();
-        if grace.waiting.get(client.name()).is_some_and(|record| record.is_of(client)) {
-            grace.waiting.remove(client.name());
+        let name = name_of(client);
+        if grace.waiting.get(&name).is_some_and(|record| record.is_of(client)) {
+            grace.waiting.remove(&name);
         }
         let last = grace.waiting.is_empty();
         drop(grace);
@@ -164,8 +193,10 @@ impl Service {
         let passed_ns = now_ns.saturating_sub(grace.started_ns);
         let reclaimed_ns = self.grace.reclaimed_ns.load(Ordering::Relaxed);
         let quiet = reclaimed_ns == 0 || now_ns.saturating_sub(reclaimed_ns) >= RECLAIM_PAUSE_NS;
-        let over = passed_ns >= grace_ns && quiet || passed_ns >= grace_ns.saturating_mul(2);
         let missing = grace.waiting.len();
+        let over = missing == 0
+            || passed_ns >= grace_ns && quiet
+            || passed_ns >= grace_ns.saturating_mul(2);
         drop(grace);
         if over {
             tracing::info!(missing, "grace is over");
@@ -203,7 +234,8 @@ impl Service {
     /// `NoGrace` when the time is over or the client has finished, `ReclaimBad` when the server does
     /// not know that it held anything.
     pub(crate) fn check_reclaim(&self, client: &Client) -> Result<()> {
-        if client.kind() != ClientKind::Nfs || client.reclaim_completed() || !self.in_grace() {
+        let done = client.kind() != ClientKind::Dafs && client.reclaim_completed();
+        if done || !self.in_grace() {
             return Err(ServiceError::NoGrace);
         }
         if !client.may_reclaim() {
@@ -222,7 +254,31 @@ impl Service {
         if !client.reclaim_completed() {
             return Err(ServiceError::Grace);
         }
+        if client.kind() == ClientKind::Dafs && self.in_grace() {
+            let mut grace = self.grace.lock();
+            let name = name_of(client);
+            if grace.waiting.get(&name).is_some_and(|record| record.is_of(client)) {
+                // With the last one, the next tick ends grace.
+                grace.waiting.remove(&name);
+            }
+        }
         self.check_grace(client)
+    }
+
+    /// Whether a client is to be recorded before it may hold anything.
+    pub fn needs_record(&self, client: &Client) -> bool {
+        client.kind() == ClientKind::Dafs && !client.is_written() && self.records.keeps()
+    }
+
+    /// Records a DAFS client, so that it may reclaim after a restart. Waits for the disk.
+    pub fn record_client(&self, client: &Client) {
+        if self.needs_record(client) {
+            self.put_record(client);
+        }
+        if client.is_gone() {
+            // Whoever took its state away may have removed the record before it was written.
+            self.forget_record(client);
+        }
     }
 
     /// Whether something that reclaimed state could forbid may be done now. Stateless callers do not
@@ -243,8 +299,11 @@ impl Service {
     pub fn settle_records(&self) {
         let mut clients: Vec<_> = self.lock_clients().by_key.values().cloned().collect();
         let table = self.lock_table();
+        let in_grace = self.in_grace();
         clients.retain(|client| {
-            client.is_recorded()
+            let reclaims = client.kind() == ClientKind::Dafs && in_grace && client.may_reclaim();
+            !reclaims
+                && client.is_recorded()
                 && client.reclaim_completed()
                 && !table.by_client.contains_key(&client.key())
         });
@@ -263,6 +322,7 @@ impl Service {
             let client = client.name().escape_ascii();
             tracing::error!(%client, %error, "client cannot be recorded; it will not reclaim");
         }
+        client.set_written(true);
     }
 
     /// Removes the durable record of a client.
@@ -276,6 +336,7 @@ impl Service {
         let removed = self.records.remove(&[ClientRecord::of(client)]);
         match &removed {
             Ok(()) => {
+                client.set_written(false);
                 client.set_recorded(false);
                 self.wait_no_more(client);
             }

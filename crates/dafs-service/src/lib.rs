@@ -352,6 +352,7 @@ impl Service {
     pub fn tick(&self, now_ns: u64) {
         if is_due(&self.leases_ns, now_ns, limits::LEASES_EVERY_NS) {
             self.expire(now_ns);
+            self.forget_idle_records();
             self.tick_replies(now_ns);
             self.tick_journal(now_ns);
             let clock = open::Clock { now_ns, lease_ns: self.lease_ns() };

@@ -78,6 +78,11 @@ pub trait ClientRecords: Send + Sync {
     /// Those of the disk; then all records are still there.
     fn remove(&self, records: &[ClientRecord]) -> Result<(), RecordsError>;
 
+    /// Whether anything is kept at all.
+    fn keeps(&self) -> bool {
+        true
+    }
+
     /// All records of locks, in no order.
     ///
     /// # Errors
@@ -97,6 +102,10 @@ pub trait ClientRecords: Send + Sync {
 pub struct NoRecords;
 
 impl ClientRecords for NoRecords {
+    fn keeps(&self) -> bool {
+        false
+    }
+
     fn load(&self) -> Result<Vec<ClientRecord>, RecordsError> {
         Ok(Vec::new())
     }

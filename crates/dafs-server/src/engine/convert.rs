@@ -54,6 +54,9 @@ pub(super) fn status(error: ServiceError) -> Status {
         ServiceError::DeleteDenied => Status::DenyDispConflict,
         ServiceError::ClientInUse => Status::ClIdInUse,
         ServiceError::LockBroken => Status::Locked,
+        // DAFS has no word for a reclaim that comes too late, or of what was never held.
+        ServiceError::NoGrace | ServiceError::ReclaimBad => Status::Expired,
+        ServiceError::ReclaimConflict => Status::Denied,
         ServiceError::LockRange => Status::LockRange,
         ServiceError::Grace => Status::Grace,
         // Another client has been asked to give way; this one asks again.

@@ -25,11 +25,19 @@ pub(super) fn granted(
     }
 }
 
-/// By what right a client opens: that of a delegation that it holds, or none.
+/// By what right a client opens: that of a delegation that it holds, that of the open that it had
+/// before the server's restart, or none.
 pub(super) fn claim(claim: &dafs::OpenClaim<'_>) -> OpenClaim {
     match claim {
         dafs::OpenClaim::DelegateCur { state_id, .. } => {
             OpenClaim::DelegateCurrent(StateRef::from(convert::state_id(*state_id)))
+        }
+        dafs::OpenClaim::Previous { delegate_type, .. } => {
+            OpenClaim::Previous(match delegate_type {
+                dafs::DelegationType::None => None,
+                dafs::DelegationType::Read => Some(DelegationKind::Read),
+                dafs::DelegationType::Write => Some(DelegationKind::Write),
+            })
         }
         _ => OpenClaim::New,
     }

@@ -21,15 +21,46 @@ const HINT_LIKELY_MIN: u32 = 4;
 
 impl Context<'_> {
     pub(super) fn open(&mut self, call: &Call, args: &Open<'_>) -> Done {
+        if self.record_first(call)? {
+            return Ok(());
+        }
         match args.claim {
+            OpenClaim::Previous { fh, .. } => self.open_again(call, args, &fh),
+            // An empty path is the object itself.
+            OpenClaim::Null { dir, path } if path.is_empty() => self.open_again(call, args, &dir),
             OpenClaim::Null { dir, path } | OpenClaim::DelegateCur { dir, path, .. } => {
                 self.open_named(call, args, &dir, path)
             }
             OpenClaim::CreateUnlinked { dir } => self.open_unlinked(call, args, &dir),
-            // Nothing is kept of a client's delegations when it restarts; reclaiming comes with
-            // recovery.
-            OpenClaim::Previous { .. } | OpenClaim::DelegatePrev { .. } => Err(Status::NotSupp),
+            // Nothing is kept of a client's delegations when it restarts.
+            OpenClaim::DelegatePrev { .. } => Err(Status::NotSupp),
         }
+    }
+
+    /// A client is recorded before it holds anything, so that it may reclaim that after a restart. On
+    /// the pool, because that waits for the disk; then the request is tried again. True when it waits
+    /// for that.
+    fn record_first(&mut self, call: &Call) -> Result<bool, Status> {
+        let needed = self.call_service_raw(call, |service, caller| {
+            service.needs_record(caller.client).then(|| caller.client.clone())
+        })?;
+        let Some(client) = needed else { return Ok(false) };
+        let service = self.shared.service.clone();
+        self.defer_job(call, Work::Again, move || {
+            service.record_client(&client);
+            JobResult::Unit(Ok(()))
+        });
+        Ok(true)
+    }
+
+    /// A file that the client knows by its handle, from before a restart of the server or not.
+    fn open_again(&mut self, call: &Call, args: &Open<'_>, fh: &FileHandle) -> Done {
+        if args.create.is_some() {
+            return Err(Status::Inval);
+        }
+        let handle = convert::handle(fh);
+        let target = OpenTarget::Handle(&handle);
+        self.open_at(call, args, target, OpenHow::Existing, (&handle, 0))
     }
 
     fn open_named(

@@ -179,11 +179,8 @@ impl Server {
         let directory = state::state_directory(config.state_directory.as_deref())?;
         let secret = state::handle_secret(&directory)?;
         let (exports, stores) = open_exports(&config.exports, secret, &[])?;
-        let records: Box<dyn ClientRecords> = if config.nfs.is_on() {
-            Box::new(FileRecords::open(&directory.join(CLIENT_RECORDS))?)
-        } else {
-            Box::new(NoRecords)
-        };
+        let records: Box<dyn ClientRecords> =
+            Box::new(FileRecords::open(&directory.join(CLIENT_RECORDS))?);
         let random = Random::draw()?;
         let service = new_service(config, exports, records, &random)?;
         let fences = FileFences::open(&directory.join(FENCES)).map_err(StartError::Fences)?;

@@ -181,8 +181,16 @@ fn creation_modes_differ_as_they_should() {
     assert_eq!(error, Status::Exist);
     let claim =
         dafs::OpenClaim::Previous { fh: file.fh, delegate_type: dafs::DelegationType::None };
+    // There was no restart, so there is nothing to reclaim; and a claim makes nothing.
     let request = dafs::Open { claim, ..open(None, ShareAccess::Both) };
-    assert_eq!(world.open_with(client, &request).unwrap_err(), Status::NotSupp);
+    assert_eq!(world.open_with(client, &request).unwrap_err(), Status::Expired);
+    let request = dafs::Open { claim, ..open(exclusive([3; 8]), ShareAccess::Both) };
+    assert_eq!(world.open_with(client, &request).unwrap_err(), Status::Inval);
+    // An empty path is the object itself.
+    let claim = dafs::OpenClaim::Null { dir: file.fh, path: dafs::Path::new(&[]) };
+    let request = dafs::Open { claim, ..open(None, ShareAccess::Both) };
+    let same = world.open_with(client, &request).unwrap();
+    assert_eq!((file.fh, file.id), (same.fh, same.id));
     world.end();
 }
 

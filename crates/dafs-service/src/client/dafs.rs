@@ -31,7 +31,8 @@ impl Service {
     }
 
     /// Makes or finds the record of a DAFS client that has proved who it is (the three client-id
-    /// rules of DAFS 4.1), and starts its lease.
+    /// rules of DAFS 4.1), and starts its lease. Waits for the disk when an instance is replaced, or
+    /// comes back after a restart of the server.
     ///
     /// # Errors
     /// `ClientInUse` when the name belongs to somebody else, `Resource` when the name is too long
@@ -68,10 +69,12 @@ impl Service {
         self.discard_replies_of_others(&client);
         if let Some(old) = &old {
             old.gone.store(true, Ordering::SeqCst);
+            self.forget_record(old);
             let released = self.release_client(old);
             tracing::info!(client = %old.name.escape_ascii(), released, "client has restarted");
         }
         self.break_older(&client);
+        self.client_confirmed(&client);
         Ok(Registered { client, replaced: old.is_some() })
     }
 

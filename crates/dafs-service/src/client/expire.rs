@@ -1,7 +1,7 @@
 //! The end of leases, and the courtesy of keeping what nobody else wants.
 //!
 //! Invariants
-//! * The durable record of an NFS client is removed before anything it held is given to others, so
+//! * The durable record of a client is removed before anything it held is given to others, so
 //!   that it cannot reclaim after a restart what it has lost (RFC 8881 8.4.2.1).
 
 use super::{Client, ClientKey, ClientKind};
@@ -95,9 +95,6 @@ impl Service {
     /// # Errors
     /// `Delay` when its durable record cannot be removed.
     pub(crate) fn end_lease(&self, client: &Arc<Client>, now_ns: u64) -> Result<usize> {
-        if client.kind == ClientKind::Dafs {
-            return Ok(self.end_dafs_lease(client, now_ns));
-        }
         let recorded = client.recorded.load(Ordering::SeqCst);
         if recorded {
             self.remove_record(client).map_err(|_| ServiceError::Delay)?;
@@ -115,25 +112,18 @@ impl Service {
             }
             return Ok(0);
         }
-        client.gone.store(true, Ordering::SeqCst);
-        table.remove(client);
-        drop(table);
-        tracing::info!(client = %client.name.escape_ascii(), "lease has ended; state is revoked");
-        Ok(self.release_client(client))
-    }
-
-    fn end_dafs_lease(&self, client: &Arc<Client>, now_ns: u64) -> usize {
-        let mut table = self.lock_clients();
-        // It may have come back in the meantime.
-        if !self.is_over(client, now_ns) {
-            return 0;
-        }
-        if client.sessions() == 0 && !client.is_gone() {
+        // The session of a DAFS client goes on; it finds its state-ids stale.
+        if client.kind != ClientKind::Dafs || client.sessions() == 0 {
             client.gone.store(true, Ordering::SeqCst);
             table.remove(client);
         }
         drop(table);
-        self.release_client(client)
+        let released = self.release_client(client);
+        if released > 0 {
+            let client = client.name.escape_ascii();
+            tracing::info!(%client, released, "lease has ended; state is revoked");
+        }
+        Ok(released)
     }
 
     /// Ends everything a client holds at an administrator's word, and forgets the client.

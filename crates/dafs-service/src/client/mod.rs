@@ -44,7 +44,8 @@ pub struct Identity {
 /// Which rules a client lives by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClientKind {
-    /// A DAFS client: its opens end with its lease.
+    /// A DAFS client: its opens end with its lease, its persistent locks do not; may reclaim after a
+    /// restart.
     Dafs,
     /// An NFSv4 client: may reclaim after a restart, gets delegations, is kept by courtesy.
     Nfs,
@@ -84,6 +85,8 @@ pub struct Client {
     reclaim_completed: AtomicBool,
     /// A durable record of it may exist.
     recorded: AtomicBool,
+    /// The writing of that record is over.
+    written: AtomicBool,
     /// Delegations revoked and not freed yet.
     pub(crate) revoked: AtomicU32,
     /// State taken away by an administrator and not freed yet.
@@ -128,6 +131,7 @@ impl Client {
             may_reclaim: AtomicBool::new(false),
             reclaim_completed: AtomicBool::new(kind != ClientKind::Nfs),
             recorded: AtomicBool::new(false),
+            written: AtomicBool::new(false),
             revoked: AtomicU32::new(0),
             admin_revoked: AtomicU32::new(0),
             delegated: AtomicU32::new(0),
@@ -214,12 +218,21 @@ impl Client {
 
     pub(crate) fn allow_reclaim(&self) {
         self.recorded.store(true, Ordering::SeqCst);
+        self.written.store(true, Ordering::SeqCst);
         self.may_reclaim.store(true, Ordering::Relaxed);
     }
 
     /// Marks reclaiming as complete; true when it was before.
     pub(crate) fn complete_reclaim(&self) -> bool {
         self.reclaim_completed.swap(true, Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_written(&self) -> bool {
+        self.written.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_written(&self, written: bool) {
+        self.written.store(written, Ordering::SeqCst);
     }
 
     pub(crate) fn is_recorded(&self) -> bool {

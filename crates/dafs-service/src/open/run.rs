@@ -40,6 +40,12 @@ impl Service {
             OpenTarget::Handle(handle) => handle,
         };
         let right = self.check_claim(caller, request)?;
+        if self.needs_record(caller.client) {
+            if caller.wait == Wait::Never {
+                return Err(ServiceError::WouldWait);
+            }
+            self.record_client(caller.client);
+        }
         let namespace = self.namespace();
         let export = namespace.export(by)?;
         if request.share.write || creates {

@@ -223,7 +223,10 @@ impl World {
     pub(crate) fn dafs(&self, name: &str) -> Arc<Client> {
         let identity = Identity { mechanism: "none", principal: Vec::new() };
         let now_ns = self.now_ns.get();
-        self.service.register_client(name.as_bytes(), 1, identity, now_ns).unwrap().client
+        let registered = self.service.register_client(name.as_bytes(), 1, identity, now_ns);
+        let client = registered.unwrap().client;
+        self.service.record_client(&client);
+        client
     }
 
     /// A request to open a file, made if it is not there, that wants no delegation.

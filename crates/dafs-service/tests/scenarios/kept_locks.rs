@@ -19,7 +19,8 @@ const INVALID: LockError = LockError::Service(ServiceError::Store(StoreError::In
 fn instance(world: &World, name: &str, verifier: u64) -> Arc<Client> {
     let identity = Identity { mechanism: "none", principal: Vec::new() };
     let now_ns = world.now_ns.get();
-    world.service.register_client(name.as_bytes(), verifier, identity, now_ns).unwrap().client
+    let registered = world.service.register_client(name.as_bytes(), verifier, identity, now_ns);
+    registered.unwrap().client
 }
 
 fn try_lock(
@@ -100,8 +101,7 @@ fn span(world: &World, handle: &Handle, offset: u64, length: u64) -> Result<(), 
 fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
     let world = World::new();
     let (one, two) = (instance(&world, "a", 1), world.dafs("b"));
-    let (mine, theirs) =
-        (world.open(&one, "f", BOTH).unwrap(), world.open(&two, "f", BOTH).unwrap());
+    let (mine, theirs) = (open(&world, &one).unwrap(), world.open(&two, "f", BOTH).unwrap());
     let handle = *mine.state.handle();
     keep(&world, &one, &mine, (10, 10));
     keep(&world, &one, &mine, (40, 10));
@@ -124,7 +124,7 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
         owner: (*b"owner").into(),
     };
     // For everybody, in all ways, as long as it is not repaired.
-    let mine = world.open(&again, "f", BOTH).unwrap();
+    let mine = open(&world, &again).unwrap();
     for _ in 0..2 {
         assert_eq!(broken(write(&world, &two, &theirs, (15, 1))), former);
         assert_eq!(broken(write(&world, &again, &mine, (0, u64::MAX))), former);
@@ -171,7 +171,7 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
     // A repair lock is persistent: its holder's failure breaks it again.
     let two_again = instance(&world, "b", 2);
     assert_eq!(broken(write(&world, &again, &mine, (10, 1))).client, two.key());
-    let theirs = world.open(&two_again, "f", BOTH).unwrap();
+    let theirs = open(&world, &two_again).unwrap();
     // Both at once.
     repair(&world, &two_again, &theirs, (0, 100)).unwrap();
     assert_eq!(standing(&world), [(0, LockStanding::Held, true)]);
@@ -187,8 +187,7 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
 fn a_lapsed_lock_stays_its_holders_until_somebody_wants_it() {
     let world = World::new();
     let (one, two) = (world.dafs("a"), world.dafs("b"));
-    let (mine, theirs) =
-        (world.open(&one, "f", BOTH).unwrap(), world.open(&two, "f", BOTH).unwrap());
+    let (mine, theirs) = (open(&world, &one).unwrap(), world.open(&two, "f", BOTH).unwrap());
     let handle = *mine.state.handle();
     keep(&world, &one, &mine, (0, 10));
     world.pass_with(&[&two], LEASE_NS + SECOND_NS);
@@ -234,7 +233,7 @@ fn a_lapsed_lock_stays_its_holders_until_somebody_wants_it() {
 fn a_holder_whose_opens_were_given_to_others_takes_its_lock_back() {
     let world = World::new();
     let (one, two) = (world.dafs("a"), world.dafs("b"));
-    let mine = world.open(&one, "f", BOTH).unwrap();
+    let mine = open(&world, &one).unwrap();
     keep(&world, &one, &mine, (0, 10));
     keep(&world, &one, &mine, (20, 10));
     world.service.expire_client(one.key()).unwrap();
@@ -264,7 +263,7 @@ fn a_holder_whose_opens_were_given_to_others_takes_its_lock_back() {
 fn locks_and_their_breaking_survive_the_server() {
     let mut world = World::new();
     let (one, two) = (instance(&world, "a", 1), world.dafs("b"));
-    let mine = world.open(&one, "f", BOTH).unwrap();
+    let mine = open(&world, &one).unwrap();
     let theirs = world.open(&two, "f", BOTH).unwrap();
     let handle = *mine.state.handle();
     keep(&world, &one, &mine, (0, 10));
@@ -292,6 +291,7 @@ fn locks_and_their_breaking_survive_the_server() {
     assert_eq!(broken(write(&world, &three, &third, (0, 1))).client, one.key());
     assert_eq!(broken(write(&world, &three, &third, (49, 1))).client, two.key());
     repair(&world, &three, &third, (0, 10)).unwrap();
+    world.disk.records.lock().unwrap().clear();
     world.restart();
     assert_eq!(
         standing(&world),
@@ -316,8 +316,7 @@ fn locks_and_their_breaking_survive_the_server() {
 fn a_lock_that_cannot_be_written_is_not_had() {
     let world = World::new();
     let (one, two) = (instance(&world, "a", 1), world.dafs("b"));
-    let (mine, theirs) =
-        (world.open(&one, "f", BOTH).unwrap(), world.open(&two, "f", BOTH).unwrap());
+    let (mine, theirs) = (open(&world, &one).unwrap(), world.open(&two, "f", BOTH).unwrap());
     let io = Err(LockError::Service(ServiceError::Store(StoreError::Io)));
     let persist = |range| try_lock(&world, &one, &mine, range, LockKind::Write, PERSIST);
     write(&world, &one, &mine, (0, 5)).unwrap();
@@ -352,7 +351,7 @@ fn a_lock_that_cannot_be_written_is_not_had() {
 fn who_may_not_wait_gets_no_persistent_lock() {
     let world = World::new();
     let one = world.dafs("a");
-    let mine = world.open(&one, "f", BOTH).unwrap();
+    let mine = open(&world, &one).unwrap();
     let handle = *mine.state.handle();
     let request = LockRequest {
         owner: LockOwner::Open(mine.state.id().into()),
@@ -387,8 +386,7 @@ fn who_may_not_wait_gets_no_persistent_lock() {
 fn nfs_clients_are_kept_from_broken_locks() {
     let world = World::new();
     let (one, nfs) = (instance(&world, "a", 1), world.nfs("n"));
-    let (mine, theirs) =
-        (world.open(&one, "f", BOTH).unwrap(), world.open(&nfs, "f", BOTH).unwrap());
+    let (mine, theirs) = (open(&world, &one).unwrap(), world.open(&nfs, "f", BOTH).unwrap());
     keep(&world, &one, &mine, (0, 10));
     let lock = |range| {
         let result = world.lock(&nfs, &theirs, "l", range, LockKind::Write);
@@ -404,7 +402,7 @@ fn nfs_clients_are_kept_from_broken_locks() {
 fn what_is_left_on_a_file_goes_with_the_file() {
     let world = World::new();
     let one = instance(&world, "a", 1);
-    let mine = world.open(&one, "f", BOTH).unwrap();
+    let mine = open(&world, &one).unwrap();
     keep(&world, &one, &mine, (0, 10));
     let two = instance(&world, "a", 2);
     assert_eq!(world.service.counts().broken_locks, 1);
@@ -414,4 +412,121 @@ fn what_is_left_on_a_file_goes_with_the_file() {
     let counts = world.service.counts();
     assert_eq!((counts.broken_locks, counts.kept_locks), (0, 0));
     assert_eq!(*world.disk.locks.lock().unwrap(), []);
+}
+
+fn reclaim_lock(
+    world: &World,
+    client: &Arc<Client>,
+    opened: &Opened,
+    (offset, length): (u64, u64),
+    extras: LockExtras,
+) -> Result<(), LockError> {
+    let owner = LockOwner::Open(opened.state.id().into());
+    let kind = LockKind::Write;
+    let request = LockRequest { owner, offset, length, kind, wait: false, reclaim: true, extras };
+    world.service.lock(world.patient(client), opened.state.handle(), &request).map(drop)
+}
+
+fn open(world: &World, client: &Arc<Client>) -> Result<Opened, ServiceError> {
+    world.service.open(world.patient(client), &world.plain("f", "owner", BOTH))
+}
+
+#[test]
+fn dafs_clients_reclaim_after_a_restart_and_others_wait() {
+    let mut world = World::new();
+    let (one, two) = (instance(&world, "a", 1), instance(&world, "b", 1));
+    for client in [&one, &two] {
+        client.session_started();
+        let hasty = world.service.open(world.caller(client), &world.plain("f", "owner", BOTH));
+        assert_eq!(error(hasty), ServiceError::WouldWait, "the record comes first");
+    }
+    let (mine, theirs) = (open(&world, &one).unwrap(), open(&world, &two).unwrap());
+    let handle = *mine.state.handle();
+    keep(&world, &one, &mine, (0, 10));
+    write(&world, &one, &mine, (20, 10)).unwrap();
+    write(&world, &two, &theirs, (40, 10)).unwrap();
+    assert_eq!(world.disk.owners(), [b"a", b"b"]);
+    world.restart();
+    assert!(world.service.in_grace());
+    let (three, one) = (world.dafs("c"), world.dafs("a"));
+    assert_eq!(error(open(&world, &three)), ServiceError::Grace);
+    let reclaim = |world: &World, client: &Arc<Client>| world.reclaim(client, &handle, BOTH);
+    assert_eq!(error(reclaim(&world, &three)), ServiceError::ReclaimBad);
+    let mine = reclaim(&world, &one).unwrap();
+    reclaim_lock(&world, &one, &mine, (0, 10), PERSIST).unwrap();
+    reclaim_lock(&world, &one, &mine, (20, 10), PLAIN).unwrap();
+    assert_eq!(standing(&world), [(0, LockStanding::Held, false)]);
+    // What it asks for anew has to wait, and says that it is done; but it may go on reclaiming.
+    assert_eq!(write(&world, &one, &mine, (60, 1)), Err(ServiceError::Grace.into()));
+    reclaim_lock(&world, &one, &mine, (20, 10), PLAIN).unwrap();
+    world.pass_with(&[&one, &three], SECOND_NS);
+    assert!(world.service.in_grace(), "the other one is awaited");
+    let two = world.dafs("b");
+    let theirs = reclaim(&world, &two).unwrap();
+    let conflict = reclaim_lock(&world, &two, &theirs, (5, 1), PLAIN);
+    assert_eq!(conflict, Err(ServiceError::ReclaimConflict.into()));
+    reclaim_lock(&world, &two, &theirs, (40, 10), PLAIN).unwrap();
+    assert_eq!(error(open(&world, &two)), ServiceError::Grace);
+    world.pass_with(&[&one, &two, &three], SECOND_NS);
+    assert!(!world.service.in_grace(), "all are back and want new things");
+    let third = open(&world, &three).unwrap();
+    assert_eq!(denied(write(&world, &three, &third, (0, 1))).client, one.key());
+    assert_eq!(denied(write(&world, &three, &third, (49, 1))).client, two.key());
+    assert_eq!(
+        reclaim_lock(&world, &three, &third, (60, 1), PLAIN),
+        Err(ServiceError::NoGrace.into())
+    );
+}
+
+#[test]
+fn a_persistent_lock_that_nobody_reclaims_is_breakable_after_grace() {
+    let mut world = World::new();
+    let one = world.dafs("a");
+    one.session_started();
+    let mine = open(&world, &one).unwrap();
+    keep(&world, &one, &mine, (0, 10));
+    keep(&world, &one, &mine, (20, 10));
+    write(&world, &one, &mine, (40, 10)).unwrap();
+    world.restart();
+    let two = world.dafs("b");
+    assert_eq!(error(open(&world, &two)), ServiceError::Grace);
+    world.pass_with(&[&two], LEASE_NS + SECOND_NS);
+    assert!(!world.service.in_grace());
+    assert_eq!(standing(&world).len(), 2);
+    let theirs = open(&world, &two).unwrap();
+    write(&world, &two, &theirs, (40, 10)).unwrap();
+    assert_eq!(broken(write(&world, &two, &theirs, (0, 1))).client, one.key());
+    // Its holder is late, but nobody has wanted the other one.
+    let one = world.dafs("a");
+    let mine = open(&world, &one).unwrap();
+    reclaim_lock(&world, &one, &mine, (20, 10), PERSIST).unwrap();
+    assert_eq!(denied(write(&world, &two, &theirs, (29, 1))).client, one.key());
+    let late = reclaim_lock(&world, &one, &mine, (0, 10), PERSIST);
+    assert_eq!(broken(late).owner[..], *b"owner");
+}
+
+#[test]
+fn nobody_waits_for_dafs_clients_that_went_in_order() {
+    let mut world = World::new();
+    let one = instance(&world, "a", 1);
+    one.session_started();
+    let mine = open(&world, &one).unwrap();
+    world.close(&one, &mine);
+    world.pass_with(&[&one], SECOND_NS);
+    assert_eq!(world.disk.owners(), [b"a"]);
+    one.session_ended();
+    world.pass_with(&[&one], SECOND_NS);
+    assert!(world.disk.owners().is_empty());
+    // One that goes without a word is forgotten with its lease; a new instance replaces it.
+    one.session_started();
+    open(&world, &one).unwrap();
+    let again = instance(&world, "a", 9);
+    assert!(world.disk.owners().is_empty());
+    again.session_started();
+    open(&world, &again).unwrap();
+    assert_eq!(world.disk.owners(), [b"a"]);
+    world.pass(LEASE_NS + SECOND_NS);
+    assert!(world.disk.owners().is_empty());
+    world.restart();
+    assert!(!world.service.in_grace());
 }
