@@ -1,6 +1,6 @@
 //! What administrators do with a running server: look at clients, end one, change the exports.
 
-use super::{StartError, open_store};
+use super::{StartError, journal, open_store};
 use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport};
 use crate::config::{Config, ExportConfig, ExportSource};
 use crate::engine::Registry;
@@ -40,6 +40,13 @@ impl Administration {
         let read = self.read_config.get();
         let read = read.ok_or("this server has no configuration file to read again")?;
         let config = read()?;
+        if journal::is_wanted(&config.exports) && self.service.journal_statistics().is_none() {
+            return Err(
+                "durable_replies are kept from the next start of the server on: restart it, \
+                        or set them to off"
+                    .to_owned(),
+            );
+        }
         let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
         let (exports, opened) = open_exports(&config.exports, self.secret, &stores)
             .map_err(|error| error.to_string())?;

@@ -3,6 +3,7 @@
 mod administration;
 mod fences;
 mod inherited;
+mod journal;
 mod listen;
 mod nfs;
 mod nfs_rdma;
@@ -26,6 +27,8 @@ use dafs_dat::Adapter;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::verbs::VerbsError;
+use dafs_journal::Workers;
+use dafs_service::durable::JournalError;
 use dafs_service::{
     ClientRecords, Door, Export, FileFences, FileRecords, Namespace, NamespaceError, NoRecords,
     RecordsError, Service, ServiceConfig, ServiceCounts, WriteVerifier,
@@ -137,6 +140,17 @@ pub enum StartError {
     /// The fences of the last run.
     #[error("cannot serve without the fences that were set: {0}")]
     Fences(RecordsError),
+    /// The directory of the journal.
+    #[error("cannot keep durable replies in {path}: {error}", path = .path.display())]
+    JournalDirectory {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// What the last run has left.
+    #[error("cannot serve exports with durable_replies: {0}")]
+    Journal(#[from] JournalError),
     /// The port of metrics.
     #[error("cannot listen on {address} for metrics: {error}")]
     Metrics {
@@ -160,6 +174,8 @@ pub struct Server {
     metrics: Option<MetricsPort>,
     admin: Option<AdminSocket>,
     administration: Option<Arc<Administration>>,
+    /// Threads that look after the journal, if there is one.
+    journal: Option<Workers>,
 }
 
 struct Reactor {
@@ -186,6 +202,11 @@ impl Server {
         let fences = FileFences::open(&directory.join(FENCES)).map_err(StartError::Fences)?;
         let service = service.with_fences(Box::new(fences)).map_err(StartError::Fences)?;
         let service = Arc::new(service);
+        // Before anybody can change what the last run has left.
+        let journal = match journal::is_wanted(&config.exports) {
+            true => Some(journal::start(&directory, &service)?),
+            false => None,
+        };
         let identity = Identity { server: state::server_identity(&secret), secret: random.secret };
         let mut server = Self::serve(config, service.clone(), &random, &identity)?;
         let registry = server.registry.clone();
@@ -199,6 +220,7 @@ impl Server {
             ),
         }
         server.administration = Some(administration);
+        server.journal = journal;
         Ok(server)
     }
 
@@ -244,6 +266,7 @@ impl Server {
             metrics: None,
             admin: None,
             administration: None,
+            journal: None,
         };
         for index in 0..config.threads.max(1) {
             let reactor = start_reactor(index, config, &shared, &listeners)?;
@@ -362,6 +385,20 @@ impl Server {
                 ("dafs_delegations", "Delegations held", held.delegations as u64),
                 ("dafs_revoked", "State taken away, not freed yet", held.revoked as u64),
             ];
+            if let Some(journal) = service.journal_statistics() {
+                let log = journal.log;
+                gauges.extend([
+                    ("journal_records", "Records in the journal since the start", log.records),
+                    ("journal_bytes", "Bytes written to the journal", log.bytes),
+                    ("journal_syncs", "Times the journal was made stable", log.syncs),
+                    ("journal_waiters", "Changes and sessions that waited for that", log.waiters),
+                    ("journal_segments", "Segments of the journal begun", log.segments),
+                    ("journal_rounds", "Times changes were made stable", journal.rounds),
+                    ("journal_committed", "Changes made stable in them", journal.committed),
+                    ("journal_changes", "Changes under way", journal.in_flight as u64),
+                    ("journal_kept_sessions", "Sessions it knows", journal.sessions as u64),
+                ]);
+            }
             if let Some((group, shared)) = &nfs {
                 let (rpc, held) = (group.statistics(), shared.counts());
                 gauges.extend([
@@ -411,6 +448,7 @@ impl Server {
             }
         }
         self.service.settle_records();
+        drop(self.journal.take());
     }
 }
 

@@ -1,0 +1,93 @@
+//! The journal of changes in the state directory, for exports with durable replies.
+
+use super::StartError;
+use crate::config::ExportConfig;
+use dafs_journal::{FileDisk, SEGMENT_BYTES, Workers};
+use dafs_service::Service;
+use dafs_service::durable::{Durability, Journal};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The directory of the journal in the state directory.
+const JOURNAL: &str = "journal";
+
+/// One thread makes the journal stable, one what changes have touched.
+const WORKERS: usize = 2;
+
+/// Whether any of these exports keeps durable replies.
+pub(super) fn is_wanted(exports: &[ExportConfig]) -> bool {
+    exports.iter().any(|export| export.options.durable_replies != Durability::Off)
+}
+
+/// Finds out what became of the changes of the last run, and begins a new journal. Returns the
+/// threads that serve it.
+///
+/// # Errors
+/// What is wrong with the journal, and what can be done. It stays as it is.
+pub(super) fn start(directory: &Path, service: &Service) -> Result<Workers, StartError> {
+    let path = directory.join(JOURNAL);
+    let disk = FileDisk::open(&path, as_server)
+        .map_err(|error| StartError::JournalDirectory { path: path.clone(), error })?;
+    let workers = Workers::start("dafs-journal", WORKERS)?;
+    let journal = Journal {
+        disk: Arc::new(disk),
+        boot: boot()?,
+        segment_bytes: SEGMENT_BYTES,
+        spawn: workers.spawn(),
+    };
+    let recovered = service.start_journal(journal, dafs_dat::Instant::now().0)?;
+    tracing::info!(
+        journal = %path.display(),
+        sessions = recovered.sessions,
+        replies = recovered.replies,
+        happened = recovered.happened,
+        not_happened = recovered.not_happened,
+        lost = recovered.lost,
+        "replies of the last run were recovered"
+    );
+    if recovered.lost > 0 {
+        tracing::warn!(
+            changes = recovered.lost,
+            "the system was restarted, or exports are gone: clients cannot learn what became of \
+             these changes"
+        );
+    }
+    Ok(workers)
+}
+
+/// Store calls leave threads with the identity of their callers.
+fn as_server() {
+    if let Err(error) = dafs_store::posix::as_server() {
+        tracing::error!(%error, "a thread that looks after the journal is not the server's user");
+    }
+}
+
+/// What tells this run of the system from all others. Where the system does not say, each start of
+/// the server counts as one, and what is not stable is not believed.
+fn boot() -> Result<[u8; 16], StartError> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: Vec<u8> =
+        text.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();
+    let mut boot = [0; 16];
+    if digits.len() == 32 {
+        for (byte, pair) in boot.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = pair[0] << 4 | pair[1];
+        }
+    } else {
+        getrandom::fill(&mut boot)
+            .map_err(|error| StartError::System(std::io::Error::other(error)))?;
+    }
+    Ok(boot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_of_the_system_stays_the_same() {
+        let boot_id = boot().unwrap();
+        assert_ne!(boot_id, [0; 16]);
+        assert_eq!(boot_id, boot().unwrap());
+    }
+}

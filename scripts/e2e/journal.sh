@@ -1,0 +1,72 @@
+#!/bin/bash
+# A server with durable replies does not start over a journal that has lost something: it says what
+# it found and what can be done, and leaves the journal alone. A torn tail is no loss.
+source "$(dirname "$0")/lib.sh"
+
+mkdir "$work/export" "$work/state"
+cat >"$work/dafs.toml" <<CONFIG
+listen = ["127.0.0.1:0"]
+state_directory = "state"
+[[export]]
+name = "data"
+path = "export"
+durable_replies = "power"
+CONFIG
+journal=$work/state/journal
+url_of() { echo "$url/data/$1"; }
+
+step "a journal is begun and found again"
+serve --config "$work/dafs.toml"
+grep -q 'replies of the last run were recovered' "$log" || fail "nothing is said of the journal"
+echo hello >"$work/file"
+"$dafs" put "$work/file" "$(url_of file)"
+expect 1 'another server' timeout 20 "$dafs" serve --config "$work/dafs.toml"
+kill -9 "$server"
+wait "$server" || true
+serve --config "$work/dafs.toml"
+[[ $(cat "$work/export/file") == hello ]] || fail "the file is not there"
+stop_server
+
+# The segment in use: the one before the last, which is made in advance.
+segments=("$journal"/segment-*)
+segment=${segments[${#segments[@]} - 2]}
+cp -a "$journal" "$work/whole"
+
+# refuse TEXT... -- the server does not start, says these things and changes nothing.
+refuse() {
+    cp -a "$journal" "$work/before"
+    local text
+    for text in "$@"; do
+        expect 1 "$text" timeout 20 "$dafs" serve --config "$work/dafs.toml"
+    done
+    diff -r "$work/before" "$journal" || fail "the journal was changed"
+    rm -r "$work/before" "$journal"
+    cp -a "$work/whole" "$journal"
+}
+
+# write OFFSET BYTES -- puts bytes into the segment.
+write() { printf "$2" | dd of="$segment" bs=1 seek="$1" conv=notrunc status=none; }
+
+step "cut"
+truncate -s 100000 "$segment"
+refuse "${segment##*/} was cut to 100000 bytes" 'another place'
+
+step "a flipped bit"
+byte=$(dd if="$segment" bs=1 skip=72 count=1 status=none | od -An -tu1)
+write 72 "\\x$(printf %02x $((byte ^ 4)))"
+refuse "${segment##*/} is damaged at byte" 'bring back a copy'
+
+step "a newer version"
+write 8 '\x07'
+refuse 'has version 7' 'start the program that wrote it'
+
+step "something else"
+write 0 'GIF89a'
+refuse 'is no journal'
+
+step "it still works, and so does none"
+serve --config "$work/dafs.toml"
+stop_server
+mv "$journal" "$work/aside"
+serve --config "$work/dafs.toml"
+stop_server
