@@ -48,8 +48,6 @@ pub struct ExportOptions {
     pub admits: Admits,
     /// What replies to changes survive, so that a client that lost one can ask what became of it.
     pub durable_replies: Durability,
-    /// Whether that holds for NFSv4.1 sessions too.
-    pub durable_nfs: bool,
 }
 
 impl Default for ExportOptions {
@@ -60,7 +58,6 @@ impl Default for ExportOptions {
             anonymous: Cred::new(65534, 65534),
             admits: Admits::default(),
             durable_replies: Durability::Off,
-            durable_nfs: false,
         }
     }
 }

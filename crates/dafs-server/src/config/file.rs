@@ -77,8 +77,6 @@ struct ExportFile {
     #[serde(default)]
     unprivileged_ports: bool,
     durable_replies: Option<String>,
-    #[serde(default)]
-    durable_nfs: bool,
 }
 
 impl ConfigFile {
@@ -261,17 +259,12 @@ impl ExportFile {
             let remedy = "files in memory do not outlive the server; use off, or path";
             return Err(wrong("durable_replies", remedy.to_owned()));
         }
-        if self.durable_nfs && !durable {
-            let remedy = "set durable_replies to crash or power as well";
-            return Err(wrong("durable_nfs", remedy.to_owned()));
-        }
         let options = ExportOptions {
             read_only: self.read_only,
             squash,
             anonymous,
             admits,
             durable_replies,
-            durable_nfs: self.durable_nfs,
         };
         Ok(ExportConfig { name: self.name.clone(), source, options })
     }

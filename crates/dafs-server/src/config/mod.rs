@@ -412,7 +412,6 @@ mod tests {
         check(&format!("{EXPORT}memory_bytes = 5"), "leave it out");
         check("[[export]]\nname = \"data\"", "memory_bytes = N");
         check(&format!("{EXPORT}durable_replies = \"on\""), "off, crash or power");
-        check(&format!("{EXPORT}durable_nfs = true"), "durable_replies");
         let memory = "[[export]]\nname = \"m\"\nmemory_bytes = 4096\n";
         check(&format!("{memory}durable_replies = \"crash\""), "do not outlive");
         check(

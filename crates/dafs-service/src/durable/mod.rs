@@ -245,7 +245,9 @@ impl Service {
             Durability::Crash => false,
             Durability::Power => true,
         };
-        let foreign = caller.client.kind() != ClientKind::Dafs && !options.durable_nfs;
+        // NFS knows no way to ask for a reply after a restart but sessions that persist, and these
+        // are not offered.
+        let foreign = caller.client.kind() != ClientKind::Dafs;
         if foreign || options.read_only || !change.is_kept() {
             return Ok(Intended::Unneeded);
         }

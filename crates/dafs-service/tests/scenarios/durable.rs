@@ -483,6 +483,20 @@ fn other_data_in_place_of_an_append_is_left_alone_and_not_taken_for_it() {
 }
 
 #[test]
+fn an_append_behind_what_an_nfs_client_has_written_meanwhile_is_found() {
+    let world = World::new(Durability::Power);
+    let file = world.at("grown").unwrap();
+    let change = Change::Append { file: &file, len: 5, digest: Some(digest(0, b"after")) };
+    std::mem::forget(world.op(0, &change));
+    append(&world, b"nfs");
+    append(&world, b"after");
+    let (key, store) = (world.key(0), world.store.clone());
+    let world = world.restart(false, store);
+    let effect = Effect::Appended { file, offset: 9, len: 5 };
+    assert_eq!(world.service.kept_answer(&key), Some(Answer::Happened(effect)));
+}
+
+#[test]
 fn conflicting_changes_go_one_after_the_other() {
     for mode in [Durability::Crash, Durability::Power] {
         let world = World::new(mode);
