@@ -11,6 +11,7 @@ state_directory = "state"
 name = "data"
 path = "export"
 durable_replies = "power"
+squash = "none"
 CONFIG
 journal=$work/state/journal
 url_of() { echo "$url/data/$1"; }

@@ -81,7 +81,15 @@ impl Recovery {
             }
             let before = at.checked_sub(1).map(|at| found.segments[at]);
             if number > 1 && before != Some(number - 1) {
-                return Err(ScanError::Missing { segment: disk.name(number - 1) });
+                let missing = disk.name(number - 1);
+                return Err(match parsed {
+                    // It was whole once, or the one before would not have gone.
+                    Some(parsed) => segment.damaged(
+                        parsed.end as u64,
+                        format!("its checkpoint is not whole, and {missing} is not there"),
+                    ),
+                    None => ScanError::Missing { segment: missing },
+                });
             }
         }
         // Nothing was ever complete, so nobody was ever told that anything is stable.

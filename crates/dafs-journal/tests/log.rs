@@ -186,7 +186,7 @@ fn reordered_unstable_writes_are_a_torn_tail_after_a_power_cut_only() {
 
 #[test]
 fn what_was_found_is_named_with_its_remedy() {
-    let check = |spoil: &dyn Fn(&SimDisk, u64), expected: &[&str]| {
+    let check = |spoil: &dyn Fn(&Arc<SimDisk>, u64), expected: &[&str]| {
         let disk = Arc::new(SimDisk::new());
         let segment = five(&disk);
         spoil(&disk, segment);
@@ -207,6 +207,17 @@ fn what_was_found_is_named_with_its_remedy() {
     check(
         &|disk, n| disk.tamper(n, |content| content[200] = 0xee),
         &["segment 1 is damaged at byte", "comes after it", "another place"],
+    );
+    check(
+        &|disk, n| {
+            // What is of use is in the second segment alone then.
+            let jobs = Jobs::default();
+            drop(start(disk, 1, &jobs));
+            jobs.run();
+            disk.tamper(n + 2, |content| content[64] ^= 1);
+            disk.tamper(n + 2, |content| content[100..].fill(0));
+        },
+        &["segment 3 is damaged at byte 64", "checkpoint is not whole", "another place"],
     );
     check(
         &|disk, n| {

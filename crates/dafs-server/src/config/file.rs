@@ -259,13 +259,8 @@ impl ExportFile {
             let remedy = "files in memory do not outlive the server; use off, or path";
             return Err(wrong("durable_replies", remedy.to_owned()));
         }
-        let options = ExportOptions {
-            read_only: self.read_only,
-            squash,
-            anonymous,
-            admits,
-            durable_replies,
-        };
+        let options =
+            ExportOptions { read_only: self.read_only, squash, anonymous, admits, durable_replies };
         Ok(ExportConfig { name: self.name.clone(), source, options })
     }
 
