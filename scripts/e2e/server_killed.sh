@@ -1,6 +1,6 @@
 #!/bin/bash
-# A server that is killed gives its clients a clear error at once, and nothing half-written gets a
-# final name.
+# A server that is killed gives clients that are not to wait for it a clear error at once, and nothing
+# half-written gets a final name.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export" "$work/back"
@@ -11,7 +11,7 @@ export_files() { find "$work/export" -type f | sort; }
 for transport in shm iwarp; do
     step "get over $transport"
     serve "$work/export" --no-root-squash
-    "$dafs" --transport $transport get "$url/long" "$work/back/" >"$work/said" 2>&1 &
+    "$dafs" --transport $transport --recovery 0 get "$url/long" "$work/back/" >"$work/said" 2>&1 &
     client=$!
     started+=("$client")
     is_reading() { [[ $(find "$work/back" -name '.dafs-*.part') && $(count opens) == 1 ]]; }
@@ -28,7 +28,7 @@ for transport in shm iwarp; do
 
     step "put over $transport"
     serve "$work/export" --no-root-squash
-    "$dafs" --transport $transport put "$work/wide" "$url/" >"$work/said" 2>&1 &
+    "$dafs" --transport $transport --recovery 0 put "$work/wide" "$url/" >"$work/said" 2>&1 &
     client=$!
     started+=("$client")
     is_writing() { [[ $(find "$work/export" -name '.dafs-*.part' -size +1M) ]]; }

@@ -105,6 +105,12 @@ impl Client {
         self.shared.stats()
     }
 
+    /// True when there is a connection to the server now, as far as is known; false while a lost one
+    /// is being replaced, and for good when the session is over.
+    pub fn is_connected(&self) -> bool {
+        self.shared.is_connected()
+    }
+
     /// Ends the session in order. Operations in flight are waited for. Later calls fail.
     ///
     /// # Errors

@@ -31,6 +31,8 @@ pub struct File {
     handle: FileHandle,
     state_id: StateId,
     writes: Arc<Uncommitted>,
+    /// Restarts of the server that the session had seen when the file was opened.
+    restarts: u64,
     closed: bool,
 }
 
@@ -129,7 +131,14 @@ impl Client {
             Reply::Open(reply) => Some((reply.fh, reply.state_id)),
             _ => None,
         })?;
-        Ok(File { client: self.clone(), handle, state_id, writes: Arc::default(), closed: false })
+        Ok(File {
+            client: self.clone(),
+            handle,
+            state_id,
+            writes: Arc::default(),
+            restarts: self.stats().restarts,
+            closed: false,
+        })
     }
 }
 
@@ -359,14 +368,29 @@ impl File {
         self.client.ask(&request, |reply| matches!(reply, Reply::CacheHint).then_some(()))
     }
 
+    /// Finds out whether unstable data that was written through this open file is gone, which it may
+    /// be when the server has restarted. Costs nothing when it has not; else it is a
+    /// [`commit`](Self::commit).
+    ///
+    /// # Errors
+    /// Those of a commit: with [`Error::WritesLost`] everything since the last one must be written
+    /// again.
+    pub fn check_writes(&self) -> Result<()> {
+        let restarted = self.client.stats().restarts != self.restarts;
+        if self.writes.is_in_doubt(restarted) { self.commit(0, 0) } else { Ok(()) }
+    }
+
     /// Closes the file.
     ///
     /// # Errors
-    /// The server's answer.
+    /// The server's answer; [`Error::WritesLost`] when the server has restarted and unstable data
+    /// went with it. The file is closed then.
     pub fn close(mut self) -> Result<()> {
+        let writes = self.check_writes();
         self.closed = true;
         let request = Request::Close(self.close_arguments());
-        self.client.ask(&request, |reply| matches!(reply, Reply::Close).then_some(()))
+        self.client.ask(&request, |reply| matches!(reply, Reply::Close).then_some(()))?;
+        writes
     }
 
     fn close_arguments(&self) -> wire::Close {

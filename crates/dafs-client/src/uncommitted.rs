@@ -41,6 +41,13 @@ impl Uncommitted {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).first
     }
 
+    /// True when something may have been lost and only a COMMIT can tell; `restarted` says that the
+    /// server has restarted since the file was opened.
+    pub(crate) fn is_in_doubt(&self, restarted: bool) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.lost || (restarted && state.first.is_some())
+    }
+
     /// To be called before a COMMIT is sent.
     pub(crate) fn mark(&self) -> Mark {
         Mark(self.state.lock().unwrap_or_else(PoisonError::into_inner).answered)
@@ -84,6 +91,20 @@ mod tests {
         writes.written(OLD);
         writes.written(NEW);
         assert!(!commit(&writes, NEW, true), "lost between two writes");
+    }
+
+    #[test]
+    fn doubt_begins_with_a_restart_and_ends_with_a_commit() {
+        let writes = Uncommitted::default();
+        assert!(!writes.is_in_doubt(true), "nothing is at stake");
+        writes.written(OLD);
+        assert!(!writes.is_in_doubt(false));
+        assert!(writes.is_in_doubt(true));
+        assert!(commit(&writes, OLD, true));
+        assert!(!writes.is_in_doubt(true));
+        writes.written(OLD);
+        writes.written(NEW);
+        assert!(writes.is_in_doubt(false), "two verifiers tell by themselves");
     }
 
     #[test]

@@ -46,6 +46,9 @@ pub(crate) struct SessionOptions {
     /// Give up on a server that has not answered for so long (0: never)
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) deadline: u64,
+    /// Go on for so long after the connection to a dafs:// server was lost (0: fail at once)
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 120)]
+    pub(crate) recovery: u64,
     /// Say on standard error which transport is used, and why
     #[arg(short, long, global = true)]
     pub(crate) verbose: bool,

@@ -29,6 +29,9 @@ pub(crate) const TREE_DEPTH_MAX: usize = 4096;
 /// Tries to find a temporary name that is free.
 pub(crate) const TEMPORARY_NAME_TRIES: usize = 16;
 
+/// Times that a file is sent because the server has lost what it had taken.
+pub(crate) const SENDS_MAX: usize = 8;
+
 /// Time for the workers to tidy up after the first signal, before the process ends regardless.
 pub(crate) const TIDY_TIME: Duration = Duration::from_secs(2);
 

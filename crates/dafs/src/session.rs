@@ -132,6 +132,7 @@ fn connect(options: &SessionOptions, wait: WaitPolicy, url: &DafsUrl) -> Result<
         checksums: options.checksums,
         fence_id: options.fence_id.clone(),
         deadline: (options.deadline != 0).then(|| Duration::from_secs(options.deadline)),
+        recovery: (options.recovery != 0).then(|| Duration::from_secs(options.recovery)),
         ..ConnectOptions::default()
     };
     Client::connect(url, &connect_options).map_err(|error| Failure::remote(url, &error.into()))

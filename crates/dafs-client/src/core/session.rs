@@ -67,6 +67,8 @@ pub struct SessionStats {
     pub nulls: u64,
     /// Connections lost and recovered from.
     pub recoveries: u64,
+    /// Restarts of the server seen.
+    pub restarts: u64,
 }
 
 /// The state machine. All methods that post work take the one adapter it was connected with.

@@ -279,6 +279,10 @@ impl Shared {
         self.lock_regardless().core.stats()
     }
 
+    pub(crate) fn is_connected(&self) -> bool {
+        self.lock_regardless().core.stage() == Stage::Ready
+    }
+
     /// The driver, unless this process is a fork of the one that connected.
     pub(crate) fn lock(&self) -> Result<Guard<'_>> {
         if self.forks != fork::count() {

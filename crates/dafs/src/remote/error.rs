@@ -36,6 +36,16 @@ impl Error {
         }
     }
 
+    /// True when the server has lost what it had acknowledged, so that it must be written again.
+    pub(crate) fn is_loss_of_writes(&self) -> bool {
+        matches!(self, Self::Dafs(dafs::Error::WritesLost) | Self::Nfs(MountError::WritesLost))
+    }
+
+    /// True when the operation may or may not have been done.
+    pub(crate) fn is_doubt(&self) -> bool {
+        matches!(self, Self::Dafs(dafs::Error::InDoubt { .. }))
+    }
+
     /// What the server answered, in a sentence and by its name.
     pub(crate) fn answer(&self) -> Option<(&'static str, &'static str)> {
         match self {

@@ -274,12 +274,12 @@ impl File {
         }
     }
 
-    /// True when the server may lose what it has acknowledged, by a restart that nobody here would
-    /// notice because the client goes on after it.
-    pub(crate) fn may_be_forgotten(&self) -> bool {
+    /// Finds out whether data that was written is gone with a restart of the server.
+    pub(crate) fn check_writes(&self) -> Result<(), Error> {
         match &self.inner {
-            Inner::Dafs(_) => false,
-            Inner::Nfs(file) => file.is_unstable(),
+            Inner::Dafs(file) => Ok(file.check_writes()?),
+            Inner::Nfs(file) if file.is_unstable() => Ok(file.commit().map(drop)?),
+            Inner::Nfs(_) => Ok(()),
         }
     }
 

@@ -57,6 +57,15 @@ impl Remote {
         }
     }
 
+    /// False while a lost connection is being replaced, and when there will be none any more.
+    pub(crate) fn is_connected(&self) -> bool {
+        match self {
+            Self::Dafs(client) => client.is_connected(),
+            // It has no idea, and gives its requests up by itself.
+            Self::Nfs(_) => true,
+        }
+    }
+
     /// The server as the user named it.
     pub(crate) fn server(&self) -> &str {
         match self {

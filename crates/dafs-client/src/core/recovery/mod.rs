@@ -336,7 +336,10 @@ impl SessionCore {
             let Some(recovery) = &mut self.recovery else { return };
             recovery.step = next;
             match next {
-                Step::Server => self.meet_server(adapter, now),
+                Step::Server => {
+                    self.stats.restarts += 1;
+                    self.meet_server(adapter, now);
+                }
                 Step::Locks => self.begin_locks(),
                 _ => {}
             }

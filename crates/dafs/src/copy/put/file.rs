@@ -7,7 +7,7 @@ use crate::copy::pieces::{Ring, Worker};
 use crate::copy::report::Copied;
 use crate::copy::temporary::temporary_name;
 use crate::copy::trouble::{Outcome, Trouble};
-use crate::limits::TEMPORARY_NAME_TRIES;
+use crate::limits::{SENDS_MAX, TEMPORARY_NAME_TRIES};
 use crate::remote::{Create, Error, File, Handle, OpenOptions, SetAttributes, Status};
 use dafs_mem::{VolatileSlice, preadv2};
 use rustix::fs::{FileType, SeekFrom, Stat, fstat, seek};
@@ -36,7 +36,11 @@ impl<'a> Temporary<'a> {
             let name = temporary_name();
             match put.client.open_at(&directory, name.as_bytes(), &options) {
                 Ok(file) => return Ok((Self { put, directory, name, renamed: false }, file)),
-                Err(error) if error.status() == Some(Status::Exist) && tries > 1 => tries -= 1,
+                Err(error)
+                    if tries > 1 && (error.status() == Some(Status::Exist) || error.is_doubt()) =>
+                {
+                    tries -= 1;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -44,16 +48,25 @@ impl<'a> Temporary<'a> {
 
     /// Gives the complete file its name, in place of what has that name.
     fn rename(mut self, name: &[u8]) -> Result<(), Error> {
-        let directory = &self.directory;
-        self.put.client.rename(directory, self.name.as_bytes(), directory, name)?;
-        self.renamed = true;
-        Ok(())
+        let (client, directory, old) = (&self.put.client, &self.directory, self.name.as_bytes());
+        let mut renamed = client.rename(directory, old, directory, name);
+        if renamed.as_ref().is_err_and(Error::is_doubt) {
+            // Nobody else knows the name: if it is gone, it was done.
+            renamed = match client.lookup(directory, old) {
+                Err(error) if error.status() == Some(Status::NoEnt) => Ok(()),
+                Ok(_) => client.rename(directory, old, directory, name),
+                Err(error) => Err(error),
+            };
+        }
+        self.renamed = renamed.is_ok();
+        renamed
     }
 }
 
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
-        if !self.renamed {
+        // Without a connection it would only keep the user waiting.
+        if !self.renamed && self.put.client.is_connected() {
             // Why it is being removed is what will be told.
             let _ = self.put.client.remove(&self.directory, self.name.as_bytes());
         }
@@ -74,20 +87,26 @@ impl Put<'_> {
         }
         let failed = |error: Error| object.remote(&error);
         let (temporary, file) = Temporary::create(self, object.directory.handle).map_err(failed)?;
-        let mut content =
-            Content { length: 0, written: 0, digest: Digest::new(self.options.verify) };
         let mut ring = worker.ring(stat.st_size.unsigned_abs())?;
-        content.send(self, &mut ring, object, &source, &stat, &file)?;
-        if file.may_be_forgotten() {
+        let mut sends = SENDS_MAX;
+        let content = loop {
+            let digest = Digest::new(self.options.verify);
+            let mut content = Content { length: 0, written: 0, digest };
+            content.send(self, &mut ring, object, &source, &stat, &file)?;
+            sends -= 1;
             // While the file still lets itself be written: its owner and mode are about to change.
-            file.commit().map_err(failed)?;
-        }
+            match file.check_writes() {
+                Ok(()) => break content,
+                Err(error) if error.is_loss_of_writes() && sends > 0 => {}
+                Err(error) => return Err(failed(error)),
+            }
+        };
         if self.options.xattrs {
             self.xattrs(&source, file.handle(), &object.path(), &object.target())?;
         }
         let mut becomes = self.becomes(&stat);
-        if content.length != content.written {
-            // The file ends in a hole.
+        if content.length != content.written || sends + 1 < SENDS_MAX {
+            // The file ends in a hole, or it was longer when it was sent before.
             becomes.size = Some(content.length);
         }
         let lost = self.keep_set_id_bits(&file, &stat, &mut becomes).map_err(failed)?;
