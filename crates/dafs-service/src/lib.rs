@@ -42,6 +42,7 @@ mod replies;
 mod state;
 mod stateless;
 mod table;
+mod undo;
 mod write_verifier;
 
 pub use client::{
@@ -72,6 +73,7 @@ pub use records::{ClientRecord, ClientRecords, FileRecords, NoRecords, RecordsEr
 pub use replies::{EndedSession, Entry, KeptReply, NoReply, RequestKey, SessionReplies};
 pub use state::{StateId, StateKind, StateRef};
 pub use stateless::{StatelessCreated, StatelessFile};
+pub use undo::UndoError;
 pub use write_verifier::WriteVerifier;
 
 pub(crate) use open::Break;
@@ -205,6 +207,8 @@ pub struct ServiceCounts {
     pub revoked: usize,
     /// Files kept open for callers without opens.
     pub stateless_files: usize,
+    /// Files with changes that are undone when their lock is lost.
+    pub undo_files: usize,
     /// Sessions that have ended and whose replies are kept.
     pub ended_sessions: usize,
     /// Fence lists.
@@ -248,9 +252,15 @@ impl Service {
     ) -> Self {
         let index = Arc::new(Index::new(config.instance));
         let guards = Arc::new(Guards::new());
+        let writers = Arc::new(Writers::new());
         let lock_log = Arc::new(LockLog::default());
-        let table =
-            StateTable::new(index.clone(), guards.clone(), lock_log.clone(), config.files_max);
+        let table = StateTable::new(
+            index.clone(),
+            guards.clone(),
+            writers.clone(),
+            lock_log.clone(),
+            config.files_max,
+        );
         let nobody = Identity { mechanism: "none", principal: Vec::new() };
         Self {
             config,
@@ -264,7 +274,7 @@ impl Service {
             table: Mutex::new(table),
             index,
             guards,
-            writers: Arc::new(Writers::new()),
+            writers,
             lock_log,
             returned: Condvar::new(),
             waiting: AtomicUsize::new(0),
@@ -340,6 +350,7 @@ impl Service {
             recalled_delegations: recalled,
             revoked: counts.revoked,
             stateless_files: self.stateless.len(),
+            undo_files: self.writers.undo.len(),
             ended_sessions: self.ended_sessions.len(),
             fences,
             fence_waiters,
@@ -368,6 +379,7 @@ impl Service {
             self.end_doomed_leases(now_ns);
             self.tick_grace(now_ns);
             self.tick_recalls(now_ns);
+            self.tick_undo();
             self.take_local_changes(now_ns);
         }
         if is_due(&self.swept_ns, now_ns, limits::SWEEP_EVERY_NS) {

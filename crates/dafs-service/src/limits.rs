@@ -134,6 +134,17 @@ pub const FENCE_LISTS_MAX: usize = 16_384;
 
 /// Fence lists that one sweep looks at to see whether their files are still there.
 pub(crate) const FENCE_LISTS_SWEPT_MAX: usize = 64;
+/// Files under locks whose changes may have to be undone. Each has a log of its own in the state
+/// directory.
+pub const UNDO_LOCKS_MAX: usize = 1_024;
+
+/// Bytes saved for one such lock; a write that needs more saved is refused for want of space, and
+/// nothing of it happens. A write saves what it overwrites, in blocks of 16 KiB, once; one behind the
+/// end of the file saves nothing.
+pub const UNDO_BYTES_PER_LOCK_MAX: u64 = 256 << 20;
+
+/// Bytes saved for all such locks.
+pub const UNDO_BYTES_MAX: u64 = 1 << 30;
 
 /// Changes with durable replies that are under way at once.
 pub const DURABLE_CHANGES_MAX: usize = 65_536;

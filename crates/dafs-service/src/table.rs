@@ -9,6 +9,7 @@
 //!   after it has been released.
 
 use crate::Result;
+use crate::append::Writers;
 use crate::client::{Client, ClientKey, ClientKind};
 use crate::delegation::DelegationState;
 use crate::error::ServiceError;
@@ -88,6 +89,8 @@ pub(crate) enum Blocked {
     Recall(Vec<Notice>),
     /// Clients whose lease is over are in the way.
     Expire(Vec<Arc<Client>>),
+    /// What was done to this file under a lock that was lost is to be undone first.
+    Undo(Handle),
 }
 
 impl From<ServiceError> for Blocked {
@@ -140,6 +143,7 @@ pub(crate) struct StateTable {
     pub(crate) by_client: FxHashMap<ClientKey, Holdings>,
     pub(crate) index: Arc<Index>,
     pub(crate) guards: Arc<Guards>,
+    pub(crate) writers: Arc<Writers>,
     /// Files on which a delegation was recalled a short time ago, and when.
     pub(crate) recalled: FxHashMap<Handle, u64>,
     /// Delegations that have been recalled and not returned.
@@ -170,6 +174,7 @@ impl StateTable {
     pub(crate) fn new(
         index: Arc<Index>,
         guards: Arc<Guards>,
+        writers: Arc<Writers>,
         lock_log: Arc<LockLog>,
         files_max: usize,
     ) -> Self {
@@ -178,6 +183,7 @@ impl StateTable {
             by_client: FxHashMap::default(),
             index,
             guards,
+            writers,
             recalled: FxHashMap::default(),
             recalling: FxHashMap::default(),
             queries: FxHashMap::default(),

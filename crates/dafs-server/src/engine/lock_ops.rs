@@ -8,13 +8,16 @@ use super::convert;
 use super::request::{Call, Context, Done};
 use dafs_service::{LockConflict, LockError, LockExtras, LockKind, LockOwner, LockRequest};
 use dafs_wire::dafs::{
-    ErrorBody, Lock, LockHolder, LockOptions, LockT, LockType, LockU, Reply, Status,
+    ErrorBody, FileHandle, Lock, LockHolder, LockOptions, LockT, LockType, LockU, Reply, StateId,
+    Status,
 };
 
 impl Context<'_> {
     pub(super) fn lock(&mut self, call: &Call, args: &Lock) -> Done {
         let has = |option| args.options.contains(option);
-        let (kind, wait) = kind(args.lock_type).ok_or(Status::NotSupp)?;
+        let Some((kind, wait)) = kind(args.lock_type) else {
+            return self.abort(call, &args.fh, args.state_id, Reply::Lock);
+        };
         let handle = convert::handle(&args.fh);
         let request = LockRequest {
             owner: LockOwner::Open(convert::state_id(args.state_id).into()),
@@ -54,7 +57,9 @@ impl Context<'_> {
     }
 
     pub(super) fn unlock(&mut self, call: &Call, args: &LockU) -> Done {
-        kind(args.lock_type).ok_or(Status::Inval)?;
+        if args.lock_type == LockType::Abort {
+            return self.abort(call, &args.fh, args.state_id, Reply::LockU);
+        }
         let handle = convert::handle(&args.fh);
         let state = convert::state_id(args.state_id).into();
         let (offset, length) = (args.offset, args.length);
@@ -64,6 +69,20 @@ impl Context<'_> {
             |context, call, unlocked| {
                 unlocked.map_err(convert::status)?;
                 context.reply(call, &Reply::LockU)
+            },
+        )
+    }
+
+    /// Undoes what was done under a lock with recovery and gives it up, by LOCK or LOCKU. Such a lock
+    /// is of the whole file, so the range does not matter.
+    fn abort(&mut self, call: &Call, fh: &FileHandle, id: StateId, reply: Reply<'static>) -> Done {
+        let (handle, state) = (convert::handle(fh), convert::state_id(id));
+        self.call_or_wait(
+            call,
+            move |service, caller| service.abort_lock(caller, &handle, state),
+            move |context, call, aborted| {
+                aborted.map_err(convert::status)?;
+                context.reply(call, &reply)
             },
         )
     }

@@ -31,7 +31,7 @@ use dafs_journal::Workers;
 use dafs_service::durable::JournalError;
 use dafs_service::{
     ClientRecords, Door, Export, FileFences, FileRecords, Namespace, NamespaceError, NoRecords,
-    RecordsError, Service, ServiceConfig, ServiceCounts, WriteVerifier,
+    RecordsError, Service, ServiceConfig, ServiceCounts, UndoError, WriteVerifier,
 };
 use dafs_store::{
     ExportSecret, MemoryOptions, MemoryStore, PosixOptions, PosixStore, Store, StoreError,
@@ -57,6 +57,9 @@ const CLIENT_RECORDS: &str = "clients.redb";
 /// The file of fences in the state directory.
 const FENCES: &str = "fences.redb";
 
+/// The directory with what locks may have to undo, in the state directory.
+const UNDO: &str = "undo";
+
 /// Why a server could not start.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -70,6 +73,9 @@ pub enum StartError {
     /// The names of the exports.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
+    /// Changes that are to be undone.
+    #[error(transparent)]
+    Undo(#[from] UndoError),
     /// A directory.
     #[error("cannot export {path}: {error}", path = .path.display())]
     Export {
@@ -201,6 +207,7 @@ impl Server {
         let service = new_service(config, exports, records, &random)?;
         let fences = FileFences::open(&directory.join(FENCES)).map_err(StartError::Fences)?;
         let service = service.with_fences(Box::new(fences)).map_err(StartError::Fences)?;
+        service.keep_undo_in(&directory.join(UNDO))?;
         let service = Arc::new(service);
         // Before anybody can change what the last run has left.
         let journal = match journal::is_wanted(&config.exports) {

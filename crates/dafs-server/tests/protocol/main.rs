@@ -23,4 +23,5 @@ mod opens;
 mod responses;
 mod sessions;
 mod shared_state;
+mod undo;
 mod unlinked;

@@ -36,8 +36,12 @@ impl Writers {
 }
 
 impl CountedFile {
-    fn enter(&self, wait: Wait) -> Result<RwLockReadGuard<'_, ()>> {
-        self.writers.together(&self.key, wait).ok_or(StoreError::WouldBlock)
+    /// Counts a writer that changes the bytes from `offset` on, once they are saved where that has to
+    /// be.
+    fn enter(&self, offset: u64, len: u64, wait: Wait) -> Result<RwLockReadGuard<'_, ()>> {
+        let together = self.writers.together(&self.key, wait).ok_or(StoreError::WouldBlock)?;
+        self.writers.undo.before_write(&self.key, offset, len, wait)?;
+        Ok(together)
     }
 
     /// Takes an append back that could not be made stable, if nothing has come after it. What has
@@ -72,7 +76,8 @@ impl OpenFile for CountedFile {
         stability: Stability,
         wait: Wait,
     ) -> Result<usize> {
-        let _together = self.enter(wait)?;
+        let len = views.iter().map(|view| view.len() as u64).sum();
+        let _together = self.enter(offset, len, wait)?;
         self.inner.write_at(views, offset, stability, wait)
     }
 
@@ -107,7 +112,7 @@ impl OpenFile for CountedFile {
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
-        let _together = self.enter(Wait::Allowed)?;
+        let _together = self.enter(size, u64::MAX, Wait::Allowed)?;
         self.inner.set_size(size)
     }
 
@@ -116,12 +121,13 @@ impl OpenFile for CountedFile {
     }
 
     fn allocate(&self, offset: u64, len: u64) -> Result<()> {
-        let _together = self.enter(Wait::Allowed)?;
+        // Adds nothing but zeros, and those behind the end.
+        let _together = self.enter(offset, 0, Wait::Allowed)?;
         self.inner.allocate(offset, len)
     }
 
     fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
-        let _together = self.enter(Wait::Allowed)?;
+        let _together = self.enter(offset, len, Wait::Allowed)?;
         self.inner.deallocate(offset, len)
     }
 
@@ -132,7 +138,7 @@ impl OpenFile for CountedFile {
         offset: u64,
         len: u64,
     ) -> Result<u64> {
-        let _together = self.enter(Wait::Allowed)?;
+        let _together = self.enter(offset, len, Wait::Allowed)?;
         self.inner.copy_from(source, source_offset, offset, len)
     }
 
@@ -143,7 +149,9 @@ impl OpenFile for CountedFile {
         offset: u64,
         len: u64,
     ) -> Result<()> {
-        let _together = self.enter(Wait::Allowed)?;
+        let whole = source.attr()?.size.saturating_sub(source_offset);
+        let changed = if len == 0 { whole } else { len };
+        let _together = self.enter(offset, changed, Wait::Allowed)?;
         self.inner.clone_range_from(source, source_offset, offset, len)
     }
 

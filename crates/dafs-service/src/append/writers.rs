@@ -6,6 +6,7 @@
 //! * Nobody waits for anything but the store while it counts here, so every wait ends.
 
 use crate::handle::Handle;
+use crate::undo::Undo;
 use dafs_store::Wait;
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
@@ -22,11 +23,14 @@ struct Slot(RwLock<()>);
 
 pub(crate) struct Writers {
     slots: Box<[Slot]>,
+    /// What has to be saved before it is overwritten.
+    pub(crate) undo: Undo,
 }
 
 impl Writers {
     pub(crate) fn new() -> Self {
-        Self { slots: (0..SLOTS).map(|_| Slot::default()).collect() }
+        let slots = (0..SLOTS).map(|_| Slot::default()).collect();
+        Self { slots, undo: Undo::default() }
     }
 
     fn slot(&self, key: &Handle) -> &RwLock<()> {
@@ -54,7 +58,7 @@ impl Writers {
     }
 
     /// The only one.
-    pub(super) fn alone(&self, key: &Handle) -> RwLockWriteGuard<'_, ()> {
+    pub(crate) fn alone(&self, key: &Handle) -> RwLockWriteGuard<'_, ()> {
         self.slot(key).write().unwrap_or_else(PoisonError::into_inner)
     }
 }

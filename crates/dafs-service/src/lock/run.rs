@@ -101,9 +101,10 @@ impl Service {
         let (owner, name) = self.find_owner(caller, handle, &request.owner)?;
         let extras = request.extras;
         let me = holder(caller.client, &name);
-        if extras.autorecover || me.is_none() && extras != LockExtras::default() {
+        if me.is_none() && extras != LockExtras::default() {
             return Err(ServiceError::NotSupported.into());
         }
+        self.check_recovery(caller, request)?;
         if extras.repair && (request.kind != LockKind::Write || request.wait || request.reclaim) {
             return Err(ServiceError::from(StoreError::Invalid).into());
         }
@@ -136,7 +137,11 @@ impl Service {
             }
             Some(LockError::Broken(conflict)) => Err(self.tell_broken(caller, conflict)),
             Some(refused) => Err(refused),
-            None => self.settle_lock(caller, entered?),
+            None => {
+                let state = self.settle_lock(caller, entered?)?;
+                self.begin_recovery(caller, request, owner.open(), attempt.me.as_deref())?;
+                Ok(state)
+            }
         }
     }
 
@@ -279,6 +284,8 @@ impl Service {
         lock: &Arc<LockState>,
         range: Range,
     ) -> Result<StateRef> {
+        let whole = range == Range { first: 0, last: u64::MAX };
+        self.keep_changes(caller, lock, whole)?;
         let given_up = self.enter(caller, |table, ended| {
             lock.life.check()?;
             if lock.is_busy() {
@@ -333,12 +340,13 @@ impl Service {
         self.returned.notify_all();
     }
 
-    /// Gives up the persistent locks under an open that is about to be closed (DAFS O36).
+    /// Gives up the locks that need more than to be forgotten under an open that is about to be closed (DAFS O36).
     ///
     /// # Errors
     /// `WouldWait` when there are any and the caller may not wait; those of the disk.
     pub(crate) fn give_up_kept(&self, caller: Caller<'_>, open: &Arc<OpenState>) -> Result<()> {
-        if caller.client.kind() != ClientKind::Dafs || self.lock_log.kept() == 0 {
+        let nothing = self.lock_log.kept() == 0 && self.writers.undo.is_empty();
+        if caller.client.kind() != ClientKind::Dafs || nothing {
             return Ok(());
         }
         let Some(lock) = self.lock_state_under(open) else { return Ok(()) };
@@ -348,7 +356,7 @@ impl Service {
 
 impl Service {
     /// The locks of the owner of an open, if it has had any.
-    fn lock_state_under(&self, open: &Arc<OpenState>) -> Option<Arc<LockState>> {
+    pub(crate) fn lock_state_under(&self, open: &Arc<OpenState>) -> Option<Arc<LockState>> {
         let table = self.lock_table();
         let file = table.files.get(&open.key)?;
         let own =
@@ -453,6 +461,9 @@ impl StateTable {
         let (kind, me) = (request.kind, attempt.me.as_deref());
         let wish = Wish { range, kind, own, me, repair: request.extras.repair };
         let decision = file.decide(&wish, clock)?;
+        if matches!(decision, Decision::Free) && self.must_undo(&key, me, request) {
+            return Err(Blocked::Undo(key));
+        }
         let turn = || file.earlier_turn(caller, name, range, kind, own).map(LockError::Denied);
         *refused = match decision {
             Decision::Refused(error) => Some(error),
@@ -518,7 +529,8 @@ impl StateTable {
             return None;
         }
         let number = self.lock_log.next();
-        let asked = Special { number, persist, autorecover: false, repair: extras.repair };
+        let LockExtras { autorecover, repair, .. } = extras;
+        let asked = Special { number, persist, autorecover, repair };
         Some(inherited.map_or(asked, |inherited| asked.join(inherited)))
     }
 

@@ -18,3 +18,4 @@ mod replies;
 mod shares_prop;
 mod stateless;
 mod threads;
+mod undo;

@@ -1,0 +1,441 @@
+//! Undoing what was written under a lock whose holder has failed (DAFS 9.5).
+//!
+//! From the moment such a lock is had, the bytes of its file are saved to a log in the state
+//! directory before they are first overwritten or cut off. When the lock is given up the log is
+//! thrown away; when it is lost, the file is put back before anybody else gets a lock on it. Content
+//! and size are undone; attributes are not.
+//!
+//! Invariants
+//! * No byte below the size at the time of the lock is changed before it is stable in the log.
+//! * Putting back can be begun again at any point, by another run of the server too.
+//! * A file has one log at most, because the lock is for writing and covers the whole file.
+
+mod log;
+mod run;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use log::Holder;
+
+use crate::Result;
+use crate::append::Writers;
+use crate::error::ServiceError;
+use crate::handle::Handle;
+use crate::limits::{UNDO_BYTES_MAX, UNDO_BYTES_PER_LOCK_MAX, UNDO_LOCKS_MAX};
+use dafs_mem::VolatileSlice;
+use dafs_store::{OpenFile, Stability, StoreError, Wait};
+use log::{Head, Log, RECORD_BYTES_MAX};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
+use thiserror::Error;
+
+/// Bytes are saved in whole blocks of this length.
+const BLOCK_BYTES: u64 = 16 << 10;
+
+const SUFFIX: &str = "undo";
+
+/// Why what is to be undone cannot be read.
+#[derive(Debug, Error)]
+pub enum UndoError {
+    /// The disk.
+    #[error("what is to be undone cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// A log does not say what was written to it.
+    #[error(
+        "{} is damaged at byte {at}; it holds what a lock's failed holder changed in a file. Restore \
+         it from a copy, or move it away to leave that file as it is", path.display()
+    )]
+    Damaged {
+        /// The log, as it was.
+        path: PathBuf,
+        /// Where it goes wrong.
+        at: u64,
+    },
+    /// A log is of a newer server.
+    #[error(
+        "{} has format {version}, which this server does not know; start the newer one that wrote \
+         it, or move it away to leave the file that it is for as it is", path.display()
+    )]
+    Version {
+        /// The log, as it was.
+        path: PathBuf,
+        /// Its format.
+        version: u32,
+    },
+}
+
+/// What may have to be undone in all files.
+#[derive(Default)]
+pub(crate) struct Undo {
+    /// Files below; a write asks no further while there are none.
+    active: AtomicUsize,
+    /// Bytes saved for all of them.
+    bytes: AtomicU64,
+    /// Where the logs are; nowhere until that is said.
+    directory: OnceLock<PathBuf>,
+    next: AtomicU64,
+    entries: RwLock<FxHashMap<Handle, Arc<Entry>>>,
+}
+
+/// What may have to be undone in one file.
+pub(crate) struct Entry {
+    pub(crate) head: EntryHead,
+    /// From an earlier run, and not taken back by its holder yet.
+    restored: AtomicBool,
+    /// Its holder has lost the lock; it is to be put back.
+    doomed: AtomicBool,
+    saved: Mutex<Saved>,
+}
+
+/// What never changes about it.
+pub(crate) struct EntryHead {
+    pub(crate) key: Handle,
+    pub(crate) holder: Holder,
+    /// The lock outlives its holder's failure, and is undone only when somebody else comes.
+    pub(crate) persist: bool,
+    size: u64,
+}
+
+struct Saved {
+    log: Log,
+    /// For reading what is overwritten and for putting it back.
+    file: Option<Arc<dyn OpenFile>>,
+    blocks: FxHashSet<u64>,
+    bytes: u64,
+    /// Kept or put back; nothing is to be saved any more.
+    over: bool,
+    /// The log could not be written; what it holds beyond the last record is not known.
+    failed: bool,
+}
+
+impl Undo {
+    /// Reads the logs of an earlier run, and has new ones written there. Returns the files that they
+    /// are for.
+    ///
+    /// # Errors
+    /// When the directory cannot be made or read, or a log is damaged.
+    pub(crate) fn open(&self, directory: &Path) -> std::result::Result<Vec<Handle>, UndoError> {
+        std::fs::create_dir_all(directory)?;
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        for found in std::fs::read_dir(directory)? {
+            let path = found?.path();
+            if path.extension().is_none_or(|suffix| suffix != SUFFIX) {
+                continue;
+            }
+            let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+            self.next.fetch_max(number.unwrap_or(0) + 1, Ordering::Relaxed);
+            let Some((log, head)) = Log::open(path.clone())? else {
+                std::fs::remove_file(&path)?;
+                continue;
+            };
+            let blocks = log.records.iter().flat_map(|record| blocks(record.offset, record.len));
+            let blocks: FxHashSet<u64> = blocks.collect();
+            let bytes = log.records.iter().map(|record| record.len as u64).sum();
+            let Head { key, size, persist, holder } = head;
+            let saved = Saved { log, file: None, blocks, bytes, over: false, failed: false };
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+            let head = EntryHead { key, holder, persist, size };
+            let entry = Entry::new(head, true, saved);
+            if entries.insert(key, Arc::new(entry)).is_none() {
+                self.active.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        // INVARIANT: opened once, at the start.
+        let _ = self.directory.set(directory.to_owned());
+        Ok(entries.keys().copied().collect())
+    }
+
+    /// True when something can be kept.
+    pub(crate) fn is_open(&self) -> bool {
+        self.directory.get().is_some()
+    }
+
+    /// True while no file has anything to undo; one load.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.active.load(Ordering::SeqCst) == 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.active.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn find(&self, key: &Handle) -> Option<Arc<Entry>> {
+        if self.is_empty() {
+            return None;
+        }
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.values().cloned().collect()
+    }
+
+    /// Begins to save what is overwritten in a file, which `holder` has locked. `file` is open for
+    /// reading and writing and not counted among the writers. If the holder had the lock before and
+    /// has taken it back, all since its first lock stays undoable.
+    ///
+    /// # Errors
+    /// `NotSupported` without a directory; `Resource` at the limit; `Busy` while another holder's
+    /// changes are not undone; those of the disk.
+    pub(crate) fn begin(
+        &self,
+        key: Handle,
+        holder: Holder,
+        persist: bool,
+        file: Arc<dyn OpenFile>,
+        writers: &Writers,
+    ) -> Result<()> {
+        let directory = self.directory.get().ok_or(ServiceError::NotSupported)?;
+        if let Some(entry) = self.find(&key) {
+            if entry.head.holder != holder {
+                return Err(StoreError::Busy.into());
+            }
+            let mut saved = entry.lock();
+            if saved.over || entry.is_doomed() {
+                return Err(StoreError::Busy.into());
+            }
+            entry.restored.store(false, Ordering::SeqCst);
+            saved.file = Some(file);
+            return Ok(());
+        }
+        if self.len() >= UNDO_LOCKS_MAX {
+            return Err(ServiceError::Resource);
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let path = directory.join(format!("{number}.{SUFFIX}"));
+        // Whoever writes from now on sees the entry.
+        let _alone = writers.alone(&key);
+        if self.find(&key).is_some() {
+            // The same owner's lock of another session was a moment faster.
+            return Ok(());
+        }
+        let size = file.attr()?.size;
+        let head = Head { key, size, persist, holder };
+        let log = Log::create(path, &head).map_err(|error| not_logged(&error))?;
+        let Head { holder, .. } = head;
+        let blocks = FxHashSet::default();
+        let saved = Saved { log, file: Some(file), blocks, bytes: 0, over: false, failed: false };
+        let head = EntryHead { key, holder, persist, size };
+        let entry = Entry::new(head, false, saved);
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        entries.insert(key, Arc::new(entry));
+        self.active.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Saves what is about to be overwritten, if the file is under such a lock. The caller counts
+    /// among the file's writers until it has written.
+    ///
+    /// # Errors
+    /// `WouldBlock` when that needs the disk and `wait` says no; `NoSpace` beyond what is kept for a
+    /// lock or for all; `Busy` for a file whose lock an earlier run has left and which cannot be
+    /// opened; those of the disk.
+    pub(crate) fn before_write(
+        &self,
+        key: &Handle,
+        offset: u64,
+        len: u64,
+        wait: Wait,
+    ) -> dafs_store::Result<()> {
+        match self.find(key) {
+            Some(entry) => entry.save(self, offset, len, wait),
+            None => Ok(()),
+        }
+    }
+
+    /// Throws away what was saved: the changes stay. That is stable when this returns.
+    ///
+    /// # Errors
+    /// Those of the disk; then nothing has changed.
+    pub(crate) fn keep(&self, entry: &Arc<Entry>) -> Result<()> {
+        let mut saved = entry.lock();
+        if !saved.over {
+            saved.log.remove().map_err(|error| not_logged(&error))?;
+            self.forget(entry, &mut saved);
+        }
+        Ok(())
+    }
+
+    /// Puts a file back as it was when it was locked. That is stable when this returns. `open` gives
+    /// the file where none is open.
+    ///
+    /// # Errors
+    /// Those of the disk; then it is to be done again.
+    pub(crate) fn roll_back(
+        &self,
+        entry: &Arc<Entry>,
+        writers: &Writers,
+        open: impl FnOnce() -> dafs_store::Result<Arc<dyn OpenFile>>,
+    ) -> Result<()> {
+        let _alone = writers.alone(&entry.head.key);
+        let mut saved = entry.lock();
+        if saved.over {
+            return Ok(());
+        }
+        match saved.file.clone().map_or_else(open, Ok) {
+            Ok(file) => saved.put_back(&*file, entry.head.size)?,
+            // Nothing is left to be put back.
+            Err(StoreError::Stale) => {}
+            Err(error) => return Err(error.into()),
+        }
+        saved.log.remove().map_err(|error| not_logged(&error))?;
+        let (bytes, size) = (saved.bytes, entry.head.size);
+        self.forget(entry, &mut saved);
+        let holder = entry.head.holder.name.escape_ascii();
+        tracing::warn!(client = %holder, bytes, size, "a lock was lost; its changes are undone");
+        Ok(())
+    }
+
+    fn forget(&self, entry: &Arc<Entry>, saved: &mut Saved) {
+        saved.over = true;
+        saved.file = None;
+        self.bytes.fetch_sub(saved.bytes, Ordering::Relaxed);
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        entries.remove(&entry.head.key);
+        self.active.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Entry {
+    fn new(head: EntryHead, restored: bool, saved: Saved) -> Self {
+        let (restored, doomed) = (AtomicBool::new(restored), AtomicBool::new(false));
+        Self { head, restored, doomed, saved: Mutex::new(saved) }
+    }
+
+    /// Nobody may take it back from now on.
+    pub(crate) fn doom(&self) {
+        self.doomed.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_doomed(&self) -> bool {
+        self.doomed.load(Ordering::SeqCst)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Saved> {
+        self.saved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True until the holder has taken back the lock that it had before the server's restart.
+    pub(crate) fn is_restored(&self) -> bool {
+        self.restored.load(Ordering::SeqCst)
+    }
+
+    /// Gives an entry of an earlier run its file.
+    pub(crate) fn set_file(&self, file: Arc<dyn OpenFile>) {
+        self.lock().file = Some(file);
+    }
+
+    fn save(&self, undo: &Undo, offset: u64, len: u64, wait: Wait) -> dafs_store::Result<()> {
+        let end = offset.saturating_add(len).min(self.head.size);
+        if offset >= end {
+            return Ok(());
+        }
+        let mut saved = match (self.saved.try_lock(), wait) {
+            (Ok(saved), _) => saved,
+            (Err(TryLockError::Poisoned(poisoned)), _) => poisoned.into_inner(),
+            (Err(TryLockError::WouldBlock), Wait::Never) => return Err(StoreError::WouldBlock),
+            (Err(TryLockError::WouldBlock), Wait::Allowed) => self.lock(),
+        };
+        if saved.over {
+            return Ok(());
+        }
+        let (mut block, last) = (offset / BLOCK_BYTES, (end - 1) / BLOCK_BYTES);
+        while block <= last {
+            let run = (block..=last)
+                .take(RECORD_BYTES_MAX / BLOCK_BYTES as usize)
+                .take_while(|block| !saved.blocks.contains(block))
+                .count() as u64;
+            if run == 0 {
+                block += 1;
+                continue;
+            }
+            if wait == Wait::Never {
+                return Err(StoreError::WouldBlock);
+            }
+            let start = block * BLOCK_BYTES;
+            let bytes = (run * BLOCK_BYTES).min(self.head.size - start);
+            undo.take_room(saved.bytes, bytes)?;
+            match saved.save_run(start, bytes as usize) {
+                Ok(()) => saved.bytes += bytes,
+                Err(error) => {
+                    undo.bytes.fetch_sub(bytes, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+            saved.blocks.extend(block..block + run);
+            block += run;
+        }
+        Ok(())
+    }
+}
+
+impl Undo {
+    fn take_room(&self, held: u64, more: u64) -> dafs_store::Result<()> {
+        let all = self.bytes.fetch_add(more, Ordering::Relaxed) + more;
+        if held + more > UNDO_BYTES_PER_LOCK_MAX || all > UNDO_BYTES_MAX {
+            self.bytes.fetch_sub(more, Ordering::Relaxed);
+            return Err(StoreError::NoSpace);
+        }
+        Ok(())
+    }
+}
+
+impl Saved {
+    fn save_run(&mut self, start: u64, len: usize) -> dafs_store::Result<()> {
+        let file = self.file.as_ref().ok_or(StoreError::Busy)?;
+        if self.failed {
+            return Err(StoreError::Io);
+        }
+        let mut data = vec![0; len];
+        let mut done = 0;
+        while done < len {
+            let view = VolatileSlice::from_mut(&mut data[done..]);
+            match file.read_at(&[view], start + done as u64, Wait::Allowed)? {
+                // Cut off beside the server: the rest reads as zeros.
+                0 => break,
+                count => done += count,
+            }
+        }
+        self.log.append(start, &data).map_err(|error| {
+            self.failed = true;
+            not_logged(&error)
+        })
+    }
+
+    fn put_back(&self, file: &dyn OpenFile, size: u64) -> dafs_store::Result<()> {
+        file.set_size(size)?;
+        for &record in &self.log.records {
+            let mut data = self.log.read(record).map_err(|error| not_logged(&error))?;
+            let mut done = 0;
+            while done < data.len() {
+                let at = record.offset + done as u64;
+                let view = VolatileSlice::from_mut(&mut data[done..]);
+                match file.write_at(&[view], at, Stability::Unstable, Wait::Allowed)? {
+                    0 => return Err(StoreError::Io),
+                    count => done += count,
+                }
+            }
+        }
+        file.sync()
+    }
+}
+
+/// The blocks that a record of this place and length has saved.
+fn blocks(offset: u64, len: usize) -> impl Iterator<Item = u64> {
+    offset / BLOCK_BYTES..(offset + len as u64).div_ceil(BLOCK_BYTES)
+}
+
+fn not_logged(error: &io::Error) -> StoreError {
+    tracing::error!(%error, "what a lock may have to undo cannot be kept");
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::NoSpace,
+        _ => StoreError::Io,
+    }
+}

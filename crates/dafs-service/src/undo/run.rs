@@ -1,0 +1,242 @@
+//! Undo and locks: when something begins to be undoable, when it is kept, and when it is undone.
+//!
+//! A lock is released in many ways, and only two of them keep what was done under it: LOCKU and CLOSE,
+//! which say so first. Whatever is then left without its lock has been lost, and is undone: by the
+//! next tick, and at the latest before another lock is granted on the file. What is left with a
+//! persistent lock waits for the latter, because its holder may come back (DAFS 9.4).
+//!
+//! Invariants
+//! * No lock is granted on a file with changes that are to be undone.
+//! * What is to be undone is marked under the table's lock, so that nobody takes it back meanwhile.
+
+use super::{Entry, Holder, UndoError};
+use crate::error::ServiceError;
+use crate::handle::Handle;
+use crate::lock::{LockExtras, LockHolder, LockKind, LockRequest, LockState};
+use crate::open::OpenState;
+use crate::table::StateTable;
+use crate::{Caller, Result, Service};
+use dafs_store::{Cred, OpenFile, OpenMode, StoreError, Wait};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The server reads what is overwritten, and puts it back, whoever the holder was.
+fn server() -> Cred {
+    Cred::new(0, 0)
+}
+
+const BOTH: OpenMode = OpenMode { read: true, write: true };
+
+impl Holder {
+    fn of(holder: &LockHolder) -> Self {
+        let LockHolder { name, verifier, mechanism, principal, owner, .. } = holder.clone();
+        Self { name, verifier, mechanism, principal, owner }
+    }
+
+    fn of_lock(lock: &LockState) -> Self {
+        Self::of(&LockHolder::of(&lock.open.client, &lock.owner))
+    }
+
+    fn is(&self, holder: &LockHolder) -> bool {
+        (&self.name, self.verifier, &self.owner) == (&holder.name, holder.verifier, &holder.owner)
+            && (&self.mechanism, &self.principal) == (&holder.mechanism, &holder.principal)
+    }
+}
+
+/// Whether what is done under such a lock is to be undone with it. Nothing is done under a lock for
+/// reading.
+fn recovers(request: &LockRequest<'_>) -> bool {
+    request.extras.autorecover && request.kind == LockKind::Write
+}
+
+impl Service {
+    /// Keeps what may have to be undone in a directory, and reads what an earlier run has left there.
+    /// To be called once, before anybody is served; until then no lock with recovery is given.
+    ///
+    /// # Errors
+    /// When the directory cannot be read, or something in it is damaged; it is left as it is.
+    pub fn keep_undo_in(&self, directory: &Path) -> std::result::Result<(), UndoError> {
+        for key in self.writers.undo.open(directory)? {
+            let Some(entry) = self.writers.undo.find(&key) else { continue };
+            match self.open_as_server(&key) {
+                Ok(file) => entry.set_file(file),
+                Err(StoreError::Stale) => self.undo(&entry).map_err(std::io::Error::other)?,
+                Err(error) => {
+                    tracing::warn!(%error, "a file with changes to be undone cannot be opened yet");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The file behind a key, in whichever export leads to it.
+    fn open_as_server(&self, key: &Handle) -> dafs_store::Result<Arc<dyn OpenFile>> {
+        let namespace = self.namespace();
+        let export = namespace.exports().find(|export| export.store().fs_id() == key.fs);
+        export.ok_or(StoreError::BadHandle)?.store().open(&server(), &key.file, BOTH)
+    }
+
+    /// Refuses a lock with recovery that cannot be given.
+    ///
+    /// # Errors
+    /// `NotSupported` for a part of a file, which would ask for more than is kept (DAFS O40), and
+    /// where nothing can be kept; `WouldWait`.
+    pub(crate) fn check_recovery(
+        &self,
+        caller: Caller<'_>,
+        request: &LockRequest<'_>,
+    ) -> Result<()> {
+        let LockExtras { autorecover, .. } = request.extras;
+        if !autorecover {
+            return Ok(());
+        }
+        if (request.offset, request.length) != (0, u64::MAX) || !self.writers.undo.is_open() {
+            return Err(ServiceError::NotSupported);
+        }
+        if recovers(request) && caller.wait == Wait::Never {
+            return Err(ServiceError::WouldWait);
+        }
+        Ok(())
+    }
+
+    /// A lock has been had; what is done under it can be undone from now on, if that was asked for.
+    /// The lock is given up again when that cannot be.
+    pub(crate) fn begin_recovery(
+        &self,
+        caller: Caller<'_>,
+        request: &LockRequest<'_>,
+        open: &OpenState,
+        holder: Option<&LockHolder>,
+    ) -> Result<()> {
+        let Some(holder) = holder.filter(|_| recovers(request)) else { return Ok(()) };
+        let persist = request.extras.persist || request.extras.repair;
+        let begun = self.open_as_server(&open.key).map_err(ServiceError::from).and_then(|file| {
+            let undo = &self.writers.undo;
+            undo.begin(open.key, Holder::of(holder), persist, file, &self.writers)
+        });
+        if begun.is_err() {
+            self.unlock(caller, open.handle(), open.reference(), 0, u64::MAX)?;
+        }
+        begun
+    }
+
+    /// The holder gives up a lock: what was done under it stays.
+    ///
+    /// # Errors
+    /// `LockRange` for a part of one with recovery; `WouldWait`; those of the disk.
+    pub(crate) fn keep_changes(
+        &self,
+        caller: Caller<'_>,
+        lock: &LockState,
+        whole: bool,
+    ) -> Result<()> {
+        let Some(entry) = self.undo_of(lock) else { return Ok(()) };
+        if !whole {
+            return Err(ServiceError::LockRange);
+        }
+        if caller.wait == Wait::Never {
+            return Err(ServiceError::WouldWait);
+        }
+        self.writers.undo.keep(&entry)
+    }
+
+    /// What may be undone of the changes under a lock.
+    fn undo_of(&self, lock: &LockState) -> Option<Arc<Entry>> {
+        let entry = self.writers.undo.find(&lock.open.key)?;
+        (entry.head.holder == Holder::of_lock(lock) && !entry.is_doomed()).then_some(entry)
+    }
+
+    /// Undoes what was done under a lock with recovery, and gives the lock up (LOCK and LOCKU with
+    /// type ABORT). The state-id is that of the owner's open.
+    ///
+    /// # Errors
+    /// `Invalid` when the owner has no such lock; those of the state-id; `WouldWait`; those of the
+    /// disk, and then the lock is still held.
+    pub fn abort_lock(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        state: impl Into<crate::StateRef>,
+    ) -> Result<()> {
+        let open = self.open_state(caller, handle, state)?;
+        let lock = self.lock_state_under(&open);
+        let entry = lock.and_then(|lock| self.undo_of(&lock)).ok_or(StoreError::Invalid)?;
+        if caller.wait == Wait::Never {
+            return Err(ServiceError::WouldWait);
+        }
+        self.undo(&entry)?;
+        self.unlock(caller, handle, open.reference(), 0, u64::MAX).map(drop)
+    }
+
+    fn undo(&self, entry: &Arc<Entry>) -> Result<()> {
+        let open = || self.open_as_server(&entry.head.key);
+        self.writers.undo.roll_back(entry, &self.writers, open)
+    }
+
+    /// Undoes what was left in a file, so that a lock can be granted. Waits for the disk.
+    pub(crate) fn undo_lost(&self, key: &Handle) -> Result<()> {
+        match self.writers.undo.find(key) {
+            Some(entry) => self.undo(&entry),
+            None => Ok(()),
+        }
+    }
+
+    /// Undoes what has lost its lock. Waits for the disk when there is anything.
+    pub(crate) fn tick_undo(&self) {
+        if self.writers.undo.is_empty() {
+            return;
+        }
+        let in_grace = self.in_grace();
+        for entry in self.writers.undo.all() {
+            let waits = entry.head.persist || entry.is_restored() && in_grace;
+            if waits && !entry.is_doomed() {
+                continue;
+            }
+            let table = self.lock_table();
+            let held = !entry.is_doomed() && table.is_held(&entry);
+            if !held {
+                entry.doom();
+            }
+            drop(table);
+            if !held && let Err(error) = self.undo(&entry) {
+                tracing::error!(%error, "the changes of a lost lock cannot be undone yet");
+            }
+        }
+    }
+}
+
+impl StateTable {
+    /// Whether the holder still has the lock.
+    fn is_held(&self, entry: &Entry) -> bool {
+        let Some(file) = self.files.get(&entry.head.key) else { return false };
+        file.lock_states.iter().any(|lock| {
+            lock.life.is_live()
+                && file.locks.ranges.has_owner(lock.id)
+                && entry.head.holder == Holder::of_lock(lock)
+        })
+    }
+
+    /// Whether something is to be undone before an owner whom nothing else stands against gets a
+    /// lock. Then it is marked, and nobody takes it back any more.
+    pub(crate) fn must_undo(
+        &self,
+        key: &Handle,
+        me: Option<&LockHolder>,
+        request: &LockRequest<'_>,
+    ) -> bool {
+        let Some(entry) = self.writers.undo.find(key) else { return false };
+        let own = me.is_some_and(|me| entry.head.holder.is(me)) && !entry.is_doomed();
+        let kept = own
+            && !request.extras.repair
+            && match (entry.head.persist, entry.is_restored()) {
+                // The lock was left behind for its holder.
+                (true, _) => true,
+                (false, true) => request.reclaim,
+                (false, false) => self.is_held(&entry),
+            };
+        if !kept {
+            entry.doom();
+        }
+        !kept
+    }
+}

@@ -1,0 +1,290 @@
+//! Files of real and simulated stores, changed in every way and put back.
+
+use super::*;
+use dafs_store::{
+    CreateHow, Cred, ExportSecret, FsId, MemoryStore, OpenMode, PosixOptions, PosixStore, SetAttr,
+    Store,
+};
+use proptest::prelude::*;
+
+const BOTH: OpenMode = OpenMode { read: true, write: true };
+const SIZE: usize = 100_000;
+
+struct World {
+    /// With the logs, and with the file where that is on disk.
+    dir: tempfile::TempDir,
+    store: Box<dyn Store>,
+    cred: Cred,
+    key: Handle,
+    original: Vec<u8>,
+    writers: Arc<Writers>,
+}
+
+impl World {
+    fn new(posix: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let exported = dir.path().join("exported");
+        std::fs::create_dir(&exported).unwrap();
+        let own = std::fs::metadata(&exported).unwrap();
+        let cred = Cred::new(
+            std::os::unix::fs::MetadataExt::uid(&own),
+            std::os::unix::fs::MetadataExt::gid(&own),
+        );
+        let store: Box<dyn Store> = match posix {
+            true => {
+                let options = PosixOptions::new(ExportSecret::from_bytes([5; 16]));
+                Box::new(PosixStore::open(&exported, options).unwrap())
+            }
+            false => Box::new(MemoryStore::default()),
+        };
+        let cred = if posix { cred } else { Cred::new(0, 0) };
+        let (how, none) = (CreateHow::Guarded, SetAttr::default());
+        let made = store.create(&cred, &store.root(), b"f", how, &none, BOTH).unwrap();
+        let mut original: Vec<u8> = (0..SIZE).map(|at| (at / 7) as u8).collect();
+        made.file.write_at(&[view(&mut original)], 0, Stability::Unstable, Wait::Allowed).unwrap();
+        let key = Handle { fs: FsId([1; 16]), file: made.id };
+        let world = Self { dir, store, cred, key, original, writers: Arc::new(Writers::new()) };
+        world.undo().open(&world.logs()).unwrap();
+        world
+    }
+
+    fn logs(&self) -> PathBuf {
+        self.dir.path().join("logs")
+    }
+
+    fn undo(&self) -> &Undo {
+        &self.writers.undo
+    }
+
+    fn plain(&self) -> Arc<dyn OpenFile> {
+        self.store.open(&self.cred, &self.key.file, BOTH).unwrap()
+    }
+
+    /// As a door has it.
+    fn file(&self) -> Arc<dyn OpenFile> {
+        self.writers.count(self.key, BOTH, self.plain())
+    }
+
+    fn begin(&self) {
+        self.try_begin(b"owner").unwrap();
+    }
+
+    fn try_begin(&self, owner: &[u8]) -> Result<()> {
+        self.undo().begin(self.key, holder(owner), false, self.plain(), &self.writers)
+    }
+
+    /// The server is killed and started again.
+    fn restart(&mut self) -> std::result::Result<(), UndoError> {
+        self.writers = Arc::new(Writers::new());
+        self.undo().open(&self.logs()).map(drop)
+    }
+
+    fn roll_back(&self) {
+        let entry = self.undo().find(&self.key).unwrap();
+        let open = || self.store.open(&self.cred, &self.key.file, BOTH);
+        self.undo().roll_back(&entry, &self.writers, open).unwrap();
+    }
+
+    fn content(&self) -> Vec<u8> {
+        let file = self.plain();
+        let mut bytes = vec![0; file.attr().unwrap().size as usize];
+        let len = file.read_at(&[view(&mut bytes)], 0, Wait::Allowed).unwrap();
+        assert_eq!(len, bytes.len());
+        bytes
+    }
+
+    fn assert_untouched(&self) {
+        assert!(self.content() == self.original);
+        assert!(self.undo().is_empty());
+        assert_eq!(std::fs::read_dir(self.logs()).unwrap().count(), 0, "no log is left");
+        assert_eq!(self.undo().bytes.load(Ordering::Relaxed), 0);
+    }
+}
+
+fn view(bytes: &mut [u8]) -> VolatileSlice<'_> {
+    VolatileSlice::from_mut(bytes)
+}
+
+fn holder(owner: &[u8]) -> Holder {
+    Holder {
+        name: b"client".to_vec(),
+        verifier: [1; 8],
+        mechanism: "none".to_owned(),
+        principal: Vec::new(),
+        owner: owner.to_vec(),
+    }
+}
+
+/// A change of the file's content.
+#[derive(Debug, Clone)]
+enum Change {
+    Write(u64, usize),
+    Append(usize),
+    Size(u64),
+    Allocate(u64, u64),
+    Deallocate(u64, u64),
+    Copy { from: u64, to: u64, len: u64 },
+    Restart,
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let place = 0u64..150_000;
+    let len = 1u64..50_000;
+    prop_oneof![
+        4 => (place.clone(), 1usize..50_000).prop_map(|(at, len)| Change::Write(at, len)),
+        2 => (1usize..20_000).prop_map(Change::Append),
+        2 => place.clone().prop_map(Change::Size),
+        1 => (place.clone(), len.clone()).prop_map(|(at, len)| Change::Allocate(at, len)),
+        1 => (place.clone(), len.clone()).prop_map(|(at, len)| Change::Deallocate(at, len)),
+        1 => (place, 0u64..20_000, 0u64..20_000)
+            .prop_map(|(to, from, len)| Change::Copy { from, to: to + 50_000, len }),
+        1 => Just(Change::Restart),
+    ]
+}
+
+fn apply(world: &mut World, change: &Change) {
+    let file = world.file();
+    let new = |len: usize| vec![0xee; len];
+    match *change {
+        Change::Write(at, len) => {
+            let mut bytes = new(len);
+            let views = [view(&mut bytes)];
+            assert_eq!(file.write_at(&views, at, Stability::Unstable, Wait::Allowed), Ok(len));
+        }
+        Change::Append(len) => {
+            let mut bytes = new(len);
+            file.append(&[view(&mut bytes)], Stability::Data).unwrap();
+        }
+        Change::Size(size) => file.set_size(size).unwrap(),
+        // Not every file system can.
+        Change::Allocate(at, len) => drop(file.allocate(at, len)),
+        Change::Deallocate(at, len) => drop(file.deallocate(at, len)),
+        Change::Copy { from, to, len } => {
+            file.copy_from(&*world.plain(), from, to, len).unwrap();
+        }
+        Change::Restart => {
+            world.restart().unwrap();
+            world.begin();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn whatever_is_done_is_undone(
+        changes in prop::collection::vec(change(), 1..12),
+        posix in any::<bool>(),
+        killed in any::<bool>(),
+    ) {
+        let mut world = World::new(posix);
+        world.begin();
+        changes.iter().for_each(|change| apply(&mut world, change));
+        if killed {
+            world.restart().unwrap();
+        }
+        world.roll_back();
+        world.assert_untouched();
+    }
+}
+
+#[test]
+fn what_is_kept_stays() {
+    let mut world = World::new(true);
+    world.begin();
+    apply(&mut world, &Change::Write(10, 30));
+    let changed = world.content();
+    let entry = world.undo().find(&world.key).unwrap();
+    world.undo().keep(&entry).unwrap();
+    world.restart().unwrap();
+    assert!(world.undo().is_empty());
+    assert!(world.content() == changed);
+}
+
+#[test]
+fn one_holder_at_a_time_and_it_finds_its_own_again() {
+    let mut world = World::new(false);
+    world.begin();
+    apply(&mut world, &Change::Write(10, 30));
+    world.begin();
+    let busy = Err(ServiceError::Store(StoreError::Busy));
+    assert_eq!(world.try_begin(b"other"), busy);
+    world.restart().unwrap();
+    assert_eq!(world.try_begin(b"other"), busy);
+    let entry = world.undo().find(&world.key).unwrap();
+    assert!(entry.is_restored());
+    world.begin();
+    assert!(!entry.is_restored());
+    // Until it is put back, others do not overwrite what is not saved.
+    entry.doom();
+    assert_eq!(world.try_begin(b"owner"), busy);
+    world.roll_back();
+    world.assert_untouched();
+    world.try_begin(b"other").unwrap();
+}
+
+#[test]
+fn what_would_need_the_disk_is_left_to_those_who_may_wait() {
+    let world = World::new(false);
+    world.begin();
+    let file = world.file();
+    let mut bytes = [1; 100];
+    let views = [view(&mut bytes)];
+    let write = |at, wait| file.write_at(&views, at, Stability::Unstable, wait);
+    assert_eq!(write(0, Wait::Never), Err(StoreError::WouldBlock));
+    assert_eq!(write(0, Wait::Allowed), Ok(100));
+    assert_eq!(write(50, Wait::Never), Ok(100), "that block is saved");
+    assert_eq!(write(BLOCK_BYTES - 50, Wait::Never), Err(StoreError::WouldBlock));
+    assert_eq!(write(SIZE as u64, Wait::Never), Ok(100), "behind the end nothing is saved");
+}
+
+#[test]
+fn a_lock_keeps_so_much_and_no_more() {
+    let world = World::new(false);
+    // Of holes, as a file that large would be.
+    let size = UNDO_BYTES_PER_LOCK_MAX + (1 << 20);
+    world.plain().set_size(size).unwrap();
+    world.begin();
+    let file = world.file();
+    assert_eq!(file.set_size(0), Err(StoreError::NoSpace));
+    assert_eq!(file.attr().unwrap().size, size, "nothing of it has happened");
+    world.roll_back();
+    assert_eq!(file.attr().unwrap().size, size);
+    assert_eq!(world.undo().bytes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn without_a_directory_nothing_is_promised() {
+    let world = World::new(false);
+    let fresh = Undo::default();
+    let begun = fresh.begin(world.key, holder(b"o"), false, world.plain(), &world.writers);
+    assert_eq!(begun, Err(ServiceError::NotSupported));
+}
+
+#[test]
+fn a_file_that_is_gone_needs_nothing() {
+    let mut world = World::new(true);
+    world.begin();
+    apply(&mut world, &Change::Write(10, 30));
+    world.store.remove(&world.cred, &world.store.root(), b"f").unwrap();
+    world.restart().unwrap();
+    world.roll_back();
+    assert!(world.undo().is_empty());
+}
+
+#[test]
+fn a_damaged_log_stops_the_start_and_stays() {
+    let mut world = World::new(true);
+    world.begin();
+    apply(&mut world, &Change::Write(10, 40_000));
+    apply(&mut world, &Change::Write(70_000, 10));
+    let path = world.logs().join("0.undo");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[1000] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let error = world.restart().unwrap_err();
+    assert!(matches!(error, UndoError::Damaged { .. }));
+    assert!(error.to_string().contains("0.undo"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+}

@@ -1,0 +1,307 @@
+//! Locks whose changes are undone when they are lost (DAFS 9.4, 9.5).
+
+use crate::common::*;
+use dafs_mem::VolatileSlice;
+use dafs_service::{
+    Client, Identity, LockError, LockExtras, LockKind, LockOwner, LockRequest, Opened,
+    ServiceError, UndoError,
+};
+use dafs_store::{SetAttr, Stability, StoreError, Wait};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const RECOVER: LockExtras = LockExtras { persist: false, autorecover: true, repair: false };
+const BOTH_KINDS: LockExtras = LockExtras { persist: true, ..RECOVER };
+const REPAIR: LockExtras = LockExtras { persist: false, autorecover: false, repair: true };
+const PLAIN: LockExtras = LockExtras { persist: false, autorecover: false, repair: false };
+const ALL: (u64, u64) = (0, u64::MAX);
+const BEFORE: &[u8] = b"what was there before";
+const AFTER: &[u8] = b"WHAT cameTHERE after it";
+
+/// A world that keeps what may have to be undone.
+struct Undoing {
+    world: World,
+    dir: tempfile::TempDir,
+}
+
+impl Undoing {
+    fn new() -> Self {
+        let undoing = Self { world: World::new(), dir: tempfile::tempdir().unwrap() };
+        undoing.world.service.keep_undo_in(&undoing.logs()).unwrap();
+        undoing
+    }
+
+    fn logs(&self) -> PathBuf {
+        self.dir.path().join("undo")
+    }
+
+    fn restart(&mut self) -> Result<(), UndoError> {
+        self.world.restart();
+        self.world.service.keep_undo_in(&self.logs())
+    }
+
+    fn client(&self, name: &str, verifier: u64) -> Arc<Client> {
+        let identity = Identity { mechanism: "none", principal: Vec::new() };
+        let (service, now_ns) = (&self.world.service, self.world.now_ns.get());
+        service.register_client(name.as_bytes(), verifier, identity, now_ns).unwrap().client
+    }
+
+    fn open(&self, client: &Arc<Client>) -> Opened {
+        self.world.open(client, "f", BOTH).unwrap()
+    }
+
+    /// A file with content, open.
+    fn filled(&self, client: &Arc<Client>) -> Opened {
+        let opened = self.open(client);
+        self.write(client, &opened, 0, BEFORE);
+        opened
+    }
+
+    fn lock(
+        &self,
+        client: &Arc<Client>,
+        opened: &Opened,
+        extras: LockExtras,
+    ) -> Result<(), LockError> {
+        self.lock_with(client, opened, ALL, LockKind::Write, extras, false)
+    }
+
+    fn lock_with(
+        &self,
+        client: &Arc<Client>,
+        opened: &Opened,
+        (offset, length): (u64, u64),
+        kind: LockKind,
+        extras: LockExtras,
+        reclaim: bool,
+    ) -> Result<(), LockError> {
+        let owner = LockOwner::Open(opened.state.id().into());
+        let request = LockRequest { owner, offset, length, kind, wait: false, reclaim, extras };
+        let caller = self.world.patient(client);
+        self.world.service.lock(caller, opened.state.handle(), &request).map(drop)
+    }
+
+    fn unlock(
+        &self,
+        client: &Arc<Client>,
+        opened: &Opened,
+        (offset, length): (u64, u64),
+    ) -> Result<(), ServiceError> {
+        let (caller, state) = (self.world.patient(client), opened.state.id().into());
+        let handle = opened.state.handle();
+        self.world.service.unlock(caller, handle, state, offset, length).map(drop)
+    }
+
+    fn abort(&self, client: &Arc<Client>, opened: &Opened) -> Result<(), ServiceError> {
+        let caller = self.world.patient(client);
+        self.world.service.abort_lock(caller, opened.state.handle(), opened.state.id())
+    }
+
+    fn write(&self, client: &Arc<Client>, opened: &Opened, offset: u64, bytes: &[u8]) {
+        let (caller, handle) = (self.world.patient(client), opened.state.handle());
+        let state = opened.state.reference();
+        let file = self.world.service.io_file(caller, handle, state, MODE_WRITE).unwrap();
+        let mut bytes = bytes.to_vec();
+        let views = [VolatileSlice::from_mut(&mut bytes)];
+        file.write_at(&views, offset, Stability::Unstable, Wait::Allowed).unwrap();
+    }
+
+    /// Writes, cuts and extends, by the holder and by an NFS client that minds no locks.
+    fn change(&self, client: &Arc<Client>, opened: &Opened) {
+        let (service, handle) = (&self.world.service, opened.state.handle());
+        let size = SetAttr { size: Some(9), ..SetAttr::default() };
+        let caller = self.world.patient(client);
+        service.setattr(caller, handle, opened.state.reference(), &size).unwrap();
+        let nfs = self.world.patient(service.stateless_client());
+        let file = service.stateless_file(nfs, handle, MODE_WRITE).unwrap().file;
+        let mut bytes = *b"WHAT came";
+        let views = [VolatileSlice::from_mut(&mut bytes)];
+        file.write_at(&views, 0, Stability::Unstable, Wait::Allowed).unwrap();
+        let mut bytes = *b"THERE after it";
+        let views = [VolatileSlice::from_mut(&mut bytes)];
+        let state = opened.state.reference();
+        assert_eq!(service.append(caller, handle, state, &views, Stability::File), Ok(9));
+    }
+
+    fn content(&self) -> Vec<u8> {
+        let service = &self.world.service;
+        let reader = self.world.patient(service.stateless_client());
+        let path = [b"f".as_slice()];
+        let handle = service.lookup(reader, &self.world.root, path).unwrap().handle;
+        let file = service.stateless_file(reader, &handle, MODE_READ).unwrap().file;
+        let mut bytes = vec![0; 100];
+        let views = [VolatileSlice::from_mut(&mut bytes)];
+        let len = file.read_at(&views, 0, Wait::Allowed).unwrap();
+        bytes.truncate(len);
+        bytes
+    }
+
+    fn logged(&self) -> usize {
+        let logs = std::fs::read_dir(self.logs()).unwrap().count();
+        assert_eq!(logs, self.world.service.counts().undo_files);
+        logs
+    }
+}
+
+#[test]
+fn what_is_unlocked_or_closed_stays_and_what_is_aborted_goes() {
+    let undoing = Undoing::new();
+    let one = undoing.client("a", 1);
+    let file = undoing.filled(&one);
+    undoing.lock(&one, &file, RECOVER).unwrap();
+    undoing.change(&one, &file);
+    assert_eq!(undoing.content(), AFTER);
+    assert_eq!(undoing.logged(), 1);
+    undoing.abort(&one, &file).unwrap();
+    assert_eq!((undoing.content(), undoing.logged()), (BEFORE.to_vec(), 0));
+    // It has given the lock up as well.
+    assert_eq!(undoing.world.service.counts().lock_ranges, 0);
+    assert_eq!(undoing.abort(&one, &file), Err(StoreError::Invalid.into()));
+    undoing.lock(&one, &file, RECOVER).unwrap();
+    undoing.change(&one, &file);
+    undoing.unlock(&one, &file, ALL).unwrap();
+    assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 0));
+    undoing.lock(&one, &file, RECOVER).unwrap();
+    undoing.write(&one, &file, 0, b"more");
+    undoing.world.close(&one, &file);
+    undoing.world.pass(LEASE_NS / 2);
+    assert_eq!((&undoing.content()[..4], undoing.logged()), (&b"more"[..], 0));
+}
+
+#[test]
+fn a_lease_that_ends_takes_its_changes_along() {
+    let undoing = Undoing::new();
+    let (one, two) = (undoing.client("a", 1), undoing.client("b", 1));
+    let (mine, theirs) = (undoing.filled(&one), undoing.open(&two));
+    undoing.lock(&one, &mine, RECOVER).unwrap();
+    undoing.change(&one, &mine);
+    assert!(matches!(undoing.lock(&two, &theirs, PLAIN), Err(LockError::Denied(_))));
+    undoing.world.pass_with(&[&two], LEASE_NS + SECOND_NS);
+    undoing.world.pass_with(&[&two], SECOND_NS);
+    assert_eq!((undoing.content(), undoing.logged()), (BEFORE.to_vec(), 0));
+    undoing.lock(&two, &theirs, PLAIN).unwrap();
+}
+
+#[test]
+fn nobody_gets_a_lock_before_the_changes_of_the_last_holder_are_undone() {
+    for nfs in [false, true] {
+        let undoing = Undoing::new();
+        let (one, two) = (undoing.client("a", 1), undoing.client("b", 1));
+        let (mine, theirs) = (undoing.filled(&one), undoing.open(&two));
+        undoing.lock(&one, &mine, RECOVER).unwrap();
+        undoing.change(&one, &mine);
+        // The client is started anew; no tick comes in between.
+        let again = undoing.client("a", 2);
+        assert_eq!(undoing.content(), AFTER);
+        if nfs {
+            let nfs = undoing.world.nfs("n");
+            let opened = undoing.world.open(&nfs, "f", BOTH).unwrap();
+            let owner = LockOwner::New { open: opened.state.reference(), owner: b"x" };
+            let (kind, wait, reclaim) = (LockKind::Read, false, false);
+            let extras = PLAIN;
+            let request = LockRequest { owner, offset: 5, length: 1, kind, wait, reclaim, extras };
+            let try_lock = |caller| {
+                undoing.world.service.lock(caller, opened.state.handle(), &request).map(drop)
+            };
+            let waits = Err(LockError::Service(ServiceError::WouldWait));
+            assert_eq!(try_lock(undoing.world.caller(&nfs)), waits);
+            try_lock(undoing.world.patient(&nfs)).unwrap();
+        } else {
+            undoing.lock(&two, &theirs, RECOVER).unwrap();
+        }
+        assert_eq!(undoing.content(), BEFORE);
+        assert_eq!(undoing.logged(), usize::from(!nfs), "the new holder's");
+        drop(again);
+    }
+}
+
+#[test]
+fn what_nobody_takes_back_after_a_restart_is_undone() {
+    let mut undoing = Undoing::new();
+    let one = undoing.client("a", 1);
+    let mine = undoing.filled(&one);
+    undoing.lock(&one, &mine, RECOVER).unwrap();
+    undoing.change(&one, &mine);
+    undoing.restart().unwrap();
+    assert_eq!(undoing.logged(), 1);
+    let two = undoing.client("b", 1);
+    for _ in 0..3 {
+        undoing.world.pass_with(&[&two], LEASE_NS - SECOND_NS);
+    }
+    assert_eq!((undoing.content(), undoing.logged()), (BEFORE.to_vec(), 0));
+}
+
+#[test]
+fn a_persistent_lock_keeps_its_changes_until_somebody_else_comes() {
+    for restart in [false, true] {
+        let mut undoing = Undoing::new();
+        let (one, two) = (undoing.client("a", 1), undoing.client("b", 1));
+        let mine = undoing.filled(&one);
+        undoing.lock(&one, &mine, BOTH_KINDS).unwrap();
+        undoing.change(&one, &mine);
+        let handle = *mine.state.handle();
+        let two = if restart {
+            undoing.restart().unwrap();
+            undoing.client("b", 1)
+        } else {
+            two
+        };
+        undoing.world.pass_with(&[&two], LEASE_NS + SECOND_NS);
+        undoing.world.pass_with(&[&two], LEASE_NS + SECOND_NS);
+        assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 1), "breakable");
+        let theirs = undoing.open(&two);
+        assert!(matches!(undoing.lock(&two, &theirs, PLAIN), Err(LockError::Broken(_))));
+        let broken = undoing.world.service.check_span(&handle, 0, 1);
+        assert_eq!(broken, Err(ServiceError::LockBroken), "nobody sees what is half done");
+        undoing.lock(&two, &theirs, REPAIR).unwrap();
+        assert_eq!((undoing.content(), undoing.logged()), (BEFORE.to_vec(), 0));
+        undoing.unlock(&two, &theirs, ALL).unwrap();
+    }
+}
+
+#[test]
+fn the_holder_of_a_persistent_lock_goes_on_where_it_was() {
+    let undoing = Undoing::new();
+    let one = undoing.client("a", 1);
+    let mine = undoing.filled(&one);
+    undoing.lock(&one, &mine, BOTH_KINDS).unwrap();
+    undoing.change(&one, &mine);
+    undoing.world.pass(LEASE_NS + SECOND_NS);
+    undoing.world.pass(SECOND_NS);
+    let one = undoing.client("a", 1);
+    let mine = undoing.open(&one);
+    undoing.lock(&one, &mine, BOTH_KINDS).unwrap();
+    assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 1));
+    undoing.abort(&one, &mine).unwrap();
+    assert_eq!((undoing.content(), undoing.logged()), (BEFORE.to_vec(), 0));
+}
+
+#[test]
+fn what_cannot_be_undone_is_not_promised() {
+    let undoing = Undoing::new();
+    let one = undoing.client("a", 1);
+    let mine = undoing.filled(&one);
+    let refused = Err(LockError::Service(ServiceError::NotSupported));
+    let write = LockKind::Write;
+    for range in [(0, 10), (1, u64::MAX), (10, 10)] {
+        assert_eq!(undoing.lock_with(&one, &mine, range, write, RECOVER, false), refused);
+    }
+    // Nothing is done under a lock for reading.
+    undoing.lock_with(&one, &mine, ALL, LockKind::Read, RECOVER, false).unwrap();
+    assert_eq!(undoing.logged(), 0);
+    undoing.lock(&one, &mine, RECOVER).unwrap();
+    assert_eq!(undoing.unlock(&one, &mine, (0, 10)), Err(ServiceError::LockRange));
+    assert_eq!(undoing.logged(), 1);
+    let stranger = undoing.client("b", 1);
+    let theirs = undoing.open(&stranger);
+    assert_eq!(undoing.abort(&stranger, &theirs), Err(StoreError::Invalid.into()));
+    let foreign = undoing.world.patient(&stranger);
+    let aborted = undoing.world.service.abort_lock(foreign, mine.state.handle(), mine.state.id());
+    assert_eq!(aborted, Err(ServiceError::BadStateId));
+    // Where nothing can be kept there is no such lock.
+    let world = World::new();
+    let plain = Undoing { world, dir: tempfile::tempdir().unwrap() };
+    let one = plain.client("a", 1);
+    let mine = plain.filled(&one);
+    assert_eq!(plain.lock(&one, &mine, RECOVER), refused);
+}
