@@ -70,7 +70,7 @@ pub use names::{EntrySink, RemoveKind};
 pub use network::{AddressRange, Admits, Flavour};
 pub use open::{OpenClaim, OpenHow, OpenRequest, OpenState, OpenTarget, Opened, RemoveMode, Share};
 pub use records::{ClientRecord, ClientRecords, FileRecords, NoRecords, RecordsError};
-pub use replies::{EndedSession, Entry, KeptReply, NoReply, RequestKey, SessionReplies};
+pub use replies::{EndedSession, Entry, Kept, KeptReply, NoReply, RequestKey, SessionReplies};
 pub use state::{StateId, StateKind, StateRef};
 pub use stateless::{StatelessCreated, StatelessFile};
 pub use undo::UndoError;

@@ -12,8 +12,10 @@ use super::memory::Receives;
 use crate::auth::Admission;
 use crate::limits::SessionLimits;
 use dafs_dat::{EndpointId, Instant, PeerInfo};
+use dafs_service::durable::Op;
 use dafs_service::{Client, ClientKey, OpenState, SessionReplies, StateId};
 use dafs_wire::dafs::{ByteOrder, RequestHeader, SessionId, SessionOptions};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// How far a connection has come.
@@ -50,6 +52,8 @@ pub(super) struct Connection {
     pub(super) credits: Credits,
     pub(super) streams: Streams,
     pub(super) chains: Chains,
+    /// Announced changes of requests in hand, by stream.
+    pub(super) ops: FxHashMap<u16, Op>,
     pub(super) session: Option<Session>,
     /// The transport knows it no more; it waits for the last of its jobs.
     pub(super) ended: bool,
@@ -214,6 +218,7 @@ impl Connection {
             credits: Credits { nreq: 1, ..Credits::default() },
             streams,
             chains: Chains::default(),
+            ops: FxHashMap::default(),
             session: None,
             ended: false,
             back: None,

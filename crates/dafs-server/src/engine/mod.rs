@@ -18,6 +18,7 @@ mod connection;
 mod convert;
 mod delegation_ops;
 mod drain;
+mod durable;
 mod fence_ops;
 mod lock_ops;
 mod memory;

@@ -123,7 +123,7 @@ pub(super) fn change_info(change: DirChange) -> ChangeInfo {
     ChangeInfo { before: change.before, after: change.after, atomic: change.atomic }
 }
 
-fn new_object<'a>(object: &dafs::NewObject<'a>) -> Result<NewObject<'a>, Status> {
+pub(super) fn new_object<'a>(object: &dafs::NewObject<'a>) -> Result<NewObject<'a>, Status> {
     let number = |part: u64| u32::try_from(part).map_err(|_| Status::Inval);
     let device =
         |device: &SpecData| Ok::<_, Status>((number(device.major)?, number(device.minor)?));

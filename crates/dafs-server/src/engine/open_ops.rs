@@ -225,7 +225,7 @@ fn share(access: ShareAccess, deny: ShareDeny) -> Share {
     }
 }
 
-fn open_how(create: &Option<CreateMode<'_>>) -> Result<OpenHow, Status> {
+pub(super) fn open_how(create: &Option<CreateMode<'_>>) -> Result<OpenHow, Status> {
     Ok(match create {
         None => OpenHow::Existing,
         Some(CreateMode::Unchecked { attributes }) => {

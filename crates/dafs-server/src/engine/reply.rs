@@ -11,7 +11,7 @@ use super::request::{Call, Context, Keep};
 use crate::limits::{SMALL_REPLY_BYTES, WORK_POSTED_MAX};
 use dafs_service::Door;
 use dafs_wire::dafs::{
-    EncodeError, ErrorBody, Procedure, Reply, ResponseHeader, Status, encode_error,
+    ByteOrder, EncodeError, ErrorBody, Procedure, Reply, ResponseHeader, Status, encode_error,
     encode_response, seal,
 };
 use std::sync::atomic::Ordering;
@@ -113,6 +113,23 @@ impl Context<'_> {
 
     /// Sends an encoded reply and grants `target` credits with it (DAFS 7).
     pub(super) fn send(&mut self, call: &Call, slot: ReplySlot, len: usize, target: u16) {
+        if !self.settle(call, slot, len) {
+            self.send_now(call, slot, len, target);
+        }
+    }
+
+    /// Sends a reply that has waited since it was encoded, with the credits of now.
+    pub(super) fn send_settled(&mut self, call: &Call, slot: ReplySlot, len: usize) {
+        let target = self.target(call);
+        let field = &mut self.link.replies.bytes_mut(slot)[8..10];
+        match self.connection.order {
+            ByteOrder::Big => field.copy_from_slice(&target.to_be_bytes()),
+            ByteOrder::Little => field.copy_from_slice(&target.to_le_bytes()),
+        }
+        self.send_now(call, slot, len, target);
+    }
+
+    fn send_now(&mut self, call: &Call, slot: ReplySlot, len: usize, target: u16) {
         if self.connection.checksums() && !is_connect(call.procedure) {
             seal(&mut self.link.replies.bytes_mut(slot)[..len]);
         }
@@ -214,7 +231,7 @@ impl Context<'_> {
 }
 
 /// Whether a reply reports success, in either byte order (DAFS 5.3).
-fn is_ok(reply: &[u8]) -> bool {
+pub(super) fn is_ok(reply: &[u8]) -> bool {
     reply.get(28..32).is_some_and(|status| status == [0; 4])
 }
 

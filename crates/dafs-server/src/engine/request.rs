@@ -244,6 +244,9 @@ impl Context<'_> {
 
     fn request(&mut self, call: &Call, request: &Request<'_>) -> Done {
         self.check_fences(request)?;
+        if self.announce(call, request)? {
+            return Ok(());
+        }
         match request {
             Request::ReadInline(args) => self.read_inline(call, args),
             Request::ReadDirect(args) => self.read_direct(call, args),

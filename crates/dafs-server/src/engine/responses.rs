@@ -8,10 +8,11 @@
 
 use super::request::{Call, Context, Done};
 use super::work::{Arrival, JobDone, JobResult, Work};
-use dafs_service::{Client, KeptReply, NoReply, RequestKey};
+use crate::limits::SMALL_REPLY_BYTES;
+use dafs_service::{Client, Kept, NoReply, RequestKey};
 use dafs_wire::dafs::{
     ByteOrder, CheckResponse, DiscardResponses, ErrorBody, FetchResponseReply, HEADER_BYTES, Reply,
-    ResponseHeader, SessionId, Status,
+    ResponseHeader, SessionId, Status, encode_response,
 };
 use std::sync::Arc;
 
@@ -25,7 +26,15 @@ impl Context<'_> {
 
     /// The body goes out as it was, in the byte order of the old session (DAFS 5.1).
     pub(super) fn fetch_response(&mut self, call: &Call, args: &CheckResponse) -> Done {
-        let Some(kept) = self.ended_reply(call, args)? else { return Ok(()) };
+        let kept = match self.ended_reply(call, args)? {
+            Some(Kept::Reply(kept)) => kept,
+            Some(Kept::Happened(effect)) => {
+                let reply = self.reply_effect(args.procedure, &effect)?;
+                let order = self.connection.order;
+                return self.fetch_made(call, order, &reply);
+            }
+            None => return Ok(()),
+        };
         if kept.bytes.len() > self.connection.response_bytes_max() {
             return Err(Status::TooSmall);
         }
@@ -42,6 +51,17 @@ impl Context<'_> {
         Ok(())
     }
 
+    /// The reply is made now; its body goes out as if it had been kept. The client has not restarted
+    /// since, so it has the byte order of its old session.
+    fn fetch_made(&mut self, call: &Call, order: ByteOrder, reply: &Reply<'_>) -> Done {
+        let mut message = [0; SMALL_REPLY_BYTES];
+        let header = ResponseHeader::answering(&call.header, 0);
+        let len = encode_response(&mut message, order, &header, reply);
+        let body = len.ok().and_then(|len| message.get(HEADER_BYTES..len));
+        let body = FetchResponseReply { body: body.ok_or(Status::ServerFault)? };
+        self.reply(call, &Reply::FetchResponse(body))
+    }
+
     pub(super) fn discard_responses(&mut self, call: &Call, args: &DiscardResponses) -> Done {
         let client = self.asking_client()?;
         if self.await_end(call, args.session_id, &client)? {
@@ -54,11 +74,7 @@ impl Context<'_> {
     }
 
     /// The reply that is asked for; `None` when the request waits.
-    fn ended_reply(
-        &mut self,
-        call: &Call,
-        args: &CheckResponse,
-    ) -> Result<Option<KeptReply>, Status> {
+    fn ended_reply(&mut self, call: &Call, args: &CheckResponse) -> Result<Option<Kept>, Status> {
         let client = self.asking_client()?;
         if self.await_end(call, args.session_id, &client)? {
             return Ok(None);

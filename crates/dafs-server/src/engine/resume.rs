@@ -70,6 +70,8 @@ impl Context<'_> {
             Work::Authenticate | Work::Again if self.connection.phase == Phase::Closing => {
                 return self.abandon(id);
             }
+            Work::Intended => return self.intended(id, result),
+            Work::Settle { .. } => return self.settled(id, result),
             Work::Again => {
                 // The message stays in its slot.
                 let call = pending.call;

@@ -4,6 +4,7 @@ use super::back::{Address, Back, BackFront, Mail};
 use super::batch::Queue;
 use super::connection::{Channel, Phase, Proven, Session};
 use super::convert;
+use super::durable::journal_session;
 use super::registry::SessionEntry;
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Work, submit};
@@ -211,6 +212,10 @@ impl Context<'_> {
         let (trusted, identity) = (admission.trusted, admission.identity.clone());
         let auth = auth_result(&admission);
         registered.client.session_started();
+        if session.replies.is_some() && self.shared.service.has_journal() {
+            let kept = journal_session(session.id.0, &registered.client);
+            self.shared.service.keep_session(&kept);
+        }
         session.proven = Some(Proven { client: registered.client.clone(), admission });
         let (id, key, options) = (session.id, session.client_key, session.options);
         let entry = SessionEntry {
@@ -322,7 +327,9 @@ impl Context<'_> {
         self.connection.phase = Phase::Closing;
         if let Some(session) = &mut self.connection.session {
             // Who leaves in order has all replies it wants.
-            session.replies = None;
+            if session.replies.take().is_some() {
+                self.shared.service.forget_session(&session.id.0);
+            }
         }
         tracing::debug!(peer = %self.connection.peer, reason = %DisconnectReason::Local, "leaving");
         self.link.adapter.disconnect(self.connection.endpoint);

@@ -56,6 +56,8 @@ pub enum JobResult {
     Fence(Result<(), ServiceError>),
     /// A proof was accepted or not.
     Admission(Option<Admission>),
+    /// The journal holds what it was given, or could not take it.
+    Journal(dafs_service::Result<()>),
     /// A call of the service has ended.
     Call(Rest),
 }
@@ -111,6 +113,10 @@ pub(super) enum Work {
     Stage(Box<WriteTransfer>),
     /// An append, whose data may be on its way by RDMA.
     Append(Box<AppendTransfer>),
+    /// For the journal, before it may be carried out; only from its message.
+    Intended,
+    /// For the journal, before its reply may be sent. It holds no receive slot any more.
+    Settle { slot: ReplySlot, len: usize },
     /// For something after which it is worked on from the beginning; only from its message.
     Again,
     /// A change of a fence, and what is under way for those it shuts out.
@@ -128,6 +134,8 @@ impl Work {
     pub(super) fn has_job(&self) -> bool {
         match self {
             Work::Authenticate
+            | Work::Intended
+            | Work::Settle { .. }
             | Work::Call
             | Work::Commit
             | Work::Fence
@@ -146,13 +154,16 @@ impl Work {
     pub(super) fn abandon(self, link: &mut Link) {
         match self {
             Work::Authenticate
+            | Work::Intended
             | Work::Call
             | Work::Commit
             | Work::Fence
             | Work::Write { .. }
             | Work::ReadMapped { .. }
             | Work::Again => {}
-            Work::ReadInline { slot, .. } => link.replies.give_back(slot),
+            Work::ReadInline { slot, .. } | Work::Settle { slot, .. } => {
+                link.replies.give_back(slot);
+            }
             Work::Read(transfer) => transfer.abandon(link),
             Work::Stage(transfer) => transfer.abandon(link),
             Work::Append(transfer) => transfer.abandon(link),

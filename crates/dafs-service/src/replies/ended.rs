@@ -1,8 +1,10 @@
 //! The replies of sessions that have ended.
 
-use super::{Entry, KeptReply, RequestKey};
+use super::{Entry, Kept, KeptReply, RequestKey};
 use crate::Service;
 use crate::client::{Client, Identity};
+use crate::durable::{Answer, Durability};
+use crate::export::Export;
 use crate::limits::{
     REPLY_BYTES_MAX, REPLY_BYTES_PER_CLIENT_MAX, REPLY_RETENTION_NS, REPLY_SESSIONS_MAX,
     REPLY_SESSIONS_PER_CLIENT_MAX,
@@ -54,7 +56,7 @@ impl Owner {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct KeptSession {
     owner: Arc<Owner>,
     verifier: [u8; 8],
     session: EndedSession,
@@ -73,7 +75,7 @@ struct OwnerSessions {
 
 #[derive(Debug, Default)]
 struct Table {
-    sessions: FxHashMap<[u8; 8], Kept>,
+    sessions: FxHashMap<[u8; 8], KeptSession>,
     owners: FxHashMap<Arc<Owner>, OwnerSessions>,
     /// All sessions, by age, which is the order in which their time is over too.
     by_age: BTreeMap<u64, [u8; 8]>,
@@ -94,11 +96,11 @@ impl Table {
         let of_owner = self.owners.entry(owner.clone()).or_default();
         of_owner.sessions.insert(number);
         of_owner.len_bytes += len_bytes;
-        let kept = Kept { owner, verifier, session, len_bytes, number, until_ns: u64::MAX };
+        let kept = KeptSession { owner, verifier, session, len_bytes, number, until_ns: u64::MAX };
         self.sessions.insert(id, kept);
     }
 
-    fn remove(&mut self, id: [u8; 8]) -> Option<Kept> {
+    fn remove(&mut self, id: [u8; 8]) -> Option<KeptSession> {
         let kept = self.sessions.remove(&id)?;
         self.by_age.remove(&kept.number);
         self.len_bytes -= kept.len_bytes;
@@ -147,7 +149,7 @@ impl Service {
     /// Keeps the replies of a session that has ended, for the client to ask for.
     pub fn keep_replies(&self, id: [u8; 8], client: &Client, session: EndedSession, now_ns: u64) {
         // Held so that a new instance of the client, which frees them, comes before or after.
-        let Some(_clients) = self.not_replaced(client) else { return };
+        let Some(_clients) = self.not_replaced(client) else { return self.forget_session(&id) };
         let owner = Owner::of(client);
         let retention_ns = REPLY_RETENTION_NS.max(self.lease_ns().saturating_mul(3));
         let mut table = self.ended_sessions.lock();
@@ -155,37 +157,82 @@ impl Service {
         if let Some(kept) = table.sessions.get_mut(&id) {
             kept.until_ns = now_ns.saturating_add(retention_ns);
         }
+        let mut excess = Vec::new();
         while let Some(id) = table.excess(&owner) {
             table.remove(id);
+            excess.push(id);
         }
+        drop(table);
+        excess.iter().for_each(|id| self.forget_session(id));
     }
 
-    /// The reply to a request of an ended session of this client.
+    /// The answer to a request of an ended session of this client, of this run of the server or of an
+    /// earlier one.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn kept_reply(&self, client: &Client, key: &RequestKey) -> Result<KeptReply, NoReply> {
+    pub fn kept_reply(&self, client: &Client, key: &RequestKey) -> Result<Kept, NoReply> {
         let table = self.ended_sessions.lock();
         let kept = table.sessions.get(&key.session).filter(|kept| kept.is_of(client));
-        let session = &kept.ok_or(NoReply::UnknownSession)?.session;
+        let Some(kept) = kept else {
+            drop(table);
+            return self.recovered_reply(client, key);
+        };
+        let session = &kept.session;
         let found = session.entries.iter().find(|entry| {
             (entry.stream, entry.sequence, entry.procedure)
                 == (key.stream, key.sequence, key.procedure)
         });
         let entry = found.ok_or(NoReply::NotExecuted)?;
-        Ok(KeptReply { bytes: entry.bytes.clone(), little_endian: session.little_endian })
+        let (bytes, little_endian) = (entry.bytes.clone(), session.little_endian);
+        Ok(Kept::Reply(KeptReply { bytes, little_endian }))
+    }
+
+    /// The same, of a session of an earlier run.
+    fn recovered_reply(&self, client: &Client, key: &RequestKey) -> Result<Kept, NoReply> {
+        if !self.is_recovered(client, &key.session) {
+            return Err(NoReply::UnknownSession);
+        }
+        match self.kept_answer(key).ok_or(NoReply::NotExecuted)? {
+            Answer::Reply { bytes, order_le } => {
+                Ok(Kept::Reply(KeptReply { bytes: bytes.into(), little_endian: order_le }))
+            }
+            Answer::Happened(effect) => Ok(Kept::Happened(effect)),
+        }
+    }
+
+    fn is_recovered(&self, client: &Client, id: &[u8; 8]) -> bool {
+        self.kept_session(id).is_some_and(|session| {
+            session.client == client.name()
+                && session.verifier == client.verifier()
+                && session.mechanism == client.identity().mechanism
+                && session.principal == client.identity().principal
+        })
+    }
+
+    /// Whether any export keeps replies that outlive the server.
+    pub fn has_journal(&self) -> bool {
+        let durable = |export: &Arc<Export>| export.options().durable_replies != Durability::Off;
+        self.namespace().exports().any(durable)
     }
 
     /// Forgets the replies of an ended session of this client; false when there is none.
     pub fn discard_replies(&self, client: &Client, id: [u8; 8]) -> bool {
         let mut table = self.ended_sessions.lock();
         let own = table.sessions.get(&id).is_some_and(|kept| kept.is_of(client));
-        own && table.remove(id).is_some()
+        let found = own && table.remove(id).is_some();
+        drop(table);
+        let known = found || self.is_recovered(client, &id);
+        if known {
+            self.forget_session(&id);
+        }
+        known
     }
 
     /// True when replies of a session with this name are kept, so that no other may get it.
     pub fn keeps_replies_of(&self, id: [u8; 8]) -> bool {
-        self.ended_sessions.lock().sessions.contains_key(&id)
+        let kept = self.ended_sessions.lock().sessions.contains_key(&id);
+        kept || self.kept_session(&id).is_some()
     }
 
     /// A client has come back: replies to other instances of it are of no use to anybody.
@@ -197,24 +244,30 @@ impl Service {
             table.sessions.get(id).is_some_and(|kept| kept.verifier != client.verifier())
         };
         let others: Vec<_> = ids.filter(other).collect();
-        for id in others {
-            table.remove(id);
+        for id in &others {
+            table.remove(*id);
         }
+        drop(table);
+        others.iter().for_each(|id| self.forget_session(id));
     }
 
     /// Forgets replies that were kept long enough (DAFS O50).
     pub(crate) fn tick_replies(&self, now_ns: u64) {
         let mut table = self.ended_sessions.lock();
+        let mut over = Vec::new();
         while let Some(id) = table.by_age.values().next().copied() {
             if table.sessions.get(&id).is_some_and(|kept| kept.until_ns > now_ns) {
-                return;
+                break;
             }
             table.remove(id);
+            over.push(id);
         }
+        drop(table);
+        over.iter().for_each(|id| self.forget_session(id));
     }
 }
 
-impl Kept {
+impl KeptSession {
     fn is_of(&self, client: &Client) -> bool {
         self.verifier == client.verifier()
             && self.owner.name == client.name()

@@ -22,6 +22,7 @@ pub(crate) use ended::EndedSessions;
 pub use ended::{EndedSession, NoReply};
 pub use session::SessionReplies;
 
+use crate::durable::Effect;
 use std::sync::Arc;
 
 /// Names one request of one session.
@@ -44,6 +45,15 @@ pub struct KeptReply {
     pub bytes: Arc<[u8]>,
     /// True when its numbers are in little-endian order.
     pub little_endian: bool,
+}
+
+/// What is known of a request that was executed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kept {
+    /// Its reply.
+    Reply(KeptReply),
+    /// What it has done, before a reply was made.
+    Happened(Effect),
 }
 
 /// A kept reply of a session that has ended, with what it answers.

@@ -4,7 +4,7 @@ use crate::common::*;
 use dafs_service::limits::{
     REPLY_BYTES_PER_CLIENT_MAX, REPLY_RETENTION_NS, REPLY_SESSIONS_PER_CLIENT_MAX,
 };
-use dafs_service::{Client, Identity, NoReply, RequestKey, SessionReplies};
+use dafs_service::{Client, Identity, Kept, NoReply, RequestKey, SessionReplies};
 use std::sync::Arc;
 
 fn key(session: u8, stream: u16, sequence: u16) -> RequestKey {
@@ -32,7 +32,7 @@ fn only_the_client_that_earned_a_reply_finds_it() {
     let world = World::new();
     let anna = client(&world, "a", 1, b"anna");
     end(&world, &anna, 1, b"done");
-    let reply = world.service.kept_reply(&anna, &key(1, 3, 7)).unwrap();
+    let Ok(Kept::Reply(reply)) = world.service.kept_reply(&anna, &key(1, 3, 7)) else { panic!() };
     assert_eq!((&*reply.bytes, reply.little_endian), (&b"done"[..], true));
     for other in [key(1, 2, 7), key(1, 3, 8), RequestKey { procedure: 143, ..key(1, 3, 7) }] {
         assert_eq!(world.service.kept_reply(&anna, &other), Err(NoReply::NotExecuted));
