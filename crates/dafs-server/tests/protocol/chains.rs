@@ -15,6 +15,9 @@ const SAVE: u16 = 0x04;
 const FH: u16 = 0x08;
 const STATEID: u16 = 0x10;
 
+/// Requests with their flags.
+type Members<'a> = &'a [(u16, Request<'a>)];
+
 /// Taken from the chain, so it must not be looked at.
 const NOWHERE: File = File { fh: FileHandle::ZERO, id: StateId::ZERO };
 
@@ -168,7 +171,7 @@ fn requests_that_break_the_form_are_refused_and_break_the_chain() {
         synchronous: true,
     });
     let (ok, form, broken) = (Status::Ok, Status::ChainForm, Status::ChainBroken);
-    let cases: &[(&[(u16, Request<'_>)], &[Status])] = &[
+    let cases: &[(Members<'_>, &[Status])] = &[
         (&[(BACK, null)], &[form]),
         (&[(BACK | FORW, null), (BACK, null)], &[form, broken]),
         (&[(FORW, null), (0, null)], &[ok, form]),

@@ -13,6 +13,7 @@ mod common;
 mod credits;
 mod data;
 mod delegations;
+mod durable;
 mod fences;
 mod files;
 mod interrupted;

@@ -3,8 +3,7 @@
 use super::{Entry, Kept, KeptReply, RequestKey};
 use crate::Service;
 use crate::client::{Client, Identity};
-use crate::durable::{Answer, Durability};
-use crate::export::Export;
+use crate::durable::Answer;
 use crate::limits::{
     REPLY_BYTES_MAX, REPLY_BYTES_PER_CLIENT_MAX, REPLY_RETENTION_NS, REPLY_SESSIONS_MAX,
     REPLY_SESSIONS_PER_CLIENT_MAX,
@@ -202,18 +201,12 @@ impl Service {
     }
 
     fn is_recovered(&self, client: &Client, id: &[u8; 8]) -> bool {
-        self.kept_session(id).is_some_and(|session| {
-            session.client == client.name()
-                && session.verifier == client.verifier()
-                && session.mechanism == client.identity().mechanism
-                && session.principal == client.identity().principal
-        })
+        self.kept_session(id).is_some_and(|session| session.is_of(client))
     }
 
-    /// Whether any export keeps replies that outlive the server.
+    /// Whether there is a journal, which exports may keep replies in.
     pub fn has_journal(&self) -> bool {
-        let durable = |export: &Arc<Export>| export.options().durable_replies != Durability::Off;
-        self.namespace().exports().any(durable)
+        self.keeper.get().is_some()
     }
 
     /// Forgets the replies of an ended session of this client; false when there is none.

@@ -15,10 +15,12 @@ pub use store::{Disk, DiskStore};
 
 use dafs_dat::sim::{SimFaults, SimNetwork};
 use dafs_dat::{Adapter, Address, Instant, PeerInfo};
+use dafs_journal::sim::SimDisk;
 use dafs_server::{
     Authenticator, Config, Engine, EngineCounts, Inbox, Job, OwnIdentity, Pool, Registry,
     SessionLimits, Shared, password_line,
 };
+use dafs_service::durable::Journal;
 use dafs_service::{Export, ExportOptions, Namespace, Service, ServiceConfig, WriteVerifier};
 use dafs_store::{FsId, MemoryOptions, MemoryStore, Store};
 use dafs_wire::dafs::{self, ByteOrder, FileHandle, Request, Status, Verifier};
@@ -46,6 +48,12 @@ pub struct Setup {
     pub maps: bool,
     /// The server listens on a second network too.
     pub second_network: bool,
+    /// The stores of an earlier run.
+    pub stores: Vec<Arc<dyn Store>>,
+    /// Where durable replies are kept.
+    pub journal: Option<Arc<SimDisk>>,
+    /// Tells runs of the server from each other.
+    pub run: u32,
 }
 
 impl Default for Setup {
@@ -59,6 +67,9 @@ impl Default for Setup {
             seed: 1,
             maps: false,
             second_network: false,
+            stores: Vec::new(),
+            journal: None,
+            run: 7,
         }
     }
 }
@@ -82,6 +93,7 @@ pub struct World {
     pub service: Arc<Service>,
     pub clients: Vec<Client>,
     pub disk: Disk,
+    pub stores: Vec<Arc<dyn Store>>,
 
     pool: HeldPool,
     /// Jobs stay where they are while this is set.
@@ -113,19 +125,28 @@ impl World {
         network.map_memory(setup.maps);
         let disk = Disk::new();
         let mut exports = Vec::new();
+        let mut stores = setup.stores.clone();
         for (index, (name, options)) in setup.exports.iter().enumerate() {
             let mut fs_id = *b"protocol test 00";
             fs_id[15] += index as u8;
             let memory =
                 MemoryOptions { fs_id: FsId(fs_id), root_mode: 0o777, ..MemoryOptions::default() };
-            let inner = MemoryStore::new(memory);
-            let store: Arc<dyn Store> = Arc::new(DiskStore { inner, disk: disk.clone() });
-            exports.push(Export::new(name, store, options.clone()));
+            if stores.len() == index {
+                let inner = MemoryStore::new(memory);
+                stores.push(Arc::new(DiskStore { inner, disk: disk.clone() }));
+            }
+            exports.push(Export::new(name, stores[index].clone(), options.clone()));
         }
         let namespace = Namespace::new(exports).unwrap();
-        let config = ServiceConfig::new(LEASE, 7);
+        let config = ServiceConfig::new(LEASE, setup.run);
         let service = Arc::new(Service::new(config, namespace));
         let pool = HeldPool::default();
+        if let Some(disk) = setup.journal.clone() {
+            let pool = pool.clone();
+            let spawn = Arc::new(move |job| pool.submit(job));
+            let journal = Journal { disk, boot: [1; 16], segment_bytes: 64 << 10, spawn };
+            service.start_journal(journal, 0).unwrap();
+        }
         let shared = Shared {
             service: service.clone(),
             authenticator: Arc::new(authenticator(&setup)),
@@ -155,6 +176,7 @@ impl World {
             service,
             clients: Vec::new(),
             disk,
+            stores,
 
             pool,
             hold_jobs: false,

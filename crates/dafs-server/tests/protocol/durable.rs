@@ -1,0 +1,260 @@
+//! Durable replies: what a client finds out about its requests when the server has died meanwhile.
+
+use crate::common::*;
+use crate::responses::{begin, key, lose};
+use dafs_journal::sim::SimDisk;
+use dafs_service::ExportOptions;
+use dafs_service::durable::Durability;
+use dafs_wire::dafs::{
+    self, ByteOrder, CheckResponse, FileHandle, HEADER_BYTES, NewObject, ObjectType, Procedure,
+    Reply, Request, SessionId, StateId, Status,
+};
+use std::sync::Arc;
+
+fn setup(mode: Durability, disk: &Arc<SimDisk>) -> Setup {
+    let options = ExportOptions { durable_replies: mode, ..ExportOptions::default() };
+    Setup { exports: vec![("", options)], journal: Some(disk.clone()), ..Setup::default() }
+}
+
+/// The server dies with all its memory and comes back.
+fn restart(world: World, mode: Durability, disk: &Arc<SimDisk>) -> World {
+    let stores = world.stores.clone();
+    // Nothing of it has a last word.
+    std::mem::forget(world);
+    World::new(Setup { stores, run: 8, ..setup(mode, disk) })
+}
+
+fn make(dir: FileHandle, name: &[u8]) -> Request<'_> {
+    Request::Create(dafs::Create {
+        dir,
+        name,
+        object: NewObject::Plain(ObjectType::Directory),
+        attributes: dafs::Attributes { mode: Some(0o755), ..dafs::Attributes::default() },
+    })
+}
+
+fn remove(dir: FileHandle, name: &[u8]) -> Request<'_> {
+    let remove_mode = dafs::RemoveMode::Unchecked;
+    Request::Remove(dafs::Remove { dir, name, remove_mode })
+}
+
+fn append(file: File, data: &[u8]) -> Request<'_> {
+    Request::AppendInline(dafs::AppendInline {
+        fh: file.fh,
+        state_id: file.id,
+        stable: dafs::Stability::FileSync,
+        padded_to: None,
+        cache_hint: 0,
+        data,
+    })
+}
+
+const OPENED: [&[u8]; 1] = [b"opened"];
+
+/// One of each kind of change that is announced. None of them can be done twice in a row.
+fn changes(root: FileHandle, file: File) -> Vec<Request<'static>> {
+    let write = dafs::WriteInline {
+        fh: file.fh,
+        state_id: StateId::ZERO,
+        offset: 3,
+        stable: dafs::Stability::FileSync,
+        padded_to: None,
+        cache_hint: 0,
+        data: b"stable",
+    };
+    let attributes = dafs::Attributes { mode: Some(0o600), ..dafs::Attributes::default() };
+    let setattr = dafs::SetAttrInline { fh: file.fh, state_id: StateId::ZERO, attributes };
+    let nobody = File { id: StateId::ZERO, ..file };
+    vec![
+        make(root, b"made"),
+        Request::Open(open_request(root, &OPENED, b"owner")),
+        remove(root, b"old"),
+        Request::Rename(dafs::Rename {
+            source_dir: root,
+            target_dir: root,
+            old_name: b"moving",
+            new_name: b"moved",
+        }),
+        Request::Link(dafs::Link { source: file.fh, target_dir: root, name: b"linked" }),
+        Request::SetAttrInline(setattr),
+        Request::WriteInline(write),
+        append(nobody, b"more"),
+    ]
+}
+
+/// A server with something to change, and a client without anything in flight.
+fn prepared(setup: Setup, order: ByteOrder) -> (World, usize, SessionId, File) {
+    let mut world = World::new(setup);
+    let (client, id) = begin(&mut world, 2, "a", order);
+    for name in [b"old".as_slice(), b"moving"] {
+        world.open(client, name);
+    }
+    let file = world.open(client, b"f");
+    (world, client, id, file)
+}
+
+fn status(world: &mut World, client: usize, asked: CheckResponse) -> Status {
+    world.status(client, &Request::CheckResponse(asked))
+}
+
+/// Runs until so many jobs have been run or nothing is left to do.
+fn run_jobs(world: &mut World, most: usize) {
+    world.hold_jobs = true;
+    world.settle();
+    for _ in 0..most {
+        world.run_job();
+        world.settle();
+    }
+}
+
+#[test]
+fn replies_are_found_after_the_server_has_died() {
+    for mode in [Durability::Crash, Durability::Power] {
+        for order in [ByteOrder::Big, ByteOrder::Little] {
+            let disk = Arc::new(SimDisk::new());
+            let (mut world, client, id, file) = prepared(setup(mode, &disk), order);
+            let root = world.root();
+            let requests = changes(root, file);
+            // Each on a stream of its own, so that all of them are the latest.
+            let streams: Vec<_> =
+                requests[..7].iter().map(|request| world.clients[client].post(request)).collect();
+            let answers: Vec<_> = streams
+                .iter()
+                .map(|stream| world.wait(client, *stream).expect("an answer"))
+                .collect();
+            let keys: Vec<_> = (streams.iter().zip(&answers))
+                .map(|(stream, answer)| key(&mut world, client, id, *stream, answer.procedure))
+                .collect();
+            let mut world = restart(world, mode, &disk);
+            let (new, new_id) = begin(&mut world, 2, "a", order);
+            assert_ne!(new_id, id, "sessions of all runs have names of their own");
+            for (asked, answer) in keys.iter().zip(&answers) {
+                assert_eq!(answer.status(), Status::Ok);
+                assert_eq!(status(&mut world, new, *asked), Status::Ok, "{asked:?}");
+                let fetched = world.call(new, &Request::FetchResponse(*asked));
+                assert_eq!(fetched.bytes[HEADER_BYTES..], answer.bytes[HEADER_BYTES..]);
+            }
+            let other = CheckResponse { seq_number: 99, ..keys[0] };
+            assert_eq!(status(&mut world, new, other), Status::NoXidMatch);
+            let (foreign, _) = begin(&mut world, 3, "b", order);
+            assert_eq!(status(&mut world, foreign, keys[0]), Status::UnknownSession);
+            let discard = dafs::DiscardResponses { session_id: id };
+            let discard = Request::DiscardResponses(discard);
+            assert_eq!(world.status(foreign, &discard), Status::UnknownSession);
+            assert_eq!(world.status(new, &discard), Status::Ok);
+            assert_eq!(status(&mut world, new, keys[0]), Status::UnknownSession);
+            world.end();
+        }
+    }
+}
+
+/// The server dies after any number of steps. A change whose reply the client has not got is either
+/// known, with a reply that says the same, or has left no trace and is done once when asked for again.
+#[test]
+fn a_change_happens_once_wherever_the_server_dies() {
+    let mut outcomes = [0; 2];
+    for which in 0..8 {
+        for steps in 0..8 {
+            let (mode, order) = (Durability::Power, ByteOrder::Little);
+            let disk = Arc::new(SimDisk::new());
+            let (mut world, client, id, file) = prepared(setup(mode, &disk), order);
+            let root = world.root();
+            let request = changes(root, file)[which];
+            world.hold_jobs = true;
+            let stream = world.clients[client].post(&request);
+            run_jobs(&mut world, steps);
+            let done = world.clients[client].take_answer(stream).is_some();
+            let asked = key(&mut world, client, id, stream, request.procedure());
+            let mut world = restart(world, mode, &disk);
+            let (new, _) = begin(&mut world, 2, "a", order);
+            let known = match status(&mut world, new, asked) {
+                Status::Ok => true,
+                Status::NoXidMatch => false,
+                status => panic!("{request:?} {steps}: {status:?}"),
+            };
+            outcomes[usize::from(known)] += 1;
+            assert!(known || !done, "{request:?}: the client has the reply");
+            let fetched = if known {
+                world.call(new, &Request::FetchResponse(asked))
+            } else {
+                world.call(new, &request)
+            };
+            let decoded = dafs::decode_response(&fetched.bytes, order, request.procedure());
+            let reply = decoded.unwrap().1.into_result().unwrap();
+            assert_eq!(reply.procedure(), request.procedure());
+            match reply {
+                Reply::Create(made) => {
+                    let path: [&[u8]; 1] = [b"made"];
+                    let path = dafs::Path::new(&path);
+                    let found = world.call(new, &Request::Lookup(dafs::Lookup { dir: root, path }));
+                    let Ok(Reply::Lookup(found)) = found.reply() else { panic!() };
+                    assert_eq!(found.fh, made.fh);
+                }
+                Reply::WriteInline(reply) => assert_eq!(reply.count, 6),
+                Reply::AppendInline(reply) => {
+                    assert_eq!(reply.offset, 0);
+                    let nobody = File { id: StateId::ZERO, ..file };
+                    assert_eq!(world.read(new, nobody), b"more");
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(outcomes.iter().all(|count| *count > 8), "{outcomes:?}");
+}
+
+/// A connection that ends before its change has begun leaves nothing; one that ends later leaves the
+/// reply.
+#[test]
+fn a_connection_lost_around_a_durable_change() {
+    for order in [ByteOrder::Big, ByteOrder::Little] {
+        for steps in 0..6 {
+            let disk = Arc::new(SimDisk::new());
+            let (mut world, client, id, _) = prepared(setup(Durability::Power, &disk), order);
+            let root = world.root();
+            world.hold_jobs = true;
+            let stream = world.clients[client].post(&make(root, b"made"));
+            run_jobs(&mut world, steps);
+            let asked = key(&mut world, client, id, stream, Procedure::Create);
+            lose(&mut world, client);
+            world.hold_jobs = false;
+            world.settle();
+            let counts = world.counts();
+            assert_eq!((counts.connections, counts.pending, counts.replies), (0, 0, 0));
+            let (new, _) = begin(&mut world, 2, "a", order);
+            let known = status(&mut world, new, asked);
+            let again = world.status(new, &make(root, b"made"));
+            match known {
+                Status::Ok => assert_eq!(again, Status::Exist),
+                Status::NoXidMatch => assert_eq!(again, Status::Ok, "after {steps}"),
+                status => panic!("{status:?}"),
+            }
+            world.end();
+        }
+    }
+}
+
+/// Members of chains wait for the journal like for a disk; changes of the same name follow each other.
+#[test]
+fn durable_changes_keep_their_order() {
+    let disk = Arc::new(SimDisk::new());
+    let (mut world, client, _, _) = prepared(setup(Durability::Power, &disk), ByteOrder::Little);
+    let root = world.root();
+    let (forw, back) = (1, 2);
+    let mut streams = Vec::new();
+    for (flags, request) in [
+        (forw, make(root, b"x")),
+        (back | forw, remove(root, b"x")),
+        (back, make(root, b"x")),
+        (0, remove(root, b"old")),
+        (0, remove(root, b"old")),
+    ] {
+        world.clients[client].flags = flags;
+        streams.push(world.clients[client].post(&request));
+    }
+    world.clients[client].flags = 0;
+    let answers = streams.into_iter().map(|stream| world.wait(client, stream).unwrap().status());
+    let answers: Vec<_> = answers.collect();
+    assert_eq!(answers, [Status::Ok, Status::Ok, Status::Ok, Status::Ok, Status::NoEnt]);
+    world.end();
+}
