@@ -47,7 +47,8 @@ impl Undoing {
     }
 
     fn open(&self, client: &Arc<Client>) -> Opened {
-        self.world.open(client, "f", BOTH).unwrap()
+        let request = self.world.plain("f", "owner", BOTH);
+        self.world.service.open(self.world.patient(client), &request).unwrap()
     }
 
     /// A file with content, open.
@@ -216,19 +217,36 @@ fn nobody_gets_a_lock_before_the_changes_of_the_last_holder_are_undone() {
 }
 
 #[test]
-fn what_nobody_takes_back_after_a_restart_is_undone() {
-    let mut undoing = Undoing::new();
-    let one = undoing.client("a", 1);
-    let mine = undoing.filled(&one);
-    undoing.lock(&one, &mine, RECOVER).unwrap();
-    undoing.change(&one, &mine);
-    undoing.restart().unwrap();
-    assert_eq!(undoing.logged(), 1);
-    let two = undoing.client("b", 1);
-    for _ in 0..3 {
-        undoing.world.pass_with(&[&two], LEASE_NS - SECOND_NS);
+fn changes_survive_a_restart_for_those_who_come_back() {
+    for comes_back in [true, false] {
+        let mut undoing = Undoing::new();
+        let one = undoing.client("a", 1);
+        let mine = undoing.filled(&one);
+        undoing.lock(&one, &mine, RECOVER).unwrap();
+        undoing.change(&one, &mine);
+        undoing.restart().unwrap();
+        assert_eq!(undoing.logged(), 1);
+        undoing.world.pass(SECOND_NS);
+        assert_eq!(undoing.content(), AFTER, "there is time to come back");
+        let one = undoing.client("a", 1);
+        if comes_back {
+            let handle = *mine.state.handle();
+            let mine = undoing.world.reclaim(&one, &handle, BOTH).unwrap();
+            let kind = LockKind::Write;
+            undoing.lock_with(&one, &mine, ALL, kind, RECOVER, true).unwrap();
+            undoing.write(&one, &mine, 0, b"once more");
+            undoing.world.pass_with(&[&one], LEASE_NS - SECOND_NS);
+            undoing.world.pass_with(&[&one], LEASE_NS - SECOND_NS);
+            assert_eq!(&undoing.content()[..9], b"once more");
+            // All since the first lock.
+            undoing.abort(&one, &mine).unwrap();
+        } else {
+            undoing.world.pass_with(&[&one], LEASE_NS - SECOND_NS);
+            undoing.world.pass_with(&[&one], 2 * SECOND_NS);
+            undoing.world.pass_with(&[&one], SECOND_NS);
+        }
+        assert_eq!((undoing.content(), undoing.logged()), (BEFORE.to_vec(), 0));
     }
-    assert_eq!((undoing.content(), undoing.logged()), (BEFORE.to_vec(), 0));
 }
 
 #[test]
