@@ -62,7 +62,8 @@ fn who_gets_which_delegation() {
     world.service.set_back_channel(&one, false);
     assert_eq!(why(&one, READ, WantKind::Any), Err(NoDelegation::Resource));
     assert_eq!(why(&one, READ, WantKind::NoPreference), Err(NoDelegation::Policy));
-    assert_eq!(why(&world.dafs("d"), READ, WantKind::Any), Err(NoDelegation::Policy));
+    // A DAFS client has none either.
+    assert_eq!(why(&world.dafs("d"), READ, WantKind::Any), Err(NoDelegation::Resource));
     assert_eq!(world.service.counts().delegations, 0);
 }
 
