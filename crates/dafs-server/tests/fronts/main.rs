@@ -5,6 +5,7 @@
 
 mod contents;
 mod delegations;
+mod fences;
 mod harness;
 mod locks;
 mod names;
