@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const FILE_BYTES: u64 = 256 << 20;
 const SMALL: usize = 4096;
 const LARGE: usize = 1 << 20;
+/// Writes of a batch.
+const BATCH: usize = 64;
 /// Bytes of a request and of a reply of a 4 KiB inline read on the wire, for the TCP floor.
 const WIRE_REQUEST: usize = 152;
 const WIRE_REPLY: usize = SMALL + 72;
@@ -25,20 +27,33 @@ const WIRE_REPLY: usize = SMALL + 72;
 /// What is done over and over.
 #[derive(Clone, Copy, PartialEq)]
 enum Load {
-    Read { bytes: usize, depth: usize, random: bool },
-    Write { bytes: usize, depth: usize },
+    Read {
+        bytes: usize,
+        depth: usize,
+        random: bool,
+    },
+    Write {
+        bytes: usize,
+        depth: usize,
+    },
+    /// Small writes at random places: so many under way at once, or as many in one batch.
+    Scattered {
+        batch: bool,
+    },
 }
 
 impl Load {
     fn bytes(self) -> usize {
         match self {
             Load::Read { bytes, .. } | Load::Write { bytes, .. } => bytes,
+            Load::Scattered { .. } => SMALL,
         }
     }
 
     fn depth(self) -> usize {
         match self {
             Load::Read { depth, .. } | Load::Write { depth, .. } => depth,
+            Load::Scattered { .. } => BATCH,
         }
     }
 }
@@ -48,6 +63,8 @@ const READ_32: Load = Load::Read { bytes: SMALL, depth: 32, random: true };
 const READ_16K: Load = Load::Read { bytes: 16 << 10, depth: 32, random: true };
 const STREAM_READ: Load = Load::Read { bytes: LARGE, depth: 8, random: false };
 const STREAM_WRITE: Load = Load::Write { bytes: LARGE, depth: 8 };
+const WRITE_64: Load = Load::Scattered { batch: false };
+const WRITE_BATCH: Load = Load::Scattered { batch: true };
 
 /// A way to run a load.
 enum Way {
@@ -141,6 +158,16 @@ fn group(
             Case::new("shm write 1 MiB", Some("local pwrite 1 MiB"), Some("at most 1.11")),
             dafs(shm, STREAM_WRITE),
         ),
+        (Case::new("iwarp write 4 KiB depth 64", None, None), dafs(iwarp, WRITE_64)),
+        (
+            Case::new("iwarp write 4 KiB batch of 64", Some("iwarp write 4 KiB depth 64"), None),
+            dafs(iwarp, WRITE_BATCH),
+        ),
+        (Case::new("shm write 4 KiB depth 64", None, None), dafs(shm, WRITE_64)),
+        (
+            Case::new("shm write 4 KiB batch of 64", Some("shm write 4 KiB depth 64"), None),
+            dafs(shm, WRITE_BATCH),
+        ),
     ];
     list.retain(|(case, _)| case.name.contains(&plan.only));
     for _ in 0..plan.rounds {
@@ -174,7 +201,7 @@ struct Offsets {
 
 impl Offsets {
     fn new(load: Load) -> Self {
-        let random = matches!(load, Load::Read { random: true, .. });
+        let random = matches!(load, Load::Read { random: true, .. } | Load::Scattered { .. });
         Self { rng: SmallRng::seed_from_u64(1), next: 0, bytes: load.bytes() as u64, random }
     }
 
@@ -200,7 +227,7 @@ fn local(plan: &Plan, export: &Path, load: Load) -> Result<Sample> {
         let buffer = &mut buffers[slot * load.bytes()..][..load.bytes()];
         match load {
             Load::Read { .. } => file.read_exact_at(buffer, offset)?,
-            Load::Write { .. } => file.write_all_at(buffer, offset)?,
+            Load::Write { .. } | Load::Scattered { .. } => file.write_all_at(buffer, offset)?,
         }
         operations += 1;
     }
@@ -253,11 +280,14 @@ fn remote(
 fn run(client: &Client, file: &File, buffer: &IoBuffer, load: Load, time: Duration) -> Result<u64> {
     let bytes = load.bytes();
     let mut offsets = Offsets::new(load);
+    if load == WRITE_BATCH {
+        return run_batches(client, file, buffer, offsets, time);
+    }
     let mut submit = |slot: usize| -> Result<()> {
         let (range, offset) = (slot * bytes..(slot + 1) * bytes, offsets.take());
         match load {
             Load::Read { .. } => file.submit_read_tagged(slot as u64, buffer, range, offset)?,
-            Load::Write { .. } => {
+            Load::Write { .. } | Load::Scattered { .. } => {
                 file.submit_write_tagged(slot as u64, buffer, range, offset, Stability::Unstable)?;
             }
         }
@@ -285,6 +315,30 @@ fn run(client: &Client, file: &File, buffer: &IoBuffer, load: Load, time: Durati
                 submit(*slot as usize)?;
                 in_flight += 1;
             }
+        }
+    }
+    Ok(operations)
+}
+
+/// One batch after the other for `time`; returns how many writes that were.
+fn run_batches(
+    client: &Client,
+    file: &File,
+    buffer: &IoBuffer,
+    mut offsets: Offsets,
+    time: Duration,
+) -> Result<u64> {
+    let start = Instant::now();
+    let mut operations = 0;
+    while start.elapsed() < time {
+        let mut batch = client.batch();
+        for slot in 0..BATCH {
+            let from = (buffer, slot * SMALL..(slot + 1) * SMALL);
+            batch.write(file, &[(offsets.take(), SMALL)], &[from])?;
+        }
+        for result in batch.run()? {
+            ensure!(result? == SMALL, "short transfer");
+            operations += 1;
         }
     }
     Ok(operations)
