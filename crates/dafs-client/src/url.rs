@@ -321,9 +321,9 @@ mod tests {
             ("dafs://u:p@h/", "password"),
             ("dafs://h/a%2", "two hexadecimal digits"),
             ("dafs://h/a%00", "zero byte"),
-            ("dafs://h/a?b", "write %3F"),
+            ("dafs://h/a?b", "Write %3F"),
             ("dafs://h/a#b", "write %23"),
-            ("dafs://h/a?fence-id=", "write %3F"),
+            ("dafs://h/a?fence-id=", "Write %3F"),
             ("dafs://h/a?fence-id=a&b=c", "is no option"),
         ];
         for (text, part) in cases {

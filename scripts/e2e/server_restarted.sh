@@ -1,0 +1,47 @@
+#!/bin/bash
+# A server that is killed in the middle of a copy and started again is only waited for: the copy ends
+# right, and nothing of the interruption is left behind.
+source "$(dirname "$0")/lib.sh"
+
+mkdir "$work/export" "$work/back"
+head -c 400M /dev/urandom >"$work/wide"
+
+# Starts the server that was killed again, at the same place.
+serve_again() {
+    local place=${url#dafs://}
+    serve "$work/export" --no-root-squash --lease 2 --listen "$place"
+}
+size() { stat -c %s "$1"; }
+part() { find "$1" -name '.dafs-*.part' -size +"$2"; }
+
+for transport in shm iwarp; do
+    serve "$work/export" --no-root-squash --lease 2
+    for way in put get; do
+        step "$way over $transport"
+        if [[ $way == put ]]; then
+            "$dafs" --transport $transport put "$work/wide" "$url/" >"$work/said" 2>&1 &
+            target=$work/export
+        else
+            "$dafs" --transport $transport get "$url/wide" "$work/back/" >"$work/said" 2>&1 &
+            target=$work/back
+        fi
+        client=$!
+        started+=("$client")
+        # Three times, each further on.
+        for megabytes in 10 60 110; do
+            has_part() { [[ $(part "$target" ${megabytes}M) ]] || ! kill -0 "$client"; }
+            eventually has_part
+            kill -9 "$server"
+            wait "$server" 2>/dev/null || true
+            serve_again
+        done
+        status=0
+        wait "$client" || status=$?
+        [[ $status == 0 ]] || { cat "$work/said"; fail "status $status"; }
+        cmp "$work/wide" "$target/wide" || fail "the copy is another file"
+        no_parts "$target"
+        [[ ! -s $work/said ]] || { cat "$work/said"; fail "it said something"; }
+    done
+    rm "$work/back/wide" "$work/export/wide"
+    stop_server
+done
