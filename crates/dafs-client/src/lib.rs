@@ -45,6 +45,7 @@ mod file;
 mod fork;
 mod helper;
 pub mod limits;
+mod lock;
 mod names;
 mod open;
 mod operations;
@@ -70,6 +71,7 @@ pub use crate::directory::{DirEntry, ReadDir};
 pub use crate::error::{Error, Result};
 pub use crate::fence::{FenceChange, FenceObject};
 pub use crate::file::{AccessPattern, File};
+pub use crate::lock::{LockError, LockHolder, LockRange};
 pub use crate::open::{Create, OpenOptions, ShareAccess, ShareDeny};
 pub use crate::options::{
     Authentication, ByteOrder, ConnectOptions, Credential, Transport, TransportChoice,

@@ -84,6 +84,9 @@ pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// The longest such pause; each is twice as long as the one before.
 pub const RETRY_PAUSE_MAX: Duration = Duration::from_millis(100);
 
+/// The longest pause before a lock is asked for again; a server keeps a turn for a second.
+pub(crate) const LOCK_PAUSE_MAX: Duration = Duration::from_millis(250);
+
 /// Times that a spinning leader looks whether those who wanted the lock have got it.
 pub const CONTENDER_SPINS: u32 = 10_000;
 

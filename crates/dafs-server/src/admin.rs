@@ -32,6 +32,8 @@ pub enum AdminRequest {
     Reload,
     /// Which sessions are there?
     Sessions,
+    /// Which byte ranges are locked, or were and are broken?
+    Locks,
     /// Who has access to file systems?
     Fences {
         /// The exports; none are all.
@@ -71,6 +73,8 @@ pub enum AdminReply {
     Clients(Vec<ClientReport>),
     /// The sessions.
     Sessions(Vec<SessionReport>),
+    /// The locks; those that their holders have left behind first.
+    Locks(Vec<LockReport>),
     /// The fences of file systems.
     Fences(Vec<FenceReport>),
     /// It was done.
@@ -149,6 +153,31 @@ pub struct SessionReport {
     pub locks: u64,
     /// Delegations that its client holds.
     pub delegations: u64,
+}
+
+/// A lock of a byte range.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockReport {
+    /// `held`; `breakable` when its holder is gone and may come back; `broken`.
+    pub state: String,
+    /// Its file, by export and inode number.
+    pub file: String,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; `null` for all from there on.
+    pub length: Option<u64>,
+    /// Against everybody else.
+    pub exclusive: bool,
+    /// It outlives its holder.
+    pub persist: bool,
+    /// It is held to mend what a broken one has left.
+    pub repair: bool,
+    /// The key of the client that holds it or held it.
+    pub client: u64,
+    /// The name that client gave itself, with bytes that are no text escaped.
+    pub name: String,
+    /// The owner at that client, likewise.
+    pub owner: String,
 }
 
 /// The fence of a file system.

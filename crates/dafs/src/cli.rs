@@ -144,6 +144,7 @@ pub(crate) enum Command {
     Reload(commands::admin::Reload),
     Sessions(commands::sessions::Sessions),
     Fence(commands::fence::Fence),
+    Lock(commands::lock::Lock),
 }
 
 #[cfg(test)]

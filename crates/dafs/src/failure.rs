@@ -16,6 +16,13 @@ pub(crate) enum Failure {
     Usage(String),
     /// The server cannot be reached, or the connection was lost; exit status 3.
     Unreachable(String),
+    /// An outcome with an exit status of its own.
+    Ended {
+        /// The status.
+        code: u8,
+        /// What is left to say.
+        text: Option<String>,
+    },
     /// A signal ended the command in order; exit status 128 + its number.
     Interrupted(i32),
 }
@@ -27,6 +34,7 @@ impl Failure {
             Self::Failed(_) | Self::Reported | Self::OutputClosed => 1,
             Self::Usage(_) => 2,
             Self::Unreachable(_) => 3,
+            Self::Ended { code, .. } => *code,
             Self::Interrupted(signal) => u8::try_from(128 + signal).unwrap_or(255),
         }
     }
@@ -36,6 +44,7 @@ impl Failure {
         match self {
             Self::Failed(text) | Self::Usage(text) | Self::Unreachable(text) => Some(text),
             Self::Interrupted(_) => Some("interrupted; no unfinished file has been left behind"),
+            Self::Ended { text, .. } => text.as_deref(),
             Self::Reported | Self::OutputClosed => None,
         }
     }

@@ -58,6 +58,11 @@ impl<'a> Sessions<'a> {
         }
     }
 
+    /// Leaves all sessions as they are, as if the process had died.
+    pub(crate) fn abandon(&mut self) {
+        self.open.drain(..).for_each(std::mem::forget);
+    }
+
     /// Ends all sessions in order, so that the server need not find out.
     pub(crate) fn close(&mut self) {
         for (_, remote) in self.open.drain(..) {

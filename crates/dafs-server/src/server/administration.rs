@@ -125,7 +125,7 @@ impl Administration {
     }
 
     /// A file by its export and inode number, because a file may have no name or several.
-    fn place(&self, handle: &Handle) -> String {
+    pub(super) fn place(&self, handle: &Handle) -> String {
         let namespace = self.service.namespace();
         let export = namespace.export(handle).map(|export| export.name().to_owned());
         match (export, self.service.getattr(handle)) {
@@ -150,6 +150,7 @@ pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
             }
         }
         AdminRequest::Sessions => AdminReply::Sessions(administration.sessions()),
+        AdminRequest::Locks => AdminReply::Locks(administration.locks()),
         AdminRequest::Fences { exports } => match administration.fences(&exports) {
             Ok(fences) => AdminReply::Fences(fences),
             Err(text) => AdminReply::Failed(text),

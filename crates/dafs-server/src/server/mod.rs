@@ -5,6 +5,7 @@ mod fences;
 mod inherited;
 mod journal;
 mod listen;
+mod locks;
 mod nfs;
 mod nfs_rdma;
 mod rpcbind;

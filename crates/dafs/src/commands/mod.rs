@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 pub(crate) mod fence;
 pub(crate) mod get;
 pub(crate) mod ln;
+pub(crate) mod lock;
 pub(crate) mod ls;
 pub(crate) mod mkdir;
 pub(crate) mod mv;
@@ -54,6 +55,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Expire(command) => command.run(),
         Command::Reload(command) => command.run(),
         Command::Sessions(command) => command.run(),
+        Command::Lock(command) => command.run(sessions),
         Command::Fence(command) => command.run(sessions),
     }
 }

@@ -1,0 +1,230 @@
+//! Locks of byte ranges (DAFS 9).
+//!
+//! Invariants
+//! * A lock that is denied is asked for again until a deadline, with pauses short enough to keep its
+//!   turn at the server (DAFS 9.2).
+//! * What a file has locked is taken back when the server has restarted, like the file's open; what
+//!   could not be is reported at the next use of the file.
+
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::limits::{LOCK_PAUSE_MAX, RETRY_PAUSE_MIN};
+use dafs_wire::dafs::{
+    ErrorBody, Lock, LockOptions, LockT, LockType, LockU, Outcome, Procedure, Reply, Request,
+    Status,
+};
+use std::fmt;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Which bytes to lock, and what for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockRange {
+    offset: u64,
+    length: u64,
+    exclusive: bool,
+    persist: bool,
+}
+
+impl LockRange {
+    /// All bytes, against everybody else.
+    pub fn exclusive() -> Self {
+        Self { offset: 0, length: u64::MAX, exclusive: true, persist: false }
+    }
+
+    /// All bytes, against those who lock exclusively.
+    pub fn shared() -> Self {
+        Self { exclusive: false, ..Self::exclusive() }
+    }
+
+    /// Only `length` bytes from `offset`; `u64::MAX` for all from there on.
+    #[must_use]
+    pub fn bytes(self, offset: u64, length: u64) -> Self {
+        Self { offset, length, ..self }
+    }
+
+    /// Whether the lock outlives its holder: if that fails, the next one is told so
+    /// ([`LockError::Broken`]), and nobody reads or writes the bytes before somebody has repaired
+    /// them.
+    #[must_use]
+    pub fn persist(self, persist: bool) -> Self {
+        Self { persist, ..self }
+    }
+
+    fn kind(self, waits: bool) -> LockType {
+        match (self.exclusive, waits) {
+            (true, false) => LockType::Write,
+            (true, true) => LockType::WriteWait,
+            (false, false) => LockType::Read,
+            (false, true) => LockType::ReadWait,
+        }
+    }
+}
+
+/// Who has a lock, or had it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockHolder {
+    /// The server's key of the client, as administrators see it.
+    pub client: u64,
+    /// The owner at that client.
+    pub owner: Vec<u8>,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; `u64::MAX` for all from there on.
+    pub length: u64,
+    /// Against everybody else.
+    pub exclusive: bool,
+}
+
+impl fmt::Display for LockHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.exclusive { "exclusive" } else { "shared" };
+        write!(f, "client {:016x} ({kind}, from byte {}", self.client, self.offset)?;
+        match self.length {
+            u64::MAX => write!(f, " to the end)"),
+            length => write!(f, ", {length} bytes)"),
+        }
+    }
+}
+
+/// Why a lock was not had.
+#[derive(Debug, Clone, Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// Somebody else has it.
+    #[error("locked by {0}")]
+    Held(LockHolder),
+    /// Somebody else had it and has failed: the data may be half changed. Lock it for repair, look at
+    /// it and mend it, and unlock.
+    #[error("the lock is broken: its holder, {0}, has failed and may have left the data half done")]
+    Broken(LockHolder),
+    /// Everything else.
+    #[error(transparent)]
+    Other(#[from] Error),
+}
+
+impl File {
+    /// Locks a range if nobody stands in the way now.
+    ///
+    /// # Errors
+    /// Who does; the server's answer.
+    pub fn try_lock(&self, range: &LockRange) -> Result<(), LockError> {
+        self.ask_for_lock(range, range.kind(false), persistence(range))
+    }
+
+    /// Locks a range, and waits up to `patience` for those who stand in the way; for ever without
+    /// one. Others that come later do not overtake.
+    ///
+    /// # Errors
+    /// `Held` when the time is over, `Broken` at once; the server's answer.
+    pub fn lock(&self, range: &LockRange, patience: Option<Duration>) -> Result<(), LockError> {
+        let until = patience.and_then(|patience| Instant::now().checked_add(patience));
+        let mut pause = RETRY_PAUSE_MIN;
+        loop {
+            let held = match self.ask_for_lock(range, range.kind(true), persistence(range)) {
+                Err(LockError::Held(holder)) => LockError::Held(holder),
+                other => return other,
+            };
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(held);
+            }
+            std::thread::sleep(left.map_or(pause, |left| left.min(pause)));
+            pause = (pause * 2).min(LOCK_PAUSE_MAX);
+        }
+    }
+
+    /// Takes over broken locks, which the range must cover entirely, to mend what they protect. The
+    /// lock is exclusive and persistent; [`File::unlock`] ends the repair.
+    ///
+    /// # Errors
+    /// `Held`; the server's answer: `Inval` where nothing is broken, `LockRange` where only a part of
+    /// a broken lock is covered.
+    pub fn lock_for_repair(&self, offset: u64, length: u64) -> Result<(), LockError> {
+        let range = LockRange::exclusive().bytes(offset, length);
+        self.ask_for_lock(&range, LockType::Write, LockOptions::REPAIR)
+    }
+
+    /// Gives up what this file has locked in a range. Closing the file gives up all.
+    ///
+    /// # Errors
+    /// The server's answer: `LockRange` for a part of a persistent lock.
+    pub fn unlock(&self, offset: u64, length: u64) -> Result<()> {
+        let request = Request::LockU(LockU {
+            fh: *self.handle(),
+            lock_type: LockType::Write,
+            state_id: self.state_id(),
+            offset,
+            length,
+        });
+        self.client().ask(&request, |reply| matches!(reply, Reply::LockU).then_some(()))
+    }
+
+    /// Who would stand in the way of a lock by somebody else; `None` when nobody does.
+    ///
+    /// # Errors
+    /// `Broken`; the server's answer.
+    pub fn test_lock(&self, range: &LockRange) -> Result<Option<LockHolder>, LockError> {
+        let request = Request::LockT(LockT {
+            fh: *self.handle(),
+            lock_type: range.kind(false),
+            owner: b"",
+            offset: range.offset,
+            length: range.length,
+        });
+        match self.lock_answer(&request) {
+            Ok(()) => Ok(None),
+            Err(LockError::Held(holder)) => Ok(Some(holder)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn ask_for_lock(
+        &self,
+        range: &LockRange,
+        lock_type: LockType,
+        options: LockOptions,
+    ) -> Result<(), LockError> {
+        self.lock_answer(&Request::Lock(Lock {
+            fh: *self.handle(),
+            lock_type,
+            options,
+            state_id: self.state_id(),
+            offset: range.offset,
+            length: range.length,
+        }))
+    }
+
+    fn lock_answer(&self, request: &Request<'_>) -> Result<(), LockError> {
+        let shared = self.client().shared();
+        let reply = shared.call(request)?;
+        let procedure = reply.procedure();
+        match reply.decode() {
+            Ok(Outcome::Ok(Reply::Lock | Reply::LockT)) => Ok(()),
+            Ok(Outcome::Ok(_)) => Err(shared.broken(&"an answer of another procedure").into()),
+            Ok(Outcome::Error { status, body }) => Err(refusal(procedure, status, &body)),
+            Err(error) => Err(shared.broken(&error).into()),
+        }
+    }
+}
+
+fn persistence(range: &LockRange) -> LockOptions {
+    if range.persist { LockOptions::PERSIST } else { LockOptions::empty() }
+}
+
+fn refusal(procedure: Procedure, status: Status, body: &ErrorBody<'_>) -> LockError {
+    let ErrorBody::LockHolder(holder) = body else {
+        return Error::Status { procedure, status }.into();
+    };
+    let holder = LockHolder {
+        client: u64::from_be_bytes(holder.client_id.0),
+        owner: holder.owner.to_vec(),
+        offset: holder.offset,
+        length: holder.length,
+        exclusive: matches!(holder.lock_type, LockType::Write | LockType::WriteWait),
+    };
+    match status {
+        Status::LockBroken => LockError::Broken(holder),
+        _ => LockError::Held(holder),
+    }
+}

@@ -1,0 +1,317 @@
+//! `dafs lock`: locks of files, for scripts.
+
+use super::admin::{Place, other_answer};
+use crate::failure::Failure;
+use crate::remote::Error as RemoteError;
+use crate::session::Sessions;
+use dafs_client::{DafsUrl, Error, File, LockError, LockHolder, LockRange, OpenOptions};
+use dafs_server::{AdminReply, AdminRequest, LockReport};
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+/// Somebody else has the lock.
+const EXIT_HELD: u8 = 4;
+
+/// The lock is broken, and nobody gets it before it is repaired.
+const EXIT_BROKEN: u8 = 5;
+
+/// Lock files, also beyond one's own failure
+///
+/// A persistent lock whose holder fails is broken: the next one who wants it is told so, and nobody
+/// reads or writes what it covers before somebody has locked it for repair, mended the data and unlocked
+/// it.
+///
+/// Exit status, beside those of all commands: 4 somebody else has the lock, 5 the lock is broken. `hold`
+/// and `repair` end with the status of their command, if they ran one.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Lock {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Hold a lock while a command runs, or without one until a signal (INT or TERM)
+    Hold(Hold),
+    /// Take over a broken lock while a command mends the file; then it is free
+    ///
+    /// When the command fails, the repair counts as failed too: once the lease is over, the lock is
+    /// broken again.
+    Repair(Repair),
+    /// Say whether the file could be locked
+    Test(Test),
+    /// Show the locks of all clients of a server of this host, broken ones first
+    List(List),
+}
+
+#[derive(Debug, clap::Args)]
+struct Bytes {
+    /// First byte
+    #[arg(long, value_name = "BYTE", default_value_t = 0)]
+    offset: u64,
+    /// Bytes; without this, all to the end
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    length: Option<u64>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Hold {
+    /// The file
+    file: DafsUrl,
+    #[command(flatten)]
+    bytes: Bytes,
+    /// Only against those who lock exclusively
+    #[arg(long)]
+    shared: bool,
+    /// If the holder fails, tell the next one and keep everybody away until it is repaired
+    #[arg(long)]
+    persist: bool,
+    /// Wait so long for others (0: not at all); without this, for ever
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// Print one JSON object when the lock is had, or who has it
+    #[arg(long)]
+    json: bool,
+    /// What to run meanwhile, with its arguments
+    #[arg(last = true)]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Repair {
+    /// The file
+    file: DafsUrl,
+    #[command(flatten)]
+    bytes: Bytes,
+    /// Print one JSON object when the lock is had, or who has it
+    #[arg(long)]
+    json: bool,
+    /// What mends the file, with its arguments; without one, the lock is freed at once
+    #[arg(last = true)]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Test {
+    /// The file
+    file: DafsUrl,
+    #[command(flatten)]
+    bytes: Bytes,
+    /// Only against those who lock exclusively
+    #[arg(long)]
+    shared: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    #[command(flatten)]
+    place: Place,
+    /// Print one JSON object per lock
+    #[arg(long)]
+    json: bool,
+}
+
+impl Lock {
+    pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        match &self.action {
+            Action::Hold(hold) => hold.run(sessions),
+            Action::Repair(repair) => repair.run(sessions),
+            Action::Test(test) => test.run(sessions),
+            Action::List(list) => list.run(),
+        }
+    }
+}
+
+impl Bytes {
+    fn of(&self, range: LockRange) -> LockRange {
+        range.bytes(self.offset, self.length())
+    }
+
+    fn length(&self) -> u64 {
+        self.length.unwrap_or(u64::MAX)
+    }
+}
+
+fn range(shared: bool) -> LockRange {
+    if shared { LockRange::shared() } else { LockRange::exclusive() }
+}
+
+fn open(
+    sessions: &mut Sessions<'_>,
+    url: &DafsUrl,
+    options: &OpenOptions,
+) -> Result<File, Failure> {
+    let client = sessions.dafs_client(url)?;
+    client.open(url.path(), options).map_err(|error| failed(url, error))
+}
+
+fn failed(url: &DafsUrl, error: Error) -> Failure {
+    Failure::remote(url, &RemoteError::from(error))
+}
+
+fn refused(url: &DafsUrl, json: bool, error: LockError) -> Failure {
+    let (code, state, holder) = match error {
+        LockError::Held(holder) => (EXIT_HELD, "held", holder),
+        LockError::Broken(holder) => (EXIT_BROKEN, "broken", holder),
+        LockError::Other(error) => return failed(url, error),
+        error => return Failure::Failed(format!("{url}: {error}")),
+    };
+    if json {
+        tell(url, state, Some(&holder));
+    }
+    let text = match state {
+        "held" => format!("{url}: locked by {holder}"),
+        _ => format!(
+            "{url}: the lock is broken: {holder} has failed and may have left the file half changed; \
+             mend it by `dafs lock repair`"
+        ),
+    };
+    Failure::Ended { code, text: Some(text) }
+}
+
+fn tell(url: &DafsUrl, state: &str, holder: Option<&LockHolder>) {
+    let holder = holder.map(|holder| {
+        json!({
+            "client": format!("{:016x}", holder.client),
+            "owner": holder.owner.escape_ascii().to_string(),
+            "offset": holder.offset,
+            "length": (holder.length != u64::MAX).then_some(holder.length),
+            "exclusive": holder.exclusive,
+        })
+    });
+    println!("{}", json!({ "url": url.to_string(), "state": state, "holder": holder }));
+}
+
+/// Runs a command, if there is one; its status when it did not succeed.
+fn run(command: &[OsString]) -> Result<Option<ExitStatus>, Failure> {
+    let Some((program, arguments)) = command.split_first() else { return Ok(None) };
+    let status = std::process::Command::new(program).args(arguments).status();
+    let status = status.map_err(|error| Failure::local(program.display(), &error))?;
+    Ok((!status.success()).then_some(status))
+}
+
+fn ended(status: ExitStatus) -> Failure {
+    use std::os::unix::process::ExitStatusExt;
+    let signal = status.signal().map(|signal| 128 + signal);
+    let code = status.code().or(signal).and_then(|code| u8::try_from(code).ok());
+    Failure::Ended { code: code.unwrap_or(1), text: None }
+}
+
+impl Hold {
+    fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        let mut signals = Signals::new([SIGINT, SIGTERM])
+            .map_err(|error| Failure::local("cannot handle signals", &error))?;
+        let options = if self.shared { OpenOptions::read() } else { OpenOptions::read_write() };
+        let file = open(sessions, &self.file, &options)?;
+        let wish = self.bytes.of(range(self.shared)).persist(self.persist);
+        let patience = self.timeout.map(Duration::from_secs);
+        let locked = match patience {
+            Some(Duration::ZERO) => file.try_lock(&wish),
+            patience => file.lock(&wish, patience),
+        };
+        locked.map_err(|error| refused(&self.file, self.json, error))?;
+        if self.json {
+            tell(&self.file, "locked", None);
+        } else if self.command.is_empty() {
+            println!("locked");
+        }
+        let status = match self.command.is_empty() {
+            true => {
+                signals.forever().next();
+                None
+            }
+            false => run(&self.command)?,
+        };
+        let closed = file.unlock(self.bytes.offset, self.bytes.length());
+        closed.and_then(|()| file.close()).map_err(|error| failed(&self.file, error))?;
+        status.map_or(Ok(()), |status| Err(ended(status)))
+    }
+}
+
+impl Repair {
+    fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        let file = open(sessions, &self.file, &OpenOptions::read_write())?;
+        let (offset, length) = (self.bytes.offset, self.bytes.length());
+        file.lock_for_repair(offset, length)
+            .map_err(|error| refused(&self.file, self.json, error))?;
+        if self.json {
+            tell(&self.file, "repairing", None);
+        }
+        if let Some(status) = run(&self.command)? {
+            // Going away without a word leaves the lock as it was found: to be repaired.
+            std::mem::forget(file);
+            sessions.abandon();
+            return Err(ended(status));
+        }
+        let closed = file.unlock(offset, length);
+        closed.and_then(|()| file.close()).map_err(|error| failed(&self.file, error))
+    }
+}
+
+impl Test {
+    fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        let file = open(sessions, &self.file, &OpenOptions::read())?;
+        let tested = file.test_lock(&self.bytes.of(range(self.shared)));
+        match tested.map_err(|error| refused(&self.file, self.json, error))? {
+            Some(holder) => Err(refused(&self.file, self.json, LockError::Held(holder))),
+            None => {
+                match self.json {
+                    true => tell(&self.file, "free", None),
+                    false => println!("free"),
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl List {
+    fn run(&self) -> Result<(), Failure> {
+        let locks = match self.place.ask(&AdminRequest::Locks)? {
+            AdminReply::Locks(locks) => locks,
+            AdminReply::Failed(text) => return Err(Failure::Failed(text)),
+            _ => return Err(other_answer()),
+        };
+        if self.json {
+            for lock in &locks {
+                let text = serde_json::to_string(lock)
+                    .map_err(|error| Failure::Failed(error.to_string()))?;
+                println!("{text}");
+            }
+            return Ok(());
+        }
+        println!(
+            "{:<9} {:<5} {:<7} {:>16} {:>12} {:>12}  file, name of the client",
+            "state", "kind", "persist", "client", "offset", "length"
+        );
+        locks.iter().for_each(show);
+        Ok(())
+    }
+}
+
+fn show(lock: &LockReport) {
+    let length = lock.length.map_or_else(|| "end".to_owned(), |length| length.to_string());
+    let persist = match (lock.repair, lock.persist) {
+        (true, _) => "repair",
+        (_, true) => "yes",
+        _ => "no",
+    };
+    println!(
+        "{:<9} {:<5} {:<7} {:016x} {:>12} {:>12}  {}, {}",
+        lock.state,
+        if lock.exclusive { "write" } else { "read" },
+        persist,
+        lock.client,
+        lock.offset,
+        length,
+        lock.file,
+        lock.name
+    );
+}
