@@ -198,6 +198,8 @@ impl Context<'_> {
     /// Works on a request whose message is still in its slot, once more.
     pub(super) fn again(&mut self, call: &Call) {
         if self.connection.phase == Phase::Closing {
+            // What was announced does not happen: others may be waiting for its places.
+            self.connection.ops.remove(&call.header.stream_id);
             return self.connection.receives.give_back(call.slot);
         }
         let message = self.connection.receives.message(call.slot, call.header.request_len as usize);

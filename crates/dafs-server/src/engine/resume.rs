@@ -43,6 +43,8 @@ impl Context<'_> {
     /// Gives up a waiting request; nobody is there for its answer.
     pub(super) fn abandon(&mut self, id: PendingId) {
         if let Some(pending) = self.take_pending(id) {
+            // What was announced does not happen: others may be waiting for its places.
+            self.connection.ops.remove(&pending.call.header.stream_id);
             pending.work.abandon(self.link);
         }
     }

@@ -9,6 +9,9 @@ use crate::handle::Handle;
 use dafs_mem::VolatileSlice;
 use dafs_store::{FileId, Kind, OpenMode, SetAttr, Store, StoreError, Wait};
 
+/// Bytes that a device writes as one.
+const SECTOR_BYTES: usize = 512;
+
 /// Bytes that are read at once.
 const PIECE_BYTES: usize = 1 << 18;
 
@@ -30,7 +33,7 @@ impl Intent {
     ///
     /// # Errors
     /// When the store cannot be read; then nothing is known.
-    pub(super) fn judge(&self, store: &dyn Store) -> Result<Verdict, StoreError> {
+    pub(super) fn judge(&self, store: &dyn Store, rebooted: bool) -> Result<Verdict, StoreError> {
         let happened = |did: bool, effect: Effect| {
             if did { Verdict::Happened(effect) } else { Verdict::Not }
         };
@@ -85,7 +88,7 @@ impl Intent {
                 happened(did, Effect::Written { file: *file, len: *len })
             }
             Self::Append { file, offset, len, digest } => {
-                return judge_append(store, file, *offset, *len, *digest);
+                return judge_append(store, file, *offset, *len, *digest, rebooted);
             }
         })
     }
@@ -97,20 +100,31 @@ fn judge_append(
     offset: u64,
     len: u64,
     digest: Option<u32>,
+    rebooted: bool,
 ) -> Result<Verdict, StoreError> {
     let attr = match store.getattr(&file.file) {
         Err(StoreError::Stale | StoreError::BadHandle) => return Ok(Verdict::Not),
         attr => attr?,
     };
-    if attr.size >= offset.saturating_add(len) {
+    let end = offset.saturating_add(len);
+    if attr.size >= end {
+        let happened = |offset| Verdict::Happened(Effect::Appended { file: *file, offset, len });
+        // What was not stable may be missing behind a size that is there.
+        let torn = rebooted && attr.size == end && has_zeros(store, file, offset, len)?;
+        if digest.is_none() && !torn {
+            return Ok(happened(offset));
+        }
         // Somebody who announces nothing, such as an NFS client, may have written to the end between
         // the announcement and the append.
         for offset in [offset, attr.size - len] {
-            if digest.is_none() || digest_of(store, file, offset, len)? == digest {
-                return Ok(Verdict::Happened(Effect::Appended { file: *file, offset, len }));
+            if digest.is_some() && digest_of(store, file, offset, len)? == digest {
+                return Ok(happened(offset));
             }
         }
-        return Ok(Verdict::Not);
+        if !torn {
+            return Ok(Verdict::Not);
+        }
+        // Nobody was told of it: its reply would be in the journal.
     }
     if attr.size > offset {
         // All or nothing (DAFS 13.3): the beginning of it goes.
@@ -120,6 +134,25 @@ fn judge_append(
         tracing::info!(bytes = attr.size - offset, "took back an append that was half done");
     }
     Ok(Verdict::Not)
+}
+
+/// Whether some sector of a range holds nothing but zeros, as one does that was never written.
+fn has_zeros(store: &dyn Store, file: &Handle, offset: u64, len: u64) -> Result<bool, StoreError> {
+    let mode = OpenMode { read: true, write: false };
+    let open = store.open(&server(), &file.file, mode)?;
+    let mut buffer = [0; SECTOR_BYTES];
+    let (mut at, end) = (offset, offset.saturating_add(len));
+    while at < end {
+        let rest = SECTOR_BYTES - (at % SECTOR_BYTES as u64) as usize;
+        let piece = rest.min(usize::try_from(end - at).unwrap_or(rest));
+        let view = VolatileSlice::from_mut(&mut buffer[..piece]);
+        let read = open.read_at(&[view], at, Wait::Allowed)?;
+        if read == 0 || buffer[..read].iter().all(|byte| *byte == 0) {
+            return Ok(true);
+        }
+        at += read as u64;
+    }
+    Ok(false)
 }
 
 /// The digest of a range; `None` when the file ends before it does, or is gone.

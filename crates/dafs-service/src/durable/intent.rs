@@ -184,6 +184,11 @@ impl Intent {
         }
     }
 
+    /// Whether it writes at the end of a file.
+    pub(super) fn appends(&self) -> bool {
+        matches!(self, Self::Append { .. })
+    }
+
     /// Whether names or attributes change.
     pub(super) fn touches_names(&self) -> bool {
         !matches!(self, Self::Write { .. } | Self::Append { .. })

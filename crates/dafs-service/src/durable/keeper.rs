@@ -131,6 +131,7 @@ impl Keeper {
         let mut ledger = self.lock();
         let Some(flight) = ledger.flights.get(&op.number) else { return Settled::Now };
         let about = flight.about;
+        let appends = flight.intent.as_ref().is_some_and(|intent| intent.appends());
         let touches = !op.unchanged && flight.intent.as_ref().is_some_and(|i| i.touches_names());
         if about.power && touches {
             let reply = reply.to_vec();
@@ -146,6 +147,13 @@ impl Keeper {
         let sequence =
             finish(&mut ledger, &self.log, op.number, Some((order_le, reply)), &mut next);
         drop(ledger);
+        if about.power && appends {
+            // One without a reply is taken back after a loss of power unless its data can be proved,
+            // so nobody may have heard of it.
+            self.log.sync_soon(sequence, Box::new(move |done| ready(done.map_err(failed))));
+            self.resume(next);
+            return Settled::Later;
+        }
         // Should this fail, the next change is refused; what has happened is found out at the next
         // start.
         let _ = self.log.flush(sequence);

@@ -186,7 +186,7 @@ fn judge(
             continue;
         };
         let failed = |error| JournalError::Store { export: export.name().to_owned(), error };
-        match intent.judge(&**export.store()).map_err(failed)? {
+        match intent.judge(&**export.store(), rebooted).map_err(failed)? {
             Verdict::Happened(effect) => {
                 recovered.happened += 1;
                 entry.record.clear();
