@@ -3,17 +3,19 @@
 
 SHELL := /bin/bash
 FUZZ_SECONDS ?= 60
+SOAK_SEEDS ?= 10000..200000
 PARTS ?=
 SETUP := @scripts/setup.sh
 # A compiler outside of PATH, such as in ~/.cargo/bin, is found by env.sh.
 CARGO := @source scripts/env.sh && cargo
 
-.PHONY: help run test test-long bench fuzz lab fmt lint deny setup
+.PHONY: help run test test-long soak bench fuzz lab fmt lint deny setup
 
 help:
 	@echo 'make run        serve some thousand real files, copy them out and in, compare, measure'
 	@echo 'make test       all that must hold before a change goes in (PARTS="lint tests" for some)'
 	@echo 'make test-long  the same with longer simulations and fuzzing'
+	@echo 'make soak       simulated crashes of the seeds SOAK_SEEDS (now $(SOAK_SEEDS))'
 	@echo 'make bench      speed and memory against raw sockets, local files, NFS-Ganesha'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS (now $(FUZZ_SECONDS)) each'
 	@echo 'make lab        only the tests with a real kernel in a guest'
@@ -33,6 +35,10 @@ test:
 test-long:
 	$(SETUP) build test lab
 	@scripts/test.sh --long $(PARTS)
+
+soak:
+	$(SETUP) build
+	$(CARGO) run --release -p dafs-sim -- --crashes --shrink --seeds $(SOAK_SEEDS)
 
 bench:
 	$(SETUP) build bench

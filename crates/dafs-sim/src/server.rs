@@ -4,9 +4,11 @@ use crate::limits::{LEASE, SERVER_HOST};
 use crate::pool::{PoolSchedule, SimPool};
 use dafs_dat::sim::{SimNetwork, SimRng};
 use dafs_dat::{Adapter, Address, Instant};
+use dafs_journal::{Disk, Spawn};
 use dafs_server::{
-    Authenticator, Config, Engine, EngineCounts, Inbox, Registry, SessionLimits, Shared,
+    Authenticator, Config, Engine, EngineCounts, Inbox, Pool, Registry, SessionLimits, Shared,
 };
+use dafs_service::durable::Journal;
 use dafs_service::{
     ClientRecords, Export, ExportOptions, Namespace, Service, ServiceConfig, ServiceCounts,
     WriteVerifier,
@@ -24,11 +26,16 @@ pub(crate) struct Server {
     pub(crate) turns: u64,
 }
 
+/// Bytes of a segment of the journal: few, so that worlds see several.
+const SEGMENT_BYTES: u64 = 64 << 10;
+
 /// What a server is started with.
 pub(crate) struct Setup {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: ExportOptions,
     pub(crate) records: Box<dyn ClientRecords>,
+    /// Where the journal is, and which run of the system this is; none without durable replies.
+    pub(crate) journal: Option<(Arc<dyn Disk>, [u8; 16])>,
     pub(crate) credits_total_max: usize,
     pub(crate) credits_initial: u16,
 }
@@ -46,9 +53,15 @@ impl Server {
         let config = ServiceConfig::new(LEASE, rng.bits() as u32);
         let service = Service::with_records(config, namespace, setup.records, now.0);
         let service = Arc::new(service.map_err(|error| error.to_string())?);
+        let pool = SimPool::default();
+        if let Some((disk, boot)) = setup.journal {
+            let jobs = pool.clone();
+            let spawn: Spawn = Arc::new(move |job| jobs.submit(job));
+            let journal = Journal { disk, boot, segment_bytes: SEGMENT_BYTES, spawn };
+            service.start_journal(journal, now.0).map_err(|error| error.to_string())?;
+        }
         let authenticator = Authenticator::new(&Config::for_directory(PathBuf::from("/")))
             .map_err(|error| error.to_string())?;
-        let pool = SimPool::default();
         let limits = SessionLimits {
             credits_total_max: setup.credits_total_max,
             credits_initial: setup.credits_initial,

@@ -126,6 +126,7 @@ impl World {
             store: Arc::new(store),
             options: ExportOptions::default(),
             records: Box::new(NoRecords),
+            journal: None,
             credits_total_max: plan.credits_total_max,
             credits_initial: plan.credits_initial,
         };

@@ -1,6 +1,6 @@
 //! Worlds in which processes end and connections break, their replay, and what they have found.
 
-use dafs_sim::crash::{CrashFailure, CrashOptions, CrashReport, check, shrink};
+use dafs_sim::crash::{CrashFailure, CrashOptions, CrashReport, Danger, check, shrink};
 use std::ops::Range;
 
 fn options(seed: u64) -> CrashOptions {
@@ -46,6 +46,19 @@ fn worlds_0_to_4999_can_be_explained() {
 #[test]
 fn worlds_5000_to_9999_can_be_explained() {
     assert_eventful(&run(5_000..10_000));
+}
+
+/// The same worlds pass without the bugs, as the tests above show.
+#[test]
+fn disks_that_lie_and_servers_that_keep_nothing_are_found_out() {
+    for (name, danger) in Danger::ALL {
+        let worlds = (0..100).map(|seed| CrashOptions { danger, ..options(seed) });
+        let failures: Vec<_> = worlds.filter_map(|options| check(&options).err()).collect();
+        assert!(failures.len() >= 10, "{name} was found out in {} worlds", failures.len());
+        for failure in failures.iter().take(3) {
+            assert_eq!(check(&failure.options).as_ref(), Err(failure));
+        }
+    }
 }
 
 #[test]

@@ -17,6 +17,10 @@ pub enum Danger {
     None,
     /// The disk says that names are stable which are not.
     LyingSync,
+    /// The disk says that the journal is stable when it is not.
+    LyingJournal,
+    /// The server keeps no replies, though its clients rely on that.
+    Unkept,
 }
 
 /// How to run a world.
@@ -72,7 +76,11 @@ impl fmt::Display for Danger {
 
 impl Danger {
     /// All of them, by name.
-    pub const ALL: [(&'static str, Self); 1] = [("lying-sync", Self::LyingSync)];
+    pub const ALL: [(&'static str, Self); 3] = [
+        ("lying-sync", Self::LyingSync),
+        ("lying-journal", Self::LyingJournal),
+        ("unkept", Self::Unkept),
+    ];
 }
 
 impl std::str::FromStr for Danger {
@@ -154,7 +162,11 @@ impl Plan {
         let mut part = rng.fork();
         let network = network(options, &mut part);
         let mut part = rng.fork();
-        let durability = Durability::Off;
+        let durability = match part.below(10) {
+            0..2 => Durability::Off,
+            2..5 => Durability::Crash,
+            _ => Durability::Power,
+        };
         let would_block_ppm = if part.chance(500_000) { part.below(700_000) as u32 } else { 0 };
         let credits_initial = part.between(1, 8) as u16;
         let seeds = [(); 5].map(|()| part.bits());

@@ -5,7 +5,7 @@ use super::model::log::Log;
 use super::plan::{CrashOptions, Danger, Fault, FaultKind, Plan};
 use super::{DIRECTORIES, Shared, audit};
 use crate::common::{Common, WorkCounts};
-use crate::disk::{Power, SimDisk};
+use crate::disk::{JournalDisk, Power, SimDisk};
 use crate::limits::{
     FIRST_CLIENT_HOST, LEASE, REST_TIME_MAX, SERVER_HOST, STEPS_MAX, WORLD_TIME_MAX,
 };
@@ -114,6 +114,9 @@ pub(super) struct World {
     ending: Option<(bool, Duration)>,
     power: Power,
     records: SimRecords,
+    journal: JournalDisk,
+    /// Danger: nothing is kept, though the clients were promised it.
+    unkept: bool,
     clock: Arc<AtomicU64>,
     server_rng: SimRng,
     store_rng: SimRng,
@@ -159,6 +162,8 @@ impl World {
             ending: None,
             power,
             records: SimRecords::default(),
+            journal: JournalDisk::new(options.danger == Danger::LyingJournal),
+            unkept: options.danger == Danger::Unkept,
             clock,
             server_rng: SimRng::new(plan.server_seed),
             store_rng: SimRng::new(plan.store_seed),
@@ -180,9 +185,16 @@ impl World {
         let faults =
             StoreFaults { would_block_ppm: self.plan.would_block_ppm, ..StoreFaults::default() };
         let disk = Arc::new(self.disk.store(plug.clone()));
+        let durable = self.plan.durability != Durability::Off && !self.unkept;
+        let mut boot = [0; 16];
+        boot[..4].copy_from_slice(&self.shared.cuts.to_le_bytes());
         let setup = Setup {
             store: Arc::new(SimStore::new(disk, faults, self.store_rng.fork())),
-            options: ExportOptions::default(),
+            options: ExportOptions {
+                durable_replies: if durable { self.plan.durability } else { Durability::Off },
+                ..ExportOptions::default()
+            },
+            journal: durable.then(|| (self.journal.plugged(plug.clone()), boot)),
             records: self.records.plugged(plug),
             credits_total_max: 4096,
             credits_initial: self.plan.credits_initial,
@@ -307,6 +319,7 @@ impl World {
         if power {
             self.shared.cuts += 1;
             self.disk.cut_power(&mut self.disk_rng).map_err(|error| error.to_string())?;
+            self.journal.cut_power(&mut self.disk_rng);
         }
         self.start_server()
     }

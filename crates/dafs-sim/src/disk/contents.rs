@@ -84,6 +84,13 @@ impl Contents {
         }
     }
 
+    /// The present size becomes stable.
+    pub(super) fn settle_size(&mut self, id: &FileId) {
+        if let Some(content) = self.files.get_mut(id) {
+            content.sizes.drain(..content.sizes.len() - 1);
+        }
+    }
+
     #[cfg(test)]
     pub(super) fn settle_all(&mut self) {
         let ids: Vec<FileId> = self.files.keys().copied().collect();

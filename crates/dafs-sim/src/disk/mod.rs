@@ -11,9 +11,11 @@
 
 mod contents;
 mod file;
+mod journal;
 mod power;
 mod store;
 
+pub(crate) use journal::JournalDisk;
 pub(crate) use power::{Off, Plug, Power};
 pub(crate) use store::DiskStore;
 
@@ -127,6 +129,7 @@ impl Shared {
         let touches = |moment: &Moment| moment.touched.iter().any(|id| ids.contains(id));
         let last = log.states.iter().rposition(touches).unwrap_or(0);
         log.states.drain(..last);
+        ids.iter().for_each(|id| log.contents.settle_size(id));
     }
 
     /// The data of a file and its attributes became stable.
