@@ -246,14 +246,9 @@ impl ExportFile {
             self.anonymous_gid.unwrap_or(nobody.gid),
         );
         let admits = self.admits(&wrong)?;
-        let durable_replies = match self.durable_replies.as_deref() {
-            None | Some("off") => Durability::Off,
-            Some("crash") => Durability::Crash,
-            Some("power") => Durability::Power,
-            Some(_) => {
-                return Err(wrong("durable_replies", "use off, crash or power".to_owned()));
-            }
-        };
+        let durable_replies = self.durable_replies.as_deref().unwrap_or("off").parse();
+        let durable_replies =
+            durable_replies.map_err(|remedy: String| wrong("durable_replies", remedy))?;
         let durable = durable_replies != Durability::Off;
         if durable && matches!(source, ExportSource::Memory { .. }) {
             let remedy = "files in memory do not outlive the server; use off, or path";

@@ -26,6 +26,7 @@ use crate::replies::RequestKey;
 use crate::{Caller, Client, Result, Service};
 use crc_fast::CrcAlgorithm;
 use record::Record;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -39,6 +40,19 @@ pub enum Durability {
     Crash,
     /// The loss of power, too: a change and its reply are stable before the reply is sent.
     Power,
+}
+
+impl FromStr for Durability {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            "crash" => Ok(Self::Crash),
+            "power" => Ok(Self::Power),
+            _ => Err("use off, crash or power".to_owned()),
+        }
+    }
 }
 
 /// Told once that a change may go on, or why it must not: then the request fails with that error.

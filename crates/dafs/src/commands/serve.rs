@@ -4,8 +4,9 @@ use crate::cli::{SessionOptions, WakeName};
 use crate::failure::Failure;
 use crate::limits::COUNTS_SETTLE;
 use dafs_server::{
-    Config, Server, StartError, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
+    Config, ExportSource, Server, StartError, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma,
 };
+use dafs_service::durable::Durability;
 use dafs_service::{AddressRange, Squash};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
@@ -65,6 +66,10 @@ pub(crate) struct Serve {
     /// Refuse every change
     #[arg(long)]
     read_only: bool,
+    /// What replies to changes survive, in all exports: off for nothing, crash for the end of the
+    /// server's process, power for the loss of power. A client then learns what became of a request
+    #[arg(long, value_name = "WHAT", value_parser = parse_durability)]
+    durable_replies: Option<Durability>,
     /// Where to keep the key of file handles, so that they survive a restart
     #[arg(long, value_name = "DIR")]
     state_directory: Option<PathBuf>,
@@ -195,6 +200,11 @@ impl Serve {
             if self.no_root_squash {
                 export.options.squash = Squash::None;
             }
+            // Files in memory do not outlive the server.
+            let kept = !matches!(export.source, ExportSource::Memory { .. });
+            if let Some(durability) = self.durable_replies.filter(|_| kept) {
+                export.options.durable_replies = durability;
+            }
         }
         if let Some(directory) = &self.state_directory {
             config.state_directory = Some(directory.clone());
@@ -210,6 +220,10 @@ impl Serve {
         }
         Ok(config)
     }
+}
+
+fn parse_durability(text: &str) -> Result<Durability, String> {
+    text.parse()
 }
 
 /// Tells whoever started us, who may wait for this line to come through a pipe.

@@ -1,0 +1,135 @@
+#!/bin/bash
+# Servers and clients that are killed at any moment, and power that fails, under renames, creates,
+# appends, locks and writes: nothing is lost, nothing is done twice, every broken lock is reported.
+#
+# crashes.sh [SECONDS] -- how long each of the three rounds takes (15; `make crashes` takes 600)
+source "$(dirname "$0")/lib.sh"
+
+seconds=${1:-${CRASH_SECONDS:-15}}
+load=${DAFS_TARGET:-$PWD/target/debug}/examples/crash_load
+[[ -x $load ]] || { echo "there is no $load; build it with: cargo build --examples"; exit 1; }
+clients=4
+lease_seconds=2
+# Whoever has a lock and cannot go on loses it after the lease, so no outage may last longer.
+
+# A seed makes the same decisions again; what the machine does in between differs.
+RANDOM=${CRASH_SEED:-$$}
+
+# Prepares $work/disk, a file system of its own of kind $1, or a plain directory.
+make_disk() {
+    disk=$work/disk
+    mkdir -p "$disk"
+    kind=$1
+    case $kind in
+    directory) ;;
+    *)
+        truncate -s 1G "$work/image"
+        "mkfs.$kind" -q "$work/image"
+        mount_disk || return 1
+        ;;
+    esac
+    mkdir -p "$disk/export"/{names,shared,own} "$work/histories"
+    chmod -R 777 "$disk/export"
+    sync -f "$disk"
+}
+mount_disk() { mount -o loop "$work/image" "$disk"; }
+remove_disk() {
+    [[ $kind == directory ]] || umount "$disk"
+    rm -rf "$disk" "$work/image" "$work/histories"
+}
+
+start_server() {
+    serve "$disk/export" --no-root-squash --listen "127.0.0.1:$port" \
+        --state-directory "$disk/state" --lease $lease_seconds --grace $lease_seconds \
+        --durable-replies "$durable"
+}
+kill_server() {
+    kill -9 "$server"
+    wait "$server" 2>/dev/null || true
+}
+cut_power() {
+    # Stopped first, so that it cannot say that a failed sync has failed.
+    kill -STOP "$server"
+    "$load" cut "$disk"
+    kill_server
+    umount "$disk"
+    mount_disk
+}
+
+start_client() {
+    local number=$1
+    lives[number]=$((${lives[number]:-0} + 1))
+    "$load" load "$url" "$work/histories" "$number" "${lives[number]}" "$left" \
+        >"$work/client-$number.log" 2>&1 &
+    workers[number]=$!
+    started+=("$!")
+}
+# A client that is gone without having been killed has something to say.
+check_client() {
+    local number=$1 status=0
+    kill -0 "${workers[number]}" 2>/dev/null && return
+    wait "${workers[number]}" || status=$?
+    [[ $status == 0 ]] || {
+        cat "$work/client-$number.log"
+        tail -n 20 "$log"
+        fail "client $number ended with status $status"
+    }
+}
+kill_client() {
+    local number=$1
+    check_client "$number"
+    kill -9 "${workers[number]}" 2>/dev/null || true
+    wait "${workers[number]}" 2>/dev/null || true
+    start_client "$number"
+}
+
+# round KIND DURABLE CRASH -- SECONDS of work with crashes every second or so.
+round() {
+    local kind_wanted=$1 crash=$3 number pause ended found
+    durable=$2
+    step "$kind_wanted, replies that survive: $durable, $crash"
+    make_disk "$kind_wanted" || skip "this machine does not let root mount a $kind_wanted image"
+    lives=() workers=() crashes=0 kills=0
+    port=0
+    start_server
+    port=${url##*:}
+    ended=$((SECONDS + seconds))
+    left=$seconds
+    for ((number = 0; number < clients; number++)); do start_client $number; done
+    while [[ $SECONDS -lt $ended ]]; do
+        left=$((ended - SECONDS))
+        printf -v pause '0.%03d' $((RANDOM % 900 + 50))
+        sleep "$pause"
+        case $((RANDOM % 3)) in
+        0)
+            kills=$((kills + 1))
+            kill_client $((RANDOM % clients))
+            ;;
+        *)
+            crashes=$((crashes + 1))
+            "$crash"
+            start_server
+            ;;
+        esac
+        for ((number = 0; number < clients; number++)); do check_client $number; done
+    done
+    for ((number = 0; number < clients; number++)); do
+        wait "${workers[number]}" || { cat "$work/client-$number.log"; fail "client $number failed"; }
+    done
+    timeout 60 "$load" settle "$url" "$work/histories"
+    stop_server
+    found=$("$load" check "$disk/export" "$work/histories") || exit 1
+    echo "$found server_crashes=$crashes client_kills=$kills"
+    [[ $found =~ operations=([0-9]+) && ${BASH_REMATCH[1]} -gt $((seconds * 20)) ]] ||
+        fail "too little was done to say anything"
+    remove_disk
+}
+
+round directory crash kill_server
+is_root || skip "the rest needs root, to mount file systems of its own"
+for kind in ext4 xfs; do
+    command -v "mkfs.$kind" >/dev/null || skip "there is no mkfs.$kind; run: scripts/setup.sh test"
+done
+undo+=("umount -l '$work/disk' 2>/dev/null")
+round ext4 power cut_power
+round xfs power cut_power
