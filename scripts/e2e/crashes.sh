@@ -6,7 +6,7 @@
 source "$(dirname "$0")/lib.sh"
 
 seconds=${1:-${CRASH_SECONDS:-15}}
-load=${DAFS_TARGET:-$PWD/target/debug}/examples/crash_load
+load=${DAFS_TARGET:-${dafs%/*}}/examples/crash_load
 [[ -x $load ]] || { echo "there is no $load; build it with: cargo build --examples"; exit 1; }
 clients=4
 lease_seconds=2
