@@ -140,7 +140,11 @@ impl Held {
     ) -> StateId {
         let current = reply.state_id;
         if current == StateId::ZERO {
-            return current;
+            // The server knows from before its restart that the file was made, and has no open for
+            // us any more. It is reclaimed like all others, under a name of our own.
+            let mut wish = [0; 8];
+            wish.copy_from_slice(&reply.fh.file[..8]);
+            return self.hold(self.free_name(StateId(wish)), request, reply, server);
         }
         // The same owner has it open already: one open, with the rights of both (DAFS 10.1).
         let known = |open: &HeldOpen| open.current == current && open.server == server;
@@ -148,8 +152,19 @@ impl Held {
         if self.changed {
             let old = self.opens.iter().find(|(_, open)| known(open) && open.lost.is_none());
             name = old.map_or_else(|| self.free_name(current), |(name, _)| *name);
-            self.changed |= name != current;
         }
+        self.hold(name, request, reply, server)
+    }
+
+    fn hold(
+        &mut self,
+        name: StateId,
+        request: &Open<'_>,
+        reply: &OpenReply<'_>,
+        server: ClientId,
+    ) -> StateId {
+        let current = reply.state_id;
+        self.changed |= name != current;
         let open = self.opens.entry(name).or_insert_with(|| HeldOpen {
             handle: reply.fh,
             owner: request.owner.to_vec(),
@@ -321,6 +336,16 @@ mod tests {
     }
 
     #[test]
+    fn an_open_of_which_only_the_effect_is_known_is_reclaimed() {
+        let mut held = Held::default();
+        let name = open(&mut held, StateId::ZERO, FIRST);
+        assert_ne!(name, StateId::ZERO);
+        assert_eq!(held.opens_to_reclaim(SECOND), [name]);
+        held.reclaimed(name, id(5), SECOND);
+        assert_eq!(held.current(name), Ok(id(5)));
+    }
+
+    #[test]
     fn opens_keep_their_names_and_never_share_one() {
         let mut held = Held::default();
         let first = open(&mut held, id(1), FIRST);
@@ -337,7 +362,6 @@ mod tests {
         held.closed(first);
         assert!(held.open(first).is_none());
         assert_eq!(held.current(second), Ok(id(1)));
-        assert_eq!(open(&mut held, StateId::ZERO, SECOND), StateId::ZERO);
     }
 
     #[test]
