@@ -102,7 +102,7 @@ pub(crate) fn run(url: &str, histories: &Path, life: Life, span: Duration) -> Re
     let mut worker = Worker {
         names: client.resolve(b"/names", Follow::No)?.handle,
         append: open_shared(&client, "append")?,
-        locked: Locked::open(&client, &who)?,
+        locked: Locked::open(&client)?,
         own: {
             let how = OpenOptions::read_write().create(Create::IfMissing).mode(0o666);
             client.open(format!("/own/{who}").as_bytes(), &how)?
@@ -127,7 +127,7 @@ pub(crate) fn run(url: &str, histories: &Path, life: Life, span: Duration) -> Re
 pub(crate) fn settle(url: &str, histories: &Path) -> Result<()> {
     let client = connect(url, "settle")?;
     let mut history = History::begin(histories, "settle")?;
-    Locked::open(&client, "settle")?.step(&mut history, 1)
+    Locked::open(&client)?.step(&mut history)
 }
 
 impl Worker {
@@ -138,7 +138,7 @@ impl Worker {
             3..6 => self.move_or_remove(),
             6..8 => self.append(),
             8 => self.write(),
-            _ => self.locked.step(&mut self.history, self.count),
+            _ => self.locked.step(&mut self.history),
         }
     }
 

@@ -1,8 +1,17 @@
+//! Counting under a persistent lock.
+//!
+//! Two numbers in a file are the same whenever nobody holds the lock. A holder that dies between the
+//! two leaves them different, so whoever is told of a broken lock finds work, and whoever is not told
+//! must find none.
+
 use crate::Result;
 use crate::history::History;
-use dafs_client::Client;
+use dafs_client::{Client, Create, File, LockError, LockRange, OpenOptions, Stability};
+use std::time::Duration;
 
-/// Two numbers that are the same whenever nobody holds the lock.
+/// How long to wait for others.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 #[derive(Debug)]
 pub(crate) struct Counter {
     pub(crate) first: u64,
@@ -10,31 +19,59 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
+    /// Reads both numbers; a file that nobody has counted in holds none.
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
         let number = |at: usize| {
             let word = bytes.get(at..at + 8).and_then(|word| word.try_into().ok());
-            word.map(u64::from_le_bytes)
+            word.map_or(0, u64::from_le_bytes)
         };
-        match (number(0), number(8)) {
-            (Some(first), Some(second)) => Ok(Self { first, second }),
-            _ => Err("the counter has lost its numbers".into()),
-        }
+        Self { first: number(0), second: number(8) }
     }
 }
 
-pub(crate) struct Locked;
+/// The file with the counter.
+pub(crate) struct Locked(File);
+
 impl Locked {
-    pub(crate) fn open(client: &Client, _: &str) -> Result<Self> {
-        let how = dafs_client::OpenOptions::read_write()
-            .create(dafs_client::Create::IfMissing)
-            .mode(0o666);
-        let file = client.open(b"/shared/counter", &how)?;
-        if file.attributes()?.size < 16 {
-            file.write_at(&[0; 16], 0, dafs_client::Stability::FileSync)?;
-        }
-        Ok(Self)
+    pub(crate) fn open(client: &Client) -> Result<Self> {
+        let how = OpenOptions::read_write().create(Create::IfMissing).mode(0o666);
+        Ok(Self(client.open(b"/shared/counter", &how)?))
     }
-    pub(crate) fn step(&mut self, _: &mut History, _: u64) -> Result<()> {
-        Ok(())
+
+    /// Counts one further, mending first what a holder that died has left.
+    pub(crate) fn step(&self, history: &mut History) -> Result<()> {
+        let whole = LockRange::exclusive().persist(true);
+        history.ask("lock")?;
+        let repairing = match self.0.lock(&whole, Some(PATIENCE)) {
+            Ok(()) => false,
+            Err(LockError::Broken(_)) => {
+                history.answered("broken")?;
+                history.ask("repair")?;
+                match self.0.lock_for_repair(0, u64::MAX) {
+                    Ok(()) => true,
+                    // Somebody else was faster, and may have finished already.
+                    Err(LockError::Held(_) | LockError::Broken(_)) => return history.answered("late"),
+                    Err(LockError::Other(error)) if error.status() == Some(dafs_client::Status::Inval) => {
+                        return history.answered("late");
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Err(error) => return Err(error.into()),
+        };
+        history.answered("locked")?;
+        let mut bytes = [0; 16];
+        let read = self.0.read_at(&mut bytes, 0)?;
+        let Counter { first, second } = Counter::parse(&bytes[..read]);
+        if first != second && !repairing {
+            return Err(format!("{first} and {second} differ, and nobody said why").into());
+        }
+        let next = first.max(second) + 1;
+        for at in [0, 8] {
+            self.0.write_at(&next.to_le_bytes(), at, Stability::FileSync)?;
+        }
+        history.ask(format_args!("unlock {next}"))?;
+        self.0.unlock(0, u64::MAX)?;
+        history.answered("done")
     }
 }
