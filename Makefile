@@ -3,19 +3,21 @@
 
 SHELL := /bin/bash
 FUZZ_SECONDS ?= 60
+CRASH_SECONDS ?= 600
 SOAK_SEEDS ?= 10000..200000
 PARTS ?=
 SETUP := @scripts/setup.sh
 # A compiler outside of PATH, such as in ~/.cargo/bin, is found by env.sh.
 CARGO := @source scripts/env.sh && cargo
 
-.PHONY: help run test test-long soak bench fuzz lab fmt lint deny setup
+.PHONY: help run test test-long soak crashes bench fuzz lab fmt lint deny setup
 
 help:
 	@echo 'make run        serve some thousand real files, copy them out and in, compare, measure'
 	@echo 'make test       all that must hold before a change goes in (PARTS="lint tests" for some)'
 	@echo 'make test-long  the same with longer simulations and fuzzing'
 	@echo 'make soak       simulated crashes of the seeds SOAK_SEEDS (now $(SOAK_SEEDS))'
+	@echo 'make crashes    servers and clients killed, power cut: three times CRASH_SECONDS (now $(CRASH_SECONDS))'
 	@echo 'make bench      speed and memory against raw sockets, local files, NFS-Ganesha'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS (now $(FUZZ_SECONDS)) each'
 	@echo 'make lab        only the tests with a real kernel in a guest'
@@ -43,6 +45,11 @@ soak:
 bench:
 	$(SETUP) build bench
 	$(CARGO) run --release -p dafs-bench
+
+crashes:
+	$(SETUP) build test
+	$(CARGO) build --locked --bins --examples
+	@scripts/e2e/crashes.sh $(CRASH_SECONDS)
 
 fuzz:
 	$(SETUP) build test

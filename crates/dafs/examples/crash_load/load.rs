@@ -134,10 +134,10 @@ impl Worker {
     fn step(&mut self) -> Result<()> {
         self.count += 1;
         match self.draw.below(10) {
-            0..3 => self.make(),
-            3..6 => self.move_or_remove(),
-            6..8 => self.append(),
-            8 => self.write(),
+            0..2 => self.make(),
+            2..5 => self.move_or_remove(),
+            5..7 => self.append(),
+            7 => self.write(),
             _ => self.locked.step(&mut self.history),
         }
     }

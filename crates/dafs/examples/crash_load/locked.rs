@@ -12,6 +12,9 @@ use std::time::Duration;
 /// How long to wait for others.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long to be half done, so that some die like that.
+const HOLD: Duration = Duration::from_millis(25);
+
 #[derive(Debug)]
 pub(crate) struct Counter {
     pub(crate) first: u64,
@@ -50,8 +53,12 @@ impl Locked {
                 match self.0.lock_for_repair(0, u64::MAX) {
                     Ok(()) => true,
                     // Somebody else was faster, and may have finished already.
-                    Err(LockError::Held(_) | LockError::Broken(_)) => return history.answered("late"),
-                    Err(LockError::Other(error)) if error.status() == Some(dafs_client::Status::Inval) => {
+                    Err(LockError::Held(_) | LockError::Broken(_)) => {
+                        return history.answered("late");
+                    }
+                    Err(LockError::Other(error))
+                        if error.status() == Some(dafs_client::Status::Inval) =>
+                    {
                         return history.answered("late");
                     }
                     Err(error) => return Err(error.into()),
@@ -69,6 +76,7 @@ impl Locked {
         let next = first.max(second) + 1;
         for at in [0, 8] {
             self.0.write_at(&next.to_le_bytes(), at, Stability::FileSync)?;
+            std::thread::sleep(HOLD);
         }
         history.ask(format_args!("unlock {next}"))?;
         self.0.unlock(0, u64::MAX)?;
