@@ -82,6 +82,16 @@ impl Keeper {
         Ok(Intended::Waiting(op))
     }
 
+    /// Notes that a session is about to change something that nothing is kept of.
+    pub(super) fn leave_out(&self, session: &[u8; 8]) -> Result<()> {
+        let noted = self.lock().leave_out(&self.log, session);
+        let Some(sequence) = noted else { return Ok(()) };
+        self.log.flush(sequence).map_err(failed)?;
+        // What is changed is no more stable than this.
+        self.log.sync_soon(sequence, Box::new(|_| ()));
+        Ok(())
+    }
+
     /// Puts the intent in the log; `None` when the change was dropped meanwhile.
     fn announce(&self, number: u64, intent: Intent) -> Option<u64> {
         let mut ledger = self.lock();

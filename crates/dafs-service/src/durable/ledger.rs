@@ -33,6 +33,20 @@ pub(super) struct Kept {
     pub(super) streams: FxHashMap<u16, Entry>,
     /// It is of an earlier run, and has no new changes.
     pub(super) recovered: bool,
+    /// It has, or may have, changed something that nothing is kept of. So that nothing is known of a
+    /// request does not mean that it was not carried out.
+    pub(super) incomplete: bool,
+}
+
+impl Kept {
+    /// Notes that nothing is kept of some change of it.
+    pub(super) fn make_incomplete(&mut self) {
+        self.incomplete = true;
+        if let Some(session) = &self.session {
+            self.record.clear();
+            record::put_session(session, true, &mut self.record);
+        }
+    }
 }
 
 /// A change under way.
@@ -112,7 +126,8 @@ impl Ledger {
             principal: Vec::new(),
         };
         let mut record = Vec::new();
-        record::put_session(kept.session.get_or_insert_with(nobody), &mut record);
+        let incomplete = kept.incomplete;
+        record::put_session(kept.session.get_or_insert_with(nobody), incomplete, &mut record);
         kept.record.clone_from(&record);
         Some(self.append(log, |out| out.extend_from_slice(&record)))
     }
@@ -121,6 +136,16 @@ impl Ledger {
     pub(super) fn introduce(&mut self, log: &Arc<Log>, session: &Session) -> Option<u64> {
         self.sessions.entry(session.id).or_default().session = Some(session.clone());
         self.know(log, &session.id)
+    }
+
+    /// Notes that a session is about to change something that nothing is kept of; the number of the
+    /// record, if the log does not say so yet.
+    pub(super) fn leave_out(&mut self, log: &Arc<Log>, id: &[u8; 8]) -> Option<u64> {
+        // Nobody asks about a session that was not introduced.
+        let kept = self.sessions.get_mut(id).filter(|kept| !kept.incomplete)?;
+        kept.make_incomplete();
+        let record = kept.record.clone();
+        Some(self.append(log, |out| out.extend_from_slice(&record)))
     }
 
     /// Notes a change that is about to be carried out.

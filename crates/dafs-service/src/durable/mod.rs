@@ -254,17 +254,20 @@ impl Service {
         let namespace = self.namespace();
         let export = namespace.export(change.place())?;
         let options = export.options();
-        let power = match options.durable_replies {
-            Durability::Off => return Ok(Intended::Unneeded),
-            Durability::Crash => false,
-            Durability::Power => true,
-        };
         // NFS knows no way to ask for a reply after a restart but sessions that persist, and these
         // are not offered.
         let foreign = caller.client.kind() != ClientKind::Dafs;
         if foreign || options.read_only || !change.is_kept() {
             return Ok(Intended::Unneeded);
         }
+        let power = match options.durable_replies {
+            Durability::Off => {
+                keeper.leave_out(&key.session)?;
+                return Ok(Intended::Unneeded);
+            }
+            Durability::Crash => false,
+            Durability::Power => true,
+        };
         let places = change.places(|handle| export.key(handle));
         keeper.intend(export.store(), power, key, change, places, ready)
     }
@@ -316,6 +319,14 @@ impl Service {
             Record::Happened { effect, .. } => Some(Answer::Happened(effect)),
             _ => None,
         }
+    }
+
+    /// Whether a request of a session of an earlier run that nothing is known of was not carried out.
+    /// Otherwise that cannot be said: the session has changed something that was not kept, or that
+    /// was lost.
+    pub(crate) fn is_kept_whole(&self, session: &[u8; 8]) -> bool {
+        let Some(keeper) = self.keeper.get() else { return false };
+        keeper.lock().sessions.get(session).is_some_and(|kept| !kept.incomplete)
     }
 
     /// What the journal has done and holds; `None` when there is none.

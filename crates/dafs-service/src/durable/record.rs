@@ -8,8 +8,9 @@ use crate::replies::RequestKey;
 /// What the journal says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Record {
-    /// A session has begun to use the journal.
-    Session(Session),
+    /// A session has begun to use the journal. An incomplete one has changed something that is not
+    /// in it.
+    Session { session: Session, incomplete: bool },
     /// A session and all that is known of its requests is of no use any more.
     Forgotten([u8; 8]),
     /// A change is about to be carried out.
@@ -50,9 +51,9 @@ impl About {
 }
 
 /// Writes the record of a session.
-pub(super) fn put_session(session: &Session, out: &mut Vec<u8>) {
+pub(super) fn put_session(session: &Session, incomplete: bool, out: &mut Vec<u8>) {
     let mut out = Writer(out);
-    out.u8(1);
+    out.u8(if incomplete { 7 } else { 1 });
     out.raw(&session.id);
     out.bytes(&session.client);
     out.raw(&session.verifier);
@@ -170,13 +171,16 @@ impl Record {
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader(bytes);
         let record = match from.u8()? {
-            1 => Self::Session(Session {
-                id: from.array()?,
-                client: from.bytes()?.to_vec(),
-                verifier: from.array()?,
-                mechanism: String::from_utf8(from.bytes()?.to_vec()).ok()?,
-                principal: from.bytes()?.to_vec(),
-            }),
+            code @ (1 | 7) => {
+                let session = Session {
+                    id: from.array()?,
+                    client: from.bytes()?.to_vec(),
+                    verifier: from.array()?,
+                    mechanism: String::from_utf8(from.bytes()?.to_vec()).ok()?,
+                    principal: from.bytes()?.to_vec(),
+                };
+                Self::Session { session, incomplete: code == 7 }
+            }
             2 => Self::Forgotten(from.array()?),
             3 => Self::Intent {
                 about: About::decode(&mut from)?,

@@ -1,5 +1,6 @@
 //! What a journal of an earlier run tells, and how the service goes on with it.
 
+use super::Durability;
 use super::evidence::Verdict;
 use super::intent::{Intent, server};
 use super::keeper::Keeper;
@@ -85,9 +86,10 @@ impl Reading {
                 self.unknown = true;
                 return;
             }
-            Some(Record::Session(session)) => {
+            Some(Record::Session { session, incomplete }) => {
                 let kept = sessions.entry(session.id).or_default();
                 (kept.record, kept.recovered) = (bytes.to_vec(), true);
+                kept.incomplete = incomplete;
                 kept.session = Some(session);
                 return;
             }
@@ -162,15 +164,22 @@ fn judge(
 ) -> Result<Recovered, JournalError> {
     let mut recovered = Recovered::default();
     let mut entries: Vec<&mut Entry> = Vec::new();
+    // What was not stable need not have left a trace in the journal either.
+    let forgetful = rebooted
+        && namespace.exports().any(|export| export.options().durable_replies == Durability::Crash);
     for kept in ledger.sessions.values_mut() {
         let before = kept.streams.len();
         // What survives the end of a process only did not survive this.
         kept.streams.retain(|_, entry| entry.about.power || !rebooted);
-        recovered.lost += before - kept.streams.len();
+        let lost = before - kept.streams.len();
+        if forgetful || lost > 0 {
+            kept.make_incomplete();
+        }
+        recovered.lost += lost;
         entries.extend(kept.streams.values_mut());
     }
     entries.sort_unstable_by_key(|entry| entry.about.op);
-    let mut gone = Vec::new();
+    let (mut gone, mut unknown) = (Vec::new(), Vec::new());
     let mut touched = FxHashMap::default();
     for entry in entries {
         let Some(Record::Intent { about, intent }) = Record::decode(&entry.record) else {
@@ -182,6 +191,7 @@ fn judge(
         };
         let Ok(export) = namespace.export(intent.place()) else {
             recovered.lost += 1;
+            unknown.push(about.key.session);
             gone.push(about);
             continue;
         };
@@ -206,6 +216,11 @@ fn judge(
     for about in gone {
         if let Some(kept) = ledger.sessions.get_mut(&about.key.session) {
             kept.streams.remove(&about.key.stream);
+        }
+    }
+    for session in unknown {
+        if let Some(kept) = ledger.sessions.get_mut(&session) {
+            kept.make_incomplete();
         }
     }
     // What is said to have happened stays so when the power fails next.

@@ -192,11 +192,13 @@ impl Service {
         if !self.is_recovered(client, &key.session) {
             return Err(NoReply::UnknownSession);
         }
-        match self.kept_answer(key).ok_or(NoReply::NotExecuted)? {
-            Answer::Reply { bytes, order_le } => {
+        match self.kept_answer(key) {
+            Some(Answer::Reply { bytes, order_le }) => {
                 Ok(Kept::Reply(KeptReply { bytes: bytes.into(), little_endian: order_le }))
             }
-            Answer::Happened(effect) => Ok(Kept::Happened(effect)),
+            Some(Answer::Happened(effect)) => Ok(Kept::Happened(effect)),
+            None if self.is_kept_whole(&key.session) => Err(NoReply::NotExecuted),
+            None => Err(NoReply::UnknownSession),
         }
     }
 

@@ -6,8 +6,8 @@ use dafs_service::durable::{
     Answer, Change, Durability, Effect, Intended, Journal, Notify, Op, Session, Settled, digest,
 };
 use dafs_service::{
-    Caller, Client, Export, ExportOptions, Handle, Identity, Namespace, RemoveMode, RequestKey,
-    Service, ServiceConfig, ServiceError, Squash, Subject,
+    Caller, Client, Export, ExportOptions, Handle, Identity, Namespace, NoReply, RemoveMode,
+    RequestKey, Service, ServiceConfig, ServiceError, Squash, Subject,
 };
 use dafs_store::{
     CreateHow, Cred, ExportSecret, Kind, MemoryOptions, MemoryStore, NewObject, OpenMode, SetAttr,
@@ -643,4 +643,47 @@ fn a_record_of_a_later_program_is_refused() {
     let mut world = World::over(Durability::Power, new_store(), disk, 1);
     let error = world.recover().unwrap_err();
     assert!(error.contains("start the program that wrote it"), "{error}");
+}
+
+/// Otherwise the client would do it a second time.
+#[test]
+fn a_session_that_changed_what_is_not_kept_cannot_say_that_a_request_was_not_carried_out() {
+    let world = World::new(Durability::Off);
+    let store = world.store.clone();
+    let world = world.restart(false, store);
+    let asked = |world: &World| world.service.kept_reply(&world.client, &world.key(0)).unwrap_err();
+    assert_eq!(asked(&world), NoReply::NotExecuted, "nothing was changed");
+    let mut world = World::new(Durability::Off);
+    let root = world.root();
+    for sequence in 0..500 {
+        world.sequence = sequence;
+        let change = Change::Remove { dir: &root, name: b"nothing" };
+        assert!(matches!(world.intend(0, "go", &change), Intended::Unneeded));
+    }
+    let log = world.service.journal_statistics().unwrap().log;
+    assert!(log.records < 4, "once is enough: {log:?}");
+    for _ in 0..2 {
+        let store = world.store.clone();
+        world = world.restart(false, store);
+        assert_eq!(asked(&world), NoReply::UnknownSession);
+    }
+}
+
+#[test]
+fn after_a_loss_of_power_nothing_is_said_of_what_was_not_stable() {
+    let world = World::new(Durability::Crash);
+    let root = world.root();
+    let op = world.op(0, &Change::Remove { dir: &root, name: b"nothing" });
+    world.settle(op, b"reply");
+    let store = world.store.clone();
+    let mut world = world.restart(true, store);
+    for _ in 0..2 {
+        // Whether the journal has lost all trace of it or not.
+        for stream in 0..2 {
+            let asked = world.service.kept_reply(&world.client, &world.key(stream));
+            assert_eq!(asked, Err(NoReply::UnknownSession));
+        }
+        let store = world.store.clone();
+        world = world.restart(false, store);
+    }
 }
