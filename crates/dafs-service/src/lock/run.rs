@@ -464,6 +464,10 @@ impl StateTable {
         if matches!(decision, Decision::Free) && self.must_undo(&key, me, request) {
             return Err(Blocked::Undo(key));
         }
+        if matches!(decision, Decision::Free) && self.would_share_undone(&key, request) {
+            *refused = Some(ServiceError::LockRange.into());
+            return Err(ServiceError::LocksHeld.into());
+        }
         let turn = || file.earlier_turn(caller, name, range, kind, own).map(LockError::Denied);
         *refused = match decision {
             Decision::Refused(error) => Some(error),

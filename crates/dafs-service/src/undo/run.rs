@@ -239,4 +239,11 @@ impl StateTable {
         }
         !kept
     }
+
+    /// Whether a grant that [`must_undo`](Self::must_undo) allows would put a lock for reading in
+    /// place of one with recovery. Others could then read beside what may still be undone, and their
+    /// locks would undo it under its live holder.
+    pub(crate) fn would_share_undone(&self, key: &Handle, request: &LockRequest<'_>) -> bool {
+        request.kind == LockKind::Read && self.writers.undo.find(key).is_some()
+    }
 }

@@ -170,6 +170,29 @@ fn what_is_unlocked_or_closed_stays_and_what_is_aborted_goes() {
 }
 
 #[test]
+fn a_live_holder_loses_nothing_to_those_who_read() {
+    for extras in [RECOVER, BOTH_KINDS] {
+        let undoing = Undoing::new();
+        let (one, two) = (undoing.client("a", 1), undoing.client("b", 1));
+        let (mine, theirs) = (undoing.filled(&one), undoing.open(&two));
+        undoing.lock(&one, &mine, extras).unwrap();
+        undoing.change(&one, &mine);
+        let read = |client, opened, range| {
+            undoing.lock_with(client, opened, range, LockKind::Read, PLAIN, false)
+        };
+        // In place of the lock, in part or as a whole, it would let others in.
+        let refused = Err(LockError::Service(ServiceError::LockRange));
+        assert_eq!(read(&one, &mine, (0, 5)), refused);
+        assert_eq!(read(&one, &mine, ALL), refused);
+        assert!(matches!(read(&two, &theirs, (0, 5)), Err(LockError::Denied(_))));
+        assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 1));
+        undoing.unlock(&one, &mine, ALL).unwrap();
+        read(&two, &theirs, (0, 5)).unwrap();
+        assert_eq!(undoing.content(), AFTER);
+    }
+}
+
+#[test]
 fn a_lease_that_ends_takes_its_changes_along() {
     let undoing = Undoing::new();
     let (one, two) = (undoing.client("a", 1), undoing.client("b", 1));
