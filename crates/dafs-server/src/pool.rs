@@ -1,7 +1,8 @@
 //! A bounded pool for calls that may wait for a device, and the way back to the reactor.
 //!
 //! Invariants
-//! * The queue holds at most one job per request in hand, so credits bound it.
+//! * The queue holds at most one job per request in hand and one per file with changes to be undone,
+//!   so credits and the service bound it.
 //! * A job's result always comes back: a job that panics reports an I/O error.
 
 use crate::limits::POOL_THREADS_MAX;

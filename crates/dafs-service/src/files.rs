@@ -84,7 +84,7 @@ impl Service {
             Some(size) => {
                 self.check_span(handle, size, u64::MAX)?;
                 let need = OpenMode { read: false, write: true };
-                if self.writers.is_alone(&export.key(handle), caller.wait) {
+                if self.writers.must_wait_to_cut(&export.key(handle), size, caller.wait) {
                     return Err(ServiceError::WouldWait);
                 }
                 Some(self.io_file(caller, handle, state, need)?)

@@ -265,6 +265,8 @@ impl Server {
             clock: dafs_dat::Instant::now,
             proofs: Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX)),
         });
+        let pool = shared.pool.clone();
+        service.undo_elsewhere(Arc::new(move |job| pool.submit(job)));
         let mut server = Self {
             addresses: listeners.iter().map(|listener| listener.address).collect(),
             service,

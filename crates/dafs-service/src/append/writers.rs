@@ -40,7 +40,7 @@ impl Writers {
     }
 
     /// One writer among others; `None` when it would have to wait and may not.
-    pub(super) fn together(&self, key: &Handle, wait: Wait) -> Option<RwLockReadGuard<'_, ()>> {
+    pub(crate) fn together(&self, key: &Handle, wait: Wait) -> Option<RwLockReadGuard<'_, ()>> {
         match self.slot(key).try_read() {
             Ok(guard) => Some(guard),
             // The lock guards no data that a panic could have left half changed.
@@ -53,8 +53,8 @@ impl Writers {
     }
 
     /// Whether a writer that may not wait would have to. It may still come to that, for a moment.
-    pub(crate) fn is_alone(&self, key: &Handle, wait: Wait) -> bool {
-        self.together(key, wait).is_none()
+    pub(crate) fn is_alone(&self, key: &Handle) -> bool {
+        self.together(key, Wait::Never).is_none()
     }
 
     /// The only one.

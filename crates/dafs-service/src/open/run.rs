@@ -217,6 +217,9 @@ impl Service {
         let file = export.store().open(&cred, &handle.file, request.share.mode())?;
         if request.truncates() {
             self.check_span(&handle, 0, u64::MAX)?;
+            if self.writers.must_wait_to_cut(&export.key(&handle), 0, caller.wait) {
+                return Err(ServiceError::WouldWait);
+            }
         }
         // Held until the file is emptied, so that no new delegation misses that.
         let emptying = match request.truncates() {

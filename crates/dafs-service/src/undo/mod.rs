@@ -9,6 +9,7 @@
 //! * No byte below the size at the time of the lock is changed before it is stable in the log.
 //! * Putting back can be begun again at any point, by another run of the server too.
 //! * A file has one log at most, because the lock is for writing and covers the whole file.
+//! * What may be long and may not wait where it is noticed is done elsewhere, once at a time for a file.
 
 mod log;
 mod run;
@@ -22,6 +23,7 @@ use crate::append::Writers;
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::limits::{UNDO_BYTES_MAX, UNDO_BYTES_PER_LOCK_MAX, UNDO_LOCKS_MAX};
+use dafs_journal::Spawn;
 use dafs_mem::VolatileSlice;
 use dafs_store::{OpenFile, Stability, StoreError, Wait};
 use log::{Head, Log, RECORD_BYTES_MAX};
@@ -77,6 +79,8 @@ pub(crate) struct Undo {
     /// Where the logs are; nowhere until that is said.
     directory: OnceLock<PathBuf>,
     next: AtomicU64,
+    /// Runs what waits for the disk on behalf of threads that may not.
+    elsewhere: OnceLock<Spawn>,
     entries: RwLock<FxHashMap<Handle, Arc<Entry>>>,
 }
 
@@ -87,6 +91,8 @@ pub(crate) struct Entry {
     restored: AtomicBool,
     /// Its holder has lost the lock; it is to be put back.
     doomed: AtomicBool,
+    /// Something is being done for it elsewhere.
+    busy: AtomicBool,
     saved: Mutex<Saved>,
 }
 
@@ -250,6 +256,16 @@ impl Undo {
         }
     }
 
+    /// Has `act` run for an entry where it may wait: elsewhere, unless something is being done there
+    /// already, or here if there is no such place.
+    pub(crate) fn run(&self, entry: &Arc<Entry>, act: impl FnOnce(&Arc<Entry>) + Send + 'static) {
+        let Some(spawn) = self.elsewhere.get() else { return act(entry) };
+        if !entry.busy.swap(true, Ordering::SeqCst) {
+            let busy = Busy(entry.clone());
+            spawn(Box::new(move || act(&busy.0)));
+        }
+    }
+
     /// Throws away what was saved: the changes stay. That is stable when this returns.
     ///
     /// # Errors
@@ -303,10 +319,53 @@ impl Undo {
     }
 }
 
+/// Something is being done for an entry until this goes, also when it unwinds.
+struct Busy(Arc<Entry>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Writers {
+    /// Whether a caller that may not wait would have to for changing the file from `offset` on to
+    /// its end. What has to be saved first is then saved elsewhere.
+    pub(crate) fn must_wait_to_cut(
+        self: &Arc<Self>,
+        key: &Handle,
+        offset: u64,
+        wait: Wait,
+    ) -> bool {
+        if wait == Wait::Allowed {
+            return false;
+        }
+        if self.is_alone(key) {
+            return true;
+        }
+        let Some(entry) = self.undo.find(key).filter(|_| self.undo.elsewhere.get().is_some())
+        else {
+            return false;
+        };
+        // Other errors come again where the file is cut.
+        if entry.save(&self.undo, offset, u64::MAX, wait) != Err(StoreError::WouldBlock) {
+            return false;
+        }
+        let writers = self.clone();
+        self.undo.run(&entry, move |entry| {
+            let _together = writers.together(&entry.head.key, Wait::Allowed);
+            if let Err(error) = entry.save(&writers.undo, offset, u64::MAX, Wait::Allowed) {
+                tracing::debug!(%error, "not all that is to be cut off could be saved");
+            }
+        });
+        true
+    }
+}
+
 impl Entry {
     fn new(head: EntryHead, restored: bool, saved: Saved) -> Self {
-        let (restored, doomed) = (AtomicBool::new(restored), AtomicBool::new(false));
-        Self { head, restored, doomed, saved: Mutex::new(saved) }
+        let (restored, doomed, busy) = (restored.into(), false.into(), false.into());
+        Self { head, restored, doomed, busy, saved: Mutex::new(saved) }
     }
 
     /// Nobody may take it back from now on.
@@ -356,12 +415,13 @@ impl Entry {
                 block += 1;
                 continue;
             }
-            if wait == Wait::Never {
-                return Err(StoreError::WouldBlock);
-            }
             let start = block * BLOCK_BYTES;
             let bytes = (run * BLOCK_BYTES).min(self.head.size - start);
             undo.take_room(saved.bytes, bytes)?;
+            if wait == Wait::Never {
+                undo.bytes.fetch_sub(bytes, Ordering::Relaxed);
+                return Err(if saved.failed { StoreError::Io } else { StoreError::WouldBlock });
+            }
             match saved.save_run(start, bytes as usize) {
                 Ok(()) => saved.bytes += bytes,
                 Err(error) => {

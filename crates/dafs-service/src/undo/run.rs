@@ -16,6 +16,7 @@ use crate::lock::{LockExtras, LockHolder, LockKind, LockRequest, LockState};
 use crate::open::OpenState;
 use crate::table::StateTable;
 use crate::{Caller, Result, Service};
+use dafs_journal::Spawn;
 use dafs_store::{Cred, OpenFile, OpenMode, StoreError, Wait};
 use std::path::Path;
 use std::sync::Arc;
@@ -67,6 +68,13 @@ impl Service {
             }
         }
         Ok(())
+    }
+
+    /// Has everything that [`tick`](Self::tick) undoes, and what callers that may not wait need saved,
+    /// done elsewhere from now on. Without, `tick` and those callers wait for the disk.
+    pub fn undo_elsewhere(&self, spawn: Spawn) {
+        // INVARIANT: said once, at the start.
+        let _ = self.writers.undo.elsewhere.set(spawn);
     }
 
     /// The file behind a key, in whichever export leads to it.
@@ -181,7 +189,7 @@ impl Service {
         }
     }
 
-    /// Undoes what has lost its lock. Waits for the disk when there is anything.
+    /// Undoes what has lost its lock.
     pub(crate) fn tick_undo(&self) {
         if self.writers.undo.is_empty() {
             return;
@@ -198,9 +206,15 @@ impl Service {
                 entry.doom();
             }
             drop(table);
-            if !held && let Err(error) = self.undo(&entry) {
-                tracing::error!(%error, "the changes of a lost lock cannot be undone yet");
+            if held {
+                continue;
             }
+            let (writers, file) = (self.writers.clone(), self.open_as_server(&entry.head.key));
+            self.writers.undo.run(&entry, move |entry| {
+                if let Err(error) = writers.undo.roll_back(entry, &writers, || file) {
+                    tracing::error!(%error, "the changes of a lost lock cannot be undone yet");
+                }
+            });
         }
     }
 }

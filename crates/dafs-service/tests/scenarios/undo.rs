@@ -3,12 +3,12 @@
 use crate::common::*;
 use dafs_mem::VolatileSlice;
 use dafs_service::{
-    Client, Identity, LockError, LockExtras, LockKind, LockOwner, LockRequest, Opened,
-    ServiceError, UndoError,
+    Client, Identity, LockError, LockExtras, LockKind, LockOwner, LockRequest, OpenHow,
+    OpenRequest, Opened, ServiceError, UndoError,
 };
-use dafs_store::{SetAttr, Stability, StoreError, Wait};
+use dafs_store::{CreateHow, SetAttr, Stability, StoreError, Wait};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const RECOVER: LockExtras = LockExtras { persist: false, autorecover: true, repair: false };
 const BOTH_KINDS: LockExtras = LockExtras { persist: true, ..RECOVER };
@@ -144,6 +144,26 @@ impl Undoing {
     }
 }
 
+/// Where the disk is waited for, when the test says so.
+#[derive(Default)]
+struct Elsewhere(Arc<Mutex<Vec<Job>>>);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+impl Elsewhere {
+    fn spawn(&self) -> Arc<dyn Fn(Job) + Send + Sync> {
+        let jobs = self.0.clone();
+        Arc::new(move |job| jobs.lock().unwrap().push(job))
+    }
+
+    fn run(&self) -> usize {
+        let jobs = std::mem::take(&mut *self.0.lock().unwrap());
+        let count = jobs.len();
+        jobs.into_iter().for_each(|job| job());
+        count
+    }
+}
+
 #[test]
 fn what_is_unlocked_or_closed_stays_and_what_is_aborted_goes() {
     let undoing = Undoing::new();
@@ -190,6 +210,53 @@ fn a_live_holder_loses_nothing_to_those_who_read() {
         read(&two, &theirs, (0, 5)).unwrap();
         assert_eq!(undoing.content(), AFTER);
     }
+}
+
+#[test]
+fn a_change_of_size_that_saves_much_is_left_to_those_who_may_wait() {
+    let undoing = Undoing::new();
+    let one = undoing.client("a", 1);
+    let file = undoing.filled(&one);
+    undoing.lock(&one, &file, RECOVER).unwrap();
+    let service = &undoing.world.service;
+    let elsewhere = Elsewhere::default();
+    service.undo_elsewhere(elsewhere.spawn());
+    let size = SetAttr { size: Some(0), ..SetAttr::default() };
+    let (handle, state) = (file.state.handle(), file.state.reference());
+    let cut = |caller| service.setattr(caller, handle, state, &size).map(|attr| attr.size);
+    assert_eq!(cut(undoing.world.caller(&one)), Err(ServiceError::WouldWait));
+    assert_eq!(cut(undoing.world.caller(&one)), Err(ServiceError::WouldWait));
+    let how = OpenHow::Create(CreateHow::Unchecked, size);
+    let request = OpenRequest { how, ..undoing.world.plain("f", "owner", BOTH) };
+    let empty = |caller| service.open(caller, &request).map(|opened| opened.attr.size);
+    assert_eq!(empty(undoing.world.caller(&one)).err(), Some(ServiceError::WouldWait));
+    assert_eq!(undoing.content(), BEFORE);
+    // However often it is asked for, it is saved once.
+    assert_eq!(elsewhere.run(), 1);
+    assert_eq!(cut(undoing.world.caller(&one)), Ok(0));
+    assert_eq!(empty(undoing.world.caller(&one)), Ok(0));
+    undoing.abort(&one, &file).unwrap();
+    assert_eq!(undoing.content(), BEFORE);
+}
+
+#[test]
+fn a_tick_leaves_the_disk_to_others() {
+    let undoing = Undoing::new();
+    let (one, two) = (undoing.client("a", 1), undoing.client("b", 1));
+    let mine = undoing.filled(&one);
+    let elsewhere = Elsewhere::default();
+    undoing.world.service.undo_elsewhere(elsewhere.spawn());
+    undoing.lock(&one, &mine, RECOVER).unwrap();
+    undoing.change(&one, &mine);
+    // The client is started anew.
+    let again = undoing.client("a", 2);
+    undoing.world.pass_with(&[&two, &again], SECOND_NS);
+    undoing.world.pass_with(&[&two, &again], SECOND_NS);
+    assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 1));
+    assert_eq!(elsewhere.run(), 1);
+    assert_eq!((undoing.content(), undoing.logged()), (BEFORE.to_vec(), 0));
+    undoing.world.pass_with(&[&two, &again], SECOND_NS);
+    assert_eq!(elsewhere.run(), 0);
 }
 
 #[test]
