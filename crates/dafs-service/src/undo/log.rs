@@ -120,6 +120,11 @@ impl Head {
     }
 }
 
+/// Store calls leave threads with the identity of their callers, who have no business where logs are.
+fn as_server() -> io::Result<()> {
+    dafs_store::posix::as_server().map_err(|_| io::ErrorKind::PermissionDenied.into())
+}
+
 fn sync_parent(path: &Path) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
@@ -127,6 +132,7 @@ fn sync_parent(path: &Path) -> io::Result<()> {
 impl Log {
     /// A new log, stable when it is returned.
     pub(super) fn create(path: PathBuf, head: &Head) -> io::Result<Self> {
+        as_server()?;
         let bytes = head.encode();
         debug_assert!(bytes.len() <= HEAD_BYTES_MAX, "names are bounded");
         let mut options = OpenOptions::new();
@@ -222,6 +228,7 @@ impl Log {
 
     /// Removes the file; that is stable when this returns.
     pub(super) fn remove(&self) -> io::Result<()> {
+        as_server()?;
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             // Gone already: a removal that could not be made stable is tried again.

@@ -28,7 +28,9 @@ use dafs_mem::VolatileSlice;
 use dafs_store::{OpenFile, Stability, StoreError, Wait};
 use log::{Head, Log, RECORD_BYTES_MAX};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::fs::DirBuilder;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
@@ -124,7 +126,8 @@ impl Undo {
     /// # Errors
     /// When the directory cannot be made or read, or a log is damaged.
     pub(crate) fn open(&self, directory: &Path) -> std::result::Result<Vec<Handle>, UndoError> {
-        std::fs::create_dir_all(directory)?;
+        // It holds bytes of everybody's files.
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         for found in std::fs::read_dir(directory)? {
             let path = found?.path();

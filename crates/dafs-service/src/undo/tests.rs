@@ -203,6 +203,25 @@ fn what_is_kept_stays() {
 }
 
 #[test]
+fn it_does_not_matter_for_whom_the_thread_worked_last() {
+    let world = World::new(true);
+    let work_for_somebody = || {
+        // Refused or not, a thread of root keeps that identity.
+        let (somebody, none) = (Cred::new(60_001, 60_001), SetAttr::default());
+        let (root, how) = (world.store.root(), CreateHow::Guarded);
+        drop(world.store.create(&somebody, &root, b"g", how, &none, BOTH));
+    };
+    let file = world.plain();
+    work_for_somebody();
+    let begun = world.undo().begin(world.key, holder(b"owner"), false, file, &world.writers);
+    assert_eq!(begun, Ok(()));
+    let entry = world.undo().find(&world.key).unwrap();
+    work_for_somebody();
+    assert_eq!(world.undo().keep(&entry), Ok(()));
+    world.assert_untouched();
+}
+
+#[test]
 fn one_holder_at_a_time_and_it_finds_its_own_again() {
     let mut world = World::new(false);
     world.begin();
