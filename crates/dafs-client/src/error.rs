@@ -21,6 +21,25 @@ pub enum Error {
     /// The buffer belongs to another client, whose registrations mean nothing here.
     #[error("the buffer was made by another client; allocate it from the one that uses it")]
     ForeignBuffer,
+    /// It was not carried out, because a request of the same chain before it has failed.
+    #[error(
+        "{} was not carried out, because number {member} of the chain has failed",
+        procedure.name()
+    )]
+    ChainBroken {
+        /// What was asked.
+        procedure: Procedure,
+        /// Which one failed, counted from zero.
+        member: usize,
+    },
+    /// A chain is sent in one piece, so it needs a credit for each request: nothing was sent.
+    #[error("the chain has {members} requests, and the server takes only {credits} at a time")]
+    ChainTooLong {
+        /// Requests in the chain.
+        members: usize,
+        /// Requests that the server takes at a time.
+        credits: usize,
+    },
     /// The session could not be opened.
     #[error("cannot connect to {server}: {reason}")]
     Connect {
@@ -130,6 +149,8 @@ impl Error {
     pub fn to_errno(&self) -> i32 {
         match self {
             Self::Argument(_) | Self::ForeignBuffer | Self::Url(_) => libc::EINVAL,
+            Self::ChainBroken { .. } => libc::ECANCELED,
+            Self::ChainTooLong { .. } => libc::E2BIG,
             Self::Connect { .. } => libc::ECONNREFUSED,
             Self::Deadline { .. } | Self::TimedOut(_) => libc::ETIMEDOUT,
             Self::Forked => libc::EBADF,

@@ -22,7 +22,7 @@ pub use dafs_wire::dafs::AccessPattern;
 
 /// Numbers the opens of this process, so that each has an owner of its own and closing one never
 /// undoes another (DAFS 10.1).
-static OPENS: AtomicU64 = AtomicU64::new(1);
+pub(crate) static OPENS: AtomicU64 = AtomicU64::new(1);
 
 /// An open file. Dropping it closes it without waiting; [`File::close`] tells whether that worked.
 #[derive(Debug)]

@@ -33,6 +33,7 @@ mod attributes;
 mod backoff;
 mod batch;
 mod buffer;
+mod chain;
 mod client;
 mod connect;
 mod convert;
@@ -65,6 +66,7 @@ pub use crate::attributes::{
 };
 pub use crate::batch::{Batch, PendingBatch};
 pub use crate::buffer::IoBuffer;
+pub use crate::chain::{Chain, FileStart, Takes};
 pub use crate::client::{Client, TaggedCompletion};
 pub use crate::core::{SessionInfo, SessionStats};
 pub use crate::directory::{DirEntry, ReadDir};

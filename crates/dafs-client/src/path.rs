@@ -42,7 +42,7 @@ pub struct Place {
 }
 
 /// How many components go into one LOOKUP.
-const COMPONENTS_PER_LOOKUP: usize = 64;
+pub(crate) const COMPONENTS_PER_LOOKUP: usize = 64;
 
 impl Client {
     /// The object at `path`, from the root of the server. Links in the middle are always followed.

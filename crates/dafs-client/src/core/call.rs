@@ -132,6 +132,17 @@ pub enum Refused {
     /// The arguments do not fit a message.
     #[error("the request does not fit a message: {0}")]
     Encode(#[from] EncodeError),
+    /// The chain breaks the rules of DAFS 8, or a member names memory.
+    #[error("the requests do not form a chain: {0}")]
+    ChainForm(&'static str),
+    /// A chain is sent in one piece, so it needs a credit for each member.
+    #[error("the chain has {members} requests, and the server takes only {credits} at a time")]
+    ChainTooLong {
+        /// Requests in the chain.
+        members: usize,
+        /// Requests that may be outstanding.
+        credits: usize,
+    },
     /// The memory was registered in another session.
     #[error("the memory was registered in another session")]
     ForeignMemory,

@@ -59,6 +59,16 @@ impl Connection {
         self.streams.available() && self.sends.available() && self.receives.available()
     }
 
+    /// True when so many requests may be sent without a pause.
+    pub(crate) fn has_room_for(&self, count: usize) -> bool {
+        let outstanding = usize::from(self.streams.outstanding());
+        // Receives may be left over from requests that were answered.
+        let receives = self.receives.room() + self.posted.saturating_sub(outstanding);
+        usize::from(self.streams.usable()).saturating_sub(outstanding) >= count
+            && self.sends.room() >= count
+            && receives >= count
+    }
+
     /// Ends it at once and takes the requests out of it that have not been answered, in the order
     /// in which they were sent. Afterwards nothing of the peer reaches this process.
     pub(crate) fn cut(&mut self, adapter: &mut dyn Adapter) -> Vec<(u16, Flight)> {

@@ -16,8 +16,12 @@ impl SessionCore {
         let again = self.now + GRACE_PAUSE;
         let in_time = flight.deadline.is_none_or(|(at, _)| again < at);
         match flight.purpose {
+            // A member of a chain has broken it, so those behind it are answered already.
             Purpose::Caller(tag)
-                if status == Status::Grace && self.config.recovery.is_some() && in_time =>
+                if status == Status::Grace
+                    && !self.chains.holds(tag)
+                    && self.config.recovery.is_some()
+                    && in_time =>
             {
                 let (due, task) = (flight.deadline, flight.work.into_task());
                 self.put_off.push_back((again, Call { tag, due, task }));

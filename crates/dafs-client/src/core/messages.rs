@@ -53,6 +53,12 @@ impl MessagePool {
         !self.free.is_empty() || self.chunks.len() * SLOTS_PER_CHUNK < self.slots_max
     }
 
+    /// How many slots can be taken now.
+    pub(crate) fn room(&self) -> usize {
+        let chunks_max = self.slots_max.div_ceil(SLOTS_PER_CHUNK);
+        self.free.len() + (chunks_max - self.chunks.len()) * SLOTS_PER_CHUNK
+    }
+
     /// Takes a free slot; allocates more memory when there is none. `None` when the pool has given
     /// out all it was made for.
     pub(crate) fn take(&mut self, adapter: &mut dyn Adapter) -> Result<Option<u32>, Failure> {

@@ -38,6 +38,7 @@
 
 mod auth;
 mod call;
+mod chain;
 mod config;
 mod connection;
 mod failure;
@@ -60,6 +61,7 @@ mod timers;
 pub(crate) use auth::Fixed;
 pub use auth::{Authenticator, Challenge, Proof};
 pub use call::{Completed, Done, ReadCall, Refused, ReplyMessage, WriteCall};
+pub use chain::ChainMember;
 pub use config::{CredentialIds, SessionConfig, SessionInfo};
 pub use failure::Failure;
 pub use memory::{Piece, RegisteredMemory};

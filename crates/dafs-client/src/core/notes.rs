@@ -19,6 +19,16 @@ impl SessionCore {
         }
         // Nothing is kept where nothing is recovered.
         let Ok((_, request)) = decode_request(asked, self.order, 0) else { return };
+        self.take_note_of(&request, reply, server);
+    }
+
+    /// As [`take_note`](Self::take_note), for a request that has been decoded.
+    pub(crate) fn take_note_of(
+        &mut self,
+        request: &Request<'_>,
+        reply: &mut ReplyMessage,
+        server: ClientId,
+    ) {
         if !reply.status.is_ok() {
             if let Request::Close(close) = request
                 && is_dead(reply.status)
@@ -30,15 +40,15 @@ impl SessionCore {
         match request {
             Request::Open(open) => {
                 let Ok(Outcome::Ok(Reply::Open(opened))) = reply.decode() else { return };
-                let (name, current) = (self.held.opened(&open, &opened, server), opened.state_id);
+                let (name, current) = (self.held.opened(open, &opened, server), opened.state_id);
                 if name != current {
                     rename(&mut reply.bytes, name);
                 }
             }
             Request::Close(close) => self.held.closed(close.state_id),
-            Request::OpenDowngrade(downgrade) => self.held.downgraded(&downgrade),
-            Request::Lock(lock) => self.held.locked(&lock, server),
-            Request::LockU(unlock) => self.held.unlocked(&unlock),
+            Request::OpenDowngrade(downgrade) => self.held.downgraded(downgrade),
+            Request::Lock(lock) => self.held.locked(lock, server),
+            Request::LockU(unlock) => self.held.unlocked(unlock),
             _ => {}
         }
     }

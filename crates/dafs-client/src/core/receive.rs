@@ -48,7 +48,9 @@ impl SessionCore {
                 self.on_own_reply(adapter, purpose, &reply, now)?;
             }
             Ok(Done::Answered(mut reply)) => {
-                if let Work::Message { bytes, .. } = &flight.work {
+                if let Work::Message { bytes, .. } = &flight.work
+                    && self.notes_now(purpose, flight.procedure)
+                {
                     self.take_note(bytes, &mut reply, self.info.client_id);
                 }
                 self.finish(purpose, Done::Answered(reply));

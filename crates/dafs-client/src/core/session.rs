@@ -10,6 +10,7 @@
 //! * Between the loss of a connection and the end of recovery no call of the application is sent.
 
 use super::call::{Call, Completed, Done, Purpose};
+use super::chain::{Chains, Ended};
 use super::config::{SessionConfig, SessionInfo};
 use super::connection::Connection;
 use super::failure::Failure;
@@ -82,6 +83,7 @@ pub struct SessionCore {
     /// The application's memory, for the next connection; only kept when there may be one.
     pub(crate) memories: Vec<Weak<RegisteredMemory>>,
     pub(crate) held: Held,
+    pub(crate) chains: Chains,
     /// Calls that wait for a credit, or for a connection.
     pub(crate) waiting: VecDeque<Call>,
     /// Calls that a restarted server has put off, with when to ask again; earliest first.
@@ -132,6 +134,7 @@ impl SessionCore {
             graveyard: Arc::default(),
             memories: Vec::new(),
             held: Held::default(),
+            chains: Chains::default(),
             waiting: VecDeque::new(),
             put_off: VecDeque::new(),
             recovery: None,
@@ -371,7 +374,12 @@ impl SessionCore {
     /// The one place where a call completes.
     pub(crate) fn finish(&mut self, purpose: Purpose, done: Done) {
         if let Purpose::Caller(tag) = purpose {
-            self.completed.push_back(Completed { tag, done });
+            let server = self.info.client_id;
+            match self.chains.end(tag, done, server) {
+                Ended::Alone(done) => self.completed.push_back(Completed { tag, done }),
+                Ended::Kept => {}
+                Ended::Chain(chain) => self.finish_chain(chain),
+            }
         }
     }
 

@@ -25,16 +25,16 @@ use dafs_wire::dafs::{
 use std::time::Duration;
 
 /// An encoded message that is ready to leave.
-struct Outgoing {
-    purpose: Purpose,
-    due: Due,
-    procedure: Procedure,
-    header: RequestHeader,
-    work: Work,
+pub(super) struct Outgoing {
+    pub(super) purpose: Purpose,
+    pub(super) due: Due,
+    pub(super) procedure: Procedure,
+    pub(super) header: RequestHeader,
+    pub(super) work: Work,
     /// How much of it is in `scratch`.
-    bytes: usize,
+    pub(super) bytes: usize,
     /// What is gathered behind that.
-    data: Option<Piece>,
+    pub(super) data: Option<Piece>,
 }
 
 impl SessionCore {
@@ -108,7 +108,7 @@ impl SessionCore {
         Ok(())
     }
 
-    fn admit(
+    pub(super) fn admit(
         &mut self,
         adapter: &mut dyn Adapter,
         now: Instant,
@@ -139,7 +139,7 @@ impl SessionCore {
         self.stage == Stage::Ready && self.waiting.is_empty() && self.conn.has_room()
     }
 
-    fn wait(&mut self, call: Call) {
+    pub(super) fn wait(&mut self, call: Call) {
         self.note_deadline(call.due);
         self.waiting.push_back(call);
         // The queue backs up: ask for as many credits as could be used now.
@@ -152,6 +152,12 @@ impl SessionCore {
     /// Sends what waits, as far as credits reach; then closes, if that is wanted.
     pub(crate) fn pump(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         while matches!(self.stage, Stage::Ready | Stage::Closing) && self.conn.has_room() {
+            if let Some(count) = self.chains.in_front(&self.waiting) {
+                if self.send_chain(adapter, now, count) {
+                    continue;
+                }
+                break;
+            }
             let Some(Call { tag, due, task }) = self.waiting.pop_front() else { break };
             let result = match task {
                 Task::Read(call) => self.send_read(adapter, now, tag, due, call),
@@ -266,12 +272,21 @@ impl SessionCore {
         if let Request::Close(close) = request {
             self.held.closed(close.state_id);
         }
+        let reply = self.reply_here(procedure, status)?;
+        self.finish(purpose, Done::Answered(reply));
+        Ok(())
+    }
+
+    /// What the server would answer.
+    pub(super) fn reply_here(
+        &self,
+        procedure: Procedure,
+        status: Status,
+    ) -> Result<ReplyMessage, Refused> {
         let header = ResponseHeader::answering(&RequestHeader::default(), 1).with_status(status);
         let mut bytes = vec![0; HEADER_BYTES];
         encode_error(&mut bytes, self.order, &header, procedure, &ErrorBody::None)?;
-        let reply = ReplyMessage { procedure, order: self.order, status, bytes };
-        self.finish(purpose, Done::Answered(reply));
-        Ok(())
+        Ok(ReplyMessage { procedure, order: self.order, status, bytes })
     }
 
     fn send_read(
@@ -425,7 +440,7 @@ impl SessionCore {
 
     /// The header of the next request. The caller has made sure that there is a credit. Nothing is
     /// taken yet, so a request that does not fit changes nothing.
-    fn next_header(&self, procedure: Procedure) -> Result<RequestHeader, Refused> {
+    pub(super) fn next_header(&self, procedure: Procedure) -> Result<RequestHeader, Refused> {
         let next = self.conn.streams.peek().ok_or(Refused::Full)?;
         Ok(RequestHeader {
             desired_nreq: self.desired,
@@ -439,7 +454,7 @@ impl SessionCore {
 
     /// Sends one request: a receive first, then the message. It is outstanding whatever comes of
     /// that, so a failure ends it with its connection.
-    fn transmit(&mut self, adapter: &mut dyn Adapter, now: Instant, message: Outgoing) {
+    pub(super) fn transmit(&mut self, adapter: &mut dyn Adapter, now: Instant, message: Outgoing) {
         let Outgoing { purpose, due: deadline, procedure, header, work, bytes, data } = message;
         let taken = self.conn.streams.take();
         debug_assert_eq!(taken.map(|taken| taken.stream), Some(header.stream_id));
@@ -494,7 +509,7 @@ fn no_slot() -> Failure {
     Failure::memory("the message pool is used up")
 }
 
-fn due(now: Instant, deadline: Option<Duration>) -> Due {
+pub(super) fn due(now: Instant, deadline: Option<Duration>) -> Due {
     deadline.map(|after| (now + after, after))
 }
 

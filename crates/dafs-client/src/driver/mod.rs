@@ -16,8 +16,8 @@ mod waiter;
 use crate::backoff::{Backoff, is_passing};
 use crate::buffer::IoBuffer;
 use crate::core::{
-    Completed, Done, Failure, Piece, ReadCall, Refused, RegisteredMemory, ReplyMessage,
-    SessionCore, SessionInfo, SessionStats, Stage, WriteCall,
+    ChainMember, Completed, Done, Failure, Piece, ReadCall, Refused, RegisteredMemory,
+    ReplyMessage, SessionCore, SessionInfo, SessionStats, Stage, WriteCall,
 };
 use crate::error::{Error, Result};
 use crate::fork;
@@ -30,7 +30,7 @@ use crate::uncommitted::Uncommitted;
 use crate::wakeup::Wakeup;
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
 use dafs_mem::Buffer;
-use dafs_wire::dafs::{ByteOrder, Checksum, Close, Request};
+use dafs_wire::dafs::{ByteOrder, ChainFlags, Checksum, Close, Request};
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io;
@@ -325,6 +325,8 @@ impl Shared {
             Refused::Over(failure) => self.ended(&failure),
             Refused::Full => Error::TooMany,
             Refused::ForeignMemory => Error::ForeignBuffer,
+            Refused::ChainForm(reason) => Error::Argument(reason),
+            Refused::ChainTooLong { members, credits } => Error::ChainTooLong { members, credits },
             Refused::NotReady => Error::Argument("the session is not open yet"),
             Refused::Encode(_) => Error::Argument("the request does not fit a message"),
         }
@@ -530,6 +532,36 @@ impl Shared {
                 done => return Err(failure_of(done, &self.server)),
             }
         }
+    }
+
+    /// Sends requests as a chain and waits for the answers to all of them.
+    pub(crate) fn call_chain(
+        &self,
+        members: &[(Request<'_>, ChainFlags)],
+    ) -> Result<Vec<Result<ReplyMessage>>> {
+        let mut guard = self.lock()?;
+        let driver = &mut *guard;
+        let mut slots = Vec::with_capacity(members.len());
+        let mut chain = Vec::with_capacity(members.len());
+        for &(request, takes) in members {
+            let Some(slot) = driver.operations.open() else { break };
+            chain.push(ChainMember { tag: slot.tag(), request, takes });
+            slots.push(slot);
+        }
+        let taken = if chain.len() == members.len() {
+            let (core, adapter) = (&mut driver.core, &mut *driver.adapter);
+            core.submit_chain(adapter, coarse_now(), &chain, driver.deadline)
+        } else {
+            Err(Refused::Full)
+        };
+        if let Err(refused) = taken {
+            slots.into_iter().for_each(|slot| driver.operations.forget(slot));
+            return Err(self.refused(refused));
+        }
+        self.tell(driver);
+        self.hurry(driver);
+        drop(guard);
+        Ok(slots.iter().map(|slot| self.wait_reply(slot, None)).collect())
     }
 
     /// Runs a read or write and waits for its end.

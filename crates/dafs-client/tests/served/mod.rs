@@ -5,7 +5,11 @@
 
 use dafs_client::{Client, ConnectOptions, DafsUrl, TransportChoice, WaitPolicy};
 use dafs_server::{Config, Server};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
 pub const TRANSPORTS: [TransportChoice; 2] = [TransportChoice::Iwarp, TransportChoice::Shm];
@@ -62,6 +66,70 @@ impl Served {
 
     pub fn start(&mut self) {
         self.server = Some(Server::start(&self.config).unwrap());
+    }
+}
+
+/// A wire between a client and a server that is cut when so many bytes have gone over it.
+pub struct Wire {
+    pub address: SocketAddr,
+    pub cuts: Arc<AtomicU64>,
+}
+
+impl Wire {
+    /// `lengths` yields how many bytes the next connection lasts, in both directions together.
+    pub fn new(
+        server: SocketAddr,
+        mut lengths: impl FnMut() -> Option<u64> + Send + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let cuts = Arc::new(AtomicU64::new(0));
+        let counted = cuts.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (Ok(client), Ok(server)) = (client, TcpStream::connect(server)) else { return };
+                let left = lengths().map(|bytes| Arc::new(AtomicU64::new(bytes)));
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let (left, counted) = (left.clone(), counted.clone());
+                    std::thread::spawn(move || {
+                        let mut bytes = [0; 4096];
+                        while let Ok(count @ 1..) = from.read(&mut bytes) {
+                            let mut pass = count;
+                            if let Some(left) = &left {
+                                let spend = |left: u64| Some(left.saturating_sub(count as u64));
+                                let before = left
+                                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, spend)
+                                    .unwrap();
+                                pass = pass.min(before as usize);
+                            }
+                            if to.write_all(&bytes[..pass]).is_err() {
+                                break;
+                            }
+                            if pass < count {
+                                counted.fetch_add(1, Ordering::SeqCst);
+                                break;
+                            }
+                        }
+                        let _ = from.shutdown(Shutdown::Both);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+            }
+        });
+        Self { address, cuts }
+    }
+
+    pub fn client(&self) -> Client {
+        self.try_client().unwrap()
+    }
+
+    /// `None` if the wire breaks before the session is open.
+    pub fn try_client(&self) -> Option<Client> {
+        let url = DafsUrl::parse(&format!("dafs://{}/", self.address)).unwrap();
+        let options =
+            ConnectOptions { transport: TransportChoice::Iwarp, ..ConnectOptions::default() };
+        Client::connect(&url, &options).ok()
     }
 }
 

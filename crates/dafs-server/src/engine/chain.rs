@@ -11,11 +11,10 @@
 //! * Only the youngest chain may get more members, and each other one has a member that runs or
 //!   waits; so credits bound their number.
 
-mod place;
-
 use super::request::{Call, Context};
 use dafs_wire::dafs::{
     ChainFlags, Class, FileHandle, Procedure, Reply, Request, RequestHeader, StateId, Status,
+    chain_handle, chain_state_id,
 };
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -251,13 +250,13 @@ impl Context<'_> {
         if chain.broken {
             return Err(Status::ChainBroken);
         }
-        if let Some(fh) = place::handle(&mut request) {
+        if let Some(fh) = chain_handle(&mut request) {
             if flags.contains(ChainFlags::FH) {
                 *fh = chain.passed.fh.ok_or(Status::ChainForm)?;
             }
             chain.used.fh = Some(*fh);
         }
-        if let Some(state_id) = place::state_id(&mut request) {
+        if let Some(state_id) = chain_state_id(&mut request) {
             if flags.contains(ChainFlags::STATEID) {
                 *state_id = chain.passed.state_id.ok_or(Status::ChainForm)?;
             }

@@ -12,6 +12,7 @@
 mod attr_args;
 mod attributes;
 mod batch_args;
+mod chain_place;
 mod checksum;
 mod codec;
 mod entries;
@@ -35,6 +36,7 @@ mod status;
 pub use attr_args::*;
 pub use attributes::*;
 pub use batch_args::*;
+pub use chain_place::*;
 pub use checksum::*;
 pub use entries::*;
 pub use error::*;

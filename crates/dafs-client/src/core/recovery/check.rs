@@ -121,7 +121,9 @@ impl SessionCore {
             Task::Message { bytes, .. } => {
                 let mut reply = ReplyMessage { procedure, ..reply.clone() };
                 let (bytes, server) = (bytes.clone(), recovery.client_id);
-                self.take_note(&bytes, &mut reply, server);
+                if self.notes_now(Purpose::Caller(tag), procedure) {
+                    self.take_note(&bytes, &mut reply, server);
+                }
                 Done::Answered(reply)
             }
             _ if !reply.status.is_ok() => Done::Refused { procedure, status: reply.status },

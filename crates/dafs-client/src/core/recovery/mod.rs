@@ -211,8 +211,11 @@ impl SessionCore {
             transaction: Transaction { stream, sequence: flight.sequence },
             procedure: flight.procedure,
         };
-        let call = Call { tag, due: flight.deadline, task: flight.work.into_task() };
+        let saved = self.chains.is_saved(tag);
+        let task = self.chains.task(tag).unwrap_or_else(|| flight.work.into_task());
+        let call = Call { tag, due: flight.deadline, task };
         let verdict = match repeat(&call.task, sent.procedure, self.order) {
+            Repeat::Free if saved => Verdict::Open,
             Repeat::Free => Verdict::Again,
             Repeat::Same | Repeat::Once => Verdict::Open,
         };
@@ -360,6 +363,7 @@ impl SessionCore {
         for call in again.into_iter().rev() {
             self.waiting.push_front(call);
         }
+        self.mend_chains();
         self.stage = if self.closing { Stage::Closing } else { Stage::Ready };
         // The rest of the server's silence counts from here.
         self.last_reply = self.now;

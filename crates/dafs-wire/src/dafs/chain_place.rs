@@ -1,9 +1,11 @@
 //! Where requests have the handle and the state-id that a chain may put in (DAFS O30, O31).
 
-use dafs_wire::dafs::{FileHandle, OpenClaim, Request, StateId};
+use super::ids::{FileHandle, StateId};
+use super::open_args::OpenClaim;
+use super::request::Request;
 
 /// The handle that the flag FH replaces; `None` for requests without a single one.
-pub(super) fn handle<'a>(request: &'a mut Request<'_>) -> Option<&'a mut FileHandle> {
+pub fn chain_handle<'a>(request: &'a mut Request<'_>) -> Option<&'a mut FileHandle> {
     Some(match request {
         Request::Access(args) => &mut args.fh,
         Request::AppendDirect(args) => &mut args.fh,
@@ -48,7 +50,7 @@ pub(super) fn handle<'a>(request: &'a mut Request<'_>) -> Option<&'a mut FileHan
 }
 
 /// The state-id that the flag STATEID replaces; `None` for requests without one.
-pub(super) fn state_id<'a>(request: &'a mut Request<'_>) -> Option<&'a mut StateId> {
+pub fn chain_state_id<'a>(request: &'a mut Request<'_>) -> Option<&'a mut StateId> {
     Some(match request {
         Request::AppendDirect(args) => &mut args.state_id,
         Request::AppendInline(args) => &mut args.state_id,

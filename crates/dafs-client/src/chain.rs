@@ -1,0 +1,343 @@
+//! Chains: several requests in one round trip, of which each may take up what those before it have
+//! found (DAFS 8). With them what many programs do most, reading or making a small file, costs one
+//! round trip.
+//!
+//! Invariants
+//! * What is not known to be carried out is never reported as if it had been, nor the other way.
+
+use crate::attributes::{Attributes, FileHandle, SetAttributes, Stability};
+use crate::client::Client;
+use crate::convert;
+use crate::core::ReplyMessage;
+use crate::error::{Error, Result};
+use crate::file::OPENS;
+use crate::names::component;
+use crate::path::{COMPONENTS_PER_LOOKUP, Follow};
+use dafs_wire::dafs as wire;
+use dafs_wire::dafs::{
+    ChainFlags, Outcome, Procedure, READ_INLINE_REPLY_DATA_AT, Reply, Request, StateId, Status,
+    WRITE_INLINE_DATA_AT,
+};
+use std::sync::atomic::Ordering;
+
+/// What a request takes from those before it in its chain, in place of what it says itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Takes {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The handle.
+    Handle,
+    /// The state-id.
+    StateId,
+    /// Both.
+    Both,
+}
+
+impl Takes {
+    fn flags(self) -> ChainFlags {
+        match self {
+            Self::Nothing => ChainFlags::empty(),
+            Self::Handle => ChainFlags::FH,
+            Self::StateId => ChainFlags::STATEID,
+            Self::Both => ChainFlags::FH | ChainFlags::STATEID,
+        }
+    }
+}
+
+/// Requests that are carried out in their order, each only if the one before it has succeeded.
+#[derive(Debug, Clone)]
+pub struct Chain<'a> {
+    client: Client,
+    members: Vec<(Request<'a>, ChainFlags)>,
+}
+
+impl<'a> Chain<'a> {
+    /// Adds a request, which must not name memory for direct transfer.
+    #[must_use]
+    pub fn then(mut self, request: Request<'a>, takes: Takes) -> Self {
+        self.members.push((request, takes.flags()));
+        self
+    }
+
+    /// Sends it in one piece and waits for the answers: one for each request.
+    ///
+    /// # Errors
+    /// That it cannot be sent. [`Error::Argument`]: the requests do not form a chain (DAFS 8), as
+    /// when one that changes the file system comes behind one that fetches;
+    /// [`Error::ChainTooLong`]. Those of single requests are in the result; behind the first one
+    /// that failed they are [`Error::ChainBroken`].
+    pub fn run(&self) -> Result<Vec<Result<ReplyMessage>>> {
+        let mut failed = None;
+        let mut results = self.client.shared().call_chain(&self.members)?;
+        for (index, result) in results.iter_mut().enumerate() {
+            if let Ok(reply) = result
+                && !reply.status().is_ok()
+            {
+                let (procedure, status) = (reply.procedure(), reply.status());
+                *result = Err(match failed {
+                    Some(member) if status == Status::ChainBroken => {
+                        Error::ChainBroken { procedure, member }
+                    }
+                    _ => Error::Status { procedure, status },
+                });
+            }
+            if result.is_err() {
+                failed = failed.or(Some(index));
+            }
+        }
+        Ok(results)
+    }
+
+    /// As [`Chain::run`], if nothing in it changes anything: what a lost connection leaves open is
+    /// asked again, and so is what the server puts off.
+    fn ask(&self) -> Result<Vec<ReplyMessage>> {
+        self.client.shared().patiently(|| self.run()?.into_iter().collect())
+    }
+}
+
+/// The start of a file, or all of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileStart {
+    /// The file.
+    pub handle: FileHandle,
+    /// Its first bytes.
+    pub data: Vec<u8>,
+    /// True when there are no more; the server may not say so if the last one was asked for.
+    pub is_whole: bool,
+}
+
+impl Client {
+    /// A chain without requests.
+    pub fn chain<'a>(&self) -> Chain<'a> {
+        Chain { client: self.clone(), members: Vec::new() }
+    }
+
+    /// The object called `name` in a directory and its attributes, in one round trip. Symbolic
+    /// links are not followed.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn lookup_attributes(
+        &self,
+        dir: &FileHandle,
+        name: &[u8],
+    ) -> Result<(FileHandle, Attributes)> {
+        let path = [component(name)?];
+        let get = wire::GetAttrInline { fh: *dir, attributes: convert::WANTED };
+        let lookup = Request::Lookup(wire::Lookup { dir: *dir, path: wire::Path::new(&path) });
+        let chain = self.chain().then(lookup, Takes::Nothing);
+        let replies = chain.then(Request::GetAttrInline(get), Takes::Handle).ask()?;
+        let handle = self.take(replies.first(), |reply| match reply {
+            Reply::Lookup(reply) => Some(reply.fh),
+            _ => None,
+        })?;
+        let attributes = self.take(replies.get(1), |reply| match reply {
+            Reply::GetAttrInline(reply) => Some(convert::attributes(&reply.attributes, &handle)),
+            _ => None,
+        })?;
+        Ok((handle, attributes))
+    }
+
+    /// Up to `bytes_max` bytes from the start of the file at `path`, without opening it: in one
+    /// round trip if that fits a message and no symbolic link is on the way. Links are followed.
+    /// Share reservations of others are respected; none is made.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn read_file(&self, path: &[u8], bytes_max: usize) -> Result<FileStart> {
+        let mut start = match self.read_straight(path, bytes_max) {
+            Ok(Some(start)) => start,
+            Ok(None) => {
+                let handle = self.resolve(path, Follow::Yes)?.handle;
+                FileStart { handle, data: Vec::new(), is_whole: false }
+            }
+            Err(error) => return Err(error),
+        };
+        while !start.is_whole && start.data.len() < bytes_max {
+            let offset = start.data.len() as u64;
+            let request = self.read_request(&start.handle, offset, bytes_max - start.data.len());
+            let asked = request.byte_count;
+            start.is_whole = self.ask(&Request::ReadInline(request), |reply| {
+                take_data(reply, asked, &mut start.data)
+            })?;
+        }
+        Ok(start)
+    }
+
+    /// One chain of LOOKUP and READ; `None` if the path needs more than that.
+    fn read_straight(&self, path: &[u8], bytes_max: usize) -> Result<Option<FileStart>> {
+        let mut names = Vec::new();
+        for name in path.split(|&byte| byte == b'/') {
+            match name {
+                b"" | b"." => {}
+                b".." => return Ok(None),
+                name => names.push(component(name)?),
+            }
+        }
+        if names.is_empty() || names.len() > COMPONENTS_PER_LOOKUP {
+            return Ok(None);
+        }
+        let root = self.root();
+        let lookup = Request::Lookup(wire::Lookup { dir: root, path: wire::Path::new(&names) });
+        let read = self.read_request(&root, 0, bytes_max);
+        let asked = read.byte_count;
+        let chain = self.chain().then(lookup, Takes::Nothing);
+        let replies = match chain.then(Request::ReadInline(read), Takes::Handle).ask() {
+            Ok(replies) => replies,
+            // There may be a link on the way or at its end, or the session has one credit.
+            Err(Error::ChainTooLong { .. }) => return Ok(None),
+            Err(error) if is_link(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let handle = self.take(replies.first(), |reply| match reply {
+            Reply::Lookup(reply) => Some(reply.fh),
+            _ => None,
+        })?;
+        let mut data = Vec::new();
+        let is_whole = self.take(replies.get(1), |reply| take_data(reply, asked, &mut data))?;
+        Ok(Some(FileStart { handle, data, is_whole }))
+    }
+
+    fn read_request(&self, fh: &FileHandle, offset: u64, bytes_max: usize) -> wire::ReadInline {
+        let message_bytes = self.session().response_bytes as usize;
+        let bytes = bytes_max.min(message_bytes.saturating_sub(READ_INLINE_REPLY_DATA_AT));
+        let byte_count = u32::try_from(bytes.min(self.read_bytes_max())).unwrap_or(u32::MAX);
+        wire::ReadInline { fh: *fh, state_id: StateId::ZERO, offset, byte_count, cache_hint: 0 }
+    }
+
+    /// Makes the file `name` in a directory with `data` in it, which must not exist: in one round
+    /// trip if the data fits a message. When it fails the file may be there, with less in it.
+    ///
+    /// # Errors
+    /// The server's answer; EXIST if there is something of that name. [`Error::InDoubt`] when a
+    /// connection was lost and the server does not know either.
+    pub fn create_file(
+        &self,
+        dir: &FileHandle,
+        name: &[u8],
+        attributes: &SetAttributes,
+        data: &[u8],
+        stability: Stability,
+    ) -> Result<FileHandle> {
+        let path = [component(name)?];
+        let text = convert::OwnerText::new(attributes);
+        let owner = OPENS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let open = Request::Open(wire::Open {
+            claim: wire::OpenClaim::Null { dir: *dir, path: wire::Path::new(&path) },
+            create: Some(wire::CreateMode::Guarded { attributes: text.attributes(attributes) }),
+            delete_disposition: wire::DeleteDisposition::DontCare,
+            owner: &owner,
+            share_access: wire::ShareAccess::Write,
+            share_deny: wire::ShareDeny::None,
+            share_key: wire::ShareKey(None),
+        });
+        let room = (self.session().request_bytes as usize).saturating_sub(WRITE_INLINE_DATA_AT);
+        let mut replies = self.shared().patiently(|| self.create(open, room, data, stability))?;
+        let close = replies.pop();
+        let Some(opened) = replies.first() else { return Err(self.shared().broken(&"no answer")) };
+        let (fh, state_id) = match opened {
+            Ok(reply) => self.take(Some(reply), |reply| match reply {
+                Reply::Open(reply) => Some((reply.fh, reply.state_id)),
+                _ => None,
+            })?,
+            Err(error) => return Err(error.clone()),
+        };
+        let mut written = Ok(());
+        let mut done = 0;
+        for reply in &replies[1..] {
+            written = reply.clone().and_then(|reply| {
+                let asked = (data.len() - done).min(room);
+                let count = self.take(Some(&reply), |reply| match reply {
+                    Reply::WriteInline(reply) => Some(reply.count as usize),
+                    _ => None,
+                })?;
+                done += asked;
+                if count == asked { Ok(()) } else { Err(Error::WriteZero) }
+            });
+            if written.is_err() {
+                break;
+            }
+        }
+        match close {
+            Some(Err(Error::ChainBroken { .. })) | None => {
+                self.shared().close_file(wire::Close { fh, state_id });
+                written?;
+            }
+            Some(closed) => {
+                written?;
+                closed?;
+            }
+        }
+        Ok(fh)
+    }
+
+    /// The chain of [`Client::create_file`]. Fails only if nothing was done.
+    fn create(
+        &self,
+        open: Request<'_>,
+        room: usize,
+        data: &[u8],
+        stability: Stability,
+    ) -> Result<Vec<Result<ReplyMessage>>> {
+        let (fh, state_id) = (self.root(), StateId::ZERO);
+        let mut chain = self.chain().then(open, Takes::Nothing);
+        let mut offset = 0;
+        for piece in data.chunks(room.max(1)) {
+            let write = wire::WriteInline {
+                fh,
+                state_id,
+                offset,
+                stable: stability,
+                padded_to: None,
+                cache_hint: 0,
+                data: piece,
+            };
+            chain = chain.then(Request::WriteInline(write), Takes::Both);
+            offset += piece.len() as u64;
+        }
+        let chain = chain.then(Request::Close(wire::Close { fh, state_id }), Takes::Both);
+        let results = chain.run()?;
+        match results.first() {
+            Some(Err(error)) => Err(error.clone()),
+            _ => Ok(results),
+        }
+    }
+
+    /// Takes what is wanted from the answer to a member of a chain.
+    fn take<T>(
+        &self,
+        reply: Option<&ReplyMessage>,
+        take: impl FnOnce(&Reply<'_>) -> Option<T>,
+    ) -> Result<T> {
+        match reply.map(ReplyMessage::decode) {
+            Some(Ok(Outcome::Ok(found))) => take(&found)
+                .ok_or_else(|| self.shared().broken(&"an answer that does not fit its request")),
+            Some(Err(error)) => Err(self.shared().broken(&error)),
+            _ => Err(self.shared().broken(&"a chain was answered in part")),
+        }
+    }
+}
+
+/// Adds the data of a READ of `asked` bytes to `data`; yields whether the file ends there. `None`
+/// when the server answered with too much, or with nothing that would lead anywhere.
+fn take_data(reply: &Reply<'_>, asked: u32, data: &mut Vec<u8>) -> Option<bool> {
+    let Reply::ReadInline(reply) = reply else { return None };
+    let stuck = reply.data.is_empty() && !reply.eof && asked > 0;
+    if stuck || reply.data.len() > asked as usize {
+        return None;
+    }
+    data.extend_from_slice(reply.data);
+    Some(reply.eof)
+}
+
+/// True when the answer may be due to a symbolic link.
+fn is_link(error: &Error) -> bool {
+    match error {
+        Error::Status { procedure: Procedure::ReadInline, status } => {
+            matches!(status, Status::Symlink | Status::Inval)
+        }
+        Error::Status { status, .. } => matches!(status, Status::Symlink | Status::NotDir),
+        _ => false,
+    }
+}

@@ -1,0 +1,543 @@
+//! Chains: requests that leave in one piece and of which each takes up what those before it have
+//! found (DAFS 8).
+//!
+//! Members are calls like all others, with tags of their own. What they have in common is here.
+//!
+//! Invariants
+//! * The members of a chain leave one behind the other with nothing between, when there are
+//!   credits for all of them.
+//! * All members complete together, in their order, when the last of them is over.
+//! * After a loss, members are sent again only as what is left of the chain: behind members that
+//!   are known to be done, whose handle and state-id are put in.
+
+use super::call::{Call, Completed, Done, Purpose, Refused, ReplyMessage, Task, Work};
+use super::failure::Failure;
+use super::memory::Pieces;
+use super::rewrite::{Nameless, Names};
+use super::session::{SessionCore, Stage};
+use super::submit::{Outgoing, due};
+use crate::limits::QUEUED_REQUESTS_MAX;
+use dafs_dat::{Adapter, Instant};
+use dafs_wire::dafs::{
+    ByteOrder, ChainFlags, Class, ClientId, FileHandle, Outcome, Procedure, Reply, Request,
+    RequestHeader, StateId, Status, chain_handle, chain_state_id, decode_request, encode_request,
+    seal,
+};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// A request of a chain.
+#[derive(Debug, Clone, Copy)]
+pub struct ChainMember<'a> {
+    /// The caller's tag; no other call in flight may have it.
+    pub tag: u64,
+    /// The request. It must not name memory for direct transfer.
+    pub request: Request<'a>,
+    /// What it takes from those before it: `FH`, `STATEID`, both or nothing.
+    pub takes: ChainFlags,
+}
+
+#[derive(Debug)]
+struct Member {
+    tag: u64,
+    procedure: Procedure,
+    takes: ChainFlags,
+    saved: bool,
+    /// It is sent without one before it.
+    first: bool,
+    /// The request as it is asked for.
+    bytes: Vec<u8>,
+    /// How it ended, and the run of the server that said so.
+    done: Option<(Done, ClientId)>,
+}
+
+impl Member {
+    /// True when the server has carried it out.
+    fn is_executed(&self) -> bool {
+        matches!(&self.done, Some((Done::Answered(reply), _)) if reply.status.is_ok())
+    }
+}
+
+/// A chain that is not over.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    members: Vec<Member>,
+    /// Members without an end.
+    left: usize,
+    /// Some of it has been sent on a connection.
+    sent: bool,
+}
+
+/// The chains of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Chains {
+    last: u64,
+    chains: FxHashMap<u64, Chain>,
+    /// Where members are: chain and index.
+    places: FxHashMap<u64, (u64, usize)>,
+}
+
+/// What the end of a call means for its chain.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// It is in none.
+    Alone(Done),
+    /// Others of its chain are not over.
+    Kept,
+    /// It was the last one.
+    Chain(Chain),
+}
+
+/// Handle and state-id that a member hands on (DAFS O30).
+#[derive(Debug, Clone, Copy, Default)]
+struct Passed {
+    fh: Option<FileHandle>,
+    state_id: Option<StateId>,
+}
+
+impl Passed {
+    /// Puts into a request what it takes; false when that is not known.
+    fn fill(&self, takes: ChainFlags, request: &mut Request<'_>) -> bool {
+        let mut known = true;
+        if takes.contains(ChainFlags::FH)
+            && let Some(place) = chain_handle(request)
+        {
+            self.fh.map_or_else(|| known = false, |fh| *place = fh);
+        }
+        if takes.contains(ChainFlags::STATEID)
+            && let Some(place) = chain_state_id(request)
+        {
+            self.state_id.map_or_else(|| known = false, |state_id| *place = state_id);
+        }
+        known
+    }
+
+    /// A request has been carried out.
+    fn go_on(&mut self, request: &mut Request<'_>, reply: &ReplyMessage) {
+        self.fh = chain_handle(request).copied().or(self.fh);
+        let state_id = chain_state_id(request).copied().filter(|id| *id != StateId::ZERO);
+        self.state_id = state_id.or(self.state_id);
+        let Ok(Outcome::Ok(found)) = reply.decode() else { return };
+        let produced = match found {
+            Reply::Lookup(found) => found.fh,
+            Reply::LookupP(found) | Reply::OpenAttr(found) | Reply::GetRootHandle(found) => {
+                found.fh
+            }
+            Reply::Create(found) => found.fh,
+            Reply::Open(found) => {
+                self.state_id = Some(found.state_id);
+                found.fh
+            }
+            _ => return,
+        };
+        self.fh = Some(produced);
+    }
+}
+
+impl Chains {
+    /// True when the call is a member of a chain.
+    pub(crate) fn holds(&self, tag: u64) -> bool {
+        !self.places.is_empty() && self.places.contains_key(&tag)
+    }
+
+    fn member(&self, tag: u64) -> Option<&Member> {
+        let (chain, index) = self.places.get(&tag)?;
+        self.chains.get(chain)?.members.get(*index)
+    }
+
+    /// True when the server was told to keep the reply although the request changes nothing.
+    pub(crate) fn is_saved(&self, tag: u64) -> bool {
+        self.member(tag).is_some_and(|member| member.saved)
+    }
+
+    /// What a member asks for.
+    pub(crate) fn task(&self, tag: u64) -> Option<Task> {
+        let bytes = self.member(tag)?.bytes.clone();
+        Some(Task::Message { bytes, memory: Pieces::new() })
+    }
+
+    /// How many of the calls in front leave in one piece; `None` when the first is in no chain.
+    pub(crate) fn in_front(&self, waiting: &VecDeque<Call>) -> Option<usize> {
+        if self.places.is_empty() {
+            return None;
+        }
+        let (chain, _) = *self.places.get(&waiting.front()?.tag)?;
+        let next = |call: &&Call| {
+            let place = self.places.get(&call.tag);
+            place.is_some_and(|(other, _)| *other == chain)
+                && self.member(call.tag).is_some_and(|member| !member.first)
+        };
+        Some(1 + waiting.iter().skip(1).take_while(next).count())
+    }
+
+    /// A call is over.
+    pub(crate) fn end(&mut self, tag: u64, done: Done, server: ClientId) -> Ended {
+        if self.places.is_empty() {
+            return Ended::Alone(done);
+        }
+        let Some((id, index)) = self.places.get(&tag).copied() else { return Ended::Alone(done) };
+        let Some(chain) = self.chains.get_mut(&id) else { return Ended::Alone(done) };
+        let member = &mut chain.members[index];
+        if member.done.is_none() {
+            member.done = Some((done, server));
+            chain.left -= 1;
+        }
+        if chain.left > 0 {
+            return Ended::Kept;
+        }
+        for member in &chain.members {
+            self.places.remove(&member.tag);
+        }
+        self.chains.remove(&id).map_or(Ended::Kept, Ended::Chain)
+    }
+
+    fn insert(&mut self, members: Vec<Member>) {
+        self.last += 1;
+        for (index, member) in members.iter().enumerate() {
+            let old = self.places.insert(member.tag, (self.last, index));
+            debug_assert!(old.is_none(), "a tag is used once at a time");
+        }
+        let left = members.len();
+        self.chains.insert(self.last, Chain { members, left, sent: false });
+    }
+}
+
+/// Looks whether the server would take the members as a chain, and which of them it is to keep.
+fn form(members: &[ChainMember<'_>]) -> Result<(), Refused> {
+    let mut fetched = false;
+    for (index, member) in members.iter().enumerate() {
+        let procedure = member.request.procedure();
+        let class = procedure.class();
+        if matches!(class, Class::Special | Class::Callback) {
+            return Err(Refused::ChainForm("one of them can only be sent alone"));
+        }
+        if fetched && class == Class::FsModifying {
+            return Err(Refused::ChainForm("one that changes the file system follows a fetch"));
+        }
+        fetched |= class == Class::BulkFetch;
+        if !(ChainFlags::FH | ChainFlags::STATEID).contains(member.takes) {
+            return Err(Refused::ChainForm("only a handle and a state-id can be taken over"));
+        }
+        if !member.takes.is_empty() && (index == 0 || procedure == Procedure::BatchSubmit) {
+            return Err(Refused::ChainForm("one takes over what there is not"));
+        }
+    }
+    Ok(())
+}
+
+impl SessionCore {
+    /// Takes requests that are carried out in their order, each only if the one before it has
+    /// succeeded; what comes behind one that failed is answered with `CHAIN_BROKEN`. They leave
+    /// together as soon as there are credits for all of them. Each ends with [`Done::Answered`].
+    ///
+    /// # Errors
+    /// Why none of them was taken.
+    pub fn submit_chain(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        members: &[ChainMember<'_>],
+        deadline: Option<Duration>,
+    ) -> Result<(), Refused> {
+        self.admit(adapter, now, &[])?;
+        form(members)?;
+        let credits = match self.stage {
+            Stage::Ready => self.conn.streams.usable(),
+            // How many the next connection has is not known.
+            _ => self.config.requests_max,
+        };
+        if members.len() > usize::from(credits) {
+            let credits = credits.into();
+            return Err(Refused::ChainTooLong { members: members.len(), credits });
+        }
+        if self.waiting.len() + members.len() > QUEUED_REQUESTS_MAX {
+            return Err(Refused::Full);
+        }
+        let mut kept = Vec::with_capacity(members.len());
+        for (index, member) in members.iter().enumerate() {
+            let procedure = member.request.procedure();
+            let mut later = members[index + 1..].iter().map(|next| next.request.procedure());
+            let modifying =
+                |next: Procedure| matches!(next.class(), Class::FsModifying | Class::LockModifying);
+            kept.push(Member {
+                tag: member.tag,
+                procedure,
+                takes: member.takes,
+                saved: procedure.class() == Class::Simple && later.any(modifying),
+                first: index == 0,
+                bytes: self.encoded(&member.request)?,
+                done: None,
+            });
+        }
+        let due = due(now, deadline);
+        for member in &kept {
+            let task = Task::Message { bytes: Vec::new(), memory: Pieces::new() };
+            self.wait(Call { tag: member.tag, due, task });
+        }
+        if !kept.is_empty() {
+            self.chains.insert(kept);
+            self.pump(adapter, now);
+        }
+        Ok(())
+    }
+
+    fn encoded(&mut self, request: &Request<'_>) -> Result<Vec<u8>, Refused> {
+        let header = RequestHeader::default();
+        let bytes = encode_request(&mut self.scratch, self.order, &header, request)?;
+        Ok(self.scratch[..bytes].to_vec())
+    }
+
+    /// Sends the first `count` calls that wait, which are a chain, or ends them; false when there
+    /// are not enough credits now.
+    pub(super) fn send_chain(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        count: usize,
+    ) -> bool {
+        let credits = usize::from(self.conn.streams.usable());
+        if count <= credits && !self.conn.has_room_for(count) {
+            return false;
+        }
+        let calls: Vec<Call> = self.waiting.drain(..count).collect();
+        if count > credits {
+            // There were more when it was taken.
+            let failure = Failure::refused(Refused::ChainTooLong { members: count, credits });
+            for call in calls {
+                self.finish(Purpose::Caller(call.tag), Done::Lost(failure.clone()));
+            }
+            return true;
+        }
+        // All are put together before the first leaves: the server waits for what was announced.
+        let mut requests = Vec::with_capacity(count);
+        let mut calls = calls.into_iter().peekable();
+        while let Some(call) = calls.peek() {
+            match self.named(call.tag) {
+                Ok(request) => requests.extend(calls.next().map(|call| (call, request))),
+                Err(done) => {
+                    let mut done = Some(done);
+                    for call in calls.by_ref() {
+                        let done = done.take().unwrap_or_else(|| self.broken_here(call.tag));
+                        self.finish(Purpose::Caller(call.tag), done);
+                    }
+                }
+            }
+        }
+        let count = requests.len();
+        let mut requests = requests.into_iter().enumerate();
+        while let Some((index, (call, bytes))) = requests.next() {
+            let endpoint = self.conn.endpoint;
+            let more = index + 1 < count;
+            if let Err(refused) = self.send_member(adapter, now, &call, &bytes, index > 0, more) {
+                self.finish(Purpose::Caller(call.tag), Done::Lost(Failure::refused(refused)));
+            }
+            if self.stage == Stage::Over || self.conn.endpoint != endpoint {
+                // The connection is gone, and recovery has those that were sent.
+                let rest: Vec<Call> = requests.map(|(_, (call, _))| call).collect();
+                self.take_back(rest);
+                return true;
+            }
+        }
+        true
+    }
+
+    fn take_back(&mut self, rest: Vec<Call>) {
+        for call in rest.into_iter().rev() {
+            match &self.failure {
+                Some(failure) => {
+                    let done = Done::Lost(failure.clone());
+                    self.finish(Purpose::Caller(call.tag), done);
+                }
+                None => self.waiting.push_front(call),
+            }
+        }
+    }
+
+    /// The request of a member as it must be sent now.
+    fn named(&mut self, tag: u64) -> Result<Vec<u8>, Done> {
+        let lost = |refused: Refused| Done::Lost(Failure::refused(refused));
+        let Some(member) = self.chains.member(tag) else { return Err(Done::Lost(Failure::Closed)) };
+        if self.stats.recoveries == 0 {
+            return Ok(member.bytes.clone());
+        }
+        let (procedure, order) = (member.procedure, self.order);
+        let (_, request) = decode_request(&member.bytes, order, 0)
+            .map_err(|error| Done::Lost(Failure::protocol(error)))?;
+        let names = Names { memory: &[], held: &self.held, server: self.info.client_id };
+        let (header, out) = (RequestHeader::default(), &mut self.scratch);
+        match names.apply(&request, |request| encode_request(out, order, &header, request)) {
+            Ok(Ok(bytes)) => Ok(self.scratch[..bytes].to_vec()),
+            Ok(Err(error)) => Err(lost(error.into())),
+            Err(Nameless::Memory(failure)) => Err(Done::Lost(failure)),
+            Err(Nameless::Open(status)) => {
+                Err(self.reply_here(procedure, status).map_or_else(lost, Done::Answered))
+            }
+        }
+    }
+
+    fn broken_here(&self, tag: u64) -> Done {
+        let procedure = self.chains.member(tag).map_or(Procedure::Null, |member| member.procedure);
+        self.reply_here(procedure, Status::ChainBroken)
+            .map_or_else(|refused| Done::Lost(Failure::refused(refused)), Done::Answered)
+    }
+
+    fn send_member(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        call: &Call,
+        bytes: &[u8],
+        back: bool,
+        forw: bool,
+    ) -> Result<(), Refused> {
+        let (_, request) = decode_request(bytes, self.order, 0)
+            .map_err(|error| Refused::Over(Failure::protocol(error)))?;
+        let procedure = request.procedure();
+        let mut header = self.next_header(procedure)?;
+        let kept = self.chains.task(call.tag).filter(|_| self.config.recovery.is_some());
+        let work = match kept {
+            Some(Task::Message { bytes, memory }) => Work::Message { bytes, memory },
+            _ => Work::own(),
+        };
+        if let Some(member) = self.chains.member(call.tag) {
+            header.chain_flags.set(ChainFlags::BACK, back);
+            header.chain_flags.set(ChainFlags::FORW, forw);
+            header.chain_flags.set(ChainFlags::SAVE, forw && member.saved);
+            header.chain_flags |= if back { member.takes } else { ChainFlags::empty() };
+        }
+        if let Some((id, _)) = self.chains.places.get(&call.tag)
+            && let Some(chain) = self.chains.chains.get_mut(id)
+        {
+            chain.sent = true;
+        }
+        let bytes = encode_request(&mut self.scratch, self.order, &header, &request)?;
+        if self.info.checksums {
+            seal(&mut self.scratch[..bytes]);
+        }
+        let purpose = Purpose::Caller(call.tag);
+        let message =
+            Outgoing { purpose, due: call.due, procedure, header, work, bytes, data: None };
+        self.transmit(adapter, now, message);
+        Ok(())
+    }
+
+    /// Whether an answer is noted when it comes. What a member of a chain did may be known only
+    /// from those before it, whose answers may come later; what was opened is known at once.
+    pub(crate) fn notes_now(&self, purpose: Purpose, procedure: Procedure) -> bool {
+        match purpose {
+            Purpose::Caller(tag) => procedure == Procedure::Open || !self.chains.holds(tag),
+            _ => true,
+        }
+    }
+
+    /// All members are over.
+    pub(super) fn finish_chain(&mut self, chain: Chain) {
+        let mut passed = Passed::default();
+        for member in chain.members {
+            let Some((mut done, server)) = member.done else { continue };
+            if let Done::Answered(reply) = &mut done
+                && let Ok((_, mut request)) = decode_request(&member.bytes, self.order, 0)
+            {
+                passed.fill(member.takes, &mut request);
+                if member.procedure != Procedure::Open && self.config.recovery.is_some() {
+                    self.take_note_of(&request, reply, server);
+                }
+                if reply.status.is_ok() {
+                    passed.go_on(&mut request, reply);
+                }
+            }
+            self.completed.push_back(Completed { tag: member.tag, done });
+        }
+    }
+
+    /// Everything is known of what was sent on the connection that was lost: settles what is left
+    /// of each chain. It waits, in its order.
+    pub(super) fn mend_chains(&mut self) {
+        let mut over = Vec::new();
+        for chain in self.chains.chains.values_mut().filter(|chain| chain.sent) {
+            over.extend(chain.mend(self.order));
+            chain.sent = false;
+        }
+        for (tag, broken) in over {
+            let done = if broken {
+                self.broken_here(tag)
+            } else {
+                let procedure = self.chains.member(tag).map(|member| member.procedure);
+                Done::InDoubt(procedure.unwrap_or(Procedure::Null))
+            };
+            self.waiting.retain(|call| call.tag != tag);
+            self.finish(Purpose::Caller(tag), done);
+        }
+    }
+}
+
+impl Chain {
+    /// Makes what is left a chain of its own. Yields the members that end here, and of each whether
+    /// it is known not to have been carried out.
+    fn mend(&mut self, order: ByteOrder) -> Vec<(u64, bool)> {
+        let mut passed = Passed::default();
+        // How the chain ended before this member, and whether one before it is sent again.
+        let (mut ended, mut linked) = (None, false);
+        let mut over = Vec::new();
+        for index in 0..self.members.len() {
+            let (head, behind) = self.members.split_at_mut(index + 1);
+            let member = &mut head[index];
+            match &member.done {
+                Some((Done::Answered(reply), _)) if reply.status.is_ok() => {
+                    if let Ok((_, mut request)) = decode_request(&member.bytes, order, 0) {
+                        passed.fill(member.takes, &mut request);
+                        passed.go_on(&mut request, reply);
+                    }
+                    continue;
+                }
+                Some((Done::Answered(_), _)) => ended = ended.or(Some(true)),
+                Some(_) => ended = ended.or(Some(false)),
+                None => {}
+            }
+            if member.done.is_some() {
+                continue;
+            }
+            if let Some(broken) = ended {
+                over.push((member.tag, broken));
+                continue;
+            }
+            if linked {
+                // It stays behind the one that is sent again.
+                continue;
+            }
+            // Those behind it that were carried out show that it was, too, and only its answer is
+            // lost. A fetch is not repeated without the lock under which it was made.
+            let executed = behind.iter().any(Member::is_executed);
+            let unlocked = behind.iter().any(|later| {
+                later.is_executed() && later.procedure.class() == Class::LockModifying
+            });
+            let fetch = member.procedure.class() == Class::BulkFetch;
+            let filled = match decode_request(&member.bytes, order, 0) {
+                Ok((_, mut request)) => {
+                    let known = passed.fill(member.takes, &mut request);
+                    let mut bytes = vec![0; member.bytes.len()];
+                    let header = RequestHeader::default();
+                    let encoded = encode_request(&mut bytes, order, &header, &request);
+                    (known && encoded.is_ok()).then_some(bytes)
+                }
+                Err(_) => None,
+            };
+            let Some(bytes) = filled.filter(|_| !(fetch && unlocked)) else {
+                over.push((member.tag, false));
+                // What comes behind it is as doubtful, unless it is over.
+                ended = Some(false);
+                continue;
+            };
+            member.bytes = bytes;
+            member.takes = ChainFlags::empty();
+            member.first = true;
+            if executed {
+                passed = Passed::default();
+            } else {
+                linked = true;
+            }
+        }
+        over
+    }
+}

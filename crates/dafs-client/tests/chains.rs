@@ -1,0 +1,230 @@
+//! Chains, end to end over both transports, and over wires that break.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod served;
+
+use dafs_client::{Client, Error, SetAttributes, Stability, Status, Takes};
+use dafs_wire::dafs as wire;
+use dafs_wire::dafs::Request;
+use served::{Served, TRANSPORTS, Wire, pattern};
+
+fn lookup<'a>(client: &Client, path: &'a [&'a [u8]]) -> Request<'a> {
+    Request::Lookup(wire::Lookup { dir: client.root(), path: wire::Path::new(path) })
+}
+
+fn mkdir<'a>(client: &Client, name: &'a [u8]) -> Request<'a> {
+    Request::Create(wire::Create {
+        dir: client.root(),
+        name,
+        object: wire::NewObject::Plain(wire::ObjectType::Directory),
+        attributes: wire::Attributes::default(),
+    })
+}
+
+#[test]
+fn a_small_file_is_read_in_two_messages_at_once() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        std::fs::create_dir(served.path().join("dir")).unwrap();
+        for (len, bytes_max) in [(0, 100), (1, 100), (99, 100), (101, 100), (3000, 9)] {
+            let content = pattern(len);
+            std::fs::write(served.path().join("dir/file"), &content).unwrap();
+            let client = served.client(transport);
+            let before = client.stats().answered;
+            let start = client.read_file(b"/dir//file", bytes_max).unwrap();
+            assert_eq!(client.stats().answered - before, 2);
+            assert!(start.data == content[..len.min(bytes_max)]);
+            assert_eq!(start.is_whole, len <= bytes_max, "{len} of {bytes_max}");
+            let (handle, attributes) = client.lookup_attributes(&client.root(), b"dir").unwrap();
+            assert!(attributes.is_directory());
+            assert_eq!(client.lookup_attributes(&handle, b"file").unwrap().1.size, len as u64);
+            assert_eq!(client.stats().answered - before, 6);
+        }
+    }
+}
+
+#[test]
+fn reading_follows_links_and_goes_on_where_a_message_ends() {
+    let served = Served::new();
+    let content = pattern(300_000);
+    std::fs::create_dir(served.path().join("dir")).unwrap();
+    std::fs::write(served.path().join("dir/file"), &content).unwrap();
+    std::os::unix::fs::symlink("dir", served.path().join("way")).unwrap();
+    std::os::unix::fs::symlink("way/file", served.path().join("link")).unwrap();
+    let client = served.client(TRANSPORTS[0]);
+    for path in [&b"dir/file"[..], b"way/file", b"link", b"dir/../link"] {
+        let start = client.read_file(path, 1 << 20).unwrap();
+        assert!(start.is_whole && start.data == content, "{}", path.escape_ascii());
+    }
+    let status = |path: &[u8]| client.read_file(path, 10).unwrap_err().status();
+    assert_eq!(status(b"nothing"), Some(Status::NoEnt));
+    assert_eq!(status(b"dir"), Some(Status::IsDir));
+    assert_eq!(status(b"dir/file/more"), Some(Status::NotDir));
+}
+
+#[test]
+fn a_small_file_is_made_in_three_messages_at_once() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let client = served.client(transport);
+        let (root, mode) = (client.root(), SetAttributes::mode(0o640));
+        let content = pattern(2000);
+        let before = client.stats().answered;
+        let make = |name: &[u8], data: &[u8]| {
+            client.create_file(&root, name, &mode, data, Stability::FileSync)
+        };
+        let made = make(b"file", &content).unwrap();
+        assert_eq!(client.stats().answered - before, 3);
+        assert_eq!(client.lookup(&root, b"file").unwrap(), made);
+        assert!(std::fs::read(served.path().join("file")).unwrap() == content);
+        assert_eq!(make(b"file", &content).unwrap_err().status(), Some(Status::Exist));
+        make(b"empty", b"").unwrap();
+        let long = pattern(20_000);
+        make(b"long", &long).unwrap();
+        assert!(std::fs::read(served.path().join("long")).unwrap() == long);
+        assert!(std::fs::read(served.path().join("empty")).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn what_comes_behind_a_failure_is_not_done() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let client = served.client(transport);
+        let chain = client.chain().then(mkdir(&client, b"one"), Takes::Nothing);
+        let chain = chain.then(lookup(&client, &[b"none"]), Takes::Nothing);
+        let chain = chain.then(mkdir(&client, b"two"), Takes::Nothing);
+        let results = chain.then(Request::Null, Takes::Nothing).run().unwrap();
+        assert!(results[0].is_ok(), "{results:?}");
+        assert_eq!(results[1].as_ref().unwrap_err().status(), Some(Status::NoEnt));
+        for result in &results[2..] {
+            assert!(matches!(result, Err(Error::ChainBroken { member: 1, .. })), "{results:?}");
+        }
+        assert!(served.path().join("one").exists() && !served.path().join("two").exists());
+        // The next request is on its own.
+        client.ping().unwrap();
+    }
+}
+
+#[test]
+fn impossible_chains_are_not_sent() {
+    let served = Served::new();
+    let client = served.client(TRANSPORTS[0]);
+    let before = client.stats().answered;
+    let read = Request::GetAttrInline(wire::GetAttrInline {
+        fh: client.root(),
+        attributes: wire::AttrMask::MODE,
+    });
+    let late = client.chain().then(read, Takes::Nothing);
+    let late = late.then(mkdir(&client, b"late"), Takes::Nothing);
+    assert!(matches!(late.run(), Err(Error::Argument(_))));
+    let first = client.chain().then(read, Takes::Handle);
+    assert!(matches!(first.run(), Err(Error::Argument(_))));
+    let special = client.chain().then(Request::Null, Takes::Nothing);
+    let special = special.then(Request::Disconnect, Takes::Nothing);
+    assert!(matches!(special.run(), Err(Error::Argument(_))));
+    let credits = usize::from(client.stats().credits);
+    let mut chain = client.chain();
+    for _ in 0..=credits {
+        chain = chain.then(Request::Null, Takes::Nothing);
+    }
+    assert!(matches!(chain.run(), Err(Error::ChainTooLong { members, .. }) if members > credits));
+    assert!(client.chain().run().unwrap().is_empty());
+    assert_eq!(client.stats().answered, before);
+}
+
+#[test]
+fn chains_of_many_threads_do_not_mix() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        for number in 0..8 {
+            std::fs::write(served.path().join(format!("{number}")), [number; 500]).unwrap();
+        }
+        let client = served.client_with(|options| {
+            options.transport = transport;
+            options.requests = 5;
+        });
+        std::thread::scope(|scope| {
+            for number in 0..8u8 {
+                let client = client.clone();
+                scope.spawn(move || {
+                    let path = format!("/{number}");
+                    for _ in 0..100 {
+                        let start = client.read_file(path.as_bytes(), 1000).unwrap();
+                        assert!(start.is_whole && start.data == [number; 500]);
+                        client.ping().unwrap();
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// Does `work` with a connection that is cut after each number of bytes; it must succeed, and see to
+/// what is left behind.
+fn cut_everywhere(served: &Served, work: impl Fn(&Client, u64)) {
+    let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
+    let mut cuts = 0;
+    let mut quiet = 0;
+    for bytes in (0..).map(|step| 600 + step * 61) {
+        let mut first = true;
+        let wire = Wire::new(server, move || std::mem::take(&mut first).then_some(bytes));
+        let Some(client) = wire.try_client() else { continue };
+        work(&client, bytes);
+        let cut = client.stats().recoveries;
+        // The wire may break now.
+        let _ = client.disconnect();
+        cuts += cut;
+        quiet = if cut == 0 { quiet + 1 } else { 0 };
+        if quiet > 3 {
+            break;
+        }
+    }
+    assert!(cuts > 10, "{cuts} cuts");
+}
+
+#[test]
+fn a_file_is_read_over_a_wire_that_breaks_anywhere() {
+    let served = Served::new();
+    let content = pattern(700);
+    std::fs::write(served.path().join("file"), &content).unwrap();
+    cut_everywhere(&served, |client, _| {
+        assert!(client.read_file(b"/file", 1000).unwrap().data == content);
+    });
+}
+
+#[test]
+fn a_file_is_made_once_over_a_wire_that_breaks_anywhere() {
+    let served = Served::new();
+    let content = pattern(900);
+    cut_everywhere(&served, |client, bytes| {
+        let (root, name) = (client.root(), format!("{bytes}"));
+        let mode = SetAttributes::mode(0o640);
+        // A second OPEN would meet the file of the first.
+        let stability = Stability::Unstable;
+        client.create_file(&root, name.as_bytes(), &mode, &content, stability).unwrap();
+        assert!(std::fs::read(served.path().join(&name)).unwrap() == content);
+        // The open is closed: nobody is kept from taking the file for himself.
+        client.remove(&root, name.as_bytes()).unwrap();
+    });
+}
+
+#[test]
+fn a_chain_of_changes_is_done_once_over_a_wire_that_breaks_anywhere() {
+    let served = Served::new();
+    cut_everywhere(&served, |client, bytes| {
+        let names: Vec<String> = (0..4).map(|number| format!("{bytes}-{number}")).collect();
+        let mut chain = client.chain();
+        for name in &names {
+            chain = chain.then(Request::GetRootHandle, Takes::Nothing);
+            chain = chain.then(mkdir(client, name.as_bytes()), Takes::Nothing);
+        }
+        for result in chain.run().unwrap() {
+            result.unwrap();
+        }
+        for name in &names {
+            assert!(served.path().join(name).is_dir());
+        }
+    });
+}
