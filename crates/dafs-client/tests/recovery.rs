@@ -103,6 +103,28 @@ fn world(config: SessionConfig) -> World {
     World::open_with(config, |server| server.file = pattern(300_000))
 }
 
+/// A loss that the client learns of only from the message that it cannot post: the rest of what it
+/// was about to ask waits for the next connection.
+#[test]
+fn a_message_that_cannot_be_posted_takes_recovery_back_to_its_beginning() {
+    let mut taken = 0;
+    for batches in 0..100 {
+        let mut world = world(config());
+        let script = Script::begin(&mut world);
+        let endpoint = world.network.endpoints(CLIENT)[0];
+        world.network.lose(endpoint);
+        world.lose_unread = Some(batches);
+        world.run_all(&script.tags);
+        script.check(&world, &format!("lost unread after {batches} batches"));
+        assert_eq!(world.core.stage(), Stage::Ready);
+        if world.lose_unread.is_some() {
+            break;
+        }
+        taken += 1;
+    }
+    assert!((3..100).contains(&taken), "{taken} losses");
+}
+
 /// Runs the script with the first connection lost after `bytes` bytes in one direction; false when
 /// that was more than went over it.
 fn cut_script(config: SessionConfig, direction: Direction, bytes: u64) -> bool {

@@ -687,6 +687,9 @@ pub struct World {
     pub core: SessionCore,
     pub done: HashMap<u64, Done>,
     pub now: Instant,
+    /// The connection is lost when a recovering client has taken so many further batches of events
+    /// from its adapter, before it looks at them.
+    pub lose_unread: Option<usize>,
     next_tag: u64,
 }
 
@@ -709,7 +712,7 @@ impl World {
         let now = Instant(0);
         let core = SessionCore::connect(&mut adapter, config, &Address::Sim(1), now).unwrap();
         let done = HashMap::new();
-        Self { network, server, adapter, core, done, now, next_tag: 1 }
+        Self { network, server, adapter, core, done, now, lose_unread: None, next_tag: 1 }
     }
 
     pub fn config() -> SessionConfig {
@@ -735,6 +738,20 @@ impl World {
             let mut events = Vec::new();
             self.adapter.poll(self.now, &mut events);
             let quiet = events.is_empty();
+            if !quiet && self.core.stage() == Stage::Recovering {
+                match self.lose_unread {
+                    Some(0) => {
+                        for endpoint in self.network.endpoints(2) {
+                            self.network.lose(endpoint);
+                        }
+                        // The adapter knows of it; the client does not.
+                        self.now = self.now + Duration::from_millis(1);
+                        self.network.advance_to(self.now);
+                        self.lose_unread = None;
+                    }
+                    batches => self.lose_unread = batches.map(|batches| batches - 1),
+                }
+            }
             for event in events {
                 self.core.handle(&mut self.adapter, event, self.now);
             }

@@ -2,29 +2,30 @@
 
 use super::super::call::{Done, Purpose, ReplyMessage, Task};
 use super::super::repeat::{Repeat, repeat};
-use super::{Failure, SessionCore, Verdict};
+use super::{Failure, SessionCore, Step, Verdict, in_step};
 use dafs_dat::{Adapter, Instant};
 use dafs_wire::dafs::{CheckResponse, DiscardResponses, HEADER_BYTES, Request, Status};
 
 impl SessionCore {
     /// Asks about as many requests as there are credits for; true when all is known.
     pub(super) fn check_some(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
-        self.ask_some(adapter, now, Verdict::Open, Verdict::Asked)
+        self.ask_some(adapter, now, Step::Check, Verdict::Open, Verdict::Asked)
     }
 
     /// Fetches as many replies as there are credits for; true when all are here.
     pub(super) fn fetch_some(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
-        self.ask_some(adapter, now, Verdict::Executed, Verdict::Fetching)
+        self.ask_some(adapter, now, Step::Fetch, Verdict::Executed, Verdict::Fetching)
     }
 
     fn ask_some(
         &mut self,
         adapter: &mut dyn Adapter,
         now: Instant,
+        step: Step,
         before: Verdict,
         after: Verdict,
     ) -> bool {
-        while let Some(recovery) = &mut self.recovery {
+        while let Some(recovery) = in_step(&mut self.recovery, step) {
             let Some(index) = recovery.doubts.iter().position(|doubt| doubt.verdict == before)
             else {
                 return !recovery.doubts.iter().any(|doubt| doubt.verdict == after);
@@ -52,7 +53,7 @@ impl SessionCore {
 
     /// Tells the server to forget the old sessions; true when it has been told.
     pub(super) fn discard_some(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
-        while let Some(recovery) = &mut self.recovery {
+        while let Some(recovery) = in_step(&mut self.recovery, Step::Discard) {
             if recovery.discards.is_empty() {
                 return true;
             }

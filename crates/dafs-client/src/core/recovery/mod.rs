@@ -132,6 +132,12 @@ impl Recovery {
     }
 }
 
+/// The recovery while it is at `step`. Each message may find the connection gone, which takes recovery
+/// back to its beginning; there is nothing more to ask then.
+fn in_step(recovery: &mut Option<Box<Recovery>>, step: Step) -> Option<&mut Recovery> {
+    recovery.as_deref_mut().filter(|recovery| recovery.step == step)
+}
+
 impl SessionCore {
     /// The connection has failed: makes another one if that is wanted and may help, else ends the
     /// session.
@@ -331,8 +337,10 @@ impl SessionCore {
                 Step::Discard if self.discard_some(adapter, now) => Step::Compare,
                 Step::Compare if !self.has_restarted() => return self.finish_recovery(),
                 Step::Compare if self.conn.streams.outstanding() == 0 => Step::Server,
-                Step::Opens if self.reclaim_some(adapter, now) => Step::Locks,
-                Step::Locks if self.reclaim_some(adapter, now) => return self.finish_recovery(),
+                Step::Opens if self.reclaim_some(adapter, now, step) => Step::Locks,
+                Step::Locks if self.reclaim_some(adapter, now, step) => {
+                    return self.finish_recovery();
+                }
                 Step::Check | Step::Fetch | Step::Discard => return,
                 Step::Compare | Step::Opens | Step::Locks => return,
             };

@@ -1,6 +1,6 @@
 //! Opens and locks, from a server that has restarted (DAFS 9, 10.1, 12).
 
-use super::{Recovery, SessionCore};
+use super::{Recovery, SessionCore, Step, in_step};
 use crate::backoff::is_passing;
 use crate::core::call::{Purpose, ReplyMessage};
 use crate::core::held::HeldLock;
@@ -58,8 +58,13 @@ impl SessionCore {
     }
 
     /// Asks for as much as there are credits for; true when all is answered.
-    pub(super) fn reclaim_some(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
-        while let Some(Recovery { reclaim, .. }) = self.recovery.as_deref_mut() {
+    pub(super) fn reclaim_some(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        step: Step,
+    ) -> bool {
+        while let Some(Recovery { reclaim, .. }) = in_step(&mut self.recovery, step) {
             if reclaim.opens.is_empty() && reclaim.locks.is_empty() {
                 return reclaim.unanswered == 0;
             }
