@@ -7,15 +7,18 @@
 //!   the pool, because what is appended is stable before the reply.
 
 use super::Link;
+use super::connection::Phase;
 use super::convert;
+use super::durable::journal_status;
 use super::read::{Buffers, checksum_of, views};
 use super::request::{Call, Context, Done, FileAndOpen};
 use super::work::{JobResult, PendingId, Work};
 use super::write::{WRITE, still_open};
 use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::{Access, RemoteBuffer};
-use dafs_mem::{Buffer, VolatileSlice};
-use dafs_service::OpenState;
+use dafs_mem::{Buffer, Site, VolatileSlice};
+use dafs_service::durable::digest;
+use dafs_service::{Handle, OpenState};
 use dafs_store::{OpenFile, Stability, StoreError};
 use dafs_wire::dafs::{
     self, AppendDirect, AppendInline, AppendReply, Checksum, DirectBuffer, Fletcher32, Reply,
@@ -47,10 +50,16 @@ pub(super) struct AppendTransfer {
     fetch: Option<Fetch>,
     /// Chunks that hold the data, in order.
     chunks: SmallVec<[u32; 4]>,
+    /// What appends it, while the journal is told that it is going to.
+    announced: Option<Append>,
     has_job: bool,
 }
 
+/// Appends, on the pool.
+type Append = Box<dyn FnOnce() -> JobResult + Send>;
+
 struct Fetch {
+    handle: Handle,
     target: Target,
     buffer: DirectBuffer,
     wanted: usize,
@@ -76,6 +85,21 @@ impl AppendTransfer {
 fn pieces(wanted: usize) -> impl Iterator<Item = usize> {
     let starts = (0..wanted).step_by(STAGING_CHUNK_BYTES);
     starts.map(move |start| (wanted - start).min(STAGING_CHUNK_BYTES))
+}
+
+/// The digest of data in memory that others can reach, taken from a private copy of each piece.
+fn digest_of(views: &[VolatileSlice<'_>]) -> u32 {
+    let (mut copy, mut sum) = ([0; 4096], 0);
+    for view in views {
+        for at in (0..view.len()).step_by(copy.len()) {
+            let part = copy.len().min(view.len() - at);
+            if let Some(piece) = view.slice(at, part) {
+                piece.copy_to(&mut copy[..part], Site::Checksum);
+            }
+            sum = digest(sum, &copy[..part]);
+        }
+    }
+    sum
 }
 
 impl Context<'_> {
@@ -112,20 +136,18 @@ impl Context<'_> {
                     return Err(Status::ChkSum);
                 }
             }
-            self.defer_append(call, args.stable, move || target.append(&views(&windows, wanted)));
+            let sum = match self.shared.service.has_journal() {
+                true => digest_of(&views(&windows, wanted)),
+                false => 0,
+            };
+            let id = self.defer_transfer(call, args.stable, None);
+            let append = move || target.append(&views(&windows, wanted));
+            self.append_data(id, (&handle, wanted, sum), Box::new(append));
             return Ok(());
         }
         let check = self.connection.checksums().then_some(args.direct_checksum);
-        let fetch = Fetch { target, buffer, wanted, missing: 0, failed: false, check };
-        let id = self.defer(
-            call,
-            Work::Append(Box::new(AppendTransfer {
-                committed: args.stable,
-                fetch: Some(fetch),
-                chunks: SmallVec::new(),
-                has_job: false,
-            })),
-        );
+        let fetch = Fetch { handle, target, buffer, wanted, missing: 0, failed: false, check };
+        let id = self.defer_transfer(call, args.stable, Some(fetch));
         if self.link.waiting.is_empty() {
             self.append_fetch(id);
         } else {
@@ -158,9 +180,60 @@ impl Context<'_> {
         committed: dafs::Stability,
         job: impl FnOnce() -> JobResult + Send + 'static,
     ) {
-        let chunks = SmallVec::new();
-        let transfer = AppendTransfer { committed, fetch: None, chunks, has_job: true };
-        self.defer_job(call, Work::Append(Box::new(transfer)), job);
+        let id = self.defer_transfer(call, committed, None);
+        self.submit(id, job);
+    }
+
+    fn defer_transfer(
+        &mut self,
+        call: &Call,
+        committed: dafs::Stability,
+        fetch: Option<Fetch>,
+    ) -> PendingId {
+        let (chunks, has_job) = (SmallVec::new(), fetch.is_none());
+        let transfer = AppendTransfer { committed, fetch, chunks, announced: None, has_job };
+        self.defer(call, Work::Append(Box::new(transfer)))
+    }
+
+    /// All data of an APPEND_DIRECT is here: it is announced, if need be, and appended.
+    fn append_data(&mut self, id: PendingId, data: (&Handle, usize, u32), append: Append) {
+        let Some(call) = self.pending.get_mut(id).map(|pending| pending.call) else { return };
+        if self.connection.phase == Phase::Closing {
+            // Nothing has begun.
+            return self.abandon(id);
+        }
+        match self.announce_append(id, &call, data) {
+            Ok(waits) => {
+                let Some(transfer) = self.append_transfer(id) else { return };
+                transfer.has_job = true;
+                if waits {
+                    transfer.announced = Some(append);
+                } else {
+                    self.submit(id, append);
+                }
+            }
+            Err(status) => {
+                let Some(pending) = self.take_pending(id) else { return };
+                pending.work.abandon(self.link);
+                self.fail(&call, status);
+            }
+        }
+    }
+
+    /// The journal knows of an append, or could not be told.
+    pub(super) fn append_announced(&mut self, id: PendingId, result: JobResult) {
+        let Some(append) = self.append_transfer(id).and_then(|t| t.announced.take()) else {
+            return;
+        };
+        if self.connection.phase == Phase::Closing {
+            return self.abandon(id);
+        }
+        if matches!(result, JobResult::Journal(Ok(()))) {
+            return self.submit(id, append);
+        }
+        let Some(call) = self.pending.get_mut(id).map(|pending| pending.call) else { return };
+        self.abandon(id);
+        self.fail(&call, journal_status(result));
     }
 
     fn append_transfer(&mut self, id: PendingId) -> Option<&mut AppendTransfer> {
@@ -243,21 +316,25 @@ impl Context<'_> {
             pending.work.abandon(self.link);
             return self.fail(&pending.call, status);
         }
-        if let Some(transfer) = self.append_transfer(id) {
-            transfer.has_job = true;
+        let staging = &mut self.link.staging;
+        let mut sum = 0;
+        if self.shared.service.has_journal() {
+            for (&chunk, len) in chunks.iter().zip(pieces(fetch.wanted)) {
+                sum = digest(sum, &staging.bytes_mut(chunk)[..len]);
+            }
         }
-        let staging = &self.link.staging;
         let buffers: SmallVec<[Arc<Buffer>; 4]> =
             chunks.iter().map(|&chunk| staging.buffer(chunk).clone()).collect();
         let (target, wanted) = (fetch.target, fetch.wanted);
-        self.submit(id, move || {
+        let append = move || {
             let views =
                 buffers.iter().zip(pieces(wanted)).map(|(buffer, len)| buffer.slice(0, len));
             match views.collect::<Option<SmallVec<[_; 4]>>>() {
                 Some(views) => target.append(&views),
                 None => JobResult::Offset(Err(StoreError::Io)),
             }
-        });
+        };
+        self.append_data(id, (&fetch.handle, wanted, sum), Box::new(append));
     }
 
     pub(super) fn append_done(

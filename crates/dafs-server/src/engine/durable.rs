@@ -96,23 +96,13 @@ impl Context<'_> {
                 let (len, digest) = (args.data.len() as u64, Some(digest(0, args.data)));
                 self.intend(call, &Change::Append { file: &file, len, digest })
             }
-            Request::AppendDirect(args) => {
-                let file = convert::handle(&args.fh);
-                let len = u64::from(args.byte_count);
-                self.intend(call, &Change::Append { file: &file, len, digest: None })
-            }
+            // An append whose data is to be fetched is announced when it is here.
             _ => Ok(false),
         }
     }
 
     fn intend(&mut self, call: &Call, change: &Change<'_>) -> Result<bool, Status> {
-        let Some(session) = &self.connection.session else { return Ok(false) };
-        let key = RequestKey {
-            session: session.id.0,
-            stream: call.header.stream_id,
-            sequence: call.header.seq_number,
-            procedure: call.header.procedure,
-        };
+        let Some(key) = self.request_key(call) else { return Ok(false) };
         let pending = self.defer(call, Work::Intended);
         let ready = self.notify(pending);
         let intended =
@@ -132,6 +122,41 @@ impl Context<'_> {
             self.connection.ops.insert(key.stream, op);
         }
         Ok(false)
+    }
+
+    /// Announces an append whose data is here; true when it waits for that, in its entry of the
+    /// table.
+    pub(super) fn announce_append(
+        &mut self,
+        id: PendingId,
+        call: &Call,
+        (file, len, digest): (&Handle, usize, u32),
+    ) -> Result<bool, Status> {
+        if call.keep != Keep::Reply || !self.shared.service.has_journal() {
+            return Ok(false);
+        }
+        let Some(key) = self.request_key(call) else { return Ok(false) };
+        let change = Change::Append { file, len: len as u64, digest: Some(digest) };
+        let ready = self.notify(id);
+        let (op, waits) = match self
+            .call_service(call, |service, caller| service.intend(caller, &key, &change, ready))?
+        {
+            Intended::Waiting(op) => (op, true),
+            Intended::Ready(op) => (op, false),
+            Intended::Unneeded => return Ok(false),
+        };
+        self.connection.ops.insert(key.stream, op);
+        Ok(waits)
+    }
+
+    fn request_key(&self, call: &Call) -> Option<RequestKey> {
+        let session = self.connection.session.as_ref()?;
+        Some(RequestKey {
+            session: session.id.0,
+            stream: call.header.stream_id,
+            sequence: call.header.seq_number,
+            procedure: call.header.procedure,
+        })
     }
 
     fn notify(&self, pending: PendingId) -> Notify {
@@ -271,7 +296,7 @@ pub(super) fn journal_session(id: [u8; 8], client: &Client) -> Session {
     }
 }
 
-fn journal_status(result: JobResult) -> Status {
+pub(super) fn journal_status(result: JobResult) -> Status {
     match result {
         JobResult::Journal(Err(error)) => convert::status(error),
         _ => Status::ServerFault,

@@ -72,6 +72,9 @@ impl Context<'_> {
             Work::Authenticate | Work::Again if self.connection.phase == Phase::Closing => {
                 return self.abandon(id);
             }
+            Work::Append(_) if matches!(result, JobResult::Journal(_)) => {
+                return self.append_announced(id, result);
+            }
             Work::Intended => return self.intended(id, result),
             Work::Settle { .. } => return self.settled(id, result),
             Work::Again => {

@@ -258,3 +258,117 @@ fn durable_changes_keep_their_order() {
     assert_eq!(answers, [Status::Ok, Status::Ok, Status::Ok, Status::Ok, Status::NoEnt]);
     world.end();
 }
+
+/// An append whose data has to be fetched is known by its data, like one that brings it.
+#[test]
+fn fetched_appends_happen_once_wherever_the_server_dies() {
+    let mut outcomes = [0; 2];
+    for (maps, power) in [(false, false), (true, true)] {
+        for steps in 0..10 {
+            let (mode, order) = (Durability::Power, ByteOrder::Little);
+            let disk = Arc::new(SimDisk::new());
+            let setup = Setup { maps, ..setup(mode, &disk) };
+            let (mut world, client, id, file) = prepared(setup, order);
+            // Longer than one piece of staging; zeros look like what was never written.
+            let len = 700_000u32;
+            let memory = world.clients[client].memory(len as usize);
+            let mut data = pattern(len as usize, 3);
+            data[8192..16384].fill(0);
+            memory.set(&data);
+            let request = append_direct(file, len, memory.direct(0, len));
+            world.hold_jobs = true;
+            let stream = world.clients[client].post(&request);
+            run_jobs(&mut world, steps);
+            let done = world.clients[client].take_answer(stream).is_some();
+            let asked = key(&mut world, client, id, stream, Procedure::AppendDirect);
+            if power {
+                disk.cut_power(&mut || true);
+            }
+            let mut world = restart(world, mode, &disk);
+            let (new, _) = begin(&mut world, 2, "a", order);
+            let known = match status(&mut world, new, asked) {
+                Status::Ok => true,
+                Status::NoXidMatch => false,
+                status => panic!("{steps}: {status:?}"),
+            };
+            outcomes[usize::from(known)] += 1;
+            assert!(known || !done, "the client has the reply");
+            let nobody = File { id: StateId::ZERO, ..file };
+            let has = world.read(new, nobody);
+            assert!(has == if known { data.as_slice() } else { &[] }, "{steps}: {}", has.len());
+            world.end();
+        }
+    }
+    assert!(outcomes.iter().all(|count| *count > 1), "{outcomes:?}");
+}
+
+/// An append that has not begun holds nothing up when its connection ends.
+#[test]
+fn a_connection_that_ends_among_fetched_appends_is_over() {
+    for maps in [false, true] {
+        for steps in 0..6 {
+            let disk = Arc::new(SimDisk::new());
+            let setup = Setup { maps, ..setup(Durability::Power, &disk) };
+            let (mut world, client, _, file) = prepared(setup, ByteOrder::Little);
+            world.hold_jobs = true;
+            let len = 1 << 20;
+            for _ in 0..6 {
+                let memory = world.clients[client].memory(len as usize);
+                let request = append_direct(file, len, memory.direct(0, len));
+                world.clients[client].post(&request);
+            }
+            run_jobs(&mut world, steps);
+            lose(&mut world, client);
+            world.hold_jobs = false;
+            world.settle();
+            let counts = world.counts();
+            assert_eq!((counts.connections, counts.pending, counts.chunks), (0, 0, 0), "{steps}");
+            world.end();
+        }
+    }
+}
+
+fn append_direct(file: File, byte_count: u32, buffer: dafs::DirectBuffer) -> Request<'static> {
+    Request::AppendDirect(dafs::AppendDirect {
+        fh: file.fh,
+        state_id: StateId::ZERO,
+        stable: dafs::Stability::FileSync,
+        byte_count,
+        cache_hint: 0,
+        direct_checksum: dafs::Checksum::ZERO,
+        buffer,
+    })
+}
+
+/// What somebody else has put at the end meanwhile is not taken for it.
+#[test]
+fn a_fetched_append_is_not_taken_for_other_data() {
+    for maps in [false, true] {
+        let mut unknown = 0;
+        for steps in 0..6 {
+            let disk = Arc::new(SimDisk::new());
+            let setup = Setup { maps, ..setup(Durability::Power, &disk) };
+            let (mut world, client, id, file) = prepared(setup, ByteOrder::Little);
+            let (other, _) = begin(&mut world, 3, "b", ByteOrder::Little);
+            let memory = world.clients[client].memory(4);
+            memory.set(b"more");
+            world.hold_jobs = true;
+            let request = append_direct(file, 4, memory.direct(0, 4));
+            let stream = world.clients[client].post(&request);
+            run_jobs(&mut world, steps);
+            let asked = key(&mut world, client, id, stream, Procedure::AppendDirect);
+            let nobody = File { id: StateId::ZERO, ..file };
+            // Behind whatever is there.
+            world.clients[other].post(&write_inline(nobody, 4, b"other"));
+            world.settle();
+            let mut world = restart(world, Durability::Power, &disk);
+            let (new, _) = begin(&mut world, 2, "a", ByteOrder::Little);
+            let known = status(&mut world, new, asked) == Status::Ok;
+            unknown += u32::from(!known);
+            let has = world.read(new, nobody);
+            assert_eq!(known, has.starts_with(b"more"), "{maps} {steps}: {has:?}");
+            world.end();
+        }
+        assert!(unknown > 0);
+    }
+}
