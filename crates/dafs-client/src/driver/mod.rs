@@ -1,8 +1,7 @@
 //! One session and its adapter, shared by threads.
 //!
 //! Whoever waits drives: one waiting thread is the leader and polls the adapter, the others wait
-//! until it hands over. So a program with one thread pays for no hand-over at all, and no thread of
-//! ours stands between an answer and its waiter.
+//! until it hands over. No thread of ours stands between an answer and its waiter.
 //!
 //! Invariants
 //! * The driver is only touched under its lock. A leader that spins gives the lock to whoever
@@ -11,6 +10,7 @@
 //!   thread that touches the adapter meanwhile sees to that before it unlocks.
 //! * A leader that stops leading wakes a follower, if there is one.
 
+mod clock;
 mod waiter;
 
 use crate::backoff::{Backoff, is_passing};
@@ -41,7 +41,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 use waiter::Waiter;
 
-pub(crate) use crate::operations::Slot;
+pub(crate) use {crate::operations::Slot, clock::coarse_now};
 
 /// Who drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -697,12 +697,4 @@ impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Client({}, {})", self.server, self.transport.kind)
     }
-}
-
-/// The machine's monotonic clock as the kernel last noted it: some milliseconds late, very cheap.
-pub(crate) fn coarse_now() -> Instant {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes the struct it is given.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time) };
-    Instant(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
