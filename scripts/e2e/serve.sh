@@ -22,7 +22,10 @@ grep -q 'copied bytes:' "$log" || fail "no copy counters"
 step "a port in use"
 port=${url##*:}
 expect 1 'choose one with --listen' "$dafs" serve "$work/export" --listen "127.0.0.1:$port" \
-    --state-directory "$work/state"
+    --state-directory "$work/other"
+step "a state directory in use"
+expect 1 'another server uses this state directory; give each its own with --state-directory' \
+    "$dafs" serve "$work/export" --listen 127.0.0.1:0 --state-directory "$work/state"
 
 step "SIGTERM and SIGINT end it with status 0, and clients find nobody"
 stop_server
@@ -33,7 +36,8 @@ kill -INT "$server"
 wait "$server" || fail "status $? after SIGINT"
 
 step "a second signal ends it at once"
-serve "$work/export"
+# With a state directory of its own: the next server on it would wait for the client that is lost.
+serve "$work/export" --state-directory "$work/abrupt"
 # A client that keeps its connection, so that ending in order takes a while.
 mkfifo "$work/pipe"
 truncate -s 1G "$work/export/big"

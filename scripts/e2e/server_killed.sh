@@ -8,9 +8,10 @@ truncate -s 200G "$work/export/long"
 head -c 600M /dev/zero >"$work/wide"
 export_files() { find "$work/export" -type f | sort; }
 
+# The next server waits as long as a lease for the clients of the last one.
 for transport in shm iwarp; do
     step "get over $transport"
-    serve "$work/export" --no-root-squash
+    serve "$work/export" --no-root-squash --lease 1
     "$dafs" --transport $transport --recovery 0 get "$url/long" "$work/back/" >"$work/said" 2>&1 &
     client=$!
     started+=("$client")
@@ -27,7 +28,7 @@ for transport in shm iwarp; do
     [[ ! $(ls -A "$work/back") ]] || fail "left behind: $(ls -A "$work/back")"
 
     step "put over $transport"
-    serve "$work/export" --no-root-squash
+    serve "$work/export" --no-root-squash --lease 1
     "$dafs" --transport $transport --recovery 0 put "$work/wide" "$url/" >"$work/said" 2>&1 &
     client=$!
     started+=("$client")

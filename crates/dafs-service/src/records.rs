@@ -168,7 +168,14 @@ impl FileRecords {
     /// # Errors
     /// When it cannot be made, is damaged, or another server has it open.
     pub fn open(path: &Path) -> Result<Self, RecordsError> {
-        let reason = |error: redb::Error| RecordsError(format!("{}: {error}", path.display()));
+        let reason = |error: redb::Error| match error {
+            redb::Error::DatabaseAlreadyOpen => RecordsError(format!(
+                "{}: another server uses this state directory; give each its own with \
+                 --state-directory",
+                path.display()
+            )),
+            error => RecordsError(format!("{}: {error}", path.display())),
+        };
         let mut builder = Database::builder();
         builder.set_cache_size(CACHE_BYTES);
         let database = builder.create(path).map_err(|error| reason(error.into()))?;

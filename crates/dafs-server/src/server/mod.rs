@@ -141,8 +141,8 @@ pub enum StartError {
         /// The name of the device.
         device: String,
     },
-    /// The records of NFS clients.
-    #[error("cannot keep the records of NFS clients: {0}")]
+    /// The records of clients and locks.
+    #[error("cannot keep the records of clients: {0}")]
     Records(#[from] RecordsError),
     /// The fences of the last run.
     #[error("cannot serve without the fences that were set: {0}")]
