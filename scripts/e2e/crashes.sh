@@ -55,8 +55,10 @@ kill_server() {
     wait "$server" 2>/dev/null || true
 }
 cut_power() {
-    # Stopped first, so that it cannot say that a failed sync has failed.
+    # Stopped first, all threads of it, so that it cannot say that a failed sync has failed.
     kill -STOP "$server"
+    has_stopped() { ! sed 's/.*) \(.\).*/\1/' "/proc/$server/task/"*/stat | grep -q '[RS]'; }
+    eventually has_stopped
     "$load" cut "$disk"
     kill_server
     umount "$disk"
