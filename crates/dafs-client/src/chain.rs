@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::file::OPENS;
 use crate::names::component;
 use crate::path::{COMPONENTS_PER_LOOKUP, Follow};
+use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::dafs as wire;
 use dafs_wire::dafs::{
     ChainFlags, Outcome, Procedure, READ_INLINE_REPLY_DATA_AT, Reply, Request, StateId, Status,
@@ -327,7 +328,9 @@ fn take_data(reply: &Reply<'_>, asked: u32, data: &mut Vec<u8>) -> Option<bool> 
     if stuck || reply.data.len() > asked as usize {
         return None;
     }
-    data.extend_from_slice(reply.data);
+    let start = data.len();
+    data.resize(start + reply.data.len(), 0);
+    VolatileSlice::from_mut(&mut data[start..]).copy_from(reply.data, Site::ClientInlineRead);
     Some(reply.eof)
 }
 
