@@ -27,6 +27,9 @@ fuzz_target!(|data: &[u8]| {
         disk.tamper(2, |content| *content = second.to_vec());
     }
     let Some((found, recovery)) = scan(&disk) else { return };
+    // The fuzzer solves checksums, so it makes records for segments to come. Nobody else can, who
+    // does not know the key.
+    disk.change_key([2; 16]);
     let mut live = found.iter().map(Vec::as_slice);
     let log = recovery.start(4096, Arc::new(|job| job()), &mut live);
     assert!(log.is_ok());

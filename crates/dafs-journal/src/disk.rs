@@ -12,6 +12,10 @@ pub trait Disk: Send + Sync + 'static {
     /// The numbers of all segments, in any order.
     fn list(&self) -> io::Result<Vec<u64>>;
 
+    /// What records are sealed with: random, the same for the life of the journal, and known to
+    /// nobody else. Who knows it can have payloads stored that are taken for records after a crash.
+    fn key(&self) -> [u8; 16];
+
     /// A whole segment.
     fn read(&self, segment: u64) -> io::Result<Vec<u8>>;
 

@@ -17,6 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 const PREFIX: &str = "segment-";
 /// A removed segment, for the next one to be made of.
 const SPARE: &str = "spare";
+/// What records are sealed with.
+const KEY: &str = "key";
 /// A segment that is being made.
 const UNFINISHED: &str = "unfinished";
 
@@ -26,6 +28,7 @@ pub struct FileDisk {
     directory: File,
     files: Mutex<BTreeMap<u64, Arc<File>>>,
     identify: fn(),
+    key: [u8; 16],
     _lock: File,
 }
 
@@ -50,7 +53,42 @@ impl FileDisk {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
         }
         let files = Mutex::new(BTreeMap::new());
-        Ok(Self { path: path.to_owned(), directory, files, identify, _lock: lock })
+        let (path, key) = (path.to_owned(), [0; 16]);
+        let mut disk = Self { path, directory, files, identify, key, _lock: lock };
+        disk.key = disk.find_key()?;
+        Ok(disk)
+    }
+
+    /// The key that is kept beside the segments; a new one before there are any.
+    fn find_key(&self) -> io::Result<[u8; 16]> {
+        let path = self.path.join(KEY);
+        let wrong = |what: &str| {
+            let text = format!(
+                "{} {what}; bring back a copy, or move the journal's directory to another place \
+                 to start without it",
+                path.display()
+            );
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        };
+        match std::fs::read(&path) {
+            Ok(key) => return key.try_into().map_err(|_| wrong("is damaged")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        if !self.list()?.is_empty() {
+            return Err(wrong("is missing"));
+        }
+        let mut key = [0; 16];
+        getrandom::fill(&mut key).map_err(io::Error::other)?;
+        let unfinished = self.path.join(UNFINISHED);
+        let mut options = OpenOptions::new();
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+        file.write_all(&key)?;
+        file.sync_all()?;
+        std::fs::rename(unfinished, &path)?;
+        self.directory.sync_all()?;
+        Ok(key)
     }
 
     fn path(&self, segment: u64) -> PathBuf {
@@ -89,6 +127,10 @@ impl FileDisk {
 }
 
 impl Disk for FileDisk {
+    fn key(&self) -> [u8; 16] {
+        self.key
+    }
+
     fn list(&self) -> io::Result<Vec<u64>> {
         (self.identify)();
         let mut segments = Vec::new();

@@ -17,7 +17,7 @@
 //!
 //! | at | bytes | what |
 //! |---|---|---|
-//! | 0 | 4 | CRC32C of the segment's number, the rest of this header and the payload |
+//! | 0 | 4 | CRC32C of the journal's key, the segment's number, the rest of this header and the payload |
 //! | 4 | 4 | length of the payload, in bytes |
 //! | 8 | 8 | sequence number: one more than that of the record before |
 //! | 16 | 8 | all records up to this number were stable when this one was written |
@@ -25,7 +25,8 @@
 //! | 25 | 7 | zero |
 //! | 32 | | payload, then zeros up to a multiple of 8 |
 //!
-//! The segment's number in the checksum tells records from those of an earlier life of the file.
+//! The segment's number in the checksum tells records from those of an earlier life of the file, and
+//! the key, which no client knows, from what clients put into payloads to look like records.
 
 use crate::limits::RECORD_BYTES_MAX;
 use crc_fast::{CrcAlgorithm, Digest};
@@ -35,6 +36,7 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const RECORD_HEADER_BYTES: usize = 32;
 pub(crate) const ALIGN: usize = 8;
+pub(crate) const KEY_BYTES: usize = 16;
 
 /// The header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +63,20 @@ pub(crate) enum Kind {
     Record = 1,
     Checkpoint = 2,
     CheckpointEnd = 3,
+}
+
+/// What a record is bound to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seal {
+    pub(crate) key: [u8; KEY_BYTES],
+    pub(crate) segment: u64,
+}
+
+impl Seal {
+    /// The checksum of a record of `head`, without the checksum's place, and `payload`.
+    fn of(&self, head: &[u8], payload: &[u8]) -> u32 {
+        crc(&[&self.key, &self.segment.to_le_bytes(), head, payload])
+    }
 }
 
 /// A record in its place.
@@ -142,15 +158,15 @@ impl<'a> Record<'a> {
         RECORD_HEADER_BYTES + payload_bytes.next_multiple_of(ALIGN)
     }
 
-    /// Appends the record as it stands in `segment`.
-    pub(crate) fn encode(&self, segment: u64, out: &mut Vec<u8>) {
+    /// Appends the record as it stands in a segment.
+    pub(crate) fn encode(&self, seal: &Seal, out: &mut Vec<u8>) {
         assert!(self.payload.len() <= RECORD_BYTES_MAX, "a record of {}", self.payload.len());
         let mut head = [0; RECORD_HEADER_BYTES];
         head[4..8].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
         head[8..16].copy_from_slice(&self.sequence.to_le_bytes());
         head[16..24].copy_from_slice(&self.stable.to_le_bytes());
         head[24] = self.kind as u8;
-        let sum = crc(&[&segment.to_le_bytes(), &head[4..], self.payload]);
+        let sum = seal.of(&head[4..], self.payload);
         head[..4].copy_from_slice(&sum.to_le_bytes());
         out.reserve(Self::room(self.payload.len()));
         out.extend_from_slice(&head);
@@ -161,7 +177,7 @@ impl<'a> Record<'a> {
     /// The record at `offset` of a segment's content, if there is one. Adds what was summed up to
     /// `effort`, in bytes.
     pub(crate) fn decode(
-        segment: u64,
+        seal: &Seal,
         content: &'a [u8],
         offset: usize,
         effort: &mut u64,
@@ -180,7 +196,7 @@ impl<'a> Record<'a> {
         };
         let payload = rest.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + len)?;
         *effort += (RECORD_HEADER_BYTES + len) as u64;
-        let sum = crc(&[&segment.to_le_bytes(), &head[4..], payload]);
+        let sum = seal.of(&head[4..], payload);
         (sum == half(head, 0)).then_some(Self { sequence, stable: word(head, 16), kind, payload })
     }
 }
@@ -197,11 +213,15 @@ mod tests {
         let mut content = Vec::new();
         let payload = b"thirteen byte";
         let record = Record { sequence: 18, stable: 16, kind: Kind::Record, payload };
-        record.encode(3, &mut content);
+        let seal = Seal { key: [5; KEY_BYTES], segment: 3 };
+        record.encode(&seal, &mut content);
         assert_eq!(content.len(), Record::room(payload.len()));
-        let found = Record::decode(3, &content, 0, &mut 0).unwrap();
+        let found = Record::decode(&seal, &content, 0, &mut 0).unwrap();
         assert_eq!((found.sequence, found.stable, found.payload), (18, 16, &payload[..]));
-        assert!(Record::decode(4, &content, 0, &mut 0).is_none(), "of another segment");
+        let other = Seal { segment: 4, ..seal };
+        assert!(Record::decode(&other, &content, 0, &mut 0).is_none(), "of another segment");
+        let other = Seal { key: [6; KEY_BYTES], ..seal };
+        assert!(Record::decode(&other, &content, 0, &mut 0).is_none(), "of another journal");
         for bit in 0..HEADER_BYTES * 8 {
             let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);
@@ -210,7 +230,7 @@ mod tests {
         for bit in 0..(RECORD_HEADER_BYTES + payload.len()) * 8 {
             let mut flipped = content.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(Record::decode(3, &flipped, 0, &mut 0).is_none(), "bit {bit}");
+            assert!(Record::decode(&seal, &flipped, 0, &mut 0).is_none(), "bit {bit}");
         }
     }
 

@@ -10,7 +10,7 @@
 
 use crate::disk::{Disk, Spawn};
 use crate::error::LogFailed;
-use crate::format::{HEADER_BYTES, Header, Kind, Record};
+use crate::format::{HEADER_BYTES, Header, KEY_BYTES, Kind, Record, Seal};
 use crate::limits::BUFFER_SPARE_BYTES_MAX;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,6 +87,7 @@ pub struct Log {
     disk: Arc<dyn Disk>,
     spawn: Spawn,
     boot: [u8; 16],
+    key: [u8; KEY_BYTES],
     segment_bytes: u64,
     state: Mutex<State>,
     io: Mutex<Io>,
@@ -133,6 +134,7 @@ impl Log {
             failed: false,
         };
         let log = Arc::new(Self {
+            key: disk.key(),
             disk,
             spawn,
             boot,
@@ -204,7 +206,8 @@ impl Log {
         }
         let stable = state.stable;
         if let Some(chunk) = state.pending.last_mut() {
-            Record { sequence, stable, kind, payload }.encode(segment, &mut chunk.bytes);
+            let seal = Seal { key: self.key, segment };
+            Record { sequence, stable, kind, payload }.encode(&seal, &mut chunk.bytes);
         }
         let room = Record::room(payload.len()) as u64;
         self.bytes.fetch_add(room, Ordering::Relaxed);

@@ -6,7 +6,7 @@
 
 use crate::disk::{Disk, Spawn};
 use crate::error::{LogFailed, ScanError};
-use crate::format::{ALIGN, HEADER_BYTES, Head, Header, Kind, Record, VERSION};
+use crate::format::{ALIGN, HEADER_BYTES, Head, Header, Kind, Record, Seal, VERSION};
 use crate::limits::{SEARCH_EFFORT, SEGMENT_READ_BYTES_MAX};
 use crate::log::Log;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ struct Parsed<'a> {
 
 /// A segment with its name.
 struct Segment<'a> {
-    number: u64,
+    seal: Seal,
     name: String,
     content: &'a [u8],
     boot: [u8; 16],
@@ -68,7 +68,8 @@ impl Recovery {
             let number = found.segments[at];
             let name = disk.name(number);
             let content = disk.read(number).map_err(failed(name.clone()))?;
-            let segment = Segment { number, name, content: &content, boot };
+            let seal = Seal { key: disk.key(), segment: number };
+            let segment = Segment { seal, name, content: &content, boot };
             let parsed = segment.parse()?;
             if let Some(parsed) = &parsed {
                 found.next_sequence = found.next_sequence.max(parsed.next);
@@ -124,7 +125,7 @@ impl<'a> Segment<'a> {
     /// What the segment holds; `None` when it was made and not used yet.
     fn parse(&self) -> Result<Option<Parsed<'a>>, ScanError> {
         let header = match Header::decode(self.content) {
-            Head::Known(header) if header.segment == self.number => header,
+            Head::Known(header) if header.segment == self.seal.segment => header,
             Head::Known(_) | Head::Blank => {
                 return self.check_tail(HEADER_BYTES, None, true).map(|()| None);
             }
@@ -148,7 +149,7 @@ impl<'a> Segment<'a> {
         }
         let (end, next) = (HEADER_BYTES, header.first);
         let mut parsed = Parsed { header, records: Vec::new(), complete: false, end, next };
-        while let Some(record) = Record::decode(self.number, self.content, parsed.end, &mut 0) {
+        while let Some(record) = Record::decode(&self.seal, self.content, parsed.end, &mut 0) {
             if record.sequence != parsed.next || record.stable >= record.sequence {
                 break;
             }
@@ -189,7 +190,7 @@ impl<'a> Segment<'a> {
                 let what = "what follows looks like records and is none";
                 return Err(self.damaged(offset as u64, what));
             }
-            let later = Record::decode(self.number, self.content, at, &mut effort)
+            let later = Record::decode(&self.seal, self.content, at, &mut effort)
                 .filter(|record| expected.is_none_or(|expected| record.sequence > expected));
             let Some(later) = later else {
                 at += ALIGN;

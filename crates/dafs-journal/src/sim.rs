@@ -29,6 +29,7 @@ struct State {
     calls: u64,
     fail_after: Option<u64>,
     syncs: u64,
+    key: [u8; 16],
 }
 
 /// A disk in memory.
@@ -39,6 +40,11 @@ impl SimDisk {
     /// An empty disk.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Has records sealed with another key from now on.
+    pub fn change_key(&self, key: [u8; 16]) {
+        self.lock().key = key;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -120,6 +126,10 @@ fn missing() -> io::Error {
 }
 
 impl Disk for SimDisk {
+    fn key(&self) -> [u8; 16] {
+        self.lock().key
+    }
+
     fn list(&self) -> io::Result<Vec<u64>> {
         Ok(self.enter()?.segments.keys().copied().collect())
     }

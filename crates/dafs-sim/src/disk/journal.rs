@@ -46,6 +46,10 @@ fn off(_: Off) -> io::Error {
 }
 
 impl Disk for PluggedDisk {
+    fn key(&self) -> [u8; 16] {
+        self.disk.disk.key()
+    }
+
     fn list(&self) -> io::Result<Vec<u64>> {
         self.plug.look().map_err(off)?;
         self.disk.disk.list()
