@@ -5,6 +5,7 @@
 use dafs_journal::Recovery;
 use dafs_journal::sim::SimDisk;
 use libfuzzer_sys::fuzz_target;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 const BOOT: [u8; 16] = [1; 16];
@@ -27,9 +28,11 @@ fuzz_target!(|data: &[u8]| {
         disk.tamper(2, |content| *content = second.to_vec());
     }
     let Some((found, recovery)) = scan(&disk) else { return };
-    // The fuzzer solves checksums, so it makes records for segments to come. Nobody else can, who
-    // does not know the key.
-    disk.change_key([2; 16]);
+    // The fuzzer solves checksums, so it would make records for segments to come. Nobody else can,
+    // who does not know the key.
+    let mut hasher = DefaultHasher::new();
+    data.hash(&mut hasher);
+    disk.change_key(u128::from(hasher.finish()).to_le_bytes());
     let mut live = found.iter().map(Vec::as_slice);
     let log = recovery.start(4096, Arc::new(|job| job()), &mut live);
     assert!(log.is_ok());
