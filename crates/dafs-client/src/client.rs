@@ -1,7 +1,7 @@
 //! The client: one session with one server.
 
 use crate::attributes::FileHandle;
-use crate::core::{SessionInfo, SessionStats};
+use crate::core::{ReplyMessage, SessionInfo, SessionStats};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::options::{ConnectOptions, Transport};
@@ -133,7 +133,15 @@ impl Client {
         request: &Request<'_>,
         take: impl FnOnce(&Reply<'_>) -> Option<T>,
     ) -> Result<T> {
-        let reply = self.shared.call(request)?;
+        self.taken(&self.shared.call(request)?, take)
+    }
+
+    /// Takes what is wanted from an answer, as [`ask`](Self::ask) does.
+    pub(crate) fn taken<T>(
+        &self,
+        reply: &ReplyMessage,
+        take: impl FnOnce(&Reply<'_>) -> Option<T>,
+    ) -> Result<T> {
         let procedure = reply.procedure();
         match reply.decode() {
             Ok(Outcome::Ok(found)) => {

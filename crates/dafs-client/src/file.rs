@@ -5,6 +5,7 @@ use crate::buffer::IoBuffer;
 use crate::client::Client;
 use crate::convert;
 use crate::core::{ReadCall, WriteCall};
+use crate::delegation::Granted;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::limits::SYMLINKS_FOLLOWED_MAX;
@@ -33,6 +34,8 @@ pub struct File {
     writes: Arc<Uncommitted>,
     /// Restarts of the server that the session had seen when the file was opened.
     restarts: u64,
+    /// Wanted, granted and not taken.
+    delegation: Option<Granted>,
     closed: bool,
 }
 
@@ -127,8 +130,9 @@ impl Client {
             share_deny: options.deny,
             share_key: wire::ShareKey(options.share_key),
         });
-        let (handle, state_id) = self.ask(&request, |reply| match reply {
-            Reply::Open(reply) => Some((reply.fh, reply.state_id)),
+        let reply = self.shared().call_open(&request, options.want_delegation)?;
+        let (handle, state_id, granted) = self.taken(&reply, |reply| match reply {
+            Reply::Open(reply) => Some((reply.fh, reply.state_id, Granted::of(reply))),
             _ => None,
         })?;
         Ok(File {
@@ -137,6 +141,7 @@ impl Client {
             state_id,
             writes: Arc::default(),
             restarts: self.stats().restarts,
+            delegation: granted.filter(|_| options.want_delegation),
             closed: false,
         })
     }
@@ -146,6 +151,13 @@ impl File {
     /// The client it was opened with.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// The delegation that came with the file, for a holder to register; one that is not taken is
+    /// given back with the end of the file.
+    #[allow(dead_code, reason = "the client's cache is its user")]
+    pub(crate) fn take_delegation(&mut self) -> Option<Granted> {
+        self.delegation.take()
     }
 
     pub(crate) fn state_id(&self) -> StateId {
@@ -387,10 +399,18 @@ impl File {
     /// went with it. The file is closed then.
     pub fn close(mut self) -> Result<()> {
         let writes = self.check_writes();
+        self.leave_delegation();
         self.closed = true;
         let request = Request::Close(self.close_arguments());
         self.client.ask(&request, |reply| matches!(reply, Reply::Close).then_some(()))?;
         writes
+    }
+
+    /// Nobody holds the delegation.
+    fn leave_delegation(&mut self) {
+        if let Some(granted) = self.delegation.take() {
+            self.client.shared().leave_delegation(granted.state_id);
+        }
     }
 
     fn close_arguments(&self) -> wire::Close {
@@ -429,6 +449,7 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         if !self.closed {
+            self.leave_delegation();
             self.client.shared().close_file(self.close_arguments());
         }
     }

@@ -38,6 +38,8 @@ mod client;
 mod connect;
 mod convert;
 pub mod core;
+#[allow(dead_code, reason = "the client's cache is its user")]
+mod delegation;
 mod directory;
 mod driver;
 mod error;

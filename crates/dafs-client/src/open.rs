@@ -28,6 +28,7 @@ pub struct OpenOptions {
     pub(crate) create: Create,
     pub(crate) truncate: bool,
     pub(crate) attributes: SetAttributes,
+    pub(crate) want_delegation: bool,
 }
 
 impl Default for OpenOptions {
@@ -40,6 +41,7 @@ impl Default for OpenOptions {
             create: Create::Never,
             truncate: false,
             attributes: SetAttributes::default(),
+            want_delegation: false,
         }
     }
 }
@@ -103,5 +105,13 @@ impl OpenOptions {
     #[must_use]
     pub fn share_key(self, key: u64) -> Self {
         Self { share_key: Some(key), ..self }
+    }
+
+    /// Keeps the delegation that the server may grant with the open file; its holder takes it with
+    /// [`File::take_delegation`](crate::File).
+    #[must_use]
+    #[allow(dead_code, reason = "the client's cache is its user")]
+    pub(crate) fn want_delegation(self, want_delegation: bool) -> Self {
+        Self { want_delegation, ..self }
     }
 }

@@ -19,6 +19,7 @@ use crate::core::{
     ChainMember, Completed, Done, Failure, Piece, ReadCall, Refused, RegisteredMemory,
     ReplyMessage, SessionCore, SessionInfo, SessionStats, Stage, WriteCall,
 };
+use crate::delegation::{Granted, Holders, Recalled};
 use crate::error::{Error, Result};
 use crate::fork;
 use crate::helper::Helper;
@@ -30,14 +31,18 @@ use crate::uncommitted::Uncommitted;
 use crate::wakeup::Wakeup;
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
 use dafs_mem::Buffer;
-use dafs_wire::dafs::{ByteOrder, ChainFlags, Checksum, Close, Request};
+use dafs_wire::dafs::{
+    ByteOrder, ChainFlags, Checksum, Close, DelegReturn, Outcome, Procedure, Reply, Request,
+    StateId,
+};
+use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 use waiter::Waiter;
 
@@ -51,6 +56,13 @@ enum Leader {
     Sleeping,
 }
 
+/// Something held at the server that nobody wants any more.
+#[derive(Debug, Clone, Copy)]
+enum Leave {
+    File(Close),
+    Delegation(StateId),
+}
+
 /// The part under the lock.
 pub(crate) struct Driver {
     adapter: Box<dyn Adapter>,
@@ -59,9 +71,11 @@ pub(crate) struct Driver {
     operations: Operations,
     /// Results of tagged operations that have not been fetched.
     ready: VecDeque<(u64, Result<usize>)>,
-    /// Files to be closed as soon as there is room for one more operation; at most all that are
-    /// open.
-    closes: VecDeque<Close>,
+    /// What is given up as soon as there is room for one more operation; at most all that is held.
+    leaves: VecDeque<Leave>,
+    /// Operations that open files and keep the delegation that comes along.
+    keeping: FxHashSet<u64>,
+    holders: Holders,
     leader: Leader,
     followers: u32,
     /// Counts the times that anybody moved things along, for the helper to see whether it must.
@@ -105,7 +119,9 @@ impl Driver {
             events: Vec::new(),
             operations: Operations::new(),
             ready: VecDeque::new(),
-            closes: VecDeque::new(),
+            leaves: VecDeque::new(),
+            keeping: FxHashSet::default(),
+            holders: Holders::default(),
             leader: Leader::Nobody,
             followers: 0,
             drives: 0,
@@ -142,27 +158,30 @@ impl Driver {
         // An operation may have held memory last whose owner waits for nothing but its result.
         self.core.reap(&mut *self.adapter);
         let count = self.hand_out();
-        if !self.closes.is_empty() {
-            self.close_files();
+        if !self.leaves.is_empty() {
+            self.leave_all();
         }
         count
     }
 
-    /// Closes what files left behind, as far as there is room.
-    fn close_files(&mut self) {
-        while let Some(close) = self.closes.front() {
-            let request = Request::Close(*close);
+    /// Gives up what nobody wants any more, as far as there is room.
+    fn leave_all(&mut self) {
+        while let Some(leave) = self.leaves.front() {
+            let request = match *leave {
+                Leave::File(close) => Request::Close(close),
+                Leave::Delegation(state_id) => Request::DelegReturn(DelegReturn { state_id }),
+            };
             let Some(slot) = self.operations.open() else { return };
             match self.submit(slot.tag(), &request, None) {
                 Ok(()) => self.operations.abandon(slot),
                 Err(Refused::Full) => return self.operations.forget(slot),
-                // With the session the server closes its files.
+                // With the session the server takes back all that was held in it.
                 Err(_) => {
                     self.operations.forget(slot);
-                    return self.closes.clear();
+                    return self.leaves.clear();
                 }
             }
-            self.closes.pop_front();
+            self.leaves.pop_front();
         }
     }
 
@@ -171,12 +190,27 @@ impl Driver {
         let mut count = 0;
         while let Some(Completed { tag, done }) = self.core.take_completed() {
             count += 1;
+            self.leave_unwanted(tag, &done);
             if let Finished::Tagged(tag, done) = self.operations.finish(tag, done) {
                 let result = moved(done, &self.server).map(|moved| moved.bytes);
                 self.ready.push_back((tag, result));
             }
         }
         count
+    }
+
+    /// A delegation that nobody has asked for is given back at once: it would only keep others
+    /// waiting.
+    fn leave_unwanted(&mut self, tag: u64, done: &Done) {
+        let wanted = self.keeping.remove(&tag);
+        if let Done::Answered(reply) = done
+            && reply.procedure() == Procedure::Open
+            && !wanted
+            && let Ok(Outcome::Ok(Reply::Open(opened))) = reply.decode()
+            && let Some(granted) = Granted::of(&opened)
+        {
+            self.leaves.push_back(Leave::Delegation(granted.state_id));
+        }
     }
 
     pub(crate) fn submit_read(&mut self, tag: u64, call: ReadCall) -> Result<(), Refused> {
@@ -218,7 +252,7 @@ impl Driver {
 
     /// True when operations are in flight that no thread is looking after.
     pub(crate) fn is_unattended(&self) -> bool {
-        self.leader == Leader::Nobody && !(self.core.is_idle() && self.closes.is_empty())
+        self.leader == Leader::Nobody && !(self.core.is_idle() && self.leaves.is_empty())
     }
 
     pub(crate) fn drives(&self) -> u64 {
@@ -442,9 +476,30 @@ impl Shared {
     /// Closes a file without waiting, now or as soon as there is room.
     pub(crate) fn close_file(&self, close: Close) {
         let Ok(mut driver) = self.lock() else { return };
-        driver.closes.push_back(close);
-        driver.close_files();
+        driver.leaves.push_back(Leave::File(close));
+        driver.leave_all();
         self.sent(&mut driver);
+    }
+
+    /// Gives a delegation back that nobody holds, without waiting.
+    pub(crate) fn leave_delegation(&self, name: StateId) {
+        let Ok(mut driver) = self.lock() else { return };
+        driver.leaves.push_back(Leave::Delegation(name));
+        driver.leave_all();
+        self.sent(&mut driver);
+    }
+
+    /// Registers the holder of a delegation; false when that is gone.
+    pub(crate) fn hold(&self, name: StateId, holder: Weak<dyn Recalled>) -> Result<bool> {
+        self.lock()?.holders.insert(name, holder);
+        Ok(true)
+    }
+
+    /// A delegation has no holder any more.
+    pub(crate) fn release(&self, name: StateId) {
+        if let Ok(mut driver) = self.lock() {
+            driver.holders.remove(name);
+        }
     }
 
     /// Sees to it that what was submitted leaves: at once when nothing else is under way or the
@@ -519,12 +574,31 @@ impl Shared {
         request: &Request<'_>,
         memory: Option<Piece>,
     ) -> Result<ReplyMessage> {
+        self.call_keeping(request, memory, false)
+    }
+
+    /// Opens a file; with `keep` the delegation that may come along is the caller's.
+    pub(crate) fn call_open(&self, request: &Request<'_>, keep: bool) -> Result<ReplyMessage> {
+        self.call_keeping(request, None, keep)
+    }
+
+    fn call_keeping(
+        &self,
+        request: &Request<'_>,
+        memory: Option<Piece>,
+        keep: bool,
+    ) -> Result<ReplyMessage> {
         let mut backoff = Backoff::new(self.deadline);
         loop {
             let memory = memory.clone();
             let mut driver = self.lock()?;
-            let slot =
-                self.start(&mut driver, |driver, tag| driver.submit(tag, request, memory))?;
+            let slot = self.start(&mut driver, |driver, tag| {
+                driver.submit(tag, request, memory)?;
+                if keep {
+                    driver.keeping.insert(tag);
+                }
+                Ok(())
+            })?;
             self.hurry(&mut driver);
             match self.wait_slot(driver, &slot, None)? {
                 Done::Answered(reply) if is_passing(reply.status()) && backoff.pause() => {}
