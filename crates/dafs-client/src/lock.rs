@@ -24,12 +24,14 @@ pub struct LockRange {
     length: u64,
     exclusive: bool,
     persist: bool,
+    auto_recovery: bool,
 }
 
 impl LockRange {
     /// All bytes, against everybody else.
     pub fn exclusive() -> Self {
-        Self { offset: 0, length: u64::MAX, exclusive: true, persist: false }
+        let (persist, auto_recovery) = (false, false);
+        Self { offset: 0, length: u64::MAX, exclusive: true, persist, auto_recovery }
     }
 
     /// All bytes, against those who lock exclusively.
@@ -51,6 +53,15 @@ impl LockRange {
         Self { persist, ..self }
     }
 
+    /// Whether what anybody writes to the file under the lock is undone when the lock is lost or
+    /// [aborted](File::abort_lock): content and size, before the next one gets the lock. Unlocking
+    /// keeps it. Only for exclusive locks of all bytes (DAFS 9.5); what is overwritten is saved first,
+    /// so a write may need space at the server and fail with `NoSpc` where there is none.
+    #[must_use]
+    pub fn auto_recovery(self, auto_recovery: bool) -> Self {
+        Self { auto_recovery, ..self }
+    }
+
     fn kind(self, waits: bool) -> LockType {
         match (self.exclusive, waits) {
             (true, false) => LockType::Write,
@@ -58,6 +69,13 @@ impl LockRange {
             (false, false) => LockType::Read,
             (false, true) => LockType::ReadWait,
         }
+    }
+
+    fn options(&self) -> LockOptions {
+        let mut options = LockOptions::empty();
+        options.set(LockOptions::PERSIST, self.persist);
+        options.set(LockOptions::AUTORECOVERY, self.auto_recovery);
+        options
     }
 }
 
@@ -109,7 +127,7 @@ impl File {
     /// # Errors
     /// Who does; the server's answer.
     pub fn try_lock(&self, range: &LockRange) -> Result<(), LockError> {
-        self.ask_for_lock(range, range.kind(false), persistence(range))
+        self.ask_for_lock(range, range.kind(false), range.options())
     }
 
     /// Locks a range, and waits up to `patience` for those who stand in the way; for ever without
@@ -121,7 +139,7 @@ impl File {
         let until = patience.and_then(|patience| Instant::now().checked_add(patience));
         let mut pause = RETRY_PAUSE_MIN;
         loop {
-            let held = match self.ask_for_lock(range, range.kind(true), persistence(range)) {
+            let held = match self.ask_for_lock(range, range.kind(true), range.options()) {
                 Err(LockError::Held(holder)) => LockError::Held(holder),
                 other => return other,
             };
@@ -150,13 +168,21 @@ impl File {
     /// # Errors
     /// The server's answer: `LockRange` for a part of a persistent lock.
     pub fn unlock(&self, offset: u64, length: u64) -> Result<()> {
-        let request = Request::LockU(LockU {
-            fh: *self.handle(),
-            lock_type: LockType::Write,
-            state_id: self.state_id(),
-            offset,
-            length,
-        });
+        self.give_up(LockType::Write, offset, length)
+    }
+
+    /// Undoes all that was written to the file since it was locked with
+    /// [auto-recovery](LockRange::auto_recovery), by whomever, and gives the lock up.
+    ///
+    /// # Errors
+    /// The server's answer: `Inval` where there is no such lock; after another one it is still held.
+    pub fn abort_lock(&self) -> Result<()> {
+        self.give_up(LockType::Abort, 0, u64::MAX)
+    }
+
+    fn give_up(&self, lock_type: LockType, offset: u64, length: u64) -> Result<()> {
+        let (fh, state_id) = (*self.handle(), self.state_id());
+        let request = Request::LockU(LockU { fh, lock_type, state_id, offset, length });
         self.client().ask(&request, |reply| matches!(reply, Reply::LockU).then_some(()))
     }
 
@@ -206,10 +232,6 @@ impl File {
             Err(error) => Err(shared.broken(&error).into()),
         }
     }
-}
-
-fn persistence(range: &LockRange) -> LockOptions {
-    if range.persist { LockOptions::PERSIST } else { LockOptions::empty() }
 }
 
 fn refusal(procedure: Procedure, status: Status, body: &ErrorBody<'_>) -> LockError {

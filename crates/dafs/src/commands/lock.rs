@@ -36,6 +36,9 @@ pub(crate) struct Lock {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// Hold a lock while a command runs, or without one until a signal (INT or TERM)
+    ///
+    /// With --auto-recover the file is as it was before if the command fails or does not come to its
+    /// end, whoever wrote to it meanwhile; what a command that succeeds has done stays.
     Hold(Hold),
     /// Take over a broken lock while a command mends the file; then it is free
     ///
@@ -70,6 +73,9 @@ struct Hold {
     /// If the holder fails, tell the next one and keep everybody away until it is repaired
     #[arg(long)]
     persist: bool,
+    /// If the holder or its command fails, undo what was written to the file; for the whole file
+    #[arg(long, conflicts_with_all = ["shared", "offset", "length"])]
+    auto_recover: bool,
     /// Wait so long for others (0: not at all); without this, for ever
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
@@ -210,7 +216,8 @@ impl Hold {
             .map_err(|error| Failure::local("cannot handle signals", &error))?;
         let options = if self.shared { OpenOptions::read() } else { OpenOptions::read_write() };
         let file = open(sessions, &self.file, &options)?;
-        let wish = self.bytes.of(range(self.shared)).persist(self.persist);
+        let wish = self.bytes.of(range(self.shared));
+        let wish = wish.persist(self.persist).auto_recovery(self.auto_recover);
         let patience = self.timeout.map(Duration::from_secs);
         let locked = match patience {
             Some(Duration::ZERO) => file.try_lock(&wish),
@@ -225,13 +232,17 @@ impl Hold {
         let status = match self.command.is_empty() {
             true => {
                 signals.forever().next();
-                None
+                Ok(None)
             }
-            false => run(&self.command)?,
+            false => run(&self.command),
         };
-        let closed = file.unlock(self.bytes.offset, self.bytes.length());
-        closed.and_then(|()| file.close()).map_err(|error| failed(&self.file, error))?;
-        status.map_or(Ok(()), |status| Err(ended(status)))
+        let failed_command = !matches!(status, Ok(None));
+        let given_up = match self.auto_recover && failed_command {
+            true => file.abort_lock(),
+            false => file.unlock(self.bytes.offset, self.bytes.length()),
+        };
+        given_up.and_then(|()| file.close()).map_err(|error| failed(&self.file, error))?;
+        status?.map_or(Ok(()), |status| Err(ended(status)))
     }
 }
 
