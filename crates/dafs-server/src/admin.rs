@@ -5,15 +5,17 @@
 //! Invariants
 //! * The socket can be opened by its owner alone, so the file system proves who asks.
 //! * A second server over the same state directory does not take the socket from the first.
+//! * A peer that does not ask, or does not read the answer, holds up nobody but itself: each has a
+//!   thread, and there are few.
 
-use crate::limits::{ADMIN_REQUEST_BYTES_MAX, ADMIN_TIMEOUT};
+use crate::limits::{ADMIN_PEERS_MAX, ADMIN_REQUEST_BYTES_MAX, ADMIN_TIMEOUT};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use thiserror::Error;
 
@@ -192,7 +194,7 @@ pub struct FenceReport {
 }
 
 /// Answers administrators.
-pub(crate) type AdminHandler = Box<dyn Fn(AdminRequest) -> AdminReply + Send>;
+pub(crate) type AdminHandler = Box<dyn Fn(AdminRequest) -> AdminReply + Send + Sync>;
 
 /// Why a server cannot be asked.
 #[derive(Debug, Error)]
@@ -267,17 +269,7 @@ impl AdminSocket {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let run = move || {
-            for stream in listener.incoming() {
-                if stopped.load(Ordering::Relaxed) {
-                    return;
-                }
-                let Ok(stream) = stream else { continue };
-                if let Err(error) = serve(&stream, &handler) {
-                    tracing::debug!(%error, "an administrator went away");
-                }
-            }
-        };
+        let run = move || accept(&listener, &stopped, &handler);
         let thread = std::thread::Builder::new().name("dafs-admin".to_owned()).spawn(run)?;
         Ok(Self { path, stop, thread: Some(thread) })
     }
@@ -293,6 +285,36 @@ impl Drop for AdminSocket {
         }
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// Serves whoever comes, until the server stops; those that are being served then are waited for.
+fn accept(listener: &UnixListener, stopped: &AtomicBool, handler: &AdminHandler) {
+    let busy = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for stream in listener.incoming() {
+            if stopped.load(Ordering::Relaxed) {
+                return;
+            }
+            let Ok(stream) = stream else { continue };
+            if busy.load(Ordering::Relaxed) >= ADMIN_PEERS_MAX {
+                tracing::warn!("too many administrators at once; one was turned away");
+                continue;
+            }
+            busy.fetch_add(1, Ordering::Relaxed);
+            let busy = &busy;
+            let run = move || {
+                if let Err(error) = serve(&stream, handler) {
+                    tracing::debug!(%error, "an administrator went away");
+                }
+                busy.fetch_sub(1, Ordering::Relaxed);
+            };
+            let thread = std::thread::Builder::new().name("dafs-admin-peer".to_owned());
+            if let Err(error) = thread.spawn_scoped(scope, run) {
+                busy.fetch_sub(1, Ordering::Relaxed);
+                tracing::warn!(%error, "an administrator was turned away");
+            }
+        }
+    });
 }
 
 fn serve(stream: &UnixStream, handler: &AdminHandler) -> io::Result<()> {
@@ -337,6 +359,22 @@ mod tests {
             ask(dir.path(), &AdminRequest::Clients),
             Err(AdminError::Unreachable { .. })
         ));
+    }
+
+    #[test]
+    fn peers_that_ask_nothing_hold_up_nobody_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = AdminSocket::start(dir.path(), echo()).unwrap();
+        let connect = || UnixStream::connect(socket_path(dir.path())).unwrap();
+        let mut silent: Vec<_> = (0..ADMIN_PEERS_MAX / 2).map(|_| connect()).collect();
+        ask(dir.path(), &AdminRequest::Clients).unwrap();
+        // They are taken in the order in which they come, so the last one is one too many.
+        silent.extend((0..ADMIN_PEERS_MAX).map(|_| connect()));
+        let mut last = connect();
+        last.set_read_timeout(Some(ADMIN_TIMEOUT / 2)).unwrap();
+        assert_eq!(last.read_to_string(&mut String::new()).unwrap(), 0, "turned away");
+        drop(silent);
+        drop(socket);
     }
 
     #[test]

@@ -124,6 +124,9 @@ pub(crate) const PASSWORD_LINE_BYTES_MAX: usize = 1024;
 /// Bytes of an administrator's request.
 pub(crate) const ADMIN_REQUEST_BYTES_MAX: u64 = 512 << 10;
 
+/// Administrators that are served at once; more are turned away.
+pub(crate) const ADMIN_PEERS_MAX: usize = 8;
+
 /// Locks that administrators are shown.
 pub(crate) const LOCKS_SHOWN_MAX: usize = 10_000;
 
