@@ -79,6 +79,9 @@ impl FileFences {
     }
 
     fn create(&self) -> Result<Database, redb::Error> {
+        // Store calls leave threads with the identity of their callers.
+        dafs_store::posix::as_server()
+            .map_err(|_| std::io::Error::from(std::io::ErrorKind::PermissionDenied))?;
         let mut builder = Database::builder();
         builder.set_cache_size(CACHE_BYTES);
         let database = builder.create(&self.path)?;
