@@ -82,7 +82,9 @@ impl Service {
             }),
         });
         table.enter_delegation(&delegation);
-        Ok(Delegation { state: delegation.reference(), kind, timestamps, recall: false })
+        // Only a reclaim comes so far without one (RFC 8881 10.2.1).
+        let recall = !caller.client.back_channel();
+        Ok(Delegation { state: delegation.reference(), kind, timestamps, recall })
     }
 
     /// Which kind of delegation to try for.

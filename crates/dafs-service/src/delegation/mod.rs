@@ -81,7 +81,8 @@ pub struct Delegation {
     pub kind: DelegationKind,
     /// The holder may set the times of access and modification.
     pub timestamps: bool,
-    /// It is to be returned at once, because it was reclaimed and others want the file.
+    /// It is to be returned at once: it was reclaimed, and cannot be recalled for want of a back
+    /// channel.
     pub recall: bool,
 }
 

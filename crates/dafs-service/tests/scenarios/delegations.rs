@@ -395,10 +395,31 @@ fn delegations_are_reclaimed() {
         ..world.plain("", "owner", BOTH)
     };
     let opened = world.service.open(world.caller(&holder), &request).unwrap();
-    assert_eq!(opened.delegation.unwrap().kind, DelegationKind::Write);
+    let delegation = opened.delegation.unwrap();
+    assert_eq!((delegation.kind, delegation.recall), (DelegationKind::Write, false));
     world.service.reclaim_complete(&holder).unwrap();
     let other = world.nfs("b");
     assert_eq!(error(world.open(&other, "f", READ)), ServiceError::WouldWait);
+}
+
+/// RFC 8881 10.2.1: nobody could recall it, so its holder is told with the reclaim.
+#[test]
+fn a_delegation_reclaimed_without_a_back_channel_is_to_be_returned_at_once() {
+    let mut world = World::new();
+    let holder = world.nfs("a");
+    let (opened, _) = granted(&world, &holder, BOTH);
+    let handle = *opened.state.handle();
+    world.restart();
+    let holder = world.returning("a", 1);
+    world.service.set_back_channel(&holder, false);
+    let request = OpenRequest {
+        target: OpenTarget::Handle(&handle),
+        claim: OpenClaim::Previous(Some(DelegationKind::Write)),
+        how: OpenHow::Existing,
+        ..world.plain("", "owner", BOTH)
+    };
+    let opened = world.service.open(world.caller(&holder), &request).unwrap();
+    assert!(opened.delegation.unwrap().recall);
 }
 
 /// RFC 8881 10.4.3.
