@@ -203,6 +203,8 @@ pub struct ServiceCounts {
     pub delegations: usize,
     /// Of these, recalled and not returned yet.
     pub recalled_delegations: usize,
+    /// Holders of delegations that were asked for a file's attributes and have not answered yet.
+    pub attribute_queries: usize,
     /// State that was taken away and not freed by its client yet.
     pub revoked: usize,
     /// Files kept open for callers without opens.
@@ -334,6 +336,7 @@ impl Service {
         drop(clients);
         let table = self.lock_table();
         let (counts, recalled) = (table.counts, table.recalling.len());
+        let attribute_queries = table.queries.len();
         drop(table);
         let (fences, fence_waiters) = self.fences.counts();
         ServiceCounts {
@@ -348,6 +351,7 @@ impl Service {
             broken_locks: self.guards.broken(),
             delegations: counts.delegations,
             recalled_delegations: recalled,
+            attribute_queries,
             revoked: counts.revoked,
             stateless_files: self.stateless.len(),
             undo_files: self.writers.undo.len(),
