@@ -54,6 +54,9 @@ pub const LOCK_RANGES_MAX: usize = 1_000_000;
 /// have left behind.
 pub const KEPT_LOCKS_MAX: usize = 65_536;
 
+/// Of these, the ones of a client of one name, with what its older instances have left behind.
+pub const KEPT_LOCKS_PER_CLIENT_MAX: usize = KEPT_LOCKS_MAX / 4;
+
 /// Files with locks left behind that one sweep looks at.
 pub(crate) const LEFT_FILES_SWEPT_MAX: usize = 64;
 
@@ -134,6 +137,7 @@ pub const FENCE_LISTS_MAX: usize = 16_384;
 
 /// Fence lists that one sweep looks at to see whether their files are still there.
 pub(crate) const FENCE_LISTS_SWEPT_MAX: usize = 64;
+
 /// Files under locks whose changes may have to be undone. Each has a log of its own in the state
 /// directory.
 pub const UNDO_LOCKS_MAX: usize = 1_024;

@@ -129,6 +129,13 @@ impl<O> Granted<O> {
         let left = self.reclaimed.iter().chain(&self.repaired).map(|left| left.special);
         held.chain(left).map(|special| special.number)
     }
+
+    /// The names of the clients that had those locks, if the owner is of the client `own`.
+    pub(crate) fn former<'a>(&'a self, own: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        let held = self.before.iter().filter(|held| held.special.is_some()).map(move |_| own);
+        let left = self.reclaimed.iter().chain(&self.repaired);
+        held.chain(left.map(|left| &*left.holder.name))
+    }
 }
 
 /// All locks of a file.

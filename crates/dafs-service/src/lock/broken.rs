@@ -61,7 +61,7 @@ impl StateTable {
     /// Enters what the records say.
     fn restore_lock(&mut self, key: Handle, record: &LockRecord) {
         self.lock_log.skip_to(record.number);
-        self.lock_log.count_kept(0, 1);
+        self.lock_log.add_kept(&record.holder.name);
         if record.broken {
             self.guards.add_broken(&key);
         }
@@ -101,7 +101,7 @@ impl StateTable {
             self.guards.remove_broken(key);
         }
         let left = file.locks.forget_left();
-        self.lock_log.count_kept(left.len(), 0);
+        left.iter().for_each(|left| self.lock_log.remove_kept(&left.holder.name, 1));
         let gone = left.iter().map(|left| LockChange::Remove(left.special.number));
         self.lock_log.put(gone.collect(), true);
         self.left_files.remove(key);

@@ -10,8 +10,10 @@
 use super::records::LockChange;
 use crate::Result;
 use crate::error::ServiceError;
+use crate::limits::{KEPT_LOCKS_MAX, KEPT_LOCKS_PER_CLIENT_MAX};
 use crate::records::ClientRecords;
 use dafs_store::StoreError;
+use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -52,6 +54,9 @@ pub(crate) struct LockLog {
     last: AtomicU64,
     /// Locks with a record, held or left.
     kept: AtomicUsize,
+    /// The same by the names of the clients that hold or held them. Changed only under the table's
+    /// lock.
+    kept_of: Mutex<FxHashMap<Box<[u8]>, usize>>,
 }
 
 impl LockLog {
@@ -69,10 +74,39 @@ impl LockLog {
         self.kept.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn count_kept(&self, removed: usize, added: usize) {
-        self.kept.fetch_add(added, Ordering::SeqCst);
-        let before = self.kept.fetch_sub(removed, Ordering::SeqCst);
-        debug_assert!(before >= removed, "more locks were given up than there were");
+    /// Whether a client of this name may have another lock with a record.
+    pub(crate) fn has_room(&self, client: &[u8]) -> bool {
+        let own = self.lock_kept_of().get(client).copied().unwrap_or(0);
+        self.kept() < KEPT_LOCKS_MAX && own < KEPT_LOCKS_PER_CLIENT_MAX
+    }
+
+    /// There is another lock with a record, of a client of this name.
+    pub(crate) fn add_kept(&self, client: &[u8]) {
+        self.kept.fetch_add(1, Ordering::SeqCst);
+        let mut kept_of = self.lock_kept_of();
+        match kept_of.get_mut(client) {
+            Some(count) => *count += 1,
+            None => drop(kept_of.insert(client.into(), 1)),
+        }
+    }
+
+    /// There are so many fewer.
+    pub(crate) fn remove_kept(&self, client: &[u8], count: usize) {
+        if count == 0 {
+            return;
+        }
+        let before = self.kept.fetch_sub(count, Ordering::SeqCst);
+        let mut kept_of = self.lock_kept_of();
+        let own = kept_of.get(client).copied().unwrap_or(0);
+        debug_assert!(before >= own && own >= count, "more locks were given up than there were");
+        match own.saturating_sub(count) {
+            0 => drop(kept_of.remove(client)),
+            left => drop(kept_of.insert(client.into(), left)),
+        }
+    }
+
+    fn lock_kept_of(&self) -> MutexGuard<'_, FxHashMap<Box<[u8]>, usize>> {
+        self.kept_of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues changes. To be called under the table's lock, which makes their order.
@@ -224,6 +258,23 @@ mod tests {
         assert_eq!(steps.len(), 2);
         assert_eq!(steps[1], (2..10).map(LockChange::Remove).collect::<Vec<_>>());
         assert!(log.is_clean());
+    }
+
+    #[test]
+    fn one_client_does_not_take_all_room_for_records() {
+        let log = LockLog::default();
+        (0..KEPT_LOCKS_PER_CLIENT_MAX).for_each(|_| log.add_kept(b"greedy"));
+        assert!(!log.has_room(b"greedy") && log.has_room(b"other"));
+        log.remove_kept(b"greedy", 1);
+        assert!(log.has_room(b"greedy"));
+        for name in [b"b", b"c", b"d"] {
+            (0..KEPT_LOCKS_PER_CLIENT_MAX).for_each(|_| log.add_kept(name));
+        }
+        assert!(log.has_room(b"other"));
+        log.add_kept(b"other");
+        assert!(!log.has_room(b"another"), "there is a bound for all");
+        log.remove_kept(b"other", 1);
+        assert!(log.has_room(b"another") && log.lock_kept_of().len() == 4);
     }
 
     #[test]

@@ -11,8 +11,7 @@ use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::Held;
 use crate::limits::{
-    KEPT_LOCKS_MAX, LOCK_RANGES_MAX, LOCK_RANGES_PER_CLIENT_MAX, LOCK_RANGES_PER_FILE_MAX,
-    OWNER_BYTES_MAX,
+    LOCK_RANGES_MAX, LOCK_RANGES_PER_CLIENT_MAX, LOCK_RANGES_PER_FILE_MAX, OWNER_BYTES_MAX,
 };
 use crate::open::{Clock, OpenState};
 use crate::state::{StateId, StateRef};
@@ -330,10 +329,10 @@ impl Service {
         lock.set_busy(false);
         if written && lock.life.is_live() {
             table.clear_range(caller.client.key(), lock, range, &mut ended);
-            self.lock_log.count_kept(numbers.len(), 0);
+            self.lock_log.remove_kept(caller.client.name(), numbers.len());
         } else if written {
             // The lease has ended meanwhile; what was given up is not left behind.
-            table.forget_orphans(&lock.open.key, numbers);
+            table.forget_orphans(caller.client.name(), &lock.open.key, numbers);
         }
         drop(table);
         self.finish(ended);
@@ -505,7 +504,7 @@ impl StateTable {
         if special.is_some() && caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait.into());
         }
-        if special.is_some() && self.lock_log.kept() >= KEPT_LOCKS_MAX {
+        if special.is_some() && !self.lock_log.has_room(caller.client.name()) {
             return Err(ServiceError::Resource.into());
         }
         self.admit_range(caller.client.key(), &key)?;
@@ -554,7 +553,9 @@ impl StateTable {
         let (special, holder) = (special?, attempt.me.clone()?);
         let left = Left { range: wish.range, kind: wish.kind, special, holder };
         let mut changes: Vec<_> = granted.numbers().map(LockChange::Remove).collect();
-        self.lock_log.count_kept(changes.len(), 1);
+        let own = &left.holder.name;
+        granted.former(own).for_each(|name| self.lock_log.remove_kept(name, 1));
+        self.lock_log.add_kept(own);
         changes.push(LockChange::Put(LockRecord::of(key, &left, false)));
         granted.repaired.iter().for_each(|_| self.guards.remove_broken(key));
         self.note_left(key);
@@ -575,7 +576,9 @@ impl StateTable {
             // It was left behind meanwhile, and stays so: the records may say the same.
             return;
         }
-        self.lock_log.count_kept(1, granted.numbers().count());
+        let name = lock.open.client.name();
+        self.lock_log.remove_kept(name, 1);
+        granted.former(name).for_each(|name| self.lock_log.add_kept(name));
         granted.repaired.iter().for_each(|_| self.guards.add_broken(&key));
         let Some(file) = self.files.get_mut(&key) else { return };
         let changed = file.locks.revert(granted, lock.id);
@@ -599,10 +602,10 @@ impl StateTable {
     }
 
     /// Forgets locks that were left behind although their holder had given them up.
-    fn forget_orphans(&mut self, key: &Handle, numbers: &[u64]) {
+    fn forget_orphans(&mut self, client: &[u8], key: &Handle, numbers: &[u64]) {
         let Some(file) = self.files.get_mut(key) else { return };
         let gone = numbers.iter().filter(|number| file.locks.forget_orphan(**number)).count();
-        self.lock_log.count_kept(gone, 0);
+        self.lock_log.remove_kept(client, gone);
         self.note_left(key);
         self.tidy(key);
     }
