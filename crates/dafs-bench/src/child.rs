@@ -2,9 +2,11 @@
 
 use crate::{Child, cpu, tcp, transport};
 use anyhow::{Context, Result, anyhow};
+use dafs_client::DafsUrl;
 use dafs_server::{Config, Server};
 use dafs_service::Squash;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -48,6 +50,27 @@ pub(crate) fn run(child: Child) -> Result<()> {
             config.wake = wake.parse().map_err(|text: String| anyhow!(text))?;
             let server = Server::start(&config)?;
             announce(&server.url())?;
+            wait_for_parent();
+            server.stop();
+            Ok(())
+        }
+        Child::ServeSharing { directory, durable_replies, port, cpu } => {
+            let mut config = Config::for_directory(directory.clone());
+            if let Some(cpu) = cpu {
+                cpu::pin(cpu)?;
+                config.threads = 1;
+            }
+            config.listen = vec![([127, 0, 0, 1], port).into()];
+            config.nfs.listen = vec![([127, 0, 0, 1], 0).into()];
+            let export = &mut config.exports[0].options;
+            export.squash = Squash::None;
+            export.admits.unprivileged_ports = true;
+            let durable_replies = durable_replies.parse();
+            export.durable_replies = durable_replies.map_err(|text: String| anyhow!(text))?;
+            config.state_directory = Some(directory.with_extension("state"));
+            let server = Server::start(&config)?;
+            let nfs = server.nfs_addresses().first().context("no address for NFS")?;
+            announce(&format!("{} {nfs}", server.url()))?;
             wait_for_parent();
             server.stop();
             Ok(())
@@ -107,10 +130,54 @@ impl Process {
         Self::start(&["serve-nfs", directory, &cpu.to_string()])
     }
 
+    /// A dafs server for DAFS and NFS; port 0 is any port.
+    pub(crate) fn serve_sharing(
+        directory: &Path,
+        durable_replies: &str,
+        port: u16,
+        cpu: Option<usize>,
+    ) -> Result<Self> {
+        let directory = directory.to_str().context("the directory's name is not UTF-8")?;
+        let (port, cpu) = (port.to_string(), cpu.map(|cpu| cpu.to_string()));
+        let mut arguments = vec!["serve-sharing", directory, durable_replies, &port];
+        arguments.extend(cpu.as_deref());
+        Self::start(&arguments)
+    }
+
+    /// Of a server for DAFS and NFS: its address for DAFS.
+    pub(crate) fn url(&self) -> Result<DafsUrl> {
+        let url = self.address.split(' ').next().context("no address")?;
+        Ok(DafsUrl::parse(url)?)
+    }
+
+    /// The address in that.
+    pub(crate) fn dafs_address(&self) -> Result<SocketAddr> {
+        let url = self.url()?;
+        Ok((Ipv4Addr::LOCALHOST, url.port()).into())
+    }
+
+    /// Of a server for DAFS and NFS: its address for NFS.
+    pub(crate) fn nfs_address(&self) -> Result<SocketAddr> {
+        Ok(self.address.split(' ').nth(1).context("no address for NFS")?.parse()?)
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        Ok(rustix::process::kill_process(pid, signal)?)
+    }
+
+    /// Ends it without giving it a chance to do anything.
+    pub(crate) fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
     /// The port of the first announced address.
     pub(crate) fn port(&self) -> Result<u16> {
         let first = self.address.split(' ').next().context("no address")?;
-        Ok(first.parse::<std::net::SocketAddr>()?.port())
+        Ok(first.parse::<SocketAddr>()?.port())
     }
 
     pub(crate) fn id(&self) -> u32 {

@@ -11,7 +11,7 @@ use dafs_client::{
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The file is small enough to stay in the page cache of any machine.
@@ -19,14 +19,14 @@ const FILE_BYTES: u64 = 256 << 20;
 const SMALL: usize = 4096;
 const LARGE: usize = 1 << 20;
 /// Writes of a batch.
-const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 64;
 /// Bytes of a request and of a reply of a 4 KiB inline read on the wire, for the TCP floor.
 const WIRE_REQUEST: usize = 152;
 const WIRE_REPLY: usize = SMALL + 72;
 
 /// What is done over and over.
 #[derive(Clone, Copy, PartialEq)]
-enum Load {
+pub(crate) enum Load {
     Read {
         bytes: usize,
         depth: usize,
@@ -36,8 +36,9 @@ enum Load {
         bytes: usize,
         depth: usize,
     },
-    /// Small writes at random places: so many under way at once, or as many in one batch.
+    /// Small writes at random places: so many under way at once, or in one batch.
     Scattered {
+        depth: usize,
         batch: bool,
     },
 }
@@ -52,8 +53,9 @@ impl Load {
 
     fn depth(self) -> usize {
         match self {
-            Load::Read { depth, .. } | Load::Write { depth, .. } => depth,
-            Load::Scattered { .. } => BATCH,
+            Load::Read { depth, .. }
+            | Load::Write { depth, .. }
+            | Load::Scattered { depth, .. } => depth,
         }
     }
 }
@@ -63,8 +65,8 @@ const READ_32: Load = Load::Read { bytes: SMALL, depth: 32, random: true };
 const READ_16K: Load = Load::Read { bytes: 16 << 10, depth: 32, random: true };
 const STREAM_READ: Load = Load::Read { bytes: LARGE, depth: 8, random: false };
 const STREAM_WRITE: Load = Load::Write { bytes: LARGE, depth: 8 };
-const WRITE_64: Load = Load::Scattered { batch: false };
-const WRITE_BATCH: Load = Load::Scattered { batch: true };
+const WRITE_64: Load = Load::Scattered { depth: BATCH, batch: false };
+const WRITE_BATCH: Load = Load::Scattered { depth: BATCH, batch: true };
 
 /// A way to run a load.
 enum Way {
@@ -75,17 +77,22 @@ enum Way {
 
 pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     let directory = tempfile::Builder::new().prefix("dafs-bench").tempdir()?;
-    let export = directory.path().join("export");
-    std::fs::create_dir(&export)?;
-    let content: Vec<u8> = (0..FILE_BYTES / 8).flat_map(u64::to_le_bytes).collect();
-    std::fs::write(export.join("data"), &content)?;
-    drop(content);
+    let export = prepare(directory.path())?;
     let apart = [("poll", false), ("sleep", false)];
     let groups = apart.into_iter().chain([("adaptive", true)]);
     for (wake, together) in groups.filter(|(wake, _)| wake.contains(&plan.wake)) {
         group(plan, report, &export, wake, together)?;
     }
     cpu::unpin()
+}
+
+/// Makes an export with the file that is read and written.
+pub(crate) fn prepare(folder: &Path) -> Result<PathBuf> {
+    let export = folder.join("export");
+    std::fs::create_dir(&export)?;
+    let content: Vec<u8> = (0..FILE_BYTES / 8).flat_map(u64::to_le_bytes).collect();
+    std::fs::write(export.join("data"), &content)?;
+    Ok(export)
 }
 
 fn group(
@@ -240,7 +247,7 @@ fn local(plan: &Plan, export: &Path, load: Load) -> Result<Sample> {
     })
 }
 
-fn remote(
+pub(crate) fn remote(
     plan: &Plan,
     export: &Path,
     server_cpu: usize,

@@ -14,6 +14,7 @@ mod peer;
 mod plot;
 mod rdma;
 mod report;
+mod sharing;
 mod tcp;
 mod transport;
 
@@ -33,7 +34,7 @@ struct Arguments {
     /// Milliseconds that one case runs in one round.
     #[arg(long, default_value_t = 300)]
     milliseconds: u64,
-    /// Groups to run: transport, file, nfs, rdma, memory. All if none is named.
+    /// Groups to run: transport, file, nfs, rdma, sharing, memory. All if none is named.
     #[arg(long)]
     group: Vec<String>,
     /// Only cases whose name contains this.
@@ -42,6 +43,10 @@ struct Arguments {
     /// Only this way of waiting: poll, sleep, or adaptive with both ends on one CPU.
     #[arg(long, default_value = "")]
     wake: String,
+    /// A folder on the disk for changes that outlive a power cut; the system's temporary one if none
+    /// is named.
+    #[arg(long)]
+    disk: Option<PathBuf>,
     /// Where the JSON goes.
     #[arg(long, default_value = "bench-results/bench.json")]
     json: PathBuf,
@@ -71,6 +76,8 @@ enum Child {
     Serve { directory: PathBuf, cpu: usize, wake: String },
     #[command(hide = true)]
     ServeNfs { directory: PathBuf, cpu: usize },
+    #[command(hide = true)]
+    ServeSharing { directory: PathBuf, durable_replies: String, port: u16, cpu: Option<usize> },
 }
 
 /// How long and how often to measure.
@@ -80,6 +87,7 @@ pub(crate) struct Plan {
     milliseconds: u64,
     only: String,
     wake: String,
+    disk: Option<PathBuf>,
 }
 
 fn main() -> Result<()> {
@@ -92,6 +100,7 @@ fn main() -> Result<()> {
         milliseconds: arguments.milliseconds,
         only: arguments.only,
         wake: arguments.wake,
+        disk: arguments.disk,
     };
     let wanted =
         |name: &str| arguments.group.is_empty() || arguments.group.iter().any(|g| g == name);
@@ -107,6 +116,9 @@ fn main() -> Result<()> {
     }
     if wanted("rdma") {
         rdma::measure(&plan, &mut report, &arguments.figures)?;
+    }
+    if wanted("sharing") {
+        sharing::measure(&plan, &mut report)?;
     }
     if wanted("memory") {
         memory::measure(&mut report)?;

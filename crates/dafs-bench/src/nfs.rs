@@ -73,16 +73,7 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
         println!("\nnfs: SKIPPED, {reason}");
         return Ok(());
     }
-    // A network of its own belongs to a thread and what it starts.
-    std::thread::scope(|scope| {
-        let inside = scope.spawn(|| {
-            // SAFETY: a new network namespace changes nothing about this process's memory or files.
-            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET)? };
-            peer::run("ip", ["link", "set", "lo", "up"])?;
-            measure_inside(plan, report)
-        });
-        inside.join().unwrap_or_else(|_| bail!("the NFS benchmark failed"))
-    })
+    peer::in_own_network(|| measure_inside(plan, report))
 }
 
 fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {

@@ -34,7 +34,8 @@ pub(crate) struct Client {
     file_bytes: u64,
 }
 
-fn options(number: usize) -> Options {
+/// A client with a name of its own for each number.
+pub(crate) fn options(number: usize) -> Options {
     let owner = format!("dafs-bench {number}");
     Options { minor_version: 1, back_slots: 0, ..Options::new(owner.as_bytes()) }
 }

@@ -59,6 +59,19 @@ pub(crate) fn run<A: AsRef<OsStr>>(
     Ok(())
 }
 
+/// Runs `inside` in a network of its own, which belongs to its thread and what that starts.
+pub(crate) fn in_own_network(inside: impl FnOnce() -> Result<()> + Send) -> Result<()> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: a new network namespace changes nothing about this process's memory or files.
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET)? };
+            run("ip", ["link", "set", "lo", "up"])?;
+            inside()
+        });
+        thread.join().unwrap_or_else(|_| bail!("the benchmark against NFS-Ganesha failed"))
+    })
+}
+
 /// NFS-Ganesha with the rpcbind it insists on, ended when dropped. The calling thread must be in a
 /// network of its own.
 pub(crate) struct Ganesha {

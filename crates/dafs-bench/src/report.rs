@@ -29,8 +29,8 @@ pub(crate) struct Row {
     pub(crate) gigabytes_per_second: f64,
     pub(crate) client_cpu_microseconds: f64,
     pub(crate) server_cpu_microseconds: f64,
-    /// Time per operation relative to the floor, the median of the ratios of each round; below 1
-    /// is faster than the floor.
+    /// Time per operation relative to the floor, or processor time of the client, as the case says:
+    /// the median of the ratios of each round; below 1 is better than the floor.
     pub(crate) ratio: Option<f64>,
     /// What the design asks for, in words.
     pub(crate) target: Option<String>,
@@ -43,11 +43,22 @@ pub(crate) struct Report {
     figures: BTreeMap<String, f64>,
 }
 
+/// What a case is compared by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Measure {
+    /// Time.
+    #[default]
+    Elapsed,
+    /// Processor time of the client.
+    ClientCpu,
+}
+
 /// A case of a group: its name, what it is compared with, its target, and its samples by round.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) floor: Option<Cow<'static, str>>,
     pub(crate) target: Option<&'static str>,
+    pub(crate) measure: Measure,
     pub(crate) samples: Vec<Sample>,
 }
 
@@ -57,13 +68,28 @@ impl Case {
         floor: Option<&'static str>,
         target: Option<&'static str>,
     ) -> Self {
-        Self { name: name.into(), floor: floor.map(Cow::Borrowed), target, samples: Vec::new() }
+        Self {
+            name: name.into(),
+            floor: floor.map(Cow::Borrowed),
+            target,
+            measure: Measure::default(),
+            samples: Vec::new(),
+        }
     }
 }
 
 impl Sample {
     fn seconds_per_operation(&self) -> f64 {
-        self.elapsed.as_secs_f64() / self.operations.max(1) as f64
+        self.per_operation(Measure::Elapsed)
+    }
+
+    /// Seconds for one operation.
+    fn per_operation(&self, measure: Measure) -> f64 {
+        let time = match measure {
+            Measure::Elapsed => self.elapsed,
+            Measure::ClientCpu => self.client_cpu,
+        };
+        time.as_secs_f64() / self.operations.max(1) as f64
     }
 }
 
@@ -85,13 +111,13 @@ impl Report {
     pub(crate) fn add(&mut self, group: &str, cases: &[Case]) {
         println!("\n{group}");
         println!(
-            "  {:<34} {:>10} {:>11} {:>8} {:>9} {:>9} {:>7}  target",
+            "  {:<40} {:>10} {:>11} {:>8} {:>9} {:>9} {:>7}  target",
             "", "us/op", "op/s", "GB/s", "client us", "server us", "ratio"
         );
         for case in cases {
             let row = row(group, case, cases);
             println!(
-                "  {:<34} {:>10.2} {:>11.0} {:>8.2} {:>9.2} {:>9.2} {:>7}  {}",
+                "  {:<40} {:>10.2} {:>11.0} {:>8.2} {:>9.2} {:>9.2} {:>7}  {}",
                 row.case,
                 row.microseconds_per_operation,
                 row.operations_per_second,
@@ -137,7 +163,8 @@ fn row(group: &str, case: &Case, cases: &[Case]) -> Row {
         case.floor.as_ref().and_then(|name| cases.iter().find(|other| other.name == **name));
     let ratio = floor.map(|floor| {
         let pairs = case.samples.iter().zip(&floor.samples);
-        median(pairs.map(|(a, b)| a.seconds_per_operation() / b.seconds_per_operation()).collect())
+        let measure = case.measure;
+        median(pairs.map(|(a, b)| a.per_operation(measure) / b.per_operation(measure)).collect())
     });
     let cpu = |time: Duration, sample: &Sample| {
         time.as_secs_f64() * 1e6 / sample.operations.max(1) as f64
