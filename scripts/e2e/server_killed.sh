@@ -29,7 +29,7 @@ for transport in shm iwarp; do
 
     step "put over $transport"
     serve "$work/export" --no-root-squash --lease 1
-    "$dafs" --transport $transport --recovery 0 put "$work/wide" "$url/" >"$work/said" 2>&1 &
+    "$dafs" --transport $transport put "$work/wide" "$url/?recovery=0" >"$work/said" 2>&1 &
     client=$!
     started+=("$client")
     is_writing() { [[ $(find "$work/export" -name '.dafs-*.part' -size +1M) ]]; }

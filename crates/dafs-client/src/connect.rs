@@ -18,6 +18,7 @@ use dafs_wire::dafs::Verifier;
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Opens a session with the server that `url` names.
 pub(crate) fn open(url: &DafsUrl, options: &ConnectOptions) -> Result<Arc<Shared>> {
@@ -201,7 +202,11 @@ impl<'a> Target<'a> {
         config.credential = credential(&options.credential);
         config.byte_order = options.byte_order;
         config.checksums = options.checksums;
-        config.recovery = options.recovery;
+        config.recovery = match self.url.recovery() {
+            Some(Duration::ZERO) => None,
+            Some(time) => Some(time),
+            None => options.recovery,
+        };
         config.requests = options.requests.max(1);
         config.inline_bytes = options.inline_bytes;
         config.always_direct = kind == TransportKind::Shm;

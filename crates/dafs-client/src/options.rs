@@ -151,7 +151,7 @@ pub struct ConnectOptions {
     pub deadline: Option<Duration>,
     /// Time for replacing a lost connection, until the server answers the application again. In it
     /// nothing is told to the application, whose calls only take longer; each keeps its deadline.
-    /// `None` ends the session with its connection.
+    /// `None` ends the session with its connection. A URL with `recovery=SECONDS` has the last word.
     pub recovery: Option<Duration>,
     /// Requests that may be outstanding, as proposed to the server.
     pub requests: u16,

@@ -1,4 +1,4 @@
-//! `dafs://[user@]host[:port]/path[?fence-id=NAME]`.
+//! `dafs://[user@]host[:port]/path[?fence-id=NAME&recovery=SECONDS]`.
 //!
 //! Invariants
 //! * A parsed URL has a host, a port and an absolute path of raw bytes without a zero byte.
@@ -9,6 +9,7 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
+use std::time::Duration;
 use thiserror::Error;
 
 /// What must be escaped in a path; everything else of ASCII stands for itself.
@@ -24,7 +25,10 @@ const OPTION: &AsciiSet = &USER.add(b'&').add(b'=').add(b'+');
 const SCHEME: &str = "dafs://";
 
 /// The option that says who the session is to fences (DAFS 11).
-const FENCE_ID: &str = "fence-id=";
+const FENCE_ID: &str = "fence-id";
+
+/// The option that says how long a lost connection may take to be replaced.
+const RECOVERY: &str = "recovery";
 
 /// Where a file is: server and path.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -34,6 +38,7 @@ pub struct DafsUrl {
     port: u16,
     path: Vec<u8>,
     fence_id: Option<String>,
+    recovery_seconds: Option<u32>,
 }
 
 /// Why a URL was refused, with the remedy.
@@ -63,8 +68,8 @@ pub enum UrlError {
     Port(String),
     /// An option that there is not.
     #[error(
-        "\"{0}\" is no option of a URL; there is fence-id=NAME. Write %3F if the '?' is part of a \
-         name"
+        "\"{0}\" is no option of a URL; there are fence-id=NAME and recovery=SECONDS, with & between \
+         them. Write %3F if the '?' is part of a name"
     )]
     Option(String),
     /// A fragment.
@@ -72,9 +77,18 @@ pub enum UrlError {
         "the URL holds '{0}', which has no meaning here; write %{1:02X} if it is part of a name"
     )]
     Query(char, u8),
+    /// The time for recovery is no number of seconds.
+    #[error(
+        "\"{0}\" is not a number of seconds from 0 to 4294967295; write it as in \
+         dafs://HOST/PATH?recovery=120"
+    )]
+    Recovery(String),
     /// Another scheme or none.
     #[error("\"{0}\" does not start with dafs://; write dafs://HOST[:PORT]/PATH")]
     Scheme(String),
+    /// The same option again.
+    #[error("the URL gives {0} twice; leave one of them out")]
+    Twice(String),
     /// The user name is not UTF-8.
     #[error("the user name in the URL is not UTF-8")]
     User,
@@ -94,8 +108,14 @@ impl DafsUrl {
         if path.contains(&0) {
             return Err(UrlError::NulInPath);
         }
-        let (user, fence_id) = (None, None);
-        Ok(Self { user, host: host.into(), port, path: absolute(path), fence_id })
+        Ok(Self {
+            user: None,
+            host: host.into(),
+            port,
+            path: absolute(path),
+            fence_id: None,
+            recovery_seconds: None,
+        })
     }
 
     /// Parses a URL.
@@ -111,9 +131,9 @@ impl DafsUrl {
         if let Some(mark) = rest.find('#').map(|at| rest.as_bytes()[at]) {
             return Err(UrlError::Query(char::from(mark), mark));
         }
-        let (rest, fence_id) = match rest.split_once('?') {
-            Some((rest, option)) => (rest, Some(parse_fence_id(option)?)),
-            None => (rest, None),
+        let (rest, options) = match rest.split_once('?') {
+            Some((rest, options)) => (rest, Options::parse(options)?),
+            None => (rest, Options::default()),
         };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (user, host_port) = match authority.rsplit_once('@') {
@@ -125,7 +145,8 @@ impl DafsUrl {
         if path.contains(&0) {
             return Err(UrlError::NulInPath);
         }
-        Ok(Self { user, host, port, path: absolute(&path), fence_id })
+        let Options { fence_id, recovery_seconds } = options;
+        Ok(Self { user, host, port, path: absolute(&path), fence_id, recovery_seconds })
     }
 
     /// The user named before the host.
@@ -151,6 +172,11 @@ impl DafsUrl {
     /// Who the session is to fences (DAFS 11).
     pub fn fence_id(&self) -> Option<&str> {
         self.fence_id.as_deref()
+    }
+
+    /// How long a lost connection may take to be replaced; zero for an error at once.
+    pub fn recovery(&self) -> Option<Duration> {
+        self.recovery_seconds.map(|seconds| Duration::from_secs(seconds.into()))
     }
 
     /// The same server with another path.
@@ -194,13 +220,40 @@ fn parse_user(user: &str) -> Result<String, UrlError> {
     String::from_utf8(unescape(user)?).map_err(|_| UrlError::User)
 }
 
-fn parse_fence_id(option: &str) -> Result<String, UrlError> {
-    let unknown = || UrlError::Option(option.into());
-    let id = option.strip_prefix(FENCE_ID).filter(|id| !id.is_empty()).ok_or_else(unknown)?;
-    if id.contains(['&', '?']) {
-        return Err(unknown());
+/// What follows the question mark.
+#[derive(Default)]
+struct Options {
+    fence_id: Option<String>,
+    recovery_seconds: Option<u32>,
+}
+
+impl Options {
+    fn parse(text: &str) -> Result<Self, UrlError> {
+        let mut options = Self::default();
+        for option in text.split('&') {
+            let unknown = || UrlError::Option(option.into());
+            let (name, value) = option.split_once('=').ok_or_else(unknown)?;
+            let twice = match name {
+                _ if value.is_empty() || value.contains('?') => return Err(unknown()),
+                FENCE_ID => {
+                    let id = String::from_utf8(unescape(value)?).map_err(|_| unknown())?;
+                    options.fence_id.replace(id).is_some()
+                }
+                RECOVERY => options.recovery_seconds.replace(parse_seconds(value)?).is_some(),
+                _ => return Err(unknown()),
+            };
+            if twice {
+                return Err(UrlError::Twice(name.into()));
+            }
+        }
+        Ok(options)
     }
-    String::from_utf8(unescape(id)?).map_err(|_| unknown())
+}
+
+fn parse_seconds(text: &str) -> Result<u32, UrlError> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let seconds = text.parse().ok().filter(|_| digits);
+    seconds.ok_or_else(|| UrlError::Recovery(text.into()))
 }
 
 fn parse_host_port(text: &str) -> Result<(String, u16), UrlError> {
@@ -270,8 +323,13 @@ impl fmt::Display for DafsUrl {
             write!(f, ":{}", self.port)?;
         }
         write!(f, "{}", percent_encode(&self.path, PATH))?;
-        match &self.fence_id {
-            Some(id) => write!(f, "?{FENCE_ID}{}", percent_encode(id.as_bytes(), OPTION)),
+        let mut mark = '?';
+        if let Some(id) = &self.fence_id {
+            write!(f, "{mark}{FENCE_ID}={}", percent_encode(id.as_bytes(), OPTION))?;
+            mark = '&';
+        }
+        match self.recovery_seconds {
+            Some(seconds) => write!(f, "{mark}{RECOVERY}={seconds}"),
             None => Ok(()),
         }
     }
@@ -325,11 +383,29 @@ mod tests {
             ("dafs://h/a#b", "write %23"),
             ("dafs://h/a?fence-id=", "Write %3F"),
             ("dafs://h/a?fence-id=a&b=c", "is no option"),
+            ("dafs://h/a?fence-id=a?b", "is no option"),
+            ("dafs://h/a?fence-id=a&", "is no option"),
+            ("dafs://h/a?recovery=", "is no option"),
+            ("dafs://h/a?recovery=+5", "number of seconds"),
+            ("dafs://h/a?recovery=5s", "number of seconds"),
+            ("dafs://h/a?recovery=4294967296", "number of seconds"),
+            ("dafs://h/a?recovery=5&fence-id=a&recovery=6", "twice"),
         ];
         for (text, part) in cases {
             let error = DafsUrl::parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn options_in_any_order() {
+        let url = DafsUrl::parse("dafs://h/a?recovery=007&fence-id=n%26m").unwrap();
+        assert_eq!(url.recovery(), Some(Duration::from_secs(7)));
+        assert_eq!(url.fence_id(), Some("n&m"));
+        assert_eq!(url.to_string(), "dafs://h/a?fence-id=n%26m&recovery=7");
+        let url = DafsUrl::parse("dafs://h/a?recovery=0").unwrap();
+        assert_eq!(url.join(b"b").unwrap().recovery(), Some(Duration::ZERO));
+        assert_eq!(DafsUrl::parse("dafs://h/a").unwrap().recovery(), None);
     }
 
     #[test]
@@ -346,10 +422,12 @@ mod tests {
             port in 1u16..,
             user in proptest::option::of("[a-z@/:% \u{e9}]{1,8}"),
             fence_id in proptest::option::of("[a-z@/:%?&=#+ \u{e9}]{1,8}"),
+            recovery_seconds: Option<u32>,
         ) {
             let mut url = DafsUrl::new("::1", port, &path).unwrap();
             url.user = user;
             url.fence_id = fence_id;
+            url.recovery_seconds = recovery_seconds;
             prop_assert_eq!(DafsUrl::parse(&url.to_string()).unwrap(), url);
         }
 

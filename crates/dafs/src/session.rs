@@ -4,6 +4,7 @@ use crate::cli::SessionOptions;
 use crate::cli::TransportName;
 use crate::failure::Failure;
 use crate::limits::PASSWORD_BYTES_MAX;
+use crate::output::complain;
 use crate::remote::{Error, Remote, RemoteUrl};
 use dafs_client::{Authentication, Client, ConnectOptions, Credential, DafsUrl, WaitPolicy};
 use dafs_nfs_client::mount::{Mount, MountOptions, NfsUrl, RdmaTransport, UrlOptions};
@@ -35,7 +36,10 @@ impl<'a> Sessions<'a> {
 
     /// The session for `url`, opened if there is none yet.
     pub(crate) fn client(&mut self, url: &RemoteUrl) -> Result<Remote, Failure> {
-        if let Some((_, remote)) = self.open.iter().find(|(known, _)| known.is_same_server(url)) {
+        let fits = |(known, _): &&(RemoteUrl, Remote)| {
+            known.is_same_server(url) && known.recovery() == url.recovery()
+        };
+        if let Some((_, remote)) = self.open.iter().find(fits) {
             return Ok(remote.clone());
         }
         let remote = match url {
@@ -44,7 +48,7 @@ impl<'a> Sessions<'a> {
         };
         if self.options.verbose {
             let (transport, why) = remote.transport();
-            eprintln!("dafs: {}: transport {transport}: {why}", remote.server());
+            complain!("dafs: {}: transport {transport}: {why}", remote.server());
         }
         self.open.push((url.clone(), remote.clone()));
         Ok(remote)

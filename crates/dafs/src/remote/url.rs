@@ -4,6 +4,7 @@ use dafs_client::DafsUrl;
 use dafs_nfs_client::mount::NfsUrl;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Where a file is: server, path, and the protocol.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -51,6 +52,14 @@ impl RemoteUrl {
         match self {
             Self::Dafs(url) => url.join(name).map(Self::Dafs).map_err(|e| e.to_string()),
             Self::Nfs(url) => url.join(name).map(Self::Nfs).map_err(|e| e.to_string()),
+        }
+    }
+
+    /// How long a lost connection may take to be replaced, if the URL says that.
+    pub(crate) fn recovery(&self) -> Option<Duration> {
+        match self {
+            Self::Dafs(url) => url.recovery(),
+            Self::Nfs(_) => None,
         }
     }
 
@@ -111,5 +120,8 @@ mod tests {
         assert!(same("dafs://h/a", "dafs://h/b") && same("nfs://h/a", "nfs://h:2049/b"));
         assert!(!same("nfs://h/a", "nfs+rdma://h/a") && !same("nfs://h/", "nfs://h/?vers=3"));
         assert!(!same("nfs://h/", "dafs://h/"));
+        assert!(
+            same("dafs://h/?recovery=5", "dafs://h/") && !same("dafs://h/?fence-id=a", "dafs://h/")
+        );
     }
 }
