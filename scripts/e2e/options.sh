@@ -89,6 +89,22 @@ step "small commands"
 [[ $("$dafs" cat "$url/new/symlink/inner/file") == inner ]] || fail "a symlink was not followed"
 "$dafs" cat "$url/here/big" "$url/here/file" "$url/here/big" 2>"$work/said" >"$work/both" && fail "no error"
 cmp "$work/both" <(cat "$work/tree/big" "$work/tree/big") || fail "cat stopped at an error"
+step "files of all lengths, also those that come in one round trip"
+for bytes in 0 1 8191 8192 8193 20000; do
+    head -c $bytes /dev/urandom >"$work/export/length"
+    for transport in shm iwarp; do
+        "$dafs" --transport $transport cat "$url/length" >"$work/back"
+        cmp "$work/back" "$work/export/length" || fail "$bytes bytes over $transport"
+    done
+done
+rm "$work/export/length" "$work/back"
+expect 1 "directory" "$dafs" cat "$url/here"
+expect 1 "no such file" "$dafs" cat "$url/missing"
+ln -s inner/file "$work/export/here/leads"
+[[ $("$dafs" cat "$url/here/leads") == inner ]] || fail "a symlink at the end was not followed"
+rm "$work/export/here/leads"
+
+step "showing"
 expect 0 '"size":5000000' "$dafs" stat --json "$url/here/big"
 expect 0 'symlink -> ../here' "$dafs" ls -l "$url/new"
 expect 0 '"space_total":' "$dafs" df --json "$url"

@@ -38,6 +38,10 @@ pub(crate) const TIDY_TIME: Duration = Duration::from_secs(2);
 /// Pieces of one file that `cat` keeps under way.
 pub(crate) const CAT_PIECES: usize = 4;
 
+/// Files below this length are fetched in one round trip, without being opened; with its header that
+/// fits the messages that are proposed to servers.
+pub(crate) const SMALL_BYTES: usize = 8192;
+
 /// Entries that `rm -r` takes from a listing at a time.
 pub(crate) const REMOVE_BATCH: usize = 512;
 

@@ -1,11 +1,12 @@
-//! `dafs cat`: file contents to standard output, straight from transfer memory.
+//! `dafs cat`: file contents to standard output, those of long files straight from transfer memory.
 
 use super::for_each;
 use crate::failure::Failure;
-use crate::limits::{CAT_PIECES, PIECE_BYTES};
+use crate::limits::{CAT_PIECES, PIECE_BYTES, SMALL_BYTES};
 use crate::remote::{Buffer, File, OpenOptions, Pending, Remote, RemoteUrl};
 use crate::session::Sessions;
 use std::collections::VecDeque;
+use std::io::Write;
 use std::os::fd::AsFd;
 
 /// Write the contents of files to standard output
@@ -20,9 +21,13 @@ impl Cat {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         for_each(&self.urls, |url| {
             let client = sessions.client(url)?;
-            let file = client
-                .open(url.path(), &OpenOptions::read())
-                .map_err(|error| Failure::remote(url, &error))?;
+            let failed = |error| Failure::remote(url, &error);
+            if let Some(content) = client.read_small(url.path(), SMALL_BYTES).map_err(failed)? {
+                let mut out = std::io::stdout().lock();
+                let written = out.write_all(&content).and_then(|()| out.flush());
+                return written.map_err(|error| Failure::local("standard output", &error));
+            }
+            let file = client.open(url.path(), &OpenOptions::read()).map_err(failed)?;
             print(&client, &file, url)
         })
     }

@@ -162,6 +162,18 @@ impl Remote {
         })
     }
 
+    /// The whole file at a path, through symlinks, if it is shorter than `limit` and the protocol
+    /// has a quick way to it.
+    pub(crate) fn read_small(&self, path: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Error> {
+        Ok(match self {
+            Self::Dafs(client) => {
+                let start = client.read_file(path, limit)?;
+                start.is_whole.then_some(start.data)
+            }
+            Self::Nfs(_) => None,
+        })
+    }
+
     /// Opens a file by its name in a directory.
     pub(crate) fn open_at(
         &self,
