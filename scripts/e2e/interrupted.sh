@@ -1,5 +1,6 @@
 #!/bin/bash
-# SIGINT and SIGTERM end a copy in order: no unfinished file stays, here or on the server.
+# SIGINT and SIGTERM end a copy, and a measurement, in order: no unfinished file stays, here or on the
+# server.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export" "$work/back"
@@ -32,6 +33,22 @@ for signal in INT TERM; do
     wait "$client" || status=$?
     [[ $status == $((128 + number)) ]] || { cat "$work/said"; fail "status $status"; }
     [[ $(ls -A "$work/export") == long ]] || fail "left behind: $(ls -A "$work/export")"
+
+    for seconds in 1 60; do
+        step "bench and SIG$signal $([[ $seconds == 1 ]] && echo while it fills || echo later)"
+        # In the first round the file is never full.
+        size=$([[ $seconds == 1 ]] && echo 100g || echo 1m)
+        "$dafs" bench --size $size --seconds $seconds "$url/" >"$work/said" 2>&1 &
+        client=$!
+        started+=("$client")
+        is_measuring() { [[ $(find "$work/export" -name '.dafs-bench-*' -size +1000k) ]]; }
+        eventually is_measuring
+        kill -$signal "$client"
+        status=0
+        wait "$client" || status=$?
+        [[ $status == $((128 + number)) ]] || { cat "$work/said"; fail "status $status"; }
+        [[ $(ls -A "$work/export") == long ]] || fail "left behind: $(ls -A "$work/export")"
+    done
 done
 is_closed() { [[ $(count opens) == 0 ]]; }
 eventually is_closed

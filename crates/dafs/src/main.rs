@@ -8,12 +8,14 @@ mod commands;
 mod copy;
 mod failure;
 mod limits;
+mod output;
 mod remote;
 mod session;
 mod show;
 mod terminal;
 
 use clap::Parser;
+use output::complain;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -22,7 +24,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if let Some(text) = failure.text() {
-                eprintln!("dafs: {text}");
+                complain!("dafs: {text}");
             }
             ExitCode::from(failure.exit_code())
         }

@@ -1,6 +1,7 @@
 //! `dafs clients`, `dafs expire` and `dafs reload`: for the administrator of a running server.
 
 use crate::failure::Failure;
+use crate::output::say;
 use dafs_server::{AdminError, AdminReply, AdminRequest, ClientReport, ask_server};
 use indicatif::BinaryBytes;
 use std::path::PathBuf;
@@ -29,8 +30,7 @@ impl Place {
     fn order(&self, request: &AdminRequest) -> Result<(), Failure> {
         match self.ask(request)? {
             AdminReply::Done(text) => {
-                println!("{text}");
-                Ok(())
+                say!("{text}")
             }
             AdminReply::Failed(text) => Err(Failure::Failed(text)),
             _ => Err(other_answer()),
@@ -66,11 +66,11 @@ impl Clients {
             for client in &clients {
                 let text = serde_json::to_string(client)
                     .map_err(|error| Failure::Failed(error.to_string()))?;
-                println!("{text}");
+                say!("{text}")?;
             }
             return Ok(());
         }
-        println!(
+        say!(
             "{:>16} {:<5} {:<9} {:>7} {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}  name",
             "client",
             "door",
@@ -82,16 +82,16 @@ impl Clients {
             "requests",
             "read",
             "written"
-        );
+        )?;
         for client in &clients {
-            self.show(client);
+            self.show(client)?;
         }
         Ok(())
     }
 
-    fn show(&self, client: &ClientReport) {
+    fn show(&self, client: &ClientReport) -> Result<(), Failure> {
         let ended = if client.courtesy { " (lease ended)" } else { "" };
-        println!(
+        say!(
             "{:016x} {:<5} {:<9} {:>6}s {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}  {}{ended}",
             client.client,
             client.door,
@@ -104,10 +104,9 @@ impl Clients {
             BinaryBytes(client.read_bytes).to_string(),
             BinaryBytes(client.written_bytes).to_string(),
             client.name,
-        );
-        if self.holds {
-            client.holds.iter().for_each(|held| println!("    {held}"));
-        }
+        )?;
+        let holds = client.holds.iter().filter(|_| self.holds);
+        holds.into_iter().try_for_each(|held| say!("    {held}"))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::for_each;
 use crate::failure::Failure;
+use crate::output::say;
 use crate::remote::{Follow, RemoteUrl};
 use crate::session::Sessions;
 use indicatif::BinaryBytes;
@@ -21,7 +22,7 @@ pub(crate) struct Df {
 impl Df {
     pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         if !self.json {
-            println!("{:>12} {:>12} {:>12} {:>12}  of", "size", "used", "available", "files free");
+            say!("{:>12} {:>12} {:>12} {:>12}  of", "size", "used", "available", "files free")?;
         }
         for_each(&self.urls, |url| {
             let client = sessions.client(url)?;
@@ -46,20 +47,18 @@ impl Df {
                     "name_bytes_max": status.name_bytes_max,
                     "file_bytes_max": status.file_bytes_max,
                 });
-                println!("{object}");
-                return Ok(());
+                return say!("{object}");
             }
             let bytes = |bytes: Option<u64>| {
                 bytes.map_or_else(|| "-".to_owned(), |bytes| BinaryBytes(bytes).to_string())
             };
             let files = status.files_available.map_or_else(|| "-".to_owned(), |n| n.to_string());
-            println!(
+            say!(
                 "{:>12} {:>12} {:>12} {files:>12}  {url}",
                 bytes(status.space_total),
                 bytes(used),
                 bytes(status.space_available),
-            );
-            Ok(())
+            )
         })
     }
 }

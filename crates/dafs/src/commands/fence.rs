@@ -2,6 +2,7 @@
 
 use super::admin::{Place, other_answer};
 use crate::failure::Failure;
+use crate::output::say;
 use crate::session::Sessions;
 use dafs_client::{
     Client, DafsUrl, Error, FenceChange, FenceObject, FileHandle, Follow, Procedure, Status,
@@ -139,11 +140,10 @@ impl Target {
                 "fenced": fenced,
                 "names": list,
             });
-            println!("{object}");
+            say!("{object}")
         } else {
-            show(None, fenced, &list);
+            show(None, fenced, &list)
         }
-        Ok(())
     }
 
     fn ask_server(&self, order: Option<FenceOrder>, names: &[String]) -> Result<(), Failure> {
@@ -164,9 +164,9 @@ impl Target {
             if self.json {
                 let text = serde_json::to_string(&report)
                     .map_err(|error| Failure::Failed(error.to_string()))?;
-                println!("{text}");
+                say!("{text}")?;
             } else if order.is_none() {
-                show(Some(&report.export), report.fenced, &report.names);
+                show(Some(&report.export), report.fenced, &report.names)?;
             }
         }
         Ok(())
@@ -252,11 +252,11 @@ fn not_fenced(what: &str) -> Failure {
     ))
 }
 
-fn show(export: Option<&str>, fenced: bool, names: &[String]) {
+fn show(export: Option<&str>, fenced: bool, names: &[String]) -> Result<(), Failure> {
     let at = export.map(|name| format!("/{name}: ")).unwrap_or_default();
     match (fenced, names) {
-        (false, _) => println!("{at}everybody has access"),
-        (true, []) => println!("{at}nobody has access"),
-        (true, names) => names.iter().for_each(|name| println!("{at}{name}")),
+        (false, _) => say!("{at}everybody has access"),
+        (true, []) => say!("{at}nobody has access"),
+        (true, names) => names.iter().try_for_each(|name| say!("{at}{name}")),
     }
 }

@@ -2,6 +2,7 @@
 
 use super::admin::{Place, other_answer};
 use crate::failure::Failure;
+use crate::output::say;
 use crate::remote::Error as RemoteError;
 use crate::session::Sessions;
 use dafs_client::{DafsUrl, Error, File, LockError, LockHolder, LockRange, OpenOptions};
@@ -169,8 +170,8 @@ fn refused(url: &DafsUrl, json: bool, error: LockError) -> Failure {
         LockError::Other(error) => return failed(url, error),
         error => return Failure::Failed(format!("{url}: {error}")),
     };
-    if json {
-        tell(url, state, Some(&holder));
+    if json && let Err(closed) = tell(url, state, Some(&holder)) {
+        return closed;
     }
     let text = match state {
         "held" => format!("{url}: locked by {holder}"),
@@ -182,7 +183,7 @@ fn refused(url: &DafsUrl, json: bool, error: LockError) -> Failure {
     Failure::Ended { code, text: Some(text) }
 }
 
-fn tell(url: &DafsUrl, state: &str, holder: Option<&LockHolder>) {
+fn tell(url: &DafsUrl, state: &str, holder: Option<&LockHolder>) -> Result<(), Failure> {
     let holder = holder.map(|holder| {
         json!({
             "client": format!("{:016x}", holder.client),
@@ -192,7 +193,7 @@ fn tell(url: &DafsUrl, state: &str, holder: Option<&LockHolder>) {
             "exclusive": holder.exclusive,
         })
     });
-    println!("{}", json!({ "url": url.to_string(), "state": state, "holder": holder }));
+    say!("{}", json!({ "url": url.to_string(), "state": state, "holder": holder }))
 }
 
 /// Runs a command, if there is one; its status when it did not succeed.
@@ -225,9 +226,9 @@ impl Hold {
         };
         locked.map_err(|error| refused(&self.file, self.json, error))?;
         if self.json {
-            tell(&self.file, "locked", None);
+            tell(&self.file, "locked", None)?;
         } else if self.command.is_empty() {
-            println!("locked");
+            say!("locked")?;
         }
         let status = match self.command.is_empty() {
             true => {
@@ -253,7 +254,7 @@ impl Repair {
         file.lock_for_repair(offset, length)
             .map_err(|error| refused(&self.file, self.json, error))?;
         if self.json {
-            tell(&self.file, "repairing", None);
+            tell(&self.file, "repairing", None)?;
         }
         if let Some(status) = run(&self.command)? {
             // Going away without a word leaves the lock as it was found: to be repaired.
@@ -272,13 +273,8 @@ impl Test {
         let tested = file.test_lock(&self.bytes.of(range(self.shared)));
         match tested.map_err(|error| refused(&self.file, self.json, error))? {
             Some(holder) => Err(refused(&self.file, self.json, LockError::Held(holder))),
-            None => {
-                match self.json {
-                    true => tell(&self.file, "free", None),
-                    false => println!("free"),
-                }
-                Ok(())
-            }
+            None if self.json => tell(&self.file, "free", None),
+            None => say!("free"),
         }
     }
 }
@@ -294,27 +290,31 @@ impl List {
             for lock in &locks {
                 let text = serde_json::to_string(lock)
                     .map_err(|error| Failure::Failed(error.to_string()))?;
-                println!("{text}");
+                say!("{text}")?;
             }
             return Ok(());
         }
-        println!(
+        say!(
             "{:<9} {:<5} {:<7} {:>16} {:>12} {:>12}  file, name of the client",
-            "state", "kind", "persist", "client", "offset", "length"
-        );
-        locks.iter().for_each(show);
-        Ok(())
+            "state",
+            "kind",
+            "persist",
+            "client",
+            "offset",
+            "length"
+        )?;
+        locks.iter().try_for_each(show)
     }
 }
 
-fn show(lock: &LockReport) {
+fn show(lock: &LockReport) -> Result<(), Failure> {
     let length = lock.length.map_or_else(|| "end".to_owned(), |length| length.to_string());
     let persist = match (lock.repair, lock.persist) {
         (true, _) => "repair",
         (_, true) => "yes",
         _ => "no",
     };
-    println!(
+    say!(
         "{:<9} {:<5} {:<7} {:016x} {:>12} {:>12}  {}, {}",
         lock.state,
         if lock.exclusive { "write" } else { "read" },
@@ -324,5 +324,5 @@ fn show(lock: &LockReport) {
         length,
         lock.file,
         lock.name
-    );
+    )
 }

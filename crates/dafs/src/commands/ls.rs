@@ -2,6 +2,7 @@
 
 use super::for_each;
 use crate::failure::Failure;
+use crate::output::complain;
 use crate::remote::{DirEntry, Follow, Handle, Remote, RemoteUrl};
 use crate::session::Sessions;
 use crate::show;
@@ -71,7 +72,7 @@ impl Ls {
                 // Depth first and in order, as the names are shown.
                 Ok(inner) => inner.into_iter().rev().for_each(|inner| left.push_front(inner)),
                 Err(Failure::Failed(text)) => {
-                    eprintln!("dafs: {text}");
+                    complain!("dafs: {text}");
                     result = Err(Failure::Reported);
                 }
                 Err(other) => return Err(other),

@@ -22,6 +22,7 @@ pub(crate) mod stat;
 
 use crate::cli::{Cli, Command};
 use crate::failure::Failure;
+use crate::output::complain;
 use crate::session::Sessions;
 
 /// Runs what the command line says.
@@ -71,7 +72,7 @@ fn for_each<T>(
         match each(operand) {
             Ok(()) => {}
             Err(Failure::Failed(text)) => {
-                eprintln!("dafs: {text}");
+                complain!("dafs: {text}");
                 result = Err(Failure::Reported);
             }
             Err(Failure::Reported) => result = Err(Failure::Reported),

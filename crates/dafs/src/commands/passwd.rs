@@ -6,6 +6,7 @@
 
 use crate::failure::Failure;
 use crate::limits::PASSWORD_BYTES_MAX;
+use crate::output::complain;
 use dafs_server::password_line;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, IsTerminal, Read, Write};
@@ -105,9 +106,9 @@ fn ask_password() -> Result<String, Failure> {
         return read_line().map_err(failed);
     }
     let ask = |prompt: &str| {
-        eprint!("{prompt}");
+        let _ = write!(io::stderr().lock(), "{prompt}");
         let answer = crate::terminal::without_echo(read_line);
-        eprintln!();
+        complain!("");
         answer.map_err(failed)
     };
     let first = ask("Password: ")?;

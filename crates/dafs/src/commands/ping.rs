@@ -1,6 +1,7 @@
 //! `dafs ping`: is the server there, over which transport, how far away.
 
 use crate::failure::Failure;
+use crate::output::say;
 use crate::session::Sessions;
 use dafs_client::DafsUrl;
 use serde_json::json;
@@ -25,7 +26,7 @@ impl Ping {
         let client = sessions.dafs_client(&self.url)?;
         let transport = client.transport();
         if !self.json {
-            println!("{}: transport {}: {}", client.server(), transport.kind, transport.why);
+            say!("{}: transport {}: {}", client.server(), transport.kind, transport.why)?;
         }
         let mut times = Vec::with_capacity(self.count as usize);
         for _ in 0..self.count {
@@ -52,12 +53,11 @@ impl Ping {
                 "trusted": session.trusted,
                 "checksums": session.checksums,
             });
-            println!("{report}");
+            say!("{report}")
         } else {
-            println!("{} round trips: {min:.1} / {median:.1} / {max:.1} us min/median/max", {
+            say!("{} round trips: {min:.1} / {median:.1} / {max:.1} us min/median/max", {
                 times.len()
-            });
+            })
         }
-        Ok(())
     }
 }

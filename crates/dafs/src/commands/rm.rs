@@ -6,6 +6,7 @@
 use super::for_each;
 use crate::failure::Failure;
 use crate::limits::{REMOVE_BATCH, REMOVE_PASSES_MAX, TREE_DEPTH_MAX, WORKERS};
+use crate::output::complain;
 use crate::remote::{DirEntry, Error, Handle, Place, Remote, RemoteUrl, Status};
 use crate::session::Sessions;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -110,7 +111,7 @@ impl Tree<'_> {
             match self.empty(&inside, &attributes.handle, depth + 1) {
                 Ok(()) => {}
                 Err(Failure::Failed(text)) => {
-                    eprintln!("dafs: {text}");
+                    complain!("dafs: {text}");
                     failed += 1;
                 }
                 Err(Failure::Reported) => failed += 1,
@@ -128,7 +129,7 @@ impl Tree<'_> {
                     Err(error) => {
                         let what = url.join(&entry.name).unwrap_or_else(|_| url.clone());
                         match Failure::remote(what, &error) {
-                            Failure::Failed(text) => eprintln!("dafs: {text}"),
+                            Failure::Failed(text) => complain!("dafs: {text}"),
                             other => return Err(other),
                         }
                         failed += 1;

@@ -2,6 +2,7 @@
 
 use super::admin::{Place, other_answer};
 use crate::failure::Failure;
+use crate::output::say;
 use dafs_server::{AdminReply, AdminRequest, SessionReport};
 
 /// Show the sessions of DAFS clients of a server of this host, and what each is doing
@@ -25,11 +26,11 @@ impl Sessions {
             for session in &sessions {
                 let text = serde_json::to_string(session)
                     .map_err(|error| Failure::Failed(error.to_string()))?;
-                println!("{text}");
+                say!("{text}")?;
             }
             return Ok(());
         }
-        println!(
+        say!(
             "{:>16} {:>16} {:<9} {:>7} {:>7} {:>9} {:>7} {:>6} {:>6} {:>6} {:<12} peer, name",
             "session",
             "client",
@@ -42,15 +43,14 @@ impl Sessions {
             "locks",
             "deleg.",
             "fence id"
-        );
-        sessions.iter().for_each(show);
-        Ok(())
+        )?;
+        sessions.iter().try_for_each(show)
     }
 }
 
-fn show(session: &SessionReport) {
+fn show(session: &SessionReport) -> Result<(), Failure> {
     let replies = session.replies.map_or_else(|| "-".to_owned(), |count| count.to_string());
-    println!(
+    say!(
         "{:>16} {:016x} {:<9} {:>6}s {:>7} {:>9} {:>7} {:>6} {:>6} {:>6} {:<12} {}, {}",
         session.session,
         session.client,
@@ -65,5 +65,5 @@ fn show(session: &SessionReport) {
         session.fence_id.as_deref().unwrap_or("-"),
         session.peer,
         session.name,
-    );
+    )
 }

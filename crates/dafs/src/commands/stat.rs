@@ -2,6 +2,7 @@
 
 use super::for_each;
 use crate::failure::Failure;
+use crate::output::say;
 use crate::remote::{Follow, RemoteUrl};
 use crate::session::Sessions;
 use crate::show;
@@ -29,35 +30,33 @@ impl Stat {
                 client.resolve(url.path(), follow).map_err(|error| Failure::remote(url, &error))?;
             let attributes = &found.attributes;
             if self.json {
-                println!("{}", show::object_json(url, show::last_name(url), attributes));
-                return Ok(());
+                return say!("{}", show::object_json(url, show::last_name(url), attributes));
             }
-            println!("   What: {url}");
+            say!("   What: {url}")?;
             if attributes.is_symlink()
                 && let Ok(text) = client.readlink(&found.handle)
             {
-                println!("  Leads: {}", show::readable(&text));
+                say!("  Leads: {}", show::readable(&text))?;
             }
-            println!(
+            say!(
                 "   Type: {}  Mode: {:04o} {}  Links: {}",
                 show::kind(attributes.kind),
                 attributes.mode,
                 show::mode_letters(attributes.kind, attributes.mode),
                 attributes.links,
-            );
-            println!(
+            )?;
+            say!(
                 "   Size: {}  Allocated: {}  File id: {}  Owner: {}  Group: {}",
                 attributes.size,
                 attributes.space_used,
                 attributes.file_id,
                 show::owner(&attributes.owner),
                 show::owner(&attributes.group),
-            );
-            println!(" Access: {}", show::nanosecond(attributes.accessed));
-            println!(" Modify: {}", show::nanosecond(attributes.modified));
-            println!(" Change: {}", show::nanosecond(attributes.changed));
-            println!("  Birth: {}", show::nanosecond(attributes.created));
-            Ok(())
+            )?;
+            say!(" Access: {}", show::nanosecond(attributes.accessed))?;
+            say!(" Modify: {}", show::nanosecond(attributes.modified))?;
+            say!(" Change: {}", show::nanosecond(attributes.changed))?;
+            say!("  Birth: {}", show::nanosecond(attributes.created))
         })
     }
 }

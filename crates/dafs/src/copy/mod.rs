@@ -72,6 +72,6 @@ fn supervise(
     let result = copy(&report);
     watch.end();
     let result = report.result().and(result);
-    report.summary(options.json);
-    result
+    let told = report.summary(options.json);
+    result.and(told)
 }

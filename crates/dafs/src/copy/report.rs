@@ -3,6 +3,7 @@
 use super::trouble::{Outcome, Trouble};
 use crate::failure::Failure;
 use crate::limits::PROGRESS_TICK;
+use crate::output::{complain, say};
 use crate::remote::Remote;
 use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -115,7 +116,7 @@ impl Report {
     }
 
     fn say(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| complain!("{line}"));
     }
 
     /// Ends the copy. The first reason is the one that is told.
@@ -143,7 +144,7 @@ impl Report {
     }
 
     /// Says what was copied: to scripts if they want it, and to people who look.
-    pub(super) fn summary(&self, as_json: bool) {
+    pub(super) fn summary(&self, as_json: bool) -> Result<(), Failure> {
         let count = |what: Copied| self.counts[what as usize].load(Ordering::Relaxed);
         let seconds = self.started.elapsed().as_secs_f64();
         let bytes = self.bytes.load(Ordering::Relaxed);
@@ -169,10 +170,11 @@ impl Report {
                 "skipped": self.skipped.load(Ordering::Relaxed),
                 "errors": self.errors.load(Ordering::Relaxed),
             });
-            println!("{object}");
-        } else if std::io::stderr().is_terminal() {
+            return say!("{object}");
+        }
+        if std::io::stderr().is_terminal() {
             let rate = (bytes as f64 / seconds.max(1e-9)) as u64;
-            eprintln!(
+            complain!(
                 "{} files, {} in {seconds:.2} s, {}/s over {}",
                 count(Copied::File),
                 BinaryBytes(bytes),
@@ -180,5 +182,6 @@ impl Report {
                 transport.map_or_else(|| "no transport".to_owned(), |(kind, _)| kind),
             );
         }
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@
 
 use super::Kind;
 use super::histogram::Histogram;
+use super::interrupt::Interrupt;
 use crate::remote::{Buffer, Error, File, Pending, Remote, Stability};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
@@ -39,12 +40,19 @@ struct Flight {
 
 impl Load {
     /// Writes the file once.
-    pub(super) fn fill(&self, remote: &Remote, file: &File, size: u64) -> Result<(), Error> {
+    pub(super) fn fill(
+        &self,
+        remote: &Remote,
+        file: &File,
+        size: u64,
+        interrupt: &Interrupt,
+    ) -> Result<(), Error> {
         let mut free = self.buffers(remote, self.block_bytes.min(size))?;
         let mut under_way: VecDeque<(Pending, Buffer)> = VecDeque::new();
         let mut offset = 0;
-        while offset < size || !under_way.is_empty() {
-            match free.pop().filter(|_| offset < size) {
+        let more = |offset| offset < size && !interrupt.is_there();
+        while more(offset) || !under_way.is_empty() {
+            match free.pop().filter(|_| more(offset)) {
                 Some(buffer) => {
                     let bytes = self.block_bytes.min(size - offset) as usize;
                     let pending =
@@ -60,7 +68,7 @@ impl Load {
                 }
             }
         }
-        file.commit()
+        if interrupt.is_there() { Ok(()) } else { file.commit() }
     }
 
     fn buffers(&self, remote: &Remote, bytes: u64) -> Result<Vec<Buffer>, Error> {
@@ -73,8 +81,14 @@ impl Load {
         buffers.collect()
     }
 
-    /// Runs until the time is over.
-    pub(super) fn run(&self, remote: &Remote, file: &File, size: u64) -> Result<Outcome, Error> {
+    /// Runs until the time is over, or somebody has had enough.
+    pub(super) fn run(
+        &self,
+        remote: &Remote,
+        file: &File,
+        size: u64,
+        interrupt: &Interrupt,
+    ) -> Result<Outcome, Error> {
         let mut free = self.buffers(remote, self.block_bytes)?;
         let block = self.block_bytes as usize;
         let mut places = Places::new(size / self.block_bytes, self.kind.is_random());
@@ -84,6 +98,7 @@ impl Load {
         let (start, cpu_start) = (Instant::now(), cpu_time());
         loop {
             while start.elapsed() < self.time
+                && !interrupt.is_there()
                 && let Some(buffer) = free.pop()
             {
                 let offset = places.next() * self.block_bytes;
@@ -100,7 +115,7 @@ impl Load {
             latency.add(begun.elapsed());
             free.push(buffer);
         }
-        if self.kind.is_write() {
+        if self.kind.is_write() && !interrupt.is_there() {
             file.commit()?;
         }
         let (time, cpu) = (start.elapsed(), cpu_time().saturating_sub(cpu_start));

@@ -1,12 +1,15 @@
 //! `dafs bench`: what a server and the way to it give, in order and at random, reading and writing.
 
 mod histogram;
+mod interrupt;
 mod load;
 
 use crate::failure::Failure;
+use crate::output::say;
 use crate::remote::{Create, File, Follow, Handle, OpenOptions, Remote, RemoteUrl};
 use crate::session::Sessions;
 use clap::ValueEnum;
+use interrupt::Interrupt;
 use load::{Load, Outcome};
 use serde_json::json;
 use std::time::Duration;
@@ -124,7 +127,7 @@ impl Bench {
             )));
         }
         let file = remote.open(self.url.path(), &OpenOptions::read()).map_err(failed)?;
-        self.measure(&remote, &file, found.attributes.size, &runs)?;
+        self.measure(&remote, &file, found.attributes.size, &runs, &Interrupt::watch()?)?;
         file.close().map_err(failed)
     }
 
@@ -134,13 +137,14 @@ impl Bench {
             [] => vec![Kind::SeqWrite, Kind::RandWrite, Kind::SeqRead, Kind::RandRead],
             runs => runs.to_vec(),
         };
+        let interrupt = Interrupt::watch()?;
         let name = format!(".dafs-bench-{}", std::process::id());
         let options = OpenOptions::read_write().create(Create::New).mode(0o600);
         let file = remote.open_at(&directory, name.as_bytes(), &options).map_err(failed)?;
         let _subject = Subject { remote, made: Some((directory, name)) };
         let load = self.load(Kind::SeqWrite);
-        load.fill(remote, &file, self.size).map_err(failed)?;
-        self.measure(remote, &file, self.size, &runs)?;
+        load.fill(remote, &file, self.size, &interrupt).map_err(failed)?;
+        self.measure(remote, &file, self.size, &runs, &interrupt)?;
         file.close().map_err(failed)
     }
 
@@ -159,14 +163,24 @@ impl Bench {
         file: &File,
         size: u64,
         runs: &[Kind],
+        interrupt: &Interrupt,
     ) -> Result<(), Failure> {
+        interrupt.check()?;
         let (transport, why) = remote.transport();
         if !self.json {
-            println!("{}: transport {transport}: {why}", remote.server());
-            println!(
+            say!("{}: transport {transport}: {why}", remote.server())?;
+            say!(
                 "{:<10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>11}",
-                "", "MiB/s", "ops/s", "p50 us", "p90 us", "p99 us", "max us", "CPU %", "CPU s/GiB"
-            );
+                "",
+                "MiB/s",
+                "ops/s",
+                "p50 us",
+                "p90 us",
+                "p99 us",
+                "max us",
+                "CPU %",
+                "CPU s/GiB"
+            )?;
         }
         for &kind in runs {
             let load = self.load(kind);
@@ -177,14 +191,16 @@ impl Bench {
                     load.block_bytes
                 )));
             }
-            let outcome =
-                load.run(remote, file, size).map_err(|error| Failure::remote(&self.url, &error))?;
-            self.show(&load, &outcome, &transport);
+            let outcome = load
+                .run(remote, file, size, interrupt)
+                .map_err(|error| Failure::remote(&self.url, &error))?;
+            interrupt.check()?;
+            self.show(&load, &outcome, &transport)?;
         }
         Ok(())
     }
 
-    fn show(&self, load: &Load, outcome: &Outcome, transport: &str) {
+    fn show(&self, load: &Load, outcome: &Outcome, transport: &str) -> Result<(), Failure> {
         let seconds = outcome.time.as_secs_f64();
         let cpu_seconds = outcome.cpu.as_secs_f64();
         let mebibytes = outcome.bytes as f64 / f64::from(1 << 20);
@@ -209,17 +225,16 @@ impl Bench {
                 "client_cpu_seconds": cpu_seconds,
                 "client_cpu_seconds_per_gibibyte": cpu_per_gibibyte,
             });
-            println!("{object}");
-            return;
+            return say!("{object}");
         }
-        println!(
+        say!(
             "{:<10} {:>9.1} {:>9.0} {p50:>9.1} {p90:>9.1} {p99:>9.1} {max:>9.1} {:>9.1} {:>11.3}",
             load.kind.name(),
             mebibytes / seconds,
             operations_per_second,
             cpu_seconds / seconds * 100.0,
             cpu_per_gibibyte,
-        );
+        )
     }
 }
 
