@@ -9,10 +9,10 @@ use crate::connection::Connection;
 use crate::mount;
 use crate::shared::NfsShared;
 use crate::v3::{self, Sender};
-use crate::v4::compound::{self, Answer, CallContext};
+use crate::v4::compound::{self, Answer, CallContext, Parked};
 use dafs_rpc::{
-    AcceptStatus, BackError, Call, ConnectionId, Credential, Groups, Handled, Handler, Reply,
-    VersionRange,
+    AcceptStatus, BackError, Call, ConnectionId, Credential, Groups, Handled, Handler, OwnedArgs,
+    Reply, Responder, VersionRange,
 };
 use dafs_store::Wait;
 use dafs_wire::xdr::padded;
@@ -58,8 +58,7 @@ impl NfsHandler {
             Answer::Garbage => AcceptStatus::GarbageArgs.into(),
             Answer::Parked(parked) => {
                 let (args, responder) = call.later();
-                let job = move || responder.respond(parked.run(Args::of_owned(&args)));
-                self.shared.run_elsewhere(Box::new(job));
+                go_on(self.shared.clone(), parked, args, responder);
                 Handled::Later
             }
         }
@@ -171,6 +170,19 @@ impl Handler for NfsHandler {
 
     fn tick(&mut self, now_ns: u64) {
         self.shared.tick(self.shared.service_time(now_ns));
+    }
+}
+
+/// Has the rest of a compound run elsewhere, as often as it has to wait.
+fn go_on(shared: Arc<NfsShared>, parked: Box<Parked>, args: OwnedArgs, responder: Responder) {
+    let (pool, gate) = (shared.clone(), parked.gate());
+    let job = Box::new(move || match parked.run(Args::of_owned(&args)) {
+        Ok(reply) => responder.respond(reply),
+        Err(parked) => go_on(shared, parked, args, responder),
+    });
+    match gate {
+        None => pool.run_elsewhere(job),
+        Some(gate) => gate.then(job),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::mount::Mounts;
 use crate::refusals::Refusals;
 use crate::v3::Duplicates;
 use crate::v4::callback::{BackCredential, Callback, Callbacks, Tokens, Told};
+use crate::v4::journal::session_key;
 use crate::v4::ops::offload::Copies;
 use crate::v4::session::{NfsClient, Session, SessionTable};
 use dafs_rpc::BackError;
@@ -208,7 +209,7 @@ impl NfsShared {
         self.service.tick(now_ns);
         self.duplicates.tidy(now_ns);
         for key in self.sessions.gone() {
-            self.sessions.forget_client(key);
+            self.forget_client(key);
         }
         for client in self.sessions.clients() {
             self.with_callbacks(&client, now_ns, |_| ());
@@ -258,7 +259,20 @@ impl NfsShared {
     pub(crate) fn destroy_session(&self, session: &Arc<Session>, now_ns: u64) {
         if self.sessions.destroy(session) {
             let id = session.id();
+            self.forget_replies(session);
             self.with_callbacks(session.owner(), now_ns, |callbacks| callbacks.remove_session(id));
+        }
+    }
+
+    /// Forgets a client and its sessions.
+    pub(crate) fn forget_client(&self, key: ClientKey) {
+        self.sessions.forget_client(key).iter().for_each(|session| self.forget_replies(session));
+    }
+
+    /// Nobody will ask for replies of a session after a restart.
+    fn forget_replies(&self, session: &Session) {
+        if session.is_persistent() {
+            self.service.forget_session(&session_key(session.id()));
         }
     }
 
@@ -347,6 +361,6 @@ impl Front for NfsShared {
     }
 
     fn client_gone(&self, client: ClientKey) {
-        self.sessions.forget_client(client);
+        self.forget_client(client);
     }
 }

@@ -9,6 +9,8 @@
 //! * The rules on which operations stand where (RFC 8881 18.46.3) are checked before anything runs.
 
 use super::dispatch;
+use super::journal::{Gate, Numbered, Progress};
+use super::resume::{self, Resume};
 use super::session::{HeldSlot, Session};
 use crate::admission::{Origin, Who};
 use crate::args::Args;
@@ -40,6 +42,9 @@ pub(crate) enum OpError {
     WithBody(Status),
     /// It must wait: what it wrote is cut off, and it is run again where waiting is allowed.
     Wait,
+    /// It must wait for the journal, wherever it runs: what it wrote is cut off, and it is run again
+    /// when the gate has opened.
+    Later,
 }
 
 impl From<Status> for OpError {
@@ -115,6 +120,16 @@ struct Frame {
     op_index: u32,
     /// Where the operation that runs begins in the arguments.
     op_start: usize,
+    /// Changes whose replies are to outlive the server.
+    journal: Progress,
+    /// A retry of a request that an earlier run of the server has worked on.
+    resume: Option<Box<Resume>>,
+    /// Not enough is known to answer such a retry.
+    lost: bool,
+    /// Where the results begin.
+    begin: Option<Mark>,
+    /// The end of a compound whose reply waits for the journal.
+    end: Option<Status>,
     /// Where status and number of results stand in the reply.
     status_at: usize,
     count_at: usize,
@@ -287,9 +302,50 @@ impl<'a> Compound<'a> {
         self.frame.op_count == 1
     }
 
+    /// The place of the operation that runs.
+    pub(crate) fn op_index(&self) -> u32 {
+        self.frame.op_index
+    }
+
     /// How many operations the compound has.
     pub(crate) fn op_count(&self) -> u32 {
         self.frame.op_count
+    }
+
+    /// What this compound has to do with the journal.
+    pub(super) fn progress(&mut self) -> &mut Progress {
+        &mut self.frame.journal
+    }
+
+    /// The current file handle, whoever may use it.
+    pub(super) fn current_place(&self) -> Option<Handle> {
+        self.frame.current.map(|place| place.handle)
+    }
+
+    /// What is known of this request, if an earlier run of the server has worked on it.
+    pub(super) fn resumed(&self) -> Option<&Resume> {
+        self.frame.resume.as_deref()
+    }
+
+    /// Goes on with a request that an earlier run of the server has worked on, for a client that is
+    /// not here.
+    pub(super) fn resume(&mut self, session: Arc<Session>, resume: Resume) {
+        self.session = Some(session);
+        self.frame.resume = Some(Box::new(resume));
+    }
+
+    /// The retry of a request cannot be answered, though the request was carried out.
+    ///
+    /// # Errors
+    /// `DeadSession`, which is the answer to the whole compound.
+    pub(super) fn lose(&mut self) -> OpResult {
+        self.frame.lost = true;
+        Err(Status::DeadSession.into())
+    }
+
+    /// Replies to changes of this request are to outlive the server.
+    pub(super) fn keep_replies(&mut self, request: Numbered) {
+        self.frame.journal.begin(request);
     }
 
     /// Enters a session: from here on its limits hold and its slot is taken.
@@ -325,13 +381,16 @@ impl<'a> Compound<'a> {
     /// A session that lives.
     ///
     /// # Errors
-    /// `BadSession`.
+    /// `DeadSession` for one of an earlier run of the server whose replies are kept, else `BadSession`.
     pub(crate) fn find_session(&self, id: SessionId) -> Result<Arc<Session>, OpError> {
         let connection = &self.call.connection;
         if let Some(session) = connection.recent_session().filter(|recent| recent.id() == id) {
             return Ok(session);
         }
-        let session = self.shared.sessions.find(id).ok_or(OpError::Status(Status::BadSession))?;
+        let Some(session) = self.shared.sessions.find(id) else {
+            let dead = resume::is_kept(self.shared, id);
+            return Err(if dead { Status::DeadSession } else { Status::BadSession }.into());
+        };
         connection.set_recent_session(&session);
         Ok(session)
     }
@@ -397,18 +456,27 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// Runs the rest; may wait. `args` are the arguments that the compound started with.
-    pub(crate) fn run(self, args: Args<'_>) -> Reply {
-        let Self { shared, call, minor, reply, session, mut frame } = self;
+    /// Runs the rest; may wait, but not for the journal. `args` are the arguments that the compound
+    /// started with.
+    pub(crate) fn run(self: Box<Self>, args: Args<'_>) -> Result<Reply, Box<Self>> {
+        let Self { shared, call, minor, reply, session, mut frame } = *self;
         frame.stages.resume(&shared);
         let wait = Wait::Allowed;
         let mut cx = Compound { shared: &shared, wait, call, args, minor, reply, session, frame };
+        if let Some(status) = cx.frame.end {
+            let status = settled(&mut cx, status);
+            return Ok(finish(cx, status));
+        }
         let mut decoder = args.decoder();
         let seek = decoder.resume(cx.frame.op_start);
         debug_assert!(seek.is_ok(), "the arguments are those of the first run");
         let end = run(&mut cx, &mut decoder);
-        debug_assert!(end.is_some(), "where waiting is allowed nothing asks to wait");
-        finish(cx, end.unwrap_or(Status::Delay))
+        conclude(cx, end)
+    }
+
+    /// What has to open before the rest can be run; `None` when any thread that may wait will do.
+    pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
+        self.frame.journal.gate()
     }
 }
 
@@ -459,16 +527,34 @@ pub(crate) fn compound(
         Some(status) => Some(status),
         None => run(&mut cx, &mut decoder),
     };
-    match end {
-        Some(status) => Answer::Reply(finish(cx, status)),
-        None => {
-            let Compound { shared, wait: _, call, args: _, minor, reply, session, frame } = cx;
-            let shared = shared.clone();
-            let mut frame = frame;
-            frame.stages.park(&shared);
-            Answer::Parked(Box::new(Parked { shared, call, minor, reply, session, frame }))
-        }
+    match conclude(cx, end) {
+        Ok(reply) => Answer::Reply(reply),
+        Err(parked) => Answer::Parked(parked),
     }
+}
+
+/// Ends a compound with a status, or parks it.
+fn conclude(mut cx: Compound<'_>, end: Option<Status>) -> Result<Reply, Box<Parked>> {
+    if let Some(status) = end {
+        complete(&mut cx, status);
+        if cx.settle_reply().is_ok() {
+            return Ok(finish(cx, status));
+        }
+        cx.frame.end = end;
+    }
+    let Compound { shared, wait: _, call, args: _, minor, reply, session, mut frame } = cx;
+    frame.stages.park(shared);
+    Err(Box::new(Parked { shared: shared.clone(), call, minor, reply, session, frame }))
+}
+
+/// The journal has answered about the reply. Gives the status of the compound.
+fn settled(cx: &mut Compound<'_>, status: Status) -> Status {
+    let Err((mark, (op_index, number), status)) = cx.settled() else { return status };
+    cx.reply.truncate_to(mark);
+    refuse(cx, number, status);
+    cx.frame.op_index = op_index + 1;
+    complete(cx, status);
+    status
 }
 
 /// Runs operations until the end, the first failure (its status), or one that must wait (`None`).
@@ -477,23 +563,41 @@ fn run<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
     let _entry = cx.shared.service.begin_work();
     while cx.frame.op_index < cx.frame.op_count {
         cx.frame.op_start = decoder.position();
-        let (mark, at) = (cx.reply.mark(), cx.encoder().position());
+        let (mark, at, len) = (cx.reply.mark(), cx.encoder().position(), cx.reply.len());
+        cx.frame.begin.get_or_insert(mark);
         let (number, result) = step(cx, decoder);
+        if cx.frame.lost {
+            return Some(lost(cx));
+        }
         if cx.frame.replay.is_some() {
             return Some(Status::Ok);
         }
-        if result == Err(OpError::Wait) && cx.wait == Wait::Never {
+        let waits = result == Err(OpError::Wait) && cx.wait == Wait::Never;
+        if waits || result == Err(OpError::Later) {
             cx.reply.truncate_to(mark);
             return None;
         }
         let status = settle(cx, (mark, at), number, result);
         cx.frame.stages.lap(cx.shared, Door::Nfs4, number, status != Status::Ok);
+        let bytes = len..cx.reply.len();
+        let op = (cx.frame.op_index, number);
+        cx.frame.journal.ran(op, mark, bytes, status != Status::Ok);
         cx.frame.op_index += 1;
         if status != Status::Ok {
             return Some(status);
         }
     }
     Some(Status::Ok)
+}
+
+/// Answers as if the retry of a request had got no further than its SEQUENCE.
+fn lost(cx: &mut Compound<'_>) -> Status {
+    if let Some(begin) = cx.frame.begin {
+        cx.reply.truncate_to(begin);
+    }
+    refuse(cx, OpNum::Sequence as u32, Status::DeadSession);
+    cx.frame.op_index = 1;
+    Status::DeadSession
 }
 
 /// Decodes and runs one operation. Gives the number to answer under, and the outcome.
@@ -528,7 +632,11 @@ fn step<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> (u32, OpResult)
     let mut e = cx.encoder();
     e.u32(number);
     e.u32(Status::Ok.code());
-    (number, dispatch::run(cx, &op, decoder.rest()))
+    let result = match &cx.frame.resume {
+        None => dispatch::run(cx, &op, decoder.rest()),
+        Some(_) => resume::run(cx, op_number, &op, decoder.rest()),
+    };
+    (number, result)
 }
 
 /// Where an operation may stand (RFC 8881 2.6.3.1, 18.46.3, and the operations' own sections).
@@ -564,7 +672,7 @@ fn settle(cx: &mut Compound<'_>, begin: (Mark, usize), number: u32, result: OpRe
         Err(OpError::WithBody(status)) => (status, true),
         Err(OpError::Status(status)) => (status, false),
         // What asks to wait although it may wait is put off.
-        Err(OpError::Wait) => (Status::Delay, false),
+        Err(OpError::Wait | OpError::Later) => (Status::Delay, false),
     };
     let rest = if cx.is_last() { 0 } else { RESULT_HEAD_BYTES };
     let fits = cx.reply.len() + rest <= cx.frame.reply_bytes_max;
@@ -576,6 +684,12 @@ fn settle(cx: &mut Compound<'_>, begin: (Mark, usize), number: u32, result: OpRe
     }
     let status = if body { cx.too_big() } else { status };
     cx.reply.truncate_to(mark);
+    refuse(cx, number, status);
+    status
+}
+
+/// Writes the result of an operation that failed and says no more than that.
+fn refuse(cx: &mut Compound<'_>, number: u32, status: Status) {
     let mut e = cx.encoder();
     e.u32(number);
     e.u32(status.code());
@@ -583,12 +697,19 @@ fn settle(cx: &mut Compound<'_>, begin: (Mark, usize), number: u32, result: OpRe
         // It says what it has set in every case (RFC 8881 18.30.2), also when it did not run.
         e.value(&SetattrResult::default());
     }
-    status
 }
 
-/// Completes the reply, keeps it if it is to be kept, and gives the slot back.
+/// Gives the reply its head.
+fn complete(cx: &mut Compound<'_>, status: Status) {
+    let (status_at, count_at, count) = (cx.frame.status_at, cx.frame.count_at, cx.frame.op_index);
+    let mut e = cx.encoder();
+    e.patch_u32(status_at, status.code());
+    e.patch_u32(count_at, count);
+}
+
+/// Keeps the reply if it is to be kept, and gives the slot back.
 fn finish(cx: Compound<'_>, status: Status) -> Reply {
-    let Compound { shared, call, session, mut reply, frame, .. } = cx;
+    let Compound { shared, call, session, reply, frame, .. } = cx;
     let about = About {
         door: Door::Nfs4,
         operation: frame.name.unwrap_or(OpNum::Getattr).name(),
@@ -601,9 +722,6 @@ fn finish(cx: Compound<'_>, status: Status) -> Reply {
     if let Some(kept) = &frame.replay {
         return Reply::from_bytes(kept);
     }
-    let mut e = reply.encoder();
-    e.patch_u32(frame.status_at, status.code());
-    e.patch_u32(frame.count_at, frame.op_index);
     if let Some(held) = frame.held {
         let keep = frame.cache || frame.op_count == 1;
         held.finish(keep.then(|| reply.to_bytes().into()));

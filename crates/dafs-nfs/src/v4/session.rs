@@ -10,8 +10,9 @@
 use super::callback::{BackParameters, Callbacks, PathState};
 use super::slot::{Begin, SlotRequest, SlotTable};
 use crate::limits::{
-    BACK_SILENCE_NS, CLIENTS_PRUNE_MIN, REPLY_CACHE_BYTES_MAX, REPLY_CACHE_SHARE_BYTES,
-    SESSIONS_MAX, SESSIONS_PER_CLIENT_MAX,
+    BACK_SILENCE_NS, CLIENTS_PRUNE_MIN, DURABLE_OPERATIONS_MAX, DURABLE_SESSIONS_MAX,
+    DURABLE_SLOTS_MAX, REPLY_CACHE_BYTES_MAX, REPLY_CACHE_SHARE_BYTES, SESSIONS_MAX,
+    SESSIONS_PER_CLIENT_MAX,
 };
 use crate::principal::Principal;
 use crate::shared::NfsCounts;
@@ -187,6 +188,8 @@ pub(crate) struct Session {
     owner: Arc<NfsClient>,
     fore: ChannelAttributes,
     slots: Mutex<SlotTable>,
+    /// Its replies outlive the server.
+    persistent: bool,
     gone: AtomicBool,
     back: BackWatch,
     /// Bytes of kept replies of all sessions.
@@ -209,6 +212,26 @@ impl Session {
     /// Limits of the fore channel.
     pub(crate) fn fore(&self) -> &ChannelAttributes {
         &self.fore
+    }
+
+    /// Stands for a session of an earlier run of the server: it has no slots to speak of, and is in no
+    /// table.
+    pub(crate) fn absent(id: SessionId, client: Arc<Client>, principal: Principal) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            owner: Arc::new(NfsClient::new(client, principal)),
+            fore: ChannelAttributes::default(),
+            slots: Mutex::new(SlotTable::fixed(1)),
+            persistent: false,
+            gone: AtomicBool::new(false),
+            back: BackWatch::default(),
+            cache_bytes: Arc::default(),
+        })
+    }
+
+    /// Whether its replies outlive the server.
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.persistent
     }
 
     /// True once the session has been destroyed or its client has been replaced.
@@ -343,6 +366,8 @@ pub(crate) struct NewSession {
     pub(crate) owner: Arc<NfsClient>,
     pub(crate) fore: ChannelAttributes,
     pub(crate) back: BackParameters,
+    /// Whether its replies are to outlive the server, if there is room for one more like that.
+    pub(crate) persistent: bool,
 }
 
 #[derive(Debug, Default)]
@@ -373,6 +398,8 @@ pub(crate) struct SessionTable {
     sessions: RwLock<FxHashMap<SessionId, Arc<Session>>>,
     clients: RwLock<Clients>,
     cache_bytes: Arc<AtomicUsize>,
+    /// Sessions that persist.
+    persistent: AtomicUsize,
 }
 
 impl SessionTable {
@@ -385,6 +412,7 @@ impl SessionTable {
             sessions: RwLock::default(),
             clients: RwLock::default(),
             cache_bytes: Arc::default(),
+            persistent: AtomicUsize::new(0),
         }
     }
 
@@ -422,7 +450,28 @@ impl SessionTable {
     ///
     /// # Errors
     /// `NoSpc` when the table is full, `StaleClientId` when the client is gone.
-    pub(crate) fn create(&self, new: NewSession) -> Result<Arc<Session>, Status> {
+    pub(crate) fn create(&self, mut new: NewSession) -> Result<Arc<Session>, Status> {
+        if new.persistent {
+            let order = Ordering::Relaxed;
+            let more = |count| (count < DURABLE_SESSIONS_MAX).then_some(count + 1);
+            new.persistent = self.persistent.fetch_update(order, order, more).is_ok();
+        }
+        let persistent = new.persistent;
+        let created = self.enter(new);
+        if persistent && created.is_err() {
+            self.persistent.fetch_sub(1, Ordering::Relaxed);
+        }
+        created
+    }
+
+    fn enter(&self, mut new: NewSession) -> Result<Arc<Session>, Status> {
+        let mut slots = SlotTable::new(new.fore.requests_max);
+        if new.persistent {
+            let fore = &mut new.fore;
+            fore.operations_max = fore.operations_max.min(DURABLE_OPERATIONS_MAX);
+            fore.requests_max = fore.requests_max.min(DURABLE_SLOTS_MAX);
+            slots = SlotTable::fixed(fore.requests_max);
+        }
         let number = self.counter.fetch_add(1, Ordering::Relaxed);
         let mut hasher = SipHasher24::new_with_keys(self.secret.0, self.secret.1);
         hasher.write_u64(number);
@@ -430,7 +479,8 @@ impl SessionTable {
         let id = SessionId(hasher.finish128().as_bytes());
         let session = Arc::new(Session {
             id,
-            slots: Mutex::new(SlotTable::new(new.fore.requests_max)),
+            slots: Mutex::new(slots),
+            persistent: new.persistent,
             fore: new.fore,
             gone: AtomicBool::new(false),
             back: BackWatch::default(),
@@ -460,6 +510,7 @@ impl SessionTable {
         let removed = sessions.remove(&session.id).is_some();
         drop(sessions);
         if removed {
+            self.persistent.fetch_sub(usize::from(session.persistent), Ordering::Relaxed);
             session.gone.store(true, Ordering::Release);
             session.owner.sessions().retain(|id| *id != session.id);
             session.client().session_ended();
@@ -467,10 +518,10 @@ impl SessionTable {
         removed
     }
 
-    /// Ends what belongs to a client, and forgets it. Returns its record.
-    pub(crate) fn forget_client(&self, key: ClientKey) -> Option<Arc<NfsClient>> {
+    /// Ends what belongs to a client, and forgets it. Returns the sessions that it had.
+    pub(crate) fn forget_client(&self, key: ClientKey) -> Vec<Arc<Session>> {
         let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
-        let client = clients.by_key.remove(&key)?;
+        let Some(client) = clients.by_key.remove(&key) else { return Vec::new() };
         drop(clients);
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         let ids = std::mem::take(&mut *client.sessions());
@@ -479,10 +530,11 @@ impl SessionTable {
         // Their connections are let go of, and with them what would hold this record.
         *client.callbacks() = Callbacks::new();
         for session in &ended {
+            self.persistent.fetch_sub(usize::from(session.persistent), Ordering::Relaxed);
             session.gone.store(true, Ordering::Release);
             session.client().session_ended();
         }
-        Some(client)
+        ended
     }
 
     /// Clients whose record the service has given up.

@@ -51,6 +51,8 @@ struct Slot {
     outcome: Outcome,
     /// It was above the limit for a while, so the client may start over with 1.
     retired: bool,
+    /// Operations of its latest request with changes that the journal knows, as bits.
+    noted: u64,
 }
 
 /// The slots of one session.
@@ -60,6 +62,8 @@ pub(crate) struct SlotTable {
     slots: Vec<Slot>,
     /// Slots that are accepted.
     limit: u32,
+    /// To how many they may grow.
+    limit_max: u32,
     /// Slots that the client should come down or up to.
     target: u32,
     /// Slots in use now.
@@ -70,8 +74,17 @@ pub(crate) struct SlotTable {
 
 impl SlotTable {
     pub(crate) fn new(limit: u32) -> Self {
+        Self::up_to(limit, SLOTS_MAX)
+    }
+
+    /// Slots that never become more.
+    pub(crate) fn fixed(limit: u32) -> Self {
+        Self::up_to(limit, limit)
+    }
+
+    fn up_to(limit: u32, limit_max: u32) -> Self {
         debug_assert!(limit > 0, "a session has a slot");
-        Self { slots: Vec::new(), limit, target: limit, running: 0, cached_bytes: 0 }
+        Self { slots: Vec::new(), limit, limit_max, target: limit, running: 0, cached_bytes: 0 }
     }
 
     /// The highest slot that is accepted (sr_highest_slotid).
@@ -168,6 +181,15 @@ impl SlotTable {
         }
     }
 
+    /// Notes that the journal knows the change of an operation of the request in a slot. If it is the
+    /// `first` one, gives the operations, as bits, that it knows of the request before.
+    pub(crate) fn note(&mut self, slot: u32, op_index: u32, first: bool) -> u64 {
+        let Some(slot) = self.slots.get_mut(slot as usize) else { return 0 };
+        let earlier = if first { std::mem::take(&mut slot.noted) } else { 0 };
+        slot.noted |= 1 << op_index;
+        earlier
+    }
+
     /// Asks the client to use half as many slots, because memory is short.
     pub(crate) fn shrink(&mut self) {
         self.target = (self.target / 2).max(SLOTS_MIN.min(self.limit));
@@ -182,8 +204,8 @@ impl SlotTable {
             if highest < self.target && !busy {
                 self.retire();
             }
-        } else if self.running >= self.limit - self.limit / 4 && self.limit < SLOTS_MAX {
-            self.limit = self.limit.saturating_mul(2).min(SLOTS_MAX);
+        } else if self.running >= self.limit - self.limit / 4 && self.limit < self.limit_max {
+            self.limit = self.limit.saturating_mul(2).min(self.limit_max);
             self.target = self.limit;
         }
     }

@@ -12,5 +12,6 @@ mod directories;
 mod files;
 mod helper;
 mod locks;
+mod persistent;
 mod posix;
 mod ranges;

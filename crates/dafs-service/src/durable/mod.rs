@@ -14,6 +14,7 @@ mod ledger;
 mod places;
 mod record;
 mod recover;
+mod slots;
 
 pub use change::Change;
 pub use recover::{Journal, JournalError, Recovered};
@@ -254,10 +255,9 @@ impl Service {
         let namespace = self.namespace();
         let export = namespace.export(change.place())?;
         let options = export.options();
-        // NFS knows no way to ask for a reply after a restart but sessions that persist, and these
-        // are not offered.
-        let foreign = caller.client.kind() != ClientKind::Dafs;
-        if foreign || options.read_only || !change.is_kept() {
+        // Who has no session cannot ask for a reply.
+        let stateless = caller.client.kind() == ClientKind::Stateless;
+        if stateless || options.read_only || !change.is_kept() {
             return Ok(Intended::Unneeded);
         }
         let power = match options.durable_replies {

@@ -196,7 +196,7 @@ impl Job {
                 Status::Ok
             }
             Err(OpError::Status(status) | OpError::WithBody(status)) => status,
-            Err(OpError::Wait) => return self.submit(),
+            Err(OpError::Wait | OpError::Later) => return self.submit(),
         };
         self.shared.copies().end(&self.copy, outcome);
         if self.copy.is_cancelled() {

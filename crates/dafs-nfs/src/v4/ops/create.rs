@@ -5,7 +5,8 @@ use crate::limits::LINK_TEXT_BYTES_MAX;
 use crate::v4::attr::set::{self, Purpose};
 use crate::v4::compound::{Compound, OpError, OpResult};
 use dafs_service::Handle;
-use dafs_store::{AceFlags, AclSupport, Capabilities, NewObject};
+use dafs_service::durable::Change;
+use dafs_store::{AceFlags, AclSupport, Capabilities, Kind, NewObject};
 use dafs_wire::nfs4::{
     Attr, Bitmap, CreateArgs, CreateResult, CreateType, DeviceNumbers, FileType, Status,
 };
@@ -22,21 +23,33 @@ pub(crate) fn create<'a>(cx: &mut Compound<'a>, args: &CreateArgs<'a>) -> OpResu
     };
     let object = object(&args.kind, &text)?;
     name::check(args.name)?;
-    let service = &cx.shared.service;
-    let capabilities = service.capabilities(&dir)?;
+    let capabilities = cx.shared.service.capabilities(&dir)?;
     let mut change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::New)?;
     change.settle_umask(|| hands_down(cx, &dir, &capabilities))?;
     if change.plain.size.is_some() {
         // None of these objects has a size to set.
         return Err(Status::Inval.into());
     }
-    let made = service.make(cx.caller()?, &dir, args.name, object, &change.plain)?;
+    let (kind, attr) = (kind_of_new(&object), &change.plain);
+    cx.announce(&Change::Make { dir: &dir, name: args.name, kind, attr })?;
+    let made = cx.shared.service.make(cx.caller()?, &dir, args.name, object, &change.plain)?;
     let handle = Handle { fs: dir.fs, file: made.id };
     let attributes_set = finish_new(cx, &handle, &change);
     let result = CreateResult { change: change_info(made.dir), attributes_set };
     cx.encoder().value(&result);
     cx.set_current(handle);
     Ok(())
+}
+
+fn kind_of_new(object: &NewObject<'_>) -> Kind {
+    match object {
+        NewObject::Directory => Kind::Directory,
+        NewObject::Symlink(_) => Kind::Symlink,
+        NewObject::Fifo => Kind::Fifo,
+        NewObject::Socket => Kind::Socket,
+        NewObject::BlockDevice { .. } => Kind::BlockDevice,
+        NewObject::CharDevice { .. } => Kind::CharDevice,
+    }
 }
 
 /// Whether a directory hands rights down to what is made in it.

@@ -4,6 +4,7 @@ use super::{change_info, kind_of, name};
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::status::without_perm;
 use dafs_service::ServiceError;
+use dafs_service::durable::Change;
 use dafs_store::{Kind, StoreError};
 use dafs_wire::nfs4::{LinkArgs, LinkResult, Status};
 
@@ -11,6 +12,7 @@ pub(crate) fn link(cx: &mut Compound<'_>, args: &LinkArgs<'_>) -> OpResult {
     let source = cx.saved()?;
     let dir = cx.current()?;
     name::check(args.name)?;
+    cx.announce(&Change::Link { source: &source, dir: &dir, name: args.name })?;
     let linked = cx.shared.service.link(cx.caller()?, &source, &dir, args.name);
     let change = linked.map_err(|error| match error {
         // The store says that something has the wrong kind; here is to be told which.

@@ -8,7 +8,7 @@ use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
 use dafs_service::{
     DelegationKind, Handle, OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened, Share, Want,
-    WantKind,
+    WantKind, durable,
 };
 use dafs_store::{CreateHow, Kind, SetAttr};
 use dafs_wire::nfs4::{
@@ -30,6 +30,9 @@ pub(crate) fn open(cx: &mut Compound<'_>, args: &OpenArgs<'_>) -> OpResult {
     }
     let (how, change) = how(cx, &current, &args.how)?;
     let want = want(args.share_access)?;
+    if let (OpenTarget::Name { dir, name }, OpenHow::Create(_, attr)) = (&target, &how) {
+        cx.announce(&durable::Change::Create { dir, name, attr })?;
+    }
     let request = OpenRequest {
         target,
         claim,

@@ -3,6 +3,7 @@
 use super::{change_info, name};
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::status::without_perm;
+use dafs_service::durable::Change;
 use dafs_service::{RemoveMode, ServiceError};
 use dafs_store::StoreError;
 use dafs_wire::nfs4::{RemoveArgs, RemoveResult, RenameArgs, RenameResult, Status};
@@ -10,6 +11,7 @@ use dafs_wire::nfs4::{RemoveArgs, RemoveResult, RenameArgs, RenameResult, Status
 pub(crate) fn remove(cx: &mut Compound<'_>, args: &RemoveArgs<'_>) -> OpResult {
     let dir = cx.current()?;
     name::check(args.name)?;
+    cx.announce(&Change::Remove { dir: &dir, name: args.name })?;
     let change = cx
         .shared
         .service
@@ -24,8 +26,9 @@ pub(crate) fn rename(cx: &mut Compound<'_>, args: &RenameArgs<'_>) -> OpResult {
     let to_dir = cx.current()?;
     name::check(args.old_name)?;
     name::check(args.new_name)?;
-    let renamed =
-        cx.shared.service.rename(cx.caller()?, &from_dir, args.old_name, &to_dir, args.new_name);
+    let (from, to) = (args.old_name, args.new_name);
+    cx.announce(&Change::Rename { from_dir: &from_dir, from, to_dir: &to_dir, to })?;
+    let renamed = cx.shared.service.rename(cx.caller()?, &from_dir, from, &to_dir, to);
     let (source, target) = renamed.map_err(|error| match error {
         // RENAME has no ISDIR: a target of another kind "exists" (RFC 8881 18.26.3).
         ServiceError::Store(StoreError::IsDirectory) => OpError::Status(Status::Exist),

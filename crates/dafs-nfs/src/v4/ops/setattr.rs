@@ -7,14 +7,14 @@ use crate::v4::attr::set::{self, Change, Purpose};
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
 use crate::v4::status::of_setattr;
-use dafs_service::{Handle, StateRef};
+use dafs_service::{Handle, StateRef, durable};
 use dafs_store::SetAttr;
 use dafs_wire::nfs4::{Attr, Bitmap, SetattrArgs, SetattrResult, Status};
 
 pub(crate) fn setattr(cx: &mut Compound<'_>, args: &SetattrArgs<'_>) -> OpResult {
     let mut done = Bitmap::EMPTY;
     let outcome = set(cx, args, &mut done);
-    if outcome == Err(OpError::Wait) {
+    if let Err(OpError::Wait | OpError::Later) = outcome {
         return outcome;
     }
     cx.encoder().value(&SetattrResult { attributes_set: done });
@@ -24,7 +24,7 @@ pub(crate) fn setattr(cx: &mut Compound<'_>, args: &SetattrArgs<'_>) -> OpResult
     })
 }
 
-fn set(cx: &Compound<'_>, args: &SetattrArgs<'_>, done: &mut Bitmap) -> OpResult {
+fn set(cx: &mut Compound<'_>, args: &SetattrArgs<'_>, done: &mut Bitmap) -> OpResult {
     let handle = cx.current()?;
     let capabilities = cx.shared.service.capabilities(&handle)?;
     let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::Existing)?;
@@ -34,6 +34,7 @@ fn set(cx: &Compound<'_>, args: &SetattrArgs<'_>, done: &mut Bitmap) -> OpResult
     } else {
         StateRef::ANONYMOUS
     };
+    cx.announce(&durable::Change::SetAttr { file: &handle, change: &change.plain })?;
     apply(cx, &handle, state, &change, done)
 }
 

@@ -10,6 +10,7 @@ use super::channel;
 use crate::principal::Principal;
 use crate::v4::callback::BackParameters;
 use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::journal::{MECHANISM, session_record};
 use crate::v4::session::{Creation, NewSession};
 use dafs_service::ClientKey;
 use dafs_wire::nfs4::{CreateSessionArgs, CreateSessionFlags, CreateSessionResult, Status};
@@ -47,11 +48,17 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
     if !owner.has_room() {
         return Err(Status::NoSpc.into());
     }
-    if !confirmed {
-        // An older instance of the client is released then, and the disk has to know first.
+    let wants = args.flags.contains(CreateSessionFlags::PERSIST);
+    let persistent = wants && cx.shared.service.keeps_all_replies();
+    if !confirmed || persistent {
+        // An older instance of the client is released then, and the disk has to know first. So
+        // it has of a session that persists.
         cx.may_wait()?;
     }
     cx.shared.confirm(&owner, cx.call.now_ns)?;
+    if !confirmed {
+        cx.shared.service.forget_other_runs(owner.record(), MECHANISM);
+    }
     let credential = channel::credential(&args.security);
     let wants_back = args.flags.contains(CreateSessionFlags::CONN_BACK_CHAN);
     let can_back = wants_back && credential.is_some() && back.requests_max > 0;
@@ -61,9 +68,15 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
         attributes: back,
         credential,
     };
-    let new = NewSession { owner: owner.clone(), fore, back: parameters };
+    let new = NewSession { owner: owner.clone(), fore, back: parameters, persistent };
     let session = cx.shared.sessions.create(new)?;
+    let (persistent, fore) = (session.is_persistent(), *session.fore());
+    if persistent {
+        let record = session_record(session.id(), session.client());
+        cx.shared.service.keep_session(&record);
+    }
     let mut flags = CreateSessionFlags::empty();
+    flags.set(CreateSessionFlags::PERSIST, persistent);
     flags.set(CreateSessionFlags::CONN_BACK_CHAN, can_back);
     let result = CreateSessionResult {
         session_id: session.id(),

@@ -1,6 +1,7 @@
 //! DESTROY_SESSION and DESTROY_CLIENTID (RFC 8881 18.37, 18.50).
 
-use crate::v4::compound::{Compound, OpResult};
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::journal::session_key;
 use dafs_service::ClientKey;
 use dafs_wire::nfs4::{DestroyClientidArgs, DestroySessionArgs, Status};
 
@@ -14,8 +15,13 @@ pub(crate) fn destroy_session(cx: &mut Compound<'_>, args: &DestroySessionArgs) 
     if own && !cx.is_last() {
         return Err(Status::NotOnlyOp.into());
     }
-    let session = cx.find_session(args.session_id)?;
-    cx.shared.destroy_session(&session, cx.call.now_ns);
+    match cx.find_session(args.session_id) {
+        // Its client asks for no reply of it any more.
+        Err(OpError::Status(Status::DeadSession)) => {
+            cx.shared.service.forget_session(&session_key(args.session_id));
+        }
+        session => cx.shared.destroy_session(&session?, cx.call.now_ns),
+    }
     Ok(())
 }
 
@@ -26,6 +32,6 @@ pub(crate) fn destroy_clientid(cx: &mut Compound<'_>, args: &DestroyClientidArgs
     // The durable record goes first.
     cx.may_wait()?;
     cx.shared.service.destroy_client(key)?;
-    cx.shared.sessions.forget_client(key);
+    cx.shared.forget_client(key);
     Ok(())
 }

@@ -4,6 +4,8 @@ use crate::limits::RPC_REPLY_HEADER_BYTES;
 use crate::principal::Principal;
 use crate::v4::compound::{Compound, OpError, OpResult, RESULT_HEAD_BYTES};
 use crate::v4::digest;
+use crate::v4::journal::Numbered;
+use crate::v4::resume;
 use crate::v4::session::{Session, SlotsLeft};
 use crate::v4::slot::{Begin, SlotRequest};
 use dafs_wire::nfs4::{SequenceArgs, SequenceResult, SequenceStatus, Status};
@@ -15,7 +17,10 @@ const RESULT_BYTES: usize = 16 + 5 * 4;
 /// Every check comes before the slot is touched, so that a request that is refused here can be
 /// sent again under the same sequence.
 pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult {
-    let session = cx.find_session(args.session_id)?;
+    let session = match cx.find_session(args.session_id) {
+        Err(OpError::Status(Status::DeadSession)) => return resume::sequence(cx, args, rest),
+        found => found?,
+    };
     check_limits(cx, &session, args)?;
     let request = SlotRequest {
         slot: args.slot_id,
@@ -41,6 +46,14 @@ pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) 
         (Begin::New, Some(held)) => cx.enter(session.clone(), held, args.cache_this),
         // INVARIANT: `Session::begin` gives the slot with every new request.
         (Begin::New, None) => return Err(OpError::Status(Status::ServerFault)),
+    }
+    if session.is_persistent() {
+        cx.keep_replies(Numbered {
+            session: session.id(),
+            slot: args.slot_id,
+            sequence: args.sequence_id,
+            rest_bytes: rest.len(),
+        });
     }
     let result = result(cx, &session, args, slots);
     cx.encoder().value(&result);

@@ -1,0 +1,284 @@
+//! Retries of requests that an earlier run of the server has worked on (RFC 8881 2.10.6.5).
+//!
+//! A session that persists is dead after a restart: it answers what it has carried out, and nothing
+//! new. Of most requests the journal has the reply. Of others it has the results of the operations
+//! that have changed something, or knows only that these have happened; then the compound is gone
+//! through once more, with those results in their place.
+//!
+//! Invariants
+//! * Nothing is changed here. A change that had not been reached is put off, so the client sends it
+//!   again, in its next session.
+//! * If the way to a change that has happened cannot be gone again, the session is said to be lost with
+//!   all that it knew, never that the change was not made.
+
+use super::attr::VERIFIER_KEPT_IN;
+use super::attr::set::{self, Purpose};
+use super::compound::{Compound, OpError, OpResult};
+use super::dispatch;
+use super::journal::{MECHANISM, Noted, Numbered, session_key};
+use super::session::Session;
+use crate::limits::DURABLE_OPERATIONS_MAX;
+use crate::principal::Principal;
+use crate::shared::NfsShared;
+use dafs_service::Handle;
+use dafs_service::durable::{self, Answer, Effect};
+use dafs_store::SetAttr;
+use dafs_wire::nfs4::{
+    Attr, Bitmap, ChangeInfo, CreateResult, LinkResult, Op, OpNum, OpenArgs, OpenDelegation,
+    OpenFlags, OpenHow, OpenResult, RemoveResult, RemovexattrResult, RenameResult, SequenceArgs,
+    SequenceResult, SequenceStatus, SessionId, SetattrResult, SetxattrResult, Stateid, Status,
+    Verifier, WriteResult,
+};
+use smallvec::SmallVec;
+
+/// What is known of one operation of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Known {
+    /// Its result, and the current file handle that it has left.
+    Result { current: Option<Handle>, result: Vec<u8> },
+    /// What it has done.
+    Happened(Effect),
+}
+
+/// What is known of a request.
+#[derive(Debug)]
+pub(crate) struct Resume {
+    /// By the place of the operation, in order.
+    known: SmallVec<[(u32, Known); 1]>,
+}
+
+/// The session of an earlier run, if its replies are kept.
+fn kept(shared: &NfsShared, id: SessionId) -> Option<durable::Session> {
+    let session = shared.service.kept_session(&session_key(id))?;
+    (session.mechanism == MECHANISM).then_some(session)
+}
+
+/// Whether a session is one of an earlier run whose replies are kept.
+pub(crate) fn is_kept(shared: &NfsShared, id: SessionId) -> bool {
+    kept(shared, id).is_some()
+}
+
+/// SEQUENCE of a session of an earlier run: finds what became of the request then.
+///
+/// # Errors
+/// `DeadSession` when it was not carried out.
+pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult {
+    let session = kept(cx.shared, args.session_id).ok_or(Status::BadSession)?;
+    let request = Numbered {
+        session: args.session_id,
+        slot: args.slot_id,
+        sequence: args.sequence_id,
+        rest_bytes: rest.len(),
+    };
+    let who = Principal::of(&cx.call.who);
+    let digest = request.digest(&who, cx.minor, cx.op_count(), cx.args);
+    let mut known = SmallVec::new();
+    for op_index in 1..cx.op_count().min(DURABLE_OPERATIONS_MAX) {
+        let Some(key) = request.key(digest, op_index) else { break };
+        match cx.shared.service.kept_answer(&key) {
+            None => {}
+            Some(Answer::Happened(effect)) => known.push((op_index, Known::Happened(effect))),
+            Some(Answer::Reply { bytes, .. }) => match Noted::decode(&bytes) {
+                Some(Noted::Whole(reply)) => {
+                    cx.replay(reply.into());
+                    return Ok(());
+                }
+                Some(Noted::Result { current, result }) => {
+                    known.push((op_index, Known::Result { current, result }));
+                }
+                None => return Err(Status::DeadSession.into()),
+            },
+        }
+    }
+    if known.is_empty() {
+        return Err(Status::DeadSession.into());
+    }
+    // Files are looked at.
+    cx.may_wait()?;
+    let client = cx.shared.service.absent_client(&session.client);
+    let ghost = Session::absent(args.session_id, client, who);
+    cx.resume(ghost, Resume { known });
+    let highest = args.highest_slot_id.max(args.slot_id);
+    cx.encoder().value(&SequenceResult {
+        session_id: args.session_id,
+        sequence_id: args.sequence_id,
+        slot_id: args.slot_id,
+        highest_slot_id: highest,
+        target_highest_slot_id: highest,
+        status: SequenceStatus::empty(),
+    });
+    Ok(())
+}
+
+/// Runs an operation of such a request.
+pub(super) fn run<'a>(cx: &mut Compound<'a>, number: OpNum, op: &Op<'a>, rest: &[u8]) -> OpResult {
+    let index = cx.op_index();
+    let Some(resume) = cx.resumed() else { return Err(Status::ServerFault.into()) };
+    let before_last = resume.known.last().is_some_and(|(last, _)| index < *last);
+    let known = resume.known.iter().find(|(at, _)| *at == index);
+    let outcome = match known.map(|(_, known)| known.clone()) {
+        Some(Known::Result { current, result }) => {
+            cx.encoder().raw(&result);
+            if let Some(handle) = current {
+                cx.set_current(handle);
+            }
+            return Ok(());
+        }
+        Some(Known::Happened(effect)) => return tell(cx, op, &effect).or_else(|_| cx.lose()),
+        None if looks_only(number) => dispatch::run(cx, op, rest),
+        None => Err(Status::Delay.into()),
+    };
+    match outcome {
+        // What it compared has been changed since, by this request itself perhaps.
+        Err(_) if before_last && matches!(number, OpNum::Verify | OpNum::Nverify) => Ok(()),
+        Err(OpError::Wait | OpError::Later) => outcome,
+        Err(_) if before_last => cx.lose(),
+        outcome => outcome,
+    }
+}
+
+/// Whether an operation only looks at files, without state of the client's.
+fn looks_only(number: OpNum) -> bool {
+    matches!(
+        number,
+        OpNum::Access
+            | OpNum::Getattr
+            | OpNum::Getfh
+            | OpNum::Getxattr
+            | OpNum::Listxattrs
+            | OpNum::Lookup
+            | OpNum::Lookupp
+            | OpNum::Nverify
+            | OpNum::Putfh
+            | OpNum::Putpubfh
+            | OpNum::Putrootfh
+            | OpNum::Readdir
+            | OpNum::Readlink
+            | OpNum::Restorefh
+            | OpNum::Savefh
+            | OpNum::Secinfo
+            | OpNum::SecinfoNoName
+            | OpNum::Verify
+    )
+}
+
+/// Tells what an operation has done, in its result.
+fn tell(cx: &mut Compound<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
+    match (op, *effect) {
+        (Op::Create(args), Effect::Made { dir, object, dir_before, .. }) => {
+            let capabilities = cx.shared.service.capabilities(&dir)?;
+            let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::New)?;
+            // Whether the list was set, too, is not known.
+            let attributes_set = change.mask.without(Attr::Acl.number());
+            let change = changed(cx, &dir, dir_before);
+            cx.encoder().value(&CreateResult { change, attributes_set });
+            cx.set_current(object);
+        }
+        (Op::Open(args), Effect::Made { dir, object, created, dir_before }) => {
+            let attributes_set = set_by_open(cx, args, &dir, created)?;
+            let change = changed(cx, &dir, dir_before);
+            let result = OpenResult {
+                stateid: lost_stateid(&object),
+                change,
+                flags: OpenFlags::LOCKTYPE_POSIX,
+                attributes_set,
+                delegation: OpenDelegation::None,
+            };
+            cx.encoder().value(&result);
+            cx.set_current(object);
+        }
+        (Op::Remove(_), Effect::Removed { dir, dir_before }) => {
+            let change = changed(cx, &dir, dir_before);
+            cx.encoder().value(&RemoveResult { change });
+        }
+        (Op::Link(_), Effect::Linked { dir, dir_before, .. }) => {
+            let change = changed(cx, &dir, dir_before);
+            cx.encoder().value(&LinkResult { change });
+        }
+        (Op::Rename(_), Effect::Renamed { from_dir, from_before, to_dir, to_before }) => {
+            let source = changed(cx, &from_dir, from_before);
+            let target = changed(cx, &to_dir, to_before);
+            cx.encoder().value(&RenameResult { source, target });
+        }
+        (Op::Setattr(args), Effect::AttrSet { file }) => {
+            let capabilities = cx.shared.service.capabilities(&file)?;
+            let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::Existing)?;
+            let one_step = change.acl.is_none()
+                || change.plain == SetAttr::default() && change.mode_masked.is_none();
+            if !one_step {
+                // Whether the list was set, too, is not known.
+                return Err(Status::DeadSession.into());
+            }
+            cx.encoder().value(&SetattrResult { attributes_set: change.mask });
+        }
+        (Op::Setxattr(_), Effect::AttrSet { file }) => {
+            let change = changed(cx, &file, 0);
+            cx.encoder().value(&SetxattrResult { change });
+        }
+        (Op::Removexattr(_), Effect::AttrSet { file }) => {
+            let change = changed(cx, &file, 0);
+            cx.encoder().value(&RemovexattrResult { change });
+        }
+        (Op::Write(args), Effect::Written { len, .. }) => {
+            let verifier = Verifier(cx.shared.write_verifier.current());
+            let result = WriteResult { count: len as u32, committed: args.stable, verifier };
+            cx.encoder().value(&result);
+        }
+        _ => return Err(Status::DeadSession.into()),
+    }
+    Ok(())
+}
+
+/// How an object has changed: others may have changed it, too.
+fn changed(cx: &Compound<'_>, object: &Handle, before: u64) -> ChangeInfo {
+    let after = cx.shared.service.getattr(object).map_or(before, |attr| attr.change);
+    ChangeInfo { atomic: false, before, after }
+}
+
+/// The state-id of an open that ended with the server: one that is never given out, and not the same
+/// for two files. The client reclaims the open before it uses it.
+fn lost_stateid(file: &Handle) -> Stateid {
+    let mut other = [0; 12];
+    other[..4].copy_from_slice(&durable::digest(0, &file.file.0).to_be_bytes());
+    other[4..8].copy_from_slice(&durable::digest(1, &file.file.0).to_be_bytes());
+    other[11] = 1;
+    Stateid { seqid: 1, other }
+}
+
+/// The attributes that an open has set which has made or emptied a file.
+fn set_by_open(
+    cx: &Compound<'_>,
+    args: &OpenArgs<'_>,
+    dir: &Handle,
+    created: bool,
+) -> Result<Bitmap, OpError> {
+    let capabilities = cx.shared.service.capabilities(dir)?;
+    let mask = |fattr, purpose| {
+        let change = set::parse(fattr, cx.minor, &capabilities, purpose)?;
+        Ok::<_, OpError>(change.mask.without(Attr::Acl.number()))
+    };
+    Ok(match &args.how {
+        OpenHow::NoCreate => Bitmap::EMPTY,
+        OpenHow::Exclusive(_) => VERIFIER_KEPT_IN,
+        OpenHow::Exclusive41(_, fattr) => mask(fattr, Purpose::NewExclusive)?.or(VERIFIER_KEPT_IN),
+        OpenHow::Unchecked(fattr) | OpenHow::Guarded(fattr) if created => {
+            mask(fattr, Purpose::New)?
+        }
+        OpenHow::Unchecked(_) | OpenHow::Guarded(_) => Attr::set(&[Attr::Size]),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v4::stateid;
+    use dafs_store::{FileId, FsId};
+
+    #[test]
+    fn a_lost_open_has_a_state_id_that_was_never_given_out() {
+        let file = |id| Handle { fs: FsId([0; 16]), file: FileId([id; 48]) };
+        let one = lost_stateid(&file(1));
+        assert_eq!(stateid::reference(&one), Err(Status::BadStateId));
+        assert_ne!(one, lost_stateid(&file(2)));
+    }
+}

@@ -1,0 +1,443 @@
+//! Sessions that persist: the server dies at every step of requests of every kind, and its client
+//! repeats them on the session that it had (RFC 8881 2.10.6.5).
+
+use crate::common::*;
+use crate::helper::*;
+use dafs_journal::sim::SimDisk;
+use dafs_service::durable::Durability;
+use dafs_service::{ExportOptions, Squash};
+use dafs_store::{Cred, MemoryOptions, MemoryStore, Store};
+use dafs_wire::nfs4::*;
+use std::sync::Arc;
+
+const ROOT: Op<'static> = Op::Putrootfh(PutrootfhArgs);
+
+/// What lasts from run to run.
+struct Kept {
+    store: Arc<MemoryStore>,
+    disk: Arc<SimDisk>,
+    options: ExportOptions,
+    runs: u32,
+}
+
+impl Kept {
+    fn new(durable_replies: Durability) -> Self {
+        let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let options =
+            ExportOptions { squash: Squash::None, durable_replies, ..ExportOptions::default() };
+        Self { store, disk: Arc::new(SimDisk::new()), options, runs: 0 }
+    }
+
+    fn start(&mut self) -> World {
+        self.runs += 1;
+        let (store, disk) = (self.store.clone(), Some(self.disk.clone()));
+        let mut world = World::run_of(self.runs, store, self.options.clone(), disk);
+        world.minor = 2;
+        world
+    }
+
+    fn has(&self, name: &[u8]) -> bool {
+        let cred = Cred::new(0, 0);
+        self.store.peek(&cred, &self.store.root(), name).is_ok()
+    }
+}
+
+fn persistent_session(world: &mut World, owner: &[u8], verifier: u8) -> Session {
+    let exchanged = world.exchange(0, owner, verifier);
+    let mut args = create_session(exchanged.client_id, exchanged.sequence_id);
+    args.flags = CreateSessionFlags::PERSIST;
+    let mut session = world.session(1, args);
+    let complete = Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
+    assert_eq!(world.next(&mut session, &[complete]).status(), Status::Ok);
+    session
+}
+
+/// A server whose client has a session that persists, and some files.
+fn prepared(mode: Durability) -> (Kept, World, Session) {
+    let mut kept = Kept::new(mode);
+    let mut world = kept.start();
+    let mut session = persistent_session(&mut world, b"client", 1);
+    assert!(session.created.flags.contains(CreateSessionFlags::PERSIST));
+    for name in [&b"victim"[..], b"other"] {
+        let access = ShareAccess::BOTH | Want::None.number();
+        let ops = [ROOT, open(name, access, unchecked(NOTHING))];
+        let answer = world.next(&mut session, &ops);
+        let ResultBody::Open(opened) = answer.body(2) else { panic!() };
+        let ops = [ROOT, lookup(name), close(opened.stateid)];
+        assert_eq!(world.next(&mut session, &ops).status(), Status::Ok);
+    }
+    let set = Op::Setxattr(SetxattrArgs {
+        option: SetxattrOption::Create,
+        name: b"old",
+        value: b"value",
+    });
+    assert_eq!(world.next(&mut session, &[ROOT, lookup(b"other"), set]).status(), Status::Ok);
+    (kept, world, session)
+}
+
+/// A request that changes something once, and whether it has.
+struct Case {
+    name: &'static str,
+    ops: Vec<Op<'static>>,
+    done: fn(&Kept) -> bool,
+}
+
+fn directory(name: &'static [u8]) -> Op<'static> {
+    make(CreateType::Plain(FileType::Directory), name)
+}
+
+fn remove(name: &'static [u8]) -> Op<'static> {
+    Op::Remove(RemoveArgs { name })
+}
+
+fn xattr(kept: &Kept, name: &[u8]) -> bool {
+    let (cred, root) = (Cred::new(0, 0), kept.store.root());
+    let (file, _) = kept.store.peek(&cred, &root, b"other").unwrap();
+    kept.store.xattr(&cred, &file, name).is_ok()
+}
+
+fn size(kept: &Kept, name: &[u8]) -> u64 {
+    let (file, _) = kept.store.peek(&Cred::new(0, 0), &kept.store.root(), name).unwrap();
+    kept.store.getattr(&file).unwrap().size
+}
+
+/// Attributes with nothing but this size.
+fn size_9() -> Fattr<'static> {
+    Fattr { mask: Attr::set(&[Attr::Size]), values: &[0, 0, 0, 0, 0, 0, 0, 9] }
+}
+
+fn cases() -> Vec<Case> {
+    let look = getattr(&[Attr::Fileid, Attr::Change]);
+    let savefh = savefh();
+    let other = lookup(b"other");
+    let access = ShareAccess::BOTH | Want::None.number();
+    let set =
+        |name, value| Op::Setxattr(SetxattrArgs { option: SetxattrOption::Create, name, value });
+    vec![
+        Case {
+            name: "directory",
+            ops: vec![ROOT, directory(b"new"), getfh(), look.clone()],
+            done: |kept| kept.has(b"new"),
+        },
+        Case {
+            name: "open",
+            ops: vec![ROOT, open(b"new", access, OpenHow::Guarded(NOTHING)), getfh(), look.clone()],
+            done: |kept| kept.has(b"new"),
+        },
+        Case {
+            name: "remove",
+            ops: vec![ROOT, remove(b"victim")],
+            done: |kept| !kept.has(b"victim"),
+        },
+        Case {
+            name: "rename",
+            ops: vec![
+                ROOT,
+                savefh.clone(),
+                ROOT,
+                Op::Rename(RenameArgs { old_name: b"victim", new_name: b"moved" }),
+                look.clone(),
+            ],
+            done: |kept| kept.has(b"moved") && !kept.has(b"victim"),
+        },
+        Case {
+            name: "link",
+            ops: vec![
+                ROOT,
+                other.clone(),
+                savefh,
+                ROOT,
+                Op::Link(LinkArgs { name: b"second" }),
+                Op::Restorefh(RestorefhArgs),
+                look.clone(),
+            ],
+            done: |kept| kept.has(b"second"),
+        },
+        Case {
+            name: "setattr",
+            ops: vec![
+                ROOT,
+                other.clone(),
+                Op::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attributes: size_9() }),
+                look.clone(),
+            ],
+            done: |kept| size(kept, b"other") == 9,
+        },
+        Case {
+            name: "setxattr",
+            ops: vec![ROOT, other.clone(), set(b"new", b"1"), look.clone()],
+            done: |kept| xattr(kept, b"new"),
+        },
+        Case {
+            name: "removexattr",
+            ops: vec![ROOT, other.clone(), Op::Removexattr(RemovexattrArgs { name: b"old" })],
+            done: |kept| !xattr(kept, b"old"),
+        },
+        Case {
+            name: "write",
+            ops: vec![
+                ROOT,
+                other,
+                write_stable(Stateid::ANONYMOUS, 0, b"stable", StableHow::FileSync),
+                look,
+            ],
+            done: |kept| size(kept, b"other") == 6,
+        },
+    ]
+}
+
+/// The server is killed after so many jobs of its pool; what it had answered by then.
+fn run_and_kill(
+    mut world: World,
+    session: &mut Session,
+    ops: &[Op<'_>],
+    steps: u32,
+) -> Option<Answer> {
+    session.sequence += 1;
+    let ops = with_sequence(session.sequence_args(), ops);
+    let args = world.encode(&ops);
+    let at_once = world.start(1, 0, &args);
+    assert!(matches!(at_once, dafs_rpc::Handled::Later), "{at_once:?}");
+    for _ in 0..steps {
+        world.pool.step();
+    }
+    let answer = world.collect().pop()?;
+    Some(Answer(answer.unwrap().to_bytes()))
+}
+
+const MODES: [Durability; 2] = [Durability::Crash, Durability::Power];
+
+#[test]
+fn a_request_is_carried_out_once_wherever_the_server_dies() {
+    for mode in MODES {
+        for case in cases() {
+            let (mut rebuilt, mut replayed, mut not_done) = (0, 0, 0);
+            for steps in 0.. {
+                let what = format!("{} {mode:?} after {steps} steps", case.name);
+                let (mut kept, world, mut session) = prepared(mode);
+                let before = run_and_kill(world, &mut session, &case.ops, steps);
+                let done = (case.done)(&kept);
+                let mut world = kept.start();
+                let again = world.again(&session, &case.ops);
+                if done {
+                    assert_eq!(again.status(), Status::Ok, "{what}: {:?}", again.results());
+                    assert_eq!(again.results().len(), case.ops.len() + 1);
+                } else {
+                    assert_eq!(again.status(), Status::DeadSession, "{what}");
+                    assert_eq!(again.head().op_count, 1);
+                }
+                assert_eq!((case.done)(&kept), done, "{what}: nothing is changed by a retry");
+                assert_eq!(world.again(&session, &case.ops).status(), again.status(), "{what}");
+                // Nothing new, and nothing else under that number.
+                let other = world.again(&session, &[ROOT, getfh()]);
+                assert_eq!(other.status(), Status::DeadSession, "{what}");
+                let new = world.next(&mut session, &[ROOT, getfh()]);
+                assert_eq!(new.status(), Status::DeadSession, "{what}");
+                match before {
+                    Some(before) => {
+                        assert_eq!(before, again, "{what}");
+                        replayed += 1;
+                    }
+                    None if done => rebuilt += 1,
+                    None => not_done += 1,
+                }
+                if replayed > 1 {
+                    break;
+                }
+            }
+            assert!(not_done > 0, "{}: {mode:?}", case.name);
+            // Data is stable with the write, so there is nothing left to wait for.
+            let waits = mode == Durability::Power && case.name != "write";
+            assert_eq!(rebuilt > 0, waits, "{}: {mode:?}", case.name);
+        }
+    }
+}
+
+#[test]
+fn a_change_whose_reply_was_not_written_is_found_out() {
+    for mode in MODES {
+        for case in cases() {
+            let (mut rebuilt, mut refused) = (0, 0);
+            for calls in 0..6 {
+                let what = format!("{} {mode:?} after {calls} calls", case.name);
+                let (mut kept, mut world, mut session) = prepared(mode);
+                kept.disk.fail_after(Some(calls));
+                let before = world.next(&mut session, &case.ops);
+                let done = (case.done)(&kept);
+                kept.disk.fail_after(None);
+                drop(world);
+                let mut world = kept.start();
+                let again = world.again(&session, &case.ops);
+                assert_eq!(again.status() == Status::Ok, done, "{what}: {:?}", again.results());
+                assert!(done || again.status() == Status::DeadSession, "{what}");
+                assert!(done || before.status() == Status::Io, "{what}: {:?}", before.results());
+                assert_eq!((case.done)(&kept), done, "{what}: nothing is changed by a retry");
+                rebuilt += u32::from(done && again != before);
+                refused += u32::from(!done);
+            }
+            assert!(refused > 0, "{} {mode:?}", case.name);
+            assert!(rebuilt > 0, "{} {mode:?}", case.name);
+        }
+    }
+}
+
+/// Of a request with several changes, the results of those that were made are told, and the rest is
+/// put off.
+#[test]
+fn a_request_is_gone_on_with_to_the_last_change_that_was_made() {
+    for mode in MODES {
+        let ops = [
+            ROOT,
+            directory(b"one"),
+            getfh(),
+            ROOT,
+            remove(b"victim"),
+            Op::Verify(VerifyArgs { attributes: NOTHING }),
+            directory(b"two"),
+            getfh(),
+        ];
+        let (mut partly, mut whole) = (0, 0);
+        for steps in 0.. {
+            let (mut kept, world, mut session) = prepared(mode);
+            let before = run_and_kill(world, &mut session, &ops, steps);
+            let done = [kept.has(b"one"), !kept.has(b"victim"), kept.has(b"two")];
+            let mut world = kept.start();
+            let again = world.again(&session, &ops);
+            let count = done.iter().filter(|&&done| done).count();
+            let (status, results) =
+                [(Status::DeadSession, 1), (Status::Delay, 6), (Status::Delay, 8), (Status::Ok, 9)]
+                    [count];
+            let what = format!("{mode:?} after {steps} steps: {done:?}");
+            assert_eq!(again.status(), status, "{what}: {:?}", again.results());
+            assert_eq!(again.results().len(), results, "{what}");
+            assert_eq!(done, [kept.has(b"one"), !kept.has(b"victim"), kept.has(b"two")]);
+            partly += u32::from(count == 1 || count == 2);
+            whole += u32::from(before.is_some());
+            if whole > 1 {
+                break;
+            }
+        }
+        assert_eq!(partly > 0, mode == Durability::Power);
+    }
+}
+
+/// Too long a reply is made anew from the results of the changes.
+#[test]
+fn a_long_reply_is_made_anew() {
+    for mode in MODES {
+        let (mut kept, mut world, mut session) = prepared(mode);
+        let text = [b'x'; 3000];
+        let link = make(CreateType::Symlink(text.as_slice().into()), b"new");
+        let ops = [ROOT, link, getfh(), Op::Readlink(ReadlinkArgs)];
+        let before = world.next(&mut session, &ops);
+        assert!(before.0.len() > dafs_nfs::limits::DURABLE_REPLY_BYTES_MAX, "{}", before.0.len());
+        drop(world);
+        let mut world = kept.start();
+        let again = world.again(&session, &ops);
+        let results = |answer: &Answer| format!("{:?}", &answer.results()[1..]);
+        assert_eq!(results(&again), results(&before));
+    }
+}
+
+/// Refusals are answered again, too.
+#[test]
+fn a_refusal_is_repeated() {
+    for mode in MODES {
+        let (mut kept, mut world, mut session) = prepared(mode);
+        let ops = [ROOT, remove(b"none")];
+        let before = world.next(&mut session, &ops);
+        assert_eq!(before.status(), Status::NoEnt);
+        drop(world);
+        assert_eq!(kept.start().again(&session, &ops), before);
+    }
+}
+
+/// If the way to what was done cannot be gone again, the client hears that the session is lost.
+#[test]
+fn a_change_whose_directory_is_gone_is_not_called_undone() {
+    let (mut kept, mut world, mut session) = prepared(Durability::Crash);
+    world.next(&mut session, &[ROOT, directory(b"dir")]);
+    kept.disk.fail_after(Some(1));
+    let ops = [ROOT, lookup(b"dir"), directory(b"sub")];
+    assert_eq!(world.next(&mut session, &ops).status(), Status::Ok);
+    kept.disk.fail_after(None);
+    drop(world);
+    let mut world = kept.start();
+    let (cred, root) = (Cred::new(0, 0), kept.store.root());
+    kept.store.rename(&cred, &root, b"dir", &root, b"elsewhere").unwrap();
+    let again = world.again(&session, &ops);
+    assert_eq!((again.status(), again.head().op_count), (Status::DeadSession, 1));
+}
+
+#[test]
+fn what_nobody_asks_for_any_more_is_forgotten() {
+    let ops = [ROOT, remove(b"victim")];
+    // By the client, when it has recovered.
+    let (mut kept, mut world, mut session) = prepared(Durability::Crash);
+    let before = world.next(&mut session, &ops);
+    drop(world);
+    let mut world = kept.start();
+    assert_eq!(world.again(&session, &ops), before);
+    let bind = Op::BindConnToSession(BindConnToSessionArgs {
+        session_id: session.id,
+        direction: ChannelFromClient::Fore,
+        use_rdma: false,
+    });
+    assert_eq!(world.send(1, 0, &[bind]).status(), Status::DeadSession);
+    // A new session of the same instance does not hurt the old one.
+    persistent_session(&mut world, b"client", 1);
+    assert_eq!(world.again(&session, &ops), before);
+    let destroy = Op::DestroySession(DestroySessionArgs { session_id: session.id });
+    assert_eq!(world.send(1, 0, std::slice::from_ref(&destroy)).status(), Status::Ok);
+    assert_eq!(world.again(&session, &ops).status(), Status::BadSession);
+    assert_eq!(world.send(1, 0, &[destroy]).status(), Status::BadSession);
+    drop(world);
+    assert_eq!(kept.start().again(&session, &ops).status(), Status::BadSession);
+    // By another instance of the client.
+    let (mut kept, mut world, mut session) = prepared(Durability::Crash);
+    world.next(&mut session, &ops);
+    drop(world);
+    let mut world = kept.start();
+    persistent_session(&mut world, b"stranger", 2);
+    assert_eq!(world.again(&session, &ops).status(), Status::Ok);
+    persistent_session(&mut world, b"client", 2);
+    assert_eq!(world.again(&session, &ops).status(), Status::BadSession);
+    // With a session of the same run.
+    let (mut kept, mut world, mut session) = prepared(Durability::Crash);
+    world.next(&mut session, &ops);
+    let destroy = Op::DestroySession(DestroySessionArgs { session_id: session.id });
+    assert_eq!(world.send(1, 0, &[destroy]).status(), Status::Ok);
+    drop(world);
+    assert_eq!(kept.start().again(&session, &ops).status(), Status::BadSession);
+}
+
+#[test]
+fn another_user_is_not_told() {
+    let (mut kept, mut world, mut session) = prepared(Durability::Crash);
+    let ops = [ROOT, remove(b"victim")];
+    world.next(&mut session, &ops);
+    drop(world);
+    let mut world = kept.start();
+    let all = with_sequence(session.sequence_args(), &ops);
+    assert_eq!(world.send(1, 7, &all).status(), Status::DeadSession);
+    assert_eq!(world.send(1, 0, &all).status(), Status::Ok);
+}
+
+/// Only what is kept of all changes is promised, and only to those who ask.
+#[test]
+fn sessions_persist_where_every_change_is_kept() {
+    let mut kept = Kept::new(Durability::Off);
+    let mut world = kept.start();
+    let session = persistent_session(&mut world, b"client", 1);
+    assert!(!session.created.flags.contains(CreateSessionFlags::PERSIST));
+    let (mut kept, mut world, _) = prepared(Durability::Crash);
+    let mut session = world.client(b"other");
+    assert!(!session.created.flags.contains(CreateSessionFlags::PERSIST));
+    let complete = Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
+    world.next(&mut session, &[complete]);
+    world.next(&mut session, &[ROOT, remove(b"victim")]);
+    drop(world);
+    let mut world = kept.start();
+    let again = world.again(&session, &[ROOT, remove(b"victim")]);
+    assert_eq!(again.status(), Status::BadSession);
+}

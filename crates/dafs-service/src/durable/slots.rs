@@ -1,0 +1,60 @@
+//! What a front door needs whose sessions persist: its clients repeat a request on the session of the
+//! run before, under the number that it had (RFC 8881 2.10.6.5).
+//!
+//! Invariants
+//! * What is forgotten here was answered: a record of it that is found again after a crash has numbers
+//!   that nobody asks for.
+
+use super::Durability;
+use super::ledger::Kept;
+use crate::client::{Client, ClientKey, ClientKind, Identity};
+use crate::{Service, durable};
+use std::sync::Arc;
+
+impl Service {
+    /// Whether replies are kept of all changes that clients can make, in every export.
+    pub fn keeps_all_replies(&self) -> bool {
+        let namespace = self.namespace();
+        let keeps = |options: &crate::ExportOptions| {
+            options.read_only || options.durable_replies != Durability::Off
+        };
+        self.keeper.get().is_some()
+            && namespace.exports().all(|export| keeps(export.options()))
+            && namespace.exports().any(|export| !export.options().read_only)
+    }
+
+    /// Forgets what is known of requests of a session of this run by their streams: their client has
+    /// the replies.
+    pub fn forget_answers(&self, session: &[u8; 8], streams: impl Iterator<Item = u16>) {
+        let Some(keeper) = self.keeper.get() else { return };
+        let mut ledger = keeper.lock();
+        let Some(kept) = ledger.sessions.get_mut(session) else { return };
+        for stream in streams {
+            kept.streams.remove(&stream);
+        }
+    }
+
+    /// Forgets the sessions of other instances of a client: it has begun anew and asks for nothing of
+    /// theirs. `mechanism` is that of the front door's sessions.
+    pub fn forget_other_runs(&self, client: &Client, mechanism: &str) {
+        let Some(keeper) = self.keeper.get() else { return };
+        let other = |session: &durable::Session| {
+            session.mechanism == mechanism
+                && session.client == client.name()
+                && session.verifier != client.verifier()
+        };
+        let other = |kept: &Kept| kept.recovered && kept.session.as_ref().is_some_and(other);
+        let ledger = keeper.lock();
+        let sessions = ledger.sessions.iter().filter(|(_, kept)| other(kept));
+        let ids: Vec<_> = sessions.map(|(id, _)| *id).collect();
+        drop(ledger);
+        ids.iter().for_each(|id| self.forget_session(id));
+    }
+
+    /// Stands for a client of an earlier run, by its name: it holds nothing and is not in the table of
+    /// clients.
+    pub fn absent_client(&self, name: &[u8]) -> Arc<Client> {
+        let nobody = Identity { mechanism: "none", principal: Vec::new() };
+        Client::new(ClientKey(0), ClientKind::Stateless, name, 0, nobody, 0)
+    }
+}
