@@ -6,14 +6,20 @@
 //!
 //! Invariants
 //! * What the server wants back is told to its holder once, or given back here when there is none.
-//! * Holders are called without a lock of the client held, by a thread of the client's that does
-//!   nothing else, so they may use the client.
+//! * Holders are called without a lock of the client held, so they may use the client. Recalls and
+//!   losses come one at a time, in order, on a thread that does nothing else.
+//!
+//! [`OpenOptions::want_delegation`]: crate::OpenOptions
+//! [`File`]: crate::File
 
 use crate::client::Client;
+use crate::driver::Shared;
 use crate::error::Result;
 use dafs_wire::dafs::{DelegReturn, Delegation, OpenReply, Reply, Request, StateId, Time};
 use rustc_hash::FxHashMap;
-use std::sync::Weak;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
 /// What a delegation allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +80,12 @@ pub(crate) trait Recalled: Send + Sync {
 }
 
 impl Client {
+    /// Makes the connection over which the server can call, for as long as this client lives, without
+    /// waiting for it. Only then are delegations granted.
+    pub(crate) fn listen(&self) -> Result<()> {
+        self.shared().listen()
+    }
+
     /// Registers the holder of a delegation; false when it is gone already, because the server
     /// wanted it back meanwhile.
     ///
@@ -83,14 +95,23 @@ impl Client {
         self.shared().hold(granted.state_id, holder)
     }
 
-    /// Gives a delegation back. All data that was kept by right of it has been written.
+    /// Gives a delegation back. All data that was kept by right of it has been written. One that is
+    /// gone, or on its way back, is left alone.
     ///
     /// # Errors
     /// The server's answer. The delegation is gone in any case.
     pub(crate) fn return_delegation(&self, state_id: StateId) -> Result<()> {
-        self.shared().release(state_id);
+        if !self.shared().release(state_id)? {
+            return Ok(());
+        }
         let request = Request::DelegReturn(DelegReturn { state_id });
         self.ask(&request, |reply| matches!(reply, Reply::DelegReturn).then_some(()))
+    }
+
+    /// True while the server keeps its promises to this client for certain: it has answered within
+    /// the lease. What is kept by right of a delegation must not be believed otherwise.
+    pub(crate) fn is_in_lease(&self) -> bool {
+        self.shared().is_in_lease()
     }
 }
 
@@ -98,20 +119,132 @@ impl Client {
 #[derive(Default)]
 pub(crate) struct Holders {
     by_name: FxHashMap<StateId, Weak<dyn Recalled>>,
+    /// There once a holder has been.
+    caller: Option<Arc<Caller>>,
 }
 
 impl Holders {
-    pub(crate) fn insert(&mut self, name: StateId, holder: Weak<dyn Recalled>) {
+    /// Adds one; starts the thread that calls it with the first.
+    pub(crate) fn insert(
+        &mut self,
+        name: StateId,
+        holder: Weak<dyn Recalled>,
+        shared: &Arc<Shared>,
+    ) -> io::Result<()> {
+        if self.caller.is_none() {
+            self.caller = Some(Caller::start(shared)?);
+        }
         self.by_name.insert(name, holder);
+        Ok(())
     }
 
     pub(crate) fn remove(&mut self, name: StateId) {
         self.by_name.remove(&name);
+    }
+
+    pub(crate) fn get(&self, name: StateId) -> Option<Weak<dyn Recalled>> {
+        self.by_name.get(&name).cloned()
+    }
+
+    /// Tells the holder; false when there is none.
+    pub(crate) fn tell(&mut self, name: StateId, news: News) -> bool {
+        let holder = match news {
+            News::Recall { .. } => self.get(name),
+            News::Lost => self.by_name.remove(&name),
+        };
+        match (holder, &self.caller) {
+            (Some(holder), Some(caller)) => {
+                caller.push(Notice { name, holder, news });
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Drop for Holders {
+    fn drop(&mut self) {
+        if let Some(caller) = &self.caller {
+            caller.stop();
+        }
     }
 }
 
 impl std::fmt::Debug for Holders {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Holders({})", self.by_name.len())
+    }
+}
+
+/// What a holder is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum News {
+    Recall { truncate: bool },
+    Lost,
+}
+
+struct Notice {
+    name: StateId,
+    holder: Weak<dyn Recalled>,
+    news: News,
+}
+
+/// The thread that calls holders: what they do may take long and needs the client.
+#[derive(Default)]
+struct Caller {
+    state: Mutex<CallerState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct CallerState {
+    notices: VecDeque<Notice>,
+    stop: bool,
+}
+
+impl Caller {
+    fn start(shared: &Arc<Shared>) -> io::Result<Arc<Self>> {
+        let caller = Arc::new(Self::default());
+        let (own, shared) = (caller.clone(), Arc::downgrade(shared));
+        std::thread::Builder::new()
+            .name("dafs-recalls".into())
+            .spawn(move || own.run(&shared))
+            .map(|_| caller)
+    }
+
+    fn run(&self, shared: &Weak<Shared>) {
+        while let Some(Notice { name, holder, news }) = self.next() {
+            match (holder.upgrade(), news) {
+                (Some(holder), News::Recall { truncate }) => holder.recall(truncate),
+                (Some(holder), News::Lost) => holder.lost(),
+                (None, News::Lost) => {}
+                // It left without giving it back.
+                (None, News::Recall { .. }) => {
+                    if let Some(shared) = shared.upgrade() {
+                        shared.leave_delegation(name);
+                    }
+                }
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Notice> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = |state: &mut CallerState| state.notices.is_empty() && !state.stop;
+        let state = self.changed.wait_while(state, idle);
+        // What was told before the end is told.
+        state.unwrap_or_else(PoisonError::into_inner).notices.pop_front()
+    }
+
+    fn push(&self, notice: Notice) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.notices.push_back(notice);
+        self.changed.notify_one();
+    }
+
+    fn stop(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.stop = true;
+        self.changed.notify_one();
     }
 }

@@ -34,7 +34,7 @@ struct State {
 }
 
 /// The client's end of the thread.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Helper {
     bell: Arc<Bell>,
 }
@@ -54,6 +54,11 @@ impl Helper {
         if self.bell.deaf.load(Ordering::Relaxed) {
             self.bell.ring(false);
         }
+    }
+
+    /// There is something to do for the thread alone.
+    pub(crate) fn wake(&self) {
+        self.bell.ring(false);
     }
 
     pub(crate) fn stop(&self) {
@@ -88,7 +93,9 @@ fn run(bell: &Bell, shared: &Weak<Shared>) {
         let mut driver = client.lock_regardless();
         let now = Instant::now();
         let due = driver.next_timeout().is_some_and(|at| at <= now);
-        if due || (driver.is_unattended() && driver.drives() == seen) {
+        let listens_every = driver.listens_every();
+        let alone = driver.is_unattended() || listens_every.is_some();
+        if due || (alone && driver.drives() == seen) {
             client.progress_beside(&mut driver);
         }
         seen = driver.drives();
@@ -97,11 +104,11 @@ fn run(bell: &Bell, shared: &Weak<Shared>) {
             HELPER_TICK
         } else {
             bell.deaf.store(true, Ordering::Relaxed);
-            driver
-                .next_timeout()
-                .map_or(SLEEP_MAX, |at| at.since(now).clamp(HELPER_TICK, SLEEP_MAX))
+            let time = driver.next_timeout().map_or(SLEEP_MAX, |at| at.since(now));
+            time.min(listens_every.unwrap_or(SLEEP_MAX)).clamp(HELPER_TICK, SLEEP_MAX)
         };
         drop(driver);
+        client.answer_questions();
         // This may be the last reference, and then its end stops this thread.
         drop(client);
         if !bell.sleep(time) {

@@ -137,6 +137,26 @@ pub const GROUPS_MAX: usize = 1024;
 /// Ranges of a file, and pieces of memory, of one transfer of a batch.
 pub const BATCH_PIECES_MAX: usize = 64;
 
+/// Calls that the server may have outstanding on the back-control channel.
+pub(crate) const BACK_CREDITS: u16 = 8;
+
+/// How often the helper thread looks for calls of the server while delegations are held, and when
+/// nothing hangs on them.
+pub(crate) const BACK_TICK: Duration = Duration::from_millis(4);
+pub(crate) const BACK_IDLE_TICK: Duration = Duration::from_secs(1);
+
+/// How long an open waits for the back-control channel before it goes without a delegation.
+pub(crate) const BACK_WAIT: Duration = Duration::from_secs(2);
+
+/// How long a back-control channel has to last for its loss not to count as one more in a row.
+pub(crate) const BACK_STABLE_TIME: Duration = Duration::from_secs(1);
+
+/// Transfers of asynchronous batches at the server at a time, of a session.
+pub(crate) const BATCH_OUTSTANDING_MAX: usize = 1024;
+
+/// Transfers of asynchronous batches that wait for that.
+pub(crate) const BATCH_WAITING_MAX: usize = OPERATIONS_MAX;
+
 const _: () = assert!(MESSAGE_BYTES_MIN <= REQUEST_BYTES_PROPOSED);
 const _: () = assert!(REQUEST_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
 const _: () = assert!(RESPONSE_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);

@@ -196,6 +196,12 @@ pub(crate) enum Purpose {
     Discard,
     /// An open or a lock of a server that has restarted.
     Reclaim(usize),
+    /// An asynchronous batch.
+    Batch(u64),
+    /// A transfer of one is not to wait any longer.
+    Hurry,
+    /// A delegation that is given back because nobody has it any more.
+    Return,
 }
 
 /// What the reply to an outstanding request means for the application's memory.

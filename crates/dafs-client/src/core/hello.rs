@@ -6,8 +6,20 @@ use dafs_wire::dafs::{ByteOrder, REQUEST_MAGIC};
 /// This connection is the operation channel.
 const CHANNEL_OPERATION: u32 = 0x01;
 
+/// It is the channel for calls of the server.
+const CHANNEL_BACK_CONTROL: u32 = 0x02;
+
 /// The 16 bytes that open a session's first connection.
 pub(crate) fn private_data(config: &SessionConfig) -> [u8; 16] {
+    block(config, CHANNEL_OPERATION)
+}
+
+/// Those of its second one.
+pub(crate) fn back_private_data(config: &SessionConfig) -> [u8; 16] {
+    block(config, CHANNEL_BACK_CONTROL)
+}
+
+fn block(config: &SessionConfig, channel: u32) -> [u8; 16] {
     let word = |value: u32| match config.byte_order {
         ByteOrder::Big => value.to_be_bytes(),
         ByteOrder::Little => value.to_le_bytes(),
@@ -16,6 +28,6 @@ pub(crate) fn private_data(config: &SessionConfig) -> [u8; 16] {
     block[..4].copy_from_slice(&word(REQUEST_MAGIC));
     block[4..8].copy_from_slice(&config.client_differentiator);
     block[8..12].copy_from_slice(&config.session_differentiator);
-    block[12..].copy_from_slice(&word(CHANNEL_OPERATION));
+    block[12..].copy_from_slice(&word(channel));
     block
 }

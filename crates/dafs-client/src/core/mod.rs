@@ -33,10 +33,15 @@
 //! * A new procedure that changes something is put in its class in `repeat`; without that it counts as
 //!   once. A new one that names a state-id or memory is added to `rewrite`.
 //!
-//! What is bound to a session beside its calls (a back-control channel) must be bound again when
-//! [`SessionStats::recoveries`] has changed and the stage is [`Stage::Ready`].
+//! # The back-control channel
+//!
+//! [`SessionCore::want_back`] asks for it, for as long as the session lives; it is bound again by itself
+//! after each loss. What the server wants of the application comes out of
+//! [`SessionCore::take_back_event`]. Asynchronous batches need it and bring it with them
+//! ([`SessionCore::submit_batch`]).
 
 mod auth;
+mod back;
 mod call;
 mod chain;
 mod config;
@@ -60,6 +65,7 @@ mod timers;
 
 pub(crate) use auth::Fixed;
 pub use auth::{Authenticator, Challenge, Proof};
+pub use back::{BackEvent, BackStage, BatchCall, BatchHints};
 pub use call::{Completed, Done, ReadCall, Refused, ReplyMessage, WriteCall};
 pub use chain::ChainMember;
 pub use config::{CredentialIds, SessionConfig, SessionInfo};

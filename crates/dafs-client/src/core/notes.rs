@@ -9,12 +9,19 @@ use dafs_wire::dafs::{
 /// Where the state-id stands in a reply to OPEN (DAFS 6).
 const OPEN_STATE_ID_AT: usize = HEADER_BYTES + 64;
 
+/// Where that of its delegation stands, if there is one.
+const DELEGATION_STATE_ID_AT: usize = HEADER_BYTES + 112;
+
 impl SessionCore {
     /// Looks at the answer of `server` to the request in `asked`, and gives a new open the name under
     /// which the application is to know it.
     pub(crate) fn take_note(&mut self, asked: &[u8], reply: &mut ReplyMessage, server: ClientId) {
         use Procedure as P;
-        if !matches!(reply.procedure, P::Open | P::Close | P::OpenDowngrade | P::Lock | P::LockU) {
+        let noted = matches!(
+            reply.procedure,
+            P::Open | P::Close | P::OpenDowngrade | P::Lock | P::LockU | P::DelegReturn
+        );
+        if !noted {
             return;
         }
         // Nothing is kept where nothing is recovered.
@@ -30,10 +37,12 @@ impl SessionCore {
         server: ClientId,
     ) {
         if !reply.status.is_ok() {
-            if let Request::Close(close) = request
-                && is_dead(reply.status)
-            {
-                self.held.closed(close.state_id);
+            match request {
+                Request::Close(close) if is_dead(reply.status) => self.held.closed(close.state_id),
+                Request::DelegReturn(args) if is_dead(reply.status) => {
+                    self.back.delegations.returned(args.state_id);
+                }
+                _ => {}
             }
             return;
         }
@@ -41,10 +50,15 @@ impl SessionCore {
             Request::Open(open) => {
                 let Ok(Outcome::Ok(Reply::Open(opened))) = reply.decode() else { return };
                 let (name, current) = (self.held.opened(open, &opened, server), opened.state_id);
+                let granted = self.back.delegations.granted(opened.fh, &opened.delegation, server);
                 if name != current {
-                    rename(&mut reply.bytes, name);
+                    rename(&mut reply.bytes, OPEN_STATE_ID_AT, name);
+                }
+                if let Some(name) = granted {
+                    rename(&mut reply.bytes, DELEGATION_STATE_ID_AT, name);
                 }
             }
+            Request::DelegReturn(args) => self.back.delegations.returned(args.state_id),
             Request::Close(close) => self.held.closed(close.state_id),
             Request::OpenDowngrade(downgrade) => self.held.downgraded(downgrade),
             Request::Lock(lock) => self.held.locked(lock, server),
@@ -55,8 +69,8 @@ impl SessionCore {
 }
 
 /// Puts another state-id into a reply to OPEN. State-ids are the same in both byte orders.
-fn rename(reply: &mut [u8], name: StateId) {
-    if let Some(place) = reply.get_mut(OPEN_STATE_ID_AT..OPEN_STATE_ID_AT + name.0.len()) {
+fn rename(reply: &mut [u8], at: usize, name: StateId) {
+    if let Some(place) = reply.get_mut(at..at + name.0.len()) {
         place.copy_from_slice(&name.0);
     }
 }

@@ -60,7 +60,8 @@ impl SessionCore {
             max_response_size: self.conn.receives.message_bytes() as u32,
             max_requests: self.config.requests.into(),
             inline_write_header_size: self.config.inline_write_header_bytes,
-            use_back_control_channel: false,
+            // Made when it is needed, and only then.
+            use_back_control_channel: true,
             use_rdma_read_channel: false,
         }
     }
@@ -176,6 +177,7 @@ impl SessionCore {
         self.info.session_id = answer.session_id;
         self.info.client_id = answer.client_id;
         self.info.checksums = options.use_checksums;
+        self.back.agreed(options.use_back_control_channel);
         // What may be sent now is told by the headers alone: a server may agree to many requests
         // and grant one until it knows who asks.
         self.info.requests = requests;
@@ -235,7 +237,7 @@ impl SessionCore {
     }
 }
 
-fn auth_request(proof: &Proof) -> Result<AuthRequest<'_>, Failure> {
+pub(super) fn auth_request(proof: &Proof) -> Result<AuthRequest<'_>, Failure> {
     Ok(match proof {
         Proof::None => AuthRequest::None,
         Proof::Text { id, password } => AuthRequest::Text { id, password },

@@ -106,6 +106,8 @@ impl SessionCore {
     ) -> Result<(), Failure> {
         match purpose {
             Purpose::Caller(_) | Purpose::Null | Purpose::Discard => Ok(()),
+            Purpose::Hurry | Purpose::Return => Ok(()),
+            Purpose::Batch(message) => self.on_batch_reply(adapter, message, reply, now),
             Purpose::Disconnect => {
                 self.end(adapter, Failure::Closed);
                 Ok(())

@@ -1,6 +1,7 @@
 //! Putting into a request what has changed since the application asked for it: the keys of its
 //! memory and the state-ids of its opens.
 
+use super::back::Delegations;
 use super::failure::Failure;
 use super::held::Held;
 use super::memory::Piece;
@@ -17,6 +18,8 @@ pub(crate) struct Names<'a> {
     pub(crate) memory: &'a [Piece],
     /// The opens of the session.
     pub(crate) held: &'a Held,
+    /// Its delegations.
+    pub(crate) delegations: &'a Delegations,
     /// The run of the server.
     pub(crate) server: ClientId,
 }
@@ -106,7 +109,8 @@ impl Names<'_> {
                 Request::Close(Close { state_id, ..args })
             }
             Request::DelegReturn(args) => {
-                Request::DelegReturn(DelegReturn { state_id: state(args.state_id)? })
+                let state_id = self.delegations.current(args.state_id)?;
+                Request::DelegReturn(DelegReturn { state_id })
             }
             Request::Lock(args) => Request::Lock(Lock { state_id: state(args.state_id)?, ..args }),
             Request::LockU(args) => {
@@ -114,7 +118,7 @@ impl Names<'_> {
             }
             Request::Open(mut args) => {
                 if let OpenClaim::DelegateCur { dir, path, state_id } = args.claim {
-                    let state_id = state(state_id)?;
+                    let state_id = self.delegations.current(state_id)?;
                     args = Open { claim: OpenClaim::DelegateCur { dir, path, state_id }, ..args };
                 }
                 Request::Open(args)

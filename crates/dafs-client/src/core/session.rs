@@ -9,6 +9,7 @@
 //! * After the end of a session nothing is sent and nothing is in flight.
 //! * Between the loss of a connection and the end of recovery no call of the application is sent.
 
+use super::back::Back;
 use super::call::{Call, Completed, Done, Purpose};
 use super::chain::{Chains, Ended};
 use super::config::{SessionConfig, SessionInfo};
@@ -19,8 +20,8 @@ use super::memory::{Graveyard, RegisteredMemory};
 use super::recovery::Recovery;
 use crate::limits::{LEASE_ASSUMED, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN};
 use dafs_dat::{
-    Access, Adapter, Address, Completion, ConnectError, Event, Instant, Operation, RegisterError,
-    WorkStatus,
+    Access, Adapter, Address, Completion, ConnectError, EndpointId, Event, Instant, Operation,
+    RegisterError, WorkStatus,
 };
 use dafs_mem::Buffer;
 use dafs_wire::dafs::{ByteOrder, CredHandle};
@@ -84,6 +85,8 @@ pub struct SessionCore {
     pub(crate) memories: Vec<Weak<RegisteredMemory>>,
     pub(crate) held: Held,
     pub(crate) chains: Chains,
+    /// The back-control channel and what hangs on it.
+    pub(crate) back: Back,
     /// Calls that wait for a credit, or for a connection.
     pub(crate) waiting: VecDeque<Call>,
     /// Calls that a restarted server has put off, with when to ask again; earliest first.
@@ -135,6 +138,7 @@ impl SessionCore {
             memories: Vec::new(),
             held: Held::default(),
             chains: Chains::default(),
+            back: Back::default(),
             waiting: VecDeque::new(),
             put_off: VecDeque::new(),
             recovery: None,
@@ -199,6 +203,7 @@ impl SessionCore {
             && self.waiting.is_empty()
             && self.put_off.is_empty()
             && self.recovery.is_none()
+            && self.back.batches.is_idle()
     }
 
     /// The counters.
@@ -245,7 +250,17 @@ impl SessionCore {
     pub fn handle(&mut self, adapter: &mut dyn Adapter, event: Event, now: Instant) {
         self.now = now;
         let ours = self.conn.endpoint;
+        let endpoint = match &event {
+            Event::Completion(completion) => Some(completion.endpoint),
+            Event::Established { endpoint, .. }
+            | Event::ConnectFailed { endpoint, .. }
+            | Event::Disconnected { endpoint, .. } => Some(*endpoint),
+            Event::ConnectRequest { .. } => None,
+        };
         match event {
+            _ if endpoint.is_some_and(|endpoint| self.is_back(endpoint)) => {
+                self.on_back_event(adapter, event, now);
+            }
             Event::Completion(completion) if Some(completion.endpoint) == ours => {
                 self.on_completion(adapter, completion, now);
             }
@@ -272,7 +287,8 @@ impl SessionCore {
         if !matches!(self.stage, Stage::Connecting | Stage::Recovering) {
             return;
         }
-        if let Err(failure) = self.check_peer(adapter).and_then(|()| self.renew_memory(adapter)) {
+        let peer = self.check_peer(adapter, self.conn.endpoint);
+        if let Err(failure) = peer.and_then(|()| self.renew_memory(adapter)) {
             return self.end(adapter, failure);
         }
         if self.stage == Stage::Connecting {
@@ -283,9 +299,13 @@ impl SessionCore {
 
     /// The first message carries a proof of identity, which is for the server alone: whoever may
     /// bind a name on this host could be at the other end.
-    fn check_peer(&self, adapter: &dyn Adapter) -> Result<(), Failure> {
+    pub(crate) fn check_peer(
+        &self,
+        adapter: &dyn Adapter,
+        endpoint: Option<EndpointId>,
+    ) -> Result<(), Failure> {
         let Some(trusted) = &self.config.trusted_users else { return Ok(()) };
-        let peer = self.conn.endpoint.and_then(|endpoint| adapter.peer(endpoint));
+        let peer = endpoint.and_then(|endpoint| adapter.peer(endpoint));
         let process = peer.and_then(|peer| peer.process);
         match process {
             Some(process) if trusted.contains(&process.uid) => Ok(()),
@@ -359,6 +379,7 @@ impl SessionCore {
         tracing::debug!(%failure, "session is over");
         self.stage = Stage::Over;
         self.failure = Some(failure.clone());
+        self.end_back(adapter, &failure);
         for (_, flight) in self.conn.cut(adapter) {
             self.finish(flight.purpose, Done::Lost(failure.clone()));
         }

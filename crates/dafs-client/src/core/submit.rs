@@ -55,6 +55,9 @@ impl SessionCore {
     ) -> Result<(), Refused> {
         let memory: Pieces = memory.into_iter().collect();
         self.admit(adapter, now, &memory)?;
+        if let Request::DelegReturn(args) = request {
+            self.give_up_delegation(args.state_id);
+        }
         let due = due(now, deadline);
         if self.can_send() {
             return self.send(adapter, now, Purpose::Caller(tag), due, request, memory);
@@ -151,6 +154,11 @@ impl SessionCore {
 
     /// Sends what waits, as far as credits reach; then closes, if that is wanted.
     pub(crate) fn pump(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        if self.back.is_wanted() {
+            self.back_turn(adapter, now);
+            self.return_strays(adapter, now);
+            self.pump_batches(adapter, now);
+        }
         while matches!(self.stage, Stage::Ready | Stage::Closing) && self.conn.has_room() {
             if let Some(count) = self.chains.in_front(&self.waiting) {
                 if self.send_chain(adapter, now, count) {
@@ -172,7 +180,7 @@ impl SessionCore {
                 self.finish(Purpose::Caller(tag), Done::Lost(Failure::refused(refused)));
             }
         }
-        if self.stage == Stage::Closing && self.is_idle() && self.failure.is_none() {
+        if self.stage == Stage::Closing && self.failure.is_none() && self.is_settled(adapter, now) {
             self.send_own(adapter, now, Purpose::Disconnect, &Request::Disconnect);
         }
     }
@@ -219,6 +227,34 @@ impl SessionCore {
         }
     }
 
+    /// Encodes a request of the session's own; the caller has made sure that there is a credit.
+    pub(super) fn encode_own(
+        &mut self,
+        request: &Request<'_>,
+    ) -> Result<(RequestHeader, usize), Refused> {
+        let header = self.next_header(request.procedure())?;
+        let bytes = encode_request(&mut self.scratch, self.order, &header, request)?;
+        Ok((header, bytes))
+    }
+
+    /// Sends what has just been encoded.
+    pub(super) fn send_encoded_own(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        purpose: Purpose,
+        procedure: Procedure,
+        header: RequestHeader,
+        bytes: usize,
+    ) {
+        if self.info.checksums {
+            seal(&mut self.scratch[..bytes]);
+        }
+        let (due, work) = (due(now, Some(OPERATION_DEADLINE)), Work::own());
+        let message = Outgoing { purpose, due, procedure, header, work, bytes, data: None };
+        self.transmit(adapter, now, message);
+    }
+
     fn send(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -233,11 +269,13 @@ impl SessionCore {
         let mut bytes = encode_request(&mut self.scratch, self.order, &header, request)?;
         let mut work = Work::own();
         if matches!(purpose, Purpose::Caller(_)) {
-            let keep = self.config.recovery.is_some();
+            // Who may be called keeps an eye on delegations, too.
+            let keep = self.config.recovery.is_some() || self.back.is_wanted();
             let kept = if keep { self.scratch[..bytes].to_vec() } else { Vec::new() };
             if self.stats.recoveries > 0 {
                 let server = self.info.client_id;
-                let names = Names { memory: &memory, held: &self.held, server };
+                let delegations = &self.back.delegations;
+                let names = Names { memory: &memory, held: &self.held, delegations, server };
                 let (order, out) = (self.order, &mut self.scratch);
                 let encoded =
                     names.apply(request, |request| encode_request(out, order, &header, request));

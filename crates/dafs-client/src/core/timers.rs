@@ -19,12 +19,17 @@ impl SessionCore {
         }
         let keep_alive = self.can_send_null().then(|| self.keep_alive_at());
         let shrink = self.conn.shrink_at.filter(|_| keep_alive.is_some());
-        [keep_alive, shrink, self.first_deadline, self.put_off_until()].into_iter().flatten().min()
+        let times =
+            [keep_alive, shrink, self.first_deadline, self.put_off_until(), self.back_timeout()];
+        times.into_iter().flatten().min()
     }
 
     /// Does what is due.
     pub fn on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         self.now = now;
+        if self.back_timeout().is_some_and(|at| at <= now) {
+            self.back_on_time(adapter, now);
+        }
         if self.recovery.is_some() {
             return self.recovery_on_time(adapter, now);
         }
@@ -50,6 +55,15 @@ impl SessionCore {
     /// Without a credit there is nothing to send a NULL with; what is outstanding renews the leases.
     fn can_send_null(&self) -> bool {
         self.stage == Stage::Ready && self.waiting.is_empty() && self.conn.has_room()
+    }
+
+    /// Until when the server keeps what it has promised for certain, opens and delegations: a part of
+    /// the lease from its last sign of life, because the lease runs from the request before that.
+    pub(crate) fn promised_until(&self) -> Instant {
+        match self.stage {
+            Stage::Over => Instant(0),
+            _ => self.last_reply + self.info.lease * 2 / 3,
+        }
     }
 
     /// Any request renews all leases (DAFS 7), so only silence needs a keep-alive; a third of the

@@ -16,13 +16,14 @@ mod waiter;
 use crate::backoff::{Backoff, is_passing};
 use crate::buffer::IoBuffer;
 use crate::core::{
-    ChainMember, Completed, Done, Failure, Piece, ReadCall, Refused, RegisteredMemory,
-    ReplyMessage, SessionCore, SessionInfo, SessionStats, Stage, WriteCall,
+    BackEvent, BackStage, ChainMember, Completed, Done, Failure, Piece, ReadCall, Refused,
+    RegisteredMemory, ReplyMessage, SessionCore, SessionInfo, SessionStats, Stage, WriteCall,
 };
-use crate::delegation::{Granted, Holders, Recalled};
+use crate::delegation::{Granted, HeldAttributes, Holders, News, Recalled};
 use crate::error::{Error, Result};
 use crate::fork;
 use crate::helper::Helper;
+use crate::limits::BACK_WAIT;
 use crate::operations::{Finished, Operations};
 use crate::options::{Transport, WaitPolicy};
 use crate::outcome::{ended, failure_of, moved};
@@ -32,8 +33,8 @@ use crate::wakeup::Wakeup;
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
 use dafs_mem::Buffer;
 use dafs_wire::dafs::{
-    ByteOrder, ChainFlags, Checksum, Close, DelegReturn, Outcome, Procedure, Reply, Request,
-    StateId,
+    Attributes, ByteOrder, ChainFlags, Checksum, Close, DelegReturn, Outcome, Procedure, Reply,
+    Request, StateId,
 };
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
@@ -41,7 +42,7 @@ use std::fmt::Display;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 use waiter::Waiter;
@@ -76,6 +77,11 @@ pub(crate) struct Driver {
     /// Operations that open files and keep the delegation that comes along.
     keeping: FxHashSet<u64>,
     holders: Holders,
+    /// What the server asks the holders, for the helper thread: it may call them.
+    questions: VecDeque<(u64, Weak<dyn Recalled>)>,
+    helper: Helper,
+    /// Until when the server keeps its promises for certain, on the coarse clock.
+    lease_until: Arc<AtomicU64>,
     leader: Leader,
     followers: u32,
     /// Counts the times that anybody moved things along, for the helper to see whether it must.
@@ -94,6 +100,7 @@ pub(crate) struct Shared {
     contenders: AtomicU32,
     wakeup: Wakeup,
     helper: Helper,
+    lease_until: Arc<AtomicU64>,
     forks: u32,
     policy: WaitPolicy,
     server: Arc<str>,
@@ -122,6 +129,9 @@ impl Driver {
             leaves: VecDeque::new(),
             keeping: FxHashSet::default(),
             holders: Holders::default(),
+            questions: VecDeque::new(),
+            helper: Helper::default(),
+            lease_until: Arc::default(),
             leader: Leader::Nobody,
             followers: 0,
             drives: 0,
@@ -158,10 +168,57 @@ impl Driver {
         // An operation may have held memory last whose owner waits for nothing but its result.
         self.core.reap(&mut *self.adapter);
         let count = self.hand_out();
+        if self.core.back_stage() != BackStage::Off {
+            self.hear();
+        }
         if !self.leaves.is_empty() {
             self.leave_all();
         }
         count
+    }
+
+    /// Passes on what the server wants of the holders of delegations.
+    fn hear(&mut self) {
+        self.lease_until.store(self.core.promised_until().0, Ordering::Relaxed);
+        while let Some(event) = self.core.take_back_event() {
+            match event {
+                BackEvent::Recall { delegation, truncate } => {
+                    if !self.holders.tell(delegation, News::Recall { truncate }) {
+                        self.leave_delegation(delegation);
+                    }
+                }
+                BackEvent::Lost { delegation } => {
+                    self.holders.tell(delegation, News::Lost);
+                }
+                BackEvent::Question { question, delegation } => {
+                    match self.holders.get(delegation) {
+                        Some(holder) => {
+                            self.questions.push_back((question, holder));
+                            self.helper.wake();
+                        }
+                        None => self.answer(question, None),
+                    }
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, question: u64, answer: Option<HeldAttributes>) {
+        let attributes = answer.map(|held| Attributes {
+            change: Some(held.change),
+            object_size: Some(held.size),
+            time_modify: held.modified,
+            ..Attributes::default()
+        });
+        self.core.answer_question(&mut *self.adapter, question, attributes.as_ref());
+        self.adapter.flush();
+    }
+
+    /// Nobody holds a delegation.
+    fn leave_delegation(&mut self, name: StateId) {
+        if self.core.give_up_delegation(name) {
+            self.leaves.push_back(Leave::Delegation(name));
+        }
     }
 
     /// Gives up what nobody wants any more, as far as there is room.
@@ -209,7 +266,7 @@ impl Driver {
             && let Ok(Outcome::Ok(Reply::Open(opened))) = reply.decode()
             && let Some(granted) = Granted::of(&opened)
         {
-            self.leaves.push_back(Leave::Delegation(granted.state_id));
+            self.leave_delegation(granted.state_id);
         }
     }
 
@@ -255,6 +312,11 @@ impl Driver {
         self.leader == Leader::Nobody && !(self.core.is_idle() && self.leaves.is_empty())
     }
 
+    /// When somebody must look for calls of the server, if nobody else is about to.
+    pub(crate) fn listens_every(&self) -> Option<Duration> {
+        self.core.listens_every().filter(|_| self.leader == Leader::Nobody)
+    }
+
     pub(crate) fn drives(&self) -> u64 {
         self.drives
     }
@@ -274,13 +336,16 @@ impl Shared {
         let info = driver.core.info().clone();
         let order = driver.core.byte_order();
         let deadline = driver.deadline;
+        let helper = driver.helper.clone();
+        let lease_until = driver.lease_until.clone();
         let shared = Arc::new(Self {
             server: driver.server.clone(),
             driver: ManuallyDrop::new(Mutex::new(driver)),
             turn: Condvar::new(),
             contenders: AtomicU32::new(0),
             wakeup: Wakeup::new()?,
-            helper: Helper::default(),
+            helper,
+            lease_until,
             forks: fork::count(),
             policy,
             transport,
@@ -481,24 +546,78 @@ impl Shared {
         self.sent(&mut driver);
     }
 
+    /// Asks for the connection over which the server can call.
+    pub(crate) fn listen(&self) -> Result<()> {
+        let mut driver = self.lock()?;
+        let inner = &mut *driver;
+        if inner.core.back_stage() == BackStage::Off {
+            inner.core.want_back(&mut *inner.adapter, coarse_now());
+            self.sent(&mut driver);
+            self.helper.wake();
+        }
+        Ok(())
+    }
+
+    /// As [`listen`](Self::listen), and waits for it as long as it is worth. Whether the server will
+    /// call is its own affair.
+    fn await_back(&self) -> Result<()> {
+        self.listen()?;
+        let driver = self.lock()?;
+        let coming = |driver: &Driver| {
+            driver.core.back_stage() == BackStage::Coming && driver.core.stage() == Stage::Ready
+        };
+        match self.wait(driver, Some(BACK_WAIT), |driver| (!coming(driver)).then_some(())) {
+            Ok(()) | Err(Error::TimedOut(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Gives a delegation back that nobody holds, without waiting.
     pub(crate) fn leave_delegation(&self, name: StateId) {
         let Ok(mut driver) = self.lock() else { return };
-        driver.leaves.push_back(Leave::Delegation(name));
+        driver.holders.remove(name);
+        driver.leave_delegation(name);
         driver.leave_all();
         self.sent(&mut driver);
     }
 
     /// Registers the holder of a delegation; false when that is gone.
-    pub(crate) fn hold(&self, name: StateId, holder: Weak<dyn Recalled>) -> Result<bool> {
-        self.lock()?.holders.insert(name, holder);
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        name: StateId,
+        holder: Weak<dyn Recalled>,
+    ) -> Result<bool> {
+        let mut driver = self.lock()?;
+        if !driver.core.holds_delegation(name) {
+            return Ok(false);
+        }
+        let held = driver.holders.insert(name, holder, self);
+        held.map_err(|error| Error::Memory(error.to_string().into()))?;
+        self.helper.wake();
         Ok(true)
     }
 
-    /// A delegation has no holder any more.
-    pub(crate) fn release(&self, name: StateId) {
-        if let Ok(mut driver) = self.lock() {
-            driver.holders.remove(name);
+    /// A delegation has no holder any more; false when it need not be returned.
+    pub(crate) fn release(&self, name: StateId) -> Result<bool> {
+        let mut driver = self.lock()?;
+        driver.holders.remove(name);
+        Ok(driver.core.give_up_delegation(name))
+    }
+
+    pub(crate) fn is_in_lease(&self) -> bool {
+        coarse_now().0 < self.lease_until.load(Ordering::Relaxed)
+    }
+
+    /// Asks the holders what the server wants to know of them, and answers it. Called by the helper
+    /// thread, without the lock.
+    pub(crate) fn answer_questions(&self) {
+        loop {
+            let next = self.lock_regardless().questions.pop_front();
+            let Some((question, holder)) = next else { return };
+            let answer = holder.upgrade().and_then(|holder| holder.attributes());
+            let mut driver = self.lock_regardless();
+            driver.answer(question, answer);
+            self.keep_armed(&mut driver);
         }
     }
 
@@ -579,6 +698,9 @@ impl Shared {
 
     /// Opens a file; with `keep` the delegation that may come along is the caller's.
     pub(crate) fn call_open(&self, request: &Request<'_>, keep: bool) -> Result<ReplyMessage> {
+        if keep {
+            self.await_back()?;
+        }
         self.call_keeping(request, None, keep)
     }
 

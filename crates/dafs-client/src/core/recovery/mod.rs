@@ -160,6 +160,7 @@ impl SessionCore {
         let mut flights = self.conn.flights.iter().flatten();
         self.waiting.is_empty()
             && self.put_off.is_empty()
+            && self.back.batches.is_idle()
             && !flights.any(|flight| matches!(flight.purpose, Purpose::Caller(_)))
             && !self.recovery.as_ref().is_some_and(|recovery| recovery.has_calls())
     }
@@ -171,6 +172,7 @@ impl SessionCore {
         limit: std::time::Duration,
     ) {
         let now = self.now;
+        self.cut_back(adapter);
         let lost = self.conn.cut(adapter);
         if self.conn.established {
             self.withdraw_memory(adapter);
@@ -265,7 +267,8 @@ impl SessionCore {
             Step::Pause(until) => until,
             _ => self.answer_due(recovery),
         };
-        let first = [self.first_deadline, recovery.retry_at].into_iter().flatten();
+        let first = [self.first_deadline, recovery.retry_at, self.back_timeout()];
+        let first = first.into_iter().flatten();
         first.chain([step, recovery.until]).min()
     }
 
@@ -372,6 +375,7 @@ impl SessionCore {
             self.waiting.push_front(call);
         }
         self.mend_chains();
+        self.settle_delegations();
         self.stage = if self.closing { Stage::Closing } else { Stage::Ready };
         // The rest of the server's silence counts from here.
         self.last_reply = self.now;

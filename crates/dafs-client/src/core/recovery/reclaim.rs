@@ -5,9 +5,7 @@ use crate::backoff::is_passing;
 use crate::core::call::{Purpose, ReplyMessage};
 use crate::core::held::HeldLock;
 use dafs_dat::{Adapter, Instant};
-use dafs_wire::dafs::{
-    DelegationType, Open, OpenClaim, Outcome, Path, Reply, Request, StateId, Status,
-};
+use dafs_wire::dafs::{Open, OpenClaim, Outcome, Path, Reply, Request, StateId, Status};
 use std::collections::VecDeque;
 
 /// What is still to be got back.
@@ -97,7 +95,9 @@ impl SessionCore {
             // An empty path is the object itself.
             OpenClaim::Null { dir: open.handle, path: Path::new(&[]) }
         } else {
-            OpenClaim::Previous { fh: open.handle, delegate_type: DelegationType::None }
+            let server = self.info.client_id;
+            let delegate_type = self.back.delegations.to_reclaim(&open.handle, server);
+            OpenClaim::Previous { fh: open.handle, delegate_type }
         };
         let request = Request::Open(Open {
             claim,
@@ -148,6 +148,7 @@ impl SessionCore {
             Asked::Open(name, anew) => match reply.decode() {
                 Ok(Outcome::Ok(Reply::Open(open))) if open.state_id != StateId::ZERO => {
                     self.held.reclaimed(name, open.state_id, server);
+                    self.back.regained(&open, anew, server);
                 }
                 // Too late, or the server cannot: nobody was kept out by this open, so it may as
                 // well be a new one.

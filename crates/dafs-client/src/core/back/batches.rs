@@ -1,0 +1,534 @@
+//! Asynchronous batches (DAFS 13.2): transfers that the server acknowledges at once and reports over
+//! the back-control channel when they are over.
+//!
+//! Invariants
+//! * A transfer that has been taken is in exactly one place until it completes: waiting, put off, or at
+//!   the server under a number that was never used before. It completes once.
+//! * What was at the server when the channel, or the session, was lost is handed over again: reads
+//!   and writes in place do no harm when they are done twice. The lost channel can do nothing to its
+//!   memory any more, because the server moves the data of a batch over the channel (DAFS O54).
+//! * Transfers at the server are bounded, whatever the application submits.
+
+use crate::backoff::is_passing;
+use crate::core::call::{Done, Due, Purpose, Refused, ReplyMessage};
+use crate::core::failure::Failure;
+use crate::core::memory::Piece;
+use crate::core::session::{SessionCore, Stage};
+use crate::core::submit::due;
+use crate::limits::{
+    BATCH_OUTSTANDING_MAX, BATCH_WAITING_MAX, OPERATION_DEADLINE, RECOVERY_RETRY_PAUSE,
+};
+use dafs_dat::{Adapter, Instant};
+use dafs_wire::dafs::{
+    BatchSubmit, Checksum, CompletionNotification, DirectBuffer, FileChunk, FileHandle,
+    HEADER_BYTES, HurryUp, Outcome, Procedure, ReadWrite, ReadWriteRequest, Reply, Request, Seq,
+    Stability, StateId, Status, Verifier,
+};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Bytes of a request around its transfers: header, fixed section, count and pad.
+const AROUND_BYTES: usize = HEADER_BYTES + 16 + 8;
+
+/// Bytes of a transfer, and of the count and pad of each of its two lists.
+const TRANSFER_BYTES: usize = 96 + 2 * 8;
+
+/// Bytes of a range of a file, and of a buffer.
+const RANGE_BYTES: usize = 16;
+
+/// One transfer of a batch.
+#[derive(Debug, Clone)]
+pub struct BatchCall {
+    /// The caller's tag.
+    pub tag: u64,
+    /// The file.
+    pub handle: FileHandle,
+    /// The open.
+    pub state_id: StateId,
+    /// Ranges of the file.
+    pub chunks: Vec<FileChunk>,
+    /// The memory, of the same length in all.
+    pub pieces: Vec<Piece>,
+    /// Of a write: the write verifier from before it, which its completion does not tell.
+    pub write: Option<Verifier>,
+}
+
+impl BatchCall {
+    fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| u64::from(piece.len())).sum()
+    }
+
+    fn wire_bytes(&self) -> usize {
+        TRANSFER_BYTES + RANGE_BYTES * (self.chunks.len() + self.pieces.len())
+    }
+}
+
+/// How a batch may be treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BatchHints {
+    /// Time that the server may take to gather and order work before it begins.
+    pub window: Duration,
+    /// How many completions to report together from now on in this session; 0 leaves it as it is.
+    pub completions: u32,
+}
+
+#[derive(Debug)]
+struct Transfer {
+    call: BatchCall,
+    due: Due,
+    /// Microseconds.
+    window: u32,
+}
+
+/// The asynchronous batches of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Batches {
+    waiting: VecDeque<Transfer>,
+    /// With when to hand them over again; earliest first, because the pauses are all alike.
+    put_off: VecDeque<(Instant, Transfer)>,
+    /// At the server, by number.
+    out: FxHashMap<u64, Transfer>,
+    last_number: u64,
+    /// BATCH_SUBMITs without an answer: the numbers in them.
+    messages: FxHashMap<u64, Vec<u64>>,
+    last_message: u64,
+    /// Numbers whose window is over.
+    hurries: VecDeque<u64>,
+    /// Completions to report together.
+    together: u32,
+    /// The server has taken too much; nothing more before this, or a completion.
+    hold: Option<Instant>,
+    /// No transfer is due before this; it may be too early, never too late.
+    first_due: Option<Instant>,
+}
+
+impl Batches {
+    /// True when nothing has been taken that is not over.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.put_off.is_empty() && self.out.is_empty()
+    }
+
+    /// True when the server cannot hand anything to the channel any more that it was sent before.
+    pub(super) fn may_move(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// The channel is gone: nothing of it is reported any more.
+    pub(super) fn come_back(&mut self) {
+        let mut out: Vec<(u64, Transfer)> = self.out.drain().collect();
+        out.sort_unstable_by_key(|(number, _)| *number);
+        for (_, transfer) in out.into_iter().rev() {
+            self.waiting.push_front(transfer);
+        }
+        self.hurries.clear();
+        self.hold = None;
+    }
+
+    /// The connection that they were sent on is gone.
+    pub(super) fn forget_messages(&mut self) {
+        debug_assert!(self.out.is_empty(), "the channel goes first");
+        self.messages.clear();
+    }
+
+    fn note_due(&mut self, due: Due) {
+        if let Some((at, _)) = due {
+            self.first_due = Some(self.first_due.map_or(at, |first| first.min(at)));
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.hold.is_none() && self.out.len() < BATCH_OUTSTANDING_MAX
+    }
+
+    /// How many of those that wait go in a message of `bytes` bytes.
+    fn front_count(&self, bytes: usize) -> usize {
+        let Some(first) = self.waiting.front() else { return 0 };
+        let mut room = bytes.saturating_sub(AROUND_BYTES);
+        let count_max = BATCH_OUTSTANDING_MAX.saturating_sub(self.out.len());
+        let fits = |transfer: &&Transfer| {
+            let wire_bytes = transfer.call.wire_bytes();
+            let fits = wire_bytes <= room && transfer.window == first.window;
+            room = room.saturating_sub(wire_bytes);
+            fits
+        };
+        // One that does not fit alone is refused when it is encoded.
+        self.waiting.iter().take(count_max).take_while(fits).count().max(1)
+    }
+}
+
+impl SessionCore {
+    /// Takes an asynchronous batch. Each transfer ends by itself, with [`Done::Read`],
+    /// [`Done::Written`], [`Done::Refused`] or [`Done::Lost`], in any order. The back-control channel
+    /// is made if it is not there. The window of the hints counts on top of the deadline.
+    ///
+    /// # Errors
+    /// Why nothing of it was taken.
+    pub fn submit_batch(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        calls: Vec<BatchCall>,
+        hints: BatchHints,
+        deadline: Option<Duration>,
+    ) -> Result<(), Refused> {
+        self.admit(adapter, now, &[])?;
+        let mut memory = calls.iter().flat_map(|call| &call.pieces);
+        if !memory.all(|piece| self.owns(piece.memory())) {
+            return Err(Refused::ForeignMemory);
+        }
+        let batches = &mut self.back.batches;
+        if batches.waiting.len() + calls.len() > BATCH_WAITING_MAX {
+            return Err(Refused::Full);
+        }
+        if hints.completions != 0 {
+            batches.together = hints.completions;
+        }
+        let window = u32::try_from(hints.window.as_micros()).unwrap_or(u32::MAX);
+        let due = due(now, deadline.map(|deadline| deadline + hints.window));
+        batches.note_due(due);
+        batches.waiting.extend(calls.into_iter().map(|call| Transfer { call, due, window }));
+        self.want_back(adapter, now);
+        if let super::BackStage::Refused(status) = self.back_stage() {
+            self.refuse_batches(status);
+        }
+        self.pump(adapter, now);
+        Ok(())
+    }
+
+    /// Tells the server that a transfer is not to wait for its window any longer (HURRY_UP).
+    pub fn hurry_transfer(&mut self, adapter: &mut dyn Adapter, now: Instant, tag: u64) {
+        self.now = now;
+        let batches = &mut self.back.batches;
+        let place = batches.waiting.iter().position(|transfer| transfer.call.tag == tag);
+        if let Some(mut transfer) = place.and_then(|place| batches.waiting.remove(place)) {
+            transfer.window = 0;
+            batches.waiting.push_front(transfer);
+        }
+        let put_off = batches.put_off.iter_mut().map(|(_, transfer)| transfer);
+        put_off.filter(|transfer| transfer.call.tag == tag).for_each(|found| found.window = 0);
+        let out = batches.out.iter_mut();
+        let mut out = out.filter(|(_, found)| found.call.tag == tag && found.window != 0);
+        if let Some((&number, transfer)) = out.next() {
+            transfer.window = 0;
+            batches.hurries.push_back(number);
+        }
+        self.pump(adapter, now);
+    }
+
+    /// Takes a transfer back that has not been handed to the server; false when it has, and then it
+    /// ends as it would have. Nothing completes for one that was taken back.
+    pub fn cancel_transfer(&mut self, tag: u64) -> bool {
+        let batches = &mut self.back.batches;
+        let before = batches.waiting.len() + batches.put_off.len();
+        batches.waiting.retain(|transfer| transfer.call.tag != tag);
+        batches.put_off.retain(|(_, transfer)| transfer.call.tag != tag);
+        before != batches.waiting.len() + batches.put_off.len()
+    }
+
+    /// Hands over what can be handed over now; one message when other calls wait for credits.
+    pub(crate) fn pump_batches(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        if !matches!(self.stage, Stage::Ready | Stage::Closing) || !self.back_takes_batches() {
+            return;
+        }
+        while let Some(&number) = self.back.batches.hurries.front()
+            && self.conn.has_room()
+        {
+            self.back.batches.hurries.pop_front();
+            // The transfer may be over by now, and the server does not mind.
+            let request = Request::HurryUp(HurryUp { request_id: number });
+            self.send_own(adapter, now, Purpose::Hurry, &request);
+        }
+        while self.conn.has_room() && self.back.batches.has_room() && self.back_takes_batches() {
+            let count = self.back.batches.front_count(self.info.request_bytes as usize);
+            if count == 0 {
+                return;
+            }
+            self.send_batch(adapter, now, count);
+            if !self.waiting.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Hands the first `count` of those that wait to the server.
+    fn send_batch(&mut self, adapter: &mut dyn Adapter, now: Instant, count: usize) {
+        let transfers: Vec<Transfer> = self.back.batches.waiting.drain(..count).collect();
+        let window = transfers.first().map_or(0, |transfer| transfer.window);
+        let mut parts: Vec<(Transfer, StateId, Vec<DirectBuffer>)> = Vec::with_capacity(count);
+        for transfer in transfers {
+            let buffers = transfer.call.pieces.iter().map(Piece::current_buffer).collect();
+            match (self.held.current(transfer.call.state_id), buffers) {
+                (Ok(state_id), Ok(buffers)) => parts.push((transfer, state_id, buffers)),
+                (Err(status), _) => self.finish_transfer(&transfer, refused(status)),
+                (_, Err(failure)) => self.finish_transfer(&transfer, Done::Lost(failure)),
+            }
+        }
+        let first = self.back.batches.last_number + 1;
+        let mut requests = Vec::with_capacity(parts.len());
+        for (number, (transfer, state_id, buffers)) in (first..).zip(&parts) {
+            let call = &transfer.call;
+            let (rw_flag, direct_checksum) = match call.write {
+                Some(_) => {
+                    (ReadWrite::Write, self.checksum_of(call.pieces.iter().map(Piece::view)))
+                }
+                None => (ReadWrite::Read, Checksum::ZERO),
+            };
+            requests.push(ReadWriteRequest {
+                fh: call.handle,
+                request_id: number,
+                state_id: *state_id,
+                rw_flag,
+                chunks: Seq::new(&call.chunks),
+                buffers: Seq::new(buffers),
+                direct_checksum,
+            });
+        }
+        if requests.is_empty() {
+            return;
+        }
+        let batches = &mut self.back.batches;
+        batches.last_message += 1;
+        let message = batches.last_message;
+        let request = Request::BatchSubmit(BatchSubmit {
+            requests: Seq::new(&requests),
+            usec_window: window,
+            num_completions: batches.together,
+            synchronous: false,
+        });
+        let encoded = self.encode_own(&request);
+        let (numbers, transfers): (Vec<u64>, Vec<Transfer>) =
+            (first..).zip(parts).map(|(number, (transfer, ..))| (number, transfer)).unzip();
+        match encoded {
+            Ok((header, bytes)) => {
+                let expected = transfers.iter().map(Transfer::expected_bytes).sum();
+                let batches = &mut self.back.batches;
+                batches.last_number += numbers.len() as u64;
+                // It is at the server whatever comes of the sending: a failure ends the connection.
+                batches.out.extend(numbers.iter().copied().zip(transfers));
+                batches.messages.insert(message, numbers);
+                self.expect_back(adapter, expected, 0);
+                let (purpose, procedure) = (Purpose::Batch(message), Procedure::BatchSubmit);
+                self.send_encoded_own(adapter, now, purpose, procedure, header, bytes);
+            }
+            // What does not fit alone will never fit.
+            Err(error) => {
+                for transfer in transfers {
+                    let failure = Failure::refused(&error);
+                    self.finish_transfer(&transfer, Done::Lost(failure));
+                }
+            }
+        }
+    }
+
+    /// The server has taken a batch, or not.
+    pub(crate) fn on_batch_reply(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        message: u64,
+        reply: &ReplyMessage,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        let Some(numbers) = self.back.batches.messages.remove(&message) else { return Ok(()) };
+        match reply.decode().map_err(Failure::protocol)? {
+            // A server that is busy may have run it at once.
+            Outcome::Ok(Reply::BatchSubmit(reply)) => {
+                self.on_completions(adapter, reply.completions, now)?;
+            }
+            Outcome::Ok(_) => return Err(Failure::protocol("an answer of another procedure")),
+            Outcome::Error { status, .. } => {
+                // Those that are not there any more came back with their channel.
+                let out = &mut self.back.batches.out;
+                let mut transfers: Vec<Transfer> =
+                    numbers.iter().filter_map(|number| out.remove(number)).collect();
+                let expected = transfers.iter().map(Transfer::expected_bytes).sum();
+                self.expect_back(adapter, 0, expected);
+                match status {
+                    Status::BackChannelUnusable | Status::WhoaCowboy | Status::Resource => {}
+                    status if is_passing(status) => {}
+                    status => {
+                        for transfer in transfers {
+                            self.finish_transfer(&transfer, refused(status));
+                        }
+                        return Ok(());
+                    }
+                }
+                while let Some(transfer) = transfers.pop() {
+                    self.back.batches.waiting.push_front(transfer);
+                }
+                self.back.batches.hold = Some(now + RECOVERY_RETRY_PAUSE);
+                if status == Status::BackChannelUnusable && self.back_takes_batches() {
+                    self.back_lost(adapter, Failure::lost("the server has lost it"));
+                }
+            }
+        }
+        self.back_turn(adapter, now);
+        Ok(())
+    }
+
+    /// Transfers are over.
+    pub(super) fn on_completions(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        completions: Seq<'_, CompletionNotification>,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        for completion in completions.iter() {
+            let number = completion.request_id;
+            let Some(transfer) = self.back.batches.out.remove(&number) else {
+                return Err(Failure::protocol(format_args!(
+                    "the server reports transfer {number}, which it does not have"
+                )));
+            };
+            self.back.batches.hold = None;
+            self.expect_back(adapter, 0, transfer.expected_bytes());
+            match self.outcome(&transfer, &completion) {
+                Ok(Done::Refused { status, .. })
+                    if is_passing(status)
+                        && transfer.due.is_none_or(|(at, _)| now + RECOVERY_RETRY_PAUSE < at) =>
+                {
+                    self.back.batches.put_off.push_back((now + RECOVERY_RETRY_PAUSE, transfer));
+                }
+                Ok(done) => self.finish_transfer(&transfer, done),
+                Err(failure) => {
+                    // It is not over; whoever sees the failure decides what becomes of it.
+                    self.back.batches.waiting.push_front(transfer);
+                    return Err(failure);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn outcome(
+        &mut self,
+        transfer: &Transfer,
+        completion: &CompletionNotification,
+    ) -> Result<Done, Failure> {
+        let (status, bytes) = (completion.status, completion.bytes_transferred);
+        if !status.is_ok() {
+            return Ok(refused(status));
+        }
+        let wanted = transfer.call.bytes();
+        if u64::from(bytes) > wanted {
+            return Err(Failure::protocol(format_args!(
+                "a transfer of {wanted} bytes is said to have moved {bytes}"
+            )));
+        }
+        self.stats.direct_transfers += 1;
+        if let Some(verifier) = transfer.call.write {
+            self.stats.bytes_written += u64::from(bytes);
+            return Ok(Done::Written { bytes, committed: Stability::Unstable, verifier });
+        }
+        let mut left = bytes;
+        let views = transfer.call.pieces.iter().map(|piece| {
+            let len = piece.len().min(left);
+            left -= len;
+            piece.first(len)
+        });
+        if self.checksum_of(views) != completion.direct_checksum && self.info.checksums {
+            return Err(Failure::corrupt("the checksum of data read does not match"));
+        }
+        self.stats.bytes_read += u64::from(bytes);
+        Ok(Done::Read { bytes, end_of_file: false })
+    }
+
+    /// The one place where a transfer of a batch completes.
+    fn finish_transfer(&mut self, transfer: &Transfer, done: Done) {
+        self.finish(Purpose::Caller(transfer.call.tag), done);
+    }
+
+    /// The server wants no channel: what waits for one ends.
+    pub(super) fn refuse_batches(&mut self, status: Status) {
+        let batches = &mut self.back.batches;
+        let waiting = std::mem::take(&mut batches.waiting);
+        let put_off = std::mem::take(&mut batches.put_off);
+        for transfer in waiting.into_iter().chain(put_off.into_iter().map(|(_, found)| found)) {
+            self.finish_transfer(&transfer, refused(status));
+        }
+    }
+
+    /// The session is over.
+    pub(super) fn end_batches(&mut self, failure: &Failure) {
+        let batches = std::mem::take(&mut self.back.batches);
+        debug_assert!(batches.out.is_empty(), "the channel is gone");
+        let put_off = batches.put_off.into_iter().map(|(_, transfer)| transfer);
+        for transfer in batches.waiting.into_iter().chain(put_off) {
+            self.finish_transfer(&transfer, Done::Lost(failure.clone()));
+        }
+    }
+
+    pub(super) fn batches_timeout(&self) -> Option<Instant> {
+        let batches = &self.back.batches;
+        let put_off = batches.put_off.front().map(|(at, _)| *at);
+        [batches.first_due, put_off, batches.hold].into_iter().flatten().min()
+    }
+
+    /// Does what is due: ends what has no time left, and hands over again what was put off.
+    pub(super) fn batches_on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        if self.back.batches.first_due.is_some_and(|at| at <= now) {
+            self.expire_batches(adapter, now);
+        }
+        let batches = &mut self.back.batches;
+        batches.hold = batches.hold.filter(|at| *at > now);
+        while batches.put_off.front().is_some_and(|(at, _)| *at <= now) {
+            batches.waiting.extend(batches.put_off.pop_front().map(|(_, transfer)| transfer));
+        }
+        self.pump(adapter, now);
+    }
+
+    fn expire_batches(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        let overdue = |transfer: &Transfer| transfer.due.filter(|(at, _)| *at <= now);
+        if let Some((_, after)) = self.back.batches.out.values().find_map(overdue) {
+            // A transfer cannot be taken back, so the channel is given up that could carry it out.
+            self.back_lost(adapter, Failure::Deadline(after));
+        }
+        let batches = &mut self.back.batches;
+        let mut over: Vec<Transfer> = Vec::new();
+        let late = |transfer: &Transfer| overdue(transfer).is_some();
+        let (waiting, put_off) = (&mut batches.waiting, &mut batches.put_off);
+        for _ in 0..waiting.len() {
+            match waiting.pop_front() {
+                Some(transfer) if late(&transfer) => over.push(transfer),
+                Some(transfer) => waiting.push_back(transfer),
+                None => break,
+            }
+        }
+        for _ in 0..put_off.len() {
+            match put_off.pop_front() {
+                Some((_, transfer)) if late(&transfer) => over.push(transfer),
+                Some(other) => put_off.push_back(other),
+                None => break,
+            }
+        }
+        let rest = waiting.iter().chain(put_off.iter().map(|(_, transfer)| transfer));
+        let rest = rest.chain(batches.out.values());
+        batches.first_due = rest.filter_map(|transfer| transfer.due).map(|(at, _)| at).min();
+        for transfer in over {
+            let after = transfer.due.map_or(OPERATION_DEADLINE, |(_, after)| after);
+            self.finish_transfer(&transfer, Done::Lost(Failure::Deadline(after)));
+        }
+    }
+
+    /// Tells the transport how much is still to be placed here over the channel.
+    fn expect_back(&mut self, adapter: &mut dyn Adapter, more: u64, less: u64) {
+        if let Some(channel) = self.back.channel()
+            && more != less
+        {
+            channel.expected_bytes =
+                channel.expected_bytes.saturating_add(more).saturating_sub(less);
+            adapter.expect_remote_writes(channel.endpoint, channel.expected_bytes);
+        }
+    }
+}
+
+impl Transfer {
+    /// Bytes that the server may write into our memory for it.
+    fn expected_bytes(&self) -> u64 {
+        if self.call.write.is_some() { 0 } else { self.call.bytes() }
+    }
+}
+
+fn refused(status: Status) -> Done {
+    Done::Refused { procedure: Procedure::BatchSubmit, status }
+}

@@ -1,0 +1,230 @@
+//! The delegations of a session, under the names that the application knows.
+//!
+//! Invariants
+//! * A delegation is known to the application under one state-id for as long as it is held, as an open
+//!   is; the server's state-id of now is put in when a request is sent.
+//! * What is lost is told once and never sent to the server: its state-id may by now be another's.
+
+use dafs_wire::dafs::{ClientId, Delegation, DelegationType, FileHandle, StateId, Status};
+use rustc_hash::FxHashMap;
+
+#[derive(Debug)]
+struct HeldDelegation {
+    handle: FileHandle,
+    kind: DelegationType,
+    /// The server's name of it.
+    current: StateId,
+    /// The run of the server that knows it.
+    server: ClientId,
+    /// The application has been told that the server wants it back.
+    recalled: bool,
+    /// It is on its way back; nothing more is told of it.
+    returning: bool,
+}
+
+/// All delegations of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Delegations {
+    by_name: FxHashMap<StateId, HeldDelegation>,
+}
+
+impl Delegations {
+    /// The server's name of a delegation.
+    pub(crate) fn current(&self, name: StateId) -> Result<StateId, Status> {
+        self.by_name.get(&name).map(|held| held.current).ok_or(Status::StaleStateId)
+    }
+
+    /// A delegation was granted by `server`; the name for the application.
+    pub(crate) fn granted(
+        &mut self,
+        handle: FileHandle,
+        delegation: &Delegation<'_>,
+        server: ClientId,
+    ) -> Option<StateId> {
+        let (kind, current, recalled) = parts(delegation)?;
+        let mut name = current;
+        while name == StateId::ZERO || self.by_name.contains_key(&name) {
+            let number = u64::from_ne_bytes(name.0);
+            // Odd, so every number comes before one comes twice.
+            name = StateId(number.wrapping_add(0x9e37_79b9_7f4a_7c15).to_ne_bytes());
+        }
+        let held = HeldDelegation { handle, kind, current, server, recalled, returning: false };
+        self.by_name.insert(name, held);
+        Some(name)
+    }
+
+    /// The server wants one back, or asks about its file: the name of it, if it is held.
+    pub(crate) fn find(&self, current: StateId, server: ClientId) -> Option<StateId> {
+        let known = |held: &HeldDelegation| held.current == current && held.server == server;
+        self.by_name.iter().find(|(_, held)| known(held)).map(|(name, _)| *name)
+    }
+
+    /// The delegation of a file, for the server's questions.
+    pub(crate) fn of_file(&self, handle: &FileHandle, server: ClientId) -> Option<StateId> {
+        let known = |held: &HeldDelegation| {
+            held.handle == *handle && held.server == server && !held.returning
+        };
+        self.by_name.iter().find(|(_, held)| known(held)).map(|(name, _)| *name)
+    }
+
+    /// It is wanted back; true when the application is to be told.
+    pub(crate) fn recall(&mut self, name: StateId) -> bool {
+        let Some(held) = self.by_name.get_mut(&name) else { return false };
+        let news = !held.recalled && !held.returning;
+        held.recalled = true;
+        news
+    }
+
+    /// All that the application is to give back, because it could not be told later.
+    pub(crate) fn recall_all(&mut self) -> Vec<StateId> {
+        let names: Vec<_> = self.by_name.keys().copied().collect();
+        names.into_iter().filter(|name| self.recall(*name)).collect()
+    }
+
+    /// True while it is held and not on its way back.
+    pub(crate) fn holds(&self, name: StateId) -> bool {
+        self.by_name.get(&name).is_some_and(|held| !held.returning)
+    }
+
+    /// The application gives it back; false when it does so already, or has it no more.
+    pub(crate) fn returning(&mut self, name: StateId) -> bool {
+        let held = self.by_name.get_mut(&name);
+        held.is_some_and(|held| !std::mem::replace(&mut held.returning, true))
+    }
+
+    /// It is back.
+    pub(crate) fn returned(&mut self, name: StateId) {
+        self.by_name.remove(&name);
+    }
+
+    /// What to ask a restarted server for with an open of a file.
+    pub(crate) fn to_reclaim(&self, handle: &FileHandle, server: ClientId) -> DelegationType {
+        let strange = |held: &&HeldDelegation| {
+            held.handle == *handle && held.server != server && !held.returning
+        };
+        self.by_name.values().find(strange).map_or(DelegationType::None, |held| held.kind)
+    }
+
+    /// The answer to that. Yields what the server wants back at once; an answer that grants what was
+    /// not asked for leaves a delegation without a name, which is yielded as the error.
+    pub(crate) fn reclaimed(
+        &mut self,
+        handle: &FileHandle,
+        delegation: &Delegation<'_>,
+        server: ClientId,
+    ) -> Result<Option<StateId>, StateId> {
+        let Some((kind, current, recall)) = parts(delegation) else { return Ok(None) };
+        let known = self.by_name.iter_mut().find(|(_, held)| {
+            held.handle == *handle && held.server != server && held.kind == kind && !held.returning
+        });
+        let Some((name, held)) = known else { return Err(current) };
+        (held.current, held.server) = (current, server);
+        let news = recall && !held.recalled;
+        held.recalled |= recall;
+        Ok(news.then_some(*name))
+    }
+
+    /// Forgets what another run of the server has granted and this one has not; the names that the
+    /// application is to be told.
+    pub(crate) fn take_strange(&mut self, server: ClientId) -> Vec<StateId> {
+        let gone = self.by_name.extract_if(|_, held| held.server != server);
+        gone.filter(|(_, held)| !held.returning).map(|(name, _)| name).collect()
+    }
+
+    /// Forgets all; the names that the application is to be told.
+    pub(crate) fn take_all(&mut self) -> Vec<StateId> {
+        self.by_name.drain().filter(|(_, held)| !held.returning).map(|(name, _)| name).collect()
+    }
+
+    /// The server's name of one that is not on its way back; it is from now on.
+    pub(crate) fn next_to_return(&mut self, server: ClientId) -> Option<StateId> {
+        let held = |held: &&mut HeldDelegation| !held.returning && held.server == server;
+        let next = self.by_name.values_mut().find(held)?;
+        next.returning = true;
+        Some(next.current)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+}
+
+/// What a reply calls the delegation that it grants.
+pub(super) fn granted_id(delegation: &Delegation<'_>) -> Option<StateId> {
+    parts(delegation).map(|(_, state_id, _)| state_id)
+}
+
+fn parts(delegation: &Delegation<'_>) -> Option<(DelegationType, StateId, bool)> {
+    match *delegation {
+        Delegation::None => None,
+        Delegation::Read { state_id, recall, .. } => Some((DelegationType::Read, state_id, recall)),
+        Delegation::Write { state_id, recall, .. } => {
+            Some((DelegationType::Write, state_id, recall))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_wire::dafs::{Ace, AceType};
+
+    const FILE: FileHandle = FileHandle { fs: [1; 16], file: [2; 48] };
+    const OTHER: FileHandle = FileHandle { fs: [1; 16], file: [3; 48] };
+    const FIRST: ClientId = ClientId([1; 8]);
+    const SECOND: ClientId = ClientId([2; 8]);
+
+    fn id(number: u8) -> StateId {
+        StateId([number; 8])
+    }
+
+    fn read(state_id: StateId, recall: bool) -> Delegation<'static> {
+        let permissions = Ace { ace_type: AceType::Allow, flag: 0, access_mask: 0, who: b"" };
+        Delegation::Read { state_id, recall, permissions }
+    }
+
+    #[test]
+    fn a_recall_is_told_once() {
+        let mut held = Delegations::default();
+        let name = held.granted(FILE, &read(id(1), false), FIRST).unwrap();
+        assert_eq!(held.find(id(1), FIRST), Some(name));
+        assert!(held.recall(name) && !held.recall(name));
+        held.returned(name);
+        assert_eq!(held.find(id(1), FIRST), None);
+        assert!(!held.recall(name));
+        let name = held.granted(FILE, &read(id(2), true), FIRST).unwrap();
+        assert!(!held.recall(name), "it was told with the grant");
+        assert_eq!(held.granted(FILE, &Delegation::None, FIRST), None);
+    }
+
+    #[test]
+    fn what_is_reclaimed_keeps_its_name_and_the_rest_is_lost() {
+        let mut held = Delegations::default();
+        let kept = held.granted(FILE, &read(id(1), false), FIRST).unwrap();
+        let gone = held.granted(OTHER, &read(id(2), false), FIRST).unwrap();
+        assert_eq!(held.to_reclaim(&FILE, FIRST), DelegationType::None);
+        assert_eq!(held.to_reclaim(&FILE, SECOND), DelegationType::Read);
+        assert_eq!(held.reclaimed(&FILE, &read(id(2), false), SECOND), Ok(None));
+        assert_eq!(held.to_reclaim(&FILE, SECOND), DelegationType::None, "one open is enough");
+        assert_eq!(held.reclaimed(&FILE, &read(id(9), false), SECOND), Err(id(9)));
+        assert_eq!(held.current(kept), Ok(id(2)));
+        assert_eq!(held.take_strange(SECOND), [gone]);
+        assert_eq!(held.current(gone), Err(Status::StaleStateId));
+        // The number of the lost one is another's now, and a name is never given twice.
+        let other = held.granted(OTHER, &read(id(1), false), SECOND).unwrap();
+        assert_ne!(other, kept);
+        assert_eq!(held.find(id(2), SECOND), Some(kept));
+        assert_eq!(held.find(id(1), SECOND), Some(other));
+    }
+
+    #[test]
+    fn what_is_on_its_way_back_is_not_spoken_of() {
+        let mut held = Delegations::default();
+        let name = held.granted(FILE, &read(id(1), false), FIRST).unwrap();
+        assert!(held.returning(name) && !held.returning(name));
+        assert!(!held.holds(name) && !held.recall(name));
+        assert_eq!(held.of_file(&FILE, FIRST), None);
+        assert_eq!(held.to_reclaim(&FILE, SECOND), DelegationType::None);
+        assert!(held.take_all().is_empty() && held.is_empty());
+    }
+}

@@ -1,0 +1,541 @@
+//! The back-control channel: a second connection, over which the server calls the client (DAFS 4.2,
+//! 13.2). It is made when somebody needs it: whoever wants delegations, or submits an asynchronous
+//! batch.
+//!
+//! ```text
+//!        wanted, and the session is ready        connected          CONNECT_BIND answered
+//! Off ------------------------------------> Dialing ----> Binding ----------------------> Bound
+//!  ^                                           |             |                              |
+//!  +---- Wait <--------------------------------+-------------+---------- any loss ----------+
+//! ```
+//!
+//! Invariants
+//! * The channel never outlives the connection of its session: it is cut first, so that memory is out
+//!   of its reach when it is withdrawn.
+//! * A loss of the channel alone costs the session nothing but the channel; what breaks the protocol
+//!   on it ends the session, as it would on the operation channel.
+//! * A new channel is not made while the server may still hand batches to the one before
+//!   ([`Batches`]), so no batch is carried out on two.
+//! * While the server cannot call for long, delegations are given back by themselves.
+
+mod batches;
+mod calls;
+mod channel;
+mod delegations;
+
+pub(crate) use batches::Batches;
+pub use batches::{BatchCall, BatchHints};
+pub(crate) use delegations::Delegations;
+
+use super::call::Purpose;
+use super::failure::Failure;
+use super::opening::auth_request;
+use super::session::{SessionCore, Stage};
+use crate::backoff::is_passing;
+use crate::limits::{
+    BACK_CREDITS, BACK_IDLE_TICK, BACK_STABLE_TIME, BACK_TICK, MESSAGE_BYTES_MIN,
+    RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, RECOVERY_ANSWER_TIME,
+};
+use channel::{Channel, MESSAGE_BYTES, Phase};
+use dafs_dat::{Adapter, Completion, Event, Instant, Operation, WorkStatus};
+use dafs_wire::dafs::{
+    AttrMask, ChannelUse, ClientId, ConnectBind, ConnectBindReply, DelegReturn, OpenReply, Outcome,
+    PROTOCOL_VERSION, Procedure, Reply, Request, RequestHeader, ResponseHeader, StateId, Status,
+    decode_response, encode_request,
+};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Something that the server wants of the application.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackEvent {
+    /// A delegation is to be returned.
+    Recall {
+        /// Which.
+        delegation: StateId,
+        /// The file is about to be cut to nothing.
+        truncate: bool,
+    },
+    /// Attributes are asked for, as the holder of a delegation has them; to be answered by
+    /// [`SessionCore::answer_question`].
+    Question {
+        /// For the answer.
+        question: u64,
+        /// Which delegation.
+        delegation: StateId,
+    },
+    /// A delegation is gone, and others may have used its file since.
+    Lost {
+        /// Which.
+        delegation: StateId,
+    },
+}
+
+/// How far the back-control channel is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackStage {
+    /// Nobody wants it.
+    Off,
+    /// It is being made, for the first time or again.
+    Coming,
+    /// The server may call.
+    Bound,
+    /// The server does not want one; the answer says why.
+    Refused(Status),
+}
+
+#[derive(Debug)]
+enum State {
+    Off,
+    /// Not before this time.
+    Wait(Instant),
+    Open(Channel),
+    Refused(Status),
+}
+
+/// All that hangs on the channel.
+#[derive(Debug)]
+pub(crate) struct Back {
+    wanted: bool,
+    /// The server has agreed to one.
+    agreed: bool,
+    state: State,
+    /// Losses in a row.
+    losses: u32,
+    /// Since when the server cannot call.
+    down_since: Option<Instant>,
+    pub(crate) batches: Batches,
+    pub(crate) delegations: Delegations,
+    /// Delegations of this run of the server that nobody knows, to be given back.
+    strays: Vec<StateId>,
+    /// At most one recall or loss for each delegation, and a question for each credit.
+    events: VecDeque<BackEvent>,
+    /// Questions that have not been answered.
+    questions: Vec<(u64, RequestHeader, AttrMask)>,
+    last_question: u64,
+}
+
+impl Default for Back {
+    fn default() -> Self {
+        Self {
+            wanted: false,
+            agreed: false,
+            state: State::Off,
+            losses: 0,
+            down_since: None,
+            batches: Batches::default(),
+            delegations: Delegations::default(),
+            strays: Vec::new(),
+            events: VecDeque::new(),
+            questions: Vec::new(),
+            last_question: 0,
+        }
+    }
+}
+
+impl Back {
+    fn channel(&mut self) -> Option<&mut Channel> {
+        match &mut self.state {
+            State::Open(channel) => Some(channel),
+            _ => None,
+        }
+    }
+
+    /// The channel, once the server may call.
+    fn bound(&mut self) -> Option<&mut Channel> {
+        self.channel().filter(|channel| channel.phase == Phase::Bound)
+    }
+
+    /// Whether the server agrees to a channel, in answer to CLIENT_CONNECT.
+    pub(crate) fn agreed(&mut self, agreed: bool) {
+        self.agreed = agreed;
+    }
+
+    /// An open is there again after a restart of the server, with `anew` as a new one.
+    pub(crate) fn regained(&mut self, reply: &OpenReply<'_>, anew: bool, server: ClientId) {
+        // With a new open comes a new delegation, if any: others may have changed the file since.
+        let regained = match anew {
+            true => delegations::granted_id(&reply.delegation).map_or(Ok(None), Err),
+            false => self.delegations.reclaimed(&reply.fh, &reply.delegation, server),
+        };
+        match regained {
+            Ok(Some(delegation)) => {
+                self.events.push_back(BackEvent::Recall { delegation, truncate: false });
+            }
+            Ok(None) => {}
+            Err(stray) => self.strays.push(stray),
+        }
+    }
+
+    /// Whether anybody has asked for the channel.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
+    fn tell_lost(&mut self, names: Vec<StateId>) {
+        // What has not been fetched of it is no news any more.
+        self.events.retain(|event| match event {
+            BackEvent::Recall { delegation, .. } | BackEvent::Question { delegation, .. } => {
+                !names.contains(delegation)
+            }
+            BackEvent::Lost { .. } => true,
+        });
+        self.events.extend(names.into_iter().map(|delegation| BackEvent::Lost { delegation }));
+    }
+}
+
+impl SessionCore {
+    /// Asks for the back-control channel, for as long as the session lives. It comes when the session
+    /// is ready; [`back_stage`](Self::back_stage) tells.
+    pub fn want_back(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        self.now = now;
+        if !self.back.wanted {
+            self.back.wanted = true;
+            self.back_turn(adapter, now);
+        }
+    }
+
+    /// How far it is.
+    pub fn back_stage(&self) -> BackStage {
+        match &self.back.state {
+            _ if !self.back.wanted => BackStage::Off,
+            State::Open(channel) if channel.phase == Phase::Bound => BackStage::Bound,
+            State::Refused(status) => BackStage::Refused(*status),
+            _ => BackStage::Coming,
+        }
+    }
+
+    /// What the server wants of the application.
+    pub fn take_back_event(&mut self) -> Option<BackEvent> {
+        self.back.events.pop_front()
+    }
+
+    /// How long a driver that has nothing else to do may leave the adapter alone, because the server
+    /// may call: for as long as it likes without a channel.
+    pub fn listens_every(&self) -> Option<Duration> {
+        let State::Open(channel) = &self.back.state else { return None };
+        let greeted =
+            channel.phase == Phase::Bound && channel.bound_at + BACK_STABLE_TIME <= self.now;
+        if greeted && self.back.delegations.is_empty() {
+            return Some(BACK_IDLE_TICK);
+        }
+        Some(BACK_TICK)
+    }
+
+    /// True while a delegation is held that is not on its way back.
+    pub(crate) fn holds_delegation(&self, name: StateId) -> bool {
+        self.back.delegations.holds(name)
+    }
+
+    /// A delegation is to be returned, and nothing more is told of it; false when it is not held.
+    pub(crate) fn give_up_delegation(&mut self, name: StateId) -> bool {
+        self.back.delegations.returning(name)
+    }
+
+    /// Whether the channel is of any use now.
+    fn needs_back(&self) -> bool {
+        let needed = match self.stage {
+            Stage::Ready => true,
+            Stage::Closing => !self.back.batches.is_idle(),
+            _ => false,
+        };
+        needed && self.back.wanted && self.back.batches.may_move()
+    }
+
+    /// Makes the channel if it is wanted and can be made now.
+    pub(crate) fn back_turn(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        if !self.needs_back() {
+            return;
+        }
+        match self.back.state {
+            State::Off => {}
+            State::Wait(until) if until <= now => {}
+            _ => return,
+        }
+        if !self.back.agreed {
+            return self.refuse_back(adapter, Status::BackChannelUnusable);
+        }
+        self.back.down_since.get_or_insert(now);
+        let hello = super::hello::back_private_data(&self.config);
+        match adapter.connect(self.conn.domain, &self.address, &hello) {
+            Ok(endpoint) => {
+                let due = now + RECOVERY_ANSWER_TIME;
+                let channel = Channel::new(self.conn.domain, endpoint, due);
+                self.back.state = State::Open(channel);
+            }
+            Err(error) => self.back_lost(adapter, Failure::lost(error)),
+        }
+    }
+
+    /// True when the endpoint is that of the channel.
+    pub(crate) fn is_back(&self, endpoint: dafs_dat::EndpointId) -> bool {
+        matches!(&self.back.state, State::Open(channel) if channel.endpoint == endpoint)
+    }
+
+    /// Takes an event of the channel's endpoint.
+    pub(crate) fn on_back_event(&mut self, adapter: &mut dyn Adapter, event: Event, now: Instant) {
+        let result = match event {
+            Event::Completion(completion) => self.on_back_completion(adapter, completion, now),
+            Event::Established { .. } => self.bind_back(adapter),
+            Event::ConnectFailed { error, .. } => Err(Failure::lost(error)),
+            Event::Disconnected { reason, .. } => Err(Failure::lost(reason)),
+            Event::ConnectRequest { .. } => Ok(()),
+        };
+        match result {
+            Ok(()) => {}
+            // Another channel may do better.
+            Err(failure) if failure.is_passing() => self.back_lost(adapter, failure),
+            Err(failure) => self.end(adapter, failure),
+        }
+        self.pump(adapter, now);
+    }
+
+    /// Posts the receives, then offers the credits (DAFS O27).
+    fn bind_back(&mut self, adapter: &mut dyn Adapter) -> Result<(), Failure> {
+        let Some(endpoint) = self.back.channel().map(|channel| channel.endpoint) else {
+            return Ok(());
+        };
+        self.check_peer(adapter, Some(endpoint))?;
+        let proof = self.config.authenticator.begin().map_err(Failure::refused)?;
+        let request = Request::ConnectBind(ConnectBind {
+            session_id: self.info.session_id,
+            channel_use: ChannelUse::BackControl,
+            max_request_size: MESSAGE_BYTES_MIN,
+            max_response_size: MESSAGE_BYTES_MIN,
+            max_requests: BACK_CREDITS.into(),
+            auth: auth_request(&proof)?,
+        });
+        let header = RequestHeader { seq_number: 1, ..RequestHeader::default() };
+        let mut message = vec![0; MESSAGE_BYTES];
+        let bytes = encode_request(&mut message, self.order, &header, &request);
+        let bytes = bytes.map_err(Failure::refused)?;
+        let Some(channel) = self.back.channel() else { return Ok(()) };
+        for _ in 0..=BACK_CREDITS {
+            channel.post_receive(adapter)?;
+        }
+        channel.phase = Phase::Binding;
+        channel.send(adapter, &message[..bytes])
+    }
+
+    fn on_back_completion(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        completion: Completion,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        let Some(channel) = self.back.channel() else { return Ok(()) };
+        let slot = completion.work as u32;
+        let bytes = match (completion.operation, completion.status) {
+            (Operation::Receive, WorkStatus::Ok(bytes)) => bytes as usize,
+            (Operation::Receive, WorkStatus::Flushed) => {
+                channel.receives.put(slot);
+                return Ok(());
+            }
+            (Operation::Send, _) => {
+                channel.sends.put(slot);
+                return Ok(());
+            }
+            (Operation::RdmaRead | Operation::RdmaWrite, _) => return Ok(()),
+        };
+        let phase = channel.phase;
+        let message = channel.take_message(slot, bytes)?;
+        match phase {
+            Phase::Dialing => Err(Failure::protocol("a message came before one was sent")),
+            Phase::Binding => self.on_bind_reply(adapter, &message, now),
+            Phase::Bound => self.on_call(adapter, &message, now),
+        }
+    }
+
+    fn on_bind_reply(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        message: &[u8],
+        now: Instant,
+    ) -> Result<(), Failure> {
+        let answer = decode_response(message, self.order, Procedure::ConnectBind);
+        let (header, outcome) = answer.map_err(Failure::protocol)?;
+        let ResponseHeader { stream_id, seq_number, protocol_version, .. } = header;
+        let version = protocol_version == PROTOCOL_VERSION || header.status == Status::IllegalProt;
+        if (stream_id, seq_number) != (0, 1) || !version {
+            return Err(Failure::protocol("the reply to CONNECT_BIND carries another name"));
+        }
+        match outcome {
+            Outcome::Ok(Reply::ConnectBind(reply)) => {
+                let credits = bind_credits(&reply)?;
+                if let Some(channel) = self.back.channel() {
+                    channel.bound(credits, now);
+                }
+                self.back.down_since = None;
+                tracing::debug!(credits, "back-control channel bound");
+                Ok(())
+            }
+            Outcome::Ok(_) => Err(Failure::protocol("an answer of another procedure")),
+            Outcome::Error { status, .. } if may_change(status) => {
+                Err(Failure::lost(format_args!("CONNECT_BIND failed: {status}")))
+            }
+            Outcome::Error { status, .. } => {
+                self.refuse_back(adapter, status);
+                Ok(())
+            }
+        }
+    }
+
+    /// There will be no channel in this session.
+    fn refuse_back(&mut self, adapter: &mut dyn Adapter, status: Status) {
+        tracing::warn!(%status, "the server wants no back-control channel");
+        self.close_back(adapter);
+        self.back.state = State::Refused(status);
+        self.back_is_down();
+        self.refuse_batches(status);
+    }
+
+    /// The channel is gone; another one comes, unless the session ends.
+    fn back_lost(&mut self, adapter: &mut dyn Adapter, failure: Failure) {
+        let now = self.now;
+        let stable = matches!(
+            &self.back.state,
+            State::Open(channel)
+                if channel.phase == Phase::Bound && channel.bound_at + BACK_STABLE_TIME <= now
+        );
+        self.close_back(adapter);
+        self.back.losses = if stable { 0 } else { self.back.losses.saturating_add(1) };
+        let pause = RECONNECT_PAUSE_MIN * (1 << self.back.losses.min(16));
+        let pause = pause.min(RECONNECT_PAUSE_MAX);
+        tracing::debug!(%failure, ?pause, "back-control channel lost");
+        self.back.state = State::Wait(now + pause);
+        self.back.down_since.get_or_insert(now);
+    }
+
+    /// Ends the connection, if there is one; what was under way on it is not any more.
+    fn close_back(&mut self, adapter: &mut dyn Adapter) {
+        if let State::Open(channel) = std::mem::replace(&mut self.back.state, State::Off) {
+            channel.cut(adapter);
+        }
+        self.back.questions.clear();
+        self.back.events.retain(|event| !matches!(event, BackEvent::Question { .. }));
+        self.back.batches.come_back();
+    }
+
+    /// The session's connection is gone, and the channel goes first.
+    pub(crate) fn cut_back(&mut self, adapter: &mut dyn Adapter) {
+        self.close_back(adapter);
+        self.back.batches.forget_messages();
+        self.back.strays.clear();
+        self.back.losses = 0;
+        self.back.down_since = self.back.wanted.then_some(self.now);
+    }
+
+    /// The session is over, and all that was to come over the channel.
+    pub(crate) fn end_back(&mut self, adapter: &mut dyn Adapter, failure: &Failure) {
+        self.cut_back(adapter);
+        self.end_batches(failure);
+        let names = self.back.delegations.take_all();
+        self.back.tell_lost(names);
+    }
+
+    /// What a server that has restarted did not grant again is lost.
+    pub(crate) fn settle_delegations(&mut self) {
+        let names = self.back.delegations.take_strange(self.info.client_id);
+        self.back.tell_lost(names);
+    }
+
+    /// Gives back what nobody knows.
+    pub(crate) fn return_strays(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        while self.stage == Stage::Ready
+            && self.conn.has_room()
+            && let Some(stray) = self.back.strays.pop()
+        {
+            self.send_return(adapter, now, stray);
+        }
+    }
+
+    /// On the way out, when nothing is under way any more: gives back what is held, for others need
+    /// not wait for it. True when that is done as far as this side is concerned.
+    pub(crate) fn is_settled(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
+        let mut flights = self.conn.flights.iter().flatten();
+        let settled = self.waiting.is_empty()
+            && self.put_off.is_empty()
+            && self.recovery.is_none()
+            && self.back.batches.is_idle()
+            && flights.all(|flight| flight.purpose == Purpose::Return);
+        let server = self.info.client_id;
+        while settled
+            && self.conn.has_room()
+            && let Some(held) = self.back.delegations.next_to_return(server)
+        {
+            self.send_return(adapter, now, held);
+        }
+        settled && self.conn.has_room()
+    }
+
+    fn send_return(&mut self, adapter: &mut dyn Adapter, now: Instant, state_id: StateId) {
+        let request = Request::DelegReturn(DelegReturn { state_id });
+        self.send_own(adapter, now, Purpose::Return, &request);
+    }
+
+    /// The server cannot call, and will not before the leases are at stake.
+    fn back_is_down(&mut self) {
+        for delegation in self.back.delegations.recall_all() {
+            self.back.events.push_back(BackEvent::Recall { delegation, truncate: false });
+        }
+    }
+
+    /// When delegations are given back because the server cannot call.
+    fn down_until(&self) -> Option<Instant> {
+        let since = self.back.down_since.filter(|_| !self.back.delegations.is_empty())?;
+        Some(since + self.info.lease / 3)
+    }
+
+    /// When something is to be done about the channel, unless an event comes first.
+    pub(crate) fn back_timeout(&self) -> Option<Instant> {
+        if !self.back.wanted {
+            return None;
+        }
+        let state = match &self.back.state {
+            State::Wait(until) if self.needs_back() => Some(*until),
+            State::Open(channel) if channel.phase != Phase::Bound => Some(channel.due),
+            _ => None,
+        };
+        [state, self.down_until(), self.batches_timeout()].into_iter().flatten().min()
+    }
+
+    /// Does what is due.
+    pub(crate) fn back_on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        if !self.back.wanted {
+            return;
+        }
+        if let State::Open(channel) = &self.back.state
+            && channel.phase != Phase::Bound
+            && channel.due <= now
+        {
+            self.back_lost(adapter, Failure::Deadline(RECOVERY_ANSWER_TIME));
+        }
+        if self.down_until().is_some_and(|at| at <= now) {
+            // Once; it is told again only after a channel was there.
+            self.back.down_since = None;
+            self.back_is_down();
+        }
+        self.batches_on_time(adapter, now);
+        self.back_turn(adapter, now);
+    }
+}
+
+/// Whether CONNECT_BIND may be answered otherwise in a moment.
+fn may_change(status: Status) -> bool {
+    is_passing(status) || matches!(status, Status::Resource | Status::UnknownSession)
+}
+
+/// The credits that the server has taken.
+fn bind_credits(reply: &ConnectBindReply<'_>) -> Result<u16, Failure> {
+    let sizes = [reply.max_request_size, reply.max_response_size];
+    let credits = u16::try_from(reply.max_requests).ok();
+    let credits = credits.filter(|credits| (1..=BACK_CREDITS).contains(credits));
+    match credits {
+        Some(credits) if sizes == [MESSAGE_BYTES_MIN; 2] => Ok(credits),
+        _ => Err(Failure::protocol(format_args!(
+            "CONNECT_BIND was answered with {} calls of {} bytes where {BACK_CREDITS} of \
+             {MESSAGE_BYTES_MIN} were offered",
+            reply.max_requests, reply.max_request_size
+        ))),
+    }
+}
