@@ -21,6 +21,9 @@ pub enum Error {
     /// The buffer belongs to another client, whose registrations mean nothing here.
     #[error("the buffer was made by another client; allocate it from the one that uses it")]
     ForeignBuffer,
+    /// The caller took it back before the server was asked.
+    #[error("it was taken back before the server was asked")]
+    Canceled,
     /// It was not carried out, because a request of the same chain before it has failed.
     #[error(
         "{} was not carried out, because number {member} of the chain has failed",
@@ -149,7 +152,7 @@ impl Error {
     pub fn to_errno(&self) -> i32 {
         match self {
             Self::Argument(_) | Self::ForeignBuffer | Self::Url(_) => libc::EINVAL,
-            Self::ChainBroken { .. } => libc::ECANCELED,
+            Self::Canceled | Self::ChainBroken { .. } => libc::ECANCELED,
             Self::ChainTooLong { .. } => libc::E2BIG,
             Self::Connect { .. } => libc::ECONNREFUSED,
             Self::Deadline { .. } | Self::TimedOut(_) => libc::ETIMEDOUT,

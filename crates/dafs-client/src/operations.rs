@@ -112,6 +112,7 @@ impl Operations {
 
     /// The operation was not started after all.
     pub(crate) fn forget(&mut self, slot: Slot) {
+        self.entries[slot.index as usize].writes = None;
         if let State::Tagged(_) = self.release(slot.index) {
             self.tagged -= 1;
         }

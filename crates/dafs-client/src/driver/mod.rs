@@ -16,8 +16,9 @@ mod waiter;
 use crate::backoff::{Backoff, is_passing};
 use crate::buffer::IoBuffer;
 use crate::core::{
-    BackEvent, BackStage, ChainMember, Completed, Done, Failure, Piece, ReadCall, Refused,
-    RegisteredMemory, ReplyMessage, SessionCore, SessionInfo, SessionStats, Stage, WriteCall,
+    BackEvent, BackStage, BatchCall, BatchHints, ChainMember, Completed, Done, Failure, Piece,
+    ReadCall, Refused, RegisteredMemory, ReplyMessage, SessionCore, SessionInfo, SessionStats,
+    Stage, WriteCall,
 };
 use crate::delegation::{Granted, HeldAttributes, Holders, News, Recalled};
 use crate::error::{Error, Result};
@@ -312,6 +313,11 @@ impl Driver {
         self.leader == Leader::Nobody && !(self.core.is_idle() && self.leaves.is_empty())
     }
 
+    /// Takes the result of an operation, if it is over.
+    pub(crate) fn take(&mut self, slot: &Slot) -> Option<Done> {
+        self.operations.take(slot)
+    }
+
     /// When somebody must look for calls of the server, if nobody else is about to.
     pub(crate) fn listens_every(&self) -> Option<Duration> {
         self.core.listens_every().filter(|_| self.leader == Leader::Nobody)
@@ -363,6 +369,10 @@ impl Shared {
     }
 
     pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
+    pub(crate) fn server_name(&self) -> &Arc<str> {
         &self.server
     }
 
@@ -643,6 +653,68 @@ impl Shared {
             driver.adapter.flush();
             self.keep_armed(driver);
         }
+    }
+
+    /// Hands an asynchronous batch over; `writes` are told what was written and is not stable.
+    pub(crate) fn submit_batch(
+        &self,
+        mut calls: Vec<BatchCall>,
+        writes: Vec<Option<Arc<Uncommitted>>>,
+        hints: BatchHints,
+    ) -> Result<Vec<Slot>> {
+        let mut guard = self.lock()?;
+        let driver = &mut *guard;
+        let mut slots = Vec::with_capacity(calls.len());
+        for call in &mut calls {
+            let Some(slot) = driver.operations.open() else { break };
+            call.tag = slot.tag();
+            slots.push(slot);
+        }
+        let taken = if slots.len() == calls.len() {
+            for (slot, writes) in slots.iter().zip(writes) {
+                driver.operations.watch(slot.tag(), writes);
+            }
+            let (core, adapter) = (&mut driver.core, &mut *driver.adapter);
+            core.submit_batch(adapter, coarse_now(), calls, hints, driver.deadline)
+        } else {
+            Err(Refused::Full)
+        };
+        if let Err(refused) = taken {
+            slots.into_iter().for_each(|slot| driver.operations.forget(slot));
+            return Err(self.refused(refused));
+        }
+        self.tell(driver);
+        self.sent(driver);
+        Ok(slots)
+    }
+
+    /// Waits until `take` yields the result of some operation.
+    pub(crate) fn wait_any<T>(
+        &self,
+        time: Option<Duration>,
+        take: impl FnMut(&mut Driver) -> Option<T>,
+    ) -> Result<T> {
+        let driver = self.lock()?;
+        self.wait(driver, time, take)
+    }
+
+    /// A transfer of a batch is not to wait for its window.
+    pub(crate) fn hurry_transfer(&self, slot: &Slot) -> Result<()> {
+        let mut guard = self.lock()?;
+        let driver = &mut *guard;
+        driver.core.hurry_transfer(&mut *driver.adapter, coarse_now(), slot.tag());
+        self.sent(driver);
+        Ok(())
+    }
+
+    /// Takes a transfer of a batch back; hands the slot back when it is too late.
+    pub(crate) fn cancel_transfer(&self, slot: Slot) -> Result<Option<Slot>> {
+        let mut driver = self.lock()?;
+        if !driver.core.cancel_transfer(slot.tag()) {
+            return Ok(Some(slot));
+        }
+        driver.operations.forget(slot);
+        Ok(None)
     }
 
     /// Must be called by whoever touched the adapter while the leader sleeps.

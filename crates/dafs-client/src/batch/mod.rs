@@ -1,19 +1,24 @@
 //! Many reads and writes in few messages (DAFS 13.2): scattered in files and in memory, put in order
 //! by the server.
 //!
-//! A batch travels in as many messages as it needs, on the operation channel, and each is answered
-//! when all its transfers are over. The caller need not wait meanwhile.
+//! A batch travels in as many messages as it needs. They are answered when all their transfers are
+//! over; or, for an asynchronous batch ([`Batch::asynchronous`]), the server reports the transfers one
+//! by one as they are over, on a second connection, and may gather and order them meanwhile. The caller
+//! need not wait in either case.
 //!
 //! Invariants
-//! * Each transfer has exactly one result. After a lost connection the messages without an answer are
-//!   sent again as they are, so a write may be done twice (DAFS 12).
+//! * Each transfer has exactly one result. After a lost connection what has no result is sent again,
+//!   so a write may be done twice (DAFS 12).
 //! * A batch write is unstable; [`File::commit`] makes it stable, or tells that it was lost. The answer
 //!   does not tell the write verifier, so that is asked for before (DAFS O53).
 
+mod flight;
+
+use self::flight::{Flights, canceled};
 use crate::backoff::{Backoff, is_passing};
 use crate::buffer::IoBuffer;
 use crate::client::Client;
-use crate::core::{Piece, ReplyMessage};
+use crate::core::{BatchHints, Piece, ReplyMessage};
 use crate::driver::{Shared, Slot};
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -24,6 +29,7 @@ use dafs_wire::dafs::{
     HEADER_BYTES, Outcome, Procedure, ReadWrite, ReadWriteRequest, Reply, Request, Seq, StateId,
     Status, Verifier,
 };
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +52,8 @@ const COMPLETION_BYTES: usize = 24;
 pub struct Batch {
     client: Client,
     transfers: Vec<Transfer>,
+    /// There for an asynchronous one.
+    hints: Option<BatchHints>,
 }
 
 #[derive(Debug, Clone)]
@@ -71,13 +79,17 @@ pub struct PendingBatch {
     transfers: Vec<Transfer>,
     /// The messages, with the transfers that went in each.
     messages: Vec<(Option<Slot>, Range<usize>)>,
+    /// Those of an asynchronous batch.
+    flights: Option<Flights>,
     results: Vec<Result<usize>>,
+    /// Results that [`PendingBatch::next`] has not handed out.
+    ready: VecDeque<usize>,
 }
 
 impl Client {
     /// An empty batch.
     pub fn batch(&self) -> Batch {
-        Batch { client: self.clone(), transfers: Vec::new() }
+        Batch { client: self.clone(), transfers: Vec::new(), hints: None }
     }
 }
 
@@ -158,6 +170,18 @@ impl Batch {
         Ok(Transfer { handle, state_id, chunks, pieces, writes: None })
     }
 
+    /// Lets the server take up to `window` to gather and order the transfers with others before it
+    /// begins, and report each by itself, over a second connection that is made for it
+    /// (DAFS 13.2). `together` asks for reports of so many transfers at a time from now on, in this
+    /// session; 0 leaves that as it is. When nothing else is under way all is reported at once.
+    ///
+    /// Worth it for many transfers whose results are wanted as they come, or not soon; what is wanted
+    /// soon costs less without.
+    #[must_use]
+    pub fn asynchronous(self, window: Duration, together: u32) -> Self {
+        Self { hints: Some(BatchHints { window, completions: together }), ..self }
+    }
+
     /// Transfers that have been added.
     pub fn len(&self) -> usize {
         self.transfers.len()
@@ -174,10 +198,19 @@ impl Batch {
     /// Too many operations, a session that is over. Some messages may have been sent then; nobody
     /// waits for their results.
     pub fn submit(self) -> Result<PendingBatch> {
-        let Self { client, transfers } = self;
+        let Self { client, transfers, hints } = self;
         let shared = client.shared().clone();
         let results = (0..transfers.len()).map(|_| Ok(0)).collect();
-        let mut pending = PendingBatch { shared, transfers, messages: Vec::new(), results };
+        let flights = match hints {
+            Some(hints) => Some(Flights::begin(&shared, &transfers, hints)?),
+            None => None,
+        };
+        let ready = VecDeque::new();
+        let messages = Vec::new();
+        let mut pending = PendingBatch { shared, transfers, messages, flights, results, ready };
+        if pending.flights.is_some() {
+            return Ok(pending);
+        }
         let mut first = 0;
         while first < pending.transfers.len() {
             let end = pending.message_end(first);
@@ -195,7 +228,7 @@ impl Batch {
     /// Those of [`Batch::submit`], and the end of the session. What became of a transfer is told by
     /// its result.
     pub fn run(self) -> Result<Vec<Result<usize>>> {
-        let (client, transfers) = (self.client.clone(), self.transfers.clone());
+        let (client, transfers, hints) = (self.client.clone(), self.transfers.clone(), self.hints);
         let mut backoff = Backoff::new(client.shared().deadline());
         let mut results = self.submit()?.wait()?;
         loop {
@@ -208,7 +241,7 @@ impl Batch {
                 return Ok(results);
             }
             let transfers = again.iter().map(|&at| transfers[at].clone()).collect();
-            let repeated = Batch { client: client.clone(), transfers }.submit()?.wait()?;
+            let repeated = Batch { client: client.clone(), transfers, hints }.submit()?.wait()?;
             for (at, result) in again.into_iter().zip(repeated) {
                 results[at] = result;
             }
@@ -267,6 +300,9 @@ impl PendingBatch {
 
     /// True when [`wait`](Self::wait) will not block. Moves things along without blocking.
     pub fn is_done(&self) -> bool {
+        if let Some(flights) = &self.flights {
+            return flights.is_done();
+        }
         let mut slots = self.messages.iter().filter_map(|(slot, _)| slot.as_ref());
         slots.all(|slot| self.shared.is_done(slot))
     }
@@ -291,17 +327,80 @@ impl PendingBatch {
         Ok(std::mem::take(&mut self.results))
     }
 
-    fn finish(&mut self, time: Option<Duration>) -> Result<()> {
-        for at in 0..self.messages.len() {
-            let Some(slot) = &self.messages[at].0 else { continue };
-            let reply = self.shared.wait_reply(slot, time);
-            if !matches!(reply, Err(Error::TimedOut(_))) {
-                self.messages[at].0 = None;
+    /// Waits for the next transfer that is over, for up to `time`: its place among those that were
+    /// added, and its result. `None` when all have been handed out. Those of a batch that is not
+    /// asynchronous come by the message.
+    ///
+    /// # Errors
+    /// As [`wait_deadline`](Self::wait_deadline).
+    pub fn next(&mut self, time: Option<Duration>) -> Result<Option<(usize, Result<usize>)>> {
+        if let Some(flights) = &mut self.flights
+            && self.ready.is_empty()
+        {
+            let next = flights.next(time)?;
+            if let Some((place, result)) = &next {
+                self.results[*place] = result.clone();
             }
-            let range = self.messages[at].1.clone();
-            self.take_reply(range, &reply?)?;
+            return Ok(next);
+        }
+        while self.ready.is_empty() {
+            let open = self.messages.iter().position(|(slot, _)| slot.is_some());
+            let Some(at) = open else { return Ok(None) };
+            self.take_message(at, time)?;
+            self.ready.extend(self.messages[at].1.clone());
+        }
+        Ok(self.ready.pop_front().map(|place| (place, self.results[place].clone())))
+    }
+
+    /// Asks the server not to wait for the window of an asynchronous batch any longer, for the transfer
+    /// at `place` (HURRY_UP). Its result comes as always.
+    ///
+    /// # Errors
+    /// The end of the session.
+    pub fn hurry(&self, place: usize) -> Result<()> {
+        self.flights.as_ref().map_or(Ok(()), |flights| flights.hurry(place))
+    }
+
+    /// Takes back the transfers of an asynchronous batch that the server has not been asked for yet, and
+    /// hurries the others: those cannot be taken back. Each still has its result, which is
+    /// [`Error::Canceled`] for those that were taken back; returns how many that are.
+    ///
+    /// # Errors
+    /// The end of the session.
+    pub fn cancel(&mut self) -> Result<usize> {
+        let Some(flights) = &mut self.flights else { return Ok(0) };
+        let taken = flights.cancel()?;
+        for place in &taken {
+            self.results[*place] = canceled();
+        }
+        let count = taken.len();
+        self.ready.extend(taken);
+        Ok(count)
+    }
+
+    fn finish(&mut self, time: Option<Duration>) -> Result<()> {
+        while let Some(flights) = &mut self.flights
+            && flights.left() > 0
+        {
+            if let Some((place, result)) = flights.next(time)? {
+                self.results[place] = result;
+            }
+        }
+        for at in 0..self.messages.len() {
+            self.take_message(at, time)?;
         }
         Ok(())
+    }
+
+    /// Waits for the answer to a message, if it has not been taken.
+    fn take_message(&mut self, at: usize, time: Option<Duration>) -> Result<()> {
+        let Some(slot) = &self.messages[at].0 else { return Ok(()) };
+        let reply = self.shared.wait_reply(slot, time);
+        if !matches!(reply, Err(Error::TimedOut(_))) {
+            self.messages[at].0 = None;
+        }
+        let range = self.messages[at].1.clone();
+        self.take_reply(range, &reply?)
     }
 
     fn take_reply(&mut self, range: Range<usize>, reply: &ReplyMessage) -> Result<()> {

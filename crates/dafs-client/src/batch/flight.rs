@@ -1,0 +1,120 @@
+//! The transfers of an asynchronous batch, each with a result of its own.
+
+use crate::core::{BatchCall, BatchHints};
+use crate::driver::{Driver, Shared, Slot};
+use crate::error::{Error, Result};
+use crate::outcome::moved;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Transfer;
+
+/// Transfers under way, in the order in which they were added to their batch.
+pub(super) struct Flights {
+    shared: Arc<Shared>,
+    /// `None` once the result has been taken.
+    slots: Vec<Option<Slot>>,
+    /// Transfers whose result has not been taken.
+    left: usize,
+    /// Where to begin to look: results come about in order.
+    next: usize,
+}
+
+impl Flights {
+    /// Hands the transfers to the session.
+    pub(super) fn begin(
+        shared: &Arc<Shared>,
+        transfers: &[Transfer],
+        hints: BatchHints,
+    ) -> Result<Self> {
+        let calls = transfers.iter().map(|transfer| BatchCall {
+            tag: 0,
+            handle: transfer.handle,
+            state_id: transfer.state_id,
+            chunks: transfer.chunks.clone(),
+            pieces: transfer.pieces.clone(),
+            write: transfer.writes.as_ref().map(|(_, verifier)| *verifier),
+        });
+        let writes = transfers
+            .iter()
+            .map(|transfer| transfer.writes.as_ref().map(|(writes, _)| writes.clone()));
+        let slots = shared.submit_batch(calls.collect(), writes.collect(), hints)?;
+        let left = slots.len();
+        let slots = slots.into_iter().map(Some).collect();
+        Ok(Self { shared: shared.clone(), slots, left, next: 0 })
+    }
+
+    /// Transfers without a result, or with one that has not been taken.
+    pub(super) fn left(&self) -> usize {
+        self.left
+    }
+
+    /// True when all results are there.
+    pub(super) fn is_done(&self) -> bool {
+        self.slots.iter().flatten().all(|slot| self.shared.is_done(slot))
+    }
+
+    /// The next result, with the place of its transfer; `None` when all have been taken.
+    pub(super) fn next(
+        &mut self,
+        time: Option<Duration>,
+    ) -> Result<Option<(usize, Result<usize>)>> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let (first, count) = (self.next, self.slots.len());
+        let slots = &mut self.slots;
+        let (place, done) = self.shared.wait_any(time, |driver: &mut Driver| {
+            (first..first + count).map(|place| place % count).find_map(|place| {
+                let done = driver.take(slots[place].as_ref()?)?;
+                slots[place] = None;
+                Some((place, done))
+            })
+        })?;
+        self.left -= 1;
+        self.next = place + 1;
+        let result = moved(done, self.shared.server_name()).map(|moved| moved.bytes);
+        Ok(Some((place, result)))
+    }
+
+    /// Tells the server to wait for no window any longer.
+    pub(super) fn hurry(&self, place: usize) -> Result<()> {
+        match self.slots.get(place) {
+            Some(Some(slot)) => self.shared.hurry_transfer(slot),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes back what has not been handed to the server, and hurries the rest; the places of what was
+    /// taken back.
+    pub(super) fn cancel(&mut self) -> Result<Vec<usize>> {
+        let mut taken = Vec::new();
+        for place in 0..self.slots.len() {
+            let Some(slot) = self.slots[place].take() else { continue };
+            match self.shared.cancel_transfer(slot)? {
+                None => {
+                    self.left -= 1;
+                    taken.push(place);
+                }
+                Some(slot) => {
+                    self.shared.hurry_transfer(&slot)?;
+                    self.slots[place] = Some(slot);
+                }
+            }
+        }
+        Ok(taken)
+    }
+}
+
+impl Drop for Flights {
+    fn drop(&mut self) {
+        for slot in self.slots.drain(..).flatten() {
+            self.shared.abandon(slot);
+        }
+    }
+}
+
+/// What became of a transfer that was taken back.
+pub(super) fn canceled() -> Result<usize> {
+    Err(Error::Canceled)
+}
