@@ -62,6 +62,10 @@ cut_power() {
     "$load" cut "$disk"
     kill_server
     umount "$disk"
+    # The server's own name space lets go of the file system a moment later; until then a mount
+    # would yield the one that is shut down.
+    is_detached() { [[ -z $(losetup -j "$work/image") ]]; }
+    eventually is_detached
     mount_disk
     next_boot
 }
