@@ -14,6 +14,7 @@
 # LAB_TRANSPORT=siw mounts over RDMA: software iWARP in the guests' kernels, our own on the host.
 # LAB_TRANSPORT=rxe is RDMA among guests: the server runs in guest 100 with its verbs provider.
 # LAB_SERVER=ganesha or knfsd runs a test against another server, to tell whose mistake it is.
+# A test that sets durable_replies before `serve` gets no /memory.
 # LAB_CAPTURE=FILE captures all packets. LAB_LOG is the log filter of the server.
 #
 # Invariants
@@ -128,6 +129,8 @@ serve_dafs() {
     local dafs=${DAFS:-$lab/../target/debug/dafs} rdma=
     [[ -x $dafs ]] || fail "there is no $dafs; build it with: cargo build"
     [[ $transport != rxe ]] || rdma="rdma_verbs_listen = [\"$address:20049\"]"
+    local ports=false
+    [[ $transport == tcp ]] || ports=true
     cat >"$work/dafs.toml" <<END
 listen = ["127.0.0.1:0"]
 lease_time_seconds = $lease_seconds
@@ -140,13 +143,17 @@ name = "data"
 path = "export"
 squash = "none"
 networks = ["10.0.2.0/24"]
-unprivileged_ports = $([[ $transport == tcp ]] && echo false || echo true)
+unprivileged_ports = $ports
+durable_replies = "${durable_replies:-off}"
+END
+    # What is in memory does not outlive the server, nor do replies that are about it.
+    [[ ${durable_replies:-off} != off ]] || cat >>"$work/dafs.toml" <<END
 [[export]]
 name = "memory"
 memory_bytes = 67108864
 squash = "none"
 networks = ["10.0.2.0/24"]
-unprivileged_ports = $([[ $transport == tcp ]] && echo false || echo true)
+unprivileged_ports = $ports
 END
     if [[ $server_guest ]]; then
         serve_dafs_in_guest "$dafs"
