@@ -7,6 +7,7 @@
 
 use crate::attributes::Stability;
 use crate::buffer::IoBuffer;
+use crate::cache::Use;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::limits::STAGING_BYTES;
@@ -79,6 +80,7 @@ impl File {
             direct_checksum: shared.data_checksum(&piece)?,
             buffer: piece.direct_buffer(),
         });
+        let _used = self.client().before(|| Use::of(&request, false));
         let reply = shared.call_with(&request, Some(piece))?;
         let procedure = reply.procedure();
         match reply.decode() {

@@ -6,6 +6,7 @@
 //! * What is not known to be carried out is never reported as if it had been, nor the other way.
 
 use crate::attributes::{Attributes, FileHandle, SetAttributes, Stability};
+use crate::cache::Use;
 use crate::client::Client;
 use crate::convert;
 use crate::core::ReplyMessage;
@@ -70,6 +71,7 @@ impl<'a> Chain<'a> {
     /// that failed they are [`Error::ChainBroken`].
     pub fn run(&self) -> Result<Vec<Result<ReplyMessage>>> {
         let mut failed = None;
+        let _used = self.client.before(|| self.what_it_does());
         let mut results = self.client.shared().call_chain(&self.members)?;
         for (index, result) in results.iter_mut().enumerate() {
             if let Ok(reply) = result
@@ -88,6 +90,28 @@ impl<'a> Chain<'a> {
             }
         }
         Ok(results)
+    }
+
+    /// What its requests do to file content.
+    fn what_it_does(&self) -> Use {
+        // The file that was made last in it is nobody else's business.
+        let mut is_new = false;
+        let mut what = Use::None;
+        for (request, flags) in &self.members {
+            let takes = flags.contains(ChainFlags::FH);
+            if !(takes && is_new) {
+                what = what.and(Use::of(request, takes));
+            }
+            match request {
+                Request::Open(args) => {
+                    use wire::CreateMode::{Exclusive, Guarded};
+                    is_new = matches!(args.create, Some(Guarded { .. } | Exclusive { .. }));
+                }
+                Request::Lookup(_) | Request::LookupP(_) | Request::Create(_) => is_new = false,
+                _ => {}
+            }
+        }
+        what
     }
 
     /// As [`Chain::run`], if nothing in it changes anything: what a lost connection leaves open is

@@ -1,6 +1,7 @@
 //! The client: one session with one server.
 
 use crate::attributes::FileHandle;
+use crate::cache::{Cache, Use};
 use crate::core::{ReplyMessage, SessionInfo, SessionStats};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,
+    cache: Option<Arc<Cache>>,
 }
 
 /// A completed operation: the caller's tag and its result.
@@ -27,7 +29,12 @@ impl Client {
     /// # Errors
     /// What failed and what to do about it.
     pub fn connect(url: &DafsUrl, options: &ConnectOptions) -> Result<Self> {
-        Ok(Self { shared: crate::connect::open(url, options)? })
+        let cache = options.cache.map(|options| Arc::new(Cache::new(options)));
+        let client = Self { shared: crate::connect::open(url, options)?, cache };
+        if client.cache.is_some() {
+            client.listen()?;
+        }
+        Ok(client)
     }
 
     /// Which transport is in use, and why.
@@ -123,12 +130,26 @@ impl Client {
         &self.shared
     }
 
+    pub(crate) fn cache(&self) -> Option<&Arc<Cache>> {
+        self.cache.as_ref()
+    }
+
     /// Sends one request, waits, and takes what is wanted from a successful answer: for procedures
     /// that have no method of their own.
     ///
     /// # Errors
     /// The server's answer; [`Error::Protocol`] when `take` finds nothing in it.
     pub fn ask<T>(
+        &self,
+        request: &Request<'_>,
+        take: impl FnOnce(&Reply<'_>) -> Option<T>,
+    ) -> Result<T> {
+        let _used = self.before(|| Use::of(request, false));
+        self.ask_server(request, take)
+    }
+
+    /// As [`ask`](Self::ask), for what does not concern the cache.
+    pub(crate) fn ask_server<T>(
         &self,
         request: &Request<'_>,
         take: impl FnOnce(&Reply<'_>) -> Option<T>,

@@ -1,16 +1,12 @@
 //! Delegations: the server's promise to ask before anybody else changes a file (DAFS 4.2, 10.1).
 //!
-//! Whoever wants to keep data of a file opens it with [`OpenOptions::want_delegation`], takes what was
-//! granted out of the [`File`], and registers with [`Client::hold`]. A delegation without a holder is
-//! given back by itself.
+//! Whoever wants to keep data of a file says so when it opens it, and registers what was granted with
+//! [`Client::hold`]. A delegation without a holder is given back by itself.
 //!
 //! Invariants
 //! * What the server wants back is told to its holder once, or given back here when there is none.
 //! * Holders are called without a lock of the client held, so they may use the client. Recalls and
 //!   losses come one at a time, in order, on a thread that does nothing else.
-//!
-//! [`OpenOptions::want_delegation`]: crate::OpenOptions
-//! [`File`]: crate::File
 
 use crate::client::Client;
 use crate::driver::Shared;

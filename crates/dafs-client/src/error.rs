@@ -61,6 +61,13 @@ pub enum Error {
         /// The deadline.
         after: Duration,
     },
+    /// Others were allowed to change the file before what was written through the cache had reached
+    /// the server.
+    #[error(
+        "data that was written is lost: the server took back the right to keep it here before it \
+         was written there; others may have changed the file, so look at it and write again"
+    )]
+    DelegationLost,
     /// The process that opened the client was another one.
     #[error("this process was forked after the client had connected; connect again in the child")]
     Forked,
@@ -163,7 +170,7 @@ impl Error {
             Self::Status { status, .. } => status_errno(*status),
             Self::SymlinkLoop(_) => libc::ELOOP,
             Self::TooMany => libc::EAGAIN,
-            Self::WritesLost | Self::WriteZero => libc::EIO,
+            Self::DelegationLost | Self::WritesLost | Self::WriteZero => libc::EIO,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::attributes::{Attributes, FileHandle, SetAttributes, Stability};
 use crate::buffer::IoBuffer;
+use crate::cache::{CacheUse, DirectUse, Use};
 use crate::client::Client;
 use crate::convert;
 use crate::core::{ReadCall, WriteCall};
@@ -34,8 +35,8 @@ pub struct File {
     writes: Arc<Uncommitted>,
     /// Restarts of the server that the session had seen when the file was opened.
     restarts: u64,
-    /// Wanted, granted and not taken.
-    delegation: Option<Granted>,
+    /// What it has of the client's cache, if there is one.
+    cached: Option<CacheUse>,
     closed: bool,
 }
 
@@ -130,20 +131,36 @@ impl Client {
             share_deny: options.deny,
             share_key: wire::ShareKey(options.share_key),
         });
-        let reply = self.shared().call_open(&request, options.want_delegation)?;
+        let wants = self.cache().is_some() && !options.direct;
+        // What was written through the cache belongs before the cut, and nothing that is kept of the
+        // file outlives it.
+        let cuts = matches!(create, Some(wire::CreateMode::Unchecked { attributes })
+            if attributes.object_size.is_some());
+        if cuts {
+            drop(self.before(|| Use::LookAtAny));
+        }
+        let reply = self.shared().call_open(&request, wants)?;
         let (handle, state_id, granted) = self.taken(&reply, |reply| match reply {
             Reply::Open(reply) => Some((reply.fh, reply.state_id, Granted::of(reply))),
             _ => None,
         })?;
-        Ok(File {
+        if cuts {
+            drop(self.before(|| Use::Change(handle, 0..u64::MAX)));
+        }
+        let mut file = File {
             client: self.clone(),
             handle,
             state_id,
             writes: Arc::default(),
             restarts: self.stats().restarts,
-            delegation: granted.filter(|_| options.want_delegation),
+            cached: None,
             closed: false,
-        })
+        };
+        if let Some(cache) = self.cache() {
+            let granted = granted.filter(|_| wants);
+            file.cached = Some(cache.enter(&file, granted, options)?);
+        }
+        Ok(file)
     }
 }
 
@@ -153,11 +170,23 @@ impl File {
         &self.client
     }
 
-    /// The delegation that came with the file, for a holder to register; one that is not taken is
-    /// given back with the end of the file.
-    #[allow(dead_code, reason = "the client's cache is its user")]
-    pub(crate) fn take_delegation(&mut self) -> Option<Granted> {
-        self.delegation.take()
+    pub(crate) fn writes(&self) -> &Arc<Uncommitted> {
+        &self.writes
+    }
+
+    /// Writes back what was written through the cache.
+    pub(crate) fn write_back(&self) -> Result<()> {
+        self.cached.as_ref().map_or(Ok(()), CacheUse::write_back)
+    }
+
+    /// To be called before the file is used beside the cache.
+    pub(crate) fn before(&self, what: impl FnOnce() -> Use) -> Option<DirectUse> {
+        self.cached.as_ref().and_then(|cached| cached.before(&what()))
+    }
+
+    fn before_write(&self, range: &Range<usize>, offset: u64) -> Option<DirectUse> {
+        let len = range.end.saturating_sub(range.start) as u64;
+        self.before(|| Use::Change(self.handle, offset..offset.saturating_add(len)))
     }
 
     pub(crate) fn state_id(&self) -> StateId {
@@ -175,7 +204,10 @@ impl File {
     /// # Errors
     /// The server's answer. Bytes before the failing part may have been read.
     pub fn read_at(&self, target: &mut [u8], offset: u64) -> Result<usize> {
-        crate::transfer::read_slice(self, target, offset)
+        match &self.cached {
+            Some(cached) => cached.read(self, target, offset),
+            None => crate::transfer::read_slice(self, target, offset),
+        }
     }
 
     /// Writes all of `source` at `offset`; returns its length. Staged as in [`File::read_at`].
@@ -183,7 +215,10 @@ impl File {
     /// # Errors
     /// The server's answer. Bytes before the failing part may have been written.
     pub fn write_at(&self, source: &[u8], offset: u64, stability: Stability) -> Result<usize> {
-        crate::transfer::write_slice(self, source, offset, stability)
+        match &self.cached {
+            Some(cached) => cached.write(self, source, offset, stability),
+            None => crate::transfer::write_slice(self, source, offset, stability),
+        }
     }
 
     /// Reads into `range` of `buffer` from `offset` until it is full or the file ends; returns the
@@ -192,6 +227,7 @@ impl File {
     /// # Errors
     /// The server's answer.
     pub fn read_into(&self, buffer: &IoBuffer, range: Range<usize>, offset: u64) -> Result<usize> {
+        drop(self.before(|| Use::Look(self.handle)));
         crate::transfer::read_buffer(self, buffer, range, offset)
     }
 
@@ -206,6 +242,7 @@ impl File {
         offset: u64,
         stability: Stability,
     ) -> Result<usize> {
+        let _used = self.before_write(&range, offset);
         crate::transfer::write_buffer(self, buffer, range, offset, stability)
     }
 
@@ -227,6 +264,7 @@ impl File {
         range: Range<usize>,
         offset: u64,
     ) -> Result<Pending<usize>> {
+        drop(self.before(|| Use::Look(self.handle)));
         let call = self.read_call(buffer, range, offset)?;
         Pending::submit(self.client.shared(), |driver, tag| driver.submit_read(tag, call))
     }
@@ -243,9 +281,14 @@ impl File {
         offset: u64,
         stability: Stability,
     ) -> Result<Pending<usize>> {
+        let used = self.before_write(&range, offset);
         let call = self.write_call(buffer, range, offset, stability)?;
         let writes = self.watch(stability);
-        Pending::submit(self.client.shared(), |driver, tag| driver.submit_write(tag, call, writes))
+        Pending::submit(self.client.shared(), |driver, tag| {
+            driver.submit_write(tag, call, writes)?;
+            driver.keep(tag, used);
+            Ok(())
+        })
     }
 
     /// As [`File::submit_read`], with the result handed out by [`Client::poll_completions`] under
@@ -261,6 +304,7 @@ impl File {
         range: Range<usize>,
         offset: u64,
     ) -> Result<()> {
+        drop(self.before(|| Use::Look(self.handle)));
         let call = self.read_call(buffer, range, offset)?;
         self.client.shared().submit_tagged(tag, |driver, tag| driver.submit_read(tag, call))
     }
@@ -277,9 +321,14 @@ impl File {
         offset: u64,
         stability: Stability,
     ) -> Result<()> {
+        let used = self.before_write(&range, offset);
         let call = self.write_call(buffer, range, offset, stability)?;
         let writes = self.watch(stability);
-        let start = |driver: &mut Driver, tag| driver.submit_write(tag, call, writes);
+        let start = |driver: &mut Driver, tag| {
+            driver.submit_write(tag, call, writes)?;
+            driver.keep(tag, used);
+            Ok(())
+        };
         self.client.shared().submit_tagged(tag, start)
     }
 
@@ -316,6 +365,7 @@ impl File {
     /// The server's answer; [`Error::WritesLost`] when unstable data that was written through this
     /// open file is gone: everything since its last COMMIT must be written again.
     pub fn commit(&self, offset: u64, len: u64) -> Result<()> {
+        self.write_back()?;
         // A range that does not fit the field is widened to the end of the file.
         let count = u32::try_from(len).unwrap_or(0);
         let request = Request::Commit(wire::Commit { fh: self.handle, offset, count });
@@ -327,6 +377,10 @@ impl File {
         if self.writes.committed(mark, verifier, (offset, count) == (0, 0)) {
             Ok(())
         } else {
+            // What is kept may be more than the server has.
+            if let Some(cached) = &self.cached {
+                cached.forget();
+            }
             Err(Error::WritesLost)
         }
     }
@@ -398,19 +452,17 @@ impl File {
     /// The server's answer; [`Error::WritesLost`] when the server has restarted and unstable data
     /// went with it. The file is closed then.
     pub fn close(mut self) -> Result<()> {
-        let writes = self.check_writes();
-        self.leave_delegation();
+        let written = self.leave_cache();
+        let writes = written.and(self.check_writes());
         self.closed = true;
         let request = Request::Close(self.close_arguments());
         self.client.ask(&request, |reply| matches!(reply, Reply::Close).then_some(()))?;
         writes
     }
 
-    /// Nobody holds the delegation.
-    fn leave_delegation(&mut self) {
-        if let Some(granted) = self.delegation.take() {
-            self.client.shared().leave_delegation(granted.state_id);
-        }
+    /// Writes back what was written through the cache, and leaves it.
+    fn leave_cache(&mut self) -> Result<()> {
+        self.cached.take().map_or(Ok(()), CacheUse::leave)
     }
 
     fn close_arguments(&self) -> wire::Close {
@@ -449,7 +501,8 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         if !self.closed {
-            self.leave_delegation();
+            // Who wants to know whether that worked closes the file.
+            let _ = self.leave_cache();
             self.client.shared().close_file(self.close_arguments());
         }
     }

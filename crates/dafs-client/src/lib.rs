@@ -33,12 +33,12 @@ mod attributes;
 mod backoff;
 mod batch;
 mod buffer;
+mod cache;
 mod chain;
 mod client;
 mod connect;
 mod convert;
 pub mod core;
-#[allow(dead_code, reason = "the client's cache is its user")]
 mod delegation;
 mod directory;
 mod driver;
@@ -68,6 +68,7 @@ pub use crate::attributes::{
 };
 pub use crate::batch::{Batch, PendingBatch};
 pub use crate::buffer::IoBuffer;
+pub use crate::cache::CacheOptions;
 pub use crate::chain::{Chain, FileStart, Takes};
 pub use crate::client::{Client, TaggedCompletion};
 pub use crate::core::{SessionInfo, SessionStats};

@@ -157,6 +157,42 @@ pub(crate) const BATCH_OUTSTANDING_MAX: usize = 1024;
 /// Transfers of asynchronous batches that wait for that.
 pub(crate) const BATCH_WAITING_MAX: usize = OPERATIONS_MAX;
 
+/// The unit in which a cache keeps file data, in bytes.
+pub(crate) const CACHE_BLOCK_BYTES: u32 = 64 << 10;
+
+/// Blocks of one registration of a cache's memory.
+pub(crate) const CACHE_SLAB_BLOCKS: u32 = 16;
+
+/// The size of a registration of a cache's memory, in bytes; no request of a cache is longer.
+pub(crate) const CACHE_SLAB_BYTES: usize = (CACHE_BLOCK_BYTES * CACHE_SLAB_BLOCKS) as usize;
+
+/// The smallest cache, in bytes.
+pub const CACHE_BYTES_MIN: usize = 4 * CACHE_SLAB_BYTES;
+
+/// The size of a cache unless the caller says otherwise, in bytes.
+pub const CACHE_BYTES_DEFAULT: usize = 64 << 20;
+
+/// What a cache fetches is rounded to this, in bytes.
+pub(crate) const CACHE_PAGE_BYTES: u64 = 4096;
+
+/// How many parts of a block may be known, or changed, before the block is made simpler.
+pub(crate) const CACHE_RANGES_MAX: usize = 32;
+
+/// What one read or write through a cache moves at a time, in bytes. Longer ones are cut.
+pub(crate) const CACHE_PIECE_BYTES: usize = 256 << 10;
+
+/// Changed bytes of one file from which on they are written back without waiting for more.
+pub(crate) const WRITE_BACK_BYTES: u64 = 1 << 20;
+
+/// What is read ahead for a sequential reader at first, in bytes.
+pub(crate) const READ_AHEAD_BYTES_MIN: u64 = 128 << 10;
+
+/// The most that is read ahead at a time, unless the caller says otherwise, in bytes.
+pub const READ_AHEAD_BYTES_DEFAULT: u64 = 1 << 20;
+
+/// How often a read or write looks into the cache before it goes to the server by itself.
+pub(crate) const CACHE_ATTEMPTS: u32 = 16;
+
 const _: () = assert!(MESSAGE_BYTES_MIN <= REQUEST_BYTES_PROPOSED);
 const _: () = assert!(REQUEST_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
 const _: () = assert!(RESPONSE_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
@@ -164,3 +200,6 @@ const _: () = assert!(INLINE_BYTES_DEFAULT + INLINE_WRITE_HEADER_BYTES <= REQUES
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES >= 136);
 const _: () = assert!(READDIR_PAGE_BYTES as usize <= STAGING_BYTES);
+const _: () = assert!(CACHE_PIECE_BYTES * 8 <= CACHE_BYTES_MIN);
+const _: () = assert!(CACHE_PIECE_BYTES.is_multiple_of(CACHE_BLOCK_BYTES as usize));
+const _: () = assert!((CACHE_BLOCK_BYTES as u64).is_multiple_of(CACHE_PAGE_BYTES));

@@ -181,6 +181,8 @@ impl File {
     }
 
     fn give_up(&self, lock_type: LockType, offset: u64, length: u64) -> Result<()> {
+        // Who locks next must see it. If that fails the lock is kept, and the error told.
+        self.write_back()?;
         let (fh, state_id) = (*self.handle(), self.state_id());
         let request = Request::LockU(LockU { fh, lock_type, state_id, offset, length });
         self.client().ask(&request, |reply| matches!(reply, Reply::LockU).then_some(()))

@@ -1,6 +1,7 @@
 //! Operations on names and objects: one request each, by handle.
 
 use crate::attributes::{AccessMask, Attributes, FileHandle, FsStatus, SetAttributes, SpecialFile};
+use crate::cache::Use;
 use crate::client::Client;
 use crate::convert;
 use crate::error::{Error, Result};
@@ -53,9 +54,15 @@ impl Client {
     /// # Errors
     /// The server's answer.
     pub fn attributes(&self, object: &FileHandle) -> Result<Attributes> {
+        drop(self.before(|| Use::Look(*object)));
+        self.attributes_now(object)
+    }
+
+    /// Attributes as the server has them.
+    pub(crate) fn attributes_now(&self, object: &FileHandle) -> Result<Attributes> {
         let attributes = convert::WANTED;
         let request = Request::GetAttrInline(wire::GetAttrInline { fh: *object, attributes });
-        self.ask(&request, |reply| match reply {
+        self.ask_server(&request, |reply| match reply {
             Reply::GetAttrInline(reply) => Some(convert::attributes(&reply.attributes, object)),
             _ => None,
         })

@@ -28,7 +28,7 @@ pub struct OpenOptions {
     pub(crate) create: Create,
     pub(crate) truncate: bool,
     pub(crate) attributes: SetAttributes,
-    pub(crate) want_delegation: bool,
+    pub(crate) direct: bool,
 }
 
 impl Default for OpenOptions {
@@ -41,7 +41,7 @@ impl Default for OpenOptions {
             create: Create::Never,
             truncate: false,
             attributes: SetAttributes::default(),
-            want_delegation: false,
+            direct: false,
         }
     }
 }
@@ -100,18 +100,17 @@ impl OpenOptions {
         Self { deny_delete, ..self }
     }
 
+    /// Leaves the file out of the client's cache, if there is one: reads and writes go to the server.
+    /// For programs that keep data themselves.
+    #[must_use]
+    pub fn direct(self, direct: bool) -> Self {
+        Self { direct, ..self }
+    }
+
     /// Opens only together with others that give the same key: while a file is open under another
     /// key, KEY_MISMATCH (DAFS 10.2). Opens without a key are not concerned.
     #[must_use]
     pub fn share_key(self, key: u64) -> Self {
         Self { share_key: Some(key), ..self }
-    }
-
-    /// Keeps the delegation that the server may grant with the open file; its holder takes it with
-    /// [`File::take_delegation`](crate::File).
-    #[must_use]
-    #[allow(dead_code, reason = "the client's cache is its user")]
-    pub(crate) fn want_delegation(self, want_delegation: bool) -> Self {
-        Self { want_delegation, ..self }
     }
 }

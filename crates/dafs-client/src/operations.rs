@@ -6,6 +6,7 @@
 //! * The table grows up to a bound and never shrinks, so starting an operation allocates nothing
 //!   once it is warm.
 
+use crate::cache::DirectUse;
 use crate::core::Done;
 use crate::limits::OPERATIONS_MAX;
 use crate::uncommitted::Uncommitted;
@@ -44,6 +45,8 @@ struct Entry {
     state: State,
     /// Whom to tell of a write that is not stable.
     writes: Option<Arc<Uncommitted>>,
+    /// Ends with the operation.
+    used: Option<DirectUse>,
 }
 
 /// What became of a completion.
@@ -95,13 +98,14 @@ impl Operations {
             return None;
         }
         let index = self.entries.len() as u32;
-        self.entries.push(Entry { generation: 0, state, writes: None });
+        self.entries.push(Entry { generation: 0, state, writes: None, used: None });
         Some(Slot { index, generation: 0 })
     }
 
     fn release(&mut self, index: u32) -> State {
         let entry = &mut self.entries[index as usize];
         entry.generation = entry.generation.wrapping_add(1);
+        entry.used = None;
         self.free.push(index);
         std::mem::replace(&mut entry.state, State::Free)
     }
@@ -125,6 +129,13 @@ impl Operations {
         }
     }
 
+    /// The operation is a use of a file beside the cache.
+    pub(crate) fn keep(&mut self, tag: u64, used: Option<DirectUse>) {
+        if let Some(entry) = self.entry(tag as u32, (tag >> 32) as u32) {
+            entry.used = used;
+        }
+    }
+
     /// An operation has completed.
     pub(crate) fn finish(&mut self, tag: u64, done: Done) -> Finished {
         let (index, generation) = (tag as u32, (tag >> 32) as u32);
@@ -132,6 +143,7 @@ impl Operations {
             debug_assert!(false, "an operation completed twice");
             return Finished::Kept;
         };
+        entry.used = None;
         if let Some(writes) = entry.writes.take()
             && let Done::Written { committed: Stability::Unstable, verifier, .. } = done
         {

@@ -1,5 +1,6 @@
 //! How to connect and how to wait.
 
+use crate::cache::CacheOptions;
 use crate::limits::{
     CONNECT_TIMEOUT, CREDITS_PROPOSED, INLINE_BYTES_DEFAULT, OPERATION_DEADLINE, RECOVERY_LIMIT,
     SPIN_POLLS,
@@ -161,6 +162,9 @@ pub struct ConnectOptions {
     /// Names this client to the server across restarts of the session; `None` makes one of the
     /// host name, the process id and a random number.
     pub client_id: Option<String>,
+    /// Whether to keep file content in this process, as far as the server's delegations allow; `None`
+    /// sends every read and write to the server.
+    pub cache: Option<CacheOptions>,
     /// The identity for fencing (DAFS 11); `None` takes that of the URL, if it has one.
     pub fence_id: Option<String>,
 }
@@ -181,6 +185,7 @@ impl Default for ConnectOptions {
             requests: CREDITS_PROPOSED,
             inline_bytes: INLINE_BYTES_DEFAULT,
             client_id: None,
+            cache: None,
             fence_id: None,
         }
     }

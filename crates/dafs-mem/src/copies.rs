@@ -52,6 +52,8 @@ sites! {
     ServerInline => "server_inline",
     /// Data summed up for a checksum that was negotiated, from memory that a peer can reach.
     Checksum => "checksum",
+    /// Client: data that the cache keeps, to a reader or from a writer.
+    ClientCache => "client_cache",
     /// The in-memory store: file content in and out.
     MemoryStore => "memory_store",
     /// Posix store: the value of a named attribute, which the kernel hands over whole.

@@ -17,6 +17,7 @@ mod flight;
 use self::flight::{Flights, canceled};
 use crate::backoff::{Backoff, is_passing};
 use crate::buffer::IoBuffer;
+use crate::cache::{DirectUse, Use};
 use crate::client::Client;
 use crate::core::{BatchHints, Piece, ReplyMessage};
 use crate::driver::{Shared, Slot};
@@ -84,6 +85,8 @@ pub struct PendingBatch {
     results: Vec<Result<usize>>,
     /// Results that [`PendingBatch::next`] has not handed out.
     ready: VecDeque<usize>,
+    /// Its use of files that the client's cache knows.
+    used: Option<DirectUse>,
 }
 
 impl Client {
@@ -199,6 +202,7 @@ impl Batch {
     /// waits for their results.
     pub fn submit(self) -> Result<PendingBatch> {
         let Self { client, transfers, hints } = self;
+        let used = client.before(|| what_they_do(&transfers));
         let shared = client.shared().clone();
         let results = (0..transfers.len()).map(|_| Ok(0)).collect();
         let flights = match hints {
@@ -207,7 +211,8 @@ impl Batch {
         };
         let ready = VecDeque::new();
         let messages = Vec::new();
-        let mut pending = PendingBatch { shared, transfers, messages, flights, results, ready };
+        let mut pending =
+            PendingBatch { shared, transfers, messages, flights, results, ready, used };
         if pending.flights.is_some() {
             return Ok(pending);
         }
@@ -460,8 +465,23 @@ impl PendingBatch {
     }
 }
 
+/// What transfers do to the content of their files.
+fn what_they_do(transfers: &[Transfer]) -> Use {
+    let of = |transfer: &Transfer| match transfer.writes {
+        Some(_) => Use::Change(transfer.handle, 0..u64::MAX),
+        None => Use::Look(transfer.handle),
+    };
+    transfers.iter().map(of).fold(Use::None, Use::and)
+}
+
 impl Drop for PendingBatch {
     fn drop(&mut self) {
+        let left = self.messages.iter().any(|(slot, _)| slot.is_some())
+            || self.flights.as_ref().is_some_and(|flights| flights.left() > 0);
+        if left {
+            // Nobody will know when its writes are over, so nothing is kept of their files any more.
+            std::mem::forget(self.used.take());
+        }
         for (slot, _) in &mut self.messages {
             if let Some(slot) = slot.take() {
                 self.shared.abandon(slot);

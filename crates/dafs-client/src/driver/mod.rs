@@ -15,6 +15,7 @@ mod waiter;
 
 use crate::backoff::{Backoff, is_passing};
 use crate::buffer::IoBuffer;
+use crate::cache::DirectUse;
 use crate::core::{
     BackEvent, BackStage, BatchCall, BatchHints, ChainMember, Completed, Done, Failure, Piece,
     ReadCall, Refused, RegisteredMemory, ReplyMessage, SessionCore, SessionInfo, SessionStats,
@@ -83,6 +84,8 @@ pub(crate) struct Driver {
     helper: Helper,
     /// Until when the server keeps its promises for certain, on the coarse clock.
     lease_until: Arc<AtomicU64>,
+    /// Restarts of the server seen.
+    restarts: Arc<AtomicU64>,
     leader: Leader,
     followers: u32,
     /// Counts the times that anybody moved things along, for the helper to see whether it must.
@@ -102,6 +105,7 @@ pub(crate) struct Shared {
     wakeup: Wakeup,
     helper: Helper,
     lease_until: Arc<AtomicU64>,
+    restarts: Arc<AtomicU64>,
     forks: u32,
     policy: WaitPolicy,
     server: Arc<str>,
@@ -133,6 +137,7 @@ impl Driver {
             questions: VecDeque::new(),
             helper: Helper::default(),
             lease_until: Arc::default(),
+            restarts: Arc::default(),
             leader: Leader::Nobody,
             followers: 0,
             drives: 0,
@@ -180,7 +185,8 @@ impl Driver {
 
     /// Passes on what the server wants of the holders of delegations.
     fn hear(&mut self) {
-        self.lease_until.store(self.core.promised_until().0, Ordering::Relaxed);
+        self.restarts.store(self.core.stats().restarts, Ordering::Release);
+        self.lease_until.store(self.core.promised_until().0, Ordering::Release);
         while let Some(event) = self.core.take_back_event() {
             match event {
                 BackEvent::Recall { delegation, truncate } => {
@@ -287,6 +293,11 @@ impl Driver {
         Ok(())
     }
 
+    /// The operation is a use of a file beside the cache.
+    pub(crate) fn keep(&mut self, tag: u64, used: Option<DirectUse>) {
+        self.operations.keep(tag, used);
+    }
+
     pub(crate) fn submit(
         &mut self,
         tag: u64,
@@ -343,7 +354,7 @@ impl Shared {
         let order = driver.core.byte_order();
         let deadline = driver.deadline;
         let helper = driver.helper.clone();
-        let lease_until = driver.lease_until.clone();
+        let (lease_until, restarts) = (driver.lease_until.clone(), driver.restarts.clone());
         let shared = Arc::new(Self {
             server: driver.server.clone(),
             driver: ManuallyDrop::new(Mutex::new(driver)),
@@ -352,6 +363,7 @@ impl Shared {
             wakeup: Wakeup::new()?,
             helper,
             lease_until,
+            restarts,
             forks: fork::count(),
             policy,
             transport,
@@ -614,8 +626,14 @@ impl Shared {
         Ok(driver.core.give_up_delegation(name))
     }
 
+    /// Restarts of the server that those who listen to it have been told of.
+    pub(crate) fn restarts_heard(&self) -> u64 {
+        self.restarts.load(Ordering::Acquire)
+    }
+
     pub(crate) fn is_in_lease(&self) -> bool {
-        coarse_now().0 < self.lease_until.load(Ordering::Relaxed)
+        // In a fork nobody hears of its end.
+        self.forks == fork::count() && coarse_now().0 < self.lease_until.load(Ordering::Acquire)
     }
 
     /// Asks the holders what the server wants to know of them, and answers it. Called by the helper

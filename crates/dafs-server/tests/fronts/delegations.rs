@@ -2,7 +2,7 @@
 //! who does not return them.
 
 use crate::harness::{Event, Served, eventually, existing, open_wanting, refused};
-use dafs_client::{OpenOptions, Stability};
+use dafs_client::{CacheOptions, Client, ConnectOptions, Create, OpenOptions, Stability};
 use dafs_nfs_client::patiently;
 use dafs_wire::nfs3;
 use dafs_wire::nfs4::{
@@ -242,4 +242,44 @@ fn recalls_find_their_way_over_a_second_connection() {
     heard.while_returning(&holder, &file, || {
         dafs.open(b"file", &OpenOptions::read()).unwrap().close().unwrap();
     });
+}
+
+#[test]
+fn what_a_caching_dafs_client_has_not_written_is_seen_through_every_front_door() {
+    let served = Served::new();
+    let options = ConnectOptions { cache: Some(CacheOptions::default()), ..Default::default() };
+    let holder = Client::connect(&served.url, &options).unwrap();
+    let (v3, root3) = served.v3();
+    let (other, root) = served.v4(b"other");
+    for (number, who) in ["v3 read", "v4 read", "v3 write"].into_iter().enumerate() {
+        let name = format!("file{number}").into_bytes();
+        let create = OpenOptions::read_write().create(Create::New).mode(0o666);
+        let file = holder.open(&name, &create).unwrap();
+        file.write_at(b"kept by its client", 0, Stability::Unstable).unwrap();
+        let path = served.path().join(format!("file{number}"));
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0, "{who}: it was not kept");
+        match who {
+            "v3 read" => {
+                let handle = v3.lookup(&root3, &name).unwrap();
+                let read = patiently3(|| v3.read(&handle, 0, 100)).unwrap();
+                assert_eq!(read.0, b"kept by its client");
+            }
+            "v4 read" => {
+                let opened = patiently(|| other.open(&root, &name, &existing(READ, DENY_NONE)));
+                let opened = opened.unwrap();
+                let read = other.read(&opened.handle, opened.stateid, 0, 100).unwrap();
+                assert_eq!(read.0, b"kept by its client");
+                other.close(&opened).unwrap();
+            }
+            _ => {
+                let handle = v3.lookup(&root3, &name).unwrap();
+                let write = || v3.write(&handle, 0, b"lost", nfs3::Stability::FileSync);
+                patiently3(write).unwrap();
+                let mut found = [0; 18];
+                file.read_at(&mut found, 0).unwrap();
+                assert_eq!(&found, b"lost by its client");
+            }
+        }
+        file.close().unwrap();
+    }
 }

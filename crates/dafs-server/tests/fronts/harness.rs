@@ -25,7 +25,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Served {
     server: Option<Server>,
     config: Config,
-    url: DafsUrl,
+    pub(crate) url: DafsUrl,
     pub(crate) nfs: SocketAddr,
     pub(crate) rdma: SocketAddr,
     directory: TempDir,

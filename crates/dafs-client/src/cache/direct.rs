@@ -1,0 +1,159 @@
+//! Uses of files beside the cache: direct transfers, requests of the caller's own making, chains,
+//! batches, attributes.
+//!
+//! Invariants
+//! * Such a use sees everything that was written through the cache before it.
+//! * From before one that changes a file until its end nothing is kept of what it changes, and no
+//!   changed data is collected: whatever is asked of the server meanwhile may be old.
+
+use super::Cache;
+use super::content::FileId;
+use crate::attributes::FileHandle;
+use crate::client::Client;
+use dafs_wire::dafs::{Attributes, CreateMode, LockType, Request};
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What a request does to file content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Nothing, and it tells nothing of it.
+    None,
+    /// It tells something of a file.
+    Look(FileHandle),
+    /// It tells something of files that cannot be named here.
+    LookAtAny,
+    /// It changes a range of a file, and perhaps its size.
+    Change(FileHandle, Range<u64>),
+    /// It changes files that cannot be named here.
+    ChangeAny,
+}
+
+/// A use that changes files and is under way; it ends with this.
+#[derive(Debug)]
+pub(crate) struct DirectUse {
+    // Numbers alone: it may end under the lock of the driver.
+    counts: SmallVec<[Arc<AtomicUsize>; 1]>,
+}
+
+impl Drop for DirectUse {
+    fn drop(&mut self) {
+        for count in &self.counts {
+            count.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+impl Use {
+    /// What a request does; with `takes` it gets its file from an earlier one.
+    pub(crate) fn of(request: &Request<'_>, takes: bool) -> Self {
+        let what = match request {
+            Request::ReadInline(args) => Self::Look(args.fh),
+            Request::ReadDirect(args) => Self::Look(args.fh),
+            Request::GetAttrInline(args) => Self::Look(args.fh),
+            Request::GetAttrDirect(args) => Self::Look(args.fh),
+            Request::Verify(args) | Request::NVerify(args) => Self::Look(args.fh),
+            Request::Commit(args) => Self::Look(args.fh),
+            // What was written under the lock is undone.
+            Request::LockU(args) if args.lock_type == LockType::Abort => {
+                Self::Change(args.fh, 0..u64::MAX)
+            }
+            // Who locks next must see what was written under it.
+            Request::LockU(args) => Self::Look(args.fh),
+            Request::ReadDirInline(_) | Request::ReadDirDirect(_) => Self::LookAtAny,
+            Request::WriteInline(args) => change(args.fh, args.offset, args.data.len() as u64),
+            Request::WriteDirect(args) => Self::Change(args.fh, args.offset..u64::MAX),
+            // Where the file ends nothing is known yet.
+            Request::AppendInline(args) => Self::Change(args.fh, u64::MAX..u64::MAX),
+            Request::AppendDirect(args) => Self::Change(args.fh, u64::MAX..u64::MAX),
+            Request::SetAttrInline(args) => Self::of_attributes(args.fh, &args.attributes),
+            Request::SetAttrDirect(args) => Self::Change(args.fh, 0..u64::MAX),
+            Request::Open(args) => match args.create {
+                Some(CreateMode::Unchecked { attributes }) if attributes.object_size.is_some() => {
+                    Self::ChangeAny
+                }
+                _ => Self::None,
+            },
+            Request::BatchSubmit(_) => Self::ChangeAny,
+            _ => Self::None,
+        };
+        match what {
+            Self::Look(_) if takes => Self::LookAtAny,
+            Self::Change(..) if takes => Self::ChangeAny,
+            what => what,
+        }
+    }
+
+    fn of_attributes(file: FileHandle, attributes: &Attributes<'_>) -> Self {
+        match attributes.object_size {
+            Some(size) => Self::Change(file, size..u64::MAX),
+            // A time that is set must not be overtaken by data written before.
+            None => Self::Look(file),
+        }
+    }
+
+    /// What two requests do together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::None, other) | (other, Self::None) => other,
+            (one, other) if one == other => one,
+            (Self::Look(_) | Self::LookAtAny, Self::Look(_) | Self::LookAtAny) => Self::LookAtAny,
+            _ => Self::ChangeAny,
+        }
+    }
+}
+
+fn change(file: FileHandle, offset: u64, len: u64) -> Use {
+    Use::Change(file, offset..offset.saturating_add(len))
+}
+
+impl Cache {
+    /// Must be called before a file is used beside the cache; what it yields is kept until the use
+    /// is over.
+    pub(crate) fn before(&self, client: &Client, what: &Use) -> Option<DirectUse> {
+        match what {
+            Use::None => {}
+            Use::LookAtAny => self.write_back_all(client),
+            Use::Look(handle) => {
+                if let Some(id) = self.id_of(handle) {
+                    self.write_back(client, id);
+                }
+            }
+            Use::Change(handle, range) => {
+                let id = self.id_of(handle)?;
+                return Some(self.before_change(client, &[id], range));
+            }
+            Use::ChangeAny => {
+                let ids: Vec<_> = self.lock().files.keys().copied().collect();
+                return Some(self.before_change(client, &ids, &(0..u64::MAX)));
+            }
+        }
+        None
+    }
+
+    fn id_of(&self, handle: &FileHandle) -> Option<FileId> {
+        self.lock().by_handle.get(handle).map(|(id, _)| *id)
+    }
+
+    fn before_change(&self, client: &Client, ids: &[FileId], range: &Range<u64>) -> DirectUse {
+        let mut counts = SmallVec::new();
+        for &id in ids {
+            let mut state = self.lock();
+            let Some(file) = state.file(id) else { continue };
+            file.direct.fetch_add(1, Ordering::AcqRel);
+            file.direct_count += 1;
+            counts.push(file.direct.clone());
+            drop(state);
+            // Nothing more is collected, so this comes to an end.
+            self.write_back(client, id);
+            let mut state = self.lock();
+            state.content.forget(id, range.clone());
+            if let Some(file) = state.file(id) {
+                file.is_loaded = false;
+            }
+        }
+        DirectUse { counts }
+    }
+}

@@ -1,0 +1,316 @@
+//! Reads and writes of open files through the cache.
+//!
+//! Invariants
+//! * Whatever the cache cannot do is done by the server, and the caller sees no difference.
+//! * A read or write ends after a bounded number of looks into the cache.
+
+use super::content::{FileId, Step, TransferId};
+use super::state::{FileState, Order, Owner, Readiness};
+use super::stream::Stream;
+use super::{Cache, Use};
+use crate::attributes::{FileHandle, Stability, Time};
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::limits::{CACHE_ATTEMPTS, CACHE_PIECE_BYTES, WRITE_BACK_BYTES};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+/// A file that one or more open files of a client share the cache for. It is the holder of the file's
+/// delegation.
+#[derive(Debug)]
+pub(crate) struct CachedFile {
+    pub(super) client: Client,
+    pub(super) cache: Arc<Cache>,
+    pub(super) handle: FileHandle,
+    pub(super) id: FileId,
+}
+
+/// What an open file has of the cache.
+#[derive(Debug)]
+pub(crate) struct CacheUse {
+    pub(super) file: Arc<CachedFile>,
+    pub(super) owner: Owner,
+    stream: Mutex<Stream>,
+    reads: bool,
+    writes: bool,
+}
+
+/// What a look into the cache has led to.
+enum Look {
+    Done(usize),
+    Wait(TransferId),
+    Send(Vec<Order>),
+    MakeRoom,
+    Load,
+    /// The server has to do it.
+    Pass,
+}
+
+impl CacheUse {
+    /// `reads` and `writes` tell what may be done through the cache.
+    pub(super) fn new(file: Arc<CachedFile>, owner: Owner, reads: bool, writes: bool) -> Self {
+        Self { file, owner, stream: Mutex::default(), reads, writes }
+    }
+
+    /// Reads into `target` from `offset`, until it is full or the file ends.
+    pub(crate) fn read(&self, file: &File, target: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        for piece in target.chunks_mut(CACHE_PIECE_BYTES) {
+            let at = offset.saturating_add(done as u64);
+            let bytes = match self.read_piece(piece, at) {
+                Some(bytes) => bytes,
+                None => {
+                    drop(self.before(&Use::Look(self.file.handle)));
+                    crate::transfer::read_slice(file, piece, at)?
+                }
+            };
+            done += bytes;
+            if bytes < piece.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// `None` if the server has to be asked.
+    fn read_piece(&self, target: &mut [u8], offset: u64) -> Option<usize> {
+        let CachedFile { client, cache, handle, .. } = &*self.file;
+        let mut ahead = None;
+        for _ in 0..CACHE_ATTEMPTS {
+            let (look, orders) = self.look(target, offset, &mut ahead);
+            cache.send_reads(client, *handle, self.owner.state_id, orders);
+            match look {
+                Look::Done(bytes) => return Some(bytes),
+                Look::Wait(id) => {
+                    if cache.wait(id).is_some() {
+                        return None;
+                    }
+                }
+                Look::Send(orders) => {
+                    let first = orders.first().map(|order| order.transfer.id);
+                    cache.send_reads(client, *handle, self.owner.state_id, orders);
+                    if first.and_then(|id| cache.wait(id)).is_some() {
+                        return None;
+                    }
+                }
+                Look::MakeRoom => {
+                    if !cache.make_room(client) {
+                        return None;
+                    }
+                }
+                Look::Load => self.file.load().ok()?,
+                Look::Pass => return None,
+            }
+        }
+        None
+    }
+
+    /// One look of a reader, and what is to be read ahead for it.
+    fn look(
+        &self,
+        target: &mut [u8],
+        offset: u64,
+        ahead: &mut Option<Range<u64>>,
+    ) -> (Look, Vec<Order>) {
+        let CachedFile { client, cache, id, .. } = &*self.file;
+        let (trusted, restarts) = (client.is_in_lease(), client.shared().restarts_heard());
+        let mut state = cache.lock();
+        match state.readiness(*id, false, restarts) {
+            Readiness::Ready if trusted && self.reads => {}
+            Readiness::Unloaded if trusted && self.reads => return (Look::Load, Vec::new()),
+            _ => return (Look::Pass, Vec::new()),
+        }
+        let size = state.content.size(*id);
+        let end = offset.saturating_add(target.len() as u64).min(size);
+        if offset >= end {
+            return (Look::Done(0), Vec::new());
+        }
+        let len = end - offset;
+        let range = ahead.get_or_insert_with(|| {
+            let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+            stream.advance(offset, len, cache.options.read_ahead_bytes)
+        });
+        match state.content.read(*id, offset..end) {
+            Step::Copy(segments) => {
+                state.copy_out(&segments, &mut target[..len as usize]);
+                let more = std::mem::replace(range, end..end);
+                let crowded = state.content.filling() > cache.options.bytes as u64 / 4;
+                if more.is_empty() || crowded {
+                    return (Look::Done(len as usize), Vec::new());
+                }
+                let transfers = state.content.fetch(*id, more);
+                let orders = state.order(*id, transfers, false);
+                (Look::Done(len as usize), orders)
+            }
+            Step::Wait(id) => (Look::Wait(id), Vec::new()),
+            Step::Unknown => {
+                let crowded = state.content.filling() > cache.options.bytes as u64 / 4;
+                let ahead = std::mem::replace(range, end..end).end.max(end);
+                let until = if crowded { end } else { ahead };
+                let transfers = state.content.fetch(*id, offset..until);
+                if transfers.is_empty() {
+                    return (Look::MakeRoom, Vec::new());
+                }
+                (Look::Send(state.order(*id, transfers, false)), Vec::new())
+            }
+            Step::Full => (Look::MakeRoom, Vec::new()),
+        }
+    }
+
+    /// Writes all of `source` at `offset`, perhaps later.
+    pub(crate) fn write(
+        &self,
+        file: &File,
+        source: &[u8],
+        offset: u64,
+        stability: Stability,
+    ) -> Result<usize> {
+        self.told()?;
+        let fits = offset.checked_add(source.len() as u64);
+        let fits = fits.is_some_and(|end| end <= i64::MAX.cast_unsigned());
+        let mut done = 0;
+        for piece in source.chunks(CACHE_PIECE_BYTES) {
+            let at = offset.saturating_add(done as u64);
+            let kept = fits && stability == Stability::Unstable;
+            if !(kept && self.write_piece(piece, at)) {
+                let range = at..at.saturating_add(piece.len() as u64);
+                let _used = self.before(&Use::Change(self.file.handle, range));
+                crate::transfer::write_slice(file, piece, at, stability)?;
+            }
+            done += piece.len();
+        }
+        Ok(done)
+    }
+
+    /// False if the server has to do it.
+    fn write_piece(&self, source: &[u8], offset: u64) -> bool {
+        let CachedFile { client, cache, id, .. } = &*self.file;
+        let range = offset..offset + source.len() as u64;
+        for _ in 0..CACHE_ATTEMPTS {
+            let (trusted, restarts) = (client.is_in_lease(), client.shared().restarts_heard());
+            let mut state = cache.lock();
+            match state.readiness(*id, true, restarts) {
+                Readiness::Ready if trusted && self.writes => {}
+                Readiness::Unloaded if trusted && self.writes => {
+                    drop(state);
+                    match self.file.load() {
+                        Ok(()) => continue,
+                        Err(_) => return false,
+                    }
+                }
+                _ => return false,
+            }
+            let unwritten = state.content.unwritten_of(*id);
+            let Some(kept) = state.file(*id) else { return false };
+            if unwritten > 0 && !kept.is_owned_by(&self.owner) {
+                // A loss must be told to whom it concerns.
+                drop(state);
+                cache.write_back(client, *id);
+                continue;
+            }
+            match state.content.write(*id, range.clone()) {
+                Step::Copy(segments) => {
+                    state.copy_in(&segments, source);
+                    if let Some(kept) = state.file(*id) {
+                        kept.owner = Some(self.owner.clone());
+                        kept.modified = now();
+                    }
+                    if state.content.unsent_of(*id) >= WRITE_BACK_BYTES {
+                        cache.start_write_back(client, *id, state);
+                    } else {
+                        drop(state);
+                    }
+                    self.hold_back();
+                    return true;
+                }
+                Step::Wait(flight) => {
+                    drop(state);
+                    cache.wait(flight);
+                }
+                Step::Full | Step::Unknown => {
+                    drop(state);
+                    if !cache.make_room(client) {
+                        return false;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Keeps a writer from getting too far ahead of the server.
+    fn hold_back(&self) {
+        let CachedFile { client, cache, id, .. } = &*self.file;
+        loop {
+            let state = cache.lock();
+            if state.content.unwritten() <= cache.options.unwritten_bytes {
+                return;
+            }
+            let flight = state.content.first_in_flight(*id, true);
+            drop(state);
+            match flight {
+                Some(flight) => drop(cache.wait(flight)),
+                None => return cache.write_back_all(client),
+            }
+        }
+    }
+
+    /// Writes back what was written through the cache.
+    ///
+    /// # Errors
+    /// Why that, or an earlier write-back, has failed.
+    pub(crate) fn write_back(&self) -> Result<()> {
+        let CachedFile { client, cache, id, .. } = &*self.file;
+        // Nobody else becomes the owner of changed data before ours is written.
+        if cache.lock().file(*id).is_some_and(|file| file.is_owned_by(&self.owner)) {
+            cache.write_back(client, *id);
+        }
+        self.told()
+    }
+
+    /// Tells once why data was given up that this open file has written.
+    fn told(&self) -> Result<()> {
+        let CachedFile { cache, id, .. } = &*self.file;
+        cache.lock().told(*id, self.owner.state_id).map_or(Ok(()), Err)
+    }
+
+    /// Unstable data is gone with the server's run: what is kept may be more than the server has.
+    pub(crate) fn forget(&self) {
+        self.file.cache.lock().content.forget(self.file.id, 0..u64::MAX);
+    }
+
+    /// Uses the file beside the cache; see [`Cache::before`].
+    pub(crate) fn before(&self, what: &Use) -> Option<super::DirectUse> {
+        self.file.cache.before(&self.file.client, what)
+    }
+}
+
+impl CachedFile {
+    /// Learns the size. Nothing is unwritten, so the server knows it.
+    fn load(&self) -> Result<(), Error> {
+        let now = |file: &mut FileState| (file.direct_count, file.restarts);
+        let asked = self.cache.lock().file(self.id).map(now);
+        let attributes = self.client.attributes_now(&self.handle)?;
+        let mut state = self.cache.lock();
+        let Some(file) = state.file(self.id) else { return Ok(()) };
+        // Otherwise somebody may have changed it since, and it is asked for again.
+        let is_current = Some(now(file)) == asked && file.readiness(false) == Readiness::Unloaded;
+        if is_current {
+            file.is_loaded = true;
+            file.granted_change.get_or_insert(attributes.change);
+            state.content.set_size(self.id, attributes.size);
+        }
+        Ok(())
+    }
+}
+
+/// The time as it is told in attributes.
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Time {
+        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nseconds: since.subsec_nanos(),
+    }
+}

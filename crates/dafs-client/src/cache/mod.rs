@@ -1,0 +1,101 @@
+//! A cache of file content in the client: what was read is kept, what is written is collected, and
+//! sequential readers are read ahead for.
+//!
+//! It keeps content of a file only while the server has promised to ask before anybody else changes
+//! the file: by right of a read delegation what was read, by right of a write delegation what is
+//! written, too. All open files of one client that are the same file share what is kept.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `content`, `block`, `pool`, `ranges` | which bytes are known, changed, in flight, and where; no I/O |
+//! | `stream` | who reads in sequence |
+//! | `state` | what is kept of each file beside its content, under the one lock |
+//! | `moves` | requests that fill memory and write changed data back |
+//! | `file` | reads and writes through the cache |
+//! | `direct` | uses of a file beside the cache, which are kept right |
+//! | `recall` | delegations come and go |
+//!
+//! Invariants
+//! * Without a delegation nothing is kept and nothing unwritten, so every operation goes to the server.
+//! * What is kept is used only while the client knows that its lease holds.
+//! * Data is copied in and out under the lock, in one step with the check that it may be; the lock is
+//!   never held while a request is made or waited for.
+//! * Changed data of a file belongs to one open file at a time, which is told of a loss.
+//! * A use of a file beside the cache sees what was written before it; while one that changes the
+//!   file is under way, nothing is kept of it.
+
+mod block;
+mod content;
+mod direct;
+mod file;
+mod moves;
+mod pool;
+mod ranges;
+mod recall;
+mod state;
+mod stream;
+
+#[cfg(test)]
+mod content_prop;
+
+pub(crate) use direct::{DirectUse, Use};
+pub(crate) use file::CacheUse;
+
+use crate::limits::{CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN, READ_AHEAD_BYTES_DEFAULT};
+use state::State;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What a client may keep of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheOptions {
+    /// The most memory it takes, in bytes; rounded down to MiB, and at least 4 MiB.
+    pub bytes: usize,
+    /// The most data that is changed and not written back yet, in bytes; at most half of `bytes`.
+    pub unwritten_bytes: u64,
+    /// The most that is read ahead for a sequential reader at a time, in bytes; 0 for nothing.
+    pub read_ahead_bytes: u64,
+}
+
+impl CacheOptions {
+    /// With so much memory.
+    pub fn new(bytes: usize) -> Self {
+        Self {
+            bytes,
+            unwritten_bytes: (bytes / 4) as u64,
+            read_ahead_bytes: READ_AHEAD_BYTES_DEFAULT,
+        }
+    }
+}
+
+impl Default for CacheOptions {
+    fn default() -> Self {
+        Self::new(CACHE_BYTES_DEFAULT)
+    }
+}
+
+/// The cache of one client.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    options: CacheOptions,
+    state: Mutex<State>,
+    /// A request has ended, or one that is in flight can be waited for.
+    changed: Condvar,
+}
+
+impl Cache {
+    pub(crate) fn new(options: CacheOptions) -> Self {
+        let bytes = options.bytes.max(CACHE_BYTES_MIN);
+        let half = bytes as u64 / 2;
+        let options = CacheOptions {
+            bytes,
+            unwritten_bytes: options.unwritten_bytes.min(half),
+            read_ahead_bytes: options.read_ahead_bytes.min(half / 2),
+        };
+        Self { options, state: Mutex::new(State::new(bytes)), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Its steps do not panic between two states that differ.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

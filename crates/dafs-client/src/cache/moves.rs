@@ -1,0 +1,212 @@
+//! Requests that fill the memory of the cache, and that write changed data back.
+//!
+//! Invariants
+//! * Each request ends once: by the thread that waits for it, or that finds it done.
+//! * Nobody who waits for a request holds anything that its end needs.
+
+use super::Cache;
+use super::content::{FileId, TransferId};
+use super::state::{Order, Owner, State};
+use crate::attributes::{FileHandle, Stability};
+use crate::backoff::Backoff;
+use crate::buffer;
+use crate::client::Client;
+use crate::core::{ReadCall, WriteCall};
+use crate::error::{Error, Result};
+use crate::limits::{CACHE_SLAB_BYTES, PIPELINE_BYTES, PIPELINE_DEPTH};
+use crate::pending::Pending;
+use dafs_wire::dafs::StateId;
+use std::ops::Range;
+use std::sync::PoisonError;
+
+/// Changed data that is sent before anything is waited for, in bytes.
+const FLUSH_BYTES: u64 = (PIPELINE_BYTES * PIPELINE_DEPTH) as u64;
+
+impl Cache {
+    /// Sends reads for an open file.
+    pub(super) fn send_reads(
+        &self,
+        client: &Client,
+        handle: FileHandle,
+        state_id: StateId,
+        orders: Vec<Order>,
+    ) {
+        let limit = client.read_bytes_max();
+        for Order { transfer, buffer } in orders {
+            let range = memory_range(&transfer.memory);
+            let piece = client.shared().piece(&buffer, range, transfer.offset, limit);
+            let pending = piece.and_then(|into| {
+                let call = ReadCall { handle, state_id, offset: transfer.offset, into };
+                Pending::submit(client.shared(), |driver, tag| driver.submit_read(tag, call))
+            });
+            self.started(transfer.id, pending);
+        }
+    }
+
+    fn send_writes(&self, client: &Client, handle: FileHandle, owner: &Owner, orders: Vec<Order>) {
+        let limit = client.write_bytes_max();
+        let state_id = owner.state_id;
+        for Order { transfer, buffer } in orders {
+            let range = memory_range(&transfer.memory);
+            let piece = client.shared().piece(&buffer, range, transfer.offset, limit);
+            let pending = piece.and_then(|from| {
+                let (offset, stability) = (transfer.offset, Stability::Unstable);
+                let call = WriteCall { handle, state_id, offset, stability, from };
+                let writes = Some(owner.writes.clone());
+                Pending::submit(client.shared(), |driver, tag| {
+                    driver.submit_write(tag, call, writes)
+                })
+            });
+            self.started(transfer.id, pending);
+        }
+    }
+
+    fn started(&self, id: TransferId, pending: Result<Pending<usize>>) {
+        let mut state = self.lock();
+        match pending {
+            Ok(pending) => state.sent(id, pending),
+            Err(error) => drop(state.ended(id, Err(error))),
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until a request is over; yields what went wrong with it, to the one that waited.
+    pub(super) fn wait(&self, id: TransferId) -> Option<Error> {
+        let mut state = self.lock();
+        loop {
+            if !state.is_in_flight(id) {
+                return None;
+            }
+            if let Some(pending) = state.take_pending(id) {
+                drop(state);
+                let result = pending.wait_moved();
+                let error = self.lock().ended(id, result);
+                self.changed.notify_all();
+                return error;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Ends the requests that are done; true if there was one.
+    pub(super) fn harvest(&self) -> bool {
+        let ids = self.lock().unattended();
+        let mut found = false;
+        for id in ids {
+            let Some(pending) = self.lock().take_pending(id) else { continue };
+            if pending.is_done() {
+                let result = pending.wait_moved();
+                self.lock().ended(id, result);
+                found = true;
+            } else {
+                self.lock().sent(id, pending);
+            }
+            self.changed.notify_all();
+        }
+        found
+    }
+
+    /// Makes room for blocks; false when there is none to be had without throwing out what is needed.
+    pub(super) fn make_room(&self, client: &Client) -> bool {
+        if self.lock().content.pool().can_grow() {
+            // Registering memory takes the lock of the driver, so ours is not held meanwhile.
+            match buffer::allocate(client.shared(), CACHE_SLAB_BYTES) {
+                Ok(slab) => {
+                    self.lock().add_slab(slab);
+                    return true;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the cache gets no more memory");
+                    self.lock().content.pool().stop_growing();
+                }
+            }
+        }
+        if self.harvest() {
+            return true;
+        }
+        let files = self.lock().content.unwritten_files();
+        let any = !files.is_empty();
+        files.into_iter().for_each(|file| self.write_back(client, file));
+        any
+    }
+
+    /// Begins to write changed data back, without waiting for it.
+    pub(super) fn start_write_back(&self, client: &Client, id: FileId, mut state: Guard<'_>) {
+        let Some((handle, owner, orders)) = orders(&mut state, id, &(0..u64::MAX)) else { return };
+        drop(state);
+        self.send_writes(client, handle, &owner, orders);
+    }
+
+    /// Writes the data back that was changed before, and waits for it. Errors are told to the writer
+    /// when it asks next.
+    ///
+    /// It goes through the file once, so it comes to an end beside a writer that goes on; what the
+    /// server puts off, it goes back to.
+    pub(super) fn write_back(&self, client: &Client, id: FileId) {
+        let mut backoff = Backoff::new(client.shared().deadline());
+        while let Some(error) = self.write_back_once(client, id) {
+            if !backoff.pause() {
+                let mut state = self.lock();
+                if state.content.give_up(id) > 0 {
+                    state.failed(id, error);
+                }
+            }
+        }
+    }
+
+    /// Yields what was put off, if anything was.
+    fn write_back_once(&self, client: &Client, id: FileId) -> Option<Error> {
+        let mut state = self.lock();
+        let retries = state.file(id)?.retries;
+        let mut range = 0..state.content.size(id);
+        while state.content.unwritten_of(id) > 0
+            && let Some((handle, owner, orders)) = orders(&mut state, id, &range)
+        {
+            range.start = orders.iter().map(|order| order.transfer.end()).max()?;
+            drop(state);
+            let ids: Vec<_> = orders.iter().map(|order| order.transfer.id).collect();
+            self.send_writes(client, handle, &owner, orders);
+            ids.into_iter().for_each(|id| drop(self.wait(id)));
+            state = self.lock();
+        }
+        // Others may have begun to write some of it.
+        let newest = state.content.newest();
+        while let Some(flight) = state.content.first_in_flight(id, true)
+            && flight <= newest
+        {
+            drop(state);
+            self.wait(flight);
+            state = self.lock();
+        }
+        let put_off = state.file(id)?.retries != retries && state.content.unsent_of(id) > 0;
+        put_off.then_some(Error::TooMany)
+    }
+
+    /// Writes the changed data of all files back.
+    pub(super) fn write_back_all(&self, client: &Client) {
+        let files = self.lock().content.unwritten_files();
+        files.into_iter().for_each(|file| self.write_back(client, file));
+    }
+}
+
+type Guard<'a> = std::sync::MutexGuard<'a, State>;
+
+/// What is to be sent of the changed data of a range, where, and for whom.
+fn orders(
+    state: &mut State,
+    id: FileId,
+    range: &Range<u64>,
+) -> Option<(FileHandle, Owner, Vec<Order>)> {
+    let file = state.files.get(&id)?;
+    let (handle, owner) = (file.handle, file.owner.clone()?);
+    let transfers = state.content.flush(id, range.clone(), FLUSH_BYTES);
+    if transfers.is_empty() {
+        return None;
+    }
+    Some((handle, owner, state.order(id, transfers, true)))
+}
+
+fn memory_range(memory: &super::content::Segment) -> Range<usize> {
+    memory.start as usize..memory.start as usize + memory.len as usize
+}

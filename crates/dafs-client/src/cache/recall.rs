@@ -1,0 +1,179 @@
+//! How files come to the cache and leave it, and their delegations with them.
+//!
+//! Invariants
+//! * A delegation goes back only when nothing is unwritten and nothing kept that it was for, or when
+//!   its loss is told to the writer.
+//! * Giving it back needs nothing that a reader or writer holds, and nothing of the application.
+
+use super::file::{CacheUse, CachedFile};
+use super::state::{Held, Owner};
+use super::{Cache, DirectUse};
+use crate::client::Client;
+use crate::delegation::{Granted, HeldAttributes, Recalled};
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::open::OpenOptions;
+use dafs_wire::dafs::StateId;
+use std::sync::{Arc, Weak};
+
+impl Cache {
+    /// Takes an open file in, with the delegation that came with it.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        file: &File,
+        granted: Option<Granted>,
+        options: &OpenOptions,
+    ) -> Result<CacheUse> {
+        let client = file.client();
+        let cached = self.find_or_make(client, file);
+        let owner = Owner { state_id: file.state_id(), writes: file.writes().clone() };
+        let (reads, writes) = (options.access.reads(), options.access.writes());
+        let kept = !options.direct;
+        let used = CacheUse::new(cached.clone(), owner, reads && kept, writes && kept);
+        let Some(granted) = granted else { return Ok(used) };
+        let held = Held { kind: granted.kind, state_id: granted.state_id, is_idle: true };
+        let mut state = self.lock();
+        let wanted = match state.file(cached.id) {
+            Some(file) if file.held.is_none() && !granted.recall => {
+                file.held = Some(held);
+                file.granted_change = None;
+                true
+            }
+            _ => false,
+        };
+        drop(state);
+        if !wanted {
+            client.shared().leave_delegation(granted.state_id);
+            return Ok(used);
+        }
+        let holder: Weak<CachedFile> = Arc::downgrade(&cached);
+        let is_held = client.hold(&granted, holder);
+        let mut state = self.lock();
+        if let Some(file) = state.file(cached.id)
+            && let Some(held) = file.held.as_mut().filter(|h| h.state_id == granted.state_id)
+        {
+            match is_held {
+                Ok(true) => held.is_idle = false,
+                _ => file.held = None,
+            }
+        }
+        drop(state);
+        is_held.map(|_| used)
+    }
+
+    fn find_or_make(self: &Arc<Self>, client: &Client, file: &File) -> Arc<CachedFile> {
+        let handle = *file.handle();
+        let mut state = self.lock();
+        let known = state.by_handle.get(&handle).and_then(|(_, cached)| cached.upgrade());
+        let cached = known.unwrap_or_else(|| {
+            let id = state.add_file(handle);
+            let (client, cache) = (client.clone(), self.clone());
+            let cached = Arc::new(CachedFile { client, cache, handle, id });
+            state.by_handle.insert(handle, (id, Arc::downgrade(&cached)));
+            cached
+        });
+        if let Some(kept) = state.file(cached.id) {
+            kept.opens += 1;
+        }
+        cached
+    }
+}
+
+impl CacheUse {
+    /// An open file leaves: what it has written is written back, and what is kept of the file goes
+    /// with the last one. Yields what is left to be told of its writes.
+    pub(crate) fn leave(self) -> Result<()> {
+        let written = self.write_back();
+        let CachedFile { client, cache, handle, id } = &*self.file;
+        let mut state = cache.lock();
+        let Some(file) = state.file(*id) else { return written };
+        file.opens -= 1;
+        file.errors.retain(|(writer, _)| *writer != self.owner.state_id);
+        if file.opens > 0 {
+            return written;
+        }
+        let held = file.held.take();
+        if state.by_handle.get(handle).is_some_and(|(known, _)| known == id) {
+            state.by_handle.remove(handle);
+        }
+        state.content.forget(*id, 0..u64::MAX);
+        // What was asked for ahead must not come to memory that has another owner.
+        while let Some(flight) = state.content.first_in_flight(*id, false) {
+            drop(state);
+            cache.wait(flight);
+            state = cache.lock();
+        }
+        state.content.give_up(*id);
+        state.content.remove_file(*id);
+        state.files.remove(id);
+        drop(state);
+        if let Some(held) = held {
+            client.shared().leave_delegation(held.state_id);
+        }
+        written
+    }
+}
+
+impl CachedFile {
+    /// Stops keeping anything; yields the delegation, if it was held and nobody else gives it back.
+    fn stop(&self) -> Option<StateId> {
+        let mut state = self.cache.lock();
+        let file = state.file(self.id)?;
+        let held = file.held.as_mut()?;
+        held.is_idle = true;
+        let state_id = held.state_id;
+        drop(state);
+        self.cache.write_back(&self.client, self.id);
+        let mut state = self.cache.lock();
+        state.content.forget(self.id, 0..u64::MAX);
+        let file = state.file(self.id)?;
+        file.is_loaded = false;
+        file.held.take_if(|held| held.state_id == state_id).map(|held| held.state_id)
+    }
+}
+
+impl Recalled for CachedFile {
+    fn recall(&self, _truncate: bool) {
+        if let Some(state_id) = self.stop()
+            && let Err(error) = self.client.return_delegation(state_id)
+        {
+            tracing::debug!(%error, "a delegation could not be given back");
+        }
+    }
+
+    fn attributes(&self) -> Option<HeldAttributes> {
+        let mut state = self.cache.lock();
+        let unwritten = state.content.unwritten_of(self.id) > 0;
+        let size = state.content.size(self.id);
+        let file = state.file(self.id)?;
+        if !file.is_loaded {
+            return None;
+        }
+        let change = file.granted_change?;
+        Some(HeldAttributes {
+            change: if unwritten { change.wrapping_add(1) } else { change },
+            size,
+            modified: unwritten.then_some(file.modified),
+        })
+    }
+
+    fn lost(&self) {
+        let mut state = self.cache.lock();
+        let Some(file) = state.file(self.id) else { return };
+        file.held = None;
+        file.is_loaded = false;
+        // Others may have changed the file since, so it must not be written back any more.
+        let lost = state.content.give_up(self.id);
+        state.content.forget(self.id, 0..u64::MAX);
+        if lost > 0 {
+            state.failed(self.id, Error::DelegationLost);
+        }
+    }
+}
+
+impl Client {
+    /// To be called before files are used beside the cache, if there is one.
+    pub(crate) fn before(&self, what: impl FnOnce() -> super::Use) -> Option<DirectUse> {
+        self.cache().and_then(|cache| cache.before(self, &what()))
+    }
+}

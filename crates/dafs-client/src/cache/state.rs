@@ -1,0 +1,314 @@
+//! What is kept of each file beside its content, and the requests in flight.
+//!
+//! Invariants
+//! * Data is kept of a file only while its delegation is held and not on its way back, its size is
+//!   known, and nobody changes it beside the cache.
+//! * What is not known of the size is unknown because nothing is unwritten.
+
+use super::content::{
+    Content, FileId, Filled, Flushed, Segment, Segments, Transfer, TransferId, Transfers,
+};
+use super::file::CachedFile;
+use crate::attributes::{FileHandle, Time};
+use crate::buffer::IoBuffer;
+use crate::delegation::DelegationKind;
+use crate::error::{Error, Result};
+use crate::pending::{Moved, Pending};
+use crate::uncommitted::Uncommitted;
+use dafs_mem::{Site, VolatileSlice};
+use dafs_wire::dafs::StateId;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Who has written the changed data of a file.
+#[derive(Debug, Clone)]
+pub(super) struct Owner {
+    pub(super) state_id: StateId,
+    pub(super) writes: Arc<Uncommitted>,
+}
+
+/// A delegation that is held.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Held {
+    pub(super) kind: DelegationKind,
+    pub(super) state_id: StateId,
+    /// It has just come, or is on its way back.
+    pub(super) is_idle: bool,
+}
+
+/// What is kept of a file beside its content.
+#[derive(Debug)]
+pub(super) struct FileState {
+    pub(super) handle: FileHandle,
+    /// Open files.
+    pub(super) opens: usize,
+    pub(super) held: Option<Held>,
+    /// The size is known.
+    pub(super) is_loaded: bool,
+    /// Restarts of the server that had been seen when data was kept last.
+    pub(super) restarts: u64,
+    /// Uses beside the cache that change the file and are under way.
+    pub(super) direct: Arc<AtomicUsize>,
+    /// Such uses so far.
+    pub(super) direct_count: u64,
+    /// The change attribute when the delegation came, as far as is known.
+    pub(super) granted_change: Option<u64>,
+    /// When data was written last by right of the delegation.
+    pub(super) modified: Time,
+    pub(super) owner: Option<Owner>,
+    /// Why data was given up that an open file thinks is written.
+    pub(super) errors: SmallVec<[(StateId, Error); 1]>,
+    /// How often data was to be written and was not taken, or not all of it.
+    pub(super) retries: u64,
+}
+
+/// Whether data of a file may be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Readiness {
+    Ready,
+    /// As soon as the size is known.
+    Unloaded,
+    No,
+}
+
+impl FileState {
+    fn new(handle: FileHandle) -> Self {
+        Self {
+            handle,
+            opens: 0,
+            held: None,
+            is_loaded: false,
+            restarts: 0,
+            direct: Arc::default(),
+            direct_count: 0,
+            granted_change: None,
+            modified: Time::default(),
+            owner: None,
+            errors: SmallVec::new(),
+            retries: 0,
+        }
+    }
+
+    pub(super) fn is_owned_by(&self, owner: &Owner) -> bool {
+        self.owner.as_ref().is_some_and(|known| known.state_id == owner.state_id)
+    }
+
+    pub(super) fn readiness(&self, writes: bool) -> Readiness {
+        let Some(held) = &self.held else { return Readiness::No };
+        let allowed = !writes || held.kind == DelegationKind::Write;
+        if held.is_idle || !allowed || self.direct.load(Ordering::Acquire) > 0 {
+            Readiness::No
+        } else if self.is_loaded {
+            Readiness::Ready
+        } else {
+            Readiness::Unloaded
+        }
+    }
+}
+
+/// A request in flight.
+#[derive(Debug)]
+struct Flight {
+    file: FileId,
+    is_write: bool,
+    bytes: u32,
+    /// `None` while it is being sent, or while a thread waits for it.
+    pending: Option<Pending<usize>>,
+}
+
+/// A request to be sent, with the memory it is about.
+pub(super) struct Order {
+    pub(super) transfer: Transfer,
+    pub(super) buffer: IoBuffer,
+}
+
+/// Everything under the lock.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) content: Content,
+    slabs: Vec<IoBuffer>,
+    pub(super) files: FxHashMap<FileId, FileState>,
+    pub(super) by_handle: FxHashMap<FileHandle, (FileId, Weak<CachedFile>)>,
+    flights: FxHashMap<TransferId, Flight>,
+}
+
+impl State {
+    pub(super) fn new(bytes: usize) -> Self {
+        Self {
+            content: Content::new(bytes),
+            slabs: Vec::new(),
+            files: FxHashMap::default(),
+            by_handle: FxHashMap::default(),
+            flights: FxHashMap::default(),
+        }
+    }
+
+    pub(super) fn add_file(&mut self, handle: FileHandle) -> FileId {
+        let id = self.content.add_file();
+        self.files.insert(id, FileState::new(handle));
+        id
+    }
+
+    pub(super) fn file(&mut self, id: FileId) -> Option<&mut FileState> {
+        self.files.get_mut(&id)
+    }
+
+    /// Whether data of a file may be kept. What was kept when the server went is not what it had: it may
+    /// have lost what was not stable, and others on its host may have changed the file meanwhile.
+    pub(super) fn readiness(&mut self, id: FileId, writes: bool, restarts: u64) -> Readiness {
+        if let Some(file) = self.files.get_mut(&id)
+            && file.restarts != restarts
+        {
+            file.restarts = restarts;
+            file.is_loaded &= self.content.unwritten_of(id) > 0;
+            self.content.forget(id, 0..u64::MAX);
+        }
+        self.files.get(&id).map_or(Readiness::No, |file| file.readiness(writes))
+    }
+
+    /// Adds memory, unless somebody else was faster.
+    pub(super) fn add_slab(&mut self, slab: IoBuffer) {
+        if self.content.pool().can_grow() {
+            self.content.pool().grow();
+            self.slabs.push(slab);
+        }
+    }
+
+    fn view(&self, segment: &Segment) -> Option<VolatileSlice<'_>> {
+        let slab = self.slabs.get(segment.slab as usize)?;
+        slab.slice(segment.start as usize, segment.len as usize)
+    }
+
+    /// Copies kept data to a reader.
+    pub(super) fn copy_out(&self, segments: &Segments, target: &mut [u8]) {
+        let mut done = 0;
+        for view in segments.iter().filter_map(|segment| self.view(segment)) {
+            done += view.copy_to(&mut target[done..], Site::ClientCache);
+        }
+        assert_eq!(done, target.len(), "a reader gets all that was found");
+    }
+
+    /// Copies written data to where it is kept.
+    pub(super) fn copy_in(&self, segments: &Segments, source: &[u8]) {
+        let mut done = 0;
+        for view in segments.iter().filter_map(|segment| self.view(segment)) {
+            done += view.copy_from(&source[done..], Site::ClientCache);
+        }
+        assert_eq!(done, source.len(), "a writer's data is kept whole");
+    }
+
+    /// Takes requests as in flight; they have to be sent at once.
+    pub(super) fn order(
+        &mut self,
+        file: FileId,
+        transfers: Transfers,
+        is_write: bool,
+    ) -> Vec<Order> {
+        let mut orders = Vec::with_capacity(transfers.len());
+        for transfer in transfers {
+            let bytes = transfer.memory.len;
+            let flight = Flight { file, is_write, bytes, pending: None };
+            self.flights.insert(transfer.id, flight);
+            let buffer = self.slabs[transfer.memory.slab as usize].clone();
+            orders.push(Order { transfer, buffer });
+        }
+        orders
+    }
+
+    /// A request has been sent and can be waited for.
+    pub(super) fn sent(&mut self, id: TransferId, pending: Pending<usize>) {
+        if let Some(flight) = self.flights.get_mut(&id) {
+            flight.pending = Some(pending);
+        }
+    }
+
+    pub(super) fn is_in_flight(&self, id: TransferId) -> bool {
+        self.flights.contains_key(&id)
+    }
+
+    /// The right to wait for a request.
+    pub(super) fn take_pending(&mut self, id: TransferId) -> Option<Pending<usize>> {
+        self.flights.get_mut(&id)?.pending.take()
+    }
+
+    /// The requests that nobody waits for.
+    pub(super) fn unattended(&self) -> Vec<TransferId> {
+        let unattended = self.flights.iter().filter(|(_, flight)| flight.pending.is_some());
+        unattended.map(|(id, _)| *id).collect()
+    }
+
+    /// A request is over; yields what went wrong with it.
+    pub(super) fn ended(&mut self, id: TransferId, result: Result<Moved>) -> Option<Error> {
+        let flight = self.flights.remove(&id)?;
+        if flight.is_write {
+            return self.write_ended(id, &flight, result);
+        }
+        let (how, error) = match result {
+            Ok(Moved { bytes, end_of_file }) => (Filled::Read(bytes as u32, end_of_file), None),
+            Err(error) if error.is_fatal() => (Filled::Lost, Some(error)),
+            Err(error) => (Filled::Refused, Some(error)),
+        };
+        for zeros in self.content.filled(id, how) {
+            if let Some(view) = self.view(&zeros) {
+                view.fill(0);
+            }
+        }
+        error
+    }
+
+    fn write_ended(
+        &mut self,
+        id: TransferId,
+        flight: &Flight,
+        result: Result<Moved>,
+    ) -> Option<Error> {
+        let (how, error) = match result {
+            Ok(Moved { bytes: 0, .. }) if flight.bytes > 0 => {
+                (Flushed::Failed, Some(Error::WriteZero))
+            }
+            Ok(Moved { bytes, .. }) => (Flushed::Written(bytes as u32), None),
+            Err(error) if may_be_repeated(&error) => (Flushed::Written(0), Some(error)),
+            Err(error) if error.is_fatal() => (Flushed::Lost, Some(error)),
+            Err(error) => (Flushed::Failed, Some(error)),
+        };
+        if self.content.flushed(id, how) > 0
+            && let Some(error) = &error
+        {
+            self.failed(flight.file, error.clone());
+        }
+        if how != Flushed::Written(flight.bytes)
+            && let Some(file) = self.files.get_mut(&flight.file)
+        {
+            file.retries += 1;
+            // Others may have changed the file since the delegation was lost.
+            if file.held.is_none() && self.content.give_up(flight.file) > 0 {
+                self.failed(flight.file, Error::DelegationLost);
+            }
+        }
+        error
+    }
+
+    /// Data was given up: the open file that has written it will be told.
+    pub(super) fn failed(&mut self, id: FileId, error: Error) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        let Some(owner) = &file.owner else { return };
+        tracing::warn!(%error, "data that was written through the cache is lost");
+        if !file.errors.iter().any(|(writer, _)| *writer == owner.state_id) {
+            file.errors.push((owner.state_id, error));
+        }
+    }
+
+    /// Why data was given up that an open file has written; told once.
+    pub(super) fn told(&mut self, id: FileId, writer: StateId) -> Option<Error> {
+        let file = self.files.get_mut(&id)?;
+        let at = file.errors.iter().position(|(other, _)| *other == writer)?;
+        Some(file.errors.swap_remove(at).1)
+    }
+}
+
+/// True when nothing of a request was done, and it can be made again later.
+pub(super) fn may_be_repeated(error: &Error) -> bool {
+    error.is_passing() || matches!(error, Error::TooMany)
+}
