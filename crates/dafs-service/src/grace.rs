@@ -212,9 +212,14 @@ impl Service {
             return;
         }
         grace.ending = true;
-        let missing: Vec<_> = grace.waiting.values().cloned().collect();
+        let mut missing: Vec<_> = grace.waiting.values().cloned().collect();
         drop(grace);
+        let returned = self.returned_among(&mut missing);
         let removed = self.records.remove(&missing);
+        // Whoever has got something meanwhile, or was just recorded for it, stays recorded.
+        let holds = |client: &Arc<Client>| self.lock_table().holds_anything(client.key());
+        let stay = returned.iter().filter(|client| client.is_written() || holds(client));
+        stay.for_each(|client| self.put_record(client));
         let mut grace = self.grace.lock();
         grace.ending = false;
         match removed {
@@ -226,6 +231,26 @@ impl Service {
                 tracing::error!(%error, "client records cannot be removed; grace goes on");
             }
         }
+    }
+
+    /// Takes those DAFS clients out of the list that hold what they have reclaimed. Those that are
+    /// back and hold nothing are returned: they are recorded anew before they get anything.
+    fn returned_among(&self, missing: &mut Vec<ClientRecord>) -> Vec<Arc<Client>> {
+        let clients: Vec<_> = self.lock_clients().by_key.values().cloned().collect();
+        let (mut returned, table) = (Vec::new(), self.lock_table());
+        missing.retain(|record| {
+            let is_there = |client: &&Arc<Client>| {
+                client.kind() == ClientKind::Dafs && record.is_of(client) && !client.is_gone()
+            };
+            let Some(client) = clients.iter().find(is_there) else { return true };
+            let holds = table.holds_anything(client.key());
+            if !holds {
+                client.set_written(false);
+                returned.push(client.clone());
+            }
+            !holds
+        });
+        returned
     }
 
     /// Whether a client may reclaim now.

@@ -506,6 +506,30 @@ fn a_persistent_lock_that_nobody_reclaims_is_breakable_after_grace() {
 }
 
 #[test]
+fn a_client_that_was_back_during_grace_can_reclaim_after_the_next_restart() {
+    let mut world = World::new();
+    let (one, two) = (world.dafs("a"), world.dafs("b"));
+    let handle = *open(&world, &one).unwrap().state.handle();
+    open(&world, &two).unwrap();
+    world.restart();
+    let (one, two) = (world.dafs("a"), world.dafs("b"));
+    [&one, &two].into_iter().for_each(|client| client.session_started());
+    // One takes back what it had, the other does not care; neither wants anything new yet.
+    world.reclaim(&one, &handle, BOTH).unwrap();
+    world.pass_with(&[&one, &two], 3 * LEASE_NS);
+    assert!(!world.service.in_grace());
+    assert_eq!(world.disk.owners(), [b"a"]);
+    let hasty = world.service.open(world.caller(&two), &world.plain("f", "owner", BOTH));
+    assert_eq!(error(hasty), ServiceError::WouldWait, "the record comes first");
+    open(&world, &two).unwrap();
+    assert_eq!(world.disk.owners(), [b"a", b"b"]);
+    world.restart();
+    for name in ["a", "b"] {
+        world.reclaim(&world.dafs(name), &handle, BOTH).unwrap();
+    }
+}
+
+#[test]
 fn nobody_waits_for_dafs_clients_that_went_in_order() {
     let mut world = World::new();
     let one = instance(&world, "a", 1);
