@@ -196,7 +196,10 @@ impl Service {
         }
         let in_grace = self.in_grace();
         for entry in self.writers.undo.all() {
-            let waits = entry.head.persist || entry.is_restored() && in_grace;
+            let waits = match entry.head.persist {
+                true => !self.lock_table().is_broken(&entry.head.key),
+                false => entry.is_restored() && in_grace,
+            };
             if waits && !entry.is_doomed() {
                 continue;
             }
@@ -228,6 +231,12 @@ impl StateTable {
                 && file.locks.ranges.has_owner(lock.id)
                 && entry.head.holder == Holder::of_lock(lock)
         })
+    }
+
+    /// Whether the lock is one that its holder has left broken: then it is not the holder's any more.
+    fn is_broken(&self, key: &Handle) -> bool {
+        let broken = self.files.get(key).map_or(&[][..], |file| file.locks.broken());
+        broken.iter().any(|left| left.special.autorecover)
     }
 
     /// Whether something is to be undone before an owner whom nothing else stands against gets a
