@@ -36,6 +36,8 @@ pub(crate) struct Setup {
     pub(crate) records: Box<dyn ClientRecords>,
     /// Where the journal is, and which run of the system this is; none without durable replies.
     pub(crate) journal: Option<(Arc<dyn Disk>, [u8; 16])>,
+    /// Where logs of what locks with recovery protect are kept; none without such locks.
+    pub(crate) undo: Option<PathBuf>,
     pub(crate) credits_total_max: usize,
     pub(crate) credits_initial: u16,
 }
@@ -59,6 +61,11 @@ impl Server {
             let spawn: Spawn = Arc::new(move |job| jobs.submit(job));
             let journal = Journal { disk, boot, segment_bytes: SEGMENT_BYTES, spawn };
             service.start_journal(journal, now.0).map_err(|error| error.to_string())?;
+        }
+        if let Some(directory) = &setup.undo {
+            service.keep_undo_in(directory).map_err(|error| error.to_string())?;
+            let jobs = pool.clone();
+            service.undo_elsewhere(Arc::new(move |job| jobs.submit(job)));
         }
         let authenticator = Authenticator::new(&Config::for_directory(PathBuf::from("/")))
             .map_err(|error| error.to_string())?;

@@ -127,6 +127,7 @@ impl World {
             options: ExportOptions::default(),
             records: Box::new(NoRecords),
             journal: None,
+            undo: None,
             credits_total_max: plan.credits_total_max,
             credits_initial: plan.credits_initial,
         };

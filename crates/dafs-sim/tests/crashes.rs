@@ -34,6 +34,10 @@ fn assert_eventful(reports: &[CrashReport]) {
     assert!(sum(|report| report.network.lost) > worlds / 2);
     assert!(sum(|report| report.server_ends.into()) > worlds / 2);
     assert!(sum(|report| report.work.bytes_written) > 1_000 * worlds);
+    assert!(sum(|report| report.locks.locked) > 2 * worlds);
+    assert!(sum(|report| report.locks.denied) > worlds / 10);
+    assert!(sum(|report| report.locks.broken) > worlds / 100);
+    assert!(sum(|report| report.locks.repaired) > worlds / 100);
     assert_eq!(sum(|report| report.network.violations), 0, "a rule of the transport was broken");
 }
 

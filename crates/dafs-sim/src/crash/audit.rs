@@ -1,7 +1,7 @@
 //! The last look: what is on the disk, compared with the models.
 
 use super::DIRECTORIES;
-use super::client::Client;
+use super::client::{Client, content};
 use super::model::names::Place;
 use super::model::slots::{SLOT_BYTES, SLOTS, Slots};
 use super::world::World;
@@ -39,6 +39,10 @@ pub(super) fn run(world: &World) -> Result<(), String> {
             let checked = client.slots.check(slot, &bytes, world.shared.cuts);
             checked.map_err(|text| format!("c{number}: {text}"))?;
         }
+    }
+    for (number, vault) in world.shared.vaults.iter().enumerate() {
+        let bytes = read(store, &find(store, &Client::vault_name(number))?)?;
+        vault.check(content(&bytes)?)?;
     }
     let log = read(store, &find(store, b"log")?)?;
     world.shared.log.check(&log)

@@ -137,6 +137,8 @@ pub(crate) struct ClientPlan {
     /// Names that it uses in each directory; few, so that they are used again.
     pub(crate) names: u8,
     pub(crate) seed: u64,
+    /// Takes its turn at locks.
+    pub(crate) waits: bool,
 }
 
 /// Everything that a seed decides before anything happens.
@@ -173,7 +175,7 @@ impl Plan {
         let mut part = rng.fork();
         let drawn = part.between(1, 3) as usize;
         let all: Vec<ClientPlan> = (0..drawn).map(|_| client(&mut part.fork())).collect();
-        let total: u64 = all.iter().map(|client| u64::from(client.operations)).sum();
+        let total: u64 = all.iter().map(|client| u64::from(client.operations)).sum::<u64>() * 3 / 2;
         let mut part = rng.fork();
         let count = part.below(7) as usize;
         let faults = (0..count).map(|_| fault(&mut part.fork(), drawn, total, durability));
@@ -245,6 +247,7 @@ fn client(rng: &mut SimRng) -> ClientPlan {
         think_steps_max: [1, 50, 2_000][rng.below(3) as usize],
         names: rng.between(2, 5) as u8,
         seed: rng.bits(),
+        waits: rng.chance(300_000),
     }
 }
 

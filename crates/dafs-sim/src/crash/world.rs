@@ -1,9 +1,12 @@
 //! One world of crashes: everything that follows from one seed.
 
 use super::client::Client;
+use super::model::lease::LeaseBook;
 use super::model::log::Log;
+use super::model::vault::Vault;
 use super::plan::{CrashOptions, Danger, Fault, FaultKind, Plan};
-use super::{DIRECTORIES, Shared, audit};
+use super::undo::UndoDirectory;
+use super::{DIRECTORIES, LockCounts, Shared, VAULTS, audit};
 use crate::common::{Common, WorkCounts};
 use crate::disk::{JournalDisk, Power, SimDisk};
 use crate::limits::{
@@ -15,8 +18,8 @@ use crate::store::{SimStore, StoreFaults};
 use crate::world::{Violation, memory_store};
 use dafs_dat::Instant;
 use dafs_dat::sim::{SimCounts, SimNetwork, SimRng};
-use dafs_service::ExportOptions;
 use dafs_service::durable::Durability;
+use dafs_service::{ExportOptions, ServiceCounts};
 use dafs_store::{
     CreateHow, Cred, MemoryStore, NewObject, OpenMode, Result as StoreResult, SetAttr, Store,
 };
@@ -28,6 +31,9 @@ use std::time::Duration;
 /// How long replies are kept for clients that do not come back.
 const RETENTION: Duration = Duration::from_nanos(dafs_service::limits::REPLY_RETENTION_NS);
 
+/// How long clients keep persistent locks that nobody else wants.
+const COURTESY: Duration = dafs_service::limits::COURTESY_TIME;
+
 /// What came of a world in which everything could be explained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CrashReport {
@@ -35,6 +41,8 @@ pub struct CrashReport {
     pub digest: u64,
     /// What the clients did.
     pub work: WorkCounts,
+    /// What visitors of vaults were told.
+    pub locks: LockCounts,
     /// What the network did.
     pub network: SimCounts,
     /// How often the server ended.
@@ -76,6 +84,7 @@ pub fn run(options: &CrashOptions) -> Result<CrashReport, Violation> {
     Ok(CrashReport {
         digest: digest.value(),
         work: world.shared.common.counts,
+        locks: world.shared.lock_counts,
         network: world.shared.common.network.counts(),
         server_ends: world.shared.ends,
         in_doubt: world.shared.in_doubt,
@@ -114,6 +123,7 @@ pub(super) struct World {
     ending: Option<(bool, Duration)>,
     power: Power,
     records: SimRecords,
+    undo: UndoDirectory,
     journal: JournalDisk,
     /// Danger: nothing is kept, though the clients were promised it.
     unkept: bool,
@@ -146,6 +156,9 @@ impl World {
         let shared = Shared {
             common,
             log,
+            vaults: VAULTS.iter().copied().map(Vault::new).collect(),
+            leases: LeaseBook::default(),
+            lock_counts: LockCounts::default(),
             durable: plan.durability != Durability::Off,
             started: 0,
             ends: 0,
@@ -162,6 +175,7 @@ impl World {
             ending: None,
             power,
             records: SimRecords::default(),
+            undo: UndoDirectory::new().map_err(|error| error.to_string())?,
             journal: JournalDisk::new(options.danger == Danger::LyingJournal),
             unkept: options.danger == Danger::Unkept,
             clock,
@@ -196,6 +210,7 @@ impl World {
             },
             journal: durable.then(|| (self.journal.plugged(plug.clone()), boot)),
             records: self.records.plugged(plug),
+            undo: Some(self.undo.path().to_owned()),
             credits_total_max: 4096,
             credits_initial: self.plan.credits_initial,
         };
@@ -203,6 +218,7 @@ impl World {
         let network = self.shared.common.network.clone();
         let mut rng = self.server_rng.fork();
         self.server = Some(Server::start(&network, setup, now, &mut rng)?);
+        self.shared.leases.server_started(now);
         self.shared.common.note(|| "the server starts".to_owned());
         Ok(())
     }
@@ -271,6 +287,7 @@ impl World {
     /// Goes to a time and gives everybody whose turn it is a turn, in a drawn order.
     fn advance(&mut self, now: Instant) -> Result<(), String> {
         self.shared.common.now = now;
+        self.shared.leases.at(now);
         self.clock.store(now.0, Ordering::Relaxed);
         let network = self.shared.common.network.clone();
         network.advance_to(now);
@@ -307,6 +324,9 @@ impl World {
             let (power, down) = self.ending.take().unwrap_or_default();
             self.server = None;
             self.shared.ends += 1;
+            self.shared.leases.server_ended(now);
+            let Shared { vaults, leases, .. } = &mut self.shared;
+            vaults.iter_mut().for_each(|vault| vault.server_ended(power, leases));
             self.restart = Some((now + down, power));
             let common = &self.shared.common;
             common.network.end_processes(SERVER_HOST);
@@ -376,14 +396,34 @@ impl World {
             let next = self.server.as_ref().map_or(end, Server::next);
             self.advance(next.max(self.shared.common.now + Duration::from_millis(50)))?;
         }
-        // Replies of sessions that nobody asks for any more are kept for longer.
-        let end = self.shared.common.now + RETENTION;
+        // Replies of sessions that nobody asks for any more, and persistent locks of clients that
+        // nobody is in the way of, are kept for longer.
+        let end = self.shared.common.now + RETENTION.max(COURTESY);
         self.advance(end)?;
         self.advance(end + LEASE)?;
-        let (engine, service) = self.server.as_ref().map(Server::counts).unwrap_or_default();
+        let (engine, mut service) = self.server.as_ref().map(Server::counts).unwrap_or_default();
+        self.take_kept(&mut service)?;
         if engine != Default::default() || service != Default::default() {
             return Err(format!("the server still holds {engine:?} and {service:?}"));
         }
+        Ok(())
+    }
+
+    /// Takes out of the counts what persistent locks of clients that are gone have left behind.
+    fn take_kept(&mut self, service: &mut ServiceCounts) -> Result<(), String> {
+        let Shared { vaults, leases, .. } = &mut self.shared;
+        let (mut least, mut most, mut undone) = (0, 0, 0);
+        for vault in vaults {
+            let (kept, may) = vault.kept(leases);
+            (least, most) = (least + kept, most + may);
+            undone += if vault.kind.recovers() { may } else { 0 };
+        }
+        let ServiceCounts { kept_locks, broken_locks, undo_files, .. } = service;
+        let fits = (least..=most).contains(kept_locks) && broken_locks <= kept_locks;
+        if !fits || *undo_files > undone {
+            return Err(format!("{least} to {most} persistent locks are left, not {service:?}"));
+        }
+        (*kept_locks, *broken_locks, *undo_files) = (0, 0, 0);
         Ok(())
     }
 }
@@ -399,7 +439,8 @@ fn furnish(store: &MemoryStore, plan: &Plan) -> StoreResult<()> {
     }
     let open = OpenMode { read: true, write: true };
     let data = (0..plan.clients.len()).map(Client::data_name);
-    for name in data.chain([b"log".to_vec()]) {
+    let vaults = (0..VAULTS.len()).map(Client::vault_name);
+    for name in data.chain(vaults).chain([b"log".to_vec()]) {
         store.create(&root, &top, &name, CreateHow::Guarded, &mode(0o666), open)?;
     }
     Ok(())

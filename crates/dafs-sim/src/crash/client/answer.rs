@@ -48,8 +48,14 @@ impl Client {
         shared.common.digest.word(status.code().into());
         if matches!(status, Status::Delay | Status::Grace | Status::Resource) {
             shared.common.counts.refused += 1;
+            if let Job::Guarded { visit, number: Some(number), .. } = &job {
+                shared.vaults[visit.vault].put_off(*number)?;
+            }
             self.again(shared.common.now, job);
             return Ok(());
+        }
+        if let Job::Guarded { visit, ask, number } = job {
+            return self.guarded(shared, (visit, ask, number), piece, &done);
         }
         match done {
             Done::Answered(message) => self.answered(shared, job, ends, &message),
@@ -100,6 +106,9 @@ impl Client {
         ends: u32,
         message: &ReplyMessage,
     ) -> Result<(), String> {
+        if let Job::OpenVault { vault } = job {
+            return self.opened_vault(shared, vault, message);
+        }
         let outcome = message.decode().map_err(|error| error.to_string())?;
         let answer = outcome.into_result();
         if answer.is_ok() {
@@ -176,7 +185,9 @@ impl Client {
                 shared.log.appended(record, reply.offset);
                 Ok(())
             }
-            Job::Write { .. } | Job::Read { .. } => Err("answered as a message".to_owned()),
+            Job::Write { .. } | Job::Read { .. } | Job::OpenVault { .. } | Job::Guarded { .. } => {
+                Err("answered as a message".to_owned())
+            }
         }
     }
 
@@ -199,6 +210,8 @@ impl Client {
             Job::Write { .. } | Job::Commit { .. } | Job::Append { .. } => {}
             Job::Read { slot } => self.slots.end(slot),
             Job::Find(_) | Job::Close { .. } => {}
+            // The model keeps what a dead client has asked for.
+            Job::OpenVault { .. } | Job::Guarded { .. } => {}
         }
     }
 }

@@ -5,6 +5,7 @@ use super::{Client, Flight};
 use crate::crash::model::log::{Log, RECORD_BYTES_MAX, RECORD_BYTES_MIN};
 use crate::crash::model::names::{Change, How, Place};
 use crate::crash::model::slots::{SLOT_BYTES, SLOTS, Slots};
+use crate::crash::model::vault::Ask;
 use crate::crash::{DIRECTORIES, Shared};
 use dafs_client::core::{ReadCall, Refused, WriteCall};
 use dafs_dat::Instant;
@@ -50,7 +51,8 @@ impl Client {
         shared.common.counts.started += 1;
         for _ in 0..DRAWS {
             let job = match self.rng.below(100) {
-                0..55 => self.draw_change(),
+                0..43 => self.draw_change(),
+                43..55 => self.draw_visit(shared),
                 55..75 => self.draw_append(shared),
                 75..90 => self.draw_write(shared),
                 90..95 => self.draw_read(),
@@ -136,12 +138,14 @@ impl Client {
     }
 
     /// Submits an operation.
-    pub(super) fn submit(&mut self, shared: &mut Shared, job: Job) -> Result<(), String> {
+    pub(super) fn submit(&mut self, shared: &mut Shared, mut job: Job) -> Result<(), String> {
         let now = shared.common.now;
+        self.ask_vault(shared, &mut job);
         shared.common.note(|| format!("c{} asks {job:?}", self.number));
         let needs_memory = match &job {
             Job::Write { .. } | Job::Read { .. } => true,
             Job::Append { direct, .. } => *direct,
+            Job::Guarded { ask: Ask::Read | Ask::Peek | Ask::Write(_), .. } => true,
             _ => false,
         };
         let piece = if needs_memory { self.pieces_free.pop() } else { None };
@@ -151,10 +155,10 @@ impl Client {
         }
         self.last_tag += 1;
         let tag = self.last_tag;
-        match self.send(now, tag, &job, piece) {
+        match self.send(shared, tag, &job, piece) {
             Some(Ok(())) => {
                 let ends = shared.ends;
-                self.flights.insert(tag, Flight { job, piece, ends });
+                self.flights.insert(tag, Flight { job, piece, ends, since: now });
                 return Ok(());
             }
             Some(Err(Refused::Over(_) | Refused::Full)) | None => self.again(now, job),
@@ -167,12 +171,18 @@ impl Client {
     /// `None` when it cannot be sent now.
     fn send(
         &mut self,
-        now: Instant,
+        shared: &Shared,
         tag: u64,
         job: &Job,
         piece: Option<usize>,
     ) -> Option<Result<(), Refused>> {
+        let now = shared.common.now;
         match job {
+            Job::OpenVault { vault } => self.send_open_vault(now, tag, *vault),
+            Job::Guarded { visit, ask, .. } => {
+                let kind = shared.vaults[visit.vault].kind;
+                self.send_guarded(now, tag, (*visit, *ask, kind), piece)
+            }
             Job::Find(target) => {
                 let dir = self.session.as_ref()?.info().root;
                 let name = path_of(self.number, *target);
@@ -239,7 +249,7 @@ impl Client {
         }
     }
 
-    fn call(
+    pub(super) fn call(
         &mut self,
         now: Instant,
         tag: u64,

@@ -1,6 +1,8 @@
 //! What a client asks for.
 
+use super::visit::Visit;
 use crate::crash::model::names::Change;
+use crate::crash::model::vault::Ask;
 use crate::pattern::WriteId;
 use dafs_wire::dafs::{FileHandle, Stability, StateId, Verifier};
 
@@ -39,5 +41,14 @@ pub(super) enum Job {
         record: WriteId,
         len: usize,
         direct: bool,
+    },
+    OpenVault {
+        vault: usize,
+    },
+    /// A step of a visit; its number in the model, once it was asked.
+    Guarded {
+        visit: Visit,
+        ask: Ask,
+        number: Option<u64>,
     },
 }

@@ -8,13 +8,17 @@
 mod answer;
 mod issue;
 mod job;
+mod visit;
 
 use super::Shared;
 use super::model::names::Names;
 use super::model::slots::Slots;
+use super::model::vault::Holder;
 use super::plan::ClientPlan;
 use crate::limits::{FIRST_CLIENT_HOST, SERVER_HOST};
-use dafs_client::core::{Completed, Piece, RegisteredMemory, SessionConfig, SessionCore, Stage};
+use dafs_client::core::{
+    Completed, Done, Piece, RegisteredMemory, SessionConfig, SessionCore, Stage,
+};
 use dafs_dat::sim::{SimAdapter, SimNetwork, SimRng};
 use dafs_dat::{Adapter, Address, Event, Instant};
 use dafs_mem::Buffer;
@@ -23,6 +27,7 @@ use job::Job;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+pub(super) use visit::content;
 
 /// A session that is not ready after this long is given up, as the client's outer layer does.
 const OPENING_TIME_MAX: Duration = Duration::from_secs(10);
@@ -55,6 +60,8 @@ pub(crate) struct Client {
     pub(crate) names: Names,
     pub(crate) slots: Slots,
     handles: Handles,
+    /// A vault is being visited.
+    visiting: bool,
     remaining: u32,
     next_action: Instant,
     events: Vec<Event>,
@@ -68,6 +75,7 @@ struct Flight {
     piece: Option<usize>,
     /// How often the server had ended when it was submitted.
     ends: u32,
+    since: Instant,
 }
 
 /// The handles that a client looks up first.
@@ -100,6 +108,7 @@ impl Client {
             names: Names::default(),
             slots: Slots::default(),
             handles: Handles::default(),
+            visiting: false,
             next_action: Instant(0),
             events: Vec::new(),
         }
@@ -189,9 +198,12 @@ impl Client {
             self.session.as_mut().and_then(SessionCore::take_completed)
         {
             let flight = self.flights.remove(&tag);
-            let Flight { job, piece, ends } =
+            let Flight { job, piece, ends, since } =
                 flight.ok_or_else(|| format!("tag {tag} is over twice"))?;
             let text = format!("c{} {job:?}", self.number);
+            if !matches!(done, Done::Lost(_) | Done::InDoubt(_)) {
+                shared.leases.renewed(self.number, since);
+            }
             shared.common.digest.word(tag);
             shared.common.digest.word(shared.common.now.0);
             let result = self.completed(shared, job, piece, ends, done);
@@ -220,6 +232,7 @@ impl Client {
         }
         if self.memory.is_none() {
             shared.common.counts.sessions += 1;
+            shared.session_ready(Holder { client: self.number, run: self.run });
             let buffer = Arc::new(Buffer::zeroed(PIECES * PIECE_BYTES).map_err(|e| e.to_string())?);
             let memory = session.register(&mut self.adapter, buffer);
             self.memory = Some(memory.map_err(|error| error.to_string())?);
@@ -288,6 +301,10 @@ impl Client {
         shared.common.note(|| format!("c{} is killed", self.number));
         self.adapter = shared.common.network.adapter(self.host);
         self.events.clear();
+        self.visiting = false;
+        shared.leases.killed(self.number);
+        let steps = |job: &Job| matches!(job, Job::OpenVault { .. } | Job::Guarded { .. });
+        self.retries.retain(|(_, job)| !steps(job));
         self.session_over(shared, true)?;
         self.run = self.rng.bits();
         Ok(())

@@ -1,5 +1,7 @@
 //! What must be true after any number of crashes.
 
+pub(super) mod lease;
 pub(super) mod log;
 pub(super) mod names;
 pub(super) mod slots;
+pub(super) mod vault;

@@ -1,0 +1,439 @@
+//! A file that clients use under a lock, and all that its lock and content can be at a time.
+//!
+//! Requests overlap, are lost with their connections and outlive their clients, so nobody knows when
+//! one has an effect. The model keeps every state that is possible: a request that was asked may
+//! have its effect at any time until it is answered, and an answer rules out the states in which it
+//! could not have been given. When none is left, the server has done what it must not.
+//!
+//! Invariants
+//! * The set of states is closed: whatever may happen by itself is in it already.
+//! * An answer and a restart of the server only ever leave out what is impossible by the rules of
+//!   DAFS 9; in doubt a state stays.
+
+use crate::pattern::WriteId;
+use std::collections::BTreeSet;
+
+/// States that a vault may have at most; more mean that the model is at fault.
+const STATES_MAX: usize = 20_000;
+
+/// Bytes of the content: a sector, which is written as a whole or not at all.
+pub(crate) const VAULT_BYTES: usize = 512;
+
+/// What its lock is asked for with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum VaultKind {
+    Plain,
+    Persist,
+    AutoRecovery,
+    /// Persistent and with recovery.
+    Both,
+}
+
+impl VaultKind {
+    pub(crate) fn persists(self) -> bool {
+        matches!(self, Self::Persist | Self::Both)
+    }
+
+    pub(crate) fn recovers(self) -> bool {
+        matches!(self, Self::AutoRecovery | Self::Both)
+    }
+}
+
+/// A run of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Holder {
+    pub(crate) client: usize,
+    pub(crate) run: u64,
+}
+
+/// What is asked of a vault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Lock,
+    /// Nobody who asks later is to be faster.
+    LockWait,
+    Repair,
+    /// LOCKT by an owner that has nothing.
+    Test,
+    /// Reads without an open.
+    Peek,
+    Read,
+    Write(WriteId),
+    Unlock,
+    /// Gives the lock up and undoes what was written under it.
+    Abort,
+    Close,
+}
+
+/// What the answer says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Told {
+    Ok,
+    Content(Content),
+    Denied,
+    Broken,
+    /// Repair is asked for where nothing is broken.
+    NothingBroken,
+    /// The open or its lock is not there any more, or its range must not be touched.
+    Gone,
+}
+
+/// What a vault holds; `None`: zeros.
+pub(crate) type Content = Option<WriteId>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Hold {
+    Free,
+    Held(Holder),
+    /// A persistent lock whose holder has not been heard of for a lease.
+    Breakable(Holder),
+    Broken,
+    /// Nobody's, and not rolled back yet.
+    Undoing,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct State {
+    hold: Hold,
+    /// The present content.
+    content: Content,
+    /// What a loss of power leaves.
+    stable: Content,
+    /// What rolling back leaves; nothing where what the holder does is not undone.
+    base: Option<Content>,
+    /// Unanswered requests that have had their effect, and what they will be told.
+    done: Vec<(u64, Told)>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    number: u64,
+    holder: Holder,
+    ask: Ask,
+}
+
+/// Whether a run of a client may have lost what it holds.
+pub(crate) trait Leases {
+    /// Its process is there.
+    fn is_alive(&self, holder: Holder) -> bool;
+
+    /// It may have been silent for a lease since it opened the vault, or be gone.
+    fn may_have_lapsed(&self, holder: Holder) -> bool;
+}
+
+/// The model of one vault.
+#[derive(Debug)]
+pub(crate) struct Vault {
+    pub(crate) kind: VaultKind,
+    states: BTreeSet<State>,
+    pending: Vec<Pending>,
+    last: u64,
+    /// Somebody may wait for its turn, so that others are denied what is free.
+    queued: bool,
+}
+
+impl State {
+    fn told(&self, number: u64) -> Option<Told> {
+        self.done.iter().find(|(done, _)| *done == number).map(|(_, told)| *told)
+    }
+
+    fn with(&self, number: u64, told: Told) -> Self {
+        let mut state = self.without(number);
+        state.done.push((number, told));
+        state.done.sort_unstable();
+        state
+    }
+
+    fn without(&self, number: u64) -> Self {
+        let mut state = self.clone();
+        state.done.retain(|(done, _)| *done != number);
+        state
+    }
+
+    fn holding(&self, hold: Hold) -> Self {
+        Self { hold, ..self.clone() }
+    }
+
+    /// What was written under the lock is undone, if it is such a lock.
+    fn rolled_back(&self, hold: Hold) -> Self {
+        let mut state = self.holding(hold);
+        if let Some(base) = state.base.take() {
+            (state.content, state.stable) = (base, base);
+        }
+        state
+    }
+
+    /// The lock is given up and what was written under it stays.
+    fn given_up(&self) -> Self {
+        Self { base: None, ..self.holding(Hold::Free) }
+    }
+}
+
+impl Vault {
+    pub(crate) fn new(kind: VaultKind) -> Self {
+        let (content, stable) = (None, None);
+        let state = State { hold: Hold::Free, content, stable, base: None, done: Vec::new() };
+        Self { kind, states: BTreeSet::from([state]), pending: Vec::new(), last: 0, queued: false }
+    }
+
+    /// A request is asked; its number.
+    pub(crate) fn asked(&mut self, holder: Holder, ask: Ask, leases: &dyn Leases) -> u64 {
+        self.last += 1;
+        self.queued |= ask == Ask::LockWait;
+        self.pending.push(Pending { number: self.last, holder, ask });
+        self.close(leases);
+        self.last
+    }
+
+    /// It is answered.
+    pub(crate) fn answered(
+        &mut self,
+        number: u64,
+        told: Told,
+        leases: &dyn Leases,
+    ) -> Result<(), String> {
+        self.close(leases);
+        let before = std::mem::take(&mut self.states);
+        let place = self.pending.iter().position(|pending| pending.number == number);
+        let pending = place.map(|place| self.pending.remove(place));
+        let fits = before.iter().filter(|state| state.told(number) == Some(told));
+        self.states = fits
+            .map(|state| {
+                let mut state = state.without(number);
+                if let Some(Pending { ask: Ask::Write(write), .. }) = pending
+                    && state.content == Some(write)
+                {
+                    state.stable = state.content;
+                }
+                state
+            })
+            .collect();
+        match self.states.is_empty() {
+            true => Err(format!(
+                "{:?} vault: {pending:?} cannot be told {told:?}; possible was {before:#?}",
+                self.kind
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// It is answered by saying that it was not done and may be asked again.
+    pub(crate) fn put_off(&mut self, number: u64) -> Result<(), String> {
+        self.states.retain(|state| state.told(number).is_none());
+        match self.states.is_empty() {
+            true => Err(format!("{:?} vault: it was done and is put off", self.kind)),
+            false => Ok(()),
+        }
+    }
+
+    /// The server has ended, and the power may have failed.
+    pub(crate) fn server_ended(&mut self, power: bool, leases: &dyn Leases) {
+        self.close(leases);
+        let mut states: BTreeSet<State> = BTreeSet::new();
+        let mut open: Vec<State> = std::mem::take(&mut self.states).into_iter().collect();
+        while let Some(state) = open.pop() {
+            if !states.insert(state.clone()) {
+                continue;
+            }
+            if power && state.content != state.stable {
+                // A copy for rolling back, if there is one, is of the one or the other.
+                let kept = State { content: state.stable, ..state.clone() };
+                open.push(State { base: state.base.map(|_| state.stable), ..kept.clone() });
+                open.push(kept);
+            }
+            for Pending { number, holder, ask } in &self.pending {
+                if state.told(*number).is_none() {
+                    continue;
+                }
+                // The answer is gone with the server: it may be asked once more.
+                let undone = state.without(*number);
+                let hold = match (ask, state.hold) {
+                    // Its holder does not know that it has it, and does not take it back.
+                    (Ask::Lock | Ask::LockWait | Ask::Repair, Hold::Held(held))
+                        if held == *holder =>
+                    {
+                        let persists = self.kind.persists() || *ask == Ask::Repair;
+                        Some(if persists { Hold::Breakable(held) } else { Hold::Free })
+                    }
+                    // Its holder does not know that it is free, and takes it back.
+                    (Ask::Unlock | Ask::Close | Ask::Abort, Hold::Free) => {
+                        Some(Hold::Held(*holder))
+                    }
+                    _ => None,
+                };
+                if let Some(hold) = hold {
+                    let mut other = undone.holding(hold);
+                    if let Hold::Held(_) = hold {
+                        other.base = self.kind.recovers().then_some(other.content);
+                    }
+                    open.push(other);
+                }
+                open.push(undone);
+            }
+        }
+        self.states = states;
+        self.close(leases);
+    }
+
+    /// A client is there as a new run; the server has ended all earlier ones.
+    pub(crate) fn replaced(&mut self, now: Holder, leases: &dyn Leases) {
+        self.close(leases);
+        let older = |holder: Holder| holder.client == now.client && holder.run != now.run;
+        let numbers: Vec<u64> = self
+            .pending
+            .extract_if(.., |pending| older(pending.holder))
+            .map(|p| p.number)
+            .collect();
+        let states = std::mem::take(&mut self.states);
+        self.states = states
+            .into_iter()
+            .map(|mut state| {
+                state.done.retain(|(number, _)| !numbers.contains(number));
+                match state.hold {
+                    Hold::Held(holder) | Hold::Breakable(holder) if older(holder) => {
+                        state.holding(self.left())
+                    }
+                    _ => state,
+                }
+            })
+            .collect();
+    }
+
+    /// What becomes of a lock when its holder is gone for good.
+    fn left(&self) -> Hold {
+        if self.kind.persists() { Hold::Broken } else { Hold::Undoing }
+    }
+
+    /// Least and most persistent locks that the server still has to know.
+    pub(crate) fn kept(&mut self, leases: &dyn Leases) -> (usize, usize) {
+        self.close(leases);
+        let kept = |state: &State| matches!(state.hold, Hold::Breakable(_) | Hold::Broken);
+        (self.states.iter().all(kept).into(), self.states.iter().any(kept).into())
+    }
+
+    /// Compares the content in the end, when nobody holds anything and all is undone that has to be.
+    pub(crate) fn check(&self, content: Content) -> Result<(), String> {
+        let rests = |state: &&State| match state.hold {
+            Hold::Free | Hold::Breakable(_) => true,
+            Hold::Broken => state.base.is_none(),
+            Hold::Held(_) | Hold::Undoing => false,
+        };
+        match self.states.iter().filter(rests).any(|state| state.content == content) {
+            true => Ok(()),
+            false => {
+                Err(format!("the {:?} vault holds {content:?}: {:#?}", self.kind, self.states))
+            }
+        }
+    }
+
+    /// Adds everything that may happen by itself.
+    fn close(&mut self, leases: &dyn Leases) {
+        let mut open: Vec<State> = self.states.iter().cloned().collect();
+        while let Some(state) = open.pop() {
+            for next in self.next(&state, leases) {
+                if self.states.insert(next.clone()) {
+                    open.push(next);
+                }
+            }
+            assert!(self.states.len() <= STATES_MAX, "the model of a vault has grown too large");
+        }
+    }
+
+    /// What may happen next in a state.
+    fn next(&self, state: &State, leases: &dyn Leases) -> Vec<State> {
+        let mut all = Vec::new();
+        match state.hold {
+            Hold::Held(holder) if leases.may_have_lapsed(holder) => {
+                all.push(match self.kind.persists() {
+                    true => state.holding(Hold::Breakable(holder)),
+                    false => state.holding(Hold::Undoing),
+                });
+            }
+            Hold::Breakable(holder) if leases.is_alive(holder) => {
+                all.push(state.holding(Hold::Held(holder)));
+            }
+            Hold::Breakable(_) => all.push(state.holding(Hold::Broken)),
+            Hold::Broken if state.base.is_some() => all.push(state.rolled_back(Hold::Broken)),
+            Hold::Undoing => all.push(state.rolled_back(Hold::Free)),
+            _ => {}
+        }
+        for pending in &self.pending {
+            let Pending { number, holder, ask } = *pending;
+            let lapsed = leases.may_have_lapsed(holder);
+            let done = state.told(number).is_some();
+            // A server that has forgotten a session lets its requests be repeated.
+            if done && lapsed {
+                all.push(state.without(number));
+            }
+            let harmless = matches!(ask, Ask::Read | Ask::Write(_) | Ask::Test | Ask::Peek);
+            if !done || harmless {
+                let effects = self.effects(state, holder, ask, lapsed);
+                all.extend(effects.into_iter().map(|(state, told)| state.with(number, told)));
+            }
+        }
+        all
+    }
+
+    /// What a request may do now.
+    fn effects(&self, state: &State, holder: Holder, ask: Ask, lapsed: bool) -> Vec<(State, Told)> {
+        let same = |told| (state.clone(), told);
+        let mine = state.hold == Hold::Held(holder);
+        let mut all = Vec::new();
+        match ask {
+            Ask::Lock | Ask::LockWait => all.push(match state.hold {
+                Hold::Free => {
+                    let base = self.kind.recovers().then_some(state.content);
+                    (State { base, ..state.holding(Hold::Held(holder)) }, Told::Ok)
+                }
+                Hold::Held(other) if other != holder => same(Told::Denied),
+                Hold::Breakable(other) if other != holder => {
+                    (state.holding(Hold::Broken), Told::Broken)
+                }
+                Hold::Held(_) | Hold::Breakable(_) => (state.holding(Hold::Held(holder)), Told::Ok),
+                Hold::Broken => same(Told::Broken),
+                Hold::Undoing => return all,
+            }),
+            Ask::Repair => all.push(match state.hold {
+                // What is mended is not undone.
+                Hold::Broken => (state.rolled_back(Hold::Held(holder)), Told::Ok),
+                _ => same(Told::NothingBroken),
+            }),
+            Ask::Test => all.push(match state.hold {
+                Hold::Free | Hold::Undoing => same(Told::Ok),
+                Hold::Held(_) | Hold::Breakable(_) => same(Told::Denied),
+                Hold::Broken => same(Told::Broken),
+            }),
+            Ask::Peek => all.push(match state.hold {
+                Hold::Broken => same(Told::Gone),
+                _ => same(Told::Content(state.content)),
+            }),
+            Ask::Read if mine => all.push(same(Told::Content(state.content))),
+            Ask::Write(write) if mine => {
+                let written = State { content: Some(write), ..state.clone() };
+                all.push((State { stable: Some(write), ..written.clone() }, Told::Ok));
+                all.push((written, Told::Ok));
+            }
+            Ask::Unlock | Ask::Close if mine => all.push((state.given_up(), Told::Ok)),
+            Ask::Abort if mine && state.base.is_none() => all.push(same(Told::Gone)),
+            Ask::Abort if mine => all.push((state.rolled_back(Hold::Free), Told::Ok)),
+            Ask::Unlock | Ask::Close => match state.hold {
+                Hold::Breakable(other) if other == holder => {
+                    all.push((state.given_up(), Told::Ok));
+                    if ask == Ask::Close {
+                        all.push(same(Told::Ok));
+                    }
+                }
+                _ => all.push(same(Told::Ok)),
+            },
+            Ask::Read | Ask::Write(_) | Ask::Abort => {}
+        }
+        let locks = matches!(ask, Ask::Lock | Ask::LockWait);
+        if locks && !mine && self.queued && state.hold != Hold::Broken {
+            all.push(same(Told::Denied));
+        }
+        if lapsed && !mine && !matches!(ask, Ask::Test | Ask::Peek) {
+            all.push(same(Told::Gone));
+        }
+        all
+    }
+}
