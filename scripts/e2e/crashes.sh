@@ -3,6 +3,14 @@
 # appends, locks and writes: nothing is lost, nothing is done twice, every broken lock is reported.
 #
 # crashes.sh [SECONDS] -- how long each of the three rounds takes (20; `make crashes` takes 600)
+
+# Mounts go into a name space of their own: those that others make meanwhile would otherwise keep
+# the file systems alive after they have been unmounted here.
+if [[ ${1:-} == --own-mounts ]]; then
+    shift
+elif unshare --mount true 2>/dev/null; then
+    exec unshare --mount "$0" --own-mounts "$@"
+fi
 source "$(dirname "$0")/lib.sh"
 
 seconds=${1:-${CRASH_SECONDS:-20}}
