@@ -135,10 +135,10 @@ pub fn create_session_args(
         requests_max: options.back_slots.max(1),
         ..fore
     };
-    let flags = match options.back_slots {
-        0 => CreateSessionFlags::empty(),
-        _ => CreateSessionFlags::CONN_BACK_CHAN,
-    };
+    // Requests are sent again under the number that they had, so a server that remembers them over
+    // its restart can answer.
+    let mut flags = CreateSessionFlags::PERSIST;
+    flags.set(CreateSessionFlags::CONN_BACK_CHAN, options.back_slots > 0);
     CreateSessionArgs {
         client_id,
         sequence,

@@ -148,17 +148,17 @@ pub const DUPLICATE_SAMPLE_BYTES: usize = 256;
 pub const MOUNTS_MAX: usize = 1024;
 
 /// Sessions at once whose replies outlive the server; further ones are made without that.
-pub const DURABLE_SESSIONS_MAX: usize = 1024;
+pub const DURABLE_SESSIONS_MAX: usize = 512;
 
 /// Slots of such a session.
 pub const DURABLE_SLOTS_MAX: u32 = SLOTS_INITIAL_MAX;
 
 /// The most operations of a request in such a session.
-pub const DURABLE_OPERATIONS_MAX: u32 = 64;
+pub const DURABLE_OPERATIONS_MAX: u32 = 16;
 
 /// The longest reply that the journal keeps as a whole, in bytes. Of a longer one it keeps the results
 /// of the operations that have changed something.
-pub const DURABLE_REPLY_BYTES_MAX: usize = 2048;
+pub const DURABLE_REPLY_BYTES_MAX: usize = 1024;
 
 const _: () = assert!(DURABLE_SLOTS_MAX * DURABLE_OPERATIONS_MAX <= 1 << 16);
 const _: () = assert!(DURABLE_OPERATIONS_MAX <= u64::BITS);

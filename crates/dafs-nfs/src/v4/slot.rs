@@ -323,6 +323,27 @@ mod tests {
     }
 
     #[test]
+    fn a_fixed_number_of_slots_does_not_grow() {
+        let mut table = SlotTable::fixed(4);
+        for slot in 0..4 {
+            table.begin(request(slot, 1)).unwrap();
+        }
+        assert_eq!(table.highest(), 3);
+    }
+
+    #[test]
+    fn the_first_note_of_a_request_gives_those_of_the_one_before() {
+        let mut table = SlotTable::new(4);
+        table.begin(request(2, 1)).unwrap();
+        assert_eq!(table.note(2, 1, true), 0);
+        assert_eq!(table.note(2, 3, false), 0);
+        table.finish(2, None, usize::MAX);
+        table.begin(request(2, 2)).unwrap();
+        assert_eq!(table.note(2, 2, true), 0b1010);
+        assert_eq!(table.note(2, 2, true), 0b100);
+    }
+
+    #[test]
     fn unused_slots_cost_nothing() {
         let mut table = SlotTable::new(128);
         table.begin(request(0, 1)).unwrap();

@@ -18,6 +18,7 @@ struct Kept {
     disk: Arc<SimDisk>,
     options: ExportOptions,
     runs: u32,
+    boots: u8,
 }
 
 impl Kept {
@@ -25,12 +26,12 @@ impl Kept {
         let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
         let options =
             ExportOptions { squash: Squash::None, durable_replies, ..ExportOptions::default() };
-        Self { store, disk: Arc::new(SimDisk::new()), options, runs: 0 }
+        Self { store, disk: Arc::new(SimDisk::new()), options, runs: 0, boots: 0 }
     }
 
     fn start(&mut self) -> World {
         self.runs += 1;
-        let (store, disk) = (self.store.clone(), Some(self.disk.clone()));
+        let (store, disk) = (self.store.clone(), Some((self.disk.clone(), self.boots)));
         let mut world = World::run_of(self.runs, store, self.options.clone(), disk);
         world.minor = 2;
         world
@@ -337,6 +338,70 @@ fn a_long_reply_is_made_anew() {
         let results = |answer: &Answer| format!("{:?}", &answer.results()[1..]);
         assert_eq!(results(&again), results(&before));
     }
+}
+
+/// The reply is on its way to the disk when it is sent, but the change and its announcement are there.
+#[test]
+fn an_answered_change_survives_a_loss_of_power() {
+    for case in cases() {
+        for lasts in [false, true] {
+            let what = format!("{}, writes last: {lasts}", case.name);
+            let (mut kept, mut world, mut session) = prepared(Durability::Power);
+            let before = world.next(&mut session, &case.ops);
+            drop(world);
+            kept.disk.cut_power(&mut || lasts);
+            kept.boots += 1;
+            let mut world = kept.start();
+            let again = world.again(&session, &case.ops);
+            assert_eq!(again.status(), Status::Ok, "{what}: {:?}", again.results());
+            assert_eq!(again == before, lasts, "{what}");
+            // What is said without the reply is the same but for the state-id of the open, and how
+            // the directory has changed, which others may have had a part in.
+            let (first, last) = (before.results(), again.results());
+            assert_eq!(first.len(), last.len(), "{what}");
+            for (first, last) in first.iter().zip(&last) {
+                match (&first.body, &last.body) {
+                    (ResultBody::Create(first), ResultBody::Create(last)) => {
+                        assert_eq!(first.attributes_set, last.attributes_set);
+                        assert_eq!(first.change.before, last.change.before);
+                        assert_eq!(first.change.after, last.change.after);
+                    }
+                    (ResultBody::Open(first), ResultBody::Open(last)) => {
+                        assert_eq!(first.attributes_set, last.attributes_set);
+                        assert_eq!(first.change.after, last.change.after);
+                        assert!(lasts || first.stateid != last.stateid);
+                    }
+                    (ResultBody::Setattr(first), ResultBody::Setattr(last)) => {
+                        assert_eq!(first.attributes_set, last.attributes_set);
+                    }
+                    (ResultBody::Write(first), ResultBody::Write(last)) => {
+                        assert_eq!((first.count, first.committed), (last.count, last.committed));
+                    }
+                    (ResultBody::Getfh(first), ResultBody::Getfh(last)) => {
+                        assert_eq!(first.handle, last.handle);
+                    }
+                    _ => assert_eq!(first.status, last.status),
+                }
+            }
+        }
+    }
+}
+
+/// Of each slot the changes of one request are known, wherever they stand in it.
+#[test]
+fn what_is_kept_does_not_grow() {
+    let (mut kept, mut world, mut session) = prepared(Durability::Crash);
+    for round in 0..1000 {
+        let mut ops = vec![ROOT; 1 + round % 10];
+        ops.extend([directory(b"new"), ROOT, remove(b"new")]);
+        assert_eq!(world.next(&mut session, &ops).status(), Status::Ok);
+        let statistics = world.shared.service.journal_statistics().unwrap();
+        assert_eq!((statistics.changes, statistics.in_flight), (2, 0));
+    }
+    let ops = [ROOT, remove(b"victim")];
+    let before = world.next(&mut session, &ops);
+    drop(world);
+    assert_eq!(kept.start().again(&session, &ops), before);
 }
 
 /// Refusals are answered again, too.

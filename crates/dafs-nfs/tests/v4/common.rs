@@ -123,21 +123,21 @@ impl World {
         Self::run_of(7, store, options, None)
     }
 
-    /// One of several runs of a server, with a journal on that disk.
+    /// One of several runs of a server, with a journal on that disk in that run of the system.
     pub(crate) fn run_of(
         instance: u32,
         store: Arc<dyn Store>,
         options: ExportOptions,
-        disk: Option<Arc<SimDisk>>,
+        disk: Option<(Arc<SimDisk>, u8)>,
     ) -> Self {
         let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
         let lease_time = Duration::from_secs(LEASE_SECONDS);
         let service = Arc::new(Service::new(ServiceConfig::new(lease_time, instance), namespace));
         let pool = Arc::new(QueuePool::default());
-        if let Some(disk) = disk {
+        if let Some((disk, boot)) = disk {
             let jobs = pool.clone();
             let spawn = Arc::new(move |job| jobs.submit(job));
-            let journal = Journal { disk, boot: [1; 16], segment_bytes: 64 << 10, spawn };
+            let journal = Journal { disk, boot: [boot; 16], segment_bytes: 64 << 10, spawn };
             service.start_journal(journal, 0).unwrap();
         }
         let shared = NfsShared::new(

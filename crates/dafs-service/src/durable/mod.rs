@@ -236,6 +236,8 @@ pub struct JournalStatistics {
     pub in_flight: usize,
     /// Sessions that are known, of this run and of earlier ones.
     pub sessions: usize,
+    /// Changes of theirs of which something is known.
+    pub changes: usize,
 }
 
 impl Service {
@@ -339,6 +341,7 @@ impl Service {
             committed: keeper.committed.load(Ordering::Relaxed),
             in_flight: ledger.flights.len(),
             sessions: ledger.sessions.len(),
+            changes: ledger.sessions.values().map(|kept| kept.streams.len()).sum(),
         })
     }
 
