@@ -31,8 +31,8 @@ impl Flights {
             tag: 0,
             handle: transfer.handle,
             state_id: transfer.state_id,
-            chunks: transfer.chunks.clone(),
-            pieces: transfer.pieces.clone(),
+            chunks: transfer.chunks.to_vec(),
+            pieces: transfer.pieces.to_vec(),
             write: transfer.writes.as_ref().map(|(_, verifier)| *verifier),
         });
         let writes = transfers

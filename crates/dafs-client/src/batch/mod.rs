@@ -19,7 +19,7 @@ use crate::backoff::{Backoff, is_passing};
 use crate::buffer::IoBuffer;
 use crate::cache::{DirectUse, Use};
 use crate::client::Client;
-use crate::core::{BatchHints, Piece, ReplyMessage};
+use crate::core::{BatchHints, Piece, Pieces, ReplyMessage};
 use crate::driver::{Shared, Slot};
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -30,6 +30,7 @@ use dafs_wire::dafs::{
     HEADER_BYTES, Outcome, Procedure, ReadWrite, ReadWriteRequest, Reply, Request, Seq, StateId,
     Status, Verifier,
 };
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,8 +62,9 @@ pub struct Batch {
 struct Transfer {
     handle: FileHandle,
     state_id: StateId,
-    chunks: Vec<FileChunk>,
-    pieces: Vec<Piece>,
+    /// Nearly always one, as are the pieces.
+    chunks: SmallVec<[FileChunk; 1]>,
+    pieces: Pieces,
     /// Of a write: what the file knows of its unstable data, and the verifier before.
     writes: Option<(Arc<Uncommitted>, Verifier)>,
 }
@@ -151,13 +153,13 @@ impl Batch {
         let piece = |(buffer, range): &(&IoBuffer, Range<usize>)| {
             shared.piece(buffer, range.clone(), 0, usize::MAX)
         };
-        let pieces = memory.iter().map(piece).collect::<Result<Vec<_>>>()?;
+        let pieces = memory.iter().map(piece).collect::<Result<Pieces>>()?;
         let chunk = |&(offset, len): &(u64, usize)| {
             let byte_count = u32::try_from(len).ok()?;
             offset.checked_add(len as u64).filter(|end| i64::try_from(*end).is_ok())?;
             Some(FileChunk { offset, byte_count, cache_hint: 0 })
         };
-        let chunks = ranges.iter().map(chunk).collect::<Option<Vec<_>>>();
+        let chunks = ranges.iter().map(chunk).collect::<Option<SmallVec<_>>>();
         let chunks = chunks.ok_or(Error::Argument("the range lies beyond the largest file"))?;
         let wanted: u64 = ranges.iter().map(|(_, len)| *len as u64).sum();
         let room: u64 = pieces.iter().map(|piece| u64::from(piece.len())).sum();
@@ -233,9 +235,12 @@ impl Batch {
     /// Those of [`Batch::submit`], and the end of the session. What became of a transfer is told by
     /// its result.
     pub fn run(self) -> Result<Vec<Result<usize>>> {
-        let (client, transfers, hints) = (self.client.clone(), self.transfers.clone(), self.hints);
+        let (client, hints) = (self.client.clone(), self.hints);
         let mut backoff = Backoff::new(client.shared().deadline());
-        let mut results = self.submit()?.wait()?;
+        let mut pending = self.submit()?;
+        pending.finish(None)?;
+        let transfers = std::mem::take(&mut pending.transfers);
+        let mut results = std::mem::take(&mut pending.results);
         loop {
             let passing = |result: &Result<usize>| match result {
                 Err(error) => error.status().is_some_and(is_passing),
@@ -273,13 +278,15 @@ impl PendingBatch {
 
     fn send(&self, range: Range<usize>) -> Result<Slot> {
         let transfers = &self.transfers[range];
-        let buffers: Vec<Vec<DirectBuffer>> = transfers
-            .iter()
-            .map(|transfer| transfer.pieces.iter().map(Piece::direct_buffer).collect())
-            .collect();
+        let pieces = || transfers.iter().flat_map(|transfer| &transfer.pieces);
+        let mut buffers: Vec<DirectBuffer> = Vec::with_capacity(transfers.len());
+        buffers.extend(pieces().map(Piece::direct_buffer));
+        let mut rest = &buffers[..];
         let mut requests = Vec::with_capacity(transfers.len());
-        for (index, (transfer, buffers)) in transfers.iter().zip(&buffers).enumerate() {
+        for (index, transfer) in transfers.iter().enumerate() {
             let write = transfer.writes.is_some();
+            let (buffers, others) = rest.split_at(transfer.pieces.len());
+            rest = others;
             requests.push(ReadWriteRequest {
                 fh: transfer.handle,
                 request_id: index as u64,
@@ -299,7 +306,12 @@ impl PendingBatch {
             num_completions: 0,
             synchronous: true,
         });
-        let memory = transfers.iter().flat_map(|transfer| transfer.pieces.iter().cloned());
+        let mut memory = Pieces::new();
+        for piece in pieces() {
+            if !memory.last_mut().is_some_and(|last| last.extend(piece)) {
+                memory.push(piece.clone());
+            }
+        }
         self.shared.submit(|driver, tag| driver.submit(tag, &request, memory))
     }
 

@@ -141,6 +141,15 @@ impl Piece {
         Some(Self { memory: memory.clone(), offset, len })
     }
 
+    /// Takes in `next` if that lies right behind it; false if it does not.
+    pub(crate) fn extend(&mut self, next: &Self) -> bool {
+        let end = self.offset + self.len as usize;
+        let behind = end == next.offset && Arc::ptr_eq(&self.memory, &next.memory);
+        let len = self.len.checked_add(next.len).filter(|_| behind);
+        self.len = len.unwrap_or(self.len);
+        len.is_some()
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> u32 {
         self.len

@@ -70,5 +70,6 @@ pub use call::{Completed, Done, ReadCall, Refused, ReplyMessage, WriteCall};
 pub use chain::ChainMember;
 pub use config::{CredentialIds, SessionConfig, SessionInfo};
 pub use failure::Failure;
+pub(crate) use memory::Pieces;
 pub use memory::{Piece, RegisteredMemory};
 pub use session::{SessionCore, SessionStats, Stage};
