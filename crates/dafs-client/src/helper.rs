@@ -3,7 +3,8 @@
 //!
 //! Invariants
 //! * The thread holds no reference to the client while it sleeps, so it does not keep it alive.
-//! * It moves things along only when nobody else has done so since its last look.
+//! * It moves things along only when nobody else has done so since its last look, and never waits for
+//!   those who do.
 
 use crate::driver::Shared;
 use crate::limits::HELPER_TICK;
@@ -90,7 +91,16 @@ fn run(bell: &Bell, shared: &Weak<Shared>) {
     let mut idle_ticks = 0;
     loop {
         let Some(client) = shared.upgrade() else { return };
-        let mut driver = client.lock_regardless();
+        let Some(mut driver) = client.lock_if_free() else {
+            // Whoever has it looks after things, and would only be kept up.
+            client.answer_questions();
+            drop(client);
+            idle_ticks = 0;
+            if !bell.sleep(HELPER_TICK) {
+                return;
+            }
+            continue;
+        };
         let now = Instant::now();
         let due = driver.next_timeout().is_some_and(|at| at <= now);
         let listens_every = driver.listens_every();

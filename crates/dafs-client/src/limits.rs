@@ -87,14 +87,22 @@ pub const RETRY_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// The longest pause before a lock is asked for again; a server keeps a turn for a second.
 pub(crate) const LOCK_PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// Times that a spinning leader looks whether those who wanted the lock have got it.
-pub const CONTENDER_SPINS: u32 = 10_000;
+/// Times that a spinning leader looks whether those who wanted the lock have got it, offering them
+/// the CPU in between.
+pub const CONTENDER_SPINS: u32 = 1_000;
 
 /// Polls before an adaptive waiter goes to sleep. A poll with nothing to find, and the offer of the
 /// CPU to others after it, take a few tenths of a microsecond to one microsecond.
 pub const SPIN_POLLS: u32 = 100;
 
-/// Polls before an adaptive waiter begins to offer the CPU to others.
+/// Polls before an adaptive waiter goes to sleep at least, however little polling has helped.
+pub const SPIN_POLLS_MIN: u32 = 4;
+
+/// A sleep shorter than this would have been better spent polling: going to sleep and waking up take
+/// about as long.
+pub const SPIN_WORTH: Duration = Duration::from_micros(50);
+
+/// Polls before a waiter begins to offer the CPU to others.
 pub const SPINS_BEFORE_YIELD: u32 = 8;
 
 /// The lease assumed until the server has told its own.

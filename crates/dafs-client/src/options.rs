@@ -68,9 +68,9 @@ pub enum WaitPolicy {
     Poll,
     /// Sleeps on the transport's descriptor at once. Least CPU.
     Sleep,
-    /// Polls `spin` times, then sleeps.
+    /// Polls up to `spin` times, then sleeps; polls less while that does not help.
     Adaptive {
-        /// Polls before sleeping.
+        /// The most polls before sleeping.
         spin: u32,
     },
 }

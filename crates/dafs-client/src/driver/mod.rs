@@ -44,10 +44,10 @@ use std::fmt::Display;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
-use waiter::Waiter;
+use waiter::{Spinning, Waiter};
 
 pub(crate) use {crate::operations::Slot, clock::coarse_now};
 
@@ -81,6 +81,8 @@ pub(crate) struct Driver {
     holders: Holders,
     /// What the server asks the holders, for the helper thread: it may call them.
     questions: VecDeque<(u64, Weak<dyn Recalled>)>,
+    /// There are some; for a look without the lock.
+    asked: Arc<AtomicBool>,
     helper: Helper,
     /// Until when the server keeps its promises for certain, on the coarse clock.
     lease_until: Arc<AtomicU64>,
@@ -88,6 +90,7 @@ pub(crate) struct Driver {
     restarts: Arc<AtomicU64>,
     leader: Leader,
     followers: u32,
+    spinning: Spinning,
     /// Counts the times that anybody moved things along, for the helper to see whether it must.
     drives: u64,
     deadline: Option<Duration>,
@@ -104,6 +107,7 @@ pub(crate) struct Shared {
     contenders: AtomicU32,
     wakeup: Wakeup,
     helper: Helper,
+    asked: Arc<AtomicBool>,
     lease_until: Arc<AtomicU64>,
     restarts: Arc<AtomicU64>,
     forks: u32,
@@ -135,11 +139,13 @@ impl Driver {
             keeping: FxHashSet::default(),
             holders: Holders::default(),
             questions: VecDeque::new(),
+            asked: Arc::default(),
             helper: Helper::default(),
             lease_until: Arc::default(),
             restarts: Arc::default(),
             leader: Leader::Nobody,
             followers: 0,
+            spinning: Spinning::default(),
             drives: 0,
             deadline,
             server,
@@ -201,6 +207,7 @@ impl Driver {
                     match self.holders.get(delegation) {
                         Some(holder) => {
                             self.questions.push_back((question, holder));
+                            self.asked.store(true, Ordering::Release);
                             self.helper.wake();
                         }
                         None => self.answer(question, None),
@@ -355,6 +362,7 @@ impl Shared {
         let deadline = driver.deadline;
         let helper = driver.helper.clone();
         let (lease_until, restarts) = (driver.lease_until.clone(), driver.restarts.clone());
+        let asked = driver.asked.clone();
         let shared = Arc::new(Self {
             server: driver.server.clone(),
             driver: ManuallyDrop::new(Mutex::new(driver)),
@@ -362,6 +370,7 @@ impl Shared {
             contenders: AtomicU32::new(0),
             wakeup: Wakeup::new()?,
             helper,
+            asked,
             lease_until,
             restarts,
             forks: fork::count(),
@@ -412,13 +421,20 @@ impl Shared {
         Ok(self.lock_regardless())
     }
 
-    pub(crate) fn lock_regardless(&self) -> Guard<'_> {
+    /// The driver, unless another thread has it now.
+    pub(crate) fn lock_if_free(&self) -> Option<Guard<'_>> {
         match self.driver.try_lock() {
-            Ok(guard) => return guard,
+            Ok(guard) => Some(guard),
             // A panic under the lock leaves the state machine as it was between two steps at
             // worst; its own checks decide about the session.
-            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    pub(crate) fn lock_regardless(&self) -> Guard<'_> {
+        if let Some(guard) = self.lock_if_free() {
+            return guard;
         }
         self.contenders.fetch_add(1, Ordering::Relaxed);
         let guard = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
@@ -639,6 +655,10 @@ impl Shared {
     /// Asks the holders what the server wants to know of them, and answers it. Called by the helper
     /// thread, without the lock.
     pub(crate) fn answer_questions(&self) {
+        // Whoever polls would be kept up by somebody who wants the lock every few milliseconds.
+        if !self.asked.swap(false, Ordering::Acquire) {
+            return;
+        }
         loop {
             let next = self.lock_regardless().questions.pop_front();
             let Some((question, holder)) = next else { return };

@@ -6,7 +6,7 @@
 
 use super::{Driver, Guard, Leader, Shared, coarse_now};
 use crate::error::{Error, Result};
-use crate::limits::{CONTENDER_SPINS, SPINS_BEFORE_YIELD};
+use crate::limits::{CONTENDER_SPINS, SPIN_POLLS_MIN, SPIN_WORTH, SPINS_BEFORE_YIELD};
 use crate::options::WaitPolicy;
 use dafs_dat::Instant;
 use std::sync::PoisonError;
@@ -15,6 +15,41 @@ use std::time::Duration;
 
 /// Empty polls between looks at the exact clock.
 const POLLS_PER_CLOCK: u32 = 64;
+
+/// How long it is worth polling before sleeping, learnt from how it went.
+#[derive(Debug)]
+pub(super) struct Spinning {
+    polls: u32,
+}
+
+impl Default for Spinning {
+    fn default() -> Self {
+        Self { polls: u32::MAX }
+    }
+}
+
+impl Spinning {
+    /// Polls before sleeping, `most` at most.
+    fn polls(&mut self, most: u32) -> u32 {
+        self.polls = self.polls.min(most);
+        self.polls
+    }
+
+    /// Something came while polling.
+    fn helped(&mut self) {
+        self.polls = self.polls.saturating_mul(2);
+    }
+
+    /// All polling was in vain, and then it took so long.
+    fn slept(&mut self, time: Duration) {
+        self.polls = match time < SPIN_WORTH {
+            true => u32::MAX,
+            // Answers take longer than polling lasts, for instance because this CPU has others to
+            // serve, whom polling keeps waiting.
+            false => (self.polls / 2).max(SPIN_POLLS_MIN),
+        };
+    }
+}
 
 /// One thread that waits.
 pub(super) struct Waiter<'a> {
@@ -65,6 +100,9 @@ impl<'a> Waiter<'a> {
             };
             let completed = driver.progress(now);
             if completed > 0 {
+                if self.spins > 0 {
+                    driver.spinning.helped();
+                }
                 self.spins = 0;
                 if driver.followers > 0 {
                     self.shared.turn.notify_all();
@@ -87,7 +125,7 @@ impl<'a> Waiter<'a> {
         let spin = match self.shared.policy {
             WaitPolicy::Poll => true,
             WaitPolicy::Sleep => false,
-            WaitPolicy::Adaptive { spin } => self.spins < spin,
+            WaitPolicy::Adaptive { spin } => self.spins < driver.spinning.polls(spin),
         };
         if !spin && driver.adapter.descriptor().is_some() {
             return self.sleep(driver);
@@ -95,11 +133,16 @@ impl<'a> Waiter<'a> {
         self.spins = self.spins.wrapping_add(1);
         if self.shared.contenders.load(Ordering::Relaxed) > 0 {
             drop(driver);
-            for _ in 0..CONTENDER_SPINS {
+            for spins in 0..CONTENDER_SPINS {
                 if self.shared.contenders.load(Ordering::Relaxed) == 0 {
                     break;
                 }
-                std::hint::spin_loop();
+                // They have been woken, but may need this CPU.
+                if spins < SPINS_BEFORE_YIELD {
+                    std::hint::spin_loop();
+                } else {
+                    std::thread::yield_now();
+                }
             }
             driver = self.shared.lock_regardless();
         } else if self.shared.policy == WaitPolicy::Poll || self.spins < SPINS_BEFORE_YIELD {
@@ -129,6 +172,7 @@ impl<'a> Waiter<'a> {
         }
         let mut driver = self.shared.lock_regardless();
         driver.leader = Leader::Polling;
+        driver.spinning.slept(Instant::now().since(now));
         self.spins = 0;
         Ok(driver)
     }
@@ -156,5 +200,27 @@ impl<'a> Waiter<'a> {
         if driver.leader == Leader::Nobody && driver.followers > 0 {
             self.shared.turn.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polling_stops_where_it_does_not_help_and_begins_again_where_it_would() {
+        let mut spinning = Spinning::default();
+        assert_eq!(spinning.polls(100), 100);
+        spinning.slept(SPIN_WORTH);
+        assert_eq!(spinning.polls(100), 50);
+        for _ in 0..10 {
+            spinning.slept(SPIN_WORTH);
+        }
+        assert_eq!(spinning.polls(100), SPIN_POLLS_MIN);
+        spinning.helped();
+        assert_eq!(spinning.polls(100), 2 * SPIN_POLLS_MIN);
+        spinning.slept(SPIN_WORTH / 2);
+        assert_eq!(spinning.polls(100), 100);
+        assert_eq!(spinning.polls(3), 3, "the policy has the last word");
     }
 }
