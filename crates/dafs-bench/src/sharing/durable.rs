@@ -17,7 +17,8 @@ use anyhow::{Context, Result};
 use dafs_client::{Client, Create, FileHandle, OpenOptions, Stability, TransportChoice};
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const APPEND_BYTES: usize = 4096;
 
@@ -116,24 +117,13 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// A folder for one sample.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    const NAME: &str = "scratch";
-
-    fn new(inside: &Path) -> Result<Self> {
-        let path = inside.join(Self::NAME);
-        std::fs::create_dir(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What stays is found by the next one, which says so.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Makes a folder for one sample. It stays until the end: ext4 is slow to make files just after many
+/// were removed.
+fn scratch(inside: &Path) -> Result<String> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let name = format!("sample-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    std::fs::create_dir(inside.join(&name))?;
+    Ok(name)
 }
 
 fn locally(
@@ -143,9 +133,8 @@ fn locally(
     threads: usize,
     directory: bool,
 ) -> Result<Sample> {
-    let scratch = Scratch::new(inside)?;
+    let folder = &inside.join(scratch(inside)?);
     let content = [7; APPEND_BYTES];
-    let folder = &scratch.0;
     together(plan, threads, None, |number| {
         let names = File::open(folder)?;
         let path = move |count| folder.join(name(number, count));
@@ -179,17 +168,17 @@ fn remotely(
     clients: usize,
     transport: TransportChoice,
 ) -> Result<Sample> {
-    let _scratch = Scratch::new(&site.export)?;
+    let folder = scratch(&site.export)?;
     together(plan, clients, Some(site.pid()), |number| {
-        let mut changer = Changer::new(site.connect(transport)?, change, number)?;
+        let mut changer = Changer::new(site.connect(transport)?, &folder, change, number)?;
         Ok(move |count| changer.change(count))
     })
 }
 
 /// Requests that one change takes.
 fn requests(site: &Site, change: Change) -> Result<f64> {
-    let _scratch = Scratch::new(&site.export)?;
-    let mut changer = Changer::new(site.connect(TransportChoice::Iwarp)?, change, 0)?;
+    let folder = scratch(&site.export)?;
+    let mut changer = Changer::new(site.connect(TransportChoice::Iwarp)?, &folder, change, 0)?;
     // Files are closed without waiting: the answer to a later request comes behind that.
     changer.client.ping()?;
     let before = changer.client.stats().answered;
@@ -211,8 +200,8 @@ struct Changer {
 }
 
 impl Changer {
-    fn new(client: Client, change: Change, number: usize) -> Result<Self> {
-        let names = client.lookup(&client.root(), Scratch::NAME.as_bytes())?;
+    fn new(client: Client, folder: &str, change: Change, number: usize) -> Result<Self> {
+        let names = client.lookup(&client.root(), folder.as_bytes())?;
         let options = OpenOptions::read_write().create(Create::New).mode(0o644);
         let file = client.open_at(&names, name(number, 0).as_bytes(), &options)?;
         Ok(Self { client, change, number, names, file, content: [7; APPEND_BYTES] })
