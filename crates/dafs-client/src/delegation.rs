@@ -111,6 +111,9 @@ impl Client {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 /// The holders of a session's delegations.
 #[derive(Default)]
 pub(crate) struct Holders {

@@ -62,6 +62,13 @@ mod unlinked;
 mod url;
 mod wakeup;
 
+// What serves the tests beside the crate serves those inside it.
+#[cfg(test)]
+extern crate self as dafs_client;
+#[cfg(test)]
+#[path = "../tests/served/mod.rs"]
+mod served;
+
 pub use crate::attributes::{
     AccessMask, Attributes, FileHandle, FsStatus, ObjectType, Owner, SetAttributes, SetTime,
     SpecialFile, Stability, Time,

@@ -5,6 +5,7 @@
 #![allow(unused_imports, reason = "each test file uses its part")]
 #![allow(unreachable_pub, reason = "the module is compiled into several tests")]
 
+pub mod back;
 pub mod live;
 mod world;
 
@@ -90,6 +91,8 @@ pub struct FakeServer {
     pub past: Past,
     /// Requests to be answered later, by the machine's clock.
     delayed: Vec<(Instant, Vec<u8>)>,
+    /// The back-control channel and what came over it.
+    pub back: back::BackSide,
 }
 
 impl FakeServer {
@@ -135,6 +138,7 @@ impl FakeServer {
             held: VecDeque::new(),
             past: Past::default(),
             delayed: Vec::new(),
+            back: back::BackSide::default(),
         }
     }
 
@@ -158,6 +162,10 @@ impl FakeServer {
                         self.adapter.reject(request, &[]);
                         continue;
                     }
+                    if self.is_back_request(&private_data) {
+                        self.accept_back(request);
+                        continue;
+                    }
                     self.leave();
                     // A client that has gone already is no news.
                     let Ok(endpoint) = self.adapter.accept(request, self.domain, &[]) else {
@@ -167,6 +175,10 @@ impl FakeServer {
                     self.post_receive();
                 }
                 Event::Completion(done) => {
+                    if self.back.endpoint == Some(done.endpoint) {
+                        self.on_back_completion(&done);
+                        continue;
+                    }
                     let slot = matches!(done.operation, Operation::Receive | Operation::Send);
                     let current = self.endpoint == Some(done.endpoint);
                     let WorkStatus::Ok(bytes) = done.status else {
@@ -191,6 +203,9 @@ impl FakeServer {
                 Event::Disconnected { endpoint, .. } if self.endpoint == Some(endpoint) => {
                     self.disconnected = true;
                     self.leave();
+                }
+                Event::Disconnected { endpoint, .. } if self.back.endpoint == Some(endpoint) => {
+                    self.leave_back();
                 }
                 _ => {}
             }
@@ -268,8 +283,20 @@ impl FakeServer {
                 change: ChangeInfo::default(),
                 component_count: 1,
                 result_flags: OpenResultFlags::default(),
-                delegation: Delegation::None,
+                delegation: self.back.grant(args),
             }),
+            Request::DelegReturn(args) => {
+                self.back.returned.push(args.state_id);
+                Reply::DelegReturn
+            }
+            Request::BatchSubmit(args) => {
+                self.back.take(args);
+                Reply::BatchSubmit(BatchCompletions { completions: Seq::empty() })
+            }
+            Request::HurryUp(args) => {
+                self.back.hurried.push(args.request_id);
+                Reply::HurryUp
+            }
             Request::Close(args) => {
                 if self.past.names_opens && self.past.opens.remove(&args.state_id).is_none() {
                     return self.refuse(header, request.procedure(), Status::BadStateId);
@@ -384,6 +411,7 @@ impl FakeServer {
 
     /// The connection is gone, and all that was to be answered on it.
     fn leave(&mut self) {
+        self.leave_back();
         if let Some(endpoint) = self.endpoint.take() {
             self.adapter.abort(endpoint);
         }

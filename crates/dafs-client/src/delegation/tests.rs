@@ -1,0 +1,218 @@
+//! Delegations against the real server, over both transports.
+
+use super::*;
+use crate::served::{Served, TRANSPORTS, Wire};
+use crate::{File, OpenOptions};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+/// What a holder is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Recall { truncate: bool },
+    Lost,
+}
+
+/// A holder that gives back what is wanted back, after it has written something.
+struct Holder {
+    client: Client,
+    file: File,
+    name: StateId,
+    told: Sender<Told>,
+    /// Written before the delegation is given back.
+    late: Option<&'static [u8]>,
+    size: Option<u64>,
+}
+
+impl Recalled for Holder {
+    fn recall(&self, truncate: bool) {
+        if let Some(late) = self.late {
+            self.file.write_at(late, 0, crate::Stability::Unstable).unwrap();
+        }
+        self.told.send(Told::Recall { truncate }).unwrap();
+        self.client.return_delegation(self.name).unwrap();
+    }
+
+    fn attributes(&self) -> Option<HeldAttributes> {
+        let size = self.size?;
+        Some(HeldAttributes { change: u64::MAX, size, modified: None })
+    }
+
+    fn lost(&self) {
+        self.told.send(Told::Lost).unwrap();
+    }
+}
+
+/// A server with a file that nobody has written lately.
+fn served() -> Served {
+    let served = Served::new();
+    std::fs::write(served.path().join("file"), b"0123456789").unwrap();
+    served
+}
+
+/// Opens the file until a delegation comes along: the server may not know yet that it can call.
+fn open(client: &Client, options: OpenOptions) -> (File, Granted) {
+    loop {
+        let mut file = client.open(b"/file", &options.want_delegation(true)).unwrap();
+        if let Some(granted) = file.take_delegation() {
+            return (file, granted);
+        }
+        file.close().unwrap();
+    }
+}
+
+/// A client that holds a write delegation of the file.
+fn hold(
+    client: &Client,
+    late: Option<&'static [u8]>,
+    size: Option<u64>,
+) -> (Arc<Holder>, Receiver<Told>) {
+    let (file, granted) = open(client, OpenOptions::read_write());
+    assert_eq!((granted.kind, granted.recall), (DelegationKind::Write, false));
+    let (told, news) = channel();
+    let name = granted.state_id;
+    let holder = Arc::new(Holder { client: client.clone(), file, name, told, late, size });
+    let weak: Weak<dyn Recalled> = Arc::downgrade(&(holder.clone() as Arc<dyn Recalled>));
+    assert!(client.hold(&granted, weak).unwrap());
+    (holder, news)
+}
+
+fn content(client: &Client) -> Vec<u8> {
+    let file = client.open(b"/file", &OpenOptions::read()).unwrap();
+    let mut bytes = [0; 100];
+    let count = file.read_at(&mut bytes, 0).unwrap();
+    file.close().unwrap();
+    bytes[..count].to_vec()
+}
+
+#[test]
+fn whoever_comes_waits_for_the_holder_and_sees_what_it_wrote() {
+    for transport in TRANSPORTS {
+        let served = served();
+        let (one, two) = (served.client(transport), served.client(transport));
+        let (holder, news) = hold(&one, Some(b"late"), None);
+        assert!(one.is_in_lease());
+        assert_eq!(content(&two), b"late456789");
+        assert_eq!(news.try_recv(), Ok(Told::Recall { truncate: false }));
+        assert!(news.try_recv().is_err(), "it was told once");
+        // Nothing is left to be returned, and its open is not concerned.
+        one.return_delegation(holder.name).unwrap();
+        assert_eq!(holder.file.write_at(b"more", 0, crate::Stability::FileSync).unwrap(), 4);
+        assert_eq!(content(&two), b"more456789");
+        two.disconnect().unwrap();
+    }
+}
+
+#[test]
+fn the_holder_speaks_for_its_file() {
+    for transport in TRANSPORTS {
+        let served = served();
+        let (one, two) = (served.client(transport), served.client(transport));
+        let (holder, news) = hold(&one, None, Some(7777));
+        let ask = |client: &Client| client.attributes(holder.file.handle()).unwrap().size;
+        assert_eq!(ask(&two), 7777);
+        assert_eq!(ask(&one), 10, "the holder knows better than to ask itself");
+        assert!(news.try_recv().is_err());
+    }
+}
+
+#[test]
+fn a_holder_that_does_not_know_is_recalled() {
+    let served = served();
+    let (one, two) = (served.client(TRANSPORTS[0]), served.client(TRANSPORTS[0]));
+    let (holder, news) = hold(&one, None, None);
+    let found = two.attributes(holder.file.handle()).unwrap();
+    assert_eq!(found.size, 10);
+    assert_eq!(news.recv(), Ok(Told::Recall { truncate: false }));
+}
+
+#[test]
+fn what_nobody_holds_is_given_back() {
+    for transport in TRANSPORTS {
+        let served = served();
+        let (one, two) = (served.client(transport), served.client(transport));
+        // Granted and never held, of a holder that is gone, and not wanted.
+        let (file, granted) = open(&one, OpenOptions::read_write());
+        assert_eq!(content(&two), b"0123456789");
+        let (told, _news) = channel();
+        let name = granted.state_id;
+        let holder = Holder { client: one.clone(), file, name, told, late: None, size: None };
+        let holder: Arc<dyn Recalled> = Arc::new(holder);
+        assert!(!one.hold(&granted, Arc::downgrade(&holder)).unwrap(), "it was wanted back");
+        drop(holder);
+        std::fs::write(served.path().join("other"), b"other").unwrap();
+        let options = OpenOptions::read_write();
+        let mut file = one.open(b"/other", &options.want_delegation(true)).unwrap();
+        let granted = file.take_delegation().unwrap();
+        let (told, _news) = channel();
+        let name = granted.state_id;
+        let holder = Holder { client: one.clone(), file, name, told, late: None, size: None };
+        let holder: Arc<dyn Recalled> = Arc::new(holder);
+        assert!(one.hold(&granted, Arc::downgrade(&holder)).unwrap());
+        drop(holder);
+        let file = two.open(b"/other", &OpenOptions::read_write()).unwrap();
+        file.close().unwrap();
+        std::fs::write(served.path().join("third"), b"third").unwrap();
+        let kept = one.open(b"/third", &OpenOptions::read_write()).unwrap();
+        let file = two.open(b"/third", &OpenOptions::read_write()).unwrap();
+        file.close().unwrap();
+        drop(kept);
+    }
+}
+
+#[test]
+fn delegations_outlive_a_restart_of_the_server() {
+    for transport in TRANSPORTS {
+        let mut served = Served::with(|config| config.grace_time = Some(Duration::from_secs(2)));
+        std::fs::write(served.path().join("file"), b"0123456789").unwrap();
+        let one = served.client(transport);
+        let (holder, news) = hold(&one, Some(b"late"), Some(7777));
+        served.stop();
+        served.start();
+        one.ping().unwrap();
+        assert_eq!(one.stats().restarts, 1);
+        assert!(news.try_recv().is_err(), "it is still held");
+        let two = served.client(transport);
+        assert_eq!(content(&two), b"late456789");
+        assert_eq!(news.try_recv(), Ok(Told::Recall { truncate: false }));
+        one.return_delegation(holder.name).unwrap();
+    }
+}
+
+#[test]
+fn recalls_come_over_the_next_channel_when_one_is_lost() {
+    let served = served();
+    let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
+    let mut number = 0;
+    // The second connection is the channel; it breaks with the first recall, or before.
+    let wire = Wire::new(server, move || {
+        number += 1;
+        (number == 2).then_some(700)
+    });
+    let (one, two) = (wire.client(), served.client(TRANSPORTS[0]));
+    let (_holder, news) = hold(&one, Some(b"late"), None);
+    assert_eq!(content(&two), b"late456789");
+    assert_eq!(news.try_recv(), Ok(Told::Recall { truncate: false }));
+    assert_eq!(one.stats().recoveries, 0, "the session was not concerned");
+}
+
+#[test]
+fn a_client_that_leaves_keeps_nobody_waiting() {
+    let served = served();
+    let (one, two) = (served.client(TRANSPORTS[0]), served.client(TRANSPORTS[0]));
+    let (_holder, news) = hold(&one, None, None);
+    one.disconnect().unwrap();
+    assert_eq!(content(&two), b"0123456789");
+    assert!(news.try_recv().is_err());
+}
+
+#[test]
+fn the_end_of_the_session_is_told_to_holders() {
+    let mut served = served();
+    let one = served.client_with(|options| options.recovery = None);
+    let (_holder, news) = hold(&one, None, None);
+    served.stop();
+    assert!(one.ping().is_err());
+    assert_eq!(news.recv(), Ok(Told::Lost));
+    assert!(!one.is_in_lease());
+}
