@@ -1,6 +1,7 @@
 //! Delegations: recalled by whatever conflicts, through whichever front door, and taken away from
 //! who does not return them.
 
+use crate::dafs_holder::Holder;
 use crate::harness::{Event, Served, eventually, existing, open_wanting, refused};
 use dafs_client::{CacheOptions, Client, ConnectOptions, Create, OpenOptions, Stability};
 use dafs_nfs_client::patiently;
@@ -282,4 +283,70 @@ fn what_a_caching_dafs_client_has_not_written_is_seen_through_every_front_door()
         }
         file.close().unwrap();
     }
+}
+
+#[test]
+fn the_delegation_of_a_dafs_client_is_recalled_by_every_front_door() {
+    let served = Served::new();
+    let mut holder = Holder::new(&served);
+    let dafs = served.dafs();
+    let (v3, root3) = served.v3();
+    let (v4, root) = served.v4(b"other");
+    for (number, who) in
+        ["v4 open", "v3 write", "v3 read", "v4 setattr", "dafs open"].into_iter().enumerate()
+    {
+        let name = format!("file{number}").into_bytes();
+        let path = served.path().join(format!("file{number}"));
+        std::fs::write(&path, b"0123456789").unwrap();
+        let held = holder.hold(&name);
+        std::thread::scope(|scope| {
+            let work = scope.spawn(|| match who {
+                "v4 open" => {
+                    let open = || v4.open(&root, &name, &existing(READ, DENY_NONE));
+                    let file = patiently(open).unwrap();
+                    let (data, _) = v4.read(&file.handle, file.stateid, 0, 100).unwrap();
+                    assert_eq!(data, b"late456789");
+                    v4.close(&file).unwrap();
+                }
+                "v4 setattr" => {
+                    let handle = v4.lookup(&root, &name).unwrap();
+                    let new = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
+                    let stateid = dafs_wire::nfs4::Stateid::ANONYMOUS;
+                    patiently(|| v4.setattr(&handle, stateid, &new)).unwrap();
+                }
+                "v3 write" => {
+                    let handle = v3.lookup(&root3, &name).unwrap();
+                    let write = || v3.write(&handle, 9, b"x", nfs3::Stability::FileSync);
+                    patiently3(write).unwrap();
+                }
+                "v3 read" => {
+                    let handle = v3.lookup(&root3, &name).unwrap();
+                    drop(patiently3(|| v3.read(&handle, 0, 1)).unwrap());
+                }
+                _ => drop(dafs.open(&name, &OpenOptions::read()).unwrap()),
+            });
+            holder.give_back(&held, b"late");
+            work.join().unwrap();
+        });
+        let expected: &[u8] = match who {
+            "v3 write" => b"late45678x",
+            _ => b"late456789",
+        };
+        assert_eq!(std::fs::read(&path).unwrap(), expected, "{who}");
+    }
+}
+
+#[test]
+fn what_a_dafs_client_has_not_written_yet_is_asked_for() {
+    let served = Served::new();
+    std::fs::write(served.path().join("file"), b"0123456789").unwrap();
+    let mut holder = Holder::new(&served);
+    let held = holder.hold(b"file");
+    let (v4, root) = served.v4(b"other");
+    let handle = v4.lookup(&root, b"file").unwrap();
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| patiently(|| v4.stat(&handle)).unwrap());
+        holder.tell_size(&held, u64::MAX, 12_345);
+        assert_eq!(asked.join().unwrap().size, 12_345);
+    });
 }

@@ -75,6 +75,10 @@ impl Served {
         Client::connect(&self.url, &ConnectOptions::default()).unwrap()
     }
 
+    pub(crate) fn dafs_address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.url.port()))
+    }
+
     pub(crate) fn v3(&self) -> (Client3, Handle) {
         let client = Client3::connect(self.nfs, Identity::sys("v3", 0, 0, &[])).unwrap();
         let root = client.mount("/").unwrap();

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
 
 mod contents;
+mod dafs_holder;
 mod delegations;
 mod fences;
 mod harness;
