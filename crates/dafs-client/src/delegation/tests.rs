@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::served::{Served, TRANSPORTS, Wire};
-use crate::{File, OpenOptions};
+use crate::{FileHandle, OpenOptions, ShareAccess, ShareDeny, Stability};
+use dafs_wire::dafs as wire;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -13,10 +14,37 @@ enum Told {
     Lost,
 }
 
+/// An open file, beside the cache, which would keep its delegation.
+#[derive(Clone, Copy)]
+struct Opened {
+    handle: FileHandle,
+    state_id: StateId,
+}
+
+impl Opened {
+    fn write(&self, client: &Client, data: &[u8]) {
+        let request = Request::WriteInline(wire::WriteInline {
+            fh: self.handle,
+            state_id: self.state_id,
+            offset: 0,
+            stable: Stability::Unstable,
+            padded_to: None,
+            cache_hint: 0,
+            data,
+        });
+        client.ask(&request, |reply| matches!(reply, Reply::WriteInline(_)).then_some(())).unwrap();
+    }
+
+    fn close(&self, client: &Client) {
+        let request = Request::Close(wire::Close { fh: self.handle, state_id: self.state_id });
+        client.ask(&request, |reply| matches!(reply, Reply::Close).then_some(())).unwrap();
+    }
+}
+
 /// A holder that gives back what is wanted back, after it has written something.
 struct Holder {
     client: Client,
-    file: File,
+    file: Opened,
     name: StateId,
     told: Sender<Told>,
     /// Written before the delegation is given back.
@@ -27,7 +55,7 @@ struct Holder {
 impl Recalled for Holder {
     fn recall(&self, truncate: bool) {
         if let Some(late) = self.late {
-            self.file.write_at(late, 0, crate::Stability::Unstable).unwrap();
+            self.file.write(&self.client, late);
         }
         self.told.send(Told::Recall { truncate }).unwrap();
         self.client.return_delegation(self.name).unwrap();
@@ -50,14 +78,36 @@ fn served() -> Served {
     served
 }
 
-/// Opens the file until a delegation comes along: the server may not know yet that it can call.
-fn open(client: &Client, options: OpenOptions) -> (File, Granted) {
-    loop {
-        let mut file = client.open(b"/file", &options.want_delegation(true)).unwrap();
-        if let Some(granted) = file.take_delegation() {
-            return (file, granted);
+/// Opens a file and keeps the delegation that comes along.
+fn open(client: &Client, name: &[u8]) -> (Opened, Option<Granted>) {
+    let path = [name];
+    let request = Request::Open(wire::Open {
+        claim: wire::OpenClaim::Null { dir: client.root(), path: wire::Path::new(&path) },
+        create: None,
+        delete_disposition: wire::DeleteDisposition::DontCare,
+        owner: name,
+        share_access: ShareAccess::Both,
+        share_deny: ShareDeny::None,
+        share_key: wire::ShareKey(None),
+    });
+    let reply = client.shared().call_open(&request, true).unwrap();
+    let opened = client.taken(&reply, |reply| match reply {
+        Reply::Open(reply) => {
+            let opened = Opened { handle: reply.fh, state_id: reply.state_id };
+            Some((opened, Granted::of(reply)))
         }
-        file.close().unwrap();
+        _ => None,
+    });
+    opened.unwrap()
+}
+
+/// Opens the file until a delegation comes along: the server may not know yet that it can call.
+fn open_granted(client: &Client) -> (Opened, Granted) {
+    loop {
+        match open(client, b"file") {
+            (file, Some(granted)) => return (file, granted),
+            (file, None) => file.close(client),
+        }
     }
 }
 
@@ -67,7 +117,7 @@ fn hold(
     late: Option<&'static [u8]>,
     size: Option<u64>,
 ) -> (Arc<Holder>, Receiver<Told>) {
-    let (file, granted) = open(client, OpenOptions::read_write());
+    let (file, granted) = open_granted(client);
     assert_eq!((granted.kind, granted.recall), (DelegationKind::Write, false));
     let (told, news) = channel();
     let name = granted.state_id;
@@ -97,7 +147,7 @@ fn whoever_comes_waits_for_the_holder_and_sees_what_it_wrote() {
         assert!(news.try_recv().is_err(), "it was told once");
         // Nothing is left to be returned, and its open is not concerned.
         one.return_delegation(holder.name).unwrap();
-        assert_eq!(holder.file.write_at(b"more", 0, crate::Stability::FileSync).unwrap(), 4);
+        holder.file.write(&one, b"more");
         assert_eq!(content(&two), b"more456789");
         two.disconnect().unwrap();
     }
@@ -109,7 +159,7 @@ fn the_holder_speaks_for_its_file() {
         let served = served();
         let (one, two) = (served.client(transport), served.client(transport));
         let (holder, news) = hold(&one, None, Some(7777));
-        let ask = |client: &Client| client.attributes(holder.file.handle()).unwrap().size;
+        let ask = |client: &Client| client.attributes(&holder.file.handle).unwrap().size;
         assert_eq!(ask(&two), 7777);
         assert_eq!(ask(&one), 10, "the holder knows better than to ask itself");
         assert!(news.try_recv().is_err());
@@ -121,7 +171,7 @@ fn a_holder_that_does_not_know_is_recalled() {
     let served = served();
     let (one, two) = (served.client(TRANSPORTS[0]), served.client(TRANSPORTS[0]));
     let (holder, news) = hold(&one, None, None);
-    let found = two.attributes(holder.file.handle()).unwrap();
+    let found = two.attributes(&holder.file.handle).unwrap();
     assert_eq!(found.size, 10);
     assert_eq!(news.recv(), Ok(Told::Recall { truncate: false }));
 }
@@ -132,7 +182,7 @@ fn what_nobody_holds_is_given_back() {
         let served = served();
         let (one, two) = (served.client(transport), served.client(transport));
         // Granted and never held, of a holder that is gone, and not wanted.
-        let (file, granted) = open(&one, OpenOptions::read_write());
+        let (file, granted) = open_granted(&one);
         assert_eq!(content(&two), b"0123456789");
         let (told, _news) = channel();
         let name = granted.state_id;
@@ -141,9 +191,8 @@ fn what_nobody_holds_is_given_back() {
         assert!(!one.hold(&granted, Arc::downgrade(&holder)).unwrap(), "it was wanted back");
         drop(holder);
         std::fs::write(served.path().join("other"), b"other").unwrap();
-        let options = OpenOptions::read_write();
-        let mut file = one.open(b"/other", &options.want_delegation(true)).unwrap();
-        let granted = file.take_delegation().unwrap();
+        let (file, granted) = open(&one, b"other");
+        let granted = granted.unwrap();
         let (told, _news) = channel();
         let name = granted.state_id;
         let holder = Holder { client: one.clone(), file, name, told, late: None, size: None };
