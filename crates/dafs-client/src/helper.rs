@@ -104,7 +104,7 @@ fn run(bell: &Bell, shared: &Weak<Shared>) {
         let now = Instant::now();
         let due = driver.next_timeout().is_some_and(|at| at <= now);
         let listens_every = driver.listens_every();
-        let alone = driver.is_unattended() || listens_every.is_some();
+        let alone = driver.is_unattended() || (listens_every.is_some() && !driver.is_led());
         if due || (alone && driver.drives() == seen) {
             client.progress_beside(&mut driver);
         }
@@ -114,6 +114,7 @@ fn run(bell: &Bell, shared: &Weak<Shared>) {
             HELPER_TICK
         } else {
             bell.deaf.store(true, Ordering::Relaxed);
+            // Also while another thread listens: nobody tells of its leaving.
             let time = driver.next_timeout().map_or(SLEEP_MAX, |at| at.since(now));
             time.min(listens_every.unwrap_or(SLEEP_MAX)).clamp(HELPER_TICK, SLEEP_MAX)
         };

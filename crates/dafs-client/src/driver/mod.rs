@@ -336,9 +336,14 @@ impl Driver {
         self.operations.take(slot)
     }
 
-    /// When somebody must look for calls of the server, if nobody else is about to.
+    /// How often somebody must look for calls of the server.
     pub(crate) fn listens_every(&self) -> Option<Duration> {
-        self.core.listens_every().filter(|_| self.leader == Leader::Nobody)
+        self.core.listens_every()
+    }
+
+    /// True while a thread sees to it that things move along.
+    pub(crate) fn is_led(&self) -> bool {
+        self.leader != Leader::Nobody
     }
 
     pub(crate) fn drives(&self) -> u64 {
