@@ -5,7 +5,7 @@
 
 mod served;
 
-use dafs_client::{Create, OpenOptions, Stability, TransportChoice};
+use dafs_client::{CacheOptions, Create, OpenOptions, Stability, TransportChoice};
 use dafs_mem::{Site, copied_bytes};
 use served::{Served, TRANSPORTS, pattern};
 
@@ -55,4 +55,17 @@ fn bulk_data_is_placed_once() {
     let found = copied(&before);
     assert!(found.contains(&(Site::ClientInlineRead, 4096)), "{found:?}");
     assert!(!found.iter().any(|(site, _)| *site == Site::ClientInlineWrite), "{found:?}");
+
+    // Through the cache each byte is copied once on its way in and once on its way out.
+    let client = served.client_with(|options| options.cache = Some(CacheOptions::default()));
+    let file = client.open(b"cached", &OpenOptions::read_write().create(Create::New)).unwrap();
+    let mut data = pattern(BYTES);
+    let before = snapshot();
+    file.write_at(&data, 0, Stability::Unstable).unwrap();
+    file.commit(0, 0).unwrap();
+    file.read_at(&mut data, 0).unwrap();
+    let found = copied(&before);
+    assert!(found.contains(&(Site::ClientCache, 2 * BYTES as u64)), "{found:?}");
+    let total: u64 = found.iter().map(|(_, bytes)| bytes).sum();
+    assert!(total < 2 * BYTES as u64 + (64 << 10), "{found:?}");
 }
