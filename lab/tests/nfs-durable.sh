@@ -1,5 +1,5 @@
 #!/bin/bash
-# nfs-durable.sh -- a server with durable replies is killed in the middle of creates, renames, links
+# nfs-durable.sh -- a server with durable replies is killed in the middle of creates, renames
 # and removals: to the kernel's client each of them happens once, and no answer is lost.
 source "$(dirname "$0")/../nfs.sh"
 

@@ -8,8 +8,13 @@
 //! * The slot that SEQUENCE took is given back when the compound ends, in whatever way.
 //! * The rules on which operations stand where (RFC 8881 18.46.3) are checked before anything runs.
 
+mod end;
+
+pub(crate) use end::Parked;
+use end::{conclude, lost, refuse};
+
 use super::dispatch;
-use super::journal::{Gate, Numbered, Progress};
+use super::journal::{Numbered, Progress};
 use super::resume::{self, Resume};
 use super::session::{HeldSlot, Session};
 use crate::admission::{Origin, Who};
@@ -18,14 +23,12 @@ use crate::connection::Connection;
 use crate::limits::{
     MINOR_VERSION_MAX, MINOR_VERSION_MIN, RESPONSE_BYTES_MAX, RPC_REPLY_HEADER_BYTES,
 };
-use crate::measure::{About, Stages};
+use crate::measure::Stages;
 use crate::shared::NfsShared;
 use dafs_rpc::{Mark, Reply};
 use dafs_service::{Caller, Client, Door, Handle, Service, Subject};
 use dafs_store::Wait;
-use dafs_wire::nfs4::{
-    CompoundArgs, OP_ILLEGAL, Op, OpNum, SessionId, SetattrResult, Stateid, Status,
-};
+use dafs_wire::nfs4::{CompoundArgs, OP_ILLEGAL, Op, OpNum, SessionId, Stateid, Status};
 use dafs_wire::xdr::{Decode, Decoder, Encoder, XdrError};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -445,41 +448,6 @@ fn resolve(argument: &Stateid, place: Option<Place>) -> Result<Stateid, OpError>
 /// The longest result of an operation that did not run: number, status, and the mask of SETATTR.
 pub(crate) const RESULT_HEAD_BYTES: usize = 12;
 
-/// A compound that has to wait, ready to go on elsewhere.
-pub(crate) struct Parked {
-    shared: Arc<NfsShared>,
-    call: CallContext,
-    minor: u32,
-    reply: Reply,
-    session: Option<Arc<Session>>,
-    frame: Frame,
-}
-
-impl Parked {
-    /// Runs the rest; may wait, but not for the journal. `args` are the arguments that the compound
-    /// started with.
-    pub(crate) fn run(self: Box<Self>, args: Args<'_>) -> Result<Reply, Box<Self>> {
-        let Self { shared, call, minor, reply, session, mut frame } = *self;
-        frame.stages.resume(&shared);
-        let wait = Wait::Allowed;
-        let mut cx = Compound { shared: &shared, wait, call, args, minor, reply, session, frame };
-        if let Some(status) = cx.frame.end {
-            let status = settled(&mut cx, status);
-            return Ok(finish(cx, status));
-        }
-        let mut decoder = args.decoder();
-        let seek = decoder.resume(cx.frame.op_start);
-        debug_assert!(seek.is_ok(), "the arguments are those of the first run");
-        let end = run(&mut cx, &mut decoder);
-        conclude(cx, end)
-    }
-
-    /// What has to open before the rest can be run; `None` when any thread that may wait will do.
-    pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
-        self.frame.journal.gate()
-    }
-}
-
 /// How a compound was answered.
 pub(crate) enum Answer {
     /// At once.
@@ -533,30 +501,6 @@ pub(crate) fn compound(
     }
 }
 
-/// Ends a compound with a status, or parks it.
-fn conclude(mut cx: Compound<'_>, end: Option<Status>) -> Result<Reply, Box<Parked>> {
-    if let Some(status) = end {
-        complete(&mut cx, status);
-        if cx.settle_reply().is_ok() {
-            return Ok(finish(cx, status));
-        }
-        cx.frame.end = end;
-    }
-    let Compound { shared, wait: _, call, args: _, minor, reply, session, mut frame } = cx;
-    frame.stages.park(shared);
-    Err(Box::new(Parked { shared: shared.clone(), call, minor, reply, session, frame }))
-}
-
-/// The journal has answered about the reply. Gives the status of the compound.
-fn settled(cx: &mut Compound<'_>, status: Status) -> Status {
-    let Err((mark, (op_index, number), status)) = cx.settled() else { return status };
-    cx.reply.truncate_to(mark);
-    refuse(cx, number, status);
-    cx.frame.op_index = op_index + 1;
-    complete(cx, status);
-    status
-}
-
 /// Runs operations until the end, the first failure (its status), or one that must wait (`None`).
 fn run<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
     // Whoever sets a fence waits for it.
@@ -588,16 +532,6 @@ fn run<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
         }
     }
     Some(Status::Ok)
-}
-
-/// Answers as if the retry of a request had got no further than its SEQUENCE.
-fn lost(cx: &mut Compound<'_>) -> Status {
-    if let Some(begin) = cx.frame.begin {
-        cx.reply.truncate_to(begin);
-    }
-    refuse(cx, OpNum::Sequence as u32, Status::DeadSession);
-    cx.frame.op_index = 1;
-    Status::DeadSession
 }
 
 /// Decodes and runs one operation. Gives the number to answer under, and the outcome.
@@ -686,45 +620,4 @@ fn settle(cx: &mut Compound<'_>, begin: (Mark, usize), number: u32, result: OpRe
     cx.reply.truncate_to(mark);
     refuse(cx, number, status);
     status
-}
-
-/// Writes the result of an operation that failed and says no more than that.
-fn refuse(cx: &mut Compound<'_>, number: u32, status: Status) {
-    let mut e = cx.encoder();
-    e.u32(number);
-    e.u32(status.code());
-    if number == OpNum::Setattr as u32 {
-        // It says what it has set in every case (RFC 8881 18.30.2), also when it did not run.
-        e.value(&SetattrResult::default());
-    }
-}
-
-/// Gives the reply its head.
-fn complete(cx: &mut Compound<'_>, status: Status) {
-    let (status_at, count_at, count) = (cx.frame.status_at, cx.frame.count_at, cx.frame.op_index);
-    let mut e = cx.encoder();
-    e.patch_u32(status_at, status.code());
-    e.patch_u32(count_at, count);
-}
-
-/// Keeps the reply if it is to be kept, and gives the slot back.
-fn finish(cx: Compound<'_>, status: Status) -> Reply {
-    let Compound { shared, call, session, reply, frame, .. } = cx;
-    let about = About {
-        door: Door::Nfs4,
-        operation: frame.name.unwrap_or(OpNum::Getattr).name(),
-        client: session.as_ref().map(|session| session.client().usage()),
-        handle: frame.current.map(|place| place.handle),
-        peer: call.origin.address(),
-        failed: status != Status::Ok,
-    };
-    frame.stages.end(shared, &about);
-    if let Some(kept) = &frame.replay {
-        return Reply::from_bytes(kept);
-    }
-    if let Some(held) = frame.held {
-        let keep = frame.cache || frame.op_count == 1;
-        held.finish(keep.then(|| reply.to_bytes().into()));
-    }
-    reply
 }

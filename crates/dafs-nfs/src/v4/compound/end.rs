@@ -1,0 +1,124 @@
+//! How a compound ends: with a reply that may be sent, or parked until it can go on.
+
+use super::{Compound, Frame, run};
+use crate::args::Args;
+use crate::measure::About;
+use crate::shared::NfsShared;
+use crate::v4::compound::CallContext;
+use crate::v4::journal::Gate;
+use crate::v4::session::Session;
+use dafs_rpc::Reply;
+use dafs_service::Door;
+use dafs_store::Wait;
+use dafs_wire::nfs4::{OpNum, SetattrResult, Status};
+use std::sync::Arc;
+
+/// A compound that has to wait, ready to go on elsewhere.
+pub(crate) struct Parked {
+    shared: Arc<NfsShared>,
+    call: CallContext,
+    minor: u32,
+    reply: Reply,
+    session: Option<Arc<Session>>,
+    frame: Frame,
+}
+
+impl Parked {
+    /// Runs the rest; may wait, but not for the journal. `args` are the arguments that the compound
+    /// started with.
+    pub(crate) fn run(self: Box<Self>, args: Args<'_>) -> Result<Reply, Box<Self>> {
+        let Self { shared, call, minor, reply, session, mut frame } = *self;
+        frame.stages.resume(&shared);
+        let wait = Wait::Allowed;
+        let mut cx = Compound { shared: &shared, wait, call, args, minor, reply, session, frame };
+        if let Some(status) = cx.frame.end {
+            let status = settled(&mut cx, status);
+            return Ok(finish(cx, status));
+        }
+        let mut decoder = args.decoder();
+        let seek = decoder.resume(cx.frame.op_start);
+        debug_assert!(seek.is_ok(), "the arguments are those of the first run");
+        let end = run(&mut cx, &mut decoder);
+        conclude(cx, end)
+    }
+
+    /// What has to open before the rest can be run; `None` when any thread that may wait will do.
+    pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
+        self.frame.journal.gate()
+    }
+}
+
+/// Ends a compound with a status, or parks it.
+pub(super) fn conclude(mut cx: Compound<'_>, end: Option<Status>) -> Result<Reply, Box<Parked>> {
+    if let Some(status) = end {
+        complete(&mut cx, status);
+        if cx.settle_reply().is_ok() {
+            return Ok(finish(cx, status));
+        }
+        cx.frame.end = end;
+    }
+    let Compound { shared, wait: _, call, args: _, minor, reply, session, mut frame } = cx;
+    frame.stages.park(shared);
+    Err(Box::new(Parked { shared: shared.clone(), call, minor, reply, session, frame }))
+}
+
+/// The journal has answered about the reply. Gives the status of the compound.
+fn settled(cx: &mut Compound<'_>, status: Status) -> Status {
+    let Err((mark, (op_index, number), status)) = cx.settled() else { return status };
+    cx.reply.truncate_to(mark);
+    refuse(cx, number, status);
+    cx.frame.op_index = op_index + 1;
+    complete(cx, status);
+    status
+}
+
+/// Answers as if the retry of a request had got no further than its SEQUENCE.
+pub(super) fn lost(cx: &mut Compound<'_>) -> Status {
+    if let Some(begin) = cx.frame.begin {
+        cx.reply.truncate_to(begin);
+    }
+    refuse(cx, OpNum::Sequence as u32, Status::DeadSession);
+    cx.frame.op_index = 1;
+    Status::DeadSession
+}
+
+/// Writes the result of an operation that failed and says no more than that.
+pub(super) fn refuse(cx: &mut Compound<'_>, number: u32, status: Status) {
+    let mut e = cx.encoder();
+    e.u32(number);
+    e.u32(status.code());
+    if number == OpNum::Setattr as u32 {
+        // It says what it has set in every case (RFC 8881 18.30.2), also when it did not run.
+        e.value(&SetattrResult::default());
+    }
+}
+
+/// Gives the reply its head.
+fn complete(cx: &mut Compound<'_>, status: Status) {
+    let (status_at, count_at, count) = (cx.frame.status_at, cx.frame.count_at, cx.frame.op_index);
+    let mut e = cx.encoder();
+    e.patch_u32(status_at, status.code());
+    e.patch_u32(count_at, count);
+}
+
+/// Keeps the reply if it is to be kept, and gives the slot back.
+fn finish(cx: Compound<'_>, status: Status) -> Reply {
+    let Compound { shared, call, session, reply, frame, .. } = cx;
+    let about = About {
+        door: Door::Nfs4,
+        operation: frame.name.unwrap_or(OpNum::Getattr).name(),
+        client: session.as_ref().map(|session| session.client().usage()),
+        handle: frame.current.map(|place| place.handle),
+        peer: call.origin.address(),
+        failed: status != Status::Ok,
+    };
+    frame.stages.end(shared, &about);
+    if let Some(kept) = &frame.replay {
+        return Reply::from_bytes(kept);
+    }
+    if let Some(held) = frame.held {
+        let keep = frame.cache || frame.op_count == 1;
+        held.finish(keep.then(|| reply.to_bytes().into()));
+    }
+    reply
+}
