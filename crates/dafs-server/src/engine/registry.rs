@@ -192,6 +192,17 @@ impl Registry {
         address.post(Mail::Leave("its client has begun another one"));
     }
 
+    /// Lets the batches of a session's back-control channel begin nothing more, because another channel
+    /// is to take its place; false while something goes on that they have begun.
+    pub(super) fn stop_batches(&self, id: SessionId) -> bool {
+        let tables = self.lock();
+        let Some(entry) = tables.sessions.get(&id) else { return true };
+        if let Some(former) = &entry.back {
+            former.batches.close();
+        }
+        !entry.batch_gate.is_working()
+    }
+
     /// Makes a connection the back-control channel of a session; the one that it replaces, and the
     /// ledger of its batches.
     ///

@@ -291,6 +291,11 @@ impl Context<'_> {
         if admission.identity != entry.identity {
             return Err(Status::NotAuthorized);
         }
+        // What the client submits again on this channel must not be overtaken by what the former one
+        // has begun.
+        if !self.shared.registry.stop_batches(bound.id) {
+            return Err(Status::Delay);
+        }
         let reply = ConnectBindReply {
             max_request_size: bound.options.max_request_size,
             max_response_size: bound.options.max_response_size,

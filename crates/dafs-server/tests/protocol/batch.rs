@@ -423,6 +423,33 @@ fn a_session_that_ends_in_the_middle_of_batches_leaves_nothing() {
 }
 
 #[test]
+fn a_channel_is_not_replaced_while_its_batches_touch_files() {
+    let mut world = World::new(Setup::default());
+    let (client, session) = begin(&mut world, 2, "a", ByteOrder::Little);
+    let former = listen(&mut world, client, session);
+    let file = world.open(client, b"f");
+    let memory = world.clients[client].memory(1 << 20);
+    let range = [chunk(0, 1 << 20)];
+    let buffer = [memory.direct(0, 1 << 20)];
+    let request = [transfer(1, file, ReadWrite::Write, &range, &buffer)];
+    world.disk.set_slow(true);
+    world.hold_jobs = true;
+    assert_eq!(submit(&mut world, client, batch(&request, false)), Status::Ok);
+    world.settle();
+    assert!(world.jobs() > 0, "a write waits for the pool");
+    // Whether the server knows of the loss of the former one or not.
+    let bind = Request::ConnectBind(bind_request(session));
+    let early = world.connect_beside(client, 2, ByteOrder::Little);
+    assert_eq!(world.status(early, &bind), Status::Delay);
+    lose(&mut world, former);
+    assert_eq!(world.status(early, &bind), Status::Delay);
+    world.hold_jobs = false;
+    world.settle();
+    assert_eq!(world.status(early, &bind), Status::Ok);
+    world.end();
+}
+
+#[test]
 fn only_a_synchronous_batch_is_known_to_have_been_done() {
     let mut world = World::new(Setup::default());
     let (client, session) = begin(&mut world, 2, "a", ByteOrder::Little);

@@ -50,6 +50,11 @@ impl Gate {
         state.working == 0
     }
 
+    /// True while files are being read or written.
+    pub(in crate::engine) fn is_working(&self) -> bool {
+        self.lock().working > 0
+    }
+
     fn lock(&self) -> MutexGuard<'_, GateState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -63,6 +68,8 @@ struct Ledger {
     owed: usize,
     /// How many completions to report together.
     together: usize,
+    /// Another channel takes its place: nothing more is begun.
+    closed: bool,
 }
 
 impl Batches {
@@ -75,6 +82,17 @@ impl Batches {
 
     pub(super) fn gate(&self) -> &Gate {
         &self.gate
+    }
+
+    /// Files may be touched for this channel now; see [`Gate`].
+    pub(super) fn start_work(&self) -> bool {
+        let ledger = self.lock();
+        !ledger.closed && self.gate.start_work()
+    }
+
+    /// Lets no more work begin for this channel.
+    pub(in crate::engine) fn close(&self) {
+        self.lock().closed = true;
     }
 
     /// Makes room for `count` requests; false when that is too much.
@@ -160,6 +178,17 @@ mod tests {
         assert!(!gate.stop_work());
         assert!(gate.stop_work(), "the last one tells");
         assert!(gate.close());
+    }
+
+    #[test]
+    fn a_channel_that_is_replaced_begins_nothing_more() {
+        let gate = Arc::<Gate>::default();
+        let former = Batches::succeeding(None, &gate);
+        assert!(former.start_work());
+        former.close();
+        assert!(!former.start_work() && gate.is_working());
+        assert!(!former.gate().stop_work() && !gate.is_working());
+        assert!(Batches::succeeding(Some(&former), &gate).start_work());
     }
 
     #[test]

@@ -46,7 +46,7 @@ impl Queue {
 
     /// Files may be touched for it now; see [`Gate`](super::Gate).
     pub(super) fn start_work(&self) -> bool {
-        self.batches.as_ref().is_none_or(|batches| batches.gate().start_work())
+        self.batches.as_ref().is_none_or(|batches| batches.start_work())
     }
 
     /// They are not any more; true when the end of the session waits for that.

@@ -158,14 +158,19 @@ pub fn listen(world: &mut World, client: usize, session_id: SessionId) -> usize 
 /// Binds a channel from the process of `client`, so that it shares its memory.
 pub fn bind_beside(world: &mut World, client: usize, session_id: SessionId) -> usize {
     let channel = world.connect_beside(client, 2, ByteOrder::Little);
-    let request = ConnectBind {
+    let request = Request::ConnectBind(bind_request(session_id));
+    assert_eq!(world.status(channel, &request), Status::Ok);
+    channel
+}
+
+/// How a channel is bound.
+pub fn bind_request(session_id: SessionId) -> ConnectBind<'static> {
+    ConnectBind {
         session_id,
         channel_use: ChannelUse::BackControl,
         max_request_size: 0,
         max_response_size: 0,
         max_requests: 4,
         auth: AuthRequest::None,
-    };
-    assert_eq!(world.status(channel, &Request::ConnectBind(request)), Status::Ok);
-    channel
+    }
 }
