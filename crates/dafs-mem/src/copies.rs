@@ -44,8 +44,11 @@ sites! {
     Sim => "sim",
     /// Client: data of an inline read from the reply into the caller's buffer.
     ClientInlineRead => "client_inline_read",
-    /// Client: data of an inline write from the caller's buffer into the request.
+    /// Client: data of an append or a chained write on its way from the caller's buffer into the
+    /// memory that the request is sent from.
     ClientInlineWrite => "client_inline_write",
+    /// Client: data inside a request, kept to be sent again if the connection is lost.
+    ClientKept => "client_kept",
     /// Client: caller memory that is not registered, staged through a registered buffer.
     ClientStaging => "client_staging",
     /// Server: reply data that could not be produced in its send buffer.
@@ -104,6 +107,11 @@ pub struct CopyCount {
     pub site: Site,
     /// Bytes copied there since the process started.
     pub bytes: u64,
+}
+
+/// Counts a copy that was not made by a [`VolatileSlice`](crate::VolatileSlice), as one by an encoder.
+pub fn count_copy(site: Site, bytes: usize) {
+    record(site, bytes);
 }
 
 pub(crate) fn record(site: Site, bytes: usize) {
