@@ -107,7 +107,7 @@ impl Client {
         self.shared.wait_completions(completions, count, time)
     }
 
-    /// Credits, operations and bytes so far.
+    /// Credits, operations and bytes so far; nothing in a fork of the process that connected.
     pub fn stats(&self) -> SessionStats {
         self.shared.stats()
     }

@@ -21,8 +21,9 @@ pub enum Error {
     /// The buffer belongs to another client, whose registrations mean nothing here.
     #[error("the buffer was made by another client; allocate it from the one that uses it")]
     ForeignBuffer,
-    /// The caller took it back before the server was asked.
-    #[error("it was taken back before the server was asked")]
+    /// The caller has given the operation up. If it was with the server when its connection was lost,
+    /// it may have been carried out; else it was not.
+    #[error("the operation was cancelled")]
     Canceled,
     /// It was not carried out, because a request of the same chain before it has failed.
     #[error(
@@ -121,6 +122,10 @@ pub enum Error {
     /// More operations are waiting than the client keeps.
     #[error("too many operations are in flight; wait for some of them")]
     TooMany,
+    /// The operation waited for a lost connection to be replaced, and over the new one it cannot be
+    /// sent: the server takes shorter messages or fewer at a time than before. The session goes on.
+    #[error("not sent, because the server takes less since the connection was replaced: {0}")]
+    Unsendable(Arc<str>),
     /// A URL that cannot be parsed.
     #[error(transparent)]
     Url(#[from] UrlError),
@@ -170,6 +175,7 @@ impl Error {
             Self::Status { status, .. } => status_errno(*status),
             Self::SymlinkLoop(_) => libc::ELOOP,
             Self::TooMany => libc::EAGAIN,
+            Self::Unsendable(_) => libc::EMSGSIZE,
             Self::DelegationLost | Self::WritesLost | Self::WriteZero => libc::EIO,
         }
     }

@@ -456,8 +456,12 @@ impl File {
         let writes = written.and(self.check_writes());
         self.closed = true;
         let request = Request::Close(self.close_arguments());
-        self.client.ask(&request, |reply| matches!(reply, Reply::Close).then_some(()))?;
-        writes
+        let done = self.client.ask(&request, |reply| matches!(reply, Reply::Close).then_some(()));
+        if let Err(Error::Deadline { .. }) = done {
+            // The caller is told, and the server is to hear of it as soon as it is there again.
+            self.client.shared().close_file(self.close_arguments());
+        }
+        done.and(writes)
     }
 
     /// Writes back what was written through the cache, and leaves it.

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::pending::Moved;
 use std::sync::Arc;
 
-/// The error for the end of the session.
+/// The error for the end of the session, or of one call by itself.
 pub(crate) fn ended(failure: &Failure, server: &Arc<str>) -> Error {
     let server = server.clone();
     match failure {
@@ -13,6 +13,8 @@ pub(crate) fn ended(failure: &Failure, server: &Arc<str>) -> Error {
         Failure::Protocol(reason) | Failure::Corrupt(reason) => {
             Error::Protocol { server, reason: reason.clone() }
         }
+        Failure::Canceled => Error::Canceled,
+        Failure::Unsendable(reason) => Error::Unsendable(reason.clone()),
         Failure::Memory(reason) => Error::Memory(reason.clone()),
         other => Error::Lost { server, reason: other.to_string().into() },
     }

@@ -56,6 +56,20 @@ impl Pending<usize> {
         Ok(self.finish(Some(time))?.bytes)
     }
 
+    /// Gives the operation up if the server cannot reach its memory now: because it has not been sent
+    /// yet, or because its connection was lost and is being replaced. Returns true when the operation
+    /// is over; [`wait`](Self::wait) returns at once then, with [`Error::Canceled`] if nothing came
+    /// of the operation before. Never blocks; other operations go on.
+    ///
+    /// False means that the operation is with the server, which cannot be told to forget it: DAFS has
+    /// no such request. It ends with its answer or with [`ConnectOptions::deadline`]. Wait for that
+    /// before the memory is used for something else, or drop this together with the buffer.
+    ///
+    /// [`ConnectOptions::deadline`]: crate::ConnectOptions::deadline
+    pub fn cancel(&mut self) -> bool {
+        self.slot.as_ref().is_none_or(|slot| self.shared.cancel(slot))
+    }
+
     fn finish(&mut self, time: Option<Duration>) -> Result<Moved> {
         let Some(slot) = &self.slot else {
             return Err(Error::Argument("the result has been taken already"));

@@ -56,6 +56,13 @@ fn bulk_data_is_placed_once() {
     assert!(found.contains(&(Site::ClientInlineRead, 4096)), "{found:?}");
     assert!(!found.iter().any(|(site, _)| *site == Site::ClientInlineWrite), "{found:?}");
 
+    // What is appended is put into a message, and kept until it is answered.
+    let before = snapshot();
+    file.append(&pattern(4096), Stability::DataSync).unwrap();
+    let found = copied(&before);
+    assert!(found.contains(&(Site::ClientInlineWrite, 2 * 4096)), "{found:?}");
+    assert!(found.contains(&(Site::ClientKept, 4096)), "{found:?}");
+
     // Through the cache each byte is copied once on its way in and once on its way out.
     let client = served.client_with(|options| options.cache = Some(CacheOptions::default()));
     let file = client.open(b"cached", &OpenOptions::read_write().create(Create::New)).unwrap();

@@ -15,9 +15,11 @@ use super::failure::Failure;
 use super::memory::Pieces;
 use super::rewrite::{Nameless, Names};
 use super::session::{SessionCore, Stage};
-use super::submit::{Outgoing, due};
+use super::submit::{Outgoing, count_data, due, unsendable};
+use super::timers::unless_silent;
 use crate::limits::QUEUED_REQUESTS_MAX;
 use dafs_dat::{Adapter, Instant};
+use dafs_mem::Site;
 use dafs_wire::dafs::{
     ByteOrder, ChainFlags, Class, ClientId, FileHandle, Outcome, Procedure, Reply, Request,
     RequestHeader, StateId, Status, chain_handle, chain_state_id, decode_request, encode_request,
@@ -285,6 +287,7 @@ impl SessionCore {
     fn encoded(&mut self, request: &Request<'_>) -> Result<Vec<u8>, Refused> {
         let header = RequestHeader::default();
         let bytes = encode_request(&mut self.scratch, self.order, &header, request)?;
+        count_data(request, &[Site::ClientInlineWrite, Site::ClientKept]);
         Ok(self.scratch[..bytes].to_vec())
     }
 
@@ -303,7 +306,7 @@ impl SessionCore {
         let calls: Vec<Call> = self.waiting.drain(..count).collect();
         if count > credits {
             // There were more when it was taken.
-            let failure = Failure::refused(Refused::ChainTooLong { members: count, credits });
+            let failure = unsendable(Refused::ChainTooLong { members: count, credits });
             for call in calls {
                 self.finish(Purpose::Caller(call.tag), Done::Lost(failure.clone()));
             }
@@ -330,7 +333,7 @@ impl SessionCore {
             let endpoint = self.conn.endpoint;
             let more = index + 1 < count;
             if let Err(refused) = self.send_member(adapter, now, &call, &bytes, index > 0, more) {
-                self.finish(Purpose::Caller(call.tag), Done::Lost(Failure::refused(refused)));
+                self.finish(Purpose::Caller(call.tag), Done::Lost(unsendable(refused)));
             }
             if self.stage == Stage::Over || self.conn.endpoint != endpoint {
                 // The connection is gone, and recovery has those that were sent.
@@ -356,7 +359,7 @@ impl SessionCore {
 
     /// The request of a member as it must be sent now.
     fn named(&mut self, tag: u64) -> Result<Vec<u8>, Done> {
-        let lost = |refused: Refused| Done::Lost(Failure::refused(refused));
+        let lost = |refused: Refused| Done::Lost(unsendable(refused));
         let Some(member) = self.chains.member(tag) else { return Err(Done::Lost(Failure::Closed)) };
         if self.stats.recoveries == 0 {
             return Ok(member.bytes.clone());
@@ -380,7 +383,7 @@ impl SessionCore {
     fn broken_here(&self, tag: u64) -> Done {
         let procedure = self.chains.member(tag).map_or(Procedure::Null, |member| member.procedure);
         self.reply_here(procedure, Status::ChainBroken)
-            .map_or_else(|refused| Done::Lost(Failure::refused(refused)), Done::Answered)
+            .map_or_else(|refused| Done::Lost(unsendable(refused)), Done::Answered)
     }
 
     fn send_member(
@@ -397,6 +400,9 @@ impl SessionCore {
         let procedure = request.procedure();
         let mut header = self.next_header(procedure)?;
         let kept = self.chains.task(call.tag).filter(|_| self.config.recovery.is_some());
+        // From the chain: to be named, and to be kept with what is under way.
+        count_data(&request, &[Site::ClientKept; 2]);
+        count_data(&request, &[Site::ClientInlineWrite; 2]);
         let work = match kept {
             Some(Task::Message { bytes, memory }) => Work::Message { bytes, memory },
             _ => Work::own(),
@@ -417,8 +423,8 @@ impl SessionCore {
             seal(&mut self.scratch[..bytes]);
         }
         let purpose = Purpose::Caller(call.tag);
-        let message =
-            Outgoing { purpose, due: call.due, procedure, header, work, bytes, data: None };
+        let due = unless_silent(call.due, self.answered_at);
+        let message = Outgoing { purpose, due, procedure, header, work, bytes, data: None };
         self.transmit(adapter, now, message);
         Ok(())
     }

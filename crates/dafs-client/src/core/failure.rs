@@ -9,12 +9,18 @@ use thiserror::Error;
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum Failure {
+    /// The application gave this call up; the session goes on.
+    #[error("the call was cancelled")]
+    Canceled,
     /// The application closed the session.
     #[error("the session was closed by this side")]
     Closed,
     /// The session could not be opened: the server said no, or cannot do what was asked.
     #[error("{0}")]
     Refused(Arc<str>),
+    /// The call does not fit the connection that there is now; the session goes on.
+    #[error("{0}")]
+    Unsendable(Arc<str>),
     /// A request was not answered in time.
     #[error("no answer within {0:?}")]
     Deadline(Duration),
@@ -47,6 +53,10 @@ impl Failure {
 
     pub(crate) fn corrupt(reason: impl Display) -> Self {
         Self::Corrupt(reason.to_string().into())
+    }
+
+    pub(crate) fn unsendable(reason: impl Display) -> Self {
+        Self::Unsendable(reason.to_string().into())
     }
 
     /// True when another connection may do better.

@@ -43,6 +43,7 @@
 mod auth;
 mod back;
 mod call;
+mod cancel;
 mod chain;
 mod config;
 mod connection;

@@ -5,7 +5,7 @@ use super::failure::Failure;
 use super::memory::Piece;
 use super::session::{SessionCore, Stage};
 use dafs_dat::{Adapter, Instant};
-use dafs_mem::Site;
+use dafs_mem::{Site, count_copy};
 use dafs_wire::dafs::{
     ByteOrder, HEADER_BYTES, PROTOCOL_VERSION, Procedure, READ_INLINE_REPLY_DATA_AT, Reply,
     ResponseHeader, Status, WriteReply, verify,
@@ -37,12 +37,11 @@ impl SessionCore {
         self.expect(adapter, 0, flight.work.expected_bytes());
         self.stats.answered += 1;
         self.last_reply = now;
-        if self.recovery.is_none() {
-            // The session works, so the next loss is another one.
-            self.lost_at = None;
-        }
         let Some(flight) = self.put_off(flight, header.status) else { return Ok(()) };
         let purpose = flight.purpose;
+        // What is asked for the sake of recovery says nothing about the requests that wait for its
+        // end: the next of them may take the connection down as it did the last.
+        let in_order = self.recovery.is_none() && purpose != Purpose::Discard;
         match self.result(slot, bytes, &head[HEADER_BYTES..], &header, &flight) {
             Ok(Done::Answered(reply)) if !matches!(purpose, Purpose::Caller(_)) => {
                 self.on_own_reply(adapter, purpose, &reply, now)?;
@@ -66,6 +65,11 @@ impl SessionCore {
                 return Err(failure);
             }
         }
+        if in_order {
+            // The session works, so the next loss is another one.
+            self.lost_at = None;
+            self.answered_at = now;
+        }
         self.after_reply(purpose, now);
         Ok(())
     }
@@ -85,6 +89,10 @@ impl SessionCore {
                 let mut message = vec![0; bytes];
                 if self.conn.receives.fetch(slot, 0, &mut message) != bytes {
                     return Err(Failure::protocol("a reply is longer than its receive"));
+                }
+                if procedure == Procedure::ReadInline && status.is_ok() {
+                    let data = bytes.saturating_sub(READ_INLINE_REPLY_DATA_AT);
+                    count_copy(Site::ClientInlineRead, data);
                 }
                 let order = self.order;
                 Ok(Done::Answered(ReplyMessage { procedure, order, status, bytes: message }))

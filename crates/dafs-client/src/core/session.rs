@@ -108,8 +108,10 @@ pub struct SessionCore {
     /// The time that the caller told last.
     pub(crate) now: Instant,
     pub(crate) last_request: Instant,
-    /// When the last reply came.
+    /// When the last reply came, or recovery was over.
     pub(crate) last_reply: Instant,
+    /// When the last reply came in a session that was in order.
+    pub(crate) answered_at: Instant,
     /// No request is due before this; it may be too early, never too late.
     pub(crate) first_deadline: Option<Instant>,
     pub(crate) failure: Option<Failure>,
@@ -154,6 +156,7 @@ impl SessionCore {
             now,
             last_request: now,
             last_reply: now,
+            answered_at: now,
             first_deadline: None,
             failure: None,
             stats: SessionStats::default(),

@@ -13,9 +13,10 @@ use super::failure::Failure;
 use super::memory::{Piece, Pieces};
 use super::rewrite::{Nameless, Names};
 use super::session::{SessionCore, Stage};
+use super::timers::unless_silent;
 use crate::limits::{OPERATION_DEADLINE, QUEUED_REQUESTS_MAX};
 use dafs_dat::{Adapter, Instant};
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Site, VolatileSlice, count_copy};
 use dafs_wire::dafs::{
     APPEND_INLINE_DATA_AT, Analyzer, CHECKSUM_AT, Checksum, ErrorBody, Fletcher32, HEADER_BYTES,
     Procedure, READ_INLINE_REPLY_DATA_AT, ReadDirect, ReadInline, Request, RequestHeader,
@@ -65,6 +66,7 @@ impl SessionCore {
         let header = RequestHeader::default();
         let bytes = encode_request(&mut self.scratch, self.order, &header, request)?;
         let bytes = self.scratch[..bytes].to_vec();
+        count_data(request, &[Site::ClientInlineWrite, Site::ClientKept]);
         self.wait(Call { tag, due, task: Task::Message { bytes, memory } });
         Ok(())
     }
@@ -167,6 +169,8 @@ impl SessionCore {
                 break;
             }
             let Some(Call { tag, due, task }) = self.waiting.pop_front() else { break };
+            // It may have waited for its turn for longer than an answer may take.
+            let due = unless_silent(due, self.answered_at);
             let result = match task {
                 Task::Read(call) => self.send_read(adapter, now, tag, due, call),
                 Task::Write(call) => self.send_write(adapter, now, tag, due, call),
@@ -177,7 +181,7 @@ impl SessionCore {
             if let Err(refused) = result {
                 // The call had been taken, so it must complete. It fitted a message of the
                 // connection before this one, or its memory could not be had again.
-                self.finish(Purpose::Caller(tag), Done::Lost(Failure::refused(refused)));
+                self.finish(Purpose::Caller(tag), Done::Lost(unsendable(refused)));
             }
         }
         if self.stage == Stage::Closing && self.failure.is_none() && self.is_settled(adapter, now) {
@@ -272,6 +276,9 @@ impl SessionCore {
             // Who may be called keeps an eye on delegations, too.
             let keep = self.config.recovery.is_some() || self.back.is_wanted();
             let kept = if keep { self.scratch[..bytes].to_vec() } else { Vec::new() };
+            // Into the message, and with it into the memory that it is sent from.
+            count_data(request, &[Site::ClientInlineWrite; 2]);
+            count_data(request, if keep { &[Site::ClientKept] } else { &[] });
             if self.stats.recoveries > 0 {
                 let server = self.info.client_id;
                 let delegations = &self.back.delegations;
@@ -540,6 +547,24 @@ impl SessionCore {
         if let Some((at, _)) = due {
             self.first_deadline = Some(self.first_deadline.map_or(at, |first| first.min(at)));
         }
+    }
+}
+
+/// Counts copies of the file data that a request carries.
+pub(super) fn count_data(request: &Request<'_>, sites: &[Site]) {
+    let data = match request {
+        Request::AppendInline(args) => args.data,
+        Request::WriteInline(args) => args.data,
+        _ => return,
+    };
+    sites.iter().for_each(|site| count_copy(*site, data.len()));
+}
+
+/// How a call ends that was taken and cannot be sent.
+pub(super) fn unsendable(refused: Refused) -> Failure {
+    match refused {
+        Refused::Over(failure) => failure,
+        refused => Failure::unsendable(refused),
     }
 }
 

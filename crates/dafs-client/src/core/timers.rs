@@ -1,6 +1,6 @@
 //! What happens because time passes: deadlines, keep-alives, giving credits back.
 
-use super::call::Purpose;
+use super::call::{Due, Purpose};
 use super::failure::Failure;
 use super::session::{SessionCore, Stage};
 use crate::limits::{OPERATION_DEADLINE, SHRINK_DELAY, UNPROBED_DEADLINE_FACTOR};
@@ -145,4 +145,11 @@ impl SessionCore {
             self.conn.shrink_at = None;
         }
     }
+}
+
+/// When a call is overdue that may take its time on a server that is well, as what waits for stable
+/// storage or for its turn: not before the server has been silent for as long. Its last answer in a
+/// session that was in order came at `answered_at`.
+pub(super) fn unless_silent(due: Due, answered_at: Instant) -> Due {
+    due.map(|(at, after)| (at.max(answered_at + after), after))
 }

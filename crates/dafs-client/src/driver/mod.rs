@@ -243,7 +243,10 @@ impl Driver {
                 Leave::Delegation(state_id) => Request::DelegReturn(DelegReturn { state_id }),
             };
             let Some(slot) = self.operations.open() else { return };
-            match self.submit(slot.tag(), &request, None) {
+            // Nobody waits, but what stays open keeps others out: it has all the time that a server
+            // which is away needs to come back.
+            let (adapter, now) = (&mut *self.adapter, coarse_now());
+            match self.core.submit(adapter, now, slot.tag(), &request, None, None) {
                 Ok(()) => self.operations.abandon(slot),
                 Err(Refused::Full) => return self.operations.forget(slot),
                 // With the session the server takes back all that was held in it.
@@ -411,11 +414,12 @@ impl Shared {
     }
 
     pub(crate) fn stats(&self) -> SessionStats {
-        self.lock_regardless().core.stats()
+        // In a fork the lock may be one that is held for ever.
+        self.lock().map_or_else(|_| SessionStats::default(), |driver| driver.core.stats())
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.lock_regardless().core.stage() == Stage::Ready
+        self.lock().is_ok_and(|driver| driver.core.stage() == Stage::Ready)
     }
 
     /// The driver, unless this process is a fork of the one that connected.
@@ -908,6 +912,18 @@ impl Shared {
         let Ok(mut driver) = self.lock() else { return true };
         if !driver.operations.is_done(slot) {
             self.progress_beside(&mut driver);
+        }
+        driver.operations.is_done(slot)
+    }
+
+    /// Gives an operation up if that is possible now; true when it is over.
+    pub(crate) fn cancel(&self, slot: &Slot) -> bool {
+        // A fork has no operations of its own.
+        let Ok(mut driver) = self.lock() else { return true };
+        let inner = &mut *driver;
+        if inner.core.cancel(&mut *inner.adapter, Instant::now(), slot.tag()) {
+            self.tell(&mut driver);
+            self.keep_armed(&mut driver);
         }
         driver.operations.is_done(slot)
     }

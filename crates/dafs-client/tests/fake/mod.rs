@@ -62,6 +62,8 @@ pub struct FakeServer {
     pub initial_credits: u16,
     /// What the header of the connect reply grants, if it is something else.
     pub connect_target: Option<u16>,
+    /// The longest request that is taken, in bytes.
+    pub request_bytes_max: u32,
     /// What replies carry.
     pub target: u16,
     pub lease_seconds: u32,
@@ -117,6 +119,7 @@ impl FakeServer {
             script: Box::new(|_, _| Answer::File),
             initial_credits: 8,
             connect_target: None,
+            request_bytes_max: u32::MAX,
             target: 8,
             lease_seconds: 30,
             trusted: true,
@@ -483,6 +486,7 @@ impl FakeServer {
     fn options(&self, wish: &SessionOptions) -> SessionOptions {
         SessionOptions {
             max_requests: self.initial_credits.into(),
+            max_request_size: wish.max_request_size.min(self.request_bytes_max),
             use_response_cache: wish.use_response_cache && self.past.keeps,
             ..*wish
         }
@@ -629,7 +633,7 @@ pub struct Past {
     pub deaf: bool,
     /// The run of the server.
     pub instance: u8,
-    sessions: u8,
+    sessions: u64,
     session: SessionId,
     pub names: BTreeSet<Vec<u8>>,
     /// How often a request came that changes something.
@@ -668,7 +672,7 @@ impl Default for Past {
 impl Past {
     fn next_session(&mut self) -> SessionId {
         self.sessions += 1;
-        self.session = SessionId([self.sessions; 8]);
+        self.session = SessionId(self.sessions.to_be_bytes());
         self.kept.insert(self.session, HashMap::new());
         self.session
     }

@@ -110,9 +110,10 @@ impl SessionCore {
             return Ok(());
         }
         let (tag, procedure) = (doubt.call.tag, doubt.sent.procedure);
-        if matches!(reply.status, Status::NoXidMatch | Status::UnknownSession) {
-            // No request that changes anything is answered like this: the reply went away between
-            // the two questions.
+        if is_without_reply(reply.status) {
+            // It was executed, but what came of it cannot be had: the reply, or the client, went away
+            // between the two questions, or the reply does not fit this connection. To believe that
+            // this is the reply would be to believe that the request has failed.
             doubt.verdict = Verdict::Asked;
             self.on_checked(index, Status::UnknownSession);
             return Ok(());
@@ -145,4 +146,17 @@ impl SessionCore {
         self.finish(Purpose::Caller(tag), done);
         Ok(())
     }
+}
+
+/// True when the status is the server's answer to FETCH_RESPONSE itself: no request that changes
+/// anything is answered like this.
+fn is_without_reply(status: Status) -> bool {
+    matches!(
+        status,
+        Status::NoXidMatch
+            | Status::UnknownSession
+            | Status::StaleClientId
+            | Status::NotAuthenticated
+            | Status::TooSmall
+    )
 }

@@ -29,6 +29,7 @@ use super::memory::RegisteredMemory;
 use super::repeat::{Repeat, repeat};
 use super::session::{SessionCore, Stage, new_connection};
 use super::streams::Transaction;
+use super::timers::unless_silent;
 use crate::limits::{
     RECONNECT_PAUSE_FRACTION, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, RECOVERY_ANSWER_TIME,
     RECOVERY_RETRY_PAUSE,
@@ -36,6 +37,7 @@ use crate::limits::{
 use dafs_dat::{Access, Adapter, Instant};
 use dafs_wire::dafs::{ClientId, SessionId};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// How far recovery has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +114,13 @@ impl Recovery {
         doubts.filter(|doubt| doubt.verdict != Verdict::Over).map(|doubt| doubt.call)
     }
 
+    /// Gives up one of the calls; false when it is none of them or over.
+    pub(crate) fn give_up(&mut self, tag: u64) -> bool {
+        let mut doubts = self.doubts.iter_mut();
+        let doubt = doubts.find(|doubt| doubt.call.tag == tag && doubt.verdict != Verdict::Over);
+        doubt.map(|doubt| doubt.verdict = Verdict::Over).is_some()
+    }
+
     fn has_calls(&self) -> bool {
         self.doubts.iter().any(|doubt| doubt.verdict != Verdict::Over)
     }
@@ -136,6 +145,14 @@ impl Recovery {
 /// back to its beginning; there is nothing more to ask then.
 fn in_step(recovery: &mut Option<Box<Recovery>>, step: Step) -> Option<&mut Recovery> {
     recovery.as_deref_mut().filter(|recovery| recovery.step == step)
+}
+
+/// How long to wait before an attempt to connect, if the first of the connections that have come to
+/// nothing was lost at `lost_at`.
+fn pause(lost_at: Option<Instant>, now: Instant) -> Duration {
+    lost_at.map_or(Duration::ZERO, |at| {
+        (now.since(at) / RECONNECT_PAUSE_FRACTION).clamp(RECONNECT_PAUSE_MIN, RECONNECT_PAUSE_MAX)
+    })
 }
 
 impl SessionCore {
@@ -165,12 +182,7 @@ impl SessionCore {
             && !self.recovery.as_ref().is_some_and(|recovery| recovery.has_calls())
     }
 
-    fn break_off(
-        &mut self,
-        adapter: &mut dyn Adapter,
-        failure: Failure,
-        limit: std::time::Duration,
-    ) {
+    fn break_off(&mut self, adapter: &mut dyn Adapter, failure: Failure, limit: Duration) {
         let now = self.now;
         self.cut_back(adapter);
         let lost = self.conn.cut(adapter);
@@ -182,19 +194,20 @@ impl SessionCore {
         if let Some(recovery) = &mut self.recovery {
             tracing::debug!(%failure, step = ?recovery.step, "recovery begins again");
             recovery.forget_questions();
-            let down = now.since(self.lost_at.unwrap_or(now));
-            let pause = down / RECONNECT_PAUSE_FRACTION;
-            let pause = pause.clamp(RECONNECT_PAUSE_MIN, RECONNECT_PAUSE_MAX);
-            recovery.step = Step::Pause(now + pause);
+            recovery.step = Step::Pause(now + pause(self.lost_at, now));
             recovery.retry_at = None;
             recovery.failure = failure;
             debug_assert!(lost.iter().all(|(_, flight)| !flight.is_callers()));
         } else {
             tracing::info!(%failure, unanswered = lost.len(), "connection lost, making another");
+            let pause = pause(self.lost_at, now);
             let first = *self.lost_at.get_or_insert(now);
+            let answered_at = self.answered_at;
+            let waiting = self.waiting.iter_mut();
+            waiting.for_each(|call| call.due = unless_silent(call.due, answered_at));
             let doubts = lost.into_iter().filter_map(|(stream, flight)| self.doubt(stream, flight));
             self.recovery = Some(Box::new(Recovery {
-                step: Step::Pause(now),
+                step: Step::Pause(now + pause),
                 failure,
                 until: first + limit,
                 attempt: now,
@@ -219,9 +232,13 @@ impl SessionCore {
             transaction: Transaction { stream, sequence: flight.sequence },
             procedure: flight.procedure,
         };
+        let due = match flight.is_slow() {
+            true => unless_silent(flight.deadline, self.answered_at),
+            false => flight.deadline,
+        };
         let saved = self.chains.is_saved(tag);
         let task = self.chains.task(tag).unwrap_or_else(|| flight.work.into_task());
-        let call = Call { tag, due: flight.deadline, task };
+        let call = Call { tag, due, task };
         let verdict = match repeat(&call.task, sent.procedure, self.order) {
             Repeat::Free if saved => Verdict::Open,
             Repeat::Free => Verdict::Again,
@@ -376,6 +393,10 @@ impl SessionCore {
         }
         self.mend_chains();
         self.settle_delegations();
+        if self.waiting.is_empty() {
+            // Nothing is left that could take this connection down, too.
+            self.lost_at = None;
+        }
         self.stage = if self.closing { Stage::Closing } else { Stage::Ready };
         // The rest of the server's silence counts from here.
         self.last_reply = self.now;

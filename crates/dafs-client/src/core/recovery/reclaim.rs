@@ -6,6 +6,7 @@ use crate::core::call::{Purpose, ReplyMessage};
 use crate::core::held::HeldLock;
 use dafs_dat::{Adapter, Instant};
 use dafs_wire::dafs::{Open, OpenClaim, Outcome, Path, Reply, Request, StateId, Status};
+use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
 /// What is still to be got back.
@@ -14,9 +15,10 @@ pub(super) struct Reclaim {
     /// With `true` for those that are opened anew, because it is too late to claim them.
     opens: VecDeque<(StateId, bool)>,
     locks: VecDeque<(StateId, HeldLock)>,
-    /// Asked for and not answered, by number.
-    asked: Vec<Option<Asked>>,
-    unanswered: usize,
+    /// Asked for and not answered, by number: no more than there are credits, however often the
+    /// server puts it off.
+    asked: FxHashMap<usize, Asked>,
+    last: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -27,15 +29,13 @@ enum Asked {
 
 impl Reclaim {
     fn ask(&mut self, what: Asked) -> usize {
-        self.asked.push(Some(what));
-        self.unanswered += 1;
-        self.asked.len() - 1
+        self.last += 1;
+        self.asked.insert(self.last, what);
+        self.last
     }
 
     fn answered(&mut self, number: usize) -> Option<Asked> {
-        let what = self.asked.get_mut(number)?.take()?;
-        self.unanswered -= 1;
-        Some(what)
+        self.asked.remove(&number)
     }
 }
 
@@ -64,7 +64,7 @@ impl SessionCore {
     ) -> bool {
         while let Some(Recovery { reclaim, .. }) = in_step(&mut self.recovery, step) {
             if reclaim.opens.is_empty() && reclaim.locks.is_empty() {
-                return reclaim.unanswered == 0;
+                return reclaim.asked.is_empty();
             }
             if !self.conn.has_room() {
                 return false;
@@ -177,4 +177,23 @@ impl SessionCore {
 /// True when the file is not there any more.
 fn is_gone(status: Status) -> bool {
     matches!(status, Status::Stale | Status::BadHandle | Status::FhExpired | Status::NoEnt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_puts_off_for_ever_costs_no_memory() {
+        let mut reclaim = Reclaim::default();
+        let name = StateId([1; 8]);
+        let first = reclaim.ask(Asked::Open(name, false));
+        for _ in 0..1000 {
+            let number = reclaim.ask(Asked::Open(name, true));
+            assert!(matches!(reclaim.answered(number), Some(Asked::Open(_, true))));
+            assert!(reclaim.answered(number).is_none(), "answered twice");
+        }
+        assert!(matches!(reclaim.answered(first), Some(Asked::Open(_, false))));
+        assert!(reclaim.asked.is_empty() && reclaim.asked.capacity() < 100);
+    }
 }

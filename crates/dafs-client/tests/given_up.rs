@@ -1,0 +1,344 @@
+//! Calls that are cancelled or overdue, and how long a session goes on for them.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod fake;
+
+use dafs_client::core::{Done, Failure, Piece, SessionConfig, Stage};
+use dafs_client::{Error, OpenOptions, Procedure, Stability, Status};
+use dafs_dat::sim::{Direction, SimRng};
+use dafs_wire::dafs::*;
+use fake::live::Live;
+use fake::{Answer, ROOT, World, pattern};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+const CLIENT: u32 = 2;
+
+fn config() -> SessionConfig {
+    SessionConfig { recovery: Some(Duration::from_secs(120)), ..World::config() }
+}
+
+fn world(credits: u16) -> World {
+    World::open_with(config(), |server| {
+        server.file = pattern(50_000);
+        (server.initial_credits, server.target) = (credits, credits);
+        // No lease to keep alive in the time of the test.
+        server.lease_seconds = 1_000_000;
+    })
+}
+
+fn create(name: &[u8]) -> Request<'_> {
+    let attributes = Attributes { mode: Some(0o644), ..Attributes::default() };
+    let object = NewObject::Plain(ObjectType::Directory);
+    Request::Create(Create { dir: ROOT, name, object, attributes })
+}
+
+fn append(data: &[u8]) -> Request<'_> {
+    Request::AppendInline(AppendInline {
+        fh: ROOT,
+        state_id: StateId::ZERO,
+        stable: Stability::Unstable,
+        padded_to: None,
+        cache_hint: 0,
+        data,
+    })
+}
+
+fn is_ok(done: &Done) -> bool {
+    match done {
+        Done::Answered(reply) => reply.status() == Status::Ok,
+        done => matches!(done, Done::Read { .. } | Done::Written { .. }),
+    }
+}
+
+fn is_cancelled(done: &Done) -> bool {
+    matches!(done, Done::Lost(Failure::Canceled))
+}
+
+fn cancel(world: &mut World, tag: u64) -> bool {
+    world.core.cancel(&mut world.adapter, world.now, tag)
+}
+
+fn lose(world: &mut World) {
+    let endpoint = world.network.endpoints(CLIENT)[0];
+    world.network.lose(endpoint);
+}
+
+#[test]
+fn what_waits_is_taken_back_and_what_is_with_the_server_is_not() {
+    let mut world = world(1);
+    world.server.hold = true;
+    let memory = world.memory(&[0; 100]);
+    let piece = Piece::new(&memory, 0, 100).unwrap();
+    let tags = [0; 3].map(|_| world.read(piece.clone(), 0));
+    world.run(|world| world.server.in_hand == 1);
+    assert!(!cancel(&mut world, tags[0]), "the server has it");
+    assert!(cancel(&mut world, tags[1]));
+    assert!(!cancel(&mut world, tags[1]), "it is over already");
+    world.server.release();
+    world.run_all(&tags);
+    assert!(is_ok(&world.done[&tags[0]]) && is_ok(&world.done[&tags[2]]));
+    assert!(is_cancelled(&world.done[&tags[1]]));
+    assert_eq!(world.server.count(Procedure::ReadInline), 2);
+    assert!(!cancel(&mut world, tags[0]) && !cancel(&mut world, 999));
+}
+
+#[test]
+fn calls_are_given_up_while_the_session_is_recovered_for_others() {
+    let mut world = world(8);
+    world.server.hold = true;
+    let memory = world.memory(&[0; 20_000]);
+    let piece = Piece::new(&memory, 0, 20_000).unwrap();
+    let (made, read) = (world.ask(&create(b"name")), world.read(piece.clone(), 0));
+    let other = world.read(Piece::new(&memory, 0, 100).unwrap(), 0);
+    world.run(|world| world.server.in_hand == 3);
+    (world.server.past.deaf, world.server.hold) = (true, false);
+    lose(&mut world);
+    world.run_for(Duration::from_secs(1));
+    let late = world.ask(&append(b"late"));
+    for tag in [made, read, late] {
+        assert!(cancel(&mut world, tag));
+    }
+    world.run_for(Duration::from_secs(1));
+    assert!([made, read, late].iter().all(|tag| is_cancelled(&world.done[tag])));
+    // Memory of a call that was given up goes when its owner drops it.
+    drop(piece);
+    world.server.past.deaf = false;
+    world.run_all(&[other]);
+    assert!(is_ok(&world.done[&other]));
+    world.run_for(Duration::from_millis(100));
+    assert_eq!(world.core.stage(), Stage::Ready);
+    assert!(world.core.is_idle());
+    assert_eq!(world.server.count(Procedure::CheckResponse), 0, "nobody wants to know");
+    assert_eq!(world.server.count(Procedure::AppendInline), 0);
+    assert_eq!(world.server.past.came[&b"name"[..]], 1);
+}
+
+#[test]
+fn the_last_call_that_is_given_up_lets_a_session_end() {
+    for lost in [false, true] {
+        let mut world = world(1);
+        world.server.hold = true;
+        let tags = [world.ask(&create(b"one")), world.ask(&create(b"two"))];
+        world.run(|world| world.server.in_hand == 1);
+        if lost {
+            world.server.past.deaf = true;
+            lose(&mut world);
+            world.run(|world| world.core.stage() == Stage::Recovering);
+        }
+        world.core.close(&mut world.adapter, world.now);
+        assert!(cancel(&mut world, tags[1]));
+        assert_eq!(cancel(&mut world, tags[0]), lost);
+        world.server.release();
+        world.run(|world| world.core.stage() == Stage::Over);
+        world.run_all(&tags);
+        assert!(matches!(world.core.failure(), Some(Failure::Closed)));
+    }
+}
+
+#[test]
+fn every_call_ends_once_whenever_it_is_cancelled_and_none_is_done_twice() {
+    const CALLS: usize = 12;
+    let mut cancelled = 0;
+    for seed in 0..300 {
+        let mut rng = SimRng::new(seed);
+        let mut world = world(4);
+        world.server.file.clear();
+        let marks: Vec<_> = (0..CALLS).map(|number| [b'a' + number as u8; 3]).collect();
+        let tags: Vec<_> = marks.iter().map(|mark| world.ask(&append(mark))).collect();
+        let direction = if rng.chance(500_000) { Direction::Outgoing } else { Direction::Incoming };
+        let endpoint = world.network.endpoints(CLIENT)[0];
+        world.network.cut_after(endpoint, direction, rng.below(2_000));
+        while !tags.iter().all(|tag| world.done.contains_key(tag)) {
+            if rng.chance(100_000) {
+                let tag = tags[rng.below(CALLS as u64) as usize];
+                cancelled += usize::from(cancel(&mut world, tag));
+            }
+            assert!(world.step(), "the world stands still");
+        }
+        for (tag, mark) in tags.iter().zip(&marks) {
+            let count = world.server.file.chunks(3).filter(|chunk| chunk == mark).count();
+            let done = &world.done[tag];
+            assert!(is_ok(done) || is_cancelled(done), "seed {seed}: {done:?}");
+            assert!(count <= 1 && (count == 1 || !is_ok(done)), "seed {seed}: {count}, {done:?}");
+        }
+    }
+    assert!(cancelled > 300, "{cancelled} calls were cancelled");
+}
+
+/// A COMMIT that takes long on a server that is well outlives the loss of its connection.
+#[test]
+fn what_waits_for_a_slow_disk_outlives_its_connection() {
+    let mut world = world(8);
+    world.server.script = Box::new(|_, request| match request {
+        Request::Null => Answer::File,
+        _ => Answer::Silence,
+    });
+    let tag = world.ask(&Request::Commit(Commit { fh: ROOT, offset: 0, count: 0 }));
+    world.run_for(Duration::from_secs(100));
+    assert!(world.server.count(Procedure::Null) > 0);
+    world.server.script = Box::new(|_, _| Answer::File);
+    lose(&mut world);
+    world.run_all(&[tag]);
+    assert!(is_ok(&world.done[&tag]), "{:?}", world.done[&tag]);
+}
+
+/// So does what waits for its turn while the server answers others.
+#[test]
+fn what_waits_for_its_turn_outlives_its_connection() {
+    let mut world = world(1);
+    world.server.hold = true;
+    let memory = world.memory(&[0; 100]);
+    let piece = Piece::new(&memory, 0, 100).unwrap();
+    let tags: Vec<_> = (0..20).map(|_| world.read(piece.clone(), 0)).collect();
+    for _ in 0..8 {
+        world.run_for(Duration::from_secs(10));
+        world.server.release();
+        world.server.hold = true;
+        world.run_for(Duration::from_millis(1));
+    }
+    assert_eq!(world.core.stage(), Stage::Ready);
+    assert!(world.done.len() >= 8, "{} are done", world.done.len());
+    world.server.hold = false;
+    lose(&mut world);
+    world.run_all(&tags);
+    assert!(tags.iter().all(|tag| is_ok(&world.done[tag])));
+}
+
+/// Data that never comes as its checksum says is not asked for without end or pause, also when the
+/// caller has all the time in the world.
+#[test]
+fn data_that_is_always_corrupt_ends_the_session() {
+    let config = SessionConfig { checksums: true, ..config() };
+    let mut world = World::open_with(config, |server| server.file = pattern(50_000));
+    world.server.script = Box::new(|_, request| match request {
+        Request::ReadDirect(_) => Answer::Spoil(|reply| {
+            // Behind the end of file and the count; the checksum of the message is made anew.
+            reply[HEADER_BYTES + 8] ^= 1;
+            reply[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
+            seal(reply);
+        }),
+        _ => Answer::File,
+    });
+    let memory = world.memory(&[0; 20_000]);
+    let into = Piece::new(&memory, 0, 20_000).unwrap();
+    let call =
+        dafs_client::core::ReadCall { handle: ROOT, state_id: StateId::ZERO, offset: 0, into };
+    world.core.submit_read(&mut world.adapter, world.now, 7, call, None).unwrap();
+    let start = world.now;
+    world.run_all(&[7]);
+    assert!(matches!(world.done[&7], Done::Lost(Failure::Corrupt(_))), "{:?}", world.done[&7]);
+    assert!(world.now.since(start) < Duration::from_secs(122));
+    let connects = world.server.count(Procedure::ClientConnectAuth);
+    assert!((10..500).contains(&connects), "{connects} connections");
+}
+
+/// The time for recovery begins anew with each loss, however long the session had nothing to do.
+#[test]
+fn a_second_restart_after_a_long_silence_is_recovered_from() {
+    let mut world = world(8);
+    for _ in 0..3 {
+        world.server.restart(false);
+        world.run(|world| world.core.stage() == Stage::Recovering);
+        world.run(|world| matches!(world.core.stage(), Stage::Ready | Stage::Over));
+        assert_eq!(world.core.stage(), Stage::Ready, "{:?}", world.core.failure());
+        world.run_for(Duration::from_secs(300));
+    }
+    assert_eq!(world.server.count(Procedure::Null), 0);
+    assert_eq!(world.core.stats().restarts, 3);
+}
+
+/// Answers that speak of the question and not of the request: it was executed, so it is not told to
+/// have failed, nor done again if that is not the same.
+#[test]
+fn a_reply_that_cannot_be_had_is_no_failure_of_the_request() {
+    for status in [Status::TooSmall, Status::StaleClientId, Status::NotAuthenticated] {
+        let mut world = world(8);
+        world.server.hold = true;
+        let memory = world.memory(&[7; 100]);
+        let made = world.ask(&create(b"name"));
+        let written = world.write(Piece::new(&memory, 0, 100).unwrap(), 0);
+        world.run(|world| world.server.in_hand == 2);
+        world.server.hold = false;
+        world.server.script = Box::new(move |_, request| match request {
+            Request::FetchResponse(_) => Answer::Status(status),
+            _ => Answer::File,
+        });
+        lose(&mut world);
+        world.run_all(&[made, written]);
+        assert!(matches!(world.done[&made], Done::InDoubt(Procedure::Create)), "{status}");
+        assert!(matches!(world.done[&written], Done::Written { bytes: 100, .. }), "{status}");
+        assert_eq!(world.server.past.came[&b"name"[..]], 1);
+    }
+}
+
+#[test]
+fn what_does_not_fit_the_new_connection_is_told_so_and_the_session_goes_on() {
+    let mut world = world(8);
+    lose(&mut world);
+    world.run(|world| world.core.stage() == Stage::Recovering);
+    world.server.request_bytes_max = 4096;
+    let long = world.ask(&append(&[1; 8000]));
+    let short = world.ask(&append(&[2; 10]));
+    world.run_all(&[long, short]);
+    assert!(matches!(world.done[&long], Done::Lost(Failure::Unsendable(_))));
+    assert!(is_ok(&world.done[&short]));
+    assert_eq!(world.core.stage(), Stage::Ready);
+}
+
+#[test]
+fn a_pending_operation_can_be_cancelled() {
+    let live = Live::start(
+        |server| {
+            (server.initial_credits, server.target) = (1, 1);
+            server.script = Box::new(|_, request| match request {
+                Request::ReadInline(_) => Answer::Silence,
+                _ => Answer::File,
+            });
+        },
+        |_| {},
+    );
+    let client = live.client(|_| {});
+    let file = client.open(b"file", &OpenOptions::read()).unwrap();
+    let buffer = client.buffer(1000).unwrap();
+    let mut first = file.submit_read(&buffer, 0..500, 0).unwrap();
+    let mut second = file.submit_read(&buffer, 500..1000, 500).unwrap();
+    client.flush().unwrap();
+    assert!(!first.cancel());
+    assert!(second.cancel() && second.is_done());
+    let error = second.wait().unwrap_err();
+    assert!(matches!(error, Error::Canceled), "{error}");
+    assert_eq!((error.to_errno(), error.is_fatal()), (libc::ECANCELED, false));
+    assert!(matches!(first.wait_deadline(Duration::from_millis(1)), Err(Error::TimedOut(_))));
+}
+
+/// The caller of `close` has its answer; the file must not stay open at the server for that.
+#[test]
+fn a_close_without_an_answer_is_made_up_for() {
+    let closes = Arc::new(AtomicUsize::new(0));
+    let counted = closes.clone();
+    let live = Live::start(
+        |server| {
+            server.script = Box::new(move |_, request| match request {
+                Request::Close(_) if counted.fetch_add(1, Ordering::Relaxed) == 0 => {
+                    Answer::Silence
+                }
+                _ => Answer::File,
+            });
+        },
+        |_| {},
+    );
+    let client = live.client(|options| options.deadline = Some(Duration::from_secs(1)));
+    let file = client.open(b"file", &OpenOptions::read()).unwrap();
+    let error = file.close().unwrap_err();
+    assert!(matches!(error, Error::Deadline { .. }), "{error}");
+    // Should it not come, the test does not hang.
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while closes.load(Ordering::Relaxed) < 2 {
+        assert!(std::time::Instant::now() < end, "the file stays open");
+        std::thread::yield_now();
+    }
+    drop(client);
+}
