@@ -64,6 +64,15 @@ step "something else"
 write 0 'GIF89a'
 refuse 'is no journal'
 
+step "it is looked at even if no replies are kept any more"
+sed -i 's/"power"/"off"/' "$work/dafs.toml"
+truncate -s 100000 "$segment"
+refuse "${segment##*/} was cut to 100000 bytes"
+serve --config "$work/dafs.toml"
+grep -q 'replies of the last run were recovered' "$log" || fail "nothing is said of the journal"
+stop_server
+sed -i 's/"off"/"power"/' "$work/dafs.toml"
+
 step "it still works, and so does none"
 serve --config "$work/dafs.toml"
 stop_server

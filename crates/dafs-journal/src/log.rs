@@ -327,12 +327,33 @@ impl Log {
         }
     }
 
+    /// Makes everything stable that was appended up to `sequence`, and waits for it; with what others
+    /// wait for at the same time.
+    ///
+    /// # Errors
+    /// When the disk refuses, now or earlier.
+    pub fn sync_through(&self, sequence: u64) -> Result<(), LogFailed> {
+        let sync = lock(&self.sync);
+        let state = lock(&self.state);
+        if state.failed {
+            return Err(LogFailed);
+        }
+        if state.stable >= sequence {
+            return Ok(());
+        }
+        drop(state);
+        self.sync_all(&sync)
+    }
+
     /// Makes everything stable that was appended before, and waits for it.
     ///
     /// # Errors
     /// When the disk refuses, now or earlier.
     pub fn sync_now(&self) -> Result<(), LogFailed> {
-        let _sync = lock(&self.sync);
+        self.sync_all(&lock(&self.sync))
+    }
+
+    fn sync_all(&self, _sync: &MutexGuard<'_, ()>) -> Result<(), LogFailed> {
         let mut io = lock(&self.io);
         self.write_pending(&mut io)?;
         let (dirty, written) = (std::mem::take(&mut io.dirty), io.written);

@@ -153,8 +153,8 @@ pub const UNDO_BYTES_MAX: u64 = 1 << 30;
 /// Changes with durable replies that are under way at once.
 pub const DURABLE_CHANGES_MAX: usize = 65_536;
 
-/// The longest reply that the journal keeps, in bytes. Of a change with a longer one it keeps that it
-/// happened.
+/// The longest reply that the journal keeps, in bytes. Who asks after a restart for a longer one gets an
+/// error instead.
 pub const DURABLE_REPLY_BYTES_MAX: usize = 64 << 10;
 
 /// Sessions of earlier runs that the journal keeps the replies of; the oldest go first.

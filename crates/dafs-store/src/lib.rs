@@ -27,6 +27,7 @@ mod ranges;
 mod types;
 
 pub use acl::{Ace, AceFlags, AceKind, AceMask, AceWho, Acl};
+pub use append::{AppendFailure, AppendWitness, append_before};
 pub use error::StoreError;
 pub use limits::{ACL_ENTRIES_MAX, XATTR_BYTES_MAX};
 pub use memory::{MemoryContent, MemoryImage, MemoryOptions, MemoryStore};
@@ -291,6 +292,18 @@ pub trait OpenFile: Send + Sync + 'static {
     /// the size meanwhile is the caller's care. May wait for a device.
     fn append(&self, views: &[VolatileSlice<'_>], stability: Stability) -> Result<u64> {
         append::append(self, views, stability)
+    }
+
+    /// As `append`, before the eyes of a witness, and while nobody else can change the file, until
+    /// the witness has noted what came of it. Only for files that know of all who write to them:
+    /// others are [`StoreError::NotSupported`].
+    fn append_witnessed(
+        &self,
+        _views: &[VolatileSlice<'_>],
+        _stability: Stability,
+        _witness: &dyn AppendWitness,
+    ) -> Result<u64> {
+        Err(StoreError::NotSupported)
     }
 
     /// Makes `len` bytes from `offset` stable (0: to the end of the file), with what is needed to

@@ -38,6 +38,8 @@ enum Known {
     Result { current: Option<Handle>, result: Vec<u8> },
     /// What it has done.
     Happened(Effect),
+    /// It could not be made stable, and was answered with an error.
+    Failed,
 }
 
 /// What is known of a request.
@@ -78,6 +80,7 @@ pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) 
         match cx.shared.service.kept_answer(&key) {
             None => {}
             Some(Answer::Happened(effect)) => known.push((op_index, Known::Happened(effect))),
+            Some(Answer::Failed) => known.push((op_index, Known::Failed)),
             Some(Answer::Reply { bytes, .. }) => match Noted::decode(&bytes) {
                 Some(Noted::Whole(reply)) => {
                     cx.replay(reply.into());
@@ -125,6 +128,7 @@ pub(super) fn run<'a>(cx: &mut Compound<'a>, number: OpNum, op: &Op<'a>, rest: &
             return Ok(());
         }
         Some(Known::Happened(effect)) => return tell(cx, op, &effect).or_else(|_| cx.lose()),
+        Some(Known::Failed) => return Err(Status::Io.into()),
         None if looks_only(number) => dispatch::run(cx, op, rest),
         None => Err(Status::Delay.into()),
     };

@@ -17,9 +17,9 @@ use super::write::{WRITE, still_open};
 use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::{Access, RemoteBuffer};
 use dafs_mem::{Buffer, Site, VolatileSlice};
-use dafs_service::durable::digest;
+use dafs_service::durable::{Change, digest};
 use dafs_service::{Handle, OpenState};
-use dafs_store::{OpenFile, Stability, StoreError};
+use dafs_store::{AppendWitness, OpenFile, Stability, StoreError};
 use dafs_wire::dafs::{
     self, AppendDirect, AppendInline, AppendReply, Checksum, DirectBuffer, Fletcher32, Reply,
     Status, Verifier,
@@ -37,11 +37,17 @@ struct Target {
 
 impl Target {
     /// For the pool.
-    fn append(&self, views: &[VolatileSlice<'_>]) -> JobResult {
+    fn append(&self, views: &[VolatileSlice<'_>], witness: Witness) -> JobResult {
         let open = still_open(self.open.as_deref());
-        JobResult::Offset(open.and_then(|()| self.file.append(views, self.stable)))
+        JobResult::Offset(open.and_then(|()| match witness {
+            Some(witness) => self.file.append_witnessed(views, self.stable, &*witness),
+            None => self.file.append(views, self.stable),
+        }))
     }
 }
+
+/// Who notes an announced append.
+type Witness = Option<Arc<dyn AppendWitness>>;
 
 /// An append that is being fetched, or written.
 pub(super) struct AppendTransfer {
@@ -50,13 +56,13 @@ pub(super) struct AppendTransfer {
     fetch: Option<Fetch>,
     /// Chunks that hold the data, in order.
     chunks: SmallVec<[u32; 4]>,
-    /// What appends it, while the journal is told that it is going to.
+    /// What appends it, while it waits for changes that were announced before.
     announced: Option<Append>,
     has_job: bool,
 }
 
 /// Appends, on the pool.
-type Append = Box<dyn FnOnce() -> JobResult + Send>;
+type Append = Box<dyn FnOnce(Witness) -> JobResult + Send>;
 
 struct Fetch {
     handle: Handle,
@@ -109,7 +115,7 @@ impl Context<'_> {
         let file = self.io_file(call, &args.fh, args.state_id, WRITE, span)?;
         let target = self.append_target(file, args.stable, args.data.len())?;
         let data = self.connection.receives.part(call.slot, args.data, 0);
-        self.defer_append(call, args.stable, move || target.append(&[data.view()]));
+        self.defer_append(call, args.stable, move |by| target.append(&[data.view()], by));
         Ok(())
     }
 
@@ -123,7 +129,7 @@ impl Context<'_> {
             return Err(Status::Inval);
         }
         if wanted == 0 {
-            self.defer_append(call, args.stable, move || target.append(&[]));
+            self.defer_append(call, args.stable, move |by| target.append(&[], by));
             return Ok(());
         }
         let buffer = DirectBuffer { byte_count: args.byte_count, ..args.buffer };
@@ -141,7 +147,7 @@ impl Context<'_> {
                 false => 0,
             };
             let id = self.defer_transfer(call, args.stable, None);
-            let append = move || target.append(&views(&windows, wanted));
+            let append = move |by: Witness| target.append(&views(&windows, wanted), by);
             self.append_data(id, (&handle, wanted, sum), Box::new(append));
             return Ok(());
         }
@@ -178,10 +184,15 @@ impl Context<'_> {
         &mut self,
         call: &Call,
         committed: dafs::Stability,
-        job: impl FnOnce() -> JobResult + Send + 'static,
+        append: impl FnOnce(Witness) -> JobResult + Send + 'static,
     ) {
         let id = self.defer_transfer(call, committed, None);
-        self.submit(id, job);
+        self.submit_append(id, call, Box::new(append));
+    }
+
+    fn submit_append(&self, id: PendingId, call: &Call, append: Append) {
+        let witness = self.witness(call);
+        self.submit(id, move || append(witness));
     }
 
     fn defer_transfer(
@@ -196,20 +207,26 @@ impl Context<'_> {
     }
 
     /// All data of an APPEND_DIRECT is here: it is announced, if need be, and appended.
-    fn append_data(&mut self, id: PendingId, data: (&Handle, usize, u32), append: Append) {
+    fn append_data(
+        &mut self,
+        id: PendingId,
+        (file, len, digest): (&Handle, usize, u32),
+        append: Append,
+    ) {
         let Some(call) = self.pending.get_mut(id).map(|pending| pending.call) else { return };
         if self.connection.phase == Phase::Closing {
             // Nothing has begun.
             return self.abandon(id);
         }
-        match self.announce_append(id, &call, data) {
+        let change = Change::Append { file, len: len as u64, digest };
+        match self.announce_fetched(id, &call, &change) {
             Ok(waits) => {
                 let Some(transfer) = self.append_transfer(id) else { return };
                 transfer.has_job = true;
                 if waits {
                     transfer.announced = Some(append);
                 } else {
-                    self.submit(id, append);
+                    self.submit_append(id, &call, append);
                 }
             }
             Err(status) => {
@@ -220,7 +237,7 @@ impl Context<'_> {
         }
     }
 
-    /// The journal knows of an append, or could not be told.
+    /// An announced append may go on, or not.
     pub(super) fn append_announced(&mut self, id: PendingId, result: JobResult) {
         let Some(append) = self.append_transfer(id).and_then(|t| t.announced.take()) else {
             return;
@@ -228,10 +245,10 @@ impl Context<'_> {
         if self.connection.phase == Phase::Closing {
             return self.abandon(id);
         }
-        if matches!(result, JobResult::Journal(Ok(()))) {
-            return self.submit(id, append);
-        }
         let Some(call) = self.pending.get_mut(id).map(|pending| pending.call) else { return };
+        if matches!(result, JobResult::Journal(Ok(()))) {
+            return self.submit_append(id, &call, append);
+        }
         self.abandon(id);
         self.fail(&call, journal_status(result));
     }
@@ -326,11 +343,11 @@ impl Context<'_> {
         let buffers: SmallVec<[Arc<Buffer>; 4]> =
             chunks.iter().map(|&chunk| staging.buffer(chunk).clone()).collect();
         let (target, wanted) = (fetch.target, fetch.wanted);
-        let append = move || {
+        let append = move |by: Witness| {
             let views =
                 buffers.iter().zip(pieces(wanted)).map(|(buffer, len)| buffer.slice(0, len));
             match views.collect::<Option<SmallVec<[_; 4]>>>() {
-                Some(views) => target.append(&views),
+                Some(views) => target.append(&views, by),
                 None => JobResult::Offset(Err(StoreError::Io)),
             }
         };

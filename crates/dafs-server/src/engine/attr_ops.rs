@@ -3,12 +3,15 @@
 //! Direct results are encoded into a staging chunk and RDMA-written; the reply follows on the same
 //! connection, so it needs no completion in between (DAFS 2.7).
 
+use super::connection::Phase;
 use super::convert::{self, OwnerText, READABLE, WRITABLE};
+use super::durable::journal_status;
 use super::request::{Call, Context, Done};
-use super::work::{PendingId, Work};
-use super::{PIECE_ONLY, Tag};
+use super::work::{JobResult, Pending, PendingId, Work};
+use super::{Link, PIECE_ONLY, Tag};
 use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::RemoteBuffer;
+use dafs_service::durable::Change;
 use dafs_store::SetAttr;
 use dafs_wire::dafs::{
     self, AttrMask, Attributes, ByteOrder, Checksum, DirectBuffer, DirectReply, EncodeError,
@@ -19,6 +22,27 @@ use dafs_wire::dafs::{
 
 /// Preferred size of reads and writes, in bytes.
 const PREFERRED_IO_BYTES: u64 = 1 << 20;
+
+/// Attributes to set that come by RDMA.
+pub(super) struct FetchAttributes {
+    args: Box<SetAttrDirect>,
+    /// Where they go, until they are here.
+    chunk: Option<u32>,
+    /// They, while the journal is told what they will change.
+    fetched: Vec<u8>,
+}
+
+impl FetchAttributes {
+    pub(super) fn has_job(&self) -> bool {
+        self.chunk.is_none()
+    }
+
+    pub(super) fn abandon(self, link: &mut Link) {
+        if let Some(chunk) = self.chunk {
+            link.staging.give_back(chunk);
+        }
+    }
+}
 
 impl Context<'_> {
     pub(super) fn getattr_inline(&mut self, call: &Call, args: &GetAttrInline) -> Done {
@@ -142,7 +166,9 @@ impl Context<'_> {
             return Err(Status::Inval);
         }
         let chunk = self.link.staging.take(&mut *self.link.adapter).ok_or(Status::Delay)?;
-        let id = self.defer(call, Work::FetchAttributes { chunk, args: Box::new(*args) });
+        let (fetched, chunk_held) = (Vec::new(), Some(chunk));
+        let fetch = FetchAttributes { args: Box::new(*args), chunk: chunk_held, fetched };
+        let id = self.defer(call, Work::FetchAttributes(fetch));
         let remote = RemoteBuffer {
             key: args.buffer.context,
             address: args.buffer.address,
@@ -159,30 +185,85 @@ impl Context<'_> {
         Ok(())
     }
 
-    pub(super) fn attributes_fetched(&mut self, id: PendingId, ok: bool) {
-        let Some(pending) = self.take_pending(id) else { return };
-        let Work::FetchAttributes { chunk, args } = pending.work else { return };
-        if !ok {
-            return self.link.staging.give_back(chunk);
+    fn fetch_attributes(&mut self, id: PendingId) -> Option<(Call, &mut FetchAttributes)> {
+        match self.pending.get_mut(id)? {
+            Pending { call, work: Work::FetchAttributes(fetch), .. } => Some((*call, fetch)),
+            _ => None,
         }
+    }
+
+    /// The attributes of a SETATTR_DIRECT are here: the change is announced, if need be.
+    pub(super) fn attributes_fetched(&mut self, id: PendingId, ok: bool) {
+        let Some((call, fetch)) = self.fetch_attributes(id) else { return };
+        let (chunk, args) = (fetch.chunk.take(), *fetch.args);
+        let Some(chunk) = chunk else { return };
         let len = args.buffer.byte_count as usize;
-        // A private copy: the chunk goes back before the reply is made.
+        // A private copy, which nobody can change any more.
         let bytes = self.link.staging.bytes_mut(chunk)[..len].to_vec();
         self.link.staging.give_back(chunk);
-        let call = &pending.call;
-        let wrong_sum = self.connection.checksums() && checksum(&bytes) != args.direct_checksum;
-        let outcome = if wrong_sum {
-            Err(Status::ChkSum)
-        } else {
-            match Attributes::decode_direct(&bytes, self.connection.order) {
-                Ok(attributes) => {
-                    let done = self.set_attributes(call, &args.fh, args.state_id, &attributes);
-                    self.setattr_reply(call, &attributes, done, Reply::SetAttrDirect)
+        if !ok || self.connection.phase == Phase::Closing {
+            // Nothing has begun.
+            return self.abandon(id);
+        }
+        let waits = self.announce_attributes(id, &call, &args, &bytes);
+        match waits {
+            Ok(true) => {
+                if let Some((_, fetch)) = self.fetch_attributes(id) {
+                    fetch.fetched = bytes;
                 }
-                Err(_) => Err(Status::Inval),
             }
+            Ok(false) => self.set_fetched(id, &bytes),
+            Err(status) => {
+                self.take_pending(id);
+                self.fail(&call, status);
+            }
+        }
+    }
+
+    fn announce_attributes(
+        &mut self,
+        id: PendingId,
+        call: &Call,
+        args: &SetAttrDirect,
+        bytes: &[u8],
+    ) -> Result<bool, Status> {
+        if self.connection.checksums() && checksum(bytes) != args.direct_checksum {
+            return Err(Status::ChkSum);
+        }
+        let attributes = Attributes::decode_direct(bytes, self.connection.order);
+        let attributes = attributes.map_err(|_| Status::Inval)?;
+        // What is wrong with them comes out when they are set.
+        let Ok(change) = convert::set_attr(&attributes) else { return Ok(false) };
+        let file = convert::handle(&args.fh);
+        self.announce_fetched(id, call, &Change::SetAttr { file: &file, change: &change })
+    }
+
+    /// The journal knows of a SETATTR_DIRECT, or could not be told.
+    pub(super) fn attributes_announced(&mut self, id: PendingId, result: JobResult) {
+        let Some((call, fetch)) = self.fetch_attributes(id) else { return };
+        let bytes = std::mem::take(&mut fetch.fetched);
+        if self.connection.phase == Phase::Closing {
+            return self.abandon(id);
+        }
+        if matches!(result, JobResult::Journal(Ok(()))) {
+            return self.set_fetched(id, &bytes);
+        }
+        self.abandon(id);
+        self.fail(&call, journal_status(result));
+    }
+
+    fn set_fetched(&mut self, id: PendingId, bytes: &[u8]) {
+        let Some(pending) = self.take_pending(id) else { return };
+        let Pending { call, work: Work::FetchAttributes(fetch), .. } = pending else { return };
+        let args = fetch.args;
+        let outcome = match Attributes::decode_direct(bytes, self.connection.order) {
+            Ok(attributes) => {
+                let done = self.set_attributes(&call, &args.fh, args.state_id, &attributes);
+                self.setattr_reply(&call, &attributes, done, Reply::SetAttrDirect)
+            }
+            Err(_) => Err(Status::Inval),
         };
-        self.finish(call, outcome);
+        self.finish(&call, outcome);
     }
 
     /// VERIFY succeeds when all given attributes are as said, NVERIFY when they are not.

@@ -144,6 +144,8 @@ impl Credits {
 struct Stream {
     next_seq: u16,
     busy: bool,
+    /// The number of its latest request whose reply is durable.
+    durable: Option<u16>,
 }
 
 /// The slots of a session. Slots that expire stay known: a request on one may be under way, and
@@ -157,7 +159,8 @@ impl Streams {
     /// Makes slots up to `count`.
     pub(super) fn ensure(&mut self, count: u16) {
         if self.slots.len() < usize::from(count) {
-            self.slots.resize(usize::from(count), Stream { next_seq: 1, busy: false });
+            self.slots
+                .resize(usize::from(count), Stream { next_seq: 1, busy: false, durable: None });
         }
     }
 
@@ -188,6 +191,21 @@ impl Streams {
     /// Whether a request could begin, for a message whose checksum is wrong (DAFS O21).
     pub(super) fn is_free(&self, id: u16) -> bool {
         self.slots.get(usize::from(id)).is_some_and(|stream| !stream.busy)
+    }
+
+    /// A request has a durable reply.
+    pub(super) fn keep_durable(&mut self, id: u16, seq: u16) {
+        if let Some(stream) = self.slots.get_mut(usize::from(id)) {
+            stream.durable = Some(seq);
+        }
+    }
+
+    /// Whether the durable reply of a stream must be forgotten, because the numbers of requests come
+    /// round: half of them have been used since. True once.
+    pub(super) fn outlives(&mut self, id: u16, seq: u16) -> bool {
+        const HALF: u16 = 1 << 15;
+        let Some(stream) = self.slots.get_mut(usize::from(id)) else { return false };
+        stream.durable.take_if(|durable| seq.wrapping_sub(*durable) >= HALF).is_some()
     }
 
     /// The reply of a request is on its way.

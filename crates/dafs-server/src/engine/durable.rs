@@ -9,6 +9,7 @@
 //! * An announced change that will not be carried out, because its connection has ended before it
 //!   began, is dropped and so known not to have happened.
 
+use super::connection;
 use super::convert;
 use super::memory::ReplySlot;
 use super::name_ops::new_object;
@@ -16,20 +17,24 @@ use super::open_ops::open_how;
 use super::reply::is_ok;
 use super::request::{Call, Context, Keep};
 use super::work::{Arrival, JobDone, JobResult, Pending, PendingId, Work};
-use dafs_service::durable::{Change, Effect, Intended, Notify, Session, Settled, digest};
-use dafs_service::{Client, Handle, OpenHow, RequestKey};
-use dafs_store::{Kind, NewObject};
+use dafs_service::durable::{Change, Effect, Intended, Notify, Op, Session, Settled, digest};
+use dafs_service::{Handle, Identity, OpenHow, RequestKey};
+use dafs_store::{AppendWitness, Kind, NewObject};
 use dafs_wire::dafs::{
     AppendReply, ByteOrder, ChangeInfo, ChangeReply, CreateReply, Delegation, OpenClaim, OpenReply,
     OpenResultFlags, Procedure, RenameReply, Reply, Request, SetAttrReply, Stability, StateId,
     Status, Verifier, WriteReply,
 };
+use std::sync::Arc;
 
 impl Context<'_> {
     /// Announces what a request is about to change, if its reply is to be durable; true when the
     /// request waits for that. What is wrong with a request comes out when it is carried out.
     pub(super) fn announce(&mut self, call: &Call, request: &Request<'_>) -> Result<bool, Status> {
         let announced = self.connection.ops.contains_key(&call.header.stream_id);
+        if !announced && self.outlive(call) {
+            return Ok(true);
+        }
         if call.keep != Keep::Reply || announced || !self.shared.service.has_journal() {
             return Ok(false);
         }
@@ -93,11 +98,32 @@ impl Context<'_> {
             }
             Request::AppendInline(args) => {
                 let file = convert::handle(&args.fh);
-                let (len, digest) = (args.data.len() as u64, Some(digest(0, args.data)));
+                let (len, digest) = (args.data.len() as u64, digest(0, args.data));
                 self.intend(call, &Change::Append { file: &file, len, digest })
             }
-            // An append whose data is to be fetched is announced when it is here.
+            // What is to be fetched is announced when it is here.
             _ => Ok(false),
+        }
+    }
+
+    /// Has the durable reply to an earlier request of the stream forgotten before it could be taken for
+    /// that of a later one; true when the request waits for that.
+    fn outlive(&mut self, call: &Call) -> bool {
+        let (stream, seq) = (call.header.stream_id, call.header.seq_number);
+        if !self.connection.streams.outlives(stream, seq) {
+            return false;
+        }
+        let Some(session) = self.connection.session.as_ref().map(|session| session.id.0) else {
+            return false;
+        };
+        let pending = self.defer(call, Work::Again);
+        match self.shared.service.outlived(&session, stream, self.notify(pending)) {
+            Settled::Later => true,
+            Settled::Now => {
+                self.pending.take(pending);
+                self.deferred = false;
+                false
+            }
         }
     }
 
@@ -109,7 +135,7 @@ impl Context<'_> {
             self.call_service(call, |service, caller| service.intend(caller, &key, change, ready));
         let op = match intended {
             Ok(Intended::Waiting(op)) => {
-                self.connection.ops.insert(key.stream, op);
+                self.keep_op(&key, op);
                 return Ok(true);
             }
             Ok(Intended::Ready(op)) => Ok(Some(op)),
@@ -119,34 +145,50 @@ impl Context<'_> {
         self.pending.take(pending);
         self.deferred = false;
         if let Some(op) = op? {
-            self.connection.ops.insert(key.stream, op);
+            self.keep_op(&key, op);
         }
         Ok(false)
     }
 
-    /// Announces an append whose data is here; true when it waits for that, in its entry of the
+    fn keep_op(&mut self, key: &RequestKey, op: Op) {
+        self.connection.ops.insert(key.stream, op);
+        self.connection.streams.keep_durable(key.stream, key.sequence);
+    }
+
+    /// Announces a change whose data was fetched; true when it waits for that, in its entry of the
     /// table.
-    pub(super) fn announce_append(
+    pub(super) fn announce_fetched(
         &mut self,
         id: PendingId,
         call: &Call,
-        (file, len, digest): (&Handle, usize, u32),
+        change: &Change<'_>,
     ) -> Result<bool, Status> {
         if call.keep != Keep::Reply || !self.shared.service.has_journal() {
             return Ok(false);
         }
         let Some(key) = self.request_key(call) else { return Ok(false) };
-        let change = Change::Append { file, len: len as u64, digest: Some(digest) };
         let ready = self.notify(id);
         let (op, waits) = match self
-            .call_service(call, |service, caller| service.intend(caller, &key, &change, ready))?
+            .call_service(call, |service, caller| service.intend(caller, &key, change, ready))?
         {
             Intended::Waiting(op) => (op, true),
             Intended::Ready(op) => (op, false),
             Intended::Unneeded => return Ok(false),
         };
-        self.connection.ops.insert(key.stream, op);
+        self.keep_op(&key, op);
         Ok(waits)
+    }
+
+    /// Before whose eyes the append of a request is carried out, if it is announced.
+    pub(super) fn witness(&self, call: &Call) -> Option<Arc<dyn AppendWitness>> {
+        self.connection.ops.get(&call.header.stream_id)?.witness()
+    }
+
+    /// The change of a request was made, whatever is answered.
+    pub(super) fn carried_out(&mut self, call: &Call) {
+        if let Some(op) = self.connection.ops.get_mut(&call.header.stream_id) {
+            op.carried_out();
+        }
     }
 
     fn request_key(&self, call: &Call) -> Option<RequestKey> {
@@ -159,7 +201,7 @@ impl Context<'_> {
         })
     }
 
-    fn notify(&self, pending: PendingId) -> Notify {
+    pub(super) fn notify(&self, pending: PendingId) -> Notify {
         let inbox = self.inbox.clone();
         Box::new(move |result| {
             let result = JobResult::Journal(result);
@@ -271,6 +313,9 @@ impl Context<'_> {
             (Procedure::SetAttrInline, Effect::AttrSet { .. }) => {
                 Reply::SetAttrInline(SetAttrReply { attributes: convert::WRITABLE })
             }
+            (Procedure::SetAttrDirect, Effect::AttrSet { .. }) => {
+                Reply::SetAttrDirect(SetAttrReply { attributes: convert::WRITABLE })
+            }
             (Procedure::WriteInline, Effect::Written { len, .. }) => {
                 Reply::WriteInline(WriteReply { count: len as u32, committed, verifier })
             }
@@ -285,14 +330,14 @@ impl Context<'_> {
     }
 }
 
-/// A session as the journal keeps it.
-pub(super) fn journal_session(id: [u8; 8], client: &Client) -> Session {
+/// A session of a client as the journal keeps it.
+pub(super) fn journal_session(session: &connection::Session, identity: &Identity) -> Session {
     Session {
-        id,
-        client: client.name().to_vec(),
-        verifier: client.verifier(),
-        mechanism: client.identity().mechanism.to_owned(),
-        principal: client.identity().principal.clone(),
+        id: session.id.0,
+        client: session.client_name.clone(),
+        verifier: session.client_verifier.to_be_bytes(),
+        mechanism: identity.mechanism.to_owned(),
+        principal: identity.principal.clone(),
     }
 }
 
@@ -305,8 +350,8 @@ pub(super) fn journal_status(result: JobResult) -> Status {
 
 /// Whether a refusal of it means that nothing was changed.
 fn changes_all_or_nothing(procedure: Option<Procedure>) -> bool {
-    use Procedure::{Create, Link, Remove, Rename, SetAttrInline};
-    matches!(procedure, Some(Create | Link | Remove | Rename | SetAttrInline))
+    use Procedure::{Create, Link, Remove, Rename, SetAttrDirect, SetAttrInline};
+    matches!(procedure, Some(Create | Link | Remove | Rename | SetAttrInline | SetAttrDirect))
 }
 
 fn kind(object: &NewObject<'_>) -> Kind {

@@ -23,7 +23,12 @@ impl Context<'_> {
             self.produce(chain, reply);
         }
         let order = self.connection.order;
-        self.encode(call, |out, header| encode_response(out, order, header, reply))
+        let sent = self.encode(call, |out, header| encode_response(out, order, header, reply));
+        if sent.is_err() {
+            // What is answered instead is an error of a change that was made.
+            self.carried_out(call);
+        }
+        sent
     }
 
     /// Answers with an error.

@@ -33,6 +33,11 @@ impl Context<'_> {
                 let order = self.connection.order;
                 return self.fetch_made(call, order, &reply);
             }
+            Some(Kept::Failed) => {
+                let body = ErrorBody::FetchResponse(FetchResponseReply { body: &[] });
+                self.fail_with(call, Status::Io, &body);
+                return Ok(());
+            }
             None => return Ok(()),
         };
         if kept.bytes.len() > self.connection.response_bytes_max() {

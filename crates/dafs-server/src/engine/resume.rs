@@ -75,8 +75,10 @@ impl Context<'_> {
             Work::Append(_) if matches!(result, JobResult::Journal(_)) => {
                 return self.append_announced(id, result);
             }
+            Work::FetchAttributes(_) => return self.attributes_announced(id, result),
             Work::Intended => return self.intended(id, result),
             Work::Settle { .. } => return self.settled(id, result),
+            Work::KeepSession(_) => return self.session_kept(id),
             Work::Again => {
                 // The message stays in its slot.
                 let call = pending.call;
@@ -124,7 +126,7 @@ impl Context<'_> {
                 self.load_fetched(id, ok);
                 self.batch_turn();
             }
-            Some(Work::FetchAttributes { .. }) => self.attributes_fetched(id, ok),
+            Some(Work::FetchAttributes(_)) => self.attributes_fetched(id, ok),
             _ => debug_assert!(false, "RDMA completed for a request that does not wait for it"),
         }
     }

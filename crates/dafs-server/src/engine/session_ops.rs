@@ -7,13 +7,14 @@ use super::convert;
 use super::durable::journal_session;
 use super::registry::SessionEntry;
 use super::request::{Call, Context, Done};
-use super::work::{JobResult, Work, submit};
+use super::work::{JobResult, Pending, PendingId, Work, submit};
 use crate::auth::{Admission, Proof};
 use crate::limits::{
     BACK_CREDITS_DEFAULT, BACK_CREDITS_MAX, FIRST_MESSAGE_BYTES, INLINE_WRITE_HEADER_BYTES,
     MESSAGE_BYTES_MIN, PROOFS_MAX, SessionLimits,
 };
 use dafs_dat::DisconnectReason;
+use dafs_service::durable::Settled;
 use dafs_service::{SessionReplies, Subject, is_fence_id};
 use dafs_store::Cred;
 use dafs_wire::dafs::{
@@ -198,6 +199,53 @@ impl Context<'_> {
         if call.procedure == Some(Procedure::ConnectBind) {
             return self.bind_done(call, &admission);
         }
+        let Some(session) = &self.connection.session else { return Err(Status::IllegalState) };
+        if session.replies.is_none() || !self.shared.service.has_journal() {
+            return self.begin_session(call, admission);
+        }
+        // The client may ask for replies of the session as soon as it knows of it.
+        let kept = journal_session(session, &admission.identity);
+        let (endpoint, work) = (self.connection.endpoint, Work::KeepSession(Box::new(admission)));
+        let pending = self.pending.insert(Pending { endpoint, call: *call, work });
+        self.connection.proving = true;
+        match self.shared.service.keep_session(&kept, self.notify(pending)) {
+            Settled::Later => Ok(()),
+            Settled::Now => self.session_known(pending),
+        }
+    }
+
+    /// The journal knows of a session, or will take nothing more; then its changes are refused.
+    fn session_known(&mut self, id: PendingId) -> Done {
+        let taken = self.pending.take(id);
+        let Some(Pending { call, work: Work::KeepSession(admission), .. }) = taken else {
+            return Ok(());
+        };
+        self.connection.proving = false;
+        let Some(session) = self.connection.session.as_ref().map(|session| session.id.0) else {
+            return Ok(());
+        };
+        if self.connection.phase == Phase::Closing {
+            self.shared.service.forget_session(&session);
+            return Ok(());
+        }
+        let outcome = self.begin_session(&call, *admission);
+        if outcome.is_err() {
+            self.shared.service.forget_session(&session);
+        }
+        outcome
+    }
+
+    /// The same, some time after the request.
+    pub(super) fn session_kept(&mut self, id: PendingId) {
+        let Some(call) = self.pending.get_mut(id).map(|pending| pending.call) else { return };
+        let outcome = self.session_known(id);
+        if outcome.is_err() && call.procedure != Some(Procedure::ClientAuth) {
+            self.begin_again();
+        }
+        self.finish(&call, outcome);
+    }
+
+    fn begin_session(&mut self, call: &Call, admission: Admission) -> Done {
         let Some(session) = &mut self.connection.session else { return Err(Status::IllegalState) };
         let registered = self
             .shared
@@ -212,10 +260,6 @@ impl Context<'_> {
         let (trusted, identity) = (admission.trusted, admission.identity.clone());
         let auth = auth_result(&admission);
         registered.client.session_started();
-        if session.replies.is_some() && self.shared.service.has_journal() {
-            let kept = journal_session(session.id.0, &registered.client);
-            self.shared.service.keep_session(&kept);
-        }
         session.proven = Some(Proven { client: registered.client.clone(), admission });
         let (id, key, options) = (session.id, session.client_key, session.options);
         let entry = SessionEntry {

@@ -8,6 +8,7 @@
 
 use super::Link;
 use super::append::AppendTransfer;
+use super::attr_ops::FetchAttributes;
 use super::back::Mail;
 use super::batch::{Load, LoadIo, SyncBatch};
 use super::memory::ReplySlot;
@@ -19,7 +20,7 @@ use crate::pool::{Inbox, Pool};
 use dafs_dat::EndpointId;
 use dafs_service::ServiceError;
 use dafs_store::StoreError;
-use dafs_wire::dafs::{Checksum, SetAttrDirect, Stability};
+use dafs_wire::dafs::{Checksum, Stability};
 use std::sync::Arc;
 
 /// A waiting request, by number and generation.
@@ -117,6 +118,8 @@ pub(super) enum Work {
     Intended,
     /// For the journal, before its reply may be sent. It holds no receive slot any more.
     Settle { slot: ReplySlot, len: usize },
+    /// For the journal, before its session begins. It holds no receive slot any more.
+    KeepSession(Box<Admission>),
     /// For something after which it is worked on from the beginning; only from its message.
     Again,
     /// A change of a fence, and what is under way for those it shuts out.
@@ -126,7 +129,7 @@ pub(super) enum Work {
     /// Transfers of batches.
     Load(Box<Load>),
     /// Attributes to set that come by RDMA.
-    FetchAttributes { chunk: u32, args: Box<SetAttrDirect> },
+    FetchAttributes(FetchAttributes),
 }
 
 impl Work {
@@ -136,6 +139,7 @@ impl Work {
             Work::Authenticate
             | Work::Intended
             | Work::Settle { .. }
+            | Work::KeepSession(_)
             | Work::Call
             | Work::Commit
             | Work::Fence
@@ -146,7 +150,8 @@ impl Work {
             Work::Stage(transfer) => transfer.has_job(),
             Work::Append(transfer) => transfer.has_job(),
             Work::Load(load) => load.has_job(),
-            Work::Batch(_) | Work::Again | Work::FetchAttributes { .. } => false,
+            Work::FetchAttributes(fetch) => fetch.has_job(),
+            Work::Batch(_) | Work::Again => false,
         }
     }
 
@@ -155,6 +160,7 @@ impl Work {
         match self {
             Work::Authenticate
             | Work::Intended
+            | Work::KeepSession(_)
             | Work::Call
             | Work::Commit
             | Work::Fence
@@ -169,7 +175,7 @@ impl Work {
             Work::Append(transfer) => transfer.abandon(link),
             Work::Load(load) => load.abandon(link),
             Work::Batch(_) => {}
-            Work::FetchAttributes { chunk, .. } => link.staging.give_back(chunk),
+            Work::FetchAttributes(fetch) => fetch.abandon(link),
         }
     }
 }

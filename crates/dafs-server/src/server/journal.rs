@@ -19,6 +19,12 @@ pub(super) fn is_wanted(exports: &[ExportConfig]) -> bool {
     exports.iter().any(|export| export.options.durable_replies != Durability::Off)
 }
 
+/// Whether an earlier run has left a journal. It is to be looked through before anything else is
+/// changed, wanted or not, or what it says of files would be wrong later.
+pub(super) fn is_left(directory: &Path) -> bool {
+    std::fs::read_dir(directory.join(JOURNAL)).is_ok_and(|mut entries| entries.next().is_some())
+}
+
 /// Finds out what became of the changes of the last run, and begins a new journal. Returns the
 /// threads that serve it.
 ///

@@ -211,7 +211,7 @@ impl Server {
         service.keep_undo_in(&directory.join(UNDO))?;
         let service = Arc::new(service);
         // Before anybody can change what the last run has left.
-        let journal = match journal::is_wanted(&config.exports) {
+        let journal = match journal::is_wanted(&config.exports) || journal::is_left(&directory) {
             true => Some(journal::start(&directory, &service)?),
             false => None,
         };

@@ -234,6 +234,90 @@ fn a_connection_lost_around_a_durable_change() {
     }
 }
 
+/// What cannot be made stable may be there or not. The client is told so, by whichever server it asks
+/// and whatever others have done since.
+#[test]
+fn a_change_that_cannot_be_made_stable_stays_in_doubt() {
+    for restarts in [false, true] {
+        let (mode, order) = (Durability::Power, ByteOrder::Little);
+        let disk = Arc::new(SimDisk::new());
+        let (mut world, client, id, _) = prepared(setup(mode, &disk), order);
+        let (other, _) = begin(&mut world, 3, "b", order);
+        let root = world.root();
+        world.disk.set_bad_sync(true);
+        let stream = world.clients[client].post(&make(root, b"made"));
+        assert_eq!(world.wait(client, stream).unwrap().status(), Status::Io);
+        world.disk.set_bad_sync(false);
+        let asked = key(&mut world, client, id, stream, Procedure::Create);
+        assert_eq!(world.status(other, &remove(root, b"made")), Status::Ok);
+        if restarts {
+            world = restart(world, mode, &disk);
+        } else {
+            lose(&mut world, client);
+        }
+        let (new, _) = begin(&mut world, 2, "a", order);
+        assert_eq!(status(&mut world, new, asked), Status::Ok);
+        let fetched = world.call(new, &Request::FetchResponse(asked));
+        assert_eq!(fetched.status(), Status::Io);
+        world.end();
+    }
+}
+
+/// A stream's numbers come again after 65,536 requests, of which none need be a change.
+#[test]
+fn an_old_reply_is_not_taken_for_that_of_a_later_request_with_its_number() {
+    let (mode, order) = (Durability::Power, ByteOrder::Little);
+    let disk = Arc::new(SimDisk::new());
+    let (mut world, client, id, _) = prepared(setup(mode, &disk), order);
+    let root = world.root();
+    let stream = world.clients[client].post(&make(root, b"made"));
+    assert_eq!(world.wait(client, stream).unwrap().status(), Status::Ok);
+    let asked = key(&mut world, client, id, stream, Procedure::Create);
+    let syncs = disk.syncs();
+    for _ in 0..1 << 15 {
+        let again = world.clients[client].post(&Request::Null);
+        assert_eq!(again, stream);
+        assert_eq!(world.wait(client, again).unwrap().status(), Status::Ok);
+    }
+    assert_eq!(disk.syncs(), syncs + 1);
+    let mut world = restart(world, mode, &disk);
+    let (new, _) = begin(&mut world, 2, "a", order);
+    assert_eq!(status(&mut world, new, asked), Status::NoXidMatch);
+    world.end();
+}
+
+/// A client that has heard of its session can ask about it, and one that has not has none.
+#[test]
+fn a_session_is_stable_before_its_client_hears_of_it() {
+    let (mode, order) = (Durability::Power, ByteOrder::Little);
+    let disk = Arc::new(SimDisk::new());
+    let mut world = World::new(setup(mode, &disk));
+    let (client, id) = begin(&mut world, 2, "a", order);
+    let root = world.root();
+    world.hold_jobs = true;
+    let stream = world.clients[client].post(&make(root, b"made"));
+    world.settle();
+    let asked = key(&mut world, client, id, stream, Procedure::Create);
+    disk.cut_power(&mut || false);
+    let mut world = restart(world, mode, &disk);
+    let (new, _) = begin(&mut world, 2, "a", order);
+    assert_eq!(status(&mut world, new, asked), Status::NoXidMatch);
+    // A connection that ends while the journal is written leaves nothing behind.
+    world.hold_jobs = true;
+    let gone = world.connect_as(3, 1, order);
+    let options =
+        dafs::SessionOptions { use_response_cache: true, ..dafs::SessionOptions::default() };
+    world.clients[gone].post(&connect_auth("b", 1, options));
+    world.settle();
+    assert!(world.counts().pending > 0, "it waits for the journal");
+    lose(&mut world, gone);
+    world.hold_jobs = false;
+    world.settle();
+    let counts = world.counts();
+    assert_eq!((counts.pending, counts.replies), (0, 0));
+    world.end();
+}
+
 /// Members of chains wait for the journal like for a disk; changes of the same name follow each other.
 #[test]
 fn durable_changes_keep_their_order() {
@@ -300,6 +384,58 @@ fn fetched_appends_happen_once_wherever_the_server_dies() {
         }
     }
     assert!(outcomes.iter().all(|count| *count > 1), "{outcomes:?}");
+}
+
+/// Attributes that have to be fetched are set once, like those that come with the request.
+#[test]
+fn fetched_attributes_are_set_once_wherever_the_server_dies() {
+    let mut outcomes = [0; 2];
+    for mode in [Durability::Crash, Durability::Power] {
+        for steps in 0..6 {
+            let order = ByteOrder::Big;
+            let disk = Arc::new(SimDisk::new());
+            let (mut world, client, id, file) = prepared(setup(mode, &disk), order);
+            let set = dafs::Attributes { mode: Some(0o640), ..dafs::Attributes::default() };
+            let mut area = [0; 256];
+            let len = set.encode_direct(&mut area, order).unwrap();
+            let memory = world.clients[client].memory(area.len());
+            memory.set(&area);
+            let request = Request::SetAttrDirect(dafs::SetAttrDirect {
+                fh: file.fh,
+                state_id: StateId::ZERO,
+                direct_checksum: dafs::Checksum::ZERO,
+                buffer: memory.direct(0, len as u32),
+            });
+            world.hold_jobs = true;
+            let stream = world.clients[client].post(&request);
+            run_jobs(&mut world, steps);
+            let done = world.clients[client].take_answer(stream).is_some();
+            let asked = key(&mut world, client, id, stream, Procedure::SetAttrDirect);
+            if mode == Durability::Power {
+                disk.cut_power(&mut || false);
+            }
+            let mut world = restart(world, mode, &disk);
+            let (new, _) = begin(&mut world, 2, "a", order);
+            let known = status(&mut world, new, asked);
+            let wanted = dafs::AttrMask::MODE;
+            let get = dafs::GetAttrInline { fh: file.fh, attributes: wanted };
+            let answer = world.call(new, &Request::GetAttrInline(get));
+            let Ok(Reply::GetAttrInline(reply)) = answer.reply() else { panic!() };
+            let is_set = reply.attributes.mode == Some(0o640);
+            outcomes[usize::from(is_set)] += 1;
+            assert_eq!(known, if is_set { Status::Ok } else { Status::NoXidMatch }, "{steps}");
+            assert!(is_set || !done, "the client has the reply");
+            if is_set {
+                let fetched = world.call(new, &Request::FetchResponse(asked));
+                let procedure = Procedure::SetAttrDirect;
+                let decoded = dafs::decode_response(&fetched.bytes, order, procedure).unwrap();
+                let Ok(Reply::SetAttrDirect(reply)) = decoded.1.into_result() else { panic!() };
+                assert!(reply.attributes.contains(wanted));
+            }
+            world.end();
+        }
+    }
+    assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }
 
 /// An append that has not begun holds nothing up when its connection ends.

@@ -5,10 +5,12 @@
 //!   writable file that is not wrapped.
 
 use super::Writers;
+use super::writers::Closed;
 use crate::handle::Handle;
 use dafs_mem::VolatileSlice;
 use dafs_store::{
-    Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait,
+    AppendFailure, AppendWitness, Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat,
+    Stability, StoreError, Wait, append_before,
 };
 use std::any::Any;
 use std::sync::{Arc, RwLockReadGuard};
@@ -38,18 +40,21 @@ impl Writers {
 impl CountedFile {
     /// Counts a writer that changes the bytes from `offset` on, once they are saved where that has to
     /// be.
-    fn enter(&self, offset: u64, len: u64, wait: Wait) -> Result<RwLockReadGuard<'_, ()>> {
+    fn enter(&self, offset: u64, len: u64, wait: Wait) -> Result<RwLockReadGuard<'_, Closed>> {
         let together = self.writers.together(&self.key, wait).ok_or(StoreError::WouldBlock)?;
+        together.check(&self.key)?;
         self.writers.undo.before_write(&self.key, offset, len, wait)?;
+        self.writers.enter(&self.key);
         Ok(together)
     }
 
-    /// Takes an append back that could not be made stable, if nothing has come after it. What has
-    /// come stands on its own; the append is then whole, and its caller knows only that it may not
-    /// last.
-    fn take_back(&self, offset: u64, len: u64) {
+    /// Takes an append back that could not be made stable, if nothing has come after it: `entered`
+    /// tells the writers up to it. What has come stands on its own; the append is then whole, and its
+    /// caller knows only that it may not last.
+    fn take_back(&self, offset: u64, len: u64, entered: u64) {
         let _alone = self.writers.alone(&self.key);
-        if self.inner.attr().is_ok_and(|attr| attr.size == offset + len) {
+        let is_last = self.writers.entered(&self.key) == entered;
+        if is_last && self.inner.attr().is_ok_and(|attr| attr.size == offset + len) {
             // When this fails as well, the first error is still the one to tell.
             let _ = self.inner.set_size(offset);
         }
@@ -85,6 +90,8 @@ impl OpenFile for CountedFile {
     /// side.
     fn append(&self, views: &[VolatileSlice<'_>], stability: Stability) -> Result<u64> {
         let alone = self.writers.alone(&self.key);
+        alone.check(&self.key)?;
+        let entered = self.writers.enter(&self.key);
         let offset = self.inner.append(views, Stability::Unstable)?;
         drop(alone);
         let stable = match stability {
@@ -93,10 +100,35 @@ impl OpenFile for CountedFile {
             Stability::File => self.inner.sync(),
         };
         if let Err(error) = stable {
-            self.take_back(offset, views.iter().map(|view| view.len() as u64).sum());
+            self.take_back(offset, views.iter().map(|view| view.len() as u64).sum(), entered);
             return Err(error);
         }
         Ok(offset)
+    }
+
+    /// Alone until the witness has noted what came of it: so what is behind the old end of the file,
+    /// if the server dies before that, is of this append and of nobody else.
+    fn append_witnessed(
+        &self,
+        views: &[VolatileSlice<'_>],
+        stability: Stability,
+        witness: &dyn AppendWitness,
+    ) -> Result<u64> {
+        let mut alone = self.writers.alone(&self.key);
+        alone.check(&self.key)?;
+        self.writers.enter(&self.key);
+        append_before(&*self.inner, views, stability, witness).map_err(|failure| {
+            if let AppendFailure::Unknown(error) = failure {
+                tracing::error!(
+                    %error,
+                    file = ?self.inner.id(),
+                    "what has become of an append is not known; the file takes no writes until the \
+                     server has been started anew"
+                );
+                alone.close(self.key);
+            }
+            failure.error()
+        })
     }
 
     fn commit(&self, offset: u64, len: u64) -> Result<()> {

@@ -4,6 +4,8 @@
 //! * No two appends get the same place, and no other write through the service comes between the
 //!   choice of the end and the data.
 //! * An append is there whole or not at all, and stable when it has succeeded.
+//! * From the moment that the journal knows the place of an append until it knows what came of it,
+//!   nothing else that goes through the service changes the file.
 
 mod file;
 mod writers;

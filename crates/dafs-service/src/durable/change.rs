@@ -2,7 +2,7 @@
 
 use super::places::{Place, PlaceList};
 use crate::handle::Handle;
-use dafs_store::{Kind, SetAttr, Stability};
+use dafs_store::{Kind, NAME_BYTES_MAX, SetAttr, Stability};
 
 /// A change that is about to be carried out.
 #[derive(Debug, Clone, Copy)]
@@ -74,18 +74,32 @@ pub enum Change<'a> {
         /// The [`digest`](super::digest) of the data, where it is known before the write.
         digest: Option<u32>,
     },
-    /// A write at the end of a file.
+    /// A write at the end of a file. It is to be carried out before the eyes of
+    /// [`Op::witness`](super::Op::witness), who notes it when its place is known.
     Append {
         /// The file.
         file: &'a Handle,
         /// How much, in bytes.
         len: u64,
-        /// The [`digest`](super::digest) of the data, where it is known before the write.
-        digest: Option<u32>,
+        /// The [`digest`](super::digest) of the data.
+        digest: u32,
     },
 }
 
 impl<'a> Change<'a> {
+    /// Whether a store might carry it out: nothing has a name that is longer than names may be.
+    pub(super) fn is_possible(&self) -> bool {
+        let fits = |name: &[u8]| name.len() <= NAME_BYTES_MAX;
+        match self {
+            Self::Create { name, .. }
+            | Self::Make { name, .. }
+            | Self::Remove { name, .. }
+            | Self::Link { name, .. } => fits(name),
+            Self::Rename { from, to, .. } => fits(from) && fits(to),
+            Self::SetAttr { .. } | Self::Write { .. } | Self::Append { .. } => true,
+        }
+    }
+
     /// An object in the export that it happens in.
     pub(super) fn place(&self) -> &'a Handle {
         match self {
@@ -111,7 +125,7 @@ pub(super) enum Owned {
     Link { source: Handle, dir: Handle, name: Vec<u8> },
     SetAttr { file: Handle, change: SetAttr },
     Write { file: Handle, offset: u64, len: u64, stability: Stability, digest: Option<u32> },
-    Append { file: Handle, len: u64, digest: Option<u32> },
+    Append { file: Handle, len: u64, digest: u32 },
 }
 
 impl Change<'_> {

@@ -1,16 +1,18 @@
 //! Whether a change that was announced, and whose reply is not known, has happened.
 //!
 //! Nothing else that was announced can have touched the same names or file in between, so what is
-//! there now is either what was there before or what the change made of it.
+//! there now is either what was there before or what the change made of it. An append excludes even
+//! those who announce nothing, from the record of its place to that of its end: what is behind that
+//! place, when there is no record of the end, is of the append alone, whether all of it is there, its
+//! beginning, or what a file system shows of data that had not reached the disk. Nothing is concluded
+//! from what such data looks like. Only somebody who changes the export behind the server's back can
+//! have put something else there; what is longer than the append must be of such a one, and stays.
 
 use super::Effect;
 use super::intent::{Intent, find, has_all, server};
 use crate::handle::Handle;
 use dafs_mem::VolatileSlice;
 use dafs_store::{FileId, Kind, OpenMode, SetAttr, Store, StoreError, Wait};
-
-/// Bytes that a device writes as one.
-const SECTOR_BYTES: usize = 512;
 
 /// Bytes that are read at once.
 const PIECE_BYTES: usize = 1 << 18;
@@ -21,6 +23,8 @@ pub(super) enum Verdict {
     Happened(Effect),
     /// There is no trace of it.
     Not,
+    /// Somebody else has changed the file since, as nobody should.
+    Unknown,
 }
 
 fn file_at(store: &dyn Store, dir: &Handle, name: &[u8]) -> Result<Option<FileId>, StoreError> {
@@ -33,12 +37,12 @@ impl Intent {
     ///
     /// # Errors
     /// When the store cannot be read; then nothing is known.
-    pub(super) fn judge(&self, store: &dyn Store, rebooted: bool) -> Result<Verdict, StoreError> {
+    pub(super) fn judge(&self, store: &dyn Store) -> Result<Verdict, StoreError> {
         let happened = |did: bool, effect: Effect| {
             if did { Verdict::Happened(effect) } else { Verdict::Not }
         };
         Ok(match self {
-            Self::Make { dir, dir_before, name, kind, old, empties, .. } => {
+            Self::Make { dir, dir_before, name, kind, old, empties, attr } => {
                 let found = find(store, dir, name)?;
                 let Some((file, now)) = found else { return Ok(Verdict::Not) };
                 let did = match old {
@@ -50,6 +54,9 @@ impl Intent {
                     }
                     Some(_) => false,
                 };
+                if did && old.is_none() {
+                    complete(store, &file, now, attr)?;
+                }
                 let object = Handle { fs: dir.fs, file };
                 let (created, dir_before) = (old.is_none(), *dir_before);
                 happened(did, Effect::Made { dir: *dir, object, created, dir_before })
@@ -88,9 +95,34 @@ impl Intent {
                 happened(did, Effect::Written { file: *file, len: *len })
             }
             Self::Append { file, offset, len, digest } => {
-                return judge_append(store, file, *offset, *len, *digest, rebooted);
+                return judge_append(store, file, *offset, *len, *digest);
             }
         })
+    }
+}
+
+/// Sets what a new object was to have and lacks because the server ended between the two. That the
+/// caller may was found out before it was made.
+fn complete(
+    store: &dyn Store,
+    file: &FileId,
+    kind: Kind,
+    wish: &SetAttr,
+) -> Result<(), StoreError> {
+    let wish = match kind {
+        Kind::Symlink => SetAttr { mode: None, ..*wish },
+        _ => *wish,
+    };
+    if has_all(&store.getattr(file)?, &wish) {
+        return Ok(());
+    }
+    match store.setattr(&server(), file, &wish, None) {
+        Err(error @ (StoreError::Io | StoreError::NoSpace | StoreError::Quota)) => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, ?file, "a new object has not got all its attributes");
+            Ok(())
+        }
+        Ok(_) => Ok(()),
     }
 }
 
@@ -99,60 +131,34 @@ fn judge_append(
     file: &Handle,
     offset: u64,
     len: u64,
-    digest: Option<u32>,
-    rebooted: bool,
+    digest: u32,
 ) -> Result<Verdict, StoreError> {
     let attr = match store.getattr(&file.file) {
         Err(StoreError::Stale | StoreError::BadHandle) => return Ok(Verdict::Not),
         attr => attr?,
     };
     let end = offset.saturating_add(len);
-    if attr.size >= end {
-        let happened = |offset| Verdict::Happened(Effect::Appended { file: *file, offset, len });
-        // What was not stable may be missing behind a size that is there.
-        let torn = rebooted && attr.size == end && has_zeros(store, file, offset, len)?;
-        if digest.is_none() && !torn {
-            return Ok(happened(offset));
-        }
-        // Somebody who announces nothing, such as an NFS client, may have written to the end between
-        // the announcement and the append.
-        for offset in [offset, attr.size - len] {
-            if digest.is_some() && digest_of(store, file, offset, len)? == digest {
-                return Ok(happened(offset));
-            }
-        }
-        if !torn {
-            return Ok(Verdict::Not);
-        }
-        // Nobody was told of it: its reply would be in the journal.
+    if attr.size <= offset {
+        return Ok(Verdict::Not);
     }
-    if attr.size > offset {
-        // All or nothing (DAFS 13.3): the beginning of it goes.
-        let cut = SetAttr { size: Some(offset), ..SetAttr::default() };
-        store.setattr(&server(), &file.file, &cut, None)?;
-        store.commit_names(&[file.file])?;
-        tracing::info!(bytes = attr.size - offset, "took back an append that was half done");
+    // It may be there as a whole, and others may have seen it.
+    if attr.size >= end && digest_of(store, file, offset, len)? == Some(digest) {
+        return Ok(Verdict::Happened(Effect::Appended { file: *file, offset, len }));
     }
+    if attr.size > end {
+        tracing::warn!(
+            file = ?file.file, offset, len, size = attr.size,
+            "an append was under way when the server ended, and the file was changed since by \
+             somebody else; it is left as it is"
+        );
+        return Ok(Verdict::Unknown);
+    }
+    // All or nothing (DAFS 13.3): what is there of it goes.
+    let cut = SetAttr { size: Some(offset), ..SetAttr::default() };
+    store.setattr(&server(), &file.file, &cut, None)?;
+    store.commit_names(&[file.file])?;
+    tracing::info!(bytes = attr.size - offset, "took back an append that was half done");
     Ok(Verdict::Not)
-}
-
-/// Whether some sector of a range holds nothing but zeros, as one does that was never written.
-fn has_zeros(store: &dyn Store, file: &Handle, offset: u64, len: u64) -> Result<bool, StoreError> {
-    let mode = OpenMode { read: true, write: false };
-    let open = store.open(&server(), &file.file, mode)?;
-    let mut buffer = [0; SECTOR_BYTES];
-    let (mut at, end) = (offset, offset.saturating_add(len));
-    while at < end {
-        let rest = SECTOR_BYTES - (at % SECTOR_BYTES as u64) as usize;
-        let piece = rest.min(usize::try_from(end - at).unwrap_or(rest));
-        let view = VolatileSlice::from_mut(&mut buffer[..piece]);
-        let read = open.read_at(&[view], at, Wait::Allowed)?;
-        if read == 0 || buffer[..read].iter().all(|byte| *byte == 0) {
-            return Ok(true);
-        }
-        at += read as u64;
-    }
-    Ok(false)
 }
 
 /// The digest of a range; `None` when the file ends before it does, or is gone.

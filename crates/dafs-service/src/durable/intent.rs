@@ -25,8 +25,8 @@ pub(super) enum Intent {
         old: Option<Old>,
         /// An old file is emptied.
         empties: bool,
-        /// Attributes are set after it was made.
-        attributes: bool,
+        /// What a new one is to have, which may be set after it was made.
+        attr: SetAttr,
     },
     Remove {
         dir: Handle,
@@ -63,11 +63,13 @@ pub(super) enum Intent {
         len: u64,
         digest: Option<u32>,
     },
+    /// Its place is known: it is taken when nobody else can change the file any more, and nobody can
+    /// until the journal knows what came of it.
     Append {
         file: Handle,
         offset: u64,
         len: u64,
-        digest: Option<u32>,
+        digest: u32,
     },
 }
 
@@ -106,8 +108,12 @@ fn change_of(store: &dyn Store, object: &Handle) -> u64 {
 }
 
 impl Intent {
-    /// Takes a picture of what the change starts from.
-    pub(super) fn picture(store: &dyn Store, change: &Change<'_>) -> Result<Self, StoreError> {
+    /// Takes a picture of what the change starts from; `None` for an append, which is noted when its
+    /// place is known.
+    pub(super) fn picture(
+        store: &dyn Store,
+        change: &Change<'_>,
+    ) -> Result<Option<Self>, StoreError> {
         let made = |dir: &Handle, name: &[u8], kind, attr: &SetAttr, empties| {
             let old = match find(store, dir, name)? {
                 None => None,
@@ -116,20 +122,17 @@ impl Intent {
                     Some(Old { file, change })
                 }
             };
-            // Its making sets the mode but for special bits.
-            let plain = SetAttr { mode: None, size: None, ..*attr } == SetAttr::default()
-                && attr.mode.is_none_or(|mode| mode & !0o777 == 0);
-            Ok(Self::Make {
+            Ok(Some(Self::Make {
                 dir: *dir,
                 dir_before: change_of(store, dir),
                 name: name.to_vec(),
                 kind,
                 old,
                 empties,
-                attributes: !plain,
-            })
+                attr: SetAttr { size: None, ..*attr },
+            }))
         };
-        Ok(match *change {
+        Ok(Some(match *change {
             Change::Create { dir, name, attr } => {
                 return made(dir, name, Kind::Regular, attr, attr.size == Some(0));
             }
@@ -166,11 +169,8 @@ impl Intent {
             Change::Write { file, offset, len, digest, .. } => {
                 Self::Write { file: *file, offset, len, digest }
             }
-            Change::Append { file, len, digest } => {
-                let offset = store.getattr(&file.file).map_or(0, |attr| attr.size);
-                Self::Append { file: *file, offset, len, digest }
-            }
-        })
+            Change::Append { .. } => return Ok(None),
+        }))
     }
 
     /// An object in the export that it happens in.
@@ -181,6 +181,14 @@ impl Intent {
             Self::SetAttr { file, .. } | Self::Write { file, .. } | Self::Append { file, .. } => {
                 file
             }
+        }
+    }
+
+    /// The file that it empties.
+    pub(super) fn emptied(&self) -> Option<FileId> {
+        match self {
+            Self::Make { old: Some(old), empties: true, .. } => Some(old.file),
+            _ => None,
         }
     }
 
@@ -198,11 +206,11 @@ impl Intent {
     /// has been carried out. Data is made stable by those who write it.
     pub(super) fn touched(&self, store: &dyn Store, ids: &mut Vec<FileId>) {
         match self {
-            Self::Make { dir, name, old, empties, attributes, .. } => {
+            Self::Make { dir, name, old, empties, attr, .. } => {
                 // What is set after the making is not stable with the directory. The object comes
                 // first, so that one sync does for both where the file system writes in order.
                 match old {
-                    None if *attributes => {
+                    None if is_set_later(attr) => {
                         ids.extend(find(store, dir, name).ok().flatten().map(|(file, _)| file));
                     }
                     Some(old) if *empties => ids.push(old.file),
@@ -219,8 +227,8 @@ impl Intent {
 
     pub(super) fn encode(&self, out: &mut Writer<'_>) {
         match self {
-            Self::Make { dir, dir_before, name, kind, old, empties, attributes } => {
-                out.u8(1);
+            Self::Make { dir, dir_before, name, kind, old, empties, attr } => {
+                out.u8(9);
                 out.handle(dir);
                 out.u64(*dir_before);
                 out.bytes(name);
@@ -230,7 +238,7 @@ impl Intent {
                     out.u64(old.change);
                 });
                 out.flag(*empties);
-                out.flag(*attributes);
+                encode_set_attr(attr, out);
             }
             Self::Remove { dir, dir_before, name, old } => {
                 out.u8(2);
@@ -271,25 +279,25 @@ impl Intent {
                 out.option(*digest, Writer::u32);
             }
             Self::Append { file, offset, len, digest } => {
-                out.u8(7);
+                out.u8(8);
                 out.handle(file);
                 out.u64(*offset);
                 out.u64(*len);
-                out.option(*digest, Writer::u32);
+                out.u32(*digest);
             }
         }
     }
 
     pub(super) fn decode(from: &mut Reader<'_>) -> Option<Self> {
         Some(match from.u8()? {
-            1 => Self::Make {
+            9 => Self::Make {
                 dir: from.handle()?,
                 dir_before: from.u64()?,
                 name: from.bytes()?.to_vec(),
                 kind: kind_from(from.u8()?)?,
                 old: from.option(|from| Some(Old { file: from.file()?, change: from.u64()? }))?,
                 empties: from.flag()?,
-                attributes: from.flag()?,
+                attr: decode_set_attr(from)?,
             },
             2 => Self::Remove {
                 dir: from.handle()?,
@@ -324,15 +332,22 @@ impl Intent {
                 len: from.u64()?,
                 digest: from.option(Reader::u32)?,
             },
-            7 => Self::Append {
+            8 => Self::Append {
                 file: from.handle()?,
                 offset: from.u64()?,
                 len: from.u64()?,
-                digest: from.option(Reader::u32)?,
+                digest: from.u32()?,
             },
             _ => return None,
         })
     }
+}
+
+/// Whether attributes of a new object are set after it was made. Its making sets the mode but for
+/// special bits.
+fn is_set_later(attr: &SetAttr) -> bool {
+    SetAttr { mode: None, ..*attr } != SetAttr::default()
+        || attr.mode.is_some_and(|mode| mode & !0o777 != 0)
 }
 
 /// Whether an object has all attributes that were to be set. A time that the server was to choose

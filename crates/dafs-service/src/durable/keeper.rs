@@ -8,11 +8,12 @@
 
 use super::intent::Intent;
 use super::ledger::{Executed, Flight, Ledger, Waiting};
-use super::places::PlaceList;
+use super::places::{Place, PlaceList};
 use super::record::About;
-use super::{Change, Intended, Notify, Op, Settled};
+use super::{Change, Effect, Intended, Notify, Op, Session, Settled};
 use crate::Result;
 use crate::error::ServiceError;
+use crate::handle::Handle;
 use crate::limits::{DURABLE_CHANGES_MAX, DURABLE_REPLY_BYTES_MAX};
 use crate::replies::RequestKey;
 use dafs_journal::{Log, LogFailed, Spawn};
@@ -28,6 +29,15 @@ pub(crate) struct Keeper {
     /// Rounds in which changes were made stable, and changes in them.
     pub(super) rounds: AtomicU64,
     pub(super) committed: AtomicU64,
+}
+
+/// How far a change has come whose places were free.
+enum Pictured {
+    Intent(Intent),
+    /// It is noted when its place in the file is known.
+    Append,
+    /// For another place, or it was given up.
+    Waits,
 }
 
 fn failed(_: LogFailed) -> ServiceError {
@@ -62,24 +72,84 @@ impl Keeper {
         let number = ledger.next_op;
         let about = About { op: number, key: *key, power };
         let free = ledger.places.enter(number, &places);
-        let (now, waiting) = match free {
+        let (mut now, waiting) = match free {
             true => (Some(ready), None),
             false => (None, Some(Waiting { change: change.owned(), ready })),
         };
-        let flight = Flight { about, store: store.clone(), places, intent: None, waiting };
+        let store = store.clone();
+        let flight =
+            Flight { about, store: store.clone(), places, intent: None, waiting, ended: false };
         ledger.flights.insert(number, flight);
         drop(ledger);
-        let op = Op { keeper: self.clone(), number, unchanged: false, settled: false };
-        let Some(ready) = now else { return Ok(Intended::Waiting(op)) };
+        let op = Op::new(self.clone(), number, change);
+        if now.is_none() {
+            return Ok(Intended::Waiting(op));
+        }
         // When this fails, the change goes with `op`.
-        let intent = Intent::picture(&**store, change)?;
-        let Some(sequence) = self.announce(number, intent) else { return Err(ServiceError::Delay) };
+        let intent = match self.picture(number, &store, change, &mut now)? {
+            Pictured::Intent(intent) => intent,
+            Pictured::Append => return Ok(Intended::Ready(op)),
+            Pictured::Waits => return Ok(Intended::Waiting(op)),
+        };
+        let (Some(sequence), Some(ready)) = (self.announce(number, intent), now) else {
+            return Err(ServiceError::Delay);
+        };
         if !power {
             self.log.flush(sequence).map_err(failed)?;
             return Ok(Intended::Ready(op));
         }
         self.log.sync_soon(sequence, Box::new(move |done| ready(done.map_err(failed))));
         Ok(Intended::Waiting(op))
+    }
+
+    /// Takes a picture of what a change starts from, whose places are free. One that empties a file
+    /// has to have that file, too, and then `ready` may have to wait for it.
+    fn picture(
+        &self,
+        number: u64,
+        store: &Arc<dyn Store>,
+        change: &Change<'_>,
+        ready: &mut Option<Notify>,
+    ) -> Result<Pictured> {
+        loop {
+            let Some(intent) = Intent::picture(&**store, change)? else {
+                return Ok(Pictured::Append);
+            };
+            let Some(file) = intent.emptied() else { return Ok(Pictured::Intent(intent)) };
+            let place = Place::file(&Handle { fs: store.fs_id(), file }, false);
+            let mut ledger = self.lock();
+            let Ledger { flights, places, .. } = &mut *ledger;
+            let Some(flight) = flights.get_mut(&number) else { return Ok(Pictured::Waits) };
+            if flight.places.contains(&place) {
+                return Ok(Pictured::Intent(intent));
+            }
+            flight.places.push(place);
+            if places.join(number, place) {
+                // Somebody may have changed it after it was looked at.
+                continue;
+            }
+            let change = change.owned();
+            flight.waiting = ready.take().map(|ready| Waiting { change, ready });
+            return Ok(Pictured::Waits);
+        }
+    }
+
+    /// Notes whose a session is.
+    pub(super) fn introduce(
+        self: &Arc<Self>,
+        session: &Session,
+        power: bool,
+        ready: Notify,
+    ) -> Settled {
+        let noted = self.lock().introduce(&self.log, session);
+        let Some(sequence) = noted else { return Settled::Now };
+        if power {
+            self.log.sync_soon(sequence, Box::new(move |done| ready(done.map_err(failed))));
+            return Settled::Later;
+        }
+        // Should this fail, so will every change of the session.
+        let _ = self.log.flush(sequence);
+        Settled::Now
     }
 
     /// Notes that a session is about to change something that nothing is kept of.
@@ -102,6 +172,48 @@ impl Keeper {
         Some(ledger.intend(&self.log, &about, &intent))
     }
 
+    /// Notes where an append goes, which is about to be written there.
+    pub(super) fn place(&self, number: u64, intent: Intent) -> Result<()> {
+        // Nothing is written for a change that was given up.
+        let sequence = self.announce(number, intent).ok_or(StoreError::Io)?;
+        let power = self.lock().flights.get(&number).is_some_and(|flight| flight.about.power);
+        self.keep(sequence, power)
+    }
+
+    /// Notes what came of an append: its effect, or nothing.
+    pub(super) fn ended(&self, number: u64, effect: Option<&Effect>) -> Result<()> {
+        let mut ledger = self.lock();
+        let Some(flight) = ledger.flights.get_mut(&number) else {
+            return Err(StoreError::Io.into());
+        };
+        flight.ended = true;
+        let about = flight.about;
+        let sequence = ledger.ended(&self.log, &about, effect);
+        drop(ledger);
+        self.keep(sequence, about.power)
+    }
+
+    /// Waits until a record outlives what it has to.
+    fn keep(&self, sequence: u64, power: bool) -> Result<()> {
+        match power {
+            true => self.log.sync_through(sequence).map_err(failed),
+            false => self.log.flush(sequence).map_err(failed),
+        }
+    }
+
+    /// Forgets the answer to the latest change of a stream, whose client has it; `None` when there is
+    /// none, or when it is forgotten already.
+    pub(super) fn outlived(
+        self: &Arc<Self>,
+        session: &[u8; 8],
+        stream: u16,
+        ready: Notify,
+    ) -> Option<()> {
+        let sequence = self.lock().outlived(&self.log, session, stream)?;
+        self.log.sync_soon(sequence, Box::new(move |done| ready(done.map_err(failed))));
+        Some(())
+    }
+
     /// Lets changes go on that stood behind one that has left.
     fn resume(self: &Arc<Self>, mut next: Vec<u64>) {
         while let Some(number) = next.pop() {
@@ -114,10 +226,18 @@ impl Keeper {
             let Some(Waiting { change, ready }) = flight.waiting.take() else { continue };
             let (store, power) = (flight.store.clone(), flight.about.power);
             drop(ledger);
-            let intent = match Intent::picture(&*store, &change.borrow()) {
-                Ok(intent) => intent,
+            let mut ready = Some(ready);
+            let pictured = self.picture(number, &store, &change.borrow(), &mut ready);
+            let Some(ready) = ready else { continue };
+            let intent = match pictured {
+                Ok(Pictured::Intent(intent)) => intent,
+                Ok(Pictured::Append) => {
+                    ready(Ok(()));
+                    continue;
+                }
+                Ok(Pictured::Waits) => continue,
                 Err(error) => {
-                    ready(Err(error.into()));
+                    ready(Err(error));
                     continue;
                 }
             };
@@ -143,8 +263,10 @@ impl Keeper {
         let about = flight.about;
         let appends = flight.intent.as_ref().is_some_and(|intent| intent.appends());
         let touches = !op.unchanged && flight.intent.as_ref().is_some_and(|i| i.touches_names());
+        // What became of an append that has not come to an end is found out at the next start.
+        let reply = (!appends || flight.ended).then_some((order_le, reply));
         if about.power && touches {
-            let reply = reply.to_vec();
+            let reply = reply.map_or_else(Vec::new, |(_, bytes)| bytes.to_vec());
             ledger.executed.push(Executed { op: op.number, order_le, reply, ready });
             if !std::mem::replace(&mut ledger.committing, true) {
                 drop(ledger);
@@ -154,16 +276,8 @@ impl Keeper {
             return Settled::Later;
         }
         let mut next = Vec::new();
-        let sequence =
-            finish(&mut ledger, &self.log, op.number, Some((order_le, reply)), &mut next);
+        let sequence = finish(&mut ledger, &self.log, op.number, reply, &mut next);
         drop(ledger);
-        if about.power && appends {
-            // One without a reply is taken back after a loss of power unless its data can be proved,
-            // so nobody may have heard of it.
-            self.log.sync_soon(sequence, Box::new(move |done| ready(done.map_err(failed))));
-            self.resume(next);
-            return Settled::Later;
-        }
         // Should this fail, the next change is refused; what has happened is found out at the next
         // start.
         let _ = self.log.flush(sequence);
@@ -192,7 +306,12 @@ impl Keeper {
             let (mut next, mut last) = (Vec::new(), 0);
             let mut ledger = self.lock();
             for (executed, outcome) in round.iter().zip(&outcomes) {
-                // Without a reply in the log it is found out at the next start what has happened.
+                // The client is told of a failure, and must be told the same after a restart: what is
+                // on the disk says nothing once others have changed the same.
+                let failed = outcome.is_err().then(|| ledger.flights.get(&executed.op)).flatten();
+                if let Some(about) = failed.map(|flight| flight.about) {
+                    last = ledger.failed(&self.log, &about).max(last);
+                }
                 let reply = outcome.is_ok().then_some((executed.order_le, &executed.reply[..]));
                 last = finish(&mut ledger, &self.log, executed.op, reply, &mut next).max(last);
             }
@@ -209,7 +328,7 @@ impl Keeper {
     pub(super) fn abandon(self: &Arc<Self>, number: u64) {
         let mut ledger = self.lock();
         let Some(flight) = ledger.flights.remove(&number) else { return };
-        if flight.intent.is_some() {
+        if flight.intent.as_ref().is_some_and(|intent| !intent.appends()) {
             ledger.dropped(&self.log, &flight.about);
         }
         let mut next = Vec::new();
@@ -235,7 +354,9 @@ fn finish(
         Some((order_le, bytes)) if bytes.len() <= DURABLE_REPLY_BYTES_MAX => {
             ledger.reply(log, &flight.about, order_le, bytes)
         }
-        _ => 0,
+        // What is on the disk says nothing once others have changed the same.
+        Some(_) => ledger.failed(log, &flight.about),
+        None => 0,
     };
     ledger.places.leave(number, &flight.places, next);
     sequence

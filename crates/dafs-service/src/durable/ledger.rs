@@ -11,7 +11,7 @@ use super::change::Owned;
 use super::intent::Intent;
 use super::places::{PlaceList, Places};
 use super::record::{self, About};
-use super::{Notify, Session};
+use super::{Effect, Notify, Session};
 use dafs_journal::{Appended, Log};
 use dafs_store::Store;
 use rustc_hash::FxHashMap;
@@ -58,6 +58,8 @@ pub(super) struct Flight {
     pub(super) intent: Option<Arc<Intent>>,
     /// What to do when its places are free.
     pub(super) waiting: Option<Waiting>,
+    /// The log knows already what came of it.
+    pub(super) ended: bool,
 }
 
 /// A change whose places others hold.
@@ -80,6 +82,9 @@ pub(super) struct Ledger {
     pub(super) flights: FxHashMap<u64, Flight>,
     pub(super) places: Places,
     pub(super) executed: Vec<Executed>,
+    /// Appends whose place the log knows and whose end it does not, as records, by change. They
+    /// outlast their sessions, and appends that nobody could bring to an end outlast their changes.
+    pub(super) placed: FxHashMap<u64, Vec<u8>>,
     /// A job that makes executed changes stable is under way.
     pub(super) committing: bool,
     pub(super) next_op: u64,
@@ -105,10 +110,12 @@ impl Ledger {
 
     /// Every record that is of use.
     pub(super) fn live(&self) -> impl Iterator<Item = &[u8]> {
-        self.sessions.values().filter(|kept| !kept.record.is_empty()).flat_map(|kept| {
+        let sessions = self.sessions.values().filter(|kept| !kept.record.is_empty());
+        let sessions = sessions.flat_map(|kept| {
             let entries = kept.streams.values().map(|entry| entry.record.as_slice());
             std::iter::once(kept.record.as_slice()).chain(entries)
-        })
+        });
+        sessions.chain(self.placed.values().map(Vec::as_slice))
     }
 
     /// Sees to it that the log knows the session.
@@ -150,13 +157,23 @@ impl Ledger {
 
     /// Notes a change that is about to be carried out.
     pub(super) fn intend(&mut self, log: &Arc<Log>, about: &About, intent: &Intent) -> u64 {
-        let session = about.key.session;
-        self.know(log, &session);
-        let entry = self.entry(about);
-        entry.about = *about;
-        entry.record.clear();
-        record::put_intent(about, intent, &mut entry.record);
-        self.append_entry(log, about)
+        if intent.appends() {
+            let mut record = Vec::new();
+            record::put_placed(about, intent, &mut record);
+            self.placed.insert(about.op, record);
+        }
+        self.note(log, about, |out| record::put_intent(about, intent, out))
+    }
+
+    /// Notes what came of an append, when nothing else can have changed its file yet.
+    pub(super) fn ended(&mut self, log: &Arc<Log>, about: &About, effect: Option<&Effect>) -> u64 {
+        self.placed.remove(&about.op);
+        match effect {
+            Some(effect) if self.is_latest(about) => {
+                self.note(log, about, |out| record::put_happened(about, effect, out))
+            }
+            _ => self.dropped(log, about),
+        }
     }
 
     /// Notes the reply to a change.
@@ -168,27 +185,59 @@ impl Ledger {
         bytes: &[u8],
     ) -> u64 {
         // The session may have been forgotten meanwhile: then nobody will ask.
-        let known = self.sessions.get(&about.key.session).is_some_and(|kept| {
-            let entry = kept.streams.get(&about.key.stream);
-            entry.is_some_and(|entry| entry.about.op == about.op)
-        });
-        if !known {
-            return self.append(log, |out| record::put_dropped(about.op, out));
+        if !self.is_latest(about) {
+            return self.dropped(log, about);
         }
-        let entry = self.entry(about);
-        entry.record.clear();
-        record::put_reply(about, order_le, bytes, &mut entry.record);
-        self.append_entry(log, about)
+        self.note(log, about, |out| record::put_reply(about, order_le, bytes, out))
     }
 
-    /// Notes that a change was not carried out.
-    pub(super) fn dropped(&mut self, log: &Arc<Log>, about: &About) {
+    /// Notes that a change could not be made stable.
+    pub(super) fn failed(&mut self, log: &Arc<Log>, about: &About) -> u64 {
+        if !self.is_latest(about) {
+            return self.dropped(log, about);
+        }
+        self.note(log, about, |out| record::put_failed(about, out))
+    }
+
+    /// Lets go of what is known of a stream: its client has its answer. The number of the record that
+    /// says so, if there was anything.
+    pub(super) fn outlived(
+        &mut self,
+        log: &Arc<Log>,
+        session: &[u8; 8],
+        stream: u16,
+    ) -> Option<u64> {
+        let entry = self.sessions.get_mut(session)?.streams.remove(&stream)?;
+        Some(self.append(log, |out| record::put_dropped(entry.about.op, out)))
+    }
+
+    /// Notes that a change was not carried out, or that nobody will ask for it.
+    pub(super) fn dropped(&mut self, log: &Arc<Log>, about: &About) -> u64 {
         if let Some(kept) = self.sessions.get_mut(&about.key.session)
             && kept.streams.get(&about.key.stream).is_some_and(|entry| entry.about.op == about.op)
         {
             kept.streams.remove(&about.key.stream);
         }
-        self.append(log, |out| record::put_dropped(about.op, out));
+        self.append(log, |out| record::put_dropped(about.op, out))
+    }
+
+    /// Whether what comes of a change may still be asked for: its session is known, and its stream
+    /// has not gone on.
+    fn is_latest(&self, about: &About) -> bool {
+        self.sessions.get(&about.key.session).is_some_and(|kept| {
+            let entry = kept.streams.get(&about.key.stream);
+            entry.is_none_or(|entry| entry.about.op <= about.op)
+        })
+    }
+
+    /// Makes what `put` writes the entry of a change.
+    fn note(&mut self, log: &Arc<Log>, about: &About, put: impl FnOnce(&mut Vec<u8>)) -> u64 {
+        self.know(log, &about.key.session);
+        let entry = self.entry(about);
+        entry.about = *about;
+        entry.record.clear();
+        put(&mut entry.record);
+        self.append_entry(log, about)
     }
 
     fn entry(&mut self, about: &About) -> &mut Entry {

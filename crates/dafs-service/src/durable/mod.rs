@@ -22,14 +22,18 @@ pub use recover::{Journal, JournalError, Recovered};
 pub(crate) use keeper::Keeper;
 
 use crate::client::ClientKind;
+use crate::export::Export;
 use crate::handle::Handle;
+use crate::limits::CLIENT_NAME_BYTES_MAX;
 use crate::replies::RequestKey;
 use crate::{Caller, Client, Result, Service};
 use crc_fast::CrcAlgorithm;
+use dafs_store::{AppendWitness, StoreError};
+use intent::Intent;
 use record::Record;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the replies to changes of an export survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,18 +71,70 @@ pub struct Op {
     keeper: Arc<Keeper>,
     number: u64,
     unchanged: bool,
+    carried_out: bool,
     settled: bool,
+    /// The file, length and digest of an append.
+    append: Option<(Handle, u64, u32)>,
 }
 
 impl Op {
+    fn new(keeper: Arc<Keeper>, number: u64, change: &Change<'_>) -> Self {
+        let append = match *change {
+            Change::Append { file, len, digest } => Some((*file, len, digest)),
+            _ => None,
+        };
+        let (unchanged, carried_out, settled) = (false, false, false);
+        Self { keeper, number, unchanged, carried_out, settled, append }
+    }
+
+    /// Before whose eyes an append is to be carried out; `None` for other changes. Until then it has
+    /// not begun, and is not known to anybody after a restart.
+    pub fn witness(&self) -> Option<Arc<dyn AppendWitness>> {
+        let (file, len, digest) = self.append?;
+        let (keeper, number, offset) = (self.keeper.clone(), self.number, AtomicU64::new(0));
+        Some(Arc::new(Witness { keeper, number, file, len, digest, offset }))
+    }
+
     /// Its number in the journal; no other one of this run has the same.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Says that the request was refused and changed nothing, so that nothing has to be made stable.
+    /// Says that the change was made, whatever the reply will say.
+    pub fn carried_out(&mut self) {
+        self.carried_out = true;
+        self.unchanged = false;
+    }
+
+    /// Says that the request was refused and changed nothing, so that nothing has to be made stable;
+    /// unless it was said to be carried out.
     pub fn nothing_changed(&mut self) {
-        self.unchanged = true;
+        self.unchanged = !self.carried_out;
+    }
+}
+
+/// Notes an append in the journal.
+struct Witness {
+    keeper: Arc<Keeper>,
+    number: u64,
+    file: Handle,
+    len: u64,
+    digest: u32,
+    offset: AtomicU64,
+}
+
+impl AppendWitness for Witness {
+    fn placed(&self, offset: u64) -> std::result::Result<(), StoreError> {
+        self.offset.store(offset, Ordering::Relaxed);
+        let &Self { file, len, digest, .. } = self;
+        let placed = self.keeper.place(self.number, Intent::Append { file, offset, len, digest });
+        placed.map_err(|_| StoreError::Io)
+    }
+
+    fn ended(&self, appended: bool) -> std::result::Result<(), StoreError> {
+        let (file, offset, len) = (self.file, self.offset.load(Ordering::Relaxed), self.len);
+        let effect = appended.then_some(Effect::Appended { file, offset, len });
+        self.keeper.ended(self.number, effect.as_ref()).map_err(|_| StoreError::Io)
     }
 }
 
@@ -148,6 +204,9 @@ pub enum Answer {
     },
     /// It was carried out, and there is no reply yet.
     Happened(Effect),
+    /// It was carried out and could not be made stable, so it may be there or not; the reply was, or
+    /// would have been, an error of the device.
+    Failed,
 }
 
 /// What a change has done, from which a reply can be made. Everything else that the reply tells, such
@@ -259,7 +318,7 @@ impl Service {
         let options = export.options();
         // Who has no session cannot ask for a reply.
         let stateless = caller.client.kind() == ClientKind::Stateless;
-        if stateless || options.read_only || !change.is_kept() {
+        if stateless || options.read_only || !change.is_kept() || !change.is_possible() {
             return Ok(Intended::Unneeded);
         }
         let power = match options.durable_replies {
@@ -281,16 +340,18 @@ impl Service {
         keeper.settle(op, reply, order_le, ready)
     }
 
-    /// Notes that a session has begun, whose replies are to be found after a restart. Does nothing
-    /// when no journal is kept.
-    pub fn keep_session(&self, session: &Session) {
-        let Some(keeper) = self.keeper.get() else { return };
-        let noted = keeper.lock().introduce(&keeper.log, session);
-        if let Some(sequence) = noted {
-            // Nothing depends on it before the session's first change, which waits for both.
-            let _ = keeper.log.flush(sequence);
-            keeper.log.sync_soon(sequence, Box::new(|_| ()));
+    /// Notes that a session has begun, whose replies are to be found after a restart. Its client may
+    /// be told so when the session is known to outlive what its changes do: else it could not be told
+    /// what became of them. Does nothing when no journal is kept.
+    pub fn keep_session(&self, session: &Session, ready: Notify) -> Settled {
+        let Some(keeper) = self.keeper.get() else { return Settled::Now };
+        if session.client.len() > CLIENT_NAME_BYTES_MAX {
+            // No client has such a name.
+            return Settled::Now;
         }
+        let is_power = |export: &Arc<Export>| export.options().durable_replies == Durability::Power;
+        let power = self.namespace().exports().any(is_power);
+        keeper.introduce(session, power, ready)
     }
 
     /// Forgets a session and all its replies: its client has said that it needs them no more, has
@@ -301,6 +362,17 @@ impl Service {
         if let Some(sequence) = noted {
             // If this is lost, the session is forgotten later.
             let _ = keeper.log.flush(sequence);
+        }
+    }
+
+    /// Forgets the answer to the latest change of a stream, before its request's number could be that
+    /// of another request: the client, which has used the stream since, has the answer. Tells when
+    /// `ready` must be waited for.
+    pub fn outlived(&self, session: &[u8; 8], stream: u16, ready: Notify) -> Settled {
+        let keeper = self.keeper.get();
+        match keeper.and_then(|keeper| keeper.outlived(session, stream, ready)) {
+            Some(()) => Settled::Later,
+            None => Settled::Now,
         }
     }
 
@@ -319,6 +391,7 @@ impl Service {
         match Record::decode(&entry.record)? {
             Record::Reply { order_le, bytes, .. } => Some(Answer::Reply { bytes, order_le }),
             Record::Happened { effect, .. } => Some(Answer::Happened(effect)),
+            Record::Failed { .. } => Some(Answer::Failed),
             _ => None,
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! * A change takes all its places at once and in the order of its announcement, so none waits for
-//!   one that waits for it.
+//!   one that waits for it. One that has a name may wait for a file after that: who has a file waits
+//!   for nothing.
 //! * A place is held by one change, or shared by several that all said that they may.
 
 use crate::handle::Handle;
@@ -50,6 +51,15 @@ impl Places {
             }
         }
         self.is_first(op, places)
+    }
+
+    /// Puts a change in line at one more place; true when it need not wait there.
+    pub(super) fn join(&mut self, op: u64, place: Place) -> bool {
+        let line = self.0.entry(place.what).or_default();
+        if !line.iter().any(|&(other, _)| other == op) {
+            line.push((op, place.shared));
+        }
+        line.first().is_some_and(|&(first, _)| first == op)
     }
 
     /// Whether nobody is in the way of a change.

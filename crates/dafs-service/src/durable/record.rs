@@ -19,8 +19,13 @@ pub(super) enum Record {
     Reply { about: About, order_le: bool, bytes: Vec<u8> },
     /// It was carried out, as was found out after a crash.
     Happened { about: About, effect: Effect },
-    /// It was not carried out.
+    /// It was carried out and could not be made stable, which is what its client was told.
+    Failed { about: About },
+    /// It was not carried out, or nobody will ask for it.
     Dropped { op: u64 },
+    /// An append is being carried out, or has failed in a way that nobody could look after; the change
+    /// itself may be forgotten. In checkpoints.
+    Placed { about: About, intent: Intent },
 }
 
 /// Which change a record is about.
@@ -72,6 +77,14 @@ pub(super) fn put_forgotten(session: &[u8; 8], out: &mut Vec<u8>) {
 pub(super) fn put_intent(about: &About, intent: &Intent, out: &mut Vec<u8>) {
     let mut out = Writer(out);
     out.u8(3);
+    about.encode(&mut out);
+    intent.encode(&mut out);
+}
+
+/// Writes where an append goes of which the end is not known.
+pub(super) fn put_placed(about: &About, intent: &Intent, out: &mut Vec<u8>) {
+    let mut out = Writer(out);
+    out.u8(8);
     about.encode(&mut out);
     intent.encode(&mut out);
 }
@@ -134,6 +147,13 @@ pub(super) fn put_happened(about: &About, effect: &Effect, out: &mut Vec<u8>) {
     }
 }
 
+/// Writes that a change could not be made stable.
+pub(super) fn put_failed(about: &About, out: &mut Vec<u8>) {
+    let mut out = Writer(out);
+    out.u8(9);
+    about.encode(&mut out);
+}
+
 /// Writes that a change was not carried out.
 pub(super) fn put_dropped(op: u64, out: &mut Vec<u8>) {
     let mut out = Writer(out);
@@ -193,6 +213,11 @@ impl Record {
             },
             5 => Self::Happened { about: About::decode(&mut from)?, effect: effect(&mut from)? },
             6 => Self::Dropped { op: from.u64()? },
+            9 => Self::Failed { about: About::decode(&mut from)? },
+            8 => Self::Placed {
+                about: About::decode(&mut from)?,
+                intent: Intent::decode(&mut from)?,
+            },
             _ => return None,
         };
         from.0.is_empty().then_some(record)

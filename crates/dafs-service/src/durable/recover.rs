@@ -5,13 +5,14 @@ use super::evidence::Verdict;
 use super::intent::{Intent, server};
 use super::keeper::Keeper;
 use super::ledger::{Entry, Kept, Ledger};
-use super::record::{self, Record};
+use super::record::{self, About, Record};
 use crate::Service;
 use crate::export::Namespace;
 use crate::limits::{DURABLE_SESSIONS_MAX, REPLY_RETENTION_NS};
 use dafs_journal::{Disk, LogFailed, Recovery, ScanError, Spawn};
 use dafs_store::{OpenMode, Store, StoreError};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -75,6 +76,8 @@ struct Reading {
     ledger: Ledger,
     /// Where the entry of a change is.
     ops: FxHashMap<u64, ([u8; 8], u16)>,
+    /// Appends that may be half done.
+    placed: BTreeMap<u64, (About, Intent)>,
     unknown: bool,
 }
 
@@ -97,7 +100,13 @@ impl Reading {
                 sessions.remove(&id);
                 return;
             }
+            Some(Record::Placed { about, intent }) => {
+                self.ledger.next_op = self.ledger.next_op.max(about.op);
+                self.placed.insert(about.op, (about, intent));
+                return;
+            }
             Some(Record::Dropped { op }) => {
+                self.placed.remove(&op);
                 if let Some((session, stream)) = self.ops.remove(&op)
                     && let Some(kept) = sessions.get_mut(&session)
                     && kept.streams.get(&stream).is_some_and(|entry| entry.about.op == op)
@@ -106,11 +115,20 @@ impl Reading {
                 }
                 return;
             }
+            Some(Record::Intent { about, intent }) => {
+                if intent.appends() {
+                    self.placed.insert(about.op, (about, intent));
+                }
+                about
+            }
             Some(
-                Record::Intent { about, .. }
-                | Record::Reply { about, .. }
-                | Record::Happened { about, .. },
-            ) => about,
+                Record::Reply { about, .. }
+                | Record::Happened { about, .. }
+                | Record::Failed { about },
+            ) => {
+                self.placed.remove(&about.op);
+                about
+            }
         };
         self.ledger.next_op = self.ledger.next_op.max(about.op);
         let (session, stream) = (about.key.session, about.key.stream);
@@ -143,7 +161,9 @@ impl Service {
         }
         let mut ledger = reading.ledger;
         let namespace = self.namespace();
-        let mut recovered = judge(&mut ledger, &namespace, recovery.rebooted())?;
+        let rebooted = recovery.rebooted();
+        take_back(&ledger, &reading.placed, &namespace, rebooted)?;
+        let mut recovered = judge(&mut ledger, &namespace, rebooted)?;
         limit(&mut ledger);
         recovered.sessions = ledger.sessions.len();
         ledger.recovered_sessions = ledger.sessions.len();
@@ -196,16 +216,22 @@ fn judge(
             continue;
         };
         let failed = |error| JournalError::Store { export: export.name().to_owned(), error };
-        match intent.judge(&**export.store(), rebooted).map_err(failed)? {
+        match intent.judge(&**export.store()).map_err(failed)? {
             Verdict::Happened(effect) => {
                 recovered.happened += 1;
                 entry.record.clear();
                 record::put_happened(&about, &effect, &mut entry.record);
+                // The reply says that data is stable, whatever else is.
+                commit_data(&**export.store(), &intent).map_err(failed)?;
                 if about.power {
                     let ids: &mut Vec<_> = touched.entry(export.fs()).or_default();
                     intent.touched(&**export.store(), ids);
-                    commit_data(&**export.store(), &intent).map_err(failed)?;
                 }
+            }
+            Verdict::Unknown => {
+                recovered.lost += 1;
+                unknown.push(about.key.session);
+                gone.push(about);
             }
             Verdict::Not => {
                 recovered.not_happened += 1;
@@ -233,6 +259,29 @@ fn judge(
         }
     }
     Ok(recovered)
+}
+
+/// Takes back what is left of appends that nobody will ask for any more: their sessions are forgotten,
+/// or have gone on.
+fn take_back(
+    ledger: &Ledger,
+    placed: &BTreeMap<u64, (About, Intent)>,
+    namespace: &Namespace,
+    rebooted: bool,
+) -> Result<(), JournalError> {
+    for (about, intent) in placed.values() {
+        let kept = ledger.sessions.get(&about.key.session);
+        let entry = kept.and_then(|kept| kept.streams.get(&about.key.stream));
+        let asked = entry.is_some_and(|entry| entry.about.op == about.op);
+        // Without `power` the record of its end may be lost with the power.
+        if asked || (rebooted && !about.power) {
+            continue;
+        }
+        let Ok(export) = namespace.export(intent.place()) else { continue };
+        let failed = |error| JournalError::Store { export: export.name().to_owned(), error };
+        intent.judge(&**export.store()).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Makes data stable that a change has written: the process may have ended before it did so.

@@ -197,6 +197,7 @@ impl Service {
                 Ok(Kept::Reply(KeptReply { bytes: bytes.into(), little_endian: order_le }))
             }
             Some(Answer::Happened(effect)) => Ok(Kept::Happened(effect)),
+            Some(Answer::Failed) => Ok(Kept::Failed),
             None if self.is_kept_whole(&key.session) => Err(NoReply::NotExecuted),
             None => Err(NoReply::UnknownSession),
         }

@@ -54,6 +54,8 @@ pub enum Kept {
     Reply(KeptReply),
     /// What it has done, before a reply was made.
     Happened(Effect),
+    /// It could not be made stable; it may be there or not, and was answered with an error.
+    Failed,
 }
 
 /// A kept reply of a session that has ended, with what it answers.

@@ -1,17 +1,21 @@
 //! Changes with durable replies: the server dies at every step of every kind of change, over a store
 //! that has lost or kept what was not stable.
 
+#[path = "durable/appends.rs"]
+mod appends;
+
 use dafs_journal::sim::SimDisk;
+use dafs_mem::VolatileSlice;
 use dafs_service::durable::{
     Answer, Change, Durability, Effect, Intended, Journal, Notify, Op, Session, Settled, digest,
 };
 use dafs_service::{
     Caller, Client, Export, ExportOptions, Handle, Identity, Namespace, NoReply, RemoveMode,
-    RequestKey, Service, ServiceConfig, ServiceError, Squash, Subject,
+    RequestKey, Service, ServiceConfig, ServiceError, Squash, StateRef, Subject,
 };
 use dafs_store::{
-    CreateHow, Cred, ExportSecret, Kind, MemoryOptions, MemoryStore, NewObject, OpenMode, SetAttr,
-    Stability, Store, StoreError, TimeSpec, Wait,
+    CreateHow, Cred, ExportSecret, Kind, MemoryOptions, MemoryStore, NewObject, OpenFile, OpenMode,
+    SetAttr, SetTime, Stability, Store, StoreError, TimeSpec, Wait,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -30,10 +34,15 @@ type Told = Arc<Mutex<Vec<(&'static str, Result<(), ServiceError>)>>>;
 /// A store whose content is the same in every run, so that one that has lost something can be made
 /// again up to there.
 fn new_store() -> Arc<MemoryStore> {
+    new_store_of(1 << 30)
+}
+
+fn new_store_of(bytes_max: u64) -> Arc<MemoryStore> {
     let options = MemoryOptions {
         clock: Arc::new(|| TimeSpec { seconds: 1, nanoseconds: 0 }),
         id_key: Some(ExportSecret::from_bytes([3; 16])),
         root_mode: 0o777,
+        bytes_max,
         ..MemoryOptions::default()
     };
     let store = Arc::new(MemoryStore::new(options));
@@ -53,9 +62,9 @@ fn cred() -> Cred {
     Cred::new(0, 0)
 }
 
-fn write(file: &dyn dafs_store::OpenFile, offset: u64, bytes: &[u8]) {
+fn write(file: &dyn OpenFile, offset: u64, bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
-    let view = dafs_mem::VolatileSlice::from_mut(&mut bytes);
+    let view = VolatileSlice::from_mut(&mut bytes);
     file.write_at(&[view], offset, Stability::Data, Wait::Allowed).unwrap();
 }
 
@@ -74,7 +83,11 @@ struct World {
 
 impl World {
     fn new(mode: Durability) -> Self {
-        let (store, disk) = (new_store(), Arc::new(SimDisk::new()));
+        Self::with(mode, new_store())
+    }
+
+    fn with(mode: Durability, store: Arc<MemoryStore>) -> Self {
+        let disk = Arc::new(SimDisk::new());
         let mut world = Self::over(mode, store, disk, 1);
         world.recover().unwrap();
         world.introduce(SESSION);
@@ -109,13 +122,20 @@ impl World {
     }
 
     fn introduce(&self, id: [u8; 8]) {
-        self.service.keep_session(&Session {
+        let session = Session {
             id,
             client: b"client".to_vec(),
             verifier: self.client.verifier(),
             mechanism: "none".to_owned(),
             principal: Vec::new(),
-        });
+        };
+        match self.service.keep_session(&session, self.notify("known")) {
+            Settled::Now => assert_ne!(self.mode, Durability::Power),
+            Settled::Later => {
+                self.run();
+                assert_eq!(self.told(), [("known", Ok(()))]);
+            }
+        }
     }
 
     /// Runs jobs until there are none; tells how many.
@@ -180,9 +200,23 @@ impl World {
             Settled::Later => {
                 self.run();
                 let mut told = self.told.lock().unwrap();
-                assert_eq!(told.remove(0), ("sent", Ok(())));
+                let sent = told.iter().position(|(name, _)| *name == "sent").unwrap();
+                assert_eq!(told.remove(sent), ("sent", Ok(())));
             }
         }
+    }
+
+    /// A file as the service hands it out to those who announce nothing.
+    fn open(&self, name: &str) -> Arc<dyn OpenFile> {
+        let (file, need) = (self.at(name).unwrap(), OpenMode { read: false, write: true });
+        self.service.io_file(self.caller(), &file, StateRef::ANONYMOUS, need).unwrap()
+    }
+
+    /// Carries out an announced append.
+    fn append(&self, op: &Op, bytes: &[u8]) -> Result<u64, StoreError> {
+        let (witness, mut bytes) = (op.witness().unwrap(), bytes.to_vec());
+        let view = VolatileSlice::from_mut(&mut bytes);
+        self.open("grown").append_witnessed(&[view], Stability::Data, &*witness)
     }
 
     /// The server dies; `power` with the system. What was not stable on the journal's disk goes with
@@ -206,7 +240,7 @@ struct Case {
     name: &'static str,
     /// What is announced, and then what carries it out.
     change: for<'a> fn(&'a World, &'a [Handle]) -> Change<'a>,
-    execute: fn(&World),
+    execute: fn(&World, &Op),
     /// Whether the change is there.
     applied: fn(&World) -> bool,
     /// What must be known of it when it is.
@@ -217,14 +251,6 @@ struct Case {
 
 const CHMOD: SetAttr = SetAttr { mode: Some(0o640), ..NONE };
 
-fn append(world: &World, bytes: &[u8]) {
-    let file = world.at("grown").unwrap().file;
-    let mode = OpenMode { read: true, write: true };
-    let file = world.store.open(&world.cred, &file, mode).unwrap();
-    let end = file.attr().unwrap().size;
-    write(&*file, end, bytes);
-}
-
 fn size(world: &World, name: &str) -> u64 {
     world.store.getattr(&world.at(name).unwrap().file).unwrap().size
 }
@@ -233,7 +259,7 @@ const CASES: &[Case] = &[
     Case {
         name: "create",
         change: |_, at| Change::Create { dir: &at[0], name: b"new", attr: &NONE },
-        execute: |w| {
+        execute: |w, _| {
             let (how, mode) = (CreateHow::Guarded, OpenMode { read: true, write: true });
             let root = w.store.root();
             drop(w.store.create(&w.cred, &root, b"new", how, &NONE, mode).unwrap());
@@ -248,7 +274,7 @@ const CASES: &[Case] = &[
             const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
             Change::Create { dir: &at[0], name: b"old", attr: &EMPTY }
         },
-        execute: |w| {
+        execute: |w, _| {
             let change = SetAttr { size: Some(0), ..NONE };
             let file = w.at("old").unwrap().file;
             w.store.setattr(&w.cred, &file, &change, None).unwrap();
@@ -265,7 +291,7 @@ const CASES: &[Case] = &[
             kind: Kind::Symlink,
             attr: &NONE,
         },
-        execute: |w| {
+        execute: |w, _| {
             let object = NewObject::Symlink(b"to");
             w.service.make(w.caller(), &w.root(), b"new", object, &NONE).unwrap();
         },
@@ -276,7 +302,7 @@ const CASES: &[Case] = &[
     Case {
         name: "remove",
         change: |_, at| Change::Remove { dir: &at[0], name: b"victim" },
-        execute: |w| {
+        execute: |w, _| {
             let mode = RemoveMode::Unchecked;
             w.service.remove(w.caller(), &w.root(), b"victim", mode).unwrap();
         },
@@ -292,7 +318,7 @@ const CASES: &[Case] = &[
             to_dir: &at[0],
             to: b"victim",
         },
-        execute: |w| {
+        execute: |w, _| {
             let root = w.root();
             w.service.rename(w.caller(), &root, b"moved", &root, b"victim").unwrap();
         },
@@ -303,7 +329,7 @@ const CASES: &[Case] = &[
     Case {
         name: "link",
         change: |_, at| Change::Link { source: &at[1], dir: &at[0], name: b"new" },
-        execute: |w| {
+        execute: |w, _| {
             let source = w.at("linked").unwrap();
             w.service.link(w.caller(), &source, &w.root(), b"new").unwrap();
         },
@@ -314,7 +340,7 @@ const CASES: &[Case] = &[
     Case {
         name: "set attributes",
         change: |_, at| Change::SetAttr { file: &at[1], change: &CHMOD },
-        execute: |w| {
+        execute: |w, _| {
             let file = w.at("linked").unwrap().file;
             w.store.setattr(&w.cred, &file, &CHMOD, None).unwrap();
         },
@@ -331,7 +357,7 @@ const CASES: &[Case] = &[
             stability: Stability::Data,
             digest: Some(digest(0, b"after")),
         },
-        execute: |w| {
+        execute: |w, _| {
             let mode = OpenMode { read: true, write: true };
             let file = w.at("grown").unwrap().file;
             write(&*w.store.open(&w.cred, &file, mode).unwrap(), 3, b"after");
@@ -342,8 +368,8 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "append",
-        change: |_, at| Change::Append { file: &at[2], len: 5, digest: None },
-        execute: |w| append(w, b"after"),
+        change: |_, at| Change::Append { file: &at[2], len: 5, digest: digest(0, b"after") },
+        execute: |w, op| assert_eq!(w.append(op, b"after"), Ok(6)),
         applied: |w| size(w, "grown") == 11,
         effect: |effect| matches!(effect, Effect::Appended { offset: 6, len: 5, .. }),
         stable_at_once: true,
@@ -391,7 +417,7 @@ fn die(case: &Case, mode: Durability, until: Until, power: bool, kept: bool) {
     } else {
         let op = world.op(0, &change);
         if until > Until::Intended {
-            (case.execute)(&world);
+            (case.execute)(&world, &op);
             assert!((case.applied)(&world), "{what}");
         }
         match until {
@@ -457,46 +483,6 @@ impl PartialOrd for Until {
 }
 
 #[test]
-fn an_append_that_was_half_done_is_taken_back() {
-    for mode in [Durability::Crash, Durability::Power] {
-        let world = World::new(mode);
-        let file = world.at("grown").unwrap();
-        let op = world.op(0, &Change::Append { file: &file, len: 5, digest: None });
-        append(&world, b"aft");
-        std::mem::forget(op);
-        let (key, store) = (world.key(0), world.store.clone());
-        let world = world.restart(false, store);
-        assert_eq!((size(&world, "grown"), world.service.kept_answer(&key)), (6, None));
-    }
-}
-
-#[test]
-fn other_data_in_place_of_an_append_is_left_alone_and_not_taken_for_it() {
-    let world = World::new(Durability::Power);
-    let file = world.at("grown").unwrap();
-    let change = Change::Append { file: &file, len: 5, digest: Some(digest(0, b"after")) };
-    std::mem::forget(world.op(0, &change));
-    append(&world, b"other");
-    let (key, store) = (world.key(0), world.store.clone());
-    let world = world.restart(false, store);
-    assert_eq!((size(&world, "grown"), world.service.kept_answer(&key)), (11, None));
-}
-
-#[test]
-fn an_append_behind_what_an_nfs_client_has_written_meanwhile_is_found() {
-    let world = World::new(Durability::Power);
-    let file = world.at("grown").unwrap();
-    let change = Change::Append { file: &file, len: 5, digest: Some(digest(0, b"after")) };
-    std::mem::forget(world.op(0, &change));
-    append(&world, b"nfs");
-    append(&world, b"after");
-    let (key, store) = (world.key(0), world.store.clone());
-    let world = world.restart(false, store);
-    let effect = Effect::Appended { file, offset: 9, len: 5 };
-    assert_eq!(world.service.kept_answer(&key), Some(Answer::Happened(effect)));
-}
-
-#[test]
 fn conflicting_changes_go_one_after_the_other() {
     for mode in [Durability::Crash, Durability::Power] {
         let world = World::new(mode);
@@ -510,7 +496,7 @@ fn conflicting_changes_go_one_after_the_other() {
         // What concerns something else does not wait.
         drop(world.op(3, &other));
         assert!(world.told().is_empty());
-        (CASES[0].execute)(&world);
+        (CASES[0].execute)(&world, &first);
         world.settle(first, b"created");
         world.run();
         assert_eq!(world.told(), [("second", Ok(()))]);
@@ -527,6 +513,49 @@ fn conflicting_changes_go_one_after_the_other() {
         let world = world.restart(false, store);
         let known = keys.map(|key| world.service.kept_answer(&key).is_some());
         assert_eq!(known, [true, false, false, false]);
+    }
+}
+
+/// An open that empties a file is a change of the file, too: who appends to it waits, and so nobody
+/// takes what was appended since for a sign that it was not emptied.
+#[test]
+fn emptying_and_other_changes_of_a_file_go_one_after_the_other() {
+    const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
+    for mode in [Durability::Crash, Durability::Power] {
+        let world = World::new(mode);
+        let (root, file) = (world.root(), world.at("grown").unwrap());
+        let append = Change::Append { file: &file, len: 5, digest: digest(0, b"after") };
+        let empty = Change::Create { dir: &root, name: b"grown", attr: &EMPTY };
+        let first = world.op(0, &empty);
+        let Intended::Waiting(second) = world.intend(1, "second", &append) else { panic!() };
+        let Intended::Waiting(third) = world.intend(2, "third", &empty) else { panic!() };
+        world.run();
+        assert!(world.told().is_empty());
+        let cut = |world: &World| world.store.setattr(&world.cred, &file.file, &EMPTY, None);
+        cut(&world).unwrap();
+        world.settle(first, b"emptied");
+        world.run();
+        assert_eq!(world.told(), [("second", Ok(()))]);
+        assert_eq!(world.append(&second, b"after"), Ok(0));
+        world.settle(second, b"appended");
+        world.run();
+        assert_eq!(world.told(), [("third", Ok(()))]);
+        cut(&world).unwrap();
+        drop(third);
+        assert_eq!(world.service.journal_statistics().unwrap().in_flight, 0);
+        // The other way round: it waits for the file after it has got the name.
+        let first = world.op(3, &append);
+        let Intended::Waiting(second) = world.intend(4, "second", &empty) else { panic!() };
+        let Intended::Waiting(third) = world.intend(5, "third", &append) else { panic!() };
+        world.run();
+        assert!(world.told().is_empty());
+        drop(first);
+        world.run();
+        assert_eq!(world.told(), [("second", Ok(()))]);
+        drop(second);
+        assert_eq!(world.told(), [("third", Ok(()))]);
+        drop(third);
+        assert_eq!(world.service.journal_statistics().unwrap().in_flight, 0);
     }
 }
 
@@ -601,6 +630,50 @@ fn a_change_that_is_refused_makes_nothing_stable() {
     assert!(matches!(world.service.kept_answer(&key), Some(Answer::Reply { .. })));
 }
 
+/// What was made is not what was asked for before it has its owner, mode and times.
+#[test]
+fn an_object_whose_attributes_were_not_set_yet_gets_them() {
+    let time = TimeSpec { seconds: 77, nanoseconds: 5 };
+    let attr = SetAttr {
+        mode: Some(0o2750),
+        uid: Some(7),
+        gid: Some(8),
+        mtime: Some(SetTime::To(time)),
+        ..NONE
+    };
+    for mode in [Durability::Crash, Durability::Power] {
+        for (kind, object) in
+            [(Kind::Directory, NewObject::Directory), (Kind::Symlink, NewObject::Symlink(b"to"))]
+        {
+            let world = World::new(mode);
+            let root = world.root();
+            let change = Change::Make { dir: &root, name: b"new", kind, attr: &attr };
+            std::mem::forget(world.op(0, &change));
+            world.store.make(&world.cred, &root.file, b"new", object, &NONE).unwrap();
+            let (key, store) = (world.key(0), world.store.clone());
+            let world = world.restart(mode == Durability::Power, store);
+            assert!(matches!(world.service.kept_answer(&key), Some(Answer::Happened(_))));
+            let found = world.store.getattr(&world.at("new").unwrap().file).unwrap();
+            assert_eq!((found.uid, found.gid, found.mtime), (7, 8, time));
+            assert_eq!(found.mode == 0o2750, kind == Kind::Directory);
+        }
+    }
+}
+
+/// Its client may be told that the reply did not fit, but it is stable.
+#[test]
+fn a_change_that_was_made_is_made_stable_whatever_is_answered() {
+    let world = World::new(Durability::Power);
+    let root = world.root();
+    let mut op = world.op(0, &Change::Remove { dir: &root, name: b"old" });
+    op.carried_out();
+    op.nothing_changed();
+    let settled = world.service.settle(op, b"too small", true, world.notify("sent"));
+    assert_eq!(settled, Settled::Later);
+    world.run();
+    assert_eq!(world.service.journal_statistics().unwrap().rounds, 1);
+}
+
 #[test]
 fn a_journal_that_fails_refuses_changes() {
     let world = World::new(Durability::Power);
@@ -617,6 +690,77 @@ fn a_journal_that_fails_refuses_changes() {
     assert_eq!(world.told(), [("go", Err(StoreError::Io.into()))], "for good");
     drop(op);
     assert_eq!(world.service.journal_statistics().unwrap().in_flight, 0);
+}
+
+/// Names that nothing can have are no reason to write long records.
+#[test]
+fn what_no_store_can_do_is_not_announced() {
+    let world = World::new(Durability::Crash);
+    let (root, long) = (world.root(), vec![b'x'; 2 << 20]);
+    let rename = Change::Rename { from_dir: &root, from: b"old", to_dir: &root, to: &long };
+    let make = Change::Make { dir: &root, name: &long, kind: Kind::Directory, attr: &NONE };
+    for change in [rename, make, Change::Remove { dir: &root, name: &long[..256] }] {
+        assert!(matches!(world.intend(0, "go", &change), Intended::Unneeded));
+    }
+    let session = Session {
+        id: *b"long one",
+        client: long,
+        verifier: [0; 8],
+        mechanism: "none".to_owned(),
+        principal: Vec::new(),
+    };
+    assert_eq!(world.service.keep_session(&session, world.notify("known")), Settled::Now);
+    assert_eq!(world.service.journal_statistics().unwrap().sessions, 1);
+}
+
+/// Of a reply that is too long for the journal it says that there is none to be had.
+#[test]
+fn a_reply_that_is_too_long_is_not_mistaken_for_none() {
+    for mode in [Durability::Crash, Durability::Power] {
+        let world = World::new(mode);
+        let op = world.op(0, &(CASES[2].change)(&world, &[world.root()]));
+        (CASES[2].execute)(&world, &op);
+        world.settle(op, &vec![1; 65 << 10]);
+        // Another client's change makes it look as if it had never been.
+        world.store.remove(&world.cred, &world.store.root(), b"new").unwrap();
+        let (key, store) = (world.key(0), world.store.clone());
+        let world = world.restart(false, store);
+        assert_eq!(world.service.kept_answer(&key), Some(Answer::Failed));
+    }
+}
+
+/// Its client may ask for replies as soon as it knows that it has a session.
+#[test]
+fn a_session_is_known_after_a_loss_of_power() {
+    let world = World::new(Durability::Power);
+    let store = world.store.clone();
+    let world = world.restart(true, store);
+    assert!(world.service.kept_session(&SESSION).is_some());
+    let asked = world.service.kept_reply(&world.client, &world.key(0));
+    assert_eq!(asked, Err(NoReply::NotExecuted));
+}
+
+/// The numbers of requests come again after 65,536 of them.
+#[test]
+fn the_answer_to_a_request_is_forgotten_before_its_number_comes_again() {
+    for mode in [Durability::Crash, Durability::Power] {
+        let world = World::new(mode);
+        let root = world.root();
+        for stream in [0, 1] {
+            let op = world.op(stream, &Change::Remove { dir: &root, name: b"nothing" });
+            world.settle(op, b"reply");
+        }
+        let ready = world.notify("forgotten");
+        assert_eq!(world.service.outlived(&SESSION, 0, ready), Settled::Later);
+        world.run();
+        assert_eq!(world.told(), [("forgotten", Ok(()))]);
+        let again = world.service.outlived(&SESSION, 0, world.notify("again"));
+        assert_eq!(again, Settled::Now);
+        let (keys, store) = ([world.key(0), world.key(1)], world.store.clone());
+        let world = world.restart(mode == Durability::Power, store);
+        let known = keys.map(|key| world.service.kept_answer(&key).is_some());
+        assert_eq!(known, [false, true]);
+    }
 }
 
 #[test]

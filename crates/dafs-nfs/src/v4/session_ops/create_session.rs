@@ -73,7 +73,9 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
     let (persistent, fore) = (session.is_persistent(), *session.fore());
     if persistent {
         let record = session_record(session.id(), session.client());
-        cx.shared.service.keep_session(&record);
+        // Of a session that is not known after a restart, nothing was carried out: its first change
+        // waits until the journal knows both.
+        let _ = cx.shared.service.keep_session(&record, Box::new(|_| ()));
     }
     let mut flags = CreateSessionFlags::empty();
     flags.set(CreateSessionFlags::PERSIST, persistent);

@@ -19,6 +19,8 @@ struct Knobs {
     slow: AtomicBool,
     /// Reads and writes at or behind this byte of any file fail.
     bad_from: AtomicU64,
+    /// Names and attributes cannot be made stable.
+    bad_sync: AtomicBool,
     writes: AtomicU64,
     /// Runs once, inside the next open of an existing file.
     on_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -29,6 +31,7 @@ impl Disk {
         Self(Arc::new(Knobs {
             slow: AtomicBool::new(false),
             bad_from: AtomicU64::new(u64::MAX),
+            bad_sync: AtomicBool::new(false),
             writes: AtomicU64::new(0),
             on_open: Mutex::new(None),
         }))
@@ -40,6 +43,10 @@ impl Disk {
 
     pub fn set_bad_from(&self, byte: u64) {
         self.0.bad_from.store(byte, Ordering::Relaxed);
+    }
+
+    pub fn set_bad_sync(&self, bad: bool) {
+        self.0.bad_sync.store(bad, Ordering::Relaxed);
     }
 
     /// Runs `act` in the middle of the next open of an existing file.
@@ -328,6 +335,9 @@ impl Store for DiskStore {
     }
 
     fn commit_names(&self, ids: &[FileId]) -> Result<()> {
+        if self.disk.0.bad_sync.load(Ordering::Relaxed) {
+            return Err(StoreError::Io);
+        }
         self.inner.commit_names(ids)
     }
 

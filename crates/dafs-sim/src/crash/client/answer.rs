@@ -30,9 +30,7 @@ impl Client {
             Done::InDoubt(_) => {
                 shared.common.note(|| format!("c{} {job:?} is in doubt", self.number));
                 // Only a server that has restarted may not know, and only without durable replies.
-                // The record of a session is stable together with the first change that it brings,
-                // so a loss of power before that leaves a server that has never heard of it.
-                let unknown = shared.ends > 0 && (!shared.durable || shared.cuts > 0);
+                let unknown = shared.ends > 0 && !shared.durable;
                 if !unknown {
                     return Err("the server does not know what became of it".to_owned());
                 }
