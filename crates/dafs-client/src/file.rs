@@ -179,6 +179,11 @@ impl File {
         self.cached.as_ref().map_or(Ok(()), CacheUse::write_back)
     }
 
+    #[cfg(test)]
+    pub(crate) fn cached_file(&self) -> Arc<crate::cache::CachedFile> {
+        self.cached.as_ref().map(CacheUse::file).cloned().unwrap_or_else(|| panic!("no cache"))
+    }
+
     /// To be called before the file is used beside the cache.
     pub(crate) fn before(&self, what: impl FnOnce() -> Use) -> Option<DirectUse> {
         self.cached.as_ref().and_then(|cached| cached.before(&what()))

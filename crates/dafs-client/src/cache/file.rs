@@ -54,6 +54,11 @@ impl CacheUse {
         Self { file, owner, stream: Mutex::default(), reads, writes }
     }
 
+    #[cfg(test)]
+    pub(crate) fn file(&self) -> &Arc<CachedFile> {
+        &self.file
+    }
+
     /// Reads into `target` from `offset`, until it is full or the file ends.
     pub(crate) fn read(&self, file: &File, target: &mut [u8], offset: u64) -> Result<usize> {
         let mut done = 0;

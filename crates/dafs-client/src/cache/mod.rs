@@ -40,6 +40,8 @@ mod content_prop;
 
 pub(crate) use direct::{DirectUse, Use};
 pub(crate) use file::CacheUse;
+#[cfg(test)]
+pub(crate) use file::CachedFile;
 
 use crate::limits::{CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN, READ_AHEAD_BYTES_DEFAULT};
 use state::State;

@@ -177,3 +177,54 @@ impl Client {
         self.cache().and_then(|cache| cache.before(self, &what()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+    use crate::{CacheOptions, ConnectOptions, Create, DafsUrl, Stability};
+    use dafs_server::{Config, Server};
+    use tempfile::TempDir;
+
+    #[test]
+    fn nothing_is_written_back_by_right_of_a_lost_delegation() {
+        let (dir, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let mut config = Config::for_directory(dir.path().to_owned());
+        config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        config.state_directory = Some(state.path().to_owned());
+        config.exports[0].options.squash = dafs_service::Squash::None;
+        let server = Server::start(&config).unwrap();
+        let url = DafsUrl::parse(&server.url()).unwrap();
+        let cache = Some(CacheOptions::default());
+        let client =
+            Client::connect(&url, &ConnectOptions { cache, ..ConnectOptions::default() }).unwrap();
+        let unstable = Stability::Unstable;
+        let open = |create| OpenOptions::read_write().create(create).mode(0o600);
+        let file = client.open(b"file", &open(Create::New)).unwrap();
+        let second = client.open(b"file", &open(Create::Never)).unwrap();
+        file.write_at(b"committed", 0, unstable).unwrap();
+        file.commit(0, 0).unwrap();
+        file.write_at(b"kept", 0, unstable).unwrap();
+        let cached = file.cached_file();
+        cached.lost();
+        cached.lost();
+        let mut found = [0; 9];
+        assert_eq!(file.read_at(&mut found, 0).unwrap(), 9);
+        assert_eq!(&found, b"committed", "what was not written is given up");
+        second.write_at(b"S", 8, unstable).unwrap();
+        second.commit(0, 0).unwrap();
+        assert!(matches!(file.write_at(b"?", 0, unstable), Err(Error::DelegationLost)));
+        // Told once; without a delegation a write goes to the server.
+        file.write_at(b"C", 0, unstable).unwrap();
+        assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"CommitteS");
+        // A recall that comes late finds nothing to do.
+        cached.recall(false);
+        assert!(cached.attributes().is_none());
+        drop(cached);
+        file.close().unwrap();
+        second.close().unwrap();
+        client.disconnect().unwrap();
+        server.stop();
+    }
+}
