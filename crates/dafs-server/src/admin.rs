@@ -160,7 +160,8 @@ pub struct SessionReport {
 /// A lock of a byte range.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockReport {
-    /// `held`; `breakable` when its holder is gone and may come back; `broken`.
+    /// `held`; `breakable` when its holder is gone and may come back; `broken`; `undone` when it was
+    /// lost, and the file is to be put back as it was before it.
     pub state: String,
     /// Its file, by export and inode number.
     pub file: String,
@@ -174,6 +175,10 @@ pub struct LockReport {
     pub persist: bool,
     /// It is held to mend what a broken one has left.
     pub repair: bool,
+    /// What is written to the file under it is undone when its holder fails.
+    pub auto_recover: bool,
+    /// Why the file could not be put back yet; `null` if that was not tried in vain.
+    pub trouble: Option<String>,
     /// The key of the client that holds it or held it.
     pub client: u64,
     /// The name that client gave itself, with bytes that are no text escaped.

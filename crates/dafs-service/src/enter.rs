@@ -92,7 +92,9 @@ impl Service {
                 }
                 return Ok(());
             }
-            Blocked::Undo(key) if caller.wait == Wait::Allowed => return self.undo_lost(&key),
+            Blocked::Undo(key) if caller.wait == Wait::Allowed => {
+                return self.undo_lost(&key, caller.now_ns);
+            }
             Blocked::Undo(_) => {}
             // Not every front door repeats the call where it may wait.
             Blocked::Expire(clients) => self.doom(clients),

@@ -383,7 +383,7 @@ impl Service {
             self.end_doomed_leases(now_ns);
             self.tick_grace(now_ns);
             self.tick_recalls(now_ns);
-            self.tick_undo();
+            self.tick_undo(now_ns);
             self.take_local_changes(now_ns);
         }
         if is_due(&self.swept_ns, now_ns, limits::SWEEP_EVERY_NS) {

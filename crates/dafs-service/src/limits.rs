@@ -150,6 +150,12 @@ pub const UNDO_BYTES_PER_LOCK_MAX: u64 = 256 << 20;
 /// Bytes saved for all such locks.
 pub const UNDO_BYTES_MAX: u64 = 1 << 30;
 
+/// The least and the longest time between two attempts to put a file back after one has failed, in
+/// nanoseconds.
+pub(crate) const UNDO_PAUSE_MIN_NS: u64 = 1_000_000_000;
+/// See [`UNDO_PAUSE_MIN_NS`].
+pub(crate) const UNDO_PAUSE_MAX_NS: u64 = 60_000_000_000;
+
 /// Changes with durable replies that are under way at once.
 pub const DURABLE_CHANGES_MAX: usize = 65_536;
 

@@ -356,6 +356,22 @@ pub trait OpenFile: Send + Sync + 'static {
         len: u64,
     ) -> Result<()>;
 
+    /// Makes `copy`, an empty file beside the store, share all content of this one: a write to either
+    /// changes that one alone. [`StoreError::NotSupported`] where the two cannot share. Needs an open
+    /// with read access; may wait for a device.
+    fn clone_to(&self, copy: &std::fs::File) -> Result<()> {
+        let _ = copy;
+        Err(StoreError::NotSupported)
+    }
+
+    /// Gives this file the content and size of `copy`, which [`clone_to`](Self::clone_to) has made.
+    /// When it fails, it may have been done in part. Needs an open with write access; may wait for a
+    /// device.
+    fn clone_back(&self, copy: &std::fs::File) -> Result<()> {
+        let _ = copy;
+        Err(StoreError::NotSupported)
+    }
+
     /// Current attributes; works after removal.
     fn attr(&self) -> Result<Attr>;
 }

@@ -14,6 +14,7 @@ impl Administration {
                 LockStanding::Held => "held",
                 LockStanding::Breakable => "breakable",
                 LockStanding::Broken => "broken",
+                LockStanding::Undone => "undone",
             };
             let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
             LockReport {
@@ -24,6 +25,8 @@ impl Administration {
                 exclusive: info.kind == LockKind::Write,
                 persist: info.persist,
                 repair: info.repair,
+                auto_recover: info.autorecover,
+                trouble: info.trouble.clone(),
                 client: info.holder.client.0,
                 name: text(&info.holder.name),
                 owner: text(&info.holder.owner),

@@ -5,6 +5,7 @@ use super::ranges::Special;
 use super::{LockKind, Range};
 use crate::Service;
 use crate::handle::Handle;
+use crate::undo::{Entry, EntryHead};
 
 /// How a lock stands (DAFS 9.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub enum LockStanding {
     Breakable,
     /// Nobody gets it, and nobody reads or writes what it covers, before it is repaired.
     Broken,
+    /// It was lost, and what was done under it is to be undone before anybody gets another one.
+    Undone,
 }
 
 /// A byte-range lock.
@@ -36,14 +39,18 @@ pub struct LockInfo {
     pub repair: bool,
     /// How it stands.
     pub standing: LockStanding,
-    /// The holder, or the former one.
+    /// The holder, or the former one; its key is 0 where that is not known any more.
     pub holder: LockHolder,
+    /// Why what was done under it cannot be undone yet, in words.
+    pub trouble: Option<String>,
 }
 
 impl Service {
-    /// Up to `max` of the byte-range locks of all clients; first those that were left behind.
+    /// Up to `max` of the byte-range locks of all clients; first those that are to be undone, and those
+    /// that were left behind.
     pub fn locks_info(&self, max: usize, now_ns: u64) -> Vec<LockInfo> {
-        let mut infos = Vec::new();
+        let lost = self.writers.undo.all().into_iter().filter(|entry| entry.is_lost()).take(max);
+        let mut infos: Vec<_> = lost.map(|entry| of_undo(&entry)).collect();
         let table = self.lock_table();
         let left_files =
             table.left_files.iter().filter_map(|key| Some((key, table.files.get(key)?)));
@@ -75,6 +82,15 @@ impl Service {
     }
 }
 
+fn of_undo(entry: &Entry) -> LockInfo {
+    let EntryHead { key, holder, persist, .. } = &entry.head;
+    let (range, kind) = (Range { first: 0, last: u64::MAX }, LockKind::Write);
+    let special = Special { number: 0, persist: *persist, autorecover: true, repair: false };
+    let holder = holder.to_holder();
+    let undone = info(key, range, kind, Some(special), LockStanding::Undone, holder);
+    LockInfo { trouble: entry.trouble(), ..undone }
+}
+
 fn of_left(key: &Handle, left: &Left, standing: LockStanding) -> LockInfo {
     let holder = LockHolder::clone(&left.holder);
     info(key, left.range, left.kind, Some(left.special), standing, holder)
@@ -99,5 +115,6 @@ fn info(
         repair: is(|special| special.repair),
         standing,
         holder,
+        trouble: None,
     }
 }

@@ -284,7 +284,7 @@ impl Service {
         range: Range,
     ) -> Result<StateRef> {
         let whole = range == Range { first: 0, last: u64::MAX };
-        self.keep_changes(caller, lock, whole)?;
+        let changes = self.keep_changes(caller, lock, whole)?;
         let given_up = self.enter(caller, |table, ended| {
             lock.life.check()?;
             if lock.is_busy() {
@@ -310,8 +310,13 @@ impl Service {
         if let Some((ticket, numbers)) = given_up {
             // Nobody gets the range before it is free in the records too.
             let written = self.lock_log.wait(&*self.records, &ticket);
+            // The records say so, and from now on the next start does not undo them.
+            let kept = match &changes {
+                Some(changes) if written.is_ok() => self.changes_kept(changes),
+                _ => Ok(()),
+            };
             self.end_unlock(caller, lock, range, &numbers, written.is_ok());
-            written?;
+            written.and(kept)?;
         }
         Ok(lock.changed())
     }

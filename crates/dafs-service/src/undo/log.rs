@@ -1,16 +1,18 @@
 //! The file that holds what one lock may have to undo.
 //!
-//! A head says whose lock it is on which file, and how long the file was. Records follow, each with
-//! bytes of the file as they were. A record is stable before its bytes are first overwritten, and
+//! A head says whose lock it is on which file, and how long the file was. Where the file system can
+//! share content, a copy of the whole file lies beside the log, and that is all. Else records follow,
+//! each with bytes of the file as they were. A record is stable before its bytes are first overwritten, and
 //! before the next one is written. So at most the last record can be torn, and that one is not needed.
 //!
 //! Invariants
 //! * What a restart reads is what was written, or is refused with the file kept.
+//! * A copy is stable before the log that speaks of it, and goes after it.
 
 use super::UndoError;
 use crate::handle::Handle;
 use crc_fast::CrcAlgorithm;
-use dafs_store::{FILE_ID_BYTES, FileId, FsId};
+use dafs_store::{FILE_ID_BYTES, FileId, FsId, OpenFile};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -18,8 +20,13 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: [u8; 8] = *b"dafsundo";
 const VERSION: u32 = 1;
+/// With a copy, which older servers do not know of.
+const VERSION_COPIED: u32 = 2;
+const PERSIST: u8 = 1;
+const COPIED: u8 = 2;
 /// Magic, version and length of the head.
 const PREFIX_BYTES: usize = 16;
+pub(super) const COPY_SUFFIX: &str = "copy";
 /// Offset, length and checksum of a record.
 const RECORD_HEAD_BYTES: u64 = 16;
 /// Longer than any head, whose names are bounded elsewhere.
@@ -46,6 +53,8 @@ pub(super) struct Head {
     pub(super) size: u64,
     /// The lock outlives its holder's failure.
     pub(super) persist: bool,
+    /// A copy of the file lies beside the log.
+    pub(super) copied: bool,
     pub(super) holder: Holder,
 }
 
@@ -64,6 +73,7 @@ pub(super) struct Log {
     path: PathBuf,
     len: u64,
     pub(super) records: Vec<Record>,
+    pub(super) copied: bool,
 }
 
 fn checksum(parts: [&[u8]; 2]) -> u32 {
@@ -79,7 +89,7 @@ impl Head {
         body.extend(self.key.fs.0);
         body.extend(self.key.file.0);
         body.extend(self.size.to_le_bytes());
-        body.push(u8::from(self.persist));
+        body.push(if self.persist { PERSIST } else { 0 } | if self.copied { COPIED } else { 0 });
         body.extend(self.holder.verifier);
         let Holder { name, mechanism, principal, owner, .. } = &self.holder;
         for text in [name.as_slice(), mechanism.as_bytes(), principal, owner] {
@@ -87,7 +97,8 @@ impl Head {
             body.extend(text);
         }
         let mut bytes = MAGIC.to_vec();
-        bytes.extend(VERSION.to_le_bytes());
+        let version = if self.copied { VERSION_COPIED } else { VERSION };
+        bytes.extend(version.to_le_bytes());
         bytes.extend((body.len() as u32).to_le_bytes());
         bytes.extend(body);
         let sum = checksum([&bytes, &[]]);
@@ -106,7 +117,8 @@ impl Head {
         let fs = FsId(take(16)?.try_into().ok()?);
         let file = FileId(take(FILE_ID_BYTES)?.try_into().ok()?);
         let size = u64::from_le_bytes(take(8)?.try_into().ok()?);
-        let persist = take(1)? == [1];
+        let flags = *take(1)?.first()?;
+        let (persist, copied) = (flags & PERSIST != 0, flags & COPIED != 0);
         let verifier = take(8)?.try_into().ok()?;
         let mut text = || {
             let len = u32::from_le_bytes(take(4)?.try_into().ok()?);
@@ -116,13 +128,32 @@ impl Head {
         let mechanism = String::from_utf8(text()?).ok()?;
         let (principal, owner) = (text()?, text()?);
         let holder = Holder { name, verifier, mechanism, principal, owner };
-        Some(Self { key: Handle { fs, file }, size, persist, holder })
+        Some(Self { key: Handle { fs, file }, size, persist, copied, holder })
     }
 }
 
 /// Store calls leave threads with the identity of their callers, who have no business where logs are.
 fn as_server() -> io::Result<()> {
     dafs_store::posix::as_server().map_err(|_| io::ErrorKind::PermissionDenied.into())
+}
+
+/// Where the copy of a file lies that belongs to a log.
+pub(super) fn copy_path(log: &Path) -> PathBuf {
+    log.with_extension(COPY_SUFFIX)
+}
+
+/// Makes a copy of a file that shares its content, stable when it is returned, for the log of that
+/// name. Tells its length; `None` where the two cannot share.
+pub(super) fn copy(log: &Path, file: &dyn OpenFile) -> io::Result<Option<u64>> {
+    as_server()?;
+    let path = copy_path(log);
+    let mut options = OpenOptions::new();
+    let copy = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    let copied = file.clone_to(&copy).map_err(|_| io::ErrorKind::Unsupported.into());
+    match copied.and_then(|()| as_server()).and_then(|()| copy.sync_all()) {
+        Ok(()) => copy.metadata().map(|found| Some(found.len())),
+        Err(_) => std::fs::remove_file(&path).map(|()| None),
+    }
 }
 
 fn sync_parent(path: &Path) -> io::Result<()> {
@@ -137,13 +168,14 @@ impl Log {
         debug_assert!(bytes.len() <= HEAD_BYTES_MAX, "names are bounded");
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        let log = Self { file, path, len: bytes.len() as u64, records: Vec::new() };
+        let (len, copied) = (bytes.len() as u64, head.copied);
+        let log = Self { file, path, len, records: Vec::new(), copied };
         let written = log.file.write_all_at(&bytes, 0).and_then(|()| log.file.sync_all());
         match written.and_then(|()| sync_parent(&log.path)) {
             Ok(()) => Ok(log),
             Err(error) => {
                 // An empty or torn one is removed at the next start.
-                let _ = std::fs::remove_file(&log.path);
+                let _ = log.remove();
                 Err(error)
             }
         }
@@ -160,7 +192,7 @@ impl Log {
         let mut start = vec![0; (HEAD_BYTES_MAX as u64).min(total) as usize];
         file.read_exact_at(&mut start, 0)?;
         let Some((head, len)) = read_head(&path, &start)? else { return Ok(None) };
-        let mut log = Self { file, path, len, records: Vec::new() };
+        let mut log = Self { file, path, len, records: Vec::new(), copied: head.copied };
         log.read_records(total)?;
         Ok(Some((log, head)))
     }
@@ -233,7 +265,18 @@ impl Log {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             // Gone already: a removal that could not be made stable is tried again.
             _ => sync_parent(&self.path),
+        }?;
+        if self.copied {
+            // One that stays goes at the next start.
+            let _ = std::fs::remove_file(copy_path(&self.path));
         }
+        Ok(())
+    }
+
+    /// Opens the copy of the file.
+    pub(super) fn open_copy(&self) -> io::Result<File> {
+        as_server()?;
+        File::open(copy_path(&self.path))
     }
 }
 
@@ -245,7 +288,7 @@ fn read_head(path: &Path, start: &[u8]) -> Result<Option<(Head, u64)>, UndoError
         Some(u32::from_le_bytes(prefix.get(at..at + 4)?.try_into().ok()?))
     };
     let (version, len) = (word(8).ok_or_else(damaged)?, word(12).ok_or_else(damaged)? as usize);
-    if prefix[..8] == MAGIC && version != VERSION {
+    if prefix[..8] == MAGIC && ![VERSION, VERSION_COPIED].contains(&version) {
         return Err(UndoError::Version { path: path.to_owned(), version });
     }
     let whole = PREFIX_BYTES + len + 4;
@@ -272,7 +315,7 @@ mod tests {
             principal: Vec::new(),
             owner: b"owner".to_vec(),
         };
-        Head { key, size: 12_345, persist: true, holder }
+        Head { key, size: 12_345, persist: true, copied: false, holder }
     }
 
     fn made(dir: &Path) -> (PathBuf, Vec<u8>) {
@@ -338,10 +381,10 @@ mod tests {
             assert_eq!(std::fs::read(&path).unwrap(), flipped);
         }
         let mut newer = bytes.clone();
-        newer[8] = 2;
+        newer[8] = 3;
         std::fs::write(&path, &newer).unwrap();
         let error = Log::open(path.clone()).err();
-        assert!(matches!(error, Some(UndoError::Version { version: 2, .. })));
+        assert!(matches!(error, Some(UndoError::Version { version: 3, .. })));
         assert_eq!(std::fs::read(&path).unwrap(), newer);
     }
 }

@@ -3,10 +3,12 @@
 //! From the moment such a lock is had, the bytes of its file are saved to a log in the state
 //! directory before they are first overwritten or cut off. When the lock is given up the log is
 //! thrown away; when it is lost, the file is put back before anybody else gets a lock on it. Content
-//! and size are undone; attributes are not.
+//! and size are undone; attributes are not. Where the state directory lies on the file system of the
+//! file, and that can share content between files, all of it is saved at once as a copy that shares.
 //!
 //! Invariants
-//! * No byte below the size at the time of the lock is changed before it is stable in the log.
+//! * No byte below the size at the time of the lock is changed before it is stable in the log, or in
+//!   a copy beside it.
 //! * Putting back can be begun again at any point, by another run of the server too.
 //! * A file has one log at most, because the lock is for writing and covers the whole file.
 //! * What may be long and may not wait where it is noticed is done elsewhere, once at a time for a file.
@@ -15,6 +17,7 @@ mod log;
 mod run;
 #[cfg(test)]
 mod tests;
+mod trouble;
 
 pub(crate) use log::Holder;
 
@@ -26,7 +29,7 @@ use crate::limits::{UNDO_BYTES_MAX, UNDO_BYTES_PER_LOCK_MAX, UNDO_LOCKS_MAX};
 use dafs_journal::Spawn;
 use dafs_mem::VolatileSlice;
 use dafs_store::{OpenFile, Stability, StoreError, Wait};
-use log::{Head, Log, RECORD_BYTES_MAX};
+use log::{COPY_SUFFIX, Head, Log, RECORD_BYTES_MAX};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fs::DirBuilder;
 use std::io;
@@ -35,6 +38,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use thiserror::Error;
+use trouble::Trouble;
 
 /// Bytes are saved in whole blocks of this length.
 const BLOCK_BYTES: u64 = 16 << 10;
@@ -95,6 +99,8 @@ pub(crate) struct Entry {
     doomed: AtomicBool,
     /// Something is being done for it elsewhere.
     busy: AtomicBool,
+    /// Why it could not be put back, if that was tried.
+    trouble: Mutex<Option<Trouble>>,
     saved: Mutex<Saved>,
 }
 
@@ -129,28 +135,45 @@ impl Undo {
         // It holds bytes of everybody's files.
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let mut logs: Vec<(u64, PathBuf)> = Vec::new();
         for found in std::fs::read_dir(directory)? {
             let path = found?.path();
-            if path.extension().is_none_or(|suffix| suffix != SUFFIX) {
-                continue;
+            match path.extension() {
+                Some(suffix) if suffix == SUFFIX => {}
+                Some(suffix) if suffix == COPY_SUFFIX => {
+                    if !path.with_extension(SUFFIX).try_exists()? {
+                        // Its log was not made yet, or is gone already.
+                        std::fs::remove_file(&path)?;
+                    }
+                    continue;
+                }
+                _ => continue,
             }
             let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
-            self.next.fetch_max(number.unwrap_or(0) + 1, Ordering::Relaxed);
+            logs.push((number.unwrap_or(0), path));
+        }
+        logs.sort_unstable_by(|one, two| two.cmp(one));
+        self.next.store(logs.first().map_or(0, |(last, _)| last + 1), Ordering::Relaxed);
+        for (_, path) in logs {
             let Some((log, head)) = Log::open(path.clone())? else {
                 std::fs::remove_file(&path)?;
                 continue;
             };
+            if entries.contains_key(&head.key) {
+                // A later lock was had on the file, so this one's changes were to stay.
+                log.remove()?;
+                continue;
+            }
             let blocks = log.records.iter().flat_map(|record| blocks(record.offset, record.len));
             let blocks: FxHashSet<u64> = blocks.collect();
             let bytes = log.records.iter().map(|record| record.len as u64).sum();
-            let Head { key, size, persist, holder } = head;
+            let Head { key, size, persist, holder, .. } = head;
             let saved = Saved { log, file: None, blocks, bytes, over: false, failed: false };
             self.bytes.fetch_add(bytes, Ordering::Relaxed);
             let head = EntryHead { key, holder, persist, size };
             let entry = Entry::new(head, true, saved);
-            if entries.insert(key, Arc::new(entry)).is_none() {
-                self.active.fetch_add(1, Ordering::SeqCst);
-            }
+            entries.insert(key, Arc::new(entry));
+            self.active.fetch_add(1, Ordering::SeqCst);
         }
         // INVARIANT: opened once, at the start.
         let _ = self.directory.set(directory.to_owned());
@@ -186,13 +209,14 @@ impl Undo {
         entries.values().cloned().collect()
     }
 
-    /// Begins to save what is overwritten in a file, which `holder` has locked. `file` is open for
-    /// reading and writing and not counted among the writers. If the holder had the lock before and
-    /// has taken it back, all since its first lock stays undoable.
+    /// Begins to save what is overwritten in a file, which `holder` has locked, if it still `holds`
+    /// the lock when all is ready. `file` is open for reading and writing and not counted among the
+    /// writers. If the holder had the lock before and has taken it back, all since its first lock
+    /// stays undoable.
     ///
     /// # Errors
     /// `NotSupported` without a directory; `Resource` at the limit; `Busy` while another holder's
-    /// changes are not undone; those of the disk.
+    /// changes are not undone; `Expired` when the lock was lost meanwhile; those of the disk.
     pub(crate) fn begin(
         &self,
         key: Handle,
@@ -200,6 +224,7 @@ impl Undo {
         persist: bool,
         file: Arc<dyn OpenFile>,
         writers: &Writers,
+        holds: impl FnOnce(&Entry) -> bool,
     ) -> Result<()> {
         let directory = self.directory.get().ok_or(ServiceError::NotSupported)?;
         if let Some(entry) = self.find(&key) {
@@ -221,22 +246,34 @@ impl Undo {
         let path = directory.join(format!("{number}.{SUFFIX}"));
         // Whoever writes from now on sees the entry.
         let _alone = writers.alone(&key);
-        if self.find(&key).is_some() {
+        if let Some(entry) = self.find(&key) {
             // The same owner's lock of another session was a moment faster.
-            return Ok(());
+            return if entry.head.holder == holder { Ok(()) } else { Err(StoreError::Busy.into()) };
         }
-        let size = file.attr()?.size;
-        let head = Head { key, size, persist, holder };
+        let copied = log::copy(&path, &*file).unwrap_or_else(|error| {
+            tracing::debug!(%error, "what is overwritten is saved instead of a copy");
+            None
+        });
+        let size = copied.map_or_else(|| file.attr().map(|attr| attr.size), Ok)?;
+        let head = Head { key, size, persist, copied: copied.is_some(), holder };
         let log = Log::create(path, &head).map_err(|error| not_logged(&error))?;
         let Head { holder, .. } = head;
         let blocks = FxHashSet::default();
         let saved = Saved { log, file: Some(file), blocks, bytes: 0, over: false, failed: false };
         let head = EntryHead { key, holder, persist, size };
         let entry = Entry::new(head, false, saved);
+        let entry = Arc::new(entry);
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        entries.insert(key, Arc::new(entry));
+        entries.insert(key, entry.clone());
         self.active.fetch_add(1, Ordering::SeqCst);
-        Ok(())
+        drop(entries);
+        // A lock that is lost from now on leaves the entry to be put back. Before, another may have had
+        // the lock and written, and nobody has written since.
+        if holds(&entry) {
+            return Ok(());
+        }
+        self.throw_away(&entry);
+        Err(ServiceError::Expired)
     }
 
     /// Saves what is about to be overwritten, if the file is under such a lock. The caller counts
@@ -280,6 +317,25 @@ impl Undo {
             self.forget(entry, &mut saved);
         }
         Ok(())
+    }
+
+    /// The lock is given up already, for good: the changes stay, and the next start finds that out
+    /// too. False when it was lost before, and they are undone.
+    pub(crate) fn keep_given_up(&self, entry: &Arc<Entry>) -> bool {
+        !entry.is_doomed() && self.throw_away(entry)
+    }
+
+    /// Nothing is to be undone. True unless that was so already.
+    fn throw_away(&self, entry: &Arc<Entry>) -> bool {
+        let mut saved = entry.lock();
+        if saved.over {
+            return false;
+        }
+        if let Err(error) = saved.log.remove() {
+            tracing::warn!(%error, "a log that is needed no more cannot be removed yet");
+        }
+        self.forget(entry, &mut saved);
+        true
     }
 
     /// Puts a file back as it was when it was locked. That is stable when this returns. `open` gives
@@ -368,7 +424,8 @@ impl Writers {
 impl Entry {
     fn new(head: EntryHead, restored: bool, saved: Saved) -> Self {
         let (restored, doomed, busy) = (restored.into(), false.into(), false.into());
-        Self { head, restored, doomed, busy, saved: Mutex::new(saved) }
+        let (trouble, saved) = (Mutex::new(None), Mutex::new(saved));
+        Self { head, restored, doomed, busy, trouble, saved }
     }
 
     /// Nobody may take it back from now on.
@@ -378,6 +435,11 @@ impl Entry {
 
     pub(crate) fn is_doomed(&self) -> bool {
         self.doomed.load(Ordering::SeqCst)
+    }
+
+    /// It is to be put back, or could not be opened.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_doomed() || self.trouble().is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, Saved> {
@@ -405,7 +467,7 @@ impl Entry {
             (Err(TryLockError::WouldBlock), Wait::Never) => return Err(StoreError::WouldBlock),
             (Err(TryLockError::WouldBlock), Wait::Allowed) => self.lock(),
         };
-        if saved.over {
+        if saved.over || saved.log.copied {
             return Ok(());
         }
         let (mut block, last) = (offset / BLOCK_BYTES, (end - 1) / BLOCK_BYTES);
@@ -473,6 +535,11 @@ impl Saved {
     }
 
     fn put_back(&self, file: &dyn OpenFile, size: u64) -> dafs_store::Result<()> {
+        if self.log.copied {
+            let copy = self.log.open_copy().map_err(|error| not_logged(&error))?;
+            file.clone_back(&copy)?;
+            return file.sync();
+        }
         file.set_size(size)?;
         for &record in &self.log.records {
             let mut data = self.log.read(record).map_err(|error| not_logged(&error))?;

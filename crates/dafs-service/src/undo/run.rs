@@ -8,14 +8,17 @@
 //! Invariants
 //! * No lock is granted on a file with changes that are to be undone.
 //! * What is to be undone is marked under the table's lock, so that nobody takes it back meanwhile.
+//! * A persistent lock is given up when its record is gone; what might have undone its changes is
+//!   thrown away after that. So a log of such a lock without a record is of one that was given up.
 
 use super::{Entry, Holder, UndoError};
+use crate::client::ClientKey;
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::lock::{LockExtras, LockHolder, LockKind, LockRequest, LockState};
 use crate::open::OpenState;
 use crate::table::StateTable;
-use crate::{Caller, Result, Service};
+use crate::{Caller, Namespace, Result, Service};
 use dafs_journal::Spawn;
 use dafs_store::{Cred, OpenFile, OpenMode, StoreError, Wait};
 use std::path::Path;
@@ -32,6 +35,12 @@ impl Holder {
     fn of(holder: &LockHolder) -> Self {
         let LockHolder { name, verifier, mechanism, principal, owner, .. } = holder.clone();
         Self { name, verifier, mechanism, principal, owner }
+    }
+
+    /// Without the key, which is of one run of the server.
+    pub(crate) fn to_holder(&self) -> LockHolder {
+        let Self { name, verifier, mechanism, principal, owner } = self.clone();
+        LockHolder { client: ClientKey(0), name, verifier, mechanism, principal, owner }
     }
 
     fn of_lock(lock: &LockState) -> Self {
@@ -59,12 +68,14 @@ impl Service {
     pub fn keep_undo_in(&self, directory: &Path) -> std::result::Result<(), UndoError> {
         for key in self.writers.undo.open(directory)? {
             let Some(entry) = self.writers.undo.find(&key) else { continue };
-            match self.open_as_server(&key) {
+            if entry.head.persist && !self.lock_table().has_record(&entry) {
+                self.writers.undo.keep(&entry).map_err(std::io::Error::other)?;
+                continue;
+            }
+            match open_as_server(&self.namespace(), &key) {
                 Ok(file) => entry.set_file(file),
                 Err(StoreError::Stale) => self.undo(&entry).map_err(std::io::Error::other)?,
-                Err(error) => {
-                    tracing::warn!(%error, "a file with changes to be undone cannot be opened yet");
-                }
+                Err(error) => entry.note_trouble(&error, 0),
             }
         }
         Ok(())
@@ -75,13 +86,6 @@ impl Service {
     pub fn undo_elsewhere(&self, spawn: Spawn) {
         // INVARIANT: said once, at the start.
         let _ = self.writers.undo.elsewhere.set(spawn);
-    }
-
-    /// The file behind a key, in whichever export leads to it.
-    fn open_as_server(&self, key: &Handle) -> dafs_store::Result<Arc<dyn OpenFile>> {
-        let namespace = self.namespace();
-        let export = namespace.exports().find(|export| export.store().fs_id() == key.fs);
-        export.ok_or(StoreError::BadHandle)?.store().open(&server(), &key.file, BOTH)
     }
 
     /// Refuses a lock with recovery that cannot be given.
@@ -118,9 +122,11 @@ impl Service {
     ) -> Result<()> {
         let Some(holder) = holder.filter(|_| recovers(request)) else { return Ok(()) };
         let persist = request.extras.persist || request.extras.repair;
-        let begun = self.open_as_server(&open.key).map_err(ServiceError::from).and_then(|file| {
-            let undo = &self.writers.undo;
-            undo.begin(open.key, Holder::of(holder), persist, file, &self.writers)
+        let file = open_as_server(&self.namespace(), &open.key).map_err(ServiceError::from);
+        let begun = file.and_then(|file| {
+            let holds = |entry: &Entry| self.lock_table().is_held(entry);
+            let holder = Holder::of(holder);
+            self.writers.undo.begin(open.key, holder, persist, file, &self.writers, holds)
         });
         if begun.is_err() {
             self.unlock(caller, open.handle(), open.reference(), 0, u64::MAX)?;
@@ -128,7 +134,8 @@ impl Service {
         begun
     }
 
-    /// The holder gives up a lock: what was done under it stays.
+    /// The holder is about to give up a lock: what was done under it is to stay. With a record, that is
+    /// so when the record is gone, which the caller sees to, and tells the entry that it gets then.
     ///
     /// # Errors
     /// `LockRange` for a part of one with recovery; `WouldWait`; those of the disk.
@@ -137,15 +144,26 @@ impl Service {
         caller: Caller<'_>,
         lock: &LockState,
         whole: bool,
-    ) -> Result<()> {
-        let Some(entry) = self.undo_of(lock) else { return Ok(()) };
+    ) -> Result<Option<Arc<Entry>>> {
+        let Some(entry) = self.undo_of(lock) else { return Ok(None) };
         if !whole {
             return Err(ServiceError::LockRange);
         }
         if caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait);
         }
-        self.writers.undo.keep(&entry)
+        if entry.head.persist && self.lock_table().has_special(lock) {
+            return Ok(Some(entry));
+        }
+        self.writers.undo.keep(&entry).map(|()| None)
+    }
+
+    /// The record of a lock is gone, and its changes stay.
+    ///
+    /// # Errors
+    /// `Expired` when the lock was lost before.
+    pub(crate) fn changes_kept(&self, entry: &Arc<Entry>) -> Result<()> {
+        if self.writers.undo.keep_given_up(entry) { Ok(()) } else { Err(ServiceError::Expired) }
     }
 
     /// What may be undone of the changes under a lock.
@@ -177,20 +195,18 @@ impl Service {
     }
 
     fn undo(&self, entry: &Arc<Entry>) -> Result<()> {
-        let open = || self.open_as_server(&entry.head.key);
+        let open = || open_as_server(&self.namespace(), &entry.head.key);
         self.writers.undo.roll_back(entry, &self.writers, open)
     }
 
     /// Undoes what was left in a file, so that a lock can be granted. Waits for the disk.
-    pub(crate) fn undo_lost(&self, key: &Handle) -> Result<()> {
-        match self.writers.undo.find(key) {
-            Some(entry) => self.undo(&entry),
-            None => Ok(()),
-        }
+    pub(crate) fn undo_lost(&self, key: &Handle, now_ns: u64) -> Result<()> {
+        let Some(entry) = self.writers.undo.find(key) else { return Ok(()) };
+        self.undo(&entry).inspect_err(|error| entry.note_trouble(error, now_ns))
     }
 
-    /// Undoes what has lost its lock.
-    pub(crate) fn tick_undo(&self) {
+    /// Undoes what has lost its lock. What cannot be undone is tried again later and later.
+    pub(crate) fn tick_undo(&self, now_ns: u64) {
         if self.writers.undo.is_empty() {
             return;
         }
@@ -200,7 +216,7 @@ impl Service {
                 true => !self.lock_table().is_broken(&entry.head.key),
                 false => entry.is_restored() && in_grace,
             };
-            if waits && !entry.is_doomed() {
+            if waits && !entry.is_doomed() || !entry.is_due(now_ns) {
                 continue;
             }
             let table = self.lock_table();
@@ -212,17 +228,39 @@ impl Service {
             if held {
                 continue;
             }
-            let (writers, file) = (self.writers.clone(), self.open_as_server(&entry.head.key));
+            let (writers, namespace) = (self.writers.clone(), self.namespace());
             self.writers.undo.run(&entry, move |entry| {
-                if let Err(error) = writers.undo.roll_back(entry, &writers, || file) {
-                    tracing::error!(%error, "the changes of a lost lock cannot be undone yet");
+                let open = || open_as_server(&namespace, &entry.head.key);
+                if let Err(error) = writers.undo.roll_back(entry, &writers, open) {
+                    entry.note_trouble(&error, now_ns);
                 }
             });
         }
     }
 }
 
+/// The file behind a key, in whichever export leads to it and may be written to.
+fn open_as_server(namespace: &Namespace, key: &Handle) -> dafs_store::Result<Arc<dyn OpenFile>> {
+    let mut exports = namespace.exports().filter(|export| export.store().fs_id() == key.fs);
+    let first = exports.next().ok_or(StoreError::BadHandle)?;
+    let writable = std::iter::once(first).chain(exports).find(|export| export.writable().is_ok());
+    writable.ok_or(StoreError::ReadOnly)?.store().open(&server(), &key.file, BOTH)
+}
+
 impl StateTable {
+    /// Whether what is left on a file still says that a lock with recovery was had by this holder.
+    fn has_record(&self, entry: &Entry) -> bool {
+        let Some(file) = self.files.get(&entry.head.key) else { return false };
+        let mut left = file.locks.orphans().iter().chain(file.locks.broken());
+        left.any(|left| left.special.autorecover && entry.head.holder.is(&left.holder))
+    }
+
+    /// Whether a lock has a record.
+    fn has_special(&self, lock: &LockState) -> bool {
+        let file = self.files.get(&lock.open.key);
+        file.is_some_and(|file| file.locks.ranges.specials(Some(lock.id)).next().is_some())
+    }
+
     /// Whether the holder still has the lock.
     fn is_held(&self, entry: &Entry) -> bool {
         let Some(file) = self.files.get(&entry.head.key) else { return false };

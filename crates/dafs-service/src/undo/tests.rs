@@ -70,7 +70,8 @@ impl World {
     }
 
     fn try_begin(&self, owner: &[u8]) -> Result<()> {
-        self.undo().begin(self.key, holder(owner), false, self.plain(), &self.writers)
+        let file = self.plain();
+        self.undo().begin(self.key, holder(owner), false, file, &self.writers, |_| true)
     }
 
     /// The server is killed and started again.
@@ -213,7 +214,8 @@ fn it_does_not_matter_for_whom_the_thread_worked_last() {
     };
     let file = world.plain();
     work_for_somebody();
-    let begun = world.undo().begin(world.key, holder(b"owner"), false, file, &world.writers);
+    let begun =
+        world.undo().begin(world.key, holder(b"owner"), false, file, &world.writers, |_| true);
     assert_eq!(begun, Ok(()));
     let entry = world.undo().find(&world.key).unwrap();
     work_for_somebody();
@@ -241,6 +243,39 @@ fn one_holder_at_a_time_and_it_finds_its_own_again() {
     world.roll_back();
     world.assert_untouched();
     world.try_begin(b"other").unwrap();
+}
+
+/// The lock is lost between its grant and the moment from which all is saved.
+#[test]
+fn a_lock_that_was_lost_at_once_undoes_nothing() {
+    let world = World::new(false);
+    let (holder, file) = (holder(b"owner"), world.plain());
+    let begun = world.undo().begin(world.key, holder, false, file, &world.writers, |entry| {
+        assert!(world.undo().find(&world.key).is_some(), "whoever comes later sees it");
+        assert!(!entry.is_doomed());
+        false
+    });
+    assert_eq!(begun, Err(ServiceError::Expired));
+    world.assert_untouched();
+}
+
+/// Of two logs of a file only the last is of a lock that was not given up.
+#[test]
+fn a_log_that_could_not_be_removed_is_not_put_back_over_a_later_one() {
+    let mut world = World::new(false);
+    world.begin();
+    apply(&mut world, &Change::Write(10, 30));
+    let log = std::fs::read(world.logs().join("0.undo")).unwrap();
+    let entry = world.undo().find(&world.key).unwrap();
+    world.undo().keep(&entry).unwrap();
+    world.begin();
+    let changed = world.content();
+    std::fs::write(world.logs().join("0.undo"), log).unwrap();
+    apply(&mut world, &Change::Write(50_000, 30));
+    world.restart().unwrap();
+    world.roll_back();
+    assert!(world.content() == changed);
+    assert_eq!(std::fs::read_dir(world.logs()).unwrap().count(), 0);
 }
 
 #[test]
@@ -277,7 +312,8 @@ fn a_lock_keeps_so_much_and_no_more() {
 fn without_a_directory_nothing_is_promised() {
     let world = World::new(false);
     let fresh = Undo::default();
-    let begun = fresh.begin(world.key, holder(b"o"), false, world.plain(), &world.writers);
+    let begun =
+        fresh.begin(world.key, holder(b"o"), false, world.plain(), &world.writers, |_| true);
     assert_eq!(begun, Err(ServiceError::NotSupported));
 }
 
@@ -306,4 +342,77 @@ fn a_damaged_log_stops_the_start_and_stays() {
     assert!(matches!(error, UndoError::Damaged { .. }));
     assert!(error.to_string().contains("0.undo"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
+}
+
+/// The least that mkfs.xfs takes, and a little more; what is not written takes no space.
+const DISK_BYTES: u64 = 400 << 20;
+
+/// Runs tests of this file again, with all their files on an XFS of its own. False where the system
+/// does not let it.
+fn on_xfs(tests: &[&str]) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, point) = (dir.path().join("disk"), dir.path().join("mounted"));
+    std::fs::File::create(&disk).unwrap().set_len(DISK_BYTES).unwrap();
+    std::fs::create_dir(&point).unwrap();
+    let script = "mkfs.xfs -q \"$1\" && mount -o loop \"$1\" \"$2\" || exit 77
+        export TMPDIR=$2; program=$3; shift 3; exec \"$program\" --exact --nocapture \"$@\"";
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh"]).arg(&disk).arg(&point);
+    command.arg(std::env::current_exe().unwrap());
+    let names = tests.iter().map(|test| format!("undo::tests::{test}"));
+    let Ok(output) = command.args(names).env(ON_XFS, "1").output() else { return false };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() != Some(0) && !text.contains("running") {
+        println!("SKIPPED: no XFS can be mounted here: {errors}");
+        return false;
+    }
+    assert!(output.status.success(), "{text}\n{errors}");
+    assert!(text.contains(&format!("{} passed", tests.len())), "{text}");
+    true
+}
+
+const ON_XFS: &str = "DAFS_SERVICE_TEST_XFS";
+
+/// The tests above meet it by themselves where their files are on such a file system.
+#[test]
+fn where_files_can_share_content_a_copy_is_kept_instead() {
+    if std::env::var_os(ON_XFS).is_none() {
+        on_xfs(&[
+            "where_files_can_share_content_a_copy_is_kept_instead",
+            "whatever_is_done_is_undone",
+            "what_is_kept_stays",
+            "it_does_not_matter_for_whom_the_thread_worked_last",
+            "a_file_that_is_gone_needs_nothing",
+        ]);
+        return;
+    }
+    let mut world = World::new(true);
+    let names = |world: &World| {
+        let found = std::fs::read_dir(world.logs()).unwrap();
+        let mut names: Vec<_> = found.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    // More than would be saved piece by piece.
+    let size = UNDO_BYTES_PER_LOCK_MAX + 12_345;
+    world.plain().set_size(size).unwrap();
+    world.original.resize(size as usize, 0);
+    world.begin();
+    assert_eq!(names(&world), ["0.copy", "0.undo"]);
+    let file = world.file();
+    let mut bytes = [9; 100];
+    let wrote = file.write_at(&[view(&mut bytes)], 50, Stability::Unstable, Wait::Never);
+    assert!(matches!(wrote, Ok(100) | Err(StoreError::WouldBlock)), "nothing is to be saved");
+    file.set_size(70).unwrap();
+    file.append(&[view(&mut bytes)], Stability::Data).unwrap();
+    drop(file);
+    // One whose log was not made any more.
+    std::fs::write(world.logs().join("7.copy"), b"").unwrap();
+    world.restart().unwrap();
+    assert_eq!(names(&world), ["0.copy", "0.undo"]);
+    world.begin();
+    assert_eq!(world.undo().bytes.load(Ordering::Relaxed), 0);
+    world.roll_back();
+    world.assert_untouched();
 }

@@ -168,6 +168,16 @@ impl World {
         Self { service: map(self.service), ..self }
     }
 
+    /// Serves the files under these names, read-only or not.
+    pub(crate) fn serve(&self, exports: &[(&str, bool)]) {
+        let export = |&(name, read_only): &(&str, bool)| {
+            let options = ExportOptions { read_only, squash: Squash::None, ..Default::default() };
+            Export::new(name, self.store.clone(), options)
+        };
+        let exports = exports.iter().map(export).collect();
+        self.service.replace_namespace(Namespace::new(exports).unwrap());
+    }
+
     /// The server dies and starts again.
     pub(crate) fn restart(&mut self) {
         self.runs += 1;

@@ -3,8 +3,8 @@
 use crate::common::*;
 use dafs_mem::VolatileSlice;
 use dafs_service::{
-    Client, Identity, LockError, LockExtras, LockKind, LockOwner, LockRequest, OpenHow,
-    OpenRequest, Opened, ServiceError, UndoError,
+    Client, Identity, LockError, LockExtras, LockKind, LockOwner, LockRequest, LockStanding,
+    OpenHow, OpenRequest, Opened, ServiceError, UndoError,
 };
 use dafs_store::{CreateHow, SetAttr, Stability, StoreError, Wait};
 use std::path::PathBuf;
@@ -412,4 +412,81 @@ fn what_cannot_be_undone_is_not_promised() {
     let one = plain.client("a", 1);
     let mine = plain.filled(&one);
     assert_eq!(plain.lock(&one, &mine, RECOVER), refused);
+}
+
+/// The record of a persistent lock goes first. A crash before the log is gone, too, undoes nothing.
+#[test]
+fn a_crash_in_the_middle_of_an_unlock_keeps_what_was_unlocked() {
+    let mut undoing = Undoing::new();
+    let one = undoing.client("a", 1);
+    let mine = undoing.filled(&one);
+    undoing.lock(&one, &mine, BOTH_KINDS).unwrap();
+    undoing.change(&one, &mine);
+    let log = undoing.logs().join("0.undo");
+    let bytes = std::fs::read(&log).unwrap();
+    undoing.unlock(&one, &mine, ALL).unwrap();
+    assert_eq!(undoing.world.disk.locks.lock().unwrap().len(), 0);
+    std::fs::write(&log, bytes).unwrap();
+    undoing.restart().unwrap();
+    assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 0));
+    let two = undoing.client("b", 1);
+    undoing.world.pass_with(&[&two], 2 * LEASE_NS);
+    undoing.world.pass_with(&[&two], 2 * LEASE_NS);
+    let theirs = undoing.open(&two);
+    undoing.lock(&two, &theirs, PLAIN).unwrap();
+    assert_eq!(undoing.content(), AFTER);
+}
+
+/// Nor is it kept in half when the record cannot be removed.
+#[test]
+fn an_unlock_that_fails_leaves_the_lock_and_what_may_be_undone() {
+    let undoing = Undoing::new();
+    let one = undoing.client("a", 1);
+    let mine = undoing.filled(&one);
+    undoing.lock(&one, &mine, BOTH_KINDS).unwrap();
+    undoing.change(&one, &mine);
+    undoing.world.disk.broken.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(undoing.unlock(&one, &mine, ALL), Err(StoreError::Io.into()));
+    undoing.world.disk.broken.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 1));
+    undoing.abort(&one, &mine).unwrap();
+    assert_eq!((undoing.content(), undoing.logged()), (BEFORE.to_vec(), 0));
+}
+
+#[test]
+fn what_cannot_be_put_back_is_told_and_tried_again_later_and_later() {
+    let mut undoing = Undoing::new();
+    let one = undoing.client("a", 1);
+    let mine = undoing.filled(&one);
+    undoing.lock(&one, &mine, RECOVER).unwrap();
+    undoing.change(&one, &mine);
+    undoing.world.restart();
+    undoing.world.serve(&[("", true)]);
+    undoing.world.service.keep_undo_in(&undoing.logs()).unwrap();
+    let elsewhere = Elsewhere::default();
+    let service = &undoing.world.service;
+    service.undo_elsewhere(elsewhere.spawn());
+    let two = undoing.client("b", 1);
+    let again = undoing.client("a", 2);
+    let mut tried = 0;
+    for _ in 0..100 {
+        undoing.world.pass_with(&[&two, &again], SECOND_NS);
+        tried += elsewhere.run();
+    }
+    assert!((4..=8).contains(&tried), "{tried} times in 100 seconds");
+    let infos = service.locks_info(10, undoing.world.now_ns.get());
+    let [info] = &infos[..] else { panic!("{infos:?}") };
+    assert_eq!((info.standing, &*info.holder.name), (LockStanding::Undone, &b"a"[..]));
+    assert!(info.trouble.as_ref().unwrap().contains("read-only"), "{info:?}");
+    assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 1));
+    // The same files by another way, which lets write.
+    undoing.world.serve(&[("one", true), ("other", false)]);
+    for _ in 0..64 {
+        undoing.world.pass_with(&[&two, &again], SECOND_NS);
+        elsewhere.run();
+    }
+    assert_eq!(undoing.logged(), 0);
+    assert_eq!(service.locks_info(10, undoing.world.now_ns.get()), []);
+    undoing.world.serve(&[("", false)]);
+    assert_eq!(undoing.content(), BEFORE);
 }

@@ -354,6 +354,14 @@ impl OpenFile for PosixFile {
         self.clone_range(source, source_offset, offset, len)
     }
 
+    fn clone_to(&self, copy: &std::fs::File) -> Result<()> {
+        self.share_with(copy.as_fd())
+    }
+
+    fn clone_back(&self, copy: &std::fs::File) -> Result<()> {
+        self.replace_by(copy.as_fd())
+    }
+
     fn attr(&self) -> Result<Attr> {
         self.export.node_attr(&self.node, &stat_fd(self.fd.as_fd())?)
     }

@@ -8,7 +8,10 @@ use crate::ranges::{check_range, check_ranges, copy_piece};
 use crate::{OpenFile, Result, SeekWhat, StoreError};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// All of a file.
+const WHOLE: sys::CloneRange = sys::CloneRange { source_offset: 0, offset: 0, len: 0 };
 
 impl PosixFile {
     fn size(&self) -> Result<u64> {
@@ -119,5 +122,19 @@ impl PosixFile {
         }
         let range = sys::CloneRange { source_offset, offset, len };
         self.change(|| Ok(sys::clone_range(self.fd().as_fd(), other.fd().as_fd(), range)?))
+    }
+
+    /// Makes an empty file share all content of this one.
+    pub(super) fn share_with(&self, copy: BorrowedFd<'_>) -> Result<()> {
+        Ok(sys::clone_range(copy, self.fd().as_fd(), WHOLE)?)
+    }
+
+    /// Makes this file share all content of another one, and gives it its size.
+    pub(super) fn replace_by(&self, copy: BorrowedFd<'_>) -> Result<()> {
+        self.change(|| {
+            // The end of the other one need not be that of a block, so it must be this one's too.
+            rustix::fs::ftruncate(self.fd(), rustix::fs::fstat(copy)?.st_size as u64)?;
+            Ok(sys::clone_range(self.fd().as_fd(), copy, WHOLE)?)
+        })
     }
 }

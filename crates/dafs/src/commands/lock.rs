@@ -295,10 +295,10 @@ impl List {
             return Ok(());
         }
         say!(
-            "{:<9} {:<5} {:<7} {:>16} {:>12} {:>12}  file, name of the client",
+            "{:<9} {:<5} {:<15} {:>16} {:>12} {:>12}  file, name of the client",
             "state",
             "kind",
-            "persist",
+            "also",
             "client",
             "offset",
             "length"
@@ -309,20 +309,26 @@ impl List {
 
 fn show(lock: &LockReport) -> Result<(), Failure> {
     let length = lock.length.map_or_else(|| "end".to_owned(), |length| length.to_string());
-    let persist = match (lock.repair, lock.persist) {
-        (true, _) => "repair",
-        (_, true) => "yes",
-        _ => "no",
+    let also = match (lock.repair, lock.persist, lock.auto_recover) {
+        (true, ..) => "repair",
+        (_, true, true) => "persist+recover",
+        (_, true, false) => "persist",
+        (_, false, true) => "recover",
+        (_, false, false) => "-",
     };
     say!(
-        "{:<9} {:<5} {:<7} {:016x} {:>12} {:>12}  {}, {}",
+        "{:<9} {:<5} {:<15} {:016x} {:>12} {:>12}  {}, {}",
         lock.state,
         if lock.exclusive { "write" } else { "read" },
-        persist,
+        also,
         lock.client,
         lock.offset,
         length,
         lock.file,
         lock.name
-    )
+    )?;
+    match &lock.trouble {
+        Some(trouble) => say!("          cannot be undone yet: {trouble}"),
+        None => Ok(()),
+    }
 }
