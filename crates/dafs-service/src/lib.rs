@@ -317,8 +317,15 @@ impl Service {
         let mut ended = Ended::default();
         let mut table = self.lock_table();
         let gone = |held: &Held| namespace.export(held.handle()).is_err();
-        for held in table.all_held().into_iter().filter(gone) {
-            table.revoke(&held, true, &mut ended);
+        for held in table.all_held() {
+            match &held {
+                _ if gone(&held) => table.revoke(&held, true, &mut ended),
+                Held::Open(open) => {
+                    let export = namespace.export(held.handle());
+                    open.set_read_only(export.is_ok_and(|export| export.writable().is_err()));
+                }
+                Held::Lock(_) | Held::Delegation(_) => {}
+            }
         }
         drop(table);
         self.finish(ended);

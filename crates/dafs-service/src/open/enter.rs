@@ -8,7 +8,7 @@ use crate::handle::Handle;
 use crate::index::Life;
 use crate::table::{Blocked, Ended, FileState, StateTable};
 use dafs_store::{OpenMode, StoreError};
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex};
 
 /// What an operation does to what a delegation promises.
@@ -118,6 +118,7 @@ impl StateTable {
             uid: caller.cred.uid,
             life: Life::default(),
             share_bits: AtomicU8::new(request.share.bits()),
+            read_only: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 modes: Modes::default(),
                 deny_delete: request.deny_delete,

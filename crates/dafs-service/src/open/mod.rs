@@ -21,8 +21,8 @@ use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::Life;
 use crate::state::{StateId, StateRef, next_seqid};
-use dafs_store::{Attr, CreateHow, DirChange, OpenFile, OpenMode, SetAttr};
-use std::sync::atomic::{AtomicU8, Ordering};
+use dafs_store::{Attr, CreateHow, DirChange, OpenFile, OpenMode, SetAttr, StoreError};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What an open accesses and what it denies to others.
@@ -238,6 +238,8 @@ pub struct OpenState {
     /// The bits of what it accesses and denies. Changed only under the table's lock, so that those
     /// who look for conflicts under it need no lock of each open.
     share_bits: AtomicU8,
+    /// Its export has become read-only since.
+    read_only: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -290,15 +292,23 @@ impl OpenState {
     ///
     /// # Errors
     /// `OpenMode` when it does not, `StaleStateId` when the open is gone, `AdminRevoked` when it was
-    /// taken away.
+    /// taken away, `ReadOnly` for writing when its export has become that.
     pub fn file(&self, need: OpenMode) -> Result<Arc<dyn OpenFile>> {
         let inner = self.lock();
         self.life.check()?;
         if !covers(self.share().mode(), need) {
             return Err(ServiceError::OpenMode);
         }
+        if need.write && self.read_only.load(Ordering::Relaxed) {
+            return Err(StoreError::ReadOnly.into());
+        }
         let file = inner.file.as_ref().map(|(_, file)| file.clone());
         file.ok_or(ServiceError::BadStateId)
+    }
+
+    /// Says whether its export may be written to.
+    pub(crate) fn set_read_only(&self, read_only: bool) {
+        self.read_only.store(read_only, Ordering::Relaxed);
     }
 
     pub(crate) fn seqid(&self) -> u32 {

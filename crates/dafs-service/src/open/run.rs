@@ -280,7 +280,12 @@ impl Service {
     ) -> Result<Opened> {
         let state = reserved.state.clone();
         // An export that has gone meanwhile took away only what was entered before.
-        let attr = attr.and_then(|attr| self.namespace().export(&state.handle).map(|_| attr));
+        let attr = attr.and_then(|attr| {
+            let namespace = self.namespace();
+            let export = namespace.export(&state.handle)?;
+            state.set_read_only(export.writable().is_err());
+            Ok(attr)
+        });
         let attr = match attr {
             Ok(attr) => attr,
             Err(error) => {

@@ -252,3 +252,27 @@ fn no_client_takes_all_files_that_can_be_open() {
     assert!(made.is_err(), "what cannot be opened is not made");
     assert_eq!(open(&clients[2], "f"), Err(ServiceError::Resource));
 }
+
+/// Nobody writes by an open that was had while the export could be written to.
+#[test]
+fn an_export_that_becomes_read_only_is_so_for_files_that_are_open() {
+    let world = World::new();
+    let (one, nfs) = (world.dafs("a"), world.nfs("b"));
+    let opens = [&one, &nfs].map(|client| (client, world.open(client, "f", BOTH).unwrap()));
+    let outcome = |need| {
+        opens.each_ref().map(|(client, opened)| {
+            let handle = opened.state.handle();
+            let state = opened.state.reference();
+            let by_state = world.service.io_file(world.caller(client), handle, state, need);
+            let direct = opened.state.file(need);
+            assert_eq!(by_state.as_ref().err(), direct.as_ref().err());
+            direct.map(drop)
+        })
+    };
+    let refused = Err(ServiceError::Store(StoreError::ReadOnly));
+    world.serve(&[("", true)]);
+    assert_eq!(outcome(MODE_WRITE), [refused, refused]);
+    assert_eq!(outcome(MODE_READ), [Ok(()), Ok(())]);
+    world.serve(&[("", false)]);
+    assert_eq!(outcome(MODE_WRITE), [Ok(()), Ok(())]);
+}
