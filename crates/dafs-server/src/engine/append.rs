@@ -3,22 +3,24 @@
 //! Invariants
 //! * All data is in memory, and its checksum has been compared, before the place in the file is
 //!   chosen. So a client that goes away in the middle leaves nothing behind.
+//! * What allows an append is asked again when its data has come.
 //! * The file chooses the place and writes there in one step; see the service. That always happens on
 //!   the pool, because what is appended is stable before the reply.
 
 use super::Link;
+use super::allowed::{Allowed, AllowedElsewhere};
 use super::connection::Phase;
 use super::convert;
 use super::durable::journal_status;
 use super::read::{Buffers, checksum_of, views};
 use super::request::{Call, Context, Done, FileAndOpen};
 use super::work::{JobResult, PendingId, Work};
-use super::write::{WRITE, still_open};
+use super::write::WRITE;
 use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::{Access, RemoteBuffer};
 use dafs_mem::{Buffer, Site, VolatileSlice};
+use dafs_service::Handle;
 use dafs_service::durable::{Change, digest};
-use dafs_service::{Handle, OpenState};
 use dafs_store::{AppendWitness, OpenFile, Stability, StoreError};
 use dafs_wire::dafs::{
     self, AppendDirect, AppendInline, AppendReply, Checksum, DirectBuffer, Fletcher32, Reply,
@@ -30,16 +32,16 @@ use std::sync::Arc;
 /// What is appended to what.
 struct Target {
     file: Arc<dyn OpenFile>,
-    /// The open that allows it; it may be revoked meanwhile.
-    open: Option<Arc<OpenState>>,
+    /// What allows it; it may come to an end meanwhile.
+    allowed: AllowedElsewhere,
     stable: Stability,
 }
 
 impl Target {
     /// For the pool.
     fn append(&self, views: &[VolatileSlice<'_>], witness: Witness) -> JobResult {
-        let open = still_open(self.open.as_deref());
-        JobResult::Offset(open.and_then(|()| match witness {
+        let allowed = self.allowed.check_append();
+        JobResult::Offset(allowed.and_then(|()| match witness {
             Some(witness) => self.file.append_witnessed(views, self.stable, &*witness),
             None => self.file.append(views, self.stable),
         }))
@@ -113,7 +115,7 @@ impl Context<'_> {
         let handle = convert::handle(&args.fh);
         let span = self.shared.service.append_span(&handle).map_err(convert::status)?;
         let file = self.io_file(call, &args.fh, args.state_id, WRITE, span)?;
-        let target = self.append_target(file, args.stable, args.data.len())?;
+        let target = self.append_target(handle, file, args.stable, args.data.len())?;
         let data = self.connection.receives.part(call.slot, args.data, 0);
         self.defer_append(call, args.stable, move |by| target.append(&[data.view()], by));
         Ok(())
@@ -124,7 +126,7 @@ impl Context<'_> {
         let span = self.shared.service.append_span(&handle).map_err(convert::status)?;
         let file = self.io_file(call, &args.fh, args.state_id, WRITE, span)?;
         let wanted = args.byte_count as usize;
-        let target = self.append_target(file, args.stable, wanted)?;
+        let target = self.append_target(handle, file, args.stable, wanted)?;
         if args.buffer.byte_count < args.byte_count {
             return Err(Status::Inval);
         }
@@ -165,6 +167,7 @@ impl Context<'_> {
     /// Checks what both kinds have in common.
     fn append_target(
         &self,
+        handle: Handle,
         (file, open): FileAndOpen,
         stable: dafs::Stability,
         wanted: usize,
@@ -176,7 +179,8 @@ impl Context<'_> {
             // DAFS O51.
             return Err(Status::WriteTooBig);
         }
-        Ok(Target { file, open, stable: convert::stability(stable) })
+        let allowed = self.allowed_elsewhere(&Allowed { handle, open });
+        Ok(Target { file, allowed, stable: convert::stability(stable) })
     }
 
     /// Waits for an append whose data is in reach already.

@@ -4,7 +4,7 @@
 //! * An engine looks at a fence between two requests. Requests that came before have finished or are in
 //!   the table of waiting ones; those that come later see the fence.
 //! * A request that waits, and what was sent to its client, is over when its entry is gone and when what
-//!   had been posted has completed. A session that takes too long is ended, which ends its RDMA;
+//!   had been posted until then has completed: what was read goes out when its entry goes. A session that takes too long is ended, which ends its RDMA;
 //!   a job that has begun to write is waited for however long it takes.
 //! * Changes of fences do not wait for each other here.
 
@@ -59,15 +59,17 @@ impl Drain for Asked {
 pub(super) struct UnderWay {
     /// Whoever waits is told when this goes.
     _draining: Draining,
-    requests: Vec<PendingId>,
-    sessions: Vec<Posted>,
+    sessions: Vec<ShutOut>,
     since: Instant,
 }
 
-/// What had been posted on a connection.
-struct Posted {
+/// A session that is shut out.
+struct ShutOut {
     port: usize,
     endpoint: EndpointId,
+    /// Requests that wait.
+    requests: Vec<PendingId>,
+    /// What had been posted when the last of them was seen.
     sent: u64,
 }
 
@@ -83,14 +85,20 @@ impl Engine {
         }
         let mut drains = std::mem::take(&mut self.drains);
         drains.retain_mut(|under_way| {
-            under_way.requests.retain(|&id| self.pending.get_mut(id).is_some());
-            under_way.sessions.retain(|posted| {
-                let connection = self.ports[posted.port].connections.get(&posted.endpoint);
-                connection.is_some_and(|connection| {
-                    !connection.ended && connection.sent_completed() < posted.sent
-                })
+            under_way.sessions.retain_mut(|session| {
+                let waited = !session.requests.is_empty();
+                session.requests.retain(|&id| self.pending.get_mut(id).is_some());
+                let connection = self.ports[session.port].connections.get(&session.endpoint);
+                let sent = connection.filter(|connection| !connection.ended);
+                let is_sent = sent.is_none_or(|connection| {
+                    if waited {
+                        session.sent = connection.sent_total;
+                    }
+                    connection.sent_completed() >= session.sent
+                });
+                !session.requests.is_empty() || !is_sent
             });
-            !under_way.requests.is_empty() || !under_way.sessions.is_empty()
+            !under_way.sessions.is_empty()
         });
         let late: Vec<_> =
             drains.iter().filter(|d| now.since(d.since) > FENCE_DRAIN_TIME).collect();
@@ -99,12 +107,7 @@ impl Engine {
     }
 
     fn begin_drain(&mut self, draining: Draining, now: Instant) -> UnderWay {
-        let mut under_way = UnderWay {
-            _draining: draining.clone(),
-            requests: Vec::new(),
-            sessions: Vec::new(),
-            since: now,
-        };
+        let mut sessions = Vec::new();
         for (port, there) in self.ports.iter().enumerate() {
             for connection in there.connections.values() {
                 let Some(session) = &connection.session else { continue };
@@ -112,27 +115,24 @@ impl Engine {
                     continue;
                 }
                 let (endpoint, sent) = (connection.endpoint, connection.sent_total);
-                under_way.sessions.push(Posted { port, endpoint, sent });
-                under_way.requests.extend(self.pending.of(port as u32, endpoint));
+                let requests = self.pending.of(port as u32, endpoint);
+                sessions.push(ShutOut { port, endpoint, requests, sent });
             }
         }
-        under_way.requests.retain(|&id| {
-            let work = self.pending.get_mut(id).map(|pending| &pending.work);
-            // The first touches no file, and the second has not begun. The third changes a fence, as
-            // the one that waits here does.
-            !matches!(work, None | Some(Work::Authenticate | Work::Again | Work::Fence))
-        });
-        under_way
+        for session in &mut sessions {
+            session.requests.retain(|&id| {
+                let work = self.pending.get_mut(id).map(|pending| &pending.work);
+                // The first touches no file, and the second has not begun. The third changes a fence,
+                // as the one that waits here does.
+                !matches!(work, None | Some(Work::Authenticate | Work::Again | Work::Fence))
+            });
+        }
+        UnderWay { _draining: draining, sessions, since: now }
     }
 
     /// Ends the sessions that something still waits for.
     fn end_late(&mut self, under_way: &UnderWay) {
-        let requests = under_way.requests.iter().filter_map(|&id| {
-            let pending = self.pending.get_mut(id)?;
-            Some((pending.call.port as usize, pending.endpoint))
-        });
-        let sent = under_way.sessions.iter().map(|posted| (posted.port, posted.endpoint));
-        for (port, endpoint) in requests.chain(sent).collect::<Vec<_>>() {
+        for &ShutOut { port, endpoint, .. } in &under_way.sessions {
             let super::Port { link, connections, .. } = &mut self.ports[port];
             if let Some(connection) = connections.get_mut(&endpoint)
                 && connection.phase != super::Phase::Closing

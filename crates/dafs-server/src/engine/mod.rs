@@ -10,6 +10,7 @@
 //!   back when it ends.
 
 mod accept;
+mod allowed;
 mod append;
 mod attr_ops;
 mod back;

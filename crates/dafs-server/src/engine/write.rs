@@ -6,11 +6,13 @@
 //!
 //! Invariants
 //! * A direct checksum is compared before the first byte is written (DAFS O21).
+//! * What allows a write is asked again when its data has come.
 //! * `committed` is never less than what was asked for, and the reply follows the store's word.
 //! * A transfer writes one piece at a time, in the order of the file, so that the count it reports
 //!   is all that was written.
 
 use super::Link;
+use super::allowed::Allowed;
 use super::convert;
 use super::read::{Buffers, buffers, checksum_of, skip, views};
 use super::request::{Call, Context, Done, FileAndOpen};
@@ -18,7 +20,6 @@ use super::work::{JobResult, PendingId, Work};
 use crate::limits::{STAGING_CHUNK_BYTES, STAGING_CHUNKS_MAX, STAGING_CHUNKS_PER_TRANSFER_MAX};
 use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
 use dafs_mem::VolatileSlice;
-use dafs_service::OpenState;
 use dafs_store::{OpenFile, OpenMode, Stability, StoreError, Wait};
 use dafs_wire::dafs::{
     self, Checksum, Fletcher32, Reply, Status, Verifier, WriteDirect, WriteInline, WriteReply,
@@ -61,15 +62,6 @@ fn write_now(
         }
     }
     Ok(WriteNow::Done(done))
-}
-
-/// Refuses when the open was revoked while its write waited for a thread: somebody else may hold
-/// the file by now.
-pub(super) fn still_open(open: Option<&OpenState>) -> Result<(), StoreError> {
-    match open.map(|open| open.file(WRITE)) {
-        Some(Err(_)) => Err(StoreError::Stale),
-        _ => Ok(()),
-    }
 }
 
 /// Writes all, waiting for devices; for the pool.
@@ -126,8 +118,8 @@ pub(super) struct WriteTransfer {
     check: Option<(Checksum, Fletcher32)>,
     /// The first error, after which nothing more is written.
     error: Option<Status>,
-    /// The open that allows it; it may be revoked meanwhile.
-    open: Option<Arc<OpenState>>,
+    /// What allows it; it may come to an end meanwhile.
+    allowed: Allowed,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -195,10 +187,12 @@ impl Context<'_> {
             Ok(WriteNow::Blocked(done)) => {
                 let (slot, offset) = (call.slot, args.offset + done as u64);
                 let data = self.connection.receives.part(slot, args.data, done);
+                let allowed = Allowed { handle: convert::handle(&args.fh), open };
+                let allowed = self.allowed_elsewhere(&allowed);
                 self.defer_job(call, Work::Write { stable: args.stable, done }, move || {
                     let view = data.view();
                     JobResult::Count(
-                        still_open(open.as_deref()).and_then(|()| {
+                        allowed.check((offset, (wanted - done) as u64)).and_then(|()| {
                             write_all(&*file, &[view], offset, wanted - done, stable)
                         }),
                     )
@@ -264,7 +258,7 @@ impl Context<'_> {
             job: None,
             check: check.then(|| (args.direct_checksum, Fletcher32::new())),
             error: None,
-            open,
+            allowed: Allowed { handle: convert::handle(&args.fh), open },
         };
         if transfer.check.is_some() && transfer.chunks_needed() > STAGING_CHUNKS_MAX {
             return Err(Status::WriteTooBig);
@@ -299,11 +293,14 @@ impl Context<'_> {
             WriteNow::Done(count) => self.write_reply(call, args.stable, count),
             WriteNow::Blocked(done) => {
                 let offset = args.offset + done as u64;
+                let allowed = Allowed { handle: convert::handle(&args.fh), open };
+                let allowed = self.allowed_elsewhere(&allowed);
                 self.defer_job(call, Work::Write { stable: args.stable, done }, move || {
                     let views = views(&windows, wanted);
                     let rest = skip(&views, done);
                     JobResult::Count(
-                        still_open(open.as_deref())
+                        allowed
+                            .check((offset, (wanted - done) as u64))
                             .and_then(|()| write_all(&*file, &rest, offset, wanted - done, stable)),
                     )
                 });
@@ -420,13 +417,15 @@ impl Context<'_> {
             };
             let (file, offset) = (transfer.file.clone(), transfer.offset + transfer.written as u64);
             let stable = convert::stability(transfer.stable);
-            if let Some(Err(error)) = transfer.open.as_ref().map(|open| open.file(WRITE)) {
+            let allowed = transfer.allowed.clone();
+            let refused = self.still_allowed(&allowed, (offset, piece.len as u64)).err();
+            let Some(transfer) = self.write_transfer(id) else { return };
+            if refused.is_some() {
                 // Somebody else may hold the file by now: not a byte more, and no word of success.
-                transfer.error = Some(convert::status(error));
+                transfer.error = refused;
                 transfer.written = 0;
             }
             let failed = transfer.error.is_some();
-            let open = transfer.open.clone();
             let buffer = self.link.staging.buffer(piece.chunk).clone();
             let now = match buffer.slice(0, piece.len) {
                 _ if failed => Ok(WriteNow::Done(0)),
@@ -439,13 +438,14 @@ impl Context<'_> {
                         transfer.written += done;
                         transfer.job = Some(Piece { len: piece.len - done, ..piece });
                     }
-                    let offset = offset + done as u64;
+                    let (offset, left) = (offset + done as u64, piece.len - done);
+                    let allowed = self.allowed_elsewhere(&allowed);
                     return self.submit(id, move || {
-                        let view = buffer.slice(done, piece.len - done).ok_or(StoreError::Io);
-                        let view = still_open(open.as_deref()).and(view);
-                        JobResult::Count(view.and_then(|view| {
-                            write_all(&*file, &[view], offset, piece.len - done, stable)
-                        }))
+                        let view = buffer.slice(done, left).ok_or(StoreError::Io);
+                        let view = allowed.check((offset, left as u64)).and(view);
+                        JobResult::Count(
+                            view.and_then(|view| write_all(&*file, &[view], offset, left, stable)),
+                        )
                     });
                 }
                 Ok(WriteNow::Done(count)) => self.piece_written(id, piece, Ok(count)),
@@ -468,6 +468,15 @@ impl Context<'_> {
     fn piece_written(&mut self, id: PendingId, piece: Piece, result: Result<usize, StoreError>) {
         self.link.staging.give_back(piece.chunk);
         let Some(transfer) = self.write_transfer(id) else { return };
+        let refused = match result {
+            Ok(_) => None,
+            // The job may have refused for what has a better name here.
+            Err(_) => {
+                let (allowed, span) = (transfer.allowed.clone(), (transfer.offset, u64::MAX));
+                self.still_allowed(&allowed, span).err()
+            }
+        };
+        let Some(transfer) = self.write_transfer(id) else { return };
         match result {
             Ok(count) => {
                 transfer.written += count;
@@ -478,7 +487,11 @@ impl Context<'_> {
             }
             Err(error) => {
                 let stable = transfer.stable != dafs::Stability::Unstable;
-                transfer.error = transfer.error.or(Some(convert::store_status(error)));
+                let status = refused.unwrap_or_else(|| convert::store_status(error));
+                transfer.error = transfer.error.or(Some(status));
+                if refused.is_some() {
+                    transfer.written = 0;
+                }
                 if stable {
                     self.sync_failed(error);
                 }

@@ -1,6 +1,7 @@
 //! LOCK, LOCKT and LOCKU as they come over the wire (DAFS 9).
 
 use crate::common::*;
+use dafs_service::Identity;
 use dafs_wire::dafs::{
     self, ErrorBody, LockHolder, LockOptions, LockType, Request, ShareAccess, StateId, Status,
 };
@@ -255,6 +256,51 @@ fn a_broken_lock_is_told_to_everybody_until_it_is_repaired() {
     assert_eq!(world.status(again, &close(mine)), Status::Ok);
     assert_eq!(world.service.counts().kept_locks, 0);
     world.end();
+}
+
+/// The data of a write may take its time; what became of the file meanwhile counts.
+#[test]
+fn a_write_whose_data_is_on_its_way_meets_a_lock_that_breaks() {
+    both_ways(|maps| {
+        for kind in ["inline", "direct", "append"] {
+            let mut world = World::new(Setup { maps, ..Setup::default() });
+            let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+            let (mine, theirs) = (world.open(one, b"f"), world.open(two, b"f"));
+            world.write(one, mine, 0, b"as it was left");
+            let kept = lock_with(mine, LockType::Write, PERSIST, 0, ALL);
+            assert_eq!(world.status(one, &kept), Status::Ok);
+            world.disk.set_slow(true);
+            world.hold_jobs = true;
+            let bytes = 2 << 20;
+            let memory = world.clients[two].memory(bytes);
+            let buffers = [memory.direct(0, bytes as u32)];
+            let request = match kind {
+                "inline" => write_inline(theirs, 3, b"not any more"),
+                "direct" => Request::WriteDirect(write_direct(theirs, 0, bytes as u32, &buffers)),
+                _ => Request::AppendInline(dafs::AppendInline {
+                    fh: theirs.fh,
+                    state_id: theirs.id,
+                    stable: dafs::Stability::DataSync,
+                    cache_hint: 0,
+                    padded_to: None,
+                    data: b"not any more",
+                }),
+            };
+            let write = world.clients[two].post(&request);
+            world.run_until("its job", |world| world.jobs() == 1);
+            let identity = Identity { mechanism: "none", principal: Vec::new() };
+            world.service.register_client(b"a", 99, identity, 0).unwrap();
+            world.hold_jobs = false;
+            let status = world.wait(two, write).unwrap().status();
+            let staged = kind == "direct" && !maps;
+            let expected = if staged { Status::StaleStateId } else { Status::Stale };
+            assert_eq!(status, expected, "{kind} {maps}");
+            world.disk.set_slow(false);
+            let repair = lock_with(theirs, LockType::Write, REPAIR, 0, ALL);
+            assert_eq!(world.status(two, &repair), Status::Ok);
+            assert_eq!(world.read(two, theirs), b"as it was left", "{kind} {maps}");
+        }
+    });
 }
 
 #[test]
