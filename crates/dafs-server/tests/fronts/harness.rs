@@ -79,6 +79,12 @@ impl Served {
         SocketAddr::from(([127, 0, 0, 1], self.url.port()))
     }
 
+    pub(crate) fn dafs_with(&self, change: impl FnOnce(&mut ConnectOptions)) -> Client {
+        let mut options = ConnectOptions::default();
+        change(&mut options);
+        Client::connect(&self.url, &options).unwrap()
+    }
+
     pub(crate) fn v3(&self) -> (Client3, Handle) {
         let client = Client3::connect(self.nfs, Identity::sys("v3", 0, 0, &[])).unwrap();
         let root = client.mount("/").unwrap();
