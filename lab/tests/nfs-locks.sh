@@ -1,0 +1,91 @@
+#!/bin/bash
+# nfs-locks.sh -- what programs on a kernel client see of locks and fences of a cluster of DAFS clients: a
+# lock whose holder was killed fails their reads, writes and locks until it is repaired, and a fence
+# keeps them out and lets them in again.
+source "$(dirname "$0")/../nfs.sh"
+
+dafs=${DAFS:-$lab/../target/debug/dafs}
+lease_seconds=2
+mkdir -p "$work/export"
+serve
+place=$(sed -n 's/.*listening address=\(127[^ ]*\).*/\1/p' "$work/server.log")
+[[ $place ]] || fail "the server did not say where it listens"
+file=dafs://$place/data/file
+boot 1
+
+# Ends with this status.
+ends() {
+    local wanted=$1 status=0
+    shift
+    "$@" >"$work/said" 2>&1 || status=$?
+    [[ $status == "$wanted" ]]
+}
+# refuses WHY -- programs in the guest get this error for reading, writing and cutting the file. What
+# they read must not come from the guest's own cache.
+refuses() {
+    guest 1 "error='$1'"'
+        refused() {
+            local said
+            ! said=$("$@" 2>&1) || { echo "this should fail: $*"; return 1; }
+            [[ $said == *"$error"* ]] || { echo "$*: $said"; return 1; }
+        }
+        refused dd if=/mnt/a/file of=/dev/null iflag=direct bs=4096 count=1
+        refused dd if=/dev/zero of=/mnt/a/file conv=notrunc,fsync bs=4 count=1
+        refused truncate -s 3 /mnt/a/file'
+}
+allows() {
+    guest 1 '
+        dd if=/mnt/a/file of=/dev/null iflag=direct bs=4096 count=1
+        printf free | dd of=/mnt/a/file conv=notrunc,fsync bs=4 count=1
+        flock -x -n /mnt/a/file true'
+}
+
+for version in 4.2 3; do
+    step "NFSv$version: a lock whose holder is killed"
+    echo half >"$work/export/file"
+    chmod 666 "$work/export/file"
+    guest 1 "nfs_mount $version a; [[ \$(</mnt/a/file) == half ]]"
+    "$dafs" lock hold "$file" --persist >"$work/held" 2>&1 &
+    holder=$!
+    started+=("$holder")
+    eventually 10 grep -q '^locked$' "$work/held"
+    # It is advisory as long as it is held.
+    guest 1 '[[ $(</mnt/a/file) == half ]]'
+    [[ $version == 3 ]] || guest 1 'fails flock -x -n /mnt/a/file true'
+    kill -9 "$holder"
+    wait "$holder" 2>/dev/null || true
+    # Until its lease is over it may come back.
+    eventually 15 ends 5 "$dafs" lock hold "$file" --timeout 0
+    refuses 'Input/output error'
+    [[ $version == 3 ]] || guest 1 '
+        started=$SECONDS
+        fails flock -x /mnt/a/file true
+        [[ $((SECONDS - started)) -lt 5 ]] || { echo "it waited for a holder that is gone"; false; }'
+    [[ $(<"$work/export/file") == half ]] || fail "somebody wrote"
+    ends 0 "$dafs" lock repair "$file" -- sh -c "'$dafs' cat '$file' >'$work/seen'" ||
+        fail "repair: $(<"$work/said")"
+    [[ $(<"$work/seen") == half ]] || fail "the repairer saw $(<"$work/seen")"
+    allows
+
+    step "NFSv$version: fences"
+    fence() { "$dafs" fence "$1" --state-directory "$work/state" --export data "${@:2}"; }
+    fence set node-a addr:192.0.2.0/24
+    refuses 'Permission denied'
+    fence add addr:10.0.2.0/24
+    allows
+    fence remove addr:10.0.2.0/24
+    refuses 'Permission denied'
+    if [[ $version != 3 ]]; then
+        # As the client calls itself.
+        owner=$("$dafs" clients --state-directory "$work/state" --json |
+            sed -n 's/.*"door":"nfs4".*"name":"\([^"]*\)".*/\1/p')
+        [[ $owner ]] || fail "who is the client?"
+        fence add "nfs:$owner"
+        allows
+        fence remove "nfs:$owner"
+        refuses 'Permission denied'
+    fi
+    fence clear
+    allows
+    guest 1 'umount /mnt/a'
+done
