@@ -75,7 +75,10 @@ impl Service {
                 };
                 let holder = LockHolder::of(client, &state.owner);
                 let handle = state.open.handle();
-                infos.push(info(handle, held.range, held.kind, held.special, standing, holder));
+                let info = info(handle, held.range, held.kind, held.special, standing, holder);
+                let entry = self.writers.undo.find(&state.open.key);
+                let recovers = entry.is_some_and(|entry| entry.is_of(state));
+                infos.push(LockInfo { autorecover: info.autorecover || recovers, ..info });
             }
         }
         infos

@@ -169,7 +169,7 @@ impl Service {
     /// What may be undone of the changes under a lock.
     fn undo_of(&self, lock: &LockState) -> Option<Arc<Entry>> {
         let entry = self.writers.undo.find(&lock.open.key)?;
-        (entry.head.holder == Holder::of_lock(lock) && !entry.is_doomed()).then_some(entry)
+        entry.is_of(lock).then_some(entry)
     }
 
     /// Undoes what was done under a lock with recovery, and gives the lock up (LOCK and LOCKU with
@@ -245,6 +245,13 @@ fn open_as_server(namespace: &Namespace, key: &Handle) -> dafs_store::Result<Arc
     let first = exports.next().ok_or(StoreError::BadHandle)?;
     let writable = std::iter::once(first).chain(exports).find(|export| export.writable().is_ok());
     writable.ok_or(StoreError::ReadOnly)?.store().open(&server(), &key.file, BOTH)
+}
+
+impl Entry {
+    /// Whether it undoes what is done under this lock.
+    pub(crate) fn is_of(&self, lock: &LockState) -> bool {
+        self.head.holder == Holder::of_lock(lock) && !self.is_doomed()
+    }
 }
 
 impl StateTable {

@@ -173,6 +173,8 @@ fn what_is_unlocked_or_closed_stays_and_what_is_aborted_goes() {
     undoing.change(&one, &file);
     assert_eq!(undoing.content(), AFTER);
     assert_eq!(undoing.logged(), 1);
+    let infos = undoing.world.service.locks_info(10, undoing.world.now_ns.get());
+    assert!(matches!(&infos[..], [info] if info.autorecover && !info.persist), "{infos:?}");
     undoing.abort(&one, &file).unwrap();
     assert_eq!((undoing.content(), undoing.logged()), (BEFORE.to_vec(), 0));
     // It has given the lock up as well.
