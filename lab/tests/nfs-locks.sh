@@ -1,7 +1,7 @@
 #!/bin/bash
 # nfs-locks.sh -- what programs on a kernel client see of locks and fences of a cluster of DAFS clients: a
 # lock whose holder was killed fails their reads, writes and locks until it is repaired, and a fence
-# keeps them out and lets them in again.
+# keeps them out and lets them in again. What they write under a lock with auto-recovery is undone with it.
 source "$(dirname "$0")/../nfs.sh"
 
 dafs=${DAFS:-$lab/../target/debug/dafs}
@@ -66,6 +66,34 @@ for version in 4.2 3; do
         fail "repair: $(<"$work/said")"
     [[ $(<"$work/seen") == half ]] || fail "the repairer saw $(<"$work/seen")"
     allows
+
+    step "NFSv$version: a lock with auto-recovery"
+    change() { guest 1 'printf CHANGED | dd of=/mnt/a/file conv=notrunc,fsync seek=1 bs=2'; }
+    printf 'as it was' >"$work/export/file"
+    "$dafs" lock hold "$file" --auto-recover >"$work/held" 2>&1 &
+    holder=$!
+    started+=("$holder")
+    eventually 10 grep -q '^locked$' "$work/held"
+    change
+    [[ $(<"$work/export/file") == asCHANGED ]] || fail "not written: $(<"$work/export/file")"
+    kill -9 "$holder"
+    wait "$holder" 2>/dev/null || true
+    eventually 15 ends 0 "$dafs" lock hold "$file" --timeout 0 -- true
+    [[ $(<"$work/export/file") == 'as it was' ]] || fail "not undone: $(<"$work/export/file")"
+    for status in 7 0; do
+        rm -f "$work"/{begun,go}
+        "$dafs" lock hold "$file" --auto-recover -- \
+            sh -c ": >'$work/begun'; until [ -e '$work/go' ]; do sleep 0.05; done; exit $status" &
+        holder=$!
+        started+=("$holder")
+        eventually 10 test -e "$work/begun"
+        change
+        : >"$work/go"
+        ends "$status" wait "$holder" || fail "the holder ended otherwise than its command"
+        expected='as it was'
+        [[ $status != 0 ]] || expected=asCHANGED
+        [[ $(<"$work/export/file") == "$expected" ]] || fail "after $status: $(<"$work/export/file")"
+    done
 
     step "NFSv$version: fences"
     fence() { "$dafs" fence "$1" --state-directory "$work/state" --export data "${@:2}"; }

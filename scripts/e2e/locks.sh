@@ -51,7 +51,26 @@ expect 0 'free' "$dafs" lock test "$(file)"
 expect 0 'inside' "$dafs" lock hold "$(file)" --persist -- echo inside
 expect 7 '' "$dafs" lock hold "$(file)" --offset 3 --length 4 -- sh -c 'exit 7'
 
+step "with auto-recovery nobody has to repair"
+hold recovering --auto-recover
+expect 0 '"auto_recover":true' "$dafs" lock list "${place[@]}" --json
+expect 0 'recover' "$dafs" lock list "${place[@]}"
+expect 4 'locked by client' "$dafs" lock hold "$(file)" --timeout 0
+kill -9 "$holder"
+wait "$holder" 2>/dev/null || true
+expect 0 'mine' "$dafs" lock hold "$(file)" --auto-recover --timeout 30 -- echo mine
+expect 7 '' "$dafs" lock hold "$(file)" --auto-recover -- sh -c 'exit 7'
+expect 1 'No such file' "$dafs" lock hold "$(file)" --auto-recover -- /nonexistent/program
+expect 0 'free' "$dafs" lock test "$(file)"
+expect 0 'half' "$dafs" cat "$(file)"
+hold ended --auto-recover
+kill "$holder"
+wait "$holder" || fail "the holder did not end in order"
+[[ -z $(ls "$work/state/undo") ]] || fail "a log is left"
+
 step "wrong input"
+expect 2 'cannot be used with' "$dafs" lock hold "$(file)" --auto-recover --shared
+expect 2 'cannot be used with' "$dafs" lock hold "$(file)" --auto-recover --offset 3
 expect 2 'is not in' "$dafs" lock hold "$(file)" --length 0
 expect 2 '' "$dafs" lock hold nfs://127.0.0.1/data/file
 expect 1 'NOENT' "$dafs" lock hold "$url/data/nothing"
