@@ -51,6 +51,11 @@ pub(super) fn start(directory: &Path, service: &Service) -> Result<Workers, Star
         lost = recovered.lost,
         "replies of the last run were recovered"
     );
+    if !service.keeps_all_replies() {
+        tracing::info!(
+            "NFSv4 sessions do not outlive the server: some exports keep no durable replies"
+        );
+    }
     if recovered.lost > 0 {
         tracing::warn!(
             changes = recovered.lost,

@@ -407,6 +407,7 @@ impl Server {
                     ("journal_committed", "Changes made stable in them", journal.committed),
                     ("journal_changes", "Changes under way", journal.in_flight as u64),
                     ("journal_kept_sessions", "Sessions it knows", journal.sessions as u64),
+                    ("journal_kept_changes", "Changes of theirs it knows", journal.changes as u64),
                 ]);
             }
             if let Some((group, shared)) = &nfs {
