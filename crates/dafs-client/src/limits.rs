@@ -13,8 +13,9 @@ pub const CREDITS_MAX: u16 = 256;
 /// Credits proposed at connect.
 pub const CREDITS_PROPOSED: u16 = 32;
 
-/// The request size proposed at connect, in bytes: an inline write of 8 KiB behind its padding.
-pub const REQUEST_BYTES_PROPOSED: u32 = 8192 + 512;
+/// The request size proposed at connect, in bytes: a batch of 64 transfers of one piece each (DAFS
+/// 13.2), which is more than an inline write of 8 KiB behind its padding.
+pub const REQUEST_BYTES_PROPOSED: u32 = 64 * 144 + 512;
 
 /// The response size proposed at connect, in bytes: an inline read of 8 KiB behind its header.
 pub const RESPONSE_BYTES_PROPOSED: u32 = 8192 + 512;
