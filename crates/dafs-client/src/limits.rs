@@ -134,8 +134,14 @@ pub const RECOVERY_ANSWER_TIME: Duration = Duration::from_secs(10);
 /// The pause before a server that puts a question of recovery off is asked again.
 pub const RECOVERY_RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// The pause before a request is asked again that a restarted server has put off.
-pub const GRACE_PAUSE: Duration = Duration::from_millis(50);
+/// The first pause before a request is asked again that a restarted server has put off.
+pub const GRACE_PAUSE_MIN: Duration = Duration::from_millis(10);
+
+/// The longest such pause.
+pub const GRACE_PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// Which part of the time that the server has put requests off is waited for between two attempts.
+pub const GRACE_PAUSE_FRACTION: u32 = 16;
 
 /// Authentication steps before the client gives up on a server that always asks for another.
 pub const AUTH_STEPS_MAX: u32 = 16;

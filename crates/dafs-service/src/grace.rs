@@ -30,6 +30,8 @@ pub(crate) struct Grace {
     active: AtomicBool,
     /// When something was reclaimed last, as of the tick before; 0 for never.
     reclaimed_ns: AtomicU64,
+    /// The last one that was waited for has asked for something new.
+    all_back: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -58,6 +60,7 @@ impl Grace {
         Self {
             active: AtomicBool::new(!waiting.is_empty()),
             reclaimed_ns: AtomicU64::new(0),
+            all_back: AtomicBool::new(false),
             inner: Mutex::new(Inner { started_ns: now_ns, waiting, ending: false }),
         }
     }
@@ -91,6 +94,12 @@ impl Service {
     /// True while clients of the last run may reclaim.
     pub fn in_grace(&self) -> bool {
         self.grace.is_active()
+    }
+
+    /// True when nobody is waited for any more, so that the next [`tick`](Self::tick) ends grace and
+    /// should come soon.
+    pub fn grace_ends_soon(&self) -> bool {
+        self.grace.all_back.load(Ordering::Relaxed) && self.in_grace()
     }
 
     /// The client reclaims nothing more (RECLAIM_COMPLETE for all file systems). From now on it may
@@ -285,6 +294,7 @@ impl Service {
             if grace.waiting.get(&name).is_some_and(|record| record.is_of(client)) {
                 // With the last one, the next tick ends grace.
                 grace.waiting.remove(&name);
+                self.grace.all_back.store(grace.waiting.is_empty(), Ordering::Relaxed);
             }
         }
         self.check_grace(client)

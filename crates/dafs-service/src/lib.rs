@@ -386,6 +386,9 @@ impl Service {
             self.finish(ended);
             self.doom(overdue);
         }
+        if self.grace_ends_soon() {
+            self.tick_grace(now_ns);
+        }
         if is_due(&self.recalls_ns, now_ns, limits::RECALLS_EVERY_NS) {
             self.end_doomed_leases(now_ns);
             self.tick_grace(now_ns);

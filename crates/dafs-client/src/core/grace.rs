@@ -2,10 +2,12 @@
 //!
 //! Invariants
 //! * A call that is put off is asked again before its deadline, or its caller is told of GRACE.
+//! * The pauses grow from one call to the next, so the calls are due in the order in which they were
+//!   put off.
 
 use super::call::{Call, Flight, Purpose};
 use super::session::SessionCore;
-use crate::limits::GRACE_PAUSE;
+use crate::limits::{GRACE_PAUSE_FRACTION, GRACE_PAUSE_MAX, GRACE_PAUSE_MIN};
 use dafs_dat::{Adapter, Instant};
 use dafs_wire::dafs::Status;
 
@@ -13,7 +15,9 @@ impl SessionCore {
     /// Puts a request off that was answered with GRACE, which says that it was not done. Hands it
     /// back if it was answered otherwise or has no time left.
     pub(crate) fn put_off(&mut self, flight: Flight, status: Status) -> Option<Flight> {
-        let again = self.now + GRACE_PAUSE;
+        let since = *self.grace_since.get_or_insert(self.now);
+        let pause = self.now.since(since) / GRACE_PAUSE_FRACTION;
+        let again = self.now + pause.clamp(GRACE_PAUSE_MIN, GRACE_PAUSE_MAX);
         let in_time = flight.deadline.is_none_or(|(at, _)| again < at);
         match flight.purpose {
             // A member of a chain has broken it, so those behind it are answered already.
@@ -31,8 +35,7 @@ impl SessionCore {
         }
     }
 
-    /// When the next request that was put off is to be asked again: the pauses are all alike, so it
-    /// is the first.
+    /// When the next request that was put off is to be asked again.
     pub(crate) fn put_off_until(&self) -> Option<Instant> {
         self.put_off.front().map(|(at, _)| *at)
     }
@@ -47,6 +50,7 @@ impl SessionCore {
 
     /// All that was put off waits like everything else.
     pub(crate) fn stop_putting_off(&mut self) {
+        self.grace_since = None;
         let put_off = std::mem::take(&mut self.put_off);
         self.waiting.extend(put_off.into_iter().map(|(_, call)| call));
     }

@@ -91,6 +91,8 @@ pub struct SessionCore {
     pub(crate) waiting: VecDeque<Call>,
     /// Calls that a restarted server has put off, with when to ask again; earliest first.
     pub(crate) put_off: VecDeque<(Instant, Call)>,
+    /// When the server first put a request off since the connection was made.
+    pub(crate) grace_since: Option<Instant>,
     /// There while a lost connection is being replaced.
     pub(crate) recovery: Option<Box<Recovery>>,
     /// When the first of the connections was lost that have come to nothing since.
@@ -143,6 +145,7 @@ impl SessionCore {
             back: Back::default(),
             waiting: VecDeque::new(),
             put_off: VecDeque::new(),
+            grace_since: None,
             recovery: None,
             lost_at: None,
             closing: false,

@@ -68,6 +68,10 @@ use work::{Arrival, PendingId, PendingTable};
 /// How often timeouts and leases are looked at.
 const TICK: Duration = Duration::from_millis(500);
 
+/// The same when grace is about to end, which all clients wait for; long enough for the other sessions
+/// of the last one to reclaim what they held.
+const TICK_IN_GRACE: Duration = Duration::from_millis(10);
+
 /// A connection whose sends and RDMA make no progress for this long has stopped answering.
 const STALL_SECONDS: u64 = 60;
 
@@ -294,6 +298,9 @@ impl Engine {
         busy |= self.collect(now);
         self.drain(now);
         busy |= self.batches(now);
+        if self.shared.service.grace_ends_soon() {
+            self.next_tick = self.next_tick.min(now + TICK_IN_GRACE);
+        }
         if now >= self.next_tick {
             self.tick(now);
             self.next_tick = now + TICK;

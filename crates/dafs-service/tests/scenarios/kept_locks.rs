@@ -466,9 +466,12 @@ fn dafs_clients_reclaim_after_a_restart_and_others_wait() {
     let conflict = reclaim_lock(&world, &two, &theirs, (5, 1), PLAIN);
     assert_eq!(conflict, Err(ServiceError::ReclaimConflict.into()));
     reclaim_lock(&world, &two, &theirs, (40, 10), PLAIN).unwrap();
+    assert!(!world.service.grace_ends_soon(), "this one has not said that it is done");
     assert_eq!(error(open(&world, &two)), ServiceError::Grace);
+    assert!(world.service.grace_ends_soon());
     world.pass_with(&[&one, &two, &three], SECOND_NS);
     assert!(!world.service.in_grace(), "all are back and want new things");
+    assert!(!world.service.grace_ends_soon());
     let third = open(&world, &three).unwrap();
     assert_eq!(denied(write(&world, &three, &third, (0, 1))).client, one.key());
     assert_eq!(denied(write(&world, &three, &third, (49, 1))).client, two.key());
