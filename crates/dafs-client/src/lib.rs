@@ -21,10 +21,26 @@
 //! | `driver` | one session and its adapter, driven by whoever waits |
 //! | the rest | files, names, paths, buffers |
 //!
+//! Offsets, lengths and sizes are in bytes.
+//!
+//! # Errors of all calls
+//!
+//! Where a method names "the server's answer" as its error, that is [`Error::Status`]. Beside it, every
+//! call that asks the server may end with [`Error::Deadline`] (not answered in
+//! [`ConnectOptions::deadline`]), [`Error::Lost`] (the session is over; with
+//! [`ConnectOptions::recovery`] only when that time is over, too), [`Error::Protocol`],
+//! [`Error::TooMany`], [`Error::Unsendable`] or [`Error::Forked`]; one that must not be done twice, as
+//! making, removing and renaming, also with [`Error::InDoubt`].
+//!
+//! # Giving up
+//!
+//! A lost connection shows as latency. A caller that cannot wait has [`Pending::wait_deadline`] and
+//! [`Pending::cancel`]; the session goes on recovering for the others.
+//!
 //! Invariants
 //! * Every operation completes exactly once, also when the server or the connection is lost.
 //! * The server moves the data: a direct read or write costs this process no copy. Where one is
-//!   made it is counted (`dafs_mem::Site::ClientInlineRead`, `ClientStaging`).
+//!   made it is counted (the sites `Client...` of `dafs_mem::Site`).
 //! * Registered memory outlives every operation on it.
 //! * Whatever the server sends is checked before it is believed.
 

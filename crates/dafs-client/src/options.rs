@@ -147,8 +147,9 @@ pub struct ConnectOptions {
     pub byte_order: ByteOrder,
     /// Time for connecting and opening the session.
     pub connect_timeout: Duration,
-    /// Time for one operation to be answered, after which it fails and the connection is given up;
-    /// `None` waits as long as the transport does.
+    /// Time for one operation to be answered, after which it fails and the connection is given up.
+    /// What waits for stable storage, or for its turn, has as long since the server's last answer to
+    /// anything. `None` waits as long as the transport does.
     pub deadline: Option<Duration>,
     /// Time for replacing a lost connection, until the server answers the application again. In it
     /// nothing is told to the application, whose calls only take longer; each keeps its deadline.
