@@ -46,3 +46,6 @@ pub(crate) const REST_TIME_MAX: Duration = Duration::from_secs(300);
 
 /// Turns of one world, all told; more mean that it goes round in circles.
 pub(crate) const STEPS_MAX: u64 = 2_000_000;
+
+/// Steps without time between them; more mean that somebody keeps itself busy.
+pub(crate) const STILL_STEPS_MAX: u64 = 10_000;

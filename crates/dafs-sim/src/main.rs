@@ -1,7 +1,7 @@
 //! Runs simulated worlds by seed, and replays one with a trace.
 
 use clap::Parser;
-use dafs_sim::crash::{self, CrashOptions, Danger as CrashDanger};
+use dafs_sim::crash::{self, CrashOptions, Danger as CrashDanger, EndAt};
 use dafs_sim::{Danger, Profile, WorldOptions, check};
 use std::ops::Range;
 use std::process::ExitCode;
@@ -41,6 +41,19 @@ struct Arguments {
     /// With --crashes: makes the first world that fails as small as it gets.
     #[arg(long, requires = "crashes")]
     shrink: bool,
+    /// With --crashes: ends the server and the first client at every place there is, one place per
+    /// world; all other faults are left out.
+    #[arg(long, requires = "crashes")]
+    exhaust: bool,
+    /// With --crashes: ends the server before it has this many effects.
+    #[arg(long, requires = "crashes")]
+    end_server: Option<u64>,
+    /// With --crashes: the same, and the power fails.
+    #[arg(long, requires = "crashes")]
+    cut_power: Option<u64>,
+    /// With --crashes: ends the first client at this step.
+    #[arg(long, requires = "crashes")]
+    end_client: Option<u64>,
     /// Prints everything that the clients do and are told.
     #[arg(long)]
     trace: bool,
@@ -53,6 +66,14 @@ struct Arguments {
     /// Lets the transport flip a bit in so many of a million pieces, to see that it is noticed.
     #[arg(long, default_value_t = 0)]
     danger_corrupt_ppm: u32,
+}
+
+impl Arguments {
+    fn end(&self) -> Option<EndAt> {
+        let server = self.end_server.map(|effects| EndAt::Server(effects, false));
+        let power = self.cut_power.map(|effects| EndAt::Server(effects, true));
+        server.or(power).or(self.end_client.map(EndAt::Client))
+    }
 }
 
 /// Numbers of faults.
@@ -118,7 +139,18 @@ fn crashes(arguments: &Arguments) -> ExitCode {
             calm_network: arguments.calm_network,
             trace: arguments.trace,
             danger: arguments.danger,
+            end: arguments.end(),
         };
+        if arguments.exhaust {
+            match crash::exhaust(&options) {
+                Ok(worlds) => println!("seed {seed}: {worlds} places"),
+                Err(failure) => {
+                    failed += 1;
+                    println!("{failure}");
+                }
+            }
+            continue;
+        }
         match crash::check(&options) {
             Ok(report) if count == 1 => println!("seed {seed}: {report:#?}"),
             Ok(_) => {}

@@ -128,6 +128,7 @@ impl Plan {
             would_block_ppm: some(rng, 1_000_000),
             short_ppm: some(rng, 300_000),
             error_ppm: if options.profile == Profile::Calm { 0 } else { some(rng, 30_000) },
+            danger_stale_every: 0,
             danger_forget_every: options.danger.forget_write_every,
         };
         let count = rng.between(1, 4);

@@ -1,7 +1,10 @@
 //! Records of clients that outlive the server, as its database does.
 
 use crate::disk::Plug;
-use dafs_service::{ClientRecord, ClientRecords, LockChange, LockRecord, RecordsError};
+use dafs_service::{
+    ClientRecord, ClientRecords, FenceObject, FenceRecord, FenceRecords, LockChange, LockRecord,
+    RecordsError,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,6 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 struct Tables {
     clients: Vec<ClientRecord>,
     locks: BTreeMap<u64, LockRecord>,
+    fences: Vec<FenceRecord>,
+}
+
+/// Danger: what the database does not know any more when a server starts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Forgets {
+    pub(crate) locks: bool,
+    pub(crate) fences: bool,
 }
 
 /// The database. Clones share it.
@@ -21,12 +32,23 @@ pub(crate) struct SimRecords {
 struct PluggedRecords {
     records: SimRecords,
     plug: Plug,
+    forgets: Forgets,
 }
 
 impl SimRecords {
+    /// Puts a file on a list of those who have access.
+    pub(crate) fn fence(&self, object: FenceObject, names: Vec<Vec<u8>>) {
+        self.tables().fences.push((object, Some(names)));
+    }
+
+    /// The fences, for the server that holds `plug`.
+    pub(crate) fn plugged_fences(&self, plug: Plug, forgets: Forgets) -> Box<dyn FenceRecords> {
+        Box::new(PluggedRecords { records: self.clone(), plug, forgets })
+    }
+
     /// For the server that holds `plug`.
-    pub(crate) fn plugged(&self, plug: Plug) -> Box<dyn ClientRecords> {
-        Box::new(PluggedRecords { records: self.clone(), plug })
+    pub(crate) fn plugged(&self, plug: Plug, forgets: Forgets) -> Box<dyn ClientRecords> {
+        Box::new(PluggedRecords { records: self.clone(), plug, forgets })
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -65,6 +87,9 @@ impl ClientRecords for PluggedRecords {
     }
 
     fn load_locks(&self) -> Result<Vec<LockRecord>, RecordsError> {
+        if self.forgets.locks {
+            return Ok(Vec::new());
+        }
         Ok(self.records.tables().locks.values().cloned().collect())
     }
 
@@ -81,6 +106,23 @@ impl ClientRecords for PluggedRecords {
                 }
             }
         }
+        Ok(())
+    }
+}
+
+impl FenceRecords for PluggedRecords {
+    fn load(&self) -> Result<Vec<FenceRecord>, RecordsError> {
+        let tables = self.records.tables();
+        let kept = tables.fences.iter().filter(|(_, names)| names.is_some());
+        let all = kept.cloned().collect();
+        Ok(if self.forgets.fences { Vec::new() } else { all })
+    }
+
+    fn put(&self, records: &[FenceRecord]) -> Result<(), RecordsError> {
+        self.plug.effect().map_err(off)?;
+        let fences = &mut self.records.tables().fences;
+        fences.retain(|(known, _)| !records.iter().any(|(object, _)| object == known));
+        fences.extend_from_slice(records);
         Ok(())
     }
 }

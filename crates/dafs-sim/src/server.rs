@@ -1,6 +1,6 @@
 //! The server of a world: the shipped engine over the simulated network, store and pool.
 
-use crate::limits::{LEASE, SERVER_HOST};
+use crate::limits::SERVER_HOST;
 use crate::pool::{PoolSchedule, SimPool};
 use dafs_dat::sim::{SimNetwork, SimRng};
 use dafs_dat::{Adapter, Address, Instant};
@@ -10,12 +10,13 @@ use dafs_server::{
 };
 use dafs_service::durable::Journal;
 use dafs_service::{
-    ClientRecords, Export, ExportOptions, Namespace, Service, ServiceConfig, ServiceCounts,
-    WriteVerifier,
+    ClientRecords, Export, ExportOptions, FenceRecords, Namespace, Service, ServiceConfig,
+    ServiceCounts, WriteVerifier,
 };
 use dafs_store::Store;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The server.
 pub(crate) struct Server {
@@ -34,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: ExportOptions,
     pub(crate) records: Box<dyn ClientRecords>,
+    pub(crate) fences: Box<dyn FenceRecords>,
+    pub(crate) lease: Duration,
     /// Where the journal is, and which run of the system this is; none without durable replies.
     pub(crate) journal: Option<(Arc<dyn Disk>, [u8; 16])>,
     /// Where logs of what locks with recovery protect are kept; none without such locks.
@@ -52,8 +55,9 @@ impl Server {
     ) -> Result<Self, String> {
         let export = Export::new("", setup.store, setup.options);
         let namespace = Namespace::new(vec![export]).map_err(|error| error.to_string())?;
-        let config = ServiceConfig::new(LEASE, rng.bits() as u32);
+        let config = ServiceConfig::new(setup.lease, rng.bits() as u32);
         let service = Service::with_records(config, namespace, setup.records, now.0);
+        let service = service.and_then(|service| service.with_fences(setup.fences));
         let service = Arc::new(service.map_err(|error| error.to_string())?);
         let pool = SimPool::default();
         if let Some((disk, boot)) = setup.journal {

@@ -22,6 +22,8 @@ pub(crate) struct StoreFaults {
     /// Danger: every so many writes one is reported done and forgotten. 0: none. No store may do
     /// that; this proves that the checks notice.
     pub(crate) danger_forget_every: u32,
+    /// Danger: every so many times an open file is said to be as long as it was before. 0: none.
+    pub(crate) danger_stale_every: u32,
 }
 
 #[derive(Debug)]
@@ -29,6 +31,9 @@ struct Chance {
     rng: SimRng,
     faults: StoreFaults,
     writes: u32,
+    looks: u32,
+    /// The last size that was told.
+    size: u64,
 }
 
 type SharedChance = Arc<Mutex<Chance>>;
@@ -41,7 +46,10 @@ pub(crate) struct SimStore {
 
 impl SimStore {
     pub(crate) fn new(inner: Arc<dyn Store>, faults: StoreFaults, rng: SimRng) -> Self {
-        Self { inner, chance: Arc::new(Mutex::new(Chance { rng, faults, writes: 0 })) }
+        Self {
+            inner,
+            chance: Arc::new(Mutex::new(Chance { rng, faults, writes: 0, looks: 0, size: 0 })),
+        }
     }
 
     fn wrap(&self, inner: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
@@ -80,7 +88,7 @@ struct Verdict {
 impl SimFile {
     fn judge(&self, bytes: usize, wait: Wait, writing: bool) -> Result<Verdict> {
         let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
-        let Chance { rng, faults, writes } = &mut *chance;
+        let Chance { rng, faults, writes, .. } = &mut *chance;
         if wait == Wait::Never && rng.chance(faults.would_block_ppm) {
             return Err(StoreError::WouldBlock);
         }
@@ -89,7 +97,7 @@ impl SimFile {
         }
         *writes += u32::from(writing);
         let every = faults.danger_forget_every;
-        let forget = writing && every > 0 && *writes % every == 0;
+        let forget = writing && every > 0 && writes.is_multiple_of(every);
         let short = bytes > 1 && rng.chance(faults.short_ppm);
         // A read that may wait is short only at the end of the file, so only these two are cut.
         let cut = short && (writing || wait == Wait::Never);
@@ -190,7 +198,14 @@ impl OpenFile for SimFile {
     }
 
     fn attr(&self) -> Result<Attr> {
-        self.inner.attr()
+        let mut attr = self.inner.attr()?;
+        let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
+        chance.looks += 1;
+        let every = chance.faults.danger_stale_every;
+        let stale = every > 0 && chance.looks.is_multiple_of(every) && chance.size < attr.size;
+        let before = std::mem::replace(&mut chance.size, attr.size);
+        attr.size = if stale { before } else { attr.size };
+        Ok(attr)
     }
 }
 

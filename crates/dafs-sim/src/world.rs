@@ -12,7 +12,7 @@ use crate::server::{Server, Setup};
 use crate::store::{SimStore, StoreControl};
 use dafs_dat::Instant;
 use dafs_dat::sim::{SimCounts, SimNetwork, SimRng};
-use dafs_service::{ExportOptions, NoRecords};
+use dafs_service::{ExportOptions, NoFenceRecords, NoRecords};
 use dafs_store::{
     CreateHow, Cred, ExportSecret, MemoryOptions, MemoryStore, NewObject, OpenMode, SetAttr, Store,
     TimeSpec,
@@ -127,6 +127,8 @@ impl World {
             options: ExportOptions::default(),
             records: Box::new(NoRecords),
             journal: None,
+            fences: Box::new(NoFenceRecords),
+            lease: LEASE,
             undo: None,
             credits_total_max: plan.credits_total_max,
             credits_initial: plan.credits_initial,

@@ -1,7 +1,10 @@
 //! Worlds in which processes end and connections break, their replay, and what they have found.
 
-use dafs_sim::crash::{CrashFailure, CrashOptions, CrashReport, Danger, check, shrink};
+use dafs_sim::crash::{CrashFailure, CrashOptions, CrashReport, Danger, check, exhaust, shrink};
 use std::ops::Range;
+
+/// Worlds that are tried with an end at each place.
+const EXHAUSTED: u64 = 10;
 
 fn options(seed: u64) -> CrashOptions {
     CrashOptions { seed, ..CrashOptions::default() }
@@ -38,6 +41,9 @@ fn assert_eventful(reports: &[CrashReport]) {
     assert!(sum(|report| report.locks.denied) > worlds / 10);
     assert!(sum(|report| report.locks.broken) > worlds / 100);
     assert!(sum(|report| report.locks.repaired) > worlds / 100);
+    assert!(sum(|report| report.locks.fences) > worlds / 4);
+    assert!(sum(|report| report.locks.fenced) > worlds / 10);
+    assert!(sum(|report| report.locks.chains) > worlds / 4);
     assert_eq!(sum(|report| report.network.violations), 0, "a rule of the transport was broken");
 }
 
@@ -54,15 +60,27 @@ fn worlds_5000_to_9999_can_be_explained() {
 
 /// The same worlds pass without the bugs, as the tests above show.
 #[test]
-fn disks_that_lie_and_servers_that_keep_nothing_are_found_out() {
+fn disks_that_lie_and_servers_that_forget_are_found_out() {
     for (name, danger) in Danger::ALL {
-        let worlds = (0..100).map(|seed| CrashOptions { danger, ..options(seed) });
-        let failures: Vec<_> = worlds.filter_map(|options| check(&options).err()).collect();
-        assert!(failures.len() >= 10, "{name} was found out in {} worlds", failures.len());
+        let worlds = (0..1_000).map(|seed| CrashOptions { danger, ..options(seed) });
+        let failures = worlds.filter_map(|options| check(&options).err());
+        let failures: Vec<_> = failures.take(10).collect();
+        assert_eq!(failures.len(), 10, "{name} is not found out often");
         for failure in failures.iter().take(3) {
             assert_eq!(check(&failure.options).as_ref(), Err(failure));
         }
     }
+}
+
+/// Short worlds, in which a process ends once, at each place in turn.
+#[test]
+fn an_end_at_any_place_can_be_explained() {
+    let short =
+        |seed| CrashOptions { clients_max: Some(2), operations_max: Some(8), ..options(seed) };
+    let worlds: u64 = (0..EXHAUSTED)
+        .map(|seed| exhaust(&short(seed)).unwrap_or_else(|failure| panic!("{failure}")))
+        .sum();
+    assert!(worlds > 50 * EXHAUSTED, "only {worlds} places");
 }
 
 #[test]

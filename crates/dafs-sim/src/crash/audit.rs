@@ -44,8 +44,10 @@ pub(super) fn run(world: &World) -> Result<(), String> {
         let bytes = read(store, &find(store, &Client::vault_name(number))?)?;
         vault.check(content(&bytes)?)?;
     }
+    let gate = read(store, &find(store, Client::GATE)?)?;
+    world.shared.gate.check(&gate).map_err(|text| format!("gate: {text}"))?;
     let log = read(store, &find(store, b"log")?)?;
-    world.shared.log.check(&log)
+    world.shared.log.check(&log).map(drop)
 }
 
 fn check_modes(store: &MemoryStore, client: &Client) -> Result<(), String> {

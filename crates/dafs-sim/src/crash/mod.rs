@@ -5,6 +5,10 @@
 //! clients end and come back as new instances; connections break, hosts stall and are cut off. In
 //! the end everything that was answered has happened exactly once, everything else at most once.
 //!
+//! Vaults are files that are used under locks of every kind: a model of all that can be says of each
+//! answer whether it is possible. One file has a fence, by which clients shut each
+//! other out. [`exhaust`] ends a process at every place of a short world.
+//!
 //! Invariants
 //! * A world is one thread. Nothing in it reads a clock, an environment or a source of randomness
 //!   but its seed.
@@ -12,17 +16,22 @@
 
 mod audit;
 mod client;
+mod exhaust;
 mod model;
 mod plan;
 mod shrink;
 mod undo;
 mod world;
 
-pub use plan::{CrashOptions, Danger};
+pub use exhaust::exhaust;
+pub use plan::{CrashOptions, Danger, EndAt};
 pub use shrink::{Shrunk, shrink};
 pub use world::{CrashFailure, CrashReport, check, run};
 
 use crate::common::Common;
+use crate::disk::SimDisk;
+use dafs_store::{FileId, Store};
+use model::gate::Gate;
 use model::lease::LeaseBook;
 use model::log::Log;
 use model::vault::{Ask, Holder, Told, Vault, VaultKind};
@@ -41,6 +50,10 @@ pub(crate) struct Shared {
     /// By the numbers of their names.
     pub(crate) vaults: Vec<Vault>,
     pub(crate) leases: LeaseBook,
+    pub(crate) gate: Gate,
+    /// The disk, to see how long the fenced file is.
+    disk: SimDisk,
+    gate_file: FileId,
     pub(crate) lock_counts: LockCounts,
     /// Whether replies survive the end of the server.
     pub(crate) durable: bool,
@@ -52,8 +65,6 @@ pub(crate) struct Shared {
     pub(crate) cuts: u32,
     /// Operations of which the server could not say any more whether they were done.
     pub(crate) in_doubt: u64,
-    /// How often somebody could not reach the other for a while.
-    pub(crate) silences: u32,
 }
 
 /// What visitors of vaults were told.
@@ -69,6 +80,12 @@ pub struct LockCounts {
     pub repaired: u64,
     /// Steps that found their open or lock gone.
     pub gone: u64,
+    /// Changes of the fence.
+    pub fences: u64,
+    /// Appends of clients that were fenced.
+    pub fenced: u64,
+    /// Chains that came to their end.
+    pub chains: u64,
 }
 
 impl LockCounts {
@@ -85,9 +102,15 @@ impl LockCounts {
 }
 
 impl Shared {
+    /// Where the fenced file ends.
+    fn gate_bytes(&self) -> u64 {
+        self.disk.memory().getattr(&self.gate_file).map_or(0, |attr| attr.size)
+    }
+
     /// A client has a session.
     fn session_ready(&mut self, holder: Holder) {
         if self.leases.ready(holder) {
+            self.gate.replaced(holder);
             self.vaults.iter_mut().for_each(|vault| vault.replaced(holder, &self.leases));
         }
     }

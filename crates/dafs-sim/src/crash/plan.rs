@@ -21,6 +21,14 @@ pub enum Danger {
     LyingJournal,
     /// The server keeps no replies, though its clients rely on that.
     Unkept,
+    /// A server that starts again knows of no persistent locks.
+    ForgottenLock,
+    /// A server that starts again knows of no fences.
+    ForgottenFence,
+    /// The server ends leases long before they are over, and gives locks to others.
+    ShortLease,
+    /// Some appends go to where the file ended before the last one.
+    StaleAppend,
 }
 
 /// How to run a world.
@@ -40,6 +48,18 @@ pub struct CrashOptions {
     pub trace: bool,
     /// A deliberate bug.
     pub danger: Danger,
+    /// One end more, at exactly this place.
+    pub end: Option<EndAt>,
+}
+
+/// The place of an end, to try all of them one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndAt {
+    /// The server ends before it has so many more effects on what outlives it, counted from its
+    /// start; with or without a loss of power.
+    Server(u64, bool),
+    /// The first client ends before so many more steps of the world.
+    Client(u64),
 }
 
 impl CrashOptions {
@@ -60,6 +80,12 @@ impl CrashOptions {
         if self.calm_network {
             command += " --calm-network";
         }
+        match self.end {
+            Some(EndAt::Server(effects, false)) => command += &format!(" --end-server {effects}"),
+            Some(EndAt::Server(effects, true)) => command += &format!(" --cut-power {effects}"),
+            Some(EndAt::Client(steps)) => command += &format!(" --end-client {steps}"),
+            None => {}
+        }
         if self.danger != Danger::None {
             command += &format!(" --danger {}", self.danger);
         }
@@ -76,10 +102,14 @@ impl fmt::Display for Danger {
 
 impl Danger {
     /// All of them, by name.
-    pub const ALL: [(&'static str, Self); 3] = [
+    pub const ALL: [(&'static str, Self); 7] = [
         ("lying-sync", Self::LyingSync),
         ("lying-journal", Self::LyingJournal),
         ("unkept", Self::Unkept),
+        ("forgotten-lock", Self::ForgottenLock),
+        ("forgotten-fence", Self::ForgottenFence),
+        ("short-lease", Self::ShortLease),
+        ("stale-append", Self::StaleAppend),
     ];
 }
 
@@ -103,7 +133,17 @@ impl std::str::FromStr for Danger {
 pub(crate) enum FaultKind {
     /// The server ends before it has so many more effects on what outlives it, and starts again
     /// later; with or without a loss of power.
-    ServerEnds { after_effects: u64, power: bool, down: Duration },
+    ServerEnds {
+        after_effects: u64,
+        power: bool,
+        down: Duration,
+        /// It ends again after so many effects of its new run, those of its start included.
+        again: Option<u64>,
+        /// A client loses its connection so long after the start.
+        cut: Option<(usize, Duration)>,
+        /// A client ends while there is no server.
+        with: Option<usize>,
+    },
     /// A client ends and starts again as a new instance.
     ClientEnds { client: usize },
     /// A client and the server do not reach each other.
@@ -139,6 +179,8 @@ pub(crate) struct ClientPlan {
     pub(crate) seed: u64,
     /// Takes its turn at locks.
     pub(crate) waits: bool,
+    /// Creates and closes files in chains.
+    pub(crate) chains: bool,
 }
 
 /// Everything that a seed decides before anything happens.
@@ -184,7 +226,9 @@ impl Plan {
                 FaultKind::ClientEnds { client }
                 | FaultKind::Partition { client, .. }
                 | FaultKind::ClientStalls { client, .. }
-                | FaultKind::Cut { client } => client,
+                | FaultKind::Cut { client }
+                | FaultKind::ServerEnds { cut: Some((client, _)), .. }
+                | FaultKind::ServerEnds { with: Some(client), .. } => client,
                 _ => 0,
             };
             options.faults.as_ref().is_none_or(|kept| kept.contains(number))
@@ -248,6 +292,7 @@ fn client(rng: &mut SimRng) -> ClientPlan {
         names: rng.between(2, 5) as u8,
         seed: rng.bits(),
         waits: rng.chance(300_000),
+        chains: rng.chance(300_000),
     }
 }
 
@@ -261,6 +306,11 @@ fn fault(rng: &mut SimRng, clients: usize, operations: u64, durability: Durabili
             after_effects: rng.log_below(30),
             power: durability == Durability::Power && rng.chance(600_000),
             down: short + if rng.chance(100_000) { long } else { Duration::ZERO },
+            again: rng.chance(300_000).then(|| rng.log_below(30)),
+            cut: rng
+                .chance(300_000)
+                .then(|| (client, Duration::from_micros(10 * rng.log_below(3_000)))),
+            with: rng.chance(250_000).then_some(client),
         },
         50..60 => FaultKind::ClientEnds { client },
         60..70 => FaultKind::Partition { client, lasts: long },

@@ -1,25 +1,27 @@
 //! One world of crashes: everything that follows from one seed.
 
 use super::client::Client;
+use super::model::gate::Gate;
 use super::model::lease::LeaseBook;
 use super::model::log::Log;
 use super::model::vault::Vault;
-use super::plan::{CrashOptions, Danger, Fault, FaultKind, Plan};
+use super::plan::{CrashOptions, Danger, EndAt, Fault, FaultKind, Plan};
 use super::undo::UndoDirectory;
 use super::{DIRECTORIES, LockCounts, Shared, VAULTS, audit};
 use crate::common::{Common, WorkCounts};
 use crate::disk::{JournalDisk, Power, SimDisk};
 use crate::limits::{
-    FIRST_CLIENT_HOST, LEASE, REST_TIME_MAX, SERVER_HOST, STEPS_MAX, WORLD_TIME_MAX,
+    FIRST_CLIENT_HOST, LEASE, REST_TIME_MAX, SERVER_HOST, STEPS_MAX, STILL_STEPS_MAX,
+    WORLD_TIME_MAX,
 };
-use crate::records::SimRecords;
+use crate::records::{Forgets, SimRecords};
 use crate::server::{Server, Setup};
 use crate::store::{SimStore, StoreFaults};
 use crate::world::{Violation, memory_store};
 use dafs_dat::Instant;
 use dafs_dat::sim::{SimCounts, SimNetwork, SimRng};
 use dafs_service::durable::Durability;
-use dafs_service::{ExportOptions, ServiceCounts};
+use dafs_service::{ExportOptions, FenceObject, Handle, ServiceCounts};
 use dafs_store::{
     CreateHow, Cred, MemoryStore, NewObject, OpenMode, Result as StoreResult, SetAttr, Store,
 };
@@ -53,6 +55,8 @@ pub struct CrashReport {
     pub power_cuts: u32,
     /// Whether replies were to survive that.
     pub durable: bool,
+    /// Whether the place of an end was reached.
+    pub ended: bool,
     /// How long it took there.
     pub simulated: Duration,
 }
@@ -90,6 +94,7 @@ pub fn run(options: &CrashOptions) -> Result<CrashReport, Violation> {
         in_doubt: world.shared.in_doubt,
         power_cuts: world.shared.cuts,
         durable: world.plan.durability != Durability::Off,
+        ended: world.ended,
         simulated: at,
     })
 }
@@ -110,6 +115,16 @@ pub fn check(options: &CrashOptions) -> Result<CrashReport, Box<CrashFailure>> {
     })
 }
 
+/// What happens when the server ends, and afterwards.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ending {
+    power: bool,
+    down: Duration,
+    again: Option<u64>,
+    cut: Option<(usize, Duration)>,
+    with: Option<usize>,
+}
+
 /// A running world.
 pub(super) struct World {
     pub(super) shared: Shared,
@@ -117,16 +132,22 @@ pub(super) struct World {
     pub(super) clients: Vec<Client>,
     pub(super) disk: SimDisk,
     server: Option<Server>,
-    /// When the server starts again, and whether the power has failed.
-    restart: Option<(Instant, bool)>,
+    /// When the server starts again.
+    restart: Option<(Instant, Ending)>,
     /// What happens when it ends the next time.
-    ending: Option<(bool, Duration)>,
+    ending: Option<Ending>,
+    /// Clients that will lose their connections.
+    cuts: Vec<(Instant, usize)>,
+    /// The place of an end was reached.
+    ended: bool,
+    end: Option<EndAt>,
+    danger: Danger,
+    /// Steps since the time went on.
+    still: u64,
     power: Power,
     records: SimRecords,
     undo: UndoDirectory,
     journal: JournalDisk,
-    /// Danger: nothing is kept, though the clients were promised it.
-    unkept: bool,
     clock: Arc<AtomicU64>,
     server_rng: SimRng,
     store_rng: SimRng,
@@ -146,6 +167,8 @@ impl World {
         let clock = Arc::new(AtomicU64::new(0));
         let memory = memory_store(clock.clone());
         furnish(&memory, &plan).map_err(|error| error.to_string())?;
+        let gate_file = memory.lookup(&Cred::new(0, 0), &memory.root(), Client::GATE);
+        let gate_file = gate_file.map_err(|error| error.to_string())?.0;
         let disk = SimDisk::new(memory, options.danger == Danger::LyingSync);
         let at_end = network.clone();
         let power = Power::new(move || at_end.end_processes(SERVER_HOST));
@@ -158,13 +181,15 @@ impl World {
             log,
             vaults: VAULTS.iter().copied().map(Vault::new).collect(),
             leases: LeaseBook::default(),
+            gate: Gate::new(plan.clients.len()),
+            disk: disk.clone(),
+            gate_file,
             lock_counts: LockCounts::default(),
             durable: plan.durability != Durability::Off,
             started: 0,
             ends: 0,
             cuts: 0,
             in_doubt: 0,
-            silences: 0,
         };
         let mut world = Self {
             shared,
@@ -177,7 +202,11 @@ impl World {
             records: SimRecords::default(),
             undo: UndoDirectory::new().map_err(|error| error.to_string())?,
             journal: JournalDisk::new(options.danger == Danger::LyingJournal),
-            unkept: options.danger == Danger::Unkept,
+            cuts: Vec::new(),
+            ended: false,
+            end: options.end,
+            danger: options.danger,
+            still: 0,
             clock,
             server_rng: SimRng::new(plan.server_seed),
             store_rng: SimRng::new(plan.store_seed),
@@ -190,16 +219,36 @@ impl World {
         };
         let plan = &world.plan;
         world.shared.common.note(|| format!("{plan:#?}"));
-        world.start_server()?;
+        let names = (0..world.clients.len()).map(Client::fence_id).collect();
+        let (fs, file) = (world.disk.memory().fs_id(), world.shared.gate_file);
+        world.records.fence(FenceObject::File(Handle { fs, file }), names);
+        world.start_server(None)?;
+        if let Some(EndAt::Server(effects, power)) = world.end {
+            let down = Duration::from_millis(1);
+            world.ending = Some(Ending { power, down, ..Ending::default() });
+            world.power.end_after(effects);
+        }
         Ok(world)
     }
 
-    fn start_server(&mut self) -> Result<(), String> {
+    /// Starts the server; it ends again after some effects, those of its start included.
+    fn start_server(&mut self, again: Option<u64>) -> Result<(), String> {
         let plug = self.power.plug();
-        let faults =
-            StoreFaults { would_block_ppm: self.plan.would_block_ppm, ..StoreFaults::default() };
+        if let Some(effects) = again {
+            self.power.end_after(effects);
+        }
+        let faults = StoreFaults {
+            would_block_ppm: self.plan.would_block_ppm,
+            danger_stale_every: if self.danger == Danger::StaleAppend { 5 } else { 0 },
+            ..StoreFaults::default()
+        };
         let disk = Arc::new(self.disk.store(plug.clone()));
-        let durable = self.plan.durability != Durability::Off && !self.unkept;
+        let durable = self.plan.durability != Durability::Off && self.danger != Danger::Unkept;
+        let again = self.shared.ends > 0;
+        let forgets = Forgets {
+            locks: again && self.danger == Danger::ForgottenLock,
+            fences: again && self.danger == Danger::ForgottenFence,
+        };
         let mut boot = [0; 16];
         boot[..4].copy_from_slice(&self.shared.cuts.to_le_bytes());
         let setup = Setup {
@@ -209,7 +258,9 @@ impl World {
                 ..ExportOptions::default()
             },
             journal: durable.then(|| (self.journal.plugged(plug.clone()), boot)),
-            records: self.records.plugged(plug),
+            fences: self.records.plugged_fences(plug.clone(), forgets),
+            lease: if self.danger == Danger::ShortLease { LEASE / 2_000 } else { LEASE },
+            records: self.records.plugged(plug, forgets),
             undo: Some(self.undo.path().to_owned()),
             credits_total_max: 4096,
             credits_initial: self.plan.credits_initial,
@@ -217,7 +268,14 @@ impl World {
         let now = self.shared.common.now;
         let network = self.shared.common.network.clone();
         let mut rng = self.server_rng.fork();
-        self.server = Some(Server::start(&network, setup, now, &mut rng)?);
+        match Server::start(&network, setup, now, &mut rng) {
+            Ok(server) => self.server = Some(server),
+            Err(_) if self.power.is_off() => {
+                self.server_ended(now);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
         self.shared.leases.server_started(now);
         self.shared.common.note(|| "the server starts".to_owned());
         Ok(())
@@ -231,6 +289,10 @@ impl World {
             }
             self.make_trouble()?;
             self.step()?;
+            if self.end == Some(EndAt::Client(self.steps)) {
+                self.ended = true;
+                self.clients[0].kill(&mut self.shared)?;
+            }
         }
         self.calm()?;
         let limit = self.shared.common.now + REST_TIME_MAX;
@@ -253,8 +315,9 @@ impl World {
         self.shared.common.network.calm();
         self.partitions.clear();
         self.faults.clear();
-        if let Some((_, power)) = self.restart.take() {
-            self.restart_server(power)?;
+        self.cuts.clear();
+        while let Some((_, ending)) = self.restart.take() {
+            self.restart_server(ending)?;
         }
         if self.ending.take().is_some() {
             self.power.spare();
@@ -276,12 +339,18 @@ impl World {
         let times = times.chain(network.next_event());
         let times = times.chain(self.restart.map(|(at, _)| at));
         let times = times.chain(self.partitions.iter().map(|(end, _)| *end));
+        let times = times.chain(self.cuts.iter().map(|(at, _)| *at));
         // A paused host may be overdue; time goes on in the smallest step all the same.
         let next = times.min().unwrap_or(now).max(now);
         let stuck = self.clients.iter().any(|client| network.is_paused(client.host))
             || network.is_paused(SERVER_HOST);
         let least = if stuck { Duration::from_micros(100) } else { Duration::ZERO };
-        self.advance(next.max(now + least))
+        let next = next.max(now + least);
+        self.still = if next > now { 0 } else { self.still + 1 };
+        if self.still > STILL_STEPS_MAX {
+            return Err("everybody is busy and the time does not go on".to_owned());
+        }
+        self.advance(next)
     }
 
     /// Goes to a time and gives everybody whose turn it is a turn, in a drawn order.
@@ -291,11 +360,13 @@ impl World {
         self.clock.store(now.0, Ordering::Relaxed);
         let network = self.shared.common.network.clone();
         network.advance_to(now);
-        if let Some((at, power)) = self.restart
+        if let Some((at, ending)) = self.restart
             && at <= now
         {
-            self.restart_server(power)?;
+            self.restart_server(ending)?;
         }
+        let due = self.cuts.extract_if(.., |(at, _)| *at <= now).collect::<Vec<_>>();
+        due.into_iter().for_each(|(_, client)| self.cut(client));
         let mut order: Vec<usize> = (0..=self.clients.len()).collect();
         for index in (1..order.len()).rev() {
             order.swap(index, self.order_rng.below(index as u64 + 1) as usize);
@@ -321,27 +392,50 @@ impl World {
             }
         }
         if self.power.is_off() && self.server.is_some() {
-            let (power, down) = self.ending.take().unwrap_or_default();
-            self.server = None;
-            self.shared.ends += 1;
-            self.shared.leases.server_ended(now);
-            let Shared { vaults, leases, .. } = &mut self.shared;
-            vaults.iter_mut().for_each(|vault| vault.server_ended(power, leases));
-            self.restart = Some((now + down, power));
-            let common = &self.shared.common;
-            common.network.end_processes(SERVER_HOST);
-            self.shared.common.note(|| format!("the server has ended, power fails: {power}"));
+            self.server_ended(now);
         }
     }
 
-    fn restart_server(&mut self, power: bool) -> Result<(), String> {
+    /// The server has ended, in the middle of what it did.
+    fn server_ended(&mut self, now: Instant) {
+        let ending = self.ending.take().unwrap_or_default();
+        let Ending { power, down, .. } = ending;
+        self.server = None;
+        self.ended = true;
+        self.restart = Some((now + down, ending));
+        self.shared.ends += 1;
+        self.shared.leases.server_ended(now);
+        let Shared { vaults, leases, common, .. } = &mut self.shared;
+        vaults.iter_mut().for_each(|vault| vault.server_ended(power, leases));
+        common.network.end_processes(SERVER_HOST);
+        common.note(|| format!("the server has ended, power fails: {power}"));
+    }
+
+    fn restart_server(&mut self, ending: Ending) -> Result<(), String> {
+        let Ending { power, down, again, cut, with } = ending;
         self.restart = None;
         if power {
             self.shared.cuts += 1;
             self.disk.cut_power(&mut self.disk_rng).map_err(|error| error.to_string())?;
             self.journal.cut_power(&mut self.disk_rng);
         }
-        self.start_server()
+        if let Some(client) = with {
+            self.clients[client].kill(&mut self.shared)?;
+        }
+        let now = self.shared.common.now;
+        self.cuts.extend(cut.map(|(client, after)| (now + after, client)));
+        self.ending = again.map(|_| Ending { power, down, ..Ending::default() });
+        self.start_server(again)?;
+        let size = self.shared.gate_bytes();
+        self.shared.gate.shrunk(size);
+        Ok(())
+    }
+
+    fn cut(&self, client: usize) {
+        let network = &self.shared.common.network;
+        for endpoint in network.endpoints(FIRST_CLIENT_HOST + client as u32) {
+            network.lose(endpoint);
+        }
     }
 
     /// Lets the faults happen whose time has come.
@@ -362,15 +456,14 @@ impl World {
             self.shared.common.note(|| format!("fault {number}: {:?}", fault.kind));
             let host = |client: usize| FIRST_CLIENT_HOST + client as u32;
             match fault.kind {
-                FaultKind::ServerEnds { after_effects, power, down } => {
+                FaultKind::ServerEnds { after_effects, power, down, again, cut, with } => {
                     if self.server.is_some() {
-                        self.ending = Some((power, down));
+                        self.ending = Some(Ending { power, down, again, cut, with });
                         self.power.end_after(after_effects);
                     }
                 }
                 FaultKind::ClientEnds { client } => self.clients[client].kill(&mut self.shared)?,
                 FaultKind::Partition { client, lasts } => {
-                    self.shared.silences += 1;
                     network.partition(SERVER_HOST, host(client), true);
                     self.partitions.push((now + lasts, host(client)));
                 }
@@ -378,12 +471,7 @@ impl World {
                 FaultKind::ClientStalls { client, lasts } => {
                     network.pause(host(client), now + lasts);
                 }
-                FaultKind::Cut { client } => {
-                    let endpoints = network.endpoints(host(client));
-                    endpoints.into_iter().for_each(|endpoint| {
-                        network.lose(endpoint);
-                    });
-                }
+                FaultKind::Cut { client } => self.cut(client),
             }
         }
         Ok(())
@@ -418,11 +506,13 @@ impl World {
             (least, most) = (least + kept, most + may);
             undone += if vault.kind.recovers() { may } else { 0 };
         }
-        let ServiceCounts { kept_locks, broken_locks, undo_files, .. } = service;
+        let ServiceCounts { kept_locks, broken_locks, undo_files, fences, .. } = service;
         let fits = (least..=most).contains(kept_locks) && broken_locks <= kept_locks;
         if !fits || *undo_files > undone {
             return Err(format!("{least} to {most} persistent locks are left, not {service:?}"));
         }
+        // The list of the fenced file.
+        *fences = fences.saturating_sub(1);
         (*kept_locks, *broken_locks, *undo_files) = (0, 0, 0);
         Ok(())
     }
@@ -440,7 +530,7 @@ fn furnish(store: &MemoryStore, plan: &Plan) -> StoreResult<()> {
     let open = OpenMode { read: true, write: true };
     let data = (0..plan.clients.len()).map(Client::data_name);
     let vaults = (0..VAULTS.len()).map(Client::vault_name);
-    for name in data.chain(vaults).chain([b"log".to_vec()]) {
+    for name in data.chain(vaults).chain([b"log".to_vec(), Client::GATE.to_vec()]) {
         store.create(&root, &top, &name, CreateHow::Guarded, &mode(0o666), open)?;
     }
     Ok(())

@@ -1,11 +1,11 @@
 //! Comparing answers with what they must be.
 
-use super::Client;
 use super::job::{Job, Target};
+use super::{Chained, Client};
 use crate::crash::Shared;
 use crate::crash::model::names::Change;
 use crate::crash::model::slots::SLOT_BYTES;
-use dafs_client::core::{Done, ReplyMessage};
+use dafs_client::core::{Done, Failure, ReplyMessage};
 use dafs_mem::Site;
 use dafs_wire::dafs::{Reply, Stability, Status};
 
@@ -19,10 +19,18 @@ impl Client {
         ends: u32,
         done: Done,
     ) -> Result<(), String> {
+        if job == Job::ChainedClose {
+            return self.chain_over(shared, ends, &done);
+        }
         let status = match &done {
             Done::Answered(message) => Some(message.status()),
             Done::Refused { status, .. } => Some(*status),
             Done::Read { .. } | Done::Written { .. } => Some(Status::Ok),
+            // The server takes fewer requests at a time than before: none of the chain was done.
+            Done::Lost(Failure::Unsendable(_)) if let Job::Chained(change) = job => {
+                self.again(shared.common.now, Job::Names(change));
+                return Ok(());
+            }
             Done::Lost(failure) => {
                 shared.common.note(|| format!("c{} {job:?} is lost: {failure}", self.number));
                 return Err(format!("the session was given up: {failure}"));
@@ -48,6 +56,9 @@ impl Client {
             shared.common.counts.refused += 1;
             if let Job::Guarded { visit, number: Some(number), .. } = &job {
                 shared.vaults[visit.vault].put_off(*number)?;
+            }
+            if let Job::Chained(_) = &job {
+                self.chained = Some(Chained::Refused);
             }
             self.again(shared.common.now, job);
             return Ok(());
@@ -127,10 +138,18 @@ impl Client {
                     }
                     Target::Data => self.handles.data = Some(reply.fh),
                     Target::Log => self.handles.log = Some(reply.fh),
+                    Target::Gate => self.handles.gate = Some(reply.fh),
                 }
                 Ok(())
             }
-            Job::Names(change) => {
+            Job::Names(change) | Job::Chained(change) => {
+                let chained = matches!(job, Job::Chained(_));
+                if chained {
+                    self.chained = Some(match &answer {
+                        Ok(Reply::Open(reply)) => Chained::Open(reply.fh, reply.state_id),
+                        _ => Chained::Refused,
+                    });
+                }
                 let status = answer.as_ref().map_or_else(|status| *status, |_| Status::Ok);
                 let existed = match change {
                     Change::Create { at, .. } => self.names.get(at),
@@ -141,6 +160,9 @@ impl Client {
                     (Change::Create { object, .. }, Ok(Reply::Open(reply))) => {
                         let object = existed.map_or(*object, |entry| entry.object);
                         self.know(object, reply.fh)?;
+                        if chained {
+                            return Ok(());
+                        }
                         let (handle, state) = (reply.fh, reply.state_id);
                         let run = self.run;
                         self.submit(shared, Job::Close { handle, state, ends, run })
@@ -164,7 +186,8 @@ impl Client {
                 );
                 // What a server or client that is gone had open is gone with it. A lease may have
                 // run out while they could not reach each other.
-                let gone = opened != shared.ends || run != self.run || shared.silences > 0;
+                let lapsed = shared.leases.has_lapsed(self.number);
+                let gone = opened != shared.ends || run != self.run || lapsed;
                 if answer.is_ok() || (stale && gone) { Ok(()) } else { unexpected(&answer) }
             }
             Job::Commit { covered } => {
@@ -172,7 +195,19 @@ impl Client {
                 self.slots.committed(&covered, reply.verifier);
                 Ok(())
             }
-            Job::Append { record, len, .. } => {
+            Job::Fence { client, number, .. } => {
+                let status = answer.as_ref().map_or_else(|status| *status, |_| Status::Ok);
+                Self::fenced(shared, (client, number), status)
+            }
+            Job::Append { record, gate: Some(watch), .. }
+                // One that a fence meets on its way is told that the file is gone to it.
+                if matches!(answer, Err(Status::Fenced | Status::Stale)) =>
+            {
+                shared.lock_counts.fenced += 1;
+                shared.gate.log.refused(record);
+                shared.gate.judge(self.number, watch, true)
+            }
+            Job::Append { record, len, gate, .. } => {
                 let Ok(Reply::AppendInline(reply) | Reply::AppendDirect(reply)) = &answer else {
                     return unexpected(&answer);
                 };
@@ -180,12 +215,46 @@ impl Client {
                     return Err("the append is not stable".to_owned());
                 }
                 shared.common.counts.bytes_written += len as u64;
-                shared.log.appended(record, reply.offset);
+                let Some(watch) = gate else {
+                    shared.log.appended(record, reply.offset);
+                    return Ok(());
+                };
+                shared.gate.log.appended(record, reply.offset);
+                shared.gate.judge(self.number, watch, false)
+            }
+            Job::Write { .. }
+            | Job::Read { .. }
+            | Job::OpenVault { .. }
+            | Job::Guarded { .. }
+            | Job::ChainedClose => Err("answered as a message".to_owned()),
+        }
+    }
+
+    /// The second member of a chain is over.
+    fn chain_over(&mut self, shared: &mut Shared, ends: u32, done: &Done) -> Result<(), String> {
+        let Done::Answered(message) = done else {
+            // With the first one, or the first one would have failed.
+            return Ok(());
+        };
+        let status = message.status();
+        shared.common.note(|| format!("c{} chained CLOSE is told {status}", self.number));
+        shared.lock_counts.chains += 1;
+        match (self.chained.take(), status) {
+            (None, _) | (Some(Chained::Refused), Status::ChainBroken) => Ok(()),
+            (Some(Chained::Open(handle, state)), Status::Delay | Status::Grace) => {
+                let run = self.run;
+                self.submit(shared, Job::Close { handle, state, ends, run })
+            }
+            (Some(Chained::Open(..)), Status::Ok) => Ok(()),
+            (Some(Chained::Open(..)), Status::ChainBroken) => {
+                Err("the chain is broken behind a member that was done".to_owned())
+            }
+            (Some(Chained::Open(..)), _)
+                if ends != shared.ends || shared.leases.has_lapsed(self.number) =>
+            {
                 Ok(())
             }
-            Job::Write { .. } | Job::Read { .. } | Job::OpenVault { .. } | Job::Guarded { .. } => {
-                Err("answered as a message".to_owned())
-            }
+            (chained, status) => Err(format!("told {status} behind {chained:?}")),
         }
     }
 
@@ -203,13 +272,13 @@ impl Client {
     pub(super) fn lost(&mut self, shared: &mut Shared, job: Job) {
         shared.common.counts.lost += 1;
         match job {
-            Job::Names(change) => self.names.lost(&change),
+            Job::Names(change) | Job::Chained(change) => self.names.lost(&change),
             // A write that is lost may still come: its slot stays taken.
             Job::Write { .. } | Job::Commit { .. } | Job::Append { .. } => {}
             Job::Read { slot } => self.slots.end(slot),
-            Job::Find(_) | Job::Close { .. } => {}
+            Job::Find(_) | Job::Close { .. } | Job::ChainedClose => {}
             // The model keeps what a dead client has asked for.
-            Job::OpenVault { .. } | Job::Guarded { .. } => {}
+            Job::OpenVault { .. } | Job::Guarded { .. } | Job::Fence { .. } => {}
         }
     }
 }

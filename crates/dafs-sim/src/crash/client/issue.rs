@@ -7,14 +7,14 @@ use crate::crash::model::names::{Change, How, Place};
 use crate::crash::model::slots::{SLOT_BYTES, SLOTS, Slots};
 use crate::crash::model::vault::Ask;
 use crate::crash::{DIRECTORIES, Shared};
-use dafs_client::core::{ReadCall, Refused, WriteCall};
+use dafs_client::core::{ChainMember, ReadCall, Refused, WriteCall};
 use dafs_dat::Instant;
 use dafs_mem::Site;
 use dafs_wire::dafs::{
-    AppendDirect, AppendInline, Attributes, Checksum, Close, Commit, Create, CreateMode,
-    DeleteDisposition, FileHandle, Link, Lookup, NewObject, ObjectType, Open, OpenClaim, Path,
-    Remove, RemoveMode, Rename, Request, SetAttrInline, ShareAccess, ShareDeny, ShareKey,
-    Stability, StateId, Verifier, checksum,
+    AppendDirect, AppendInline, Attributes, ChainFlags, Checksum, Close, Commit, Create,
+    CreateMode, DeleteDisposition, FileHandle, Link, Lookup, NewObject, ObjectType, Open,
+    OpenClaim, Path, Remove, RemoveMode, Rename, Request, SetAttrInline, ShareAccess, ShareDeny,
+    ShareKey, Stability, StateId, Verifier, checksum,
 };
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ pub(crate) fn path_of(number: usize, target: Target) -> Vec<u8> {
         Target::Dir(dir) => format!("d{dir}").into_bytes(),
         Target::Data => Client::data_name(number),
         Target::Log => b"log".to_vec(),
+        Target::Gate => Client::GATE.to_vec(),
     }
 }
 
@@ -55,7 +56,8 @@ impl Client {
                 43..55 => self.draw_visit(shared),
                 55..75 => self.draw_append(shared),
                 75..90 => self.draw_write(shared),
-                90..95 => self.draw_read(),
+                90..94 => self.draw_read(),
+                94..97 => self.draw_fence(shared),
                 _ => Some(Job::Commit { covered: self.slots.uncommitted() }),
             };
             if let Some(job) = job {
@@ -70,7 +72,8 @@ impl Client {
         let dirs = (0..DIRECTORIES).filter(|dir| !self.handles.dirs.contains_key(dir));
         let data = self.handles.data.is_none().then_some(Target::Data);
         let log = self.handles.log.is_none().then_some(Target::Log);
-        dirs.map(Target::Dir).chain(data).chain(log).next()
+        let gate = self.handles.gate.is_none().then_some(Target::Gate);
+        dirs.map(Target::Dir).chain(data).chain(log).chain(gate).next()
     }
 
     fn draw_place(&mut self) -> Place {
@@ -102,7 +105,11 @@ impl Client {
             Change::SetMode { at, .. } => self.names.handle(at).is_some(),
             _ => true,
         };
-        (fits && self.names.begin(&change)).then_some(Job::Names(change))
+        if !fits || !self.names.begin(&change) {
+            return None;
+        }
+        let chained = matches!(change, Change::Create { .. }) && self.plan.chains;
+        Some(if chained { Job::Chained(change) } else { Job::Names(change) })
     }
 
     fn draw_append(&mut self, shared: &mut Shared) -> Option<Job> {
@@ -110,8 +117,10 @@ impl Client {
         let most = if direct { RECORD_BYTES_MAX } else { INLINE_APPEND_BYTES_MAX };
         let len = RECORD_BYTES_MIN + self.rng.log_below((most - RECORD_BYTES_MIN) as u64) as usize;
         let record = shared.common.next_write();
-        shared.log.begin(record, len);
-        Some(Job::Append { record, len, direct })
+        let gate = self.rng.chance(400_000).then(|| shared.gate.watch(self.number, record));
+        let log = if gate.is_some() { &mut shared.gate.log } else { &mut shared.log };
+        log.begin(record, len);
+        Some(Job::Append { record, len, direct, gate })
     }
 
     fn draw_write(&mut self, shared: &mut Shared) -> Option<Job> {
@@ -141,6 +150,9 @@ impl Client {
     pub(super) fn submit(&mut self, shared: &mut Shared, mut job: Job) -> Result<(), String> {
         let now = shared.common.now;
         self.ask_vault(shared, &mut job);
+        if let Job::Append { record, gate: Some(watch), .. } = &mut job {
+            *watch = shared.gate.watch(self.number, *record);
+        }
         shared.common.note(|| format!("c{} asks {job:?}", self.number));
         let needs_memory = match &job {
             Job::Write { .. } | Job::Read { .. } => true,
@@ -158,8 +170,16 @@ impl Client {
         match self.send(shared, tag, &job, piece) {
             Some(Ok(())) => {
                 let ends = shared.ends;
+                if let Job::Chained(_) = job {
+                    let (job, piece) = (Job::ChainedClose, None);
+                    self.last_tag += 1;
+                    self.flights.insert(self.last_tag, Flight { job, piece, ends, since: now });
+                }
                 self.flights.insert(tag, Flight { job, piece, ends, since: now });
                 return Ok(());
+            }
+            Some(Err(Refused::ChainTooLong { .. })) if let Job::Chained(change) = job => {
+                self.again(now, Job::Names(change));
             }
             Some(Err(Refused::Over(_) | Refused::Full)) | None => self.again(now, job),
             Some(Err(error)) => return Err(format!("{job:?} was not taken: {error}")),
@@ -189,7 +209,9 @@ impl Client {
                 let path: [&[u8]; 1] = [&name];
                 self.call(now, tag, &Request::Lookup(Lookup { dir, path: Path::new(&path) }))
             }
-            Job::Names(change) => self.send_change(now, tag, change),
+            Job::Names(change) => self.send_change(now, tag, change, false),
+            Job::Chained(change) => self.send_change(now, tag, change, true),
+            Job::ChainedClose => None,
             Job::Close { handle, state, .. } => {
                 let request = Request::Close(Close { fh: *handle, state_id: *state });
                 self.call(now, tag, &request)
@@ -215,9 +237,11 @@ impl Client {
                 let fh = self.handles.data?;
                 self.call(now, tag, &Request::Commit(Commit { fh, offset: 0, count: 0 }))
             }
-            Job::Append { record, len, direct } => {
+            Job::Fence { client, admit, .. } => self.send_fence(now, tag, (*client, *admit)),
+            Job::Append { record, len, direct, gate } => {
                 let data = Log::record(*record, *len);
-                let (fh, state_id) = (self.handles.log?, StateId::ZERO);
+                let file = if gate.is_some() { self.handles.gate } else { self.handles.log };
+                let (fh, state_id) = (file?, StateId::ZERO);
                 let stable = Stability::FileSync;
                 if !direct {
                     let request = Request::AppendInline(AppendInline {
@@ -259,6 +283,19 @@ impl Client {
         Some(session.submit(&mut self.adapter, now, tag, request, None, None))
     }
 
+    /// Sends an OPEN and a CLOSE of what it opens, which has the next tag.
+    fn chain(&mut self, now: Instant, tag: u64, open: Request<'_>) -> Option<Result<(), Refused>> {
+        let (fh, state_id) = (FileHandle::ZERO, StateId::ZERO);
+        let close = Request::Close(Close { fh, state_id });
+        let takes = ChainFlags::FH | ChainFlags::STATEID;
+        let members = [
+            ChainMember { tag, request: open, takes: ChainFlags::empty() },
+            ChainMember { tag: tag + 1, request: close, takes },
+        ];
+        let session = self.session.as_mut()?;
+        Some(session.submit_chain(&mut self.adapter, now, &members, None))
+    }
+
     fn dir(&self, place: Place) -> Option<FileHandle> {
         self.handles.dirs.get(&place.dir).copied()
     }
@@ -268,6 +305,7 @@ impl Client {
         now: Instant,
         tag: u64,
         change: &Change,
+        chained: bool,
     ) -> Option<Result<(), Refused>> {
         let name = |place: Place| Client::name(self.number, place.name);
         match *change {
@@ -292,7 +330,7 @@ impl Client {
                     share_deny: ShareDeny::None,
                     share_key: ShareKey(None),
                 });
-                self.call(now, tag, &request)
+                if chained { self.chain(now, tag, request) } else { self.call(now, tag, &request) }
             }
             Change::MakeDirectory { at, .. } => {
                 let attributes = Attributes { mode: Some(0o755), ..Attributes::default() };

@@ -1,6 +1,7 @@
 //! What a client asks for.
 
 use super::visit::Visit;
+use crate::crash::model::gate::Watch;
 use crate::crash::model::names::Change;
 use crate::crash::model::vault::Ask;
 use crate::pattern::WriteId;
@@ -12,6 +13,7 @@ pub(super) enum Target {
     Dir(u8),
     Data,
     Log,
+    Gate,
 }
 
 /// One operation of the application.
@@ -19,6 +21,10 @@ pub(super) enum Target {
 pub(super) enum Job {
     Find(Target),
     Names(Change),
+    /// Creates a file and closes it in one chain.
+    Chained(Change),
+    /// The second member of that.
+    ChainedClose,
     /// Closes what a create has opened; `ends` tells how often the server had ended by then.
     Close {
         handle: FileHandle,
@@ -41,6 +47,13 @@ pub(super) enum Job {
         record: WriteId,
         len: usize,
         direct: bool,
+        /// To the fenced file, and what is certain of the fence.
+        gate: Option<Watch>,
+    },
+    Fence {
+        client: usize,
+        admit: bool,
+        number: u64,
     },
     OpenVault {
         vault: usize,

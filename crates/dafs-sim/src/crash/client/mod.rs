@@ -6,6 +6,7 @@
 //!   lost; the models are told which.
 
 mod answer;
+mod gate;
 mod issue;
 mod job;
 mod visit;
@@ -22,7 +23,7 @@ use dafs_client::core::{
 use dafs_dat::sim::{SimAdapter, SimNetwork, SimRng};
 use dafs_dat::{Adapter, Address, Event, Instant};
 use dafs_mem::Buffer;
-use dafs_wire::dafs::{FileHandle, Verifier};
+use dafs_wire::dafs::{FileHandle, StateId, Verifier};
 use job::Job;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,6 +63,8 @@ pub(crate) struct Client {
     handles: Handles,
     /// A vault is being visited.
     visiting: bool,
+    /// How the first member of a chain has ended, if that is known.
+    chained: Option<Chained>,
     remaining: u32,
     next_action: Instant,
     events: Vec<Event>,
@@ -78,12 +81,20 @@ struct Flight {
     since: Instant,
 }
 
+/// How the first member of a chain has ended; the second one is next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Chained {
+    Open(FileHandle, StateId),
+    Refused,
+}
+
 /// The handles that a client looks up first.
 #[derive(Debug, Default)]
 struct Handles {
     dirs: BTreeMap<u8, FileHandle>,
     data: Option<FileHandle>,
     log: Option<FileHandle>,
+    gate: Option<FileHandle>,
 }
 
 impl Client {
@@ -109,6 +120,7 @@ impl Client {
             slots: Slots::default(),
             handles: Handles::default(),
             visiting: false,
+            chained: None,
             next_action: Instant(0),
             events: Vec::new(),
         }
@@ -268,6 +280,7 @@ impl Client {
         config.requests = plan.requests;
         config.requests_max = plan.requests;
         config.inline_bytes = plan.inline_bytes;
+        config.fence_id = Some(Self::fence_id(self.number));
         config.recovery = Some(RECOVERY_TIME_MAX);
         config.session_differentiator = (self.rng.bits() as u32).to_be_bytes();
         shared.common.note(|| format!("c{} connects", self.number));
@@ -303,7 +316,9 @@ impl Client {
         self.events.clear();
         self.visiting = false;
         shared.leases.killed(self.number);
-        let steps = |job: &Job| matches!(job, Job::OpenVault { .. } | Job::Guarded { .. });
+        let steps = |job: &Job| {
+            matches!(job, Job::OpenVault { .. } | Job::Guarded { .. } | Job::Fence { .. })
+        };
         self.retries.retain(|(_, job)| !steps(job));
         self.session_over(shared, true)?;
         self.run = self.rng.bits();

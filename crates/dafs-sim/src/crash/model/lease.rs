@@ -15,6 +15,8 @@ struct Lease {
     until: Instant,
     /// It may have ended since the latest visit began.
     lapsed: bool,
+    /// It may have ended at any time since the first answer.
+    ever: bool,
 }
 
 /// The leases of all clients.
@@ -38,7 +40,10 @@ impl LeaseBook {
     pub(crate) fn at(&mut self, now: Instant) {
         self.now = now;
         if self.down.is_none() {
-            self.clients.iter_mut().for_each(|lease| lease.lapsed |= lease.until < now);
+            for lease in &mut self.clients {
+                lease.lapsed |= lease.until < now;
+                lease.ever |= lease.until < now && lease.until > Instant(0);
+            }
         }
     }
 
@@ -58,6 +63,11 @@ impl LeaseBook {
     pub(crate) fn renewed(&mut self, client: usize, asked: Instant) {
         let lease = self.lease(client);
         lease.until = lease.until.max(asked + LEASE);
+    }
+
+    /// Whether it may ever have lapsed.
+    pub(crate) fn has_lapsed(&self, client: usize) -> bool {
+        self.clients.get(client).is_some_and(|lease| lease.ever)
     }
 
     /// From now on it matters whether it lapses.

@@ -19,6 +19,8 @@ enum Fate {
     Open,
     /// It is at this offset.
     At(u64),
+    /// It was refused.
+    Refused,
 }
 
 /// All that was ever appended.
@@ -48,8 +50,15 @@ impl Log {
         }
     }
 
-    /// Compares with the whole file.
-    pub(crate) fn check(&self, file: &[u8]) -> Result<(), String> {
+    /// It was not, and will not be.
+    pub(crate) fn refused(&mut self, write: WriteId) {
+        if let Some((_, fate)) = self.records.get_mut(&write) {
+            *fate = Fate::Refused;
+        }
+    }
+
+    /// Compares with the whole file; where each record is.
+    pub(crate) fn check(&self, file: &[u8]) -> Result<BTreeMap<WriteId, usize>, String> {
         let mut found = BTreeMap::new();
         let mut at = 0;
         while at < file.len() {
@@ -72,6 +81,7 @@ impl Log {
                 Fate::At(told) if told != at as u64 => {
                     return Err(format!("{write:?} is at {at}, and {told} was told"));
                 }
+                Fate::Refused => return Err(format!("{write:?} is at {at} and was refused")),
                 _ => {}
             }
             at += len;
@@ -82,7 +92,7 @@ impl Log {
             .find(|(write, (_, fate))| matches!(fate, Fate::At(_)) && !found.contains_key(write));
         match missing {
             Some((write, fate)) => Err(format!("{write:?} is not in the log: {fate:?}")),
-            None => Ok(()),
+            None => Ok(found),
         }
     }
 }

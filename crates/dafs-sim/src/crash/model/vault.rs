@@ -427,8 +427,12 @@ impl Vault {
             },
             Ask::Read | Ask::Write(_) | Ask::Abort => {}
         }
-        let locks = matches!(ask, Ask::Lock | Ask::LockWait);
-        if locks && !mine && self.queued && state.hold != Hold::Broken {
+        let waits = match ask {
+            Ask::Lock | Ask::LockWait => state.hold != Hold::Broken,
+            Ask::Repair => state.hold == Hold::Broken,
+            _ => false,
+        };
+        if waits && !mine && self.queued {
             all.push(same(Told::Denied));
         }
         if lapsed && !mine && !matches!(ask, Ask::Test | Ask::Peek) {
