@@ -10,34 +10,28 @@
 //!   thread that touches the adapter meanwhile sees to that before it unlocks.
 //! * A leader that stops leading wakes a follower, if there is one.
 
+mod back;
 mod clock;
+mod progress;
 mod waiter;
 
 use crate::backoff::{Backoff, is_passing};
 use crate::buffer::IoBuffer;
-use crate::cache::DirectUse;
 use crate::core::{
-    BackEvent, BackStage, BatchCall, BatchHints, ChainMember, Completed, Done, Failure, Piece,
-    ReadCall, Refused, RegisteredMemory, ReplyMessage, SessionCore, SessionInfo, SessionStats,
-    Stage, WriteCall,
+    ChainMember, Done, Failure, Piece, Refused, ReplyMessage, SessionCore, SessionInfo,
+    SessionStats, Stage,
 };
-use crate::delegation::{Granted, HeldAttributes, Holders, News, Recalled};
+use crate::delegation::{Holders, Recalled};
 use crate::error::{Error, Result};
 use crate::fork;
 use crate::helper::Helper;
-use crate::limits::BACK_WAIT;
-use crate::operations::{Finished, Operations};
+use crate::operations::Operations;
 use crate::options::{Transport, WaitPolicy};
 use crate::outcome::{ended, failure_of, moved};
 use crate::pending::Moved;
-use crate::uncommitted::Uncommitted;
 use crate::wakeup::Wakeup;
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
-use dafs_mem::Buffer;
-use dafs_wire::dafs::{
-    Attributes, ByteOrder, ChainFlags, Checksum, Close, DelegReturn, Outcome, Procedure, Reply,
-    Request, StateId,
-};
+use dafs_wire::dafs::{ByteOrder, ChainFlags, Checksum, Close, Request, StateId};
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -48,7 +42,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 use waiter::{Spinning, Waiter};
-
 pub(crate) use {crate::operations::Slot, clock::coarse_now};
 
 /// Who drives.
@@ -121,243 +114,6 @@ pub(crate) struct Shared {
 }
 
 type Guard<'a> = MutexGuard<'a, Driver>;
-
-impl Driver {
-    pub(crate) fn new(
-        adapter: Box<dyn Adapter>,
-        core: SessionCore,
-        server: Arc<str>,
-        deadline: Option<Duration>,
-    ) -> Self {
-        Self {
-            adapter,
-            core,
-            events: Vec::new(),
-            operations: Operations::new(),
-            ready: VecDeque::new(),
-            leaves: VecDeque::new(),
-            keeping: FxHashSet::default(),
-            holders: Holders::default(),
-            questions: VecDeque::new(),
-            asked: Arc::default(),
-            helper: Helper::default(),
-            lease_until: Arc::default(),
-            restarts: Arc::default(),
-            leader: Leader::Nobody,
-            followers: 0,
-            spinning: Spinning::default(),
-            drives: 0,
-            deadline,
-            server,
-        }
-    }
-
-    pub(crate) fn core(&self) -> &SessionCore {
-        &self.core
-    }
-
-    pub(crate) fn adapter(&mut self) -> &mut dyn Adapter {
-        &mut *self.adapter
-    }
-
-    /// Polls the adapter once and hands out what has completed; returns how much that was.
-    pub(crate) fn progress(&mut self, now: Instant) -> usize {
-        self.drives = self.drives.wrapping_add(1);
-        // Before the server's next write is let in.
-        self.core.reap(&mut *self.adapter);
-        let mut events = std::mem::take(&mut self.events);
-        let seen = self.adapter.poll(now, &mut events);
-        for event in events.drain(..) {
-            self.core.handle(&mut *self.adapter, event, now);
-        }
-        self.events = events;
-        if self.core.next_timeout().is_some_and(|at| at <= now) {
-            self.core.on_time(&mut *self.adapter, now);
-        }
-        if seen > 0 {
-            self.adapter.flush();
-        }
-        // An operation may have held memory last whose owner waits for nothing but its result.
-        self.core.reap(&mut *self.adapter);
-        let count = self.hand_out();
-        if self.core.back_stage() != BackStage::Off {
-            self.hear();
-        }
-        if !self.leaves.is_empty() {
-            self.leave_all();
-        }
-        count
-    }
-
-    /// Passes on what the server wants of the holders of delegations.
-    fn hear(&mut self) {
-        self.restarts.store(self.core.stats().restarts, Ordering::Release);
-        self.lease_until.store(self.core.promised_until().0, Ordering::Release);
-        while let Some(event) = self.core.take_back_event() {
-            match event {
-                BackEvent::Recall { delegation, truncate } => {
-                    if !self.holders.tell(delegation, News::Recall { truncate }) {
-                        self.leave_delegation(delegation);
-                    }
-                }
-                BackEvent::Lost { delegation } => {
-                    self.holders.tell(delegation, News::Lost);
-                }
-                BackEvent::Question { question, delegation } => {
-                    match self.holders.get(delegation) {
-                        Some(holder) => {
-                            self.questions.push_back((question, holder));
-                            self.asked.store(true, Ordering::Release);
-                            self.helper.wake();
-                        }
-                        None => self.answer(question, None),
-                    }
-                }
-            }
-        }
-    }
-
-    fn answer(&mut self, question: u64, answer: Option<HeldAttributes>) {
-        let attributes = answer.map(|held| Attributes {
-            change: Some(held.change),
-            object_size: Some(held.size),
-            time_modify: held.modified,
-            ..Attributes::default()
-        });
-        self.core.answer_question(&mut *self.adapter, question, attributes.as_ref());
-        self.adapter.flush();
-    }
-
-    /// Nobody holds a delegation.
-    fn leave_delegation(&mut self, name: StateId) {
-        if self.core.give_up_delegation(name) {
-            self.leaves.push_back(Leave::Delegation(name));
-        }
-    }
-
-    /// Gives up what nobody wants any more, as far as there is room.
-    fn leave_all(&mut self) {
-        while let Some(leave) = self.leaves.front() {
-            let request = match *leave {
-                Leave::File(close) => Request::Close(close),
-                Leave::Delegation(state_id) => Request::DelegReturn(DelegReturn { state_id }),
-            };
-            let Some(slot) = self.operations.open() else { return };
-            // Nobody waits, but what stays open keeps others out: it has all the time that a server
-            // which is away needs to come back.
-            let (adapter, now) = (&mut *self.adapter, coarse_now());
-            match self.core.submit(adapter, now, slot.tag(), &request, None, None) {
-                Ok(()) => self.operations.abandon(slot),
-                Err(Refused::Full) => return self.operations.forget(slot),
-                // With the session the server takes back all that was held in it.
-                Err(_) => {
-                    self.operations.forget(slot);
-                    return self.leaves.clear();
-                }
-            }
-            self.leaves.pop_front();
-        }
-    }
-
-    /// Gives completed calls to whoever asked for them.
-    pub(crate) fn hand_out(&mut self) -> usize {
-        let mut count = 0;
-        while let Some(Completed { tag, done }) = self.core.take_completed() {
-            count += 1;
-            self.leave_unwanted(tag, &done);
-            if let Finished::Tagged(tag, done) = self.operations.finish(tag, done) {
-                let result = moved(done, &self.server).map(|moved| moved.bytes);
-                self.ready.push_back((tag, result));
-            }
-        }
-        count
-    }
-
-    /// A delegation that nobody has asked for is given back at once: it would only keep others
-    /// waiting.
-    fn leave_unwanted(&mut self, tag: u64, done: &Done) {
-        let wanted = self.keeping.remove(&tag);
-        if let Done::Answered(reply) = done
-            && reply.procedure() == Procedure::Open
-            && !wanted
-            && let Ok(Outcome::Ok(Reply::Open(opened))) = reply.decode()
-            && let Some(granted) = Granted::of(&opened)
-        {
-            self.leave_delegation(granted.state_id);
-        }
-    }
-
-    pub(crate) fn submit_read(&mut self, tag: u64, call: ReadCall) -> Result<(), Refused> {
-        self.core.submit_read(&mut *self.adapter, coarse_now(), tag, call, self.deadline)
-    }
-
-    /// `writes` is told when the data was written and is not stable.
-    pub(crate) fn submit_write(
-        &mut self,
-        tag: u64,
-        call: WriteCall,
-        writes: Option<Arc<Uncommitted>>,
-    ) -> Result<(), Refused> {
-        self.core.submit_write(&mut *self.adapter, coarse_now(), tag, call, self.deadline)?;
-        self.operations.watch(tag, writes);
-        Ok(())
-    }
-
-    /// The operation is a use of a file beside the cache.
-    pub(crate) fn keep(&mut self, tag: u64, used: Option<DirectUse>) {
-        self.operations.keep(tag, used);
-    }
-
-    pub(crate) fn submit(
-        &mut self,
-        tag: u64,
-        request: &Request<'_>,
-        memory: impl IntoIterator<Item = Piece>,
-    ) -> Result<(), Refused> {
-        let (now, deadline) = (coarse_now(), self.deadline);
-        self.core.submit(&mut *self.adapter, now, tag, request, memory, deadline)
-    }
-
-    pub(crate) fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>> {
-        self.adapter.allocate(bytes)
-    }
-
-    pub(crate) fn register(
-        &mut self,
-        buffer: Arc<Buffer>,
-    ) -> Result<Arc<RegisteredMemory>, RegisterError> {
-        self.core.register(&mut *self.adapter, buffer)
-    }
-
-    /// True when operations are in flight that no thread is looking after.
-    pub(crate) fn is_unattended(&self) -> bool {
-        self.leader == Leader::Nobody && !(self.core.is_idle() && self.leaves.is_empty())
-    }
-
-    /// Takes the result of an operation, if it is over.
-    pub(crate) fn take(&mut self, slot: &Slot) -> Option<Done> {
-        self.operations.take(slot)
-    }
-
-    /// How often somebody must look for calls of the server.
-    pub(crate) fn listens_every(&self) -> Option<Duration> {
-        self.core.listens_every()
-    }
-
-    /// True while a thread sees to it that things move along.
-    pub(crate) fn is_led(&self) -> bool {
-        self.leader != Leader::Nobody
-    }
-
-    pub(crate) fn drives(&self) -> u64 {
-        self.drives
-    }
-
-    /// When somebody must poll even if nothing arrives.
-    pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        [self.core.next_timeout(), self.adapter.next_timeout()].into_iter().flatten().min()
-    }
-}
 
 impl Shared {
     pub(crate) fn new(
@@ -591,177 +347,6 @@ impl Shared {
         driver.leaves.push_back(Leave::File(close));
         driver.leave_all();
         self.sent(&mut driver);
-    }
-
-    /// Asks for the connection over which the server can call.
-    pub(crate) fn listen(&self) -> Result<()> {
-        let mut driver = self.lock()?;
-        let inner = &mut *driver;
-        if inner.core.back_stage() == BackStage::Off {
-            inner.core.want_back(&mut *inner.adapter, coarse_now());
-            self.sent(&mut driver);
-            self.helper.wake();
-        }
-        Ok(())
-    }
-
-    /// As [`listen`](Self::listen), and waits for it as long as it is worth. Whether the server will
-    /// call is its own affair.
-    fn await_back(&self) -> Result<()> {
-        self.listen()?;
-        let driver = self.lock()?;
-        let coming = |driver: &Driver| {
-            driver.core.back_stage() == BackStage::Coming && driver.core.stage() == Stage::Ready
-        };
-        match self.wait(driver, Some(BACK_WAIT), |driver| (!coming(driver)).then_some(())) {
-            Ok(()) | Err(Error::TimedOut(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Gives a delegation back that nobody holds, without waiting.
-    pub(crate) fn leave_delegation(&self, name: StateId) {
-        let Ok(mut driver) = self.lock() else { return };
-        driver.holders.remove(name);
-        driver.leave_delegation(name);
-        driver.leave_all();
-        self.sent(&mut driver);
-    }
-
-    /// Registers the holder of a delegation; false when that is gone.
-    pub(crate) fn hold(
-        self: &Arc<Self>,
-        name: StateId,
-        holder: Weak<dyn Recalled>,
-    ) -> Result<bool> {
-        let mut driver = self.lock()?;
-        if !driver.core.holds_delegation(name) {
-            return Ok(false);
-        }
-        let held = driver.holders.insert(name, holder, self);
-        held.map_err(|error| Error::Memory(error.to_string().into()))?;
-        self.helper.wake();
-        Ok(true)
-    }
-
-    /// A delegation has no holder any more; false when it need not be returned.
-    pub(crate) fn release(&self, name: StateId) -> Result<bool> {
-        let mut driver = self.lock()?;
-        driver.holders.remove(name);
-        Ok(driver.core.give_up_delegation(name))
-    }
-
-    /// Restarts of the server that those who listen to it have been told of.
-    pub(crate) fn restarts_heard(&self) -> u64 {
-        self.restarts.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn is_in_lease(&self) -> bool {
-        // In a fork nobody hears of its end.
-        self.forks == fork::count() && coarse_now().0 < self.lease_until.load(Ordering::Acquire)
-    }
-
-    /// Asks the holders what the server wants to know of them, and answers it. Called by the helper
-    /// thread, without the lock.
-    pub(crate) fn answer_questions(&self) {
-        // Whoever polls would be kept up by somebody who wants the lock every few milliseconds.
-        if !self.asked.swap(false, Ordering::Acquire) {
-            return;
-        }
-        loop {
-            let next = self.lock_regardless().questions.pop_front();
-            let Some((question, holder)) = next else { return };
-            let answer = holder.upgrade().and_then(|holder| holder.attributes());
-            let mut driver = self.lock_regardless();
-            driver.answer(question, answer);
-            self.keep_armed(&mut driver);
-        }
-    }
-
-    /// Sees to it that what was submitted leaves: at once when nothing else is under way or the
-    /// leader sleeps, else with the next poll.
-    fn sent(&self, driver: &mut Driver) {
-        match driver.leader {
-            Leader::Polling => {}
-            Leader::Sleeping => self.hurry(driver),
-            Leader::Nobody => {
-                if driver.core.stats().in_flight <= 1 {
-                    driver.adapter.flush();
-                }
-                self.helper.attend();
-            }
-        }
-    }
-
-    /// Sends what was submitted if nobody else is about to: the leader sleeps, and the caller will
-    /// wait for it.
-    fn hurry(&self, driver: &mut Driver) {
-        if driver.leader == Leader::Sleeping {
-            driver.adapter.flush();
-            self.keep_armed(driver);
-        }
-    }
-
-    /// Hands an asynchronous batch over; `writes` are told what was written and is not stable.
-    pub(crate) fn submit_batch(
-        &self,
-        mut calls: Vec<BatchCall>,
-        writes: Vec<Option<Arc<Uncommitted>>>,
-        hints: BatchHints,
-    ) -> Result<Vec<Slot>> {
-        let mut guard = self.lock()?;
-        let driver = &mut *guard;
-        let mut slots = Vec::with_capacity(calls.len());
-        for call in &mut calls {
-            let Some(slot) = driver.operations.open() else { break };
-            call.tag = slot.tag();
-            slots.push(slot);
-        }
-        let taken = if slots.len() == calls.len() {
-            for (slot, writes) in slots.iter().zip(writes) {
-                driver.operations.watch(slot.tag(), writes);
-            }
-            let (core, adapter) = (&mut driver.core, &mut *driver.adapter);
-            core.submit_batch(adapter, coarse_now(), calls, hints, driver.deadline)
-        } else {
-            Err(Refused::Full)
-        };
-        if let Err(refused) = taken {
-            slots.into_iter().for_each(|slot| driver.operations.forget(slot));
-            return Err(self.refused(refused));
-        }
-        self.tell(driver);
-        self.sent(driver);
-        Ok(slots)
-    }
-
-    /// Waits until `take` yields the result of some operation.
-    pub(crate) fn wait_any<T>(
-        &self,
-        time: Option<Duration>,
-        take: impl FnMut(&mut Driver) -> Option<T>,
-    ) -> Result<T> {
-        let driver = self.lock()?;
-        self.wait(driver, time, take)
-    }
-
-    /// A transfer of a batch is not to wait for its window.
-    pub(crate) fn hurry_transfer(&self, slot: &Slot) -> Result<()> {
-        let mut guard = self.lock()?;
-        let driver = &mut *guard;
-        driver.core.hurry_transfer(&mut *driver.adapter, coarse_now(), slot.tag());
-        self.sent(driver);
-        Ok(())
-    }
-
-    /// Takes a transfer of a batch back; hands the slot back when it is too late.
-    pub(crate) fn cancel_transfer(&self, slot: Slot) -> Result<Option<Slot>> {
-        let mut driver = self.lock()?;
-        if !driver.core.cancel_transfer(slot.tag()) {
-            return Ok(Some(slot));
-        }
-        driver.operations.forget(slot);
-        Ok(None)
     }
 
     /// Must be called by whoever touched the adapter while the leader sleeps.

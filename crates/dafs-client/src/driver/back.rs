@@ -1,0 +1,186 @@
+//! What hangs on the back-control channel: delegations, and batches that are not waited for.
+
+use super::{Driver, Leader, Shared, Slot, coarse_now};
+use crate::core::{BackStage, BatchCall, BatchHints, Refused, Stage};
+use crate::delegation::Recalled;
+use crate::error::{Error, Result};
+use crate::fork;
+use crate::limits::BACK_WAIT;
+use crate::uncommitted::Uncommitted;
+use dafs_wire::dafs::StateId;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+impl Shared {
+    /// Asks for the connection over which the server can call.
+    pub(crate) fn listen(&self) -> Result<()> {
+        let mut driver = self.lock()?;
+        let inner = &mut *driver;
+        if inner.core.back_stage() == BackStage::Off {
+            inner.core.want_back(&mut *inner.adapter, coarse_now());
+            self.sent(&mut driver);
+            self.helper.wake();
+        }
+        Ok(())
+    }
+
+    /// As [`listen`](Self::listen), and waits for it as long as it is worth. Whether the server will
+    /// call is its own affair.
+    pub(super) fn await_back(&self) -> Result<()> {
+        self.listen()?;
+        let driver = self.lock()?;
+        let coming = |driver: &Driver| {
+            driver.core.back_stage() == BackStage::Coming && driver.core.stage() == Stage::Ready
+        };
+        match self.wait(driver, Some(BACK_WAIT), |driver| (!coming(driver)).then_some(())) {
+            Ok(()) | Err(Error::TimedOut(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives a delegation back that nobody holds, without waiting.
+    pub(crate) fn leave_delegation(&self, name: StateId) {
+        let Ok(mut driver) = self.lock() else { return };
+        driver.holders.remove(name);
+        driver.leave_delegation(name);
+        driver.leave_all();
+        self.sent(&mut driver);
+    }
+
+    /// Registers the holder of a delegation; false when that is gone.
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        name: StateId,
+        holder: Weak<dyn Recalled>,
+    ) -> Result<bool> {
+        let mut driver = self.lock()?;
+        if !driver.core.holds_delegation(name) {
+            return Ok(false);
+        }
+        let held = driver.holders.insert(name, holder, self);
+        held.map_err(|error| Error::Memory(error.to_string().into()))?;
+        self.helper.wake();
+        Ok(true)
+    }
+
+    /// A delegation has no holder any more; false when it need not be returned.
+    pub(crate) fn release(&self, name: StateId) -> Result<bool> {
+        let mut driver = self.lock()?;
+        driver.holders.remove(name);
+        Ok(driver.core.give_up_delegation(name))
+    }
+
+    /// Restarts of the server that those who listen to it have been told of.
+    pub(crate) fn restarts_heard(&self) -> u64 {
+        self.restarts.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_in_lease(&self) -> bool {
+        // In a fork nobody hears of its end.
+        self.forks == fork::count() && coarse_now().0 < self.lease_until.load(Ordering::Acquire)
+    }
+
+    /// Asks the holders what the server wants to know of them, and answers it. Called by the helper
+    /// thread, without the lock.
+    pub(crate) fn answer_questions(&self) {
+        // Whoever polls would be kept up by somebody who wants the lock every few milliseconds.
+        if !self.asked.swap(false, Ordering::Acquire) {
+            return;
+        }
+        loop {
+            let next = self.lock_regardless().questions.pop_front();
+            let Some((question, holder)) = next else { return };
+            let answer = holder.upgrade().and_then(|holder| holder.attributes());
+            let mut driver = self.lock_regardless();
+            driver.answer(question, answer);
+            self.keep_armed(&mut driver);
+        }
+    }
+
+    /// Sees to it that what was submitted leaves: at once when nothing else is under way or the
+    /// leader sleeps, else with the next poll.
+    pub(super) fn sent(&self, driver: &mut Driver) {
+        match driver.leader {
+            Leader::Polling => {}
+            Leader::Sleeping => self.hurry(driver),
+            Leader::Nobody => {
+                if driver.core.stats().in_flight <= 1 {
+                    driver.adapter.flush();
+                }
+                self.helper.attend();
+            }
+        }
+    }
+
+    /// Sends what was submitted if nobody else is about to: the leader sleeps, and the caller will
+    /// wait for it.
+    pub(super) fn hurry(&self, driver: &mut Driver) {
+        if driver.leader == Leader::Sleeping {
+            driver.adapter.flush();
+            self.keep_armed(driver);
+        }
+    }
+
+    /// Hands an asynchronous batch over; `writes` are told what was written and is not stable.
+    pub(crate) fn submit_batch(
+        &self,
+        mut calls: Vec<BatchCall>,
+        writes: Vec<Option<Arc<Uncommitted>>>,
+        hints: BatchHints,
+    ) -> Result<Vec<Slot>> {
+        let mut guard = self.lock()?;
+        let driver = &mut *guard;
+        let mut slots = Vec::with_capacity(calls.len());
+        for call in &mut calls {
+            let Some(slot) = driver.operations.open() else { break };
+            call.tag = slot.tag();
+            slots.push(slot);
+        }
+        let taken = if slots.len() == calls.len() {
+            for (slot, writes) in slots.iter().zip(writes) {
+                driver.operations.watch(slot.tag(), writes);
+            }
+            let (core, adapter) = (&mut driver.core, &mut *driver.adapter);
+            core.submit_batch(adapter, coarse_now(), calls, hints, driver.deadline)
+        } else {
+            Err(Refused::Full)
+        };
+        if let Err(refused) = taken {
+            slots.into_iter().for_each(|slot| driver.operations.forget(slot));
+            return Err(self.refused(refused));
+        }
+        self.tell(driver);
+        self.sent(driver);
+        Ok(slots)
+    }
+
+    /// Waits until `take` yields the result of some operation.
+    pub(crate) fn wait_any<T>(
+        &self,
+        time: Option<Duration>,
+        take: impl FnMut(&mut Driver) -> Option<T>,
+    ) -> Result<T> {
+        let driver = self.lock()?;
+        self.wait(driver, time, take)
+    }
+
+    /// A transfer of a batch is not to wait for its window.
+    pub(crate) fn hurry_transfer(&self, slot: &Slot) -> Result<()> {
+        let mut guard = self.lock()?;
+        let driver = &mut *guard;
+        driver.core.hurry_transfer(&mut *driver.adapter, coarse_now(), slot.tag());
+        self.sent(driver);
+        Ok(())
+    }
+
+    /// Takes a transfer of a batch back; hands the slot back when it is too late.
+    pub(crate) fn cancel_transfer(&self, slot: Slot) -> Result<Option<Slot>> {
+        let mut driver = self.lock()?;
+        if !driver.core.cancel_transfer(slot.tag()) {
+            return Ok(Some(slot));
+        }
+        driver.operations.forget(slot);
+        Ok(None)
+    }
+}

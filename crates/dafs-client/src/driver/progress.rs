@@ -1,0 +1,261 @@
+//! What is done under the driver's lock: results handed out, things given up that nobody wants.
+
+use super::waiter::Spinning;
+use super::{Driver, Leader, Leave, Slot, coarse_now};
+use crate::cache::DirectUse;
+use crate::core::{
+    BackEvent, BackStage, Completed, Done, Piece, ReadCall, Refused, RegisteredMemory, SessionCore,
+    WriteCall,
+};
+use crate::delegation::{Granted, HeldAttributes, Holders, News};
+use crate::error::Result;
+use crate::helper::Helper;
+use crate::operations::{Finished, Operations};
+use crate::outcome::moved;
+use crate::uncommitted::Uncommitted;
+use dafs_dat::{Adapter, Instant, RegisterError};
+use dafs_mem::Buffer;
+use dafs_wire::dafs::{Attributes, DelegReturn, Outcome, Procedure, Reply, Request, StateId};
+use rustc_hash::FxHashSet;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+impl Driver {
+    pub(crate) fn new(
+        adapter: Box<dyn Adapter>,
+        core: SessionCore,
+        server: Arc<str>,
+        deadline: Option<Duration>,
+    ) -> Self {
+        Self {
+            adapter,
+            core,
+            events: Vec::new(),
+            operations: Operations::new(),
+            ready: VecDeque::new(),
+            leaves: VecDeque::new(),
+            keeping: FxHashSet::default(),
+            holders: Holders::default(),
+            questions: VecDeque::new(),
+            asked: Arc::default(),
+            helper: Helper::default(),
+            lease_until: Arc::default(),
+            restarts: Arc::default(),
+            leader: Leader::Nobody,
+            followers: 0,
+            spinning: Spinning::default(),
+            drives: 0,
+            deadline,
+            server,
+        }
+    }
+
+    pub(crate) fn core(&self) -> &SessionCore {
+        &self.core
+    }
+
+    pub(crate) fn adapter(&mut self) -> &mut dyn Adapter {
+        &mut *self.adapter
+    }
+
+    /// Polls the adapter once and hands out what has completed; returns how much that was.
+    pub(crate) fn progress(&mut self, now: Instant) -> usize {
+        self.drives = self.drives.wrapping_add(1);
+        // Before the server's next write is let in.
+        self.core.reap(&mut *self.adapter);
+        let mut events = std::mem::take(&mut self.events);
+        let seen = self.adapter.poll(now, &mut events);
+        for event in events.drain(..) {
+            self.core.handle(&mut *self.adapter, event, now);
+        }
+        self.events = events;
+        if self.core.next_timeout().is_some_and(|at| at <= now) {
+            self.core.on_time(&mut *self.adapter, now);
+        }
+        if seen > 0 {
+            self.adapter.flush();
+        }
+        // An operation may have held memory last whose owner waits for nothing but its result.
+        self.core.reap(&mut *self.adapter);
+        let count = self.hand_out();
+        if self.core.back_stage() != BackStage::Off {
+            self.hear();
+        }
+        if !self.leaves.is_empty() {
+            self.leave_all();
+        }
+        count
+    }
+
+    /// Passes on what the server wants of the holders of delegations.
+    pub(super) fn hear(&mut self) {
+        self.restarts.store(self.core.stats().restarts, Ordering::Release);
+        self.lease_until.store(self.core.promised_until().0, Ordering::Release);
+        while let Some(event) = self.core.take_back_event() {
+            match event {
+                BackEvent::Recall { delegation, truncate } => {
+                    if !self.holders.tell(delegation, News::Recall { truncate }) {
+                        self.leave_delegation(delegation);
+                    }
+                }
+                BackEvent::Lost { delegation } => {
+                    self.holders.tell(delegation, News::Lost);
+                }
+                BackEvent::Question { question, delegation } => {
+                    match self.holders.get(delegation) {
+                        Some(holder) => {
+                            self.questions.push_back((question, holder));
+                            self.asked.store(true, Ordering::Release);
+                            self.helper.wake();
+                        }
+                        None => self.answer(question, None),
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn answer(&mut self, question: u64, answer: Option<HeldAttributes>) {
+        let attributes = answer.map(|held| Attributes {
+            change: Some(held.change),
+            object_size: Some(held.size),
+            time_modify: held.modified,
+            ..Attributes::default()
+        });
+        self.core.answer_question(&mut *self.adapter, question, attributes.as_ref());
+        self.adapter.flush();
+    }
+
+    /// Nobody holds a delegation.
+    pub(super) fn leave_delegation(&mut self, name: StateId) {
+        if self.core.give_up_delegation(name) {
+            self.leaves.push_back(Leave::Delegation(name));
+        }
+    }
+
+    /// Gives up what nobody wants any more, as far as there is room.
+    pub(super) fn leave_all(&mut self) {
+        while let Some(leave) = self.leaves.front() {
+            let request = match *leave {
+                Leave::File(close) => Request::Close(close),
+                Leave::Delegation(state_id) => Request::DelegReturn(DelegReturn { state_id }),
+            };
+            let Some(slot) = self.operations.open() else { return };
+            // Nobody waits, but what stays open keeps others out: it has all the time that a server
+            // which is away needs to come back.
+            let (adapter, now) = (&mut *self.adapter, coarse_now());
+            match self.core.submit(adapter, now, slot.tag(), &request, None, None) {
+                Ok(()) => self.operations.abandon(slot),
+                Err(Refused::Full) => return self.operations.forget(slot),
+                // With the session the server takes back all that was held in it.
+                Err(_) => {
+                    self.operations.forget(slot);
+                    return self.leaves.clear();
+                }
+            }
+            self.leaves.pop_front();
+        }
+    }
+
+    /// Gives completed calls to whoever asked for them.
+    pub(crate) fn hand_out(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(Completed { tag, done }) = self.core.take_completed() {
+            count += 1;
+            self.leave_unwanted(tag, &done);
+            if let Finished::Tagged(tag, done) = self.operations.finish(tag, done) {
+                let result = moved(done, &self.server).map(|moved| moved.bytes);
+                self.ready.push_back((tag, result));
+            }
+        }
+        count
+    }
+
+    /// A delegation that nobody has asked for is given back at once: it would only keep others
+    /// waiting.
+    pub(super) fn leave_unwanted(&mut self, tag: u64, done: &Done) {
+        let wanted = self.keeping.remove(&tag);
+        if let Done::Answered(reply) = done
+            && reply.procedure() == Procedure::Open
+            && !wanted
+            && let Ok(Outcome::Ok(Reply::Open(opened))) = reply.decode()
+            && let Some(granted) = Granted::of(&opened)
+        {
+            self.leave_delegation(granted.state_id);
+        }
+    }
+
+    pub(crate) fn submit_read(&mut self, tag: u64, call: ReadCall) -> Result<(), Refused> {
+        self.core.submit_read(&mut *self.adapter, coarse_now(), tag, call, self.deadline)
+    }
+
+    /// `writes` is told when the data was written and is not stable.
+    pub(crate) fn submit_write(
+        &mut self,
+        tag: u64,
+        call: WriteCall,
+        writes: Option<Arc<Uncommitted>>,
+    ) -> Result<(), Refused> {
+        self.core.submit_write(&mut *self.adapter, coarse_now(), tag, call, self.deadline)?;
+        self.operations.watch(tag, writes);
+        Ok(())
+    }
+
+    /// The operation is a use of a file beside the cache.
+    pub(crate) fn keep(&mut self, tag: u64, used: Option<DirectUse>) {
+        self.operations.keep(tag, used);
+    }
+
+    pub(crate) fn submit(
+        &mut self,
+        tag: u64,
+        request: &Request<'_>,
+        memory: impl IntoIterator<Item = Piece>,
+    ) -> Result<(), Refused> {
+        let (now, deadline) = (coarse_now(), self.deadline);
+        self.core.submit(&mut *self.adapter, now, tag, request, memory, deadline)
+    }
+
+    pub(crate) fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>> {
+        self.adapter.allocate(bytes)
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        buffer: Arc<Buffer>,
+    ) -> Result<Arc<RegisteredMemory>, RegisterError> {
+        self.core.register(&mut *self.adapter, buffer)
+    }
+
+    /// True when operations are in flight that no thread is looking after.
+    pub(crate) fn is_unattended(&self) -> bool {
+        self.leader == Leader::Nobody && !(self.core.is_idle() && self.leaves.is_empty())
+    }
+
+    /// Takes the result of an operation, if it is over.
+    pub(crate) fn take(&mut self, slot: &Slot) -> Option<Done> {
+        self.operations.take(slot)
+    }
+
+    /// How often somebody must look for calls of the server.
+    pub(crate) fn listens_every(&self) -> Option<Duration> {
+        self.core.listens_every()
+    }
+
+    /// True while a thread sees to it that things move along.
+    pub(crate) fn is_led(&self) -> bool {
+        self.leader != Leader::Nobody
+    }
+
+    pub(crate) fn drives(&self) -> u64 {
+        self.drives
+    }
+
+    /// When somebody must poll even if nothing arrives.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        [self.core.next_timeout(), self.adapter.next_timeout()].into_iter().flatten().min()
+    }
+}

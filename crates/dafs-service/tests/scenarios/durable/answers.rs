@@ -1,0 +1,219 @@
+//! What is kept of changes and sessions, and for how long.
+
+use super::*;
+
+#[test]
+fn a_change_that_is_refused_makes_nothing_stable() {
+    let world = World::new(Durability::Power);
+    let root = world.root();
+    let mut op = world.op(0, &Change::Remove { dir: &root, name: b"nothing" });
+    op.nothing_changed();
+    let settled = world.service.settle(op, b"not found", true, world.notify("sent"));
+    assert_eq!(settled, Settled::Now);
+    assert_eq!(world.service.journal_statistics().unwrap().rounds, 0);
+    let (key, store) = (world.key(0), world.store.clone());
+    let world = world.restart(false, store);
+    assert!(matches!(world.service.kept_answer(&key), Some(Answer::Reply { .. })));
+}
+
+/// What was made is not what was asked for before it has its owner, mode and times.
+#[test]
+fn an_object_whose_attributes_were_not_set_yet_gets_them() {
+    let time = TimeSpec { seconds: 77, nanoseconds: 5 };
+    let attr = SetAttr {
+        mode: Some(0o2750),
+        uid: Some(7),
+        gid: Some(8),
+        mtime: Some(SetTime::To(time)),
+        ..NONE
+    };
+    for mode in [Durability::Crash, Durability::Power] {
+        for (kind, object) in
+            [(Kind::Directory, NewObject::Directory), (Kind::Symlink, NewObject::Symlink(b"to"))]
+        {
+            let world = World::new(mode);
+            let root = world.root();
+            let change = Change::Make { dir: &root, name: b"new", kind, attr: &attr };
+            std::mem::forget(world.op(0, &change));
+            world.store.make(&world.cred, &root.file, b"new", object, &NONE).unwrap();
+            let (key, store) = (world.key(0), world.store.clone());
+            let world = world.restart(mode == Durability::Power, store);
+            assert!(matches!(world.service.kept_answer(&key), Some(Answer::Happened(_))));
+            let found = world.store.getattr(&world.at("new").unwrap().file).unwrap();
+            assert_eq!((found.uid, found.gid, found.mtime), (7, 8, time));
+            assert_eq!(found.mode == 0o2750, kind == Kind::Directory);
+        }
+    }
+}
+
+/// Its client may be told that the reply did not fit, but it is stable.
+#[test]
+fn a_change_that_was_made_is_made_stable_whatever_is_answered() {
+    let world = World::new(Durability::Power);
+    let root = world.root();
+    let mut op = world.op(0, &Change::Remove { dir: &root, name: b"old" });
+    op.carried_out();
+    op.nothing_changed();
+    let settled = world.service.settle(op, b"too small", true, world.notify("sent"));
+    assert_eq!(settled, Settled::Later);
+    world.run();
+    assert_eq!(world.service.journal_statistics().unwrap().rounds, 1);
+}
+
+#[test]
+fn a_journal_that_fails_refuses_changes() {
+    let world = World::new(Durability::Power);
+    let root = world.root();
+    let change = Change::Remove { dir: &root, name: b"old" };
+    world.disk.fail_after(Some(0));
+    let Intended::Waiting(op) = world.intend(0, "go", &change) else { panic!() };
+    world.run();
+    assert_eq!(world.told(), [("go", Err(StoreError::Io.into()))]);
+    drop(op);
+    world.disk.fail_after(None);
+    let Intended::Waiting(op) = world.intend(1, "go", &change) else { panic!() };
+    world.run();
+    assert_eq!(world.told(), [("go", Err(StoreError::Io.into()))], "for good");
+    drop(op);
+    assert_eq!(world.service.journal_statistics().unwrap().in_flight, 0);
+}
+
+/// Names that nothing can have are no reason to write long records.
+#[test]
+fn what_no_store_can_do_is_not_announced() {
+    let world = World::new(Durability::Crash);
+    let (root, long) = (world.root(), vec![b'x'; 2 << 20]);
+    let rename = Change::Rename { from_dir: &root, from: b"old", to_dir: &root, to: &long };
+    let make = Change::Make { dir: &root, name: &long, kind: Kind::Directory, attr: &NONE };
+    for change in [rename, make, Change::Remove { dir: &root, name: &long[..256] }] {
+        assert!(matches!(world.intend(0, "go", &change), Intended::Unneeded));
+    }
+    let session = Session {
+        id: *b"long one",
+        client: long,
+        verifier: [0; 8],
+        mechanism: "none".to_owned(),
+        principal: Vec::new(),
+    };
+    assert_eq!(world.service.keep_session(&session, world.notify("known")), Settled::Now);
+    assert_eq!(world.service.journal_statistics().unwrap().sessions, 1);
+}
+
+/// Of a reply that is too long for the journal it says that there is none to be had.
+#[test]
+fn a_reply_that_is_too_long_is_not_mistaken_for_none() {
+    for mode in [Durability::Crash, Durability::Power] {
+        let world = World::new(mode);
+        let op = world.op(0, &(CASES[2].change)(&world, &[world.root()]));
+        (CASES[2].execute)(&world, &op);
+        world.settle(op, &vec![1; 65 << 10]);
+        // Another client's change makes it look as if it had never been.
+        world.store.remove(&world.cred, &world.store.root(), b"new").unwrap();
+        let (key, store) = (world.key(0), world.store.clone());
+        let world = world.restart(false, store);
+        assert_eq!(world.service.kept_answer(&key), Some(Answer::Failed));
+    }
+}
+
+/// Its client may ask for replies as soon as it knows that it has a session.
+#[test]
+fn a_session_is_known_after_a_loss_of_power() {
+    let world = World::new(Durability::Power);
+    let store = world.store.clone();
+    let world = world.restart(true, store);
+    assert!(world.service.kept_session(&SESSION).is_some());
+    let asked = world.service.kept_reply(&world.client, &world.key(0));
+    assert_eq!(asked, Err(NoReply::NotExecuted));
+}
+
+/// The numbers of requests come again after 65,536 of them.
+#[test]
+fn the_answer_to_a_request_is_forgotten_before_its_number_comes_again() {
+    for mode in [Durability::Crash, Durability::Power] {
+        let world = World::new(mode);
+        let root = world.root();
+        for stream in [0, 1] {
+            let op = world.op(stream, &Change::Remove { dir: &root, name: b"nothing" });
+            world.settle(op, b"reply");
+        }
+        let ready = world.notify("forgotten");
+        assert_eq!(world.service.outlived(&SESSION, 0, ready), Settled::Later);
+        world.run();
+        assert_eq!(world.told(), [("forgotten", Ok(()))]);
+        let again = world.service.outlived(&SESSION, 0, world.notify("again"));
+        assert_eq!(again, Settled::Now);
+        let (keys, store) = ([world.key(0), world.key(1)], world.store.clone());
+        let world = world.restart(mode == Durability::Power, store);
+        let known = keys.map(|key| world.service.kept_answer(&key).is_some());
+        assert_eq!(known, [false, true]);
+    }
+}
+
+#[test]
+fn exports_without_durable_replies_need_nothing() {
+    let world = World::new(Durability::Off);
+    let root = world.root();
+    let change = Change::Remove { dir: &root, name: b"old" };
+    assert!(matches!(world.intend(0, "go", &change), Intended::Unneeded));
+    let world = World::new(Durability::Power);
+    let file = world.at("grown").unwrap();
+    let stability = Stability::Unstable;
+    let change = Change::Write { file: &file, offset: 0, len: 4, stability, digest: Some(1) };
+    assert!(matches!(world.intend(0, "go", &change), Intended::Unneeded));
+}
+
+#[test]
+fn a_record_of_a_later_program_is_refused() {
+    let world = World::new(Durability::Power);
+    let disk = world.disk.clone();
+    drop(world);
+    let recovery = dafs_journal::Recovery::scan(disk.clone(), [1; 16], &mut |_| ()).unwrap();
+    let live: [&[u8]; 1] = [b"\x63something new"];
+    let _ = recovery.start(16 << 10, Arc::new(|job| job()), &mut live.into_iter()).unwrap();
+    let mut world = World::over(Durability::Power, new_store(), disk, 1);
+    let error = world.recover().unwrap_err();
+    assert!(error.contains("start the program that wrote it"), "{error}");
+}
+
+/// Otherwise the client would do it a second time.
+#[test]
+fn a_session_that_changed_what_is_not_kept_cannot_say_that_a_request_was_not_carried_out() {
+    let world = World::new(Durability::Off);
+    let store = world.store.clone();
+    let world = world.restart(false, store);
+    let asked = |world: &World| world.service.kept_reply(&world.client, &world.key(0)).unwrap_err();
+    assert_eq!(asked(&world), NoReply::NotExecuted, "nothing was changed");
+    let mut world = World::new(Durability::Off);
+    let root = world.root();
+    for sequence in 0..500 {
+        world.sequence = sequence;
+        let change = Change::Remove { dir: &root, name: b"nothing" };
+        assert!(matches!(world.intend(0, "go", &change), Intended::Unneeded));
+    }
+    let log = world.service.journal_statistics().unwrap().log;
+    assert!(log.records < 4, "once is enough: {log:?}");
+    for _ in 0..2 {
+        let store = world.store.clone();
+        world = world.restart(false, store);
+        assert_eq!(asked(&world), NoReply::UnknownSession);
+    }
+}
+
+#[test]
+fn after_a_loss_of_power_nothing_is_said_of_what_was_not_stable() {
+    let world = World::new(Durability::Crash);
+    let root = world.root();
+    let op = world.op(0, &Change::Remove { dir: &root, name: b"nothing" });
+    world.settle(op, b"reply");
+    let store = world.store.clone();
+    let mut world = world.restart(true, store);
+    for _ in 0..2 {
+        // Whether the journal has lost all trace of it or not.
+        for stream in 0..2 {
+            let asked = world.service.kept_reply(&world.client, &world.key(stream));
+            assert_eq!(asked, Err(NoReply::UnknownSession));
+        }
+        let store = world.store.clone();
+        world = world.restart(false, store);
+    }
+}
