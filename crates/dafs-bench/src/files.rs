@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The file is small enough to stay in the page cache of any machine.
-const FILE_BYTES: u64 = 256 << 20;
+pub(crate) const FILE_BYTES: u64 = 256 << 20;
 const SMALL: usize = 4096;
 const LARGE: usize = 1 << 20;
 /// Writes of a batch.

@@ -1,10 +1,12 @@
-//! What clusters ask for: changes that outlive a power cut, locks, batches, recovery.
+//! What clusters ask for: changes that outlive a power cut, locks, batches, the client's
+//! cache, recovery.
 //!
 //! Invariants
 //! * What is compared runs within one round, one after the other, on the same file system.
 //! * Clients are sessions of their own, each with one thread, all in this process.
 
 mod batches;
+mod cached;
 mod clients;
 mod durable;
 mod locks;
@@ -29,6 +31,7 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     durable::measure(plan, report)?;
     locks::measure(plan, report)?;
     batches::measure(plan, report)?;
+    cached::measure(plan, report)?;
     recovery::measure(plan, report)?;
     cpu::unpin()
 }
