@@ -22,11 +22,13 @@
 //! | 8 | 8 | sequence number: one more than that of the record before |
 //! | 16 | 8 | all records up to this number were stable when this one was written |
 //! | 24 | 1 | kind: 1 record, 2 record of the checkpoint, 3 end of the checkpoint |
-//! | 25 | 7 | zero |
+//! | 25 | 3 | zero |
+//! | 28 | 4 | CRC32C of the key, the segment's number and bytes 4 to 24 |
 //! | 32 | | payload, then zeros up to a multiple of 8 |
 //!
 //! The segment's number in the checksum tells records from those of an earlier life of the file, and
-//! the key, which no client knows, from what clients put into payloads to look like records.
+//! the key, which no client knows, from what clients put into payloads to look like records. The second
+//! one spares a search the payloads of what only looks like a record.
 
 use crate::limits::RECORD_BYTES_MAX;
 use crc_fast::{CrcAlgorithm, Digest};
@@ -166,6 +168,8 @@ impl<'a> Record<'a> {
         head[8..16].copy_from_slice(&self.sequence.to_le_bytes());
         head[16..24].copy_from_slice(&self.stable.to_le_bytes());
         head[24] = self.kind as u8;
+        let own = seal.of(&head[4..25], &[]);
+        head[28..].copy_from_slice(&own.to_le_bytes());
         let sum = seal.of(&head[4..], self.payload);
         head[..4].copy_from_slice(&sum.to_le_bytes());
         out.reserve(Self::room(self.payload.len()));
@@ -185,7 +189,7 @@ impl<'a> Record<'a> {
         let rest = content.get(offset..)?;
         let head = rest.get(..RECORD_HEADER_BYTES)?;
         let (sequence, len) = (word(head, 8), half(head, 4) as usize);
-        if sequence == 0 || len > RECORD_BYTES_MAX || head[25..] != [0; 7] {
+        if sequence == 0 || len > RECORD_BYTES_MAX || head[25..28] != [0; 3] {
             return None;
         }
         let kind = match head[24] {
@@ -195,6 +199,9 @@ impl<'a> Record<'a> {
             _ => return None,
         };
         let payload = rest.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + len)?;
+        if seal.of(&head[4..25], &[]) != half(head, 28) {
+            return None;
+        }
         *effort += (RECORD_HEADER_BYTES + len) as u64;
         let sum = seal.of(&head[4..], payload);
         (sum == half(head, 0)).then_some(Self { sequence, stable: word(head, 16), kind, payload })

@@ -167,6 +167,25 @@ fn a_torn_tail_is_normal() {
 }
 
 /// Two records that were written together: of them the second is there and the first is not.
+/// Clients have a say in what payloads are, and a reused segment holds old ones.
+#[test]
+fn what_clients_make_look_like_records_does_not_keep_a_log_from_being_read() {
+    for boot in [1, 2] {
+        let disk = Arc::new(SimDisk::new());
+        let segment = five(&disk);
+        disk.tamper(segment, |content| {
+            let end = content.len();
+            for at in (2048..end - 32).step_by(32) {
+                let len = (end - at - 32) as u32;
+                content[at + 4..at + 8].copy_from_slice(&len.to_le_bytes());
+                content[at + 8..at + 16].copy_from_slice(&20u64.to_le_bytes());
+                content[at + 24] = 1;
+            }
+        });
+        assert_eq!(scan(&disk, boot).map_err(|error| error.to_string()).unwrap().0, expected());
+    }
+}
+
 #[test]
 fn reordered_unstable_writes_are_a_torn_tail_after_a_power_cut_only() {
     let disk = Arc::new(SimDisk::new());
