@@ -594,6 +594,11 @@ impl Engine {
             if self.pending.get_mut(id).is_some_and(|pending| pending.work.has_job()) {
                 working = true;
             } else if let Some(pending) = self.pending.take(id) {
+                // What was announced does not happen: others may be waiting for its places, jobs of
+                // this connection among them.
+                if let Some(connection) = connections.get_mut(&endpoint) {
+                    connection.ops.remove(&pending.call.header.stream_id);
+                }
                 pending.work.abandon(link);
             }
         }

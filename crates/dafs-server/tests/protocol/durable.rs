@@ -464,6 +464,33 @@ fn a_connection_that_ends_among_fetched_appends_is_over() {
     }
 }
 
+/// An open that had been announced waits for the record of its client, and another change of the same
+/// session waits for the open.
+#[test]
+fn a_connection_that_ends_before_its_client_is_recorded_holds_no_name() {
+    for mode in [Durability::Crash, Durability::Power] {
+        for steps in 0..3 {
+            let disk = Arc::new(SimDisk::new());
+            let setup = Setup { records: true, ..setup(mode, &disk) };
+            let mut world = World::new(setup);
+            let (client, _) = begin(&mut world, 2, "a", ByteOrder::Little);
+            let root = world.root();
+            world.hold_jobs = true;
+            world.clients[client].post(&Request::Open(open_request(root, &OPENED, b"owner")));
+            world.clients[client].post(&remove(root, OPENED[0]));
+            run_jobs(&mut world, steps);
+            lose(&mut world, client);
+            world.hold_jobs = false;
+            world.settle();
+            assert_eq!((world.counts().connections, world.counts().pending), (0, 0), "{steps}");
+            let (other, _) = begin(&mut world, 3, "b", ByteOrder::Little);
+            let made = world.status(other, &make(root, OPENED[0]));
+            assert!([Status::Ok, Status::Exist].contains(&made), "{made:?}");
+            world.end();
+        }
+    }
+}
+
 fn append_direct(file: File, byte_count: u32, buffer: dafs::DirectBuffer) -> Request<'static> {
     Request::AppendDirect(dafs::AppendDirect {
         fh: file.fh,

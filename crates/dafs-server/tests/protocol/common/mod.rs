@@ -21,7 +21,10 @@ use dafs_server::{
     SessionLimits, Shared, password_line,
 };
 use dafs_service::durable::Journal;
-use dafs_service::{Export, ExportOptions, Namespace, Service, ServiceConfig, WriteVerifier};
+use dafs_service::{
+    ClientRecord, ClientRecords, Export, ExportOptions, LockChange, LockRecord, Namespace,
+    RecordsError, Service, ServiceConfig, WriteVerifier,
+};
 use dafs_store::{FsId, MemoryOptions, MemoryStore, Store};
 use dafs_wire::dafs::{self, ByteOrder, FileHandle, Request, Status, Verifier};
 use std::collections::VecDeque;
@@ -54,6 +57,8 @@ pub struct Setup {
     pub journal: Option<Arc<SimDisk>>,
     /// Tells runs of the server from each other.
     pub run: u32,
+    /// Clients are recorded before they hold anything.
+    pub records: bool,
 }
 
 impl Default for Setup {
@@ -70,7 +75,33 @@ impl Default for Setup {
             stores: Vec::new(),
             journal: None,
             run: 7,
+            records: false,
         }
+    }
+}
+
+/// Records that are written and never read.
+struct Blank;
+
+impl ClientRecords for Blank {
+    fn load(&self) -> Result<Vec<ClientRecord>, RecordsError> {
+        Ok(Vec::new())
+    }
+
+    fn put(&self, _: &ClientRecord) -> Result<(), RecordsError> {
+        Ok(())
+    }
+
+    fn remove(&self, _: &[ClientRecord]) -> Result<(), RecordsError> {
+        Ok(())
+    }
+
+    fn load_locks(&self) -> Result<Vec<LockRecord>, RecordsError> {
+        Ok(Vec::new())
+    }
+
+    fn change_locks(&self, _: &[LockChange]) -> Result<(), RecordsError> {
+        Ok(())
     }
 }
 
@@ -139,7 +170,11 @@ impl World {
         }
         let namespace = Namespace::new(exports).unwrap();
         let config = ServiceConfig::new(LEASE, setup.run);
-        let service = Arc::new(Service::new(config, namespace));
+        let service = match setup.records {
+            true => Service::with_records(config, namespace, Box::new(Blank), 0).unwrap(),
+            false => Service::new(config, namespace),
+        };
+        let service = Arc::new(service);
         let pool = HeldPool::default();
         if let Some(disk) = setup.journal.clone() {
             let pool = pool.clone();
