@@ -488,6 +488,19 @@ fn another_user_is_not_told() {
     assert_eq!(world.send(1, 0, &all).status(), Status::Ok);
 }
 
+#[test]
+fn a_user_who_takes_a_clients_name_does_not_take_its_replies_away() {
+    let (mut kept, mut world, mut session) = prepared(Durability::Crash);
+    let ops = [ROOT, remove(b"victim")];
+    let before = world.next(&mut session, &ops);
+    drop(world);
+    let mut world = kept.start();
+    let thief = world.exchange(7, b"client", 3);
+    let taken = Op::CreateSession(create_session(thief.client_id, thief.sequence_id));
+    assert_eq!(world.send(1, 7, &[taken]).status(), Status::Ok);
+    assert_eq!(world.again(&session, &ops), before);
+}
+
 /// Only what is kept of all changes is promised, and only to those who ask.
 #[test]
 fn sessions_persist_where_every_change_is_kept() {

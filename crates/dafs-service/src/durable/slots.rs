@@ -35,11 +35,13 @@ impl Service {
     }
 
     /// Forgets the sessions of other instances of a client: it has begun anew and asks for nothing of
-    /// theirs. `mechanism` is that of the front door's sessions.
+    /// theirs. Somebody else who has taken its name does not count. `mechanism` is that of the front
+    /// door's sessions.
     pub fn forget_other_runs(&self, client: &Client, mechanism: &str) {
         let Some(keeper) = self.keeper.get() else { return };
         let other = |session: &durable::Session| {
             session.mechanism == mechanism
+                && session.principal == client.identity().principal
                 && session.client == client.name()
                 && session.verifier != client.verifier()
         };
