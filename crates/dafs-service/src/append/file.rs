@@ -117,18 +117,23 @@ impl OpenFile for CountedFile {
         let mut alone = self.writers.alone(&self.key);
         alone.check(&self.key)?;
         self.writers.enter(&self.key);
-        append_before(&*self.inner, views, stability, witness).map_err(|failure| {
-            if let AppendFailure::Unknown(error) = failure {
+        // Until it is known what has become of it; a panic leaves it so.
+        alone.close(self.key);
+        match append_before(&*self.inner, views, stability, witness) {
+            Err(AppendFailure::Unknown(error)) => {
                 tracing::error!(
                     %error,
                     file = ?self.inner.id(),
                     "what has become of an append is not known; the file takes no writes until the \
                      server has been started anew"
                 );
-                alone.close(self.key);
+                Err(error)
             }
-            failure.error()
-        })
+            known => {
+                alone.open(&self.key);
+                known.map_err(|failure| failure.error())
+            }
+        }
     }
 
     fn commit(&self, offset: u64, len: u64) -> Result<()> {

@@ -44,6 +44,11 @@ impl Closed {
             self.0.push(key);
         }
     }
+
+    /// Lets others write to it again.
+    pub(crate) fn open(&mut self, key: &Handle) {
+        self.0.retain(|closed| closed != key);
+    }
 }
 
 pub(crate) struct Writers {

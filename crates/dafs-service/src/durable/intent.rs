@@ -103,8 +103,17 @@ pub(super) fn find(
     }
 }
 
-fn change_of(store: &dyn Store, object: &Handle) -> u64 {
-    store.getattr(&object.file).map_or(0, |attr| attr.change)
+/// The change attribute of what a change names; 0 for what is gone.
+///
+/// # Errors
+/// `BadHandle` for what never was: its change would be made stable together with those of others, and
+/// that would fail for all of them.
+fn change_of(store: &dyn Store, object: &Handle) -> Result<u64, StoreError> {
+    match store.getattr(&object.file) {
+        Ok(attr) => Ok(attr.change),
+        Err(StoreError::BadHandle) => Err(StoreError::BadHandle),
+        Err(_) => Ok(0),
+    }
 }
 
 impl Intent {
@@ -124,7 +133,7 @@ impl Intent {
             };
             Ok(Some(Self::Make {
                 dir: *dir,
-                dir_before: change_of(store, dir),
+                dir_before: change_of(store, dir)?,
                 name: name.to_vec(),
                 kind,
                 old,
@@ -139,7 +148,7 @@ impl Intent {
             Change::Make { dir, name, kind, attr } => return made(dir, name, kind, attr, false),
             Change::Remove { dir, name } => Self::Remove {
                 dir: *dir,
-                dir_before: change_of(store, dir),
+                dir_before: change_of(store, dir)?,
                 name: name.to_vec(),
                 old: find(store, dir, name)?.map(|(file, _)| file),
             },
@@ -148,10 +157,10 @@ impl Intent {
                 let target = find(store, to_dir, to)?.map(|(file, _)| file);
                 Self::Rename {
                     from_dir: *from_dir,
-                    from_before: change_of(store, from_dir),
+                    from_before: change_of(store, from_dir)?,
                     from: from.to_vec(),
                     to_dir: *to_dir,
-                    to_before: change_of(store, to_dir),
+                    to_before: change_of(store, to_dir)?,
                     to: to.to_vec(),
                     source: source.filter(|_| source != target),
                 }
@@ -159,12 +168,12 @@ impl Intent {
             Change::Link { source, dir, name } => Self::Link {
                 source: *source,
                 dir: *dir,
-                dir_before: change_of(store, dir),
+                dir_before: change_of(store, dir)?,
                 name: name.to_vec(),
                 exists: find(store, dir, name)?.is_some(),
             },
             Change::SetAttr { file, change } => {
-                Self::SetAttr { file: *file, before: change_of(store, file), change: *change }
+                Self::SetAttr { file: *file, before: change_of(store, file)?, change: *change }
             }
             Change::Write { file, offset, len, digest, .. } => {
                 Self::Write { file: *file, offset, len, digest }

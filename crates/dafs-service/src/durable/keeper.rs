@@ -324,6 +324,21 @@ impl Keeper {
         }
     }
 
+    /// Nobody can tell any more whether a change was carried out, so nobody will be told.
+    pub(super) fn doubt(self: &Arc<Self>, number: u64) {
+        let mut ledger = self.lock();
+        let Some(flight) = ledger.flights.get(&number) else { return };
+        let (about, mut next) = (flight.about, Vec::new());
+        // What became of an append that has not come to an end is found out at the next start.
+        let told = flight.intent.as_ref().is_some_and(|intent| !intent.appends());
+        let failed = if told { ledger.failed(&self.log, &about) } else { 0 };
+        let last = finish(&mut ledger, &self.log, number, None, &mut next).max(failed);
+        drop(ledger);
+        // Should this fail, the next change is refused.
+        let _ = self.log.flush(last);
+        self.resume(next);
+    }
+
     /// A change that was announced is not carried out.
     pub(super) fn abandon(self: &Arc<Self>, number: u64) {
         let mut ledger = self.lock();

@@ -140,8 +140,11 @@ impl AppendWitness for Witness {
 
 impl Drop for Op {
     fn drop(&mut self) {
-        if !self.settled {
-            self.keeper.abandon(self.number);
+        match self.settled {
+            true => {}
+            // It may have been carried out already, or by half.
+            false if std::thread::panicking() => self.keeper.doubt(self.number),
+            false => self.keeper.abandon(self.number),
         }
     }
 }

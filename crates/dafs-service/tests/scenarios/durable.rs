@@ -16,8 +16,8 @@ use dafs_service::{
     RequestKey, Service, ServiceConfig, ServiceError, Squash, StateRef, Subject,
 };
 use dafs_store::{
-    CreateHow, Cred, ExportSecret, Kind, MemoryOptions, MemoryStore, NewObject, OpenFile, OpenMode,
-    SetAttr, SetTime, Stability, Store, StoreError, TimeSpec, Wait,
+    AppendWitness, CreateHow, Cred, ExportSecret, FileId, Kind, MemoryOptions, MemoryStore,
+    NewObject, OpenFile, OpenMode, SetAttr, SetTime, Stability, Store, StoreError, TimeSpec, Wait,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

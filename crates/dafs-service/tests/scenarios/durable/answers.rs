@@ -61,6 +61,55 @@ fn a_change_that_was_made_is_made_stable_whatever_is_answered() {
 }
 
 #[test]
+fn a_change_that_ends_in_a_panic_is_not_called_undone() {
+    for mode in [Durability::Crash, Durability::Power] {
+        let world = World::new(mode);
+        let root = world.root();
+        let op = world.op(0, &Change::Remove { dir: &root, name: b"victim" });
+        let request = std::panic::AssertUnwindSafe(|| {
+            let _op = op;
+            world.store.remove(&world.cred, &world.store.root(), b"victim").unwrap();
+            panic!("a mistake")
+        });
+        std::panic::catch_unwind(request).unwrap_err();
+        // Others may change the same now.
+        let op = world.op(1, &Change::Remove { dir: &root, name: b"victim" });
+        world.settle(op, b"not found");
+        let (key, store) = (world.key(0), world.store.clone());
+        let world = world.restart(false, store);
+        assert_eq!(world.service.kept_answer(&key), Some(Answer::Failed));
+    }
+}
+
+/// What is made stable with it is not said to have failed.
+#[test]
+fn a_change_of_what_never_was_hurts_nobody_else() {
+    let world = World::new(Durability::Power);
+    let root = world.root();
+    let forged = Handle { fs: root.fs, file: FileId([9; 48]) };
+    let (dir, name, attr) = (&forged, &b"x"[..], &NONE);
+    let changes = [
+        Change::SetAttr { file: &forged, change: attr },
+        Change::Create { dir, name, attr },
+        Change::Make { dir, name, kind: Kind::Directory, attr },
+        Change::Remove { dir, name },
+        Change::Rename { from_dir: &root, from: b"old", to_dir: dir, to: name },
+        Change::Rename { from_dir: dir, from: name, to_dir: &root, to: name },
+        Change::Link { source: &root, dir, name },
+    ];
+    for change in &changes {
+        let op = world.op(0, &Change::Remove { dir: &root, name: b"nothing" });
+        let asked = world.service.intend(world.caller(), &world.key(1), change, world.notify("x"));
+        if let Ok(Intended::Ready(forged) | Intended::Waiting(forged)) = asked {
+            world.run();
+            let _ = world.service.settle(forged, b"refused", true, Box::new(|_| ()));
+            world.told();
+        }
+        world.settle(op, b"not found");
+    }
+}
+
+#[test]
 fn a_journal_that_fails_refuses_changes() {
     let world = World::new(Durability::Power);
     let root = world.root();

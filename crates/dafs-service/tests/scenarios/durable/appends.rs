@@ -209,3 +209,31 @@ fn a_file_whose_append_the_journal_cannot_note_takes_no_writes_until_the_restart
         }
     }
 }
+
+/// Whoever wrote behind it could be taken for a part of it after a restart.
+#[test]
+fn a_file_whose_append_ended_in_a_panic_takes_no_writes_until_the_restart() {
+    struct Panics(Arc<dyn AppendWitness>);
+    impl AppendWitness for Panics {
+        fn placed(&self, offset: u64) -> Result<(), StoreError> {
+            self.0.placed(offset)
+        }
+        fn ended(&self, _: bool) -> Result<(), StoreError> {
+            panic!("a mistake")
+        }
+    }
+    for mode in MODES {
+        let world = World::new(mode);
+        let op = announced(&world);
+        let (file, witness) = (world.open("grown"), Panics(op.witness().unwrap()));
+        let append = std::panic::AssertUnwindSafe(|| {
+            let mut bytes = *b"aft";
+            let view = VolatileSlice::from_mut(&mut bytes);
+            file.append_witnessed(&[view], Stability::Data, &witness)
+        });
+        std::panic::catch_unwind(append).unwrap_err();
+        assert_eq!(write_behind(&world, b"x"), Err(StoreError::Io));
+        let (world, answer) = die(world, op, mode == Durability::Power);
+        assert_eq!((content(&world), answer), (b"before".to_vec(), None));
+    }
+}
