@@ -9,7 +9,10 @@
 //!   reclaim after the next restart what others have had in between (RFC 8881 8.4.2.1).
 //! * Grace goes on while clients are just reclaiming, so that one that comes late is not cut off in
 //!   the middle, but never for more than twice its time.
-//! * A client has its durable record before it gets its first new state.
+//! * A client has its durable record before it gets its first new state, and keeps it for as long as
+//!   it holds anything.
+//! * Records are written and removed one after the other, and none is written for a client that is
+//!   gone: a late request of an old instance must not cost the new one its record.
 //! * A DAFS client has no way to say that it is done. It counts as done when it asks for something
 //!   new, so that nobody waits for it any longer; but while grace lasts it may go on reclaiming,
 //!   because its sessions are not in step with each other.
@@ -33,6 +36,8 @@ pub(crate) struct Grace {
     /// The last one that was waited for has asked for something new.
     all_back: AtomicBool,
     inner: Mutex<Inner>,
+    /// Held while the record of a client is written or removed.
+    record_order: Mutex<()>,
 }
 
 struct Inner {
@@ -62,6 +67,7 @@ impl Grace {
             reclaimed_ns: AtomicU64::new(0),
             all_back: AtomicBool::new(false),
             inner: Mutex::new(Inner { started_ns: now_ns, waiting, ending: false }),
+            record_order: Mutex::default(),
         }
     }
 
@@ -85,10 +91,23 @@ impl Service {
                 && client.sessions() == 0
                 && !(self.in_grace() && client.may_reclaim())
         };
-        let mut idle: Vec<_> = clients.by_key.values().filter(idle).cloned().collect();
+        let idle: Vec<_> = clients.by_key.values().filter(idle).cloned().collect();
         drop(clients);
-        idle.retain(|client| !self.lock_table().holds_anything(client.key()));
-        idle.iter().for_each(|client| self.forget_record(client));
+        for client in idle {
+            let order = self.lock_record_order();
+            let table = self.lock_table();
+            if client.sessions() > 0 || table.holds_anything(client.key()) {
+                continue;
+            }
+            // Under the table's lock, so that nothing is entered that counts on this record.
+            client.set_written(false);
+            drop(table);
+            let _logged = self.remove_record_in_order(&client, order);
+        }
+    }
+
+    fn lock_record_order(&self) -> MutexGuard<'_, ()> {
+        self.grace.record_order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True while clients of the last run may reclaim.
@@ -149,6 +168,10 @@ impl Service {
             return;
         }
         let mut grace = self.grace.lock();
+        if grace.ending {
+            // Just too late: the record is being removed, if it was still there.
+            return;
+        }
         match grace.waiting.get(&name_of(client)) {
             Some(record) if record.is_of(client) => {
                 self.reclaiming();
@@ -223,12 +246,10 @@ impl Service {
         grace.ending = true;
         let mut missing: Vec<_> = grace.waiting.values().cloned().collect();
         drop(grace);
-        let returned = self.returned_among(&mut missing);
+        let order = self.lock_record_order();
+        self.keep_returned(&mut missing);
         let removed = self.records.remove(&missing);
-        // Whoever has got something meanwhile, or was just recorded for it, stays recorded.
-        let holds = |client: &Arc<Client>| self.lock_table().holds_anything(client.key());
-        let stay = returned.iter().filter(|client| client.is_written() || holds(client));
-        stay.for_each(|client| self.put_record(client));
+        drop(order);
         let mut grace = self.grace.lock();
         grace.ending = false;
         match removed {
@@ -243,10 +264,10 @@ impl Service {
     }
 
     /// Takes those DAFS clients out of the list that hold what they have reclaimed. Those that are
-    /// back and hold nothing are returned: they are recorded anew before they get anything.
-    fn returned_among(&self, missing: &mut Vec<ClientRecord>) -> Vec<Arc<Client>> {
+    /// back and hold nothing are recorded anew before they get anything.
+    fn keep_returned(&self, missing: &mut Vec<ClientRecord>) {
         let clients: Vec<_> = self.lock_clients().by_key.values().cloned().collect();
-        let (mut returned, table) = (Vec::new(), self.lock_table());
+        let table = self.lock_table();
         missing.retain(|record| {
             let is_there = |client: &&Arc<Client>| {
                 client.kind() == ClientKind::Dafs && record.is_of(client) && !client.is_gone()
@@ -255,11 +276,9 @@ impl Service {
             let holds = table.holds_anything(client.key());
             if !holds {
                 client.set_written(false);
-                returned.push(client.clone());
             }
             !holds
         });
-        returned
     }
 
     /// Whether a client may reclaim now.
@@ -302,7 +321,10 @@ impl Service {
 
     /// Whether a client is to be recorded before it may hold anything.
     pub fn needs_record(&self, client: &Client) -> bool {
-        client.kind() == ClientKind::Dafs && !client.is_written() && self.records.keeps()
+        client.kind() == ClientKind::Dafs
+            && !client.is_written()
+            && !client.is_gone()
+            && self.records.keeps()
     }
 
     /// Records a DAFS client, so that it may reclaim after a restart. Waits for the disk.
@@ -349,9 +371,14 @@ impl Service {
         }
     }
 
-    /// Writes the durable record of a client. A failure costs the client its right to reclaim, and
-    /// nobody else anything, so service goes on.
+    /// Writes the durable record of a client, unless it is gone. A failure costs the client its right
+    /// to reclaim, and nobody else anything, so service goes on.
     pub(crate) fn put_record(&self, client: &Client) {
+        let _order = self.lock_record_order();
+        if client.is_gone() {
+            // The record of this name may be that of the instance that has taken its place.
+            return;
+        }
         client.set_recorded(true);
         if let Err(error) = self.records.put(&ClientRecord::of(client)) {
             let client = client.name().escape_ascii();
@@ -365,17 +392,28 @@ impl Service {
     /// # Errors
     /// Those of the disk.
     pub(crate) fn remove_record(&self, client: &Client) -> std::result::Result<(), RecordsError> {
+        self.remove_record_in_order(client, self.lock_record_order())
+    }
+
+    fn remove_record_in_order(
+        &self,
+        client: &Client,
+        order: MutexGuard<'_, ()>,
+    ) -> std::result::Result<(), RecordsError> {
         if !client.is_recorded() {
             return Ok(());
         }
+        let written = client.is_written();
+        client.set_written(false);
         let removed = self.records.remove(&[ClientRecord::of(client)]);
         match &removed {
             Ok(()) => {
-                client.set_written(false);
                 client.set_recorded(false);
+                drop(order);
                 self.wait_no_more(client);
             }
             Err(error) => {
+                client.set_written(written);
                 let client = client.name().escape_ascii();
                 tracing::error!(%client, %error, "client record cannot be removed");
             }

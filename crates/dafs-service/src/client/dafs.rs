@@ -58,6 +58,8 @@ impl Service {
                 old.renew(now_ns);
                 return Ok(Registered { client: old.clone(), replaced: false });
             }
+            // Before the new one can be recorded, so that the old one no longer is.
+            old.gone.store(true, Ordering::SeqCst);
             table.remove(old);
         } else if table.len() >= CLIENT_COUNT_MAX {
             return Err(ServiceError::Resource);
@@ -68,7 +70,6 @@ impl Service {
         drop(table);
         self.discard_replies_of_others(&client);
         if let Some(old) = &old {
-            old.gone.store(true, Ordering::SeqCst);
             self.forget_record(old);
             let released = self.release_client(old);
             tracing::info!(client = %old.name.escape_ascii(), released, "client has restarted");

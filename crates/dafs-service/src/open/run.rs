@@ -9,7 +9,7 @@ use crate::export::Export;
 use crate::handle::Handle;
 use crate::index::Held;
 use crate::limits::{OPEN_TRIES_MAX, OWNER_BYTES_MAX};
-use crate::table::Ended;
+use crate::table::{Blocked, Ended};
 use crate::{Caller, Result, Service};
 use dafs_store::{
     Attr, CreateHow, Created, Cred, DirChange, Kind, OpenFile, SetAttr, StoreError, Wait,
@@ -39,12 +39,14 @@ impl Service {
             OpenTarget::Handle(_) if creates => return Err(StoreError::Invalid.into()),
             OpenTarget::Handle(handle) => handle,
         };
-        let right = self.check_claim(caller, request)?;
+        let mut right = self.check_claim(caller, request)?;
         if self.needs_record(caller.client) {
             if caller.wait == Wait::Never {
                 return Err(ServiceError::WouldWait);
             }
             self.record_client(caller.client);
+            // Grace may have ended while this waited.
+            right = self.check_claim(caller, request)?;
         }
         let namespace = self.namespace();
         let export = namespace.export(by)?;
@@ -257,6 +259,12 @@ impl Service {
         let key = export.key(&handle);
         let clock = self.clock(caller);
         let reserved = self.enter(caller, |table, ended| {
+            if self.needs_record(caller.client) {
+                // Its record was taken away since it was looked at: it held nothing.
+                let may_wait = caller.wait == Wait::Allowed;
+                let again = if may_wait { ServiceError::Delay } else { ServiceError::WouldWait };
+                return Err(Blocked::Refused(again));
+            }
             table.reserve(caller, clock, handle, key, request, ended)
         });
         match (reserved, request.claim) {

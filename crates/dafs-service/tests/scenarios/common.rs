@@ -10,7 +10,7 @@ use dafs_service::{
 use dafs_store::{CreateHow, Cred, MemoryStore, OpenMode, SetAttr, Store, Wait};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(90);
@@ -72,6 +72,8 @@ pub(crate) struct Disk {
     pub(crate) locks: Arc<Mutex<Vec<LockRecord>>>,
     pub(crate) broken: Arc<AtomicBool>,
     pub(crate) writes: Arc<AtomicUsize>,
+    /// The next removal waits here, once when it begins and once more before it does anything.
+    pub(crate) removal: Arc<Mutex<Option<Arc<Barrier>>>>,
 }
 
 impl Disk {
@@ -107,6 +109,11 @@ impl ClientRecords for Disk {
 
     fn remove(&self, gone: &[ClientRecord]) -> std::result::Result<(), RecordsError> {
         self.check()?;
+        let stop = self.removal.lock().unwrap().take();
+        if let Some(stop) = stop {
+            stop.wait();
+            stop.wait();
+        }
         let same = |old: &ClientRecord| {
             let name = |record: &ClientRecord| (record.kind, record.owner.clone(), record.verifier);
             gone.iter().any(|gone| name(gone) == name(old))

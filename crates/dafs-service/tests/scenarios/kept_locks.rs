@@ -7,8 +7,8 @@ use dafs_service::{
     LockRequest, LockStanding, Opened, ServiceError, StateRef,
 };
 use dafs_store::{SetAttr, StoreError, Wait};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Barrier};
 
 const PERSIST: LockExtras = LockExtras { persist: true, autorecover: false, repair: false };
 const REPAIR: LockExtras = LockExtras { persist: false, autorecover: false, repair: true };
@@ -530,6 +530,58 @@ fn a_client_that_was_back_during_grace_can_reclaim_after_the_next_restart() {
     for name in ["a", "b"] {
         world.reclaim(&world.dafs(name), &handle, BOTH).unwrap();
     }
+}
+
+#[test]
+fn the_late_record_of_an_old_instance_does_not_replace_that_of_the_new_one() {
+    let mut world = World::new();
+    let old = instance(&world, "a", 1);
+    let new = instance(&world, "a", 2);
+    let mine = open(&world, &new).unwrap();
+    let handle = *mine.state.handle();
+    keep(&world, &new, &mine, (0, 10));
+    // The first open of the old one has been waiting for the disk all the time.
+    world.service.record_client(&old);
+    assert_eq!(world.disk.owners(), [b"a"]);
+    assert!(!world.service.needs_record(&old), "it would be tried for ever");
+    assert_eq!(error(open(&world, &old)), ServiceError::Expired);
+    world.restart();
+    let new = instance(&world, "a", 2);
+    let mine = world.reclaim(&new, &handle, BOTH).unwrap();
+    reclaim_lock(&world, &new, &mine, (0, 10), PERSIST).unwrap();
+}
+
+#[test]
+fn nothing_is_reclaimed_by_a_record_that_goes_with_the_end_of_grace() {
+    let mut world = World::new();
+    let handle = *open(&world, &instance(&world, "a", 1)).unwrap().state.handle();
+    open(&world, &instance(&world, "b", 1)).unwrap();
+    world.restart();
+    let idle = instance(&world, "a", 1);
+    idle.session_started();
+    let stop = Arc::new(Barrier::new(2));
+    *world.disk.removal.lock().unwrap() = Some(stop.clone());
+    let (service, later_ns) = (&world.service, world.now_ns.get() + 3 * LEASE_NS);
+    let late = std::thread::scope(|scope| {
+        let idle = &idle;
+        scope.spawn(move || {
+            idle.renew(later_ns);
+            service.tick(later_ns);
+        });
+        stop.wait();
+        let late = instance(&world, "b", 1);
+        let taken = [idle, &late].map(|client| world.reclaim(client, &handle, BOTH).map(drop));
+        stop.wait();
+        assert_eq!(taken, [Err(ServiceError::WouldWait), Err(ServiceError::ReclaimBad)]);
+        late
+    });
+    assert!(!world.service.in_grace());
+    assert_eq!(world.disk.owners(), [b""; 0]);
+    for client in [&idle, &late] {
+        assert_eq!(error(world.reclaim(client, &handle, BOTH)), ServiceError::NoGrace);
+        open(&world, client).unwrap();
+    }
+    assert_eq!(world.disk.owners(), [b"a", b"b"]);
 }
 
 #[test]
