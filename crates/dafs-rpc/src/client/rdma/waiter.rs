@@ -90,11 +90,16 @@ impl<'a> Waiter<'a> {
             return driver;
         }
         drop(driver);
-        for _ in 0..CONTENDER_SPINS {
+        for spins in 0..CONTENDER_SPINS {
             if self.shared.contenders.load(Ordering::Relaxed) == 0 {
                 break;
             }
-            std::hint::spin_loop();
+            // They have been woken, but may need this CPU.
+            if spins < SPINS_BEFORE_YIELD {
+                std::hint::spin_loop();
+            } else {
+                thread::yield_now();
+            }
         }
         self.shared.lock()
     }
