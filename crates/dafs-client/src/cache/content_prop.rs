@@ -1,7 +1,7 @@
 //! What is kept of files against a plain model: a file as the server has it, and as its user does.
 
 use super::content::{Content, FileId, Filled, Flushed, Segments, Step, Transfer, Transfers};
-use crate::limits::{CACHE_BLOCK_BYTES, CACHE_SLAB_BYTES};
+use crate::limits::{CACHE_BLOCK_BYTES, CACHE_SLAB_BLOCKS, CACHE_SLAB_BYTES};
 use proptest::prelude::*;
 use std::ops::Range;
 
@@ -68,6 +68,8 @@ struct World {
     user: Vec<u8>,
     reads: Vec<Transfer>,
     writes: Vec<Transfer>,
+    /// At most so many blocks may not be used any more, because the server may still write there.
+    doomed: u64,
 }
 
 impl World {
@@ -78,7 +80,8 @@ impl World {
             (0..300_000u32).map(|at| (at.wrapping_mul(40_503) >> 9) as u8).collect();
         content.set_size(file, server.len() as u64);
         let (user, slabs) = (server.clone(), Vec::new());
-        Self { content, file, slabs, server, user, reads: Vec::new(), writes: Vec::new() }
+        let (reads, writes) = (Vec::new(), Vec::new());
+        Self { content, file, slabs, server, user, reads, writes, doomed: 0 }
     }
 
     fn grow(&mut self) -> bool {
@@ -126,6 +129,7 @@ impl World {
             How::Lost => Filled::Lost,
             _ => Filled::Read(bytes as u32, ended),
         };
+        self.doom(transfer, how);
         for zero in self.content.filled(transfer.id, filled) {
             self.slabs[zero.slab as usize][zero.start as usize..][..zero.len as usize].fill(0);
         }
@@ -137,6 +141,7 @@ impl World {
             How::Well => memory.len as usize,
             How::Short(bytes) => (bytes as usize).min(memory.len as usize),
             How::Badly | How::Lost => {
+                self.doom(transfer, how);
                 let failed = if matches!(how, How::Lost) { Flushed::Lost } else { Flushed::Failed };
                 let lost = self.content.flushed(transfer.id, failed);
                 assert_eq!(lost, u64::from(memory.len));
@@ -151,6 +156,18 @@ impl World {
         }
         self.server[start..start + bytes].copy_from_slice(data);
         self.content.flushed(transfer.id, Flushed::Written(bytes as u32));
+    }
+
+    fn doom(&mut self, transfer: Transfer, how: How) {
+        if matches!(how, How::Lost) {
+            self.doomed += blocks(&(transfer.offset..transfer.end()));
+        }
+    }
+
+    /// True when there may be too little memory left for a range, even with nothing else in it.
+    fn is_too_small_for(&self, range: &Range<u64>) -> bool {
+        let all = self.slabs.len() as u64 * u64::from(CACHE_SLAB_BLOCKS);
+        all.saturating_sub(self.doomed) < blocks(range)
     }
 
     /// What was given up is again as the server has it.
@@ -236,6 +253,12 @@ impl World {
                 Step::Wait(_) => self.settle(),
                 Step::Full => {
                     if !self.grow() {
+                        let was_empty = self.reads.is_empty() && self.writes.is_empty();
+                        let was_written = self.content.unwritten() == 0;
+                        if was_empty && was_written && self.is_too_small_for(&range) {
+                            // Another would write past the cache.
+                            return;
+                        }
                         self.write_back_all();
                     }
                 }
@@ -315,6 +338,12 @@ impl World {
         }
         self.content.check();
     }
+}
+
+/// How many blocks a range that is not empty touches.
+fn blocks(range: &Range<u64>) -> u64 {
+    let block = u64::from(CACHE_BLOCK_BYTES);
+    range.end.div_ceil(block) - range.start / block
 }
 
 proptest! {
