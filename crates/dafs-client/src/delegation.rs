@@ -15,6 +15,7 @@ use dafs_wire::dafs::{DelegReturn, Delegation, OpenReply, Reply, Request, StateI
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
 /// What a delegation allows.
@@ -105,7 +106,8 @@ impl Client {
     }
 
     /// True while the server keeps its promises to this client for certain: it has answered within
-    /// the lease. What is kept by right of a delegation must not be believed otherwise.
+    /// the lease, and all holders have heard what it had to say. What is kept by right of a delegation
+    /// must not be believed otherwise.
     pub(crate) fn is_in_lease(&self) -> bool {
         self.shared().is_in_lease()
     }
@@ -120,6 +122,8 @@ pub(crate) struct Holders {
     by_name: FxHashMap<StateId, Weak<dyn Recalled>>,
     /// There once a holder has been.
     caller: Option<Arc<Caller>>,
+    /// News that have not reached their holders; these may think that they hold what is gone.
+    unheard: Arc<AtomicUsize>,
 }
 
 impl Holders {
@@ -131,10 +135,15 @@ impl Holders {
         shared: &Arc<Shared>,
     ) -> io::Result<()> {
         if self.caller.is_none() {
-            self.caller = Some(Caller::start(shared)?);
+            self.caller = Some(Caller::start(shared, self.unheard.clone())?);
         }
         self.by_name.insert(name, holder);
         Ok(())
+    }
+
+    /// How much is on its way to holders, for a look without the lock.
+    pub(crate) fn unheard(&self) -> &Arc<AtomicUsize> {
+        &self.unheard
     }
 
     pub(crate) fn remove(&mut self, name: StateId) {
@@ -193,6 +202,7 @@ struct Notice {
 struct Caller {
     state: Mutex<CallerState>,
     changed: Condvar,
+    unheard: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -202,8 +212,8 @@ struct CallerState {
 }
 
 impl Caller {
-    fn start(shared: &Arc<Shared>) -> io::Result<Arc<Self>> {
-        let caller = Arc::new(Self::default());
+    fn start(shared: &Arc<Shared>, unheard: Arc<AtomicUsize>) -> io::Result<Arc<Self>> {
+        let caller = Arc::new(Self { unheard, ..Self::default() });
         let (own, shared) = (caller.clone(), Arc::downgrade(shared));
         std::thread::Builder::new()
             .name("dafs-recalls".into())
@@ -213,6 +223,10 @@ impl Caller {
 
     fn run(&self, shared: &Weak<Shared>) {
         while let Some(Notice { name, holder, news }) = self.next() {
+            // One that is wanted back is held until the holder has given it back.
+            if matches!(news, News::Recall { .. }) {
+                self.unheard.fetch_sub(1, Ordering::Release);
+            }
             match (holder.upgrade(), news) {
                 (Some(holder), News::Recall { truncate }) => holder.recall(truncate),
                 (Some(holder), News::Lost) => holder.lost(),
@@ -223,6 +237,9 @@ impl Caller {
                         shared.leave_delegation(name);
                     }
                 }
+            }
+            if news == News::Lost {
+                self.unheard.fetch_sub(1, Ordering::Release);
             }
         }
     }
@@ -237,6 +254,7 @@ impl Caller {
 
     fn push(&self, notice: Notice) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.unheard.fetch_add(1, Ordering::Relaxed);
         state.notices.push_back(notice);
         self.changed.notify_one();
     }

@@ -207,6 +207,41 @@ fn a_restarted_server_grants_delegations_again_or_they_are_lost() {
 }
 
 #[test]
+fn what_was_promised_before_a_restart_is_not_believed_for_its_answers() {
+    let mut world = bound(config());
+    world.server.past.names_opens = true;
+    world.server.back.grants = Grants::WriteOnce;
+    granted(&mut world, b"one").unwrap();
+    let until = world.core.promised_until();
+    assert!(until > world.now);
+    // A server that is away for longer than a lease, and then has others first.
+    world.server.past.deaf = true;
+    world.server.restart(false);
+    world.run_for(Duration::from_secs(40));
+    assert!(until < world.now);
+    world.server.past.deaf = false;
+    world.run(|world| {
+        assert_eq!(world.core.promised_until(), until, "in {:?}", world.core.stage());
+        world.core.stage() == Stage::Ready
+    });
+    let tag = world.ask(&Request::Null);
+    world.run_all(&[tag]);
+    assert!(world.core.promised_until() > world.now);
+}
+
+#[test]
+fn an_answer_that_waited_renews_no_promise() {
+    let mut world = bound(config());
+    let tag = world.ask(&Request::Null);
+    world.server.poll(world.now);
+    let asked = world.now;
+    // The process is stopped for longer than a lease while the answer lies there.
+    world.now = world.now + Duration::from_secs(100);
+    world.run_all(&[tag]);
+    assert!(world.core.promised_until() <= asked + world.core.info().lease);
+}
+
+#[test]
 fn a_lost_channel_is_bound_anew_and_costs_the_session_nothing() {
     let mut world = bound(config());
     for binds in 2..6 {

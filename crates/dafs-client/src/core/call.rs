@@ -250,6 +250,7 @@ pub(crate) struct Flight {
     pub(crate) procedure: Procedure,
     pub(crate) sequence: u16,
     pub(crate) analyzer: u64,
+    pub(crate) sent_at: Instant,
     pub(crate) deadline: Due,
     pub(crate) work: Work,
 }

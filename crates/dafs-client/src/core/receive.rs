@@ -37,11 +37,15 @@ impl SessionCore {
         self.expect(adapter, 0, flight.work.expected_bytes());
         self.stats.answered += 1;
         self.last_reply = now;
+        // What is asked for the sake of recovery says nothing about the requests that wait for its
+        // end: the next of them may take the connection down as it did the last. Nor does it say
+        // that the server still keeps what it promised to the session before.
+        let in_order = self.recovery.is_none() && flight.purpose != Purpose::Discard;
+        if in_order {
+            self.promised_from = self.promised_from.max(Some(flight.sent_at));
+        }
         let Some(flight) = self.put_off(flight, header.status) else { return Ok(()) };
         let purpose = flight.purpose;
-        // What is asked for the sake of recovery says nothing about the requests that wait for its
-        // end: the next of them may take the connection down as it did the last.
-        let in_order = self.recovery.is_none() && purpose != Purpose::Discard;
         match self.result(slot, bytes, &head[HEADER_BYTES..], &header, &flight) {
             Ok(Done::Answered(reply)) if !matches!(purpose, Purpose::Caller(_)) => {
                 self.on_own_reply(adapter, purpose, &reply, now)?;

@@ -112,6 +112,9 @@ pub struct SessionCore {
     pub(crate) last_request: Instant,
     /// When the last reply came, or recovery was over.
     pub(crate) last_reply: Instant,
+    /// When the latest request was sent that has been answered in a session that was in order; none
+    /// has before the first reply.
+    pub(crate) promised_from: Option<Instant>,
     /// When the last reply came in a session that was in order.
     pub(crate) answered_at: Instant,
     /// No request is due before this; it may be too early, never too late.
@@ -159,6 +162,7 @@ impl SessionCore {
             now,
             last_request: now,
             last_reply: now,
+            promised_from: None,
             answered_at: now,
             first_deadline: None,
             failure: None,

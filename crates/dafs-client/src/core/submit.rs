@@ -511,7 +511,7 @@ impl SessionCore {
         self.note_deadline(deadline);
         let sequence = header.seq_number;
         self.conn.flights[usize::from(header.stream_id)] =
-            Some(Flight { purpose, procedure, sequence, analyzer, deadline, work });
+            Some(Flight { purpose, procedure, sequence, analyzer, sent_at: now, deadline, work });
         match self.post(adapter, bytes, data) {
             Ok(()) => self.expect(adapter, expected, 0),
             Err(failure) => self.fail(adapter, failure),

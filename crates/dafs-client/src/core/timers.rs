@@ -58,11 +58,12 @@ impl SessionCore {
     }
 
     /// Until when the server keeps what it has promised for certain, opens and delegations: a part of
-    /// the lease from its last sign of life, because the lease runs from the request before that.
-    pub(crate) fn promised_until(&self) -> Instant {
-        match self.stage {
-            Stage::Over => Instant(0),
-            _ => self.last_reply + self.info.lease * 2 / 3,
+    /// the lease from when a request was sent that it has answered. The answer itself may have waited
+    /// here for longer than the lease, as in a process that was stopped.
+    pub fn promised_until(&self) -> Instant {
+        match self.promised_from {
+            Some(at) if self.stage != Stage::Over => at + self.info.lease * 2 / 3,
+            _ => Instant(0),
         }
     }
 

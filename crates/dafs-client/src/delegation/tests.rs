@@ -258,6 +258,56 @@ fn a_client_that_leaves_keeps_nobody_waiting() {
     assert!(news.try_recv().is_err());
 }
 
+/// A holder whose recall takes its time.
+struct Slow {
+    begun: Sender<()>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl Recalled for Slow {
+    fn recall(&self, _truncate: bool) {
+        self.begun.send(()).unwrap();
+        self.go_on.lock().unwrap().recv().unwrap();
+    }
+
+    fn attributes(&self) -> Option<HeldAttributes> {
+        None
+    }
+
+    fn lost(&self) {
+        self.begun.send(()).unwrap();
+    }
+}
+
+#[test]
+fn nothing_kept_is_believed_before_a_loss_has_been_heard_of() {
+    let served = served();
+    let one = served.client(TRANSPORTS[0]);
+    let (_holder, _news) = hold(&one, None, None);
+    assert!(one.is_in_lease());
+    let (begun, begins) = channel();
+    let (go, go_on) = channel();
+    let slow = Arc::new(Slow { begun, go_on: Mutex::new(go_on) });
+    let names = [StateId([0xee; 8]), StateId([0xef; 8])];
+    {
+        let mut driver = one.shared().lock().unwrap();
+        for name in names {
+            let weak: Weak<dyn Recalled> = Arc::downgrade(&(slow.clone() as Arc<dyn Recalled>));
+            driver.holders().insert(name, weak, one.shared()).unwrap();
+        }
+        assert!(driver.holders().tell(names[0], News::Recall { truncate: false }));
+    }
+    begins.recv().unwrap();
+    assert!(one.is_in_lease(), "whose file is recalled knows it");
+    assert!(one.shared().lock().unwrap().holders().tell(names[1], News::Lost));
+    assert!(!one.is_in_lease(), "the loss waits behind the recall");
+    go.send(()).unwrap();
+    begins.recv().unwrap();
+    while !one.is_in_lease() {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn the_end_of_the_session_is_told_to_holders() {
     let mut served = served();

@@ -78,7 +78,9 @@ impl Shared {
 
     pub(crate) fn is_in_lease(&self) -> bool {
         // In a fork nobody hears of its end.
-        self.forks == fork::count() && coarse_now().0 < self.lease_until.load(Ordering::Acquire)
+        self.forks == fork::count()
+            && coarse_now().0 < self.lease_until.load(Ordering::Acquire)
+            && self.unheard.load(Ordering::Acquire) == 0
     }
 
     /// Asks the holders what the server wants to know of them, and answers it. Called by the helper

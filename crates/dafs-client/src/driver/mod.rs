@@ -38,7 +38,7 @@ use std::fmt::Display;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 use waiter::{Spinning, Waiter};
@@ -102,6 +102,8 @@ pub(crate) struct Shared {
     helper: Helper,
     asked: Arc<AtomicBool>,
     lease_until: Arc<AtomicU64>,
+    /// What holders of delegations have not been told yet.
+    unheard: Arc<AtomicUsize>,
     restarts: Arc<AtomicU64>,
     forks: u32,
     policy: WaitPolicy,
@@ -127,6 +129,7 @@ impl Shared {
         let helper = driver.helper.clone();
         let (lease_until, restarts) = (driver.lease_until.clone(), driver.restarts.clone());
         let asked = driver.asked.clone();
+        let unheard = driver.holders.unheard().clone();
         let shared = Arc::new(Self {
             server: driver.server.clone(),
             driver: ManuallyDrop::new(Mutex::new(driver)),
@@ -136,6 +139,7 @@ impl Shared {
             helper,
             asked,
             lease_until,
+            unheard,
             restarts,
             forks: fork::count(),
             policy,

@@ -90,10 +90,14 @@ impl Driver {
         count
     }
 
+    #[cfg(test)]
+    pub(crate) fn holders(&mut self) -> &mut Holders {
+        &mut self.holders
+    }
+
     /// Passes on what the server wants of the holders of delegations.
     pub(super) fn hear(&mut self) {
         self.restarts.store(self.core.stats().restarts, Ordering::Release);
-        self.lease_until.store(self.core.promised_until().0, Ordering::Release);
         while let Some(event) = self.core.take_back_event() {
             match event {
                 BackEvent::Recall { delegation, truncate } => {
@@ -116,6 +120,8 @@ impl Driver {
                 }
             }
         }
+        // Last, so that nobody relies on it who has not heard of a loss before it.
+        self.lease_until.store(self.core.promised_until().0, Ordering::Release);
     }
 
     pub(super) fn answer(&mut self, question: u64, answer: Option<HeldAttributes>) {
