@@ -39,11 +39,11 @@ fn action() -> impl Strategy<Value = Action> {
     let at = || 0..FILE_BYTES;
     prop_oneof![
         6 => (at(), length()).prop_map(|(at, len)| Action::Read(at, len)),
-        2 => (at(), 1..1_000_000u64).prop_map(|(at, len)| Action::Ahead(at, len)),
+        4 => (at(), 1..1_000_000u64).prop_map(|(at, len)| Action::Ahead(at, len)),
         6 => (at(), length(), any::<u8>()).prop_map(|(at, len, b)| Action::Write(at, len, b)),
         2 => (at(), 1..FILE_BYTES, 1..2_000_000u64).prop_map(|(a, l, m)| Action::WriteBack(a, l, m)),
         8 => (any::<prop::sample::Index>(), how()).prop_map(|(which, how)| Action::End(which, how)),
-        1 => (at(), length(), any::<u8>()).prop_map(|(at, len, b)| Action::Direct(at, len, b)),
+        2 => (at(), 1..1_000_000u64, any::<u8>()).prop_map(|(a, l, b)| Action::Direct(a, l, b)),
         1 => at().prop_map(Action::Truncate),
         1 => Just(Action::GiveUp),
         1 => Just(Action::Recall),
@@ -59,6 +59,13 @@ fn how() -> impl Strategy<Value = How> {
     ]
 }
 
+/// A read in flight.
+struct Asked {
+    transfer: Transfer,
+    /// What the server has found, if it looked at once; else it looks when the read ends.
+    found: Option<Vec<u8>>,
+}
+
 struct World {
     content: Content,
     file: FileId,
@@ -66,7 +73,7 @@ struct World {
     server: Vec<u8>,
     /// The file as its user sees it.
     user: Vec<u8>,
-    reads: Vec<Transfer>,
+    reads: Vec<Asked>,
     writes: Vec<Transfer>,
     /// At most so many blocks may not be used any more, because the server may still write there.
     doomed: u64,
@@ -109,10 +116,17 @@ impl World {
         assert!(data.is_empty());
     }
 
-    fn end_read(&mut self, transfer: Transfer, how: How) {
-        let memory = transfer.memory;
+    /// What the server has of a range.
+    fn look(&self, transfer: &Transfer) -> Vec<u8> {
         let start = (transfer.offset as usize).min(self.server.len());
-        let there = (self.server.len() - start).min(memory.len as usize);
+        let end = (transfer.end() as usize).min(self.server.len());
+        self.server[start..end].to_vec()
+    }
+
+    fn end_read(&mut self, Asked { transfer, found }: Asked, how: How) {
+        let memory = transfer.memory;
+        let found = found.unwrap_or_else(|| self.look(&transfer));
+        let there = found.len();
         let (bytes, ended) = match how {
             How::Short(bytes) if (bytes as usize) < there => (bytes as usize, false),
             _ => (there, there < memory.len as usize),
@@ -120,7 +134,7 @@ impl World {
         // A server that fails may have written rubbish.
         let data = match how {
             How::Badly | How::Lost => vec![0xbd; memory.len as usize],
-            _ => self.server[start..start + bytes].to_vec(),
+            _ => found[..bytes].to_vec(),
         };
         let target = &mut self.slabs[memory.slab as usize][memory.start as usize..];
         target[..data.len()].copy_from_slice(&data);
@@ -205,7 +219,11 @@ impl World {
 
     fn send(&mut self, reads: Transfers) -> bool {
         let sent = !reads.is_empty();
-        self.reads.extend(reads);
+        for transfer in reads {
+            let at_once = self.reads.len() % 2 == 0;
+            let found = at_once.then(|| self.look(&transfer));
+            self.reads.push(Asked { transfer, found });
+        }
         sent
     }
 
