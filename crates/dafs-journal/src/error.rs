@@ -26,17 +26,17 @@ pub enum ScanError {
         /// Its first bytes.
         found: Vec<u8>,
     },
-    /// A later program has written it.
+    /// An earlier or later program has written it.
     #[error(
-        "{segment} has version {found} and this program knows versions up to {known}; start the \
+        "{segment} has version {found} and this program knows version {known}; start the \
          program that wrote it"
     )]
-    NewerVersion {
+    OtherVersion {
         /// Which segment.
         segment: String,
         /// Its version.
         found: u32,
-        /// The newest one that can be read.
+        /// The one that can be read.
         known: u32,
     },
     /// The file ends too early.

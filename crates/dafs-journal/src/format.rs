@@ -34,7 +34,7 @@ use crate::limits::RECORD_BYTES_MAX;
 use crc_fast::{CrcAlgorithm, Digest};
 
 pub(crate) const MAGIC: [u8; 8] = *b"dafsjrnl";
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const RECORD_HEADER_BYTES: usize = 32;
 pub(crate) const ALIGN: usize = 8;
@@ -55,7 +55,7 @@ pub(crate) enum Head {
     Known(Header),
     /// Nothing was ever written here.
     Blank,
-    Newer(u32),
+    Other(u32),
     Foreign,
     Damaged,
 }
@@ -135,8 +135,8 @@ impl Header {
             return Head::Foreign;
         }
         let Some(version) = (known >= 12).then(|| half(head, 8)) else { return Head::Damaged };
-        if version > VERSION {
-            return Head::Newer(version);
+        if version != VERSION && version != 0 {
+            return Head::Other(version);
         }
         if known < HEADER_BYTES || version == 0 {
             return Head::Damaged;
@@ -248,8 +248,10 @@ mod tests {
         assert_eq!(Header::decode(&[]), Head::Blank);
         assert_eq!(Header::decode(b"#!/bin/sh"), Head::Foreign);
         assert_eq!(Header::decode(&bytes[..20]), Head::Damaged);
-        let mut newer = bytes;
-        newer[8] = 2;
-        assert_eq!(Header::decode(&newer), Head::Newer(2));
+        for version in [1, 3] {
+            let mut other = bytes;
+            other[8] = version;
+            assert_eq!(Header::decode(&other), Head::Other(version.into()));
+        }
     }
 }

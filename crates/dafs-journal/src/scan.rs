@@ -129,9 +129,9 @@ impl<'a> Segment<'a> {
             Head::Known(_) | Head::Blank => {
                 return self.check_tail(HEADER_BYTES, None, true).map(|()| None);
             }
-            Head::Newer(found) => {
+            Head::Other(found) => {
                 let segment = self.name.clone();
-                return Err(ScanError::NewerVersion { segment, found, known: VERSION });
+                return Err(ScanError::OtherVersion { segment, found, known: VERSION });
             }
             Head::Foreign => {
                 let found = self.content[..self.content.len().min(8)].to_vec();
