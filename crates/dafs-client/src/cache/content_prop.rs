@@ -220,7 +220,7 @@ impl World {
     fn send(&mut self, reads: Transfers) -> bool {
         let sent = !reads.is_empty();
         for transfer in reads {
-            let at_once = self.reads.len() % 2 == 0;
+            let at_once = self.reads.len().is_multiple_of(2);
             let found = at_once.then(|| self.look(&transfer));
             self.reads.push(Asked { transfer, found });
         }
