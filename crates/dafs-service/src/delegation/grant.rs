@@ -94,8 +94,10 @@ impl Service {
         request: &OpenRequest<'_>,
         attr: &Attr,
     ) -> Result<DelegationKind, NoDelegation> {
+        let never = caller.client.kind() == ClientKind::Stateless || !self.config().delegations;
         if let OpenClaim::Previous(kind) = request.claim {
-            return kind.ok_or(NoDelegation::Policy);
+            // Not what was had under another configuration either; the open is taken back alone.
+            return kind.filter(|_| !never).ok_or(NoDelegation::Policy);
         }
         let by_share =
             if request.share.write { DelegationKind::Write } else { DelegationKind::Read };
@@ -108,7 +110,7 @@ impl Service {
             WantKind::Write => (DelegationKind::Write, true),
         };
         let refuse = |why| Err(if asked { why } else { NoDelegation::Policy });
-        if caller.client.kind() == ClientKind::Stateless || !self.config().delegations {
+        if never {
             return Err(NoDelegation::Policy);
         }
         if attr.kind != Kind::Regular {

@@ -187,8 +187,14 @@ impl World {
 
     /// The server dies and starts again.
     pub(crate) fn restart(&mut self) {
+        self.restart_with(|config| config);
+    }
+
+    /// The server dies and starts again with another configuration.
+    pub(crate) fn restart_with(&mut self, change: impl FnOnce(ServiceConfig) -> ServiceConfig) {
         self.runs += 1;
-        self.service = start(&self.store, &self.disk, self.runs, self.now_ns.get());
+        let config = change(ServiceConfig::new(LEASE, self.runs));
+        self.service = start_with(config, &self.store, &self.disk, self.now_ns.get());
     }
 
     pub(crate) fn pass(&self, nanoseconds: u64) {

@@ -3,8 +3,8 @@
 use crate::common::*;
 use dafs_service::{
     AttrAnswer, Client, Delegation, DelegationKind, Handle, NoDelegation, OpenClaim, OpenHow,
-    OpenRequest, OpenTarget, Opened, RemoveMode, Result, ServiceError, Share, StateKind, StateRef,
-    Want, WantKind,
+    OpenRequest, OpenTarget, Opened, RemoveMode, Result, ServiceConfig, ServiceError, Share,
+    StateKind, StateRef, Want, WantKind,
 };
 use dafs_store::{CreateHow, SetAttr, SetXattr};
 use std::sync::Arc;
@@ -420,6 +420,32 @@ fn a_delegation_reclaimed_without_a_back_channel_is_to_be_returned_at_once() {
     };
     let opened = world.service.open(world.caller(&holder), &request).unwrap();
     assert!(opened.delegation.unwrap().recall);
+}
+
+#[test]
+fn a_server_that_gives_no_delegations_any_more_gives_the_open_back_alone() {
+    for delegations in [true, false] {
+        let mut world = World::new();
+        let holder = world.nfs("a");
+        let (opened, _) = granted(&world, &holder, BOTH);
+        let handle = *opened.state.handle();
+        world.restart_with(|config| ServiceConfig { delegations, ..config });
+        let holder = world.returning("a", 1);
+        let request = OpenRequest {
+            target: OpenTarget::Handle(&handle),
+            claim: OpenClaim::Previous(Some(DelegationKind::Write)),
+            how: OpenHow::Existing,
+            ..world.plain("", "owner", BOTH)
+        };
+        let opened = world.service.open(world.caller(&holder), &request).unwrap();
+        let kind = opened.delegation.as_ref().map(|delegation| delegation.kind);
+        let expected =
+            if delegations { Ok(DelegationKind::Write) } else { Err(&NoDelegation::Policy) };
+        assert_eq!(kind, expected);
+        assert_eq!(opened.state.share(), BOTH);
+        world.service.reclaim_complete(&holder).unwrap();
+        world.close(&holder, &opened);
+    }
 }
 
 /// RFC 8881 10.4.3.
