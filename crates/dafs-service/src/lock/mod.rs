@@ -5,8 +5,8 @@
 //!   one step under the table's lock.
 //! * A lock state is of one owner, under one open, and goes with that open.
 //! * Locks are advisory: they stop other locks, not I/O.
-//! * A lock is not given past an owner that came earlier, wants what conflicts, and still polls
-//!   (DAFS 9.2).
+//! * A lock is not given past an owner that came earlier, wants what conflicts, still polls (DAFS
+//!   9.2), and does not wait for a repair.
 
 mod book;
 mod broken;

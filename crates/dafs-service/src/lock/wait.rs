@@ -44,7 +44,8 @@ impl Waiter {
 
 impl FileState {
     /// The waiter whose turn comes before this request of an owner. One that waits for a lock of
-    /// that same owner is none: it would wait for ever.
+    /// that same owner is none: it would wait for ever. Nor is one that waits where a lock is broken:
+    /// it gets nothing before the repair, which must not wait for it.
     pub(super) fn earlier_turn(
         &self,
         caller: Caller<'_>,
@@ -58,6 +59,7 @@ impl FileState {
             let mut held = self.locks.ranges.conflicts(waiter.range, waiter.kind, None);
             waiter.keeps_turn(caller.now_ns)
                 && waiter.wants_against(range, kind)
+                && !self.locks.is_broken_in(waiter.range)
                 && !held.any(|locked| Some(locked.owner) == own)
         });
         turns.next().map(|waiter| LockConflict {

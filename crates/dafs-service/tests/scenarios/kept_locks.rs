@@ -50,6 +50,19 @@ fn write(
     try_lock(world, client, opened, range, LockKind::Write, PLAIN)
 }
 
+/// Asks for a lock, not to be overtaken while it polls.
+fn wait(
+    world: &World,
+    client: &Arc<Client>,
+    opened: &Opened,
+    (offset, length): (u64, u64),
+) -> Result<(), LockError> {
+    let (owner, kind) = (LockOwner::Open(opened.state.id().into()), LockKind::Write);
+    let (wait, reclaim, extras) = (true, false, PLAIN);
+    let request = LockRequest { owner, offset, length, kind, wait, reclaim, extras };
+    world.service.lock(world.patient(client), opened.state.handle(), &request).map(drop)
+}
+
 fn repair(
     world: &World,
     client: &Arc<Client>,
@@ -181,6 +194,47 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
     let counts = world.service.counts();
     assert_eq!((counts.kept_locks, counts.broken_locks), (0, 0));
     assert_eq!(*world.disk.locks.lock().unwrap(), []);
+}
+
+/// They are told that the lock is broken for as long as it is, so a repair that waited for them would
+/// wait for those who wait for it.
+#[test]
+fn a_repair_is_not_held_up_by_those_who_wait_for_it() {
+    let world = World::new();
+    let (one, two, three) = (instance(&world, "a", 1), world.dafs("b"), world.dafs("c"));
+    let mine = open(&world, &one).unwrap();
+    let [waiting, mending] = [&two, &three].map(|client| world.open(client, "f", BOTH).unwrap());
+    keep(&world, &one, &mine, (10, 10));
+    let poll = || wait(&world, &two, &waiting, (10, 5));
+    assert_eq!(denied(poll()).client, one.key());
+    let _again = instance(&world, "a", 2);
+    broken(poll());
+    repair(&world, &three, &mending, (10, 10)).unwrap();
+    // Who waited is served next, before those who came later.
+    assert_eq!(denied(poll()).client, three.key());
+    unlock(&world, &three, &mending, (10, 10)).unwrap();
+    assert_eq!(denied(write(&world, &three, &mending, (10, 10))).client, two.key());
+    poll().unwrap();
+}
+
+/// One who waits beside what is broken can be served, so a repair of more than that comes after it.
+#[test]
+fn a_repair_of_more_than_is_broken_does_not_overtake() {
+    let world = World::new();
+    let (one, two, three) = (instance(&world, "a", 1), world.dafs("b"), world.dafs("c"));
+    let four = world.dafs("d");
+    let mine = open(&world, &one).unwrap();
+    let [waiting, mending, holding] =
+        [&two, &three, &four].map(|client| world.open(client, "f", BOTH).unwrap());
+    keep(&world, &one, &mine, (10, 10));
+    write(&world, &four, &holding, (40, 10)).unwrap();
+    let poll = || wait(&world, &two, &waiting, (40, 10));
+    assert_eq!(denied(poll()).client, four.key());
+    let _again = instance(&world, "a", 2);
+    unlock(&world, &four, &holding, (40, 10)).unwrap();
+    assert_eq!(denied(repair(&world, &three, &mending, (0, 100))).client, two.key());
+    repair(&world, &three, &mending, (10, 10)).unwrap();
+    poll().unwrap();
 }
 
 #[test]

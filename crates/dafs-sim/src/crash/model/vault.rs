@@ -427,11 +427,8 @@ impl Vault {
             },
             Ask::Read | Ask::Write(_) | Ask::Abort => {}
         }
-        let waits = match ask {
-            Ask::Lock | Ask::LockWait => state.hold != Hold::Broken,
-            Ask::Repair => state.hold == Hold::Broken,
-            _ => false,
-        };
+        // A repair waits for nobody: who waits gets nothing before it.
+        let waits = matches!(ask, Ask::Lock | Ask::LockWait) && state.hold != Hold::Broken;
         if waits && !mine && self.queued {
             all.push(same(Told::Denied));
         }
