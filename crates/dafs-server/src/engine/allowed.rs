@@ -6,9 +6,9 @@
 
 use super::convert;
 use super::request::{Context, check_span};
+use super::work::Unwritten;
 use super::write::WRITE;
-use dafs_service::{Handle, OpenState, Service, ServiceError, Subject};
-use dafs_store::StoreError;
+use dafs_service::{Handle, OpenState, Service, Subject};
 use dafs_wire::dafs::Status;
 use std::sync::Arc;
 
@@ -36,13 +36,8 @@ impl Context<'_> {
         Allowed { handle, open }: &Allowed,
         span: (u64, u64),
     ) -> Result<(), Status> {
-        let service = &self.shared.service;
         let subject = Subject::Session(self.connection.fence_id());
-        service.check_fence(&subject, handle).map_err(convert::status)?;
-        if let Some(open) = open {
-            open.file(WRITE).map_err(convert::status)?;
-        }
-        check_span(service, handle, open.is_none(), span)
+        check(&self.shared.service, Some(subject), (handle, open.as_deref()), span)
     }
 
     /// What a job asks with before it writes.
@@ -55,21 +50,31 @@ impl Context<'_> {
 
 impl AllowedElsewhere {
     /// Refuses what is not allowed any more. Somebody else may hold the file by now.
-    pub(super) fn check(&self, (offset, bytes): (u64, u64)) -> Result<(), StoreError> {
-        let fence_id = self.fence_id.as_ref();
-        let fenced = fence_id
-            .map_or(Ok(()), |id| self.service.check_fence(&Subject::Session(id), &self.handle));
-        let open = || self.open.as_ref().map_or(Ok(()), |open| open.file(WRITE).map(drop));
-        let span = || self.service.check_span(&self.handle, offset, bytes);
-        fenced.and_then(|()| open()).and_then(|()| span()).map_err(|error| match error {
-            ServiceError::Store(error) => error,
-            _ => StoreError::Stale,
-        })
+    pub(super) fn check(&self, span: (u64, u64)) -> Result<(), Unwritten> {
+        let Self { service, handle, open, fence_id } = self;
+        let subject = fence_id.as_deref().map(Subject::Session);
+        check(service, subject, (handle, open.as_deref()), span).map_err(Unwritten::Refused)
     }
 
     /// The same for an append, which goes to wherever the end is.
-    pub(super) fn check_append(&self) -> Result<(), StoreError> {
-        let span = self.service.append_span(&self.handle).map_err(|_| StoreError::Stale)?;
+    pub(super) fn check_append(&self) -> Result<(), Unwritten> {
+        let span = self.service.append_span(&self.handle);
+        let span = span.map_err(|error| Unwritten::Refused(convert::status(error)))?;
         self.check(span)
     }
+}
+
+fn check(
+    service: &Service,
+    subject: Option<Subject<'_>>,
+    (handle, open): (&Handle, Option<&OpenState>),
+    span: (u64, u64),
+) -> Result<(), Status> {
+    if let Some(subject) = subject {
+        service.check_fence(&subject, handle).map_err(convert::status)?;
+    }
+    if let Some(open) = open {
+        open.file(WRITE).map_err(convert::status)?;
+    }
+    check_span(service, handle, open.is_none(), span)
 }

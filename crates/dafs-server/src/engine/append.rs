@@ -14,7 +14,7 @@ use super::convert;
 use super::durable::journal_status;
 use super::read::{Buffers, checksum_of, views};
 use super::request::{Call, Context, Done, FileAndOpen};
-use super::work::{JobResult, PendingId, Work};
+use super::work::{JobResult, PendingId, Unwritten, Work};
 use super::write::WRITE;
 use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::{Access, RemoteBuffer};
@@ -41,9 +41,12 @@ impl Target {
     /// For the pool.
     fn append(&self, views: &[VolatileSlice<'_>], witness: Witness) -> JobResult {
         let allowed = self.allowed.check_append();
-        JobResult::Offset(allowed.and_then(|()| match witness {
-            Some(witness) => self.file.append_witnessed(views, self.stable, &*witness),
-            None => self.file.append(views, self.stable),
+        JobResult::Offset(allowed.and_then(|()| {
+            let offset = match witness {
+                Some(witness) => self.file.append_witnessed(views, self.stable, &*witness),
+                None => self.file.append(views, self.stable),
+            };
+            Ok(offset?)
         }))
     }
 }
@@ -352,7 +355,7 @@ impl Context<'_> {
                 buffers.iter().zip(pieces(wanted)).map(|(buffer, len)| buffer.slice(0, len));
             match views.collect::<Option<SmallVec<[_; 4]>>>() {
                 Some(views) => target.append(&views, by),
-                None => JobResult::Offset(Err(StoreError::Io)),
+                None => JobResult::Offset(Err(StoreError::Io.into())),
             }
         };
         self.append_data(id, (&fetch.handle, wanted, sum), Box::new(append));
@@ -362,11 +365,14 @@ impl Context<'_> {
         &mut self,
         call: &Call,
         transfer: AppendTransfer,
-        result: Result<u64, StoreError>,
+        result: Result<u64, Unwritten>,
     ) -> Done {
         let committed = transfer.committed;
         transfer.abandon(self.link);
-        let offset = result.map_err(|error| self.sync_failed(error))?;
+        let offset = result.map_err(|why| match why {
+            Unwritten::Refused(status) => status,
+            Unwritten::Store(error) => self.sync_failed(error),
+        })?;
         let verifier = Verifier(self.shared.write_verifier.current());
         let reply = AppendReply { offset, verifier, committed };
         let reply = match call.procedure {

@@ -20,7 +20,7 @@ use crate::pool::{Inbox, Pool};
 use dafs_dat::EndpointId;
 use dafs_service::ServiceError;
 use dafs_store::StoreError;
-use dafs_wire::dafs::{Checksum, Stability};
+use dafs_wire::dafs::{Checksum, Stability, Status};
 use std::sync::Arc;
 
 /// A waiting request, by number and generation.
@@ -40,15 +40,30 @@ pub struct ReadEnd {
     pub eof: bool,
 }
 
+/// Why a job wrote nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unwritten {
+    /// What allowed it had come to an end before it began.
+    Refused(Status),
+    /// The store has failed, or refused.
+    Store(StoreError),
+}
+
+impl From<StoreError> for Unwritten {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
 /// What a job came to.
 #[derive(Debug)]
 pub enum JobResult {
     /// Bytes written.
-    Count(Result<usize, StoreError>),
+    Count(Result<usize, Unwritten>),
     /// Bytes read.
     Read(Result<ReadEnd, StoreError>),
     /// Where an append went.
-    Offset(Result<u64, StoreError>),
+    Offset(Result<u64, Unwritten>),
     /// Transfers of batches were carried out.
     Load(Box<LoadIo>),
     /// Done or not.

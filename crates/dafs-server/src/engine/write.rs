@@ -16,7 +16,7 @@ use super::allowed::Allowed;
 use super::convert;
 use super::read::{Buffers, buffers, checksum_of, skip, views};
 use super::request::{Call, Context, Done, FileAndOpen};
-use super::work::{JobResult, PendingId, Work};
+use super::work::{JobResult, PendingId, Unwritten, Work};
 use crate::limits::{STAGING_CHUNK_BYTES, STAGING_CHUNKS_MAX, STAGING_CHUNKS_PER_TRANSFER_MAX};
 use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
 use dafs_mem::VolatileSlice;
@@ -144,6 +144,12 @@ impl WriteTransfer {
         }
     }
 
+    /// Somebody else may hold the file by now: not a byte more, and no word of success.
+    fn refuse(&mut self, status: Status) {
+        self.error = Some(status);
+        self.written = 0;
+    }
+
     fn chunks(&self) -> usize {
         self.fetching.len() + self.fetched.len() + usize::from(self.job.is_some())
     }
@@ -191,10 +197,11 @@ impl Context<'_> {
                 let allowed = self.allowed_elsewhere(&allowed);
                 self.defer_job(call, Work::Write { stable: args.stable, done }, move || {
                     let view = data.view();
+                    let left = wanted - done;
                     JobResult::Count(
-                        allowed.check((offset, (wanted - done) as u64)).and_then(|()| {
-                            write_all(&*file, &[view], offset, wanted - done, stable)
-                        }),
+                        allowed
+                            .check((offset, left as u64))
+                            .and_then(|()| Ok(write_all(&*file, &[view], offset, left, stable)?)),
                     )
                 });
                 Ok(())
@@ -221,13 +228,17 @@ impl Context<'_> {
         call: &Call,
         stable: dafs::Stability,
         done: usize,
-        result: Result<usize, StoreError>,
+        result: Result<usize, Unwritten>,
     ) -> Done {
         match result {
             Ok(count) => self.write_reply(call, stable, done + count),
-            Err(_) if done > 0 => self.write_reply(call, stable, done),
-            Err(error) if stable != dafs::Stability::Unstable => Err(self.sync_failed(error)),
-            Err(error) => Err(convert::store_status(error)),
+            // What was written before may have been undone since: no word of success.
+            Err(Unwritten::Refused(status)) => Err(status),
+            Err(Unwritten::Store(_)) if done > 0 => self.write_reply(call, stable, done),
+            Err(Unwritten::Store(error)) if stable != dafs::Stability::Unstable => {
+                Err(self.sync_failed(error))
+            }
+            Err(Unwritten::Store(error)) => Err(convert::store_status(error)),
         }
     }
 
@@ -298,10 +309,11 @@ impl Context<'_> {
                 self.defer_job(call, Work::Write { stable: args.stable, done }, move || {
                     let views = views(&windows, wanted);
                     let rest = skip(&views, done);
+                    let left = wanted - done;
                     JobResult::Count(
                         allowed
-                            .check((offset, (wanted - done) as u64))
-                            .and_then(|()| write_all(&*file, &rest, offset, wanted - done, stable)),
+                            .check((offset, left as u64))
+                            .and_then(|()| Ok(write_all(&*file, &rest, offset, left, stable)?)),
                     )
                 });
                 Ok(())
@@ -420,10 +432,8 @@ impl Context<'_> {
             let allowed = transfer.allowed.clone();
             let refused = self.still_allowed(&allowed, (offset, piece.len as u64)).err();
             let Some(transfer) = self.write_transfer(id) else { return };
-            if refused.is_some() {
-                // Somebody else may hold the file by now: not a byte more, and no word of success.
-                transfer.error = refused;
-                transfer.written = 0;
+            if let Some(status) = refused {
+                transfer.refuse(status);
             }
             let failed = transfer.error.is_some();
             let buffer = self.link.staging.buffer(piece.chunk).clone();
@@ -441,15 +451,17 @@ impl Context<'_> {
                     let (offset, left) = (offset + done as u64, piece.len - done);
                     let allowed = self.allowed_elsewhere(&allowed);
                     return self.submit(id, move || {
-                        let view = buffer.slice(done, left).ok_or(StoreError::Io);
+                        let view = buffer.slice(done, left).ok_or(StoreError::Io.into());
                         let view = allowed.check((offset, left as u64)).and(view);
                         JobResult::Count(
-                            view.and_then(|view| write_all(&*file, &[view], offset, left, stable)),
+                            view.and_then(|view| {
+                                Ok(write_all(&*file, &[view], offset, left, stable)?)
+                            }),
                         )
                     });
                 }
                 Ok(WriteNow::Done(count)) => self.piece_written(id, piece, Ok(count)),
-                Err(error) => self.piece_written(id, piece, Err(error)),
+                Err(error) => self.piece_written(id, piece, Err(error.into())),
             }
         }
     }
@@ -459,23 +471,14 @@ impl Context<'_> {
         let Some(piece) = self.write_transfer(id).and_then(|t| t.job.take()) else { return };
         let result = match result {
             JobResult::Count(result) => result,
-            _ => Err(StoreError::Io),
+            _ => Err(StoreError::Io.into()),
         };
         self.piece_written(id, piece, result);
         self.write_next(id);
     }
 
-    fn piece_written(&mut self, id: PendingId, piece: Piece, result: Result<usize, StoreError>) {
+    fn piece_written(&mut self, id: PendingId, piece: Piece, result: Result<usize, Unwritten>) {
         self.link.staging.give_back(piece.chunk);
-        let Some(transfer) = self.write_transfer(id) else { return };
-        let refused = match result {
-            Ok(_) => None,
-            // The job may have refused for what has a better name here.
-            Err(_) => {
-                let (allowed, span) = (transfer.allowed.clone(), (transfer.offset, u64::MAX));
-                self.still_allowed(&allowed, span).err()
-            }
-        };
         let Some(transfer) = self.write_transfer(id) else { return };
         match result {
             Ok(count) => {
@@ -485,13 +488,10 @@ impl Context<'_> {
                     transfer.error = Some(Status::NoSpc);
                 }
             }
-            Err(error) => {
+            Err(Unwritten::Refused(status)) => transfer.refuse(status),
+            Err(Unwritten::Store(error)) => {
                 let stable = transfer.stable != dafs::Stability::Unstable;
-                let status = refused.unwrap_or_else(|| convert::store_status(error));
-                transfer.error = transfer.error.or(Some(status));
-                if refused.is_some() {
-                    transfer.written = 0;
-                }
+                transfer.error = transfer.error.or(Some(convert::store_status(error)));
                 if stable {
                     self.sync_failed(error);
                 }

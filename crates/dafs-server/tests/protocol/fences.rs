@@ -323,6 +323,62 @@ fn the_reply_comes_when_nothing_is_under_way_any_more() {
     });
 }
 
+/// What waits for its turn in the pool is not allowed any more when it comes.
+#[test]
+fn a_write_or_append_that_meets_a_fence_in_the_pool_is_told_so() {
+    both_ways(|maps| {
+        for kind in ["inline", "direct", "append", "append direct"] {
+            let mut world = World::new(Setup { maps, ..Setup::default() });
+            let manager = world.session(2, "manager");
+            let writer = node(&mut world, 3, "n1");
+            let file = world.open(writer, b"f");
+            assert_eq!(world.status(manager, &fence(file.fh, &[b"n1"])), Status::Ok);
+            world.disk.set_slow(true);
+            world.hold_jobs = true;
+            let data = pattern(5000, 1);
+            let memory = world.clients[writer].memory(data.len());
+            memory.set(&data);
+            let buffers = [memory.direct(0, 5000)];
+            let (fh, state_id, stable) = (file.fh, file.id, dafs::Stability::FileSync);
+            let request = match kind {
+                "inline" => write_inline(file, 0, &data),
+                "direct" => Request::WriteDirect(write_direct(file, 0, 5000, &buffers)),
+                "append" => Request::AppendInline(dafs::AppendInline {
+                    fh,
+                    state_id,
+                    stable,
+                    cache_hint: 0,
+                    padded_to: None,
+                    data: &data,
+                }),
+                _ => Request::AppendDirect(dafs::AppendDirect {
+                    fh,
+                    state_id,
+                    byte_count: 5000,
+                    stable,
+                    cache_hint: 0,
+                    direct_checksum: dafs::Checksum::ZERO,
+                    buffer: buffers[0],
+                }),
+            };
+            let write = world.clients[writer].post(&request);
+            world.run_until("its job", |world| world.jobs() == 1);
+            let fenced = world.clients[manager].post(&fence(file.fh, &[b"n2"]));
+            world.run_until("the update", |world| world.jobs() == 2);
+            assert!(world.run_last_job());
+            world.settle();
+            assert!(!world.clients[manager].has_answer(fenced), "{kind} {maps}");
+            let writes = world.disk.writes();
+            world.hold_jobs = false;
+            let status = world.wait(writer, write).unwrap().status();
+            assert_eq!(status, Status::Fenced, "{kind} {maps}");
+            assert_eq!(world.wait(manager, fenced).unwrap().status(), Status::Ok);
+            assert_eq!(world.disk.writes(), writes);
+            world.end();
+        }
+    });
+}
+
 /// Adding to a list takes nobody's access away.
 #[test]
 fn an_addition_waits_for_nothing() {

@@ -262,7 +262,8 @@ fn a_broken_lock_is_told_to_everybody_until_it_is_repaired() {
 #[test]
 fn a_write_whose_data_is_on_its_way_meets_a_lock_that_breaks() {
     both_ways(|maps| {
-        for kind in ["inline", "direct", "append"] {
+        let kinds = ["inline", "direct", "append"];
+        for (kind, anonymous) in kinds.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
             let mut world = World::new(Setup { maps, ..Setup::default() });
             let (one, two) = (world.session(2, "a"), world.session(3, "b"));
             let (mine, theirs) = (world.open(one, b"f"), world.open(two, b"f"));
@@ -273,13 +274,15 @@ fn a_write_whose_data_is_on_its_way_meets_a_lock_that_breaks() {
             world.hold_jobs = true;
             let bytes = 2 << 20;
             let memory = world.clients[two].memory(bytes);
+            let id = if anonymous { StateId::ZERO } else { theirs.id };
+            let target = File { id, ..theirs };
             let buffers = [memory.direct(0, bytes as u32)];
             let request = match kind {
-                "inline" => write_inline(theirs, 3, b"not any more"),
-                "direct" => Request::WriteDirect(write_direct(theirs, 0, bytes as u32, &buffers)),
+                "inline" => write_inline(target, 3, b"not any more"),
+                "direct" => Request::WriteDirect(write_direct(target, 0, bytes as u32, &buffers)),
                 _ => Request::AppendInline(dafs::AppendInline {
-                    fh: theirs.fh,
-                    state_id: theirs.id,
+                    fh: target.fh,
+                    state_id: target.id,
                     stable: dafs::Stability::DataSync,
                     cache_hint: 0,
                     padded_to: None,
@@ -292,9 +295,8 @@ fn a_write_whose_data_is_on_its_way_meets_a_lock_that_breaks() {
             world.service.register_client(b"a", 99, identity, 0).unwrap();
             world.hold_jobs = false;
             let status = world.wait(two, write).unwrap().status();
-            let staged = kind == "direct" && !maps;
-            let expected = if staged { Status::StaleStateId } else { Status::Stale };
-            assert_eq!(status, expected, "{kind} {maps}");
+            let expected = if anonymous { Status::Locked } else { Status::StaleStateId };
+            assert_eq!(status, expected, "{kind} {maps} {anonymous}");
             world.disk.set_slow(false);
             let repair = lock_with(theirs, LockType::Write, REPAIR, 0, ALL);
             assert_eq!(world.status(two, &repair), Status::Ok);

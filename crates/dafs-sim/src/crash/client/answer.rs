@@ -200,8 +200,7 @@ impl Client {
                 Self::fenced(shared, (client, number), status)
             }
             Job::Append { record, gate: Some(watch), .. }
-                // One that a fence meets on its way is told that the file is gone to it.
-                if matches!(answer, Err(Status::Fenced | Status::Stale)) =>
+                if matches!(answer, Err(Status::Fenced)) =>
             {
                 shared.lock_counts.fenced += 1;
                 shared.gate.log.refused(record);
