@@ -503,7 +503,8 @@ impl File {
     ) -> Result<WriteCall> {
         let limit = self.client.write_bytes_max();
         let from = self.client.shared().piece(buffer, range, offset, limit)?;
-        Ok(WriteCall { handle: self.handle, state_id: self.state_id, offset, stability, from })
+        let (handle, state_id) = (self.handle, self.state_id);
+        Ok(WriteCall { handle, state_id, offset, stability, from, delegation: None })
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) fn ended(failure: &Failure, server: &Arc<str>) -> Error {
             Error::Protocol { server, reason: reason.clone() }
         }
         Failure::Canceled => Error::Canceled,
+        Failure::DelegationLost => Error::DelegationLost,
         Failure::Unsendable(reason) => Error::Unsendable(reason.clone()),
         Failure::Memory(reason) => Error::Memory(reason.clone()),
         other => Error::Lost { server, reason: other.to_string().into() },

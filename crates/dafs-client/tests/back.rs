@@ -206,6 +206,53 @@ fn a_restarted_server_grants_delegations_again_or_they_are_lost() {
     }
 }
 
+fn is_too_late(done: &Done) -> bool {
+    matches!(done, Done::Lost(Failure::DelegationLost))
+}
+
+#[test]
+fn what_was_kept_is_not_written_after_others_may_have_been_let_in() {
+    let mut world = bound(config());
+    world.server.back.grants = Grants::Write;
+    let name = granted(&mut world, b"one").unwrap();
+    let memory = world.memory(&pattern(100));
+    let tag = world.write_by(Piece::new(&memory, 0, 100).unwrap(), name);
+    world.run_all(&[tag]);
+    assert!(matches!(world.done[&tag], Done::Written { bytes: 100, .. }));
+    world.server.call(0, &recall(name));
+    assert_eq!(answers(&mut world, 1), [Status::Ok]);
+    let lease = world.core.info().lease;
+    world.run_for(lease / 2);
+    let tag = world.write_by(Piece::new(&memory, 0, 100).unwrap(), name);
+    world.run_all(&[tag]);
+    assert!(matches!(world.done[&tag], Done::Written { .. }), "there is time for that");
+    world.run_for(lease / 4);
+    let tag = world.write_by(Piece::new(&memory, 0, 100).unwrap(), name);
+    world.run_all(&[tag]);
+    assert!(is_too_late(&world.done[&tag]));
+}
+
+#[test]
+fn a_write_that_was_under_way_is_not_sent_again_without_its_delegation() {
+    for grants in [Grants::Write, Grants::WriteOnce] {
+        let mut world = bound(config());
+        world.server.past.names_opens = true;
+        world.server.back.grants = grants;
+        let name = granted(&mut world, b"one").unwrap();
+        let memory = world.memory(&pattern(100));
+        world.server.hold = true;
+        let tag = world.write_by(Piece::new(&memory, 0, 100).unwrap(), name);
+        world.run_for(Duration::from_millis(1));
+        world.server.restart(false);
+        world.server.hold = false;
+        world.run_all(&[tag]);
+        assert_eq!(world.core.stage(), Stage::Ready);
+        let written = matches!(world.done[&tag], Done::Written { bytes: 100, .. });
+        assert_eq!(written, grants == Grants::Write, "{:?}", world.done[&tag]);
+        assert_eq!(is_too_late(&world.done[&tag]), grants == Grants::WriteOnce);
+    }
+}
+
 #[test]
 fn what_was_promised_before_a_restart_is_not_believed_for_its_answers() {
     let mut world = bound(config());

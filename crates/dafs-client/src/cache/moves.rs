@@ -43,7 +43,9 @@ impl Cache {
         }
     }
 
-    fn send_writes(&self, client: &Client, handle: FileHandle, owner: &Owner, orders: Vec<Order>) {
+    fn send_writes(&self, client: &Client, writer: &Writer, orders: Vec<Order>) {
+        let Writer { handle, owner, delegation } = writer;
+        let (handle, delegation) = (*handle, Some(*delegation));
         let limit = client.write_bytes_max();
         let state_id = owner.state_id;
         for Order { transfer, buffer } in orders {
@@ -51,7 +53,7 @@ impl Cache {
             let piece = client.shared().piece(&buffer, range, transfer.offset, limit);
             let pending = piece.and_then(|from| {
                 let (offset, stability) = (transfer.offset, Stability::Unstable);
-                let call = WriteCall { handle, state_id, offset, stability, from };
+                let call = WriteCall { handle, state_id, offset, stability, from, delegation };
                 let writes = Some(owner.writes.clone());
                 Pending::submit(client.shared(), |driver, tag| {
                     driver.submit_write(tag, call, writes)
@@ -133,9 +135,9 @@ impl Cache {
 
     /// Begins to write changed data back, without waiting for it.
     pub(super) fn start_write_back(&self, client: &Client, id: FileId, mut state: Guard<'_>) {
-        let Some((handle, owner, orders)) = orders(&mut state, id, &(0..u64::MAX)) else { return };
+        let Some((writer, orders)) = orders(&mut state, id, &(0..u64::MAX)) else { return };
         drop(state);
-        self.send_writes(client, handle, &owner, orders);
+        self.send_writes(client, &writer, orders);
     }
 
     /// Writes the data back that was changed before, and waits for it. Errors are told to the writer
@@ -161,12 +163,12 @@ impl Cache {
         let retries = state.file(id)?.retries;
         let mut range = 0..state.content.size(id);
         while state.content.unwritten_of(id) > 0
-            && let Some((handle, owner, orders)) = orders(&mut state, id, &range)
+            && let Some((writer, orders)) = orders(&mut state, id, &range)
         {
             range.start = orders.iter().map(|order| order.transfer.end()).max()?;
             drop(state);
             let ids: Vec<_> = orders.iter().map(|order| order.transfer.id).collect();
-            self.send_writes(client, handle, &owner, orders);
+            self.send_writes(client, &writer, orders);
             ids.into_iter().for_each(|id| drop(self.wait(id)));
             state = self.lock();
         }
@@ -192,19 +194,28 @@ impl Cache {
 
 type Guard<'a> = std::sync::MutexGuard<'a, State>;
 
-/// What is to be sent of the changed data of a range, where, and for whom.
-fn orders(
-    state: &mut State,
-    id: FileId,
-    range: &Range<u64>,
-) -> Option<(FileHandle, Owner, Vec<Order>)> {
+/// Where changed data goes, for whom, and by what right.
+struct Writer {
+    handle: FileHandle,
+    owner: Owner,
+    delegation: StateId,
+}
+
+/// What is to be sent of the changed data of a range.
+fn orders(state: &mut State, id: FileId, range: &Range<u64>) -> Option<(Writer, Vec<Order>)> {
     let file = state.files.get(&id)?;
     let (handle, owner) = (file.handle, file.owner.clone()?);
+    let Some(delegation) = file.held.as_ref().map(|held| held.state_id) else {
+        if state.content.give_up(id) > 0 {
+            state.failed(id, Error::DelegationLost);
+        }
+        return None;
+    };
     let transfers = state.content.flush(id, range.clone(), FLUSH_BYTES);
     if transfers.is_empty() {
         return None;
     }
-    Some((handle, owner, state.order(id, transfers, true)))
+    Some((Writer { handle, owner, delegation }, state.order(id, transfers, true)))
 }
 
 fn memory_range(memory: &super::content::Segment) -> Range<usize> {

@@ -40,6 +40,9 @@ pub struct WriteCall {
     pub stability: Stability,
     /// The data.
     pub from: Piece,
+    /// The delegation by whose right the data was kept, if any: once that is gone, others may have
+    /// written the file, and the data must not follow. Ends with [`Failure::DelegationLost`] then.
+    pub delegation: Option<StateId>,
 }
 
 /// A reply as it was received, in memory of its own.

@@ -12,6 +12,9 @@ pub enum Failure {
     /// The application gave this call up; the session goes on.
     #[error("the call was cancelled")]
     Canceled,
+    /// The data was kept by right of a delegation that is gone; the session goes on.
+    #[error("the delegation that the data was kept by is gone")]
+    DelegationLost,
     /// The application closed the session.
     #[error("the session was closed by this side")]
     Closed,

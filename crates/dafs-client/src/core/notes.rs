@@ -50,7 +50,8 @@ impl SessionCore {
             Request::Open(open) => {
                 let Ok(Outcome::Ok(Reply::Open(opened))) = reply.decode() else { return };
                 let (name, current) = (self.held.opened(open, &opened, server), opened.state_id);
-                let granted = self.back.delegations.granted(opened.fh, &opened.delegation, server);
+                let delegations = &mut self.back.delegations;
+                let granted = delegations.granted(opened.fh, &opened.delegation, server, self.now);
                 if name != current {
                     rename(&mut reply.bytes, OPEN_STATE_ID_AT, name);
                 }

@@ -391,7 +391,13 @@ impl SessionCore {
         due: Due,
         call: WriteCall,
     ) -> Result<(), Refused> {
-        let WriteCall { handle: fh, offset, stability: stable, .. } = call;
+        let WriteCall { handle: fh, offset, stability: stable, delegation, .. } = call;
+        // As long as the server lets others wait, less a part for the way.
+        let patience = self.info.lease * 2 / 3;
+        if delegation.is_some_and(|name| !self.back.delegations.may_write(name, now, patience)) {
+            self.finish(Purpose::Caller(tag), Done::Lost(Failure::DelegationLost));
+            return Ok(());
+        }
         let state_id = match self.held.current(call.state_id) {
             Ok(state_id) => state_id,
             Err(status) => {

@@ -169,8 +169,24 @@ impl World {
     }
 
     pub fn write_stable(&mut self, from: Piece, offset: u64, stability: Stability) -> u64 {
+        self.write_as(from, offset, stability, None)
+    }
+
+    /// Writes what was kept by right of a delegation.
+    pub fn write_by(&mut self, from: Piece, delegation: StateId) -> u64 {
+        self.write_as(from, 0, Stability::Unstable, Some(delegation))
+    }
+
+    fn write_as(
+        &mut self,
+        from: Piece,
+        offset: u64,
+        stability: Stability,
+        delegation: Option<StateId>,
+    ) -> u64 {
         let tag = self.tag();
-        let call = WriteCall { handle: ROOT, state_id: StateId::ZERO, offset, stability, from };
+        let (handle, state_id) = (ROOT, StateId::ZERO);
+        let call = WriteCall { handle, state_id, offset, stability, from, delegation };
         let deadline = Some(Duration::from_secs(60));
         self.core.submit_write(&mut self.adapter, self.now, tag, call, deadline).unwrap();
         tag

@@ -215,7 +215,8 @@ impl Actor {
             return self.taken(common, tag, None);
         };
         from.view().copy_from(&write.bytes(offset, len), Site::Inspect);
-        let call = WriteCall { handle, state_id: state, offset, stability, from };
+        let (state_id, delegation) = (state, None);
+        let call = WriteCall { handle, state_id, offset, stability, from, delegation };
         let deadline = Some(self.plan.deadline);
         let taken = session.submit_write(&mut self.adapter, common.now, tag, call, deadline);
         self.taken(common, tag, Some(taken))

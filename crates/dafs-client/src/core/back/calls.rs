@@ -90,12 +90,12 @@ impl SessionCore {
     }
 
     fn on_recall(&mut self, args: &BcRecall) -> Said<'static> {
-        let held = &mut self.back.delegations;
+        let (now, held) = (self.now, &mut self.back.delegations);
         let Some(delegation) = held.find(args.state_id, self.info.client_id) else {
             // It may have overtaken the reply that grants it; then it comes again.
             return Said::No(Status::BadStateId);
         };
-        if held.recall(delegation) {
+        if held.recall(delegation, now) {
             let truncate = args.truncate;
             self.back.events.push_back(BackEvent::Recall { delegation, truncate });
         }

@@ -5,8 +5,10 @@
 //!   is; the server's state-id of now is put in when a request is sent.
 //! * What is lost is told once and never sent to the server: its state-id may by now be another's.
 
+use dafs_dat::Instant;
 use dafs_wire::dafs::{ClientId, Delegation, DelegationType, FileHandle, StateId, Status};
 use rustc_hash::FxHashMap;
+use std::time::Duration;
 
 #[derive(Debug)]
 struct HeldDelegation {
@@ -16,8 +18,8 @@ struct HeldDelegation {
     current: StateId,
     /// The run of the server that knows it.
     server: ClientId,
-    /// The application has been told that the server wants it back.
-    recalled: bool,
+    /// Since when the server has wanted it back, or could not say so; the application has been told.
+    recalled: Option<Instant>,
     /// It is on its way back; nothing more is told of it.
     returning: bool,
 }
@@ -40,8 +42,10 @@ impl Delegations {
         handle: FileHandle,
         delegation: &Delegation<'_>,
         server: ClientId,
+        now: Instant,
     ) -> Option<StateId> {
         let (kind, current, recalled) = parts(delegation)?;
+        let recalled = recalled.then_some(now);
         let mut name = current;
         while name == StateId::ZERO || self.by_name.contains_key(&name) {
             let number = u64::from_ne_bytes(name.0);
@@ -68,17 +72,24 @@ impl Delegations {
     }
 
     /// It is wanted back; true when the application is to be told.
-    pub(crate) fn recall(&mut self, name: StateId) -> bool {
+    pub(crate) fn recall(&mut self, name: StateId, since: Instant) -> bool {
         let Some(held) = self.by_name.get_mut(&name) else { return false };
-        let news = !held.recalled && !held.returning;
-        held.recalled = true;
+        let news = held.recalled.is_none() && !held.returning;
+        held.recalled.get_or_insert(since);
         news
     }
 
+    /// Whether data may still be written by right of it: it is held, and the server has not waited for
+    /// it for `patience`, after which it lets others in.
+    pub(crate) fn may_write(&self, name: StateId, now: Instant, patience: Duration) -> bool {
+        let held = self.by_name.get(&name);
+        held.is_some_and(|held| held.recalled.is_none_or(|since| now < since + patience))
+    }
+
     /// All that the application is to give back, because it could not be told later.
-    pub(crate) fn recall_all(&mut self) -> Vec<StateId> {
+    pub(crate) fn recall_all(&mut self, since: Instant) -> Vec<StateId> {
         let names: Vec<_> = self.by_name.keys().copied().collect();
-        names.into_iter().filter(|name| self.recall(*name)).collect()
+        names.into_iter().filter(|name| self.recall(*name, since)).collect()
     }
 
     /// True while it is held and not on its way back.
@@ -112,6 +123,7 @@ impl Delegations {
         handle: &FileHandle,
         delegation: &Delegation<'_>,
         server: ClientId,
+        now: Instant,
     ) -> Result<Option<StateId>, StateId> {
         let Some((kind, current, recall)) = parts(delegation) else { return Ok(None) };
         let known = self.by_name.iter_mut().find(|(_, held)| {
@@ -119,8 +131,10 @@ impl Delegations {
         });
         let Some((name, held)) = known else { return Err(current) };
         (held.current, held.server) = (current, server);
-        let news = recall && !held.recalled;
-        held.recalled |= recall;
+        let news = recall && held.recalled.is_none();
+        if recall {
+            held.recalled.get_or_insert(now);
+        }
         Ok(news.then_some(*name))
     }
 
@@ -169,6 +183,7 @@ mod tests {
     use super::*;
     use dafs_wire::dafs::{Ace, AceType};
 
+    const NOW: Instant = Instant(5);
     const FILE: FileHandle = FileHandle { fs: [1; 16], file: [2; 48] };
     const OTHER: FileHandle = FileHandle { fs: [1; 16], file: [3; 48] };
     const FIRST: ClientId = ClientId([1; 8]);
@@ -186,32 +201,32 @@ mod tests {
     #[test]
     fn a_recall_is_told_once() {
         let mut held = Delegations::default();
-        let name = held.granted(FILE, &read(id(1), false), FIRST).unwrap();
+        let name = held.granted(FILE, &read(id(1), false), FIRST, NOW).unwrap();
         assert_eq!(held.find(id(1), FIRST), Some(name));
-        assert!(held.recall(name) && !held.recall(name));
+        assert!(held.recall(name, NOW) && !held.recall(name, NOW));
         held.returned(name);
         assert_eq!(held.find(id(1), FIRST), None);
-        assert!(!held.recall(name));
-        let name = held.granted(FILE, &read(id(2), true), FIRST).unwrap();
-        assert!(!held.recall(name), "it was told with the grant");
-        assert_eq!(held.granted(FILE, &Delegation::None, FIRST), None);
+        assert!(!held.recall(name, NOW));
+        let name = held.granted(FILE, &read(id(2), true), FIRST, NOW).unwrap();
+        assert!(!held.recall(name, NOW), "it was told with the grant");
+        assert_eq!(held.granted(FILE, &Delegation::None, FIRST, NOW), None);
     }
 
     #[test]
     fn what_is_reclaimed_keeps_its_name_and_the_rest_is_lost() {
         let mut held = Delegations::default();
-        let kept = held.granted(FILE, &read(id(1), false), FIRST).unwrap();
-        let gone = held.granted(OTHER, &read(id(2), false), FIRST).unwrap();
+        let kept = held.granted(FILE, &read(id(1), false), FIRST, NOW).unwrap();
+        let gone = held.granted(OTHER, &read(id(2), false), FIRST, NOW).unwrap();
         assert_eq!(held.to_reclaim(&FILE, FIRST), DelegationType::None);
         assert_eq!(held.to_reclaim(&FILE, SECOND), DelegationType::Read);
-        assert_eq!(held.reclaimed(&FILE, &read(id(2), false), SECOND), Ok(None));
+        assert_eq!(held.reclaimed(&FILE, &read(id(2), false), SECOND, NOW), Ok(None));
         assert_eq!(held.to_reclaim(&FILE, SECOND), DelegationType::None, "one open is enough");
-        assert_eq!(held.reclaimed(&FILE, &read(id(9), false), SECOND), Err(id(9)));
+        assert_eq!(held.reclaimed(&FILE, &read(id(9), false), SECOND, NOW), Err(id(9)));
         assert_eq!(held.current(kept), Ok(id(2)));
         assert_eq!(held.take_strange(SECOND), [gone]);
         assert_eq!(held.current(gone), Err(Status::StaleStateId));
         // The number of the lost one is another's now, and a name is never given twice.
-        let other = held.granted(OTHER, &read(id(1), false), SECOND).unwrap();
+        let other = held.granted(OTHER, &read(id(1), false), SECOND, NOW).unwrap();
         assert_ne!(other, kept);
         assert_eq!(held.find(id(2), SECOND), Some(kept));
         assert_eq!(held.find(id(1), SECOND), Some(other));
@@ -220,11 +235,24 @@ mod tests {
     #[test]
     fn what_is_on_its_way_back_is_not_spoken_of() {
         let mut held = Delegations::default();
-        let name = held.granted(FILE, &read(id(1), false), FIRST).unwrap();
+        let name = held.granted(FILE, &read(id(1), false), FIRST, NOW).unwrap();
         assert!(held.returning(name) && !held.returning(name));
-        assert!(!held.holds(name) && !held.recall(name));
+        assert!(!held.holds(name) && !held.recall(name, NOW));
         assert_eq!(held.of_file(&FILE, FIRST), None);
         assert_eq!(held.to_reclaim(&FILE, SECOND), DelegationType::None);
         assert!(held.take_all().is_empty() && held.is_empty());
+    }
+
+    #[test]
+    fn what_the_server_has_waited_for_allows_no_writing() {
+        let (mut held, patience) = (Delegations::default(), Duration::from_secs(20));
+        let name = held.granted(FILE, &read(id(1), false), FIRST, NOW).unwrap();
+        let later = NOW + Duration::from_secs(100);
+        assert!(held.may_write(name, later, patience));
+        held.recall(name, later);
+        held.recall(name, later + patience);
+        assert!(held.may_write(name, later + patience / 2, patience));
+        assert!(!held.may_write(name, later + patience, patience));
+        assert!(!held.may_write(id(9), later, patience));
     }
 }

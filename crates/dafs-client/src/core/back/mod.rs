@@ -152,11 +152,17 @@ impl Back {
     }
 
     /// An open is there again after a restart of the server, with `anew` as a new one.
-    pub(crate) fn regained(&mut self, reply: &OpenReply<'_>, anew: bool, server: ClientId) {
+    pub(crate) fn regained(
+        &mut self,
+        reply: &OpenReply<'_>,
+        anew: bool,
+        server: ClientId,
+        now: Instant,
+    ) {
         // With a new open comes a new delegation, if any: others may have changed the file since.
         let regained = match anew {
             true => delegations::granted_id(&reply.delegation).map_or(Ok(None), Err),
-            false => self.delegations.reclaimed(&reply.fh, &reply.delegation, server),
+            false => self.delegations.reclaimed(&reply.fh, &reply.delegation, server, now),
         };
         match regained {
             Ok(Some(delegation)) => {
@@ -475,7 +481,8 @@ impl SessionCore {
 
     /// The server cannot call, and will not before the leases are at stake.
     fn back_is_down(&mut self) {
-        for delegation in self.back.delegations.recall_all() {
+        let since = self.back.down_since.unwrap_or(self.now);
+        for delegation in self.back.delegations.recall_all(since) {
             self.back.events.push_back(BackEvent::Recall { delegation, truncate: false });
         }
     }

@@ -148,7 +148,7 @@ impl SessionCore {
             Asked::Open(name, anew) => match reply.decode() {
                 Ok(Outcome::Ok(Reply::Open(open))) if open.state_id != StateId::ZERO => {
                     self.held.reclaimed(name, open.state_id, server);
-                    self.back.regained(&open, anew, server);
+                    self.back.regained(&open, anew, server, self.now);
                 }
                 // Too late, or the server cannot: nobody was kept out by this open, so it may as
                 // well be a new one.

@@ -221,7 +221,8 @@ impl Client {
                 let offset = Slots::offset(*slot);
                 from.view().copy_from(&write.bytes(offset, SLOT_BYTES), Site::Inspect);
                 let (handle, state_id) = (self.handles.data?, StateId::ZERO);
-                let call = WriteCall { handle, state_id, offset, stability: *stability, from };
+                let (stability, delegation) = (*stability, None);
+                let call = WriteCall { handle, state_id, offset, stability, from, delegation };
                 let session = self.session.as_mut()?;
                 Some(session.submit_write(&mut self.adapter, now, tag, call, None))
             }

@@ -122,7 +122,8 @@ impl Client {
                 let from = self.piece(piece?, VAULT_BYTES)?;
                 from.view().copy_from(&Log::record(write, VAULT_BYTES), Site::Inspect);
                 let stability = Stability::FileSync;
-                let call = WriteCall { handle: fh, state_id, offset: 0, stability, from };
+                let (handle, offset, delegation) = (fh, 0, None);
+                let call = WriteCall { handle, state_id, offset, stability, from, delegation };
                 let session = self.session.as_mut()?;
                 return Some(session.submit_write(&mut self.adapter, now, tag, call, None));
             }
