@@ -18,8 +18,8 @@ use std::sync::{Arc, Weak};
 /// [`VolatileSlice`].
 ///
 /// Over shared memory the server may still write what a lost session was asking for. After an
-/// operation failed because the session ended, drop the buffers that [`Client::buffer`] made, which
-/// is safe at any time, and put no other data in them.
+/// operation failed because the session ended, or by its deadline, drop the buffers that
+/// [`Client::buffer`] made, which is safe at any time, and put no other data in them.
 #[derive(Debug, Clone)]
 pub struct IoBuffer {
     // Dropped before `_borrowed`, which relies on that.

@@ -295,8 +295,13 @@ impl FakeServer {
                 Reply::DelegReturn
             }
             Request::BatchSubmit(args) => {
-                self.back.take(args);
-                Reply::BatchSubmit(BatchCompletions { completions: Seq::empty() })
+                let completions = self.back.take(args);
+                let completions = Seq::new(&completions);
+                return self.reply(
+                    header,
+                    &Reply::BatchSubmit(BatchCompletions { completions }),
+                    spoil,
+                );
             }
             Request::HurryUp(args) => {
                 self.back.hurried.push(args.request_id);

@@ -5,8 +5,11 @@
 //! * A transfer that has been taken is in exactly one place until it completes: waiting, put off, or at
 //!   the server under a number that was never used before. It completes once.
 //! * What was at the server when the channel, or the session, was lost is handed over again: reads
-//!   and writes in place do no harm when they are done twice. The lost channel can do nothing to its
-//!   memory any more, because the server moves the data of a batch over the channel (DAFS O54).
+//!   and writes in place do no harm when they are done twice.
+//! * Memory stays lent to a server that was asked to move it until a completion says that it is over,
+//!   or another channel that the server has stopped all it was doing for the former: where the server
+//!   can map our memory, the end of a connection does not stop it. A transfer with such memory is not
+//!   taken back and does not end by its deadline, unless the connection of the session goes first.
 //! * Transfers at the server are bounded, whatever the application submits.
 
 use crate::backoff::is_passing;
@@ -16,7 +19,8 @@ use crate::core::memory::Piece;
 use crate::core::session::{SessionCore, Stage};
 use crate::core::submit::due;
 use crate::limits::{
-    BATCH_OUTSTANDING_MAX, BATCH_WAITING_MAX, OPERATION_DEADLINE, RECOVERY_RETRY_PAUSE,
+    BATCH_OUTSTANDING_MAX, BATCH_WAITING_MAX, OPERATION_DEADLINE, RECOVERY_ANSWER_TIME,
+    RECOVERY_RETRY_PAUSE,
 };
 use dafs_dat::{Adapter, Instant};
 use dafs_wire::dafs::{
@@ -79,6 +83,8 @@ struct Transfer {
     due: Due,
     /// Microseconds.
     window: u32,
+    /// The server may still move its data, for a channel that is gone.
+    is_lent: bool,
 }
 
 /// The asynchronous batches of a session.
@@ -119,7 +125,7 @@ impl Batches {
         let mut out: Vec<(u64, Transfer)> = self.out.drain().collect();
         out.sort_unstable_by_key(|(number, _)| *number);
         for (_, transfer) in out.into_iter().rev() {
-            self.waiting.push_front(transfer);
+            self.waiting.push_front(Transfer { is_lent: true, ..transfer });
         }
         self.hurries.clear();
         self.hold = None;
@@ -129,6 +135,24 @@ impl Batches {
     pub(super) fn forget_messages(&mut self) {
         debug_assert!(self.out.is_empty(), "the channel goes first");
         self.messages.clear();
+        self.look_at_all();
+    }
+
+    /// The server moves nothing any more that it was asked to for a channel that is gone.
+    pub(crate) fn settle(&mut self) {
+        self.waiting.iter_mut().for_each(|transfer| transfer.is_lent = false);
+        self.look_at_all();
+    }
+
+    /// What was lent may be overdue.
+    fn look_at_all(&mut self) {
+        let due = self.waiting.iter().filter_map(|transfer| transfer.due);
+        self.first_due = due.map(|(at, _)| at).chain(self.first_due).min();
+    }
+
+    /// True while the server may move data for a channel that is gone.
+    pub(super) fn has_lent(&self) -> bool {
+        self.waiting.iter().any(|transfer| transfer.is_lent)
     }
 
     fn note_due(&mut self, due: Due) {
@@ -187,7 +211,12 @@ impl SessionCore {
         let window = u32::try_from(hints.window.as_micros()).unwrap_or(u32::MAX);
         let due = due(now, deadline.map(|deadline| deadline + hints.window));
         batches.note_due(due);
-        batches.waiting.extend(calls.into_iter().map(|call| Transfer { call, due, window }));
+        batches.waiting.extend(calls.into_iter().map(|call| Transfer {
+            call,
+            due,
+            window,
+            is_lent: false,
+        }));
         self.want_back(adapter, now);
         if let super::BackStage::Refused(status) = self.back_stage() {
             self.refuse_batches(status);
@@ -216,12 +245,12 @@ impl SessionCore {
         self.pump(adapter, now);
     }
 
-    /// Takes a transfer back that has not been handed to the server; false when it has, and then it
-    /// ends as it would have. Nothing completes for one that was taken back.
+    /// Takes a transfer back that the server cannot be moving; false when it may be, and then it ends
+    /// as it would have. Nothing completes for one that was taken back.
     pub fn cancel_transfer(&mut self, tag: u64) -> bool {
         let batches = &mut self.back.batches;
         let before = batches.waiting.len() + batches.put_off.len();
-        batches.waiting.retain(|transfer| transfer.call.tag != tag);
+        batches.waiting.retain(|transfer| transfer.call.tag != tag || transfer.is_lent);
         batches.put_off.retain(|(_, transfer)| transfer.call.tag != tag);
         before != batches.waiting.len() + batches.put_off.len()
     }
@@ -333,7 +362,11 @@ impl SessionCore {
         match reply.decode().map_err(Failure::protocol)? {
             // A server that is busy may have run it at once.
             Outcome::Ok(Reply::BatchSubmit(reply)) => {
-                self.on_completions(adapter, reply.completions, now)?;
+                // What has come back with its channel meanwhile is handed over again in any case.
+                let out = &self.back.batches.out;
+                let back = numbers.into_iter().filter(|number| !out.contains_key(number));
+                let back: Vec<u64> = back.collect();
+                self.on_completions(adapter, reply.completions, &back, now)?;
             }
             Outcome::Ok(_) => return Err(Failure::protocol("an answer of another procedure")),
             Outcome::Error { status, .. } => {
@@ -366,16 +399,20 @@ impl SessionCore {
         Ok(())
     }
 
-    /// Transfers are over.
+    /// Transfers are over. Of those in `back` nothing is to be told any more.
     pub(super) fn on_completions(
         &mut self,
         adapter: &mut dyn Adapter,
         completions: Seq<'_, CompletionNotification>,
+        back: &[u64],
         now: Instant,
     ) -> Result<(), Failure> {
         for completion in completions.iter() {
             let number = completion.request_id;
             let Some(transfer) = self.back.batches.out.remove(&number) else {
+                if back.contains(&number) {
+                    continue;
+                }
                 return Err(Failure::protocol(format_args!(
                     "the server reports transfer {number}, which it does not have"
                 )));
@@ -483,9 +520,21 @@ impl SessionCore {
             // A transfer cannot be taken back, so the channel is given up that could carry it out.
             self.back_lost(adapter, Failure::Deadline(after));
         }
+        // Another channel would say that the server has stopped.
+        let given_up = |transfer: &&Transfer| {
+            transfer.is_lent && transfer.expires_at(true).is_some_and(|at| at <= now)
+        };
+        if matches!(self.stage, Stage::Ready | Stage::Closing)
+            && let Some(transfer) = self.back.batches.waiting.iter().find(given_up)
+        {
+            let after = transfer.due.map_or(OPERATION_DEADLINE, |(_, after)| after);
+            self.fail(adapter, Failure::Deadline(after));
+        }
+        // A server that cannot be reached is waited for no longer than by all other calls.
+        let lends = matches!(self.stage, Stage::Ready | Stage::Closing);
         let batches = &mut self.back.batches;
         let mut over: Vec<Transfer> = Vec::new();
-        let late = |transfer: &Transfer| overdue(transfer).is_some();
+        let late = |transfer: &Transfer| transfer.expires_at(lends).is_some_and(|at| at <= now);
         let (waiting, put_off) = (&mut batches.waiting, &mut batches.put_off);
         for _ in 0..waiting.len() {
             match waiting.pop_front() {
@@ -503,7 +552,7 @@ impl SessionCore {
         }
         let rest = waiting.iter().chain(put_off.iter().map(|(_, transfer)| transfer));
         let rest = rest.chain(batches.out.values());
-        batches.first_due = rest.filter_map(|transfer| transfer.due).map(|(at, _)| at).min();
+        batches.first_due = rest.filter_map(|transfer| transfer.expires_at(lends)).min();
         for transfer in over {
             let after = transfer.due.map_or(OPERATION_DEADLINE, |(_, after)| after);
             self.finish_transfer(&transfer, Done::Lost(Failure::Deadline(after)));
@@ -523,6 +572,13 @@ impl SessionCore {
 }
 
 impl Transfer {
+    /// When it ends for want of time; with `lends` not before the server has had the time to stop what
+    /// it may be doing.
+    fn expires_at(&self, lends: bool) -> Option<Instant> {
+        let more = if lends && self.is_lent { RECOVERY_ANSWER_TIME } else { Duration::ZERO };
+        self.due.map(|(at, _)| at + more)
+    }
+
     /// Bytes that the server may write into our memory for it.
     fn expected_bytes(&self) -> u64 {
         if self.call.write.is_some() { 0 } else { self.call.bytes() }

@@ -46,7 +46,7 @@ impl SessionCore {
                 Ok(Request::BcRecall(args)) => self.on_recall(&args),
                 Ok(Request::BcGetAttr(args)) => self.on_question(&header, &args),
                 Ok(Request::BcBatchCompletion(args)) => {
-                    self.on_completions(adapter, args.completions, now)?;
+                    self.on_completions(adapter, args.completions, &[], now)?;
                     Said::Yes(Reply::BcBatchCompletion)
                 }
                 // The client has nothing to offer but these.

@@ -373,11 +373,20 @@ impl SessionCore {
                 }
                 self.back.down_since = None;
                 tracing::debug!(credits, "back-control channel bound");
+                // The server has let go of what it was doing for the former one.
+                self.back.batches.settle();
+                self.batches_on_time(adapter, now);
                 Ok(())
             }
             Outcome::Ok(_) => Err(Failure::protocol("an answer of another procedure")),
             Outcome::Error { status, .. } if may_change(status) => {
                 Err(Failure::lost(format_args!("CONNECT_BIND failed: {status}")))
+            }
+            // With its session the server ends the work, too, that is done for the former channel.
+            Outcome::Error { status, .. } if self.back.batches.has_lent() => {
+                let failure = format_args!("the server binds no channel any more: {status}");
+                self.fail(adapter, Failure::lost(failure));
+                Ok(())
             }
             Outcome::Error { status, .. } => {
                 self.refuse_back(adapter, status);

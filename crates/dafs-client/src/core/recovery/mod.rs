@@ -393,6 +393,8 @@ impl SessionCore {
         }
         self.mend_chains();
         self.settle_delegations();
+        // The server has ended its work for the former session.
+        self.back.batches.settle();
         if self.waiting.is_empty() {
             // Nothing is left that could take this connection down, too.
             self.lost_at = None;

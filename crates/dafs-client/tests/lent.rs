@@ -1,0 +1,135 @@
+//! Transfers of batches whose channel is lost while the server may still move their data: where it can
+//! map the client's memory, the end of a connection does not stop it.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod fake;
+
+use dafs_client::Status;
+use dafs_client::core::{
+    BackStage, BatchCall, BatchHints, Done, Failure, Piece, RegisteredMemory, SessionConfig, Stage,
+};
+use dafs_wire::dafs::*;
+use fake::back::completion;
+use fake::{ROOT, World, pattern};
+use std::sync::Arc;
+use std::time::Duration;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A world whose server may call.
+fn bound() -> (World, Arc<RegisteredMemory>) {
+    let config = SessionConfig { recovery: Some(Duration::from_secs(120)), ..World::config() };
+    let mut world = World::open(config);
+    world.core.want_back(&mut world.adapter, world.now);
+    world.run(|world| world.core.back_stage() == BackStage::Bound);
+    let memory = world.memory(&pattern(100));
+    (world, memory)
+}
+
+/// Hands reads over and waits until the server has taken them.
+fn taken(world: &mut World, memory: &Arc<RegisteredMemory>, count: u64) -> Vec<u64> {
+    let tags: Vec<u64> = (0..count).map(|_| world.tag()).collect();
+    let calls = tags.iter().map(|&tag| BatchCall {
+        tag,
+        handle: ROOT,
+        state_id: StateId::ZERO,
+        chunks: vec![FileChunk { offset: 0, byte_count: 100, cache_hint: 0 }],
+        pieces: vec![Piece::new(memory, 0, 100).unwrap()],
+        write: None,
+    });
+    let (hints, calls) = (BatchHints::default(), calls.collect());
+    let before = world.server.back.taken.len();
+    world.core.submit_batch(&mut world.adapter, world.now, calls, hints, Some(DEADLINE)).unwrap();
+    world.run(|world| world.server.back.taken.len() == before + tags.len());
+    tags
+}
+
+/// The channel goes, and no other is bound because the work for it goes on.
+fn lose_channel(world: &mut World) {
+    world.server.back.refusal = Some(Status::Delay);
+    world.server.leave_back();
+    let binds = world.server.back.binds;
+    world.run(|world| world.server.back.binds > binds + 1);
+}
+
+#[test]
+fn what_the_server_may_still_move_is_not_taken_back() {
+    let (mut world, memory) = bound();
+    let tags = taken(&mut world, &memory, 2);
+    lose_channel(&mut world);
+    assert!(!tags.iter().any(|&tag| world.core.cancel_transfer(tag)));
+    // Another channel says that the work for the former has stopped; all is handed over again.
+    world.server.back.refusal = None;
+    world.run(|world| world.server.back.taken.len() == 4);
+    let done = [2, 3].map(|at| completion(world.server.back.taken[at].id, Status::Ok, 100));
+    world.server.report(&done);
+    world.run_all(&tags);
+    assert!(tags.iter().all(|tag| matches!(world.done[tag], Done::Read { bytes: 100, .. })));
+    assert_eq!(world.core.stats().recoveries, 0);
+}
+
+#[test]
+fn what_is_overdue_ends_when_the_server_has_stopped_moving_it() {
+    let (mut world, memory) = bound();
+    let tags = taken(&mut world, &memory, 2);
+    world.run_for(DEADLINE - Duration::from_secs(1));
+    lose_channel(&mut world);
+    world.run_for(Duration::from_secs(5));
+    assert!(world.done.is_empty(), "the server may still write to their memory");
+    world.server.back.refusal = None;
+    world.run_all(&tags);
+    for tag in tags {
+        assert!(matches!(world.done[&tag], Done::Lost(Failure::Deadline(DEADLINE))));
+    }
+    assert_eq!(world.server.back.taken.len(), 2, "nothing overdue is handed over again");
+    assert_eq!((world.core.stage(), world.core.stats().recoveries), (Stage::Ready, 0));
+}
+
+#[test]
+fn a_server_that_never_stops_loses_the_session_its_connection() {
+    let (mut world, memory) = bound();
+    let tags = taken(&mut world, &memory, 2);
+    lose_channel(&mut world);
+    world.run_for(DEADLINE + Duration::from_secs(5));
+    assert!(world.done.is_empty());
+    world.run_all(&tags);
+    for tag in tags {
+        assert!(matches!(world.done[&tag], Done::Lost(Failure::Deadline(DEADLINE))));
+    }
+    assert_eq!(world.core.stats().recoveries, 1);
+    world.server.back.refusal = None;
+    world.run(|world| world.core.stage() == Stage::Ready);
+}
+
+#[test]
+fn a_server_that_wants_no_channel_any_more_ends_its_work_with_the_session() {
+    let (mut world, memory) = bound();
+    let tags = taken(&mut world, &memory, 2);
+    world.server.back.refusal = Some(Status::NotSupp);
+    world.server.leave_back();
+    world.run_all(&tags);
+    for tag in tags {
+        assert!(matches!(world.done[&tag], Done::Refused { status: Status::NotSupp, .. }));
+    }
+    assert_eq!((world.core.stage(), world.core.stats().recoveries), (Stage::Ready, 1));
+}
+
+/// A busy server runs a batch at once and tells so in its answer, which a loss of the channel may
+/// overtake.
+#[test]
+fn an_answer_that_tells_of_what_has_come_back_is_no_breach() {
+    let (mut world, memory) = bound();
+    world.server.back.at_once = true;
+    world.server.hold = true;
+    let tags = taken(&mut world, &memory, 2);
+    world.server.leave_back();
+    world.run(|world| world.core.back_stage() == BackStage::Coming);
+    world.server.back.at_once = false;
+    world.server.release();
+    world.run(|world| world.server.back.taken.len() == 4);
+    let done = [2, 3].map(|at| completion(world.server.back.taken[at].id, Status::Ok, 100));
+    world.server.report(&done);
+    world.run_all(&tags);
+    assert!(world.core.failure().is_none(), "{:?}", world.core.failure());
+}
