@@ -11,7 +11,7 @@
 mod end;
 
 pub(crate) use end::Parked;
-use end::{conclude, lost, refuse};
+use end::{conclude, lost, refuse, take_back};
 
 use super::dispatch;
 use super::journal::{Numbered, Progress};
@@ -521,6 +521,9 @@ fn run<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
             cx.reply.truncate_to(mark);
             return None;
         }
+        if let Some(unsettled) = cx.frame.journal.take_unsettled() {
+            return Some(take_back(cx, unsettled));
+        }
         let status = settle(cx, (mark, at), number, result);
         cx.frame.stages.lap(cx.shared, Door::Nfs4, number, status != Status::Ok);
         let bytes = len..cx.reply.len();
@@ -567,7 +570,10 @@ fn step<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> (u32, OpResult)
     e.u32(number);
     e.u32(Status::Ok.code());
     let result = match &cx.frame.resume {
-        None => dispatch::run(cx, &op, decoder.rest()),
+        None => match cx.settle_earlier(op_number) {
+            Ok(()) => dispatch::run(cx, &op, decoder.rest()),
+            waits => waits,
+        },
         Some(_) => resume::run(cx, op_number, &op, decoder.rest()),
     };
     (number, result)

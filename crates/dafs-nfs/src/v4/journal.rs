@@ -9,10 +9,13 @@
 //! * Nothing here blocks a thread: a compound that waits for the journal is parked at a [`Gate`].
 //! * At most one change of a compound is under way in the journal, so two compounds never wait for
 //!   each other.
+//! * What comes of a change is in the journal before another operation that leaves a trace is begun: if
+//!   that fails, the change is what the client hears to have failed, and nothing behind it was done.
 //! * Of a slot the journal keeps the changes of one request: a newer one shows that the reply to the
 //!   one before has arrived.
 
 use super::compound::{Compound, OpError, OpResult};
+use super::resume;
 use crate::args::Args;
 use crate::limits::{DURABLE_OPERATIONS_MAX, DURABLE_REPLY_BYTES_MAX, DURABLE_SLOTS_MAX};
 use crate::principal::Principal;
@@ -21,7 +24,9 @@ use crate::wire_handle;
 use dafs_rpc::Mark;
 use dafs_service::durable::{self, Change, Intended, Notify, Op, Settled};
 use dafs_service::{Client, Handle, RequestKey};
+use dafs_store::Stability;
 use dafs_wire::nfs4::{OpNum, SessionId, Status};
+use dafs_wire::xdr::Payload;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,7 +64,15 @@ pub(crate) struct Numbered {
 impl Numbered {
     /// A short stand-in for the whole request, its number included. Unlike that of the slots it is
     /// the same in every build.
-    pub(super) fn digest(&self, who: &Principal, minor: u32, op_count: u32, args: Args<'_>) -> u32 {
+    /// `summed` is a part of the arguments whose digest is known already.
+    pub(super) fn digest(
+        &self,
+        who: &Principal,
+        minor: u32,
+        op_count: u32,
+        args: Args<'_>,
+        summed: Option<(&[u8], u32)>,
+    ) -> u32 {
         let identity = who.identity();
         let mut head = Vec::with_capacity(32);
         for number in [minor, op_count, self.sequence] {
@@ -69,7 +82,12 @@ impl Numbered {
         head.extend_from_slice(&identity.principal);
         let stream = args.stream();
         let rest = &stream[stream.len().saturating_sub(self.rest_bytes)..];
-        durable::digest(durable::digest(0, &head), rest)
+        let head = durable::digest(0, &head);
+        let found = summed.and_then(|(part, sum)| Some((place_of(part, rest)?, sum)));
+        let Some((part, sum)) = found else { return durable::digest(head, rest) };
+        let before = durable::digest(head, &rest[..part.start]);
+        let through = durable::digest_join(before, sum, part.len() as u64);
+        durable::digest(through, &rest[part.end..])
     }
 
     /// What the journal calls the change of one operation; `None` for slots and operations that no
@@ -85,6 +103,13 @@ impl Numbered {
             procedure: digest,
         })
     }
+}
+
+/// Where `part` stands in `whole`, which it was taken from.
+fn place_of(part: &[u8], whole: &[u8]) -> Option<Range<usize>> {
+    let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
+    let place = start..start.checked_add(part.len())?;
+    (place.end <= whole.len()).then_some(place)
 }
 
 fn stream(slot: u32, op_index: u32) -> u16 {
@@ -203,6 +228,18 @@ struct Changed {
     bytes: Range<usize>,
 }
 
+/// A change that was carried out and may be lost with the next crash, so that it must not be called
+/// done.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unsettled {
+    pub(super) op_index: u32,
+    pub(super) number: u32,
+    /// Where its result begins.
+    pub(super) mark: Mark,
+    /// What to say instead.
+    pub(super) status: Status,
+}
+
 /// What a compound has to do with the journal.
 #[derive(Default)]
 pub(crate) struct Progress {
@@ -213,6 +250,10 @@ pub(crate) struct Progress {
     op_index: u32,
     gate: Option<Arc<Gate>>,
     changed: Option<Changed>,
+    /// A change that is not the last one and did not get into the journal.
+    unsettled: Option<Unsettled>,
+    /// The stand-in for the request, once it was needed.
+    digest: Option<u32>,
     /// Something was announced.
     begun: bool,
 }
@@ -232,6 +273,12 @@ impl Progress {
     /// What the compound waits for, if it is the journal.
     pub(super) fn gate(&self) -> Option<Arc<Gate>> {
         self.gate.clone()
+    }
+
+    /// The change that did not get into the journal, because of which an operation behind it was not
+    /// begun.
+    pub(super) fn take_unsettled(&mut self) -> Option<Unsettled> {
+        self.unsettled.take()
     }
 
     fn answer(&mut self) -> OpResult {
@@ -270,46 +317,121 @@ fn changes_all_or_nothing(number: u32) -> bool {
     )
 }
 
-impl Compound<'_> {
-    /// Whether replies to changes of this request are to outlive the server.
-    pub(crate) fn keeps_replies(&mut self) -> bool {
-        self.progress().request.is_some()
-    }
+/// Whether nothing is left of an operation when its result is taken back.
+fn leaves_no_trace(number: OpNum) -> bool {
+    resume::looks_only(number)
+        || matches!(
+            number,
+            OpNum::IoAdvise
+                | OpNum::Lockt
+                | OpNum::OffloadStatus
+                | OpNum::Read
+                | OpNum::ReadPlus
+                | OpNum::Seek
+                | OpNum::TestStateid
+        )
+}
 
+impl Compound<'_> {
     /// Announces what this operation is about to change, if the reply is to outlive the server. To be
     /// called when nothing has been changed yet, each time the operation is run.
     ///
     /// # Errors
     /// `Wait` and `Later` while the operation has to wait; what is wrong with the journal.
     pub(crate) fn announce(&mut self, change: &Change<'_>) -> OpResult {
-        let Some(request) = self.progress().request else { return Ok(()) };
+        match self.is_announced()? {
+            true => Ok(()),
+            false => self.intend(change, None),
+        }
+    }
+
+    /// The same for a write of `data`, which is summed up only when it is needed.
+    ///
+    /// # Errors
+    /// As for [`Self::announce`]; `BadXdr` when the data is not there.
+    pub(crate) fn announce_write(
+        &mut self,
+        file: &Handle,
+        offset: u64,
+        data: Payload<'_>,
+        stability: Stability,
+    ) -> OpResult {
+        if stability == Stability::Unstable || self.is_announced()? {
+            return Ok(());
+        }
+        let mut digest = 0;
+        let view = self.args.view(data).ok_or(Status::BadXdr)?;
+        view.scan(|bytes| digest = durable::digest(digest, bytes));
+        let summed = match data {
+            Payload::Here(bytes) => Some((bytes, digest)),
+            Payload::Apart(_) => None,
+        };
+        let (len, digest) = (data.len() as u64, Some(digest));
+        self.intend(&Change::Write { file, offset, len, stability, digest }, summed)
+    }
+
+    /// Whether the change of this operation is announced, or need not be.
+    fn is_announced(&mut self) -> Result<bool, OpError> {
+        if self.progress().request.is_none() {
+            return Ok(true);
+        }
         self.may_wait()?;
         let op_index = self.op_index();
-        loop {
-            let progress = self.progress();
-            match std::mem::take(&mut progress.phase) {
-                Phase::Announced(op) if progress.op_index == op_index => {
-                    progress.phase = Phase::Announced(op);
-                    return Ok(());
-                }
-                Phase::Announced(op) => self.settle_result(op)?,
-                Phase::Settling => progress.answer()?,
-                // If it could not be made, the change goes with `op`.
-                Phase::Announcing(op) => {
-                    progress.answer()?;
-                    progress.phase = Phase::Announced(op);
-                    return Ok(());
-                }
-                Phase::Idle => return self.intend(&request, op_index, change),
+        let progress = self.progress();
+        match std::mem::take(&mut progress.phase) {
+            Phase::Idle => return Ok(false),
+            Phase::Announced(op) if progress.op_index == op_index => {
+                progress.phase = Phase::Announced(op);
+            }
+            // If it could not be made, the change goes with `op`.
+            Phase::Announcing(op) => {
+                progress.answer()?;
+                progress.phase = Phase::Announced(op);
+            }
+            // INVARIANT: the change before was settled when this operation was begun.
+            Phase::Announced(_) | Phase::Settling => return Err(Status::ServerFault.into()),
+        }
+        Ok(true)
+    }
+
+    /// Sees to it that the journal has what came of the change before this operation, if that leaves
+    /// a trace of its own.
+    ///
+    /// # Errors
+    /// `Later` while it has to wait; why the journal did not take it.
+    pub(super) fn settle_earlier(&mut self, number: OpNum) -> OpResult {
+        if leaves_no_trace(number) {
+            return Ok(());
+        }
+        let op_index = self.op_index();
+        let progress = self.progress();
+        match std::mem::take(&mut progress.phase) {
+            Phase::Announced(op) if progress.op_index != op_index => self.settle_result(op),
+            Phase::Settling => self.settled().map_err(|unsettled| {
+                self.progress().unsettled = Some(unsettled);
+                OpError::Status(unsettled.status)
+            }),
+            phase => {
+                progress.phase = phase;
+                Ok(())
             }
         }
     }
 
-    fn intend(&mut self, request: &Numbered, op_index: u32, change: &Change<'_>) -> OpResult {
-        let who = Principal::of(&self.call.who);
-        let digest = request.digest(&who, self.minor, self.op_count(), self.args);
+    /// `summed` is data of the request whose digest is known already.
+    fn intend(&mut self, change: &Change<'_>, summed: Option<(&[u8], u32)>) -> OpResult {
+        let Some(request) = self.progress().request else { return Ok(()) };
+        let op_index = self.op_index();
+        let digest = match self.progress().digest {
+            Some(digest) => digest,
+            None => {
+                let who = Principal::of(&self.call.who);
+                request.digest(&who, self.minor, self.op_count(), self.args, summed)
+            }
+        };
+        self.progress().digest = Some(digest);
         let Some(key) = request.key(digest, op_index) else { return Ok(()) };
-        self.forget_earlier(request, op_index)?;
+        self.forget_earlier(&request, op_index)?;
         let gate = Gate::new(self.shared);
         let service = &self.shared.service;
         let intended = service.intend(self.caller()?, &key, change, gate.notify())?;
@@ -380,17 +502,46 @@ impl Compound<'_> {
         }
     }
 
-    /// Whether the journal has what came of the last change. If it has not, the change may be lost with
-    /// the next crash, so it must not be called done; gives where its result begins, the operation,
-    /// and what to say instead.
-    pub(super) fn settled(&mut self) -> Result<(), (Mark, (u32, u32), Status)> {
+    /// Whether the journal has what came of the last change.
+    pub(super) fn settled(&mut self) -> Result<(), Unsettled> {
         let progress = self.progress();
         progress.phase = Phase::Idle;
+        let changed = progress.changed.take();
         let Err(error) = progress.answer() else { return Ok(()) };
         let status = if let OpError::Status(status) = error { status } else { Status::Io };
-        match progress.changed.take() {
-            Some(changed) => Err((changed.mark, (changed.op_index, changed.number), status)),
+        match changed {
+            Some(Changed { op_index, number, mark, .. }) => {
+                Err(Unsettled { op_index, number, mark, status })
+            }
             None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The data of a write is summed up for the announcement, and not once more for the request.
+    #[test]
+    fn a_request_is_told_by_a_sum_that_is_known_of_its_data() {
+        let whole = [&[1; 40][..], &[7; 5000], &[0, 0, 3, 9]].concat();
+        let blank = [&[1; 40][..], &[0; 5000], &[0, 0, 3, 9]].concat();
+        let numbered =
+            |rest_bytes| Numbered { session: SessionId([1; 16]), slot: 2, sequence: 3, rest_bytes };
+        for rest_bytes in [whole.len(), whole.len() - 20, 5004] {
+            let digest = |bytes: &[u8], summed: Option<(&[u8], u32)>| {
+                let args = Args::plain(bytes);
+                numbered(rest_bytes).digest(&Principal::User(5), 2, 4, args, summed)
+            };
+            let plain = digest(&whole, None);
+            assert_ne!(plain, digest(&blank, None));
+            let sum = durable::digest(0, &[7; 5000]);
+            assert_eq!(digest(&blank, Some((&blank[40..5040], sum))), plain);
+            // What is not of the request is not taken for a part of it.
+            assert_eq!(digest(&whole, Some((&blank[40..5040], sum))), plain);
+            let known = digest(&whole, Some((&whole[..40], 17)));
+            assert_eq!(known == plain, rest_bytes < whole.len());
         }
     }
 }

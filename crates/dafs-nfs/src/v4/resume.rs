@@ -73,7 +73,7 @@ pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) 
         rest_bytes: rest.len(),
     };
     let who = Principal::of(&cx.call.who);
-    let digest = request.digest(&who, cx.minor, cx.op_count(), cx.args);
+    let digest = request.digest(&who, cx.minor, cx.op_count(), cx.args, None);
     let mut known = SmallVec::new();
     for op_index in 1..cx.op_count().min(DURABLE_OPERATIONS_MAX) {
         let Some(key) = request.key(digest, op_index) else { break };
@@ -142,7 +142,7 @@ pub(super) fn run<'a>(cx: &mut Compound<'a>, number: OpNum, op: &Op<'a>, rest: &
 }
 
 /// Whether an operation only looks at files, without state of the client's.
-fn looks_only(number: OpNum) -> bool {
+pub(super) fn looks_only(number: OpNum) -> bool {
     matches!(
         number,
         OpNum::Access

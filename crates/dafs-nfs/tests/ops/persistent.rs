@@ -322,6 +322,33 @@ fn a_request_is_gone_on_with_to_the_last_change_that_was_made() {
     }
 }
 
+/// A change that the journal does not take is not called done, and nothing behind it is begun.
+#[test]
+fn a_change_that_is_not_settled_is_what_fails() {
+    let access = ShareAccess::BOTH | Want::None.number();
+    let open_other = open(b"other", access, OpenHow::NoCreate);
+    for next in [remove(b"victim"), open_other] {
+        let (mut unsettled, mut whole) = (0, 0);
+        for calls in 0..12 {
+            let (kept, mut world, mut session) = prepared(Durability::Power);
+            let opens = world.shared.service.counts().opens;
+            kept.disk.fail_after(Some(calls));
+            let ops = [ROOT, directory(b"one"), getfh(), ROOT, next.clone()];
+            let answer = world.next(&mut session, &ops);
+            let what = format!("after {calls} calls: {:?}", answer.results());
+            let results = answer.results();
+            let untouched = kept.has(b"victim") && world.shared.service.counts().opens == opens;
+            if results.len() == 3 && kept.has(b"one") {
+                assert_eq!((results[2].status, answer.status()), (Status::Io, Status::Io));
+                assert!(untouched, "{what}");
+                unsettled += 1;
+            }
+            whole += u32::from(answer.status() == Status::Ok);
+        }
+        assert!(unsettled > 0 && whole > 0, "{unsettled} {whole}");
+    }
+}
+
 /// Too long a reply is made anew from the results of the changes.
 #[test]
 fn a_long_reply_is_made_anew() {

@@ -285,6 +285,12 @@ pub fn digest(before: u32, bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
+/// The digest of what `before` is that of, followed by `part_bytes` bytes of which `part` is that.
+pub fn digest_join(before: u32, part: u32, part_bytes: u64) -> u32 {
+    let (before, part) = (u64::from(before), u64::from(part));
+    crc_fast::checksum_combine(CrcAlgorithm::Crc32Iscsi, before, part, part_bytes) as u32
+}
+
 /// What the journal has done and holds, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JournalStatistics {
@@ -445,5 +451,8 @@ mod tests {
         assert_eq!(digest(0, b"123456789"), 0xe306_9283);
         assert_eq!(digest(digest(0, b"1234"), b"56789"), 0xe306_9283);
         assert_eq!(digest(7, b""), 7);
+        let (head, tail) = (digest(0, b"1234"), digest(0, b"56789"));
+        assert_eq!(digest_join(head, tail, 5), digest(0, b"123456789"));
+        assert_eq!(digest_join(head, digest(0, b""), 0), head);
     }
 }

@@ -5,7 +5,7 @@ use crate::args::Args;
 use crate::measure::About;
 use crate::shared::NfsShared;
 use crate::v4::compound::CallContext;
-use crate::v4::journal::Gate;
+use crate::v4::journal::{Gate, Unsettled};
 use crate::v4::session::Session;
 use dafs_rpc::Reply;
 use dafs_service::Door;
@@ -64,11 +64,18 @@ pub(super) fn conclude(mut cx: Compound<'_>, end: Option<Status>) -> Result<Repl
 
 /// The journal has answered about the reply. Gives the status of the compound.
 fn settled(cx: &mut Compound<'_>, status: Status) -> Status {
-    let Err((mark, (op_index, number), status)) = cx.settled() else { return status };
+    let Err(unsettled) = cx.settled() else { return status };
+    let status = take_back(cx, unsettled);
+    complete(cx, status);
+    status
+}
+
+/// Ends the results with a change that did not get into the journal. Gives the status of the compound.
+pub(super) fn take_back(cx: &mut Compound<'_>, unsettled: Unsettled) -> Status {
+    let Unsettled { op_index, number, mark, status } = unsettled;
     cx.reply.truncate_to(mark);
     refuse(cx, number, status);
     cx.frame.op_index = op_index + 1;
-    complete(cx, status);
     status
 }
 

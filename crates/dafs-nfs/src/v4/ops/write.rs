@@ -11,7 +11,6 @@ use crate::limits::WRITE_INLINE_BYTES_MAX;
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
 use crate::v4::status::{of_io, of_store};
-use dafs_service::durable::{self, Change};
 use dafs_store::{OpenMode, Stability, StoreError};
 use dafs_wire::nfs4::{StableHow, Status, Verifier, WriteArgs, WriteResult};
 
@@ -32,12 +31,7 @@ pub(crate) fn write<'a>(cx: &mut Compound<'a>, args: &WriteArgs<'a>) -> OpResult
     }
     let len = args.data.len() as u64;
     cx.shared.service.check_span(&handle, args.offset, len).map_err(of_io)?;
-    if cx.keeps_replies() && stability != Stability::Unstable {
-        let mut digest = 0;
-        data.scan(|bytes| digest = durable::digest(digest, bytes));
-        let (offset, digest) = (args.offset, Some(digest));
-        cx.announce(&Change::Write { file: &handle, offset, len, stability, digest })?;
-    }
+    cx.announce_write(&handle, args.offset, args.data, stability)?;
     // Before the data is written: should it be lost meanwhile, the client is to see that.
     let verifier = Verifier(cx.shared.write_verifier.current());
     let count = match write_all(&*file, data, args.offset, stability, cx.wait) {
