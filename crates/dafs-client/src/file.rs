@@ -179,6 +179,12 @@ impl File {
         self.cached.as_ref().map_or(Ok(()), CacheUse::write_back)
     }
 
+    /// Keeps everybody else out of all that has a lock.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Sized {
+        (self.cached.as_ref().map(CacheUse::hold), self.writes.hold())
+    }
+
     #[cfg(test)]
     pub(crate) fn cached_file(&self) -> Arc<crate::cache::CachedFile> {
         self.cached.as_ref().map(CacheUse::file).cloned().unwrap_or_else(|| panic!("no cache"))
@@ -341,6 +347,7 @@ impl File {
     /// answer does not name it, and one from before the write finds every loss. A write of nothing
     /// tells it.
     pub(crate) fn watch_batch(&self) -> Result<(Arc<Uncommitted>, Verifier)> {
+        self.client.shared().check_process()?;
         let verifier = match self.writes.verifier() {
             Some(verifier) => verifier,
             None => {
@@ -370,6 +377,7 @@ impl File {
     /// The server's answer; [`Error::WritesLost`] when unstable data that was written through this
     /// open file is gone: everything since its last COMMIT must be written again.
     pub fn commit(&self, offset: u64, len: u64) -> Result<()> {
+        self.client.shared().check_process()?;
         self.write_back()?;
         // A range that does not fit the field is widened to the end of the file.
         let count = u32::try_from(len).unwrap_or(0);
@@ -447,6 +455,7 @@ impl File {
     /// Those of a commit: with [`Error::WritesLost`] everything since the last one must be written
     /// again.
     pub fn check_writes(&self) -> Result<()> {
+        self.client.shared().check_process()?;
         let restarted = self.client.stats().restarts != self.restarts;
         if self.writes.is_in_doubt(restarted) { self.commit(0, 0) } else { Ok(()) }
     }

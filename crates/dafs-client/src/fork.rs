@@ -1,28 +1,134 @@
-//! Whether this process is a fork of the one that made something.
+//! Whether this process is a fork of the one that made something, and locks that a fork leaves alone.
 //!
-//! A system call per operation to ask for the process id would cost more than the check is worth;
-//! the C library tells us about forks instead.
+//! A system call per operation to ask for the process id would cost more than the check is worth. The
+//! kernel empties a page of ours in every child instead, however the child was made.
+//!
+//! Invariants
+//! * A fork takes no lock of its parent's: a thread that it has not may have held it, and then it is
+//!   held for ever.
+//! * A fork drops nothing that such a lock protects: it may be half changed.
 
-use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::error::{Error, Result};
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Forks between the start of the program and this process, since the first call of [`count`].
-static FORKS: AtomicU32 = AtomicU32::new(0);
+/// The number of this process; zero in one that has just been forked.
+static CURRENT: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
-static INSTALL: Once = Once::new();
+/// In place of the page, where the kernel empties none.
+static TOLD: AtomicU32 = AtomicU32::new(0);
+
+/// The last number that this process or those before it have had.
+static LAST: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn in_child() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
+    TOLD.store(0, Ordering::Relaxed);
 }
 
 /// A number that differs between a process and its forks.
 pub(crate) fn count() -> u32 {
-    if !INSTALL.is_completed() {
-        INSTALL.call_once(|| {
-            // SAFETY: the handler only adds to an atomic, which is allowed in a forked child. If
-            // the handler cannot be installed, forks are not noticed.
-            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        });
+    let mut current = CURRENT.load(Ordering::Acquire);
+    if current.is_null() {
+        current = install();
     }
-    FORKS.load(Ordering::Relaxed)
+    // SAFETY: what is installed is a static or a page that is never unmapped, both aligned for the
+    // number and only used as an atomic. A child may find it empty, which is a number.
+    let current = unsafe { &*current };
+    match current.load(Ordering::Relaxed) {
+        0 => number(current),
+        number => number,
+    }
 }
+
+/// Gives this process its number.
+#[cold]
+fn number(current: &AtomicU32) -> u32 {
+    let next = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    match current.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => next,
+        Err(known) => known,
+    }
+}
+
+/// No `Once` for this: a fork would wait for a thread that it has not.
+#[cold]
+fn install() -> *mut AtomicU32 {
+    let new = emptied_page().unwrap_or_else(|| {
+        // SAFETY: the handler only stores to an atomic, which is allowed in a forked child. If it
+        // cannot be installed either, forks are not noticed.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        std::ptr::from_ref(&TOLD).cast_mut()
+    });
+    let null = std::ptr::null_mut();
+    match CURRENT.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => new,
+        // Another thread was faster; the page, if it is one, is never used.
+        Err(known) => known,
+    }
+}
+
+/// A page that is empty in every child.
+fn emptied_page() -> Option<*mut AtomicU32> {
+    const BYTES: usize = 4096;
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
+    // SAFETY: a new private mapping; the advice concerns that alone. It is never unmapped.
+    unsafe {
+        let flags = flags | libc::MAP_ANONYMOUS;
+        let page = libc::mmap(std::ptr::null_mut(), BYTES, protection, flags, -1, 0);
+        if page == libc::MAP_FAILED || libc::madvise(page, BYTES, libc::MADV_WIPEONFORK) != 0 {
+            return None;
+        }
+        Some(page.cast())
+    }
+}
+
+/// A mutex of the process that made it.
+#[derive(Debug)]
+pub(crate) struct ForkMutex<T> {
+    forks: u32,
+    mutex: ManuallyDrop<Mutex<T>>,
+}
+
+impl<T> ForkMutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { forks: count(), mutex: ManuallyDrop::new(Mutex::new(value)) }
+    }
+
+    /// # Errors
+    /// [`Error::Forked`], without waiting.
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, T>> {
+        if self.forks != count() {
+            return Err(Error::Forked);
+        }
+        // What these protect is whole between any two steps.
+        Ok(self.mutex.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// For those who have made sure that this is no fork.
+    ///
+    /// # Panics
+    /// In a fork, which is better than to wait for ever.
+    pub(crate) fn lock_here(&self) -> MutexGuard<'_, T> {
+        // INVARIANT: every way in from the application has asked before.
+        self.lock().expect("the caller has made sure that this is no fork")
+    }
+}
+
+impl<T: Default> Default for ForkMutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T> Drop for ForkMutex<T> {
+    fn drop(&mut self) {
+        if self.forks == count() {
+            // SAFETY: dropped once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.mutex) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,6 @@ use crate::pending::{Moved, Pending};
 use dafs_mem::Site;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::PoisonError;
 
 /// Reads until the range is full or the file ends.
 pub(crate) fn read_buffer(
@@ -254,7 +253,7 @@ pub(crate) fn write_slice(
 
 /// A registered buffer of `STAGING_BYTES`.
 pub(crate) fn take_staging(shared: &Shared) -> Result<IoBuffer> {
-    let kept = shared.staging.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let kept = shared.staging.lock()?.pop();
     match kept {
         Some(buffer) => Ok(buffer),
         None => buffer::allocate(shared, STAGING_BYTES),
@@ -263,7 +262,7 @@ pub(crate) fn take_staging(shared: &Shared) -> Result<IoBuffer> {
 
 /// Gives a buffer back that no transfer uses any more.
 pub(crate) fn put_staging(shared: &Shared, buffer: IoBuffer) {
-    let mut kept = shared.staging.lock().unwrap_or_else(PoisonError::into_inner);
+    let Ok(mut kept) = shared.staging.lock() else { return };
     if kept.len() < STAGING_BUFFERS_KEPT {
         kept.push(buffer);
     }

@@ -4,14 +4,14 @@
 //! * A write that was answered as unstable is watched from its answer until a COMMIT of the whole
 //!   file that was sent after that answer, or until its loss has been reported.
 
+use crate::fork::ForkMutex;
 use dafs_wire::dafs::Verifier;
-use std::sync::{Mutex, PoisonError};
 
 /// The unstable writes of one open file. The server may change its write verifier at any time,
 /// within a session too: what was written under another one than COMMIT returns is gone (DAFS O53).
 #[derive(Debug, Default)]
 pub(crate) struct Uncommitted {
-    state: Mutex<State>,
+    state: ForkMutex<State>,
 }
 
 #[derive(Debug, Default)]
@@ -29,34 +29,40 @@ struct State {
 pub(crate) struct Mark(u64);
 
 impl Uncommitted {
+    /// Keeps everybody else out of it.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Sized {
+        self.state.lock_here()
+    }
+
     /// A write was answered as unstable.
     pub(crate) fn written(&self, verifier: Verifier) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock_here();
         state.answered += 1;
         state.lost |= *state.first.get_or_insert(verifier) != verifier;
     }
 
     /// The verifier of the writes watched, if there are any.
     pub(crate) fn verifier(&self) -> Option<Verifier> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).first
+        self.state.lock_here().first
     }
 
     /// True when something may have been lost and only a COMMIT can tell; `restarted` says that the
     /// server has restarted since the file was opened.
     pub(crate) fn is_in_doubt(&self, restarted: bool) -> bool {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock_here();
         state.lost || (restarted && state.first.is_some())
     }
 
     /// To be called before a COMMIT is sent.
     pub(crate) fn mark(&self) -> Mark {
-        Mark(self.state.lock().unwrap_or_else(PoisonError::into_inner).answered)
+        Mark(self.state.lock_here().answered)
     }
 
     /// True when a COMMIT that was answered with `verifier` covers all that it was meant for;
     /// `whole` says that this was the whole file. A loss is reported once.
     pub(crate) fn committed(&self, mark: Mark, verifier: Verifier, whole: bool) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock_here();
         let survived = !state.lost && state.first.is_none_or(|first| first == verifier);
         if whole || !survived {
             // A write that was answered meanwhile may have come after the COMMIT.

@@ -12,9 +12,10 @@ use crate::attributes::{FileHandle, Stability, Time};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::file::File;
+use crate::fork::ForkMutex;
 use crate::limits::{CACHE_ATTEMPTS, CACHE_PIECE_BYTES, WRITE_BACK_BYTES};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// A file that one or more open files of a client share the cache for. It is the holder of the file's
@@ -32,7 +33,7 @@ pub(crate) struct CachedFile {
 pub(crate) struct CacheUse {
     pub(super) file: Arc<CachedFile>,
     pub(super) owner: Owner,
-    stream: Mutex<Stream>,
+    stream: ForkMutex<Stream>,
     reads: bool,
     writes: bool,
 }
@@ -51,7 +52,17 @@ enum Look {
 impl CacheUse {
     /// `reads` and `writes` tell what may be done through the cache.
     pub(super) fn new(file: Arc<CachedFile>, owner: Owner, reads: bool, writes: bool) -> Self {
-        Self { file, owner, stream: Mutex::default(), reads, writes }
+        Self { file, owner, stream: ForkMutex::default(), reads, writes }
+    }
+
+    fn check_process(&self) -> Result<()> {
+        self.file.client.shared().check_process()
+    }
+
+    /// Keeps everybody else out of it.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Sized {
+        self.stream.lock_here()
     }
 
     #[cfg(test)]
@@ -61,6 +72,7 @@ impl CacheUse {
 
     /// Reads into `target` from `offset`, until it is full or the file ends.
     pub(crate) fn read(&self, file: &File, target: &mut [u8], offset: u64) -> Result<usize> {
+        self.check_process()?;
         let mut done = 0;
         for piece in target.chunks_mut(CACHE_PIECE_BYTES) {
             let at = offset.saturating_add(done as u64);
@@ -134,7 +146,7 @@ impl CacheUse {
         }
         let len = end - offset;
         let range = ahead.get_or_insert_with(|| {
-            let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut stream = self.stream.lock_here();
             stream.advance(offset, len, cache.options.read_ahead_bytes)
         });
         match state.content.read(*id, offset..end) {
@@ -172,6 +184,7 @@ impl CacheUse {
         offset: u64,
         stability: Stability,
     ) -> Result<usize> {
+        self.check_process()?;
         self.told()?;
         let fits = offset.checked_add(source.len() as u64);
         let fits = fits.is_some_and(|end| end <= i64::MAX.cast_unsigned());
@@ -267,6 +280,7 @@ impl CacheUse {
     /// # Errors
     /// Why that, or an earlier write-back, has failed.
     pub(crate) fn write_back(&self) -> Result<()> {
+        self.check_process()?;
         let CachedFile { client, cache, id, .. } = &*self.file;
         // Nobody else becomes the owner of changed data before ours is written.
         if cache.lock().file(*id).is_some_and(|file| file.is_owned_by(&self.owner)) {
@@ -288,6 +302,8 @@ impl CacheUse {
 
     /// Uses the file beside the cache; see [`Cache::before`].
     pub(crate) fn before(&self, what: &Use) -> Option<super::DirectUse> {
+        // The use itself tells a fork what it is.
+        self.check_process().ok()?;
         self.file.cache.before(&self.file.client, what)
     }
 }

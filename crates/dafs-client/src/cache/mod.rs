@@ -23,6 +23,7 @@
 //! * Changed data of a file belongs to one open file at a time, which is told of a loss.
 //! * A use of a file beside the cache sees what was written before it; while one that changes the
 //!   file is under way, nothing is kept of it.
+//! * Whatever the application calls makes sure that this is no fork before it takes the lock.
 
 mod block;
 mod content;
@@ -43,9 +44,10 @@ pub(crate) use file::CacheUse;
 #[cfg(test)]
 pub(crate) use file::CachedFile;
 
+use crate::fork::ForkMutex;
 use crate::limits::{CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN, READ_AHEAD_BYTES_DEFAULT};
 use state::State;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, MutexGuard};
 
 /// What a client may keep of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +81,7 @@ impl Default for CacheOptions {
 #[derive(Debug)]
 pub(crate) struct Cache {
     options: CacheOptions,
-    state: Mutex<State>,
+    state: ForkMutex<State>,
     /// A request has ended, or one that is in flight can be waited for.
     changed: Condvar,
 }
@@ -93,11 +95,16 @@ impl Cache {
             unwritten_bytes: options.unwritten_bytes.min(half),
             read_ahead_bytes: options.read_ahead_bytes.min(half / 2),
         };
-        Self { options, state: Mutex::new(State::new(bytes)), changed: Condvar::new() }
+        Self { options, state: ForkMutex::new(State::new(bytes)), changed: Condvar::new() }
+    }
+
+    /// Keeps everybody else out of it.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Sized {
+        self.lock()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Its steps do not panic between two states that differ.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock_here()
     }
 }

@@ -83,6 +83,7 @@ impl CacheUse {
     /// An open file leaves: what it has written is written back, and what is kept of the file goes
     /// with the last one. Yields what is left to be told of its writes.
     pub(crate) fn leave(self) -> Result<()> {
+        self.file.client.shared().check_process()?;
         let written = self.write_back();
         let CachedFile { client, cache, handle, id } = &*self.file;
         let mut state = cache.lock();
@@ -174,7 +175,10 @@ impl Recalled for CachedFile {
 impl Client {
     /// To be called before files are used beside the cache, if there is one.
     pub(crate) fn before(&self, what: impl FnOnce() -> super::Use) -> Option<DirectUse> {
-        self.cache().and_then(|cache| cache.before(self, &what()))
+        let cache = self.cache()?;
+        // The use itself tells a fork what it is.
+        self.shared().check_process().ok()?;
+        cache.before(self, &what())
     }
 }
 

@@ -12,12 +12,13 @@
 //!   request may name memory as it was first registered: it is renamed when it is sent.
 
 use super::failure::Failure;
+use crate::fork::ForkMutex;
 use dafs_dat::{LocalSegment, MemoryRegion, RegionId};
 use dafs_mem::{Buffer, VolatileSlice};
 use dafs_wire::dafs::DirectBuffer;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// The memory that one request names; nearly always none or one piece.
 pub(crate) type Pieces = SmallVec<[Piece; 1]>;
@@ -26,13 +27,16 @@ pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 #[derive(Debug, Default)]
 pub(crate) struct Graveyard {
     occupied: AtomicBool,
-    regions: Mutex<Vec<RegionId>>,
+    regions: ForkMutex<Vec<RegionId>>,
 }
 
 impl Graveyard {
     fn bury(&self, region: RegionId) {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(region);
-        self.occupied.store(true, Ordering::Release);
+        // A fork has no registrations.
+        if let Ok(mut regions) = self.regions.lock() {
+            regions.push(region);
+            self.occupied.store(true, Ordering::Release);
+        }
     }
 
     /// The registrations to end, if there are any.
@@ -42,7 +46,7 @@ impl Graveyard {
             return Vec::new();
         }
         self.occupied.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *self.regions.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.regions.lock_here())
     }
 }
 
@@ -53,7 +57,7 @@ pub struct RegisteredMemory {
     /// As the application knows it: its first registration.
     name: MemoryRegion,
     /// `None` while there is no connection to register it for.
-    region: Mutex<Option<MemoryRegion>>,
+    region: ForkMutex<Option<MemoryRegion>>,
     graveyard: Arc<Graveyard>,
 }
 
@@ -63,7 +67,7 @@ impl RegisteredMemory {
         region: MemoryRegion,
         graveyard: Arc<Graveyard>,
     ) -> Self {
-        Self { buffer, name: region, region: Mutex::new(Some(region)), graveyard }
+        Self { buffer, name: region, region: ForkMutex::new(Some(region)), graveyard }
     }
 
     /// Length in bytes.
@@ -95,6 +99,12 @@ impl RegisteredMemory {
         &self.buffer
     }
 
+    /// Keeps everybody else out of it.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Sized {
+        (self.region(), self.graveyard.regions.lock_here())
+    }
+
     /// Takes the registration out, to be ended.
     pub(crate) fn withdraw(&self) -> Option<RegionId> {
         self.region().take().map(|region| region.id)
@@ -112,14 +122,14 @@ impl RegisteredMemory {
     }
 
     fn region(&self) -> MutexGuard<'_, Option<MemoryRegion>> {
-        self.region.lock().unwrap_or_else(PoisonError::into_inner)
+        self.region.lock_here()
     }
 }
 
 impl Drop for RegisteredMemory {
     fn drop(&mut self) {
-        if let Some(region) = self.withdraw() {
-            self.graveyard.bury(region);
+        if let Some(region) = self.region.lock().ok().and_then(|mut region| region.take()) {
+            self.graveyard.bury(region.id);
         }
     }
 }

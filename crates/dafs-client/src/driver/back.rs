@@ -4,7 +4,6 @@ use super::{Driver, Leader, Shared, Slot, coarse_now};
 use crate::core::{BackStage, BatchCall, BatchHints, Refused, Stage};
 use crate::delegation::Recalled;
 use crate::error::{Error, Result};
-use crate::fork;
 use crate::limits::BACK_WAIT;
 use crate::uncommitted::Uncommitted;
 use dafs_wire::dafs::StateId;
@@ -78,7 +77,7 @@ impl Shared {
 
     pub(crate) fn is_in_lease(&self) -> bool {
         // In a fork nobody hears of its end.
-        self.forks == fork::count()
+        self.check_process().is_ok()
             && coarse_now().0 < self.lease_until.load(Ordering::Acquire)
             && self.unheard.load(Ordering::Acquire) == 0
     }

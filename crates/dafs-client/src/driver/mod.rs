@@ -23,7 +23,7 @@ use crate::core::{
 };
 use crate::delegation::{Holders, Recalled};
 use crate::error::{Error, Result};
-use crate::fork;
+use crate::fork::{self, ForkMutex};
 use crate::helper::Helper;
 use crate::operations::Operations;
 use crate::options::{Transport, WaitPolicy};
@@ -112,7 +112,7 @@ pub(crate) struct Shared {
     order: ByteOrder,
     info: SessionInfo,
     deadline: Option<Duration>,
-    pub(crate) staging: Mutex<Vec<IoBuffer>>,
+    pub(crate) staging: ForkMutex<Vec<IoBuffer>>,
 }
 
 type Guard<'a> = MutexGuard<'a, Driver>;
@@ -147,7 +147,7 @@ impl Shared {
             order,
             info,
             deadline,
-            staging: Mutex::new(Vec::new()),
+            staging: ForkMutex::new(Vec::new()),
         });
         shared.helper.start(&shared)?;
         Ok(shared)
@@ -184,10 +184,16 @@ impl Shared {
 
     /// The driver, unless this process is a fork of the one that connected.
     pub(crate) fn lock(&self) -> Result<Guard<'_>> {
-        if self.forks != fork::count() {
-            return Err(Error::Forked);
-        }
+        self.check_process()?;
         Ok(self.lock_regardless())
+    }
+
+    /// To be called before any lock is taken, by everything that the application calls.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] when this process is a fork of the one that connected.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        if self.forks == fork::count() { Ok(()) } else { Err(Error::Forked) }
     }
 
     /// The driver, unless another thread has it now.
@@ -595,7 +601,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.forks != fork::count() {
+        if self.check_process().is_err() {
             return;
         }
         self.helper.stop();

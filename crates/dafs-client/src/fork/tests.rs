@@ -1,0 +1,213 @@
+//! A fork that touches what its parent has made, while threads that it has not hold every lock.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::*;
+use crate::served::{Served, TRANSPORTS};
+use crate::{
+    CacheOptions, Client, ConnectOptions, Create, File, LockRange, OpenOptions, Stability,
+};
+use std::os::fd::RawFd;
+
+/// Runs `work` in a fork, which has failed if that takes long.
+fn in_fork(work: impl FnOnce() -> Option<&'static str>) {
+    // SAFETY: the child runs only what takes no lock of another thread, which is what the tests are
+    // about, and exits without running destructors of the parent's.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: has the child end if it hangs.
+        unsafe { libc::alarm(20) };
+        let wrong = work();
+        if let Some(what) = wrong {
+            eprintln!("a fork was not told so by {what}");
+        }
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(wrong.is_some())) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child that was just made.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(status, 0, "the child hung or was not told");
+}
+
+fn open(client: &Client) -> File {
+    let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o600);
+    client.open(b"/file", &options).unwrap()
+}
+
+fn connect(served: &Served, change: impl FnOnce(&mut ConnectOptions)) -> Client {
+    let client = served.client_with(change);
+    client.ping().unwrap();
+    client
+}
+
+macro_rules! forked {
+    ($($call:expr),* $(,)?) => {
+        [$((stringify!($call), matches!($call, Err(Error::Forked)))),*]
+    };
+}
+
+/// Whatever the application calls, or drops, in a fork.
+fn touch(
+    client: Client,
+    file: File,
+    doomed: File,
+    buffer: crate::IoBuffer,
+) -> Option<&'static str> {
+    let unstable = Stability::Unstable;
+    let mut bytes = [0; 8];
+    let root = client.root();
+    let mut batch = client.batch();
+    batch.read(&file, &[(0, 8)], &[(&buffer, 0..8)]).ok()?;
+    let told = forked![
+        client.ping(),
+        client.flush(),
+        client.disconnect(),
+        client.buffer(10),
+        client.open(b"/file", &OpenOptions::read()),
+        client.attributes(&root),
+        client.remove(&root, b"file"),
+        client.read_file(b"/file", 10),
+        client.lookup_attributes(&root, b"file"),
+        batch.run(),
+        client.batch().write(&file, &[(0, 8)], &[(&buffer, 0..8)]),
+        file.read_at(&mut bytes, 0),
+        file.write_at(&bytes, 0, unstable),
+        file.read_into(&buffer, 0..8, 0),
+        file.write_from(&buffer, 0..8, 0, unstable),
+        file.submit_read(&buffer, 0..8, 0),
+        file.submit_write(&buffer, 0..8, 0, unstable),
+        file.submit_write_tagged(1, &buffer, 0..8, 0, unstable),
+        file.append(&bytes, Stability::FileSync),
+        file.attributes(),
+        file.set_size(1),
+        file.commit(0, 0),
+        file.check_writes(),
+        file.try_lock(&LockRange::exclusive()).map_err(|error| match error {
+            crate::LockError::Other(error) => error,
+            _ => Error::TooMany,
+        }),
+        client.wait_completions(&mut Vec::new(), 1, None),
+        doomed.close(),
+    ];
+    let wrong = told.into_iter().find(|(_, told)| !told).map(|(call, _)| call);
+    let quiet = !client.is_connected() && client.poll_completions(&mut Vec::new()) == 0;
+    drop((file, buffer, client));
+    wrong.or((!quiet).then_some("a look at the session"))
+}
+
+#[test]
+fn a_fork_waits_for_no_lock_of_its_parents() {
+    for transport in TRANSPORTS {
+        for cache in [None, Some(CacheOptions::default())] {
+            let served = Served::new();
+            let client = connect(&served, |options| {
+                options.transport = transport;
+                options.cache = cache;
+            });
+            let (file, doomed) = (open(&client), open(&client));
+            file.write_at(b"not stable", 0, Stability::Unstable).unwrap();
+            file.read_at(&mut [0; 4], 0).unwrap();
+            let buffer = client.buffer(100).unwrap();
+            // The places of the locks outlive the parent's names of them, which the child drops.
+            let (shared, kept, memory) =
+                (client.shared().clone(), client.cache().cloned(), buffer.memory().clone());
+            let file = ManuallyDrop::new(file);
+            let held = (
+                kept.as_ref().map(|cache| cache.hold()),
+                file.hold(),
+                memory.hold(),
+                shared.staging.lock().unwrap(),
+                shared.lock().unwrap(),
+            );
+            in_fork(|| {
+                // SAFETY: the child's copy, which it uses once; the parent has its own.
+                let [file, doomed] = [&*file, &doomed].map(|file| unsafe { std::ptr::read(file) });
+                touch(client.clone(), file, doomed, buffer.clone())
+            });
+            drop(held);
+            // The parent has noticed nothing of it.
+            let mut found = [0; 10];
+            assert_eq!(file.read_at(&mut found, 0).unwrap(), 10);
+            assert_eq!(&found, b"not stable");
+            file.commit(0, 0).unwrap();
+            doomed.close().unwrap();
+            ManuallyDrop::into_inner(file).close().unwrap();
+            client.disconnect().unwrap();
+        }
+    }
+}
+
+/// What was made by another thread of the parent and would be dropped half changed.
+#[test]
+fn a_fork_drops_nothing_that_a_lock_protects() {
+    struct Loud(std::sync::Arc<AtomicU32>);
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let drops = std::sync::Arc::new(AtomicU32::new(0));
+    let mutex = ForkMutex::new(Loud(drops.clone()));
+    in_fork(|| {
+        // SAFETY: the child's copy, which it uses once; the parent has its own.
+        drop(unsafe { std::ptr::read(&mutex) });
+        (drops.load(Ordering::Relaxed) != 0).then_some("the end of a mutex")
+    });
+    drop(mutex);
+    assert_eq!(drops.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn forks_of_forks_differ_however_they_are_made() {
+    let here = count();
+    assert_eq!(here, count());
+    in_fork(|| {
+        let mutex = ForkMutex::new(());
+        let own = count() != here && mutex.lock().is_ok();
+        // SAFETY: as in `in_fork`; this way round no handler of the C library runs.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        if child == 0 {
+            let right = mutex.lock().is_err() && count() != here;
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(!right)) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child that was just made.
+        unsafe { libc::waitpid(child as libc::pid_t, &mut status, 0) };
+        (!own || status != 0).then_some("the number of a process")
+    });
+    assert_eq!(here, count());
+}
+
+/// Descriptors of this process.
+fn descriptors() -> Vec<RawFd> {
+    let list = std::fs::read_dir("/proc/self/fd").unwrap();
+    list.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).collect()
+}
+
+#[test]
+fn nothing_of_a_client_is_inherited_by_another_program() {
+    let before = descriptors();
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let client = connect(&served, |options| {
+            options.transport = transport;
+            options.cache = Some(CacheOptions::default());
+        });
+        let file = open(&client);
+        file.write_at(b"data", 0, Stability::FileSync).unwrap();
+        let _buffer = client.buffer(1 << 20).unwrap();
+        let mut seen = 0;
+        for descriptor in descriptors().into_iter().filter(|fd| !before.contains(fd)) {
+            // SAFETY: the call takes no memory.
+            let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
+            // One that was closed meanwhile is no concern.
+            if flags >= 0 {
+                assert!(flags & libc::FD_CLOEXEC != 0, "descriptor {descriptor}, {transport:?}");
+                seen += 1;
+            }
+        }
+        assert!(seen >= 3, "{seen} descriptors");
+    }
+}
