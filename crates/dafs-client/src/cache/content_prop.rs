@@ -1,6 +1,8 @@
 //! What is kept of files against a plain model: a file as the server has it, and as its user does.
 
-use super::content::{Content, FileId, Filled, Flushed, Segments, Step, Transfer, Transfers};
+use super::content::{
+    Content, FileId, Filled, Flushed, Segments, Step, Transfer, TransferId, Transfers,
+};
 use crate::limits::{CACHE_BLOCK_BYTES, CACHE_SLAB_BLOCKS, CACHE_SLAB_BYTES};
 use proptest::prelude::*;
 use std::ops::Range;
@@ -20,7 +22,8 @@ enum Action {
     Direct(u64, u64, u8),
     Truncate(u64),
     GiveUp,
-    Recall,
+    /// Nothing is kept any more, and then somebody else changes the file.
+    Recall(u64, u64, u8),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +39,8 @@ fn length() -> impl Strategy<Value = u64> {
 }
 
 fn action() -> impl Strategy<Value = Action> {
-    let at = || 0..FILE_BYTES;
+    // Mostly where others have been before.
+    let at = || prop_oneof![2 => 0..4 * u64::from(CACHE_BLOCK_BYTES), 1 => 0..FILE_BYTES];
     prop_oneof![
         6 => (at(), length()).prop_map(|(at, len)| Action::Read(at, len)),
         4 => (at(), 1..1_000_000u64).prop_map(|(at, len)| Action::Ahead(at, len)),
@@ -46,7 +50,7 @@ fn action() -> impl Strategy<Value = Action> {
         2 => (at(), 1..1_000_000u64, any::<u8>()).prop_map(|(a, l, b)| Action::Direct(a, l, b)),
         1 => at().prop_map(Action::Truncate),
         1 => Just(Action::GiveUp),
-        1 => Just(Action::Recall),
+        1 => (at(), 1..1_000_000u64, any::<u8>()).prop_map(|(a, l, b)| Action::Recall(a, l, b)),
     ]
 }
 
@@ -147,6 +151,41 @@ impl World {
         for zero in self.content.filled(transfer.id, filled) {
             self.slabs[zero.slab as usize][zero.start as usize..][..zero.len as usize].fill(0);
         }
+        self.compare(transfer.offset..transfer.end());
+    }
+
+    /// What is known of a range is as its user sees it.
+    fn compare(&mut self, range: Range<u64>) {
+        let end = range.end.min(self.content.size(self.file));
+        let block = u64::from(CACHE_BLOCK_BYTES);
+        let mut at = range.start;
+        while at < end {
+            let part = at..end.min(at + block);
+            at = part.end;
+            if let Step::Copy(segments) = self.content.read(self.file, part.clone()) {
+                let want = &self.user[part.start as usize..part.end as usize];
+                assert!(self.memory(&segments) == want, "what is known of {part:?}");
+            }
+        }
+    }
+
+    /// Lets the request end that somebody waits for.
+    fn end(&mut self, id: TransferId) {
+        if let Some(at) = self.reads.iter().position(|read| read.transfer.id == id) {
+            let read = self.reads.swap_remove(at);
+            self.end_read(read, How::Well);
+        } else if let Some(at) = self.writes.iter().position(|write| write.id == id) {
+            let write = self.writes.swap_remove(at);
+            self.end_write(write, How::Well);
+        } else {
+            panic!("{id:?} is waited for and not in flight");
+        }
+    }
+
+    fn end_writes(&mut self) {
+        while let Some(transfer) = self.writes.pop() {
+            self.end_write(transfer, How::Well);
+        }
     }
 
     fn end_write(&mut self, transfer: Transfer, how: How) {
@@ -195,9 +234,7 @@ impl World {
         while let Some(transfer) = self.reads.pop() {
             self.end_read(transfer, How::Well);
         }
-        while let Some(transfer) = self.writes.pop() {
-            self.end_write(transfer, How::Well);
-        }
+        self.end_writes();
     }
 
     fn write_back_all(&mut self) {
@@ -208,7 +245,7 @@ impl World {
             }
             self.writes.extend(writes);
         }
-        self.settle();
+        self.end_writes();
         assert_eq!(self.content.unwritten_of(self.file), 0);
         // The end of the file may have been given up.
         if self.server.len() < self.user.len() {
@@ -249,7 +286,7 @@ impl World {
                         self.settle();
                     }
                 }
-                Step::Wait(_) => self.settle(),
+                Step::Wait(id) => self.end(id),
                 Step::Full => panic!("a read needs no room"),
             }
         }
@@ -268,7 +305,7 @@ impl World {
                     self.user[range.start as usize..range.end as usize].copy_from_slice(&data);
                     return;
                 }
-                Step::Wait(_) => self.settle(),
+                Step::Wait(id) => self.end(id),
                 Step::Full => {
                     if !self.grow() {
                         let was_empty = self.reads.is_empty() && self.writes.is_empty();
@@ -278,6 +315,7 @@ impl World {
                             return;
                         }
                         self.write_back_all();
+                        self.settle();
                     }
                 }
                 Step::Unknown => panic!("a write needs to know nothing"),
@@ -320,17 +358,9 @@ impl World {
                         break;
                     }
                     self.writes.extend(writes);
-                    while let Some(transfer) = self.writes.pop() {
-                        self.end_write(transfer, How::Well);
-                    }
+                    self.end_writes();
                 }
-                let end = range.end as usize;
-                for file in [&mut self.server, &mut self.user] {
-                    if file.len() < end {
-                        file.resize(end, 0);
-                    }
-                    file[at as usize..end].fill(byte);
-                }
+                self.change_beside(&range, byte);
                 self.content.forget(self.file, range);
                 self.content.set_size(self.file, self.user.len() as u64);
             }
@@ -343,18 +373,28 @@ impl World {
                 self.content.set_size(self.file, size);
             }
             Action::GiveUp => {
-                while let Some(transfer) = self.writes.pop() {
-                    self.end_write(transfer, How::Well);
-                }
+                self.end_writes();
                 self.content.give_up(self.file);
                 self.revert(0..self.user.len() as u64);
             }
-            Action::Recall => {
+            Action::Recall(at, len, byte) => {
                 self.write_back_all();
                 self.content.forget(self.file, 0..u64::MAX);
+                self.change_beside(&(at..at + len), byte);
+                self.content.set_size(self.file, self.user.len() as u64);
             }
         }
         self.content.check();
+    }
+
+    fn change_beside(&mut self, range: &Range<u64>, byte: u8) {
+        let (start, end) = (range.start as usize, range.end as usize);
+        for file in [&mut self.server, &mut self.user] {
+            if file.len() < end {
+                file.resize(end, 0);
+            }
+            file[start..end].fill(byte);
+        }
     }
 }
 
@@ -365,7 +405,7 @@ fn blocks(range: &Range<u64>) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
     #[test]
     fn what_is_read_is_what_was_written(
         actions in proptest::collection::vec(action(), 1..150),
@@ -377,6 +417,7 @@ proptest! {
         }
         world.settle();
         world.write_back_all();
+        world.compare(0..u64::MAX);
         world.content.check();
         world.content.remove_file(world.file);
         world.content.check();
