@@ -158,7 +158,7 @@ impl Client {
         };
         if let Some(cache) = self.cache() {
             let granted = granted.filter(|_| wants);
-            file.cached = Some(cache.enter(&file, granted, options)?);
+            file.cached = Some(cache.enter(&file, granted, options));
         }
         Ok(file)
     }

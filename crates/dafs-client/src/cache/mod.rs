@@ -20,6 +20,8 @@
 //! * What is kept is used only while the client knows that its lease holds.
 //! * Data is copied in and out under the lock, in one step with the check that it may be; the lock is
 //!   never held while a request is made or waited for.
+//! * This lock is taken before that of the driver, never under it. So what ends under the driver's
+//!   lock ([`DirectUse`]) takes none, and holders of delegations are called without it.
 //! * Changed data of a file belongs to one open file at a time, which is told of a loss.
 //! * A use of a file beside the cache sees what was written before it; while one that changes the
 //!   file is under way, nothing is kept of it.

@@ -6,7 +6,7 @@
 //! * Giving it back needs nothing that a reader or writer holds, and nothing of the application.
 
 use super::file::{CacheUse, CachedFile};
-use super::state::{Held, Owner};
+use super::state::{Held, HeldStage, Owner};
 use super::{Cache, DirectUse};
 use crate::client::Client;
 use crate::delegation::{Granted, HeldAttributes, Recalled};
@@ -23,42 +23,17 @@ impl Cache {
         file: &File,
         granted: Option<Granted>,
         options: &OpenOptions,
-    ) -> Result<CacheUse> {
+    ) -> CacheUse {
         let client = file.client();
         let cached = self.find_or_make(client, file);
         let owner = Owner { state_id: file.state_id(), writes: file.writes().clone() };
         let (reads, writes) = (options.access.reads(), options.access.writes());
         let kept = !options.direct;
         let used = CacheUse::new(cached.clone(), owner, reads && kept, writes && kept);
-        let Some(granted) = granted else { return Ok(used) };
-        let held = Held { kind: granted.kind, state_id: granted.state_id, is_idle: true };
-        let mut state = self.lock();
-        let wanted = match state.file(cached.id) {
-            Some(file) if file.held.is_none() && !granted.recall => {
-                file.held = Some(held);
-                file.granted_change = None;
-                true
-            }
-            _ => false,
-        };
-        drop(state);
-        if !wanted {
-            client.shared().leave_delegation(granted.state_id);
-            return Ok(used);
+        if let Some(granted) = granted {
+            cached.hold(granted, |holder| client.hold(&granted, holder));
         }
-        let holder: Weak<CachedFile> = Arc::downgrade(&cached);
-        let is_held = client.hold(&granted, holder);
-        let mut state = self.lock();
-        if let Some(file) = state.file(cached.id)
-            && let Some(held) = file.held.as_mut().filter(|h| h.state_id == granted.state_id)
-        {
-            match is_held {
-                Ok(true) => held.is_idle = false,
-                _ => file.held = None,
-            }
-        }
-        drop(state);
-        is_held.map(|_| used)
+        used
     }
 
     fn find_or_make(self: &Arc<Self>, client: &Client, file: &File) -> Arc<CachedFile> {
@@ -116,14 +91,54 @@ impl CacheUse {
 }
 
 impl CachedFile {
+    /// Takes a delegation, or gives it back; `register` sees to it that this file hears of recalls, and
+    /// tells whether the delegation is still there.
+    fn hold(self: &Arc<Self>, granted: Granted, register: impl FnOnce(Weak<Self>) -> Result<bool>) {
+        let Granted { kind, state_id, recall } = granted;
+        let mut state = self.cache.lock();
+        let wanted = match state.file(self.id) {
+            Some(file) if file.held.is_none() && !recall => {
+                file.held = Some(Held { kind, state_id, stage: HeldStage::Coming });
+                file.granted_change = None;
+                true
+            }
+            _ => false,
+        };
+        drop(state);
+        if !wanted {
+            return self.client.shared().leave_delegation(state_id);
+        }
+        let is_held = register(Arc::downgrade(self));
+        let mut state = self.cache.lock();
+        if let Some(file) = state.file(self.id)
+            && let Some(held) = file.held.as_mut().filter(|held| held.state_id == state_id)
+        {
+            match (&is_held, held.stage) {
+                (Ok(true), HeldStage::Coming) => held.stage = HeldStage::There,
+                // It has been recalled meanwhile, and who does that gives it back.
+                (Ok(true), _) => {}
+                _ => file.held = None,
+            }
+        }
+        drop(state);
+        if let Err(error) = is_held {
+            // The file can be used without.
+            tracing::warn!(%error, "a file is not cached because nobody would hear of a recall");
+            self.client.shared().leave_delegation(state_id);
+        }
+    }
+
+    /// Nothing more is kept by right of the delegation that is held, if there is one.
+    fn begin_to_stop(&self) -> Option<StateId> {
+        let mut state = self.cache.lock();
+        let held = state.file(self.id)?.held.as_mut()?;
+        held.stage = HeldStage::Leaving;
+        Some(held.state_id)
+    }
+
     /// Stops keeping anything; yields the delegation, if it was held and nobody else gives it back.
     fn stop(&self) -> Option<StateId> {
-        let mut state = self.cache.lock();
-        let file = state.file(self.id)?;
-        let held = file.held.as_mut()?;
-        held.is_idle = true;
-        let state_id = held.state_id;
-        drop(state);
+        let state_id = self.begin_to_stop()?;
         self.cache.write_back(&self.client, self.id);
         let mut state = self.cache.lock();
         state.content.forget(self.id, 0..u64::MAX);
@@ -186,13 +201,15 @@ impl Client {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+    use super::super::state::Readiness;
     use super::*;
+    use crate::delegation::DelegationKind;
     use crate::{CacheOptions, ConnectOptions, Create, DafsUrl, Stability};
     use dafs_server::{Config, Server};
     use tempfile::TempDir;
 
-    #[test]
-    fn nothing_is_written_back_by_right_of_a_lost_delegation() {
+    /// A server with a file, and a client with a cache that has it open.
+    fn served() -> (TempDir, TempDir, Server, Client, File) {
         let (dir, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         let mut config = Config::for_directory(dir.path().to_owned());
         config.listen = vec!["127.0.0.1:0".parse().unwrap()];
@@ -203,10 +220,68 @@ mod tests {
         let cache = Some(CacheOptions::default());
         let client =
             Client::connect(&url, &ConnectOptions { cache, ..ConnectOptions::default() }).unwrap();
+        let options = OpenOptions::read_write().create(Create::New).mode(0o600);
+        let file = client.open(b"file", &options).unwrap();
+        (dir, state, server, client, file)
+    }
+
+    /// A delegation of a file that has none, as if it had just come.
+    fn granted(file: &CachedFile) -> Granted {
+        let mut state = file.cache.lock();
+        let held = state.file(file.id).unwrap().held.take();
+        let state_id = held.map_or(StateId([7; 8]), |held| held.state_id);
+        Granted { kind: DelegationKind::Write, state_id, recall: false }
+    }
+
+    fn readiness(file: &CachedFile) -> Readiness {
+        file.cache.lock().file(file.id).unwrap().readiness(true)
+    }
+
+    #[test]
+    fn a_recall_that_comes_with_the_delegation_is_not_overtaken() {
+        let (_dir, _state, server, client, file) = served();
+        let cached = file.cached_file();
+        let granted = granted(&cached);
+        cached.hold(granted, |_| {
+            assert_eq!(readiness(&cached), Readiness::No, "nobody hears of recalls yet");
+            Ok(true)
+        });
+        assert_ne!(readiness(&cached), Readiness::No);
+        cached.cache.lock().file(cached.id).unwrap().held = None;
+        cached.hold(granted, |_| {
+            // The server wants it back at once, and what was written before is on its way there.
+            assert_eq!(cached.begin_to_stop(), Some(granted.state_id));
+            Ok(true)
+        });
+        assert_eq!(readiness(&cached), Readiness::No, "what came now would not be written back");
+        assert_eq!(cached.stop(), Some(granted.state_id));
+        drop(cached);
+        file.close().unwrap();
+        client.disconnect().unwrap();
+        server.stop();
+    }
+
+    #[test]
+    fn a_file_whose_recalls_nobody_would_hear_of_is_open_all_the_same() {
+        let (dir, _state, server, client, file) = served();
+        let cached = file.cached_file();
+        let granted = granted(&cached);
+        cached.hold(granted, |_| Err(Error::Memory("no thread".into())));
+        assert_eq!(readiness(&cached), Readiness::No);
+        file.write_at(b"through", 0, Stability::Unstable).unwrap();
+        assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"through");
+        file.close().unwrap();
+        assert!(cached.cache.lock().files.is_empty(), "nothing is left of it");
+        drop(cached);
+        client.disconnect().unwrap();
+        server.stop();
+    }
+
+    #[test]
+    fn nothing_is_written_back_by_right_of_a_lost_delegation() {
+        let (dir, _state, server, client, file) = served();
         let unstable = Stability::Unstable;
-        let open = |create| OpenOptions::read_write().create(create).mode(0o600);
-        let file = client.open(b"file", &open(Create::New)).unwrap();
-        let second = client.open(b"file", &open(Create::Never)).unwrap();
+        let second = client.open(b"file", &OpenOptions::read_write()).unwrap();
         file.write_at(b"committed", 0, unstable).unwrap();
         file.commit(0, 0).unwrap();
         file.write_at(b"kept", 0, unstable).unwrap();

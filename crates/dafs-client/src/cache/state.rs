@@ -34,8 +34,18 @@ pub(super) struct Owner {
 pub(super) struct Held {
     pub(super) kind: DelegationKind,
     pub(super) state_id: StateId,
-    /// It has just come, or is on its way back.
-    pub(super) is_idle: bool,
+    pub(super) stage: HeldStage,
+}
+
+/// How far a delegation is on its way; it never goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HeldStage {
+    /// Nobody would hear of a recall yet.
+    Coming,
+    /// Data may be kept by right of it.
+    There,
+    /// What was kept by right of it is being given up.
+    Leaving,
 }
 
 /// What is kept of a file beside its content.
@@ -98,7 +108,7 @@ impl FileState {
     pub(super) fn readiness(&self, writes: bool) -> Readiness {
         let Some(held) = &self.held else { return Readiness::No };
         let allowed = !writes || held.kind == DelegationKind::Write;
-        if held.is_idle || !allowed || self.direct.load(Ordering::Acquire) > 0 {
+        if held.stage != HeldStage::There || !allowed || self.direct.load(Ordering::Acquire) > 0 {
             Readiness::No
         } else if self.is_loaded {
             Readiness::Ready
