@@ -156,7 +156,7 @@ impl Header {
 
 impl<'a> Record<'a> {
     /// The place that a record takes, in bytes.
-    pub(crate) fn room(payload_bytes: usize) -> usize {
+    pub(crate) const fn room(payload_bytes: usize) -> usize {
         RECORD_HEADER_BYTES + payload_bytes.next_multiple_of(ALIGN)
     }
 

@@ -28,7 +28,12 @@ mod workers;
 pub use disk::{Disk, Spawn};
 pub use error::{LogFailed, ScanError};
 pub use files::FileDisk;
-pub use limits::{RECORD_BYTES_MAX, SEGMENT_BYTES};
+pub use limits::{CHECKPOINT_BYTES_MAX, RECORD_BYTES_MAX, SEGMENT_BYTES};
 pub use log::{Appended, Done, Log, Statistics};
 pub use scan::Recovery;
 pub use workers::Workers;
+
+/// Bytes that a record takes in a segment.
+pub const fn record_bytes(payload_bytes: usize) -> usize {
+    format::Record::room(payload_bytes)
+}

@@ -9,6 +9,14 @@ pub const RECORD_BYTES_MAX: usize = 1 << 20;
 /// The longest segment that is read, in bytes: a longer one was not written by this program.
 pub(crate) const SEGMENT_READ_BYTES_MAX: u64 = 4 << 30;
 
+/// The longest checkpoint, in bytes of [`record_bytes`](crate::record_bytes): the segment that it begins
+/// can still be read when it is replaced, which is when it has grown to twice as much.
+pub const CHECKPOINT_BYTES_MAX: u64 =
+    (SEGMENT_READ_BYTES_MAX - SEGMENT_BYTES - RECORD_BYTES_MAX as u64) / 2 - SEGMENT_FRAME_BYTES;
+
+/// What a segment has besides records that mean something, in bytes, and what rounding adds to a record.
+const SEGMENT_FRAME_BYTES: u64 = 4096;
+
 /// Bytes that a buffer for writes may keep allocated between two of them.
 pub(crate) const BUFFER_SPARE_BYTES_MAX: usize = 1 << 20;
 

@@ -1,5 +1,9 @@
 //! Every bound of the NFS front doors, in one place.
 
+use dafs_service::limits::{
+    DURABLE_PROMISED_BYTES_MAX, DURABLE_RECORD_BYTES, DURABLE_SESSION_BYTES_MAX,
+};
+
 /// The largest file data of one READ or WRITE, in bytes.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 
@@ -150,8 +154,11 @@ pub const MOUNTS_MAX: usize = 1024;
 /// Sessions at once whose replies outlive the server; further ones are made without that.
 pub const DURABLE_SESSIONS_MAX: usize = 512;
 
+/// The same of one client.
+pub const DURABLE_SESSIONS_PER_CLIENT_MAX: usize = 16;
+
 /// Slots of such a session.
-pub const DURABLE_SLOTS_MAX: u32 = SLOTS_INITIAL_MAX;
+pub const DURABLE_SLOTS_MAX: u32 = 32;
 
 /// The most operations of a request in such a session.
 pub const DURABLE_OPERATIONS_MAX: u32 = 16;
@@ -159,6 +166,22 @@ pub const DURABLE_OPERATIONS_MAX: u32 = 16;
 /// The longest reply that the journal keeps as a whole, in bytes. Of a longer one it keeps the results
 /// of the operations that have changed something.
 pub const DURABLE_REPLY_BYTES_MAX: usize = 1024;
+
+/// The longest result of an operation that has changed something, in bytes, with the file handle that it
+/// has left.
+pub const DURABLE_RESULT_BYTES_MAX: usize = 256;
+
+/// What the journal keeps of the requests of such a session at most, in bytes: of each slot one request,
+/// which may have changed something with every operation.
+pub const DURABLE_SESSION_BYTES: usize = DURABLE_SLOTS_MAX as usize
+    * (DURABLE_REPLY_BYTES_MAX
+        + DURABLE_RECORD_BYTES
+        + (DURABLE_OPERATIONS_MAX as usize - 1)
+            * (DURABLE_RESULT_BYTES_MAX + DURABLE_RECORD_BYTES));
+
+const _: () = assert!(DURABLE_SESSION_BYTES <= DURABLE_SESSION_BYTES_MAX / 2);
+const _: () = assert!(DURABLE_SESSIONS_MAX * DURABLE_SESSION_BYTES <= DURABLE_PROMISED_BYTES_MAX);
+const _: () = assert!(DURABLE_SLOTS_MAX <= SLOTS_INITIAL_MAX);
 
 const _: () = assert!(DURABLE_SLOTS_MAX * DURABLE_OPERATIONS_MAX <= 1 << 16);
 const _: () = assert!(DURABLE_OPERATIONS_MAX <= u64::BITS);

@@ -115,12 +115,12 @@ pub(crate) const STATELESS_RIGHTS_NS: u64 = 1_000_000_000;
 /// Ended sessions whose replies are kept, of one client and of all.
 pub const REPLY_SESSIONS_PER_CLIENT_MAX: usize = 1_024;
 /// See [`REPLY_SESSIONS_PER_CLIENT_MAX`].
-pub const REPLY_SESSIONS_MAX: usize = 65_536;
+pub const REPLY_SESSIONS_MAX: usize = 16_384;
 
 /// Bytes of the replies kept of ended sessions, of one client (DAFS O50) and of all.
 pub const REPLY_BYTES_PER_CLIENT_MAX: usize = 16 << 20;
 /// See [`REPLY_BYTES_PER_CLIENT_MAX`].
-pub const REPLY_BYTES_MAX: usize = 256 << 20;
+pub const REPLY_BYTES_MAX: usize = 128 << 20;
 
 /// How long replies of an ended session are kept, unless three leases take longer, in nanoseconds
 /// (DAFS O50).
@@ -163,8 +163,48 @@ pub const DURABLE_CHANGES_MAX: usize = 65_536;
 /// error instead.
 pub const DURABLE_REPLY_BYTES_MAX: usize = 64 << 10;
 
-/// Sessions of earlier runs that the journal keeps the replies of; the oldest go first.
+/// Sessions of earlier runs that the journal keeps the replies of. Above that, the client that has most
+/// loses its oldest first, of the host that has most.
 pub const DURABLE_SESSIONS_MAX: usize = 4_096;
+
+/// Bytes of records that the journal keeps, in memory and in each checkpoint.
+pub const DURABLE_BYTES_MAX: usize = 512 << 20;
+
+/// Of these, what is left to replies when no more changes are taken, so that those which were taken are
+/// told as they were answered.
+pub const DURABLE_RESERVE_BYTES: usize = DURABLE_BYTES_MAX / 8;
+
+/// The same of the sessions of earlier runs, together.
+pub const DURABLE_RECOVERED_BYTES_MAX: usize = DURABLE_BYTES_MAX / 8;
+
+/// What a record takes besides the reply in it, in bytes, at most.
+pub const DURABLE_RECORD_BYTES: usize = 72;
+
+/// The same as [`DURABLE_BYTES_MAX`] of the sessions to which front doors have promised that replies to all their changes are
+/// kept: so much is there for them whatever others do.
+pub const DURABLE_PROMISED_BYTES_MAX: usize = DURABLE_BYTES_MAX / 4;
+
+/// The same of one session. A change that might make it more is refused.
+pub const DURABLE_SESSION_BYTES_MAX: usize = 1 << 20;
+
+/// The same of a change that is under way, until it is known what came of it: a rename has two names
+/// of 255 bytes and two handles, and a session may have to be told with it.
+pub(crate) const DURABLE_CHANGE_BYTES: usize = 1_024;
+
+/// The same of a session, without its replies: its client's name and principal.
+const DURABLE_SESSION_RECORD_BYTES: usize = CLIENT_NAME_BYTES_MAX + 512;
+
+const _: () = assert!(DURABLE_BYTES_MAX as u64 <= dafs_journal::CHECKPOINT_BYTES_MAX);
+const _: () = assert!(DURABLE_REPLY_BYTES_MAX < dafs_journal::RECORD_BYTES_MAX);
+// What earlier runs and ended sessions have left, and changes under way, leave room for the others.
+const _: () = assert!(
+    DURABLE_RECOVERED_BYTES_MAX
+        + DURABLE_PROMISED_BYTES_MAX
+        + REPLY_BYTES_MAX
+        + REPLY_SESSIONS_MAX * DURABLE_SESSION_RECORD_BYTES
+        + DURABLE_CHANGES_MAX * DURABLE_CHANGE_BYTES
+        <= DURABLE_BYTES_MAX - DURABLE_RESERVE_BYTES - DURABLE_BYTES_MAX / 16
+);
 
 /// Components of a path in one lookup.
 pub const PATH_COMPONENTS_MAX: usize = 256;

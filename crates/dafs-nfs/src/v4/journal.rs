@@ -17,7 +17,7 @@
 use super::compound::{Compound, OpError, OpResult};
 use super::resume;
 use crate::args::Args;
-use crate::limits::{DURABLE_OPERATIONS_MAX, DURABLE_REPLY_BYTES_MAX, DURABLE_SLOTS_MAX};
+use crate::limits::{DURABLE_OPERATIONS_MAX, DURABLE_REPLY_BYTES_MAX, DURABLE_RESULT_BYTES_MAX};
 use crate::principal::Principal;
 use crate::shared::{Job, NfsShared};
 use crate::wire_handle;
@@ -41,9 +41,10 @@ pub(crate) fn session_key(id: SessionId) -> [u8; 8] {
 }
 
 /// What the journal notes of a new session.
-pub(crate) fn session_record(id: SessionId, client: &Client) -> durable::Session {
+pub(crate) fn session_record(id: SessionId, client: &Client, host: Vec<u8>) -> durable::Session {
     durable::Session {
         id: session_key(id),
+        host,
         client: client.name().to_vec(),
         verifier: client.verifier(),
         mechanism: MECHANISM.to_owned(),
@@ -93,7 +94,10 @@ impl Numbered {
     /// What the journal calls the change of one operation; `None` for slots and operations that no
     /// session has that persists.
     pub(super) fn key(&self, digest: u32, op_index: u32) -> Option<RequestKey> {
-        if self.slot >= DURABLE_SLOTS_MAX || op_index >= DURABLE_OPERATIONS_MAX {
+        // Earlier versions gave more slots.
+        if self.slot > u32::from(u16::MAX) / DURABLE_OPERATIONS_MAX
+            || op_index >= DURABLE_OPERATIONS_MAX
+        {
             return None;
         }
         Some(RequestKey {
@@ -492,7 +496,10 @@ impl Compound<'_> {
 
     fn hand_over(&mut self, op: Op, noted: &Noted) -> OpResult {
         let gate = Gate::new(self.shared);
-        match self.shared.service.settle(op, &noted.encode(), false, gate.notify()) {
+        let noted = noted.encode();
+        let bytes_max = DURABLE_REPLY_BYTES_MAX.max(DURABLE_RESULT_BYTES_MAX);
+        debug_assert!(noted.len() <= bytes_max + 1, "{}", noted.len());
+        match self.shared.service.settle(op, &noted, false, gate.notify()) {
             Settled::Now => Ok(()),
             Settled::Later => {
                 let progress = self.progress();

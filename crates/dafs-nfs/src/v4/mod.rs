@@ -8,6 +8,7 @@ mod digest;
 pub(crate) mod dispatch;
 pub(crate) mod journal;
 pub(crate) mod ops;
+mod persistent;
 mod resume;
 pub(crate) mod session;
 mod session_ops;

@@ -8,11 +8,11 @@
 //!   and of its connection ([`HeldSlot`]).
 
 use super::callback::{BackParameters, Callbacks, PathState};
+use super::persistent::{Host, Place, Places};
 use super::slot::{Begin, SlotRequest, SlotTable};
 use crate::limits::{
-    BACK_SILENCE_NS, CLIENTS_PRUNE_MIN, DURABLE_OPERATIONS_MAX, DURABLE_SESSIONS_MAX,
-    DURABLE_SLOTS_MAX, REPLY_CACHE_BYTES_MAX, REPLY_CACHE_SHARE_BYTES, SESSIONS_MAX,
-    SESSIONS_PER_CLIENT_MAX,
+    BACK_SILENCE_NS, CLIENTS_PRUNE_MIN, DURABLE_OPERATIONS_MAX, DURABLE_SLOTS_MAX,
+    REPLY_CACHE_BYTES_MAX, REPLY_CACHE_SHARE_BYTES, SESSIONS_MAX, SESSIONS_PER_CLIENT_MAX,
 };
 use crate::principal::Principal;
 use crate::shared::NfsCounts;
@@ -190,6 +190,8 @@ pub(crate) struct Session {
     slots: Mutex<SlotTable>,
     /// Its replies outlive the server.
     persistent: bool,
+    /// Its place among those that persist, until it ends.
+    place: Mutex<Option<Place>>,
     gone: AtomicBool,
     back: BackWatch,
     /// Bytes of kept replies of all sessions.
@@ -223,6 +225,7 @@ impl Session {
             fore: ChannelAttributes::default(),
             slots: Mutex::new(SlotTable::fixed(1)),
             persistent: false,
+            place: Mutex::default(),
             gone: AtomicBool::new(false),
             back: BackWatch::default(),
             cache_bytes: Arc::default(),
@@ -232,6 +235,12 @@ impl Session {
     /// Whether its replies outlive the server.
     pub(crate) fn is_persistent(&self) -> bool {
         self.persistent
+    }
+
+    /// It is in no table any more.
+    fn end(&self) {
+        self.gone.store(true, Ordering::Release);
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// True once the session has been destroyed or its client has been replaced.
@@ -366,8 +375,9 @@ pub(crate) struct NewSession {
     pub(crate) owner: Arc<NfsClient>,
     pub(crate) fore: ChannelAttributes,
     pub(crate) back: BackParameters,
-    /// Whether its replies are to outlive the server, if there is room for one more like that.
-    pub(crate) persistent: bool,
+    /// Where the client is, if its replies are to outlive the server, should there be room for one more
+    /// session like that.
+    pub(crate) persistent: Option<Host>,
 }
 
 #[derive(Debug, Default)]
@@ -398,8 +408,7 @@ pub(crate) struct SessionTable {
     sessions: RwLock<FxHashMap<SessionId, Arc<Session>>>,
     clients: RwLock<Clients>,
     cache_bytes: Arc<AtomicUsize>,
-    /// Sessions that persist.
-    persistent: AtomicUsize,
+    persistent: Arc<Places>,
 }
 
 impl SessionTable {
@@ -412,7 +421,7 @@ impl SessionTable {
             sessions: RwLock::default(),
             clients: RwLock::default(),
             cache_bytes: Arc::default(),
-            persistent: AtomicUsize::new(0),
+            persistent: Arc::default(),
         }
     }
 
@@ -451,22 +460,10 @@ impl SessionTable {
     /// # Errors
     /// `NoSpc` when the table is full, `StaleClientId` when the client is gone.
     pub(crate) fn create(&self, mut new: NewSession) -> Result<Arc<Session>, Status> {
-        if new.persistent {
-            let order = Ordering::Relaxed;
-            let more = |count| (count < DURABLE_SESSIONS_MAX).then_some(count + 1);
-            new.persistent = self.persistent.fetch_update(order, order, more).is_ok();
-        }
-        let persistent = new.persistent;
-        let created = self.enter(new);
-        if persistent && created.is_err() {
-            self.persistent.fetch_sub(1, Ordering::Relaxed);
-        }
-        created
-    }
-
-    fn enter(&self, mut new: NewSession) -> Result<Arc<Session>, Status> {
+        let host = new.persistent.take();
+        let place = host.and_then(|host| self.persistent.take(&host, new.owner.key()));
         let mut slots = SlotTable::new(new.fore.requests_max);
-        if new.persistent {
+        if place.is_some() {
             let fore = &mut new.fore;
             fore.operations_max = fore.operations_max.min(DURABLE_OPERATIONS_MAX);
             fore.requests_max = fore.requests_max.min(DURABLE_SLOTS_MAX);
@@ -480,7 +477,8 @@ impl SessionTable {
         let session = Arc::new(Session {
             id,
             slots: Mutex::new(slots),
-            persistent: new.persistent,
+            persistent: place.is_some(),
+            place: Mutex::new(place),
             fore: new.fore,
             gone: AtomicBool::new(false),
             back: BackWatch::default(),
@@ -510,8 +508,7 @@ impl SessionTable {
         let removed = sessions.remove(&session.id).is_some();
         drop(sessions);
         if removed {
-            self.persistent.fetch_sub(usize::from(session.persistent), Ordering::Relaxed);
-            session.gone.store(true, Ordering::Release);
+            session.end();
             session.owner.sessions().retain(|id| *id != session.id);
             session.client().session_ended();
         }
@@ -530,8 +527,7 @@ impl SessionTable {
         // Their connections are let go of, and with them what would hold this record.
         *client.callbacks() = Callbacks::new();
         for session in &ended {
-            self.persistent.fetch_sub(usize::from(session.persistent), Ordering::Relaxed);
-            session.gone.store(true, Ordering::Release);
+            session.end();
             session.client().session_ended();
         }
         ended

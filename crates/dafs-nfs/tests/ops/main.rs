@@ -13,5 +13,6 @@ mod files;
 mod helper;
 mod locks;
 mod persistent;
+mod persistent_bounds;
 mod posix;
 mod ranges;

@@ -10,10 +10,10 @@ use dafs_store::{Cred, MemoryOptions, MemoryStore, Store};
 use dafs_wire::nfs4::*;
 use std::sync::Arc;
 
-const ROOT: Op<'static> = Op::Putrootfh(PutrootfhArgs);
+pub(crate) const ROOT: Op<'static> = Op::Putrootfh(PutrootfhArgs);
 
 /// What lasts from run to run.
-struct Kept {
+pub(crate) struct Kept {
     store: Arc<MemoryStore>,
     disk: Arc<SimDisk>,
     options: ExportOptions,
@@ -22,14 +22,14 @@ struct Kept {
 }
 
 impl Kept {
-    fn new(durable_replies: Durability) -> Self {
+    pub(crate) fn new(durable_replies: Durability) -> Self {
         let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
         let options =
             ExportOptions { squash: Squash::None, durable_replies, ..ExportOptions::default() };
         Self { store, disk: Arc::new(SimDisk::new()), options, runs: 0, boots: 0 }
     }
 
-    fn start(&mut self) -> World {
+    pub(crate) fn start(&mut self) -> World {
         self.runs += 1;
         let (store, disk) = (self.store.clone(), Some((self.disk.clone(), self.boots)));
         let mut world = World::run_of(self.runs, store, self.options.clone(), disk);

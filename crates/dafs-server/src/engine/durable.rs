@@ -17,7 +17,8 @@ use super::open_ops::open_how;
 use super::reply::is_ok;
 use super::request::{Call, Context, Keep};
 use super::work::{Arrival, JobDone, JobResult, Pending, PendingId, Work};
-use dafs_service::durable::{Change, Effect, Intended, Notify, Op, Session, Settled, digest};
+use dafs_dat::PeerInfo;
+use dafs_service::durable::{Change, Effect, Intended, Notify, Op, Session, Settled, digest, host};
 use dafs_service::{Handle, Identity, OpenHow, RequestKey};
 use dafs_store::{AppendWitness, Kind, NewObject};
 use dafs_wire::dafs::{
@@ -331,9 +332,14 @@ impl Context<'_> {
 }
 
 /// A session of a client as the journal keeps it.
-pub(super) fn journal_session(session: &connection::Session, identity: &Identity) -> Session {
+pub(super) fn journal_session(
+    session: &connection::Session,
+    peer: &PeerInfo,
+    identity: &Identity,
+) -> Session {
     Session {
         id: session.id.0,
+        host: peer.address.map_or_else(Vec::new, |address| host(address.ip())),
         client: session.client_name.clone(),
         verifier: session.client_verifier.to_be_bytes(),
         mechanism: identity.mechanism.to_owned(),

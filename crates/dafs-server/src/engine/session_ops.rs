@@ -204,7 +204,7 @@ impl Context<'_> {
             return self.begin_session(call, admission);
         }
         // The client may ask for replies of the session as soon as it knows of it.
-        let kept = journal_session(session, &admission.identity);
+        let kept = journal_session(session, &self.connection.peer, &admission.identity);
         let (endpoint, work) = (self.connection.endpoint, Work::KeepSession(Box::new(admission)));
         let pending = self.pending.insert(Pending { endpoint, call: *call, work });
         self.connection.proving = true;

@@ -14,7 +14,7 @@ use super::{Change, Effect, Intended, Notify, Op, Session, Settled};
 use crate::Result;
 use crate::error::ServiceError;
 use crate::handle::Handle;
-use crate::limits::{DURABLE_CHANGES_MAX, DURABLE_REPLY_BYTES_MAX};
+use crate::limits::DURABLE_REPLY_BYTES_MAX;
 use crate::replies::RequestKey;
 use dafs_journal::{Log, LogFailed, Spawn};
 use dafs_store::{FileId, Store, StoreError};
@@ -65,7 +65,7 @@ impl Keeper {
         ready: Notify,
     ) -> Result<Intended> {
         let mut ledger = self.lock();
-        if ledger.flights.len() >= DURABLE_CHANGES_MAX {
+        if !ledger.has_room_for(&key.session) {
             return Err(ServiceError::Resource);
         }
         ledger.next_op += 1;

@@ -4,6 +4,8 @@
 //! * What is in memory is what the log says: both change in one step, under the lock.
 //! * Per session and stream there is one entry: the latest change. A new one on the stream shows
 //!   that the reply to the one before was received.
+//! * What a checkpoint has to hold is bounded, so that it can be read: every change under way has its
+//!   part of the room, and a record that does not fit is not made.
 //! * Records of conflicting changes stand in the log in the order of their execution, because a
 //!   change leaves its places only after its last record was appended.
 
@@ -12,7 +14,11 @@ use super::intent::Intent;
 use super::places::{PlaceList, Places};
 use super::record::{self, About};
 use super::{Effect, Notify, Session};
-use dafs_journal::{Appended, Log};
+use crate::limits::{
+    DURABLE_BYTES_MAX, DURABLE_CHANGE_BYTES, DURABLE_CHANGES_MAX, DURABLE_RESERVE_BYTES,
+    DURABLE_SESSION_BYTES_MAX,
+};
+use dafs_journal::{Appended, CHECKPOINT_BYTES_MAX, Log, record_bytes};
 use dafs_store::Store;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -22,6 +28,11 @@ use std::sync::Arc;
 pub(super) struct Entry {
     pub(super) about: About,
     pub(super) record: Vec<u8>,
+}
+
+/// What a record takes in a checkpoint; one that is not there takes nothing.
+fn cost(record: &[u8]) -> usize {
+    if record.is_empty() { 0 } else { record_bytes(record.len()) }
 }
 
 /// A session, and what became of its changes.
@@ -36,9 +47,17 @@ pub(super) struct Kept {
     /// It has, or may have, changed something that nothing is kept of. So that nothing is known of a
     /// request does not mean that it was not carried out.
     pub(super) incomplete: bool,
+    /// What its records take in a checkpoint.
+    bytes: usize,
 }
 
 impl Kept {
+    /// What its records take in a checkpoint, counted anew.
+    pub(super) fn count(&self) -> usize {
+        let entries = self.streams.values().map(|entry| cost(&entry.record));
+        cost(&self.record) + entries.sum::<usize>()
+    }
+
     /// Notes that nothing is kept of some change of it.
     pub(super) fn make_incomplete(&mut self) {
         self.incomplete = true;
@@ -76,7 +95,6 @@ pub(super) struct Executed {
     pub(super) ready: Notify,
 }
 
-#[derive(Default)]
 pub(super) struct Ledger {
     pub(super) sessions: FxHashMap<[u8; 8], Kept>,
     pub(super) flights: FxHashMap<u64, Flight>,
@@ -92,9 +110,99 @@ pub(super) struct Ledger {
     /// When what earlier runs have left is of no use any more.
     pub(super) recovered_until_ns: u64,
     buffer: Vec<u8>,
+    /// What all records that are of use take in a checkpoint, and may take.
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self {
+            sessions: FxHashMap::default(),
+            flights: FxHashMap::default(),
+            places: Places::default(),
+            executed: Vec::new(),
+            placed: FxHashMap::default(),
+            committing: false,
+            next_op: 0,
+            recovered_sessions: 0,
+            recovered_until_ns: 0,
+            buffer: Vec::new(),
+            bytes: 0,
+            bytes_max: DURABLE_BYTES_MAX,
+        }
+    }
 }
 
 impl Ledger {
+    /// What all records that are of use take in a checkpoint.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Counts what is kept anew, after it was read.
+    pub(super) fn count(&mut self) {
+        for kept in self.sessions.values_mut() {
+            kept.bytes = kept.count();
+        }
+        self.bytes = self.live().map(cost).sum();
+    }
+
+    /// What a checkpoint can still take besides the changes under way.
+    fn spare_bytes(&self) -> usize {
+        let used = self.bytes + self.flights.len() * DURABLE_CHANGE_BYTES;
+        self.bytes_max.saturating_sub(used)
+    }
+
+    /// Whether there is room for another change, and its reply, of anybody.
+    pub(super) fn has_room(&self) -> bool {
+        let reserve = DURABLE_RESERVE_BYTES.min(self.bytes_max / 8);
+        self.flights.len() < DURABLE_CHANGES_MAX
+            && self.spare_bytes() >= reserve + DURABLE_CHANGE_BYTES
+    }
+
+    /// The same of a session.
+    pub(super) fn has_room_for(&self, id: &[u8; 8]) -> bool {
+        let kept_bytes = self.sessions.get(id).map_or(0, |kept| kept.bytes);
+        self.has_room() && kept_bytes + DURABLE_CHANGE_BYTES <= DURABLE_SESSION_BYTES_MAX
+    }
+
+    /// Whether the record of a change may come to take so much.
+    fn fits(&self, about: &About, bytes: usize) -> bool {
+        let Some(kept) = self.sessions.get(&about.key.session) else { return true };
+        let entry = kept.streams.get(&about.key.stream);
+        let more = bytes.saturating_sub(entry.map_or(0, |entry| cost(&entry.record)));
+        more <= self.spare_bytes() && kept.bytes + more <= DURABLE_SESSION_BYTES_MAX
+    }
+
+    /// A record of a session takes `after` bytes instead of `before`.
+    fn charge(&mut self, id: &[u8; 8], before: usize, after: usize) {
+        if let Some(kept) = self.sessions.get_mut(id) {
+            kept.bytes = kept.bytes + after - before;
+            self.bytes = self.bytes + after - before;
+        }
+    }
+
+    /// Begins another segment.
+    fn rotate(&self, log: &Arc<Log>) {
+        debug_assert_eq!(self.bytes, self.live().map(cost).sum::<usize>(), "all is counted");
+        assert!(self.bytes as u64 <= CHECKPOINT_BYTES_MAX, "a checkpoint can be read");
+        log.rotate(&mut self.live());
+    }
+
+    /// Takes away what is known of the latest change of a stream.
+    pub(super) fn remove(&mut self, id: &[u8; 8], stream: u16) -> Option<Entry> {
+        let entry = self.sessions.get_mut(id)?.streams.remove(&stream)?;
+        self.charge(id, cost(&entry.record), 0);
+        Some(entry)
+    }
+
+    fn remove_placed(&mut self, op: u64) {
+        if let Some(record) = self.placed.remove(&op) {
+            self.bytes -= cost(&record);
+        }
+    }
+
     /// Appends what `put` writes and, when the segment is full, begins another one.
     fn append(&mut self, log: &Arc<Log>, put: impl FnOnce(&mut Vec<u8>)) -> u64 {
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -103,7 +211,7 @@ impl Ledger {
         let Appended { sequence, full } = log.append(&buffer);
         self.buffer = buffer;
         if full {
-            log.rotate(&mut self.live());
+            self.rotate(log);
         }
         sequence
     }
@@ -127,6 +235,7 @@ impl Ledger {
         // A front door that has not introduced it keeps no answers for anybody in particular.
         let nobody = || Session {
             id: *id,
+            host: Vec::new(),
             client: Vec::new(),
             verifier: [0; 8],
             mechanism: String::new(),
@@ -136,11 +245,18 @@ impl Ledger {
         let incomplete = kept.incomplete;
         record::put_session(kept.session.get_or_insert_with(nobody), incomplete, &mut record);
         kept.record.clone_from(&record);
+        self.charge(id, 0, cost(&record));
         Some(self.append(log, |out| out.extend_from_slice(&record)))
     }
 
-    /// Notes whose a session is; the number of the record, if there was none before.
+    /// Notes whose a session is; the number of the record, if there was none before. When there is no
+    /// room, nothing will be known of the session; nor is there for its changes then.
     pub(super) fn introduce(&mut self, log: &Arc<Log>, session: &Session) -> Option<u64> {
+        let mut record = Vec::new();
+        record::put_session(session, false, &mut record);
+        if cost(&record) > self.spare_bytes() {
+            return None;
+        }
         self.sessions.entry(session.id).or_default().session = Some(session.clone());
         self.know(log, &session.id)
     }
@@ -160,14 +276,18 @@ impl Ledger {
         if intent.appends() {
             let mut record = Vec::new();
             record::put_placed(about, intent, &mut record);
+            self.bytes += cost(&record);
             self.placed.insert(about.op, record);
         }
-        self.note(log, about, |out| record::put_intent(about, intent, out))
+        let sequence = self.note(log, about, |out| record::put_intent(about, intent, out));
+        let bytes = cost(&self.entry(about).record) * (1 + usize::from(intent.appends()));
+        debug_assert!(bytes <= DURABLE_CHANGE_BYTES, "{bytes}");
+        sequence
     }
 
     /// Notes what came of an append, when nothing else can have changed its file yet.
     pub(super) fn ended(&mut self, log: &Arc<Log>, about: &About, effect: Option<&Effect>) -> u64 {
-        self.placed.remove(&about.op);
+        self.remove_placed(about.op);
         match effect {
             Some(effect) if self.is_latest(about) => {
                 self.note(log, about, |out| record::put_happened(about, effect, out))
@@ -188,7 +308,16 @@ impl Ledger {
         if !self.is_latest(about) {
             return self.dropped(log, about);
         }
-        self.note(log, about, |out| record::put_reply(about, order_le, bytes, out))
+        let mut record = std::mem::take(&mut self.buffer);
+        record.clear();
+        record::put_reply(about, order_le, bytes, &mut record);
+        // What is on the disk says nothing once others have changed the same.
+        let sequence = match self.fits(about, cost(&record)) {
+            true => self.note(log, about, |out| out.extend_from_slice(&record)),
+            false => self.failed(log, about),
+        };
+        self.buffer = record;
+        sequence
     }
 
     /// Notes that a change could not be made stable.
@@ -207,16 +336,17 @@ impl Ledger {
         session: &[u8; 8],
         stream: u16,
     ) -> Option<u64> {
-        let entry = self.sessions.get_mut(session)?.streams.remove(&stream)?;
+        let entry = self.remove(session, stream)?;
         Some(self.append(log, |out| record::put_dropped(entry.about.op, out)))
     }
 
     /// Notes that a change was not carried out, or that nobody will ask for it.
     pub(super) fn dropped(&mut self, log: &Arc<Log>, about: &About) -> u64 {
-        if let Some(kept) = self.sessions.get_mut(&about.key.session)
-            && kept.streams.get(&about.key.stream).is_some_and(|entry| entry.about.op == about.op)
+        let key = &about.key;
+        if let Some(kept) = self.sessions.get(&key.session)
+            && kept.streams.get(&key.stream).is_some_and(|entry| entry.about.op == about.op)
         {
-            kept.streams.remove(&about.key.stream);
+            self.remove(&key.session, key.stream);
         }
         self.append(log, |out| record::put_dropped(about.op, out))
     }
@@ -234,9 +364,12 @@ impl Ledger {
     fn note(&mut self, log: &Arc<Log>, about: &About, put: impl FnOnce(&mut Vec<u8>)) -> u64 {
         self.know(log, &about.key.session);
         let entry = self.entry(about);
+        let before = cost(&entry.record);
         entry.about = *about;
         entry.record.clear();
         put(&mut entry.record);
+        let after = cost(&entry.record);
+        self.charge(&about.key.session, before, after);
         self.append_entry(log, about)
     }
 
@@ -251,7 +384,7 @@ impl Ledger {
         let Appended { sequence, full } = log.append(&record);
         self.entry(about).record = record;
         if full {
-            log.rotate(&mut self.live());
+            self.rotate(log);
         }
         sequence
     }
@@ -259,8 +392,73 @@ impl Ledger {
     /// Forgets a session; the number of the record that says so, if the log knew it.
     pub(super) fn forget(&mut self, log: &Arc<Log>, id: &[u8; 8]) -> Option<u64> {
         let kept = self.sessions.remove(id)?;
+        self.bytes -= kept.bytes;
         self.recovered_sessions -= usize::from(kept.recovered);
         let known = !kept.record.is_empty();
         known.then(|| self.append(log, |out| record::put_forgotten(id, out)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handle::Handle;
+    use crate::replies::RequestKey;
+    use dafs_journal::Recovery;
+    use dafs_journal::sim::SimDisk;
+    use dafs_store::{FileId, FsId};
+
+    fn intend(ledger: &mut Ledger, log: &Arc<Log>, session: u64, stream: u16) -> About {
+        ledger.next_op += 1;
+        let key = RequestKey { session: session.to_be_bytes(), stream, sequence: 1, procedure: 9 };
+        let about = About { op: ledger.next_op, key, power: false };
+        let file = Handle { fs: FsId([1; 16]), file: FileId([2; 48]) };
+        ledger.intend(log, &about, &Intent::Append { file, offset: 0, len: 1, digest: 3 });
+        about
+    }
+
+    /// Whatever clients do, the next start can read the journal.
+    #[test]
+    fn what_a_checkpoint_holds_is_bounded() {
+        let disk = Arc::new(SimDisk::new());
+        let recovery = Recovery::scan(disk.clone(), [1; 16], &mut |_| ()).unwrap();
+        let log = recovery.start(64 << 10, Arc::new(|job| job()), &mut std::iter::empty()).unwrap();
+        let mut ledger = Ledger { bytes_max: 256 << 10, ..Ledger::default() };
+        let mut replies = 0;
+        for session in 0..2000 {
+            if !ledger.has_room() {
+                continue;
+            }
+            let about = intend(&mut ledger, &log, session, 0);
+            // Some are under way for ever.
+            if session % 8 != 0 {
+                ledger.ended(&log, &about, None);
+                ledger.reply(&log, &about, false, &[7; 3000]);
+                replies += 1;
+            }
+        }
+        // A reply takes of the room that is left to those which were let in, and no more.
+        let before = ledger.bytes;
+        let under_way: Vec<_> =
+            (1..20).map(|stream| intend(&mut ledger, &log, 1, stream)).collect();
+        for about in &under_way {
+            ledger.reply(&log, about, false, &[7; 3000]);
+        }
+        assert!(ledger.bytes > before && ledger.bytes > ledger.bytes_max / 8 * 7);
+        assert!(replies > 60, "{replies}");
+        assert!(ledger.bytes <= ledger.bytes_max, "{}", ledger.bytes);
+        assert_eq!(ledger.bytes, ledger.live().map(cost).sum::<usize>());
+        for session in 0..2000_u64 {
+            ledger.forget(&log, &session.to_be_bytes());
+        }
+        ledger
+            .placed
+            .keys()
+            .copied()
+            .collect::<Vec<_>>()
+            .iter()
+            .for_each(|op| ledger.remove_placed(*op));
+        assert_eq!(ledger.bytes, 0);
+        assert!(ledger.has_room());
     }
 }

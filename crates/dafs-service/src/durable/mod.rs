@@ -14,6 +14,7 @@ mod ledger;
 mod places;
 mod record;
 mod recover;
+mod shares;
 mod slots;
 
 pub use change::Change;
@@ -31,6 +32,7 @@ use crc_fast::CrcAlgorithm;
 use dafs_store::{AppendWitness, StoreError};
 use intent::Intent;
 use record::Record;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -174,6 +176,8 @@ pub enum Settled {
 pub struct Session {
     /// Its id.
     pub id: [u8; 8],
+    /// Where its client is, as far as the network tells: clients of one host share what hosts get.
+    pub host: Vec<u8>,
     /// The name that its client goes by in all its runs.
     pub client: Vec<u8>,
     /// Which run of the client it belongs to.
@@ -192,6 +196,15 @@ impl Session {
             && self.verifier == client.verifier()
             && self.mechanism == identity.mechanism
             && self.principal == identity.principal
+    }
+}
+
+/// What [`Session::host`] is for a network address: of IPv6, where a host may take any of 2^64 addresses,
+/// only the network.
+pub fn host(address: IpAddr) -> Vec<u8> {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets()[..8].to_vec(),
     }
 }
 
@@ -306,13 +319,15 @@ pub struct JournalStatistics {
     pub sessions: usize,
     /// Changes of theirs of which something is known.
     pub changes: usize,
+    /// What is known of all of them, in bytes.
+    pub kept_bytes: usize,
 }
 
 impl Service {
     /// Announces a change that is about to be carried out for the request `key`.
     ///
     /// # Errors
-    /// `Resource` when too many changes are under way; the store's error when the journal cannot be
+    /// `Resource` when too many changes are under way or too much is kept, of the session or of all; the store's error when the journal cannot be
     /// written or the state before the change cannot be found out.
     pub fn intend(
         &self,
@@ -424,6 +439,7 @@ impl Service {
             in_flight: ledger.flights.len(),
             sessions: ledger.sessions.len(),
             changes: ledger.sessions.values().map(|kept| kept.streams.len()).sum(),
+            kept_bytes: ledger.bytes(),
         })
     }
 

@@ -58,7 +58,8 @@ impl About {
 /// Writes the record of a session.
 pub(super) fn put_session(session: &Session, incomplete: bool, out: &mut Vec<u8>) {
     let mut out = Writer(out);
-    out.u8(if incomplete { 7 } else { 1 });
+    out.u8(if incomplete { 11 } else { 10 });
+    out.bytes(&session.host);
     out.raw(&session.id);
     out.bytes(&session.client);
     out.raw(&session.verifier);
@@ -191,15 +192,17 @@ impl Record {
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader(bytes);
         let record = match from.u8()? {
-            code @ (1 | 7) => {
+            // Those without a host are of an earlier version.
+            code @ (1 | 7 | 10 | 11) => {
                 let session = Session {
+                    host: if code < 10 { Vec::new() } else { from.bytes()?.to_vec() },
                     id: from.array()?,
                     client: from.bytes()?.to_vec(),
                     verifier: from.array()?,
                     mechanism: String::from_utf8(from.bytes()?.to_vec()).ok()?,
                     principal: from.bytes()?.to_vec(),
                 };
-                Self::Session { session, incomplete: code == 7 }
+                Self::Session { session, incomplete: matches!(code, 7 | 11) }
             }
             2 => Self::Forgotten(from.array()?),
             3 => Self::Intent {

@@ -4,11 +4,12 @@ use super::Durability;
 use super::evidence::Verdict;
 use super::intent::{Intent, server};
 use super::keeper::Keeper;
-use super::ledger::{Entry, Kept, Ledger};
+use super::ledger::{Entry, Ledger};
 use super::record::{self, About, Record};
+use super::shares;
 use crate::Service;
 use crate::export::Namespace;
-use crate::limits::{DURABLE_SESSIONS_MAX, REPLY_RETENTION_NS};
+use crate::limits::REPLY_RETENTION_NS;
 use dafs_journal::{Disk, LogFailed, Recovery, ScanError, Spawn};
 use dafs_store::{OpenMode, Store, StoreError};
 use rustc_hash::FxHashMap;
@@ -164,7 +165,8 @@ impl Service {
         let rebooted = recovery.rebooted();
         take_back(&ledger, &reading.placed, &namespace, rebooted)?;
         let mut recovered = judge(&mut ledger, &namespace, rebooted)?;
-        limit(&mut ledger);
+        shares::limit(&mut ledger.sessions);
+        ledger.count();
         recovered.sessions = ledger.sessions.len();
         ledger.recovered_sessions = ledger.sessions.len();
         let retention_ns = REPLY_RETENTION_NS.max(self.lease_ns().saturating_mul(3));
@@ -289,18 +291,4 @@ fn commit_data(store: &dyn Store, intent: &Intent) -> Result<(), StoreError> {
     let (Intent::Write { file, .. } | Intent::Append { file, .. }) = intent else { return Ok(()) };
     let mode = OpenMode { read: true, write: false };
     store.open(&server(), &file.file, mode)?.commit(0, 0)
-}
-
-/// Lets go of the oldest sessions when there are too many.
-fn limit(ledger: &mut Ledger) {
-    let excess = ledger.sessions.len().saturating_sub(DURABLE_SESSIONS_MAX);
-    if excess == 0 {
-        return;
-    }
-    let latest = |kept: &Kept| kept.streams.values().map(|entry| entry.about.op).max();
-    let mut by_age: Vec<_> = ledger.sessions.iter().map(|(id, kept)| (latest(kept), *id)).collect();
-    by_age.sort_unstable();
-    for (_, id) in &by_age[..excess] {
-        ledger.sessions.remove(id);
-    }
 }

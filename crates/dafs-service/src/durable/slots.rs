@@ -12,13 +12,14 @@ use crate::{Service, durable};
 use std::sync::Arc;
 
 impl Service {
-    /// Whether replies are kept of all changes that clients can make, in every export.
+    /// Whether replies are kept of all changes that clients can make, in every export, and there is room
+    /// for those of another session.
     pub fn keeps_all_replies(&self) -> bool {
         let namespace = self.namespace();
         let keeps = |options: &crate::ExportOptions| {
             options.read_only || options.durable_replies != Durability::Off
         };
-        self.keeper.get().is_some()
+        self.keeper.get().is_some_and(|keeper| keeper.lock().has_room())
             && namespace.exports().all(|export| keeps(export.options()))
             && namespace.exports().any(|export| !export.options().read_only)
     }
@@ -28,9 +29,8 @@ impl Service {
     pub fn forget_answers(&self, session: &[u8; 8], streams: impl Iterator<Item = u16>) {
         let Some(keeper) = self.keeper.get() else { return };
         let mut ledger = keeper.lock();
-        let Some(kept) = ledger.sessions.get_mut(session) else { return };
         for stream in streams {
-            kept.streams.remove(&stream);
+            ledger.remove(session, stream);
         }
     }
 

@@ -126,6 +126,7 @@ impl World {
     fn introduce(&self, id: [u8; 8]) {
         let session = Session {
             id,
+            host: Vec::new(),
             client: b"client".to_vec(),
             verifier: self.client.verifier(),
             mechanism: "none".to_owned(),

@@ -12,7 +12,7 @@ use crate::v4::callback::BackParameters;
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::journal::{MECHANISM, session_record};
 use crate::v4::session::{Creation, NewSession};
-use dafs_service::ClientKey;
+use dafs_service::{ClientKey, durable};
 use dafs_wire::nfs4::{CreateSessionArgs, CreateSessionFlags, CreateSessionResult, Status};
 use dafs_wire::xdr::{Encode, Encoder};
 
@@ -68,11 +68,13 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
         attributes: back,
         credential,
     };
+    let host = durable::host(cx.call.origin.address());
+    let persistent = persistent.then(|| host.clone());
     let new = NewSession { owner: owner.clone(), fore, back: parameters, persistent };
     let session = cx.shared.sessions.create(new)?;
     let (persistent, fore) = (session.is_persistent(), *session.fore());
     if persistent {
-        let record = session_record(session.id(), session.client());
+        let record = session_record(session.id(), session.client(), host);
         // Of a session that is not known after a restart, nothing was carried out: its first change
         // waits until the journal knows both.
         let _ = cx.shared.service.keep_session(&record, Box::new(|_| ()));

@@ -139,6 +139,7 @@ fn what_no_store_can_do_is_not_announced() {
     }
     let session = Session {
         id: *b"long one",
+        host: Vec::new(),
         client: long,
         verifier: [0; 8],
         mechanism: "none".to_owned(),
@@ -162,6 +163,36 @@ fn a_reply_that_is_too_long_is_not_mistaken_for_none() {
         let world = world.restart(false, store);
         assert_eq!(world.service.kept_answer(&key), Some(Answer::Failed));
     }
+}
+
+/// One session does not fill the journal.
+#[test]
+fn what_is_kept_of_a_session_is_bounded() {
+    let world = World::new(Durability::Crash);
+    let root = world.root();
+    let change = Change::Remove { dir: &root, name: b"nothing" };
+    let mut kept = 0;
+    let refused = loop {
+        let ready = world.notify("go");
+        match world.service.intend(world.caller(), &world.key(kept), &change, ready) {
+            Ok(Intended::Ready(op)) => world.settle(op, &vec![1; 60 << 10]),
+            Ok(_) => panic!("nothing has to be waited for"),
+            Err(error) => break error,
+        }
+        kept += 1;
+        assert!(kept < 500, "no end");
+    };
+    assert_eq!(refused, ServiceError::Resource);
+    let bytes = world.service.journal_statistics().unwrap().kept_bytes;
+    let max = dafs_service::limits::DURABLE_SESSION_BYTES_MAX;
+    assert!(bytes <= max && bytes > max - (64 << 10), "{bytes}");
+    // Replies that did not fit are not mistaken for none.
+    let (first, last, store) = (world.key(0), world.key(kept - 1), world.store.clone());
+    let world = world.restart(false, store);
+    assert!(matches!(world.service.kept_answer(&first), Some(Answer::Reply { .. })));
+    assert_eq!(world.service.kept_answer(&last), Some(Answer::Failed));
+    world.service.forget_session(&SESSION);
+    assert_eq!(world.service.journal_statistics().unwrap().kept_bytes, 0);
 }
 
 /// Its client may ask for replies as soon as it knows that it has a session.
