@@ -295,9 +295,9 @@ impl CacheUse {
         cache.lock().told(*id, self.owner.state_id).map_or(Ok(()), Err)
     }
 
-    /// Unstable data is gone with the server's run: what is kept may be more than the server has.
+    /// Unstable data is gone with the server's run.
     pub(crate) fn forget(&self) {
-        self.file.cache.lock().content.forget(self.file.id, 0..u64::MAX);
+        self.file.forget();
     }
 
     /// Uses the file beside the cache; see [`Cache::before`].
@@ -309,8 +309,14 @@ impl CacheUse {
 }
 
 impl CachedFile {
-    /// Learns the size. Nothing is unwritten, so the server knows it.
+    /// What is kept may be more than the server has.
+    pub(super) fn forget(&self) {
+        self.cache.lock().unload(self.id);
+    }
+
+    /// Learns the size, from the server, which knows it once nothing is unwritten.
     fn load(&self) -> Result<(), Error> {
+        self.cache.write_back(&self.client, self.id);
         let now = |file: &mut FileState| (file.direct_count, file.restarts);
         let asked = self.cache.lock().file(self.id).map(now);
         let attributes = self.client.attributes_now(&self.handle)?;

@@ -141,9 +141,8 @@ impl CachedFile {
         let state_id = self.begin_to_stop()?;
         self.cache.write_back(&self.client, self.id);
         let mut state = self.cache.lock();
-        state.content.forget(self.id, 0..u64::MAX);
+        state.unload(self.id);
         let file = state.file(self.id)?;
-        file.is_loaded = false;
         file.held.take_if(|held| held.state_id == state_id).map(|held| held.state_id)
     }
 }
@@ -177,10 +176,9 @@ impl Recalled for CachedFile {
         let mut state = self.cache.lock();
         let Some(file) = state.file(self.id) else { return };
         file.held = None;
-        file.is_loaded = false;
         // Others may have changed the file since, so it must not be written back any more.
         let lost = state.content.give_up(self.id);
-        state.content.forget(self.id, 0..u64::MAX);
+        state.unload(self.id);
         if lost > 0 {
             state.failed(self.id, Error::DelegationLost);
         }
@@ -255,6 +253,35 @@ mod tests {
         });
         assert_eq!(readiness(&cached), Readiness::No, "what came now would not be written back");
         assert_eq!(cached.stop(), Some(granted.state_id));
+        drop(cached);
+        file.close().unwrap();
+        client.disconnect().unwrap();
+        server.stop();
+    }
+
+    /// What was not stable may have gone with the server, or with a device of its.
+    #[test]
+    fn how_long_a_file_is_after_a_loss_is_asked_anew() {
+        let (dir, _state, server, client, file) = served();
+        let cached = file.cached_file();
+        let unstable = Stability::Unstable;
+        for restarted in [true, false] {
+            file.write_at(b"0123456789", 0, unstable).unwrap();
+            file.commit(0, 0).unwrap();
+            file.write_at(b"X", 0, unstable).unwrap();
+            assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"0123456789");
+            // As if there had been more.
+            cached.cache.lock().content.set_size(cached.id, 20);
+            if restarted {
+                cached.cache.lock().file(cached.id).unwrap().restarts += 1;
+            } else {
+                cached.forget();
+            }
+            let mut found = [0; 20];
+            assert_eq!(file.read_at(&mut found, 0).unwrap(), 10);
+            assert_eq!(&found[..10], b"X123456789", "what was not written is not lost");
+            assert_ne!(readiness(&cached), Readiness::No);
+        }
         drop(cached);
         file.close().unwrap();
         client.disconnect().unwrap();

@@ -3,7 +3,8 @@
 //! Invariants
 //! * Data is kept of a file only while its delegation is held and not on its way back, its size is
 //!   known, and nobody changes it beside the cache.
-//! * What is not known of the size is unknown because nothing is unwritten.
+//! * While the size is not known nothing is collected, so the server knows it as soon as what was
+//!   collected before is written back.
 
 use super::content::{
     Content, FileId, Filled, Flushed, Segment, Segments, Transfer, TransferId, Transfers,
@@ -172,10 +173,17 @@ impl State {
             && file.restarts != restarts
         {
             file.restarts = restarts;
-            file.is_loaded &= self.content.unwritten_of(id) > 0;
-            self.content.forget(id, 0..u64::MAX);
+            self.unload(id);
         }
         self.files.get(&id).map_or(Readiness::No, |file| file.readiness(writes))
+    }
+
+    /// Keeps nothing of a file but what the server has not got, not even how long it is.
+    pub(super) fn unload(&mut self, id: FileId) {
+        self.content.forget(id, 0..u64::MAX);
+        if let Some(file) = self.files.get_mut(&id) {
+            file.is_loaded = false;
+        }
     }
 
     /// Adds memory, unless somebody else was faster.
