@@ -5,8 +5,8 @@ use crate::report::{Case, Report, Sample};
 use crate::{Plan, cpu, tcp};
 use anyhow::{Context, Result, ensure};
 use dafs_client::{
-    Client, ConnectOptions, DafsUrl, File, IoBuffer, OpenOptions, Stability, TransportChoice,
-    WaitPolicy,
+    Client, Completion, ConnectOptions, DafsUrl, File, IoBuffer, OpenOptions, Stability,
+    TransportChoice, WaitPolicy,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -290,14 +290,15 @@ fn run(client: &Client, file: &File, buffer: &IoBuffer, load: Load, time: Durati
     if load == WRITE_BATCH {
         return run_batches(client, file, buffer, offsets, time);
     }
+    let group = client.completion_group();
     let mut submit = |slot: usize| -> Result<()> {
         let (range, offset) = (slot * bytes..(slot + 1) * bytes, offsets.take());
         match load {
-            Load::Read { .. } => file.submit_read_tagged(slot as u64, buffer, range, offset)?,
+            Load::Read { .. } => group.read(slot as u64, file, buffer, range, offset)?,
             Load::Write { .. } | Load::Scattered { .. } => {
-                file.submit_write_tagged(slot as u64, buffer, range, offset, Stability::Unstable)?;
+                group.write(slot as u64, file, buffer, range, offset, Stability::Unstable)?
             }
-        }
+        };
         Ok(())
     };
     let start = Instant::now();
@@ -309,9 +310,9 @@ fn run(client: &Client, file: &File, buffer: &IoBuffer, load: Load, time: Durati
     }
     while in_flight > 0 {
         done.clear();
-        client.wait_completions(&mut done, 1, None)?;
+        group.wait(&mut done, 1, None)?;
         let more = start.elapsed() < time;
-        for (slot, result) in &done {
+        for Completion { user_data: slot, result, .. } in &done {
             ensure!(
                 *result.as_ref().map_err(|e| anyhow::anyhow!("{e}"))? == bytes,
                 "short transfer"

@@ -19,9 +19,6 @@ pub struct Client {
     cache: Option<Arc<Cache>>,
 }
 
-/// A completed operation: the caller's tag and its result.
-pub type TaggedCompletion = (u64, Result<usize>);
-
 impl Client {
     /// Connects to the server that `url` names and opens a session. The path of the URL is not
     /// looked at.
@@ -85,28 +82,6 @@ impl Client {
         self.shared.flush()
     }
 
-    /// Moves things along and appends what has completed of the tagged operations to
-    /// `completions`; returns how many. Never blocks.
-    ///
-    /// Every tagged operation appears exactly once, also when the session ends.
-    pub fn poll_completions(&self, completions: &mut Vec<TaggedCompletion>) -> usize {
-        self.shared.poll_completions(completions)
-    }
-
-    /// As [`Client::poll_completions`], but waits until at least `count` have completed or nothing
-    /// tagged is in flight any more. Waits as the wait policy says.
-    ///
-    /// # Errors
-    /// [`Error::TimedOut`] when `time` has passed first; what had completed is in `completions`.
-    pub fn wait_completions(
-        &self,
-        completions: &mut Vec<TaggedCompletion>,
-        count: usize,
-        time: Option<Duration>,
-    ) -> Result<usize> {
-        self.shared.wait_completions(completions, count, time)
-    }
-
     /// Credits, operations and bytes so far; nothing in a fork of the process that connected.
     pub fn stats(&self) -> SessionStats {
         self.shared.stats()
@@ -124,6 +99,11 @@ impl Client {
     /// When the session was over already or the server did not answer.
     pub fn disconnect(&self) -> Result<()> {
         self.shared.disconnect()
+    }
+
+    /// True for clones of one client.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

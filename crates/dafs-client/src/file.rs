@@ -9,8 +9,10 @@ use crate::core::{ReadCall, WriteCall};
 use crate::delegation::Granted;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
+use crate::group::{GroupState, OperationId};
 use crate::limits::SYMLINKS_FOLLOWED_MAX;
 use crate::open::{Create, OpenOptions};
+use crate::operations::GroupedKind;
 use crate::path::Place;
 use crate::pending::Pending;
 use crate::uncommitted::Uncommitted;
@@ -292,7 +294,7 @@ impl File {
         offset: u64,
         stability: Stability,
     ) -> Result<Pending<usize>> {
-        let used = self.before_write(&range, offset);
+        let used = self.before_write(&range, offset).map(Arc::new);
         let call = self.write_call(buffer, range, offset, stability)?;
         let writes = self.watch(stability);
         Pending::submit(self.client.shared(), |driver, tag| {
@@ -302,37 +304,32 @@ impl File {
         })
     }
 
-    /// As [`File::submit_read`], with the result handed out by [`Client::poll_completions`] under
-    /// the caller's `tag`. The cheapest way to keep many operations in flight: those submitted
-    /// between two polls leave together with the second.
-    ///
-    /// # Errors
-    /// As [`File::submit_read`].
-    pub fn submit_read_tagged(
+    /// As [`submit_read`](Self::submit_read), for a group.
+    pub(crate) fn read_in(
         &self,
-        tag: u64,
+        group: &Arc<GroupState>,
+        user_data: u64,
         buffer: &IoBuffer,
         range: Range<usize>,
         offset: u64,
-    ) -> Result<()> {
+    ) -> Result<OperationId> {
         drop(self.before(|| Use::Look(self.handle)));
         let call = self.read_call(buffer, range, offset)?;
-        self.client.shared().submit_tagged(tag, |driver, tag| driver.submit_read(tag, call))
+        let kind = GroupedKind::Transfer(user_data);
+        self.client.shared().submit_in(group, kind, |driver, tag| driver.submit_read(tag, call))
     }
 
-    /// As [`File::submit_write`], with the result handed out as by [`File::submit_read_tagged`].
-    ///
-    /// # Errors
-    /// As [`File::submit_read`].
-    pub fn submit_write_tagged(
+    /// As [`submit_write`](Self::submit_write), for a group.
+    pub(crate) fn write_in(
         &self,
-        tag: u64,
+        group: &Arc<GroupState>,
+        user_data: u64,
         buffer: &IoBuffer,
         range: Range<usize>,
         offset: u64,
         stability: Stability,
-    ) -> Result<()> {
-        let used = self.before_write(&range, offset);
+    ) -> Result<OperationId> {
+        let used = self.before_write(&range, offset).map(Arc::new);
         let call = self.write_call(buffer, range, offset, stability)?;
         let writes = self.watch(stability);
         let start = |driver: &mut Driver, tag| {
@@ -340,7 +337,32 @@ impl File {
             driver.keep(tag, used);
             Ok(())
         };
-        self.client.shared().submit_tagged(tag, start)
+        self.client.shared().submit_in(group, GroupedKind::Transfer(user_data), start)
+    }
+
+    /// As [`commit`](Self::commit), for a group.
+    pub(crate) fn commit_in(
+        &self,
+        group: &Arc<GroupState>,
+        user_data: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<OperationId> {
+        self.write_back()?;
+        let (request, whole) = self.commit_request(offset, len);
+        let (writes, mark) = (self.writes.clone(), self.writes.mark());
+        let kind = GroupedKind::Commit { user_data, writes, mark, whole };
+        self.client
+            .shared()
+            .submit_in(group, kind, |driver, tag| driver.submit(tag, &request, None))
+    }
+
+    /// The COMMIT of `len` bytes (0: all), and whether it is of the whole file.
+    fn commit_request(&self, offset: u64, len: u64) -> (Request<'static>, bool) {
+        // A range that does not fit the field is widened to the end of the file.
+        let count = u32::try_from(len).unwrap_or(0);
+        let request = wire::Commit { fh: self.handle, offset, count };
+        (Request::Commit(request), (offset, count) == (0, 0))
     }
 
     /// What is to be told of a batch write that has been answered, with the verifier of now: the
@@ -379,15 +401,13 @@ impl File {
     pub fn commit(&self, offset: u64, len: u64) -> Result<()> {
         self.client.shared().check_process()?;
         self.write_back()?;
-        // A range that does not fit the field is widened to the end of the file.
-        let count = u32::try_from(len).unwrap_or(0);
-        let request = Request::Commit(wire::Commit { fh: self.handle, offset, count });
+        let (request, whole) = self.commit_request(offset, len);
         let mark = self.writes.mark();
         let verifier = self.client.ask(&request, |reply| match reply {
             Reply::Commit(reply) => Some(reply.verifier),
             _ => None,
         })?;
-        if self.writes.committed(mark, verifier, (offset, count) == (0, 0)) {
+        if self.writes.committed(mark, verifier, whole) {
             Ok(())
         } else {
             // What is kept may be more than the server has.

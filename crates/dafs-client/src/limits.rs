@@ -39,6 +39,9 @@ pub const QUEUED_REQUESTS_MAX: usize = 4096;
 /// Operations of all kinds that one client keeps track of at a time.
 pub const OPERATIONS_MAX: usize = 1 << 16;
 
+/// Operations of one completion group that are in flight or whose results have not been fetched.
+pub const GROUP_OPERATIONS_MAX: usize = OPERATIONS_MAX;
+
 /// The longest read or write sent as one request unless the server allows less.
 pub const TRANSFER_BYTES_MAX: u64 = 4 << 20;
 

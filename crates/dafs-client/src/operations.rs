@@ -5,13 +5,17 @@
 //!   given up; a generation number makes a stale name of it harmless.
 //! * The table grows up to a bound and never shrinks, so starting an operation allocates nothing
 //!   once it is warm.
+//! * `watched` counts the operations in flight that somebody sleeps for outside of this library.
 
+use crate::batch::Sent;
 use crate::cache::DirectUse;
 use crate::core::Done;
+use crate::group::GroupState;
 use crate::limits::OPERATIONS_MAX;
-use crate::uncommitted::Uncommitted;
+use crate::uncommitted::{Mark, Uncommitted};
 use dafs_wire::dafs::Stability;
 use std::sync::Arc;
+use std::task::Waker;
 
 /// Names an operation.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,14 +33,42 @@ impl Slot {
 #[derive(Debug)]
 enum State {
     Free,
-    /// In flight, and somebody wants the result.
-    Awaited,
-    /// In flight; the result goes out under the caller's tag.
-    Tagged(u64),
+    /// In flight, and somebody wants the result: a thread, or a task that is to be woken.
+    Awaited(Option<Waker>),
+    /// In flight; the result goes to a group.
+    Grouped(Grouped),
     /// In flight, and nobody wants the result.
     Abandoned,
     /// Over, result not taken yet.
     Done(Done),
+}
+
+/// What an operation of a group is.
+#[derive(Debug)]
+pub(crate) struct Grouped {
+    pub(crate) group: Arc<GroupState>,
+    pub(crate) kind: GroupedKind,
+}
+
+#[derive(Debug)]
+pub(crate) enum GroupedKind {
+    /// A read or write, with the caller's word for it.
+    Transfer(u64),
+    /// A COMMIT: the caller's word, what it is to make stable, where it began, whether it is of the
+    /// whole file.
+    Commit { user_data: u64, writes: Arc<Uncommitted>, mark: Mark, whole: bool },
+    /// A message with transfers of a batch.
+    Batch(Sent),
+}
+
+impl GroupedKind {
+    /// Completions that it yields.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::Transfer(_) | Self::Commit { .. } => 1,
+            Self::Batch(sent) => sent.len(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -46,7 +78,8 @@ struct Entry {
     /// Whom to tell of a write that is not stable.
     writes: Option<Arc<Uncommitted>>,
     /// Ends with the operation.
-    used: Option<DirectUse>,
+    used: Option<Arc<DirectUse>>,
+    watched: bool,
 }
 
 /// What became of a completion.
@@ -54,8 +87,10 @@ struct Entry {
 pub(crate) enum Finished {
     /// It waits in its entry, or nobody wanted it.
     Kept,
-    /// It is to be handed out under this tag.
-    Tagged(u64, Done),
+    /// It waits in its entry, and a task is to be woken.
+    Wake(Waker),
+    /// It is a group's.
+    Grouped(Grouped, Done),
 }
 
 /// The table.
@@ -63,29 +98,67 @@ pub(crate) enum Finished {
 pub(crate) struct Operations {
     entries: Vec<Entry>,
     free: Vec<u32>,
-    tagged: usize,
+    watched: usize,
 }
 
 impl Operations {
     pub(crate) fn new() -> Self {
-        Self { entries: Vec::new(), free: Vec::new(), tagged: 0 }
+        Self { entries: Vec::new(), free: Vec::new(), watched: 0 }
     }
 
-    /// Tagged operations in flight.
-    pub(crate) fn tagged(&self) -> usize {
-        self.tagged
+    /// Operations in flight that must be moved along because nobody waits for them here.
+    pub(crate) fn watched(&self) -> usize {
+        self.watched
     }
 
     /// A new operation that somebody will wait for; `None` when there are too many.
     pub(crate) fn open(&mut self) -> Option<Slot> {
-        self.insert(State::Awaited)
+        self.insert(State::Awaited(None))
     }
 
-    /// A new operation whose result goes out under `tag`.
-    pub(crate) fn open_tagged(&mut self, tag: u64) -> Option<Slot> {
-        let slot = self.insert(State::Tagged(tag))?;
-        self.tagged += 1;
+    /// A new operation of a group, which has room for it.
+    pub(crate) fn open_grouped(
+        &mut self,
+        group: &Arc<GroupState>,
+        kind: GroupedKind,
+    ) -> Option<Slot> {
+        let grouped = Grouped { group: group.clone(), kind };
+        let (count, watched) = (grouped.kind.count(), group.is_watched());
+        let slot = self.insert(State::Grouped(grouped))?;
+        group.begun(count);
+        if watched {
+            self.watched += 1;
+            self.entries[slot.index as usize].watched = true;
+        }
         Some(slot)
+    }
+
+    /// Somebody sleeps on a group's descriptor from now on.
+    pub(crate) fn watch_group(&mut self, group: &Arc<GroupState>) {
+        for entry in &mut self.entries {
+            if let State::Grouped(grouped) = &entry.state
+                && Arc::ptr_eq(&grouped.group, group)
+                && !entry.watched
+            {
+                entry.watched = true;
+                self.watched += 1;
+            }
+        }
+    }
+
+    /// A task waits for an operation in flight.
+    pub(crate) fn wake(&mut self, slot: &Slot, waker: &Waker) {
+        let entry = &mut self.entries[slot.index as usize];
+        debug_assert_eq!(entry.generation, slot.generation, "the slot is in use");
+        let State::Awaited(waiting) = &mut entry.state else { return };
+        match waiting {
+            Some(waiting) => waiting.clone_from(waker),
+            None => *waiting = Some(waker.clone()),
+        }
+        if !entry.watched {
+            entry.watched = true;
+            self.watched += 1;
+        }
     }
 
     fn insert(&mut self, state: State) -> Option<Slot> {
@@ -98,7 +171,7 @@ impl Operations {
             return None;
         }
         let index = self.entries.len() as u32;
-        self.entries.push(Entry { generation: 0, state, writes: None, used: None });
+        self.entries.push(Entry { generation: 0, state, writes: None, used: None, watched: false });
         Some(Slot { index, generation: 0 })
     }
 
@@ -106,6 +179,9 @@ impl Operations {
         let entry = &mut self.entries[index as usize];
         entry.generation = entry.generation.wrapping_add(1);
         entry.used = None;
+        if std::mem::take(&mut entry.watched) {
+            self.watched -= 1;
+        }
         self.free.push(index);
         std::mem::replace(&mut entry.state, State::Free)
     }
@@ -117,8 +193,8 @@ impl Operations {
     /// The operation was not started after all.
     pub(crate) fn forget(&mut self, slot: Slot) {
         self.entries[slot.index as usize].writes = None;
-        if let State::Tagged(_) = self.release(slot.index) {
-            self.tagged -= 1;
+        if let State::Grouped(grouped) = self.release(slot.index) {
+            grouped.group.forgotten(grouped.kind.count());
         }
     }
 
@@ -130,7 +206,7 @@ impl Operations {
     }
 
     /// The operation is a use of a file beside the cache.
-    pub(crate) fn keep(&mut self, tag: u64, used: Option<DirectUse>) {
+    pub(crate) fn keep(&mut self, tag: u64, used: Option<Arc<DirectUse>>) {
         if let Some(entry) = self.entry(tag as u32, (tag >> 32) as u32) {
             entry.used = used;
         }
@@ -149,12 +225,18 @@ impl Operations {
         {
             writes.written(verifier);
         }
-        match entry.state {
-            State::Awaited => entry.state = State::Done(done),
-            State::Tagged(tag) => {
-                self.tagged -= 1;
-                self.release(index);
-                return Finished::Tagged(tag, done);
+        match &mut entry.state {
+            State::Awaited(waker) => {
+                let waker = waker.take();
+                entry.state = State::Done(done);
+                if std::mem::take(&mut entry.watched) {
+                    self.watched -= 1;
+                }
+                return waker.map_or(Finished::Kept, Finished::Wake);
+            }
+            State::Grouped(_) => {
+                let State::Grouped(grouped) = self.release(index) else { return Finished::Kept };
+                return Finished::Grouped(grouped, done);
             }
             State::Abandoned => {
                 self.release(index);
@@ -183,12 +265,23 @@ impl Operations {
     pub(crate) fn abandon(&mut self, slot: Slot) {
         let Some(entry) = self.entry(slot.index, slot.generation) else { return };
         match entry.state {
-            State::Awaited => entry.state = State::Abandoned,
+            State::Awaited(_) => {
+                entry.state = State::Abandoned;
+                if std::mem::take(&mut entry.watched) {
+                    self.watched -= 1;
+                }
+            }
             State::Done(_) => {
                 self.release(slot.index);
             }
-            State::Free | State::Tagged(_) | State::Abandoned => {}
+            State::Free | State::Grouped(_) | State::Abandoned => {}
         }
+    }
+
+    /// True while an operation of a group is in flight.
+    pub(crate) fn is_in_flight(&mut self, tag: u64) -> bool {
+        let entry = self.entry(tag as u32, (tag >> 32) as u32);
+        entry.is_some_and(|entry| matches!(entry.state, State::Grouped(_)))
     }
 }
 
@@ -227,12 +320,31 @@ mod tests {
     }
 
     #[test]
-    fn tagged_results_go_straight_out() {
+    fn results_of_a_group_go_straight_out() {
         let mut operations = Operations::new();
-        let slot = operations.open_tagged(42).unwrap();
-        assert_eq!(operations.tagged(), 1);
-        assert!(matches!(operations.finish(slot.tag(), read(3)), Finished::Tagged(42, _)));
-        assert_eq!(operations.tagged(), 0);
+        let group = Arc::<GroupState>::default();
+        let slot = operations.open_grouped(&group, GroupedKind::Transfer(42)).unwrap();
+        let finished = operations.finish(slot.tag(), read(3));
+        let Finished::Grouped(grouped, Done::Read { bytes: 3, .. }) = finished else {
+            panic!("{finished:?}")
+        };
+        assert!(matches!(grouped.kind, GroupedKind::Transfer(42)));
+        assert!(!operations.is_in_flight(slot.tag()));
+    }
+
+    #[test]
+    fn what_is_watched_is_counted_until_it_is_over() {
+        let mut operations = Operations::new();
+        let slot = operations.open().unwrap();
+        operations.wake(&slot, Waker::noop());
+        operations.wake(&slot, Waker::noop());
+        assert_eq!(operations.watched(), 1);
+        assert!(matches!(operations.finish(slot.tag(), read(3)), Finished::Wake(_)));
+        assert_eq!(operations.watched(), 0);
+        let slot = operations.open().unwrap();
+        operations.wake(&slot, Waker::noop());
+        operations.abandon(slot);
+        assert_eq!(operations.watched(), 0);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use crate::core::{Done, Failure};
 use crate::error::{Error, Result};
 use crate::pending::Moved;
+use crate::uncommitted::{Mark, Uncommitted};
+use dafs_wire::dafs::{Outcome, Reply};
 use std::sync::Arc;
 
 /// The error for the end of the session, or of one call by itself.
@@ -27,6 +29,31 @@ pub(crate) fn moved(done: Done, server: &Arc<str>) -> Result<Moved> {
         Done::Read { bytes, end_of_file } => Ok(Moved { bytes: bytes as usize, end_of_file }),
         Done::Written { bytes, .. } => Ok(Moved { bytes: bytes as usize, end_of_file: false }),
         done => Err(failure_of(done, server)),
+    }
+}
+
+/// Whether a COMMIT has made stable what it was sent for.
+pub(crate) fn committed(
+    done: Done,
+    server: &Arc<str>,
+    writes: &Uncommitted,
+    mark: Mark,
+    whole: bool,
+) -> Result<()> {
+    let Done::Answered(reply) = done else { return Err(failure_of(done, server)) };
+    let procedure = reply.procedure();
+    match reply.decode() {
+        Ok(Outcome::Ok(Reply::Commit(reply))) => {
+            match writes.committed(mark, reply.verifier, whole) {
+                true => Ok(()),
+                false => Err(Error::WritesLost),
+            }
+        }
+        Ok(Outcome::Error { status, .. }) => Err(Error::Status { procedure, status }),
+        _ => Err(Error::Protocol {
+            server: server.clone(),
+            reason: "an answer of another kind".into(),
+        }),
     }
 }
 

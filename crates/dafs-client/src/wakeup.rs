@@ -1,7 +1,7 @@
 //! Waking a leader that sleeps.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// An event descriptor beside the transport's own.
@@ -41,6 +41,10 @@ impl Wakeup {
         let mut count = [0u8; 8];
         // SAFETY: the buffer is valid for its length. An empty counter is no trouble.
         unsafe { libc::read(self.event.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
     }
 
     pub(crate) fn sleeper(&self, transport: BorrowedFd<'_>) -> Sleeper {

@@ -142,9 +142,9 @@ fn own_changes_are_seen_by_all_that_looks_at_the_file() {
         file.submit_write(&buffer, 0..6, 3, unstable).unwrap().wait().unwrap();
         assert_eq!(file.read_at(&mut found, 0).unwrap(), 12);
         assert_eq!(&found[..12], b"???direct???");
-        file.submit_write_tagged(1, &buffer, 0..3, 12, unstable).unwrap();
-        let mut done = Vec::new();
-        client.wait_completions(&mut done, 1, None).unwrap();
+        let group = client.completion_group();
+        group.write(1, &file, &buffer, 0..3, 12, unstable).unwrap();
+        group.wait(&mut Vec::new(), 1, None).unwrap();
         assert_eq!(file.read_at(&mut found, 0).unwrap(), 15);
         assert_eq!(&found[..15], b"???direct???dir");
         let mut batch = client.batch();

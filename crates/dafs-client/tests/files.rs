@@ -107,15 +107,16 @@ fn many_reads_in_flight_arrive_where_they_belong() {
         let buffer = client.buffer(1 << 20).unwrap();
         let mut completions = Vec::new();
         let places: Vec<usize> = (0..256).map(|number| (number * 37 % 256) * 4096).collect();
+        let group = client.completion_group();
         for (tag, &at) in places.iter().enumerate() {
-            file.submit_read_tagged(tag as u64, &buffer, at..at + 4096, at as u64).unwrap();
+            group.read(tag as u64, &file, &buffer, at..at + 4096, at as u64).unwrap();
         }
         let time = Some(Duration::from_secs(30));
-        client.wait_completions(&mut completions, 256, time).unwrap();
-        let mut tags: Vec<u64> = completions.iter().map(|(tag, _)| *tag).collect();
+        group.wait(&mut completions, 256, time).unwrap();
+        let mut tags: Vec<u64> = completions.iter().map(|done| done.user_data).collect();
         tags.sort_unstable();
         assert!(tags.iter().copied().eq(0..256));
-        assert!(completions.iter().all(|(_, result)| *result.as_ref().unwrap() == 4096));
+        assert!(completions.iter().all(|done| *done.result.as_ref().unwrap() == 4096));
         assert!(buffer.view().to_vec(Site::Inspect) == content);
 
         let pending: Vec<_> = (0..64)
@@ -176,22 +177,23 @@ fn sleepers_and_pollers_share_a_client() {
                 }
             });
             scope.spawn(|| {
+                let group = client.completion_group();
                 let (mut completions, mut count) = (Vec::new(), 0);
                 for number in 0..500usize {
                     let range = number..number + 100;
-                    file.submit_read_tagged(7, &buffer, range, number as u64).unwrap();
+                    group.read(7, &file, &buffer, range, number as u64).unwrap();
                     if number % 8 == 0 {
-                        count += client.poll_completions(&mut completions);
+                        count += group.poll(&mut completions);
                     }
                 }
                 while count < 500 {
-                    count += client.poll_completions(&mut completions);
+                    count += group.poll(&mut completions);
                     std::thread::yield_now();
                 }
                 assert!(
-                    completions
-                        .iter()
-                        .all(|(tag, result)| { *tag == 7 && *result.as_ref().unwrap() == 100 })
+                    completions.iter().all(|done| {
+                        done.user_data == 7 && *done.result.as_ref().unwrap() == 100
+                    })
                 );
             });
         });

@@ -55,7 +55,7 @@ fn a_lost_server_fails_what_waits_and_what_comes() {
 }
 
 #[test]
-fn tagged_operations_are_reported_when_the_server_goes() {
+fn operations_of_a_group_are_reported_when_the_server_goes() {
     for transport in TRANSPORTS {
         let mut served = Served::new();
         let client = served.client_with(|options| {
@@ -64,18 +64,19 @@ fn tagged_operations_are_reported_when_the_server_goes() {
         });
         let file = client.open(b"file", &OpenOptions::read_write().create(Create::New)).unwrap();
         let buffer = client.buffer(1 << 20).unwrap();
+        let group = client.completion_group();
         for tag in 0..500 {
             let stability = Stability::FileSync;
-            file.submit_write_tagged(tag, &buffer, 0..1 << 20, 0, stability).unwrap();
+            group.write(tag, &file, &buffer, 0..1 << 20, 0, stability).unwrap();
         }
         served.stop();
         let mut completions = Vec::new();
         let time = Some(Duration::from_secs(60));
-        client.wait_completions(&mut completions, 500, time).unwrap();
-        let mut tags: Vec<u64> = completions.iter().map(|(tag, _)| *tag).collect();
+        group.wait(&mut completions, 500, time).unwrap();
+        let mut tags: Vec<u64> = completions.iter().map(|done| done.user_data).collect();
         tags.sort_unstable();
         assert!(tags.into_iter().eq(0..500));
-        assert!(matches!(completions.last().unwrap().1, Err(Error::Lost { .. })));
+        assert!(matches!(completions.last().unwrap().result, Err(Error::Lost { .. })));
     }
 }
 

@@ -74,10 +74,11 @@ fn borrowed_memory_is_out_of_reach_once_its_buffer_is_dropped() {
     let clone = buffer.clone();
     drop(buffer);
     drop(clone);
+    let group = client.completion_group();
     strike.store(true, Ordering::Relaxed);
     // Polling submits nothing, so it is the dropping that must have ended the registration.
     let error = loop {
-        client.poll_completions(&mut Vec::new());
+        group.poll(&mut Vec::new());
         if let Err(error) = client.flush() {
             break error;
         }
@@ -200,18 +201,19 @@ fn a_file_that_is_dropped_when_all_is_full_is_closed_later() {
     let (file, other) = (open(), open());
     let buffer = client.buffer(8).unwrap();
     hold.store(true, Ordering::Relaxed);
+    let group = client.completion_group();
     let mut tags = 0;
-    while file.submit_read_tagged(tags, &buffer, 0..8, 0).is_ok() {
+    while group.read(tags, &file, &buffer, 0..8, 0).is_ok() {
         tags += 1;
         // The server may have held nothing back yet.
         if tags.is_multiple_of(64) {
-            client.poll_completions(&mut Vec::new());
+            group.poll(&mut Vec::new());
         }
     }
     drop(other);
     hold.store(false, Ordering::Relaxed);
     while closes.load(Ordering::Relaxed) == 0 {
-        client.poll_completions(&mut Vec::new());
+        group.poll(&mut Vec::new());
     }
     drop(file);
     drop(client);

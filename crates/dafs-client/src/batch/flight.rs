@@ -9,6 +9,19 @@ use std::time::Duration;
 
 use super::Transfer;
 
+/// What the session is to be told of transfers, without their tags.
+pub(super) fn calls_of(transfers: &[Transfer]) -> Vec<BatchCall> {
+    let call = |transfer: &Transfer| BatchCall {
+        tag: 0,
+        handle: transfer.handle,
+        state_id: transfer.state_id,
+        chunks: transfer.chunks.to_vec(),
+        pieces: transfer.pieces.to_vec(),
+        write: transfer.writes.as_ref().map(|(_, verifier)| *verifier),
+    };
+    transfers.iter().map(call).collect()
+}
+
 /// Transfers under way, in the order in which they were added to their batch.
 pub(super) struct Flights {
     shared: Arc<Shared>,
@@ -27,18 +40,11 @@ impl Flights {
         transfers: &[Transfer],
         hints: BatchHints,
     ) -> Result<Self> {
-        let calls = transfers.iter().map(|transfer| BatchCall {
-            tag: 0,
-            handle: transfer.handle,
-            state_id: transfer.state_id,
-            chunks: transfer.chunks.to_vec(),
-            pieces: transfer.pieces.to_vec(),
-            write: transfer.writes.as_ref().map(|(_, verifier)| *verifier),
-        });
+        let calls = calls_of(transfers);
         let writes = transfers
             .iter()
             .map(|transfer| transfer.writes.as_ref().map(|(writes, _)| writes.clone()));
-        let slots = shared.submit_batch(calls.collect(), writes.collect(), hints)?;
+        let slots = shared.submit_batch(calls, writes.collect(), hints)?;
         let left = slots.len();
         let slots = slots.into_iter().map(Some).collect();
         Ok(Self { shared: shared.clone(), slots, left, next: 0 })

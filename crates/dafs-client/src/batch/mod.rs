@@ -13,22 +13,23 @@
 //!   does not tell the write verifier, so that is asked for before (DAFS O53).
 
 mod flight;
+mod grouped;
 
 use self::flight::{Flights, canceled};
+pub(crate) use self::grouped::Sent;
 use crate::backoff::{Backoff, is_passing};
 use crate::buffer::IoBuffer;
 use crate::cache::{DirectUse, Use};
 use crate::client::Client;
-use crate::core::{BatchHints, Piece, Pieces, ReplyMessage};
+use crate::core::{BatchHints, Piece, Pieces, ReplyMessage, SessionInfo};
 use crate::driver::{Shared, Slot};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::limits::BATCH_PIECES_MAX;
 use crate::uncommitted::Uncommitted;
 use dafs_wire::dafs::{
-    BatchSubmit, Checksum, CompletionNotification, DirectBuffer, FileChunk, FileHandle,
-    HEADER_BYTES, Outcome, Procedure, ReadWrite, ReadWriteRequest, Reply, Request, Seq, StateId,
-    Status, Verifier,
+    BatchSubmit, Checksum, DirectBuffer, FileChunk, FileHandle, HEADER_BYTES, ReadWrite,
+    ReadWriteRequest, Request, Seq, StateId, Verifier,
 };
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -220,12 +221,16 @@ impl Batch {
         }
         let mut first = 0;
         while first < pending.transfers.len() {
-            let end = pending.message_end(first);
+            let end = first + message_len(pending.shared.info(), &pending.transfers[first..]);
             let slot = pending.send(first..end)?;
             pending.messages.push((Some(slot), first..end));
             first = end;
         }
         Ok(pending)
+    }
+
+    pub(crate) fn is_of(&self, client: &Client) -> bool {
+        self.client.is_same(client)
     }
 
     /// Sends the batch and waits for all results. What the server has no time for just now is asked
@@ -260,59 +265,10 @@ impl Batch {
 }
 
 impl PendingBatch {
-    /// The transfers that fit one message with the one at `first`, and whose answers do.
-    fn message_end(&self, first: usize) -> usize {
-        let info = self.shared.info();
-        let mut room = (info.request_bytes as usize).saturating_sub(AROUND_BYTES);
-        let replies = (info.response_bytes as usize).saturating_sub(REPLY_AROUND_BYTES);
-        let count_max = (replies / COMPLETION_BYTES).max(1);
-        let fits = |transfer: &&Transfer| {
-            let fits = transfer.wire_bytes() <= room;
-            room = room.saturating_sub(transfer.wire_bytes());
-            fits
-        };
-        let count = self.transfers[first..].iter().take(count_max).take_while(fits).count();
-        // One that does not fit alone is refused when it is encoded.
-        first + count.max(1)
-    }
-
     fn send(&self, range: Range<usize>) -> Result<Slot> {
-        let transfers = &self.transfers[range];
-        let pieces = || transfers.iter().flat_map(|transfer| &transfer.pieces);
-        let mut buffers: Vec<DirectBuffer> = Vec::with_capacity(transfers.len());
-        buffers.extend(pieces().map(Piece::direct_buffer));
-        let mut rest = &buffers[..];
-        let mut requests = Vec::with_capacity(transfers.len());
-        for (index, transfer) in transfers.iter().enumerate() {
-            let write = transfer.writes.is_some();
-            let (buffers, others) = rest.split_at(transfer.pieces.len());
-            rest = others;
-            requests.push(ReadWriteRequest {
-                fh: transfer.handle,
-                request_id: index as u64,
-                state_id: transfer.state_id,
-                rw_flag: if write { ReadWrite::Write } else { ReadWrite::Read },
-                chunks: Seq::new(&transfer.chunks),
-                buffers: Seq::new(buffers),
-                direct_checksum: match write {
-                    true => self.shared.data_checksum_of(&transfer.pieces, usize::MAX)?,
-                    false => Checksum::ZERO,
-                },
-            });
-        }
-        let request = Request::BatchSubmit(BatchSubmit {
-            requests: Seq::new(&requests),
-            usec_window: 0,
-            num_completions: 0,
-            synchronous: true,
-        });
-        let mut memory = Pieces::new();
-        for piece in pieces() {
-            if !memory.last_mut().is_some_and(|last| last.extend(piece)) {
-                memory.push(piece.clone());
-            }
-        }
-        self.shared.submit(|driver, tag| driver.submit(tag, &request, memory))
+        with_request(&self.shared, &self.transfers[range], |request, memory| {
+            self.shared.submit(|driver, tag| driver.submit(tag, request, memory))
+        })
     }
 
     /// True when [`wait`](Self::wait) will not block. Moves things along without blocking.
@@ -421,60 +377,72 @@ impl PendingBatch {
     }
 
     fn take_reply(&mut self, range: Range<usize>, reply: &ReplyMessage) -> Result<()> {
-        let procedure = Procedure::BatchSubmit;
-        let completions = match reply.decode() {
-            Ok(Outcome::Ok(Reply::BatchSubmit(reply))) => reply.completions,
-            Ok(Outcome::Error { status, .. }) => {
-                self.results[range].fill_with(|| Err(Error::Status { procedure, status }));
-                return Ok(());
-            }
-            Ok(Outcome::Ok(_)) => {
-                return Err(self.shared.broken(&"an answer of another procedure"));
-            }
-            Err(error) => return Err(self.shared.broken(&error)),
-        };
-        let mut seen = vec![false; range.len()];
-        for completion in completions.iter() {
-            let place = usize::try_from(completion.request_id).ok();
-            let fresh = place.filter(|&place| place < seen.len() && !seen[place]);
-            let Some(place) = fresh else {
-                return Err(self.shared.broken(&"a completion that nobody waits for"));
-            };
-            seen[place] = true;
-            let at = range.start + place;
-            self.results[at] = self.result(&self.transfers[at], &completion)?;
-        }
-        if seen.contains(&false) {
-            return Err(self.shared.broken(&"a batch was answered in part"));
+        let driver = self.shared.lock()?;
+        let results = grouped::results(&self.transfers[range.clone()], reply, driver.core());
+        drop(driver);
+        let results = results.map_err(|reason| self.shared.broken(&reason))?;
+        for (place, result) in range.zip(results) {
+            self.results[place] = result;
         }
         Ok(())
     }
+}
 
-    fn result(
-        &self,
-        transfer: &Transfer,
-        completion: &CompletionNotification,
-    ) -> Result<Result<usize>> {
-        let status = completion.status;
-        if status != Status::Ok {
-            return Ok(Err(Error::Status { procedure: Procedure::BatchSubmit, status }));
-        }
-        let bytes = completion.bytes_transferred as usize;
-        let wanted: usize = transfer.pieces.iter().map(|piece| piece.len() as usize).sum();
-        if bytes > wanted {
-            return Err(self.shared.broken(&"more was transferred than was asked for"));
-        }
-        match &transfer.writes {
-            Some((writes, verifier)) => writes.written(*verifier),
-            None => {
-                let sum = self.shared.data_checksum_of(&transfer.pieces, bytes)?;
-                if sum != completion.direct_checksum {
-                    return Err(self.shared.broken(&"the checksum of data read does not match"));
-                }
-            }
-        }
-        Ok(Ok(bytes))
+/// How many transfers from the first fit one message, and so do their answers.
+fn message_len(info: &SessionInfo, transfers: &[Transfer]) -> usize {
+    let mut room = (info.request_bytes as usize).saturating_sub(AROUND_BYTES);
+    let replies = (info.response_bytes as usize).saturating_sub(REPLY_AROUND_BYTES);
+    let count_max = (replies / COMPLETION_BYTES).max(1);
+    let fits = |transfer: &&Transfer| {
+        let fits = transfer.wire_bytes() <= room;
+        room = room.saturating_sub(transfer.wire_bytes());
+        fits
+    };
+    // One that does not fit alone is refused when it is encoded.
+    transfers.iter().take(count_max).take_while(fits).count().max(1)
+}
+
+/// Runs `send` with the message for transfers and the memory that the server reaches through it.
+fn with_request<T>(
+    shared: &Shared,
+    transfers: &[Transfer],
+    send: impl FnOnce(&Request<'_>, Pieces) -> Result<T>,
+) -> Result<T> {
+    let pieces = || transfers.iter().flat_map(|transfer| &transfer.pieces);
+    let mut buffers: Vec<DirectBuffer> = Vec::with_capacity(transfers.len());
+    buffers.extend(pieces().map(Piece::direct_buffer));
+    let mut rest = &buffers[..];
+    let mut requests = Vec::with_capacity(transfers.len());
+    for (index, transfer) in transfers.iter().enumerate() {
+        let write = transfer.writes.is_some();
+        let (buffers, others) = rest.split_at(transfer.pieces.len());
+        rest = others;
+        requests.push(ReadWriteRequest {
+            fh: transfer.handle,
+            request_id: index as u64,
+            state_id: transfer.state_id,
+            rw_flag: if write { ReadWrite::Write } else { ReadWrite::Read },
+            chunks: Seq::new(&transfer.chunks),
+            buffers: Seq::new(buffers),
+            direct_checksum: match write {
+                true => shared.data_checksum_of(&transfer.pieces)?,
+                false => Checksum::ZERO,
+            },
+        });
     }
+    let request = Request::BatchSubmit(BatchSubmit {
+        requests: Seq::new(&requests),
+        usec_window: 0,
+        num_completions: 0,
+        synchronous: true,
+    });
+    let mut memory = Pieces::new();
+    for piece in pieces() {
+        if !memory.last_mut().is_some_and(|last| last.extend(piece)) {
+            memory.push(piece.clone());
+        }
+    }
+    send(&request, memory)
 }
 
 /// What transfers do to the content of their files.

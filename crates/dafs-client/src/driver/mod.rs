@@ -12,6 +12,7 @@
 
 mod back;
 mod clock;
+mod grouped;
 mod progress;
 mod waiter;
 
@@ -25,6 +26,7 @@ use crate::delegation::{Holders, Recalled};
 use crate::error::{Error, Result};
 use crate::fork::{self, ForkMutex};
 use crate::helper::Helper;
+use crate::mover::Mover;
 use crate::operations::Operations;
 use crate::options::{Transport, WaitPolicy};
 use crate::outcome::{ended, failure_of, moved};
@@ -40,6 +42,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::task::Waker;
 use std::time::Duration;
 use waiter::{Spinning, Waiter};
 pub(crate) use {crate::operations::Slot, clock::coarse_now};
@@ -65,8 +68,8 @@ pub(crate) struct Driver {
     core: SessionCore,
     events: Vec<Event>,
     operations: Operations,
-    /// Results of tagged operations that have not been fetched.
-    ready: VecDeque<(u64, Result<usize>)>,
+    /// Tasks to be woken, which must not happen under the lock: they may drop what locks it.
+    wakers: Vec<Waker>,
     /// What is given up as soon as there is room for one more operation; at most all that is held.
     leaves: VecDeque<Leave>,
     /// Operations that open files and keep the delegation that comes along.
@@ -100,6 +103,7 @@ pub(crate) struct Shared {
     contenders: AtomicU32,
     wakeup: Wakeup,
     helper: Helper,
+    mover: Mover,
     asked: Arc<AtomicBool>,
     lease_until: Arc<AtomicU64>,
     /// What holders of delegations have not been told yet.
@@ -137,6 +141,7 @@ impl Shared {
             contenders: AtomicU32::new(0),
             wakeup: Wakeup::new()?,
             helper,
+            mover: Mover::default(),
             asked,
             lease_until,
             unheard,
@@ -254,18 +259,12 @@ impl Shared {
         Ok(self.lock()?.core.data_checksum(piece.view()))
     }
 
-    /// The checksum of the first `limit` bytes of several pieces, one behind the other.
-    pub(crate) fn data_checksum_of(&self, pieces: &[Piece], limit: usize) -> Result<Checksum> {
+    /// The checksum of several pieces, one behind the other.
+    pub(crate) fn data_checksum_of(&self, pieces: &[Piece]) -> Result<Checksum> {
         if !self.info.checksums {
             return Ok(Checksum::ZERO);
         }
-        let mut left = u32::try_from(limit).unwrap_or(u32::MAX);
-        let views = pieces.iter().map(|piece| {
-            let len = piece.len().min(left);
-            left -= len;
-            piece.first(len)
-        });
-        Ok(self.lock()?.core.checksum_of(views))
+        Ok(self.lock()?.core.checksum_of(pieces.iter().map(Piece::view)))
     }
 
     pub(crate) fn deadline(&self) -> Option<Duration> {
@@ -329,26 +328,6 @@ impl Shared {
         if driver.leader == Leader::Sleeping {
             self.wakeup.ring();
         }
-    }
-
-    /// Starts an operation whose result is fetched under the caller's tag.
-    pub(crate) fn submit_tagged(
-        &self,
-        tag: u64,
-        start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
-    ) -> Result<()> {
-        let mut driver = self.lock()?;
-        let slot = driver.operations.open_tagged(tag).ok_or(Error::TooMany)?;
-        if let Err(refused) = start(&mut driver, slot.tag()) {
-            driver.operations.forget(slot);
-            return Err(self.refused(refused));
-        }
-        self.tell(&mut driver);
-        // Who submits like this polls for the results, which sends all at once; the helper sees
-        // to it should that not happen.
-        self.hurry(&mut driver);
-        self.helper.attend();
-        Ok(())
     }
 
     /// Closes a file without waiting, now or as soon as there is room.
@@ -547,31 +526,6 @@ impl Shared {
         }
     }
 
-    pub(crate) fn poll_completions(&self, completions: &mut Vec<(u64, Result<usize>)>) -> usize {
-        // A fork has no operations of its own to report.
-        let Ok(mut driver) = self.lock() else { return 0 };
-        self.progress_beside(&mut driver);
-        let count = driver.ready.len();
-        completions.extend(driver.ready.drain(..));
-        count
-    }
-
-    pub(crate) fn wait_completions(
-        &self,
-        completions: &mut Vec<(u64, Result<usize>)>,
-        count: usize,
-        time: Option<Duration>,
-    ) -> Result<usize> {
-        let driver = self.lock()?;
-        let mut fetched = 0;
-        self.wait(driver, time, |driver| {
-            fetched += driver.ready.len();
-            completions.extend(driver.ready.drain(..));
-            (fetched >= count || driver.operations.tagged() == 0).then_some(())
-        })?;
-        Ok(fetched)
-    }
-
     pub(crate) fn disconnect(&self) -> Result<()> {
         let mut driver = self.lock()?;
         if let Some(failure) = driver.core.failure() {
@@ -605,6 +559,7 @@ impl Drop for Shared {
             return;
         }
         self.helper.stop();
+        self.mover.stop();
         // SAFETY: the driver is taken once, here, and not used afterwards.
         let driver = unsafe { ManuallyDrop::take(&mut self.driver) };
         let mut driver = driver.into_inner().unwrap_or_else(PoisonError::into_inner);

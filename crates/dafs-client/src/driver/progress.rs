@@ -9,9 +9,10 @@ use crate::core::{
 };
 use crate::delegation::{Granted, HeldAttributes, Holders, News};
 use crate::error::Result;
+use crate::group::{Completion, OperationId};
 use crate::helper::Helper;
-use crate::operations::{Finished, Operations};
-use crate::outcome::moved;
+use crate::operations::{Finished, Grouped, GroupedKind, Operations};
+use crate::outcome::{committed, moved};
 use crate::uncommitted::Uncommitted;
 use dafs_dat::{Adapter, Instant, RegisterError};
 use dafs_mem::Buffer;
@@ -35,7 +36,7 @@ impl Driver {
             core,
             events: Vec::new(),
             operations: Operations::new(),
-            ready: VecDeque::new(),
+            wakers: Vec::new(),
             leaves: VecDeque::new(),
             keeping: FxHashSet::default(),
             holders: Holders::default(),
@@ -172,12 +173,35 @@ impl Driver {
         while let Some(Completed { tag, done }) = self.core.take_completed() {
             count += 1;
             self.leave_unwanted(tag, &done);
-            if let Finished::Tagged(tag, done) = self.operations.finish(tag, done) {
-                let result = moved(done, &self.server).map(|moved| moved.bytes);
-                self.ready.push_back((tag, result));
+            match self.operations.finish(tag, done) {
+                Finished::Kept => {}
+                Finished::Wake(waker) => self.wakers.push(waker),
+                Finished::Grouped(grouped, done) => self.complete(tag, grouped, done),
             }
         }
         count
+    }
+
+    /// Hands the result of an operation to its group.
+    fn complete(&mut self, tag: u64, Grouped { group, kind }: Grouped, done: Done) {
+        let operation = OperationId(tag);
+        let (user_data, result) = match kind {
+            GroupedKind::Transfer(user_data) => {
+                (user_data, moved(done, &self.server).map(|moved| moved.bytes))
+            }
+            GroupedKind::Commit { user_data, writes, mark, whole } => {
+                (user_data, committed(done, &self.server, &writes, mark, whole).map(|()| 0))
+            }
+            GroupedKind::Batch(sent) => {
+                let results = sent.results(done, &self.server, &self.core);
+                return group.finished(results.map(|(user_data, result)| Completion {
+                    user_data,
+                    operation,
+                    result,
+                }));
+            }
+        };
+        group.finished([Completion { user_data, operation, result }]);
     }
 
     /// A delegation that nobody has asked for is given back at once: it would only keep others
@@ -211,7 +235,7 @@ impl Driver {
     }
 
     /// The operation is a use of a file beside the cache.
-    pub(crate) fn keep(&mut self, tag: u64, used: Option<DirectUse>) {
+    pub(crate) fn keep(&mut self, tag: u64, used: Option<Arc<DirectUse>>) {
         self.operations.keep(tag, used);
     }
 
@@ -244,6 +268,11 @@ impl Driver {
     /// Takes the result of an operation, if it is over.
     pub(crate) fn take(&mut self, slot: &Slot) -> Option<Done> {
         self.operations.take(slot)
+    }
+
+    /// True while somebody sleeps outside of this library for an operation in flight.
+    pub(super) fn is_watched(&self) -> bool {
+        self.operations.watched() > 0
     }
 
     /// How often somebody must look for calls of the server.

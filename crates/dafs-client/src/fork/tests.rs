@@ -5,7 +5,8 @@
 use super::*;
 use crate::served::{Served, TRANSPORTS};
 use crate::{
-    CacheOptions, Client, ConnectOptions, Create, File, LockRange, OpenOptions, Stability,
+    CacheOptions, Client, CompletionGroup, ConnectOptions, Create, File, LockRange, OpenOptions,
+    Stability,
 };
 use std::os::fd::RawFd;
 
@@ -53,6 +54,7 @@ fn touch(
     file: File,
     doomed: File,
     buffer: crate::IoBuffer,
+    group: CompletionGroup,
 ) -> Option<&'static str> {
     let unstable = Stability::Unstable;
     let mut bytes = [0; 8];
@@ -77,7 +79,12 @@ fn touch(
         file.write_from(&buffer, 0..8, 0, unstable),
         file.submit_read(&buffer, 0..8, 0),
         file.submit_write(&buffer, 0..8, 0, unstable),
-        file.submit_write_tagged(1, &buffer, 0..8, 0, unstable),
+        group.read(1, &file, &buffer, 0..8, 0),
+        group.write(1, &file, &buffer, 0..8, 0, unstable),
+        group.commit(1, &file, 0, 0),
+        group.wait(&mut Vec::new(), 1, None),
+        group.descriptor(),
+        group.expedite(crate::OperationId::from_u64(0)),
         file.append(&bytes, Stability::FileSync),
         file.attributes(),
         file.set_size(1),
@@ -87,12 +94,11 @@ fn touch(
             crate::LockError::Other(error) => error,
             _ => Error::TooMany,
         }),
-        client.wait_completions(&mut Vec::new(), 1, None),
         doomed.close(),
     ];
     let wrong = told.into_iter().find(|(_, told)| !told).map(|(call, _)| call);
-    let quiet = !client.is_connected() && client.poll_completions(&mut Vec::new()) == 0;
-    drop((file, buffer, client));
+    let quiet = !client.is_connected() && group.poll(&mut Vec::new()) == 0;
+    drop((file, buffer, group, client));
     wrong.or((!quiet).then_some("a look at the session"))
 }
 
@@ -109,6 +115,8 @@ fn a_fork_waits_for_no_lock_of_its_parents() {
             file.write_at(b"not stable", 0, Stability::Unstable).unwrap();
             file.read_at(&mut [0; 4], 0).unwrap();
             let buffer = client.buffer(100).unwrap();
+            let group = client.completion_group();
+            group.read(1, &file, &buffer, 0..8, 0).unwrap();
             // The places of the locks outlive the parent's names of them, which the child drops.
             let (shared, kept, memory) =
                 (client.shared().clone(), client.cache().cloned(), buffer.memory().clone());
@@ -117,13 +125,14 @@ fn a_fork_waits_for_no_lock_of_its_parents() {
                 kept.as_ref().map(|cache| cache.hold()),
                 file.hold(),
                 memory.hold(),
+                group.hold(),
                 shared.staging.lock().unwrap(),
                 shared.lock().unwrap(),
             );
             in_fork(|| {
                 // SAFETY: the child's copy, which it uses once; the parent has its own.
                 let [file, doomed] = [&*file, &doomed].map(|file| unsafe { std::ptr::read(file) });
-                touch(client.clone(), file, doomed, buffer.clone())
+                touch(client.clone(), file, doomed, buffer.clone(), group.clone())
             });
             drop(held);
             // The parent has noticed nothing of it.

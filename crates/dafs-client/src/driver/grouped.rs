@@ -1,0 +1,205 @@
+//! What completion groups and tasks ask of the driver.
+
+use super::{Driver, Guard, Shared, Slot, coarse_now};
+use crate::cache::DirectUse;
+use crate::core::{BatchCall, BatchHints, Done, Refused};
+use crate::error::{Error, Result};
+use crate::group::{GroupState, OperationId};
+use crate::operations::GroupedKind;
+use crate::outcome::moved;
+use crate::pending::Moved;
+use crate::uncommitted::Uncommitted;
+use dafs_dat::Instant;
+use std::io;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+impl Shared {
+    /// Starts an operation whose result goes to a group.
+    pub(crate) fn submit_in(
+        self: &Arc<Self>,
+        group: &Arc<GroupState>,
+        kind: GroupedKind,
+        start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
+    ) -> Result<OperationId> {
+        let mut driver = self.lock()?;
+        let operation = self.start_in(&mut driver, group, kind, start)?;
+        self.leave_soon(driver, group)?;
+        Ok(operation)
+    }
+
+    /// As [`submit_in`](Self::submit_in); [`leave_soon`](Self::leave_soon) must follow.
+    pub(crate) fn start_in(
+        &self,
+        driver: &mut Driver,
+        group: &Arc<GroupState>,
+        kind: GroupedKind,
+        start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
+    ) -> Result<OperationId> {
+        let count = kind.count();
+        if !group.reserve(count) {
+            return Err(Error::TooMany);
+        }
+        let Some(slot) = driver.operations.open_grouped(group, kind) else {
+            group.give_back(count);
+            return Err(Error::TooMany);
+        };
+        let operation = OperationId(slot.tag());
+        if let Err(refused) = start(driver, operation.0) {
+            driver.operations.forget(slot);
+            return Err(self.refused(refused));
+        }
+        self.tell(driver);
+        Ok(operation)
+    }
+
+    /// Sees to it that what was submitted to a group leaves: who submits like this polls for the
+    /// results, which sends all at once.
+    pub(crate) fn leave_soon(
+        self: &Arc<Self>,
+        mut driver: Guard<'_>,
+        group: &GroupState,
+    ) -> Result<()> {
+        self.hurry(&mut driver);
+        drop(driver);
+        if group.is_watched() {
+            return self.attend();
+        }
+        self.helper.attend();
+        Ok(())
+    }
+
+    /// Hands an asynchronous batch over whose results go to a group; `writes` are told what was written
+    /// and is not stable.
+    pub(crate) fn submit_batch_in(
+        self: &Arc<Self>,
+        group: &Arc<GroupState>,
+        user_data: Vec<u64>,
+        mut calls: Vec<BatchCall>,
+        writes: Vec<Option<Arc<Uncommitted>>>,
+        hints: BatchHints,
+        used: &Option<Arc<DirectUse>>,
+    ) -> Result<Vec<OperationId>> {
+        let mut guard = self.lock()?;
+        let driver = &mut *guard;
+        if !group.reserve(calls.len()) {
+            return Err(Error::TooMany);
+        }
+        let mut slots = Vec::with_capacity(calls.len());
+        for ((call, user_data), writes) in calls.iter_mut().zip(user_data).zip(writes) {
+            let kind = GroupedKind::Transfer(user_data);
+            let Some(slot) = driver.operations.open_grouped(group, kind) else { break };
+            call.tag = slot.tag();
+            driver.operations.watch(slot.tag(), writes);
+            driver.operations.keep(slot.tag(), used.clone());
+            slots.push(slot);
+        }
+        let unused = calls.len() - slots.len();
+        let operations = slots.iter().map(|slot| OperationId(slot.tag())).collect();
+        let taken = if unused == 0 {
+            let (core, adapter) = (&mut driver.core, &mut *driver.adapter);
+            core.submit_batch(adapter, coarse_now(), calls, hints, driver.deadline)
+        } else {
+            group.give_back(unused);
+            Err(Refused::Full)
+        };
+        if let Err(refused) = taken {
+            slots.into_iter().for_each(|slot| driver.operations.forget(slot));
+            return Err(self.refused(refused));
+        }
+        self.tell(driver);
+        self.sent(driver);
+        self.leave_soon(guard, group)?;
+        Ok(operations)
+    }
+
+    /// Polls once, unless another thread does. With `patient` what that thread has under its lock is
+    /// waited for.
+    pub(crate) fn move_along(&self, patient: bool) {
+        let driver = match self.lock_if_free() {
+            None if patient => Some(self.lock_regardless()),
+            driver => driver,
+        };
+        if let Some(mut driver) = driver {
+            self.progress_beside(&mut driver);
+        }
+    }
+
+    /// Gives an operation of a group up if that is possible now; true when it is over.
+    pub(crate) fn cancel_tag(&self, tag: u64) -> bool {
+        let Ok(mut guard) = self.lock() else { return true };
+        let driver = &mut *guard;
+        if !driver.operations.is_in_flight(tag) {
+            return true;
+        }
+        if driver.core.cancel(&mut *driver.adapter, Instant::now(), tag) {
+            self.tell(driver);
+            self.keep_armed(driver);
+        }
+        !driver.operations.is_in_flight(tag)
+    }
+
+    /// A transfer of a batch is not to wait for its window.
+    pub(crate) fn hurry_tag(&self, tag: u64) -> Result<()> {
+        let mut guard = self.lock()?;
+        let driver = &mut *guard;
+        driver.core.hurry_transfer(&mut *driver.adapter, coarse_now(), tag);
+        self.sent(driver);
+        Ok(())
+    }
+
+    /// Somebody sleeps on a group's descriptor from now on.
+    pub(crate) fn watch_group(self: &Arc<Self>, group: &Arc<GroupState>) -> io::Result<()> {
+        let watched = {
+            let mut driver = self.lock_regardless();
+            driver.operations.watch_group(group);
+            driver.is_watched()
+        };
+        if watched { self.mover.attend(self) } else { Ok(()) }
+    }
+
+    /// The result of an operation, if it is over; else `waker` is called when it is.
+    pub(crate) fn poll_moved(self: &Arc<Self>, slot: &Slot, waker: &Waker) -> Poll<Result<Moved>> {
+        let done = |done: Done| Poll::Ready(moved(done, &self.server));
+        let mut driver = match self.lock() {
+            Ok(driver) => driver,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        if let Some(result) = driver.operations.take(slot) {
+            return done(result);
+        }
+        self.progress_beside(&mut driver);
+        if let Some(result) = driver.operations.take(slot) {
+            return done(result);
+        }
+        driver.operations.wake(slot, waker);
+        self.hurry(&mut driver);
+        drop(driver);
+        match self.attend() {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    fn attend(self: &Arc<Self>) -> Result<()> {
+        self.mover.attend(self).map_err(|error| Error::Memory(error.to_string().into()))
+    }
+
+    /// Moves things along as long as somebody sleeps for them elsewhere. Called by the mover.
+    pub(crate) fn move_watched(&self) {
+        loop {
+            let mut wakers = Vec::new();
+            let waited = self.wait(self.lock_regardless(), None, |driver| {
+                wakers.append(&mut driver.wakers);
+                let watched = driver.is_watched();
+                (!wakers.is_empty() || !watched).then_some(watched)
+            });
+            for waker in wakers.drain(..) {
+                waker.wake();
+            }
+            if !matches!(waited, Ok(true)) {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! Completion groups: where the results of operations are fetched that nobody waits for one by one.
+//!
+//! Invariants
+//! * Every operation that was submitted to a group yields exactly one completion, also when the session
+//!   ends.
+//! * The event descriptor is readable exactly while there are completions to fetch.
+//! * What is in flight and what has not been fetched are bounded together, so a group that nobody
+//!   looks at does not grow.
+
+use crate::attributes::Stability;
+use crate::batch::Batch;
+use crate::buffer::IoBuffer;
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::file::File;
+use crate::fork::ForkMutex;
+use crate::limits::GROUP_OPERATIONS_MAX;
+use crate::wakeup::Wakeup;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Operations whose results are fetched together, by whichever thread asks. Clones are the same
+/// group.
+///
+/// ```no_run
+/// # use dafs_client::{Client, ConnectOptions, DafsUrl, OpenOptions};
+/// # let url = DafsUrl::parse("dafs://server/tree/file")?;
+/// # let client = Client::connect(&url, &ConnectOptions::default())?;
+/// let file = client.open(url.path(), &OpenOptions::read())?;
+/// let buffer = client.buffer(1 << 20)?;
+/// let group = client.completion_group();
+/// for block in 0..16 {
+///     let at = block * 65536;
+///     group.read(block as u64, &file, &buffer, at..at + 65536, at as u64)?;
+/// }
+/// let mut completions = Vec::new();
+/// group.wait(&mut completions, usize::MAX, None)?;
+/// for completion in completions {
+///     println!("block {}: {} bytes", completion.user_data, completion.result?);
+/// }
+/// # Ok::<(), dafs_client::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct CompletionGroup {
+    client: Client,
+    state: Arc<GroupState>,
+}
+
+/// One operation that is over.
+#[derive(Debug, Clone)]
+pub struct Completion {
+    /// What the caller gave with the operation.
+    pub user_data: u64,
+    /// Its name, as it was returned when it was submitted.
+    pub operation: OperationId,
+    /// The bytes moved, which may be fewer than asked for; 0 for a commit.
+    pub result: Result<usize>,
+}
+
+/// Names an operation of one client; no name is used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OperationId(pub(crate) u64);
+
+impl OperationId {
+    /// The name of no operation.
+    pub(crate) const NONE: Self = Self(u64::MAX);
+
+    /// As a number, for interfaces to other languages.
+    pub fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    /// From what [`to_u64`](Self::to_u64) gave; any other number names no operation.
+    pub fn from_u64(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// The part that operations refer to.
+#[derive(Debug, Default)]
+pub(crate) struct GroupState {
+    ready: ForkMutex<VecDeque<Completion>>,
+    in_flight: AtomicUsize,
+    /// In flight, or not fetched yet.
+    held: AtomicUsize,
+    event: OnceLock<Wakeup>,
+    /// Somebody sleeps on the descriptor, so that somebody else must move things along.
+    watched: AtomicBool,
+}
+
+impl GroupState {
+    /// Takes room for `count` more operations; false when there is none.
+    pub(crate) fn reserve(&self, count: usize) -> bool {
+        let take =
+            |held: usize| held.checked_add(count).filter(|held| *held <= GROUP_OPERATIONS_MAX);
+        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    /// Gives back room that was not used.
+    pub(crate) fn give_back(&self, count: usize) {
+        self.held.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn begun(&self, count: usize) {
+        self.in_flight.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Operations are over that [`begun`](Self::begun) counted.
+    pub(crate) fn finished(&self, completions: impl IntoIterator<Item = Completion>) {
+        let mut ready = self.ready.lock_here();
+        let before = ready.len();
+        ready.extend(completions);
+        self.in_flight.fetch_sub(ready.len() - before, Ordering::Relaxed);
+        if before == 0
+            && !ready.is_empty()
+            && let Some(event) = self.event.get()
+        {
+            event.ring();
+        }
+    }
+
+    /// They will not be over, because they never were under way.
+    pub(crate) fn forgotten(&self, count: usize) {
+        self.in_flight.fetch_sub(count, Ordering::Relaxed);
+        self.give_back(count);
+    }
+
+    /// Operations that could not be submitted are over with this error.
+    pub(crate) fn refuse(
+        &self,
+        user_data: impl ExactSizeIterator<Item = u64>,
+        error: &Error,
+    ) -> Result<()> {
+        if !self.reserve(user_data.len()) {
+            return Err(Error::TooMany);
+        }
+        self.begun(user_data.len());
+        self.finished(user_data.map(|user_data| Completion {
+            user_data,
+            operation: OperationId::NONE,
+            result: Err(error.clone()),
+        }));
+        Ok(())
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, completions: &mut Vec<Completion>) -> usize {
+        // A fork has no operations of its own.
+        let Ok(mut ready) = self.ready.lock() else { return 0 };
+        let count = ready.len();
+        if count == 0 {
+            return 0;
+        }
+        completions.extend(ready.drain(..));
+        if let Some(event) = self.event.get() {
+            event.clear();
+        }
+        self.held.fetch_sub(count, Ordering::Relaxed);
+        count
+    }
+}
+
+impl Client {
+    /// A new completion group.
+    pub fn completion_group(&self) -> CompletionGroup {
+        CompletionGroup { client: self.clone(), state: Arc::default() }
+    }
+}
+
+impl CompletionGroup {
+    /// The client whose operations the group takes.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Starts a read into `range` of `buffer`, as [`File::submit_read`].
+    ///
+    /// The cheapest way to keep many operations in flight: those submitted between two polls leave
+    /// together with the second.
+    ///
+    /// # Errors
+    /// As [`File::submit_read`]; [`Error::TooMany`] also when more than [`GROUP_OPERATIONS_MAX`]
+    /// are in flight or wait to be fetched.
+    pub fn read(
+        &self,
+        user_data: u64,
+        file: &File,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        offset: u64,
+    ) -> Result<OperationId> {
+        self.check(file)?;
+        file.read_in(&self.state, user_data, buffer, range, offset)
+    }
+
+    /// Starts a write of `range` of `buffer`, as [`File::submit_write`].
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn write(
+        &self,
+        user_data: u64,
+        file: &File,
+        buffer: &IoBuffer,
+        range: Range<usize>,
+        offset: u64,
+        stability: Stability,
+    ) -> Result<OperationId> {
+        self.check(file)?;
+        file.write_in(&self.state, user_data, buffer, range, offset, stability)
+    }
+
+    /// Starts to make `len` bytes from `offset` stable (0: to the end of the file), as
+    /// [`File::commit`]. Writes that are in flight now are not covered. What a client's cache keeps
+    /// is written back before this returns.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and that of the writing back.
+    pub fn commit(
+        &self,
+        user_data: u64,
+        file: &File,
+        offset: u64,
+        len: u64,
+    ) -> Result<OperationId> {
+        self.check(file)?;
+        file.commit_in(&self.state, user_data, offset, len)
+    }
+
+    /// Sends a batch; each of its transfers has a completion of its own, with what `user_data` says of
+    /// its place in the batch.
+    ///
+    /// # Errors
+    /// As [`Batch::submit`], and as [`read`](Self::read), when nothing was sent. A batch that was sent
+    /// in part yields completions for all of its transfers.
+    pub fn batch(
+        &self,
+        batch: Batch,
+        user_data: impl FnMut(usize) -> u64,
+    ) -> Result<Vec<OperationId>> {
+        self.client.shared().check_process()?;
+        if !batch.is_of(&self.client) {
+            return Err(FOREIGN);
+        }
+        batch.submit_in(&self.state, user_data)
+    }
+
+    /// Moves things along and appends what has completed to `completions`; returns how many. Never
+    /// blocks, and makes no system call that its transport does not need.
+    pub fn poll(&self, completions: &mut Vec<Completion>) -> usize {
+        let shared = self.client.shared();
+        if shared.check_process().is_err() {
+            return 0;
+        }
+        // Submissions leave with a poll also when results wait already.
+        shared.move_along(self.state.in_flight.load(Ordering::Relaxed) > 0);
+        self.state.take(completions)
+    }
+
+    /// As [`poll`](Self::poll), but waits until at least `count` have been fetched or nothing is in
+    /// flight in the group any more, as the wait policy says: 1 waits for any, `usize::MAX` for all.
+    /// Several threads may wait; each completion goes to one of them.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] when `time` has passed first; what had completed is in `completions`.
+    pub fn wait(
+        &self,
+        completions: &mut Vec<Completion>,
+        count: usize,
+        time: Option<Duration>,
+    ) -> Result<usize> {
+        let mut fetched = 0;
+        let shared = self.client.shared();
+        shared.wait_any(time, |_| {
+            fetched += self.state.take(completions);
+            let over = fetched >= count || self.state.in_flight.load(Ordering::Relaxed) == 0;
+            over.then_some(fetched)
+        })
+    }
+
+    /// Operations in flight; those that are over and wait to be fetched are not among them.
+    pub fn in_flight(&self) -> usize {
+        self.state.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Gives an operation up if the server cannot reach its memory now, as [`Pending::cancel`] says;
+    /// true when it is over. Its completion comes as always.
+    ///
+    /// [`Pending::cancel`]: crate::Pending::cancel
+    pub fn cancel(&self, operation: OperationId) -> bool {
+        self.client.shared().cancel_tag(operation.0)
+    }
+
+    /// Asks the server not to wait for the window of an asynchronous batch any longer, for one of its
+    /// transfers (HURRY_UP).
+    ///
+    /// # Errors
+    /// The end of the session.
+    pub fn expedite(&self, operation: OperationId) -> Result<()> {
+        self.client.shared().hurry_tag(operation.0)
+    }
+
+    /// A descriptor that is readable while completions wait to be fetched, for `epoll` and its like.
+    /// Readable or not is all that it says; it must not be read. From the first call on a thread of
+    /// the client's moves the group's operations along, so whoever can wait or poll does better
+    /// without.
+    ///
+    /// # Errors
+    /// No descriptor or thread could be had, or this process is a fork.
+    pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        let shared = self.client.shared();
+        shared.check_process()?;
+        let memory = |error: std::io::Error| Error::Memory(error.to_string().into());
+        if self.state.event.get().is_none() {
+            let event = Wakeup::new().map_err(memory)?;
+            let ready = self.state.ready.lock()?;
+            if !ready.is_empty() {
+                event.ring();
+            }
+            // Another thread may have been first; then this one's is not needed.
+            let _ = self.state.event.set(event);
+        }
+        if !self.state.watched.swap(true, Ordering::Relaxed) {
+            shared.watch_group(&self.state).map_err(memory)?;
+        }
+        let event = self.state.event.get().map(Wakeup::descriptor);
+        event.ok_or(Error::Argument("the group has no descriptor"))
+    }
+
+    /// Holds the lock, for tests.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> std::sync::MutexGuard<'_, VecDeque<Completion>> {
+        self.state.ready.lock_here()
+    }
+
+    fn check(&self, file: &File) -> Result<()> {
+        self.client.shared().check_process()?;
+        match file.client().is_same(&self.client) {
+            true => Ok(()),
+            false => Err(FOREIGN),
+        }
+    }
+}
+
+const FOREIGN: Error = Error::Argument("the file belongs to another client than the group");

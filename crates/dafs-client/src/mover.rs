@@ -1,0 +1,77 @@
+//! One thread that moves things along while somebody sleeps outside of this library: a task whose
+//! waker is to be called, a thread in `epoll`. It is started when the first does.
+//!
+//! Invariants
+//! * The thread holds a reference to the client only while operations are in flight that somebody
+//!   sleeps for, so it does not keep the client alive.
+//! * Wakers are called without the driver's lock.
+
+use crate::driver::Shared;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+
+/// The client's end of the thread.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Mover {
+    bell: Arc<Bell>,
+}
+
+#[derive(Debug, Default)]
+struct Bell {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    started: bool,
+    rung: bool,
+    stop: bool,
+}
+
+impl Mover {
+    /// There is something to move along. Called without the driver's lock.
+    ///
+    /// # Errors
+    /// The thread could not be started.
+    pub(crate) fn attend(&self, shared: &Arc<Shared>) -> io::Result<()> {
+        let mut state = self.bell.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !state.started {
+            let (bell, shared) = (self.bell.clone(), Arc::downgrade(shared));
+            let thread = std::thread::Builder::new().name("dafs-mover".into());
+            thread.spawn(move || run(&bell, &shared))?;
+            state.started = true;
+        }
+        if !state.rung {
+            state.rung = true;
+            self.bell.changed.notify_one();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stop(&self) {
+        let mut state = self.bell.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.stop = true;
+        self.bell.changed.notify_one();
+    }
+}
+
+impl Bell {
+    /// Sleeps until rung. Returns false when the thread is to end.
+    fn sleep(&self) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let rest = self.changed.wait_while(state, |state| !state.rung && !state.stop);
+        let mut state = rest.unwrap_or_else(PoisonError::into_inner);
+        state.rung = false;
+        !state.stop
+    }
+}
+
+fn run(bell: &Bell, shared: &Weak<Shared>) {
+    while bell.sleep() {
+        let Some(client) = shared.upgrade() else { return };
+        client.move_watched();
+        // This may be the last reference, and then its end stops this thread.
+        drop(client);
+    }
+}

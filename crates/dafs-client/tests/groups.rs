@@ -1,0 +1,350 @@
+//! Completion groups and futures, end to end over both transports.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod served;
+
+use dafs_client::{
+    Client, Completion, CompletionGroup, Create, Error, File, IoBuffer, OpenOptions, OperationId,
+    Pending, Stability,
+};
+use dafs_mem::Site;
+use served::{Served, TRANSPORTS, Wire, pattern};
+use std::collections::BTreeSet;
+use std::os::fd::AsRawFd;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+const BLOCK: usize = 4096;
+const TIME: Option<Duration> = Some(Duration::from_secs(60));
+
+fn file(client: &Client) -> File {
+    let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o640);
+    client.open(b"/file", &options).unwrap()
+}
+
+/// A file of so many blocks, and memory for it.
+fn filled(served: &Served, client: &Client, blocks: usize) -> (File, IoBuffer, Vec<u8>) {
+    let content = pattern(blocks * BLOCK);
+    std::fs::write(served.path().join("file"), &content).unwrap();
+    (file(client), client.buffer(blocks * BLOCK).unwrap(), content)
+}
+
+fn read_block(
+    group: &CompletionGroup,
+    file: &File,
+    buffer: &IoBuffer,
+    block: usize,
+) -> OperationId {
+    let at = block * BLOCK;
+    group.read(block as u64, file, buffer, at..at + BLOCK, at as u64).unwrap()
+}
+
+fn words(completions: &[Completion]) -> BTreeSet<u64> {
+    completions.iter().map(|done| done.user_data).collect()
+}
+
+#[test]
+fn any_some_and_all_are_waited_for() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let client = served.client(transport);
+        let (file, buffer, content) = filled(&served, &client, 64);
+        let (group, other) = (client.completion_group(), client.completion_group());
+        let names: Vec<_> =
+            (0..64).map(|block| read_block(&group, &file, &buffer, block)).collect();
+        let alone = client.buffer(BLOCK).unwrap();
+        other.read(999, &file, &alone, 0..BLOCK, 0).unwrap();
+        let mut completions = Vec::new();
+        let any = group.wait(&mut completions, 1, TIME).unwrap();
+        assert!(any >= 1 && completions.len() == any);
+        let some = group.wait(&mut completions, 10, TIME).unwrap();
+        assert!(some >= 10.min(64 - any));
+        group.wait(&mut completions, usize::MAX, TIME).unwrap();
+        assert_eq!(group.in_flight(), 0);
+        assert!(words(&completions).into_iter().eq(0..64), "each once, and no other group's");
+        assert_eq!(completions.len(), 64);
+        for done in &completions {
+            assert_eq!(done.operation, names[done.user_data as usize]);
+            assert_eq!(*done.result.as_ref().unwrap(), BLOCK);
+        }
+        assert!(buffer.view().to_vec(Site::Inspect) == content);
+        completions.clear();
+        assert_eq!(other.wait(&mut completions, usize::MAX, TIME).unwrap(), 1);
+        assert_eq!(completions[0].user_data, 999);
+        // Nothing is left, so nothing is waited for.
+        assert_eq!(group.wait(&mut completions, 1, None).unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_commit_ends_in_its_group_and_makes_stable() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let client = served.client(transport);
+        let (file, buffer, content) = filled(&served, &client, 4);
+        buffer.view().copy_from(&content, Site::Inspect);
+        let group = client.completion_group();
+        let len = content.len();
+        group.write(1, &file, &buffer, 0..len, len as u64, Stability::Unstable).unwrap();
+        let mut completions = Vec::new();
+        group.wait(&mut completions, 1, TIME).unwrap();
+        group.commit(2, &file, 0, 0).unwrap();
+        group.wait(&mut completions, 1, TIME).unwrap();
+        let found: Vec<_> = completions
+            .iter()
+            .map(|done| (done.user_data, *done.result.as_ref().unwrap()))
+            .collect();
+        assert_eq!(found, [(1, len), (2, 0)]);
+        file.close().unwrap();
+        let written = std::fs::read(served.path().join("file")).unwrap();
+        assert!(written == [&content[..], &content[..]].concat());
+    }
+}
+
+#[test]
+fn a_lost_commit_is_told_in_its_group() {
+    let mut served = Served::new();
+    let client = served.client(TRANSPORTS[0]);
+    let (file, buffer, _) = filled(&served, &client, 1);
+    file.write_from(&buffer, 0..BLOCK, 0, Stability::Unstable).unwrap();
+    served.stop();
+    served.start();
+    let group = client.completion_group();
+    group.commit(5, &file, 0, 0).unwrap();
+    let mut completions = Vec::new();
+    group.wait(&mut completions, 1, TIME).unwrap();
+    assert!(matches!(completions[0].result, Err(Error::WritesLost)), "{completions:?}");
+}
+
+#[test]
+fn batches_yield_a_completion_for_each_transfer() {
+    for transport in TRANSPORTS {
+        for asynchronous in [false, true] {
+            for checksums in [false, true] {
+                let served = Served::new();
+                let client = served.client_with(|options| {
+                    options.transport = transport;
+                    options.checksums = checksums;
+                });
+                let (file, buffer, content) = filled(&served, &client, 200);
+                let group = client.completion_group();
+                let mut batch = client.batch();
+                for block in 0..200 {
+                    let at = block * BLOCK;
+                    let memory = [(&buffer, at..at + BLOCK)];
+                    batch.read(&file, &[(at as u64, BLOCK)], &memory).unwrap();
+                }
+                if asynchronous {
+                    batch = batch.asynchronous(Duration::from_micros(200), 8);
+                }
+                let names = group.batch(batch, |place| 1000 + place as u64).unwrap();
+                assert_eq!(names.len(), 200);
+                for name in &names {
+                    group.expedite(*name).unwrap();
+                }
+                let mut completions = Vec::new();
+                group.wait(&mut completions, usize::MAX, TIME).unwrap();
+                assert_eq!(completions.len(), 200);
+                assert!(words(&completions).into_iter().eq(1000..1200));
+                assert!(completions.iter().all(|done| *done.result.as_ref().unwrap() == BLOCK));
+                assert!(buffer.view().to_vec(Site::Inspect) == content);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_descriptor_is_readable_while_there_is_something_to_fetch() {
+    let readable = |group: &CompletionGroup, milliseconds| {
+        let fd = group.descriptor().unwrap().as_raw_fd();
+        let mut wait = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        // SAFETY: the list is valid for the call.
+        unsafe { libc::poll(wait.as_mut_ptr(), 1, milliseconds) == 1 }
+    };
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let client = served.client(transport);
+        let (file, buffer, _) = filled(&served, &client, 16);
+        let group = client.completion_group();
+        let mut completions = Vec::new();
+        // Some are under way before the descriptor is asked for, some are submitted later.
+        for round in 0..50 {
+            for block in 0..16 {
+                read_block(&group, &file, &buffer, block);
+                if round == 0 && block == 8 {
+                    assert_eq!(
+                        group.descriptor().unwrap().as_raw_fd(),
+                        group.descriptor().unwrap().as_raw_fd()
+                    );
+                }
+            }
+            let mut count = 0;
+            while count < 16 {
+                // Nobody but the client's own thread moves things along here.
+                assert!(readable(&group, 60_000), "nothing came");
+                count += group.wait(&mut completions, 1, TIME).unwrap();
+            }
+            assert!(!readable(&group, 0), "readable with nothing to fetch");
+        }
+        assert_eq!(completions.len(), 16 * 50);
+    }
+}
+
+#[test]
+fn threads_share_a_group() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let client = served.client(transport);
+        let (file, buffer, _) = filled(&served, &client, 64);
+        let group = client.completion_group();
+        let fetched = AtomicUsize::new(0);
+        let seen = Mutex::new(BTreeSet::new());
+        const EACH: usize = 300;
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let (group, file, buffer) = (&group, &file, &buffer);
+                scope.spawn(move || {
+                    for number in 0..EACH {
+                        let at = number % 64 * BLOCK;
+                        let word = (thread * EACH + number) as u64;
+                        group.read(word, file, buffer, at..at + BLOCK, at as u64).unwrap();
+                    }
+                });
+                scope.spawn(|| {
+                    let mut completions = Vec::new();
+                    while fetched.load(Ordering::SeqCst) < 3 * EACH {
+                        completions.clear();
+                        let count = group.wait(&mut completions, 1, TIME).unwrap();
+                        fetched.fetch_add(count, Ordering::SeqCst);
+                        for done in &completions {
+                            assert!(seen.lock().unwrap().insert(done.user_data), "told twice");
+                        }
+                    }
+                });
+            }
+        });
+        assert!(seen.into_inner().unwrap().into_iter().eq(0..3 * EACH as u64));
+    }
+}
+
+#[test]
+fn what_waits_for_a_lost_connection_can_be_given_up() {
+    let served = Served::new();
+    let cut = Arc::new(AtomicBool::new(false));
+    let cutting = cut.clone();
+    let address = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
+    // The first connection lasts for the opening and one read; no later one opens a session.
+    let wire = Wire::new(address, move || match cutting.swap(true, Ordering::SeqCst) {
+        false => Some(20_000),
+        true => Some(10),
+    });
+    let client = wire.client();
+    let (file, buffer, _) = filled(&served, &client, 64);
+    let group = client.completion_group();
+    let names: Vec<_> = (0..64).map(|block| read_block(&group, &file, &buffer, block)).collect();
+    let mut completions = Vec::new();
+    while client.is_connected() {
+        group.poll(&mut completions);
+        std::thread::yield_now();
+    }
+    for name in &names {
+        assert!(group.cancel(*name), "no server can reach its memory");
+    }
+    group.wait(&mut completions, usize::MAX, TIME).unwrap();
+    assert!(words(&completions).into_iter().eq(0..64));
+    let canceled = |done: &&Completion| matches!(done.result, Err(Error::Canceled));
+    assert!(completions.iter().filter(canceled).count() > 0);
+    assert!(group.cancel(names[0]), "it has been over for long");
+    assert!(group.cancel(OperationId::from_u64(12345)), "there is no such operation");
+}
+
+#[test]
+fn what_belongs_to_another_client_is_refused() {
+    let served = Served::new();
+    let (client, other) = (served.client(TRANSPORTS[0]), served.client(TRANSPORTS[0]));
+    let (file, buffer, _) = filled(&served, &client, 1);
+    let group = other.completion_group();
+    assert!(matches!(group.read(1, &file, &buffer, 0..1, 0), Err(Error::Argument(_))));
+    assert!(matches!(group.batch(client.batch(), |_| 0), Err(Error::Argument(_))));
+    let mine = client.completion_group();
+    assert!(matches!(mine.read(1, &file, &buffer, 1..0, 0), Err(Error::Argument(_))));
+    assert!(matches!(mine.read(1, &file, &buffer, 0..BLOCK + 1, 0), Err(Error::Argument(_))));
+    let foreign = other.buffer(BLOCK).unwrap();
+    assert!(matches!(mine.read(1, &file, &foreign, 0..1, 0), Err(Error::ForeignBuffer)));
+    assert_eq!(mine.in_flight(), 0);
+}
+
+/// The least of an executor.
+struct Parked(std::thread::Thread, AtomicUsize);
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let parked = Arc::new(Parked(std::thread::current(), AtomicUsize::new(0)));
+    let waker = Waker::from(parked.clone());
+    let mut future = pin!(future);
+    loop {
+        let heard = parked.1.load(Ordering::SeqCst);
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        while parked.1.load(Ordering::SeqCst) == heard {
+            std::thread::park_timeout(Duration::from_secs(60));
+        }
+    }
+}
+
+#[test]
+fn tasks_are_woken() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let client = served.client(transport);
+        let (file, buffer, content) = filled(&served, &client, 64);
+        for round in 0..20 {
+            let pending: Vec<Pending<usize>> = (0..64)
+                .map(|block| {
+                    let at = (block + round) % 64 * BLOCK;
+                    file.submit_read(&buffer, at..at + BLOCK, at as u64).unwrap()
+                })
+                .collect();
+            let sum = block_on(async {
+                let mut sum = 0;
+                for (number, pending) in pending.into_iter().enumerate() {
+                    // One that nobody asks about any more is no trouble.
+                    if number % 7 != 6 {
+                        sum += pending.await.unwrap();
+                    }
+                }
+                sum
+            });
+            assert_eq!(sum, (64 - 9) * BLOCK);
+        }
+        client.ping().unwrap();
+        assert!(buffer.view().to_vec(Site::Inspect) == content);
+    }
+}
+
+#[test]
+fn a_task_hears_of_the_end_of_the_session() {
+    let mut served = Served::new();
+    let client = served.client_with(|options| {
+        options.transport = TRANSPORTS[0];
+        options.recovery = None;
+    });
+    let (file, buffer, _) = filled(&served, &client, 1);
+    served.stop();
+    let result = match file.submit_read(&buffer, 0..BLOCK, 0) {
+        Ok(pending) => block_on(pending),
+        Err(error) => Err(error),
+    };
+    assert!(matches!(result, Err(Error::Lost { .. })), "{result:?}");
+}
