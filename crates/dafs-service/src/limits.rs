@@ -142,6 +142,9 @@ pub(crate) const FENCE_LISTS_SWEPT_MAX: usize = 64;
 /// directory.
 pub const UNDO_LOCKS_MAX: usize = 1_024;
 
+/// Of these, the ones of a client of one name, with what its older instances have left behind.
+pub const UNDO_LOCKS_PER_CLIENT_MAX: usize = UNDO_LOCKS_MAX / 4;
+
 /// Bytes saved for one such lock; a write that needs more saved is refused for want of space, and
 /// nothing of it happens. A write saves what it overwrites, in blocks of 16 KiB, once; one behind the
 /// end of the file saves nothing.
@@ -149,6 +152,9 @@ pub const UNDO_BYTES_PER_LOCK_MAX: u64 = 256 << 20;
 
 /// Bytes saved for all such locks.
 pub const UNDO_BYTES_MAX: u64 = 1 << 30;
+
+/// Of these, the ones for locks of a client of one name.
+pub const UNDO_BYTES_PER_CLIENT_MAX: u64 = UNDO_BYTES_MAX / 2;
 
 /// The least and the longest time between two attempts to put a file back after one has failed, in
 /// nanoseconds.
@@ -218,6 +224,7 @@ pub const LEASES_EVERY_NS: u64 = 500_000_000;
 /// Time between two looks at grace, recalls and local changes, in nanoseconds.
 pub const RECALLS_EVERY_NS: u64 = 100_000_000;
 
+const _: () = assert!(UNDO_BYTES_PER_CLIENT_MAX >= UNDO_BYTES_PER_LOCK_MAX);
 const _: () = assert!(CLIENT_NAME_BYTES_MAX >= OWNER_BYTES_MAX);
 const _: () = assert!(FENCE_NAME_BYTES_MAX <= u16::MAX as usize);
 const _: () = assert!(COURTESY_CLIENTS_MAX < CLIENT_COUNT_MAX);

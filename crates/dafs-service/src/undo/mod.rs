@@ -14,6 +14,7 @@
 //! * What may be long and may not wait where it is noticed is done elsewhere, once at a time for a file.
 
 mod log;
+mod room;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -25,11 +26,11 @@ use crate::Result;
 use crate::append::Writers;
 use crate::error::ServiceError;
 use crate::handle::Handle;
-use crate::limits::{UNDO_BYTES_MAX, UNDO_BYTES_PER_LOCK_MAX, UNDO_LOCKS_MAX};
 use dafs_journal::Spawn;
 use dafs_mem::VolatileSlice;
 use dafs_store::{OpenFile, Stability, StoreError, Wait};
 use log::{COPY_SUFFIX, Head, Log, RECORD_BYTES_MAX};
+use room::Room;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fs::DirBuilder;
 use std::io;
@@ -80,8 +81,8 @@ pub enum UndoError {
 pub(crate) struct Undo {
     /// Files below; a write asks no further while there are none.
     active: AtomicUsize,
-    /// Bytes saved for all of them.
-    bytes: AtomicU64,
+    /// What they take.
+    room: Room,
     /// Where the logs are; nowhere until that is said.
     directory: OnceLock<PathBuf>,
     next: AtomicU64,
@@ -169,7 +170,7 @@ impl Undo {
             let bytes = log.records.iter().map(|record| record.len as u64).sum();
             let Head { key, size, persist, holder, .. } = head;
             let saved = Saved { log, file: None, blocks, bytes, over: false, failed: false };
-            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.room.count_left(&holder.name, bytes);
             let head = EntryHead { key, holder, persist, size };
             let entry = Entry::new(head, true, saved);
             entries.insert(key, Arc::new(entry));
@@ -215,7 +216,7 @@ impl Undo {
     /// stays undoable.
     ///
     /// # Errors
-    /// `NotSupported` without a directory; `Resource` at the limit; `Busy` while another holder's
+    /// `NotSupported` without a directory; `Resource` at the limit, the client's or that of all; `Busy` while another holder's
     /// changes are not undone; `Expired` when the lock was lost meanwhile; those of the disk.
     pub(crate) fn begin(
         &self,
@@ -239,9 +240,8 @@ impl Undo {
             saved.file = Some(file);
             return Ok(());
         }
-        if self.len() >= UNDO_LOCKS_MAX {
-            return Err(ServiceError::Resource);
-        }
+        let client = holder.name.clone();
+        let room = self.room.take_lock(&client)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = directory.join(format!("{number}.{SUFFIX}"));
         // Whoever writes from now on sees the entry.
@@ -266,6 +266,7 @@ impl Undo {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         entries.insert(key, entry.clone());
         self.active.fetch_add(1, Ordering::SeqCst);
+        room.keep();
         drop(entries);
         // A lock that is lost from now on leaves the entry to be put back. Before, another may have had
         // the lock and written, and nobody has written since.
@@ -281,7 +282,7 @@ impl Undo {
     ///
     /// # Errors
     /// `WouldBlock` when that needs the disk and `wait` says no; `NoSpace` beyond what is kept for a
-    /// lock or for all; `Busy` for a file whose lock an earlier run has left and which cannot be
+    /// lock or for all, `Quota` beyond what is kept for a client; `Busy` for a file whose lock an earlier run has left and which cannot be
     /// opened; those of the disk.
     pub(crate) fn before_write(
         &self,
@@ -371,7 +372,7 @@ impl Undo {
     fn forget(&self, entry: &Arc<Entry>, saved: &mut Saved) {
         saved.over = true;
         saved.file = None;
-        self.bytes.fetch_sub(saved.bytes, Ordering::Relaxed);
+        self.room.give_lock(&entry.head.holder.name, saved.bytes);
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         entries.remove(&entry.head.key);
         self.active.fetch_sub(1, Ordering::SeqCst);
@@ -482,31 +483,21 @@ impl Entry {
             }
             let start = block * BLOCK_BYTES;
             let bytes = (run * BLOCK_BYTES).min(self.head.size - start);
-            undo.take_room(saved.bytes, bytes)?;
+            let client = &self.head.holder.name;
+            undo.room.take_bytes(client, saved.bytes, bytes)?;
             if wait == Wait::Never {
-                undo.bytes.fetch_sub(bytes, Ordering::Relaxed);
+                undo.room.give_bytes(client, bytes);
                 return Err(if saved.failed { StoreError::Io } else { StoreError::WouldBlock });
             }
             match saved.save_run(start, bytes as usize) {
                 Ok(()) => saved.bytes += bytes,
                 Err(error) => {
-                    undo.bytes.fetch_sub(bytes, Ordering::Relaxed);
+                    undo.room.give_bytes(client, bytes);
                     return Err(error);
                 }
             }
             saved.blocks.extend(block..block + run);
             block += run;
-        }
-        Ok(())
-    }
-}
-
-impl Undo {
-    fn take_room(&self, held: u64, more: u64) -> dafs_store::Result<()> {
-        let all = self.bytes.fetch_add(more, Ordering::Relaxed) + more;
-        if held + more > UNDO_BYTES_PER_LOCK_MAX || all > UNDO_BYTES_MAX {
-            self.bytes.fetch_sub(more, Ordering::Relaxed);
-            return Err(StoreError::NoSpace);
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Files of real and simulated stores, changed in every way and put back.
 
 use super::*;
+use crate::limits::UNDO_BYTES_PER_LOCK_MAX;
 use dafs_store::{
     CreateHow, Cred, ExportSecret, FsId, MemoryStore, OpenMode, PosixOptions, PosixStore, SetAttr,
     Store,
@@ -98,7 +99,7 @@ impl World {
         assert!(self.content() == self.original);
         assert!(self.undo().is_empty());
         assert_eq!(std::fs::read_dir(self.logs()).unwrap().count(), 0, "no log is left");
-        assert_eq!(self.undo().bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(self.undo().room.bytes(), 0);
     }
 }
 
@@ -305,7 +306,7 @@ fn a_lock_keeps_so_much_and_no_more() {
     assert_eq!(file.attr().unwrap().size, size, "nothing of it has happened");
     world.roll_back();
     assert_eq!(file.attr().unwrap().size, size);
-    assert_eq!(world.undo().bytes.load(Ordering::Relaxed), 0);
+    assert_eq!(world.undo().room.bytes(), 0);
 }
 
 #[test]
@@ -412,7 +413,7 @@ fn where_files_can_share_content_a_copy_is_kept_instead() {
     world.restart().unwrap();
     assert_eq!(names(&world), ["0.copy", "0.undo"]);
     world.begin();
-    assert_eq!(world.undo().bytes.load(Ordering::Relaxed), 0);
+    assert_eq!(world.undo().room.bytes(), 0);
     world.roll_back();
     world.assert_untouched();
 }
