@@ -4,7 +4,8 @@
 //! * Lock order: the owner's lock, `sync`, `io`, `maker`, `state`. `state` is held for copies in
 //!   memory only, `io` while writing. Notifications are called under none.
 //! * What is written first was appended first.
-//! * At most one job makes the log stable; it ends when nobody waits.
+//! * At most one job makes the log stable; it ends when nobody waits. Everybody who waits is told,
+//!   whatever goes wrong on the way: a panic of the disk is a failure like others.
 //! * A segment is made before its number is written to, once, under `maker`.
 //! * A segment goes only when the checkpoint of the next one is stable.
 
@@ -13,6 +14,7 @@ use crate::error::LogFailed;
 use crate::format::{HEADER_BYTES, Header, KEY_BYTES, Kind, Record, Seal};
 use crate::limits::BUFFER_SPARE_BYTES_MAX;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -105,6 +107,12 @@ pub struct Log {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic while a lock was held is one of an assertion here; what is in memory is whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls the disk. After a panic it is not known what was done, as after an error.
+fn tried(call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let mistake = |_| Err(io::Error::other("a mistake in the server"));
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(mistake)
 }
 
 impl Log {
@@ -240,7 +248,7 @@ impl Log {
             }
             self.disk.write(chunk.segment, chunk.offset, &chunk.bytes)
         };
-        let done = chunks.iter().try_for_each(write);
+        let done = tried(|| chunks.iter().try_for_each(write));
         for chunk in &chunks {
             if !io.dirty.contains(&chunk.segment) {
                 io.dirty.push(chunk.segment);
@@ -323,7 +331,10 @@ impl Log {
             state.waiters = rest;
             drop(state);
             self.waiters.fetch_add(told.len() as u64, Ordering::Relaxed);
-            told.into_iter().for_each(|(_, done)| done(outcome));
+            for (_, done) in told {
+                // A mistake of one is not the others' fault.
+                let _ = catch_unwind(AssertUnwindSafe(|| done(outcome)));
+            }
         }
     }
 
@@ -360,7 +371,7 @@ impl Log {
         // Others may write meanwhile; that is not what is made stable here.
         drop(io);
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        let synced = dirty.iter().try_for_each(|&segment| self.disk.sync(segment));
+        let synced = tried(|| dirty.iter().try_for_each(|&segment| self.disk.sync(segment)));
         let mut state = lock(&self.state);
         if let Err(error) = synced {
             self.fail(&mut state, "made stable", &error);
@@ -372,7 +383,7 @@ impl Log {
         let gone: Vec<u64> = state.obsolete.extract_if(.., |number| *number < newest).collect();
         drop(state);
         for &segment in &gone {
-            if let Err(error) = self.disk.remove(segment) {
+            if let Err(error) = tried(|| self.disk.remove(segment)) {
                 // It is ignored and removed at the next start.
                 let segment = self.disk.name(segment);
                 tracing::warn!(%error, segment, "an old segment of the journal cannot be removed");
@@ -394,7 +405,7 @@ impl Log {
             return;
         }
         drop(state);
-        match self.disk.make(next, self.segment_bytes) {
+        match tried(|| self.disk.make(next, self.segment_bytes)) {
             Ok(()) => lock(&self.state).spare = Some(next),
             // Whoever needs it tries again, and fails if it still cannot be made.
             Err(error) => {

@@ -2,6 +2,7 @@
 
 use crate::disk::Spawn;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -30,7 +31,8 @@ impl Workers {
                 loop {
                     let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(job) = job else { return };
-                    job();
+                    // A mistake in one job must not take the thread from all others.
+                    let _ = catch_unwind(AssertUnwindSafe(job));
                 }
             };
             let thread = std::thread::Builder::new().name(format!("{name}-{index}"));

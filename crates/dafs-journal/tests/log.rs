@@ -6,8 +6,9 @@ mod common;
 use common::{Jobs, SEGMENT_BYTES, scan, start, sync};
 use dafs_journal::sim::SimDisk;
 use dafs_journal::{Disk, FileDisk, LogFailed, Recovery, ScanError, Workers};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 
 /// A log of five stable records of 40 bytes; the number of its segment.
 fn five(disk: &Arc<SimDisk>) -> u64 {
@@ -37,6 +38,120 @@ fn what_was_stable_is_read_back() {
     let (found, recovery) = scan(&disk, 2).unwrap();
     assert_eq!(found, expected());
     assert!(recovery.rebooted());
+}
+
+/// A disk whose calls end in a panic when the test says so.
+struct MadDisk {
+    disk: SimDisk,
+    mad_write: AtomicBool,
+    mad_sync: AtomicBool,
+}
+
+impl Disk for MadDisk {
+    fn list(&self) -> io::Result<Vec<u64>> {
+        self.disk.list()
+    }
+
+    fn key(&self) -> [u8; 16] {
+        self.disk.key()
+    }
+
+    fn read(&self, segment: u64) -> io::Result<Vec<u8>> {
+        self.disk.read(segment)
+    }
+
+    fn make(&self, segment: u64, len_bytes: u64) -> io::Result<()> {
+        self.disk.make(segment, len_bytes)
+    }
+
+    fn write(&self, segment: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        assert!(!self.mad_write.load(Ordering::Relaxed), "a mistake in a write");
+        self.disk.write(segment, offset, bytes)
+    }
+
+    fn sync(&self, segment: u64) -> io::Result<()> {
+        assert!(!self.mad_sync.load(Ordering::Relaxed), "a mistake in a sync");
+        self.disk.sync(segment)
+    }
+
+    fn remove(&self, segment: u64) -> io::Result<()> {
+        self.disk.remove(segment)
+    }
+
+    fn name(&self, segment: u64) -> String {
+        self.disk.name(segment)
+    }
+}
+
+/// What was about to be written or made stable is not known to be, so nobody is told that it is, now or
+/// later.
+#[test]
+fn a_panic_of_the_disk_is_a_failure_that_everybody_is_told() {
+    for in_sync in [false, true] {
+        let (mad_write, mad_sync) = (AtomicBool::new(false), AtomicBool::new(false));
+        let disk = Arc::new(MadDisk { disk: SimDisk::new(), mad_write, mad_sync });
+        let jobs = Jobs::default();
+        let recovery = Recovery::scan(disk.clone(), [1; 16], &mut |_| ()).unwrap();
+        let log = recovery.start(SEGMENT_BYTES, jobs.spawn(), &mut std::iter::empty()).unwrap();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tell = || {
+            let told = told.clone();
+            Box::new(move |done| told.lock().unwrap().push(done))
+        };
+        let set = |mad| match in_sync {
+            true => disk.mad_sync.store(mad, Ordering::Relaxed),
+            false => disk.mad_write.store(mad, Ordering::Relaxed),
+        };
+        let first = log.append(&[1; 40]).sequence;
+        set(true);
+        log.sync_soon(first, tell());
+        log.sync_soon(first, tell());
+        jobs.run();
+        assert_eq!(*told.lock().unwrap(), [Err(LogFailed), Err(LogFailed)]);
+        set(false);
+        let second = log.append(&[2; 40]).sequence;
+        log.sync_soon(second, tell());
+        jobs.run();
+        assert_eq!(told.lock().unwrap().pop(), Some(Err(LogFailed)));
+        assert_eq!(log.sync_through(first), Err(LogFailed));
+    }
+}
+
+#[test]
+fn everybody_is_told_though_one_of_them_makes_a_mistake() {
+    let disk = Arc::new(SimDisk::new());
+    let jobs = Jobs::default();
+    let (_, log) = start(&disk, 1, &jobs);
+    let told = Arc::new(AtomicUsize::new(0));
+    let tell = || {
+        let told = told.clone();
+        Box::new(move |done: Result<(), LogFailed>| {
+            done.unwrap();
+            told.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    let sequence = log.append(&[1; 40]).sequence;
+    log.sync_soon(sequence, Box::new(|_| panic!("a mistake")));
+    log.sync_soon(sequence, tell());
+    jobs.run();
+    assert_eq!(told.load(Ordering::Relaxed), 1);
+    let sequence = log.append(&[2; 40]).sequence;
+    log.sync_soon(sequence, tell());
+    jobs.run();
+    assert_eq!(told.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn workers_outlive_the_mistakes_of_their_jobs() {
+    let workers = Workers::start("test", 2).unwrap();
+    let spawn = workers.spawn();
+    (0..10).for_each(|_| spawn(Box::new(|| panic!("a mistake"))));
+    let (tell, told) = std::sync::mpsc::channel();
+    let job = move || tell.send(std::thread::current().name().map(str::to_owned)).unwrap();
+    spawn(Box::new(job));
+    let name = told.recv().unwrap().unwrap();
+    assert!(name.starts_with("test-"), "{name} had to run it");
+    drop(workers);
 }
 
 #[test]

@@ -165,6 +165,9 @@ pub(crate) const UNDO_PAUSE_MAX_NS: u64 = 60_000_000_000;
 /// Changes with durable replies that are under way at once.
 pub const DURABLE_CHANGES_MAX: usize = 65_536;
 
+/// How often a change that empties a file looks again when its name leads to another one meanwhile.
+pub(crate) const DURABLE_PICTURES_MAX: usize = 16;
+
 /// The longest reply that the journal keeps, in bytes. Who asks after a restart for a longer one gets an
 /// error instead.
 pub const DURABLE_REPLY_BYTES_MAX: usize = 64 << 10;

@@ -238,16 +238,18 @@ fn a_connection_lost_around_a_durable_change() {
 /// and whatever others have done since.
 #[test]
 fn a_change_that_cannot_be_made_stable_stays_in_doubt() {
-    for restarts in [false, true] {
+    for (restarts, panics) in [(false, false), (true, false), (false, true), (true, true)] {
         let (mode, order) = (Durability::Power, ByteOrder::Little);
         let disk = Arc::new(SimDisk::new());
         let (mut world, client, id, _) = prepared(setup(mode, &disk), order);
         let (other, _) = begin(&mut world, 3, "b", order);
         let root = world.root();
         world.disk.set_bad_sync(true);
+        world.disk.set_mad_sync(panics);
         let stream = world.clients[client].post(&make(root, b"made"));
         assert_eq!(world.wait(client, stream).unwrap().status(), Status::Io);
         world.disk.set_bad_sync(false);
+        world.disk.set_mad_sync(false);
         let asked = key(&mut world, client, id, stream, Procedure::Create);
         assert_eq!(world.status(other, &remove(root, b"made")), Status::Ok);
         if restarts {

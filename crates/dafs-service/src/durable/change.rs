@@ -87,6 +87,11 @@ pub enum Change<'a> {
 }
 
 impl<'a> Change<'a> {
+    /// Whether it empties a file that its name leads to.
+    pub(super) fn empties(&self) -> bool {
+        matches!(self, Self::Create { attr, .. } if attr.size == Some(0))
+    }
+
     /// Whether a store might carry it out: nothing has a name that is longer than names may be.
     pub(super) fn is_possible(&self) -> bool {
         let fits = |name: &[u8]| name.len() <= NAME_BYTES_MAX;

@@ -143,7 +143,7 @@ impl Intent {
         };
         Ok(Some(match *change {
             Change::Create { dir, name, attr } => {
-                return made(dir, name, Kind::Regular, attr, attr.size == Some(0));
+                return made(dir, name, Kind::Regular, attr, change.empties());
             }
             Change::Make { dir, name, kind, attr } => return made(dir, name, kind, attr, false),
             Change::Remove { dir, name } => Self::Remove {

@@ -5,6 +5,8 @@
 //! * No store call, no write and no notification happens with the ledger's lock held.
 //! * A change that was announced leaves its places exactly once: when it is settled or dropped.
 //! * At most one job makes changes stable; all that were carried out meanwhile share the next round.
+//! * Everybody who waits is told, whatever goes wrong on the way: what a panic has interrupted has
+//!   failed, and what comes after it goes on.
 
 use super::intent::Intent;
 use super::ledger::{Executed, Flight, Ledger, Waiting};
@@ -14,10 +16,11 @@ use super::{Change, Effect, Intended, Notify, Op, Session, Settled};
 use crate::Result;
 use crate::error::ServiceError;
 use crate::handle::Handle;
-use crate::limits::DURABLE_REPLY_BYTES_MAX;
+use crate::limits::{DURABLE_PICTURES_MAX, DURABLE_REPLY_BYTES_MAX};
 use crate::replies::RequestKey;
 use dafs_journal::{Log, LogFailed, Spawn};
 use dafs_store::{FileId, Store, StoreError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -42,6 +45,16 @@ enum Pictured {
 
 fn failed(_: LogFailed) -> ServiceError {
     StoreError::Io.into()
+}
+
+/// Runs something that must not take others with it when it ends in a panic; that is an I/O error.
+fn shielded<T>(part: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(part)).unwrap_or_else(|_| Err(StoreError::Io.into()))
+}
+
+/// Tells somebody, whose mistakes are not the others' fault.
+fn tell(ready: Notify, outcome: Result<()>) {
+    let _its_own = catch_unwind(AssertUnwindSafe(|| ready(outcome)));
 }
 
 impl Keeper {
@@ -77,16 +90,20 @@ impl Keeper {
             false => (None, Some(Waiting { change: change.owned(), ready })),
         };
         let store = store.clone();
+        let (emptied, intent, ended) = (None, None, false);
         let flight =
-            Flight { about, store: store.clone(), places, intent: None, waiting, ended: false };
+            Flight { about, store: store.clone(), places, emptied, intent, waiting, ended };
         ledger.flights.insert(number, flight);
         drop(ledger);
         let op = Op::new(self.clone(), number, change);
         if now.is_none() {
             return Ok(Intended::Waiting(op));
         }
-        // When this fails, the change goes with `op`.
-        let intent = match self.picture(number, &store, change, &mut now)? {
+        let mut next = Vec::new();
+        let pictured = shielded(|| self.picture(number, &store, change, &mut now, &mut next));
+        self.resume(next);
+        // When this has failed, the change goes with `op`.
+        let intent = match pictured? {
             Pictured::Intent(intent) => intent,
             Pictured::Append => return Ok(Intended::Ready(op)),
             Pictured::Waits => return Ok(Intended::Waiting(op)),
@@ -103,28 +120,40 @@ impl Keeper {
     }
 
     /// Takes a picture of what a change starts from, whose places are free. One that empties a file
-    /// has to have that file, too, and then `ready` may have to wait for it.
+    /// has to have that file, too, and then `ready` may have to wait for it. If the name leads to
+    /// another file meanwhile, the former one is left first: nobody who has a file waits for one.
+    /// Those that stood behind it are added to `next`, also after an error.
+    ///
+    /// # Errors
+    /// Those of the store; `Delay` when the name does not stop leading elsewhere.
     fn picture(
         &self,
         number: u64,
         store: &Arc<dyn Store>,
         change: &Change<'_>,
         ready: &mut Option<Notify>,
+        next: &mut Vec<u64>,
     ) -> Result<Pictured> {
-        loop {
+        for _ in 0..DURABLE_PICTURES_MAX {
             let Some(intent) = Intent::picture(&**store, change)? else {
                 return Ok(Pictured::Append);
             };
-            let Some(file) = intent.emptied() else { return Ok(Pictured::Intent(intent)) };
-            let place = Place::file(&Handle { fs: store.fs_id(), file }, false);
+            if !change.empties() {
+                return Ok(Pictured::Intent(intent));
+            }
+            let emptied = intent.emptied();
+            let file = emptied.map(|file| Place::file(&Handle { fs: store.fs_id(), file }, false));
             let mut ledger = self.lock();
             let Ledger { flights, places, .. } = &mut *ledger;
             let Some(flight) = flights.get_mut(&number) else { return Ok(Pictured::Waits) };
-            if flight.places.contains(&place) {
+            if flight.emptied == file {
                 return Ok(Pictured::Intent(intent));
             }
-            flight.places.push(place);
-            if places.join(number, place) {
+            if let Some(former) = std::mem::replace(&mut flight.emptied, file) {
+                places.leave(number, &[former], next);
+            }
+            let Some(file) = file else { return Ok(Pictured::Intent(intent)) };
+            if places.join(number, file) {
                 // Somebody may have changed it after it was looked at.
                 continue;
             }
@@ -132,6 +161,7 @@ impl Keeper {
             flight.waiting = ready.take().map(|ready| Waiting { change, ready });
             return Ok(Pictured::Waits);
         }
+        Err(ServiceError::Delay)
     }
 
     /// Notes whose a session is.
@@ -220,24 +250,25 @@ impl Keeper {
             let mut ledger = self.lock();
             let Ledger { flights, places, .. } = &mut *ledger;
             let Some(flight) = flights.get_mut(&number) else { continue };
-            if flight.waiting.is_none() || !places.is_first(number, &flight.places) {
+            if flight.waiting.is_none() || !flight.is_first(number, places) {
                 continue;
             }
             let Some(Waiting { change, ready }) = flight.waiting.take() else { continue };
             let (store, power) = (flight.store.clone(), flight.about.power);
             drop(ledger);
             let mut ready = Some(ready);
-            let pictured = self.picture(number, &store, &change.borrow(), &mut ready);
+            let pictured =
+                shielded(|| self.picture(number, &store, &change.borrow(), &mut ready, &mut next));
             let Some(ready) = ready else { continue };
             let intent = match pictured {
                 Ok(Pictured::Intent(intent)) => intent,
                 Ok(Pictured::Append) => {
-                    ready(Ok(()));
+                    tell(ready, Ok(()));
                     continue;
                 }
                 Ok(Pictured::Waits) => continue,
                 Err(error) => {
-                    ready(Err(error));
+                    tell(ready, Err(error));
                     continue;
                 }
             };
@@ -245,7 +276,7 @@ impl Keeper {
             if power {
                 self.log.sync_soon(sequence, Box::new(move |done| ready(done.map_err(failed))));
             } else {
-                ready(self.log.flush(sequence).map_err(failed));
+                tell(ready, self.log.flush(sequence).map_err(failed));
             }
         }
     }
@@ -287,41 +318,60 @@ impl Keeper {
 
     /// Makes stable what was carried out, as long as there is something.
     fn commit_job(self: &Arc<Self>) {
-        loop {
-            let mut ledger = self.lock();
-            let round = std::mem::take(&mut ledger.executed);
-            if round.is_empty() {
-                ledger.committing = false;
-                return;
-            }
-            let find = |executed: &Executed| -> Touched {
-                let flight = ledger.flights.get(&executed.op)?;
-                Some((flight.store.clone(), flight.intent.clone()?))
-            };
-            let touched: Vec<_> = round.iter().map(find).collect();
-            drop(ledger);
-            self.rounds.fetch_add(1, Ordering::Relaxed);
-            self.committed.fetch_add(round.len() as u64, Ordering::Relaxed);
-            let outcomes = commit(&touched);
-            let (mut next, mut last) = (Vec::new(), 0);
-            let mut ledger = self.lock();
-            for (executed, outcome) in round.iter().zip(&outcomes) {
-                // The client is told of a failure, and must be told the same after a restart: what is
-                // on the disk says nothing once others have changed the same.
-                let failed = outcome.is_err().then(|| ledger.flights.get(&executed.op)).flatten();
-                if let Some(about) = failed.map(|flight| flight.about) {
-                    last = ledger.failed(&self.log, &about).max(last);
+        while let Some(round) = self.next_round() {
+            let done = catch_unwind(AssertUnwindSafe(|| self.commit_round(&round)));
+            let outcomes = done.unwrap_or_else(|_| {
+                // Those that have left are known to have happened. That is as true as the error.
+                for executed in &round {
+                    let _in_doubt = shielded(|| {
+                        self.doubt(executed.op);
+                        Ok(())
+                    });
                 }
-                let reply = outcome.is_ok().then_some((executed.order_le, &executed.reply[..]));
-                last = finish(&mut ledger, &self.log, executed.op, reply, &mut next).max(last);
-            }
-            drop(ledger);
-            let written = self.log.flush(last).map_err(failed);
-            self.resume(next);
+                vec![Err(StoreError::Io.into()); round.len()]
+            });
             for (executed, outcome) in round.into_iter().zip(outcomes) {
-                (executed.ready)(outcome.and(written));
+                tell(executed.ready, outcome);
             }
         }
+    }
+
+    /// What is to be made stable next; `None` when this job is over.
+    fn next_round(&self) -> Option<Vec<Executed>> {
+        let mut ledger = self.lock();
+        let round = std::mem::take(&mut ledger.executed);
+        ledger.committing = !round.is_empty();
+        ledger.committing.then_some(round)
+    }
+
+    /// Makes changes stable, notes their replies, and lets others go on; tells what came of each.
+    fn commit_round(self: &Arc<Self>, round: &[Executed]) -> Vec<Result<()>> {
+        let ledger = self.lock();
+        let find = |executed: &Executed| -> Touched {
+            let flight = ledger.flights.get(&executed.op)?;
+            Some((flight.store.clone(), flight.intent.clone()?))
+        };
+        let touched: Vec<_> = round.iter().map(find).collect();
+        drop(ledger);
+        self.rounds.fetch_add(1, Ordering::Relaxed);
+        self.committed.fetch_add(round.len() as u64, Ordering::Relaxed);
+        let outcomes = commit(&touched);
+        let (mut next, mut last) = (Vec::new(), 0);
+        let mut ledger = self.lock();
+        for (executed, outcome) in round.iter().zip(&outcomes) {
+            // The client is told of a failure, and must be told the same after a restart: what is
+            // on the disk says nothing once others have changed the same.
+            let failed = outcome.is_err().then(|| ledger.flights.get(&executed.op)).flatten();
+            if let Some(about) = failed.map(|flight| flight.about) {
+                last = ledger.failed(&self.log, &about).max(last);
+            }
+            let reply = outcome.is_ok().then_some((executed.order_le, &executed.reply[..]));
+            last = finish(&mut ledger, &self.log, executed.op, reply, &mut next).max(last);
+        }
+        drop(ledger);
+        let written = self.log.flush(last).map_err(failed);
+        self.resume(next);
+        outcomes.into_iter().map(|outcome| outcome.and(written)).collect()
     }
 
     /// Nobody can tell any more whether a change was carried out, so nobody will be told.
@@ -347,7 +397,7 @@ impl Keeper {
             ledger.dropped(&self.log, &flight.about);
         }
         let mut next = Vec::new();
-        ledger.places.leave(number, &flight.places, &mut next);
+        flight.leave(number, &mut ledger.places, &mut next);
         drop(ledger);
         // Its notification is not used; what it holds may come back here.
         drop(flight);
@@ -373,7 +423,7 @@ fn finish(
         Some(_) => ledger.failed(log, &flight.about),
         None => 0,
     };
-    ledger.places.leave(number, &flight.places, next);
+    flight.leave(number, &mut ledger.places, next);
     sequence
 }
 
@@ -401,9 +451,9 @@ fn commit(touched: &[Touched]) -> Vec<Result<()>> {
     for group in &mut groups {
         group.ids.sort_unstable();
         group.ids.dedup();
-        group.outcome = group.store.commit_names(&group.ids).map_err(|error| {
+        let stable = shielded(|| Ok(group.store.commit_names(&group.ids)?));
+        group.outcome = stable.inspect_err(|error| {
             tracing::error!(%error, "changes cannot be made stable");
-            error.into()
         });
     }
     let outcome = |touched: &Touched| {

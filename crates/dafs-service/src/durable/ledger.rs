@@ -11,7 +11,7 @@
 
 use super::change::Owned;
 use super::intent::Intent;
-use super::places::{PlaceList, Places};
+use super::places::{Place, PlaceList, Places};
 use super::record::{self, About};
 use super::{Effect, Notify, Session};
 use crate::limits::{
@@ -72,13 +72,30 @@ impl Kept {
 pub(super) struct Flight {
     pub(super) about: About,
     pub(super) store: Arc<dyn Store>,
+    /// What it has had since it was announced.
     pub(super) places: PlaceList,
+    /// The file that its name led to when that was last looked at, if it empties that.
+    pub(super) emptied: Option<Place>,
     /// What was found before it; `None` while it waits for its places.
     pub(super) intent: Option<Arc<Intent>>,
     /// What to do when its places are free.
     pub(super) waiting: Option<Waiting>,
     /// The log knows already what came of it.
     pub(super) ended: bool,
+}
+
+impl Flight {
+    /// Whether nobody is in its way.
+    pub(super) fn is_first(&self, op: u64, places: &Places) -> bool {
+        let emptied = self.emptied.as_slice();
+        places.is_first(op, &self.places) && places.is_first(op, emptied)
+    }
+
+    /// Gives up its places, and adds those that stood behind it to `next`.
+    pub(super) fn leave(&self, op: u64, places: &mut Places, next: &mut Vec<u64>) {
+        places.leave(op, &self.places, next);
+        places.leave(op, self.emptied.as_slice(), next);
+    }
 }
 
 /// A change whose places others hold.

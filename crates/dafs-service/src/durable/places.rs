@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! * A change takes all its places at once and in the order of its announcement, so none waits for
-//!   one that waits for it. One that has a name may wait for a file after that: who has a file waits
-//!   for nothing.
+//!   one that waits for it. One that has a name may wait for one file after that, and gives that up
+//!   before it waits for another: who has a file waits for nothing.
 //! * A place is held by one change, or shared by several that all said that they may.
 
 use crate::handle::Handle;
@@ -44,7 +44,7 @@ pub(super) struct Places(FxHashMap<u64, SmallVec<[(u64, bool); 2]>>);
 
 impl Places {
     /// Puts a change in line; true when it need not wait.
-    pub(super) fn enter(&mut self, op: u64, places: &PlaceList) -> bool {
+    pub(super) fn enter(&mut self, op: u64, places: &[Place]) -> bool {
         for (index, place) in places.iter().enumerate() {
             if !places[..index].iter().any(|earlier| earlier.what == place.what) {
                 self.0.entry(place.what).or_default().push((op, place.shared));
@@ -63,7 +63,7 @@ impl Places {
     }
 
     /// Whether nobody is in the way of a change.
-    pub(super) fn is_first(&self, op: u64, places: &PlaceList) -> bool {
+    pub(super) fn is_first(&self, op: u64, places: &[Place]) -> bool {
         places.iter().all(|place| {
             let line = self.0.get(&place.what).map_or(&[][..], |line| line.as_slice());
             let at = line.iter().position(|&(other, _)| other == op).unwrap_or(0);
@@ -72,7 +72,7 @@ impl Places {
     }
 
     /// Takes a change away and adds those that stood behind it to `next`.
-    pub(super) fn leave(&mut self, op: u64, places: &PlaceList, next: &mut Vec<u64>) {
+    pub(super) fn leave(&mut self, op: u64, places: &[Place], next: &mut Vec<u64>) {
         for place in places {
             let Some(line) = self.0.get_mut(&place.what) else { continue };
             line.retain(|&mut (other, _)| other != op);

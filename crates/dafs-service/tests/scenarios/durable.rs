@@ -5,6 +5,8 @@
 mod answers;
 #[path = "durable/appends.rs"]
 mod appends;
+#[path = "durable/places.rs"]
+mod places;
 
 use dafs_journal::sim::SimDisk;
 use dafs_mem::VolatileSlice;

@@ -21,6 +21,8 @@ struct Knobs {
     bad_from: AtomicU64,
     /// Names and attributes cannot be made stable.
     bad_sync: AtomicBool,
+    /// An attempt to do so ends in a panic.
+    mad_sync: AtomicBool,
     writes: AtomicU64,
     /// Runs once, inside the next open of an existing file.
     on_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -32,6 +34,7 @@ impl Disk {
             slow: AtomicBool::new(false),
             bad_from: AtomicU64::new(u64::MAX),
             bad_sync: AtomicBool::new(false),
+            mad_sync: AtomicBool::new(false),
             writes: AtomicU64::new(0),
             on_open: Mutex::new(None),
         }))
@@ -47,6 +50,10 @@ impl Disk {
 
     pub fn set_bad_sync(&self, bad: bool) {
         self.0.bad_sync.store(bad, Ordering::Relaxed);
+    }
+
+    pub fn set_mad_sync(&self, mad: bool) {
+        self.0.mad_sync.store(mad, Ordering::Relaxed);
     }
 
     /// Runs `act` in the middle of the next open of an existing file.
@@ -335,6 +342,7 @@ impl Store for DiskStore {
     }
 
     fn commit_names(&self, ids: &[FileId]) -> Result<()> {
+        assert!(!self.disk.0.mad_sync.load(Ordering::Relaxed), "a mistake in the store");
         if self.disk.0.bad_sync.load(Ordering::Relaxed) {
             return Err(StoreError::Io);
         }
