@@ -1,10 +1,10 @@
 //! Data, sizes and change attributes: what one front door does, the others see.
 
-use crate::harness::{Served, existing};
+use crate::harness::{Served, existing, refused};
 use dafs_client::{Create, OpenOptions, Stability};
-use dafs_nfs_client::patiently;
+use dafs_nfs_client::{Identity, Options, connect, patiently};
 use dafs_wire::nfs3;
-use dafs_wire::nfs4::{DENY_NONE, SeekWhat, SetAttributes, ShareAccess, StableHow};
+use dafs_wire::nfs4::{DENY_NONE, SeekWhat, SetAttributes, ShareAccess, StableHow, Status};
 
 const NAME: &[u8] = b"contents";
 
@@ -108,6 +108,40 @@ fn truncation_is_seen_by_all() {
         assert_eq!(v3.getattr(&handle3).unwrap().size, size);
         assert_eq!(std::fs::metadata(served.path().join("contents")).unwrap().len(), size);
     }
+}
+
+/// What Linux does with O_RDONLY | O_CREAT | O_TRUNC: who may write to the file empties it.
+#[test]
+fn an_open_for_reading_that_empties_a_file_does_so() {
+    let served = Served::new();
+    let path = served.path().join("contents");
+    let fill = || std::fs::write(&path, b"before").unwrap();
+    let len = || std::fs::metadata(&path).unwrap().len();
+    fill();
+    let dafs = served.dafs();
+    let options = OpenOptions::read().create(Create::IfMissing).truncate(true);
+    let file = dafs.open(NAME, &options).unwrap();
+    assert_eq!((file.attributes().unwrap().size, len()), (0, 0));
+    assert!(file.write_at(b"no", 0, Stability::Unstable).is_err(), "it is open for reading");
+    fill();
+    let empty = SetAttributes { size: Some(0), ..SetAttributes::default() };
+    let create = dafs_nfs_client::Create::Unchecked(empty);
+    let options = dafs_nfs_client::OpenOptions { create, ..existing(ShareAccess::READ, DENY_NONE) };
+    let (session, root) = served.v4(b"contents");
+    let open = session.open(&root, NAME, &options).unwrap();
+    assert_eq!((session.stat(&open.handle).unwrap().size, len()), (0, 0));
+    if std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(&path).unwrap()) != 0 {
+        // The server works as its own user, whoever the caller is.
+        return;
+    }
+    fill();
+    let others = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(&path, others).unwrap();
+    let identity = Identity::sys("other", 1000, 1000, &[]);
+    let other = connect(served.nfs, &Options { identity, ..Options::new(b"other") }).unwrap();
+    let root = other.root().unwrap();
+    assert_eq!(refused(other.open(&root, NAME, &options)), Status::Access);
+    assert_eq!(len(), 6, "who may only read it does not empty it");
 }
 
 #[test]

@@ -12,9 +12,11 @@ use crate::limits::{OPEN_TRIES_MAX, OWNER_BYTES_MAX};
 use crate::table::{Blocked, Ended};
 use crate::{Caller, Result, Service};
 use dafs_store::{
-    Attr, CreateHow, Created, Cred, DirChange, Kind, OpenFile, SetAttr, StoreError, Wait,
+    Attr, CreateHow, Created, Cred, DirChange, Kind, OpenFile, OpenMode, SetAttr, StoreError, Wait,
 };
 use std::sync::Arc;
+
+const WRITE: OpenMode = OpenMode { read: false, write: true };
 
 /// The change of no directory.
 const NO_CHANGE: DirChange = DirChange { before: 0, after: 0, atomic: true, attr: None };
@@ -217,7 +219,13 @@ impl Service {
         self.check_fence(&caller.subject, &handle)?;
         let cred = export.map_cred(caller.cred);
         let file = export.store().open(&cred, &handle.file, request.share.mode())?;
+        let mut emptied = None;
         if request.truncates() {
+            if !request.share.write {
+                // Who may not write to it does not empty it either.
+                let writable = export.store().open(&cred, &handle.file, WRITE)?;
+                emptied = Some(self.writers.count(export.key(&handle), WRITE, writable));
+            }
             self.check_span(&handle, 0, u64::MAX)?;
             if self.writers.must_wait_to_cut(&export.key(&handle), 0, caller.wait) {
                 return Err(ServiceError::WouldWait);
@@ -231,7 +239,7 @@ impl Service {
         let reserved = self.reserve(caller, export, request, handle)?;
         let installed = self
             .install(export, &cred, request, &reserved, file)
-            .and_then(|()| empty(export, &cred, request, &reserved, attr));
+            .and_then(|()| empty(export, &cred, request, &reserved, emptied, attr));
         // The opener may have a delegation now.
         drop(emptying);
         let change = match request.target {
@@ -349,12 +357,14 @@ impl Service {
     }
 }
 
-/// Empties a file that is there, if the request says so. Returns its attributes.
+/// Empties a file that is there, if the request says so: by `file`, or else by what it was opened for.
+/// Returns its attributes.
 fn empty(
     export: &Export,
     cred: &Cred,
     request: &OpenRequest<'_>,
     reserved: &Reserved,
+    file: Option<Arc<dyn OpenFile>>,
     attr: Attr,
 ) -> Result<Attr> {
     if !request.truncates() {
@@ -362,6 +372,6 @@ fn empty(
     }
     let state = &reserved.state;
     let change = SetAttr { size: Some(0), ..SetAttr::default() };
-    let file = state.any_file();
+    let file = file.or_else(|| state.any_file());
     Ok(export.store().setattr(cred, &state.handle.file, &change, file.as_deref())?)
 }
