@@ -335,8 +335,8 @@ fn run(
     wait: Wait,
     stages: Stages,
 ) -> Result<(Reply, Status), Stop> {
-    // Whoever sets a fence waits for it.
-    let _entry = shared.service.begin_work();
+    // Whoever sets a fence that shuts out the caller waits for it.
+    let _entry = shared.service.begin_work(sender.origin.address());
     let reply = args.reply();
     let start = reply.mark();
     let mut cx = Context { shared, sender, wait, reply, start, stages, first: Cell::new(None) };

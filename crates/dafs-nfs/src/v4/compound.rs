@@ -503,9 +503,15 @@ pub(crate) fn compound(
 
 /// Runs operations until the end, the first failure (its status), or one that must wait (`None`).
 fn run<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
-    // Whoever sets a fence waits for it.
-    let _entry = cx.shared.service.begin_work();
+    let service = &cx.shared.service;
+    // Whoever sets a fence that shuts out the client waits for it.
+    let entry = service.begin_work(cx.call.origin.address());
+    let mut is_known = false;
     while cx.frame.op_index < cx.frame.op_count {
+        if let Some(session) = cx.session.as_ref().filter(|_| !is_known) {
+            entry.is_of(session.client());
+            is_known = true;
+        }
         cx.frame.op_start = decoder.position();
         let (mark, at, len) = (cx.reply.mark(), cx.encoder().position(), cx.reply.len());
         cx.frame.begin.get_or_insert(mark);

@@ -1,126 +1,112 @@
-//! Counts work that is going on, so that somebody can learn when all of it that had begun before some
+//! Knows whose work is going on, so that somebody can learn when all of some that had begun before a
 //! moment is over.
 //!
-//! Whoever works enters under the present epoch; whoever waits ends the epoch, and has waited long enough
-//! when nobody of it is left. Work that begins later counts for the next one, so that a busy server
-//! does not make anybody wait for ever.
+//! Whoever works enters and says for whom; whoever waits leaves a mark with all work that concerns it
+//! and has waited long enough when the last mark is dropped. Work that begins later bears no mark, and
+//! neither does that of others, so that a busy server does not make anybody wait for ever.
 //!
 //! Invariants
-//! * Work is counted before it looks at what those who wait have changed, and they change it before
-//!   they end the epoch; so work either sees the change or is waited for.
-//! * There are two counters: an epoch ends only when nobody of the one before is left.
-//! * A waiter is told outside of all locks.
+//! * Work is entered before it looks at what those who wait have changed, and they change it before
+//!   they look for work; so work either sees the change or is waited for.
+//! * A mark is dropped outside of all locks.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Threads share this many counters.
+/// Threads share this many tables.
 const SHARDS: usize = 16;
 
-/// A pair of counters that no other pair shares a cache line with.
-#[derive(Default)]
+/// A table that shares no cache line with another.
 #[repr(align(128))]
-struct Shard([AtomicUsize; 2]);
+struct Shard<K, W>(Mutex<Table<K, W>>);
 
-/// The gate; what is dropped tells a waiter.
-pub(super) struct Gate<W> {
-    epoch: AtomicU64,
-    shards: [Shard; SHARDS],
-    /// Somebody waits.
-    awaited: AtomicBool,
-    waiters: Mutex<Waiters<W>>,
+struct Table<K, W> {
+    /// No more than there were threads at work at once, and one more for work within work.
+    slots: Vec<Slot<K, W>>,
+    free: Vec<usize>,
 }
 
-struct Waiters<W> {
-    /// For the end of the epoch before the present one.
-    now: Vec<W>,
-    /// For the end of the present one.
-    next: Vec<W>,
+struct Slot<K, W> {
+    /// Whose work it is; nobody's in a free slot.
+    whose: Option<K>,
+    /// Of those who wait for it.
+    marks: Vec<W>,
 }
+
+/// The gate. Of the clones of a waiter's mark, the last one that is dropped tells it.
+pub(super) struct Gate<K, W>([Shard<K, W>; SHARDS]);
 
 /// While it lives, work is going on.
-pub(super) struct Entered<'a, W> {
-    gate: &'a Gate<W>,
-    counter: &'a AtomicUsize,
+pub(super) struct Entered<'a, K, W> {
+    shard: &'a Shard<K, W>,
+    slot: usize,
 }
 
-impl<W> Gate<W> {
+impl<K, W> Shard<K, W> {
+    fn lock(&self) -> MutexGuard<'_, Table<K, W>> {
+        // Nothing in here panics but assertions, which leave it whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K, W> Gate<K, W> {
     pub(super) fn new() -> Self {
-        Self {
-            epoch: AtomicU64::new(0),
-            shards: Default::default(),
-            awaited: AtomicBool::new(false),
-            waiters: Mutex::new(Waiters { now: Vec::new(), next: Vec::new() }),
-        }
+        let table = || Mutex::new(Table { slots: Vec::new(), free: Vec::new() });
+        Self(std::array::from_fn(|_| Shard(table())))
     }
 
     /// Work begins.
-    pub(super) fn enter(&self) -> Entered<'_, W> {
-        loop {
-            let epoch = self.epoch.load(Ordering::SeqCst);
-            let counter = &self.shards[shard()].0[(epoch & 1) as usize];
-            counter.fetch_add(1, Ordering::SeqCst);
-            let entered = Entered { gate: self, counter };
-            if self.epoch.load(Ordering::SeqCst) == epoch {
-                return entered;
+    pub(super) fn enter(&self, whose: K) -> Entered<'_, K, W> {
+        let shard = &self.0[shard()];
+        let mut table = shard.lock();
+        let slot = table.free.pop().unwrap_or_else(|| {
+            table.slots.push(Slot { whose: None, marks: Vec::new() });
+            table.slots.len() - 1
+        });
+        debug_assert!(table.slots[slot].whose.is_none() && table.slots[slot].marks.is_empty());
+        table.slots[slot].whose = Some(whose);
+        drop(table);
+        Entered { shard, slot }
+    }
+
+    /// Leaves a clone of `mark` with all work that goes on now and is of somebody it concerns.
+    pub(super) fn mark(&self, mark: &W, concerns: impl Fn(&K) -> bool)
+    where
+        W: Clone,
+    {
+        for shard in &self.0 {
+            let mut table = shard.lock();
+            for slot in &mut table.slots {
+                if slot.whose.as_ref().is_some_and(&concerns) {
+                    slot.marks.push(mark.clone());
+                }
             }
         }
-    }
-
-    /// Drops `waiter` when all work that goes on now is over.
-    pub(super) fn when_over(&self, waiter: W) {
-        self.lock().next.push(waiter);
-        self.awaited.store(true, Ordering::SeqCst);
-        self.advance();
-    }
-
-    /// Those who wait, for tests and metrics.
-    pub(super) fn waiting(&self) -> usize {
-        let waiters = self.lock();
-        waiters.now.len() + waiters.next.len()
-    }
-
-    /// Tells those for whom it is time.
-    fn advance(&self) {
-        let mut told = Vec::new();
-        let mut waiters = self.lock();
-        loop {
-            let epoch = self.epoch.load(Ordering::SeqCst);
-            // The counter of the epoch before.
-            let before = ((epoch + 1) & 1) as usize;
-            let left = |shard: &Shard| shard.0[before].load(Ordering::SeqCst) > 0;
-            if self.shards.iter().any(left) {
-                break;
-            }
-            told.append(&mut waiters.now);
-            if waiters.next.is_empty() {
-                self.awaited.store(false, Ordering::SeqCst);
-                break;
-            }
-            waiters.now = std::mem::take(&mut waiters.next);
-            self.epoch.store(epoch + 1, Ordering::SeqCst);
-        }
-        drop(waiters);
-        drop(told);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Waiters<W>> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<W> Drop for Entered<'_, W> {
+impl<K, W> Entered<'_, K, W> {
+    /// More is known of whose work it is.
+    pub(super) fn is_of(&self, whose: K) {
+        self.shard.lock().slots[self.slot].whose = Some(whose);
+    }
+}
+
+impl<K, W> Drop for Entered<'_, K, W> {
     fn drop(&mut self) {
-        let before = self.counter.fetch_sub(1, Ordering::SeqCst);
-        debug_assert!(before > 0, "work ended that had not begun");
-        if self.gate.awaited.load(Ordering::SeqCst) {
-            self.gate.advance();
-        }
+        let mut table = self.shard.lock();
+        let slot = &mut table.slots[self.slot];
+        debug_assert!(slot.whose.is_some(), "work ended that had not begun");
+        slot.whose = None;
+        let marks = std::mem::take(&mut slot.marks);
+        table.free.push(self.slot);
+        drop(table);
+        drop(marks);
     }
 }
 
-/// Which counters this thread uses.
+/// Which table this thread uses.
 fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -133,68 +119,75 @@ fn shard() -> usize {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
 
-    struct Told(Arc<AtomicUsize>);
+    /// Its last clone says so.
+    #[derive(Clone)]
+    struct Mark(#[allow(dead_code, reason = "for its drop")] Arc<Last>);
 
-    impl Drop for Told {
+    struct Last(Arc<AtomicBool>);
+
+    impl Drop for Last {
         fn drop(&mut self) {
-            self.0.fetch_add(1, Ordering::SeqCst);
+            self.0.store(true, Ordering::SeqCst);
         }
+    }
+
+    /// Waits for work of `whose`; what tells when it is over.
+    fn wait(gate: &Gate<u32, Mark>, whose: u32) -> Arc<AtomicBool> {
+        let over = Arc::new(AtomicBool::new(false));
+        gate.mark(&Mark(Arc::new(Last(over.clone()))), |&other| other == whose);
+        over
+    }
+
+    fn is_over(over: &AtomicBool) -> bool {
+        over.load(Ordering::SeqCst)
     }
 
     #[test]
     fn a_waiter_waits_for_what_had_begun_and_for_nothing_else() {
         let gate = Gate::new();
-        let told = Arc::new(AtomicUsize::new(0));
-        let count = || told.load(Ordering::SeqCst);
-        gate.when_over(Told(told.clone()));
-        assert_eq!(count(), 1, "nothing was going on");
-        let old = gate.enter();
-        gate.when_over(Told(told.clone()));
-        let new = gate.enter();
-        assert_eq!((count(), gate.waiting()), (1, 1));
+        assert!(is_over(&wait(&gate, 1)), "nothing was going on");
+        let (old, other) = (gate.enter(1), gate.enter(2));
+        assert!(is_over(&wait(&gate, 3)), "nothing of this one was going on");
+        let first = wait(&gate, 1);
+        let new = gate.enter(1);
+        assert!(!is_over(&first));
         drop(old);
-        assert_eq!(count(), 2, "new work does not count");
-        gate.when_over(Told(told.clone()));
+        assert!(is_over(&first), "neither new work nor that of others counts");
+        let second = wait(&gate, 1);
         drop(new);
-        assert_eq!((count(), gate.waiting()), (3, 0));
+        assert!(is_over(&second));
+        drop(other);
     }
 
     #[test]
-    fn waiters_that_come_while_others_wait_have_their_own_end() {
+    fn several_waiters_and_several_works_are_told_apart() {
         let gate = Gate::new();
-        let told = Arc::new(AtomicUsize::new(0));
-        let count = || told.load(Ordering::SeqCst);
-        let first = gate.enter();
-        gate.when_over(Told(told.clone()));
-        let second = gate.enter();
-        gate.when_over(Told(told.clone()));
-        drop(second);
-        assert_eq!(count(), 0, "the first goes on");
-        let third = gate.enter();
+        let works = [gate.enter(1), gate.enter(1), gate.enter(2)];
+        let (one, two) = (wait(&gate, 1), wait(&gate, 2));
+        let [first, second, third] = works;
         drop(first);
-        assert_eq!(count(), 1, "the third began under the epoch that the second waits for");
+        assert!(!is_over(&one) && !is_over(&two));
+        // It turns out that the last one is of both.
+        third.is_of(1);
+        let both = wait(&gate, 1);
+        drop(second);
+        assert!(is_over(&one) && !is_over(&both));
         drop(third);
-        assert_eq!((count(), gate.waiting()), (2, 0));
+        assert!(is_over(&two) && is_over(&both));
     }
 
     #[test]
     fn no_work_goes_on_behind_a_waiter_that_did_not_see_the_change() {
         let gate = Arc::new(Gate::new());
-        let closed = Arc::new(AtomicBool::new(false));
-        let over = Arc::new(AtomicBool::new(false));
-        struct Over(Arc<AtomicBool>);
-        impl Drop for Over {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::SeqCst);
-            }
-        }
+        let (closed, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let workers: Vec<_> = (0..4)
             .map(|_| {
                 let (gate, closed, over) = (gate.clone(), closed.clone(), over.clone());
                 std::thread::spawn(move || {
                     loop {
-                        let _entered = gate.enter();
+                        let _entered = gate.enter(1);
                         if closed.load(Ordering::SeqCst) {
                             return;
                         }
@@ -204,16 +197,14 @@ mod tests {
             })
             .collect();
         for _ in 0..1000 {
-            let told = Arc::new(AtomicBool::new(false));
-            gate.when_over(Over(told.clone()));
-            while !told.load(Ordering::SeqCst) {
+            let told = wait(&gate, 1);
+            while !is_over(&told) {
                 std::thread::yield_now();
             }
         }
         closed.store(true, Ordering::SeqCst);
-        gate.when_over(Over(over.clone()));
+        gate.mark(&Mark(Arc::new(Last(over.clone()))), |_| true);
         workers.into_iter().for_each(|worker| worker.join().unwrap());
-        assert!(over.load(Ordering::SeqCst));
-        assert_eq!(gate.waiting(), 0);
+        assert!(is_over(&over));
     }
 }

@@ -25,11 +25,12 @@ use crate::export::Export;
 use crate::handle::Handle;
 use crate::limits::{FENCE_LISTS_MAX, FENCE_LISTS_SWEPT_MAX};
 use crate::records::RecordsError;
-use crate::{Caller, Result, Service, ServiceError};
+use crate::{Caller, Client, ClientKey, Result, Service, ServiceError};
 use dafs_store::{FsId, StoreError};
 use gate::{Entered, Gate};
 use rustc_hash::FxHashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
@@ -69,6 +70,8 @@ pub struct Draining(Arc<Wait>);
 struct Wait {
     list: FenceList,
     drained: Mutex<Option<Drained>>,
+    /// All who wait.
+    waiting: Arc<AtomicUsize>,
 }
 
 impl Draining {
@@ -86,6 +89,7 @@ impl fmt::Debug for Draining {
 
 impl Drop for Wait {
     fn drop(&mut self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
         let drained = self.drained.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(drained) = drained.take() {
             drained();
@@ -93,9 +97,26 @@ impl Drop for Wait {
     }
 }
 
-/// While it lives, an update of a fence waits.
+/// While it lives, an update of a fence that shuts out whose work it is waits.
 #[must_use = "work is awaited only while this lives"]
-pub struct FenceEntry<'a>(#[allow(dead_code, reason = "for its drop")] Entered<'a, Draining>);
+pub struct FenceEntry<'a> {
+    address: IpAddr,
+    entered: Entered<'a, Worker, Draining>,
+}
+
+impl FenceEntry<'_> {
+    /// The work is of this client, which may be on a list by its name.
+    pub fn is_of(&self, client: &Client) {
+        self.entered.is_of(Worker { address: self.address, client: Some(client.key()) });
+    }
+}
+
+/// Whose work it is, in few words: names are looked up when somebody has to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Worker {
+    address: IpAddr,
+    client: Option<ClientKey>,
+}
 
 /// All fences.
 pub(crate) struct Fences {
@@ -107,7 +128,9 @@ pub(crate) struct Fences {
     update: Mutex<()>,
     doors: Mutex<Vec<Weak<dyn Drain>>>,
     /// Work of front doors that do not drain themselves.
-    gate: Gate<Draining>,
+    gate: Gate<Worker, Draining>,
+    /// Updates that wait for work to be over.
+    waiting: Arc<AtomicUsize>,
     /// Where the sweep has come to.
     swept: AtomicUsize,
 }
@@ -121,12 +144,13 @@ impl Fences {
             update: Mutex::new(()),
             doors: Mutex::default(),
             gate: Gate::new(),
+            waiting: Arc::default(),
             swept: AtomicUsize::new(0),
         }
     }
 
     pub(crate) fn counts(&self) -> (usize, usize) {
-        (self.count.load(Ordering::Relaxed), self.gate.waiting())
+        (self.count.load(Ordering::Relaxed), self.waiting.load(Ordering::Relaxed))
     }
 
     fn with<T>(&self, object: &FenceObject, act: impl FnOnce(Option<&FenceList>) -> T) -> T {
@@ -155,12 +179,11 @@ impl Fences {
         self.count.store(lists.len(), Ordering::SeqCst);
     }
 
-    fn drain(&self, draining: &Draining) {
+    fn ask_doors(&self, draining: &Draining) {
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
         doors.retain(|door| door.strong_count() > 0);
         let doors: Vec<_> = doors.iter().filter_map(Weak::upgrade).collect();
         doors.iter().for_each(|door| door.drain(draining.clone()));
-        self.gate.when_over(draining.clone());
     }
 }
 
@@ -221,10 +244,24 @@ impl Service {
         self.has_fences() && !self.namespace().exports().any(admitted)
     }
 
-    /// Work of a request begins that no [`Drain`] knows of.
-    #[inline]
-    pub fn begin_work(&self) -> FenceEntry<'_> {
-        FenceEntry(self.fences.gate.enter())
+    /// Work of a request of an NFS caller begins that no [`Drain`] knows of.
+    pub fn begin_work(&self, address: IpAddr) -> FenceEntry<'_> {
+        let entered = self.fences.gate.enter(Worker { address, client: None });
+        FenceEntry { address, entered }
+    }
+
+    /// Lets an update wait until nothing is under way for those whom its list shuts out.
+    fn drain(&self, list: FenceList, drained: Drained) {
+        let (drained, waiting) = (Mutex::new(Some(drained)), self.fences.waiting.clone());
+        waiting.fetch_add(1, Ordering::Relaxed);
+        let draining = Draining(Arc::new(Wait { list, drained, waiting }));
+        self.fences.ask_doors(&draining);
+        self.fences.gate.mark(&draining, |worker| {
+            // A client that is gone meanwhile is on no list.
+            let client = worker.client.and_then(|key| self.find_client(key).ok());
+            let owner = client.as_ref().map(|client| client.name());
+            draining.concerns(&Subject::Nfs { owner, address: worker.address })
+        });
     }
 
     /// Has a front door asked to drain from now on.
@@ -283,10 +320,7 @@ impl Service {
         let only_adds = matches!(update, FenceUpdate::Add(_)) && before.is_some();
         match after {
             // Also when nothing has changed: the update that did may not be over.
-            Some(list) if !only_adds => {
-                let drained = Mutex::new(Some(drained));
-                self.fences.drain(&Draining(Arc::new(Wait { list, drained })));
-            }
+            Some(list) if !only_adds => self.drain(list, drained),
             _ => drained(),
         }
         Ok(())

@@ -127,16 +127,42 @@ fn a_change_waits_for_requests_that_had_begun() {
     let world = World::new();
     let handle = file(&world, "f");
     let object = FenceObject::File(handle);
-    let entry = world.service.begin_work();
+    let begin = |address: &str| world.service.begin_work(address.parse().unwrap());
+    let entry = begin("10.0.0.1");
     assert_eq!(set(&world.service, object, FenceUpdate::Add(&[b"n1"])), Ok(false));
     assert_eq!(world.service.counts().fence_waiters, 1);
     assert_eq!(set(&world.service, object, FenceUpdate::Add(&[b"n2"])), Ok(true));
     // Nothing changes, and yet the change before it is not over.
     assert_eq!(set(&world.service, object, FenceUpdate::Remove(&[b"n3"])), Ok(false));
-    let later = world.service.begin_work();
+    let later = begin("10.0.0.1");
     drop(entry);
     drop(later);
     assert_eq!(world.service.counts().fence_waiters, 0);
     let invalid = Err(StoreError::Invalid.into());
     assert_eq!(set(&world.service, object, FenceUpdate::Remove(&[b""])), invalid);
+}
+
+/// However long requests of others take, who is cast out is out at once.
+#[test]
+fn a_change_waits_for_nobody_who_stays() {
+    let world = World::new();
+    let object = FenceObject::File(file(&world, "f"));
+    let clients = ["stays", "goes"].map(|name| world.nfs(name));
+    let begin = |address: &str| world.service.begin_work(address.parse().unwrap());
+    let all: [&[u8]; 3] = [b"nfs:stays", b"nfs:goes", b"addr:10.0.0.0/24"];
+    assert_eq!(set(&world.service, object, FenceUpdate::Install(&all)), Ok(true));
+    // One is there by its name, one by its address.
+    let by_name = begin("192.0.2.1");
+    by_name.is_of(&clients[0]);
+    let by_address = begin("10.0.0.1");
+    let leave = FenceUpdate::Remove(&[b"nfs:goes"]);
+    assert_eq!(set(&world.service, object, leave), Ok(true));
+    assert_eq!(set(&world.service, object, FenceUpdate::Add(&[b"nfs:goes"])), Ok(true));
+    let going = begin("192.0.2.2");
+    going.is_of(&clients[1]);
+    assert_eq!(set(&world.service, object, leave), Ok(false));
+    assert_eq!(world.service.counts().fence_waiters, 1);
+    drop(going);
+    assert_eq!(world.service.counts().fence_waiters, 0);
+    drop((by_name, by_address));
 }

@@ -217,8 +217,9 @@ impl Job {
             return Ok(0);
         }
         let subject = self.call.subject(&self.client);
-        // Whoever sets a fence waits for this slice; the next one is refused.
-        let _entry = self.shared.service.begin_work();
+        // Whoever sets a fence that shuts out the client waits for this slice; the next one is refused.
+        let entry = self.shared.service.begin_work(self.call.origin.address());
+        entry.is_of(&self.client);
         for handle in [&self.plan.source, &self.plan.target] {
             self.shared.service.check_fence(&subject, handle)?;
         }
