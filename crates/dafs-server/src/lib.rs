@@ -25,7 +25,7 @@ pub use config::{
     NFS_RDMA_PORT, NfsConfig, OwnIdentity, Wake, parse_listen, parse_listen_nfs,
     parse_listen_nfs_rdma,
 };
-pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared};
+pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared, Ticker};
 pub use limits::SessionLimits;
 pub use pool::{Inbox, Job, Pool, ThreadPool};
 pub use server::{ReadConfig, Server, StartError, default_state_directory};

@@ -192,6 +192,13 @@ impl Service {
         }
     }
 
+    /// Whether a DAFS client of this name is waited for, so that one that comes may have to change
+    /// records.
+    pub(crate) fn is_awaited(&self, name: &[u8]) -> bool {
+        self.in_grace()
+            && self.grace.lock().waiting.contains_key(&(ClientKind::Dafs, name.to_vec()))
+    }
+
     /// A client has ended in order, or at an administrator's word: nobody waits for it.
     fn wait_no_more(&self, client: &Client) {
         if !self.in_grace() {

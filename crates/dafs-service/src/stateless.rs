@@ -14,7 +14,7 @@ use crate::handle::Handle;
 use crate::limits::{STATELESS_FILES_MAX, STATELESS_IDLE_NS, STATELESS_RIGHTS_NS};
 use crate::{Caller, Result, Service};
 use dafs_store::{
-    Attr, CreateHow, Cred, DirChange, OpenFile, OpenMode, SetAttr, StoreError, TimeSpec,
+    Attr, CreateHow, Cred, DirChange, OpenFile, OpenMode, SetAttr, StoreError, TimeSpec, Wait,
 };
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
@@ -221,7 +221,7 @@ impl Service {
     /// Makes or finds a regular file for a caller without opens.
     ///
     /// # Errors
-    /// The store's; when an existing file is emptied, those of a change of size.
+    /// The store's; when an existing file is emptied, those of a change of size; `WouldWait`.
     pub fn stateless_create(
         &self,
         caller: Caller<'_>,
@@ -233,6 +233,10 @@ impl Service {
         let namespace = self.namespace();
         let export = namespace.export(dir)?;
         export.writable()?;
+        if matches!(how, CreateHow::Exclusive(_)) && caller.wait == Wait::Never {
+            // The store makes it stable before it says that it is there.
+            return Err(ServiceError::WouldWait);
+        }
         let cred = export.map_cred(caller.cred);
         let store = export.store();
         let make = match how {

@@ -7,6 +7,7 @@ use dafs_dat::{Adapter, Address, Instant};
 use dafs_journal::{Disk, Spawn};
 use dafs_server::{
     Authenticator, Config, Engine, EngineCounts, Inbox, Pool, Registry, SessionLimits, Shared,
+    Ticker,
 };
 use dafs_service::durable::Journal;
 use dafs_service::{
@@ -22,6 +23,7 @@ use std::time::Duration;
 pub(crate) struct Server {
     engine: Engine,
     service: Arc<Service>,
+    ticker: Ticker,
     pub(crate) jobs: PoolSchedule,
     /// How often the engine has looked for work.
     pub(crate) turns: u64,
@@ -93,20 +95,22 @@ impl Server {
         let listening = engine.listen(0, &Address::Sim(SERVER_HOST));
         listening.map_err(|error| error.to_string())?;
         let jobs = PoolSchedule::new(pool, rng.fork());
-        Ok(Self { engine, service, jobs, turns: 0 })
+        Ok(Self { engine, service, ticker: Ticker::default(), jobs, turns: 0 })
     }
 
     /// Runs due jobs and lets the engine handle all that has happened.
     pub(crate) fn turn(&mut self, now: Instant) {
         self.jobs.run(now);
         self.engine.turn(now);
+        self.ticker.turn(&self.service, now);
         self.jobs.admit(now);
         self.turns += 1;
     }
 
     /// When it must be given a turn.
     pub(crate) fn next(&self) -> Instant {
-        self.jobs.next().map_or(self.engine.next_timeout(), |at| at.min(self.engine.next_timeout()))
+        let own = self.engine.next_timeout().min(self.ticker.next());
+        self.jobs.next().map_or(own, |at| at.min(own))
     }
 
     pub(crate) fn counts(&self) -> (EngineCounts, ServiceCounts) {

@@ -122,9 +122,12 @@ impl Engine {
         for session in &mut sessions {
             session.requests.retain(|&id| {
                 let work = self.pending.get_mut(id).map(|pending| &pending.work);
-                // The first touches no file, and the second has not begun. The third changes a fence,
-                // as the one that waits here does.
-                !matches!(work, None | Some(Work::Authenticate | Work::Again | Work::Fence))
+                // The first two touch no file, and the third has not begun. The fourth changes a
+                // fence, as the one that waits here does.
+                !matches!(
+                    work,
+                    None | Some(Work::Authenticate | Work::Register | Work::Again | Work::Fence)
+                )
             });
         }
         UnderWay { _draining: draining, sessions, since: now }

@@ -35,12 +35,14 @@ mod responses;
 mod resume;
 mod session_ops;
 mod survey;
+mod ticker;
 mod waiting;
 mod work;
 mod write;
 
 pub use registry::Registry;
 pub(crate) use survey::SessionFacts;
+pub use ticker::Ticker;
 pub use work::{JobDone, JobResult};
 
 use crate::auth::Authenticator;
@@ -65,12 +67,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use work::{Arrival, PendingId, PendingTable};
 
-/// How often timeouts and leases are looked at.
+/// How often timeouts are looked at.
 const TICK: Duration = Duration::from_millis(500);
-
-/// The same when grace is about to end, which all clients wait for; long enough for the other sessions
-/// of the last one to reclaim what they held.
-const TICK_IN_GRACE: Duration = Duration::from_millis(10);
 
 /// A connection whose sends and RDMA make no progress for this long has stopped answering.
 const STALL_SECONDS: u64 = 60;
@@ -298,9 +296,6 @@ impl Engine {
         busy |= self.collect(now);
         self.drain(now);
         busy |= self.batches(now);
-        if self.shared.service.grace_ends_soon() {
-            self.next_tick = self.next_tick.min(now + TICK_IN_GRACE);
-        }
         if now >= self.next_tick {
             self.tick(now);
             self.next_tick = now + TICK;
@@ -626,9 +621,8 @@ impl Engine {
         self.shared.registry.leave(&connection.peer);
     }
 
-    /// Timeouts, leases, memory that is not needed any more.
+    /// Timeouts, memory that is not needed any more.
     fn tick(&mut self, now: Instant) {
-        self.shared.service.tick(now.0);
         let handshake = Duration::from_secs(self.shared.limits.handshake_seconds);
         let stall = Duration::from_secs(STALL_SECONDS);
         for Port { link, connections, .. } in &mut self.ports {

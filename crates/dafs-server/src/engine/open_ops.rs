@@ -5,7 +5,7 @@ use super::delegation_ops;
 use super::name_ops::change_info;
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Work};
-use dafs_service::{Handle, OpenHow, OpenRequest, OpenTarget, Share};
+use dafs_service::{Caller, Handle, OpenHow, OpenRequest, OpenTarget, Opened, Service, Share};
 use dafs_store::{CacheAdvice, CreateHow, StoreError};
 use dafs_wire::dafs::{
     AccessPattern, CacheHint, Close, Commit, CommitReply, CreateMode, DeleteDisposition,
@@ -122,12 +122,39 @@ impl Context<'_> {
                 how,
             )
         };
+        if let (OpenHow::Create(CreateHow::Exclusive(_), _), OpenTarget::Name { dir, name }) =
+            (how, target)
+        {
+            // It is stable before it is answered.
+            let (dir, name, reached) = (*dir, name.to_vec(), *reached);
+            let (owner, claim, share) = (args.owner.to_vec(), request.claim, request.share);
+            let (deny_delete, share_key) = (request.deny_delete, request.share_key);
+            let open = move |service: &Service, caller: Caller<'_>| {
+                let request = OpenRequest::by_name(&dir, &name, &owner, share, how);
+                service.open(caller, &OpenRequest { claim, deny_delete, share_key, ..request })
+            };
+            return self.call_or_wait(call, open, move |context, call, opened| {
+                context.answer_open(call, opened, (&reached, components), true)
+            });
+        }
         let opened =
             self.call_service_raw(call, |service, caller| service.open(caller, &request))?;
+        let named = matches!(target, OpenTarget::Name { .. });
+        self.answer_open(call, opened, (reached, components), named)
+    }
+
+    /// Answers an open; `reached` is how far the path led without the file, which was opened by its
+    /// name or not.
+    fn answer_open(
+        &mut self,
+        call: &Call,
+        opened: dafs_service::Result<Opened>,
+        (reached, components): (&Handle, u32),
+        named: bool,
+    ) -> Done {
         match opened {
             Ok(opened) => {
                 self.remember_open(&opened.state);
-                let named = matches!(target, OpenTarget::Name { .. });
                 let reply = OpenReply {
                     fh: convert::file_handle(opened.state.handle()),
                     state_id: convert::wire_state_id(opened.state.id()),

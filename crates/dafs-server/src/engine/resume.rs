@@ -79,6 +79,7 @@ impl Context<'_> {
             Work::Intended => return self.intended(id, result),
             Work::Settle { .. } => return self.settled(id, result),
             Work::KeepSession(_) => return self.session_kept(id),
+            Work::Register => return self.registered(id, result),
             Work::Again => {
                 // The message stays in its slot.
                 let call = pending.call;

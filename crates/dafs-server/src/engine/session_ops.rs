@@ -7,7 +7,7 @@ use super::convert;
 use super::durable::journal_session;
 use super::registry::SessionEntry;
 use super::request::{Call, Context, Done};
-use super::work::{JobResult, Pending, PendingId, Work, submit};
+use super::work::{JobResult, Pending, PendingId, Rest, Work, submit};
 use crate::auth::{Admission, Proof};
 use crate::limits::{
     BACK_CREDITS_DEFAULT, BACK_CREDITS_MAX, FIRST_MESSAGE_BYTES, INLINE_WRITE_HEADER_BYTES,
@@ -15,7 +15,7 @@ use crate::limits::{
 };
 use dafs_dat::DisconnectReason;
 use dafs_service::durable::Settled;
-use dafs_service::{SessionReplies, Subject, is_fence_id};
+use dafs_service::{Registered, ServiceError, SessionReplies, Subject, is_fence_id};
 use dafs_store::Cred;
 use dafs_wire::dafs::{
     AuthRequest, AuthResult, AuthType, ByteOrder, ChannelUse, ClientAuth, ClientAuthReply,
@@ -245,18 +245,62 @@ impl Context<'_> {
         self.finish(&call, outcome);
     }
 
+    /// Registers the client. Where an older instance of it has left something, that has to go from
+    /// the disk first, and is waited for on the pool.
     fn begin_session(&mut self, call: &Call, admission: Admission) -> Done {
+        let Some(session) = &self.connection.session else { return Err(Status::IllegalState) };
+        let (name, verifier) = (&session.client_name, session.client_verifier);
+        let (service, identity, now_ns) =
+            (&self.shared.service, admission.identity.clone(), self.now.0);
+        let registered = service.register_client_at_once(name, verifier, identity, now_ns);
+        if registered.as_ref().err() != Some(&ServiceError::WouldWait) {
+            return self.client_registered(call, admission, registered);
+        }
+        let (service, name) = (service.clone(), name.clone());
+        // No second proof until then, which might begin the session twice.
+        self.connection.proving = true;
+        let (endpoint, work) = (self.connection.endpoint, Work::Register);
+        let id = self.pending.insert(Pending { endpoint, call: *call, work });
+        self.submit(id, move || {
+            let identity = admission.identity.clone();
+            let registered = service.register_client(&name, verifier, identity, now_ns);
+            JobResult::Call(Rest(Box::new(move |context, call| {
+                context.client_registered(call, admission, registered)
+            })))
+        });
+        Ok(())
+    }
+
+    /// The disk has been waited for.
+    pub(super) fn registered(&mut self, id: PendingId, result: JobResult) {
+        let Some(Pending { call, .. }) = self.pending.take(id) else { return };
+        self.connection.proving = false;
+        let session = self.connection.session.as_ref().map(|session| session.id.0);
+        let outcome = match (self.connection.phase, result) {
+            // No session must begin now.
+            (Phase::Closing, _) => Ok(()),
+            (_, JobResult::Call(rest)) => (rest.0)(self, &call),
+            // The job unwound.
+            _ => Err(Status::ServerFault),
+        };
+        let begun = self.connection.phase == Phase::Ready;
+        if let Some(session) = session.filter(|_| !begun) {
+            self.shared.service.forget_session(&session);
+        }
+        if outcome.is_err() && call.procedure != Some(Procedure::ClientAuth) {
+            self.begin_again();
+        }
+        self.finish(&call, outcome);
+    }
+
+    fn client_registered(
+        &mut self,
+        call: &Call,
+        admission: Admission,
+        registered: dafs_service::Result<Registered>,
+    ) -> Done {
+        let registered = registered.map_err(convert::status)?;
         let Some(session) = &mut self.connection.session else { return Err(Status::IllegalState) };
-        let registered = self
-            .shared
-            .service
-            .register_client(
-                &session.client_name,
-                session.client_verifier,
-                admission.identity.clone(),
-                self.now.0,
-            )
-            .map_err(convert::status)?;
         let (trusted, identity) = (admission.trusted, admission.identity.clone());
         let auth = auth_result(&admission);
         registered.client.session_started();

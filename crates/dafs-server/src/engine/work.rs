@@ -135,6 +135,8 @@ pub(super) enum Work {
     Settle { slot: ReplySlot, len: usize },
     /// For the journal, before its session begins. It holds no receive slot any more.
     KeepSession(Box<Admission>),
+    /// For the disk, before its session begins. It holds no receive slot any more.
+    Register,
     /// For something after which it is worked on from the beginning; only from its message.
     Again,
     /// A change of a fence, and what is under way for those it shuts out.
@@ -155,6 +157,7 @@ impl Work {
             | Work::Intended
             | Work::Settle { .. }
             | Work::KeepSession(_)
+            | Work::Register
             | Work::Call
             | Work::Commit
             | Work::Fence
@@ -176,6 +179,7 @@ impl Work {
             Work::Authenticate
             | Work::Intended
             | Work::KeepSession(_)
+            | Work::Register
             | Work::Call
             | Work::Commit
             | Work::Fence

@@ -1,6 +1,7 @@
 //! A running server: listeners, reactors, exports.
 
 mod administration;
+mod clock;
 mod fences;
 mod inherited;
 mod journal;
@@ -24,6 +25,7 @@ use crate::metrics::{MetricsPort, ServerCollector};
 use crate::pool::{Inbox, ThreadPool};
 use crate::reactor::{self, Control};
 use administration::{Administration, open_exports};
+use clock::Clock;
 use dafs_dat::Adapter;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
@@ -181,6 +183,7 @@ pub struct Server {
     metrics: Option<MetricsPort>,
     admin: Option<AdminSocket>,
     administration: Option<Arc<Administration>>,
+    clock: Option<Clock>,
     /// Threads that look after the journal, if there is one.
     journal: Option<Workers>,
 }
@@ -276,8 +279,10 @@ impl Server {
             metrics: None,
             admin: None,
             administration: None,
+            clock: None,
             journal: None,
         };
+        server.clock = Some(Clock::start(server.service.clone())?);
         for index in 0..config.threads.max(1) {
             let reactor = start_reactor(index, config, &shared, &listeners)?;
             server.reactors.push(reactor);
@@ -458,6 +463,7 @@ impl Server {
                 tracing::error!("a reactor had failed");
             }
         }
+        drop(self.clock.take());
         self.service.settle_records();
         drop(self.journal.take());
     }

@@ -7,7 +7,7 @@ use dafs_nfs_client::{
     Options, Session, add_connection, connect, connect_over, patiently,
 };
 use dafs_server::{Config, Server};
-use dafs_service::Squash;
+use dafs_service::{ServiceCounts, Squash};
 use dafs_wire::nfs4::{
     Attributes, CbGetattrArgs, CbNotifyLockArgs, CbRecallArgs, SetAttributes, Stateid, Status, Want,
 };
@@ -59,6 +59,11 @@ impl Served {
     /// The exported directory.
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// What the server holds.
+    pub(crate) fn counts(&self) -> ServiceCounts {
+        self.server.as_ref().unwrap().service_counts()
     }
 
     /// What Prometheus reads.

@@ -15,3 +15,4 @@ mod rdma;
 mod recovery;
 mod retries;
 mod shares;
+mod stalls;

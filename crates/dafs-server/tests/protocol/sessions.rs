@@ -553,3 +553,34 @@ fn one_address_gets_only_so_many_connections() {
     assert!(world.clients[again].closed.is_none());
     world.end();
 }
+
+/// The record of the older instance goes from the disk first; other clients are served meanwhile, and
+/// whoever goes away meanwhile leaves nothing behind.
+#[test]
+fn a_client_that_is_started_anew_holds_up_no_reactor() {
+    for goes_away in [false, true] {
+        let mut world = World::new(Setup { records: true, ..Setup::default() });
+        let other = world.session(3, "other");
+        let one = world.session_with(2, "a", 1, PLAIN);
+        let file = world.open(one, b"f");
+        world.hold_jobs = true;
+        let two = world.connect_as(2, 1, ByteOrder::Big);
+        let stream = world.clients[two].post(&connect_auth("a", 2, PLAIN));
+        world.settle();
+        assert_eq!((world.jobs(), world.counts().sessions), (1, 2));
+        assert_eq!(world.status(other, &Request::Null), Status::Ok);
+        if goes_away {
+            crate::responses::lose(&mut world, two);
+        }
+        world.hold_jobs = false;
+        world.settle();
+        if !goes_away {
+            assert_eq!(world.wait(two, stream).unwrap().status(), Status::Ok);
+            assert_eq!(world.status(two, &Request::Null), Status::Ok);
+        }
+        assert_eq!(world.service.counts().opens, 0, "what the older one held is released");
+        assert_eq!(world.status(one, &write_inline(file, 0, b"x")), Status::StaleStateId);
+        assert_eq!(world.counts().sessions, 3 - usize::from(goes_away));
+        world.end();
+    }
+}

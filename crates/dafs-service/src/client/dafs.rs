@@ -8,6 +8,7 @@ use super::{Client, ClientKey, ClientKind, ClientTable, Identity};
 use crate::error::ServiceError;
 use crate::limits::{CLIENT_COUNT_MAX, CLIENT_NAME_BYTES_MAX};
 use crate::{Result, Service};
+use dafs_store::Wait;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 use std::sync::atomic::Ordering;
@@ -44,6 +45,31 @@ impl Service {
         identity: Identity,
         now_ns: u64,
     ) -> Result<Registered> {
+        self.register(name, verifier, identity, now_ns, Wait::Allowed)
+    }
+
+    /// The same for a caller that may not wait.
+    ///
+    /// # Errors
+    /// `WouldWait`, and then nothing was done; those of [`register_client`](Self::register_client).
+    pub fn register_client_at_once(
+        &self,
+        name: &[u8],
+        verifier: u64,
+        identity: Identity,
+        now_ns: u64,
+    ) -> Result<Registered> {
+        self.register(name, verifier, identity, now_ns, Wait::Never)
+    }
+
+    fn register(
+        &self,
+        name: &[u8],
+        verifier: u64,
+        identity: Identity,
+        now_ns: u64,
+        wait: Wait,
+    ) -> Result<Registered> {
         if name.len() > CLIENT_NAME_BYTES_MAX {
             return Err(ServiceError::Resource);
         }
@@ -58,11 +84,19 @@ impl Service {
                 old.renew(now_ns);
                 return Ok(Registered { client: old.clone(), replaced: false });
             }
+            if wait == Wait::Never && self.records.keeps() {
+                return Err(ServiceError::WouldWait);
+            }
             // Before the new one can be recorded, so that the old one no longer is.
             old.gone.store(true, Ordering::SeqCst);
             table.remove(old);
         } else if table.len() >= CLIENT_COUNT_MAX {
             return Err(ServiceError::Resource);
+        }
+        // An older instance may have left a record, or locks.
+        let left = self.is_awaited(name) || !self.lock_table().left_files.is_empty();
+        if wait == Wait::Never && left {
+            return Err(ServiceError::WouldWait);
         }
         let client = Client::new(key, ClientKind::Dafs, name, verifier, identity, now_ns);
         table.dafs.insert(name.to_vec(), client.clone());
@@ -74,7 +108,7 @@ impl Service {
             let released = self.release_client(old);
             tracing::info!(client = %old.name.escape_ascii(), released, "client has restarted");
         }
-        self.break_older(&client);
+        self.break_older(&client, wait);
         self.client_confirmed(&client);
         Ok(Registered { client, replaced: old.is_some() })
     }

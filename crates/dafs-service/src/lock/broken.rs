@@ -15,7 +15,7 @@ use crate::index::Held;
 use crate::limits::LEFT_FILES_SWEPT_MAX;
 use crate::table::StateTable;
 use crate::{Result, Service};
-use dafs_store::StoreError;
+use dafs_store::{StoreError, Wait};
 use std::sync::Arc;
 
 impl LockHolder {
@@ -120,8 +120,8 @@ impl Service {
     }
 
     /// A client has been started anew: its older instances will not come back, so what they held is
-    /// broken at once. May wait for the disk.
-    pub(crate) fn break_older(&self, client: &Client) {
+    /// broken at once. Waits for the disk if it may.
+    pub(crate) fn break_older(&self, client: &Client, wait: Wait) {
         let mut table = self.lock_table();
         let keys: Vec<Handle> = table.left_files.iter().copied().collect();
         let (verifier, identity) = (client.verifier(), client.identity());
@@ -134,8 +134,10 @@ impl Service {
         if broken > 0 {
             let client = client.name().escape_ascii();
             tracing::warn!(%client, broken, "the holder has restarted; its locks are broken");
-            // What cannot be written now stays queued, and nobody is told of it before.
-            let _logged = self.lock_log.flush(&*self.records);
+            // What is not written now stays queued, and nobody is told of it before.
+            if wait == Wait::Allowed {
+                let _logged = self.lock_log.flush(&*self.records);
+            }
         }
     }
 

@@ -55,6 +55,12 @@ impl Service {
         if request.share.write || creates {
             export.writable()?;
         }
+        let by_name = matches!(request.target, OpenTarget::Name { .. });
+        let exclusive = matches!(request.how, OpenHow::Create(CreateHow::Exclusive(_), _));
+        if by_name && exclusive && caller.wait == Wait::Never {
+            // The store makes it stable before it says that it is there.
+            return Err(ServiceError::WouldWait);
+        }
         for _ in 0..OPEN_TRIES_MAX {
             let tried = match request.target {
                 OpenTarget::Name { dir, name } => {

@@ -111,7 +111,10 @@ fn an_exclusive_create_finds_its_own_file_again() {
     let open = |verifier| {
         let how = OpenHow::Create(CreateHow::Exclusive([verifier; 8]), attr);
         let request = OpenRequest { how, ..world.plain("f", "o", BOTH) };
-        world.service.open(world.caller(&client), &request)
+        // It is stable before it is answered.
+        let at_once = world.service.open(world.caller(&client), &request);
+        assert_eq!(error(at_once), ServiceError::WouldWait);
+        world.service.open(world.patient(&client), &request)
     };
     let first = open(1).unwrap();
     assert!(first.created);

@@ -30,6 +30,8 @@ pub(crate) fn exchange_id(cx: &mut Compound<'_>, args: &ExchangeIdArgs<'_>) -> O
         StateProtectArgs::MachineCredential(_) => return Err(Status::Inval.into()),
         StateProtectArgs::Ssv(_) => return Err(Status::EncrAlgUnsupp.into()),
     }
+    // The record of another client may have to go first.
+    cx.may_wait()?;
     let principal = Principal::of(&cx.call.who);
     let request = ExchangeId {
         owner: args.owner.owner_id,

@@ -18,7 +18,7 @@ use dafs_dat::{Adapter, Address, Instant, PeerInfo};
 use dafs_journal::sim::SimDisk;
 use dafs_server::{
     Authenticator, Config, Engine, EngineCounts, Inbox, Job, OwnIdentity, Pool, Registry,
-    SessionLimits, Shared, password_line,
+    SessionLimits, Shared, Ticker, password_line,
 };
 use dafs_service::durable::Journal;
 use dafs_service::{
@@ -27,6 +27,7 @@ use dafs_service::{
 };
 use dafs_store::{FsId, MemoryOptions, MemoryStore, Store};
 use dafs_wire::dafs::{self, ByteOrder, FileHandle, Request, Status, Verifier};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -89,10 +90,12 @@ impl ClientRecords for Blank {
     }
 
     fn put(&self, _: &ClientRecord) -> Result<(), RecordsError> {
+        assert_may_wait();
         Ok(())
     }
 
     fn remove(&self, _: &[ClientRecord]) -> Result<(), RecordsError> {
+        assert_may_wait();
         Ok(())
     }
 
@@ -101,8 +104,26 @@ impl ClientRecords for Blank {
     }
 
     fn change_locks(&self, _: &[LockChange]) -> Result<(), RecordsError> {
+        assert_may_wait();
         Ok(())
     }
+}
+
+thread_local! {
+    /// What runs now is no reactor's work.
+    static MAY_WAIT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Fails when it is a reactor that waits for the disk.
+pub fn assert_may_wait() {
+    assert!(MAY_WAIT.get(), "a reactor waits for the disk");
+}
+
+fn elsewhere<T>(act: impl FnOnce() -> T) -> T {
+    MAY_WAIT.set(true);
+    let done = act();
+    MAY_WAIT.set(false);
+    done
 }
 
 /// The pool of the server: jobs wait here until the world runs them.
@@ -122,6 +143,7 @@ pub struct World {
     second: Option<SimNetwork>,
     pub engine: Engine,
     pub service: Arc<Service>,
+    ticker: Ticker,
     pub clients: Vec<Client>,
     pub disk: Disk,
     pub stores: Vec<Arc<dyn Store>>,
@@ -209,6 +231,7 @@ impl World {
             second,
             engine,
             service,
+            ticker: Ticker::default(),
             clients: Vec::new(),
             disk,
             stores,
@@ -232,13 +255,13 @@ impl World {
     /// Runs the oldest job; false when there is none.
     pub fn run_job(&mut self) -> bool {
         let job = self.pool.jobs.lock().unwrap().pop_front();
-        job.map(|job| job()).is_some()
+        job.map(elsewhere).is_some()
     }
 
     /// Runs the newest job; false when there is none.
     pub fn run_last_job(&mut self) -> bool {
         let job = self.pool.jobs.lock().unwrap().pop_back();
-        job.map(|job| job()).is_some()
+        job.map(elsewhere).is_some()
     }
 
     /// One small step; false when nothing at all was to be done.
@@ -256,6 +279,7 @@ impl World {
             busy = true;
         }
         busy |= self.engine.turn(self.now);
+        elsewhere(|| self.ticker.turn(&self.service, self.now));
         for client in &mut self.clients {
             busy |= client.poll(self.now);
         }
@@ -292,6 +316,7 @@ impl World {
         self.now = self.now + time;
         self.networks().for_each(|network| network.advance_to(self.now));
         self.engine.turn(self.now);
+        elsewhere(|| self.ticker.turn(&self.service, self.now));
         self.settle();
     }
 

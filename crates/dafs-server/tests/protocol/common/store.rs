@@ -1,5 +1,6 @@
 //! A store that behaves like a slow and failing disk on command, over the store in memory.
 
+use super::assert_may_wait;
 use dafs_mem::VolatileSlice;
 use dafs_store::{
     AccessMask, Acl, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,
@@ -242,6 +243,9 @@ impl Store for DiskStore {
         attr: &SetAttr,
         mode: OpenMode,
     ) -> Result<Created> {
+        if matches!(how, CreateHow::Exclusive(_)) {
+            assert_may_wait();
+        }
         let created = self.inner.create(cred, dir, name, how, attr, mode)?;
         Ok(Created { file: self.wrap(created.file.clone()), ..created })
     }

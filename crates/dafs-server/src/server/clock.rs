@@ -1,0 +1,62 @@
+//! The thread that tells the service the time.
+//!
+//! What time brings (leases that end, grace, changes to be undone) has to be on the disk before it
+//! holds, and reactors wait for no disk.
+
+use crate::engine::Ticker;
+use dafs_dat::Instant;
+use dafs_service::Service;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often the ticker is asked, so that little time passes between the end of grace and its notice.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The same while grace lasts, whose end all clients wait for.
+const LOOK_IN_GRACE: Duration = Duration::from_millis(5);
+
+/// The thread; dropped, it ends with what it is doing.
+pub(super) struct Clock {
+    /// Gone when it is to end.
+    running: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Clock {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub(super) fn start(service: Arc<Service>) -> io::Result<Self> {
+        let (running, ended) = channel::<()>();
+        let run = move || {
+            let mut ticker = Ticker::default();
+            loop {
+                let look = if service.in_grace() { LOOK_IN_GRACE } else { LOOK };
+                if ended.recv_timeout(look) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+                let turn = AssertUnwindSafe(|| ticker.turn(&service, Instant::now()));
+                if catch_unwind(turn).is_err() {
+                    tracing::error!("what is due was not done; it is tried again");
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("dafs-clock".to_owned()).spawn(run)?;
+        Ok(Self { running: Some(running), thread: Some(thread) })
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        drop(self.running.take());
+        if let Some(thread) = self.thread.take() {
+            // What failed has said so.
+            let _ = thread.join();
+        }
+    }
+}
