@@ -312,7 +312,9 @@ impl NfsShared {
                 });
                 self.service.attr_answer(client.record(), query, answer);
             }
-            Told::RecallFailed { state } => self.service.recall_failed(client.record(), state),
+            Told::RecallFailed { state } => {
+                self.service.recall_failed(client.record().key(), state);
+            }
         }
     }
 

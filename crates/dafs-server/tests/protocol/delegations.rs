@@ -1,6 +1,7 @@
 //! Delegations of DAFS clients: granted, recalled, asked about, returned, taken away.
 
 use crate::common::*;
+use crate::responses::lose;
 use dafs_wire::dafs::{
     self, AttrMask, Attributes, DelegReturn, Delegation, OpenClaim, Path, Reply, Request,
     SessionOptions, ShareAccess, StateId, Status,
@@ -167,6 +168,22 @@ fn a_recall_that_did_not_arrive_comes_on_the_next_channel() {
     world.settle();
     assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
     assert_eq!(recalled(&mut world, channel), delegation.unwrap().0, "it is sent again");
+    world.end();
+}
+
+/// For a moment it has no session, and nobody knows where to call it.
+#[test]
+fn a_recall_while_the_holder_is_away_comes_when_it_is_back() {
+    let mut world = world();
+    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
+    let other = world.session(3, "other");
+    let (_, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
+    lose(&mut world, channel);
+    lose(&mut world, holder);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
+    let (_, channel) = with_channel(&mut world, 2, "holder", PLAIN);
+    assert_eq!(recalled(&mut world, channel), delegation.unwrap().0);
     world.end();
 }
 

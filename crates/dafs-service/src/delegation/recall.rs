@@ -2,7 +2,7 @@
 
 use super::DelegationState;
 use crate::Service;
-use crate::client::Client;
+use crate::client::{Client, ClientKey};
 use crate::handle::Handle;
 use crate::index::Held;
 use crate::limits::{RECALL_QUIET_NS, RECALLED_FILES_MAX};
@@ -95,9 +95,9 @@ impl StateTable {
 impl Service {
     /// The recall of a delegation did not reach its holder, or the holder does not know it yet. It is
     /// sent again at the next conflict, or when the client has a back channel again.
-    pub fn recall_failed(&self, client: &Arc<Client>, state: StateRef) {
+    pub fn recall_failed(&self, client: ClientKey, state: StateRef) {
         if let Ok(Held::Delegation(delegation)) = self.index.find(state.id)
-            && Arc::ptr_eq(&delegation.client, client)
+            && delegation.client.key() == client
         {
             delegation.lock().resend = true;
         }

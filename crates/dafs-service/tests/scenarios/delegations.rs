@@ -327,13 +327,13 @@ fn a_recall_that_did_not_arrive_is_sent_again() {
     let conflict = || error(world.open(&other, "f", READ));
     assert_eq!(conflict(), ServiceError::WouldWait);
     assert_eq!(world.ear.take(), recall);
-    world.service.recall_failed(&holder, delegation.state);
+    world.service.recall_failed(holder.key(), delegation.state);
     assert_eq!(conflict(), ServiceError::WouldWait);
     assert_eq!(world.ear.take(), recall);
     // The channel is lost, and comes back.
     world.service.set_back_channel(&holder, false);
     assert!(world.service.client_status(&holder).callback_down);
-    world.service.recall_failed(&holder, delegation.state);
+    world.service.recall_failed(holder.key(), delegation.state);
     world.service.set_back_channel(&holder, true);
     assert_eq!(world.ear.take(), recall);
     assert!(!world.service.client_status(&holder).callback_down);

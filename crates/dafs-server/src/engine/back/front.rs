@@ -12,26 +12,35 @@ pub(in crate::engine) struct BackFront {
 }
 
 impl BackFront {
-    /// Hands a call to the first channel of the client's.
-    fn call(&self, client: ClientKey, make: impl FnOnce(Arc<dafs_service::Client>) -> Callback) {
+    /// Hands a call to the first channel of the client's; false when it has no session.
+    fn call(
+        &self,
+        client: ClientKey,
+        make: impl FnOnce(Arc<dafs_service::Client>) -> Callback,
+    ) -> bool {
         match self.registry.back_channel(client) {
             Some((record, Some(address))) => address.post(Mail::Call(make(record))),
             Some((record, None)) => make(record).failed(&self.service),
-            // Without a session nobody asks; the lease will tell.
-            None => {}
+            None => return false,
         }
+        true
     }
 }
 
 impl Front for BackFront {
     fn recall(&self, client: ClientKey, handle: &Handle, state: StateRef, truncate: bool) {
         let handle = *handle;
-        self.call(client, |client| Callback::Recall { client, handle, state, truncate });
+        let make = |client| Callback::Recall { client, handle, state, truncate };
+        if !self.call(client, make) {
+            // It may be back within its lease, and would never hear of this.
+            self.service.recall_failed(client, state);
+        }
     }
 
     fn get_attr(&self, client: ClientKey, handle: &Handle, query: u64) {
         let handle = *handle;
-        self.call(client, |client| Callback::GetAttr { client, handle, query });
+        // Nobody answers without a session; the lease will tell.
+        let _ = self.call(client, |client| Callback::GetAttr { client, handle, query });
     }
 
     /// DAFS clients poll for locks (DAFS 9.2).

@@ -72,7 +72,7 @@ impl Callback {
         match self {
             // A client that loses its channel submits again what it does not know the end of.
             Self::Null | Self::Completions(_) => {}
-            Self::Recall { client, state, .. } => service.recall_failed(&client, state),
+            Self::Recall { client, state, .. } => service.recall_failed(client.key(), state),
             Self::GetAttr { client, query, .. } => service.attr_answer(&client, query, None),
         }
     }
