@@ -1,8 +1,10 @@
 //! Trying again what the server has no room or no time for just now.
 //!
 //! Invariants
-//! * All attempts together take no longer than the deadline of one operation.
+//! * All attempts together take no longer than the deadline of one operation, and than the limit of
+//!   the thread.
 
+use crate::limit::Limit;
 use crate::limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use dafs_dat::Instant;
 use dafs_wire::dafs::Status;
@@ -29,9 +31,14 @@ impl Backoff {
 
     /// Sleeps before the next attempt; false when there is no time for one.
     pub(crate) fn pause(&mut self) -> bool {
-        if let Some(deadline) = self.deadline {
+        let limit = Limit::current().map(|limit| limit.at);
+        if self.deadline.is_some() || limit.is_some() {
             let now = Instant::now();
-            if now + self.pause >= *self.until.get_or_insert(now + deadline) {
+            if self.until.is_none() {
+                self.until = self.deadline.map(|deadline| now + deadline);
+            }
+            let until = [self.until, limit].into_iter().flatten().min();
+            if until.is_some_and(|until| now + self.pause >= until) {
                 return false;
             }
         }

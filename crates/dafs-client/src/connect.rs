@@ -157,7 +157,12 @@ impl<'a> Target<'a> {
         let config = self.session_config(transport.kind);
         let core = SessionCore::connect(&mut *adapter, config, address, Instant::now())
             .map_err(Attempt::unreachable)?;
-        let mut driver = Driver::new(adapter, core, self.server.clone(), self.options.deadline);
+        let deadline = match self.url.deadline() {
+            Some(Duration::ZERO) => None,
+            Some(time) => Some(time),
+            None => self.options.deadline,
+        };
+        let mut driver = Driver::new(adapter, core, self.server.clone(), deadline);
         let bell = Wakeup::new().map_err(Attempt::unreachable)?;
         let mut established = false;
         loop {

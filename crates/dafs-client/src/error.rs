@@ -53,8 +53,9 @@ pub enum Error {
         reason: Arc<str>,
     },
     /// The operation was not answered in time. The server may or may not have done it, or do it
-    /// yet. The connection is given up, because a DAFS request cannot be taken back; the session
-    /// goes on over another one, if it may.
+    /// yet; what it opens or locks too late is given back. The session goes on, if need be over another
+    /// connection: a DAFS request cannot be taken back, so one that names memory of the caller's costs
+    /// the connection.
     #[error("the server at {server} did not answer within {after:?}; check it, then try again")]
     Deadline {
         /// The server.
@@ -93,6 +94,17 @@ pub enum Error {
         server: Arc<str>,
         /// Why.
         reason: Arc<str>,
+    },
+    /// The operation could not be sent in time, because the connection is lost or other operations are
+    /// in its way. The server has not done it and will not. The session goes on.
+    #[error(
+        "not sent to the server at {server} within {after:?}, so nothing was done; try again later"
+    )]
+    NotSent {
+        /// The server.
+        server: Arc<str>,
+        /// The deadline.
+        after: Duration,
     },
     /// Memory could not be had or registered.
     #[error("no memory for transfers: {0}")]
@@ -156,7 +168,11 @@ impl Error {
     pub fn is_fatal(&self) -> bool {
         matches!(
             self,
-            Self::Deadline { .. } | Self::Forked | Self::Lost { .. } | Self::Protocol { .. }
+            Self::Deadline { .. }
+                | Self::Forked
+                | Self::Lost { .. }
+                | Self::NotSent { .. }
+                | Self::Protocol { .. }
         )
     }
 
@@ -167,7 +183,7 @@ impl Error {
             Self::Canceled | Self::ChainBroken { .. } => libc::ECANCELED,
             Self::ChainTooLong { .. } => libc::E2BIG,
             Self::Connect { .. } => libc::ECONNREFUSED,
-            Self::Deadline { .. } | Self::TimedOut(_) => libc::ETIMEDOUT,
+            Self::Deadline { .. } | Self::NotSent { .. } | Self::TimedOut(_) => libc::ETIMEDOUT,
             Self::Forked => libc::EBADF,
             Self::InDoubt { .. } | Self::Lost { .. } => libc::ECONNRESET,
             Self::Memory(_) => libc::ENOMEM,

@@ -491,7 +491,7 @@ impl File {
         self.closed = true;
         let request = Request::Close(self.close_arguments());
         let done = self.client.ask(&request, |reply| matches!(reply, Reply::Close).then_some(()));
-        if let Err(Error::Deadline { .. }) = done {
+        if let Err(Error::Deadline { .. } | Error::NotSent { .. }) = done {
             // The caller is told, and the server is to hear of it as soon as it is there again.
             self.client.shared().close_file(self.close_arguments());
         }

@@ -27,15 +27,17 @@
 //!
 //! Where a method names "the server's answer" as its error, that is [`Error::Status`]. Beside it, every
 //! call that asks the server may end with [`Error::Deadline`] (not answered in
-//! [`ConnectOptions::deadline`]), [`Error::Lost`] (the session is over; with
+//! [`ConnectOptions::deadline`], or in the time of [`within`]), [`Error::NotSent`], [`Error::Lost`] (the session is over; with
 //! [`ConnectOptions::recovery`] only when that time is over, too), [`Error::Protocol`],
 //! [`Error::TooMany`], [`Error::Unsendable`] or [`Error::Forked`]; one that must not be done twice, as
 //! making, removing and renaming, also with [`Error::InDoubt`].
 //!
 //! # Giving up
 //!
-//! A lost connection shows as latency. A caller that cannot wait has [`Pending::wait_deadline`] and
-//! [`Pending::cancel`]; the session goes on recovering for the others.
+//! A lost connection shows as latency. A caller that cannot wait calls [`within`] a time of its own, or
+//! has [`Pending::wait_deadline`] and [`Pending::cancel`]; the session goes on recovering for the
+//! others. No call waits for ever for one request: what the server may take its time for, as a COMMIT,
+//! ends after ten times [`ConnectOptions::deadline`] even if the server answers others.
 //!
 //! Invariants
 //! * Every operation completes exactly once, also when the server or the connection is lost.
@@ -64,6 +66,7 @@ mod file;
 mod fork;
 mod group;
 mod helper;
+mod limit;
 pub mod limits;
 mod lock;
 mod mover;
@@ -102,6 +105,7 @@ pub use crate::error::{Error, Result};
 pub use crate::fence::{FenceChange, FenceObject};
 pub use crate::file::{AccessPattern, File};
 pub use crate::group::{Completion, CompletionGroup, OperationId};
+pub use crate::limit::within;
 pub use crate::lock::{LockError, LockHolder, LockRange};
 pub use crate::open::{Create, OpenOptions, ShareAccess, ShareDeny};
 pub use crate::options::{

@@ -8,6 +8,7 @@
 
 use crate::error::{Error, Result};
 use crate::file::File;
+use crate::limit::Limit;
 use crate::limits::{LOCK_PAUSE_MAX, RETRY_PAUSE_MIN};
 use dafs_wire::dafs::{
     ErrorBody, Lock, LockOptions, LockT, LockType, LockU, Outcome, Procedure, Reply, Request,
@@ -144,6 +145,8 @@ impl File {
                 other => return other,
             };
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let limit = Limit::current().map(|limit| limit.at.since(dafs_dat::Instant::now()));
+            let left = [left, limit].into_iter().flatten().min();
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(held);
             }

@@ -149,7 +149,9 @@ pub struct ConnectOptions {
     pub connect_timeout: Duration,
     /// Time for one operation to be answered, after which it fails and the connection is given up.
     /// What waits for stable storage, or for its turn, has as long since the server's last answer to
-    /// anything. `None` waits as long as the transport does.
+    /// anything, and ten times as long in all. `None` waits as long as the transport does. A URL with
+    /// `deadline=SECONDS` has the last word (0 for `None`); [`within`](crate::within) sets a shorter
+    /// time for the calls of one thread.
     pub deadline: Option<Duration>,
     /// Time for replacing a lost connection, until the server answers the application again. In it
     /// nothing is told to the application, whose calls only take longer; each keeps its deadline.

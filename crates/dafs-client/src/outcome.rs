@@ -12,6 +12,7 @@ pub(crate) fn ended(failure: &Failure, server: &Arc<str>) -> Error {
     let server = server.clone();
     match failure {
         Failure::Deadline(after) => Error::Deadline { server, after: *after },
+        Failure::Unsent(after) => Error::NotSent { server, after: *after },
         Failure::Protocol(reason) | Failure::Corrupt(reason) => {
             Error::Protocol { server, reason: reason.clone() }
         }

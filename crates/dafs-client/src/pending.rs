@@ -46,6 +46,16 @@ impl Pending<usize> {
         Ok(self.finish(None)?.bytes)
     }
 
+    /// As [`wait_deadline`](Self::wait_deadline).
+    pub(crate) fn wait_moved_for(&mut self, time: Duration) -> Result<Moved> {
+        self.finish(Some(time))
+    }
+
+    /// As [`wait`](Self::wait).
+    pub(crate) fn end_moved(&mut self) -> Result<Moved> {
+        self.finish(None)
+    }
+
     pub(crate) fn wait_moved(mut self) -> Result<Moved> {
         self.finish(None)
     }

@@ -256,7 +256,11 @@ pub(crate) fn take_staging(shared: &Shared) -> Result<IoBuffer> {
     let kept = shared.staging.lock()?.pop();
     match kept {
         Some(buffer) => Ok(buffer),
-        None => buffer::allocate(shared, STAGING_BYTES),
+        None => {
+            let buffer = buffer::allocate(shared, STAGING_BYTES)?;
+            buffer.memory().keep_private();
+            Ok(buffer)
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `dafs://[user@]host[:port]/path[?fence-id=NAME&recovery=SECONDS]`.
+//! `dafs://[user@]host[:port]/path[?fence-id=NAME&recovery=SECONDS&deadline=SECONDS]`.
 //!
 //! Invariants
 //! * A parsed URL has a host, a port and an absolute path of raw bytes without a zero byte.
@@ -30,6 +30,9 @@ const FENCE_ID: &str = "fence-id";
 /// The option that says how long a lost connection may take to be replaced.
 const RECOVERY: &str = "recovery";
 
+/// The option that says how long one operation may take.
+const DEADLINE: &str = "deadline";
+
 /// Where a file is: server and path.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct DafsUrl {
@@ -39,6 +42,7 @@ pub struct DafsUrl {
     path: Vec<u8>,
     fence_id: Option<String>,
     recovery_seconds: Option<u32>,
+    deadline_seconds: Option<u32>,
 }
 
 /// Why a URL was refused, with the remedy.
@@ -68,8 +72,8 @@ pub enum UrlError {
     Port(String),
     /// An option that there is not.
     #[error(
-        "\"{0}\" is no option of a URL; there are fence-id=NAME and recovery=SECONDS, with & between \
-         them. Write %3F if the '?' is part of a name"
+        "\"{0}\" is no option of a URL; there are fence-id=NAME, recovery=SECONDS and \
+         deadline=SECONDS, with & between them. Write %3F if the '?' is part of a name"
     )]
     Option(String),
     /// A fragment.
@@ -77,12 +81,12 @@ pub enum UrlError {
         "the URL holds '{0}', which has no meaning here; write %{1:02X} if it is part of a name"
     )]
     Query(char, u8),
-    /// The time for recovery is no number of seconds.
+    /// A time is no number of seconds.
     #[error(
         "\"{0}\" is not a number of seconds from 0 to 4294967295; write it as in \
-         dafs://HOST/PATH?recovery=120"
+         dafs://HOST/PATH?recovery=120&deadline=60"
     )]
-    Recovery(String),
+    Seconds(String),
     /// Another scheme or none.
     #[error("\"{0}\" does not start with dafs://; write dafs://HOST[:PORT]/PATH")]
     Scheme(String),
@@ -115,6 +119,7 @@ impl DafsUrl {
             path: absolute(path),
             fence_id: None,
             recovery_seconds: None,
+            deadline_seconds: None,
         })
     }
 
@@ -145,8 +150,9 @@ impl DafsUrl {
         if path.contains(&0) {
             return Err(UrlError::NulInPath);
         }
-        let Options { fence_id, recovery_seconds } = options;
-        Ok(Self { user, host, port, path: absolute(&path), fence_id, recovery_seconds })
+        let Options { fence_id, recovery_seconds, deadline_seconds } = options;
+        let path = absolute(&path);
+        Ok(Self { user, host, port, path, fence_id, recovery_seconds, deadline_seconds })
     }
 
     /// The user named before the host.
@@ -177,6 +183,11 @@ impl DafsUrl {
     /// How long a lost connection may take to be replaced; zero for an error at once.
     pub fn recovery(&self) -> Option<Duration> {
         self.recovery_seconds.map(|seconds| Duration::from_secs(seconds.into()))
+    }
+
+    /// How long one operation may take to be answered; zero for as long as it takes.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.deadline_seconds.map(|seconds| Duration::from_secs(seconds.into()))
     }
 
     /// The same server with another path.
@@ -225,6 +236,7 @@ fn parse_user(user: &str) -> Result<String, UrlError> {
 struct Options {
     fence_id: Option<String>,
     recovery_seconds: Option<u32>,
+    deadline_seconds: Option<u32>,
 }
 
 impl Options {
@@ -240,6 +252,7 @@ impl Options {
                     options.fence_id.replace(id).is_some()
                 }
                 RECOVERY => options.recovery_seconds.replace(parse_seconds(value)?).is_some(),
+                DEADLINE => options.deadline_seconds.replace(parse_seconds(value)?).is_some(),
                 _ => return Err(unknown()),
             };
             if twice {
@@ -253,7 +266,7 @@ impl Options {
 fn parse_seconds(text: &str) -> Result<u32, UrlError> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let seconds = text.parse().ok().filter(|_| digits);
-    seconds.ok_or_else(|| UrlError::Recovery(text.into()))
+    seconds.ok_or_else(|| UrlError::Seconds(text.into()))
 }
 
 fn parse_host_port(text: &str) -> Result<(String, u16), UrlError> {
@@ -328,10 +341,15 @@ impl fmt::Display for DafsUrl {
             write!(f, "{mark}{FENCE_ID}={}", percent_encode(id.as_bytes(), OPTION))?;
             mark = '&';
         }
-        match self.recovery_seconds {
-            Some(seconds) => write!(f, "{mark}{RECOVERY}={seconds}"),
-            None => Ok(()),
+        for (name, seconds) in
+            [(RECOVERY, self.recovery_seconds), (DEADLINE, self.deadline_seconds)]
+        {
+            if let Some(seconds) = seconds {
+                write!(f, "{mark}{name}={seconds}")?;
+                mark = '&';
+            }
         }
+        Ok(())
     }
 }
 
@@ -388,6 +406,8 @@ mod tests {
             ("dafs://h/a?recovery=", "is no option"),
             ("dafs://h/a?recovery=+5", "number of seconds"),
             ("dafs://h/a?recovery=5s", "number of seconds"),
+            ("dafs://h/a?deadline=-1", "number of seconds"),
+            ("dafs://h/a?deadline=1&deadline=1", "twice"),
             ("dafs://h/a?recovery=4294967296", "number of seconds"),
             ("dafs://h/a?recovery=5&fence-id=a&recovery=6", "twice"),
         ];
@@ -405,7 +425,11 @@ mod tests {
         assert_eq!(url.to_string(), "dafs://h/a?fence-id=n%26m&recovery=7");
         let url = DafsUrl::parse("dafs://h/a?recovery=0").unwrap();
         assert_eq!(url.join(b"b").unwrap().recovery(), Some(Duration::ZERO));
-        assert_eq!(DafsUrl::parse("dafs://h/a").unwrap().recovery(), None);
+        let url = DafsUrl::parse("dafs://h/a").unwrap();
+        assert_eq!((url.recovery(), url.deadline()), (None, None));
+        let url = DafsUrl::parse("dafs://h/a?deadline=5&recovery=7").unwrap();
+        assert_eq!(url.deadline(), Some(Duration::from_secs(5)));
+        assert_eq!(url.to_string(), "dafs://h/a?recovery=7&deadline=5");
     }
 
     #[test]
@@ -423,11 +447,13 @@ mod tests {
             user in proptest::option::of("[a-z@/:% \u{e9}]{1,8}"),
             fence_id in proptest::option::of("[a-z@/:%?&=#+ \u{e9}]{1,8}"),
             recovery_seconds: Option<u32>,
+            deadline_seconds: Option<u32>,
         ) {
             let mut url = DafsUrl::new("::1", port, &path).unwrap();
             url.user = user;
             url.fence_id = fence_id;
             url.recovery_seconds = recovery_seconds;
+            url.deadline_seconds = deadline_seconds;
             prop_assert_eq!(DafsUrl::parse(&url.to_string()).unwrap(), url);
         }
 

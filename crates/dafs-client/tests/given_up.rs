@@ -5,10 +5,11 @@
 mod fake;
 
 use dafs_client::core::{Done, Failure, Piece, SessionConfig, Stage};
-use dafs_client::{Error, OpenOptions, Procedure, Stability, Status};
+use dafs_client::{Error, OpenOptions, Procedure, Status};
 use dafs_dat::sim::{Direction, SimRng};
 use dafs_wire::dafs::*;
 use fake::live::Live;
+use fake::requests::{append, create, is_ok, recovering};
 use fake::{Answer, ROOT, World, pattern};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,41 +17,13 @@ use std::time::Duration;
 
 const CLIENT: u32 = 2;
 
-fn config() -> SessionConfig {
-    SessionConfig { recovery: Some(Duration::from_secs(120)), ..World::config() }
-}
-
 fn world(credits: u16) -> World {
-    World::open_with(config(), |server| {
+    World::open_with(recovering(), |server| {
         server.file = pattern(50_000);
         (server.initial_credits, server.target) = (credits, credits);
         // No lease to keep alive in the time of the test.
         server.lease_seconds = 1_000_000;
     })
-}
-
-fn create(name: &[u8]) -> Request<'_> {
-    let attributes = Attributes { mode: Some(0o644), ..Attributes::default() };
-    let object = NewObject::Plain(ObjectType::Directory);
-    Request::Create(Create { dir: ROOT, name, object, attributes })
-}
-
-fn append(data: &[u8]) -> Request<'_> {
-    Request::AppendInline(AppendInline {
-        fh: ROOT,
-        state_id: StateId::ZERO,
-        stable: Stability::Unstable,
-        padded_to: None,
-        cache_hint: 0,
-        data,
-    })
-}
-
-fn is_ok(done: &Done) -> bool {
-    match done {
-        Done::Answered(reply) => reply.status() == Status::Ok,
-        done => matches!(done, Done::Read { .. } | Done::Written { .. }),
-    }
 }
 
 fn is_cancelled(done: &Done) -> bool {
@@ -211,7 +184,7 @@ fn what_waits_for_its_turn_outlives_its_connection() {
 /// caller has all the time in the world.
 #[test]
 fn data_that_is_always_corrupt_ends_the_session() {
-    let config = SessionConfig { checksums: true, ..config() };
+    let config = SessionConfig { checksums: true, ..recovering() };
     let mut world = World::open_with(config, |server| server.file = pattern(50_000));
     world.server.script = Box::new(|_, request| match request {
         Request::ReadDirect(_) => Answer::Spoil(|reply| {

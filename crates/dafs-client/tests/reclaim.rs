@@ -4,42 +4,28 @@
 
 mod fake;
 
-use dafs_client::core::{Done, Piece, ReadCall, SessionConfig, Stage};
+use dafs_client::core::{Done, Piece, ReadCall, Stage};
 use dafs_client::{Procedure, Status};
 use dafs_wire::dafs::*;
+use fake::requests::{self, opened, recovering};
 use fake::{Answer, ROOT, World, pattern};
 use std::time::Duration;
 
 fn world() -> World {
-    let config = SessionConfig { recovery: Some(Duration::from_secs(120)), ..World::config() };
-    World::open_with(config, |server| {
+    World::open_with(recovering(), |server| {
         server.file = pattern(10_000);
         server.past.names_opens = true;
     })
 }
 
 fn open(world: &mut World, owner: &[u8], share_deny: ShareDeny) -> StateId {
-    let tag = world.ask(&Request::Open(Open {
-        claim: OpenClaim::Null { dir: ROOT, path: Path::new(&[b"file"]) },
-        create: None,
-        delete_disposition: DeleteDisposition::DontCare,
-        owner,
-        share_access: ShareAccess::Both,
-        share_deny,
-        share_key: ShareKey(None),
-    }));
+    let tag = world.ask(&requests::open(owner, share_deny));
     world.run_all(&[tag]);
-    let Done::Answered(reply) = &world.done[&tag] else { panic!("{:?}", world.done[&tag]) };
-    match reply.decode().unwrap() {
-        Outcome::Ok(Reply::Open(reply)) => reply.state_id,
-        other => panic!("{other:?}"),
-    }
+    opened(&world.done[&tag])
 }
 
 fn lock(world: &mut World, state_id: StateId, offset: u64, length: u64) -> u64 {
-    let options = LockOptions::default();
-    let lock_type = LockType::Write;
-    world.ask(&Request::Lock(Lock { fh: ROOT, lock_type, options, state_id, offset, length }))
+    world.ask(&requests::lock(state_id, offset, length))
 }
 
 fn read(world: &mut World, state_id: StateId) -> Result<Vec<u8>, Status> {
@@ -177,21 +163,11 @@ fn a_lock_that_is_lost_makes_its_open_useless() {
 fn an_open_that_was_granted_before_the_crash_is_reclaimed_too() {
     let mut world = world();
     world.server.hold = true;
-    let tag = world.ask(&Request::Open(Open {
-        claim: OpenClaim::Null { dir: ROOT, path: Path::new(&[b"file"]) },
-        create: None,
-        delete_disposition: DeleteDisposition::DontCare,
-        owner: b"late",
-        share_access: ShareAccess::Both,
-        share_deny: ShareDeny::Write,
-        share_key: ShareKey(None),
-    }));
+    let tag = world.ask(&requests::open(b"late", ShareDeny::Write));
     world.run(|world| !world.server.past.opens.is_empty());
     world.server.hold = false;
     restart(&mut world);
-    let Done::Answered(reply) = &world.done[&tag] else { panic!() };
-    let Outcome::Ok(Reply::Open(reply)) = reply.decode().unwrap() else { panic!() };
-    let state_id = reply.state_id;
+    let state_id = opened(&world.done[&tag]);
     assert_eq!(read(&mut world, state_id).unwrap(), b"late");
     assert_eq!(world.server.count(Procedure::Open), 2);
 }
@@ -224,4 +200,58 @@ fn grace_is_waited_out_within_the_deadline() {
     assert!(matches!(world.done[&short], Done::Refused { status: Status::Grace, .. }));
     assert!(matches!(world.done[&long], Done::Read { .. }));
     assert!(world.core.is_idle());
+}
+
+/// A new open is put off until the grace is over, and then no lock can be claimed any more.
+#[test]
+fn an_open_that_is_made_anew_holds_no_lock_back() {
+    let mut world = world();
+    let plain = open(&mut world, b"plain", ShareDeny::None);
+    let locking = open(&mut world, b"locking", ShareDeny::None);
+    let locked = lock(&mut world, locking, 10, 5);
+    world.run_all(&[locked]);
+    let over = std::rc::Rc::new(std::cell::Cell::new(false));
+    let grace = over.clone();
+    world.server.script = Box::new(move |_, request| match request {
+        Request::Open(Open { claim: OpenClaim::Previous { .. }, owner: b"plain", .. }) => {
+            Answer::Status(Status::Inval)
+        }
+        Request::Open(Open { claim: OpenClaim::Null { .. }, .. }) if !grace.get() => {
+            Answer::Status(Status::Grace)
+        }
+        Request::Lock(_) if grace.get() => Answer::Status(Status::Inval),
+        _ => Answer::File,
+    });
+    world.server.restart(true);
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(world.server.past.locks, [(b"locking".to_vec(), 10, 5, true)]);
+    assert_eq!(world.core.stage(), Stage::Recovering);
+    over.set(true);
+    world.run(|world| world.core.stage() == Stage::Ready);
+    assert_eq!(read(&mut world, plain).unwrap(), b"plain");
+    assert_eq!(read(&mut world, locking).unwrap(), b"locking");
+}
+
+#[test]
+fn an_open_that_is_put_off_for_ever_costs_itself_alone() {
+    for claims in [true, false] {
+        let mut world = world();
+        let stuck = open(&mut world, b"stuck", ShareDeny::Write);
+        let locking = open(&mut world, b"locking", ShareDeny::None);
+        let locked = lock(&mut world, locking, 10, 5);
+        world.run_all(&[locked]);
+        world.server.script = Box::new(move |_, request| match request {
+            Request::Open(Open { owner: b"stuck", .. }) if claims => Answer::Status(Status::Delay),
+            Request::Lock(_) if !claims => Answer::Status(Status::Delay),
+            _ => Answer::File,
+        });
+        world.server.restart(true);
+        world.run_for(Duration::from_secs(5));
+        assert_eq!(world.server.past.locks.len(), usize::from(claims));
+        world.run(|world| world.core.stage() != Stage::Recovering);
+        assert_eq!(world.core.stage(), Stage::Ready, "{:?}", world.core.failure());
+        let (lost, kept) = if claims { (stuck, locking) } else { (locking, stuck) };
+        assert_eq!(read(&mut world, lost).unwrap_err(), Status::StaleStateId);
+        assert!(read(&mut world, kept).is_ok());
+    }
 }

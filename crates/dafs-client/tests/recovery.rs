@@ -5,46 +5,14 @@
 mod fake;
 
 use dafs_client::core::{Done, Failure, Piece, Refused, SessionConfig, Stage};
-use dafs_client::{Procedure, Stability, Status};
+use dafs_client::{Procedure, Status};
 use dafs_dat::sim::{Direction, SimRng};
 use dafs_wire::dafs::*;
-use fake::{Answer, ROOT, World, pattern};
+use fake::requests::{append, create, recovering, status};
+use fake::{Answer, World, pattern};
 use std::time::Duration;
 
 const CLIENT: u32 = 2;
-
-fn config() -> SessionConfig {
-    SessionConfig { recovery: Some(Duration::from_secs(120)), ..World::config() }
-}
-
-fn create(name: &[u8]) -> Request<'_> {
-    let attributes = Attributes { mode: Some(0o644), ..Attributes::default() };
-    Request::Create(Create {
-        dir: ROOT,
-        name,
-        object: NewObject::Plain(ObjectType::Directory),
-        attributes,
-    })
-}
-
-fn append(data: &[u8]) -> Request<'_> {
-    Request::AppendInline(AppendInline {
-        fh: ROOT,
-        state_id: StateId::ZERO,
-        stable: Stability::Unstable,
-        padded_to: None,
-        cache_hint: 0,
-        data,
-    })
-}
-
-fn status(done: &Done) -> Status {
-    match done {
-        Done::Answered(reply) => reply.status(),
-        Done::Read { .. } | Done::Written { .. } => Status::Ok,
-        other => panic!("{other:?}"),
-    }
-}
 
 /// Operations of which none may be done twice, and some that may, all in flight at once.
 struct Script {
@@ -109,7 +77,7 @@ fn world(config: SessionConfig) -> World {
 fn a_message_that_cannot_be_posted_takes_recovery_back_to_its_beginning() {
     let mut taken = 0;
     for batches in 0..100 {
-        let mut world = world(config());
+        let mut world = world(recovering());
         let script = Script::begin(&mut world);
         let endpoint = world.network.endpoints(CLIENT)[0];
         world.network.lose(endpoint);
@@ -143,7 +111,7 @@ fn nothing_is_done_twice_wherever_the_connection_breaks() {
     for (order, checksums) in [(ByteOrder::Little, false), (ByteOrder::Big, true)] {
         for direction in [Direction::Outgoing, Direction::Incoming] {
             let mut bytes = 0;
-            let config = || SessionConfig { byte_order: order, checksums, ..config() };
+            let config = || SessionConfig { byte_order: order, checksums, ..recovering() };
             while cut_script(config(), direction, bytes) {
                 // Densely through the messages, in strides through the data.
                 bytes += if bytes < 3_000 { 7 } else { 997 };
@@ -157,7 +125,7 @@ fn nothing_is_done_twice_wherever_the_connection_breaks() {
 fn nothing_is_done_twice_when_recovery_is_broken_off_too() {
     for seed in 0..400 {
         let mut rng = SimRng::new(seed);
-        let mut world = world(config());
+        let mut world = world(recovering());
         let script = Script::begin(&mut world);
         let mut seen = Vec::new();
         let mut cuts = 0;
@@ -180,7 +148,7 @@ fn nothing_is_done_twice_when_recovery_is_broken_off_too() {
 
 #[test]
 fn memory_of_a_lost_connection_is_out_of_reach_and_comes_back_under_another_key() {
-    let mut world = world(config());
+    let mut world = world(recovering());
     let memory = world.memory(&[0; 10_000]);
     let piece = Piece::new(&memory, 0, 10_000).unwrap();
     let named = piece.direct_buffer();
@@ -201,7 +169,7 @@ fn memory_of_a_lost_connection_is_out_of_reach_and_comes_back_under_another_key(
 
 #[test]
 fn what_a_forgetful_server_may_have_done_once_is_in_doubt() {
-    let mut world = world(config());
+    let mut world = world(recovering());
     world.server.hold = true;
     let made = world.ask(&create(b"name"));
     let appended = world.ask(&append(b"xyz"));
@@ -225,7 +193,7 @@ fn what_a_forgetful_server_may_have_done_once_is_in_doubt() {
 
 #[test]
 fn a_server_that_restarts_with_its_replies_is_asked_for_them() {
-    let mut world = world(config());
+    let mut world = world(recovering());
     world.server.hold = true;
     let made = world.ask(&create(b"name"));
     let again = world.ask(&create(b"name"));
@@ -246,7 +214,7 @@ fn a_server_that_restarts_with_its_replies_is_asked_for_them() {
 
 #[test]
 fn a_lost_connection_costs_few_round_trips() {
-    let mut world = World::open_with(config(), |server| {
+    let mut world = World::open_with(recovering(), |server| {
         server.initial_credits = 64;
         server.target = 64;
     });
@@ -274,7 +242,7 @@ fn a_lost_connection_costs_few_round_trips() {
 
 #[test]
 fn calls_keep_their_deadlines_while_the_server_is_away() {
-    let mut world = world(config());
+    let mut world = world(recovering());
     let memory = world.memory(&[0; 100]);
     let piece = Piece::new(&memory, 0, 100).unwrap();
     world.server.hold = true;
@@ -297,7 +265,7 @@ fn calls_keep_their_deadlines_while_the_server_is_away() {
 
 #[test]
 fn a_server_that_stays_away_ends_the_session() {
-    let mut world = world(config());
+    let mut world = world(recovering());
     world.server.past.deaf = true;
     let endpoint = world.network.endpoints(CLIENT)[0];
     world.network.lose(endpoint);
@@ -312,7 +280,7 @@ fn a_server_that_stays_away_ends_the_session() {
 
 #[test]
 fn a_request_that_kills_the_server_does_not_do_so_for_ever() {
-    let mut world = world(config());
+    let mut world = world(recovering());
     world.server.script = Box::new(|_, request| match request {
         Request::Null => Answer::Raw(vec![0; 12]),
         _ => Answer::File,
@@ -326,7 +294,7 @@ fn a_request_that_kills_the_server_does_not_do_so_for_ever() {
 
 #[test]
 fn a_server_that_is_silent_is_left_and_the_others_go_on() {
-    let mut world = world(config());
+    let mut world = world(recovering());
     let mut silent = 1;
     world.server.script = Box::new(move |_, request| match request {
         Request::Create(_) if silent > 0 => {
@@ -364,7 +332,7 @@ fn absurd_answers_end_in_an_error() {
         (Procedure::DiscardResponses, |out| out[14] ^= 0x55),
     ];
     for (procedure, spoil) in spoils {
-        let mut world = world(config());
+        let mut world = world(recovering());
         let memory = world.memory(&[7; 20_000]);
         world.server.hold = true;
         let tags = [
@@ -391,7 +359,7 @@ fn absurd_answers_end_in_an_error() {
 #[test]
 fn fetched_nonsense_is_not_believed() {
     for status in [Status::Ok, Status::NoXidMatch, Status::UnknownSession, Status::Delay] {
-        let mut world = world(config());
+        let mut world = world(recovering());
         let memory = world.memory(&[7; 100]);
         world.server.hold = true;
         let write = world.write(Piece::new(&memory, 0, 100).unwrap(), 0);
@@ -436,7 +404,7 @@ fn status_of(done: &Done) -> Option<Status> {
 
 #[test]
 fn closing_ends_what_is_under_way_first() {
-    let mut world = world(config());
+    let mut world = world(recovering());
     world.server.hold = true;
     let made = world.ask(&create(b"name"));
     world.run_for(Duration::from_millis(1));
@@ -454,7 +422,7 @@ fn closing_ends_what_is_under_way_first() {
 
 #[test]
 fn closing_without_calls_waits_for_nothing() {
-    let mut world = world(config());
+    let mut world = world(recovering());
     world.server.past.deaf = true;
     let endpoint = world.network.endpoints(CLIENT)[0];
     world.network.lose(endpoint);

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// Serve directories by direct access, and work with the files of such a server.
 ///
 /// Files are named by URLs: dafs://HOST[:PORT]/PATH, with options behind a question mark:
-/// fence-id=NAME, recovery=SECONDS; or for NFS servers nfs://HOST[:PORT]/PATH and
+/// fence-id=NAME, recovery=SECONDS, deadline=SECONDS; or for NFS servers nfs://HOST[:PORT]/PATH and
 /// nfs+rdma://HOST[:PORT]/PATH, with vers=3, 4.1 or 4.2, transport=iwarp, shm or verbs, rsize,
 /// wsize, readahead. Exit status: 0 done, 1 something failed,
 /// 2 wrong command line or configuration, 3 the server cannot be reached or was lost.
@@ -44,7 +44,8 @@ pub(crate) struct SessionOptions {
     /// Ask for checksums over all messages and data
     #[arg(long, global = true)]
     pub(crate) checksums: bool,
-    /// Give up on a server that has not answered for so long (0: never)
+    /// Give up on a server that has not answered for so long (0: never); a URL with
+    /// ?deadline=SECONDS has the last word
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) deadline: u64,
     /// Go on for so long after the connection to a dafs:// server was lost (0: fail at once); a URL

@@ -3,6 +3,7 @@
 use crate::core::{BatchCall, BatchHints};
 use crate::driver::{Driver, Shared, Slot};
 use crate::error::{Error, Result};
+use crate::limit::{self, Limit};
 use crate::outcome::moved;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,18 +70,42 @@ impl Flights {
             return Ok(None);
         }
         let (first, count) = (self.next, self.slots.len());
+        if time.is_none() && Limit::current().is_some() {
+            self.hold_to_limit()?;
+        }
         let slots = &mut self.slots;
-        let (place, done) = self.shared.wait_any(time, |driver: &mut Driver| {
+        let take = |driver: &mut Driver| {
             (first..first + count).map(|place| place % count).find_map(|place| {
                 let done = driver.take(slots[place].as_ref()?)?;
                 slots[place] = None;
                 Some((place, done))
             })
-        })?;
+        };
+        // What is left of the wait is short, and the memory is not the caller's before its end.
+        let (place, done) = match time {
+            None => limit::without(|| self.shared.wait_any(None, take))?,
+            time => self.shared.wait_any(time, take)?,
+        };
         self.left -= 1;
         self.next = place + 1;
         let result = moved(done, self.shared.server_name()).map(|moved| moved.bytes);
         Ok(Some((place, result)))
+    }
+
+    /// Waits no longer than this thread may for the next result; then all end as soon as the server has
+    /// let go of their memory.
+    fn hold_to_limit(&self) -> Result<()> {
+        let any_done = |driver: &mut Driver| {
+            let mut slots = self.slots.iter().flatten();
+            slots.any(|slot| driver.is_done(slot)).then_some(())
+        };
+        match (self.shared.wait_any(None, any_done), Limit::current()) {
+            (Err(Error::TimedOut(_)), Some(limit)) => {
+                let mut slots = self.slots.iter().flatten();
+                slots.try_for_each(|slot| self.shared.end_soon(slot, limit.after))
+            }
+            (other, _) => other,
+        }
     }
 
     /// Tells the server to wait for no window any longer.

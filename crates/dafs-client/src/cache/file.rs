@@ -101,14 +101,14 @@ impl CacheUse {
             match look {
                 Look::Done(bytes) => return Some(bytes),
                 Look::Wait(id) => {
-                    if cache.wait(id).is_some() {
+                    if cache.wait_in_limit(id).is_some() {
                         return None;
                     }
                 }
                 Look::Send(orders) => {
                     let first = orders.first().map(|order| order.transfer.id);
                     cache.send_reads(client, *handle, self.owner.state_id, orders);
-                    if first.and_then(|id| cache.wait(id)).is_some() {
+                    if first.and_then(|id| cache.wait_in_limit(id)).is_some() {
                         return None;
                     }
                 }

@@ -13,8 +13,10 @@ use crate::buffer;
 use crate::client::Client;
 use crate::core::{ReadCall, WriteCall};
 use crate::error::{Error, Result};
+use crate::limit::{self, Limit};
 use crate::limits::{CACHE_SLAB_BYTES, PIPELINE_BYTES, PIPELINE_DEPTH};
 use crate::pending::Pending;
+use dafs_dat::Instant;
 use dafs_wire::dafs::StateId;
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -74,20 +76,52 @@ impl Cache {
     }
 
     /// Waits until a request is over; yields what went wrong with it, to the one that waited.
+    ///
+    /// Others rely on it, so it takes no notice of how little time this caller has.
     pub(super) fn wait(&self, id: TransferId) -> Option<Error> {
+        self.wait_up_to(id, None)
+    }
+
+    /// As [`wait`](Self::wait), but no longer than the thread may; the request goes on.
+    pub(super) fn wait_in_limit(&self, id: TransferId) -> Option<Error> {
+        self.wait_up_to(id, Limit::current())
+    }
+
+    fn wait_up_to(&self, id: TransferId, limit: Option<Limit>) -> Option<Error> {
         let mut state = self.lock();
         loop {
             if !state.is_in_flight(id) {
                 return None;
             }
-            if let Some(pending) = state.take_pending(id) {
+            let left = limit.map(|limit| limit.at.since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return limit.map(|limit| Error::TimedOut(limit.after));
+            }
+            if let Some(mut pending) = state.take_pending(id) {
                 drop(state);
-                let result = pending.wait_moved();
-                let error = self.lock().ended(id, result);
+                let result = match left {
+                    Some(left) => pending.wait_moved_for(left),
+                    None => limit::without(|| pending.end_moved()),
+                };
+                let mut state = self.lock();
+                let error = match result {
+                    Err(Error::TimedOut(time)) => {
+                        state.sent(id, pending);
+                        Some(Error::TimedOut(time))
+                    }
+                    result => state.ended(id, result),
+                };
+                drop(state);
                 self.changed.notify_all();
                 return error;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let changed = &self.changed;
+            state = match left {
+                Some(left) => {
+                    changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
         }
     }
 

@@ -169,6 +169,8 @@ pub(crate) struct Call {
     pub(crate) tag: u64,
     pub(crate) due: Due,
     pub(crate) task: Task,
+    /// It has been sent before, and the server may have carried it out.
+    pub(crate) maybe_done: bool,
 }
 
 /// A name of a request that was sent, for asking what became of it (DAFS 12).
@@ -205,6 +207,8 @@ pub(crate) enum Purpose {
     Hurry,
     /// A delegation that is given back because nobody has it any more.
     Return,
+    /// An open or a lock that is given back because nobody waits for it any more.
+    Stray(u64),
 }
 
 /// What the reply to an outstanding request means for the application's memory.

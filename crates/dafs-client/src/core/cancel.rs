@@ -4,7 +4,7 @@
 //! * A call is given up only while no server can reach its memory: before it is sent, and between the
 //!   loss of the connection that it was sent on and its being sent again.
 
-use super::call::{Call, Done, Purpose};
+use super::call::{Done, Purpose};
 use super::failure::Failure;
 use super::session::{SessionCore, Stage};
 use dafs_dat::{Adapter, Instant};
@@ -35,13 +35,7 @@ impl SessionCore {
 
     /// Takes a call out of where it waits.
     fn take_out(&mut self, tag: u64) -> bool {
-        let is_it = |call: &Call| call.tag == tag;
-        if let Some(at) = self.waiting.iter().position(is_it) {
-            return self.waiting.remove(at).is_some();
-        }
-        if let Some(at) = self.put_off.iter().position(|(_, call)| is_it(call)) {
-            return self.put_off.remove(at).is_some();
-        }
-        self.recovery.as_mut().is_some_and(|recovery| recovery.give_up(tag))
+        self.take_unsent(tag).is_some()
+            || self.recovery.as_mut().is_some_and(|recovery| recovery.give_up(tag))
     }
 }

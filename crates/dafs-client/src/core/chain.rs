@@ -10,7 +10,7 @@
 //! * After a loss, members are sent again only as what is left of the chain: behind members that
 //!   are known to be done, whose handle and state-id are put in.
 
-use super::call::{Call, Completed, Done, Purpose, Refused, ReplyMessage, Task, Work};
+use super::call::{Call, Done, Purpose, Refused, ReplyMessage, Task, Work};
 use super::failure::Failure;
 use super::memory::Pieces;
 use super::rewrite::{Nameless, Names};
@@ -275,7 +275,7 @@ impl SessionCore {
         let due = due(now, deadline);
         for member in &kept {
             let task = Task::Message { bytes: Vec::new(), memory: Pieces::new() };
-            self.wait(Call { tag: member.tag, due, task });
+            self.wait(Call { tag: member.tag, due, task, maybe_done: false });
         }
         if !kept.is_empty() {
             self.chains.insert(kept);
@@ -454,7 +454,7 @@ impl SessionCore {
                     passed.go_on(&mut request, reply);
                 }
             }
-            self.completed.push_back(Completed { tag: member.tag, done });
+            self.complete(member.tag, done);
         }
     }
 

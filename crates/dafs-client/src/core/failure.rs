@@ -27,6 +27,9 @@ pub enum Failure {
     /// A request was not answered in time.
     #[error("no answer within {0:?}")]
     Deadline(Duration),
+    /// A request was not sent in time; the session goes on.
+    #[error("not sent within {0:?}")]
+    Unsent(Duration),
     /// The transport connection ended.
     #[error("{0}")]
     Lost(Arc<str>),

@@ -24,11 +24,13 @@ impl SessionCore {
             Purpose::Caller(tag)
                 if status == Status::Grace
                     && !self.chains.holds(tag)
+                    && self.orphans.of(tag).is_none()
                     && self.config.recovery.is_some()
                     && in_time =>
             {
                 let (due, task) = (flight.deadline, flight.work.into_task());
-                self.put_off.push_back((again, Call { tag, due, task }));
+                let call = Call { tag, due, task, maybe_done: false };
+                self.put_off.push_back((again, call));
                 None
             }
             _ => Some(flight),

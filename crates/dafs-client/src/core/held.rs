@@ -53,6 +53,11 @@ pub(crate) struct Held {
 }
 
 impl HeldOpen {
+    /// True when this run of the server knows it.
+    pub(crate) fn is_at(&self, server: ClientId) -> bool {
+        self.server == server
+    }
+
     /// True when nobody was kept out by it: taking it anew is as good as having kept it.
     pub(crate) fn is_harmless(&self) -> bool {
         self.deny == ShareDeny::None
@@ -242,6 +247,16 @@ impl Held {
         let mut locks: Vec<_> = locks.filter(|(_, lock)| lock.server != server).collect();
         locks.sort_unstable_by_key(|(name, lock)| (name.0, lock.first));
         locks
+    }
+
+    /// Those of one open.
+    pub(crate) fn locks_of(
+        &self,
+        name: StateId,
+        server: ClientId,
+    ) -> impl Iterator<Item = (StateId, HeldLock)> {
+        let locks = self.opens.get(&name).into_iter().flat_map(|open| &open.locks);
+        locks.filter(move |lock| lock.server != server).map(move |lock| (name, *lock))
     }
 
     /// An open is there again.

@@ -59,6 +59,8 @@ pub struct RegisteredMemory {
     /// `None` while there is no connection to register it for.
     region: ForkMutex<Option<MemoryRegion>>,
     graveyard: Arc<Graveyard>,
+    /// The application never sees it.
+    private: AtomicBool,
 }
 
 impl RegisteredMemory {
@@ -67,7 +69,23 @@ impl RegisteredMemory {
         region: MemoryRegion,
         graveyard: Arc<Graveyard>,
     ) -> Self {
-        Self { buffer, name: region, region: ForkMutex::new(Some(region)), graveyard }
+        Self {
+            buffer,
+            name: region,
+            region: ForkMutex::new(Some(region)),
+            graveyard,
+            private: AtomicBool::new(false),
+        }
+    }
+
+    /// The application never sees the memory, so nobody puts it to another use while an operation may
+    /// still be under way on it.
+    pub(crate) fn keep_private(&self) {
+        self.private.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_private(&self) -> bool {
+        self.private.load(Ordering::Relaxed)
     }
 
     /// Length in bytes.

@@ -55,6 +55,7 @@ mod memory;
 mod messages;
 mod notes;
 mod opening;
+mod orphans;
 mod receive;
 mod recovery;
 mod repeat;

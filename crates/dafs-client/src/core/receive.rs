@@ -119,6 +119,10 @@ impl SessionCore {
         match purpose {
             Purpose::Caller(_) | Purpose::Null | Purpose::Discard => Ok(()),
             Purpose::Hurry | Purpose::Return => Ok(()),
+            Purpose::Stray(number) => {
+                self.on_returned(number, reply.status);
+                Ok(())
+            }
             Purpose::Batch(message) => self.on_batch_reply(adapter, message, reply, now),
             Purpose::Disconnect => {
                 self.end(adapter, Failure::Closed);

@@ -17,6 +17,7 @@ use super::connection::Connection;
 use super::failure::Failure;
 use super::held::Held;
 use super::memory::{Graveyard, RegisteredMemory};
+use super::orphans::Orphans;
 use super::recovery::Recovery;
 use crate::limits::{LEASE_ASSUMED, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN};
 use dafs_dat::{
@@ -99,6 +100,8 @@ pub struct SessionCore {
     pub(crate) lost_at: Option<Instant>,
     /// The application wants the session to end.
     pub(crate) closing: bool,
+    /// What is left of calls that have completed before they were answered.
+    pub(crate) orphans: Orphans,
     pub(crate) completed: VecDeque<Completed>,
     /// Where messages are put together.
     pub(crate) scratch: Vec<u8>,
@@ -152,6 +155,7 @@ impl SessionCore {
             recovery: None,
             lost_at: None,
             closing: false,
+            orphans: Orphans::default(),
             completed: VecDeque::new(),
             scratch: vec![0; message_bytes(config.request_bytes)],
             info: SessionInfo { lease: LEASE_ASSUMED, ..SessionInfo::default() },
@@ -398,6 +402,8 @@ impl SessionCore {
         for call in doubts.chain(std::mem::take(&mut self.waiting)) {
             self.finish(Purpose::Caller(call.tag), Done::Lost(failure.clone()));
         }
+        // With the session the server takes back all that was held in it.
+        self.orphans = Orphans::default();
         self.first_deadline = None;
         self.reap(adapter);
     }
@@ -407,7 +413,7 @@ impl SessionCore {
         if let Purpose::Caller(tag) = purpose {
             let server = self.info.client_id;
             match self.chains.end(tag, done, server) {
-                Ended::Alone(done) => self.completed.push_back(Completed { tag, done }),
+                Ended::Alone(done) => self.complete(tag, done),
                 Ended::Kept => {}
                 Ended::Chain(chain) => self.finish_chain(chain),
             }

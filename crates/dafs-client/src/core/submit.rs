@@ -56,8 +56,10 @@ impl SessionCore {
     ) -> Result<(), Refused> {
         let memory: Pieces = memory.into_iter().collect();
         self.admit(adapter, now, &memory)?;
-        if let Request::DelegReturn(args) = request {
-            self.give_up_delegation(args.state_id);
+        match request {
+            Request::DelegReturn(args) => drop(self.give_up_delegation(args.state_id)),
+            Request::Lock(lock) => self.orphans.wanted(lock),
+            _ => {}
         }
         let due = due(now, deadline);
         if self.can_send() {
@@ -67,7 +69,7 @@ impl SessionCore {
         let bytes = encode_request(&mut self.scratch, self.order, &header, request)?;
         let bytes = self.scratch[..bytes].to_vec();
         count_data(request, &[Site::ClientInlineWrite, Site::ClientKept]);
-        self.wait(Call { tag, due, task: Task::Message { bytes, memory } });
+        self.wait(Call { tag, due, task: Task::Message { bytes, memory }, maybe_done: false });
         Ok(())
     }
 
@@ -88,7 +90,7 @@ impl SessionCore {
         if self.can_send() {
             return self.send_read(adapter, now, tag, due, call);
         }
-        self.wait(Call { tag, due, task: Task::Read(call) });
+        self.wait(Call { tag, due, task: Task::Read(call), maybe_done: false });
         Ok(())
     }
 
@@ -109,7 +111,7 @@ impl SessionCore {
         if self.can_send() {
             return self.send_write(adapter, now, tag, due, call);
         }
-        self.wait(Call { tag, due, task: Task::Write(call) });
+        self.wait(Call { tag, due, task: Task::Write(call), maybe_done: false });
         Ok(())
     }
 
@@ -161,6 +163,7 @@ impl SessionCore {
             self.return_strays(adapter, now);
             self.pump_batches(adapter, now);
         }
+        self.return_orphans(adapter, now);
         while matches!(self.stage, Stage::Ready | Stage::Closing) && self.conn.has_room() {
             if let Some(count) = self.chains.in_front(&self.waiting) {
                 if self.send_chain(adapter, now, count) {
@@ -168,7 +171,7 @@ impl SessionCore {
                 }
                 break;
             }
-            let Some(Call { tag, due, task }) = self.waiting.pop_front() else { break };
+            let Some(Call { tag, due, task, .. }) = self.waiting.pop_front() else { break };
             // It may have waited for its turn for longer than an answer may take.
             let due = unless_silent(due, self.answered_at);
             let result = match task {
@@ -392,8 +395,7 @@ impl SessionCore {
         call: WriteCall,
     ) -> Result<(), Refused> {
         let WriteCall { handle: fh, offset, stability: stable, delegation, .. } = call;
-        // As long as the server lets others wait, less a part for the way.
-        let patience = self.info.lease * 2 / 3;
+        let patience = self.patience_of_server();
         if delegation.is_some_and(|name| !self.back.delegations.may_write(name, now, patience)) {
             self.finish(Purpose::Caller(tag), Done::Lost(Failure::DelegationLost));
             return Ok(());

@@ -21,7 +21,7 @@ impl SessionCore {
         let shrink = self.conn.shrink_at.filter(|_| keep_alive.is_some());
         let times =
             [keep_alive, shrink, self.first_deadline, self.put_off_until(), self.back_timeout()];
-        times.into_iter().flatten().min()
+        times.into_iter().flatten().chain(self.orphans_timeout()).min()
     }
 
     /// Does what is due.
@@ -38,6 +38,9 @@ impl SessionCore {
         }
         if self.put_off_until().is_some_and(|at| at <= now) {
             self.ask_again(adapter, now);
+        }
+        if self.orphans_timeout().is_some_and(|at| at <= now) {
+            self.orphans_on_time(adapter, now);
         }
         if !self.can_send_null() {
             return;
@@ -62,9 +65,27 @@ impl SessionCore {
     /// here for longer than the lease, as in a process that was stopped.
     pub fn promised_until(&self) -> Instant {
         match self.promised_from {
-            Some(at) if self.stage != Stage::Over => at + self.info.lease * 2 / 3,
+            // Before all time is before a sleep longer than that.
+            Some(at) if self.stage != Stage::Over && at > Instant(0) => {
+                at + self.info.lease * 2 / 3
+            }
             _ => Instant(0),
         }
+    }
+
+    /// The machine has been suspended for so long, which the clock of the session does not tell. What the
+    /// server has promised has run on meanwhile.
+    pub fn slept(&mut self, time: Duration) {
+        self.promised_from = self.promised_from.map(|at| earlier(at, time));
+        for flight in self.conn.flights.iter_mut().flatten() {
+            flight.sent_at = earlier(flight.sent_at, time);
+        }
+        self.back.slept(time, self.now, self.patience_of_server());
+    }
+
+    /// How long the server waits for a delegation before it lets others in, less a part for the way.
+    pub(super) fn patience_of_server(&self) -> Duration {
+        self.info.lease * 2 / 3
     }
 
     /// Any request renews all leases (DAFS 7), so only silence needs a keep-alive; a third of the
@@ -153,4 +174,9 @@ impl SessionCore {
 /// session that was in order came at `answered_at`.
 pub(super) fn unless_silent(due: Due, answered_at: Instant) -> Due {
     due.map(|(at, after)| (at.max(answered_at + after), after))
+}
+
+/// Before a sleep of that length.
+pub(in crate::core) fn earlier(at: Instant, time: Duration) -> Instant {
+    Instant(at.0.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
 }

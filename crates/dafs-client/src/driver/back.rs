@@ -1,7 +1,7 @@
 //! What hangs on the back-control channel: delegations, and batches that are not waited for.
 
-use super::{Driver, Leader, Shared, Slot, coarse_now};
-use crate::core::{BackStage, BatchCall, BatchHints, Refused, Stage};
+use super::{Driver, Leader, Shared, Slot, awake_or_not, coarse_now};
+use crate::core::{BackStage, BatchCall, BatchHints, Stage};
 use crate::delegation::Recalled;
 use crate::error::{Error, Result};
 use crate::limits::BACK_WAIT;
@@ -78,7 +78,7 @@ impl Shared {
     pub(crate) fn is_in_lease(&self) -> bool {
         // In a fork nobody hears of its end.
         self.check_process().is_ok()
-            && coarse_now().0 < self.lease_until.load(Ordering::Acquire)
+            && awake_or_not().0 < self.lease_until.load(Ordering::Acquire)
             && self.unheard.load(Ordering::Acquire) == 0
     }
 
@@ -132,26 +132,14 @@ impl Shared {
     ) -> Result<Vec<Slot>> {
         let mut guard = self.lock()?;
         let driver = &mut *guard;
-        let mut slots = Vec::with_capacity(calls.len());
-        for call in &mut calls {
-            let Some(slot) = driver.operations.open() else { break };
-            call.tag = slot.tag();
-            slots.push(slot);
-        }
-        let taken = if slots.len() == calls.len() {
-            for (slot, writes) in slots.iter().zip(writes) {
+        let slots = self.start_all(driver, calls.len(), |driver, slots| {
+            for ((call, slot), writes) in calls.iter_mut().zip(slots).zip(writes) {
+                call.tag = slot.tag();
                 driver.operations.watch(slot.tag(), writes);
             }
             let (core, adapter) = (&mut driver.core, &mut *driver.adapter);
             core.submit_batch(adapter, coarse_now(), calls, hints, driver.deadline)
-        } else {
-            Err(Refused::Full)
-        };
-        if let Err(refused) = taken {
-            slots.into_iter().for_each(|slot| driver.operations.forget(slot));
-            return Err(self.refused(refused));
-        }
-        self.tell(driver);
+        })?;
         self.sent(driver);
         Ok(slots)
     }

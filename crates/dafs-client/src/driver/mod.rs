@@ -26,12 +26,15 @@ use crate::delegation::{Holders, Recalled};
 use crate::error::{Error, Result};
 use crate::fork::{self, ForkMutex};
 use crate::helper::Helper;
+use crate::limit::Limit;
+use crate::limits::UNPROBED_DEADLINE_FACTOR;
 use crate::mover::Mover;
 use crate::operations::Operations;
 use crate::options::{Transport, WaitPolicy};
 use crate::outcome::{ended, failure_of, moved};
 use crate::pending::Moved;
 use crate::wakeup::Wakeup;
+use clock::{Asleep, awake_or_not};
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
 use dafs_wire::dafs::{ByteOrder, ChainFlags, Checksum, Close, Request, StateId};
 use rustc_hash::FxHashSet;
@@ -80,8 +83,11 @@ pub(crate) struct Driver {
     /// There are some; for a look without the lock.
     asked: Arc<AtomicBool>,
     helper: Helper,
-    /// Until when the server keeps its promises for certain, on the coarse clock.
+    /// Until when the server keeps its promises for certain, on the clock that knows of sleep.
     lease_until: Arc<AtomicU64>,
+    /// That on the other clock.
+    promised_until: Instant,
+    asleep: Asleep,
     /// Restarts of the server seen.
     restarts: Arc<AtomicU64>,
     leader: Leader,
@@ -116,6 +122,8 @@ pub(crate) struct Shared {
     order: ByteOrder,
     info: SessionInfo,
     deadline: Option<Duration>,
+    /// How long a call waits at most for one operation, whatever the server is doing.
+    patience: Option<Duration>,
     pub(crate) staging: ForkMutex<Vec<IoBuffer>>,
 }
 
@@ -152,6 +160,7 @@ impl Shared {
             order,
             info,
             deadline,
+            patience: deadline.map(|time| time.saturating_mul(UNPROBED_DEADLINE_FACTOR)),
             staging: ForkMutex::new(Vec::new()),
         });
         shared.helper.start(&shared)?;
@@ -316,6 +325,26 @@ impl Shared {
         Ok(slot)
     }
 
+    /// Starts all of several operations, or none.
+    fn start_all(
+        &self,
+        driver: &mut Driver,
+        count: usize,
+        start: impl FnOnce(&mut Driver, &[Slot]) -> Result<(), Refused>,
+    ) -> Result<Vec<Slot>> {
+        let slots: Vec<_> = (0..count).map_while(|_| driver.operations.open()).collect();
+        let started = match slots.len() == count {
+            true => start(driver, &slots),
+            false => Err(Refused::Full),
+        };
+        if let Err(refused) = started {
+            slots.into_iter().for_each(|slot| driver.operations.forget(slot));
+            return Err(self.refused(refused));
+        }
+        self.tell(driver);
+        Ok(slots)
+    }
+
     /// Hands out what a submission has ended at once, and wakes those who wait for it: nothing will
     /// arrive that does.
     fn tell(&self, driver: &mut Driver) {
@@ -430,24 +459,15 @@ impl Shared {
     ) -> Result<Vec<Result<ReplyMessage>>> {
         let mut guard = self.lock()?;
         let driver = &mut *guard;
-        let mut slots = Vec::with_capacity(members.len());
-        let mut chain = Vec::with_capacity(members.len());
-        for &(request, takes) in members {
-            let Some(slot) = driver.operations.open() else { break };
-            chain.push(ChainMember { tag: slot.tag(), request, takes });
-            slots.push(slot);
-        }
-        let taken = if chain.len() == members.len() {
+        let slots = self.start_all(driver, members.len(), |driver, slots| {
+            let chain: Vec<_> = members
+                .iter()
+                .zip(slots)
+                .map(|(&(request, takes), slot)| ChainMember { tag: slot.tag(), request, takes })
+                .collect();
             let (core, adapter) = (&mut driver.core, &mut *driver.adapter);
             core.submit_chain(adapter, coarse_now(), &chain, driver.deadline)
-        } else {
-            Err(Refused::Full)
-        };
-        if let Err(refused) = taken {
-            slots.into_iter().for_each(|slot| driver.operations.forget(slot));
-            return Err(self.refused(refused));
-        }
-        self.tell(driver);
+        })?;
         self.hurry(driver);
         drop(guard);
         Ok(slots.iter().map(|slot| self.wait_reply(slot, None)).collect())
@@ -478,8 +498,49 @@ impl Shared {
         }
     }
 
+    /// Waits for the end of an operation, for up to `time`. Without one it is over afterwards in any
+    /// case: the operation ends with the patience of its caller.
     fn wait_slot(&self, driver: Guard<'_>, slot: &Slot, time: Option<Duration>) -> Result<Done> {
-        self.wait(driver, time, |driver| driver.operations.take(slot))
+        let take = |driver: &mut Driver| driver.operations.take(slot);
+        if time.is_some() {
+            return self.wait(driver, time, take);
+        }
+        let (left, after) = self.patience();
+        let waited = Waiter::new(self, left).coarse().run(driver, take);
+        match (waited, after) {
+            (Err(Error::TimedOut(_)), Some(after)) => self.give_up(slot, after),
+            (waited, _) => waited,
+        }
+    }
+
+    /// How long a caller that names no time waits for one operation, and what it is told that it was.
+    fn patience(&self) -> (Option<Duration>, Option<Duration>) {
+        match Limit::current() {
+            Some(Limit { at, after }) => (Some(at.since(coarse_now())), Some(after)),
+            None => (self.patience, self.patience),
+        }
+    }
+
+    /// Ends an operation whose caller waits no longer.
+    fn give_up(&self, slot: &Slot, after: Duration) -> Result<Done> {
+        self.end_soon(slot, after)?;
+        let driver = self.lock()?;
+        // A transfer of a batch may have to wait for the server to let go of its memory.
+        Waiter::new(self, None).run(driver, |driver| driver.operations.take(slot))
+    }
+
+    /// Nobody waits any longer for an operation: it ends now, or as soon as the server has let go of
+    /// its memory.
+    pub(crate) fn end_soon(&self, slot: &Slot, after: Duration) -> Result<()> {
+        let mut driver = self.lock()?;
+        if driver.operations.is_done(slot) {
+            return Ok(());
+        }
+        let inner = &mut *driver;
+        inner.core.give_up(&mut *inner.adapter, Instant::now(), slot.tag(), after);
+        self.tell(&mut driver);
+        self.sent(&mut driver);
+        Ok(())
     }
 
     pub(crate) fn is_done(&self, slot: &Slot) -> bool {
@@ -549,6 +610,8 @@ impl Shared {
         time: Option<Duration>,
         done: impl FnMut(&mut Driver) -> Option<T>,
     ) -> Result<T> {
+        let limit = Limit::current().map(|limit| limit.at.since(Instant::now()));
+        let time = [time, limit].into_iter().flatten().min();
         Waiter::new(self, time).run(driver, done)
     }
 }

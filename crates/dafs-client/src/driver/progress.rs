@@ -1,5 +1,6 @@
 //! What is done under the driver's lock: results handed out, things given up that nobody wants.
 
+use super::clock::Asleep;
 use super::waiter::Spinning;
 use super::{Driver, Leader, Leave, Slot, coarse_now};
 use crate::cache::DirectUse;
@@ -44,6 +45,8 @@ impl Driver {
             asked: Arc::default(),
             helper: Helper::default(),
             lease_until: Arc::default(),
+            promised_until: Instant(0),
+            asleep: Asleep::new(),
             restarts: Arc::default(),
             leader: Leader::Nobody,
             followers: 0,
@@ -122,7 +125,24 @@ impl Driver {
             }
         }
         // Last, so that nobody relies on it who has not heard of a loss before it.
-        self.lease_until.store(self.core.promised_until().0, Ordering::Release);
+        if self.core.promised_until() != self.promised_until {
+            self.notice_sleep();
+            self.promised_until = self.core.promised_until();
+            let until = match self.promised_until {
+                // Nothing is promised.
+                Instant(0) => Instant(0),
+                until => self.asleep.awake_or_not(until),
+            };
+            self.lease_until.store(until.0, Ordering::Release);
+        }
+    }
+
+    /// Promises have run on while the machine was suspended.
+    fn notice_sleep(&mut self) {
+        if let Some(time) = self.asleep.more() {
+            tracing::debug!(?time, "the machine has been suspended");
+            self.core.slept(time);
+        }
     }
 
     pub(super) fn answer(&mut self, question: u64, answer: Option<HeldAttributes>) {
@@ -229,6 +249,9 @@ impl Driver {
         call: WriteCall,
         writes: Option<Arc<Uncommitted>>,
     ) -> Result<(), Refused> {
+        if call.delegation.is_some() {
+            self.notice_sleep();
+        }
         self.core.submit_write(&mut *self.adapter, coarse_now(), tag, call, self.deadline)?;
         self.operations.watch(tag, writes);
         Ok(())
@@ -273,6 +296,10 @@ impl Driver {
     /// True while somebody sleeps outside of this library for an operation in flight.
     pub(super) fn is_watched(&self) -> bool {
         self.operations.watched() > 0
+    }
+
+    pub(crate) fn is_done(&self, slot: &Slot) -> bool {
+        self.operations.is_done(slot)
     }
 
     /// How often somebody must look for calls of the server.

@@ -55,6 +55,8 @@ impl Spinning {
 pub(super) struct Waiter<'a> {
     shared: &'a Shared,
     time: Option<Duration>,
+    /// Some milliseconds more do not matter.
+    coarse: bool,
     /// When to give up; set with the first look at the clock.
     until: Option<Instant>,
     leading: bool,
@@ -63,7 +65,12 @@ pub(super) struct Waiter<'a> {
 
 impl<'a> Waiter<'a> {
     pub(super) fn new(shared: &'a Shared, time: Option<Duration>) -> Self {
-        Self { shared, time, until: None, leading: false, spins: 0 }
+        Self { shared, time, coarse: false, until: None, leading: false, spins: 0 }
+    }
+
+    /// For a time that is long, or not the caller's concern.
+    pub(super) fn coarse(self) -> Self {
+        Self { coarse: true, ..self }
     }
 
     pub(super) fn run<T>(
@@ -77,7 +84,7 @@ impl<'a> Waiter<'a> {
         }
         loop {
             if let Some(time) = self.time {
-                let now = Instant::now();
+                let now = if self.coarse { coarse_now() } else { Instant::now() };
                 if now >= *self.until.get_or_insert(now + time) {
                     self.leave(&mut driver);
                     return Err(Error::TimedOut(time));

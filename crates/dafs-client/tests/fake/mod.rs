@@ -8,6 +8,7 @@
 pub mod back;
 pub mod live;
 mod past;
+pub mod requests;
 mod world;
 
 pub use past::Past;
@@ -319,7 +320,12 @@ impl FakeServer {
                 self.past.locks.push((owner, args.offset, args.length, reclaims));
                 Reply::Lock
             }
-            Request::LockU(_) => Reply::LockU,
+            Request::LockU(args) => {
+                let owner = &self.past.opens[&args.state_id];
+                let range = (args.offset, args.length);
+                self.past.locks.retain(|held| held.0 != *owner || (held.1, held.2) != range);
+                Reply::LockU
+            }
             Request::Commit(_) => Reply::Commit(CommitReply { verifier: self.verifier }),
             Request::Null => Reply::Null,
             Request::CheckResponse(args) => {

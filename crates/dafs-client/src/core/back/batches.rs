@@ -559,6 +559,24 @@ impl SessionCore {
         }
     }
 
+    /// The caller of a transfer waits no longer, after the time `after`. It ends as soon as the server
+    /// has let go of its memory.
+    pub(in crate::core) fn give_up_transfer(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        tag: u64,
+        after: Duration,
+    ) {
+        let Batches { waiting, put_off, out, .. } = &mut self.back.batches;
+        let all = waiting.iter_mut().chain(put_off.iter_mut().map(|(_, transfer)| transfer));
+        let mut all = all.chain(out.values_mut());
+        if let Some(transfer) = all.find(|transfer| transfer.call.tag == tag) {
+            transfer.due = Some((now, after));
+            self.expire_batches(adapter, now);
+        }
+    }
+
     /// Tells the transport how much is still to be placed here over the channel.
     fn expect_back(&mut self, adapter: &mut dyn Adapter, more: u64, less: u64) {
         if let Some(channel) = self.back.channel()

@@ -5,6 +5,7 @@
 //!   is; the server's state-id of now is put in when a request is sent.
 //! * What is lost is told once and never sent to the server: its state-id may by now be another's.
 
+use crate::core::timers::earlier;
 use dafs_dat::Instant;
 use dafs_wire::dafs::{ClientId, Delegation, DelegationType, FileHandle, StateId, Status};
 use rustc_hash::FxHashMap;
@@ -84,6 +85,20 @@ impl Delegations {
     pub(crate) fn may_write(&self, name: StateId, now: Instant, patience: Duration) -> bool {
         let held = self.by_name.get(&name);
         held.is_some_and(|held| held.recalled.is_none_or(|since| now < since + patience))
+    }
+
+    /// The machine has been suspended for `time`, which has passed for the server, too. Yields what it may
+    /// have taken back unheard, because that is longer than its `patience`.
+    pub(crate) fn slept(
+        &mut self,
+        time: Duration,
+        now: Instant,
+        patience: Duration,
+    ) -> Vec<StateId> {
+        for held in self.by_name.values_mut() {
+            held.recalled = held.recalled.map(|since| earlier(since, time));
+        }
+        if time < patience { Vec::new() } else { self.recall_all(earlier(now, time)) }
     }
 
     /// All that the application is to give back, because it could not be told later.

@@ -173,6 +173,18 @@ impl Back {
         }
     }
 
+    /// Nobody holds a delegation that has come.
+    pub(crate) fn tell_unwanted(&mut self, delegation: StateId) {
+        self.events.push_back(BackEvent::Recall { delegation, truncate: false });
+    }
+
+    /// The machine has been suspended for `time`. If the server has waited for a delegation for longer
+    /// than its `patience`, nobody can have been told.
+    pub(crate) fn slept(&mut self, time: Duration, now: Instant, patience: Duration) {
+        let news = self.delegations.slept(time, now, patience);
+        news.into_iter().for_each(|delegation| self.tell_unwanted(delegation));
+    }
+
     /// Whether anybody has asked for the channel.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted
@@ -472,7 +484,7 @@ impl SessionCore {
             && self.put_off.is_empty()
             && self.recovery.is_none()
             && self.back.batches.is_idle()
-            && flights.all(|flight| flight.purpose == Purpose::Return);
+            && flights.all(|flight| matches!(flight.purpose, Purpose::Return | Purpose::Stray(_)));
         let server = self.info.client_id;
         while settled
             && self.conn.has_room()

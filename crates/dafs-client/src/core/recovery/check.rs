@@ -79,7 +79,10 @@ impl SessionCore {
         }
         match status {
             Status::Ok => doubt.verdict = Verdict::Executed,
-            Status::NoXidMatch => doubt.verdict = Verdict::Again,
+            Status::NoXidMatch => {
+                doubt.verdict = Verdict::Again;
+                doubt.call.maybe_done = false;
+            }
             Status::Delay | Status::Grace => {
                 doubt.verdict = Verdict::Open;
                 recovery.retry_later(now);

@@ -6,7 +6,7 @@
 //!   ^                         ^  any loss on the way   |                        |
 //!   |                         +------------------------+------ ... ------+    Fetch
 //!   |                                                                    |      |
-//!   +---- Locks <---- Opens <---- Server (it has restarted) <------------+-- Discard
+//!   +----- Anew <---- Opens <---- Server (it has restarted) <------------+-- Discard
 //! ```
 //!
 //! Invariants
@@ -23,9 +23,10 @@ mod check;
 mod reclaim;
 
 use self::reclaim::Reclaim;
-use super::call::{Call, Done, Flight, Purpose, Sent};
+use super::call::{Call, Done, Flight, Purpose, Sent, Task};
 use super::failure::Failure;
 use super::memory::RegisteredMemory;
+use super::orphans::{Orphan, orphan_of};
 use super::repeat::{Repeat, repeat};
 use super::session::{SessionCore, Stage, new_connection};
 use super::streams::Transaction;
@@ -35,7 +36,7 @@ use crate::limits::{
     RECOVERY_RETRY_PAUSE,
 };
 use dafs_dat::{Access, Adapter, Instant};
-use dafs_wire::dafs::{ClientId, SessionId};
+use dafs_wire::dafs::{ByteOrder, ClientId, SessionId};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -56,10 +57,10 @@ pub(crate) enum Step {
     Compare,
     /// It has restarted: credential, root and limits are asked for again, one by one.
     Server,
-    /// The opens are taken back.
+    /// The opens are taken back, and with each its locks.
     Opens,
-    /// The locks are taken back.
-    Locks,
+    /// What could not be taken back and need not have been is opened anew.
+    Anew,
 }
 
 /// What is known of a request that was sent and not answered.
@@ -85,6 +86,27 @@ struct Doubt {
     call: Call,
     sent: Sent,
     verdict: Verdict,
+    /// Its call has completed; it matters only what the server has made of it.
+    orphan: bool,
+}
+
+impl Doubt {
+    fn is_awaited(&self) -> bool {
+        self.verdict != Verdict::Over && !self.orphan
+    }
+
+    /// Its caller waits no longer. What is only interesting for its caller is over.
+    fn let_go(&mut self, order: ByteOrder) -> Orphan {
+        let orphan = match &self.call.task {
+            Task::Message { bytes, .. } => orphan_of(bytes, order),
+            Task::Read(_) | Task::Write(_) => Orphan::Nothing,
+        };
+        match orphan {
+            Orphan::Nothing => self.verdict = Verdict::Over,
+            Orphan::Open | Orphan::Lock(_) => self.orphan = true,
+        }
+        orphan
+    }
 }
 
 /// What is known while a connection is being replaced.
@@ -111,18 +133,18 @@ impl Recovery {
     /// The calls that are not over.
     pub(crate) fn into_calls(self) -> impl Iterator<Item = Call> {
         let doubts = self.doubts.into_iter();
-        doubts.filter(|doubt| doubt.verdict != Verdict::Over).map(|doubt| doubt.call)
+        doubts.filter(Doubt::is_awaited).map(|doubt| doubt.call)
     }
 
     /// Gives up one of the calls; false when it is none of them or over.
     pub(crate) fn give_up(&mut self, tag: u64) -> bool {
         let mut doubts = self.doubts.iter_mut();
-        let doubt = doubts.find(|doubt| doubt.call.tag == tag && doubt.verdict != Verdict::Over);
+        let doubt = doubts.find(|doubt| doubt.call.tag == tag && doubt.is_awaited());
         doubt.map(|doubt| doubt.verdict = Verdict::Over).is_some()
     }
 
     fn has_calls(&self) -> bool {
-        self.doubts.iter().any(|doubt| doubt.verdict != Verdict::Over)
+        self.doubts.iter().any(Doubt::is_awaited)
     }
 
     /// What was asked on a connection that is gone must be asked again.
@@ -185,6 +207,7 @@ impl SessionCore {
     fn break_off(&mut self, adapter: &mut dyn Adapter, failure: Failure, limit: Duration) {
         let now = self.now;
         self.cut_back(adapter);
+        self.orphans.forget_questions();
         let lost = self.conn.cut(adapter);
         if self.conn.established {
             self.withdraw_memory(adapter);
@@ -206,6 +229,7 @@ impl SessionCore {
             let waiting = self.waiting.iter_mut();
             waiting.for_each(|call| call.due = unless_silent(call.due, answered_at));
             let doubts = lost.into_iter().filter_map(|(stream, flight)| self.doubt(stream, flight));
+            let doubts = doubts.collect();
             self.recovery = Some(Box::new(Recovery {
                 step: Step::Pause(now + pause),
                 failure,
@@ -213,7 +237,7 @@ impl SessionCore {
                 attempt: now,
                 retry_at: None,
                 client_id: self.info.client_id,
-                doubts: doubts.collect(),
+                doubts,
                 reclaim: Reclaim::default(),
                 discards: vec![self.info.session_id],
             }));
@@ -225,7 +249,7 @@ impl SessionCore {
     }
 
     /// What an unanswered request leaves to be found out.
-    fn doubt(&self, stream: u16, flight: Flight) -> Option<Doubt> {
+    fn doubt(&mut self, stream: u16, flight: Flight) -> Option<Doubt> {
         let Purpose::Caller(tag) = flight.purpose else { return None };
         let sent = Sent {
             session: self.info.session_id,
@@ -238,43 +262,79 @@ impl SessionCore {
         };
         let saved = self.chains.is_saved(tag);
         let task = self.chains.task(tag).unwrap_or_else(|| flight.work.into_task());
-        let call = Call { tag, due, task };
-        let verdict = match repeat(&call.task, sent.procedure, self.order) {
+        let orphan = match self.orphans.of(tag) {
+            None => false,
+            // It completes with the others of its chain.
+            Some(_) if self.chains.holds(tag) => false,
+            Some(Orphan::Nothing) => {
+                self.orphans.forget(tag);
+                return None;
+            }
+            Some(Orphan::Open | Orphan::Lock(_)) => true,
+        };
+        let kind = repeat(&task, sent.procedure, self.order);
+        let call = Call { tag, due, task, maybe_done: kind != Repeat::Free };
+        let verdict = match kind {
             Repeat::Free if saved => Verdict::Open,
             Repeat::Free => Verdict::Again,
             Repeat::Same | Repeat::Once => Verdict::Open,
         };
-        Some(Doubt { call, sent, verdict })
+        Some(Doubt { call, sent, verdict, orphan })
     }
 
     /// Ends the calls whose time is over, which nothing on the way will be answered for.
     fn expire_calls(&mut self, adapter: &mut dyn Adapter, now: Instant) {
         let Some(recovery) = &mut self.recovery else { return };
         let overdue = |call: &Call| call.due.filter(|(at, _)| *at <= now).map(|(_, after)| after);
-        let mut over = Vec::new();
-        for doubt in recovery.doubts.iter_mut().filter(|doubt| doubt.verdict != Verdict::Over) {
-            if let Some(after) = overdue(&doubt.call) {
-                doubt.verdict = Verdict::Over;
-                over.push((doubt.call.tag, after));
+        let (mut over, mut orphans) = (Vec::new(), Vec::new());
+        for doubt in recovery.doubts.iter_mut().filter(|doubt| doubt.is_awaited()) {
+            let Some(after) = overdue(&doubt.call) else { continue };
+            let tag = doubt.call.tag;
+            // Members of chains complete together, and only when all is known of each.
+            let orphan = match self.chains.holds(tag) {
+                true => Orphan::Nothing,
+                false => doubt.let_go(self.order),
+            };
+            match orphan {
+                Orphan::Nothing => {
+                    doubt.verdict = Verdict::Over;
+                    over.push((tag, Failure::Deadline(after)));
+                }
+                orphan => orphans.push((tag, orphan, after)),
             }
         }
         self.waiting.retain(|call| match overdue(call) {
             Some(after) => {
-                over.push((call.tag, after));
+                over.push((call.tag, super::orphans::overdue(call, after)));
                 false
             }
             None => true,
         });
-        for (tag, after) in over {
-            self.finish(Purpose::Caller(tag), Done::Lost(Failure::Deadline(after)));
+        for (tag, failure) in over {
+            self.finish(Purpose::Caller(tag), Done::Lost(failure));
+        }
+        for (tag, orphan, after) in orphans {
+            self.let_go(tag, orphan, after);
         }
         let doubts = self.recovery.iter().flat_map(|recovery| &recovery.doubts);
-        let open = doubts.filter(|doubt| doubt.verdict != Verdict::Over).map(|doubt| &doubt.call);
+        let open = doubts.filter(|doubt| doubt.is_awaited()).map(|doubt| &doubt.call);
         let calls = open.chain(&self.waiting);
         self.first_deadline = calls.filter_map(|call| call.due).map(|(at, _)| at).min();
         if self.closing && self.has_no_calls() {
             self.end(adapter, Failure::Closed);
         }
+    }
+
+    /// The caller of a request that recovery has in hand waits no longer; `None` if it has no such
+    /// request.
+    pub(super) fn recovery_lets_go(&mut self, tag: u64) -> Option<Orphan> {
+        let order = self.order;
+        let mut doubts = self.recovery.as_mut()?.doubts.iter_mut();
+        let doubt = doubts.find(|doubt| doubt.call.tag == tag && doubt.is_awaited())?;
+        if self.chains.holds(tag) {
+            return None;
+        }
+        Some(doubt.let_go(order))
     }
 
     /// When recovery has something to do by itself.
@@ -357,22 +417,18 @@ impl SessionCore {
                 Step::Discard if self.discard_some(adapter, now) => Step::Compare,
                 Step::Compare if !self.has_restarted() => return self.finish_recovery(),
                 Step::Compare if self.conn.streams.outstanding() == 0 => Step::Server,
-                Step::Opens if self.reclaim_some(adapter, now, step) => Step::Locks,
-                Step::Locks if self.reclaim_some(adapter, now, step) => {
+                Step::Opens if self.reclaim_some(adapter, now, step) => Step::Anew,
+                Step::Anew if self.reclaim_some(adapter, now, step) => {
                     return self.finish_recovery();
                 }
                 Step::Check | Step::Fetch | Step::Discard => return,
-                Step::Compare | Step::Opens | Step::Locks => return,
+                Step::Compare | Step::Opens | Step::Anew => return,
             };
             let Some(recovery) = &mut self.recovery else { return };
             recovery.step = next;
-            match next {
-                Step::Server => {
-                    self.stats.restarts += 1;
-                    self.meet_server(adapter, now);
-                }
-                Step::Locks => self.begin_locks(),
-                _ => {}
+            if next == Step::Server {
+                self.stats.restarts += 1;
+                self.meet_server(adapter, now);
             }
         }
     }
@@ -386,6 +442,10 @@ impl SessionCore {
     /// Everything is as it was: what was not done is sent again, then what has waited.
     fn finish_recovery(&mut self) {
         let Some(recovery) = self.recovery.take() else { return };
+        // The server has not done these, and nobody wants them any more.
+        for doubt in recovery.doubts.iter().filter(|doubt| doubt.orphan) {
+            self.orphans.forget(doubt.call.tag);
+        }
         let again: Vec<Call> = recovery.into_calls().collect();
         tracing::info!(again = again.len(), waiting = self.waiting.len(), "session recovered");
         for call in again.into_iter().rev() {

@@ -1,4 +1,10 @@
 //! Opens and locks, from a server that has restarted (DAFS 9, 10.1, 12).
+//!
+//! Invariants
+//! * A lock is asked for as soon as its own open is there: no other open holds it back.
+//! * What is not claimed comes last. A server puts new opens off until all that can be claimed has been,
+//!   and after that takes no claims any more.
+//! * What a server puts off for ever is given up before the session is.
 
 use super::{Recovery, SessionCore, Step, in_step};
 use crate::backoff::is_passing;
@@ -12,13 +18,16 @@ use std::collections::VecDeque;
 /// What is still to be got back.
 #[derive(Debug, Default)]
 pub(super) struct Reclaim {
-    /// With `true` for those that are opened anew, because it is too late to claim them.
-    opens: VecDeque<(StateId, bool)>,
+    opens: VecDeque<StateId>,
+    /// Those that are opened anew, because they cannot be claimed.
+    anew: VecDeque<StateId>,
     locks: VecDeque<(StateId, HeldLock)>,
     /// Asked for and not answered, by number: no more than there are credits, however often the
     /// server puts it off.
     asked: FxHashMap<usize, Asked>,
     last: usize,
+    /// Until when what is put off is asked again.
+    until: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +37,36 @@ enum Asked {
 }
 
 impl Reclaim {
+    /// What is to be asked next.
+    fn next(&mut self, step: Step) -> Option<Asked> {
+        if let Some((name, lock)) = self.locks.pop_front() {
+            return Some(Asked::Lock(name, lock));
+        }
+        if let Some(name) = self.opens.pop_front() {
+            return Some(Asked::Open(name, false));
+        }
+        let name = (step == Step::Anew).then(|| self.anew.pop_front())?;
+        name.map(|name| Asked::Open(name, true))
+    }
+
+    /// It has not been asked for.
+    fn put_back(&mut self, next: Asked) {
+        match next {
+            Asked::Lock(name, lock) => self.locks.push_front((name, lock)),
+            Asked::Open(name, false) => self.opens.push_front(name),
+            Asked::Open(name, true) => self.anew.push_front(name),
+        }
+    }
+
+    /// It is to be asked for again, behind all others.
+    fn again(&mut self, asked: Asked) {
+        match asked {
+            Asked::Lock(name, lock) => self.locks.push_back((name, lock)),
+            Asked::Open(name, false) => self.opens.push_back(name),
+            Asked::Open(name, true) => self.anew.push_back(name),
+        }
+    }
+
     fn ask(&mut self, what: Asked) -> usize {
         self.last += 1;
         self.asked.insert(self.last, what);
@@ -41,21 +80,20 @@ impl Reclaim {
 
 impl SessionCore {
     pub(super) fn begin_opens(&mut self) {
-        let names = self.held.opens_to_reclaim(self.info.client_id);
-        let opens = names.into_iter().map(|name| (name, false)).collect();
+        let server = self.info.client_id;
+        let opens = self.held.opens_to_reclaim(server).into();
+        // Of opens that came back before recovery had to begin again.
+        let mut locks = self.held.locks_to_reclaim(server);
+        locks.retain(|(name, _)| self.held.open(*name).is_some_and(|open| open.is_at(server)));
+        let now = self.now;
         if let Some(recovery) = &mut self.recovery {
-            recovery.reclaim = Reclaim { opens, ..Reclaim::default() };
+            let until = Some(now + recovery.until.since(now) / 2);
+            let locks = locks.into();
+            recovery.reclaim = Reclaim { opens, locks, until, ..Reclaim::default() };
         }
     }
 
-    pub(super) fn begin_locks(&mut self) {
-        let locks = self.held.locks_to_reclaim(self.info.client_id).into();
-        if let Some(recovery) = &mut self.recovery {
-            recovery.reclaim = Reclaim { locks, ..Reclaim::default() };
-        }
-    }
-
-    /// Asks for as much as there are credits for; true when all is answered.
+    /// Asks for as much as there are credits for; true when all is answered that belongs to this step.
     pub(super) fn reclaim_some(
         &mut self,
         adapter: &mut dyn Adapter,
@@ -63,18 +101,15 @@ impl SessionCore {
         step: Step,
     ) -> bool {
         while let Some(Recovery { reclaim, .. }) = in_step(&mut self.recovery, step) {
-            if reclaim.opens.is_empty() && reclaim.locks.is_empty() {
-                return reclaim.asked.is_empty();
-            }
+            let Some(next) = reclaim.next(step) else { return reclaim.asked.is_empty() };
             if !self.conn.has_room() {
+                reclaim.put_back(next);
                 return false;
             }
-            if let Some((name, anew)) = reclaim.opens.pop_front() {
-                let number = reclaim.ask(Asked::Open(name, anew));
-                self.ask_for_open(adapter, now, number, name, anew);
-            } else if let Some((name, lock)) = reclaim.locks.pop_front() {
-                let number = reclaim.ask(Asked::Lock(name, lock));
-                self.ask_for_lock(adapter, now, number, name, &lock);
+            let number = reclaim.ask(next);
+            match next {
+                Asked::Open(name, anew) => self.ask_for_open(adapter, now, number, name, anew),
+                Asked::Lock(name, lock) => self.ask_for_lock(adapter, now, number, name, &lock),
             }
         }
         false
@@ -137,17 +172,15 @@ impl SessionCore {
         let (now, server) = (self.now, self.info.client_id);
         let Some(recovery) = &mut self.recovery else { return };
         let Some(asked) = recovery.reclaim.answered(number) else { return };
-        if is_passing(reply.status) {
-            match asked {
-                Asked::Open(name, anew) => recovery.reclaim.opens.push_back((name, anew)),
-                Asked::Lock(name, lock) => recovery.reclaim.locks.push_back((name, lock)),
-            }
+        if is_passing(reply.status) && recovery.reclaim.until.is_some_and(|until| now < until) {
+            recovery.reclaim.again(asked);
             return recovery.retry_later(now);
         }
         match asked {
             Asked::Open(name, anew) => match reply.decode() {
                 Ok(Outcome::Ok(Reply::Open(open))) if open.state_id != StateId::ZERO => {
                     self.held.reclaimed(name, open.state_id, server);
+                    recovery.reclaim.locks.extend(self.held.locks_of(name, server));
                     self.back.regained(&open, anew, server, self.now);
                 }
                 // Too late, or the server cannot: nobody was kept out by this open, so it may as
@@ -156,7 +189,7 @@ impl SessionCore {
                     && !is_gone(reply.status)
                     && self.held.open(name).is_some_and(|open| open.is_harmless()) =>
                 {
-                    recovery.reclaim.opens.push_back((name, true));
+                    recovery.reclaim.anew.push_back(name);
                 }
                 _ => self.give_up_open(name, reply.status),
             },

@@ -1,0 +1,77 @@
+//! What tests ask a server for, and what they look for in the answers.
+
+use super::{ROOT, World};
+use dafs_client::Status;
+use dafs_client::core::{Done, SessionConfig};
+use dafs_wire::dafs::*;
+use std::time::Duration;
+
+/// A session that outlives its connections.
+pub fn recovering() -> SessionConfig {
+    SessionConfig { recovery: Some(Duration::from_secs(120)), ..World::config() }
+}
+
+/// Makes a directory, which must not be done twice.
+pub fn create(name: &[u8]) -> Request<'_> {
+    let attributes = Attributes { mode: Some(0o644), ..Attributes::default() };
+    let object = NewObject::Plain(ObjectType::Directory);
+    Request::Create(Create { dir: ROOT, name, object, attributes })
+}
+
+/// Appends, which must not be done twice either.
+pub fn append(data: &[u8]) -> Request<'_> {
+    Request::AppendInline(AppendInline {
+        fh: ROOT,
+        state_id: StateId::ZERO,
+        stable: Stability::Unstable,
+        padded_to: None,
+        cache_hint: 0,
+        data,
+    })
+}
+
+/// Opens the one file for reading and writing.
+pub fn open(owner: &[u8], share_deny: ShareDeny) -> Request<'_> {
+    const PATH: Path<'_> = Path::new(&[b"file"]);
+    Request::Open(Open {
+        claim: OpenClaim::Null { dir: ROOT, path: PATH },
+        create: None,
+        delete_disposition: DeleteDisposition::DontCare,
+        owner,
+        share_access: ShareAccess::Both,
+        share_deny,
+        share_key: ShareKey(None),
+    })
+}
+
+/// Locks a range against everybody else.
+pub fn lock(state_id: StateId, offset: u64, length: u64) -> Request<'static> {
+    let options = LockOptions::default();
+    let lock_type = LockType::Write;
+    Request::Lock(Lock { fh: ROOT, lock_type, options, state_id, offset, length })
+}
+
+/// The open that an answer tells of.
+pub fn opened(done: &Done) -> StateId {
+    let Done::Answered(reply) = done else { panic!("{done:?}") };
+    match reply.decode().unwrap() {
+        Outcome::Ok(Reply::Open(reply)) => reply.state_id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The status of a call that was answered.
+pub fn status(done: &Done) -> Status {
+    match done {
+        Done::Answered(reply) => reply.status(),
+        Done::Read { .. } | Done::Written { .. } => Status::Ok,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn is_ok(done: &Done) -> bool {
+    match done {
+        Done::Answered(reply) => reply.status() == Status::Ok,
+        done => matches!(done, Done::Read { .. } | Done::Written { .. }),
+    }
+}
