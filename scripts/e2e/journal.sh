@@ -51,6 +51,9 @@ step "cut"
 truncate -s 100000 "$segment"
 refuse "${segment##*/} was cut to 100000 bytes" 'another place'
 
+truncate -s 0 "$segment"
+refuse "${segment##*/} was cut to 0 bytes"
+
 step "a flipped bit"
 byte=$(dd if="$segment" bs=1 skip=72 count=1 status=none | od -An -tu1)
 write 72 "\\x$(printf %02x $((byte ^ 4)))"

@@ -124,7 +124,13 @@ impl Recovery {
 impl<'a> Segment<'a> {
     /// What the segment holds; `None` when it was made and not used yet.
     fn parse(&self) -> Result<Option<Parsed<'a>>, ScanError> {
+        let found = self.content.len() as u64;
         let header = match Header::decode(self.content) {
+            // Files get their names when they have their full length.
+            Head::Blank if self.content.len() < HEADER_BYTES => {
+                let (segment, expected) = (self.name.clone(), HEADER_BYTES as u64);
+                return Err(ScanError::Truncated { segment, expected, found });
+            }
             Head::Known(header) if header.segment == self.seal.segment => header,
             Head::Known(_) | Head::Blank => {
                 return self.check_tail(HEADER_BYTES, None, true).map(|()| None);
@@ -139,7 +145,6 @@ impl<'a> Segment<'a> {
             }
             Head::Damaged => return Err(self.damaged(0, "the header does not match its checksum")),
         };
-        let found = self.content.len() as u64;
         if found < header.len_bytes {
             let (segment, expected) = (self.name.clone(), header.len_bytes);
             return Err(ScanError::Truncated { segment, expected, found });

@@ -333,6 +333,9 @@ fn what_was_found_is_named_with_its_remedy() {
         &|disk, n| disk.tamper(n, |content| content.truncate(200)),
         &["segment 1", "cut to 200 bytes", "another place"],
     );
+    for behind in [0, 1] {
+        check(&|disk, n| disk.tamper(n + behind, Vec::clear), &["cut to 0 bytes", "another place"]);
+    }
     check(&|disk, n| disk.tamper(n, |content| content[8] = 9), &["version 9", "knows version 2"]);
     check(
         &|disk, n| disk.tamper(n, |content| content[..4].copy_from_slice(b"PK\x03\x04")),
