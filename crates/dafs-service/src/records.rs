@@ -11,6 +11,9 @@ use crate::handle::Handle;
 use crate::lock::{LockChange, LockHolder, LockKind, LockRecord};
 use dafs_store::{FileId, FsId};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use thiserror::Error;
 
@@ -156,6 +159,19 @@ const LOCK_AUTORECOVER: u8 = 2;
 const LOCK_REPAIR: u8 = 4;
 const LOCK_BROKEN: u8 = 8;
 
+/// Opens or makes a file that nobody but the server's user may read or write, whatever the process
+/// does with its umask.
+pub(crate) fn own_file(path: &Path) -> io::Result<File> {
+    const MODE: u32 = 0o600;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(MODE).open(path)?;
+    // Earlier versions let everybody write to it.
+    if file.metadata()?.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(Permissions::from_mode(MODE))?;
+    }
+    Ok(file)
+}
+
 /// Records in a database file of its own.
 #[derive(Debug)]
 pub struct FileRecords {
@@ -178,7 +194,8 @@ impl FileRecords {
         };
         let mut builder = Database::builder();
         builder.set_cache_size(CACHE_BYTES);
-        let database = builder.create(path).map_err(|error| reason(error.into()))?;
+        let file = own_file(path).map_err(|error| reason(error.into()))?;
+        let database = builder.create_file(file).map_err(|error| reason(error.into()))?;
         let records = Self { database };
         // Tables that exist make reading simple.
         let tables = |transaction: &WriteTransaction| {
@@ -365,6 +382,18 @@ mod tests {
         assert_eq!(records.load().unwrap().len(), 2);
         records.remove(&[record(b"a", 2), record(b"b", 1)]).unwrap();
         assert_eq!(records.load().unwrap(), []);
+    }
+
+    #[test]
+    fn nobody_else_may_read_or_write_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("clients.redb");
+        let mode = || path.metadata().unwrap().permissions().mode() & 0o777;
+        drop(FileRecords::open(&path).unwrap());
+        assert_eq!(mode(), 0o600);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        drop(FileRecords::open(&path).unwrap());
+        assert_eq!(mode(), 0o600);
     }
 
     #[test]

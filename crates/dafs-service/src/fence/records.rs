@@ -6,7 +6,7 @@
 
 use super::FenceObject;
 use crate::handle::Handle;
-use crate::records::RecordsError;
+use crate::records::{RecordsError, own_file};
 use dafs_store::{FileId, FsId};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use std::fs::File;
@@ -84,7 +84,7 @@ impl FileFences {
             .map_err(|_| std::io::Error::from(std::io::ErrorKind::PermissionDenied))?;
         let mut builder = Database::builder();
         builder.set_cache_size(CACHE_BYTES);
-        let database = builder.create(&self.path)?;
+        let database = builder.create_file(own_file(&self.path)?)?;
         // A table that exists makes reading simple.
         let transaction = database.begin_write()?;
         transaction.open_table(TABLE)?;
