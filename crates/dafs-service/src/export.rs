@@ -237,6 +237,14 @@ impl Namespace {
         self.by_fs.values().filter(|export| Some(export.fs) != self.pseudo)
     }
 
+    /// A handle of the object that opens are compared by `key` for: the inverse of [`Export::key`],
+    /// by the first of the exports that lead to it. The key itself if there is none.
+    pub(crate) fn handle_of(&self, key: &Handle) -> Handle {
+        let exports = self.exports().filter(|export| export.store.fs_id() == key.fs);
+        let first = exports.min_by(|one, other| one.name.cmp(&other.name));
+        first.map_or(*key, |export| Handle { fs: export.fs, file: key.file })
+    }
+
     /// The export that hangs below the directory of exports at `name`.
     pub(crate) fn mounted(&self, dir: &Handle, name: &[u8]) -> Option<Handle> {
         (Some(dir.fs) == self.pseudo).then(|| self.by_name.get(name).map(|e| e.root())).flatten()

@@ -4,6 +4,7 @@ use super::book::{Left, LockHolder};
 use super::ranges::Special;
 use super::{LockKind, Range};
 use crate::Service;
+use crate::export::Namespace;
 use crate::handle::Handle;
 use crate::undo::{Entry, EntryHead};
 
@@ -23,7 +24,7 @@ pub enum LockStanding {
 /// A byte-range lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockInfo {
-    /// The file.
+    /// The file, by one of the exports that lead to it.
     pub handle: Handle,
     /// First byte.
     pub offset: u64,
@@ -49,15 +50,17 @@ impl Service {
     /// Up to `max` of the byte-range locks of all clients; first those that are to be undone, and those
     /// that were left behind.
     pub fn locks_info(&self, max: usize, now_ns: u64) -> Vec<LockInfo> {
+        let namespace = self.namespace();
         let lost = self.writers.undo.all().into_iter().filter(|entry| entry.is_lost()).take(max);
-        let mut infos: Vec<_> = lost.map(|entry| of_undo(&entry)).collect();
+        let mut infos: Vec<_> = lost.map(|entry| of_undo(&namespace, &entry)).collect();
         let table = self.lock_table();
         let left_files =
             table.left_files.iter().filter_map(|key| Some((key, table.files.get(key)?)));
-        for (key, file) in left_files {
-            let broken = file.locks.broken().iter().map(|left| (left, LockStanding::Broken));
-            let orphans = file.locks.orphans().iter().map(|left| (left, LockStanding::Breakable));
-            let all = broken.chain(orphans).map(|(left, standing)| of_left(key, left, standing));
+        for (key, left) in left_files {
+            let file = namespace.handle_of(key);
+            let broken = left.locks.broken().iter().map(|left| (left, LockStanding::Broken));
+            let orphans = left.locks.orphans().iter().map(|left| (left, LockStanding::Breakable));
+            let all = broken.chain(orphans).map(|(left, standing)| of_left(&file, left, standing));
             infos.extend(all.take(max.saturating_sub(infos.len())));
         }
         for file in table.files.values() {
@@ -85,18 +88,19 @@ impl Service {
     }
 }
 
-fn of_undo(entry: &Entry) -> LockInfo {
+fn of_undo(namespace: &Namespace, entry: &Entry) -> LockInfo {
     let EntryHead { key, holder, persist, .. } = &entry.head;
     let (range, kind) = (Range { first: 0, last: u64::MAX }, LockKind::Write);
     let special = Special { number: 0, persist: *persist, autorecover: true, repair: false };
     let holder = holder.to_holder();
-    let undone = info(key, range, kind, Some(special), LockStanding::Undone, holder);
+    let file = namespace.handle_of(key);
+    let undone = info(&file, range, kind, Some(special), LockStanding::Undone, holder);
     LockInfo { trouble: entry.trouble(), ..undone }
 }
 
-fn of_left(key: &Handle, left: &Left, standing: LockStanding) -> LockInfo {
+fn of_left(file: &Handle, left: &Left, standing: LockStanding) -> LockInfo {
     let holder = LockHolder::clone(&left.holder);
-    info(key, left.range, left.kind, Some(left.special), standing, holder)
+    info(file, left.range, left.kind, Some(left.special), standing, holder)
 }
 
 fn info(

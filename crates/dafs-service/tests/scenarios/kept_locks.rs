@@ -128,6 +128,8 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
         standing(&world),
         [(10, LockStanding::Broken, false), (40, LockStanding::Broken, false)]
     );
+    let infos = world.service.locks_info(100, world.now_ns.get());
+    assert!(infos.iter().all(|info| info.handle == handle), "{infos:?}");
     assert!(world.disk.locks.lock().unwrap().iter().all(|record| record.broken));
     let former = LockConflict {
         offset: 10,
