@@ -74,7 +74,7 @@ expect 2 'cannot be used with' "$dafs" lock hold "$(file)" --auto-recover --offs
 expect 2 'is not in' "$dafs" lock hold "$(file)" --length 0
 expect 2 '' "$dafs" lock hold nfs://127.0.0.1/data/file
 expect 1 'NOENT' "$dafs" lock hold "$url/data/nothing"
-expect 1 'INVAL' "$dafs" lock repair "$(file)"
+expect 1 'not broken' "$dafs" lock repair "$(file)"
 expect 1 'INVAL' "$dafs" lock hold "$(file)" --offset 18446744073709551615 --length 2
 
 step "a holder that is killed leaves a broken lock"
@@ -86,6 +86,7 @@ eventually ends 5 "$dafs" lock hold "$(file)" --timeout 0
 expect 5 'half changed' "$dafs" lock hold "$(file)"
 expect 5 '"state":"broken"' "$dafs" lock test "$(file)" --json
 is broken || fail "not listed as broken"
+expect 0 '/data inode' "$dafs" lock list "${place[@]}"
 expect 1 '' "$dafs" cat "$(file)"
 
 step "also over a server that is killed"
@@ -103,6 +104,13 @@ expect 0 'free' "$dafs" lock test "$(file)"
 expect 0 'half' "$dafs" cat "$(file)"
 expect 0 'inside' "$dafs" lock hold "$(file)" -- echo inside
 [[ -z $("$dafs" lock list "${place[@]}" --json) ]] || fail "something is left"
+
+step "repaired by the first who comes"
+hold another --persist
+kill -9 "$holder"
+wait "$holder" 2>/dev/null || true
+eventually ends 0 "$dafs" lock repair "$(file)"
+expect 0 'free' "$dafs" lock test "$(file)"
 
 step "a server that is killed under a living holder"
 hold living --persist

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::say;
 use crate::remote::Error as RemoteError;
 use crate::session::Sessions;
-use dafs_client::{DafsUrl, Error, File, LockError, LockHolder, LockRange, OpenOptions};
+use dafs_client::{DafsUrl, Error, File, LockError, LockHolder, LockRange, OpenOptions, Status};
 use dafs_server::{AdminReply, AdminRequest, LockReport};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -251,8 +251,7 @@ impl Repair {
     fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         let file = open(sessions, &self.file, &OpenOptions::read_write())?;
         let (offset, length) = (self.bytes.offset, self.bytes.length());
-        file.lock_for_repair(offset, length)
-            .map_err(|error| refused(&self.file, self.json, error))?;
+        self.take_over(&file)?;
         if self.json {
             tell(&self.file, "repairing", None)?;
         }
@@ -264,6 +263,28 @@ impl Repair {
         }
         let closed = file.unlock(offset, length);
         closed.and_then(|()| file.close()).map_err(|error| failed(&self.file, error))
+    }
+}
+
+impl Repair {
+    /// Gets the lock for repair. One whose holder is gone is broken only when somebody has wanted it.
+    fn take_over(&self, file: &File) -> Result<(), Failure> {
+        let (offset, length) = (self.bytes.offset, self.bytes.length());
+        match file.lock_for_repair(offset, length) {
+            Err(LockError::Other(error)) if error.status() == Some(Status::Inval) => {}
+            taken => return taken.map_err(|error| refused(&self.file, self.json, error)),
+        }
+        let taken = match file.try_lock(&self.bytes.of(range(false))) {
+            Ok(()) => {
+                file.unlock(offset, length).map_err(|error| failed(&self.file, error))?;
+                let text =
+                    format!("{}: the lock is not broken, nothing is to be repaired", self.file);
+                return Err(Failure::Failed(text));
+            }
+            Err(LockError::Broken(_)) => file.lock_for_repair(offset, length),
+            refusal => refusal,
+        };
+        taken.map_err(|error| refused(&self.file, self.json, error))
     }
 }
 
