@@ -44,6 +44,7 @@ grep -q '"door":"dafs"' "$work/clients" || { cat "$work/clients"; fail "no clien
 
 step "a client is ended"
 key=$("$dafs" clients "${place[@]}" | awk '$2 == "dafs" { print $1; exit }')
+"$dafs" clients "${place[@]}" --json | grep -q "\"client\":\"$key\"" || fail "another key as JSON"
 "$dafs" expire "${place[@]}" "$key"
 ! "$dafs" clients "${place[@]}" | grep -q "^$key" || fail "it is still there"
 expect 1 'no client' "$dafs" expire "${place[@]}" 0123456789abcdef

@@ -89,6 +89,7 @@ pub enum AdminReply {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientReport {
     /// The key to name it by.
+    #[serde(with = "hex_key")]
     pub client: u64,
     /// The protocol by which it came.
     pub door: String,
@@ -126,6 +127,7 @@ pub struct SessionReport {
     /// Its id.
     pub session: String,
     /// The key of its client, as in [`ClientReport`].
+    #[serde(with = "hex_key")]
     pub client: u64,
     /// The name the client gave itself, with bytes that are no text escaped.
     pub name: String,
@@ -180,11 +182,29 @@ pub struct LockReport {
     /// Why the file could not be put back yet; `null` if that was not tried in vain.
     pub trouble: Option<String>,
     /// The key of the client that holds it or held it.
+    #[serde(with = "hex_key")]
     pub client: u64,
     /// The name that client gave itself, with bytes that are no text escaped.
     pub name: String,
     /// The owner at that client, likewise.
     pub owner: String,
+}
+
+/// Keys of clients as everything else writes them: 16 hexadecimal digits, because programs that read
+/// JSON round larger numbers.
+mod hex_key {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+    pub(super) fn serialize<S: Serializer>(key: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{key:016x}"))
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<u64, D::Error> {
+        let digits = String::deserialize(from)?;
+        u64::from_str_radix(&digits, 16).map_err(D::Error::custom)
+    }
 }
 
 /// The fence of a file system.
@@ -207,7 +227,8 @@ pub(crate) type AdminHandler = Box<dyn Fn(AdminRequest) -> AdminReply + Send + S
 pub enum AdminError {
     /// Nobody listens.
     #[error(
-        "no server answers at {path}: {error}; is it running, and is this its state directory?",
+        "no server answers at {path}: {error}; see whether it runs, and name the state directory that it \
+         was started with by --state-directory",
         path = .path.display()
     )]
     Unreachable {
@@ -348,6 +369,31 @@ mod tests {
 
     fn echo() -> AdminHandler {
         Box::new(|request| AdminReply::Done(format!("{request:?}")))
+    }
+
+    #[test]
+    fn keys_of_clients_are_not_rounded() {
+        let session = SessionReport {
+            session: String::new(),
+            client: 0xf4cd_8a18_0b48_f21f,
+            name: String::new(),
+            fence_id: None,
+            peer: String::new(),
+            transport: String::new(),
+            trusted: true,
+            checksums: false,
+            age_seconds: 0,
+            credits: 1,
+            in_flight: 0,
+            replies: None,
+            replies_bytes: None,
+            opens: 0,
+            locks: 0,
+            delegations: 0,
+        };
+        let text = serde_json::to_string(&session).unwrap();
+        assert!(text.contains(r#""client":"f4cd8a180b48f21f""#), "{text}");
+        assert_eq!(serde_json::from_str::<SessionReport>(&text).unwrap(), session);
     }
 
     #[test]
