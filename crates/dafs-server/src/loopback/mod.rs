@@ -1,7 +1,10 @@
 //! Whose process is at the other end of a TCP connection on this host.
 //!
 //! A loopback address says nothing about the user behind it, and a client may claim to be anybody.
-//! The kernel knows the owner of each socket and lists it in `/proc/net/tcp`.
+//! The kernel knows the owner of each socket. It is asked for the one connection first; its list of
+//! all, `/proc/net/tcp`, takes milliseconds, in which a reactor does nothing else.
+
+mod diag;
 
 use dafs_dat::PeerProcess;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,10 +22,25 @@ pub(crate) fn owner(peer: SocketAddr, ports: &[u16]) -> Option<PeerProcess> {
     if !peer.ip().is_loopback() {
         return None;
     }
-    let table = if peer.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
-    let uid = find(&std::fs::read_to_string(table).ok()?, peer, ports)?;
+    let uid = ask(peer, ports).or_else(|| look_up(peer, ports))?;
     let groups = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     Some(PeerProcess { pid: 0, uid, gid: primary_group(&groups, uid).unwrap_or(NO_GROUP) })
+}
+
+/// Asks for the connection to the address of this host that nearly everybody uses.
+fn ask(peer: SocketAddr, ports: &[u16]) -> Option<u32> {
+    let own: IpAddr = match peer {
+        SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    let mut answers = ports.iter().map(|&port| diag::owner(peer, SocketAddr::new(own, port)));
+    answers.find_map(|answer| answer.ok().flatten())
+}
+
+/// Looks for a connection to any address of this host.
+fn look_up(peer: SocketAddr, ports: &[u16]) -> Option<u32> {
+    let table = if peer.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
+    find(&std::fs::read_to_string(table).ok()?, peer, ports)
 }
 
 /// The owner of the socket whose own end is `peer` and whose other end is a port of ours.
@@ -83,6 +101,17 @@ mod tests {
             assert_eq!(owner(peer, &[port.wrapping_add(1)]), None);
         }
         assert_eq!(owner("192.0.2.1:7".parse().unwrap(), &[7]), None);
+    }
+
+    #[test]
+    fn other_addresses_of_this_host_are_looked_up() {
+        let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, uid) = (stream.local_addr().unwrap(), rustix::process::geteuid().as_raw());
+        assert_eq!(ask(peer, &[port]), None);
+        assert_eq!(owner(peer, &[port]).unwrap().uid, uid);
+        assert_eq!(look_up(peer, &[port]), Some(uid));
     }
 
     #[test]
