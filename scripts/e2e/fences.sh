@@ -96,7 +96,7 @@ done
 
 step "fenced from everything"
 "$dafs" fence set "${place[@]}" --all-exports n1
-expect 3 'FENCED' "$dafs" ls "$url/" --fence-id n2
+expect 3 'dafs fence add' "$dafs" ls "$url/" --fence-id n2
 "$dafs" fence clear "${place[@]}" --all-exports
 expect 0 'data' "$dafs" ls "$url/" --fence-id n2
 

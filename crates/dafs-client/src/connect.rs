@@ -141,7 +141,7 @@ impl<'a> Target<'a> {
         self.open_session(Box::new(adapter), &Address::Tcp(address), transport).map_err(|attempt| {
             match attempt {
                 Attempt::Unreachable(reason) => Attempt::Unreachable(format!(
-                    "{address}: {reason}; check that the server runs and listens there"
+                    "{address}: {reason}; check that the server runs and listens for DAFS there"
                 )),
                 refused => refused,
             }

@@ -261,6 +261,9 @@ fn refusal(purpose: Purpose, procedure: Procedure, status: Status) -> Failure {
         (Purpose::Connect, Status::ClIdInUse) => {
             "; another user has connected under the same client id, choose another"
         }
+        (_, Status::Fenced) => {
+            "; somebody has fenced this node off: have it put on the list with dafs fence add"
+        }
         (Purpose::RegisterCredential, _) => "; the server refuses these user and group numbers",
         _ => "",
     };
