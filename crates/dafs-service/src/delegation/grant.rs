@@ -28,7 +28,7 @@ impl Service {
         let kind = self.wanted(caller, request, attr)?;
         let key = open.key;
         let table = self.lock_table();
-        let free = self.check_free(&table, caller, &key, kind);
+        let free = self.check_free(&table, caller, &key, kind, request.claim);
         drop(table);
         free?;
         let need = OpenMode { read: true, write: kind.writes() };
@@ -48,7 +48,7 @@ impl Service {
         // Counted before the look at recent writes; see the guards.
         self.guards.add(&key);
         let mut table = self.lock_table();
-        let id = self.check_free(&table, caller, &key, kind).and_then(|()| {
+        let id = self.check_free(&table, caller, &key, kind, request.claim).and_then(|()| {
             let current = StateTable::check_current(caller.client).is_ok();
             let id = table.admit_delegation(caller.client.key());
             id.ok().filter(|_| current && open.life.is_live()).ok_or(NoDelegation::Resource)
@@ -133,6 +133,7 @@ impl Service {
         caller: Caller<'_>,
         key: &Handle,
         kind: DelegationKind,
+        claim: OpenClaim,
     ) -> Result<(), NoDelegation> {
         let contention = Err(NoDelegation::Contention);
         if table.recalled.contains_key(key)
@@ -146,6 +147,12 @@ impl Service {
         }
         let Some(file) = table.files.get(key) else { return Ok(()) };
         if file.changing + file.removing_checked + file.removing_unchecked > 0 {
+            return contention;
+        }
+        // Its holder would grant itself locks that nobody gets before a repair. What is taken back was
+        // had before, perhaps by the holder of the lock.
+        let is_left = !file.locks.broken().is_empty() || !file.locks.orphans().is_empty();
+        if is_left && matches!(claim, OpenClaim::New) {
             return contention;
         }
         for other in &file.delegations {

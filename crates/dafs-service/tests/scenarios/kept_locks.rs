@@ -3,8 +3,9 @@
 
 use crate::common::*;
 use dafs_service::{
-    Client, Handle, Identity, LockConflict, LockError, LockExtras, LockKind, LockOwner,
-    LockRequest, LockStanding, Opened, ServiceError, StateRef,
+    Client, DelegationKind, Handle, Identity, LockConflict, LockError, LockExtras, LockKind,
+    LockOwner, LockRequest, LockStanding, NoDelegation, OpenRequest, Opened, ServiceError,
+    StateRef, Want, WantKind,
 };
 use dafs_store::{SetAttr, StoreError, Wait};
 use std::sync::atomic::Ordering;
@@ -108,6 +109,29 @@ fn standing(world: &World) -> Vec<(u64, LockStanding, bool)> {
 
 fn span(world: &World, handle: &Handle, offset: u64, length: u64) -> Result<(), ServiceError> {
     world.service.check_span(handle, offset, length)
+}
+
+#[test]
+fn nobody_gets_a_delegation_of_a_file_with_a_broken_lock() {
+    let world = World::new();
+    let (one, nfs, two) = (instance(&world, "a", 1), world.nfs("n"), world.dafs("b"));
+    let mine = open(&world, &one).unwrap();
+    keep(&world, &one, &mine, (10, 10));
+    instance(&world, "a", 2);
+    let wish = |share| {
+        let want = Want { kind: WantKind::Any, ..Want::default() };
+        let request = OpenRequest { want, ..world.plain("f", "owner", share) };
+        let opened = world.service.open(world.caller(&nfs), &request).unwrap();
+        world.close(&nfs, &opened);
+        opened.delegation.map(|delegation| delegation.kind)
+    };
+    assert_eq!(wish(READ), Err(NoDelegation::Contention));
+    assert_eq!(wish(BOTH), Err(NoDelegation::Contention));
+    let theirs = world.open(&two, "f", BOTH).unwrap();
+    assert_eq!(repair(&world, &two, &theirs, (10, 10)), Ok(()));
+    assert_eq!(unlock(&world, &two, &theirs, (10, 10)), Ok(()));
+    world.close(&two, &theirs);
+    assert_eq!(wish(BOTH), Ok(DelegationKind::Write));
 }
 
 #[test]
