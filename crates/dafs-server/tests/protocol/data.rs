@@ -416,6 +416,8 @@ fn attributes_listings_and_links_go_direct_into_small_buffers() {
         let answer = world.call(client, &Request::SetAttrDirect(request));
         let Ok(Reply::SetAttrDirect(reply)) = answer.reply() else { panic!() };
         assert_eq!(reply.attributes, set.valid());
+        let now = crate::common::attributes(&mut world, client, file.fh).unwrap();
+        assert_eq!((now.mode, now.size), (0o600, 77));
         request.buffer.byte_count = 9;
         assert_eq!(world.status(client, &Request::SetAttrDirect(request)), Status::Inval);
         request.buffer.byte_count = 0;
@@ -489,6 +491,7 @@ fn direct_attributes_under_checksums_are_checked() {
     assert_eq!(world.status(client, &Request::SetAttrDirect(wrong)), Status::ChkSum);
     let right = dafs::SetAttrDirect { direct_checksum: checksum(&area[..len]), ..wrong };
     assert_eq!(world.status(client, &Request::SetAttrDirect(right)), Status::Ok);
+    assert_eq!(attributes(&mut world, client, file.fh).unwrap().mode, 0o600);
     let get = Request::GetAttrDirect(dafs::GetAttrDirect {
         fh: file.fh,
         attributes: AttrMask::MODE,

@@ -142,6 +142,39 @@ fn one_owner_widens_its_open_and_one_close_ends_it() {
 }
 
 #[test]
+fn a_downgrade_gives_up_what_it_says() {
+    let mut world = World::new(Setup::default());
+    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let path = [b"f".as_slice()];
+    let open = open_request(world.root(), &path, b"o");
+    let denying = dafs::Open { share_deny: ShareDeny::Both, ..open };
+    let file = world.open_with(one, &denying).unwrap();
+    assert_eq!(world.open_with(two, &open).unwrap_err(), Status::Denied);
+    let down = |share_access, share_deny| {
+        Request::OpenDowngrade(dafs::OpenDowngrade {
+            fh: file.fh,
+            state_id: file.id,
+            share_access,
+            share_deny,
+            share_key: dafs::ShareKey(None),
+        })
+    };
+    assert_eq!(world.status(one, &write_inline(file, 0, b"x")), Status::Ok);
+    assert_eq!(world.status(one, &down(ShareAccess::Read, ShareDeny::Write)), Status::Ok);
+    assert_eq!(world.status(one, &write_inline(file, 0, b"x")), Status::Acces);
+    assert_eq!(world.status(one, &read_inline(file, 0, 1)), Status::Ok);
+    assert_eq!(world.open_with(two, &open).unwrap_err(), Status::Denied);
+    let reading = dafs::Open { share_access: ShareAccess::Read, ..open };
+    let theirs = world.open_with(two, &reading).unwrap();
+    assert_eq!(world.status(two, &close(theirs)), Status::Ok);
+    // It takes nothing back.
+    assert_eq!(world.status(one, &down(ShareAccess::Both, ShareDeny::Write)), Status::Inval);
+    assert_eq!(world.status(one, &down(ShareAccess::Read, ShareDeny::None)), Status::Ok);
+    world.open_with(two, &open).unwrap();
+    world.end();
+}
+
+#[test]
 fn creation_modes_differ_as_they_should() {
     let mut world = World::new(Setup::default());
     let client = world.session(2, "a");
