@@ -34,7 +34,7 @@ use crate::limits::RECORD_BYTES_MAX;
 use crc_fast::{CrcAlgorithm, Digest};
 
 pub(crate) const MAGIC: [u8; 8] = *b"dafsjrnl";
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const RECORD_HEADER_BYTES: usize = 32;
 pub(crate) const ALIGN: usize = 8;
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(Header::decode(&[]), Head::Blank);
         assert_eq!(Header::decode(b"#!/bin/sh"), Head::Foreign);
         assert_eq!(Header::decode(&bytes[..20]), Head::Damaged);
-        for version in [1, 3] {
+        for version in [2, 4] {
             let mut other = bytes;
             other[8] = version;
             assert_eq!(Header::decode(&other), Head::Other(version.into()));

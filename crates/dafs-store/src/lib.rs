@@ -123,6 +123,11 @@ pub trait Store: Send + Sync + 'static {
         Err(StoreError::NotSupported)
     }
 
+    /// Whom new objects of a caller's belong to.
+    fn owner_of_new(&self, cred: &Cred) -> u32 {
+        cred.uid
+    }
+
     /// Makes a directory, symlink or special file.
     fn make(
         &self,

@@ -22,7 +22,6 @@ use crate::principal::Principal;
 use crate::shared::NfsShared;
 use dafs_service::Handle;
 use dafs_service::durable::{self, Answer, Effect};
-use dafs_store::SetAttr;
 use dafs_wire::nfs4::{
     Attr, Bitmap, ChangeInfo, CreateResult, LinkResult, Op, OpNum, OpenArgs, OpenDelegation,
     OpenFlags, OpenHow, OpenResult, RemoveResult, RemovexattrResult, RenameResult, SequenceArgs,
@@ -207,12 +206,6 @@ fn tell(cx: &mut Compound<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
         (Op::Setattr(args), Effect::AttrSet { file }) => {
             let capabilities = cx.shared.service.capabilities(&file)?;
             let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::Existing)?;
-            let one_step = change.acl.is_none()
-                || change.plain == SetAttr::default() && change.mode_masked.is_none();
-            if !one_step {
-                // Whether the list was set, too, is not known.
-                return Err(Status::DeadSession.into());
-            }
             cx.encoder().value(&SetattrResult { attributes_set: change.mask });
         }
         (Op::Setxattr(_), Effect::AttrSet { file }) => {

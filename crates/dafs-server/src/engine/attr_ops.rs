@@ -235,7 +235,8 @@ impl Context<'_> {
         // What is wrong with them comes out when they are set.
         let Ok(change) = convert::set_attr(&attributes) else { return Ok(false) };
         let file = convert::handle(&args.fh);
-        self.announce_fetched(id, call, &Change::SetAttr { file: &file, change: &change })
+        let (file, masked, acl) = (&file, None, None);
+        self.announce_fetched(id, call, &Change::SetAttr { file, change: &change, masked, acl })
     }
 
     /// The journal knows of a SETATTR_DIRECT, or could not be told.

@@ -84,7 +84,8 @@ impl Context<'_> {
             Request::SetAttrInline(args) => {
                 let Ok(change) = convert::set_attr(&args.attributes) else { return Ok(false) };
                 let file = convert::handle(&args.fh);
-                self.intend(call, &Change::SetAttr { file: &file, change: &change })
+                let (file, masked, acl) = (&file, None, None);
+                self.intend(call, &Change::SetAttr { file, change: &change, masked, acl })
             }
             Request::WriteInline(args) if args.stable != Stability::Unstable => {
                 let file = convert::handle(&args.fh);

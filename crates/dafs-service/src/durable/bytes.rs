@@ -1,7 +1,7 @@
 //! Numbers and byte strings in records of the journal, little-endian.
 
 use crate::handle::Handle;
-use dafs_store::{FILE_ID_BYTES, FileId, FsId};
+use dafs_store::{FILE_ID_BYTES, FileId, FsId, TimeSpec};
 
 /// Reads what [`Writer`] wrote. Every call ends with `None` where the bytes end too early.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
@@ -50,6 +50,11 @@ impl<'a> Reader<'a> {
         self.array::<FILE_ID_BYTES>().map(FileId)
     }
 
+    pub(super) fn time(&mut self) -> Option<TimeSpec> {
+        let seconds = self.u64()?.cast_signed();
+        Some(TimeSpec { seconds, nanoseconds: self.u32()? })
+    }
+
     pub(super) fn handle(&mut self) -> Option<Handle> {
         Some(Handle { fs: FsId(self.array()?), file: self.file()? })
     }
@@ -94,6 +99,11 @@ impl Writer<'_> {
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.u32(bytes.len() as u32);
         self.raw(bytes);
+    }
+
+    pub(super) fn time(&mut self, time: TimeSpec) {
+        self.u64(time.seconds.cast_unsigned());
+        self.u32(time.nanoseconds);
     }
 
     pub(super) fn handle(&mut self, handle: &Handle) {

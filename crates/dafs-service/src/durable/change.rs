@@ -2,7 +2,16 @@
 
 use super::places::{Place, PlaceList};
 use crate::handle::Handle;
-use dafs_store::{Kind, NAME_BYTES_MAX, SetAttr, Stability};
+use dafs_store::{Acl, Kind, NAME_BYTES_MAX, SetAttr, SetXattr, Stability};
+
+/// Some bits of a mode (RFC 8881 5.12, mode_set_masked).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MaskedMode {
+    /// Their values.
+    pub value: u32,
+    /// Which ones.
+    pub mask: u32,
+}
 
 /// A change that is about to be carried out.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +69,21 @@ pub enum Change<'a> {
         file: &'a Handle,
         /// What changes.
         change: &'a SetAttr,
+        /// Bits of the mode to set over those that the object has; then `change` names no mode.
+        masked: Option<MaskedMode>,
+        /// The access control list, which is set after the rest.
+        acl: Option<&'a Acl>,
+    },
+    /// Another value of an extended attribute, or its end.
+    SetXattr {
+        /// The object.
+        file: &'a Handle,
+        /// The name of the attribute.
+        name: &'a [u8],
+        /// The [`digest`](super::digest) of the new value; `None` removes the attribute.
+        value: Option<u32>,
+        /// Whether it may, must not or must be there; a removal is a replacement.
+        how: SetXattr,
     },
     /// A write at an offset. One that is not stable is not kept.
     Write {
@@ -99,7 +123,8 @@ impl<'a> Change<'a> {
             Self::Create { name, .. }
             | Self::Make { name, .. }
             | Self::Remove { name, .. }
-            | Self::Link { name, .. } => fits(name),
+            | Self::Link { name, .. }
+            | Self::SetXattr { name, .. } => fits(name),
             Self::Rename { from, to, .. } => fits(from) && fits(to),
             Self::SetAttr { .. } | Self::Write { .. } | Self::Append { .. } => true,
         }
@@ -113,9 +138,10 @@ impl<'a> Change<'a> {
             | Self::Remove { dir, .. }
             | Self::Link { dir, .. } => dir,
             Self::Rename { to_dir, .. } => to_dir,
-            Self::SetAttr { file, .. } | Self::Write { file, .. } | Self::Append { file, .. } => {
-                file
-            }
+            Self::SetAttr { file, .. }
+            | Self::SetXattr { file, .. }
+            | Self::Write { file, .. }
+            | Self::Append { file, .. } => file,
         }
     }
 }
@@ -128,7 +154,8 @@ pub(super) enum Owned {
     Remove { dir: Handle, name: Vec<u8> },
     Rename { from_dir: Handle, from: Vec<u8>, to_dir: Handle, to: Vec<u8> },
     Link { source: Handle, dir: Handle, name: Vec<u8> },
-    SetAttr { file: Handle, change: SetAttr },
+    SetAttr { file: Handle, change: SetAttr, masked: Option<MaskedMode>, acl: Option<Acl> },
+    SetXattr { file: Handle, name: Vec<u8>, value: Option<u32>, how: SetXattr },
     Write { file: Handle, offset: u64, len: u64, stability: Stability, digest: Option<u32> },
     Append { file: Handle, len: u64, digest: u32 },
 }
@@ -150,7 +177,12 @@ impl Change<'_> {
             Change::Link { source, dir, name } => {
                 Owned::Link { source: *source, dir: *dir, name: name.to_vec() }
             }
-            Change::SetAttr { file, change } => Owned::SetAttr { file: *file, change: *change },
+            Change::SetAttr { file, change, masked, acl } => {
+                Owned::SetAttr { file: *file, change: *change, masked, acl: acl.cloned() }
+            }
+            Change::SetXattr { file, name, value, how } => {
+                Owned::SetXattr { file: *file, name: name.to_vec(), value, how }
+            }
             Change::Write { file, offset, len, stability, digest } => {
                 Owned::Write { file: *file, offset, len, stability, digest }
             }
@@ -180,9 +212,9 @@ impl Change<'_> {
                 [name(from_dir, from), name(to_dir, to)].into_iter().collect()
             }
             Self::Write { file, .. } => [Place::file(&key(file), true)].into_iter().collect(),
-            Self::SetAttr { file, .. } | Self::Append { file, .. } => {
-                [Place::file(&key(file), false)].into_iter().collect()
-            }
+            Self::SetAttr { file, .. }
+            | Self::SetXattr { file, .. }
+            | Self::Append { file, .. } => [Place::file(&key(file), false)].into_iter().collect(),
         }
     }
 }
@@ -197,7 +229,12 @@ impl Owned {
                 Change::Rename { from_dir, from, to_dir, to }
             }
             Self::Link { source, dir, name } => Change::Link { source, dir, name },
-            Self::SetAttr { file, change } => Change::SetAttr { file, change },
+            Self::SetAttr { file, change, masked, acl } => {
+                Change::SetAttr { file, change, masked: *masked, acl: acl.as_ref() }
+            }
+            &Self::SetXattr { ref file, ref name, value, how } => {
+                Change::SetXattr { file, name, value, how }
+            }
             &Self::Write { ref file, offset, len, stability, digest } => {
                 Change::Write { file, offset, len, stability, digest }
             }

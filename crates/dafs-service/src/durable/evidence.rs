@@ -9,7 +9,7 @@
 //! have put something else there; what is longer than the append must be of such a one, and stays.
 
 use super::Effect;
-use super::intent::{Intent, find, has_all, server};
+use super::intent::{Intent, Maker, find, has_all, is_set_later, look, server};
 use crate::handle::Handle;
 use dafs_mem::VolatileSlice;
 use dafs_store::{FileId, Kind, OpenMode, SetAttr, Store, StoreError, Wait};
@@ -21,10 +21,44 @@ const PIECE_BYTES: usize = 1 << 18;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Happened(Effect),
-    /// There is no trace of it.
+    /// There is no trace of it, or only a part of it that is as good as done again.
     Not,
-    /// Somebody else has changed the file since, as nobody should.
-    Unknown,
+    /// Somebody else has changed the same, before or after it.
+    InDoubt,
+}
+
+/// The same without the effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Happened,
+    Not,
+    InDoubt,
+}
+
+impl Outcome {
+    /// What is not newer than it was before the change shows no doubtful trace of it: what seems to be
+    /// somebody else's is from before, and what came after it was lost with the power.
+    pub(super) fn if_newer(
+        self,
+        store: &dyn Store,
+        object: &FileId,
+        before: u64,
+    ) -> Result<Self, StoreError> {
+        Ok(match self {
+            Self::InDoubt if look(store, object)?.is_some_and(|now| now.change <= before) => {
+                Self::Not
+            }
+            outcome => outcome,
+        })
+    }
+
+    fn with(self, effect: Effect) -> Verdict {
+        match self {
+            Self::Happened => Verdict::Happened(effect),
+            Self::Not => Verdict::Not,
+            Self::InDoubt => Verdict::InDoubt,
+        }
+    }
 }
 
 fn file_at(store: &dyn Store, dir: &Handle, name: &[u8]) -> Result<Option<FileId>, StoreError> {
@@ -42,53 +76,60 @@ impl Intent {
             if did { Verdict::Happened(effect) } else { Verdict::Not }
         };
         Ok(match self {
-            Self::Make { dir, dir_before, name, kind, old, empties, attr } => {
+            Self::Make { dir, dir_before, name, kind, old, empties, attr, maker } => {
                 let found = find(store, dir, name)?;
                 let Some((file, now)) = found else { return Ok(Verdict::Not) };
-                let did = match old {
-                    // A named attribute is made by the same request as a file.
-                    None => now == *kind || (now, *kind) == (Kind::NamedAttr, Kind::Regular),
-                    Some(old) if *empties && old.file == file => {
-                        let attr = store.getattr(&file)?;
-                        attr.size == 0 && attr.change != old.change
+                let outcome = match old {
+                    // A named attribute is made by the same request as a file, and has no attributes
+                    // of its own.
+                    None if (now, *kind) == (Kind::NamedAttr, Kind::Regular) => Outcome::Happened,
+                    None if now == *kind => complete(store, &file, now, attr, maker)?,
+                    Some(old) if *empties && old.file == file && old.size != 0 => {
+                        match store.getattr(&file)?.size {
+                            0 => Outcome::Happened,
+                            size if size == old.size => Outcome::Not,
+                            _ => Outcome::InDoubt.if_newer(store, &file, old.change)?,
+                        }
                     }
-                    Some(_) => false,
+                    _ => Outcome::Not,
                 };
-                if did && old.is_none() {
-                    complete(store, &file, now, attr)?;
-                }
                 let object = Handle { fs: dir.fs, file };
                 let (created, dir_before) = (old.is_none(), *dir_before);
-                happened(did, Effect::Made { dir: *dir, object, created, dir_before })
+                outcome.with(Effect::Made { dir: *dir, object, created, dir_before })
             }
             Self::Remove { dir, dir_before, name, old } => {
                 let did = old.is_some() && file_at(store, dir, name)? != *old;
                 happened(did, Effect::Removed { dir: *dir, dir_before: *dir_before })
             }
-            Self::Rename { from_dir, from_before, from, to_dir, to_before, to, source } => {
-                let did = source.is_some()
-                    && file_at(store, to_dir, to)? == *source
-                    && file_at(store, from_dir, from)? != *source;
+            Self::Rename { from_dir, from_before, from, to_dir, to_before, to, source, target } => {
+                let (at_from, at_to) =
+                    (file_at(store, from_dir, from)?, file_at(store, to_dir, to)?);
+                let outcome = match source {
+                    None => Outcome::Not,
+                    Some(_) if at_from == *source => Outcome::Not,
+                    Some(_) if at_to == *source => Outcome::Happened,
+                    // What would have been replaced is there.
+                    Some(_) if target.is_some() && at_to == *target => Outcome::Not,
+                    Some(_) => Outcome::InDoubt.if_newer(store, &from_dir.file, *from_before)?,
+                };
                 let effect = Effect::Renamed {
                     from_dir: *from_dir,
                     from_before: *from_before,
                     to_dir: *to_dir,
                     to_before: *to_before,
                 };
-                happened(did, effect)
+                outcome.with(effect)
             }
             Self::Link { source, dir, dir_before, name, exists } => {
                 let did = !exists && file_at(store, dir, name)? == Some(source.file);
                 let (source, dir, dir_before) = (*source, *dir, *dir_before);
                 happened(did, Effect::Linked { source, dir, dir_before })
             }
-            Self::SetAttr { file, before, change } => {
-                let did = match store.getattr(&file.file) {
-                    Ok(attr) => attr.change != *before && has_all(&attr, change),
-                    Err(StoreError::Stale | StoreError::BadHandle) => false,
-                    Err(error) => return Err(error),
-                };
-                happened(did, Effect::AttrSet { file: *file })
+            Self::SetAttr { file, attributes } => {
+                attributes.judge(store, &file.file)?.with(Effect::AttrSet { file: *file })
+            }
+            Self::SetXattr { file, xattr } => {
+                xattr.judge(store, &file.file)?.with(Effect::AttrSet { file: *file })
             }
             Self::Write { file, offset, len, digest } => {
                 let did = digest.is_some() && digest_of(store, file, *offset, *len)? == *digest;
@@ -101,28 +142,39 @@ impl Intent {
     }
 }
 
-/// Sets what a new object was to have and lacks because the server ended between the two. That the
-/// caller may was found out before it was made.
+/// Whether a new object of the announced name and kind is the one that was to be made; then what it
+/// was to have and lacks, because the server ended between the two, is set with its maker's rights. It
+/// is his if it belongs to whom his objects belong, and is not older than its place was when he
+/// announced it: what others have made or brought there is neither his nor touched.
 fn complete(
     store: &dyn Store,
     file: &FileId,
     kind: Kind,
     wish: &SetAttr,
-) -> Result<(), StoreError> {
+    maker: &Maker,
+) -> Result<Outcome, StoreError> {
+    let found = store.getattr(file)?;
+    let owner = store.owner_of_new(&maker.cred);
+    // Only the superuser gives objects away.
+    let is_owned = found.uid == owner || owner == 0 && Some(found.uid) == wish.uid;
+    if !is_owned || found.btime.is_some_and(|born| born < maker.since) {
+        return Ok(Outcome::Not);
+    }
     let wish = match kind {
         Kind::Symlink => SetAttr { mode: None, ..*wish },
         _ => *wish,
     };
-    if has_all(&store.getattr(file)?, &wish) {
-        return Ok(());
+    // What it got with its making, others have changed since if it is not there.
+    if !is_set_later(&wish) || has_all(&found, &wish) {
+        return Ok(Outcome::Happened);
     }
-    match store.setattr(&server(), file, &wish, None) {
+    match store.setattr(&maker.cred, file, &wish, None) {
         Err(error @ (StoreError::Io | StoreError::NoSpace | StoreError::Quota)) => Err(error),
         Err(error) => {
             tracing::warn!(%error, ?file, "a new object has not got all its attributes");
-            Ok(())
+            Ok(Outcome::InDoubt)
         }
-        Ok(_) => Ok(()),
+        Ok(_) => Ok(Outcome::Happened),
     }
 }
 
@@ -151,7 +203,7 @@ fn judge_append(
             "an append was under way when the server ended, and the file was changed since by \
              somebody else; it is left as it is"
         );
-        return Ok(Verdict::Unknown);
+        return Ok(Verdict::InDoubt);
     }
     // All or nothing (DAFS 13.3): what is there of it goes.
     let cut = SetAttr { size: Some(offset), ..SetAttr::default() };

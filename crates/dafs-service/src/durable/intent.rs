@@ -2,6 +2,7 @@
 //! from, by which it is found out later whether it happened.
 
 use super::Change;
+use super::attributes::{Attributes, Xattr};
 use super::bytes::{Reader, Writer};
 use crate::handle::Handle;
 use dafs_store::{Attr, Cred, FileId, Kind, SetAttr, SetTime, Store, StoreError, TimeSpec};
@@ -10,7 +11,17 @@ use dafs_store::{Attr, Cred, FileId, Kind, SetAttr, SetTime, Store, StoreError, 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Old {
     pub(super) file: FileId,
+    /// Its size, in bytes.
+    pub(super) size: u64,
     pub(super) change: u64,
+}
+
+/// Who makes an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Maker {
+    pub(super) cred: Cred,
+    /// When the directory was last changed before, by the clock of the file system.
+    pub(super) since: TimeSpec,
 }
 
 /// A change with the state before it.
@@ -27,6 +38,7 @@ pub(super) enum Intent {
         empties: bool,
         /// What a new one is to have, which may be set after it was made.
         attr: SetAttr,
+        maker: Maker,
     },
     Remove {
         dir: Handle,
@@ -43,6 +55,8 @@ pub(super) enum Intent {
         to: Vec<u8>,
         /// What is renamed; `None` when it is not there or is there under both names.
         source: Option<FileId>,
+        /// What has the new name already.
+        target: Option<FileId>,
     },
     Link {
         source: Handle,
@@ -54,8 +68,11 @@ pub(super) enum Intent {
     },
     SetAttr {
         file: Handle,
-        before: u64,
-        change: SetAttr,
+        attributes: Attributes,
+    },
+    SetXattr {
+        file: Handle,
+        xattr: Xattr,
     },
     Write {
         file: Handle,
@@ -103,16 +120,48 @@ pub(super) fn find(
     }
 }
 
-/// The change attribute of what a change names; 0 for what is gone.
+/// Looks at what a change names; `None` for what is gone.
 ///
 /// # Errors
 /// `BadHandle` for what never was: its change would be made stable together with those of others, and
 /// that would fail for all of them.
-fn change_of(store: &dyn Store, object: &Handle) -> Result<u64, StoreError> {
-    match store.getattr(&object.file) {
-        Ok(attr) => Ok(attr.change),
+pub(super) fn look(store: &dyn Store, file: &FileId) -> Result<Option<Attr>, StoreError> {
+    match store.getattr(file) {
+        Ok(attr) => Ok(Some(attr)),
         Err(StoreError::BadHandle) => Err(StoreError::BadHandle),
-        Err(_) => Ok(0),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The change attribute of what a change names; 0 for what is gone.
+fn change_of(store: &dyn Store, object: &Handle) -> Result<u64, StoreError> {
+    Ok(look(store, &object.file)?.map_or(0, |attr| attr.change))
+}
+
+impl Maker {
+    /// Of the groups those count that a new object in `dir` could have.
+    fn of(cred: &Cred, wish: &SetAttr, dir: Option<&Attr>) -> Self {
+        let matters = |gid| Some(gid) == wish.gid || dir.is_some_and(|dir| gid == dir.gid);
+        let mut groups: Vec<_> = cred.groups.iter().copied().filter(|&gid| matters(gid)).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let since = dir.map_or(TimeSpec { seconds: i64::MIN, nanoseconds: 0 }, |dir| dir.ctime);
+        Self { cred: Cred { groups: groups.into(), ..*cred }, since }
+    }
+
+    fn encode(&self, out: &mut Writer<'_>) {
+        let Cred { uid, gid, groups } = &self.cred;
+        out.u32(*uid);
+        out.u32(*gid);
+        out.u32(groups.len() as u32);
+        groups.iter().for_each(|&gid| out.u32(gid));
+        out.time(self.since);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Option<Self> {
+        let (uid, gid, count) = (from.u32()?, from.u32()?, from.u32()?);
+        let groups = (0..count).map(|_| from.u32()).collect::<Option<_>>()?;
+        Some(Self { cred: Cred { uid, gid, groups }, since: from.time()? })
     }
 }
 
@@ -122,18 +171,22 @@ impl Intent {
     pub(super) fn picture(
         store: &dyn Store,
         change: &Change<'_>,
+        cred: &Cred,
     ) -> Result<Option<Self>, StoreError> {
         let made = |dir: &Handle, name: &[u8], kind, attr: &SetAttr, empties| {
             let old = match find(store, dir, name)? {
                 None => None,
                 Some((file, _)) => {
-                    let change = store.getattr(&file).map_or(0, |attr| attr.change);
-                    Some(Old { file, change })
+                    let attr = store.getattr(&file).ok();
+                    let (size, change) = attr.map_or((0, 0), |attr| (attr.size, attr.change));
+                    Some(Old { file, size, change })
                 }
             };
+            let at = look(store, &dir.file)?;
             Ok(Some(Self::Make {
                 dir: *dir,
-                dir_before: change_of(store, dir)?,
+                dir_before: at.map_or(0, |at| at.change),
+                maker: Maker::of(cred, attr, at.as_ref()),
                 name: name.to_vec(),
                 kind,
                 old,
@@ -163,6 +216,7 @@ impl Intent {
                     to_before: change_of(store, to_dir)?,
                     to: to.to_vec(),
                     source: source.filter(|_| source != target),
+                    target,
                 }
             }
             Change::Link { source, dir, name } => Self::Link {
@@ -172,8 +226,13 @@ impl Intent {
                 name: name.to_vec(),
                 exists: find(store, dir, name)?.is_some(),
             },
-            Change::SetAttr { file, change } => {
-                Self::SetAttr { file: *file, before: change_of(store, file)?, change: *change }
+            Change::SetAttr { file, change, masked, acl } => {
+                let attributes = Attributes::picture(store, &file.file, change, masked, acl)?;
+                Self::SetAttr { file: *file, attributes }
+            }
+            Change::SetXattr { file, name, value, how } => {
+                let xattr = Xattr::picture(store, &file.file, name, value, how)?;
+                Self::SetXattr { file: *file, xattr }
             }
             Change::Write { file, offset, len, digest, .. } => {
                 Self::Write { file: *file, offset, len, digest }
@@ -187,9 +246,10 @@ impl Intent {
         match self {
             Self::Make { dir, .. } | Self::Remove { dir, .. } | Self::Link { dir, .. } => dir,
             Self::Rename { to_dir, .. } => to_dir,
-            Self::SetAttr { file, .. } | Self::Write { file, .. } | Self::Append { file, .. } => {
-                file
-            }
+            Self::SetAttr { file, .. }
+            | Self::SetXattr { file, .. }
+            | Self::Write { file, .. }
+            | Self::Append { file, .. } => file,
         }
     }
 
@@ -229,25 +289,27 @@ impl Intent {
             }
             Self::Remove { dir, .. } | Self::Link { dir, .. } => ids.push(dir.file),
             Self::Rename { from_dir, to_dir, .. } => ids.extend([from_dir.file, to_dir.file]),
-            Self::SetAttr { file, .. } => ids.push(file.file),
+            Self::SetAttr { file, .. } | Self::SetXattr { file, .. } => ids.push(file.file),
             Self::Write { .. } | Self::Append { .. } => {}
         }
     }
 
     pub(super) fn encode(&self, out: &mut Writer<'_>) {
         match self {
-            Self::Make { dir, dir_before, name, kind, old, empties, attr } => {
-                out.u8(9);
+            Self::Make { dir, dir_before, name, kind, old, empties, attr, maker } => {
+                out.u8(10);
                 out.handle(dir);
                 out.u64(*dir_before);
                 out.bytes(name);
                 out.u8(kind_code(*kind));
                 out.option(old.as_ref(), |out, old| {
                     out.raw(&old.file.0);
+                    out.u64(old.size);
                     out.u64(old.change);
                 });
                 out.flag(*empties);
                 encode_set_attr(attr, out);
+                maker.encode(out);
             }
             Self::Remove { dir, dir_before, name, old } => {
                 out.u8(2);
@@ -256,15 +318,17 @@ impl Intent {
                 out.bytes(name);
                 out.option(*old, |out, file| out.raw(&file.0));
             }
-            Self::Rename { from_dir, from_before, from, to_dir, to_before, to, source } => {
-                out.u8(3);
+            Self::Rename { from_dir, from_before, from, to_dir, to_before, to, source, target } => {
+                out.u8(11);
                 out.handle(from_dir);
                 out.u64(*from_before);
                 out.bytes(from);
                 out.handle(to_dir);
                 out.u64(*to_before);
                 out.bytes(to);
-                out.option(*source, |out, file| out.raw(&file.0));
+                for found in [source, target] {
+                    out.option(found.as_ref(), |out, file| out.raw(&file.0));
+                }
             }
             Self::Link { source, dir, dir_before, name, exists } => {
                 out.u8(4);
@@ -274,11 +338,15 @@ impl Intent {
                 out.bytes(name);
                 out.flag(*exists);
             }
-            Self::SetAttr { file, before, change } => {
-                out.u8(5);
+            Self::SetAttr { file, attributes } => {
+                out.u8(12);
                 out.handle(file);
-                out.u64(*before);
-                encode_set_attr(change, out);
+                attributes.encode(out);
+            }
+            Self::SetXattr { file, xattr } => {
+                out.u8(13);
+                out.handle(file);
+                xattr.encode(out);
             }
             Self::Write { file, offset, len, digest } => {
                 out.u8(6);
@@ -299,14 +367,17 @@ impl Intent {
 
     pub(super) fn decode(from: &mut Reader<'_>) -> Option<Self> {
         Some(match from.u8()? {
-            9 => Self::Make {
+            10 => Self::Make {
                 dir: from.handle()?,
                 dir_before: from.u64()?,
                 name: from.bytes()?.to_vec(),
                 kind: kind_from(from.u8()?)?,
-                old: from.option(|from| Some(Old { file: from.file()?, change: from.u64()? }))?,
+                old: from.option(|from| {
+                    Some(Old { file: from.file()?, size: from.u64()?, change: from.u64()? })
+                })?,
                 empties: from.flag()?,
                 attr: decode_set_attr(from)?,
+                maker: Maker::decode(from)?,
             },
             2 => Self::Remove {
                 dir: from.handle()?,
@@ -314,7 +385,7 @@ impl Intent {
                 name: from.bytes()?.to_vec(),
                 old: from.option(Reader::file)?,
             },
-            3 => Self::Rename {
+            11 => Self::Rename {
                 from_dir: from.handle()?,
                 from_before: from.u64()?,
                 from: from.bytes()?.to_vec(),
@@ -322,6 +393,7 @@ impl Intent {
                 to_before: from.u64()?,
                 to: from.bytes()?.to_vec(),
                 source: from.option(Reader::file)?,
+                target: from.option(Reader::file)?,
             },
             4 => Self::Link {
                 source: from.handle()?,
@@ -330,11 +402,8 @@ impl Intent {
                 name: from.bytes()?.to_vec(),
                 exists: from.flag()?,
             },
-            5 => Self::SetAttr {
-                file: from.handle()?,
-                before: from.u64()?,
-                change: decode_set_attr(from)?,
-            },
+            12 => Self::SetAttr { file: from.handle()?, attributes: Attributes::decode(from)? },
+            13 => Self::SetXattr { file: from.handle()?, xattr: Xattr::decode(from)? },
             6 => Self::Write {
                 file: from.handle()?,
                 offset: from.u64()?,
@@ -354,7 +423,7 @@ impl Intent {
 
 /// Whether attributes of a new object are set after it was made. Its making sets the mode but for
 /// special bits.
-fn is_set_later(attr: &SetAttr) -> bool {
+pub(super) fn is_set_later(attr: &SetAttr) -> bool {
     SetAttr { mode: None, ..*attr } != SetAttr::default()
         || attr.mode.is_some_and(|mode| mode & !0o777 != 0)
 }
@@ -374,27 +443,21 @@ pub(super) fn has_all(attr: &Attr, wish: &SetAttr) -> bool {
         && time(wish.mtime, attr.mtime)
 }
 
-fn encode_set_attr(change: &SetAttr, out: &mut Writer<'_>) {
+pub(super) fn encode_set_attr(change: &SetAttr, out: &mut Writer<'_>) {
     let SetAttr { mode, uid, gid, size, atime, mtime } = *change;
     [mode, uid, gid].into_iter().for_each(|value| out.option(value, Writer::u32));
     out.option(size, Writer::u64);
     for time in [atime, mtime] {
         out.option(time, |out, time| {
             let to = if let SetTime::To(to) = time { Some(to) } else { None };
-            out.option(to, |out, to| {
-                out.u64(to.seconds.cast_unsigned());
-                out.u32(to.nanoseconds);
-            });
+            out.option(to, Writer::time);
         });
     }
 }
 
-fn decode_set_attr(from: &mut Reader<'_>) -> Option<SetAttr> {
+pub(super) fn decode_set_attr(from: &mut Reader<'_>) -> Option<SetAttr> {
     let time = |from: &mut Reader<'_>| {
-        let to = from.option(|from| {
-            let seconds = from.u64()?.cast_signed();
-            Some(TimeSpec { seconds, nanoseconds: from.u32()? })
-        })?;
+        let to = from.option(Reader::time)?;
         Some(to.map_or(SetTime::Now, SetTime::To))
     };
     Some(SetAttr {

@@ -19,7 +19,7 @@ use crate::handle::Handle;
 use crate::limits::{DURABLE_PICTURES_MAX, DURABLE_REPLY_BYTES_MAX};
 use crate::replies::RequestKey;
 use dafs_journal::{Log, LogFailed, Spawn};
-use dafs_store::{FileId, Store, StoreError};
+use dafs_store::{Cred, FileId, Store, StoreError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -73,7 +73,7 @@ impl Keeper {
         store: &Arc<dyn Store>,
         power: bool,
         key: &RequestKey,
-        change: &Change<'_>,
+        (change, cred): (&Change<'_>, &Cred),
         places: PlaceList,
         ready: Notify,
     ) -> Result<Intended> {
@@ -87,7 +87,7 @@ impl Keeper {
         let free = ledger.places.enter(number, &places);
         let (mut now, waiting) = match free {
             true => (Some(ready), None),
-            false => (None, Some(Waiting { change: change.owned(), ready })),
+            false => (None, Some(Waiting { change: change.owned(), cred: cred.clone(), ready })),
         };
         let store = store.clone();
         let (emptied, intent, ended) = (None, None, false);
@@ -100,7 +100,8 @@ impl Keeper {
             return Ok(Intended::Waiting(op));
         }
         let mut next = Vec::new();
-        let pictured = shielded(|| self.picture(number, &store, change, &mut now, &mut next));
+        let what = (change, cred);
+        let pictured = shielded(|| self.picture(number, &store, what, &mut now, &mut next));
         self.resume(next);
         // When this has failed, the change goes with `op`.
         let intent = match pictured? {
@@ -130,12 +131,12 @@ impl Keeper {
         &self,
         number: u64,
         store: &Arc<dyn Store>,
-        change: &Change<'_>,
+        (change, cred): (&Change<'_>, &Cred),
         ready: &mut Option<Notify>,
         next: &mut Vec<u64>,
     ) -> Result<Pictured> {
         for _ in 0..DURABLE_PICTURES_MAX {
-            let Some(intent) = Intent::picture(&**store, change)? else {
+            let Some(intent) = Intent::picture(&**store, change, cred)? else {
                 return Ok(Pictured::Append);
             };
             if !change.empties() {
@@ -157,8 +158,8 @@ impl Keeper {
                 // Somebody may have changed it after it was looked at.
                 continue;
             }
-            let change = change.owned();
-            flight.waiting = ready.take().map(|ready| Waiting { change, ready });
+            let (change, cred) = (change.owned(), cred.clone());
+            flight.waiting = ready.take().map(|ready| Waiting { change, cred, ready });
             return Ok(Pictured::Waits);
         }
         Err(ServiceError::Delay)
@@ -253,12 +254,12 @@ impl Keeper {
             if flight.waiting.is_none() || !flight.is_first(number, places) {
                 continue;
             }
-            let Some(Waiting { change, ready }) = flight.waiting.take() else { continue };
+            let Some(Waiting { change, cred, ready }) = flight.waiting.take() else { continue };
             let (store, power) = (flight.store.clone(), flight.about.power);
             drop(ledger);
             let mut ready = Some(ready);
-            let pictured =
-                shielded(|| self.picture(number, &store, &change.borrow(), &mut ready, &mut next));
+            let what = (&change.borrow(), &cred);
+            let pictured = shielded(|| self.picture(number, &store, what, &mut ready, &mut next));
             let Some(ready) = ready else { continue };
             let intent = match pictured {
                 Ok(Pictured::Intent(intent)) => intent,

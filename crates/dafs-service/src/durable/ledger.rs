@@ -19,7 +19,7 @@ use crate::limits::{
     DURABLE_SESSION_BYTES_MAX,
 };
 use dafs_journal::{Appended, CHECKPOINT_BYTES_MAX, Log, record_bytes};
-use dafs_store::Store;
+use dafs_store::{Cred, Store};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -101,6 +101,7 @@ impl Flight {
 /// A change whose places others hold.
 pub(super) struct Waiting {
     pub(super) change: Owned,
+    pub(super) cred: Cred,
     pub(super) ready: Notify,
 }
 

@@ -5,6 +5,7 @@
 //! [`Service::settle`] before it sends it. After a restart each announced change is either known to
 //! have happened, with its reply or with what the reply must say, or has left no trace.
 
+mod attributes;
 mod bytes;
 mod change;
 mod evidence;
@@ -17,7 +18,7 @@ mod recover;
 mod shares;
 mod slots;
 
-pub use change::Change;
+pub use change::{Change, MaskedMode};
 pub use recover::{Journal, JournalError, Recovered};
 
 pub(crate) use keeper::Keeper;
@@ -220,8 +221,8 @@ pub enum Answer {
     },
     /// It was carried out, and there is no reply yet.
     Happened(Effect),
-    /// It was carried out and could not be made stable, so it may be there or not; the reply was, or
-    /// would have been, an error of the device.
+    /// It was carried out and could not be made stable, or others have changed the same, so it may be
+    /// there or not; the reply was, or would have been, an error of the device.
     Failed,
 }
 
@@ -354,7 +355,8 @@ impl Service {
             Durability::Power => true,
         };
         let places = change.places(|handle| export.key(handle));
-        keeper.intend(export.store(), power, key, change, places, ready)
+        let cred = export.map_cred(caller.cred);
+        keeper.intend(export.store(), power, key, (change, &cred), places, ready)
     }
 
     /// Takes the reply of a change that was carried out, as it will be sent: its bytes, and whether

@@ -19,7 +19,8 @@ pub(super) enum Record {
     Reply { about: About, order_le: bool, bytes: Vec<u8> },
     /// It was carried out, as was found out after a crash.
     Happened { about: About, effect: Effect },
-    /// It was carried out and could not be made stable, which is what its client was told.
+    /// It was carried out and could not be made stable, which is what its client was told, or what
+    /// became of it cannot be found out.
     Failed { about: About },
     /// It was not carried out, or nobody will ask for it.
     Dropped { op: u64 },

@@ -67,7 +67,8 @@ pub struct Recovered {
     /// Changes without a reply that have not.
     pub not_happened: usize,
     /// Changes of which nothing can be said: the system has been down since, and their exports keep
-    /// replies only for the end of the server's process, or the exports are gone.
+    /// replies only for the end of the server's process, the exports are gone, or others have changed
+    /// the same.
     pub lost: usize,
 }
 
@@ -230,10 +231,10 @@ fn judge(
                     intent.touched(&**export.store(), ids);
                 }
             }
-            Verdict::Unknown => {
+            Verdict::InDoubt => {
                 recovered.lost += 1;
-                unknown.push(about.key.session);
-                gone.push(about);
+                entry.record.clear();
+                record::put_failed(&about, &mut entry.record);
             }
             Verdict::Not => {
                 recovered.not_happened += 1;

@@ -5,21 +5,27 @@
 mod answers;
 #[path = "durable/appends.rs"]
 mod appends;
+#[path = "durable/attributes.rs"]
+mod attributes;
+#[path = "durable/foreign.rs"]
+mod foreign;
 #[path = "durable/places.rs"]
 mod places;
 
 use dafs_journal::sim::SimDisk;
 use dafs_mem::VolatileSlice;
 use dafs_service::durable::{
-    Answer, Change, Durability, Effect, Intended, Journal, Notify, Op, Session, Settled, digest,
+    Answer, Change, Durability, Effect, Intended, Journal, MaskedMode, Notify, Op, Session,
+    Settled, digest,
 };
 use dafs_service::{
     Caller, Client, Export, ExportOptions, Handle, Identity, Namespace, NoReply, RemoveMode,
     RequestKey, Service, ServiceConfig, ServiceError, Squash, StateRef, Subject,
 };
 use dafs_store::{
-    AppendWitness, CreateHow, Cred, ExportSecret, FileId, Kind, MemoryOptions, MemoryStore,
-    NewObject, OpenFile, OpenMode, SetAttr, SetTime, Stability, Store, StoreError, TimeSpec, Wait,
+    Ace, AceFlags, AceKind, AceMask, AceWho, Acl, AppendWitness, CreateHow, Cred, ExportSecret,
+    FileId, Kind, MemoryOptions, MemoryStore, NewObject, OpenFile, OpenMode, SetAttr, SetTime,
+    SetXattr, Stability, Store, StoreError, TimeSpec, Wait,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -344,12 +350,31 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "set attributes",
-        change: |_, at| Change::SetAttr { file: &at[1], change: &CHMOD },
+        change: |_, at| Change::SetAttr { file: &at[1], change: &CHMOD, masked: None, acl: None },
         execute: |w, _| {
             let file = w.at("linked").unwrap().file;
             w.store.setattr(&w.cred, &file, &CHMOD, None).unwrap();
         },
         applied: |w| w.store.getattr(&w.at("linked").unwrap().file).unwrap().mode == 0o640,
+        effect: |effect| matches!(effect, Effect::AttrSet { .. }),
+        stable_at_once: false,
+    },
+    Case {
+        name: "set an extended attribute",
+        change: |_, at| Change::SetXattr {
+            file: &at[1],
+            name: b"color",
+            value: Some(digest(0, b"red")),
+            how: SetXattr::Create,
+        },
+        execute: |w, _| {
+            let (file, how) = (w.at("linked").unwrap(), SetXattr::Create);
+            w.service.set_xattr(w.caller(), &file, b"color", b"red", how).unwrap();
+        },
+        applied: |w| {
+            let file = w.at("linked").unwrap();
+            w.service.xattr(w.caller(), &file, b"color").is_ok_and(|value| value == b"red")
+        },
         effect: |effect| matches!(effect, Effect::AttrSet { .. }),
         stable_at_once: false,
     },

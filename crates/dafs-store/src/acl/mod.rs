@@ -4,6 +4,7 @@ mod posix;
 
 pub(crate) use posix::{PosixAcl, PosixAcls};
 
+use crate::Result;
 use bitflags::bitflags;
 
 /// An access control list: entries in the order in which they are looked at.
@@ -17,6 +18,15 @@ impl Acl {
     /// The list that says what the permission bits of a mode say.
     pub fn from_mode(mode: u32, directory: bool) -> Self {
         PosixAcls::from_mode(mode).to_acl(directory)
+    }
+
+    /// What [`Store::acl`](crate::Store::acl) tells once this list was set: what no store keeps is
+    /// not in it.
+    ///
+    /// # Errors
+    /// Those of [`Store::set_acl`](crate::Store::set_acl) for a list that no store takes.
+    pub fn as_kept(&self, directory: bool) -> Result<Self> {
+        Ok(PosixAcls::from_acl(self, directory)?.to_acl(directory))
     }
 }
 

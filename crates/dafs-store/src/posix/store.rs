@@ -222,6 +222,10 @@ impl Store for PosixStore {
         self.export.create_unlinked(&caller, cred, &dir, attr, mode)
     }
 
+    fn owner_of_new(&self, cred: &Cred) -> u32 {
+        if self.export.identity.switches() { cred.uid } else { rustix::process::geteuid().as_raw() }
+    }
+
     fn make(
         &self,
         cred: &Cred,

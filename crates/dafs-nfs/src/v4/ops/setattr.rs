@@ -7,9 +7,10 @@ use crate::v4::attr::set::{self, Change, Purpose};
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
 use crate::v4::status::of_setattr;
-use dafs_service::{Handle, StateRef, durable};
+use dafs_service::durable::{self, MaskedMode};
+use dafs_service::{Handle, StateRef};
 use dafs_store::SetAttr;
-use dafs_wire::nfs4::{Attr, Bitmap, SetattrArgs, SetattrResult, Status};
+use dafs_wire::nfs4::{Attr, Bitmap, ModeMasked, SetattrArgs, SetattrResult, Status};
 
 pub(crate) fn setattr(cx: &mut Compound<'_>, args: &SetattrArgs<'_>) -> OpResult {
     let mut done = Bitmap::EMPTY;
@@ -34,7 +35,9 @@ fn set(cx: &mut Compound<'_>, args: &SetattrArgs<'_>, done: &mut Bitmap) -> OpRe
     } else {
         StateRef::ANONYMOUS
     };
-    cx.announce(&durable::Change::SetAttr { file: &handle, change: &change.plain })?;
+    let masked = change.mode_masked.map(|ModeMasked { value, mask }| MaskedMode { value, mask });
+    let acl = change.acl.as_ref();
+    cx.announce(&durable::Change::SetAttr { file: &handle, change: &change.plain, masked, acl })?;
     apply(cx, &handle, state, &change, done)
 }
 

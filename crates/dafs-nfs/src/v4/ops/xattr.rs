@@ -6,8 +6,8 @@ use super::change_info;
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::status::without_perm;
 use dafs_service::ServiceError;
-use dafs_service::durable::Change;
-use dafs_store::{SetAttr, SetXattr, StoreError};
+use dafs_service::durable::{Change, digest};
+use dafs_store::{SetXattr, StoreError};
 use dafs_wire::nfs4::{
     GetxattrArgs, GetxattrResult, ListxattrsArgs, RemovexattrArgs, RemovexattrResult, SetxattrArgs,
     SetxattrOption, SetxattrResult, Status,
@@ -29,8 +29,8 @@ pub(crate) fn setxattr(cx: &mut Compound<'_>, args: &SetxattrArgs<'_>) -> OpResu
         SetxattrOption::Create => SetXattr::Create,
         SetxattrOption::Replace => SetXattr::Replace,
     };
-    // Which attribute it is shows in nothing that is kept: the object has been changed.
-    cx.announce(&Change::SetAttr { file: &handle, change: &SetAttr::default() })?;
+    let (name, value) = (args.name, Some(digest(0, args.value)));
+    cx.announce(&Change::SetXattr { file: &handle, name, value, how })?;
     let change = cx
         .shared
         .service
@@ -43,7 +43,8 @@ pub(crate) fn setxattr(cx: &mut Compound<'_>, args: &SetxattrArgs<'_>) -> OpResu
 pub(crate) fn removexattr(cx: &mut Compound<'_>, args: &RemovexattrArgs<'_>) -> OpResult {
     let handle = cx.current()?;
     check_name(args.name)?;
-    cx.announce(&Change::SetAttr { file: &handle, change: &SetAttr::default() })?;
+    let how = SetXattr::Replace;
+    cx.announce(&Change::SetXattr { file: &handle, name: args.name, value: None, how })?;
     let change =
         cx.shared.service.remove_xattr(cx.caller()?, &handle, args.name).map_err(without_perm)?;
     cx.encoder().value(&RemovexattrResult { change: change_info(change) });

@@ -89,7 +89,7 @@ fn a_change_of_what_never_was_hurts_nobody_else() {
     let forged = Handle { fs: root.fs, file: FileId([9; 48]) };
     let (dir, name, attr) = (&forged, &b"x"[..], &NONE);
     let changes = [
-        Change::SetAttr { file: &forged, change: attr },
+        Change::SetAttr { file: &forged, change: attr, masked: None, acl: None },
         Change::Create { dir, name, attr },
         Change::Make { dir, name, kind: Kind::Directory, attr },
         Change::Remove { dir, name },

@@ -1,0 +1,334 @@
+//! Attributes that a change is to set: what is noted of them before it, and what is concluded from how
+//! they are after a crash.
+//!
+//! Invariants
+//! * Conclusions come from the attributes that the change names. The change attribute moves with
+//!   everything that anybody does to the object, so it tells only of one that did not move.
+//! * An attribute that had the new value before tells nothing. A change of such ones only is said not
+//!   to have happened: nobody can tell its first time from the second.
+//! * A value that is neither the old nor the new one is somebody else's. He may have come before or
+//!   after the change, so its client is told neither that it happened nor to make it again.
+
+use super::bytes::{Reader, Writer};
+use super::change::MaskedMode;
+use super::digest;
+use super::evidence::Outcome;
+use super::intent::{decode_set_attr, encode_set_attr, look, server};
+use dafs_store::{
+    Acl, Attr, FileId, Kind, SetAttr, SetTime, SetXattr, Store, StoreError, TimeSpec,
+};
+
+/// All permission bits with setuid, setgid and sticky.
+const MODE_BITS: u32 = 0o7777;
+/// Those that an access control list sets.
+const ACL_BITS: u32 = 0o777;
+/// Those that file systems take away when others write, or when the owner changes.
+const FLEETING_BITS: u32 = 0o6000;
+
+/// What one attribute tells of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trace {
+    /// Nothing.
+    Silent,
+    /// It has the new value.
+    New,
+    /// It has the old value.
+    Old,
+    /// It has another value.
+    Foreign,
+}
+
+fn trace<T: PartialEq>(before: &T, wish: &T, now: &T) -> Trace {
+    match () {
+        () if before == wish => Trace::Silent,
+        () if now == wish => Trace::New,
+        () if now == before => Trace::Old,
+        () => Trace::Foreign,
+    }
+}
+
+/// What several attributes tell together. A change that was done in part is made again as a whole.
+fn outcome(traces: impl IntoIterator<Item = Trace>) -> Outcome {
+    let (mut new, mut foreign) = (false, false);
+    for trace in traces {
+        match trace {
+            Trace::Old => return Outcome::Not,
+            Trace::New => new = true,
+            Trace::Foreign => foreign = true,
+            Trace::Silent => {}
+        }
+    }
+    match (foreign, new) {
+        (true, _) => Outcome::InDoubt,
+        (false, true) => Outcome::Happened,
+        (false, false) => Outcome::Not,
+    }
+}
+
+/// Attributes as they were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Before {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    size: u64,
+    atime: TimeSpec,
+    mtime: TimeSpec,
+    change: u64,
+}
+
+/// An access control list as it was and as it is to become, by what it sums up to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct AclStep {
+    before: u32,
+    /// `None` when it is one that will be refused.
+    wish: Option<u32>,
+}
+
+/// Attributes that are to be set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Attributes {
+    /// `None` when the object is gone.
+    before: Option<Before>,
+    wish: SetAttr,
+    /// The bits of the mode that the wish is about.
+    mode_bits: u32,
+    acl: Option<AclStep>,
+}
+
+impl Before {
+    fn of(attr: &Attr) -> Self {
+        let Attr { mode, uid, gid, size, atime, mtime, change, .. } = *attr;
+        Self { mode, uid, gid, size, atime, mtime, change }
+    }
+}
+
+impl Attributes {
+    /// # Errors
+    /// `BadHandle` for an object that never was.
+    pub(super) fn picture(
+        store: &dyn Store,
+        file: &FileId,
+        change: &SetAttr,
+        masked: Option<MaskedMode>,
+        acl: Option<&Acl>,
+    ) -> Result<Self, StoreError> {
+        let found = look(store, file)?;
+        let directory = found.is_some_and(|attr| attr.kind == Kind::Directory);
+        let (mut wish, mut mode_bits) = (*change, MODE_BITS);
+        if let Some(MaskedMode { value, mask }) = masked {
+            (wish.mode, mode_bits) = (Some(value), mask & MODE_BITS);
+        }
+        if acl.is_some() {
+            mode_bits &= !ACL_BITS;
+        }
+        let acl = acl.map(|acl| {
+            // One that cannot be read cannot be set either.
+            let before = store.acl(file).map(|acl| sum(&acl));
+            let wish = acl.as_kept(directory).map(|acl| sum(&acl));
+            AclStep { before: before.unwrap_or(0), wish: before.and(wish).ok() }
+        });
+        Ok(Self { before: found.as_ref().map(Before::of), wish, mode_bits, acl })
+    }
+
+    pub(super) fn judge(&self, store: &dyn Store, file: &FileId) -> Result<Outcome, StoreError> {
+        // Who was refused will be again.
+        let Some(before) = &self.before else { return Ok(Outcome::Not) };
+        let now = match store.getattr(file) {
+            Err(StoreError::Stale | StoreError::BadHandle) => return Ok(Outcome::Not),
+            now => now?,
+        };
+        let acl = match self.acl {
+            None => Trace::Silent,
+            Some(AclStep { wish: None, .. }) => Trace::Old,
+            Some(AclStep { before, wish: Some(wish) }) => {
+                trace(&before, &wish, &sum(&store.acl(file)?))
+            }
+        };
+        let wish = &self.wish;
+        let plain = [
+            wish.mode.map(|wish| self.mode(before.mode, wish, now.mode)),
+            wish.uid.map(|wish| trace(&before.uid, &wish, &now.uid)),
+            wish.gid.map(|wish| trace(&before.gid, &wish, &now.gid)),
+            wish.size.map(|wish| trace(&before.size, &wish, &now.size)),
+            wish.atime.map(|wish| time(before.atime, wish, now.atime)),
+            wish.mtime.map(|wish| time(before.mtime, wish, now.mtime)),
+        ];
+        outcome(plain.into_iter().flatten().chain([acl])).if_newer(store, file, before.change)
+    }
+
+    fn mode(&self, before: u32, wish: u32, now: u32) -> Trace {
+        let [before, wish, now] = [before, wish, now].map(|mode| mode & self.mode_bits);
+        match trace(&before, &wish, &now) {
+            Trace::Foreign if now | wish & FLEETING_BITS == wish => Trace::New,
+            trace => trace,
+        }
+    }
+
+    pub(super) fn encode(&self, out: &mut Writer<'_>) {
+        out.option(self.before, |out, before| {
+            let Before { mode, uid, gid, size, atime, mtime, change } = before;
+            [mode, uid, gid].into_iter().for_each(|value| out.u32(value));
+            out.u64(size);
+            out.time(atime);
+            out.time(mtime);
+            out.u64(change);
+        });
+        encode_set_attr(&self.wish, out);
+        out.u32(self.mode_bits);
+        out.option(self.acl, |out, AclStep { before, wish }| {
+            out.u32(before);
+            out.option(wish, Writer::u32);
+        });
+    }
+
+    pub(super) fn decode(from: &mut Reader<'_>) -> Option<Self> {
+        let before = from.option(|from| {
+            let (mode, uid, gid) = (from.u32()?, from.u32()?, from.u32()?);
+            let (size, atime, mtime) = (from.u64()?, from.time()?, from.time()?);
+            Some(Before { mode, uid, gid, size, atime, mtime, change: from.u64()? })
+        })?;
+        let (wish, mode_bits) = (decode_set_attr(from)?, from.u32()?);
+        let acl = from.option(|from| {
+            Some(AclStep { before: from.u32()?, wish: from.option(Reader::u32)? })
+        })?;
+        Some(Self { before, wish, mode_bits, acl })
+    }
+}
+
+/// A time that the server was to choose is any other than the old one: whoever moved it since has
+/// brought it to his own now, or over it.
+fn time(before: TimeSpec, wish: SetTime, now: TimeSpec) -> Trace {
+    match wish {
+        SetTime::To(wish) => trace(&before, &wish, &now),
+        SetTime::Now if now == before => Trace::Old,
+        SetTime::Now => Trace::New,
+    }
+}
+
+/// An extended attribute that is to be set or removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Xattr {
+    name: Vec<u8>,
+    /// The digest of its value, `None` where there was none. The outer `None` where there cannot be
+    /// any, so that what is asked for will be refused.
+    before: Option<Option<u32>>,
+    /// The object's change attribute before.
+    change: u64,
+    wish: Option<u32>,
+    how: SetXattr,
+}
+
+/// The digest of an attribute's value; the outer `None` where there cannot be any.
+fn value(store: &dyn Store, file: &FileId, name: &[u8]) -> Result<Option<Option<u32>>, StoreError> {
+    match store.xattr(&server(), file, name) {
+        Ok(value) => Ok(Some(Some(digest(0, &value)))),
+        Err(StoreError::NoXattr) => Ok(Some(None)),
+        Err(error @ (StoreError::Io | StoreError::BadHandle)) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+impl Xattr {
+    /// # Errors
+    /// `BadHandle` for an object that never was; `Io`.
+    pub(super) fn picture(
+        store: &dyn Store,
+        file: &FileId,
+        name: &[u8],
+        wish: Option<u32>,
+        how: SetXattr,
+    ) -> Result<Self, StoreError> {
+        let change = look(store, file)?.map_or(0, |attr| attr.change);
+        Ok(Self { name: name.to_vec(), before: value(store, file, name)?, change, wish, how })
+    }
+
+    pub(super) fn judge(&self, store: &dyn Store, file: &FileId) -> Result<Outcome, StoreError> {
+        let Some(before) = self.before else { return Ok(Outcome::Not) };
+        let refused = match self.how {
+            SetXattr::Create => before.is_some(),
+            SetXattr::Replace => before.is_none(),
+            SetXattr::Either => false,
+        };
+        let now = match value(store, file, &self.name) {
+            Err(StoreError::BadHandle) | Ok(None) => return Ok(Outcome::Not),
+            now => now?.flatten(),
+        };
+        if refused {
+            return Ok(Outcome::Not);
+        }
+        outcome([trace(&before, &self.wish, &now)]).if_newer(store, file, self.change)
+    }
+
+    pub(super) fn encode(&self, out: &mut Writer<'_>) {
+        out.bytes(&self.name);
+        out.option(self.before, |out, before| out.option(before, Writer::u32));
+        out.u64(self.change);
+        out.option(self.wish, Writer::u32);
+        out.u8(match self.how {
+            SetXattr::Either => 0,
+            SetXattr::Create => 1,
+            SetXattr::Replace => 2,
+        });
+    }
+
+    pub(super) fn decode(from: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            name: from.bytes()?.to_vec(),
+            before: from.option(|from| from.option(Reader::u32))?,
+            change: from.u64()?,
+            wish: from.option(Reader::u32)?,
+            how: match from.u8()? {
+                0 => SetXattr::Either,
+                1 => SetXattr::Create,
+                2 => SetXattr::Replace,
+                _ => return None,
+            },
+        })
+    }
+}
+
+/// What an access control list sums up to.
+fn sum(acl: &Acl) -> u32 {
+    use dafs_store::AceWho::{Everyone, Group, NamedGroup, Owner, User};
+    acl.entries.iter().fold(0, |before, entry| {
+        let (who, id) = match entry.who {
+            Owner => (0, 0),
+            Group => (1, 0),
+            Everyone => (2, 0),
+            User(id) => (3, id),
+            NamedGroup(id) => (4, id),
+        };
+        let numbers = [entry.kind as u32, entry.flags.bits(), entry.mask.bits(), who, id];
+        numbers.iter().fold(before, |before, number| digest(before, &number.to_le_bytes()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Trace::{Foreign, New, Old, Silent};
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_neither_old_nor_new_is_somebody_elses() {
+        assert_eq!(trace(&1, &1, &2), Silent);
+        assert_eq!([1, 2, 3].map(|now| trace(&1, &2, &now)), [Old, New, Foreign]);
+        assert_eq!(outcome([Silent]), Outcome::Not);
+        assert_eq!(outcome([Silent, New]), Outcome::Happened);
+        assert_eq!(outcome([New, Old]), Outcome::Not, "a part of it is made again");
+        assert_eq!(outcome([New, Foreign]), Outcome::InDoubt);
+        assert_eq!(outcome([Foreign, Old]), Outcome::Not);
+    }
+
+    #[test]
+    fn bits_that_a_write_takes_away_are_not_missed() {
+        let attributes =
+            |mode_bits| Attributes { before: None, wish: SetAttr::default(), mode_bits, acl: None };
+        assert_eq!(attributes(0o7777).mode(0o644, 0o4755, 0o755), New);
+        assert_eq!(attributes(0o7777).mode(0o644, 0o755, 0o2755), Foreign);
+        assert_eq!(attributes(0o7777).mode(0o644, 0o4755, 0o700), Foreign);
+        assert_eq!(attributes(0o070).mode(0o644, 0o020, 0o624), New);
+        assert_eq!(attributes(0o070).mode(0o644, 0o020, 0o604), Foreign);
+        assert_eq!(attributes(0o070).mode(0o644, 0o040, 0o777), Silent);
+    }
+}

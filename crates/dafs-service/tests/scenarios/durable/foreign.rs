@@ -1,0 +1,120 @@
+//! Others change the same things between the announcement of a change and the server's end, without
+//! announcing anything.
+
+use super::*;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+/// What somebody else has made under the name stays as he made it: whoever announced an object of that
+/// name gets no rights on it, nor is he told that he made it.
+#[test]
+fn an_object_that_somebody_else_made_is_left_alone() {
+    let greedy = SetAttr { mode: Some(0o6777), uid: Some(7), gid: Some(7), ..NONE };
+    for mode in [Durability::Crash, Durability::Power] {
+        let mut world = World::new(mode);
+        world.cred = Cred::new(7, 7);
+        let root = world.root();
+        for (stream, kind) in [(0, Kind::Regular), (1, Kind::Directory)] {
+            let name = if kind == Kind::Regular { &b"file"[..] } else { b"directory" };
+            let change = match kind {
+                Kind::Regular => Change::Create { dir: &root, name, attr: &greedy },
+                _ => Change::Make { dir: &root, name, kind, attr: &greedy },
+            };
+            std::mem::forget(world.op(stream, &change));
+            let (other, own) = (Cred::new(8, 8), SetAttr { mode: Some(0o600), ..NONE });
+            if kind == Kind::Regular {
+                let (how, mode) = (CreateHow::Guarded, OpenMode { read: true, write: true });
+                drop(world.store.create(&other, &root.file, name, how, &own, mode).unwrap());
+            } else {
+                let object = NewObject::Directory;
+                world.store.make(&other, &root.file, name, object, &own).unwrap();
+            }
+        }
+        let (keys, store) = ([world.key(0), world.key(1)], world.store.clone());
+        let world = world.restart(mode == Durability::Power, store);
+        for name in ["file", "directory"] {
+            let found = world.store.getattr(&world.at(name).unwrap().file).unwrap();
+            assert_eq!((found.uid, found.gid, found.mode), (8, 8, 0o600), "{name}");
+        }
+        assert_eq!(keys.map(|key| world.service.kept_answer(&key)), [None, None]);
+    }
+}
+
+/// An old file that somebody has brought under the name was not made by the one who announced a new
+/// one, even if it is his.
+#[test]
+fn an_object_that_is_older_than_its_making_was_not_made() {
+    let attr = SetAttr { mode: Some(0o6777), ..NONE };
+    let now = Arc::new(AtomicI64::new(1));
+    let clock = now.clone();
+    let options = MemoryOptions {
+        clock: Arc::new(move || TimeSpec { seconds: clock.load(Relaxed), nanoseconds: 0 }),
+        root_mode: 0o777,
+        ..MemoryOptions::default()
+    };
+    let store = Arc::new(MemoryStore::new(options));
+    let make = |name| {
+        let (how, mode) = (CreateHow::Guarded, OpenMode { read: true, write: true });
+        drop(store.create(&cred(), &store.root(), name, how, &NONE, mode).unwrap());
+    };
+    make(b"old");
+    now.store(2, Relaxed);
+    make(b"another");
+    let world = World::with(Durability::Crash, store);
+    let root = world.root();
+    std::mem::forget(world.op(0, &Change::Create { dir: &root, name: b"new", attr: &attr }));
+    world.store.rename(&cred(), &root.file, b"old", &root.file, b"new").unwrap();
+    let (key, store) = (world.key(0), world.store.clone());
+    let world = world.restart(false, store);
+    assert_eq!(world.service.kept_answer(&key), None);
+    let found = world.store.getattr(&world.at("new").unwrap().file).unwrap();
+    assert_eq!(found.mode & 0o7000, 0);
+}
+
+/// A file that others write to does not look emptied, nor does one that was empty before.
+#[test]
+fn a_file_is_emptied_when_its_content_is_gone() {
+    const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
+    for (size, answer) in [(6, false), (0, false), (0, true)] {
+        let world = World::new(Durability::Crash);
+        let (root, file) = (world.root(), world.at("grown").unwrap());
+        if !answer {
+            let cut = SetAttr { size: Some(size), ..NONE };
+            world.store.setattr(&cred(), &file.file, &cut, None).unwrap();
+        }
+        std::mem::forget(world.op(0, &Change::Create { dir: &root, name: b"grown", attr: &EMPTY }));
+        if answer {
+            world.store.setattr(&cred(), &file.file, &EMPTY, None).unwrap();
+        } else {
+            // Nothing but the change attribute tells.
+            let chown = SetAttr { uid: Some(3), ..NONE };
+            world.store.setattr(&cred(), &file.file, &chown, None).unwrap();
+        }
+        let (key, store) = (world.key(0), world.store.clone());
+        let world = world.restart(false, store);
+        assert_eq!(world.service.kept_answer(&key).is_some(), answer, "{size}");
+    }
+}
+
+/// When neither name leads to what was to be renamed, it may have been renamed and removed, or removed
+/// before: nobody is told either.
+#[test]
+fn a_rename_of_what_is_gone_from_both_names_is_told_as_failed() {
+    for (to, other, answer) in [
+        (&b"fresh"[..], &b"fresh"[..], Some(Answer::Failed)),
+        (b"fresh", b"moved", Some(Answer::Failed)),
+        // What would have been replaced is there.
+        (b"victim", b"moved", None),
+    ] {
+        let world = World::new(Durability::Crash);
+        let root = world.root();
+        let change = Change::Rename { from_dir: &root, from: b"moved", to_dir: &root, to };
+        std::mem::forget(world.op(0, &change));
+        if other == to {
+            world.store.rename(&cred(), &root.file, b"moved", &root.file, to).unwrap();
+        }
+        world.store.remove(&cred(), &root.file, other).unwrap();
+        let (key, store) = (world.key(0), world.store.clone());
+        let world = world.restart(false, store);
+        assert_eq!(world.service.kept_answer(&key), answer);
+    }
+}
