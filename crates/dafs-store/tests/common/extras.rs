@@ -252,6 +252,7 @@ pub(crate) fn named_users_and_inheritance_are_kept_where_they_can_be(w: &World) 
     done.unwrap();
     assert_eq!(w.store.getattr(&file).unwrap().mode & 0o777, 0o640, "the mask counts as group");
     let kept = w.store.acl(&file).unwrap();
+    assert_eq!(acl.as_kept(false).unwrap(), kept, "it can be told before it is set");
     let entry = kept.entries.iter().find(|ace| ace.who == AceWho::User(4242)).unwrap();
     assert!(entry.kind == AceKind::Allow && entry.mask.contains(read));
     w.store.set_acl(&w.cred, &file, &kept).unwrap();
@@ -271,6 +272,7 @@ pub(crate) fn named_users_and_inheritance_are_kept_where_they_can_be(w: &World) 
     let group = inherited.entries.iter().find(|ace| ace.who == AceWho::NamedGroup(77)).unwrap();
     assert!(group.mask.contains(read));
     let kept = w.store.acl(&dir).unwrap();
+    assert_eq!(acl.as_kept(true).unwrap(), kept);
     assert!(kept.entries.iter().any(|ace| ace.flags == inherit));
     w.store.set_acl(&w.cred, &dir, &Acl::from_mode(0o700, true)).unwrap();
     assert_eq!(w.store.acl(&dir).unwrap(), Acl::from_mode(0o700, true), "nothing is inherited now");
