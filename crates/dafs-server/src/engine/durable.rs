@@ -181,6 +181,11 @@ impl Context<'_> {
         Ok(waits)
     }
 
+    /// Where the change of a request was announced, if it was.
+    pub(super) fn announced_at(&self, call: &Call) -> Option<Handle> {
+        Some(*self.connection.ops.get(&call.header.stream_id)?.place())
+    }
+
     /// Before whose eyes the append of a request is carried out, if it is announced.
     pub(super) fn witness(&self, call: &Call) -> Option<Arc<dyn AppendWitness>> {
         self.connection.ops.get(&call.header.stream_id)?.witness()

@@ -73,21 +73,28 @@ impl Context<'_> {
         let how = open_how(&args.create)?;
         let dir = convert::handle(dir);
         let parents = path.len().checked_sub(1).ok_or(Status::Inval)?;
-        let walked = self.call_service_raw(call, |service, caller| {
-            service.lookup(caller, &dir, path.iter().take(parents))
-        })?;
-        let reached = match walked {
-            Ok(reached) => reached,
-            Err(walked) => {
-                let status = convert::status(walked.error);
-                self.fail_walked(call, status, &walked.handle, walked.components);
-                return Ok(());
+        // What was announced in one directory is not made in another to which the path leads since.
+        let announced = self.announced_at(call);
+        let at = match announced {
+            Some(at) => at,
+            None => {
+                let walked = self.call_service_raw(call, |service, caller| {
+                    service.lookup(caller, &dir, path.iter().take(parents))
+                })?;
+                match walked {
+                    Ok(reached) => reached.handle,
+                    Err(walked) => {
+                        let status = convert::status(walked.error);
+                        self.fail_walked(call, status, &walked.handle, walked.components);
+                        return Ok(());
+                    }
+                }
             }
         };
         // INVARIANT: the path has `parents + 1` components.
         let name = path.iter().nth(parents).ok_or(Status::Inval)?;
-        let target = OpenTarget::Name { dir: &reached.handle, name };
-        self.open_at(call, args, target, how, (&reached.handle, reached.components))
+        let target = OpenTarget::Name { dir: &at, name };
+        self.open_at(call, args, target, how, (&at, parents as u32))
     }
 
     /// Whatever is asked about an existing file, this one is new (DAFS 10.3).

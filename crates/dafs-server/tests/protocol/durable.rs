@@ -5,6 +5,7 @@ use crate::responses::{begin, key, lose};
 use dafs_journal::sim::SimDisk;
 use dafs_service::ExportOptions;
 use dafs_service::durable::Durability;
+use dafs_store::Cred;
 use dafs_wire::dafs::{
     self, ByteOrder, CheckResponse, FileHandle, HEADER_BYTES, NewObject, ObjectType, Procedure,
     Reply, Request, SessionId, StateId, Status,
@@ -201,6 +202,39 @@ fn a_change_happens_once_wherever_the_server_dies() {
         }
     }
     assert!(outcomes.iter().all(|count| *count > 8), "{outcomes:?}");
+}
+
+/// The path leads to another directory when the announcement is in the journal. There the change would
+/// neither be made stable nor be found after a crash.
+#[test]
+fn an_open_makes_its_file_where_it_was_announced() {
+    for mode in [Durability::Crash, Durability::Power] {
+        let disk = Arc::new(SimDisk::new());
+        let (mut world, client, id, _) = prepared(setup(mode, &disk), ByteOrder::Little);
+        let root = world.root();
+        for name in [b"here".as_slice(), b"there"] {
+            assert_eq!(world.status(client, &make(root, name)), Status::Ok);
+        }
+        let path: [&[u8]; 2] = [b"here", b"new"];
+        world.hold_jobs = true;
+        let stream = world.clients[client].post(&Request::Open(open_request(root, &path, b"o")));
+        world.settle();
+        let (store, cred) = (world.stores[0].clone(), Cred::new(0, 0));
+        let top = store.root();
+        let (here, _) = store.lookup(&cred, &top, b"here").unwrap();
+        let early = store.lookup(&cred, &here, b"new").is_ok();
+        store.rename(&cred, &top, b"here", &top, b"moved").unwrap();
+        store.rename(&cred, &top, b"there", &top, b"here").unwrap();
+        run_jobs(&mut world, 99);
+        let answer = world.clients[client].take_answer(stream).expect("an answer");
+        assert_eq!(answer.status(), Status::Ok);
+        assert!(store.lookup(&cred, &here, b"new").is_ok(), "made where it was announced");
+        assert_eq!(early, mode == Durability::Crash, "in the other mode it had to wait");
+        let asked = key(&mut world, client, id, stream, Procedure::Open);
+        let mut world = restart(world, mode, &disk);
+        let (new, _) = begin(&mut world, 2, "a", ByteOrder::Little);
+        assert_eq!(status(&mut world, new, asked), Status::Ok);
+    }
 }
 
 /// A connection that ends before its change has begun leaves nothing; one that ends later leaves the

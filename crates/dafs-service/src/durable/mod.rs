@@ -73,6 +73,7 @@ pub type Notify = Box<dyn FnOnce(Result<()>) + Send>;
 pub struct Op {
     keeper: Arc<Keeper>,
     number: u64,
+    place: Handle,
     unchanged: bool,
     carried_out: bool,
     settled: bool,
@@ -87,7 +88,8 @@ impl Op {
             _ => None,
         };
         let (unchanged, carried_out, settled) = (false, false, false);
-        Self { keeper, number, unchanged, carried_out, settled, append }
+        let place = *change.place();
+        Self { keeper, number, place, unchanged, carried_out, settled, append }
     }
 
     /// Before whose eyes an append is to be carried out; `None` for other changes. Until then it has
@@ -101,6 +103,12 @@ impl Op {
     /// Its number in the journal; no other one of this run has the same.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Where it was announced: the directory of the name, the target's for a rename, or the object.
+    /// It is to be carried out there, even if the path that led there leads elsewhere now.
+    pub fn place(&self) -> &Handle {
+        &self.place
     }
 
     /// Says that the change was made, whatever the reply will say.

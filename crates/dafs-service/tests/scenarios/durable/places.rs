@@ -13,7 +13,7 @@ fn changes_that_empty_files_do_not_wait_for_each_other_for_ever() {
         let (root, store) = (world.root(), world.store.clone());
         let files = [world.at("old").unwrap(), world.at("victim").unwrap()];
         let others = files.map(|file| {
-            let change = Change::SetAttr { file: &file, change: &CHMOD };
+            let change = Change::SetAttr { file: &file, change: &CHMOD, masked: None, acl: None };
             world.op(u16::from(file == files[1]), &change)
         });
         let one = Change::Create { dir: &root, name: b"old", attr: &EMPTY };
@@ -30,7 +30,7 @@ fn changes_that_empty_files_do_not_wait_for_each_other_for_ever() {
         told.sort_unstable_by_key(|(name, _)| *name);
         assert_eq!(told, [("one", Ok(())), ("two", Ok(()))]);
         // Each has the file that its name leads to now, and no other.
-        let change = Change::SetAttr { file: &files[1], change: &CHMOD };
+        let change = Change::SetAttr { file: &files[1], change: &CHMOD, masked: None, acl: None };
         let Intended::Waiting(third) = world.intend(4, "third", &change) else { panic!() };
         drop(two);
         world.run();
