@@ -249,8 +249,8 @@ fn damage_in_the_middle_is_refused_and_nothing_is_touched() {
             let error = scan(&disk, boot).map(|_| ()).unwrap_err();
             let named = match &error {
                 ScanError::Foreign { .. } => byte < 8,
-                ScanError::OtherVersion { found, known: 2, .. } => {
-                    (8..12).contains(&byte) && *found > 2
+                ScanError::OtherVersion { found, known: 3, .. } => {
+                    (8..12).contains(&byte) && *found > 3
                 }
                 ScanError::Damaged { offset, .. } => *offset <= byte as u64,
                 _ => false,
@@ -336,7 +336,7 @@ fn what_was_found_is_named_with_its_remedy() {
     for behind in [0, 1] {
         check(&|disk, n| disk.tamper(n + behind, Vec::clear), &["cut to 0 bytes", "another place"]);
     }
-    check(&|disk, n| disk.tamper(n, |content| content[8] = 9), &["version 9", "knows version 2"]);
+    check(&|disk, n| disk.tamper(n, |content| content[8] = 9), &["version 9", "knows version 3"]);
     check(
         &|disk, n| disk.tamper(n, |content| content[..4].copy_from_slice(b"PK\x03\x04")),
         &["no journal", "50, 4b"],
