@@ -271,7 +271,7 @@ fn what_belongs_to_another_client_is_refused() {
     assert!(matches!(group.read(1, &file, &buffer, 0..1, 0), Err(Error::Argument(_))));
     assert!(matches!(group.batch(client.batch(), |_| 0), Err(Error::Argument(_))));
     let mine = client.completion_group();
-    assert!(matches!(mine.read(1, &file, &buffer, 1..0, 0), Err(Error::Argument(_))));
+    assert!(matches!(mine.read(1, &file, &buffer, 2..BLOCK + 1, 0), Err(Error::Argument(_))));
     assert!(matches!(mine.read(1, &file, &buffer, 0..BLOCK + 1, 0), Err(Error::Argument(_))));
     let foreign = other.buffer(BLOCK).unwrap();
     assert!(matches!(mine.read(1, &file, &foreign, 0..1, 0), Err(Error::ForeignBuffer)));

@@ -411,7 +411,7 @@ impl Service {
         for export in self.namespace().exports() {
             let fs = export.store().fs_id();
             export.store().take_local_changes(&mut |file| {
-                self.changed_locally(&Handle { fs, file }, now_ns);
+                self.recall_all(&Handle { fs, file }, now_ns);
             });
         }
     }

@@ -108,7 +108,7 @@ impl Service {
             let released = self.release_client(old);
             tracing::info!(client = %old.name.escape_ascii(), released, "client has restarted");
         }
-        self.break_older(&client, wait);
+        self.break_older(&client, wait, now_ns);
         self.client_confirmed(&client);
         Ok(Registered { client, replaced: old.is_some() })
     }

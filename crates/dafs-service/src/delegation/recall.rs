@@ -133,9 +133,9 @@ impl Service {
         self.finish(ended);
     }
 
-    /// Somebody on this host has changed a file beside the server: all delegations on it are
-    /// recalled.
-    pub(crate) fn changed_locally(&self, key: &Handle, now_ns: u64) {
+    /// Recalls all delegations on a file: somebody on this host has changed it beside the server, or a
+    /// lock on it is broken.
+    pub(crate) fn recall_all(&self, key: &Handle, now_ns: u64) {
         let mut table = self.lock_table();
         let held = table.files.get(key).map(|file| file.delegations.clone()).unwrap_or_default();
         let notices: Vec<_> =

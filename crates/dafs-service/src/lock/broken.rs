@@ -120,8 +120,9 @@ impl Service {
     }
 
     /// A client has been started anew: its older instances will not come back, so what they held is
-    /// broken at once. Waits for the disk if it may.
-    pub(crate) fn break_older(&self, client: &Client, wait: Wait) {
+    /// broken at once, and delegations that stood beside a shared lock are recalled: their holders
+    /// would go on granting locks to themselves. Waits for the disk if it may.
+    pub(crate) fn break_older(&self, client: &Client, wait: Wait, now_ns: u64) {
         let mut table = self.lock_table();
         let keys: Vec<Handle> = table.left_files.iter().copied().collect();
         let (verifier, identity) = (client.verifier(), client.identity());
@@ -129,8 +130,14 @@ impl Service {
             let (mechanism, principal) = (identity.mechanism, &identity.principal);
             left.holder.is_older(client.name(), verifier, mechanism, principal)
         };
-        let broken: usize = keys.iter().map(|key| table.break_left(key, older)).sum();
+        let (mut broken, mut files) = (0, Vec::new());
+        for key in &keys {
+            let count = table.break_left(key, older);
+            broken += count;
+            files.extend((count > 0).then_some(key));
+        }
         drop(table);
+        files.into_iter().for_each(|key| self.recall_all(key, now_ns));
         if broken > 0 {
             let client = client.name().escape_ascii();
             tracing::warn!(%client, broken, "the holder has restarted; its locks are broken");

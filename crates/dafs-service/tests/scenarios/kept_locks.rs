@@ -135,6 +135,26 @@ fn nobody_gets_a_delegation_of_a_file_with_a_broken_lock() {
 }
 
 #[test]
+fn a_delegation_beside_a_shared_lock_is_recalled_when_that_breaks() {
+    let world = World::new();
+    let (one, nfs) = (instance(&world, "a", 1), world.nfs("n"));
+    let mine = world.plain("f", "owner", READ);
+    let mine = world.service.open(world.patient(&one), &mine).unwrap();
+    try_lock(&world, &one, &mine, (0, 10), LockKind::Read, PERSIST).unwrap();
+    let want = Want { kind: WantKind::Read, ..Want::default() };
+    let request = OpenRequest { want, ..world.plain("f", "owner", READ) };
+    let opened = world.service.open(world.patient(&nfs), &request).unwrap();
+    let granted = opened.delegation.expect("two readers do not disturb each other");
+    assert_eq!(world.ear.take(), []);
+    instance(&world, "a", 2);
+    let told = world.ear.take();
+    assert!(
+        matches!(told[..], [Told::Recall(_, _, state, false)] if state == granted.state),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
     let world = World::new();
     let (one, two) = (instance(&world, "a", 1), world.dafs("b"));
