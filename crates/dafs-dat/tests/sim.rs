@@ -381,3 +381,15 @@ fn a_seed_replays_to_the_same_digest() {
     assert!(runs.windows(2).all(|pair| pair[0].0 != pair[1].0));
     assert!(runs.iter().filter(|(_, torn)| *torn).count() > 10);
 }
+
+/// Whoever goes round in circles within a turn is found out instead of hanging a simulation.
+#[test]
+#[should_panic(expected = "a turn that does not end")]
+fn a_turn_without_an_end_is_found_out() {
+    let (_network, mut client, _server) = pair(1, SimFaults::none());
+    let segment = client.region.local(0, 8);
+    loop {
+        // The answer makes no difference to such a one.
+        let _ = client.adapter.post_send(client.endpoint, 1, &[segment]);
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Frame, Memory, PendingRead, Receive, Side, Stage, Verb};
 use super::fabric::Fabric;
-use super::limits::OUTSTANDING_MAX;
+use super::limits::{OUTSTANDING_MAX, POSTS_PER_POLL_MAX};
 use super::{Shared, lock};
 use crate::types::{
     Access, Address, EndpointId, Event, ListenerId, LocalSegment, PeerInfo, ProtectionDomain,
@@ -13,6 +13,7 @@ use crate::{
     PostError, RegisterError,
 };
 use dafs_mem::{Buffer, PAGE_BYTES};
+use std::cell::Cell;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -22,11 +23,13 @@ use std::sync::Arc;
 pub struct SimAdapter {
     shared: Shared,
     port: usize,
+    /// Requests since the last poll, refused ones included.
+    posts: Cell<u64>,
 }
 
 impl SimAdapter {
     pub(super) fn new(shared: Shared, port: usize) -> Self {
-        Self { shared, port }
+        Self { shared, port, posts: Cell::new(0) }
     }
 
     /// Runs `action` on the side of a connection that belongs to this adapter.
@@ -43,6 +46,12 @@ impl SimAdapter {
             .flatten()
     }
 
+    /// Counts a request, so that whoever goes round in circles is found out instead of hanging.
+    fn count_post(&self) {
+        self.posts.set(self.posts.get() + 1);
+        assert!(self.posts.get() <= POSTS_PER_POLL_MAX, "a turn that does not end");
+    }
+
     /// Queues a frame that sends from `segments`, after checking what can be checked here.
     fn post(
         &self,
@@ -51,6 +60,7 @@ impl SimAdapter {
         segments: &[LocalSegment],
         verb: Verb,
     ) -> Result<(), PostError> {
+        self.count_post();
         let post = |connection: &mut Connection, fabric: &mut Fabric, side: Side| {
             let half = connection.half_mut(side);
             if half.stage != Stage::Up {
@@ -231,6 +241,7 @@ impl Adapter for SimAdapter {
         work: u64,
         segment: LocalSegment,
     ) -> Result<(), PostError> {
+        self.count_post();
         let post = |connection: &mut Connection, fabric: &mut Fabric, side: Side| {
             let half = connection.half_mut(side);
             if !matches!(half.stage, Stage::Opening | Stage::Up) {
@@ -305,6 +316,7 @@ impl Adapter for SimAdapter {
     fn expect_remote_writes(&mut self, _endpoint: EndpointId, _bytes: u64) {}
 
     fn poll(&mut self, _now: Instant, events: &mut Vec<Event>) -> usize {
+        self.posts.set(0);
         self.flush_held();
         let mut network = lock(&self.shared);
         if network.fabric.paused_until(self.port).is_some() {

@@ -22,3 +22,7 @@ pub(super) const GIVE_UP_MAX: Duration = Duration::from_secs(20);
 
 /// How often an answer to a connection request tries to cross a partition.
 pub(super) const RETRY: Duration = Duration::from_millis(50);
+
+/// Requests that a side may post, or try to, from one poll to the next; more mean that it goes round
+/// in circles. Far more than a host does that drains all it has after a long stall.
+pub(super) const POSTS_PER_POLL_MAX: u64 = 1 << 18;
