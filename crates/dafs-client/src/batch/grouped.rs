@@ -118,7 +118,8 @@ pub(super) fn results(
     };
     let mut results: Vec<Option<Result<usize>>> = transfers.iter().map(|_| None).collect();
     for completion in completions.iter() {
-        let place = usize::try_from(completion.request_id).unwrap_or(usize::MAX);
+        let place = completion.request_id.wrapping_sub(super::SYNCHRONOUS_IDS);
+        let place = usize::try_from(place).unwrap_or(usize::MAX);
         match results.get_mut(place) {
             Some(result @ None) => {
                 *result = Some(self::result(&transfers[place], &completion, core)?)

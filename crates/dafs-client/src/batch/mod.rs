@@ -50,6 +50,10 @@ const RANGE_BYTES: usize = 16;
 const REPLY_AROUND_BYTES: usize = HEADER_BYTES + 8 + 8;
 const COMPLETION_BYTES: usize = 24;
 
+/// Where the ids of synchronous batches begin: beyond all that the session gives to asynchronous ones,
+/// because an id must be unique among all that are outstanding (DAFS O55).
+const SYNCHRONOUS_IDS: u64 = 1 << 63;
+
 /// Reads and writes that are put together before they are sent.
 #[derive(Debug)]
 pub struct Batch {
@@ -419,7 +423,7 @@ fn with_request<T>(
         rest = others;
         requests.push(ReadWriteRequest {
             fh: transfer.handle,
-            request_id: index as u64,
+            request_id: SYNCHRONOUS_IDS + index as u64,
             state_id: transfer.state_id,
             rw_flag: if write { ReadWrite::Write } else { ReadWrite::Read },
             chunks: Seq::new(&transfer.chunks),

@@ -23,8 +23,8 @@
 //!
 //! | class | examples | what happens |
 //! |---|---|---|
-//! | free | reads, LOOKUP, GETATTR, LOCKT, fencing lists | it is sent again |
-//! | same | writes, COMMIT, CLOSE, LOCK, LOCKU, SETATTR without size, OPEN without GUARDED, batches | the server is asked whether it was done, and its reply fetched; if it does not know, it is sent again |
+//! | free | reads, batches with reads, LOOKUP, GETATTR, LOCKT, fencing lists | it is sent again |
+//! | same | writes, COMMIT, CLOSE, LOCK, LOCKU, SETATTR without size, OPEN without GUARDED, batches of writes | the server is asked whether it was done, and its reply fetched; if it does not know, it is sent again |
 //! | once | CREATE, REMOVE, RENAME, LINK, APPEND, SETATTR of a size, GUARDED OPEN | as above, but if the server does not know, the call ends with [`Done::InDoubt`] |
 //!
 //! Two rules for who adds requests:
@@ -38,7 +38,8 @@
 //! [`SessionCore::want_back`] asks for it, for as long as the session lives; it is bound again by itself
 //! after each loss. What the server wants of the application comes out of
 //! [`SessionCore::take_back_event`]. Asynchronous batches need it and bring it with them
-//! ([`SessionCore::submit_batch`]).
+//! ([`SessionCore::submit_batch`]); it names their transfers 1, 2 and so on, and whoever submits a
+//! synchronous batch beside them takes names far beyond those (DAFS O55).
 
 mod auth;
 mod back;

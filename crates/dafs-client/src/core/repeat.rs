@@ -6,7 +6,7 @@
 
 use super::call::Task;
 use dafs_wire::dafs::{
-    ByteOrder, Class, CreateMode, OpenClaim, Procedure, Request, decode_request,
+    ByteOrder, Class, CreateMode, OpenClaim, Procedure, ReadWrite, Request, decode_request,
 };
 
 /// What sending a request a second time would do.
@@ -41,6 +41,12 @@ pub(crate) fn repeat(task: &Task, procedure: Procedure, order: ByteOrder) -> Rep
 fn of_modifying(request: &Request<'_>) -> Repeat {
     match request {
         Request::LockT(_) => Repeat::Free,
+        // What was read may not have come, though the server knows that it was.
+        Request::BatchSubmit(args)
+            if args.requests.iter().any(|part| part.rw_flag == ReadWrite::Read) =>
+        {
+            Repeat::Free
+        }
         // The batch is protected only as a whole, and clients send it again (DAFS 12).
         Request::BatchSubmit(_)
         | Request::Close(_)
@@ -66,5 +72,37 @@ fn of_modifying(request: &Request<'_>) -> Repeat {
             (_, Some(_)) => Repeat::Once,
         },
         _ => Repeat::Once,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_wire::dafs::{BatchSubmit, Checksum, FileHandle, ReadWriteRequest, Seq, StateId};
+
+    fn batch(directions: &[ReadWrite]) -> Repeat {
+        let part = |rw_flag| ReadWriteRequest {
+            fh: FileHandle::ZERO,
+            request_id: 1,
+            state_id: StateId::ZERO,
+            rw_flag,
+            chunks: Seq::empty(),
+            buffers: Seq::empty(),
+            direct_checksum: Checksum::ZERO,
+        };
+        let parts: Vec<_> = directions.iter().copied().map(part).collect();
+        of_modifying(&Request::BatchSubmit(BatchSubmit {
+            requests: Seq::new(&parts),
+            usec_window: 0,
+            num_completions: 0,
+            synchronous: true,
+        }))
+    }
+
+    /// A reply that the server has kept comes without the data.
+    #[test]
+    fn a_batch_that_reads_is_sent_again() {
+        assert_eq!(batch(&[ReadWrite::Write, ReadWrite::Write]), Repeat::Same);
+        assert_eq!(batch(&[ReadWrite::Write, ReadWrite::Read]), Repeat::Free);
     }
 }

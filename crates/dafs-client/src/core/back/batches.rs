@@ -85,6 +85,8 @@ struct Transfer {
     window: u32,
     /// The server may still move its data, for a channel that is gone.
     is_lent: bool,
+    /// The server was asked for it over a channel that is gone, and may have done it.
+    was_asked: bool,
 }
 
 /// The asynchronous batches of a session.
@@ -125,7 +127,7 @@ impl Batches {
         let mut out: Vec<(u64, Transfer)> = self.out.drain().collect();
         out.sort_unstable_by_key(|(number, _)| *number);
         for (_, transfer) in out.into_iter().rev() {
-            self.waiting.push_front(Transfer { is_lent: true, ..transfer });
+            self.waiting.push_front(Transfer { is_lent: true, was_asked: true, ..transfer });
         }
         self.hurries.clear();
         self.hold = None;
@@ -216,6 +218,7 @@ impl SessionCore {
             due,
             window,
             is_lent: false,
+            was_asked: false,
         }));
         self.want_back(adapter, now);
         if let super::BackStage::Refused(status) = self.back_stage() {
@@ -245,13 +248,13 @@ impl SessionCore {
         self.pump(adapter, now);
     }
 
-    /// Takes a transfer back that the server cannot be moving; false when it may be, and then it ends
-    /// as it would have. Nothing completes for one that was taken back.
+    /// Takes a transfer back that the server cannot have done or be moving; false when it may, and then
+    /// it ends as it would have. Nothing completes for one that was taken back.
     pub fn cancel_transfer(&mut self, tag: u64) -> bool {
         let batches = &mut self.back.batches;
         let before = batches.waiting.len() + batches.put_off.len();
-        batches.waiting.retain(|transfer| transfer.call.tag != tag || transfer.is_lent);
-        batches.put_off.retain(|(_, transfer)| transfer.call.tag != tag);
+        batches.waiting.retain(|transfer| transfer.call.tag != tag || transfer.was_asked);
+        batches.put_off.retain(|(_, transfer)| transfer.call.tag != tag || transfer.was_asked);
         before != batches.waiting.len() + batches.put_off.len()
     }
 
