@@ -93,3 +93,50 @@ fn a_crowd_is_served() {
         assert_eq!(to.read(0, COUNT * 16), from.read(0, COUNT * 16));
     }
 }
+
+/// Some that never pause keep nobody else waiting: with few of them, and with more than wait for long
+/// without the kernel being asked.
+#[test]
+fn who_is_quiet_is_heard_among_those_who_are_not() {
+    use contract::Link;
+    use dafs_dat::{Access, Event};
+
+    /// Far more turns than it takes.
+    const TURNS_MAX: usize = 10_000;
+    for busy_count in [1, 2, 3, 8] {
+        let mut world = world_of(IwarpConfig::default(), IwarpConfig::default());
+        let links: Vec<Link> = (0..=busy_count).map(|_| world.connect()).collect();
+        let (quiet, busy) = links.split_last().unwrap();
+        let to = world.server.memory(16, Access::LOCAL_WRITE);
+        let from = world.client.memory(16, Access::empty());
+        let send = |world: &mut World, link: &Link, work| {
+            world.server.adapter.post_receive(link.server, work, to.region.local(0, 16)).unwrap();
+            world.client.adapter.post_send(link.client, work, &[from.region.local(0, 16)]).unwrap();
+        };
+        let received = |world: &World, of: &Link| {
+            let mut events = world.server.events.iter();
+            events
+                .any(|event| matches!(event, Event::Completion(done) if done.endpoint == of.server))
+        };
+        // One message of each of the busy is always under way.
+        let go_on = |world: &mut World, turns: usize, until: Option<&Link>| {
+            for _ in 0..turns {
+                let again: Vec<bool> = busy.iter().map(|link| received(world, link)).collect();
+                world.server.events.clear();
+                world.client.events.clear();
+                for (link, _) in busy.iter().zip(again).filter(|(_, again)| *again) {
+                    send(world, link, 1);
+                }
+                world.poll();
+                if until.is_some_and(|link| received(world, link)) {
+                    return true;
+                }
+            }
+            false
+        };
+        busy.iter().for_each(|link| send(&mut world, link, 1));
+        go_on(&mut world, 100, None);
+        send(&mut world, quiet, 2);
+        assert!(go_on(&mut world, TURNS_MAX, Some(quiet)), "{busy_count} are busy");
+    }
+}

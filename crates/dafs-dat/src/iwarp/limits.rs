@@ -72,11 +72,21 @@ pub const POLL_EVENT_COUNT: usize = 64;
 /// Connections that are tried without asking the kernel first.
 pub const ACTIVE_COUNT_MAX: usize = 8;
 
-/// Empty tries after which a connection is no longer tried so.
+/// Connections tried so that may wait for long: trying them costs no more than asking the kernel.
+pub const ACTIVE_COUNT_FEW: usize = 2;
+
+/// Empty tries after which one of few connections is no longer tried so.
 pub const ACTIVE_MISS_COUNT_MAX: u32 = 1024;
 
-/// Polls between two questions to the kernel while connections are tried directly.
+/// Empty tries after which one of more connections is no longer tried so: each try of each is a call
+/// of the kernel, which one question answers for all.
+pub const ACTIVE_MISS_COUNT_MAX_OF_MANY: u32 = 2;
+
+/// Polls between two questions to the kernel while all connections are tried directly.
 pub const POLLS_PER_KERNEL_POLL: u32 = 32;
+
+/// The same, while there are others.
+pub const POLLS_PER_KERNEL_POLL_FOR_OTHERS: u32 = 8;
 
 /// Turns of a stranger's connection between two looks at the TCP segment size.
 pub const TURNS_PER_SEGMENT_SIZE: u32 = 256;

@@ -33,9 +33,13 @@ impl IwarpAdapter {
         self.pump_dirty();
         let tried = self.try_active();
         self.polls_since_kernel += 1;
+        let polls_max = match self.active.len() < self.slots.count() {
+            true => limits::POLLS_PER_KERNEL_POLL_FOR_OTHERS,
+            false => limits::POLLS_PER_KERNEL_POLL,
+        };
         let ask = self.active.is_empty()
             || self.core.blocked_count > 0
-            || self.polls_since_kernel >= limits::POLLS_PER_KERNEL_POLL
+            || self.polls_since_kernel >= polls_max
             || (self.slept && !tried);
         if ask {
             self.ask_kernel();
@@ -47,16 +51,20 @@ impl IwarpAdapter {
     /// anything came.
     fn try_active(&mut self) -> bool {
         // After sleeping, any one of many may be the reason; the kernel knows which.
-        if self.slept && self.active.len() > 2 {
+        if self.slept && self.active.len() > limits::ACTIVE_COUNT_FEW {
             return false;
         }
+        let misses_max = match self.active.len() > limits::ACTIVE_COUNT_FEW {
+            true => limits::ACTIVE_MISS_COUNT_MAX_OF_MANY,
+            false => limits::ACTIVE_MISS_COUNT_MAX,
+        };
         let mut any = false;
         let mut index = 0;
         while let Some(&id) = self.active.get(index) {
             let came = self.serve(id, |connection, core| {
                 let came = connection.receive(core)?;
                 connection.misses = if came { 0 } else { connection.misses + 1 };
-                Ok((came, connection.misses < limits::ACTIVE_MISS_COUNT_MAX))
+                Ok((came, connection.misses < misses_max))
             });
             let (came, keep) = came.unwrap_or((true, true));
             any |= came;
