@@ -9,7 +9,7 @@ use crate::limits::POOL_THREADS_MAX;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Something to run that may wait.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -20,10 +20,24 @@ pub trait Pool: Send + Sync {
     fn submit(&self, job: Job);
 }
 
+#[derive(Debug)]
+struct Contents<T> {
+    items: Vec<T>,
+    /// The reactor sleeps or is about to, and nobody has woken it yet.
+    asleep: bool,
+}
+
 /// Results on their way back to one reactor.
+///
+/// Invariants
+/// * The reactor says that it sleeps only while there is nothing, in one step; so whoever finds it
+///   awake knows that it will look again. What is in and whether it sleeps are under one lock, so
+///   no order of memory has to be thought of.
+/// * The descriptor is written at most once for each time that the reactor says so. When that
+///   comes late, after the reactor has woken for another reason, it sleeps once less.
 #[derive(Debug)]
 pub struct Inbox<T> {
-    items: Mutex<Vec<T>>,
+    contents: Mutex<Contents<T>>,
     /// Wakes the reactor; `None` where somebody else drives it.
     waker: Option<OwnedFd>,
 }
@@ -31,7 +45,7 @@ pub struct Inbox<T> {
 impl<T> Inbox<T> {
     /// An inbox that nobody sleeps on.
     pub fn unwatched() -> Self {
-        Self { items: Mutex::new(Vec::new()), waker: None }
+        Self::with_waker(None)
     }
 
     /// An inbox with a descriptor to sleep on.
@@ -40,14 +54,26 @@ impl<T> Inbox<T> {
     /// When no descriptor is left.
     pub fn watched() -> io::Result<Self> {
         let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
-        let waker = rustix::event::eventfd(0, flags)?;
-        Ok(Self { items: Mutex::new(Vec::new()), waker: Some(waker) })
+        Ok(Self::with_waker(Some(rustix::event::eventfd(0, flags)?)))
     }
 
-    /// Puts something in and wakes the reactor.
+    fn with_waker(waker: Option<OwnedFd>) -> Self {
+        Self { contents: Mutex::new(Contents { items: Vec::new(), asleep: false }), waker }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Contents<T>> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts something in and wakes the reactor if it sleeps.
     pub fn push(&self, item: T) {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner).push(item);
-        self.wake();
+        let mut contents = self.lock();
+        contents.items.push(item);
+        let asleep = std::mem::take(&mut contents.asleep);
+        drop(contents);
+        if asleep {
+            self.wake();
+        }
     }
 
     /// Wakes the reactor.
@@ -61,17 +87,21 @@ impl<T> Inbox<T> {
     /// Moves everything into `items`, which must be empty.
     pub fn take(&self, items: &mut Vec<T>) {
         debug_assert!(items.is_empty(), "results of an earlier turn were not handled");
-        std::mem::swap(&mut *self.items.lock().unwrap_or_else(PoisonError::into_inner), items);
+        std::mem::swap(&mut self.lock().items, items);
     }
 
-    /// True when there is nothing to take.
-    pub fn is_empty(&self) -> bool {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    /// Notes that the reactor is about to sleep on the descriptor; false when there is something to
+    /// take first.
+    pub fn fall_asleep(&self) -> bool {
+        let mut contents = self.lock();
+        contents.asleep = contents.items.is_empty();
+        contents.asleep
     }
 
-    /// Resets the descriptor after waking.
-    pub fn acknowledge(&self) {
-        if let Some(waker) = &self.waker {
+    /// Notes that the reactor is awake. `readable` tells whether the descriptor was.
+    pub fn wake_up(&self, readable: bool) {
+        self.lock().asleep = false;
+        if let Some(waker) = self.waker.as_ref().filter(|_| readable) {
             let _ = rustix::io::read(waker, &mut [0; 8]);
         }
     }
@@ -178,6 +208,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     #[test]
     fn every_job_runs_even_after_a_panic() {
@@ -199,5 +230,73 @@ mod tests {
         }
         seen.sort_unstable();
         assert_eq!(seen, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn only_a_reactor_that_sleeps_is_woken() {
+        let inbox = Inbox::watched().unwrap();
+        let readable = || {
+            let mut set = [PollFd::from_borrowed_fd(inbox.descriptor().unwrap(), PollFlags::IN)];
+            poll(&mut set, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+        };
+        let mut some = Vec::new();
+        inbox.push(1);
+        assert!(!readable() && !inbox.fall_asleep(), "there is something to take first");
+        inbox.take(&mut some);
+        assert!(inbox.fall_asleep());
+        inbox.push(2);
+        assert!(readable());
+        // Who is awake again looks by itself.
+        inbox.wake_up(true);
+        assert!(!readable());
+        inbox.push(3);
+        assert!(!readable() && !inbox.fall_asleep());
+        some.clear();
+        inbox.take(&mut some);
+        assert_eq!(some, [2, 3]);
+        // Woken by something else.
+        assert!(inbox.fall_asleep());
+        inbox.wake_up(false);
+        inbox.push(4);
+        assert!(!readable());
+        // By somebody who puts nothing in.
+        inbox.wake();
+        assert!(readable());
+    }
+
+    /// A wake-up that is lost leaves the reactor asleep with something in its inbox.
+    #[test]
+    fn no_wake_up_is_lost() {
+        const THREADS: usize = 4;
+        const ITEMS: usize = 20_000;
+        let inbox = Inbox::watched().unwrap();
+        let (mut taken, mut some) = (0, Vec::new());
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let inbox = &inbox;
+                scope.spawn(move || {
+                    for item in 0..ITEMS {
+                        inbox.push(item);
+                        // Now and then the reactor has nothing left, and falls asleep.
+                        if item % (3 + thread) == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+            while taken < THREADS * ITEMS {
+                inbox.take(&mut some);
+                taken += some.drain(..).count();
+                if taken == THREADS * ITEMS || !inbox.fall_asleep() {
+                    continue;
+                }
+                let fd = inbox.descriptor().unwrap();
+                let mut set = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+                let woken = poll(&mut set, Some(&Timespec { tv_sec: 60, tv_nsec: 0 })).unwrap();
+                inbox.wake_up(woken == 1);
+                assert!(woken == 1, "asleep with {taken} taken");
+            }
+        });
+        assert_eq!(taken, THREADS * ITEMS);
     }
 }

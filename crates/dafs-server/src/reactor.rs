@@ -102,7 +102,7 @@ fn sleep(engine: &mut Engine, now: Instant) -> io::Result<()> {
         armed &= adapter.arm()?;
     }
     let inbox = engine.inbox().clone();
-    if !armed || !inbox.is_empty() {
+    if !armed || !inbox.fall_asleep() {
         engine.woken(|_| true);
         return Ok(());
     }
@@ -118,15 +118,11 @@ fn sleep(engine: &mut Engine, now: Instant) -> io::Result<()> {
     let woken = poll(&mut set, Some(&timeout));
     let ready: SmallVec<[bool; 4]> = set.iter().map(|fd| !fd.revents().is_empty()).collect();
     drop(set);
+    // It is the last of the set, behind one descriptor for each adapter.
+    inbox.wake_up(ready.last() == Some(&true));
     match woken {
         Ok(0) | Err(rustix::io::Errno::INTR) => engine.woken(|_| true),
-        Ok(_) => {
-            // The inbox is the last of the set, behind one descriptor for each adapter.
-            if ready.last() == Some(&true) {
-                inbox.acknowledge();
-            }
-            engine.woken(|adapter| ready[adapter]);
-        }
+        Ok(_) => engine.woken(|adapter| ready[adapter]),
         Err(error) => return Err(error.into()),
     }
     Ok(())
