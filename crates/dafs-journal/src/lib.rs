@@ -31,7 +31,7 @@ pub use files::FileDisk;
 pub use limits::{CHECKPOINT_BYTES_MAX, RECORD_BYTES_MAX, SEGMENT_BYTES};
 pub use log::{Appended, Done, Log, Statistics};
 pub use scan::Recovery;
-pub use workers::Workers;
+pub use workers::{HeldJobs, Workers, hold_jobs};
 
 /// Bytes that a record takes in a segment.
 pub const fn record_bytes(payload_bytes: usize) -> usize {

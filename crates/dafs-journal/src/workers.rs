@@ -1,17 +1,66 @@
 //! Threads that run what waits for the disk.
+//!
+//! Invariants
+//! * A job is handed over once. Jobs of a thread that holds them back are handed over, in their order,
+//!   when it lets go, also when it panics.
 
 use crate::disk::Spawn;
+use std::cell::RefCell;
 use std::io;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() + Send>;
+type Jobs = Arc<Mutex<Option<Sender<Job>>>>;
+
+thread_local! {
+    /// What this thread holds back; `None` when it does not.
+    static HELD: RefCell<Option<Vec<(Jobs, Job)>>> = const { RefCell::new(None) };
+}
+
+/// Holds back the jobs that this thread hands to [`Workers`], until the guard is dropped. A thread that
+/// has many requests in hand lets them gather: one job then makes all of them stable, where the first
+/// one alone would have been begun with. It must not wait for such a job meanwhile.
+pub fn hold_jobs() -> HeldJobs {
+    HELD.with_borrow_mut(|held| {
+        debug_assert!(held.is_none(), "jobs are held back already");
+        held.get_or_insert_default();
+    });
+    HeldJobs(PhantomData)
+}
+
+/// See [`hold_jobs`].
+#[must_use]
+pub struct HeldJobs(PhantomData<*const ()>);
+
+impl Drop for HeldJobs {
+    fn drop(&mut self) {
+        for (jobs, job) in HELD.take().into_iter().flatten() {
+            // Without workers it is run here. A mistake in it must not take the others with it, nor
+            // the process, should this thread be failing already.
+            let _ = catch_unwind(AssertUnwindSafe(|| hand_over(&jobs, job)));
+        }
+    }
+}
+
+fn hand_over(jobs: &Jobs, job: Job) {
+    let sender = jobs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match sender {
+        Some(sender) => {
+            if let Err(refused) = sender.send(job) {
+                (refused.0)();
+            }
+        }
+        None => job(),
+    }
+}
 
 /// A few threads; dropped, they finish what was handed in and end.
 pub struct Workers {
-    jobs: Option<Arc<Mutex<Option<Sender<Job>>>>>,
+    jobs: Option<Jobs>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -45,14 +94,15 @@ impl Workers {
     pub fn spawn(&self) -> Spawn {
         let jobs = self.jobs.clone().unwrap_or_default();
         Arc::new(move |job| {
-            let jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            match jobs {
-                Some(jobs) => {
-                    if let Err(refused) = jobs.send(job) {
-                        (refused.0)();
-                    }
+            let job = HELD.with_borrow_mut(|held| match held {
+                Some(held) => {
+                    held.push((jobs.clone(), job));
+                    None
                 }
-                None => job(),
+                None => Some(job),
+            });
+            if let Some(job) = job {
+                hand_over(&jobs, job);
             }
         })
     }
@@ -67,5 +117,63 @@ impl Drop for Workers {
             // What failed has said so.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_that_are_held_back_come_when_the_guard_goes() {
+        let workers = Workers::start("test", 1).unwrap();
+        let (sender, received) = channel();
+        let job = |text: &'static str| -> Job {
+            let sender = sender.clone();
+            Box::new(move || sender.send(text).unwrap())
+        };
+        let spawn = workers.spawn();
+        let held = hold_jobs();
+        spawn(job("first"));
+        spawn(job("second"));
+        // Others are not held back.
+        std::thread::scope(|scope| scope.spawn(|| spawn(job("other"))).join().unwrap());
+        assert_eq!(received.recv().unwrap(), "other");
+        assert!(received.try_recv().is_err());
+        drop(held);
+        assert_eq!(received.recv().unwrap(), "first");
+        assert_eq!(received.recv().unwrap(), "second");
+        spawn(job("third"));
+        assert_eq!(received.recv().unwrap(), "third");
+    }
+
+    #[test]
+    fn a_panic_loses_no_job_that_was_held_back() {
+        let workers = Workers::start("test", 1).unwrap();
+        let (sender, received) = channel();
+        let spawn = workers.spawn();
+        let panicking = std::thread::spawn(move || {
+            let _held = hold_jobs();
+            spawn(Box::new(move || sender.send(()).unwrap()));
+            panic!("in the middle of a turn");
+        });
+        assert!(panicking.join().is_err());
+        received.recv().unwrap();
+    }
+
+    #[test]
+    fn a_mistake_in_one_job_loses_no_other_when_the_workers_have_gone() {
+        let workers = Workers::start("test", 1).unwrap();
+        let (sender, received) = channel();
+        let spawn = workers.spawn();
+        let failing = std::thread::spawn(move || {
+            let _held = hold_jobs();
+            spawn(Box::new(|| panic!("a mistake")));
+            spawn(Box::new(move || sender.send(()).unwrap()));
+            drop(workers);
+            panic!("in the middle of a turn");
+        });
+        assert!(failing.join().is_err());
+        received.recv().unwrap();
     }
 }

@@ -57,7 +57,10 @@ pub(crate) fn run(mut engine: Engine, wake: Wake, control: &Arc<Control>) {
         if idle_since.is_some() || turns.is_multiple_of(TURNS_PER_CLOCK_READING) {
             now = Instant::now();
         }
+        // All changes of a turn are made stable together.
+        let held = dafs_journal::hold_jobs();
         let busy = engine.turn(now);
+        drop(held);
         if control.publish.swap(false, Ordering::Relaxed) {
             control.set_counts(engine.counts());
         }
