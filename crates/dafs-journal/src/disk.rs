@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Runs what waits for the disk, some time later and not before it returns. What is handed in never
 /// waits for something else that was.
@@ -30,6 +31,12 @@ pub trait Disk: Send + Sync + 'static {
 
     /// Makes all that was written to a segment stable.
     fn sync(&self, segment: u64) -> io::Result<()>;
+
+    /// How long it pays to wait for others that want a sync as well, when as many as last time are
+    /// expected; nothing where time does not pass by itself.
+    fn patience(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Removes a segment. It may come back after a loss of power.
     fn remove(&self, segment: u64) -> io::Result<()>;

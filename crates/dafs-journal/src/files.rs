@@ -6,13 +6,16 @@
 //!   nothing of the file system but their data.
 
 use crate::disk::Disk;
+use crate::limits::PATIENCE_MAX;
 use rustix::fs::FlockOperation;
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 const PREFIX: &str = "segment-";
 /// A removed segment, for the next one to be made of.
@@ -29,6 +32,8 @@ pub struct FileDisk {
     files: Mutex<BTreeMap<u64, Arc<File>>>,
     identify: fn(),
     key: [u8; 16],
+    /// What the latest sync has taken.
+    sync_ns: AtomicU64,
     _lock: File,
 }
 
@@ -54,7 +59,8 @@ impl FileDisk {
         }
         let files = Mutex::new(BTreeMap::new());
         let (path, key) = (path.to_owned(), [0; 16]);
-        let mut disk = Self { path, directory, files, identify, key, _lock: lock };
+        let sync_ns = AtomicU64::new(0);
+        let mut disk = Self { path, directory, files, identify, key, sync_ns, _lock: lock };
         disk.key = disk.find_key()?;
         Ok(disk)
     }
@@ -169,7 +175,16 @@ impl Disk for FileDisk {
     }
 
     fn sync(&self, segment: u64) -> io::Result<()> {
-        self.file(segment)?.sync_data()
+        let (file, began) = (self.file(segment)?, Instant::now());
+        let synced = file.sync_data();
+        let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.sync_ns.store(took, Ordering::Relaxed);
+        synced
+    }
+
+    /// As long as a sync takes, which is what one more would cost.
+    fn patience(&self) -> Duration {
+        Duration::from_nanos(self.sync_ns.load(Ordering::Relaxed)).min(PATIENCE_MAX)
     }
 
     fn remove(&self, segment: u64) -> io::Result<()> {

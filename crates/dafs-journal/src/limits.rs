@@ -1,4 +1,6 @@
-//! Sizes.
+//! Sizes and times.
+
+use std::time::Duration;
 
 /// The size of a segment, in bytes. One that must hold more grows.
 pub const SEGMENT_BYTES: u64 = 16 << 20;
@@ -19,6 +21,10 @@ const SEGMENT_FRAME_BYTES: u64 = 4096;
 
 /// Bytes that a buffer for writes may keep allocated between two of them.
 pub(crate) const BUFFER_SPARE_BYTES_MAX: usize = 1 << 20;
+
+/// The longest wait for others that want a sync as well. Where syncs take longer than this, enough
+/// of them come while the one before is under way.
+pub(crate) const PATIENCE_MAX: Duration = Duration::from_micros(200);
 
 /// Checksums that a search for later records may compute, in multiples of the segment's size.
 pub(crate) const SEARCH_EFFORT: u64 = 16;

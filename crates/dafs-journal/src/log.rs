@@ -16,7 +16,7 @@ use crate::limits::BUFFER_SPARE_BYTES_MAX;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Told once, under no lock, when what was asked for is stable, or cannot be made so.
 pub type Done = Box<dyn FnOnce(Result<(), LogFailed>) + Send>;
@@ -66,6 +66,10 @@ struct State {
     waiters: Vec<(u64, Done)>,
     /// A job that makes the log stable is under way or about to be.
     syncing: bool,
+    /// How many the latest job has served at once.
+    told: usize,
+    /// A job waits until there are so many waiters.
+    gathers: Option<usize>,
     /// It is wanted though nobody waits.
     sync_wanted: bool,
     /// To be removed once the present segment's checkpoint is stable.
@@ -93,6 +97,8 @@ pub struct Log {
     segment_bytes: u64,
     state: Mutex<State>,
     io: Mutex<Io>,
+    /// Told when as many wait as a job waits for.
+    gathered: Condvar,
     /// Held while segments are made.
     maker: Mutex<()>,
     /// Held while something is made stable, so that what is dirty is one thread's business.
@@ -135,6 +141,8 @@ impl Log {
             stable: sequence - 1,
             waiters: Vec::new(),
             syncing: false,
+            told: 0,
+            gathers: None,
             sync_wanted: false,
             obsolete,
             spare: None,
@@ -149,6 +157,7 @@ impl Log {
             segment_bytes,
             state: Mutex::new(state),
             io: Mutex::new(Io { dirty: Vec::new(), written: sequence - 1 }),
+            gathered: Condvar::new(),
             maker: Mutex::new(()),
             sync: Mutex::new(()),
             records: AtomicU64::new(0),
@@ -297,6 +306,10 @@ impl Log {
             (false, true) => Ok(()),
             (false, false) => {
                 state.waiters.push((sequence, done));
+                if state.gathers.is_some_and(|wanted| state.waiters.len() >= wanted) {
+                    state.gathers = None;
+                    self.gathered.notify_one();
+                }
                 return self.ensure_job(state);
             }
         };
@@ -320,6 +333,7 @@ impl Log {
                 state.syncing = false;
                 return;
             }
+            state = self.gather(state);
             state.sync_wanted = false;
             drop(state);
             let outcome = self.sync_now();
@@ -329,6 +343,7 @@ impl Log {
             let (told, rest): (Vec<_>, Vec<_>) =
                 waiters.into_iter().partition(|&(sequence, _)| sequence <= stable);
             state.waiters = rest;
+            state.told = told.len();
             drop(state);
             self.waiters.fetch_add(told.len() as u64, Ordering::Relaxed);
             for (_, done) in told {
@@ -338,22 +353,42 @@ impl Log {
         }
     }
 
+    /// Waits a moment while fewer want a sync than were served by the last one: those have been
+    /// answered, and will want the next one together with those who want it now. Nobody has to end
+    /// the wait: it is over after the disk's patience, also while the server stops.
+    fn gather<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let (patience, wanted) = (self.disk.patience(), state.told);
+        if state.waiters.len() >= wanted || patience.is_zero() {
+            return state;
+        }
+        state.gathers = Some(wanted);
+        let waited =
+            self.gathered.wait_timeout_while(state, patience, |state| state.gathers.is_some());
+        (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.gathers = None;
+        state
+    }
+
     /// Makes everything stable that was appended up to `sequence`, and waits for it; with what others
     /// wait for at the same time.
     ///
     /// # Errors
     /// When the disk refuses, now or earlier.
     pub fn sync_through(&self, sequence: u64) -> Result<(), LogFailed> {
-        let sync = lock(&self.sync);
-        let state = lock(&self.state);
-        if state.failed {
-            return Err(LogFailed);
-        }
-        if state.stable >= sequence {
+        // Who need not wait does not wait for others either.
+        if self.is_stable(sequence)? {
             return Ok(());
         }
-        drop(state);
-        self.sync_all(&sync)
+        let sync = lock(&self.sync);
+        match self.is_stable(sequence)? {
+            true => Ok(()),
+            false => self.sync_all(&sync),
+        }
+    }
+
+    fn is_stable(&self, sequence: u64) -> Result<bool, LogFailed> {
+        let state = lock(&self.state);
+        if state.failed { Err(LogFailed) } else { Ok(state.stable >= sequence) }
     }
 
     /// Makes everything stable that was appended before, and waits for it.

@@ -8,7 +8,8 @@ use dafs_journal::sim::SimDisk;
 use dafs_journal::{Disk, FileDisk, LogFailed, Recovery, ScanError, Workers};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::time::Duration;
 
 /// A log of five stable records of 40 bytes; the number of its segment.
 fn five(disk: &Arc<SimDisk>) -> u64 {
@@ -146,7 +147,7 @@ fn workers_outlive_the_mistakes_of_their_jobs() {
     let workers = Workers::start("test", 2).unwrap();
     let spawn = workers.spawn();
     (0..10).for_each(|_| spawn(Box::new(|| panic!("a mistake"))));
-    let (tell, told) = std::sync::mpsc::channel();
+    let (tell, told) = mpsc::channel();
     let job = move || tell.send(std::thread::current().name().map(str::to_owned)).unwrap();
     spawn(Box::new(job));
     let name = told.recv().unwrap().unwrap();
@@ -176,6 +177,100 @@ fn one_sync_serves_all_that_wait() {
     assert_eq!(jobs.run(), 1);
     assert_eq!(told.load(Ordering::Relaxed), 16);
     assert_eq!(disk.syncs() - before, 1);
+}
+
+/// A disk whose syncs are worth waiting for one another, and for how long.
+struct Patient(SimDisk, Duration);
+
+impl Disk for Patient {
+    fn list(&self) -> io::Result<Vec<u64>> {
+        self.0.list()
+    }
+    fn key(&self) -> [u8; 16] {
+        self.0.key()
+    }
+    fn read(&self, segment: u64) -> io::Result<Vec<u8>> {
+        self.0.read(segment)
+    }
+    fn make(&self, segment: u64, len_bytes: u64) -> io::Result<()> {
+        self.0.make(segment, len_bytes)
+    }
+    fn write(&self, segment: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write(segment, offset, bytes)
+    }
+    fn sync(&self, segment: u64) -> io::Result<()> {
+        self.0.sync(segment)
+    }
+    fn patience(&self) -> Duration {
+        self.1
+    }
+    fn remove(&self, segment: u64) -> io::Result<()> {
+        self.0.remove(segment)
+    }
+    fn name(&self, segment: u64) -> String {
+        self.0.name(segment)
+    }
+}
+
+/// Those who were served together come again together, in the middle of one's answer to another.
+#[test]
+fn a_sync_waits_for_as_many_as_the_one_before_has_served() {
+    let for_ever = Duration::from_secs(3600);
+    let (disk, jobs) = (Arc::new(Patient(SimDisk::new(), for_ever)), Jobs::default());
+    let recovery = Recovery::scan(disk.clone(), [1; 16], &mut |_| ()).unwrap();
+    let log = recovery.start(SEGMENT_BYTES, jobs.spawn(), &mut std::iter::empty()).unwrap();
+    let (sender, told) = mpsc::channel();
+    let wait = || {
+        let sender = sender.clone();
+        let sequence = log.append(b"record").sequence;
+        log.sync_soon(sequence, Box::new(move |done| sender.send(done).unwrap()));
+    };
+    let before = disk.0.syncs();
+    wait();
+    // The first one expects nobody else.
+    assert_eq!(jobs.run(), 1);
+    wait();
+    wait();
+    wait();
+    assert_eq!(jobs.run(), 1);
+    assert_eq!((disk.0.syncs() - before, told.try_iter().count()), (2, 4));
+    wait();
+    std::thread::scope(|scope| {
+        scope.spawn(|| jobs.run());
+        wait();
+        wait();
+    });
+    assert_eq!((disk.0.syncs() - before, told.try_iter().count()), (3, 3));
+}
+
+/// Those who were there before do not come again: a sync does not wait for them for ever, nor do
+/// workers that are to end.
+#[test]
+fn who_waits_is_served_though_nobody_else_comes_and_the_server_stops() {
+    let disk = Arc::new(Patient(SimDisk::new(), Duration::from_millis(20)));
+    let workers = Workers::start("test", 1).unwrap();
+    let recovery = Recovery::scan(disk, [1; 16], &mut |_| ()).unwrap();
+    let log = recovery.start(SEGMENT_BYTES, workers.spawn(), &mut std::iter::empty()).unwrap();
+    let (sender, told) = mpsc::channel();
+    let wait = || {
+        let sender = sender.clone();
+        let sequence = log.append(b"record").sequence;
+        log.sync_soon(sequence, Box::new(move |done| sender.send(done).unwrap()));
+    };
+    // The worker is held up until there are three.
+    let (go, gone) = mpsc::channel();
+    workers.spawn()(Box::new(move || gone.recv().unwrap()));
+    (0..3).for_each(|_| wait());
+    go.send(()).unwrap();
+    assert!((0..3).all(|_| told.recv().unwrap().is_ok()));
+    wait();
+    assert!(told.recv().unwrap().is_ok());
+    (0..3).for_each(|_| wait());
+    drop(workers);
+    assert_eq!(told.try_iter().filter(Result::is_ok).count(), 3);
+    // The workers have gone.
+    wait();
+    assert_eq!(told.try_iter().filter(Result::is_ok).count(), 1);
 }
 
 #[test]
@@ -410,7 +505,7 @@ fn threads_share_syncs() {
             scope.spawn(move || {
                 start.wait();
                 for _ in 0..50 {
-                    let (tell, told) = std::sync::mpsc::channel();
+                    let (tell, told) = mpsc::channel();
                     let sequence = log.append(&[5; 200]).sequence;
                     log.sync_soon(sequence, Box::new(move |done| tell.send(done).unwrap()));
                     told.recv().unwrap().unwrap();
