@@ -63,6 +63,11 @@ impl IoBuffer {
         self.memory.slice(offset, len)
     }
 
+    /// True while an operation uses the memory, or there is another clone.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.memory) > 1
+    }
+
     pub(crate) fn memory(&self) -> &Arc<RegisteredMemory> {
         &self.memory
     }

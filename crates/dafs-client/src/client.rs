@@ -5,6 +5,8 @@ use crate::cache::{Cache, Use};
 use crate::core::{ReplyMessage, SessionInfo, SessionStats};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
+use crate::fork::ForkMutex;
+use crate::lend::Registrations;
 use crate::options::{ConnectOptions, Transport};
 use crate::url::DafsUrl;
 use dafs_wire::dafs::{Outcome, Reply, Request};
@@ -17,6 +19,7 @@ use std::time::{Duration, Instant};
 pub struct Client {
     shared: Arc<Shared>,
     cache: Option<Arc<Cache>>,
+    lent: Arc<ForkMutex<Registrations>>,
 }
 
 impl Client {
@@ -27,7 +30,8 @@ impl Client {
     /// What failed and what to do about it.
     pub fn connect(url: &DafsUrl, options: &ConnectOptions) -> Result<Self> {
         let cache = options.cache.map(|options| Arc::new(Cache::new(options)));
-        let client = Self { shared: crate::connect::open(url, options)?, cache };
+        let client =
+            Self { shared: crate::connect::open(url, options)?, cache, lent: Arc::default() };
         if client.cache.is_some() {
             client.listen()?;
         }
@@ -112,6 +116,10 @@ impl Client {
 
     pub(crate) fn cache(&self) -> Option<&Arc<Cache>> {
         self.cache.as_ref()
+    }
+
+    pub(crate) fn lent(&self) -> &ForkMutex<Registrations> {
+        &self.lent
     }
 
     /// Sends one request, waits, and takes what is wanted from a successful answer: for procedures

@@ -21,6 +21,12 @@ pub enum Error {
     /// The buffer belongs to another client, whose registrations mean nothing here.
     #[error("the buffer was made by another client; allocate it from the one that uses it")]
     ForeignBuffer,
+    /// Memory that the caller named is not mapped, or may not be written.
+    #[error("the memory given for a transfer is not mapped, or is read-only")]
+    BadMemory,
+    /// Memory is to be taken back that an operation uses.
+    #[error("the memory is in use by an operation; wait for that first")]
+    BusyMemory,
     /// The caller has given the operation up. If it was with the server when its connection was lost,
     /// it may have been carried out; else it was not.
     #[error("the operation was cancelled")]
@@ -180,6 +186,8 @@ impl Error {
     pub fn to_errno(&self) -> i32 {
         match self {
             Self::Argument(_) | Self::ForeignBuffer | Self::Url(_) => libc::EINVAL,
+            Self::BadMemory => libc::EFAULT,
+            Self::BusyMemory => libc::EBUSY,
             Self::Canceled | Self::ChainBroken { .. } => libc::ECANCELED,
             Self::ChainTooLong { .. } => libc::E2BIG,
             Self::Connect { .. } => libc::ECONNREFUSED,

@@ -151,15 +151,17 @@ impl GroupState {
         self.watched.load(Ordering::Relaxed)
     }
 
-    fn take(&self, completions: &mut Vec<Completion>) -> usize {
+    fn take(&self, completions: &mut Vec<Completion>, max: usize) -> usize {
         // A fork has no operations of its own.
         let Ok(mut ready) = self.ready.lock() else { return 0 };
-        let count = ready.len();
+        let count = ready.len().min(max);
         if count == 0 {
             return 0;
         }
-        completions.extend(ready.drain(..));
-        if let Some(event) = self.event.get() {
+        completions.extend(ready.drain(..count));
+        if ready.is_empty()
+            && let Some(event) = self.event.get()
+        {
             event.clear();
         }
         self.held.fetch_sub(count, Ordering::Relaxed);
@@ -255,13 +257,18 @@ impl CompletionGroup {
     /// Moves things along and appends what has completed to `completions`; returns how many. Never
     /// blocks, and makes no system call that its transport does not need.
     pub fn poll(&self, completions: &mut Vec<Completion>) -> usize {
+        self.poll_up_to(completions, usize::MAX)
+    }
+
+    /// As [`poll`](Self::poll), for up to `max` completions; the others stay to be fetched.
+    pub fn poll_up_to(&self, completions: &mut Vec<Completion>, max: usize) -> usize {
         let shared = self.client.shared();
         if shared.check_process().is_err() {
             return 0;
         }
         // Submissions leave with a poll also when results wait already.
         shared.move_along(self.state.in_flight.load(Ordering::Relaxed) > 0);
-        self.state.take(completions)
+        self.state.take(completions, max)
     }
 
     /// As [`poll`](Self::poll), but waits until at least `count` have been fetched or nothing is in
@@ -276,10 +283,24 @@ impl CompletionGroup {
         count: usize,
         time: Option<Duration>,
     ) -> Result<usize> {
-        let mut fetched = 0;
+        self.wait_up_to(completions, count, usize::MAX, time)
+    }
+
+    /// As [`wait`](Self::wait), for up to `max` completions; the others stay to be fetched.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_up_to(
+        &self,
+        completions: &mut Vec<Completion>,
+        count: usize,
+        max: usize,
+        time: Option<Duration>,
+    ) -> Result<usize> {
+        let (mut fetched, count) = (0, count.min(max));
         let shared = self.client.shared();
         shared.wait_any(time, |_| {
-            fetched += self.state.take(completions);
+            fetched += self.state.take(completions, max - fetched);
             let over = fetched >= count || self.state.in_flight.load(Ordering::Relaxed) == 0;
             over.then_some(fetched)
         })

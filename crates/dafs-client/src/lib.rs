@@ -66,6 +66,7 @@ mod file;
 mod fork;
 mod group;
 mod helper;
+mod lend;
 mod limit;
 pub mod limits;
 mod lock;
@@ -105,6 +106,7 @@ pub use crate::error::{Error, Result};
 pub use crate::fence::{FenceChange, FenceObject};
 pub use crate::file::{AccessPattern, File};
 pub use crate::group::{Completion, CompletionGroup, OperationId};
+pub use crate::lend::{Lent, is_readable, is_writable};
 pub use crate::limit::within;
 pub use crate::lock::{LockError, LockHolder, LockRange};
 pub use crate::open::{Create, OpenOptions, ShareAccess, ShareDeny};
@@ -116,6 +118,12 @@ pub use crate::path::{Follow, Found, Place};
 pub use crate::pending::Pending;
 pub use crate::url::{DafsUrl, UrlError};
 pub use dafs_wire::dafs::{Procedure, Status};
+
+/// A number of this process that its forks do not have: what was made under another one belongs to a
+/// process before the fork. Costs no system call.
+pub fn process_number() -> u32 {
+    fork::count()
+}
 
 /// Random bytes from the system.
 pub(crate) fn random<const N: usize>() -> [u8; N] {

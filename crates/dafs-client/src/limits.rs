@@ -211,6 +211,12 @@ pub const READ_AHEAD_BYTES_DEFAULT: u64 = 1 << 20;
 /// How often a read or write looks into the cache before it goes to the server by itself.
 pub(crate) const CACHE_ATTEMPTS: u32 = 16;
 
+/// Bytes of lent memory whose registrations are kept.
+pub const LENT_BYTES_MAX: usize = 1 << 30;
+
+/// Registrations of lent memory that are kept.
+pub const LENT_REGISTRATIONS_MAX: usize = 512;
+
 const _: () = assert!(MESSAGE_BYTES_MIN <= REQUEST_BYTES_PROPOSED);
 const _: () = assert!(REQUEST_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);
 const _: () = assert!(RESPONSE_BYTES_PROPOSED <= MESSAGE_BYTES_MAX);

@@ -1,0 +1,264 @@
+//! Registrations of memory that belongs to the application, kept for the next time.
+//!
+//! Registering costs more than a small transfer, and most programs use the same memory again and again.
+//!
+//! Invariants
+//! * What is kept is bounded in bytes and in number; what an operation uses is never thrown out.
+//! * Memory is looked at before it is registered, so that a wrong address is an error and no crash.
+
+use crate::buffer::IoBuffer;
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::limits::{LENT_BYTES_MAX, LENT_REGISTRATIONS_MAX};
+use dafs_mem::PAGE_BYTES;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// How many registrations that begin before an address are asked whether they cover it.
+const NEIGHBOURS: usize = 8;
+
+/// Memory of the application's that the server can reach: a range of a registered buffer.
+#[derive(Debug, Clone)]
+pub struct Lent {
+    /// The registration, which may be longer than what was asked for.
+    pub buffer: IoBuffer,
+    /// Where in it the memory lies.
+    pub range: Range<usize>,
+}
+
+/// What is registered, by its first address.
+#[derive(Debug, Default)]
+pub(crate) struct Registrations {
+    by_start: BTreeMap<usize, Registration>,
+    bytes: usize,
+    /// Counts uses.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Registration {
+    buffer: IoBuffer,
+    used: u64,
+}
+
+impl Registrations {
+    fn find(&mut self, memory: &Range<usize>) -> Option<Lent> {
+        let before = self.by_start.range_mut(..=memory.start).rev().take(NEIGHBOURS);
+        for (start, registration) in before {
+            if start + registration.buffer.len() >= memory.end {
+                self.clock += 1;
+                registration.used = self.clock;
+                let range = memory.start - start..memory.end - start;
+                return Some(Lent { buffer: registration.buffer.clone(), range });
+            }
+        }
+        None
+    }
+
+    /// Keeps a registration, if there is room or can be made. Returns those to be ended, which the
+    /// caller drops when it no longer holds the lock.
+    fn keep(&mut self, start: usize, buffer: &IoBuffer) -> Vec<IoBuffer> {
+        let mut over = Vec::new();
+        if buffer.len() > LENT_BYTES_MAX {
+            return over;
+        }
+        // Of two that begin together only one has a place.
+        if let Some(known) = self.by_start.get(&start)
+            && (known.buffer.is_shared() || known.buffer.len() >= buffer.len())
+        {
+            return over;
+        }
+        over.extend(self.take(start));
+        while self.bytes + buffer.len() > LENT_BYTES_MAX
+            || self.by_start.len() >= LENT_REGISTRATIONS_MAX
+        {
+            let unused = self.by_start.iter().filter(|(_, known)| !known.buffer.is_shared());
+            let Some((&oldest, _)) = unused.min_by_key(|(_, known)| known.used) else {
+                return over;
+            };
+            over.extend(self.take(oldest));
+        }
+        self.clock += 1;
+        self.bytes += buffer.len();
+        self.by_start.insert(start, Registration { buffer: buffer.clone(), used: self.clock });
+        over
+    }
+
+    fn take(&mut self, start: usize) -> Option<IoBuffer> {
+        let registration = self.by_start.remove(&start)?;
+        self.bytes -= registration.buffer.len();
+        Some(registration.buffer)
+    }
+
+    /// Takes out all that overlaps; nothing if an operation uses any of it.
+    fn forget(&mut self, memory: &Range<usize>) -> Result<Vec<IoBuffer>> {
+        let overlapping = |(start, known): &(&usize, &Registration)| {
+            **start < memory.end && *start + known.buffer.len() > memory.start
+        };
+        let found = self.by_start.iter().filter(overlapping);
+        let found: Vec<_> =
+            found.map(|(start, known)| (*start, known.buffer.is_shared())).collect();
+        if found.iter().any(|(_, used)| *used) {
+            return Err(Error::BusyMemory);
+        }
+        Ok(found.into_iter().filter_map(|(start, _)| self.take(start)).collect())
+    }
+}
+
+impl Client {
+    /// Lets the server reach memory of the caller's, registering it if it is not registered yet. The
+    /// registration is kept for the next time, within [`limits::LENT_BYTES_MAX`] and
+    /// [`limits::LENT_REGISTRATIONS_MAX`]; those that have not been used for longest make room.
+    ///
+    /// [`limits::LENT_BYTES_MAX`]: crate::limits::LENT_BYTES_MAX
+    /// [`limits::LENT_REGISTRATIONS_MAX`]: crate::limits::LENT_REGISTRATIONS_MAX
+    ///
+    /// # Safety
+    /// As [`Client::register`], and the memory must stay mapped until [`forget_memory`] has been called
+    /// for it, or the client and all its clones are gone.
+    ///
+    /// [`forget_memory`]: Client::forget_memory
+    ///
+    /// # Errors
+    /// [`Error::BadMemory`]: it is not mapped, or may not be written. Those of [`Client::register`].
+    pub unsafe fn lend(&self, address: *mut u8, bytes: usize) -> Result<Lent> {
+        let start = address as usize;
+        let end = start.checked_add(bytes).ok_or(Error::BadMemory)?;
+        if let Some(lent) = self.lent().lock()?.find(&(start..end)) {
+            return Ok(lent);
+        }
+        if !is_writable(address, bytes) {
+            return Err(Error::BadMemory);
+        }
+        // SAFETY: as the caller has promised. It lies in mapped, writable memory.
+        let buffer = unsafe { self.register(address, bytes)? };
+        let over = self.lent().lock()?.keep(start, &buffer);
+        drop(over);
+        Ok(Lent { buffer, range: 0..bytes })
+    }
+
+    /// Ends the registrations that [`Client::lend`] has kept of any of `bytes` bytes at `address`.
+    /// To be called before memory is unmapped that was lent; memory that a heap takes back needs it
+    /// not.
+    ///
+    /// # Errors
+    /// [`Error::BusyMemory`]: an operation uses it, and nothing is changed.
+    pub fn forget_memory(&self, address: *const u8, bytes: usize) -> Result<()> {
+        let start = address as usize;
+        let memory = start..start.saturating_add(bytes);
+        let over = self.lent().lock()?.forget(&memory)?;
+        drop(over);
+        Ok(())
+    }
+}
+
+/// True when every byte can be written and read. Private pages that were shared are copied for that.
+pub fn is_writable(address: *const u8, bytes: usize) -> bool {
+    populate(address, bytes, libc::MADV_POPULATE_WRITE)
+}
+
+/// True when every byte can be read.
+pub fn is_readable(address: *const u8, bytes: usize) -> bool {
+    populate(address, bytes, libc::MADV_POPULATE_READ)
+}
+
+fn populate(address: *const u8, bytes: usize, advice: i32) -> bool {
+    if bytes == 0 {
+        return true;
+    }
+    let Some(end) = (address as usize).checked_add(bytes) else { return false };
+    let start = address as usize & !(PAGE_BYTES - 1);
+    if start == 0 {
+        return false;
+    }
+    loop {
+        // SAFETY: this advice maps pages that the process has asked for, and changes no content.
+        let done = unsafe { libc::madvise(start as *mut libc::c_void, end - start, advice) } == 0;
+        if done {
+            return true;
+        }
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR | libc::EAGAIN) => {}
+            // Not unmapped, but nothing that can be filled in: memory of a device, or locked in by
+            // something else. Or a kernel before 5.14, which cannot tell.
+            Some(libc::EINVAL) => return is_advice_unknown(),
+            _ => return false,
+        }
+    }
+}
+
+/// True where the kernel does not know the advice even for memory that is certainly good.
+fn is_advice_unknown() -> bool {
+    let good = [0u8; PAGE_BYTES * 2];
+    let page = (good.as_ptr() as usize).next_multiple_of(PAGE_BYTES) as *mut libc::c_void;
+    // SAFETY: as above; the page lies inside the array.
+    unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_POPULATE_READ) != 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::TransportChoice;
+    use crate::served::Served;
+
+    #[test]
+    fn the_same_memory_is_registered_once() {
+        let served = Served::new();
+        for transport in [TransportChoice::Iwarp, TransportChoice::Shm] {
+            let client = served.client(transport);
+            let memory = vec![7u8; 1 << 16].leak();
+            let (address, bytes) = (memory.as_mut_ptr(), memory.len());
+            // SAFETY: leaked, and only touched through the client.
+            let whole = unsafe { client.lend(address, bytes).unwrap() };
+            // SAFETY: as above.
+            let part = unsafe { client.lend(address.wrapping_add(4096), 100).unwrap() };
+            assert_eq!(part.range, 4096..4196);
+            assert!(std::sync::Arc::ptr_eq(part.buffer.memory(), whole.buffer.memory()));
+            let busy = client.forget_memory(address.wrapping_add(bytes - 1), 1);
+            assert!(matches!(busy, Err(Error::BusyMemory)), "{busy:?}");
+            drop((whole, part));
+            client.forget_memory(address.wrapping_add(bytes), 1).unwrap();
+            assert_eq!(client.lent().lock_here().by_start.len(), 1);
+            client.forget_memory(address.wrapping_add(bytes - 1), 1).unwrap();
+            assert_eq!(client.lent().lock_here().bytes, 0);
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_the_oldest_goes() {
+        let served = Served::new();
+        let client = served.client(TransportChoice::Iwarp);
+        let memory = vec![0u8; LENT_REGISTRATIONS_MAX + 1].leak();
+        let address = |at: usize| std::ptr::from_ref(&memory[at]).cast_mut();
+        for at in 0..=LENT_REGISTRATIONS_MAX {
+            // SAFETY: leaked, and never transferred.
+            drop(unsafe { client.lend(address(at), 1).unwrap() });
+            // The first one is used all the time.
+            // SAFETY: as above.
+            drop(unsafe { client.lend(address(0), 1).unwrap() });
+        }
+        let kept = client.lent().lock_here();
+        assert_eq!(kept.by_start.len(), LENT_REGISTRATIONS_MAX);
+        assert!(kept.by_start.contains_key(&(address(0) as usize)));
+        assert!(!kept.by_start.contains_key(&(address(1) as usize)));
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        let served = Served::new();
+        let client = served.client(TransportChoice::Iwarp);
+        let text = "not to be written";
+        for (address, bytes) in [
+            (std::ptr::null_mut(), 1),
+            (std::ptr::without_provenance_mut(1 << 46), 4096),
+            (std::ptr::without_provenance_mut(usize::MAX), 2),
+            (text.as_ptr().cast_mut(), text.len()),
+            (vec![0u8; 16].leak().as_mut_ptr(), isize::MAX as usize),
+        ] {
+            // SAFETY: nothing is transferred.
+            let lent = unsafe { client.lend(address, bytes) };
+            assert!(matches!(lent, Err(Error::BadMemory)), "{address:?} {bytes}: {lent:?}");
+        }
+        assert!(is_readable(text.as_ptr(), text.len()));
+    }
+}
