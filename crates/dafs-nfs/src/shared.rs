@@ -276,14 +276,19 @@ impl NfsShared {
         }
     }
 
-    /// Says something to a client. Nothing happens if there is no way to it.
+    /// Says something to a client. If there is no way to it the service is told.
     pub(crate) fn call_client(&self, key: ClientKey, callback: Callback) {
-        if let Some(client) = self.sessions.client(key) {
-            let now_ns = self.now_ns.load(Ordering::Relaxed);
-            let submit = |callbacks: &mut Callbacks| callbacks.submit(callback);
-            if let Some(told) = self.with_callbacks(&client, now_ns, submit) {
-                self.tell(&client, told);
+        let Some(client) = self.sessions.client(key) else {
+            if let Callback::Recall { state, .. } = callback {
+                // It may be about to make a session, and would never hear of this.
+                self.service.recall_failed(key, state);
             }
+            return;
+        };
+        let now_ns = self.now_ns.load(Ordering::Relaxed);
+        let submit = |callbacks: &mut Callbacks| callbacks.submit(callback);
+        if let Some(told) = self.with_callbacks(&client, now_ns, submit) {
+            self.tell(&client, told);
         }
     }
 
@@ -341,9 +346,19 @@ impl NfsShared {
         let given_up = if path.up { Vec::new() } else { callbacks.give_up_waiting() };
         owner.set_path(path);
         drop(callbacks);
-        given_up.into_iter().for_each(|told| self.tell(owner, told));
-        self.service.set_back_channel(owner.record(), path.up);
-        result
+        if !given_up.is_empty() {
+            given_up.into_iter().for_each(|told| self.tell(owner, told));
+            // A path that has come meanwhile is news for what was given up.
+            self.service.set_back_channel(owner.record(), false);
+        }
+        // Others may be doing the same, so the last word is checked.
+        loop {
+            let up = owner.path().up;
+            self.service.set_back_channel(owner.record(), up);
+            if owner.path().up == up {
+                return result;
+            }
+        }
     }
 }
 

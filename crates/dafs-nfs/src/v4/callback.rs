@@ -216,6 +216,8 @@ impl Callbacks {
         session.connections.push(connection.clone());
         session.tell();
         self.fault = false;
+        // Others may have lost their connections when there was no path at all.
+        self.move_over();
         true
     }
 

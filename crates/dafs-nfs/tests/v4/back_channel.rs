@@ -189,6 +189,22 @@ fn a_session_without_connection_leaves_its_calls_to_another() {
     assert!(world.back_calls.is_empty());
 }
 
+/// The recall was on its way when nobody else could take it over.
+#[test]
+fn a_session_that_comes_later_takes_over_what_another_cannot_say() {
+    let mut world = World::default();
+    let session = world.client(b"client");
+    recall(&mut world, &session, 5);
+    let (_, first) = world.back_calls.pop().unwrap();
+    disconnect(&mut world, 1);
+    assert!(world.back_calls.is_empty());
+    let args = create_session(session.client_id, session.created.sequence + 1);
+    let second = world.session(2, args);
+    let (_, call) = world.back_calls.pop().expect("the recall");
+    assert_eq!(back_args(&call).session_id, second.id);
+    assert_eq!(back_op(&call), back_op(&first));
+}
+
 #[test]
 fn a_client_that_puts_off_is_asked_again_and_not_for_ever() {
     let mut world = World::default();

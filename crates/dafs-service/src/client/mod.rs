@@ -345,7 +345,7 @@ impl Service {
     /// Says whether there is a channel to call the client on. When there is one again, recalls that
     /// are still unanswered are sent once more.
     pub fn set_back_channel(&self, client: &Client, up: bool) {
-        let before = client.back_channel.swap(up, Ordering::Relaxed);
+        let before = client.back_channel.swap(up, Ordering::AcqRel);
         if up && !before {
             self.resend_recalls(client);
         }
