@@ -151,7 +151,9 @@ pub struct ConnectOptions {
     /// What waits for stable storage, or for its turn, has as long since the server's last answer to
     /// anything, and ten times as long in all. `None` waits as long as the transport does. A URL with
     /// `deadline=SECONDS` has the last word (0 for `None`); [`within`](crate::within) sets a shorter
-    /// time for the calls of one thread.
+    /// time for the calls of one thread. Over shared memory an operation on a buffer of
+    /// [`Client::buffer`](crate::Client::buffer) that was with the server may end later, when the
+    /// server has said that it does not use the buffer any more.
     pub deadline: Option<Duration>,
     /// Time for replacing a lost connection, until the server answers the application again. In it
     /// nothing is told to the application, whose calls only take longer; each keeps its deadline.

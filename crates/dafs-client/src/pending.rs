@@ -69,12 +69,13 @@ impl Pending<usize> {
     }
 
     /// Gives the operation up if the server cannot reach its memory now: because it has not been sent
-    /// yet, or because its connection was lost and is being replaced. Returns true when the operation
+    /// yet, or because its connection was lost and is being replaced. Over shared memory that is not
+    /// enough for the memory of [`Client::buffer`](crate::Client::buffer). Returns true when the operation
     /// is over; [`wait`](Self::wait) returns at once then, with [`Error::Canceled`] if nothing came
     /// of the operation before. Never blocks; other operations go on.
     ///
-    /// False means that the operation is with the server, which cannot be told to forget it: DAFS has
-    /// no such request. It ends with its answer or with [`ConnectOptions::deadline`]. Wait for that
+    /// False means that the operation is with the server, which cannot be told to forget it, as DAFS has
+    /// no such request, or that the server may still move its data. It ends with its answer or with [`ConnectOptions::deadline`]. Wait for that
     /// before the memory is used for something else, or drop this together with the buffer.
     ///
     /// [`ConnectOptions::deadline`]: crate::ConnectOptions::deadline

@@ -1,18 +1,19 @@
-//! Transfers of batches whose channel is lost while the server may still move their data: where it can
-//! map the client's memory, the end of a connection does not stop it.
+//! Transfers whose connection is lost while the server may still move their data: where it can map the
+//! client's memory, the end of a connection does not stop it.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod fake;
 
-use dafs_client::Status;
 use dafs_client::core::{
     BackStage, BatchCall, BatchHints, Done, Failure, Piece, RegisteredMemory, SessionConfig, Stage,
 };
+use dafs_client::{Procedure, Status};
 use dafs_wire::dafs::*;
 use fake::back::completion;
-use fake::{ROOT, World, pattern};
+use fake::{Answer, ROOT, World, pattern};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -132,4 +133,71 @@ fn an_answer_that_tells_of_what_has_come_back_is_no_breach() {
     world.server.report(&done);
     world.run_all(&tags);
     assert!(world.core.failure().is_none(), "{:?}", world.core.failure());
+}
+
+/// A read whose connection is lost. The server, which may have mapped its memory, does not say that the
+/// old session is over before the flag is set.
+fn lost_read() -> (World, u64, Arc<AtomicBool>) {
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = over.clone();
+    let config = SessionConfig { recovery: Some(Duration::from_secs(120)), ..World::config() };
+    let mut world = World::open_with(config, |server| {
+        server.file = pattern(50_000);
+        server.script = Box::new(move |_, request| match request {
+            Request::DiscardResponses(_) if !is_over.load(Ordering::Relaxed) => Answer::Silence,
+            _ => Answer::File,
+        });
+    });
+    world.network.map_memory(true);
+    let memory = world.memory(&[0; 20_000]);
+    world.server.hold = true;
+    let tag = world.read(Piece::new(&memory, 0, 20_000).unwrap(), 0);
+    world.run(|world| world.server.in_hand == 1);
+    world.server.hold = false;
+    (world, tag, over)
+}
+
+fn lose_session(world: &mut World) {
+    let endpoint = world.network.endpoints(2)[0];
+    world.network.lose(endpoint);
+    world.run(|world| world.core.stage() == Stage::Recovering);
+}
+
+#[test]
+fn a_call_is_not_cancelled_or_sent_again_before_its_old_session_is_over() {
+    let (mut world, tag, over) = lost_read();
+    lose_session(&mut world);
+    assert!(!world.core.cancel(&mut world.adapter, world.now, tag));
+    world.run(|world| world.server.count(Procedure::DiscardResponses) == 2);
+    assert!(!world.core.cancel(&mut world.adapter, world.now, tag));
+    assert_eq!(world.server.count(Procedure::ReadDirect), 1);
+    over.store(true, Ordering::Relaxed);
+    world.run_all(&[tag]);
+    assert!(matches!(world.done[&tag], Done::Read { bytes: 20_000, .. }));
+    assert_eq!(world.core.stats().recoveries, 1);
+}
+
+#[test]
+fn a_call_that_is_overdue_ends_with_its_old_session() {
+    for given_up in [false, true] {
+        let (mut world, tag, over) = lost_read();
+        match given_up {
+            false => {
+                lose_session(&mut world);
+                world.run_for(DEADLINE + Duration::from_secs(5));
+            }
+            true => {
+                let (now, after) = (world.now, DEADLINE);
+                world.core.give_up(&mut world.adapter, now, tag, after);
+                world.run_for(Duration::from_secs(5));
+                world.core.give_up(&mut world.adapter, world.now, tag, after);
+            }
+        }
+        assert!(world.done.is_empty(), "the server may still write to its memory");
+        over.store(true, Ordering::Relaxed);
+        world.run_all(&[tag]);
+        assert!(matches!(world.done[&tag], Done::Lost(Failure::Deadline(DEADLINE))));
+        world.run(|world| world.core.stage() == Stage::Ready);
+        assert_eq!(world.server.count(Procedure::ReadDirect), 1, "nobody wants it any more");
+    }
 }

@@ -222,6 +222,12 @@ pub trait Adapter: Send {
         need: Access,
     ) -> Option<RemoteWindow>;
 
+    /// True when a peer may map memory of such a buffer ([`map_remote`](Adapter::map_remote)), and so
+    /// reach it after its registration and the connection have ended.
+    fn is_mappable(&self, _buffer: &Buffer) -> bool {
+        false
+    }
+
     /// Tells how many bytes the peer may still RDMA-write here for requests now outstanding, so
     /// that a byte-stream provider can receive them straight into place. A hint.
     fn expect_remote_writes(&mut self, endpoint: EndpointId, bytes: u64);

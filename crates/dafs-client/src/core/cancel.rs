@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! * A call is given up only while no server can reach its memory: before it is sent, and between the
-//!   loss of the connection that it was sent on and its being sent again.
+//!   loss of the connection that it was sent on and its being sent again. Memory that the server may
+//!   have mapped is in its reach until it has said that the old session is over.
 
 use super::call::{Done, Purpose};
 use super::failure::Failure;
@@ -14,7 +15,7 @@ impl SessionCore {
     /// on, also when the session is being recovered.
     ///
     /// False leaves all as it is: the call is with the server, which cannot be told to forget it
-    /// (DAFS has no such request), it belongs to a chain, or there is none of that tag any more.
+    /// (DAFS has no such request), or was and may still move its data, it belongs to a chain, or there is none of that tag any more.
     pub fn cancel(&mut self, adapter: &mut dyn Adapter, now: Instant, tag: u64) -> bool {
         self.now = now;
         if self.chains.holds(tag) || !self.take_out(tag) {

@@ -59,6 +59,8 @@ pub struct RegisteredMemory {
     /// `None` while there is no connection to register it for.
     region: ForkMutex<Option<MemoryRegion>>,
     graveyard: Arc<Graveyard>,
+    /// The server may map it, and so reach it after its registration and the connection have ended.
+    mappable: bool,
     /// The application never sees it.
     private: AtomicBool,
 }
@@ -68,12 +70,14 @@ impl RegisteredMemory {
         buffer: Arc<Buffer>,
         region: MemoryRegion,
         graveyard: Arc<Graveyard>,
+        mappable: bool,
     ) -> Self {
         Self {
             buffer,
             name: region,
             region: ForkMutex::new(Some(region)),
             graveyard,
+            mappable,
             private: AtomicBool::new(false),
         }
     }
@@ -86,6 +90,11 @@ impl RegisteredMemory {
 
     pub(crate) fn is_private(&self) -> bool {
         self.private.load(Ordering::Relaxed)
+    }
+
+    /// True when the end of a connection is not the end of the server's reach.
+    pub(crate) fn is_mappable(&self) -> bool {
+        self.mappable
     }
 
     /// Length in bytes.

@@ -12,6 +12,7 @@
 
 use super::call::{Call, Completed, Done, Purpose, Work};
 use super::failure::Failure;
+use super::memory::RegisteredMemory;
 use super::session::{SessionCore, Stage};
 use crate::backoff::is_passing;
 use crate::delegation::Granted;
@@ -121,12 +122,21 @@ pub(super) fn orphan_of(bytes: &[u8], order: ByteOrder) -> Orphan {
 
 /// True when the server could still reach memory that the caller has.
 fn reaches_memory(work: &Work) -> bool {
+    names_memory(work, |memory| !memory.is_private())
+}
+
+/// True when it could do so even after the end of the connection.
+pub(super) fn lends_memory(work: &Work) -> bool {
+    names_memory(work, |memory| !memory.is_private() && memory.is_mappable())
+}
+
+fn names_memory(work: &Work, such: impl Fn(&RegisteredMemory) -> bool) -> bool {
     match work {
-        Work::Message { memory, .. } => memory.iter().any(|piece| !piece.memory().is_private()),
+        Work::Message { memory, .. } => memory.iter().any(|piece| such(piece.memory())),
         // The data of an inline read comes in the memory of messages.
         Work::ReadInline(_) => false,
-        Work::ReadDirect(call) => !call.into.memory().is_private(),
-        Work::Write(call) => !call.from.memory().is_private(),
+        Work::ReadDirect(call) => such(call.into.memory()),
+        Work::Write(call) => such(call.from.memory()),
     }
 }
 
@@ -136,7 +146,8 @@ impl SessionCore {
     /// Other calls go on.
     ///
     /// A call that is with the server and names memory of the application's costs the connection, and
-    /// with it the session if that is not recovered: the server could still reach the memory.
+    /// with it the session if that is not recovered: the server could still reach the memory. Where it
+    /// may have mapped that, the call ends when it has let go of it.
     pub fn give_up(&mut self, adapter: &mut dyn Adapter, now: Instant, tag: u64, after: Duration) {
         self.now = now;
         if !self.chains.holds(tag)
@@ -147,6 +158,12 @@ impl SessionCore {
         } else if let Some(flight) =
             self.conn.flights.iter().flatten().find(|flight| flight.purpose == Purpose::Caller(tag))
         {
+            if lends_memory(&flight.work) {
+                self.fail(adapter, Failure::Deadline(after));
+                self.lent_is_overdue(tag, after);
+                self.reap(adapter);
+                return self.pump(adapter, now);
+            }
             let cut = reaches_memory(&flight.work);
             let orphan = match &flight.work {
                 Work::Message { bytes, .. } => orphan_of(bytes, self.order),
@@ -161,6 +178,8 @@ impl SessionCore {
             if cut {
                 self.fail(adapter, Failure::Deadline(after));
             }
+        } else if self.lent_is_overdue(tag, after) {
+            // The end of recovery is its end.
         } else if let Some(orphan) = self.recovery_lets_go(tag) {
             match orphan {
                 Orphan::Nothing => {

@@ -242,7 +242,8 @@ impl SessionCore {
         self.reap(adapter);
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let region = adapter.register(self.conn.domain, buffer.clone(), access)?;
-        let memory = Arc::new(RegisteredMemory::new(buffer, region, self.graveyard.clone()));
+        let (mappable, graveyard) = (adapter.is_mappable(&buffer), self.graveyard.clone());
+        let memory = Arc::new(RegisteredMemory::new(buffer, region, graveyard, mappable));
         self.remember(&memory);
         Ok(memory)
     }

@@ -525,7 +525,7 @@ impl Shared {
     fn give_up(&self, slot: &Slot, after: Duration) -> Result<Done> {
         self.end_soon(slot, after)?;
         let driver = self.lock()?;
-        // A transfer of a batch may have to wait for the server to let go of its memory.
+        // It may have to wait for the server to let go of its memory.
         Waiter::new(self, None).run(driver, |driver| driver.operations.take(slot))
     }
 

@@ -337,6 +337,10 @@ impl Adapter for ShmAdapter {
         self.window(endpoint, remote, need)
     }
 
+    fn is_mappable(&self, buffer: &Buffer) -> bool {
+        Arena::of(buffer).is_some()
+    }
+
     fn expect_remote_writes(&mut self, _endpoint: EndpointId, _bytes: u64) {
         // Writes arrive in place or in records of known length; there is nothing to prepare.
     }

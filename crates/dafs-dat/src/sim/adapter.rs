@@ -313,6 +313,10 @@ impl Adapter for SimAdapter {
         self.on(endpoint, map).flatten()
     }
 
+    fn is_mappable(&self, _: &Buffer) -> bool {
+        lock(&self.shared).fabric.maps_memory
+    }
+
     fn expect_remote_writes(&mut self, _endpoint: EndpointId, _bytes: u64) {}
 
     fn poll(&mut self, _now: Instant, events: &mut Vec<Event>) -> usize {

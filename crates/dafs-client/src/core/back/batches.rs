@@ -153,7 +153,7 @@ impl Batches {
     }
 
     /// True while the server may move data for a channel that is gone.
-    pub(super) fn has_lent(&self) -> bool {
+    pub(crate) fn has_lent(&self) -> bool {
         self.waiting.iter().any(|transfer| transfer.is_lent)
     }
 

@@ -51,16 +51,17 @@ impl SessionCore {
         false
     }
 
-    /// Tells the server to forget the old sessions; true when it has been told.
+    /// Tells the server to forget the old session; true when it has been told.
     pub(super) fn discard_some(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
         while let Some(recovery) = in_step(&mut self.recovery, Step::Discard) {
-            if recovery.discards.is_empty() {
+            if recovery.discarded {
                 return true;
             }
             if !self.conn.has_room() {
                 return false;
             }
-            let session_id = recovery.discards.remove(0);
+            let session_id = recovery.discard;
+            recovery.discarded = true;
             let request = Request::DiscardResponses(DiscardResponses { session_id });
             // Whatever the server says: it forgets them in time by itself.
             self.send_own(adapter, now, Purpose::Discard, &request);

@@ -14,9 +14,11 @@
 //!   the server has said that it was not executed, or when doing it twice is as good as once
 //!   ([`repeat`](super::repeat)).
 //! * Calls are sent again in the order in which they were sent first, and before all that waits.
-//! * Each call ends by its own deadline, whatever recovery is doing; all calls end with the time that
-//!   recovery may take.
-//! * Memory that a lost connection could reach is withdrawn before anybody hears of the loss.
+//! * Each other call ends by its own deadline, whatever recovery is doing; all calls end with the time
+//!   that recovery may take.
+//! * Memory that a lost connection could reach is withdrawn before anybody hears of the loss. What the
+//!   server may have mapped stays lent: its call neither ends, by its deadline or otherwise, nor is sent
+//!   again before the server has said that the old session is over.
 //! * An answer that breaks the rules ends the session; it never makes it try for ever.
 
 mod check;
@@ -26,7 +28,7 @@ use self::reclaim::Reclaim;
 use super::call::{Call, Done, Flight, Purpose, Sent, Task};
 use super::failure::Failure;
 use super::memory::RegisteredMemory;
-use super::orphans::{Orphan, orphan_of};
+use super::orphans::{Orphan, lends_memory, orphan_of};
 use super::repeat::{Repeat, repeat};
 use super::session::{SessionCore, Stage, new_connection};
 use super::streams::Transaction;
@@ -88,6 +90,8 @@ struct Doubt {
     verdict: Verdict,
     /// Its call has completed; it matters only what the server has made of it.
     orphan: bool,
+    /// The server may still move its data, for the old session.
+    is_lent: bool,
 }
 
 impl Doubt {
@@ -125,8 +129,10 @@ pub(crate) struct Recovery {
     client_id: ClientId,
     doubts: Vec<Doubt>,
     reclaim: Reclaim,
-    /// Old sessions whose replies the server may forget.
-    discards: Vec<SessionId>,
+    /// The old session, whose replies the server may forget.
+    discard: SessionId,
+    /// It has been told so on this connection.
+    discarded: bool,
 }
 
 impl Recovery {
@@ -136,11 +142,11 @@ impl Recovery {
         doubts.filter(Doubt::is_awaited).map(|doubt| doubt.call)
     }
 
-    /// Gives up one of the calls; false when it is none of them or over.
+    /// Gives up one of the calls; false when it is none of them, over, or lends its memory.
     pub(crate) fn give_up(&mut self, tag: u64) -> bool {
         let mut doubts = self.doubts.iter_mut();
         let doubt = doubts.find(|doubt| doubt.call.tag == tag && doubt.is_awaited());
-        doubt.map(|doubt| doubt.verdict = Verdict::Over).is_some()
+        doubt.filter(|doubt| !doubt.is_lent).map(|doubt| doubt.verdict = Verdict::Over).is_some()
     }
 
     fn has_calls(&self) -> bool {
@@ -149,6 +155,7 @@ impl Recovery {
 
     /// What was asked on a connection that is gone must be asked again.
     fn forget_questions(&mut self) {
+        self.discarded = false;
         for doubt in &mut self.doubts {
             doubt.verdict = match doubt.verdict {
                 Verdict::Asked => Verdict::Open,
@@ -239,7 +246,8 @@ impl SessionCore {
                 client_id: self.info.client_id,
                 doubts,
                 reclaim: Reclaim::default(),
-                discards: vec![self.info.session_id],
+                discard: self.info.session_id,
+                discarded: false,
             }));
             self.stats.recoveries += 1;
         }
@@ -260,6 +268,7 @@ impl SessionCore {
             true => unless_silent(flight.deadline, self.answered_at),
             false => flight.deadline,
         };
+        let is_lent = lends_memory(&flight.work);
         let saved = self.chains.is_saved(tag);
         let task = self.chains.task(tag).unwrap_or_else(|| flight.work.into_task());
         let orphan = match self.orphans.of(tag) {
@@ -279,7 +288,7 @@ impl SessionCore {
             Repeat::Free => Verdict::Again,
             Repeat::Same | Repeat::Once => Verdict::Open,
         };
-        Some(Doubt { call, sent, verdict, orphan })
+        Some(Doubt { call, sent, verdict, orphan, is_lent })
     }
 
     /// Ends the calls whose time is over, which nothing on the way will be answered for.
@@ -287,7 +296,8 @@ impl SessionCore {
         let Some(recovery) = &mut self.recovery else { return };
         let overdue = |call: &Call| call.due.filter(|(at, _)| *at <= now).map(|(_, after)| after);
         let (mut over, mut orphans) = (Vec::new(), Vec::new());
-        for doubt in recovery.doubts.iter_mut().filter(|doubt| doubt.is_awaited()) {
+        let free = |doubt: &&mut Doubt| doubt.is_awaited() && !doubt.is_lent;
+        for doubt in recovery.doubts.iter_mut().filter(free) {
             let Some(after) = overdue(&doubt.call) else { continue };
             let tag = doubt.call.tag;
             // Members of chains complete together, and only when all is known of each.
@@ -317,11 +327,38 @@ impl SessionCore {
             self.let_go(tag, orphan, after);
         }
         let doubts = self.recovery.iter().flat_map(|recovery| &recovery.doubts);
-        let open = doubts.filter(|doubt| doubt.is_awaited()).map(|doubt| &doubt.call);
+        let open = doubts.filter(|doubt| doubt.is_awaited() && !doubt.is_lent);
+        let open = open.map(|doubt| &doubt.call);
         let calls = open.chain(&self.waiting);
         self.first_deadline = calls.filter_map(|call| call.due).map(|(at, _)| at).min();
         if self.closing && self.has_no_calls() {
             self.end(adapter, Failure::Closed);
+        }
+    }
+
+    /// A call waits no longer that ends when the server has let go of its memory; false if it is none of
+    /// those.
+    pub(super) fn lent_is_overdue(&mut self, tag: u64, after: Duration) -> bool {
+        let doubts = self.recovery.iter_mut().flat_map(|recovery| &mut recovery.doubts);
+        let lent = |doubt: &&mut Doubt| doubt.is_lent && doubt.is_awaited();
+        let doubt = doubts.filter(lent).find(|doubt| doubt.call.tag == tag);
+        doubt.map(|doubt| doubt.call.due = Some((self.now, after))).is_some()
+    }
+
+    /// True while the server may move data for the old session.
+    fn lends(&self) -> bool {
+        let mut doubts = self.recovery.iter().flat_map(|recovery| &recovery.doubts);
+        doubts.any(|doubt| doubt.is_lent) || self.back.batches.has_lent()
+    }
+
+    /// The server has said that nothing is done for the old session any more.
+    fn take_memory_back(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+        let doubts = self.recovery.iter_mut().flat_map(|recovery| &mut recovery.doubts);
+        let mut lent = false;
+        doubts.for_each(|doubt| lent |= std::mem::take(&mut doubt.is_lent));
+        self.back.batches.settle();
+        if lent {
+            self.expire_calls(adapter, now);
         }
     }
 
@@ -415,6 +452,12 @@ impl SessionCore {
                 Step::Check if self.check_some(adapter, now) => Step::Fetch,
                 Step::Fetch if self.fetch_some(adapter, now) => Step::Discard,
                 Step::Discard if self.discard_some(adapter, now) => Step::Compare,
+                // The answer to DISCARD_RESPONSES comes when the old session is over.
+                Step::Compare if self.lends() && self.conn.streams.outstanding() == 0 => {
+                    self.take_memory_back(adapter, now);
+                    continue;
+                }
+                Step::Compare if self.lends() => return,
                 Step::Compare if !self.has_restarted() => return self.finish_recovery(),
                 Step::Compare if self.conn.streams.outstanding() == 0 => Step::Server,
                 Step::Opens if self.reclaim_some(adapter, now, step) => Step::Anew,
@@ -453,8 +496,6 @@ impl SessionCore {
         }
         self.mend_chains();
         self.settle_delegations();
-        // The server has ended its work for the former session.
-        self.back.batches.settle();
         if self.waiting.is_empty() {
             // Nothing is left that could take this connection down, too.
             self.lost_at = None;
