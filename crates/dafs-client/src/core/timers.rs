@@ -62,9 +62,13 @@ impl SessionCore {
 
     /// Until when the server keeps what it has promised for certain, opens and delegations: a part of
     /// the lease from when a request was sent that it has answered. The answer itself may have waited
-    /// here for longer than the lease, as in a process that was stopped.
+    /// here for longer than the lease, as in a process that was stopped. While delegations are held
+    /// the server must have been heard on the back-control channel, too: it may have called for them,
+    /// and it waits for no longer than a lease.
     pub fn promised_until(&self) -> Instant {
-        match self.promised_from {
+        let heard_at = self.back.heard_at();
+        let from = self.promised_from;
+        match from.map(|at| heard_at.map_or(at, |heard_at| at.min(heard_at))) {
             // Before all time is before a sleep longer than that.
             Some(at) if self.stage != Stage::Over && at > Instant(0) => {
                 at + self.info.lease * 2 / 3

@@ -37,13 +37,15 @@ impl SessionCore {
         if let Some(channel) = self.back.bound() {
             channel.begin(&header)?;
         }
+        let since = self.back.recalled_since(self.info.lease, now);
+        self.back.heard_at = now;
         let said = match header.known_procedure() {
             _ if header.protocol_version != PROTOCOL_VERSION => Said::No(Status::IllegalProt),
             None => Said::No(Status::NotSupp),
             Some(procedure) => match Request::decode(procedure, message, self.order, 0) {
                 Err(error) => Said::No(error.status()),
                 Ok(Request::BcNull) => Said::Yes(Reply::BcNull),
-                Ok(Request::BcRecall(args)) => self.on_recall(&args),
+                Ok(Request::BcRecall(args)) => self.on_recall(&args, since),
                 Ok(Request::BcGetAttr(args)) => self.on_question(&header, &args),
                 Ok(Request::BcBatchCompletion(args)) => {
                     self.on_completions(adapter, args.completions, &[], now)?;
@@ -89,13 +91,14 @@ impl SessionCore {
         channel.send(adapter, &message)
     }
 
-    fn on_recall(&mut self, args: &BcRecall) -> Said<'static> {
-        let (now, held) = (self.now, &mut self.back.delegations);
+    /// The server has called for it `since` then at the earliest.
+    fn on_recall(&mut self, args: &BcRecall, since: Instant) -> Said<'static> {
+        let held = &mut self.back.delegations;
         let Some(delegation) = held.find(args.state_id, self.info.client_id) else {
             // It may have overtaken the reply that grants it; then it comes again.
             return Said::No(Status::BadStateId);
         };
-        if held.recall(delegation, now) {
+        if held.recall(delegation, since) {
             let truncate = args.truncate;
             self.back.events.push_back(BackEvent::Recall { delegation, truncate });
         }

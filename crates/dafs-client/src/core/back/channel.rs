@@ -45,6 +45,8 @@ pub(super) struct Channel {
     pub(super) phase: Phase,
     /// When the attempt is given up that has not led to a bound channel.
     pub(super) due: Instant,
+    /// When the server was asked to bind it.
+    pub(super) asked_at: Instant,
     /// When it was bound.
     pub(super) bound_at: Instant,
     pub(super) sends: MessagePool,
@@ -61,6 +63,7 @@ impl Channel {
             endpoint,
             phase: Phase::Dialing,
             due,
+            asked_at: due,
             bound_at: due,
             sends: MessagePool::new(domain, MESSAGE_BYTES, credits + SPARE_SENDS),
             receives: MessagePool::new(domain, MESSAGE_BYTES, credits + 1),

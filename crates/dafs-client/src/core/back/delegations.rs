@@ -29,6 +29,8 @@ struct HeldDelegation {
 #[derive(Debug, Default)]
 pub(crate) struct Delegations {
     by_name: FxHashMap<StateId, HeldDelegation>,
+    /// When the first of them was granted by the server of now.
+    held_since: Instant,
 }
 
 impl Delegations {
@@ -54,6 +56,9 @@ impl Delegations {
             name = StateId(number.wrapping_add(0x9e37_79b9_7f4a_7c15).to_ne_bytes());
         }
         let held = HeldDelegation { handle, kind, current, server, recalled, returning: false };
+        if self.by_name.is_empty() {
+            self.held_since = now;
+        }
         self.by_name.insert(name, held);
         Some(name)
     }
@@ -95,6 +100,7 @@ impl Delegations {
         now: Instant,
         patience: Duration,
     ) -> Vec<StateId> {
+        self.held_since = earlier(self.held_since, time);
         for held in self.by_name.values_mut() {
             held.recalled = held.recalled.map(|since| earlier(since, time));
         }
@@ -145,6 +151,7 @@ impl Delegations {
             held.handle == *handle && held.server != server && held.kind == kind && !held.returning
         });
         let Some((name, held)) = known else { return Err(current) };
+        self.held_since = now;
         (held.current, held.server) = (current, server);
         let news = recall && held.recalled.is_none();
         if recall {
@@ -171,6 +178,11 @@ impl Delegations {
         let next = self.by_name.values_mut().find(held)?;
         next.returning = true;
         Some(next.current)
+    }
+
+    /// Nothing was called for before that.
+    pub(crate) fn held_since(&self) -> Instant {
+        self.held_since
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -17,6 +17,9 @@
 //! * A new channel is not made while the server may still hand batches to the one before
 //!   ([`Batches`]), so no batch is carried out on two.
 //! * While the server cannot call for long, delegations are given back by themselves.
+//! * Nobody goes by a delegation for longer than the server may wait for it after a call that has not
+//!   arrived. A channel that has been silent for long while delegations are held is taken for dead, and
+//!   a server calls more often than that.
 
 mod batches;
 mod calls;
@@ -31,6 +34,7 @@ use super::call::Purpose;
 use super::failure::Failure;
 use super::opening::auth_request;
 use super::session::{SessionCore, Stage};
+use super::timers::earlier;
 use crate::backoff::is_passing;
 use crate::limits::{
     BACK_CREDITS, BACK_IDLE_TICK, BACK_STABLE_TIME, BACK_TICK, MESSAGE_BYTES_MIN,
@@ -104,6 +108,10 @@ pub(crate) struct Back {
     losses: u32,
     /// Since when the server cannot call.
     down_since: Option<Instant>,
+    /// When the server was last heard on a channel: all that it had called for before that has come.
+    heard_at: Instant,
+    /// The same of the channels before this one.
+    heard_before: Instant,
     pub(crate) batches: Batches,
     pub(crate) delegations: Delegations,
     /// Delegations of this run of the server that nobody knows, to be given back.
@@ -123,6 +131,8 @@ impl Default for Back {
             state: State::Off,
             losses: 0,
             down_since: None,
+            heard_at: Instant(0),
+            heard_before: Instant(0),
             batches: Batches::default(),
             delegations: Delegations::default(),
             strays: Vec::new(),
@@ -181,8 +191,30 @@ impl Back {
     /// The machine has been suspended for `time`. If the server has waited for a delegation for longer
     /// than its `patience`, nobody can have been told.
     pub(crate) fn slept(&mut self, time: Duration, now: Instant, patience: Duration) {
+        self.heard_at = earlier(self.heard_at, time);
+        self.heard_before = earlier(self.heard_before, time);
         let news = self.delegations.slept(time, now, patience);
         news.into_iter().for_each(|delegation| self.tell_unwanted(delegation));
+    }
+
+    /// When the server was last heard of what it wants of a holder, if delegations are held. Before all
+    /// time when it never was.
+    pub(crate) fn heard_at(&self) -> Option<Instant> {
+        (!self.delegations.is_empty()).then_some(self.heard_at)
+    }
+
+    /// Since when the server may have wanted back what is held without having been heard.
+    fn unheard_since(&self) -> Instant {
+        self.heard_at.max(self.delegations.held_since())
+    }
+
+    /// Since when a recall that comes now may have been under way. What the channels before this one have
+    /// lost is said again in the first part of a lease.
+    fn recalled_since(&self, lease: Duration, now: Instant) -> Instant {
+        match &self.state {
+            State::Open(channel) if has_caught_up(channel, lease, now) => self.unheard_since(),
+            _ => self.heard_before.max(self.delegations.held_since()),
+        }
     }
 
     /// Whether anybody has asked for the channel.
@@ -323,6 +355,7 @@ impl SessionCore {
             max_requests: BACK_CREDITS.into(),
             auth: auth_request(&proof)?,
         });
+        let now = self.now;
         let header = RequestHeader { seq_number: 1, ..RequestHeader::default() };
         let mut message = vec![0; MESSAGE_BYTES];
         let bytes = encode_request(&mut message, self.order, &header, &request);
@@ -332,6 +365,7 @@ impl SessionCore {
             channel.post_receive(adapter)?;
         }
         channel.phase = Phase::Binding;
+        channel.asked_at = now;
         channel.send(adapter, &message[..bytes])
     }
 
@@ -382,6 +416,8 @@ impl SessionCore {
                 let credits = bind_credits(&reply)?;
                 if let Some(channel) = self.back.channel() {
                     channel.bound(credits, now);
+                    // What is lost from now on is lost on this channel. The answer may have waited.
+                    self.back.heard_at = channel.asked_at;
                 }
                 self.back.down_since = None;
                 tracing::debug!(credits, "back-control channel bound");
@@ -436,6 +472,9 @@ impl SessionCore {
     /// Ends the connection, if there is one; what was under way on it is not any more.
     fn close_back(&mut self, adapter: &mut dyn Adapter) {
         if let State::Open(channel) = std::mem::replace(&mut self.back.state, State::Off) {
+            if has_caught_up(&channel, self.info.lease, self.now) {
+                self.back.heard_before = self.back.heard_at;
+            }
             channel.cut(adapter);
         }
         self.back.questions.clear();
@@ -502,7 +541,7 @@ impl SessionCore {
 
     /// The server cannot call, and will not before the leases are at stake.
     fn back_is_down(&mut self) {
-        let since = self.back.down_since.unwrap_or(self.now);
+        let since = self.back.down_since.unwrap_or(self.now).min(self.back.unheard_since());
         for delegation in self.back.delegations.recall_all(since) {
             self.back.events.push_back(BackEvent::Recall { delegation, truncate: false });
         }
@@ -511,7 +550,17 @@ impl SessionCore {
     /// When delegations are given back because the server cannot call.
     fn down_until(&self) -> Option<Instant> {
         let since = self.back.down_since.filter(|_| !self.back.delegations.is_empty())?;
-        Some(since + self.info.lease / 3)
+        let lease = self.info.lease;
+        // After a silence there is less time.
+        Some((since + lease / 3).min(self.back.unheard_since() + lease / 2))
+    }
+
+    /// When a channel is given up that has been silent for so long.
+    fn silent_until(&self) -> Option<Instant> {
+        let bound =
+            matches!(&self.back.state, State::Open(channel) if channel.phase == Phase::Bound);
+        (bound && !self.back.delegations.is_empty())
+            .then(|| self.back.unheard_since() + self.info.lease / 3)
     }
 
     /// When something is to be done about the channel, unless an event comes first.
@@ -524,7 +573,8 @@ impl SessionCore {
             State::Open(channel) if channel.phase != Phase::Bound => Some(channel.due),
             _ => None,
         };
-        [state, self.down_until(), self.batches_timeout()].into_iter().flatten().min()
+        let times = [state, self.silent_until(), self.down_until(), self.batches_timeout()];
+        times.into_iter().flatten().min()
     }
 
     /// Does what is due.
@@ -538,6 +588,9 @@ impl SessionCore {
         {
             self.back_lost(adapter, Failure::Deadline(RECOVERY_ANSWER_TIME));
         }
+        if self.silent_until().is_some_and(|at| at <= now) {
+            self.back_lost(adapter, Failure::Deadline(self.info.lease / 3));
+        }
         if self.down_until().is_some_and(|at| at <= now) {
             // Once; it is told again only after a channel was there.
             self.back.down_since = None;
@@ -546,6 +599,11 @@ impl SessionCore {
         self.batches_on_time(adapter, now);
         self.back_turn(adapter, now);
     }
+}
+
+/// True when all has come over a channel that could not be said on those before it.
+fn has_caught_up(channel: &Channel, lease: Duration, now: Instant) -> bool {
+    channel.phase == Phase::Bound && channel.bound_at + lease / 4 <= now
 }
 
 /// Whether CONNECT_BIND may be answered otherwise in a moment.
