@@ -1,0 +1,213 @@
+"""Files of a DAFS server.
+
+    >>> import dafs
+    >>> with dafs.connect("dafs://server/") as client:          # doctest: +SKIP
+    ...     with client.open("file", "rb") as file:
+    ...         head = file.read(100)
+
+`connect` gives a `Client`: one session, for all threads. `Client.open` is as `open` of Python; with
+`buffering=0` it gives a `File`, which has positional reads and writes, appends and locks too.
+`CompletionGroup` keeps many operations in flight, `dafs.aio` does that for asyncio, `dafs.fsspec` is the
+file system for fsspec.
+
+Errors of the server are `OSError` and its kinds. A `Client` that is used in a forked child opens a
+session of its own there; files and groups must be opened again, else they raise `ForkedError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+
+from ._dafs import (
+    BrokenLockError,
+    Buffer,
+    Completion,
+    DirEntry,
+    ForkedError,
+    InDoubtError,
+    LockedError,
+    NotSentError,
+    Stat,
+    WritesLostError,
+)
+from ._dafs import Client as _Client
+from ._dafs import set_limit as _set_limit
+from ._file import CompletionGroup, File
+
+__all__ = [
+    "BrokenLockError",
+    "Buffer",
+    "Client",
+    "Completion",
+    "CompletionGroup",
+    "DirEntry",
+    "File",
+    "ForkedError",
+    "InDoubtError",
+    "LockedError",
+    "NotSentError",
+    "Stat",
+    "WritesLostError",
+    "connect",
+    "within",
+]
+
+# What a buffered file fetches at a time, in bytes.
+BUFFER_BYTES = 1 << 18
+
+
+class Client(_Client):
+    """A session with a server, shared by all threads. Relative paths start at the path of the URL."""
+
+    def __new__(cls, url, **options):
+        client = super().__new__(cls, url, **options)
+        client._arguments = (url, options)
+        return client
+
+    def __init__(self, url, **options):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def __reduce__(self):
+        # Another process connects by itself, as the spawn method of multiprocessing needs it.
+        url, options = self._arguments
+        return _reconnect, (type(self), url, options)
+
+    def __repr__(self):
+        state = " closed" if self.closed else ""
+        return f"<dafs.Client {self.url}{state}>"
+
+    def open(
+        self, path, mode="r", buffering=-1, encoding=None, errors=None, newline=None, *, permissions=None
+    ):
+        """Opens a file as `open` of Python does, "x" and "+" and "a" included.
+
+        Appends ("a") go to the end of the file at that moment, also when others append too.
+        """
+        letters = set(mode)
+        kinds = letters & set("rwxa")
+        if len(letters) != len(mode) or len(kinds) != 1 or letters - set("rwxabt+"):
+            raise ValueError(f"invalid mode: {mode!r}")
+        binary = "b" in letters
+        if binary and ("t" in letters or encoding or errors or newline):
+            raise ValueError("a binary file has no encoding, errors or newline")
+        if not binary and buffering == 0:
+            raise ValueError("text cannot be unbuffered")
+        kind = kinds.pop()
+        plus = "+" in letters
+        access = "rw" if plus else ("r" if kind == "r" else "w")
+        create = {"r": "never", "w": "if-missing", "a": "if-missing", "x": "new"}[kind]
+        if permissions is None and kind != "r":
+            permissions = 0o666 & ~_umask()
+        raw = self.open_raw(path, access, create, kind == "w", None if kind == "r" else permissions)
+        file = File(raw, path, mode, access, kind == "a")
+        if buffering == 0:
+            return file
+        try:
+            size = BUFFER_BYTES if buffering in (-1, 1) else buffering
+            if plus:
+                buffered = io.BufferedRandom(file, size)
+            elif access == "r":
+                buffered = io.BufferedReader(file, size)
+            else:
+                buffered = io.BufferedWriter(file, size)
+            if binary:
+                return buffered
+            text = io.TextIOWrapper(
+                buffered, encoding, errors, newline, line_buffering=buffering == 1
+            )
+            text.mode = mode
+            return text
+        except BaseException:
+            file.close()
+            raise
+
+    def listdir(self, path="."):
+        """The names in a directory."""
+        return [entry.name for entry in self.scandir(path)]
+
+    def exists(self, path):
+        """Whether there is something at a path."""
+        try:
+            self.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def makedirs(self, path, mode=0o777, exist_ok=False):
+        """Makes a directory and those above it that are missing."""
+        path = os.fspath(path)
+        slash = b"/" if isinstance(path, bytes) else "/"
+        path = path.rstrip(slash) or slash
+        try:
+            self.mkdir(path, mode & ~_umask())
+            return
+        except FileNotFoundError:
+            head = path.rpartition(slash)[0]
+            if not head:
+                raise
+        except OSError:
+            # It is there, perhaps as the root, which cannot be made.
+            if not exist_ok or not self._is_directory(path):
+                raise
+            return
+        self.makedirs(head, mode, exist_ok=True)
+        self.makedirs(path, mode, exist_ok)
+
+    def _is_directory(self, path):
+        try:
+            return self.stat(path).st_mode & 0o170000 == 0o040000
+        except OSError:
+            return False
+
+    def completion_group(self):
+        """A group for asynchronous operations."""
+        return CompletionGroup(self)
+
+
+def connect(url, **options):
+    """Connects to the server of `dafs://[user@]host[:port]/path`.
+
+    Options: `transport` ("auto", "shm" for shared memory, "iwarp" for TCP), `password`, `deadline`
+    (seconds for one operation, None for no limit), `recovery` (seconds for replacing a lost connection,
+    None for not at all), `connect_timeout`, `checksums`, `client_id`, `fence_id`, `cache_bytes` (memory
+    for file content that the server lets this client keep; 0 for none).
+    """
+    return Client(url, **options)
+
+
+@contextlib.contextmanager
+def within(seconds):
+    """Limits the blocking calls that this thread makes inside of the `with`, all together.
+
+    A call that is not over by then raises `NotSentError` if the server has certainly not done it, and
+    `TimeoutError` if it may have.
+    """
+    before = _set_limit(seconds)
+    try:
+        if before is not None and before < seconds:
+            _set_limit(before)
+        yield
+    finally:
+        # What was left at the start; the time inside is not given again to the outer limit, because a
+        # moment was meant.
+        _set_limit(before)
+
+
+def _reconnect(kind, url, options):
+    return kind(url, **options)
+
+
+def _umask():
+    with open("/proc/self/status", "rb") as status:
+        for line in status:
+            if line.startswith(b"Umask:"):
+                return int(line.split()[1], 8)
+    return 0o022

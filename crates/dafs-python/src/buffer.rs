@@ -1,0 +1,62 @@
+//! Memory for transfers without any copy, for Python: it has the buffer protocol.
+
+use crate::session::Session;
+use dafs_client::IoBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+/// Registered memory of a client, as `Client.buffer` makes it. Operations of that client on any part
+/// of it, also by way of a memoryview or an array over it, move data without a copy.
+#[pyclass(frozen, module = "dafs")]
+pub(crate) struct Buffer {
+    io: IoBuffer,
+    session: Arc<Session>,
+}
+
+impl Buffer {
+    pub(crate) fn new(session: Arc<Session>, io: IoBuffer) -> Self {
+        session.add_buffer(&io);
+        Self { io, session }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.session.remove_buffer(&self.io);
+    }
+}
+
+#[pymethods]
+impl Buffer {
+    fn __len__(&self) -> usize {
+        self.io.len()
+    }
+
+    /// # Safety
+    /// Python gives a structure to be filled.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no room for the view"));
+        }
+        let memory = slf.get().io.view();
+        let Ok(len) = ffi::Py_ssize_t::try_from(memory.len()) else {
+            return Err(PyBufferError::new_err("the buffer is too long"));
+        };
+        // SAFETY: `view` is Python's to be filled; the memory stays while the object does, on which the
+        // view takes a reference.
+        let result = unsafe {
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), memory.as_ptr().cast(), len, 0, flags)
+        };
+        match result {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(slf.py())),
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! The client as Python sees it.
+
+use crate::buffer::Buffer;
+use crate::directory::Listing;
+use crate::error::{raise, raise_for};
+use crate::file::RawFile;
+use crate::path;
+use crate::session::{self, Session};
+use crate::stat::Stat;
+use crate::wait::blocking;
+use dafs_client::{
+    ConnectOptions, Create, DafsUrl, Follow, OpenOptions, SetAttributes, SetTime, Time,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A session with a server, for all threads of a process. A forked child gets one of its own with the
+/// first call.
+#[pyclass(frozen, subclass, module = "dafs")]
+pub(crate) struct Client {
+    url: DafsUrl,
+    options: ConnectOptions,
+    state: Mutex<State>,
+}
+
+enum State {
+    Open { session: Arc<Session>, process: u32 },
+    Closed,
+}
+
+impl Client {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session of this process.
+    pub(crate) fn session(&self, py: Python<'_>) -> PyResult<Arc<Session>> {
+        let process = std::process::id();
+        match &*self.state() {
+            State::Open { session, process: known } if *known == process => {
+                return Ok(session.clone());
+            }
+            State::Open { .. } => {}
+            State::Closed => return Err(PyValueError::new_err("the client is closed")),
+        }
+        let new = blocking(py, || Session::connect(&self.url, &self.options)).map_err(raise)?;
+        let new = Arc::new(new);
+        let mut state = self.state();
+        match &*state {
+            // Another thread was faster.
+            State::Open { session, process: known } if *known == process => Ok(session.clone()),
+            State::Closed => Err(PyValueError::new_err("the client is closed")),
+            State::Open { .. } => {
+                *state = State::Open { session: new.clone(), process };
+                Ok(new)
+            }
+        }
+    }
+}
+
+/// The change that `mode` and others ask for.
+fn change(mode: Option<u32>) -> SetAttributes {
+    SetAttributes { mode, ..SetAttributes::default() }
+}
+
+fn time(nanoseconds: i128) -> PyResult<SetTime> {
+    let seconds = i64::try_from(nanoseconds.div_euclid(1_000_000_000))
+        .map_err(|_| PyValueError::new_err("a time is out of range"))?;
+    // Below 10^9.
+    let nseconds = nanoseconds.rem_euclid(1_000_000_000) as u32;
+    Ok(SetTime::Client(Time { seconds, nseconds }))
+}
+
+#[pymethods]
+impl Client {
+    #[new]
+    #[pyo3(signature = (url, *, transport = "auto", password = None, deadline = 60.0, recovery = 120.0,
+        connect_timeout = 10.0, checksums = false, client_id = None, fence_id = None, cache_bytes = 0))]
+    fn new(
+        py: Python<'_>,
+        url: &str,
+        transport: &str,
+        password: Option<String>,
+        deadline: Option<f64>,
+        recovery: Option<f64>,
+        connect_timeout: f64,
+        checksums: bool,
+        client_id: Option<String>,
+        fence_id: Option<String>,
+        cache_bytes: usize,
+    ) -> PyResult<Self> {
+        let url = DafsUrl::parse(url).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let options = session::options(
+            &url,
+            transport,
+            password,
+            deadline,
+            recovery,
+            connect_timeout,
+            checksums,
+            client_id,
+            fence_id,
+            cache_bytes,
+        )?;
+        let session = blocking(py, || Session::connect(&url, &options)).map_err(raise)?;
+        let process = std::process::id();
+        let state = Mutex::new(State::Open { session: Arc::new(session), process });
+        Ok(Self { url, options, state })
+    }
+
+    /// The URL.
+    #[getter]
+    fn url(&self) -> String {
+        self.url.to_string()
+    }
+
+    /// Which transport is in use: "iwarp" or "shm".
+    #[getter]
+    fn transport(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.session(py)?.client.transport().kind.to_string())
+    }
+
+    /// Whether there is a connection now.
+    #[getter]
+    fn connected(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.session(py)?.client.is_connected())
+    }
+
+    /// The path that relative ones start at.
+    #[getter]
+    fn base<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        path::name(py, &self.session(py)?.base)
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        matches!(*self.state(), State::Closed)
+    }
+
+    /// Ends the session. Later calls fail. A second time does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let old = std::mem::replace(&mut *self.state(), State::Closed);
+        match old {
+            State::Open { session, process } if process == std::process::id() => {
+                blocking(py, || session.client.disconnect()).map_err(raise)
+            }
+            State::Open { .. } | State::Closed => Ok(()),
+        }
+    }
+
+    /// Asks for a sign of life; returns the round trip in seconds.
+    fn ping(&self, py: Python<'_>) -> PyResult<f64> {
+        let session = self.session(py)?;
+        let time = blocking(py, || session.client.ping()).map_err(raise)?;
+        Ok(time.as_secs_f64())
+    }
+
+    /// Memory that the server reads and writes directly, over every transport.
+    fn buffer(&self, py: Python<'_>, bytes: usize) -> PyResult<Buffer> {
+        let session = self.session(py)?;
+        let io = blocking(py, || session.client.buffer(bytes)).map_err(raise)?;
+        Ok(Buffer::new(session, io))
+    }
+
+    /// Opens a file. `access` is "r", "w" or "rw", `create` is "never", "if-missing" or "new".
+    #[pyo3(signature = (path, access, create = "never", truncate = false, mode = None))]
+    fn open_raw(
+        &self,
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        access: &str,
+        create: &str,
+        truncate: bool,
+        mode: Option<u32>,
+    ) -> PyResult<RawFile> {
+        let options = match access {
+            "r" => OpenOptions::read(),
+            "w" => OpenOptions::write(),
+            "rw" => OpenOptions::read_write(),
+            _ => return Err(PyValueError::new_err("access is \"r\", \"w\" or \"rw\"")),
+        };
+        let create = match create {
+            "never" => Create::Never,
+            "if-missing" => Create::IfMissing,
+            "new" => Create::Exclusive,
+            _ => {
+                let text = "create is \"never\", \"if-missing\" or \"new\"";
+                return Err(PyValueError::new_err(text));
+            }
+        };
+        let options = options.create(create).truncate(truncate).attributes(change(mode));
+        let session = self.session(py)?;
+        let name = path::path(path, &session.base)?;
+        let file =
+            blocking(py, || session.client.open(&name, &options)).map_err(raise_for(path))?;
+        Ok(RawFile::new(session, file))
+    }
+
+    /// Attributes of what a path names; of a symbolic link itself without `follow_symlinks`.
+    #[pyo3(signature = (path, *, follow_symlinks = true))]
+    fn stat(
+        &self,
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        follow_symlinks: bool,
+    ) -> PyResult<Stat> {
+        let session = self.session(py)?;
+        let name = path::path(path, &session.base)?;
+        let follow = if follow_symlinks { Follow::Yes } else { Follow::No };
+        let found =
+            blocking(py, || session.client.resolve(&name, follow)).map_err(raise_for(path))?;
+        Ok(Stat::new(&found.attributes))
+    }
+
+    /// Iterates over a directory.
+    #[pyo3(signature = (path = None))]
+    fn scandir(&self, py: Python<'_>, path: Option<Bound<'_, PyAny>>) -> PyResult<Listing> {
+        let path = path.unwrap_or_else(|| PyString::new(py, "").into_any());
+        let session = self.session(py)?;
+        let name = path::path(&path, &session.base)?;
+        let found = blocking(py, || session.client.resolve(&name, Follow::Yes))
+            .map_err(raise_for(&path))?;
+        if !found.attributes.is_directory() {
+            let error = dafs_client::Error::Status {
+                procedure: dafs_client::Procedure::ReadDirDirect,
+                status: dafs_client::Status::NotDir,
+            };
+            return Err(raise_for(&path)(error));
+        }
+        Ok(Listing::new(session.client.read_dir(&found.handle)))
+    }
+
+    /// Makes a directory.
+    #[pyo3(signature = (path, mode = 0o777))]
+    fn mkdir(&self, py: Python<'_>, path: &Bound<'_, PyAny>, mode: u32) -> PyResult<()> {
+        let session = self.session(py)?;
+        let name = path::path(path, &session.base)?;
+        blocking(py, || {
+            let place = session.client.resolve_parent(&name)?;
+            session.client.mkdir(&place.dir, &place.name, &change(Some(mode)))
+        })
+        .map_err(raise_for(path))?;
+        Ok(())
+    }
+
+    /// Removes a name that is not one of a directory.
+    fn unlink(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.remove(py, path, false)
+    }
+
+    /// Removes an empty directory.
+    fn rmdir(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.remove(py, path, true)
+    }
+
+    /// Renames, replacing a target of a fitting kind.
+    fn rename(
+        &self,
+        py: Python<'_>,
+        source: &Bound<'_, PyAny>,
+        target: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let session = self.session(py)?;
+        let (from, to) = (path::path(source, &session.base)?, path::path(target, &session.base)?);
+        blocking(py, || {
+            let from = session.client.resolve_parent(&from)?;
+            let to = session.client.resolve_parent(&to)?;
+            session.client.rename(&from.dir, &from.name, &to.dir, &to.name)
+        })
+        .map_err(raise_for(source))
+    }
+
+    /// Makes another name for a file.
+    fn link(
+        &self,
+        py: Python<'_>,
+        source: &Bound<'_, PyAny>,
+        target: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let session = self.session(py)?;
+        let (from, to) = (path::path(source, &session.base)?, path::path(target, &session.base)?);
+        blocking(py, || {
+            let from = session.client.resolve(&from, Follow::No)?;
+            let to = session.client.resolve_parent(&to)?;
+            session.client.link(&from.handle, &to.dir, &to.name)
+        })
+        .map_err(raise_for(source))
+    }
+
+    /// Makes a symbolic link at `target` that holds `text`, as `os.symlink` does.
+    fn symlink(
+        &self,
+        py: Python<'_>,
+        text: &Bound<'_, PyAny>,
+        target: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let session = self.session(py)?;
+        let (text, to) = (path::raw(text)?, path::path(target, &session.base)?);
+        blocking(py, || {
+            let to = session.client.resolve_parent(&to)?;
+            session.client.symlink(&to.dir, &to.name, &text)
+        })
+        .map_err(raise_for(target))?;
+        Ok(())
+    }
+
+    /// The text of a symbolic link.
+    fn readlink<'py>(
+        &self,
+        py: Python<'py>,
+        path: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyString>> {
+        let session = self.session(py)?;
+        let name = path::path(path, &session.base)?;
+        let text = blocking(py, || {
+            let found = session.client.resolve(&name, Follow::No)?;
+            session.client.readlink(&found.handle)
+        })
+        .map_err(raise_for(path))?;
+        path::name(py, &text)
+    }
+
+    /// Changes attributes: permission bits, numbers of owner and group, size, and times as a pair of
+    /// nanoseconds (access, change of content).
+    #[pyo3(signature = (path, *, mode = None, uid = None, gid = None, size = None, times_ns = None,
+        follow_symlinks = true))]
+    fn set_attributes(
+        &self,
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        times_ns: Option<(i128, i128)>,
+        follow_symlinks: bool,
+    ) -> PyResult<()> {
+        let (accessed, modified) = match times_ns {
+            Some((accessed, modified)) => (Some(time(accessed)?), Some(time(modified)?)),
+            None => (None, None),
+        };
+        let change = SetAttributes { mode, owner: uid, group: gid, size, accessed, modified };
+        let session = self.session(py)?;
+        let name = path::path(path, &session.base)?;
+        let follow = if follow_symlinks { Follow::Yes } else { Follow::No };
+        blocking(py, || {
+            let found = session.client.resolve(&name, follow)?;
+            session.client.set_attributes(&found.handle, &change)
+        })
+        .map_err(raise_for(path))
+    }
+
+    /// Space of the file system that a path is in: a dictionary with what the server says of
+    /// `space_total`, `space_free`, `space_available`, `files_total`, `files_free`, in bytes and files.
+    fn statvfs<'py>(
+        &self,
+        py: Python<'py>,
+        path: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let session = self.session(py)?;
+        let name = path::path(path, &session.base)?;
+        let found = blocking(py, || {
+            let found = session.client.resolve(&name, Follow::Yes)?;
+            session.client.fs_status(&found.handle)
+        })
+        .map_err(raise_for(path))?;
+        let said = PyDict::new(py);
+        for (name, value) in [
+            ("space_total", found.space_total),
+            ("space_free", found.space_free),
+            ("space_available", found.space_available),
+            ("files_total", found.files_total),
+            ("files_free", found.files_free),
+        ] {
+            if let Some(value) = value {
+                said.set_item(name, value)?;
+            }
+        }
+        Ok(said)
+    }
+}
+
+impl Client {
+    fn remove(&self, py: Python<'_>, path: &Bound<'_, PyAny>, directory: bool) -> PyResult<()> {
+        use dafs_client::{Error, Procedure, Status};
+        let session = self.session(py)?;
+        let name = path::path(path, &session.base)?;
+        blocking(py, || {
+            let client = &session.client;
+            let place = client.resolve_parent(&name)?;
+            // One procedure removes either kind (DAFS 6), so the kind is looked at first.
+            let found = client.resolve_from(&place.dir, &place.name, Follow::No)?;
+            let status = match (found.attributes.is_directory(), directory) {
+                (true, false) => Status::IsDir,
+                (false, true) => Status::NotDir,
+                _ => return client.remove(&place.dir, &place.name),
+            };
+            Err(Error::Status { procedure: Procedure::Remove, status })
+        })
+        .map_err(raise_for(path))
+    }
+}

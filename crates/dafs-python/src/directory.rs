@@ -1,0 +1,59 @@
+//! Listings of directories.
+
+use crate::error::raise;
+use crate::path;
+use crate::stat::Stat;
+use crate::wait::blocking;
+use dafs_client::ReadDir;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::sync::{Mutex, PoisonError};
+
+/// One entry of a directory.
+#[pyclass(frozen, get_all, module = "dafs")]
+pub(crate) struct DirEntry {
+    name: Py<PyAny>,
+    /// `None` where the server cannot read them. Of a symbolic link its own.
+    stat: Option<Py<Stat>>,
+}
+
+#[pymethods]
+impl DirEntry {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("<dafs.DirEntry {}>", self.name.bind(py).repr()?))
+    }
+}
+
+/// Iterator over a directory, in the server's order, a page at a time.
+#[pyclass(frozen, module = "dafs")]
+pub(crate) struct Listing {
+    /// Taken out while it is with the server.
+    entries: Mutex<Option<ReadDir>>,
+}
+
+impl Listing {
+    pub(crate) fn new(entries: ReadDir) -> Self {
+        Self { entries: Mutex::new(Some(entries)) }
+    }
+}
+
+#[pymethods]
+impl Listing {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<DirEntry>> {
+        let entries = || self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut inner) = entries().take() else {
+            return Err(PyValueError::new_err("another thread is using this listing"));
+        };
+        let (found, inner) = blocking(py, move || (inner.next(), inner));
+        *entries() = Some(inner);
+        let Some(found) = found else { return Ok(None) };
+        let found = found.map_err(raise)?;
+        let stat = found.attributes.map(|found| Py::new(py, Stat::new(&found))).transpose()?;
+        let name = path::name(py, &found.name)?.into_any().unbind();
+        Ok(Some(DirEntry { name, stat }))
+    }
+}

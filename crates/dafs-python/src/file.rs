@@ -1,0 +1,180 @@
+//! An open file as Python sees it: offsets are explicit; `dafs.File` adds a position.
+
+use crate::error::{raise, raise_lock};
+use crate::memory::{self, Exported, Span};
+use crate::session::Session;
+use crate::stat::Stat;
+use crate::wait::{blocking, moment, slice};
+use dafs_client::{File, LockError, LockRange, Stability};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// An open file without a position.
+#[pyclass(frozen, module = "dafs")]
+pub(crate) struct RawFile {
+    session: Arc<Session>,
+    /// `None` when it is closed.
+    file: Mutex<Option<Arc<File>>>,
+}
+
+impl RawFile {
+    pub(crate) fn new(session: Arc<Session>, file: File) -> Self {
+        Self { session, file: Mutex::new(Some(Arc::new(file))) }
+    }
+
+    pub(crate) fn file(&self) -> PyResult<Arc<File>> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.clone().ok_or_else(|| PyValueError::new_err("I/O operation on closed file"))
+    }
+}
+
+fn range(exclusive: bool, offset: u64, length: Option<u64>) -> LockRange {
+    let range = if exclusive { LockRange::exclusive() } else { LockRange::shared() };
+    range.bytes(offset, length.unwrap_or(u64::MAX))
+}
+
+#[pymethods]
+impl RawFile {
+    #[getter]
+    fn closed(&self) -> bool {
+        self.file().is_err()
+    }
+
+    /// Closes it; a second time does nothing. If other threads are using it, with the last of them.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match file.and_then(Arc::into_inner) {
+            Some(file) => blocking(py, || file.close()).map_err(raise),
+            None => Ok(()),
+        }
+    }
+
+    /// Fills `target` from `offset`, or as far as the file goes; returns the bytes read.
+    fn read_into(&self, py: Python<'_>, target: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+        let file = self.file()?;
+        let memory = Exported::writable(target)?;
+        let span = memory.span();
+        // SAFETY: `memory` is kept until the call is over, and is writable.
+        blocking(py, || unsafe { memory::read(&self.session, &file, span, offset) }).map_err(raise)
+    }
+
+    /// Up to `count` bytes from `offset`; fewer only at the end of the file.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        count: usize,
+        offset: u64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let file = self.file()?;
+        let mut done = 0;
+        let bytes = PyBytes::new_with(py, count, |bytes| {
+            let span = Span::of_new(bytes);
+            // SAFETY: nobody else has the new object, and it stays until the call is over.
+            done = blocking(py, || unsafe { memory::read(&self.session, &file, span, offset) })
+                .map_err(raise)?;
+            Ok(())
+        })?;
+        match bytes.as_bytes().get(..done) {
+            Some(part) if done < count => Ok(PyBytes::new(py, part)),
+            _ => Ok(bytes),
+        }
+    }
+
+    /// Writes all of `source` at `offset`; returns its length. `commit` makes it stable.
+    fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+        let file = self.file()?;
+        let memory = Exported::readable(source)?;
+        let span = memory.span();
+        // SAFETY: `memory` is kept until the call is over.
+        blocking(py, || unsafe { memory::write(&self.session, &file, span, offset) }).map_err(raise)
+    }
+
+    /// Writes all of `source` at the end of the file, in one piece and stable; returns where that was.
+    fn append(&self, py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let file = self.file()?;
+        let memory = Exported::readable(source)?;
+        let span = memory.span();
+        blocking(py, || {
+            // SAFETY: `memory` is kept until the call is over.
+            file.append(unsafe { span.bytes() }, Stability::FileSync)
+        })
+        .map_err(raise)
+    }
+
+    /// Makes `length` bytes from `offset` stable; 0 for all from there on.
+    #[pyo3(signature = (offset = 0, length = 0))]
+    fn commit(&self, py: Python<'_>, offset: u64, length: u64) -> PyResult<()> {
+        let file = self.file()?;
+        blocking(py, || file.commit(offset, length)).map_err(raise)
+    }
+
+    /// Attributes, also after the last name is gone.
+    fn stat(&self, py: Python<'_>) -> PyResult<Stat> {
+        let file = self.file()?;
+        Ok(Stat::new(&blocking(py, || file.attributes()).map_err(raise)?))
+    }
+
+    /// Cuts the file or extends it with zeros.
+    fn truncate(&self, py: Python<'_>, size: u64) -> PyResult<()> {
+        let file = self.file()?;
+        blocking(py, || file.set_size(size)).map_err(raise)
+    }
+
+    /// Locks `length` bytes from `offset`, all from there on without a length. Waits for others for
+    /// `timeout` seconds, `None` for as long as it takes, then raises `LockedError`.
+    #[pyo3(signature = (exclusive = true, offset = 0, length = None, timeout = None, persist = false))]
+    fn lock(
+        &self,
+        py: Python<'_>,
+        exclusive: bool,
+        offset: u64,
+        length: Option<u64>,
+        timeout: Option<f64>,
+        persist: bool,
+    ) -> PyResult<()> {
+        let file = self.file()?;
+        let range = range(exclusive, offset, length).persist(persist);
+        let until = moment(timeout)?;
+        loop {
+            let time = slice(until);
+            match blocking(py, || file.lock(&range, Some(time))) {
+                Err(LockError::Held(_)) if until.is_none_or(|until| Instant::now() < until) => {
+                    py.check_signals()?;
+                }
+                other => return other.map_err(raise_lock),
+            }
+        }
+    }
+
+    /// Locks all, or raises `LockedError` at once.
+    #[pyo3(signature = (exclusive = true, offset = 0, length = None))]
+    fn try_lock(
+        &self,
+        py: Python<'_>,
+        exclusive: bool,
+        offset: u64,
+        length: Option<u64>,
+    ) -> PyResult<()> {
+        let file = self.file()?;
+        let range = range(exclusive, offset, length);
+        blocking(py, || file.try_lock(&range)).map_err(raise_lock)
+    }
+
+    /// Takes over what the holder of a broken lock left behind, to mend it; `unlock` ends the repair.
+    #[pyo3(signature = (offset = 0, length = None))]
+    fn lock_for_repair(&self, py: Python<'_>, offset: u64, length: Option<u64>) -> PyResult<()> {
+        let file = self.file()?;
+        let length = length.unwrap_or(u64::MAX);
+        blocking(py, || file.lock_for_repair(offset, length)).map_err(raise_lock)
+    }
+
+    /// Gives up what this file has locked in a range.
+    #[pyo3(signature = (offset = 0, length = None))]
+    fn unlock(&self, py: Python<'_>, offset: u64, length: Option<u64>) -> PyResult<()> {
+        let file = self.file()?;
+        blocking(py, || file.unlock(offset, length.unwrap_or(u64::MAX))).map_err(raise)
+    }
+}

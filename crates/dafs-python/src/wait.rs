@@ -1,0 +1,56 @@
+//! Waiting without Python's lock.
+
+use pyo3::prelude::*;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+thread_local! {
+    static LIMIT: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// How long something waits before it looks whether Python has a signal to handle.
+pub(crate) const SIGNAL_CHECK_PERIOD: Duration = Duration::from_millis(200);
+
+/// Runs what may wait for the server: without Python's lock, and no longer than this thread's limit.
+pub(crate) fn blocking<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
+    let limit = LIMIT.get();
+    py.detach(|| match limit {
+        Some(limit) => {
+            let left = limit.saturating_duration_since(Instant::now());
+            dafs_client::within(left, work)
+        }
+        None => work(),
+    })
+}
+
+/// A time in seconds as Python gives it; `None` when it is longer than anybody waits.
+pub(crate) fn seconds(seconds: f64) -> PyResult<Option<Duration>> {
+    if seconds.is_nan() || seconds < 0.0 {
+        return Err(pyo3::exceptions::PyValueError::new_err("a time is negative or no number"));
+    }
+    Ok(Duration::try_from_secs_f64(seconds).ok())
+}
+
+/// A moment that is `time` seconds away; `None` is never.
+pub(crate) fn moment(time: Option<f64>) -> PyResult<Option<Instant>> {
+    let Some(time) = time else { return Ok(None) };
+    Ok(seconds(time)?.and_then(|time| Instant::now().checked_add(time)))
+}
+
+/// How long to wait now, towards a moment: a period after which to look for signals, at most.
+pub(crate) fn slice(until: Option<Instant>) -> Duration {
+    until.map_or(SIGNAL_CHECK_PERIOD, |until| {
+        until.saturating_duration_since(Instant::now()).min(SIGNAL_CHECK_PERIOD)
+    })
+}
+
+/// Limits the calls of this thread, `None` for not at all. Returns the seconds that were left of the
+/// limit before, for who restores it.
+#[pyfunction]
+#[pyo3(signature = (time))]
+pub(crate) fn set_limit(time: Option<f64>) -> PyResult<Option<f64>> {
+    let new = moment(time)?;
+    let now = Instant::now();
+    let old = LIMIT.replace(new);
+    Ok(old.map(|old| old.saturating_duration_since(now).as_secs_f64()))
+}

@@ -1,0 +1,52 @@
+"""A real server for every test run, and a client by each transport."""
+
+import os
+import subprocess
+
+import dafs
+import pytest
+
+
+class Server:
+    """A `dafs serve` on a port of its own, with its directory."""
+
+    def __init__(self, command, folder):
+        self.root = folder / "export"
+        self.root.mkdir()
+        state = folder / "state"
+        arguments = [command, "serve", str(self.root), "--listen", "127.0.0.1:0"]
+        arguments += ["--no-root-squash", "--state-directory", str(state)]
+        self.log = open(folder / "log", "wb")
+        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=self.log)
+        line = self.process.stdout.readline().decode()
+        assert line.startswith("ready "), f"the server said {line!r}; see {folder}/log"
+        self.url = line.split()[1]
+
+    def stop(self):
+        self.process.terminate()
+        self.process.stdout.close()
+        status = self.process.wait(timeout=60)
+        self.log.close()
+        assert status == 0
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    server = Server(os.environ["DAFS"], tmp_path_factory.mktemp("server"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["shm", "iwarp"])
+def client(server, request):
+    with dafs.connect(server.url, transport=request.param) as client:
+        assert client.transport == request.param
+        yield client
+
+
+@pytest.fixture
+def folder(server, tmp_path):
+    """A directory on the server that no other test uses: its path, and where it really is."""
+    real = server.root / tmp_path.name
+    real.mkdir(exist_ok=True)
+    return real

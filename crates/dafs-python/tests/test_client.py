@@ -1,0 +1,108 @@
+"""Names, attributes and listings."""
+
+import os
+import pathlib
+import pickle
+import stat
+
+import dafs
+import pytest
+
+
+def test_a_bad_url_is_refused():
+    with pytest.raises(ValueError):
+        dafs.connect("nfs://server/")
+    with pytest.raises(ValueError):
+        dafs.connect("dafs://127.0.0.1/", transport="pigeon")
+    with pytest.raises(ValueError):
+        dafs.connect("dafs://127.0.0.1/", password="secret")
+    with pytest.raises(OSError):
+        dafs.connect("dafs://127.0.0.1:1/", connect_timeout=1)
+
+
+def test_names(client, folder):
+    top = "/" + folder.name
+    client.mkdir(top + "/dir")
+    client.makedirs(top + "/dir/a/b/c")
+    client.makedirs(top + "/dir/a/b/c", exist_ok=True)
+    with pytest.raises(FileExistsError):
+        client.makedirs(top + "/dir/a/b/c")
+    with client.open(top + "/dir/file", "wb") as file:
+        file.write(b"hello")
+    client.link(top + "/dir/file", top + "/dir/second")
+    client.symlink("file", top + "/dir/link")
+    assert client.readlink(top + "/dir/link") == "file"
+    assert sorted(client.listdir(top + "/dir")) == ["a", "file", "link", "second"]
+    found = {entry.name: entry.stat for entry in client.scandir(top + "/dir")}
+    assert stat.S_ISDIR(found["a"].st_mode)
+    assert stat.S_ISLNK(found["link"].st_mode)
+    assert found["file"].st_nlink == 2
+    real = os.stat(folder / "dir" / "file")
+    seen = client.stat(top + "/dir/link")
+    for field in "st_mode", "st_nlink", "st_uid", "st_gid", "st_size", "st_mtime_ns", "st_mtime":
+        assert getattr(seen, field) == getattr(real, field), field
+    assert stat.S_ISLNK(client.stat(top + "/dir/link", follow_symlinks=False).st_mode)
+    client.rename(top + "/dir/file", top + "/moved")
+    assert not client.exists(top + "/dir/file")
+    with pytest.raises(IsADirectoryError):
+        client.unlink(top + "/dir")
+    with pytest.raises(NotADirectoryError):
+        client.rmdir(top + "/moved")
+    with pytest.raises(OSError):
+        client.rmdir(top + "/dir")
+    with pytest.raises(NotADirectoryError):
+        client.scandir(top + "/moved")
+    client.unlink(top + "/moved")
+    assert os.listdir(folder) == ["dir"]
+
+
+def test_attributes(client, folder):
+    (folder / "file").write_bytes(b"12345")
+    path = f"/{folder.name}/file"
+    client.set_attributes(path, mode=0o640, size=2, times_ns=(-1, 1_500_000_000_123_456_789))
+    real = os.stat(folder / "file")
+    assert real.st_mode & 0o777 == 0o640
+    assert real.st_size == 2
+    assert (real.st_atime_ns, real.st_mtime_ns) == (-1, 1_500_000_000_123_456_789)
+    assert client.statvfs(path)["space_total"] > 0
+
+
+def test_paths_of_all_kinds(server, client, folder):
+    odd = b"not \xff text"
+    (folder / os.fsdecode(odd)).write_bytes(b"x")
+    top = pathlib.PurePosixPath("/" + folder.name)
+    assert client.listdir(top) == [os.fsdecode(odd)]
+    assert client.stat(os.fsencode(top) + b"/" + odd).st_size == 1
+    assert client.stat(top / os.fsdecode(odd)).st_size == 1
+    with dafs.connect(f"{server.url}{folder.name}") as below:
+        assert below.listdir() == [os.fsdecode(odd)]
+        assert below.base == str(top)
+        assert below.stat(odd).st_size == 1
+    with pytest.raises(TypeError):
+        client.stat(17)
+
+
+def test_a_client_can_be_pickled(client, folder):
+    other = pickle.loads(pickle.dumps(client))
+    assert other.url == client.url
+    assert other.transport == client.transport
+    assert folder.name in other.listdir("/")
+    other.close()
+
+
+def test_a_closed_client_says_so(server):
+    client = dafs.connect(server.url)
+    assert client.ping() > 0
+    client.close()
+    client.close()
+    with pytest.raises(ValueError):
+        client.ping()
+
+
+def test_calls_can_be_limited(client):
+    with dafs.within(0.0):
+        with pytest.raises(TimeoutError):
+            client.stat("/")
+    with dafs.within(60), dafs.within(30):
+        client.stat("/")
+    client.stat("/")

@@ -1,0 +1,196 @@
+"""Files: what every file of Python does, and what these do beside it."""
+
+import array
+import io
+import os
+import threading
+
+import dafs
+import pytest
+
+
+def name(folder, file):
+    return f"/{folder.name}/{file}"
+
+
+def test_what_is_written_is_read(client, folder):
+    data = os.urandom(3_000_001)
+    with client.open(name(folder, "a"), "wb") as file:
+        assert file.write(data) == len(data)
+    assert (folder / "a").read_bytes() == data
+    with client.open(name(folder, "a"), "rb") as file:
+        assert file.read(10) == data[:10]
+        assert file.tell() == 10
+        file.seek(-5, os.SEEK_END)
+        assert file.read() == data[-5:]
+        file.seek(0)
+        assert file.read() == data
+
+
+def test_text_and_lines(client, folder):
+    with client.open(name(folder, "t"), "w", encoding="utf-8") as file:
+        print("one\ntw\u00f6", file=file)
+    with client.open(name(folder, "t"), encoding="utf-8") as file:
+        assert list(file) == ["one\n", "tw\u00f6\n"]
+
+
+@pytest.mark.parametrize("size", [1, 100, 40_000, 3 << 20])
+def test_reads_into_any_buffer(client, folder, size):
+    data = os.urandom(size * 8)
+    (folder / "b").write_bytes(data)
+    with client.open(name(folder, "b"), "rb", buffering=0) as file:
+        target = bytearray(size)
+        assert file.readinto(target) == size
+        assert target == data[:size]
+        view = memoryview(bytearray(size + 2))[1:-1]
+        assert file.pread_into(view, 7) == size
+        assert view == data[7 : 7 + size]
+        numbers = array.array("d", bytes(8 * size))
+        assert file.pread_into(numbers, 0) == 8 * size
+        assert numbers.tobytes() == data
+        own = client.buffer(size)
+        assert file.pread_into(own, 1) == size
+        assert bytes(own) == data[1 : 1 + size]
+        assert file.pread(size, len(data) - 1) == data[-1:]
+        assert file.pread(size, len(data)) == b""
+
+
+@pytest.mark.parametrize("size", [1, 100, 40_000, 3 << 20])
+def test_writes_from_any_buffer(client, folder, size):
+    data = os.urandom(size)
+    own = client.buffer(size)
+    memoryview(own)[:] = data
+    for source in data, bytearray(data), memoryview(data), own:
+        with client.open(name(folder, "c"), "wb", buffering=0) as file:
+            assert file.pwrite(source, 3) == size
+            file.commit()
+        assert (folder / "c").read_bytes() == b"\0\0\0" + data
+
+
+def test_arrays_of_numpy(client, folder):
+    numpy = pytest.importorskip("numpy")
+    numbers = numpy.arange(100_000, dtype="<f4").reshape(100, 1000)
+    with client.open(name(folder, "n"), "wb", buffering=0) as file:
+        assert file.write(numbers) == 400_000
+    with client.open(name(folder, "n"), "rb", buffering=0) as file:
+        back = numpy.zeros_like(numbers)
+        assert file.readinto(back) == 400_000
+        assert (back == numbers).all()
+        over = numpy.frombuffer(client.buffer(400_000), dtype="<f4").reshape(100, 1000)
+        assert file.pread_into(over[50:], 200_000) == 200_000
+        assert (over[50:] == numbers[50:]).all()
+        assert (over[:50] == 0).all()
+        with pytest.raises(BufferError):
+            file.pread_into(back[:, ::2], 0)
+
+
+def test_bad_buffers_are_refused(client, folder):
+    (folder / "d").write_bytes(b"x" * 100)
+    with client.open(name(folder, "d"), "rb", buffering=0) as file:
+        with pytest.raises(TypeError):
+            file.pread_into(b"constant", 0)
+        with pytest.raises(TypeError):
+            file.pread_into(17, 0)
+        assert file.pread_into(bytearray(), 0) == 0
+        with pytest.raises(OverflowError):
+            file.pread_into(bytearray(1), -1)
+        with pytest.raises(OSError):
+            file.pwrite(b"x", 0)
+
+
+def test_modes(client, folder):
+    with pytest.raises(FileNotFoundError) as caught:
+        client.open(name(folder, "m"), "rb")
+    assert caught.value.filename == name(folder, "m")
+    with client.open(name(folder, "m"), "xb") as file:
+        file.write(b"0123456789")
+    with pytest.raises(FileExistsError):
+        client.open(name(folder, "m"), "xb")
+    with client.open(name(folder, "m"), "r+b") as file:
+        assert file.read(2) == b"01"
+        file.write(b"AB")
+        file.seek(0)
+        assert file.read() == b"01AB456789"
+        file.truncate(5)
+    assert (folder / "m").read_bytes() == b"01AB4"
+    with client.open(name(folder, "m"), "ab") as one, client.open(name(folder, "m"), "ab") as two:
+        for file in one, two, one:
+            file.write(b"-")
+            file.flush()
+        one.write(b"!")
+    assert (folder / "m").read_bytes() == b"01AB4---!"
+    with client.open(name(folder, "m"), "wb"):
+        pass
+    assert (folder / "m").read_bytes() == b""
+    with client.open(name(folder, "m"), "rb", buffering=0) as file:
+        with pytest.raises(io.UnsupportedOperation):
+            file.write(b"x")
+    for bad in "", "rw", "q", "rbt", "r++":
+        with pytest.raises(ValueError):
+            client.open(name(folder, "m"), bad)
+    assert (folder / "m").stat().st_mode & 0o777 == 0o666 & ~current_umask()
+
+
+def current_umask():
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def test_a_closed_file_says_so(client, folder):
+    (folder / "e").write_bytes(b"x")
+    file = client.open(name(folder, "e"), "rb", buffering=0)
+    file.close()
+    file.close()
+    for use in (lambda: file.read(1), lambda: file.pread(1, 0), file.stat, file.fileno, file.tell):
+        with pytest.raises((ValueError, io.UnsupportedOperation)):
+            use()
+
+
+def test_appends_of_threads_stay_whole(client, folder):
+    def run(letter):
+        with client.open(name(folder, "f"), "ab", buffering=0) as file:
+            for _ in range(20):
+                file.append(letter * 1000)
+
+    threads = [threading.Thread(target=run, args=(letter,)) for letter in (b"a", b"b", b"c")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    data = (folder / "f").read_bytes()
+    pieces = [data[at : at + 1000] for at in range(0, len(data), 1000)]
+    assert len(pieces) == 60
+    assert all(len(set(piece)) == 1 for piece in pieces)
+
+
+def test_locks(client, folder):
+    (folder / "l").write_bytes(b"0123456789")
+    with client.open(name(folder, "l"), "r+b", 0) as one, client.open(name(folder, "l"), "r+b", 0) as two:
+        one.lock(offset=2, length=3)
+        two.try_lock(offset=5, length=1)
+        with pytest.raises(dafs.LockedError):
+            two.try_lock(offset=4, length=1)
+        with pytest.raises(BlockingIOError):
+            two.lock(offset=4, length=1, timeout=0)
+        one.unlock(offset=2, length=3)
+        two.lock(offset=4, length=1, timeout=5)
+        one.lock(exclusive=False, offset=0, length=1)
+        two.lock(exclusive=False, offset=0, length=1)
+
+
+def test_a_lock_is_waited_for_without_the_lock_of_python(client, folder):
+    (folder / "w").write_bytes(b"x")
+    with client.open(name(folder, "w"), "r+b", 0) as one, client.open(name(folder, "w"), "r+b", 0) as two:
+        one.lock()
+        waits = threading.Event()
+
+        def wait():
+            waits.set()
+            two.lock(timeout=60)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert waits.wait(60)
+        one.unlock()
+        thread.join()

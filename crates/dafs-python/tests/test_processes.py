@@ -1,0 +1,58 @@
+"""Forked and spawned processes."""
+
+import multiprocessing
+import os
+
+import dafs
+import pytest
+
+
+def read(client, path):
+    with client.open(path, "rb") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_read_with_a_client_of_the_parent(client, folder, method):
+    names = []
+    for number in range(8):
+        (folder / str(number)).write_bytes(bytes([number]) * 100_000)
+        names.append(f"/{folder.name}/{number}")
+    read(client, names[0])
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        found = pool.starmap(read, [(client, name) for name in names])
+        pool.close()
+        pool.join()
+    assert found == [bytes([number]) * 100_000 for number in range(8)]
+    # The parent's own session has come to no harm.
+    assert read(client, names[7]) == found[7]
+
+
+def in_child(work):
+    """What `work` returns in a forked child, as text."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            text = repr(work())
+        except BaseException as error:
+            text = f"raised {type(error).__name__}"
+        os.write(writer, text.encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader) as said:
+        text = said.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return text
+
+
+def test_files_and_groups_of_the_parent_say_what_is_wrong(client, folder):
+    (folder / "f").write_bytes(b"content")
+    with client.open(f"/{folder.name}/f", "rb", buffering=0) as file:
+        group = client.completion_group()
+        assert in_child(lambda: file.pread(7, 0)) == "raised ForkedError"
+        assert in_child(lambda: group.read_into(file, bytearray(7), 0)) == "raised ForkedError"
+        assert in_child(file.close) == "None"
+        assert in_child(lambda: client.stat(f"/{folder.name}/f").st_size) == "7"
+        assert in_child(client.close) == "None"
+        assert file.pread(7, 0) == b"content"
