@@ -1,0 +1,36 @@
+#!/bin/bash
+# The Python package: a wheel is built and installed as anybody would, and its tests run against a
+# server of their own.
+source "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/env.sh
+source scripts/env.sh
+
+python=$(command -v python3) || skip "there is no python3; install it with: scripts/setup.sh test"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    skip "the Python package needs Python 3.11 or newer: $("$python" --version)"
+"$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    skip "Python cannot make environments; install python3-venv with: scripts/setup.sh test"
+
+step "an environment with what the tests need"
+target=${CARGO_TARGET_DIR:-$PWD/target}
+# Kept beside what cargo keeps: fetching these takes longer than the tests.
+venv=$target/python-venv
+[[ -x $venv/bin/python ]] || "$python" -m venv "$venv"
+wanted=(maturin pytest fsspec numpy pandas pyarrow zarr)
+"$venv/bin/pip" install --quiet --disable-pip-version-check "${wanted[@]}" >"$work/pip" 2>&1 || {
+    tail -n 5 "$work/pip"
+    skip "pip could not install ${wanted[*]}"
+}
+
+step "a wheel"
+export CARGO_TARGET_DIR=$target
+"$venv/bin/maturin" build --quiet --locked --manifest-path crates/dafs-python/Cargo.toml \
+    --out "$work/wheels" || fail "no wheel"
+[[ $(echo "$work"/wheels/*) == */dafs-*-cp311-abi3-*.whl ]] || fail "wheels: $(ls "$work/wheels")"
+"$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall \
+    "$work"/wheels/*.whl
+
+step "its tests"
+DAFS=$(realpath "$dafs") "$venv/bin/pytest" -q -p no:cacheprovider \
+    --rootdir crates/dafs-python -c crates/dafs-python/pyproject.toml crates/dafs-python/tests ||
+    fail "the tests of the Python package"
