@@ -72,9 +72,12 @@ impl NfsHandler {
             v3::Answer::NoProcedure => AcceptStatus::ProcedureUnavailable.into(),
             v3::Answer::Drop => Handled::Drop,
             v3::Answer::Parked(parked) => {
-                let (args, responder) = call.later();
+                let ((args, responder), gate) = (call.later(), parked.gate());
                 let job = move || responder.respond(parked.run(Args::of_owned(&args)));
-                self.shared.run_elsewhere(Box::new(job));
+                match gate {
+                    None => self.shared.run_elsewhere(Box::new(job)),
+                    Some(gate) => gate.then(Box::new(job)),
+                }
                 Handled::Later
             }
         }

@@ -165,6 +165,13 @@ pub(crate) const UNDO_PAUSE_MAX_NS: u64 = 60_000_000_000;
 /// Changes with durable replies that are under way at once.
 pub const DURABLE_CHANGES_MAX: usize = 65_536;
 
+/// The same of changes that nothing is kept of, on exports whose other changes are kept. All may be of
+/// one name, and each looks at those before it.
+pub const GUARDED_CHANGES_MAX: usize = 8_192;
+
+/// How long such a change waits for others, in nanoseconds, before its client is asked to come again.
+pub const GUARD_WAIT_NS: u64 = 5_000_000_000;
+
 /// How often a change that empties a file looks again when its name leads to another one meanwhile.
 pub(crate) const DURABLE_PICTURES_MAX: usize = 16;
 

@@ -2,6 +2,7 @@
 
 use super::{Args, Context, Done, Stop, args, attr_of, attributes, convert};
 use dafs_service::StateRef;
+use dafs_service::durable::Change;
 use dafs_store::{AccessMask, SetAttr};
 use dafs_wire::nfs3::{
     AccessArgs, AccessOk, ChangeFailure, GetattrArgs, GetattrOk, NoFailureBody, ObjectFailure,
@@ -30,6 +31,9 @@ pub(super) fn setattr(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
 fn setattr_of(cx: &mut Context<'_>, args: &SetattrArgs<'_>) -> Result<(), Stop> {
     let handle = cx.handle(args.object)?;
     let change = convert::set_attr(&args.new)?;
+    if change != SetAttr::default() {
+        cx.guard(&Change::SetAttr { file: &handle, change: &change, masked: None, acl: None })?;
+    }
     if args.guard.is_some() || change == SetAttr::default() {
         let attr = cx.service().getattr(&handle)?;
         if args.guard.is_some_and(|guard| guard != convert::time(attr.ctime)) {

@@ -4,7 +4,8 @@ use super::{Args, Context, Done, Stop, args, attr_of, convert};
 use crate::limits::LINK_TEXT_BYTES_MAX;
 use crate::wire_handle;
 use dafs_service::Handle;
-use dafs_store::{Attr, CreateHow, DirChange, FileId, NewObject, SetAttr};
+use dafs_service::durable::Change;
+use dafs_store::{Attr, CreateHow, DirChange, FileId, Kind, NewObject, SetAttr};
 use dafs_wire::nfs3::{
     self, ChangeFailure, CreateArgs, CreateOk, DirOpArgs, FileHandle, MkdirArgs, MknodArgs,
     MknodObject, SetAttributes, Status, SymlinkArgs,
@@ -27,6 +28,7 @@ fn create_of(cx: &mut Context<'_>, args: &CreateArgs<'_>) -> Result<(), Stop> {
             (CreateHow::Exclusive(verifier), SetAttr::default())
         }
     };
+    cx.guard(&Change::Create { dir: &dir, name, attr: &attr })?;
     let made = cx.service().stateless_create(cx.caller(), &dir, name, how, &attr)?;
     answer(cx, &dir, made.handle.file, &made.attr, &made.dir)
 }
@@ -58,6 +60,8 @@ fn make(
     let dir = cx.handle(place.dir)?;
     let name = convert::new_name(place.name)?;
     let attr = SetAttr { size: None, ..convert::set_attr(attributes)? };
+    // Of an object that is made, only the name is there before.
+    cx.guard(&Change::Make { dir: &dir, name, kind: Kind::Directory, attr: &attr })?;
     let made = cx.service().make(cx.caller(), &dir, name, object, &attr)?;
     answer(cx, &dir, made.id, &made.attr, &made.dir)
 }

@@ -8,6 +8,8 @@
 //!   ([`duplicate`]).
 //! * Attributes from before an operation are told only where nothing else can have changed the
 //!   object in between; a client that trusts them keeps what it has cached (RFC 1813 2.6).
+//! * What changes names or attributes is kept from meeting what a client with durable replies has
+//!   announced, and waits for it at a [`Gate`], where no thread is held up.
 //! * Every handle is checked against the rules of its export on every request.
 
 mod attr;
@@ -29,8 +31,10 @@ use crate::admission::{Origin, Who};
 use crate::args::Args;
 use crate::measure::{About, Stages};
 use crate::shared::NfsShared;
+use crate::v4::journal::Gate;
 use crate::wire_handle;
 use dafs_rpc::{Mark, Reply};
+use dafs_service::durable::{Change, Intended, Op};
 use dafs_service::{Caller, Door, Handle, Service, ServiceError, Subject};
 use dafs_store::{Attr, DirChange, StoreError, Wait};
 use dafs_wire::nfs3::{
@@ -114,9 +118,19 @@ impl From<StoreError> for Stop {
 /// What a procedure came to; the results stand in the reply.
 type Done = Result<Status, Stop>;
 
+/// What a procedure has, or waits for, from its first run on.
+#[derive(Default)]
+struct Held {
+    /// Keeps announced changes away from its own.
+    guard: Option<Op>,
+    /// Where it waits for them.
+    gate: Option<Arc<Gate>>,
+}
+
 /// A procedure under way.
 struct Context<'a> {
-    shared: &'a NfsShared,
+    shared: &'a Arc<NfsShared>,
+    held: &'a mut Held,
     sender: &'a Sender,
     wait: Wait,
     reply: Reply,
@@ -154,6 +168,34 @@ impl Context<'_> {
         }
         self.shared.note_refusal(origin, export);
         Err(Status::Acces.into())
+    }
+
+    /// Keeps what this procedure is about to change from changes of the same that others have
+    /// announced. To be called before anything else that may have to wait.
+    fn guard(&mut self, change: &Change<'_>) -> Result<(), Stop> {
+        if let Some(gate) = self.held.gate.take() {
+            // INVARIANT: a procedure goes on when its gate has opened.
+            return Ok(gate.result().ok_or(Status::ServerFault)??);
+        }
+        if self.held.guard.is_some() {
+            return Ok(());
+        }
+        let (shared, mut gate) = (self.shared, None);
+        let guarded = shared.service.guard(self.caller(), change, || {
+            let gate: &Arc<Gate> = gate.insert(Gate::new(shared));
+            gate.notify()
+        })?;
+        match guarded {
+            Intended::Unneeded => Ok(()),
+            Intended::Ready(op) => {
+                self.held.guard = Some(op);
+                Ok(())
+            }
+            Intended::Waiting(op) => {
+                (self.held.guard, self.held.gate) = (Some(op), gate);
+                Err(Stop::Wait)
+            }
+        }
     }
 
     /// The results of a success.
@@ -300,16 +342,23 @@ pub(crate) struct Parked {
     shared: Arc<NfsShared>,
     sender: Sender,
     procedure: Procedure,
+    held: Held,
     once: Option<Once>,
     stages: Stages,
 }
 
 impl Parked {
+    /// What has to open before the request can be carried out; `None` when any thread that may wait will
+    /// do.
+    pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
+        self.held.gate.clone()
+    }
+
     /// Carries the request out; may wait. `args` are the arguments that it came with.
     pub(crate) fn run(self, args: Args<'_>) -> Reply {
-        let Self { shared, sender, procedure, once, mut stages } = self;
+        let Self { shared, sender, procedure, mut held, once, mut stages } = self;
         stages.resume(&shared);
-        match run(&shared, &sender, procedure, args, Wait::Allowed, stages) {
+        match run(&shared, &sender, procedure, args, (Wait::Allowed, &mut held), stages) {
             Ok((reply, status)) => {
                 if let Some(once) = once {
                     once.finish(&reply, status, sender.now_ns);
@@ -328,18 +377,19 @@ impl Parked {
 }
 
 fn run(
-    shared: &NfsShared,
+    shared: &Arc<NfsShared>,
     sender: &Sender,
     procedure: Procedure,
     args: Args<'_>,
-    wait: Wait,
+    (wait, held): (Wait, &mut Held),
     stages: Stages,
 ) -> Result<(Reply, Status), Stop> {
     // Whoever sets a fence that shuts out the caller waits for it.
     let _entry = shared.service.begin_work(sender.origin.address());
     let reply = args.reply();
     let start = reply.mark();
-    let mut cx = Context { shared, sender, wait, reply, start, stages, first: Cell::new(None) };
+    let first = Cell::new(None);
+    let mut cx = Context { shared, held, sender, wait, reply, start, stages, first };
     let status = dispatch(&mut cx, procedure, args)?;
     let Context { reply, mut stages, first, .. } = cx;
     let failed = status != Status::Ok;
@@ -376,8 +426,8 @@ pub(crate) fn call(
             Known::Done(results) => return Answer::Reply(Reply::from_bytes(&results)),
         }
     }
-    let mut stages = Stages::begin(sender.now_ns);
-    match run(shared, &sender, procedure, args, Wait::Never, stages) {
+    let (mut stages, mut held) = (Stages::begin(sender.now_ns), Held::default());
+    match run(shared, &sender, procedure, args, (Wait::Never, &mut held), stages) {
         Ok((reply, status)) => {
             if let Some(once) = once {
                 once.finish(&reply, status, sender.now_ns);
@@ -387,7 +437,7 @@ pub(crate) fn call(
         Err(Stop::Wait) => {
             stages.park(shared);
             let shared = shared.clone();
-            Answer::Parked(Box::new(Parked { shared, sender, procedure, once, stages }))
+            Answer::Parked(Box::new(Parked { shared, sender, procedure, held, once, stages }))
         }
         Err(Stop::Garbage | Stop::Fail(_)) => Answer::Garbage,
     }

@@ -5,6 +5,9 @@
 //! compound is noted with the whole reply, which is sent when the journal holds that; what comes of
 //! those before, with their own results. How that is found again is told in [`super::resume`].
 //!
+//! Sessions that do not persist announce nothing. What they change is kept from meeting what was
+//! announced, while the operation runs, in the same way.
+//!
 //! Invariants
 //! * Nothing here blocks a thread: a compound that waits for the journal is parked at a [`Gate`].
 //! * At most one change of a compound is under way in the journal, so two compounds never wait for
@@ -170,7 +173,7 @@ enum GateState {
 }
 
 impl Gate {
-    fn new(shared: &Arc<NfsShared>) -> Arc<Self> {
+    pub(crate) fn new(shared: &Arc<NfsShared>) -> Arc<Self> {
         Arc::new(Self { shared: shared.clone(), state: Mutex::new(GateState::Shut) })
     }
 
@@ -178,7 +181,7 @@ impl Gate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn notify(self: &Arc<Self>) -> Notify {
+    pub(crate) fn notify(self: &Arc<Self>) -> Notify {
         let gate = self.clone();
         Box::new(move |result| {
             let before = std::mem::replace(&mut *gate.lock(), GateState::Open(result));
@@ -200,7 +203,8 @@ impl Gate {
         }
     }
 
-    fn result(&self) -> Option<dafs_service::Result<()>> {
+    /// What the journal has answered.
+    pub(crate) fn result(&self) -> Option<dafs_service::Result<()>> {
         match *self.lock() {
             GateState::Open(result) => Some(result),
             GateState::Shut | GateState::Waited(_) => None,
@@ -298,6 +302,10 @@ impl Progress {
         if self.op_index != op_index {
             return;
         }
+        if announced.is_guard() {
+            self.phase = Phase::Idle;
+            return;
+        }
         if failed && changes_all_or_nothing(number) {
             announced.nothing_changed();
         }
@@ -360,7 +368,8 @@ impl Compound<'_> {
         data: Payload<'_>,
         stability: Stability,
     ) -> OpResult {
-        if stability == Stability::Unstable || self.is_announced()? {
+        let kept = self.progress().request.is_some() && stability != Stability::Unstable;
+        if !kept || self.is_announced()? {
             return Ok(());
         }
         let mut digest = 0;
@@ -376,10 +385,9 @@ impl Compound<'_> {
 
     /// Whether the change of this operation is announced, or need not be.
     fn is_announced(&mut self) -> Result<bool, OpError> {
-        if self.progress().request.is_none() {
-            return Ok(true);
+        if self.progress().request.is_some() {
+            self.may_wait()?;
         }
-        self.may_wait()?;
         let op_index = self.op_index();
         let progress = self.progress();
         match std::mem::take(&mut progress.phase) {
@@ -424,7 +432,7 @@ impl Compound<'_> {
 
     /// `summed` is data of the request whose digest is known already.
     fn intend(&mut self, change: &Change<'_>, summed: Option<(&[u8], u32)>) -> OpResult {
-        let Some(request) = self.progress().request else { return Ok(()) };
+        let Some(request) = self.progress().request else { return self.guard(change) };
         let op_index = self.op_index();
         let digest = match self.progress().digest {
             Some(digest) => digest,
@@ -434,11 +442,26 @@ impl Compound<'_> {
             }
         };
         self.progress().digest = Some(digest);
-        let Some(key) = request.key(digest, op_index) else { return Ok(()) };
+        let Some(key) = request.key(digest, op_index) else { return self.guard(change) };
         self.forget_earlier(&request, op_index)?;
         let gate = Gate::new(self.shared);
         let service = &self.shared.service;
         let intended = service.intend(self.caller()?, &key, change, gate.notify())?;
+        self.intended(intended, Some(gate))
+    }
+
+    /// Keeps a change that nothing is kept of from others that are announced.
+    fn guard(&mut self, change: &Change<'_>) -> OpResult {
+        let (shared, mut gate) = (self.shared, None);
+        let guarded = shared.service.guard(self.caller()?, change, || {
+            let gate: &Arc<Gate> = gate.insert(Gate::new(shared));
+            gate.notify()
+        })?;
+        self.intended(guarded, gate)
+    }
+
+    fn intended(&mut self, intended: Intended, gate: Option<Arc<Gate>>) -> OpResult {
+        let op_index = self.op_index();
         let progress = self.progress();
         progress.op_index = op_index;
         match intended {
@@ -448,7 +471,7 @@ impl Compound<'_> {
                 Ok(())
             }
             Intended::Waiting(op) => {
-                (progress.phase, progress.gate) = (Phase::Announcing(op), Some(gate));
+                (progress.phase, progress.gate) = (Phase::Announcing(op), gate);
                 Err(OpError::Later)
             }
         }

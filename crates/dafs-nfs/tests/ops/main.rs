@@ -10,6 +10,7 @@ mod attributes;
 mod delegations;
 mod directories;
 mod files;
+mod guards;
 mod helper;
 mod locks;
 mod persistent;

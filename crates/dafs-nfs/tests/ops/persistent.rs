@@ -37,7 +37,7 @@ impl Kept {
         world
     }
 
-    fn has(&self, name: &[u8]) -> bool {
+    pub(crate) fn has(&self, name: &[u8]) -> bool {
         let cred = Cred::new(0, 0);
         self.store.peek(&cred, &self.store.root(), name).is_ok()
     }
@@ -54,7 +54,7 @@ fn persistent_session(world: &mut World, owner: &[u8], verifier: u8) -> Session 
 }
 
 /// A server whose client has a session that persists, and some files.
-fn prepared(mode: Durability) -> (Kept, World, Session) {
+pub(crate) fn prepared(mode: Durability) -> (Kept, World, Session) {
     let mut kept = Kept::new(mode);
     let mut world = kept.start();
     let mut session = persistent_session(&mut world, b"client", 1);
@@ -87,7 +87,7 @@ fn directory(name: &'static [u8]) -> Op<'static> {
     make(CreateType::Plain(FileType::Directory), name)
 }
 
-fn remove(name: &'static [u8]) -> Op<'static> {
+pub(crate) fn remove(name: &'static [u8]) -> Op<'static> {
     Op::Remove(RemoveArgs { name })
 }
 
@@ -206,7 +206,7 @@ fn run_and_kill(
     Some(Answer(answer.unwrap().to_bytes()))
 }
 
-const MODES: [Durability; 2] = [Durability::Crash, Durability::Power];
+pub(crate) const MODES: [Durability; 2] = [Durability::Crash, Durability::Power];
 
 #[test]
 fn a_request_is_carried_out_once_wherever_the_server_dies() {

@@ -5,7 +5,8 @@
 //! is then worked on from the beginning. Its reply waits, encoded, until the journal holds it too.
 //!
 //! Invariants
-//! * Only requests of sessions that keep replies are announced, once each.
+//! * Only requests of sessions that keep replies are announced, once each. What other requests change
+//!   is kept from meeting what was announced, in the same way.
 //! * An announced change that will not be carried out, because its connection has ended before it
 //!   began, is dropped and so known not to have happened.
 
@@ -36,9 +37,10 @@ impl Context<'_> {
         if !announced && self.outlive(call) {
             return Ok(true);
         }
-        if call.keep != Keep::Reply || announced || !self.shared.service.has_journal() {
+        if announced || !self.shared.service.has_journal() {
             return Ok(false);
         }
+        let kept = call.keep == Keep::Reply;
         match request {
             Request::Create(args) => {
                 let (Ok(object), Ok(attr)) =
@@ -87,7 +89,7 @@ impl Context<'_> {
                 let (file, masked, acl) = (&file, None, None);
                 self.intend(call, &Change::SetAttr { file, change: &change, masked, acl })
             }
-            Request::WriteInline(args) if args.stable != Stability::Unstable => {
+            Request::WriteInline(args) if kept && args.stable != Stability::Unstable => {
                 let file = convert::handle(&args.fh);
                 let change = Change::Write {
                     file: &file,
@@ -98,7 +100,7 @@ impl Context<'_> {
                 };
                 self.intend(call, &change)
             }
-            Request::AppendInline(args) => {
+            Request::AppendInline(args) if kept => {
                 let file = convert::handle(&args.fh);
                 let (len, digest) = (args.data.len() as u64, digest(0, args.data));
                 self.intend(call, &Change::Append { file: &file, len, digest })
@@ -132,9 +134,7 @@ impl Context<'_> {
     fn intend(&mut self, call: &Call, change: &Change<'_>) -> Result<bool, Status> {
         let Some(key) = self.request_key(call) else { return Ok(false) };
         let pending = self.defer(call, Work::Intended);
-        let ready = self.notify(pending);
-        let intended =
-            self.call_service(call, |service, caller| service.intend(caller, &key, change, ready));
+        let intended = self.intend_for(pending, call, &key, change);
         let op = match intended {
             Ok(Intended::Waiting(op)) => {
                 self.keep_op(&key, op);
@@ -152,9 +152,26 @@ impl Context<'_> {
         Ok(false)
     }
 
+    /// Announces a change, or guards it when no reply is kept; `pending` is told.
+    fn intend_for(
+        &mut self,
+        pending: PendingId,
+        call: &Call,
+        key: &RequestKey,
+        change: &Change<'_>,
+    ) -> Result<Intended, Status> {
+        let (kept, ready) = (call.keep == Keep::Reply, self.notify(pending));
+        self.call_service(call, |service, caller| match kept {
+            true => service.intend(caller, key, change, ready),
+            false => service.guard(caller, change, || ready),
+        })
+    }
+
     fn keep_op(&mut self, key: &RequestKey, op: Op) {
+        if !op.is_guard() {
+            self.connection.streams.keep_durable(key.stream, key.sequence);
+        }
         self.connection.ops.insert(key.stream, op);
-        self.connection.streams.keep_durable(key.stream, key.sequence);
     }
 
     /// Announces a change whose data was fetched; true when it waits for that, in its entry of the
@@ -165,14 +182,11 @@ impl Context<'_> {
         call: &Call,
         change: &Change<'_>,
     ) -> Result<bool, Status> {
-        if call.keep != Keep::Reply || !self.shared.service.has_journal() {
+        if !self.shared.service.has_journal() {
             return Ok(false);
         }
         let Some(key) = self.request_key(call) else { return Ok(false) };
-        let ready = self.notify(id);
-        let (op, waits) = match self
-            .call_service(call, |service, caller| service.intend(caller, &key, change, ready))?
-        {
+        let (op, waits) = match self.intend_for(id, call, &key, change)? {
             Intended::Waiting(op) => (op, true),
             Intended::Ready(op) => (op, false),
             Intended::Unneeded => return Ok(false),
@@ -241,6 +255,9 @@ impl Context<'_> {
             return false;
         }
         let Some(mut op) = self.connection.ops.remove(&call.header.stream_id) else { return false };
+        if op.is_guard() {
+            return false;
+        }
         let message = &self.link.replies.bytes_mut(slot)[..len];
         if !is_ok(message) && changes_all_or_nothing(call.procedure) {
             op.nothing_changed();

@@ -1,6 +1,6 @@
 //! What a request is about to change, in terms of no protocol.
 
-use super::places::{Place, PlaceList};
+use super::places::{Hold, Place, PlaceList};
 use crate::handle::Handle;
 use dafs_store::{Acl, Kind, NAME_BYTES_MAX, SetAttr, SetXattr, Stability};
 
@@ -199,6 +199,12 @@ impl Change<'_> {
         )
     }
 
+    /// Whether others that are kept must not meet it when nothing is kept of it: what became of names
+    /// and attributes is told by how they are found.
+    pub(super) fn is_guarded(&self) -> bool {
+        !matches!(self, Self::Write { .. } | Self::Append { .. })
+    }
+
     /// What the change holds while it is under way; `key` tells what an object is called for
     /// everybody.
     pub(super) fn places(&self, key: impl Fn(&Handle) -> Handle) -> PlaceList {
@@ -211,10 +217,14 @@ impl Change<'_> {
             Self::Rename { from_dir, from, to_dir, to } => {
                 [name(from_dir, from), name(to_dir, to)].into_iter().collect()
             }
-            Self::Write { file, .. } => [Place::file(&key(file), true)].into_iter().collect(),
+            Self::Write { file, .. } => {
+                [Place::file(&key(file), Hold::Write)].into_iter().collect()
+            }
             Self::SetAttr { file, .. }
             | Self::SetXattr { file, .. }
-            | Self::Append { file, .. } => [Place::file(&key(file), false)].into_iter().collect(),
+            | Self::Append { file, .. } => {
+                [Place::file(&key(file), Hold::Alone)].into_iter().collect()
+            }
         }
     }
 }

@@ -10,7 +10,7 @@
 
 use super::intent::Intent;
 use super::ledger::{Executed, Flight, Ledger, Waiting};
-use super::places::{Place, PlaceList};
+use super::places::{Hold, Place, PlaceList};
 use super::record::About;
 use super::{Change, Effect, Intended, Notify, Op, Session, Settled};
 use crate::Result;
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The journal of a service, and the changes under way.
 pub(crate) struct Keeper {
     pub(super) log: Arc<Log>,
-    spawn: Spawn,
+    pub(super) spawn: Spawn,
     ledger: Mutex<Ledger>,
     /// Rounds in which changes were made stable, and changes in them.
     pub(super) rounds: AtomicU64,
@@ -48,12 +48,12 @@ fn failed(_: LogFailed) -> ServiceError {
 }
 
 /// Runs something that must not take others with it when it ends in a panic; that is an I/O error.
-fn shielded<T>(part: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn shielded<T>(part: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(part)).unwrap_or_else(|_| Err(StoreError::Io.into()))
 }
 
 /// Tells somebody, whose mistakes are not the others' fault.
-fn tell(ready: Notify, outcome: Result<()>) {
+pub(super) fn tell(ready: Notify, outcome: Result<()>) {
     let _its_own = catch_unwind(AssertUnwindSafe(|| ready(outcome)));
 }
 
@@ -143,7 +143,8 @@ impl Keeper {
                 return Ok(Pictured::Intent(intent));
             }
             let emptied = intent.emptied();
-            let file = emptied.map(|file| Place::file(&Handle { fs: store.fs_id(), file }, false));
+            let file =
+                emptied.map(|file| Place::file(&Handle { fs: store.fs_id(), file }, Hold::Alone));
             let mut ledger = self.lock();
             let Ledger { flights, places, .. } = &mut *ledger;
             let Some(flight) = flights.get_mut(&number) else { return Ok(Pictured::Waits) };
@@ -246,9 +247,14 @@ impl Keeper {
     }
 
     /// Lets changes go on that stood behind one that has left.
-    fn resume(self: &Arc<Self>, mut next: Vec<u64>) {
+    pub(super) fn resume(self: &Arc<Self>, mut next: Vec<u64>) {
         while let Some(number) = next.pop() {
             let mut ledger = self.lock();
+            if ledger.guards.contains_key(&number) {
+                drop(ledger);
+                self.resume_guard(number, &mut next);
+                continue;
+            }
             let Ledger { flights, places, .. } = &mut *ledger;
             let Some(flight) = flights.get_mut(&number) else { continue };
             if flight.waiting.is_none() || !flight.is_first(number, places) {
@@ -290,6 +296,10 @@ impl Keeper {
         ready: Notify,
     ) -> Settled {
         op.settled = true;
+        if op.guard {
+            self.end_guard(op.number);
+            return Settled::Now;
+        }
         let mut ledger = self.lock();
         let Some(flight) = ledger.flights.get(&op.number) else { return Settled::Now };
         let about = flight.about;

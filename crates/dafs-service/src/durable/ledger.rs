@@ -10,6 +10,7 @@
 //!   change leaves its places only after its last record was appended.
 
 use super::change::Owned;
+use super::guard::Guard;
 use super::intent::Intent;
 use super::places::{Place, PlaceList, Places};
 use super::record::{self, About};
@@ -116,6 +117,8 @@ pub(super) struct Executed {
 pub(super) struct Ledger {
     pub(super) sessions: FxHashMap<[u8; 8], Kept>,
     pub(super) flights: FxHashMap<u64, Flight>,
+    /// Changes under way that nothing is kept of.
+    pub(super) guards: FxHashMap<u64, Guard>,
     pub(super) places: Places,
     pub(super) executed: Vec<Executed>,
     /// Appends whose place the log knows and whose end it does not, as records, by change. They
@@ -138,6 +141,7 @@ impl Default for Ledger {
         Self {
             sessions: FxHashMap::default(),
             flights: FxHashMap::default(),
+            guards: FxHashMap::default(),
             places: Places::default(),
             executed: Vec::new(),
             placed: FxHashMap::default(),

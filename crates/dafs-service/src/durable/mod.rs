@@ -4,11 +4,15 @@
 //! until it may go on, carries it out by the ordinary call, and hands the reply to
 //! [`Service::settle`] before it sends it. After a restart each announced change is either known to
 //! have happened, with its reply or with what the reply must say, or has left no trace.
+//!
+//! Whoever changes names or attributes and needs no such reply asks for a [`Service::guard`] instead:
+//! what became of an announced change can be told only while nobody else changes the same.
 
 mod attributes;
 mod bytes;
 mod change;
 mod evidence;
+mod guard;
 mod intent;
 mod keeper;
 mod ledger;
@@ -68,12 +72,15 @@ impl FromStr for Durability {
 pub type Notify = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// A change that was announced. It is to be handed to [`Service::settle`] when it has been carried
-/// out, successfully or not; one that is dropped instead was not carried out.
+/// out, successfully or not; one that is dropped instead was not carried out. One that is guarded only
+/// may as well be dropped when it has been carried out.
 #[must_use]
 pub struct Op {
     keeper: Arc<Keeper>,
     number: u64,
     place: Handle,
+    /// Nothing is kept of it.
+    guard: bool,
     unchanged: bool,
     carried_out: bool,
     settled: bool,
@@ -89,7 +96,13 @@ impl Op {
         };
         let (unchanged, carried_out, settled) = (false, false, false);
         let place = *change.place();
-        Self { keeper, number, place, unchanged, carried_out, settled, append }
+        let guard = false;
+        Self { keeper, number, place, guard, unchanged, carried_out, settled, append }
+    }
+
+    /// Whether nothing is kept of it, so that there is nothing to settle.
+    pub fn is_guard(&self) -> bool {
+        self.guard
     }
 
     /// Before whose eyes an append is to be carried out; `None` for other changes. Until then it has
@@ -153,6 +166,7 @@ impl Drop for Op {
     fn drop(&mut self) {
         match self.settled {
             true => {}
+            false if self.guard => self.keeper.end_guard(self.number),
             // It may have been carried out already, or by half.
             false if std::thread::panicking() => self.keeper.doubt(self.number),
             false => self.keeper.abandon(self.number),
@@ -324,6 +338,8 @@ pub struct JournalStatistics {
     pub committed: u64,
     /// Changes that are under way.
     pub in_flight: usize,
+    /// The same of those that nothing is kept of.
+    pub guarded: usize,
     /// Sessions that are known, of this run and of earlier ones.
     pub sessions: usize,
     /// Changes of theirs of which something is known.
@@ -357,7 +373,7 @@ impl Service {
         let power = match options.durable_replies {
             Durability::Off => {
                 keeper.leave_out(&key.session)?;
-                return Ok(Intended::Unneeded);
+                return self.guard(caller, change, || ready);
             }
             Durability::Crash => false,
             Durability::Power => true,
@@ -447,6 +463,7 @@ impl Service {
             rounds: keeper.rounds.load(Ordering::Relaxed),
             committed: keeper.committed.load(Ordering::Relaxed),
             in_flight: ledger.flights.len(),
+            guarded: ledger.guards.len(),
             sessions: ledger.sessions.len(),
             changes: ledger.sessions.values().map(|kept| kept.streams.len()).sum(),
             kept_bytes: ledger.bytes(),
@@ -456,6 +473,7 @@ impl Service {
     /// Forgets what earlier runs have left when nobody has asked for it for long enough (DAFS O50).
     pub(crate) fn tick_journal(&self, now_ns: u64) {
         let Some(keeper) = self.keeper.get() else { return };
+        keeper.give_up_guards(now_ns);
         let mut ledger = keeper.lock();
         if ledger.recovered_sessions == 0 || now_ns < ledger.recovered_until_ns {
             return;

@@ -4,7 +4,7 @@
 //! * A change takes all its places at once and in the order of its announcement, so none waits for
 //!   one that waits for it. One that has a name may wait for one file after that, and gives that up
 //!   before it waits for another: who has a file waits for nothing.
-//! * A place is held by one change, or shared by several that all said that they may.
+//! * A place is held by one change, or shared by several that hold it in the same way.
 
 use crate::handle::Handle;
 use rustc_hash::{FxHashMap, FxHasher};
@@ -16,7 +16,18 @@ use std::hash::{Hash, Hasher};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     what: u64,
-    shared: bool,
+    hold: Hold,
+}
+
+/// With whom a change shares a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Hold {
+    /// Nobody.
+    Alone,
+    /// Other writes at an offset.
+    Write,
+    /// Others that nothing is kept of.
+    Guard,
 }
 
 /// Those of one change.
@@ -27,27 +38,32 @@ impl Place {
     pub(super) fn name(dir: &Handle, name: &[u8]) -> Self {
         let mut hasher = FxHasher::default();
         (dir, name).hash(&mut hasher);
-        Self { what: hasher.finish(), shared: false }
+        Self { what: hasher.finish(), hold: Hold::Alone }
     }
 
     /// A file's content and attributes.
-    pub(super) fn file(file: &Handle, shared: bool) -> Self {
+    pub(super) fn file(file: &Handle, hold: Hold) -> Self {
         let mut hasher = FxHasher::default();
         file.hash(&mut hasher);
-        Self { what: hasher.finish(), shared }
+        Self { what: hasher.finish(), hold }
+    }
+
+    /// The same for a change that nothing is kept of.
+    pub(super) fn guarded(self) -> Self {
+        Self { hold: Hold::Guard, ..self }
     }
 }
 
 /// Who holds and who waits, first come first.
 #[derive(Debug, Default)]
-pub(super) struct Places(FxHashMap<u64, SmallVec<[(u64, bool); 2]>>);
+pub(super) struct Places(FxHashMap<u64, SmallVec<[(u64, Hold); 2]>>);
 
 impl Places {
     /// Puts a change in line; true when it need not wait.
     pub(super) fn enter(&mut self, op: u64, places: &[Place]) -> bool {
         for (index, place) in places.iter().enumerate() {
             if !places[..index].iter().any(|earlier| earlier.what == place.what) {
-                self.0.entry(place.what).or_default().push((op, place.shared));
+                self.0.entry(place.what).or_default().push((op, place.hold));
             }
         }
         self.is_first(op, places)
@@ -57,9 +73,9 @@ impl Places {
     pub(super) fn join(&mut self, op: u64, place: Place) -> bool {
         let line = self.0.entry(place.what).or_default();
         if !line.iter().any(|&(other, _)| other == op) {
-            line.push((op, place.shared));
+            line.push((op, place.hold));
         }
-        line.first().is_some_and(|&(first, _)| first == op)
+        self.is_first(op, &[place])
     }
 
     /// Whether nobody is in the way of a change.
@@ -67,7 +83,8 @@ impl Places {
         places.iter().all(|place| {
             let line = self.0.get(&place.what).map_or(&[][..], |line| line.as_slice());
             let at = line.iter().position(|&(other, _)| other == op).unwrap_or(0);
-            at == 0 || line[..=at].iter().all(|&(_, shared)| shared)
+            let together = |&(_, hold): &(u64, Hold)| hold == place.hold && hold != Hold::Alone;
+            at == 0 || line[..=at].iter().all(together)
         })
     }
 
@@ -76,7 +93,11 @@ impl Places {
         for place in places {
             let Some(line) = self.0.get_mut(&place.what) else { continue };
             line.retain(|&mut (other, _)| other != op);
-            next.extend(line.iter().map(|&(other, _)| other));
+            // Nobody has waited here if all hold the place in the same way.
+            let hold = place.hold;
+            if hold == Hold::Alone || line.iter().any(|&(_, other)| other != hold) {
+                next.extend(line.iter().map(|&(other, _)| other));
+            }
             if line.is_empty() {
                 self.0.remove(&place.what);
             }
@@ -106,8 +127,8 @@ mod tests {
     #[test]
     fn the_first_goes_and_those_that_share_go_together() {
         let mut places = Places::default();
-        let exclusive = list(&[Place::file(&handle(1), false)]);
-        let shared = list(&[Place::file(&handle(1), true)]);
+        let exclusive = list(&[Place::file(&handle(1), Hold::Alone)]);
+        let shared = list(&[Place::file(&handle(1), Hold::Write)]);
         assert!(places.enter(1, &shared));
         assert!(places.enter(2, &shared));
         assert!(!places.enter(3, &exclusive));
@@ -120,6 +141,25 @@ mod tests {
         places.leave(3, &exclusive, &mut next);
         assert!(next.contains(&4) && places.is_first(4, &shared));
         places.leave(4, &shared, &mut next);
+        assert_eq!(places.len(), 0);
+    }
+
+    #[test]
+    fn changes_that_nothing_is_kept_of_go_together_and_with_no_others() {
+        let mut places = Places::default();
+        let guard = list(&[Place::file(&handle(1), Hold::Guard)]);
+        let write = list(&[Place::file(&handle(1), Hold::Write)]);
+        assert!(places.enter(1, &guard));
+        assert!(places.enter(2, &guard) && places.join(2, guard[0]));
+        assert!(!places.enter(3, &write));
+        assert!(!places.enter(4, &guard), "nobody overtakes");
+        places.leave(1, &guard, &mut Vec::new());
+        assert!(!places.is_first(3, &write));
+        places.leave(2, &guard, &mut Vec::new());
+        assert!(places.is_first(3, &write) && !places.is_first(4, &guard));
+        places.leave(3, &write, &mut Vec::new());
+        assert!(places.is_first(4, &guard));
+        places.leave(4, &guard, &mut Vec::new());
         assert_eq!(places.len(), 0);
     }
 

@@ -9,6 +9,8 @@ mod appends;
 mod attributes;
 #[path = "durable/foreign.rs"]
 mod foreign;
+#[path = "durable/guards.rs"]
+mod guards;
 #[path = "durable/places.rs"]
 mod places;
 

@@ -1,0 +1,247 @@
+//! Changes that nothing is kept of, where others are: of names and attributes, by clients without
+//! durable replies.
+//!
+//! After a restart, names and attributes tell whether an announced change was carried out, which they do
+//! only if nobody else has changed the same since the announcement. So a change that is not announced
+//! takes the places that it would take if it were, for as long as it is carried out.
+//!
+//! Invariants
+//! * Guarded changes never wait for each other: they share all places.
+//! * One that waits is told within a bounded time, whatever becomes of those that it waits for.
+//! * Who ends one makes nobody wait: those that stood behind it go on elsewhere.
+
+use super::intent;
+use super::keeper::{Keeper, shielded, tell};
+use super::places::{Hold, Place, PlaceList, Places};
+use super::{Change, Durability, Intended, Notify, Op};
+use crate::error::ServiceError;
+use crate::export::Export;
+use crate::handle::Handle;
+use crate::limits::{DURABLE_PICTURES_MAX, GUARD_WAIT_NS, GUARDED_CHANGES_MAX};
+use crate::{Caller, Result, Service};
+use dafs_store::Store;
+use std::sync::Arc;
+
+/// A change that nothing is kept of.
+pub(super) struct Guard {
+    store: Arc<dyn Store>,
+    places: PlaceList,
+    /// The name that leads to the file that it empties.
+    empties: Option<(Handle, Vec<u8>)>,
+    /// That file, as it was when the name was last looked at.
+    emptied: Option<Place>,
+    /// What to do when its places are free.
+    waiting: Option<Notify>,
+    /// When it is given up if it still waits.
+    until_ns: u64,
+}
+
+impl Guard {
+    fn is_first(&self, number: u64, places: &Places) -> bool {
+        let emptied = self.emptied.as_slice();
+        places.is_first(number, &self.places) && places.is_first(number, emptied)
+    }
+}
+
+/// How far a guarded change has come whose names are free.
+#[derive(PartialEq, Eq)]
+enum Found {
+    Free,
+    /// For the file that it empties, or it was given up.
+    Waits,
+}
+
+impl Keeper {
+    fn guard(
+        self: &Arc<Self>,
+        store: &Arc<dyn Store>,
+        change: &Change<'_>,
+        places: PlaceList,
+        now_ns: u64,
+        ready: impl FnOnce() -> Notify,
+    ) -> Result<Intended> {
+        let mut ledger = self.lock();
+        if ledger.guards.len() >= GUARDED_CHANGES_MAX {
+            return Err(ServiceError::Delay);
+        }
+        ledger.next_op += 1;
+        let number = ledger.next_op;
+        let free = ledger.places.enter(number, &places);
+        let empties = match *change {
+            Change::Create { dir, name, .. } if change.empties() => Some((*dir, name.to_vec())),
+            _ => None,
+        };
+        let mut ready = Some(ready);
+        let waiting = if free { None } else { ready.take().map(|ready| ready()) };
+        let (store, until_ns) = (store.clone(), now_ns.saturating_add(GUARD_WAIT_NS));
+        let looks = free && empties.is_some();
+        let guard = Guard { store, places, empties, emptied: None, waiting, until_ns };
+        ledger.guards.insert(number, guard);
+        drop(ledger);
+        let mut op = Op::new(self.clone(), number, change);
+        op.guard = true;
+        if !free {
+            return Ok(Intended::Waiting(op));
+        }
+        if looks && let Some(ready) = ready {
+            let (mut ready, mut next) = (Some(ready()), Vec::new());
+            let found = shielded(|| self.find_emptied(number, &mut ready, &mut next));
+            self.resume_elsewhere(next);
+            // When this has failed, the change goes with `op`.
+            if found? == Found::Waits {
+                return Ok(Intended::Waiting(op));
+            }
+        }
+        Ok(Intended::Ready(op))
+    }
+
+    /// Takes the place of the file that a change empties whose names are free; `ready` may have to wait
+    /// for it. If the name leads to another file meanwhile, the former one is left first, and those that
+    /// stood behind it are added to `next`, also after an error.
+    ///
+    /// # Errors
+    /// `Delay` when the name does not stop leading elsewhere.
+    fn find_emptied(
+        &self,
+        number: u64,
+        ready: &mut Option<Notify>,
+        next: &mut Vec<u64>,
+    ) -> Result<Found> {
+        for _ in 0..DURABLE_PICTURES_MAX {
+            let ledger = self.lock();
+            let Some(guard) = ledger.guards.get(&number) else { return Ok(Found::Waits) };
+            let Some((dir, name)) = guard.empties.clone() else { return Ok(Found::Free) };
+            let store = guard.store.clone();
+            drop(ledger);
+            // What is wrong with the name comes out when the change is carried out.
+            let file = intent::find(&*store, &dir, &name).ok().flatten();
+            let handle = file.map(|(file, _)| Handle { fs: store.fs_id(), file });
+            let file = handle.map(|handle| Place::file(&handle, Hold::Guard));
+            let mut ledger = self.lock();
+            let ledger = &mut *ledger;
+            let Some(guard) = ledger.guards.get_mut(&number) else { return Ok(Found::Waits) };
+            if guard.emptied == file {
+                return Ok(Found::Free);
+            }
+            if let Some(former) = std::mem::replace(&mut guard.emptied, file) {
+                ledger.places.leave(number, &[former], next);
+            }
+            let Some(file) = file else { return Ok(Found::Free) };
+            if !ledger.places.join(number, file) {
+                guard.waiting = ready.take();
+                return Ok(Found::Waits);
+            }
+            // The name may have led elsewhere before the file was had.
+        }
+        Err(ServiceError::Delay)
+    }
+
+    /// Lets a guarded change go on if nobody is in its way any more. Those that it lets go on itself are
+    /// added to `next`.
+    pub(super) fn resume_guard(&self, number: u64, next: &mut Vec<u64>) {
+        let mut ledger = self.lock();
+        let ledger_now = &mut *ledger;
+        let Some(guard) = ledger_now.guards.get_mut(&number) else { return };
+        if guard.waiting.is_none() || !guard.is_first(number, &ledger_now.places) {
+            return;
+        }
+        let mut ready = guard.waiting.take();
+        drop(ledger);
+        let found = shielded(|| self.find_emptied(number, &mut ready, next));
+        let Some(ready) = ready else { return };
+        match found {
+            Ok(Found::Free) => tell(ready, Ok(())),
+            Ok(Found::Waits) => {}
+            Err(error) => tell(ready, Err(error)),
+        }
+    }
+
+    /// A guarded change was carried out, or is not.
+    pub(super) fn end_guard(self: &Arc<Self>, number: u64) {
+        let mut next = Vec::new();
+        let guard = self.take_guard(number, |_| true, &mut next);
+        self.resume_elsewhere(next);
+        // Its notification is not used; what it holds may come back here.
+        drop(guard);
+    }
+
+    /// Takes a guarded change away if it is one of those, and adds those that wait behind it to `next`.
+    fn take_guard(
+        &self,
+        number: u64,
+        is_one: impl FnOnce(&Guard) -> bool,
+        next: &mut Vec<u64>,
+    ) -> Option<Guard> {
+        let mut ledger = self.lock();
+        if !is_one(ledger.guards.get(&number)?) {
+            return None;
+        }
+        let guard = ledger.guards.remove(&number)?;
+        ledger.places.leave(number, &guard.places, next);
+        ledger.places.leave(number, guard.emptied.as_slice(), next);
+        next.retain(|number| {
+            let flight = ledger.flights.get(number).is_some_and(|flight| flight.waiting.is_some());
+            flight || ledger.guards.get(number).is_some_and(|guard| guard.waiting.is_some())
+        });
+        Some(guard)
+    }
+
+    /// Lets changes go on that stood behind one that has left, where looking at files is no harm.
+    fn resume_elsewhere(self: &Arc<Self>, next: Vec<u64>) {
+        if !next.is_empty() {
+            let keeper = self.clone();
+            (self.spawn)(Box::new(move || keeper.resume(next)));
+        }
+    }
+
+    /// Tells guarded changes that have waited for too long to come again.
+    pub(super) fn give_up_guards(self: &Arc<Self>, now_ns: u64) {
+        let is_late = |guard: &Guard| guard.waiting.is_some() && now_ns >= guard.until_ns;
+        let ledger = self.lock();
+        let late = ledger.guards.iter().filter(|(_, guard)| is_late(guard));
+        let late: Vec<_> = late.map(|(number, _)| *number).collect();
+        drop(ledger);
+        let mut next = Vec::new();
+        for number in late {
+            let guard = self.take_guard(number, is_late, &mut next);
+            if let Some(ready) = guard.and_then(|guard| guard.waiting) {
+                tell(ready, Err(ServiceError::Delay));
+            }
+        }
+        self.resume_elsewhere(next);
+    }
+}
+
+impl Service {
+    /// Keeps a change that is about to be carried out and that nothing is to be kept of from changes of
+    /// the same that are announced, while the [`Op`] lives. `ready` makes the notification, if one is
+    /// needed; it must not call the service. Costs next to nothing where no replies are durable.
+    ///
+    /// # Errors
+    /// `Delay` when too many such changes are under way, here and in the notification when others did
+    /// not come to an end in time.
+    pub fn guard(
+        &self,
+        caller: Caller<'_>,
+        change: &Change<'_>,
+        ready: impl FnOnce() -> Notify,
+    ) -> Result<Intended> {
+        let Some(keeper) = self.keeper.get() else { return Ok(Intended::Unneeded) };
+        if !change.is_guarded() || !change.is_possible() {
+            return Ok(Intended::Unneeded);
+        }
+        let namespace = self.namespace();
+        // What is wrong with the object comes out when the change is carried out.
+        let Ok(export) = namespace.export(change.place()) else { return Ok(Intended::Unneeded) };
+        let keeps = |other: &Export| other.options().durable_replies != Durability::Off;
+        let fs = export.store().fs_id();
+        // Another export may lead to the same files.
+        let same = |other: &Arc<Export>| keeps(other) && other.store().fs_id() == fs;
+        if export.options().read_only || !(keeps(export) || namespace.exports().any(same)) {
+            return Ok(Intended::Unneeded);
+        }
+        let places = change.places(|handle| export.key(handle));
+        let places = places.into_iter().map(Place::guarded).collect();
+        keeper.guard(export.store(), change, places, caller.now_ns, ready)
+    }
+}
