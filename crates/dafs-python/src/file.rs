@@ -4,7 +4,7 @@ use crate::error::{raise, raise_lock};
 use crate::memory::{self, Exported, Span};
 use crate::session::Session;
 use crate::stat::Stat;
-use crate::wait::{blocking, moment, slice};
+use crate::wait::{blocking, limit, moment, slice};
 use dafs_client::{File, LockError, LockRange, Stability};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -137,7 +137,7 @@ impl RawFile {
     ) -> PyResult<()> {
         let file = self.file()?;
         let range = range(exclusive, offset, length).persist(persist);
-        let until = moment(timeout)?;
+        let until = [moment(timeout)?, limit()].into_iter().flatten().min();
         loop {
             let time = slice(until);
             match blocking(py, || file.lock(&range, Some(time))) {

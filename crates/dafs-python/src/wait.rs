@@ -23,6 +23,11 @@ pub(crate) fn blocking<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send)
     })
 }
 
+/// When the calls of this thread have to be over.
+pub(crate) fn limit() -> Option<Instant> {
+    LIMIT.get()
+}
+
 /// A time in seconds as Python gives it; `None` when it is longer than anybody waits.
 pub(crate) fn seconds(seconds: f64) -> PyResult<Option<Duration>> {
     if seconds.is_nan() || seconds < 0.0 {

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import pickle
+import signal
 import stat
 
 import dafs
@@ -99,10 +100,23 @@ def test_a_closed_client_says_so(server):
         client.ping()
 
 
-def test_calls_can_be_limited(client):
-    with dafs.within(0.0):
-        with pytest.raises(TimeoutError):
+def test_calls_can_be_limited(server, client):
+    client.stat("/")
+    # It cannot answer.
+    server.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
+    try:
+        with dafs.within(0.1), pytest.raises(TimeoutError):
             client.stat("/")
-    with dafs.within(60), dafs.within(30):
-        client.stat("/")
+        with dafs.within(0.1), dafs.within(60), pytest.raises(TimeoutError):
+            client.stat("/")
+        with dafs.within(60), dafs.within(0.1), pytest.raises(TimeoutError):
+            client.stat("/")
+        with dafs.within(0.1):
+            with dafs.within(60):
+                pass
+            with pytest.raises(TimeoutError):
+                client.stat("/")
+    finally:
+        server.process.send_signal(signal.SIGCONT)
     client.stat("/")

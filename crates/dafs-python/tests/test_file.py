@@ -173,6 +173,8 @@ def test_locks(client, folder):
             two.try_lock(offset=4, length=1)
         with pytest.raises(BlockingIOError):
             two.lock(offset=4, length=1, timeout=0)
+        with dafs.within(0.1), pytest.raises(dafs.LockedError):
+            two.lock(offset=4, length=1)
         one.unlock(offset=2, length=3)
         two.lock(offset=4, length=1, timeout=5)
         one.lock(exclusive=False, offset=0, length=1)

@@ -52,6 +52,7 @@ def test_files_and_groups_of_the_parent_say_what_is_wrong(client, folder):
         group = client.completion_group()
         assert in_child(lambda: file.pread(7, 0)) == "raised ForkedError"
         assert in_child(lambda: group.read_into(file, bytearray(7), 0)) == "raised ForkedError"
+        assert in_child(lambda: group.wait(None)) == "raised ForkedError"
         assert in_child(file.close) == "None"
         assert in_child(lambda: client.stat(f"/{folder.name}/f").st_size) == "7"
         assert in_child(client.close) == "None"

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import time
 
 from ._dafs import (
     BrokenLockError,
@@ -190,15 +191,16 @@ def within(seconds):
     A call that is not over by then raises `NotSentError` if the server has certainly not done it, and
     `TimeoutError` if it may have.
     """
+    start = time.monotonic()
     before = _set_limit(seconds)
     try:
         if before is not None and before < seconds:
             _set_limit(before)
         yield
     finally:
-        # What was left at the start; the time inside is not given again to the outer limit, because a
-        # moment was meant.
-        _set_limit(before)
+        # The outer limit ends when it would have ended.
+        left = None if before is None else max(before - (time.monotonic() - start), 0.0)
+        _set_limit(left)
 
 
 def _reconnect(kind, url, options):

@@ -1,0 +1,67 @@
+"""The data set of examples/dataset.py, with a loader of torch and without."""
+
+import multiprocessing
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "examples"))
+
+numpy = pytest.importorskip("numpy")
+
+RECORD_BYTES = 4096
+RECORDS = 100
+
+
+@pytest.fixture
+def records(server, folder):
+    """A file of records, each with its number in every byte, and one that is not whole."""
+    data = b"".join(bytes([number]) * RECORD_BYTES for number in range(RECORDS))
+    (folder / "records").write_bytes(data + b"rest")
+    return f"{server.url}{folder.name}/records"
+
+
+def first_bytes(arguments):
+    records, numbers = arguments
+    return [int(row[0]) for row in records.__getitems__(numbers)]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_share_a_data_set(records, method):
+    from dataset import Records
+
+    data = Records(records, RECORD_BYTES)
+    assert len(data) == RECORDS
+    assert data[7].tobytes() == b"\7" * RECORD_BYTES
+    batches = [list(range(at, at + 10)) for at in range(0, RECORDS, 10)]
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        found = pool.map(first_bytes, [(data, batch) for batch in batches])
+        pool.close()
+        pool.join()
+    assert found == batches
+
+
+@pytest.mark.parametrize("method", [None, "fork", "spawn"])
+def test_a_loader_of_torch(records, method):
+    pytest.importorskip("torch")
+    from dataset import loader
+
+    workers = {"num_workers": 2, "multiprocessing_context": method} if method else {}
+    seen = []
+    for batch in loader(records, RECORD_BYTES, batch_size=16, **workers):
+        assert batch.shape[1] == RECORD_BYTES
+        assert (batch == batch[:, :1]).all()
+        seen += batch[:, 0].tolist()
+    assert seen == list(range(RECORDS))
+
+
+def test_reads_into_a_tensor(server, records):
+    torch = pytest.importorskip("torch")
+    import dafs
+
+    with dafs.connect(records) as client:
+        with client.open(client.base, "rb", buffering=0) as file:
+            tensor = torch.zeros(RECORD_BYTES, dtype=torch.int32)
+            assert file.pread_into(tensor, 3 * RECORD_BYTES) == 4 * RECORD_BYTES
+            assert tensor[0] == 0x03030303 and tensor[-1] == 0x06060606
