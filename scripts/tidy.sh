@@ -33,8 +33,9 @@ git rev-parse --git-dir >/dev/null 2>&1 || { echo "no git checkout to look at"; 
 
 code=('*.rs' '*.sh' '*.toml' '*.c' '*.h' '*.py' Makefile 'lab/guest/*')
 
+# All but the header that is made from sources.
 files "${code[@]}" '*.md' | xargs -0 -r wc -l |
-    awk -v max="$LINES_MAX" '$2 != "total" && $1 > max { print $2 ": " $1 " lines" }' |
+    awk -v max="$LINES_MAX" '$2 != "total" && $2 !~ /include.dafs.h$/ && $1 > max { print $2 ": " $1 " lines" }' |
     rule "files over $LINES_MAX lines"
 files "${code[@]}" '*.md' | LC_ALL=C xargs -0 -r grep -nHP '[^\x00-\x7f]' -- |
     rule "characters outside of ASCII"

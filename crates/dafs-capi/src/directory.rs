@@ -1,0 +1,109 @@
+//! Listings of directories.
+
+use crate::attributes::dap_attributes_t;
+use crate::border::{cross, cross_plainly};
+use crate::error::{DAP_E_NOTDIR, Failure};
+use crate::handle::{dap_dir_t, dap_session_t, tables};
+use crate::pointer::Out;
+use crate::session::session;
+use dafs_client::{Follow, ReadDir};
+use std::ffi::c_char;
+use std::sync::{Mutex, PoisonError};
+
+/// What a directory handle stands for.
+pub(crate) struct Directory(Mutex<ReadDir>);
+
+/// One entry of a directory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct dap_entry_t {
+    /// The name, with a zero at its end: any bytes but that and a slash.
+    pub name: [c_char; 256],
+    /// 1 when `attributes` is known.
+    pub has_attributes: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The attributes.
+    pub attributes: dap_attributes_t,
+}
+
+/// Begins to list the directory at `path`.
+///
+/// Threads: any.
+///
+/// # Safety
+/// `path` is a text or null, `directory` null or good for a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_opendir(
+    handle: dap_session_t,
+    path: *const c_char,
+    directory: *mut dap_dir_t,
+) -> i32 {
+    cross_plainly(|| {
+        let session = session(handle)?;
+        // SAFETY: as the caller promises.
+        let (out, (from, path)) = unsafe { (Out::new(directory)?, session.path(path)?) };
+        let found = session.client.resolve_from(&from, path, Follow::Yes)?;
+        if !found.attributes.is_directory() {
+            return Err(Failure::new(DAP_E_NOTDIR, "the object is no directory"));
+        }
+        let listing = Directory(Mutex::new(session.client.read_dir(&found.handle)));
+        out.set(dap_dir_t { id: tables().directories.add(listing)? });
+        Ok(())
+    })
+}
+
+/// The next entry, without "." and "..": returns 1, or 0 at the end. After an error it ends.
+///
+/// Threads: any; each entry goes to one of them.
+///
+/// # Safety
+/// `entry` is null or good for one struct.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_readdir(directory: dap_dir_t, entry: *mut dap_entry_t) -> i32 {
+    cross(|| {
+        // SAFETY: as the caller promises.
+        let out = unsafe { Out::new(entry) }?;
+        let listing = tables().directories.get(directory.id)?;
+        let next = listing.0.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let Some(found) = next.transpose()? else { return Ok(0) };
+        let mut name = [0; 256];
+        // The client has checked that it is at most 255 bytes long.
+        for (to, from) in name[..255].iter_mut().zip(&found.name) {
+            *to = *from as c_char;
+        }
+        let nothing = dafs_client::Attributes {
+            kind: dafs_client::ObjectType::Invalid,
+            mode: 0,
+            links: 0,
+            owner: dafs_client::Owner::Unknown,
+            group: dafs_client::Owner::Unknown,
+            size: 0,
+            space_used: 0,
+            file_id: 0,
+            change: 0,
+            raw_device: (0, 0),
+            accessed: None,
+            modified: None,
+            changed: None,
+            created: None,
+            has_named_attributes: false,
+            handle: dafs_client::FileHandle::ZERO,
+        };
+        out.set(dap_entry_t {
+            name,
+            has_attributes: found.attributes.is_some().into(),
+            reserved: 0,
+            attributes: found.attributes.as_ref().unwrap_or(&nothing).into(),
+        });
+        Ok(1)
+    }) as i32
+}
+
+/// Ends a listing.
+///
+/// Threads: DAP_E_BUSY while another thread is in a call that names it.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_closedir(directory: dap_dir_t) -> i32 {
+    cross_plainly(|| tables().directories.remove(directory.id, |_| Ok(())).map(drop))
+}

@@ -1,0 +1,602 @@
+//! Error codes, their sentences, and the last one of each thread.
+
+use dafs_client::{Error, LockError, Status};
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+
+/// It worked.
+pub const DAP_OK: i32 = 0;
+/// The handle is closed, was never open, or is of another kind.
+pub const DAP_E_BAD_HANDLE: i32 = -1;
+/// An argument cannot be: null, too long, out of its range.
+pub const DAP_E_INVALID: i32 = -2;
+/// Memory is not mapped, or may not be used like that.
+pub const DAP_E_FAULT: i32 = -3;
+/// It is in use by an operation or by another thread.
+pub const DAP_E_BUSY: i32 = -4;
+/// It belongs to the process that this one was forked from: connect again.
+pub const DAP_E_FORKED: i32 = -5;
+/// The library failed.
+pub const DAP_E_INTERNAL: i32 = -6;
+/// Memory could not be had or registered.
+pub const DAP_E_NO_MEMORY: i32 = -7;
+/// Too many operations, handles or completions: wait for some, or close some.
+pub const DAP_E_TOO_MANY: i32 = -8;
+/// Not done in the time that was given for waiting. What was waited for goes on.
+pub const DAP_E_TIMED_OUT: i32 = -9;
+/// The server has not answered in time. It may or may not have done what was asked.
+pub const DAP_E_DEADLINE: i32 = -10;
+/// Not sent in time; the server has not done it and will not.
+pub const DAP_E_NOT_SENT: i32 = -11;
+/// The connection was lost, and nobody knows whether it was done.
+pub const DAP_E_IN_DOUBT: i32 = -12;
+/// The session is over.
+pub const DAP_E_LOST: i32 = -13;
+/// The server broke the protocol; the session is over.
+pub const DAP_E_PROTOCOL: i32 = -14;
+/// The session could not be opened.
+pub const DAP_E_CONNECT: i32 = -15;
+/// It was cancelled.
+pub const DAP_E_CANCELED: i32 = -16;
+/// It was not carried out because of another one, or does not fit one chain.
+pub const DAP_E_CHAIN: i32 = -17;
+/// The server lost data that was written and not committed: write it again.
+pub const DAP_E_WRITES_LOST: i32 = -18;
+/// The connection string cannot be understood.
+pub const DAP_E_URL: i32 = -19;
+/// The file, buffer, group or batch belongs to another session.
+pub const DAP_E_FOREIGN: i32 = -20;
+/// Somebody else has a lock in the way.
+pub const DAP_E_LOCK_HELD: i32 = -21;
+/// Too many symbolic links in one path.
+pub const DAP_E_LOOP: i32 = -22;
+/// The place for a result is too small.
+pub const DAP_E_SHORT: i32 = -23;
+/// Something else; dap_last_error() says what.
+pub const DAP_E_OTHER: i32 = -24;
+
+/// Codes from here downwards are what the server answered: this minus the number of the status.
+pub const DAP_E_STATUS: i32 = -1000;
+/// The server: only the owner or a privileged caller may do this.
+pub const DAP_E_PERM: i32 = -1001;
+/// The server: there is no such file or directory.
+pub const DAP_E_NOENT: i32 = -1002;
+/// The server: the server could not read or write its storage.
+pub const DAP_E_IO: i32 = -1005;
+/// The server: the device behind the file does not exist.
+pub const DAP_E_NXIO: i32 = -1006;
+/// The server: the caller's permissions do not allow this.
+pub const DAP_E_ACCES: i32 = -1013;
+/// The server: an object of that name exists already.
+pub const DAP_E_EXIST: i32 = -1017;
+/// The server: both names have to be in one file system.
+pub const DAP_E_XDEV: i32 = -1018;
+/// The server: the device does not support this.
+pub const DAP_E_NODEV: i32 = -1019;
+/// The server: a directory is needed here, and the object is none.
+pub const DAP_E_NOTDIR: i32 = -1020;
+/// The server: the object is a directory.
+pub const DAP_E_ISDIR: i32 = -1021;
+/// The server: an argument is not valid.
+pub const DAP_E_INVAL: i32 = -1022;
+/// The server: the file would become larger than the server allows.
+pub const DAP_E_FBIG: i32 = -1027;
+/// The server: the file system is full.
+pub const DAP_E_NOSPC: i32 = -1028;
+/// The server: the file system is read-only.
+pub const DAP_E_ROFS: i32 = -1030;
+/// The server: the file has as many links as it can have.
+pub const DAP_E_MLINK: i32 = -1031;
+/// The server: the name is longer than the server allows.
+pub const DAP_E_NAMETOOLONG: i32 = -1063;
+/// The server: the directory is not empty.
+pub const DAP_E_NOTEMPTY: i32 = -1066;
+/// The server: the caller's quota is used up.
+pub const DAP_E_DQUOT: i32 = -1069;
+/// The server: the file behind the handle is gone.
+pub const DAP_E_STALE: i32 = -1070;
+/// The server: the file handle is not one of this server.
+pub const DAP_E_BADHANDLE: i32 = -11001;
+/// The server: the directory position is not valid any more; read it from the start.
+pub const DAP_E_BAD_COOKIE: i32 = -11003;
+/// The server: the server does not support this.
+pub const DAP_E_NOTSUPP: i32 = -11004;
+/// The server: the result does not fit the message or buffer offered.
+pub const DAP_E_TOOSMALL: i32 = -11005;
+/// The server: the server failed internally.
+pub const DAP_E_SERVERFAULT: i32 = -11006;
+/// The server: an object of that type cannot be made here.
+pub const DAP_E_BADTYPE: i32 = -11007;
+/// The server: the server needs more time; try again.
+pub const DAP_E_DELAY: i32 = -11008;
+/// The server: the attributes are the same.
+pub const DAP_E_SAME: i32 = -11009;
+/// The server: another owner holds a conflicting lock or share.
+pub const DAP_E_DENIED: i32 = -11010;
+/// The server: the lease ran out and its state is gone.
+pub const DAP_E_EXPIRED: i32 = -11011;
+/// The server: the range is locked by another owner.
+pub const DAP_E_LOCKED: i32 = -11012;
+/// The server: the server has restarted and waits for its former clients; try again.
+pub const DAP_E_GRACE: i32 = -11013;
+/// The server: the file handle has expired; look the name up again.
+pub const DAP_E_FHEXPIRED: i32 = -11014;
+/// The server: another open denies this access.
+pub const DAP_E_SHARE_DENIED: i32 = -11015;
+/// The server: the security in use is not allowed here.
+pub const DAP_E_WRONGSEC: i32 = -11016;
+/// The server: the client id string belongs to another principal.
+pub const DAP_E_CLID_INUSE: i32 = -11017;
+/// The server: the server has run out of a resource.
+pub const DAP_E_RESOURCE: i32 = -11018;
+/// The server: the file system has moved to another server.
+pub const DAP_E_MOVED: i32 = -11019;
+/// The server: the request lacks a file handle.
+pub const DAP_E_NOFILEHANDLE: i32 = -11020;
+/// The server: the server does not speak this minor version.
+pub const DAP_E_MINOR_VERS_MISMATCH: i32 = -11021;
+/// The server: the server does not know this client any more; connect again.
+pub const DAP_E_STALE_CLIENTID: i32 = -11022;
+/// The server: the state-id is from before a server restart or was freed.
+pub const DAP_E_STALE_STATEID: i32 = -11023;
+/// The server: the state-id has been replaced by a newer one.
+pub const DAP_E_OLD_STATEID: i32 = -11024;
+/// The server: the state-id is not one of this server.
+pub const DAP_E_BAD_STATEID: i32 = -11025;
+/// The server: the sequence number is out of order.
+pub const DAP_E_BAD_SEQID: i32 = -11026;
+/// The server: the attributes differ.
+pub const DAP_E_NOT_SAME: i32 = -11027;
+/// The server: the range does not match the lock held.
+pub const DAP_E_LOCK_RANGE: i32 = -11028;
+/// The server: the last component is a symbolic link.
+pub const DAP_E_SYMLINK: i32 = -11029;
+/// The server: not even one directory entry fits the space offered.
+pub const DAP_E_READDIR_NOSPC: i32 = -11030;
+/// The server: a lease has moved to another server.
+pub const DAP_E_LEASE_MOVED: i32 = -11031;
+/// The server: the server does not speak this protocol version.
+pub const DAP_E_ILLEGAL_PROT: i32 = -16002;
+/// The server: the request is not allowed in the present state of the session.
+pub const DAP_E_ILLEGAL_STATE: i32 = -16003;
+/// The server: the server knows nothing of that session any more.
+pub const DAP_E_UNKNOWN_SESSION: i32 = -16004;
+/// The server: the request in question was not executed.
+pub const DAP_E_NOXID_MATCH: i32 = -16005;
+/// The server: the proof of identity was not accepted.
+pub const DAP_E_NOT_AUTHORIZED: i32 = -16006;
+/// The server: what was asked for was not found.
+pub const DAP_E_NOT_FOUND: i32 = -16007;
+/// The server: direct transfers need an RDMA-read channel, and there is none.
+pub const DAP_E_RDMA_READ_CHANNEL_UNUSABLE: i32 = -16008;
+/// The server: the chain of requests is not well formed.
+pub const DAP_E_CHAIN_FORM: i32 = -16009;
+/// The server: an earlier request of the chain failed.
+pub const DAP_E_CHAIN_BROKEN: i32 = -16010;
+/// The server: authentication needs another round.
+pub const DAP_E_GSS_CONTINUE_INIT: i32 = -16011;
+/// The server: the session is being closed.
+pub const DAP_E_BAD_SESSION: i32 = -16012;
+/// The server: the server's credential table is full.
+pub const DAP_E_NO_CREDS: i32 = -16013;
+/// The server: the credential handle is unknown or belongs to another client.
+pub const DAP_E_CRHAND_CONFLICT: i32 = -16014;
+/// The server: an open of the file forbids its removal.
+pub const DAP_E_DENYDISP_CONFLICT: i32 = -16015;
+/// The server: the server cannot forbid removal or know about all opens.
+pub const DAP_E_DENYDISP_NOTSUPP: i32 = -16016;
+/// The server: the file is open with another share key.
+pub const DAP_E_KEY_MISMATCH: i32 = -16017;
+/// The server: the write or append is larger than the server allows.
+pub const DAP_E_WRITE_TOOBIG: i32 = -16018;
+/// The server: this needs a back-control channel, and there is none.
+pub const DAP_E_BACK_CHANNEL_UNUSABLE: i32 = -16019;
+/// The server: the checksum does not match the data.
+pub const DAP_E_CHKSUM: i32 = -16020;
+/// The server: the last owner of the lock failed; the data may need repair.
+pub const DAP_E_LOCK_BROKEN: i32 = -16021;
+/// The server: the session has to be authenticated first.
+pub const DAP_E_NOT_AUTHENTICATED: i32 = -16022;
+/// The server: no outstanding batch request has that id.
+pub const DAP_E_BATCH_REQUEST_NOT_FOUND: i32 = -16023;
+/// The server: the server does not prefetch.
+pub const DAP_E_PREFETCH_NOT_SUPPORTED: i32 = -16024;
+/// The server: the server cannot say how far it came.
+pub const DAP_E_NO_PARTIAL_INFO: i32 = -16025;
+/// The server: too many batch requests are outstanding; wait for a completion.
+pub const DAP_E_WHOA_COWBOY: i32 = -16026;
+/// The server: the protocol versions do not match.
+pub const DAP_E_VERS_MISMATCH: i32 = -16027;
+/// The server: this client is fenced from the object.
+pub const DAP_E_FENCED: i32 = -16100;
+
+/// Code, error number, name and sentence of what the library itself finds.
+const OWN: &[(i32, i32, &CStr, &CStr)] = &[
+    (DAP_OK, 0, c"DAP_OK", c"it worked"),
+    (
+        DAP_E_BAD_HANDLE,
+        libc::EBADF,
+        c"DAP_E_BAD_HANDLE",
+        c"the handle is not one of an open object",
+    ),
+    (DAP_E_INVALID, libc::EINVAL, c"DAP_E_INVALID", c"an argument is not valid"),
+    (
+        DAP_E_FAULT,
+        libc::EFAULT,
+        c"DAP_E_FAULT",
+        c"memory is not mapped, or may not be used like that",
+    ),
+    (DAP_E_BUSY, libc::EBUSY, c"DAP_E_BUSY", c"it is in use by an operation or by another thread"),
+    (
+        DAP_E_FORKED,
+        libc::EBADF,
+        c"DAP_E_FORKED",
+        c"this process was forked; connect again in the child",
+    ),
+    (DAP_E_INTERNAL, libc::EIO, c"DAP_E_INTERNAL", c"the library failed; please report this"),
+    (DAP_E_NO_MEMORY, libc::ENOMEM, c"DAP_E_NO_MEMORY", c"memory could not be had or registered"),
+    (
+        DAP_E_TOO_MANY,
+        libc::EAGAIN,
+        c"DAP_E_TOO_MANY",
+        c"too many operations or handles; wait for some, or close some",
+    ),
+    (
+        DAP_E_TIMED_OUT,
+        libc::ETIMEDOUT,
+        c"DAP_E_TIMED_OUT",
+        c"not done in the time given; it goes on",
+    ),
+    (DAP_E_DEADLINE, libc::ETIMEDOUT, c"DAP_E_DEADLINE", c"the server did not answer in time"),
+    (DAP_E_NOT_SENT, libc::ETIMEDOUT, c"DAP_E_NOT_SENT", c"not sent in time, so nothing was done"),
+    (
+        DAP_E_IN_DOUBT,
+        libc::ECONNRESET,
+        c"DAP_E_IN_DOUBT",
+        c"the connection was lost, and it may or may not have been done",
+    ),
+    (DAP_E_LOST, libc::ECONNRESET, c"DAP_E_LOST", c"the session is over; connect again"),
+    (DAP_E_PROTOCOL, libc::EPROTO, c"DAP_E_PROTOCOL", c"the server broke the protocol"),
+    (DAP_E_CONNECT, libc::ECONNREFUSED, c"DAP_E_CONNECT", c"the session could not be opened"),
+    (DAP_E_CANCELED, libc::ECANCELED, c"DAP_E_CANCELED", c"the operation was cancelled"),
+    (
+        DAP_E_CHAIN,
+        libc::ECANCELED,
+        c"DAP_E_CHAIN",
+        c"not carried out, because another request of its chain failed",
+    ),
+    (
+        DAP_E_WRITES_LOST,
+        libc::EIO,
+        c"DAP_E_WRITES_LOST",
+        c"data that was written and not committed is lost; write it again",
+    ),
+    (DAP_E_URL, libc::EINVAL, c"DAP_E_URL", c"the connection string cannot be understood"),
+    (DAP_E_FOREIGN, libc::EINVAL, c"DAP_E_FOREIGN", c"the objects belong to different sessions"),
+    (DAP_E_LOCK_HELD, libc::EAGAIN, c"DAP_E_LOCK_HELD", c"somebody else has a lock in the way"),
+    (DAP_E_LOOP, libc::ELOOP, c"DAP_E_LOOP", c"too many symbolic links in one path"),
+    (DAP_E_SHORT, libc::ERANGE, c"DAP_E_SHORT", c"the place for the result is too small"),
+    (DAP_E_OTHER, libc::EIO, c"DAP_E_OTHER", c"something else; dap_last_error() says what"),
+];
+
+/// The same of what servers answer, whose error numbers `dafs-client` knows.
+const SERVERS: &[(i32, &CStr, &CStr)] = &[
+    (DAP_E_PERM, c"DAP_E_PERM", c"only the owner or a privileged caller may do this"),
+    (DAP_E_NOENT, c"DAP_E_NOENT", c"there is no such file or directory"),
+    (DAP_E_IO, c"DAP_E_IO", c"the server could not read or write its storage"),
+    (DAP_E_NXIO, c"DAP_E_NXIO", c"the device behind the file does not exist"),
+    (DAP_E_ACCES, c"DAP_E_ACCES", c"the caller's permissions do not allow this"),
+    (DAP_E_EXIST, c"DAP_E_EXIST", c"an object of that name exists already"),
+    (DAP_E_XDEV, c"DAP_E_XDEV", c"both names have to be in one file system"),
+    (DAP_E_NODEV, c"DAP_E_NODEV", c"the device does not support this"),
+    (DAP_E_NOTDIR, c"DAP_E_NOTDIR", c"a directory is needed here, and the object is none"),
+    (DAP_E_ISDIR, c"DAP_E_ISDIR", c"the object is a directory"),
+    (DAP_E_INVAL, c"DAP_E_INVAL", c"an argument is not valid"),
+    (DAP_E_FBIG, c"DAP_E_FBIG", c"the file would become larger than the server allows"),
+    (DAP_E_NOSPC, c"DAP_E_NOSPC", c"the file system is full"),
+    (DAP_E_ROFS, c"DAP_E_ROFS", c"the file system is read-only"),
+    (DAP_E_MLINK, c"DAP_E_MLINK", c"the file has as many links as it can have"),
+    (DAP_E_NAMETOOLONG, c"DAP_E_NAMETOOLONG", c"the name is longer than the server allows"),
+    (DAP_E_NOTEMPTY, c"DAP_E_NOTEMPTY", c"the directory is not empty"),
+    (DAP_E_DQUOT, c"DAP_E_DQUOT", c"the caller's quota is used up"),
+    (DAP_E_STALE, c"DAP_E_STALE", c"the file behind the handle is gone"),
+    (DAP_E_BADHANDLE, c"DAP_E_BADHANDLE", c"the file handle is not one of this server"),
+    (
+        DAP_E_BAD_COOKIE,
+        c"DAP_E_BAD_COOKIE",
+        c"the directory position is not valid any more; read it from the start",
+    ),
+    (DAP_E_NOTSUPP, c"DAP_E_NOTSUPP", c"the server does not support this"),
+    (DAP_E_TOOSMALL, c"DAP_E_TOOSMALL", c"the result does not fit the message or buffer offered"),
+    (DAP_E_SERVERFAULT, c"DAP_E_SERVERFAULT", c"the server failed internally"),
+    (DAP_E_BADTYPE, c"DAP_E_BADTYPE", c"an object of that type cannot be made here"),
+    (DAP_E_DELAY, c"DAP_E_DELAY", c"the server needs more time; try again"),
+    (DAP_E_SAME, c"DAP_E_SAME", c"the attributes are the same"),
+    (DAP_E_DENIED, c"DAP_E_DENIED", c"another owner holds a conflicting lock or share"),
+    (DAP_E_EXPIRED, c"DAP_E_EXPIRED", c"the lease ran out and its state is gone"),
+    (DAP_E_LOCKED, c"DAP_E_LOCKED", c"the range is locked by another owner"),
+    (
+        DAP_E_GRACE,
+        c"DAP_E_GRACE",
+        c"the server has restarted and waits for its former clients; try again",
+    ),
+    (DAP_E_FHEXPIRED, c"DAP_E_FHEXPIRED", c"the file handle has expired; look the name up again"),
+    (DAP_E_SHARE_DENIED, c"DAP_E_SHARE_DENIED", c"another open denies this access"),
+    (DAP_E_WRONGSEC, c"DAP_E_WRONGSEC", c"the security in use is not allowed here"),
+    (DAP_E_CLID_INUSE, c"DAP_E_CLID_INUSE", c"the client id string belongs to another principal"),
+    (DAP_E_RESOURCE, c"DAP_E_RESOURCE", c"the server has run out of a resource"),
+    (DAP_E_MOVED, c"DAP_E_MOVED", c"the file system has moved to another server"),
+    (DAP_E_NOFILEHANDLE, c"DAP_E_NOFILEHANDLE", c"the request lacks a file handle"),
+    (
+        DAP_E_MINOR_VERS_MISMATCH,
+        c"DAP_E_MINOR_VERS_MISMATCH",
+        c"the server does not speak this minor version",
+    ),
+    (
+        DAP_E_STALE_CLIENTID,
+        c"DAP_E_STALE_CLIENTID",
+        c"the server does not know this client any more; connect again",
+    ),
+    (
+        DAP_E_STALE_STATEID,
+        c"DAP_E_STALE_STATEID",
+        c"the state-id is from before a server restart or was freed",
+    ),
+    (DAP_E_OLD_STATEID, c"DAP_E_OLD_STATEID", c"the state-id has been replaced by a newer one"),
+    (DAP_E_BAD_STATEID, c"DAP_E_BAD_STATEID", c"the state-id is not one of this server"),
+    (DAP_E_BAD_SEQID, c"DAP_E_BAD_SEQID", c"the sequence number is out of order"),
+    (DAP_E_NOT_SAME, c"DAP_E_NOT_SAME", c"the attributes differ"),
+    (DAP_E_LOCK_RANGE, c"DAP_E_LOCK_RANGE", c"the range does not match the lock held"),
+    (DAP_E_SYMLINK, c"DAP_E_SYMLINK", c"the last component is a symbolic link"),
+    (
+        DAP_E_READDIR_NOSPC,
+        c"DAP_E_READDIR_NOSPC",
+        c"not even one directory entry fits the space offered",
+    ),
+    (DAP_E_LEASE_MOVED, c"DAP_E_LEASE_MOVED", c"a lease has moved to another server"),
+    (DAP_E_ILLEGAL_PROT, c"DAP_E_ILLEGAL_PROT", c"the server does not speak this protocol version"),
+    (
+        DAP_E_ILLEGAL_STATE,
+        c"DAP_E_ILLEGAL_STATE",
+        c"the request is not allowed in the present state of the session",
+    ),
+    (
+        DAP_E_UNKNOWN_SESSION,
+        c"DAP_E_UNKNOWN_SESSION",
+        c"the server knows nothing of that session any more",
+    ),
+    (DAP_E_NOXID_MATCH, c"DAP_E_NOXID_MATCH", c"the request in question was not executed"),
+    (DAP_E_NOT_AUTHORIZED, c"DAP_E_NOT_AUTHORIZED", c"the proof of identity was not accepted"),
+    (DAP_E_NOT_FOUND, c"DAP_E_NOT_FOUND", c"what was asked for was not found"),
+    (
+        DAP_E_RDMA_READ_CHANNEL_UNUSABLE,
+        c"DAP_E_RDMA_READ_CHANNEL_UNUSABLE",
+        c"direct transfers need an RDMA-read channel, and there is none",
+    ),
+    (DAP_E_CHAIN_FORM, c"DAP_E_CHAIN_FORM", c"the chain of requests is not well formed"),
+    (DAP_E_CHAIN_BROKEN, c"DAP_E_CHAIN_BROKEN", c"an earlier request of the chain failed"),
+    (DAP_E_GSS_CONTINUE_INIT, c"DAP_E_GSS_CONTINUE_INIT", c"authentication needs another round"),
+    (DAP_E_BAD_SESSION, c"DAP_E_BAD_SESSION", c"the session is being closed"),
+    (DAP_E_NO_CREDS, c"DAP_E_NO_CREDS", c"the server's credential table is full"),
+    (
+        DAP_E_CRHAND_CONFLICT,
+        c"DAP_E_CRHAND_CONFLICT",
+        c"the credential handle is unknown or belongs to another client",
+    ),
+    (
+        DAP_E_DENYDISP_CONFLICT,
+        c"DAP_E_DENYDISP_CONFLICT",
+        c"an open of the file forbids its removal",
+    ),
+    (
+        DAP_E_DENYDISP_NOTSUPP,
+        c"DAP_E_DENYDISP_NOTSUPP",
+        c"the server cannot forbid removal or know about all opens",
+    ),
+    (DAP_E_KEY_MISMATCH, c"DAP_E_KEY_MISMATCH", c"the file is open with another share key"),
+    (
+        DAP_E_WRITE_TOOBIG,
+        c"DAP_E_WRITE_TOOBIG",
+        c"the write or append is larger than the server allows",
+    ),
+    (
+        DAP_E_BACK_CHANNEL_UNUSABLE,
+        c"DAP_E_BACK_CHANNEL_UNUSABLE",
+        c"this needs a back-control channel, and there is none",
+    ),
+    (DAP_E_CHKSUM, c"DAP_E_CHKSUM", c"the checksum does not match the data"),
+    (
+        DAP_E_LOCK_BROKEN,
+        c"DAP_E_LOCK_BROKEN",
+        c"the last owner of the lock failed; the data may need repair",
+    ),
+    (
+        DAP_E_NOT_AUTHENTICATED,
+        c"DAP_E_NOT_AUTHENTICATED",
+        c"the session has to be authenticated first",
+    ),
+    (
+        DAP_E_BATCH_REQUEST_NOT_FOUND,
+        c"DAP_E_BATCH_REQUEST_NOT_FOUND",
+        c"no outstanding batch request has that id",
+    ),
+    (
+        DAP_E_PREFETCH_NOT_SUPPORTED,
+        c"DAP_E_PREFETCH_NOT_SUPPORTED",
+        c"the server does not prefetch",
+    ),
+    (DAP_E_NO_PARTIAL_INFO, c"DAP_E_NO_PARTIAL_INFO", c"the server cannot say how far it came"),
+    (
+        DAP_E_WHOA_COWBOY,
+        c"DAP_E_WHOA_COWBOY",
+        c"too many batch requests are outstanding; wait for a completion",
+    ),
+    (DAP_E_VERS_MISMATCH, c"DAP_E_VERS_MISMATCH", c"the protocol versions do not match"),
+    (DAP_E_FENCED, c"DAP_E_FENCED", c"this client is fenced from the object"),
+];
+
+/// Why a function of the library failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: i32,
+    sentence: Cow<'static, str>,
+}
+
+impl Failure {
+    pub(crate) fn new(code: i32, sentence: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, sentence: sentence.into() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn code(&self) -> i32 {
+        self.code
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { code: code(&error), sentence: error.to_string().into() }
+    }
+}
+
+impl From<LockError> for Failure {
+    fn from(error: LockError) -> Self {
+        let code = match error {
+            LockError::Other(error) => return error.into(),
+            LockError::Held(_) => DAP_E_LOCK_HELD,
+            LockError::Broken(_) => DAP_E_LOCK_BROKEN,
+            _ => DAP_E_OTHER,
+        };
+        Self { code, sentence: error.to_string().into() }
+    }
+}
+
+impl From<dafs_client::UrlError> for Failure {
+    fn from(error: dafs_client::UrlError) -> Self {
+        Error::from(error).into()
+    }
+}
+
+/// The code of an error.
+pub(crate) fn code(error: &Error) -> i32 {
+    match error {
+        Error::Argument(_) => DAP_E_INVALID,
+        Error::BadMemory => DAP_E_FAULT,
+        Error::BusyMemory => DAP_E_BUSY,
+        Error::ForeignBuffer => DAP_E_FOREIGN,
+        Error::Canceled => DAP_E_CANCELED,
+        Error::ChainBroken { .. } | Error::ChainTooLong { .. } => DAP_E_CHAIN,
+        Error::Connect { .. } => DAP_E_CONNECT,
+        Error::Deadline { .. } => DAP_E_DEADLINE,
+        Error::DelegationLost | Error::WritesLost => DAP_E_WRITES_LOST,
+        Error::Forked => DAP_E_FORKED,
+        Error::InDoubt { .. } => DAP_E_IN_DOUBT,
+        Error::Lost { .. } => DAP_E_LOST,
+        Error::NotSent { .. } => DAP_E_NOT_SENT,
+        Error::Memory(_) => DAP_E_NO_MEMORY,
+        Error::Protocol { .. } => DAP_E_PROTOCOL,
+        Error::Status { status, .. } => status_code(*status),
+        Error::SymlinkLoop(_) => DAP_E_LOOP,
+        Error::TimedOut(_) => DAP_E_TIMED_OUT,
+        Error::TooMany => DAP_E_TOO_MANY,
+        Error::Url(_) => DAP_E_URL,
+        _ => DAP_E_OTHER,
+    }
+}
+
+fn status_code(status: Status) -> i32 {
+    let known = i32::try_from(status.code()).ok().filter(|code| *code < 1 << 20);
+    known.map_or(DAP_E_SERVERFAULT, |code| DAP_E_STATUS - code)
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::new(CString::default());
+}
+
+/// Keeps the sentence for [`dap_last_error`]; returns the code.
+pub(crate) fn remember(failure: &Failure) -> i64 {
+    let bytes: Vec<u8> = failure.sentence.bytes().filter(|byte| *byte != 0).collect();
+    let sentence = CString::new(bytes).unwrap_or_default();
+    // A thread that is ending has no place for it any more.
+    let _ = LAST.try_with(|last| last.replace(sentence));
+    i64::from(failure.code)
+}
+
+/// What a code means, in one sentence, for any number. The text is there for ever.
+///
+/// Threads: any, at any time.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_strerror(code: i64) -> *const c_char {
+    let own = OWN.iter().find(|(known, ..)| i64::from(*known) == code);
+    let servers = SERVERS.iter().find(|(known, ..)| i64::from(*known) == code);
+    let sentence = own.map(|(_, _, _, sentence)| sentence);
+    let sentence = sentence.or(servers.map(|(_, _, sentence)| sentence));
+    sentence
+        .unwrap_or(if code > 0 { &c"it worked" } else { &c"not a code of this library" })
+        .as_ptr()
+}
+
+/// The name of a code, as in this header; "?" for what is none. The text is there for ever.
+///
+/// Threads: any, at any time.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_error_name(code: i64) -> *const c_char {
+    let own = OWN.iter().find(|(known, ..)| i64::from(*known) == code);
+    let servers = SERVERS.iter().find(|(known, ..)| i64::from(*known) == code);
+    let name = own.map(|(_, _, name, _)| name).or(servers.map(|(_, name, _)| name));
+    name.unwrap_or(&c"?").as_ptr()
+}
+
+/// The number in errno.h that comes nearest to a code; 0 for what is no error.
+///
+/// Threads: any, at any time.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_errno(code: i64) -> i32 {
+    if code >= 0 {
+        return 0;
+    }
+    if let Some((_, number, ..)) = OWN.iter().find(|(known, ..)| i64::from(*known) == code) {
+        return *number;
+    }
+    match u32::try_from(i64::from(DAP_E_STATUS).saturating_sub(code)) {
+        Ok(status) => {
+            let procedure = dafs_client::Procedure::Null;
+            Error::Status { procedure, status: Status::from_u32(status) }.to_errno()
+        }
+        Err(_) => libc::EIO,
+    }
+}
+
+/// What went wrong in the last call of this thread that failed, in one sentence that names what to do.
+/// Good until the next call that fails in this thread. Never null.
+///
+/// Threads: each has its own.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(pointer: *const c_char) -> &'static str {
+        // SAFETY: what is passed is a constant of the tables above.
+        unsafe { CStr::from_ptr(pointer) }.to_str().unwrap()
+    }
+
+    #[test]
+    fn every_status_has_its_code() {
+        for status in Status::ALL.iter().filter(|status| !status.is_ok()) {
+            let code = i64::from(status_code(*status));
+            assert_eq!(text(dap_error_name(code)), format!("DAP_E_{}", status.name()));
+            assert_eq!(text(dap_strerror(code)), status.sentence());
+        }
+        assert_eq!(dap_errno(DAP_E_NOENT.into()), libc::ENOENT);
+        assert_eq!(dap_errno(DAP_E_BUSY.into()), libc::EBUSY);
+        assert_eq!((dap_errno(5), dap_errno(i64::MIN)), (0, libc::EIO));
+        assert_eq!(status_code(Status::Unknown(u32::MAX)), DAP_E_SERVERFAULT);
+        assert_eq!(text(dap_error_name(-77)), "?");
+    }
+}

@@ -1,0 +1,353 @@
+//! Operations that are not waited for one by one.
+
+use crate::border::{cross, cross_plainly};
+use crate::buffer::buffer;
+use crate::error::{DAP_E_BUSY, DAP_E_INVALID, Failure, code};
+use crate::file::{file, stability};
+use crate::handle::{dap_buffer_t, dap_file_t, dap_group_t, dap_session_t, tables};
+use crate::limits::COMPLETIONS_MAX;
+use crate::pointer::{Out, check_len};
+use crate::session::session;
+use dafs_client::{Completion, CompletionGroup, Error, Lent, OperationId};
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a group handle stands for.
+pub(crate) struct Group(pub(crate) CompletionGroup);
+
+pub(crate) fn group(handle: dap_group_t) -> Result<Arc<Group>, Failure> {
+    tables().groups.get(handle.id)
+}
+
+/// One operation that is over.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct dap_completion_t {
+    /// What the caller gave with the operation.
+    pub user_data: u64,
+    /// Its name, as it was returned when it was submitted.
+    pub operation: u64,
+    /// The bytes moved, which may be fewer than asked for; 0 for a commit; or a negative DAP_E_...
+    pub result: i64,
+}
+
+impl From<&Completion> for dap_completion_t {
+    fn from(of: &Completion) -> Self {
+        let result = match &of.result {
+            Ok(bytes) => *bytes as i64,
+            Err(error) => code(error).into(),
+        };
+        Self { user_data: of.user_data, operation: of.operation.to_u64(), result }
+    }
+}
+
+thread_local! {
+    /// So that waiting asks for no memory.
+    static FETCHED: RefCell<Vec<Completion>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Makes a completion group.
+///
+/// Threads: any. All threads may submit to one group and fetch from it at the same time.
+///
+/// # Safety
+/// `group` is null or good for a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_group_create(handle: dap_session_t, group: *mut dap_group_t) -> i32 {
+    cross_plainly(|| {
+        // SAFETY: as the caller promises.
+        let out = unsafe { Out::new(group) }?;
+        let group = Group(session(handle)?.client.completion_group());
+        out.set(dap_group_t { id: tables().groups.add(group)? });
+        Ok(())
+    })
+}
+
+/// Ends a group. DAP_E_BUSY while operations are in flight in it; completions that have not been
+/// fetched are forgotten. Its descriptor is closed.
+///
+/// Threads: DAP_E_BUSY while another thread is in a call that names the group.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_group_free(handle: dap_group_t) -> i32 {
+    cross_plainly(|| {
+        let idle = |group: &Group| match group.0.in_flight() {
+            0 => Ok(()),
+            _ => Err(Failure::new(DAP_E_BUSY, "operations are in flight in the group")),
+        };
+        tables().groups.remove(handle.id, idle).map(drop)
+    })
+}
+
+/// # Safety
+/// `operation` is null or good for a number.
+unsafe fn tell(
+    operation: *mut u64,
+    submit: impl FnOnce() -> Result<OperationId, Failure>,
+) -> Result<(), Failure> {
+    // SAFETY: as the caller promises.
+    let out = unsafe { Out::optional(operation) }?;
+    let id = submit()?;
+    if let Some(out) = out {
+        out.set(id.to_u64());
+    }
+    Ok(())
+}
+
+/// Starts a read of `len` bytes from `offset` into a buffer, `at` bytes from its start. Its completion
+/// comes to the group with `user_data`; its name is told in `operation`, if that is not null. The bytes
+/// read may be fewer than asked for, also because of dap_session_info_t.read_bytes_max.
+///
+/// It leaves at once if nothing else is in flight, else with the next call that waits or polls, or with
+/// dap_flush(). The memory must be left alone until the completion has been fetched.
+///
+/// Threads: any.
+///
+/// # Safety
+/// `operation` is null or good for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_async_read(
+    handle: dap_group_t,
+    user_data: u64,
+    of: dap_file_t,
+    memory: dap_buffer_t,
+    at: usize,
+    len: usize,
+    offset: u64,
+    operation: *mut u64,
+) -> i32 {
+    cross_plainly(|| {
+        let (group, file, buffer) = (group(handle)?, file(of)?, buffer(memory)?);
+        let range = buffer.part(at, len)?;
+        let submit = || Ok(group.0.read(user_data, &file.0, &buffer.io, range, offset)?);
+        // SAFETY: as the caller promises.
+        unsafe { tell(operation, submit) }
+    })
+}
+
+/// Starts a write of `len` bytes at `offset` from a buffer, as dap_async_read() does. `stable` is
+/// DAP_UNSTABLE, DAP_DATA_SYNC or DAP_FILE_SYNC. The bytes written may be fewer than asked for; the
+/// rest is the caller's to write.
+///
+/// Threads: any.
+///
+/// # Safety
+/// `operation` is null or good for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_async_write(
+    handle: dap_group_t,
+    user_data: u64,
+    of: dap_file_t,
+    memory: dap_buffer_t,
+    at: usize,
+    len: usize,
+    offset: u64,
+    stable: u32,
+    operation: *mut u64,
+) -> i32 {
+    cross_plainly(|| {
+        let (group, file, buffer) = (group(handle)?, file(of)?, buffer(memory)?);
+        let (range, stable) = (buffer.part(at, len)?, stability(stable)?);
+        let submit = || Ok(group.0.write(user_data, &file.0, &buffer.io, range, offset, stable)?);
+        // SAFETY: as the caller promises.
+        unsafe { tell(operation, submit) }
+    })
+}
+
+/// # Safety
+/// As dap_lend().
+unsafe fn lend(group: &Group, memory: *mut c_void, len: usize) -> Result<Lent, Failure> {
+    check_len(len)?;
+    if memory.is_null() {
+        return Err(Failure::new(DAP_E_INVALID, "a pointer is null"));
+    }
+    // SAFETY: as the caller promises.
+    Ok(unsafe { group.0.client().lend(memory.cast(), len) }?)
+}
+
+/// As dap_async_read(), into any memory, which is lent as by dap_lend().
+///
+/// Threads: any.
+///
+/// # Safety
+/// As dap_lend().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_async_read_memory(
+    handle: dap_group_t,
+    user_data: u64,
+    of: dap_file_t,
+    memory: *mut c_void,
+    len: usize,
+    offset: u64,
+    operation: *mut u64,
+) -> i32 {
+    cross_plainly(|| {
+        let (group, file) = (group(handle)?, file(of)?);
+        // SAFETY: as the caller promises.
+        let lent = unsafe { lend(&group, memory, len) }?;
+        let submit = || Ok(group.0.read(user_data, &file.0, &lent.buffer, lent.range, offset)?);
+        // SAFETY: as the caller promises.
+        unsafe { tell(operation, submit) }
+    })
+}
+
+/// As dap_async_write(), from any memory that may be written, too; it is lent as by dap_lend().
+///
+/// Threads: any.
+///
+/// # Safety
+/// As dap_lend().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_async_write_memory(
+    handle: dap_group_t,
+    user_data: u64,
+    of: dap_file_t,
+    memory: *mut c_void,
+    len: usize,
+    offset: u64,
+    stable: u32,
+    operation: *mut u64,
+) -> i32 {
+    cross_plainly(|| {
+        let (group, file, stable) = (group(handle)?, file(of)?, stability(stable)?);
+        // SAFETY: as the caller promises.
+        let lent = unsafe { lend(&group, memory, len) }?;
+        let (buffer, range) = (lent.buffer, lent.range);
+        let submit = || Ok(group.0.write(user_data, &file.0, &buffer, range, offset, stable)?);
+        // SAFETY: as the caller promises.
+        unsafe { tell(operation, submit) }
+    })
+}
+
+/// Starts to make `len` bytes from `offset` stable; 0 and 0 for all. Writes in flight are not covered.
+///
+/// Threads: any.
+///
+/// # Safety
+/// `operation` is null or good for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_async_commit(
+    handle: dap_group_t,
+    user_data: u64,
+    of: dap_file_t,
+    offset: u64,
+    len: u64,
+    operation: *mut u64,
+) -> i32 {
+    cross_plainly(|| {
+        let (group, file) = (group(handle)?, file(of)?);
+        // SAFETY: as the caller promises.
+        unsafe { tell(operation, || Ok(group.0.commit(user_data, &file.0, offset, len)?)) }
+    })
+}
+
+/// Fetches completions by `fetch`, which appends at most as many as it is told.
+///
+/// # Safety
+/// `completions` is null or good for `max` structs.
+unsafe fn fetch(
+    completions: *mut dap_completion_t,
+    max: usize,
+    fetch: impl FnOnce(&mut Vec<Completion>, usize) -> Result<usize, Error>,
+) -> Result<i64, Failure> {
+    if completions.is_null() || !completions.is_aligned() || max == 0 {
+        return Err(Failure::new(DAP_E_INVALID, "there is no place for completions"));
+    }
+    let mut fetched = FETCHED.try_with(RefCell::take).unwrap_or_default();
+    fetched.clear();
+    let result = fetch(&mut fetched, max.min(COMPLETIONS_MAX));
+    for (at, completion) in fetched.iter().enumerate() {
+        // SAFETY: as the caller promises; there are at most `max`.
+        unsafe { completions.add(at).write(completion.into()) };
+    }
+    let count = fetched.len() as i64;
+    fetched.clear();
+    let _ = FETCHED.try_with(|place| place.replace(fetched));
+    match result {
+        // What has been fetched must be told, also when it is less than was waited for.
+        Err(error) if count == 0 => Err(error.into()),
+        _ => Ok(count),
+    }
+}
+
+/// Waits until `min` completions have come, or nothing is in flight any more, or `milliseconds` have
+/// passed (negative: for ever), and hands out up to `max`, which are at most 4096: 1 waits for any, a
+/// number for some, SIZE_MAX for all that have a place. Returns how many; 0 when nothing was in flight;
+/// DAP_E_TIMED_OUT when none has come in time.
+///
+/// Threads: any. When several wait for one group, each completion goes to one of them.
+///
+/// # Safety
+/// `completions` is null or good for `max` structs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_io_wait(
+    handle: dap_group_t,
+    completions: *mut dap_completion_t,
+    max: usize,
+    min: usize,
+    milliseconds: i64,
+) -> i64 {
+    cross(|| {
+        let group = group(handle)?;
+        let time = u64::try_from(milliseconds).ok().map(Duration::from_millis);
+        let wait = |fetched: &mut Vec<_>, max| group.0.wait_up_to(fetched, min, max, time);
+        // SAFETY: as the caller promises.
+        unsafe { fetch(completions, max, wait) }
+    })
+}
+
+/// Hands out up to `max` completions that have come, without waiting and without a system call that the
+/// transport does not need. Returns how many.
+///
+/// Threads: any.
+///
+/// # Safety
+/// `completions` is null or good for `max` structs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_io_poll(
+    handle: dap_group_t,
+    completions: *mut dap_completion_t,
+    max: usize,
+) -> i64 {
+    cross(|| {
+        let group = group(handle)?;
+        // SAFETY: as the caller promises.
+        unsafe { fetch(completions, max, |fetched, max| Ok(group.0.poll_up_to(fetched, max))) }
+    })
+}
+
+/// How many operations of a group are in flight; those that wait to be fetched are not among them.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_io_in_flight(handle: dap_group_t) -> i64 {
+    cross(|| Ok(group(handle)?.0.in_flight() as i64))
+}
+
+/// Gives an operation up if the server cannot reach its memory now: 1 if it is over, 0 if it is with
+/// the server and must be waited for. Its completion comes in any case.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_io_cancel(handle: dap_group_t, operation: u64) -> i32 {
+    cross(|| Ok(group(handle)?.0.cancel(OperationId::from_u64(operation)).into())) as i32
+}
+
+/// Asks the server not to wait any longer before it begins with a transfer of an asynchronous batch.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_io_expedite(handle: dap_group_t, operation: u64) -> i32 {
+    cross_plainly(|| Ok(group(handle)?.0.expedite(OperationId::from_u64(operation))?))
+}
+
+/// A descriptor that is readable while completions wait to be fetched, for poll() and epoll. It must
+/// not be read or closed. From the first call on a thread of the library moves the group's operations.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_group_descriptor(handle: dap_group_t) -> i32 {
+    cross(|| Ok(group(handle)?.0.descriptor()?.as_raw_fd().into())) as i32
+}

@@ -1,0 +1,49 @@
+//! The client library for C: `libdafs.so` with the header `dafs.h`, which is made from this crate.
+//!
+//! Each function looks up its handles, checks its arguments, and calls `dafs-client`; nothing else is
+//! done here.
+//!
+//! Invariants
+//! * No panic and no unwinding leaves the library: both end as `DAP_E_INTERNAL`.
+//! * A handle is a number. A closed, foreign or invented one is an error, never memory.
+//! * Where a pointer is followed, it was checked for null, and memory that data is moved to or from was
+//!   found to be mapped; lengths are bounded before they are used.
+//! * A handle that is in use by another thread, and a buffer that is in use by an operation, is not
+//!   taken away under it (`DAP_E_BUSY`).
+
+#![allow(non_camel_case_types, reason = "types have the names that they have in C")]
+
+mod attributes;
+mod batch;
+mod border;
+mod buffer;
+mod directory;
+mod error;
+mod fence;
+mod file;
+mod group;
+mod handle;
+mod limits;
+mod lock;
+mod names;
+mod options;
+mod pointer;
+mod session;
+mod transfer;
+
+pub use crate::attributes::*;
+pub use crate::batch::*;
+pub use crate::buffer::*;
+pub use crate::directory::*;
+pub use crate::error::*;
+pub use crate::fence::*;
+pub use crate::file::*;
+pub use crate::group::*;
+pub use crate::handle::{
+    dap_batch_t, dap_buffer_t, dap_dir_t, dap_file_t, dap_group_t, dap_session_t,
+};
+pub use crate::lock::*;
+pub use crate::names::*;
+pub use crate::options::*;
+pub use crate::session::*;
+pub use crate::transfer::*;

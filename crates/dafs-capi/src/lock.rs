@@ -1,0 +1,155 @@
+//! Locks of byte ranges.
+
+use crate::border::{cross, cross_plainly};
+use crate::error::{DAP_E_INVALID, Failure};
+use crate::file::file;
+use crate::handle::dap_file_t;
+use crate::pointer::Out;
+use dafs_client::{LockError, LockHolder, LockRange};
+use std::time::Duration;
+
+/// Against everybody else; without it, against those who lock exclusively.
+pub const DAP_LOCK_EXCLUSIVE: u32 = 1;
+/// Outlives its holder: if that fails, the next one gets DAP_E_LOCK_BROKEN until somebody has repaired.
+pub const DAP_LOCK_PERSIST: u32 = 2;
+/// What is written to the file under it is undone when the lock is lost or aborted. Only for exclusive
+/// locks of all bytes.
+pub const DAP_LOCK_AUTO_RECOVERY: u32 = 4;
+
+/// All bytes from an offset on.
+pub const DAP_TO_END: u64 = u64::MAX;
+
+/// Who has a lock, or had it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct dap_lock_holder_t {
+    /// The server's key of the client.
+    pub client: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; DAP_TO_END for all from there on.
+    pub length: u64,
+    /// 1 for an exclusive lock.
+    pub exclusive: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+impl From<&LockHolder> for dap_lock_holder_t {
+    fn from(of: &LockHolder) -> Self {
+        Self {
+            client: of.client,
+            offset: of.offset,
+            length: of.length,
+            exclusive: of.exclusive.into(),
+            reserved: 0,
+        }
+    }
+}
+
+fn range(offset: u64, length: u64, flags: u32) -> Result<LockRange, Failure> {
+    if flags >= DAP_LOCK_AUTO_RECOVERY << 1 {
+        return Err(Failure::new(DAP_E_INVALID, "there is no such flag for locking"));
+    }
+    let kind = match flags & DAP_LOCK_EXCLUSIVE {
+        0 => LockRange::shared(),
+        _ => LockRange::exclusive(),
+    };
+    let range = kind.bytes(offset, length);
+    let range = range.persist(flags & DAP_LOCK_PERSIST != 0);
+    Ok(range.auto_recovery(flags & DAP_LOCK_AUTO_RECOVERY != 0))
+}
+
+fn told(out: Option<Out<dap_lock_holder_t>>, error: LockError) -> Failure {
+    if let (Some(out), LockError::Held(holder) | LockError::Broken(holder)) = (out, &error) {
+        out.set(holder.into());
+    }
+    error.into()
+}
+
+/// Locks `length` bytes from `offset`, and waits up to `milliseconds` for those who stand in the way
+/// (0: not at all; negative: for ever). DAP_E_LOCK_HELD and DAP_E_LOCK_BROKEN say who in `holder`, if
+/// that is not null. Two opens of one process are two owners.
+///
+/// Threads: any.
+///
+/// # Safety
+/// `holder` is null or good for one struct.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_lock(
+    handle: dap_file_t,
+    offset: u64,
+    length: u64,
+    flags: u32,
+    milliseconds: i64,
+    holder: *mut dap_lock_holder_t,
+) -> i32 {
+    cross_plainly(|| {
+        let (file, range) = (file(handle)?, range(offset, length, flags)?);
+        // SAFETY: as the caller promises.
+        let out = unsafe { Out::optional(holder) }?;
+        let locked = match u64::try_from(milliseconds) {
+            Ok(0) => file.0.try_lock(&range),
+            time => file.0.lock(&range, time.ok().map(Duration::from_millis)),
+        };
+        locked.map_err(|error| told(out, error))
+    })
+}
+
+/// Takes over broken locks, which the range must cover entirely, to mend what they protect;
+/// dap_unlock() ends the repair.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_lock_for_repair(handle: dap_file_t, offset: u64, length: u64) -> i32 {
+    cross_plainly(|| Ok(file(handle)?.0.lock_for_repair(offset, length)?))
+}
+
+/// Gives up what this file has locked in a range. Closing the file gives up all.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_unlock(handle: dap_file_t, offset: u64, length: u64) -> i32 {
+    cross_plainly(|| Ok(file(handle)?.0.unlock(offset, length)?))
+}
+
+/// Undoes all that was written since the file was locked with DAP_LOCK_AUTO_RECOVERY, and gives the
+/// lock up.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_abort_lock(handle: dap_file_t) -> i32 {
+    cross_plainly(|| Ok(file(handle)?.0.abort_lock()?))
+}
+
+/// Whether somebody would stand in the way of a lock by somebody else: 1, and who in `holder`, if that
+/// is not null; else 0.
+///
+/// Threads: any.
+///
+/// # Safety
+/// `holder` is null or good for one struct.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_test_lock(
+    handle: dap_file_t,
+    offset: u64,
+    length: u64,
+    flags: u32,
+    holder: *mut dap_lock_holder_t,
+) -> i32 {
+    cross(|| {
+        let (file, range) = (file(handle)?, range(offset, length, flags)?);
+        // SAFETY: as the caller promises.
+        let out = unsafe { Out::optional(holder) }?;
+        match file.0.test_lock(&range) {
+            Ok(None) => Ok(0),
+            Ok(Some(found)) => {
+                if let Some(out) = out {
+                    out.set((&found).into());
+                }
+                Ok(1)
+            }
+            Err(error) => Err(told(out, error)),
+        }
+    }) as i32
+}

@@ -1,0 +1,136 @@
+//! Pointers of the caller's.
+//!
+//! Invariants
+//! * All that follows one is here or in `transfer`, and says why that is sound.
+
+use crate::error::{DAP_E_FAULT, DAP_E_INVALID, Failure};
+use crate::limits::{MEMORY_BYTES_MAX, TEXT_BYTES_MAX};
+use std::ffi::{c_char, c_void};
+
+const PAGE_BYTES: usize = 4096;
+
+/// A place for a result.
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// # Safety
+    /// `pointer` is null, or good for writing one `T`.
+    pub(crate) unsafe fn new(pointer: *mut T) -> Result<Self, Failure> {
+        if pointer.is_null() {
+            return Err(fault(true));
+        }
+        if !pointer.is_aligned() {
+            return Err(Failure::new(DAP_E_INVALID, "the place for a result is not aligned"));
+        }
+        Ok(Self(pointer))
+    }
+
+    /// # Safety
+    /// As [`new`](Self::new), where null says that the result is not wanted.
+    pub(crate) unsafe fn optional(pointer: *mut T) -> Result<Option<Self>, Failure> {
+        // SAFETY: as the caller promises.
+        if pointer.is_null() { Ok(None) } else { unsafe { Self::new(pointer) }.map(Some) }
+    }
+
+    pub(crate) fn set(self, value: T) {
+        // SAFETY: `new` found it aligned; that it is writable was promised there.
+        unsafe { self.0.write(value) }
+    }
+}
+
+/// A text of the caller's, without its end.
+///
+/// # Safety
+/// `text` is null, unmapped, or ends with a zero that stays there while the result is used.
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<&'a [u8], Failure> {
+    let start = text as usize;
+    let mut len = 0;
+    loop {
+        let left = PAGE_BYTES - (start + len) % PAGE_BYTES;
+        check_read(text.wrapping_add(len).cast(), left)?;
+        for _ in 0..left {
+            // SAFETY: the page was found to be readable.
+            if unsafe { *text.wrapping_add(len) } == 0 {
+                // SAFETY: all pages up to here were found to be readable, and the caller keeps them.
+                return Ok(unsafe { std::slice::from_raw_parts(text.cast(), len) });
+            }
+            len += 1;
+            if len >= TEXT_BYTES_MAX {
+                return Err(Failure::new(DAP_E_INVALID, "a text is over 8191 bytes long"));
+            }
+        }
+    }
+}
+
+/// As [`text`], in UTF-8.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn utf8<'a>(pointer: *const c_char) -> Result<&'a str, Failure> {
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { text(pointer) }?;
+    std::str::from_utf8(bytes).map_err(|_| Failure::new(DAP_E_INVALID, "a text is not UTF-8"))
+}
+
+/// As [`utf8`], where null is nothing.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn optional_utf8<'a>(pointer: *const c_char) -> Result<Option<&'a str>, Failure> {
+    // SAFETY: as the caller promises.
+    if pointer.is_null() { Ok(None) } else { unsafe { utf8(pointer) }.map(Some) }
+}
+
+/// `count` values of the caller's.
+///
+/// # Safety
+/// `values` is null, unmapped, or good for reading `count` values while the result is used.
+pub(crate) unsafe fn array<'a, T: Copy>(
+    values: *const T,
+    count: usize,
+    max: usize,
+) -> Result<&'a [T], Failure> {
+    if count > max {
+        return Err(Failure::new(DAP_E_INVALID, "there are too many elements in an array"));
+    }
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if !values.is_aligned() {
+        return Err(Failure::new(DAP_E_INVALID, "an array is not aligned"));
+    }
+    check_read(values.cast(), count * size_of::<T>())?;
+    // SAFETY: found aligned and readable; the caller keeps it, and a `T` of this crate's has no
+    // bit patterns that are not allowed.
+    Ok(unsafe { std::slice::from_raw_parts(values, count) })
+}
+
+pub(crate) fn check_len(len: usize) -> Result<(), Failure> {
+    match len {
+        0..=MEMORY_BYTES_MAX => Ok(()),
+        _ => Err(Failure::new(DAP_E_INVALID, "a length is over 2^40 bytes")),
+    }
+}
+
+pub(crate) fn check_read(memory: *const c_void, len: usize) -> Result<(), Failure> {
+    check_len(len)?;
+    match len == 0 || !memory.is_null() && dafs_client::is_readable(memory.cast(), len) {
+        true => Ok(()),
+        false => Err(fault(memory.is_null())),
+    }
+}
+
+pub(crate) fn check_write(memory: *const c_void, len: usize) -> Result<(), Failure> {
+    check_len(len)?;
+    match len == 0 || !memory.is_null() && dafs_client::is_writable(memory.cast(), len) {
+        true => Ok(()),
+        false => Err(fault(memory.is_null())),
+    }
+}
+
+fn fault(is_null: bool) -> Failure {
+    match is_null {
+        true => Failure::new(DAP_E_INVALID, "a pointer is null"),
+        false => Failure::new(DAP_E_FAULT, "memory is not mapped, or may not be used like that"),
+    }
+}

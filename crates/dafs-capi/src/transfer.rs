@@ -1,0 +1,155 @@
+//! Reads and writes that are waited for.
+
+use crate::border::{cross, cross_plainly};
+use crate::buffer::buffer;
+use crate::error::Failure;
+use crate::file::{file, stability};
+use crate::handle::{dap_buffer_t, dap_file_t};
+use crate::pointer::{Out, check_read, check_write};
+use std::ffi::c_void;
+
+/// # Safety
+/// `target` is good for as many bytes as there are in `data`, or there are none.
+pub(crate) unsafe fn copy_out(data: &[u8], target: *mut u8) {
+    if !data.is_empty() {
+        // SAFETY: as the caller promises; what is copied is the library's own.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), target, data.len()) }
+    }
+}
+
+/// Memory that is read into.
+///
+/// # Safety
+/// `memory` is null, unmapped, or good for `len` bytes, which nobody else uses meanwhile.
+unsafe fn target<'a>(memory: *mut c_void, len: usize) -> Result<&'a mut [u8], Failure> {
+    check_write(memory, len)?;
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: found to be writable; the rest is the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts_mut(memory.cast(), len) })
+}
+
+/// Memory that is written from.
+///
+/// # Safety
+/// `memory` is null, unmapped, or good for `len` bytes, which nobody changes meanwhile.
+unsafe fn source<'a>(memory: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
+    check_read(memory, len)?;
+    if len == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: found to be readable; the rest is the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(memory.cast(), len) })
+}
+
+/// Reads up to `len` bytes from `offset` into any memory; returns the bytes, fewer only at the end of
+/// the file. Copies once; dap_read_buffer() does not.
+///
+/// Threads: any.
+///
+/// # Safety
+/// `memory` is null, unmapped, or good for `len` bytes that nobody else uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_read(
+    handle: dap_file_t,
+    memory: *mut c_void,
+    len: usize,
+    offset: u64,
+) -> i64 {
+    cross(|| {
+        let file = file(handle)?;
+        // SAFETY: as the caller promises.
+        let target = unsafe { target(memory, len) }?;
+        Ok(file.0.read_at(target, offset)? as i64)
+    })
+}
+
+/// Writes `len` bytes at `offset` from any memory; returns `len`. `stable` is DAP_UNSTABLE,
+/// DAP_DATA_SYNC or DAP_FILE_SYNC. Copies once; dap_write_buffer() does not.
+///
+/// Threads: any.
+///
+/// # Safety
+/// `memory` is null, unmapped, or good for `len` bytes that nobody changes meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_write(
+    handle: dap_file_t,
+    memory: *const c_void,
+    len: usize,
+    offset: u64,
+    stable: u32,
+) -> i64 {
+    cross(|| {
+        let file = file(handle)?;
+        let stable = stability(stable)?;
+        // SAFETY: as the caller promises.
+        let source = unsafe { source(memory, len) }?;
+        Ok(file.0.write_at(source, offset, stable)? as i64)
+    })
+}
+
+/// Writes `len` bytes at the end of the file, whole or not at all, with nothing of anybody else's in
+/// between; tells where in `offset`, if that is not null. `stable` is not DAP_UNSTABLE.
+///
+/// Threads: any.
+///
+/// # Safety
+/// As dap_write(); `offset` is null or good for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_append(
+    handle: dap_file_t,
+    memory: *const c_void,
+    len: usize,
+    stable: u32,
+    offset: *mut u64,
+) -> i32 {
+    cross_plainly(|| {
+        let file = file(handle)?;
+        let stable = stability(stable)?;
+        // SAFETY: as the caller promises.
+        let (source, out) = unsafe { (source(memory, len)?, Out::optional(offset)?) };
+        let at = file.0.append(source, stable)?;
+        if let Some(out) = out {
+            out.set(at);
+        }
+        Ok(())
+    })
+}
+
+/// Reads up to `len` bytes from `offset` into a buffer, `at` bytes from its start, where the server
+/// puts them itself; returns the bytes, fewer only at the end of the file.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_read_buffer(
+    handle: dap_file_t,
+    memory: dap_buffer_t,
+    at: usize,
+    len: usize,
+    offset: u64,
+) -> i64 {
+    cross(|| {
+        let (file, buffer) = (file(handle)?, buffer(memory)?);
+        Ok(file.0.read_into(&buffer.io, buffer.part(at, len)?, offset)? as i64)
+    })
+}
+
+/// Writes `len` bytes at `offset` from a buffer, `at` bytes from its start; returns `len`.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn dap_write_buffer(
+    handle: dap_file_t,
+    memory: dap_buffer_t,
+    at: usize,
+    len: usize,
+    offset: u64,
+    stable: u32,
+) -> i64 {
+    cross(|| {
+        let (file, buffer) = (file(handle)?, buffer(memory)?);
+        let stable = stability(stable)?;
+        Ok(file.0.write_from(&buffer.io, buffer.part(at, len)?, offset, stable)? as i64)
+    })
+}

@@ -1,0 +1,116 @@
+//! Programs in C, compiled as anybody would, against a real server.
+
+#[path = "../../dafs-client/tests/served/mod.rs"]
+mod served;
+
+use served::Served;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+use tempfile::TempDir;
+
+/// The library as it is installed.
+static INSTALLED: LazyLock<TempDir> = LazyLock::new(|| {
+    let prefix = TempDir::new().unwrap();
+    let script = here().join("install.sh");
+    run(Command::new(script).arg(archive()).arg(prefix.path()));
+    prefix
+});
+
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// What cargo has made beside this test.
+fn archive() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let deps = test.parent().unwrap();
+    let is_archive = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("libdafs_capi") && name.ends_with(".a")
+    };
+    let of = |dir: &Path| dir.read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let found = of(deps).chain(of(deps.parent().unwrap())).filter(is_archive);
+    found.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap()
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&text));
+    output
+}
+
+/// Compiles a program and runs it with the server's URL.
+fn program(source: &str, served: &Served, more: &[&str]) -> String {
+    let lib = INSTALLED.path().join("lib");
+    let program = TempDir::new().unwrap();
+    let binary = program.path().join("program");
+    run(Command::new("cc")
+        .args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .args([&binary, &here().join(source)])
+        .arg("-I")
+        .arg(INSTALLED.path().join("include"))
+        .arg("-L")
+        .arg(&lib)
+        .args(["-ldafs", "-Wl,-rpath"])
+        .arg(&lib));
+    let output =
+        run(Command::new("timeout").arg("120").arg(&binary).arg(served.url.to_string()).args(more));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_examples_work() {
+    let served = Served::new();
+    for transport in ["1", "2"] {
+        let said = program("examples/hello.c", &served, &[transport]);
+        assert!(said.contains("read back 14 bytes: hello, server"), "{said}");
+        let said = program("examples/asynchronous.c", &served, &[transport]);
+        assert!(said.contains("64 blocks, 4194304 bytes"), "{said}");
+    }
+    assert_eq!(std::fs::read(served.path().join("hello")).unwrap(), b"hello, server\n");
+    let blocks = std::fs::read(served.path().join("blocks")).unwrap();
+    assert!(
+        blocks.chunks(65536).enumerate().all(|(at, block)| block.iter().all(|b| *b == at as u8))
+    );
+}
+
+#[test]
+fn everything_there_is() {
+    let served = Served::new();
+    for transport in ["1", "2"] {
+        let said = program("tests/c/everything.c", &served, &[transport]);
+        assert!(said.ends_with("done\n"), "{said}");
+    }
+}
+
+#[test]
+fn bad_input_is_an_error_code() {
+    let served = Served::new();
+    std::fs::write(served.path().join("file"), served::pattern(1 << 20)).unwrap();
+    for transport in ["1", "2"] {
+        let said = program("tests/c/bad_input.c", &served, &[transport]);
+        assert!(said.ends_with("done\n"), "{said}");
+    }
+}
+
+#[test]
+fn only_the_header_can_be_linked_against() {
+    let library = INSTALLED.path().join("lib/libdafs.so.1");
+    let symbols = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library));
+    let symbols = String::from_utf8(symbols.stdout).unwrap();
+    let names: Vec<&str> = symbols
+        .lines()
+        .filter_map(|line| line.split(' ').nth(2))
+        .filter(|n| *n != "DAFS_1")
+        .collect();
+    let header = std::fs::read_to_string(here().join("include/dafs.h")).unwrap();
+    for name in &names {
+        let plain = name.strip_suffix("@@DAFS_1").unwrap_or_else(|| panic!("{name}"));
+        assert!(header.contains(&format!("{plain}(")), "{plain} is not in the header");
+    }
+    assert!(names.len() > 60, "{names:?}");
+    let dynamic = run(Command::new("readelf").arg("-d").arg(&library));
+    assert!(String::from_utf8(dynamic.stdout).unwrap().contains("[libdafs.so.1]"));
+}

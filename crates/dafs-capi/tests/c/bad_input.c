@@ -1,0 +1,280 @@
+/* bad_input.c URL TRANSPORT -- what a program can do wrong is an error code, never a crash. */
+#include <dafs.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void expect_at(int line, int64_t result, int64_t wanted)
+{
+    if (result != wanted) {
+        fprintf(stderr, "line %d: %s (%lld) instead of %s (%lld): %s\n", line,
+                dap_error_name(result), (long long)result, dap_error_name(wanted),
+                (long long)wanted, dap_last_error());
+        exit(1);
+    }
+}
+#define expect(result, wanted) expect_at(__LINE__, (result), (wanted))
+
+static dap_session_t session, other;
+static dap_group_t group;
+static dap_file_t file;
+static char memory[1 << 16];
+
+static void nulls(void)
+{
+    dap_session_t s;
+    dap_options_t options;
+    dap_piece_t piece = { { 0 }, 0, 0 };
+
+    expect(dap_options_init(NULL), DAP_E_INVALID);
+    expect(dap_connect(NULL, NULL, &s), DAP_E_INVALID);
+    expect(dap_connect("dafs://127.0.0.1/", NULL, NULL), DAP_E_INVALID);
+    expect(dap_connect("nonsense", NULL, &s), DAP_E_URL);
+    memset(&options, 0xff, sizeof options);
+    expect(dap_connect("dafs://127.0.0.1/", &options, &s), DAP_E_INVALID);
+    expect(dap_options_init(&options), 0);
+    options.transport = 77;
+    expect(dap_connect("dafs://127.0.0.1/", &options, &s), DAP_E_INVALID);
+    expect(dap_session_info(session, NULL), DAP_E_INVALID);
+    expect(dap_stats(session, NULL), DAP_E_INVALID);
+    expect(dap_open(session, NULL, DAP_OPEN_READ, 0, &file), DAP_E_INVALID);
+    expect(dap_open(session, "file", DAP_OPEN_READ, 0, NULL), DAP_E_INVALID);
+    expect(dap_stat(session, "file", 0, NULL), DAP_E_INVALID);
+    expect(dap_stat(session, NULL, 0, NULL), DAP_E_INVALID);
+    expect(dap_set_attributes(session, "file", 0, NULL), DAP_E_INVALID);
+    expect(dap_fset_attributes(file, NULL), DAP_E_INVALID);
+    expect(dap_fstat(file, NULL), DAP_E_INVALID);
+    expect(dap_rename(session, "file", NULL), DAP_E_INVALID);
+    expect(dap_readlink(session, "file", NULL, 10), DAP_E_INVALID);
+    expect(dap_read_file(session, "file", NULL, 10), DAP_E_INVALID);
+    expect(dap_opendir(session, "/", NULL), DAP_E_INVALID);
+    expect(dap_read(file, NULL, 1, 0), DAP_E_INVALID);
+    expect(dap_read(file, NULL, 0, 0), 0);
+    expect(dap_write(file, NULL, 1, 0, DAP_UNSTABLE), DAP_E_INVALID);
+    expect(dap_register(session, NULL, 4096, NULL), DAP_E_INVALID);
+    expect(dap_group_create(session, NULL), DAP_E_INVALID);
+    expect(dap_io_wait(group, NULL, 1, 1, 0), DAP_E_INVALID);
+    expect(dap_io_poll(group, NULL, 1), DAP_E_INVALID);
+    expect(dap_async_read_memory(group, 0, file, NULL, 1, 0, NULL), DAP_E_INVALID);
+    expect(dap_set_fence(session, "file", DAP_FENCE_FILE, DAP_FENCE_SET, NULL, 1), DAP_E_INVALID);
+    expect(dap_batch_create(session, NULL), DAP_E_INVALID);
+    expect(dap_batch_read((dap_batch_t){ 0 }, file, NULL, 1, &piece, 1), DAP_E_BAD_HANDLE);
+    if (strlen(dap_strerror(DAP_E_INVALID)) == 0 || strlen(dap_strerror(-123456)) == 0)
+        exit(1);
+}
+
+static void absurd_sizes(void)
+{
+    dap_buffer_t buffer;
+    dap_batch_t batch;
+    dap_range_t range = { 0, SIZE_MAX };
+    dap_piece_t piece;
+    dap_completion_t done[2];
+    void *address;
+    char *long_path = malloc(100000);
+
+    expect(dap_read(file, memory, SIZE_MAX, 0), DAP_E_INVALID);
+    expect(dap_read(file, memory, (size_t)1 << 39, 0), DAP_E_FAULT);
+    expect(dap_write(file, memory, SIZE_MAX / 2, 0, DAP_UNSTABLE), DAP_E_INVALID);
+    expect(dap_write(file, memory, 1, 0, 9), DAP_E_INVALID);
+    expect(dap_buffer_alloc(session, SIZE_MAX, &buffer, &address), DAP_E_INVALID);
+    expect(dap_buffer_alloc(session, 0, &buffer, &address), DAP_E_INVALID);
+    expect(dap_register(session, memory, SIZE_MAX, &buffer), DAP_E_INVALID);
+    expect(dap_lend(session, memory, (size_t)1 << 40, &buffer), DAP_E_FAULT);
+    expect(dap_register(session, memory, sizeof memory, &buffer), 0);
+    expect(dap_read_buffer(file, buffer, SIZE_MAX, 2, 0), DAP_E_INVALID);
+    expect(dap_read_buffer(file, buffer, 0, sizeof memory + 1, 0), DAP_E_INVALID);
+    expect(dap_async_read(group, 0, file, buffer, sizeof memory, 1, 0, NULL), DAP_E_INVALID);
+    expect(dap_async_read(group, 0, file, buffer, 1, SIZE_MAX, 0, NULL), DAP_E_INVALID);
+    expect(dap_io_wait(group, done, SIZE_MAX, SIZE_MAX, -1), 0);
+    expect(dap_io_cancel(group, 12345), 1);
+    piece = (dap_piece_t){ buffer, 0, SIZE_MAX };
+    expect(dap_batch_create(session, &batch), 0);
+    expect(dap_batch_read(batch, file, &range, 1, &piece, 1), DAP_E_INVALID);
+    expect(dap_batch_read(batch, file, &range, SIZE_MAX, &piece, 1), DAP_E_INVALID);
+    expect(dap_batch_discard(batch), 0);
+    expect(dap_batch_discard(batch), DAP_E_BAD_HANDLE);
+    expect(dap_unregister(buffer), 0);
+    memset(long_path, 'a', 99999);
+    long_path[99999] = 0;
+    expect(dap_mkdir(session, long_path, 0755), DAP_E_INVALID);
+    expect(dap_open(session, "file", 0xffffffff, 0, &file), DAP_E_INVALID);
+    expect(dap_open(session, "file", 0, 0, &file), DAP_E_INVALID);
+    expect(dap_open(session, "new", DAP_OPEN_WRITE | DAP_OPEN_CREATE, 0xffff, &file), DAP_E_INVALID);
+    expect(dap_lock(file, 0, 1, 0x80, 0, NULL), DAP_E_INVALID);
+    expect(dap_access(session, "file", 0x1000), DAP_E_INVALID);
+    free(long_path);
+}
+
+static void bad_memory(void)
+{
+    dap_buffer_t buffer;
+    char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    memset(page, 'a', 8192);
+    expect(dap_lend(session, page, 8192, &buffer), 0);
+    expect(dap_forget_memory(session, page, 1), DAP_E_BUSY);
+    expect(dap_unregister(buffer), 0);
+    expect(dap_forget_memory(session, page, 1), 0);
+    mprotect(page, 8192, PROT_READ);
+    expect(dap_read(file, page, 8192, 0), DAP_E_FAULT);
+    expect(dap_write(file, page, 8192, 0, DAP_UNSTABLE), 8192);
+    expect(dap_register(session, page, 8192, &buffer), DAP_E_FAULT);
+    expect(dap_async_write_memory(group, 0, file, page, 8192, 0, DAP_UNSTABLE, NULL), DAP_E_FAULT);
+    munmap(page + 4096, 4096);
+    expect(dap_write(file, page, 8192, 0, DAP_UNSTABLE), DAP_E_FAULT);
+    /* A text that runs into memory that is not there. */
+    expect(dap_mkdir(session, page, 0755), DAP_E_FAULT);
+    munmap(page, 4096);
+    expect(dap_write(file, page, 1, 0, DAP_UNSTABLE), DAP_E_FAULT);
+    expect(dap_lend(session, page, 4096, &buffer), DAP_E_FAULT);
+    expect(dap_stat(session, page, 0, NULL), DAP_E_INVALID);
+    expect(dap_rmdir(session, page), DAP_E_FAULT);
+    expect(dap_rmdir(session, (const char *)-1), DAP_E_FAULT);
+}
+
+static void closed_and_foreign(void)
+{
+    dap_file_t second, twin;
+    dap_buffer_t buffer, of_other;
+    dap_group_t closed;
+    dap_dir_t directory;
+    dap_entry_t entry;
+    dap_completion_t done;
+    void *address;
+    int turn;
+
+    expect(dap_open(session, "file", DAP_OPEN_READ, 0, &second), 0);
+    expect(dap_close(second), 0);
+    expect(dap_open(session, "file", DAP_OPEN_READ, 0, &twin), 0);
+    expect(dap_close(second), DAP_E_BAD_HANDLE);
+    expect(dap_read(second, memory, 10, 0), DAP_E_BAD_HANDLE);
+    expect(dap_read((dap_file_t){ session.id }, memory, 10, 0), DAP_E_BAD_HANDLE);
+    expect(dap_read((dap_file_t){ 0 }, memory, 10, 0), DAP_E_BAD_HANDLE);
+    expect(dap_read((dap_file_t){ UINT64_MAX }, memory, 10, 0), DAP_E_BAD_HANDLE);
+    expect(dap_ping((dap_session_t){ file.id }, NULL), DAP_E_BAD_HANDLE);
+    expect(dap_write(twin, memory, 1, 0, DAP_UNSTABLE) < 0, 1);
+    expect(dap_close(twin), 0);
+    expect(dap_opendir(session, "file", &directory), DAP_E_NOTDIR);
+    expect(dap_opendir(session, "/", &directory), 0);
+    expect(dap_closedir(directory), 0);
+    expect(dap_readdir(directory, &entry), DAP_E_BAD_HANDLE);
+
+    expect(dap_buffer_alloc(session, 65536, &buffer, &address), 0);
+    expect(dap_buffer_alloc(other, 65536, &of_other, &address), 0);
+    expect(dap_async_read(group, 1, file, of_other, 0, 10, 0, NULL), DAP_E_FOREIGN);
+    expect(dap_read_buffer(file, of_other, 0, 10, 0), DAP_E_FOREIGN);
+    expect(dap_unregister(of_other), 0);
+    expect(dap_read_buffer(file, of_other, 0, 10, 0), DAP_E_BAD_HANDLE);
+
+    /* Nothing is taken away under an operation. */
+    for (turn = 0; turn < 20; turn++) {
+        expect(dap_async_read(group, 7, file, buffer, 0, 65536, 0, NULL), 0);
+        expect(dap_unregister(buffer), DAP_E_BUSY);
+        expect(dap_group_free(group), DAP_E_BUSY);
+        expect(dap_io_wait(group, &done, 1, 1, -1), 1);
+        expect(done.result, 65536);
+        expect(done.user_data, 7);
+    }
+    expect(dap_unregister(buffer), 0);
+    expect(dap_async_read(group, 7, file, buffer, 0, 10, 0, NULL), DAP_E_BAD_HANDLE);
+    expect(dap_group_create(session, &closed), 0);
+    expect(dap_group_free(closed), 0);
+    expect(dap_io_wait(closed, &done, 1, 1, -1), DAP_E_BAD_HANDLE);
+    expect(dap_group_descriptor(closed), DAP_E_BAD_HANDLE);
+}
+
+static void after_fork(void)
+{
+    int status;
+    pid_t child;
+    dap_completion_t done;
+    dap_buffer_t buffer;
+    void *address;
+
+    expect(dap_buffer_alloc(session, 4096, &buffer, &address), 0);
+    child = fork();
+    if (child == 0) {
+        expect(dap_read(file, memory, 10, 0), DAP_E_FORKED);
+        expect(dap_close(file), DAP_E_FORKED);
+        expect(dap_disconnect(session), DAP_E_FORKED);
+        expect(dap_io_wait(group, &done, 1, 1, -1), DAP_E_FORKED);
+        expect(dap_unregister(buffer), DAP_E_FORKED);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    expect(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+    expect(dap_read(file, memory, 10, 0), 10);
+    expect(dap_unregister(buffer), 0);
+}
+
+static void *wait_for_some(void *fetched)
+{
+    dap_completion_t done[8];
+    int64_t count, at;
+
+    while ((count = dap_io_wait(group, done, 8, 1, -1)) > 0) {
+        for (at = 0; at < count; at++)
+            expect(done[at].result, 4096);
+        *(size_t *)fetched += (size_t)count;
+    }
+    expect(count, 0);
+    return NULL;
+}
+
+static void two_threads_on_one_group(void)
+{
+    enum { OPERATIONS = 256 };
+    pthread_t threads[2];
+    size_t fetched[2] = { 0, 0 }, at;
+    dap_buffer_t buffer;
+    void *address;
+
+    expect(dap_buffer_alloc(session, 4096 * OPERATIONS, &buffer, &address), 0);
+    for (at = 0; at < OPERATIONS; at++)
+        expect(dap_async_read(group, at, file, buffer, at * 4096, 4096, at * 4096 % (1 << 20), NULL),
+               0);
+    for (at = 0; at < 2; at++)
+        pthread_create(&threads[at], NULL, wait_for_some, &fetched[at]);
+    for (at = 0; at < 2; at++)
+        pthread_join(threads[at], NULL);
+    expect((int64_t)(fetched[0] + fetched[1]), OPERATIONS);
+    expect(dap_unregister(buffer), 0);
+}
+
+int main(int argc, char **argv)
+{
+    dap_options_t options;
+    dap_file_t kept;
+
+    if (argc < 3)
+        return 2;
+    expect(dap_options_init(&options), 0);
+    options.transport = (uint32_t)atoi(argv[2]);
+    expect(dap_connect(argv[1], &options, &session), 0);
+    expect(dap_connect(argv[1], &options, &other), 0);
+    expect(dap_open(session, "file", DAP_OPEN_READ | DAP_OPEN_WRITE, 0, &file), 0);
+    expect(dap_group_create(session, &group), 0);
+    nulls();
+    absurd_sizes();
+    bad_memory();
+    closed_and_foreign();
+    after_fork();
+    two_threads_on_one_group();
+    expect(dap_group_free(group), 0);
+
+    /* What is left of a session that is over. */
+    kept = file;
+    expect(dap_disconnect(session), 0);
+    expect(dap_disconnect(session), DAP_E_BAD_HANDLE);
+    expect(dap_read(kept, memory, 10, 0), DAP_E_LOST);
+    expect(dap_close(kept) < 0, 1);
+    expect(dap_close(kept), DAP_E_BAD_HANDLE);
+    expect(dap_disconnect(other), 0);
+    puts("done");
+    return 0;
+}

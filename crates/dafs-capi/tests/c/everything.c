@@ -1,0 +1,306 @@
+/* everything.c URL TRANSPORT -- each function of the library at work. */
+#include <dafs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void expect_at(int line, int64_t result, int64_t wanted)
+{
+    if (result != wanted) {
+        fprintf(stderr, "line %d: %lld (%s) instead of %lld: %s\n", line, (long long)result,
+                dap_error_name(result), (long long)wanted, dap_last_error());
+        exit(1);
+    }
+}
+#define expect(result, wanted) expect_at(__LINE__, (result), (wanted))
+#define RDWR (DAP_OPEN_READ | DAP_OPEN_WRITE)
+
+static dap_session_t session;
+
+static void names(void)
+{
+    dap_attributes_t attributes;
+    dap_set_attributes_t change = { 0 };
+    dap_fs_status_t status;
+    dap_dir_t directory;
+    dap_entry_t entry;
+    dap_file_t file;
+    char text[64];
+    int entries = 0;
+
+    expect(dap_mkdir(session, "tree", 0755), 0);
+    expect(dap_mkdir(session, "tree", 0755), DAP_E_EXIST);
+    expect(dap_errno(DAP_E_EXIST) != 0, 1);
+    expect(dap_open(session, "tree/one", RDWR | DAP_OPEN_CREATE | DAP_OPEN_EXCLUSIVE, 0600, &file), 0);
+    expect(dap_write(file, "0123456789", 10, 0, DAP_FILE_SYNC), 10);
+    expect(dap_fstat(file, &attributes), 0);
+    expect((int64_t)attributes.size, 10);
+    expect(attributes.kind, DAP_TYPE_FILE);
+    expect(attributes.mode, 0600);
+    expect(dap_truncate(file, 4), 0);
+    change.what = DAP_SET_MODE | DAP_SET_MODIFIED | DAP_SET_ACCESSED_NOW;
+    change.mode = 0640;
+    change.modified.seconds = 12345;
+    expect(dap_fset_attributes(file, &change), 0);
+    expect(dap_stat(session, "tree/one", 0, &attributes), 0);
+    expect((int64_t)attributes.size, 4);
+    expect(attributes.mode, 0640);
+    expect(attributes.modified.seconds, 12345);
+    change.what = 1u << 20;
+    expect(dap_set_attributes(session, "tree/one", 0, &change), DAP_E_INVALID);
+    change.what = DAP_SET_SIZE;
+    change.size = 6;
+    expect(dap_set_attributes(session, "tree/one", 0, &change), 0);
+    expect(dap_close(file), 0);
+    expect(dap_read_file(session, "tree/one", text, sizeof text), 6);
+    expect(memcmp(text, "0123\0\0", 6), 0);
+    expect(dap_read_file(session, "/tree/one", text, 3), 3);
+
+    expect(dap_rename(session, "tree/one", "tree/two"), 0);
+    expect(dap_stat(session, "tree/one", 0, &attributes), DAP_E_NOENT);
+    expect(dap_link(session, "tree/two", "tree/three"), 0);
+    expect(dap_symlink(session, "two", "tree/link"), 0);
+    expect(dap_readlink(session, "tree/link", text, sizeof text), 3);
+    expect(strcmp(text, "two"), 0);
+    expect(dap_readlink(session, "tree/link", text, 3), DAP_E_SHORT);
+    expect(dap_stat(session, "tree/link", DAP_NO_FOLLOW, &attributes), 0);
+    expect(attributes.kind, DAP_TYPE_SYMLINK);
+    expect(dap_stat(session, "tree/link", 0, &attributes), 0);
+    expect(attributes.links, 2);
+    expect(dap_access(session, "tree/two", DAP_ACCESS_READ), DAP_ACCESS_READ);
+    expect(dap_statfs(session, "tree", &status), 0);
+    expect(status.space_total > 0, 1);
+    expect(dap_opendir(session, "tree", &directory), 0);
+    while (dap_readdir(directory, &entry) == 1) {
+        entries++;
+        expect(entry.has_attributes, 1);
+    }
+    expect(entries, 3);
+    expect(dap_closedir(directory), 0);
+    expect(dap_rmdir(session, "tree"), DAP_E_NOTEMPTY);
+    expect(dap_rmdir(session, "tree/two"), DAP_E_NOTDIR);
+    expect(dap_remove(session, "tree"), DAP_E_ISDIR);
+    expect(dap_remove(session, "tree/two"), 0);
+    expect(dap_remove(session, "tree/three"), 0);
+    expect(dap_remove(session, "tree/link"), 0);
+    expect(dap_rmdir(session, "tree"), 0);
+}
+
+static void data(dap_file_t file)
+{
+    static char mine[65536];
+    dap_buffer_t buffer, lent;
+    dap_group_t group;
+    dap_completion_t done[4];
+    uint64_t operation = 0, at = 0;
+    size_t bytes;
+    char *memory;
+    void *address;
+    int64_t count;
+
+    expect(dap_buffer_alloc(session, 65536, &buffer, &address), 0);
+    memory = address;
+    expect(dap_buffer_memory(buffer, &address, &bytes), 0);
+    expect(address == (void *)memory && bytes == 65536, 1);
+    memset(memory, 'x', 65536);
+    expect(dap_write_buffer(file, buffer, 0, 65536, 0, DAP_UNSTABLE), 65536);
+    expect(dap_commit(file, 0, 0), 0);
+    memset(memory, 0, 65536);
+    expect(dap_read_buffer(file, buffer, 100, 1000, 5), 1000);
+    expect(memory[99] == 0 && memory[100] == 'x' && memory[1099] == 'x' && memory[1100] == 0, 1);
+    expect(dap_append(file, "end", 3, DAP_FILE_SYNC, &at), 0);
+    expect((int64_t)at, 65536);
+    expect(dap_append(file, "end", 3, DAP_UNSTABLE, NULL), DAP_E_INVALID);
+
+    expect(dap_lend(session, mine, sizeof mine, &lent), 0);
+    expect(dap_read_buffer(file, lent, 0, 65536, 3), 65536);
+    expect(memcmp(mine + 65533, "end", 3), 0);
+    expect(dap_unregister(lent), 0);
+    expect(dap_group_create(session, &group), 0);
+    expect(dap_io_wait(group, done, 4, 1, 0), 0);
+    memcpy(mine, "lent", 4);
+    expect(dap_async_write_memory(group, 1, file, mine, 4, 0, DAP_DATA_SYNC, &operation), 0);
+    expect(dap_io_wait(group, done, 4, SIZE_MAX, 60000), 1);
+    expect(done[0].result == 4 && done[0].user_data == 1 && done[0].operation == operation, 1);
+    expect(dap_async_read_memory(group, 2, file, mine + 100, 4, 0, NULL), 0);
+    expect(dap_async_commit(group, 3, file, 0, 0, NULL), 0);
+    expect(dap_io_in_flight(group) <= 2, 1);
+    for (count = 0; count < 2;)
+        count += dap_io_wait(group, done + count, 1, 1, 60000);
+    expect(done[0].result + done[1].result, 4);
+    expect(memcmp(mine + 100, "lent", 4), 0);
+    expect(dap_forget_memory(session, mine, sizeof mine), 0);
+    /* Reading behind the end yields nothing. */
+    expect(dap_async_read(group, 4, file, buffer, 0, 10, 1 << 30, &operation), 0);
+    expect(dap_flush(session), 0);
+    while ((count = dap_io_poll(group, done, 4)) == 0)
+        ;
+    expect(count == 1 && done[0].result == 0, 1);
+    expect(dap_io_cancel(group, operation), 1);
+    expect(dap_prefetch(file, 0, 4096) <= 0, 1);
+    expect(dap_group_free(group), 0);
+    expect(dap_unregister(buffer), 0);
+}
+
+static void batches(dap_file_t file)
+{
+    dap_buffer_t buffer;
+    dap_batch_t batch;
+    dap_group_t group;
+    dap_completion_t done[4];
+    void *address;
+    char *memory;
+    dap_range_t ranges[2] = { { 0, 10 }, { 1000, 20 } };
+    dap_piece_t pieces[2];
+    uint64_t user_data[2] = { 11, 22 }, operations[2];
+    int64_t results[2];
+
+    expect(dap_buffer_alloc(session, 4096, &buffer, &address), 0);
+    memory = address;
+    memset(memory, 'b', 30);
+    pieces[0] = (dap_piece_t){ buffer, 0, 15 };
+    pieces[1] = (dap_piece_t){ buffer, 15, 15 };
+    expect(dap_batch_create(session, &batch), 0);
+    expect(dap_batch_write(batch, file, ranges, 2, pieces, 2), 0);
+    expect(dap_batch_run(batch, results), 0);
+    expect(results[0], 30);
+    expect(dap_batch_run(batch, results), DAP_E_BAD_HANDLE);
+    expect(dap_commit(file, 0, 0), 0);
+
+    memset(memory, 0, 4096);
+    expect(dap_group_create(session, &group), 0);
+    expect(dap_batch_create(session, &batch), 0);
+    expect(dap_batch_window(batch, 1000, 1), 0);
+    pieces[0] = (dap_piece_t){ buffer, 100, 30 };
+    expect(dap_batch_read(batch, file, ranges, 2, pieces, 1), 0);
+    pieces[0] = (dap_piece_t){ buffer, 200, 10 };
+    expect(dap_batch_read(batch, file, ranges, 1, pieces, 1), 1);
+    expect(dap_batch_submit(batch, group, user_data, operations), 0);
+    expect(dap_io_expedite(group, operations[0]), 0);
+    expect(dap_io_wait(group, done, 4, SIZE_MAX, 60000), 2);
+    expect(done[0].result + done[1].result, 40);
+    expect(memory[100] == 'b' && memory[129] == 'b' && memory[200] == 'b' && memory[210] == 0, 1);
+    expect(dap_group_free(group), 0);
+    expect(dap_unregister(buffer), 0);
+}
+
+static void locks(dap_file_t file)
+{
+    dap_lock_holder_t holder = { 0 };
+    dap_file_t second;
+
+    expect(dap_open(session, "data", RDWR, 0, &second), 0);
+    expect(dap_lock(file, 10, 10, DAP_LOCK_EXCLUSIVE, 0, NULL), 0);
+    expect(dap_test_lock(second, 0, DAP_TO_END, 0, &holder), 1);
+    expect(holder.offset == 10 && holder.length == 10 && holder.exclusive == 1, 1);
+    expect(dap_lock(second, 15, 1, 0, 0, &holder), DAP_E_LOCK_HELD);
+    expect(dap_lock(second, 15, 1, 0, 20, NULL), DAP_E_LOCK_HELD);
+    /* What would wait for ever ends with the time of the thread. */
+    dap_limit_thread(20);
+    expect(dap_lock(second, 15, 1, 0, -1, NULL) < 0, 1);
+    dap_limit_thread(-1);
+    expect(dap_lock(second, 20, 1, DAP_LOCK_EXCLUSIVE, 0, NULL), 0);
+    expect(dap_unlock(file, 10, 10), 0);
+    expect(dap_lock(second, 15, 1, 0, -1, NULL), 0);
+    expect(dap_close(second), 0);
+    expect(dap_test_lock(file, 0, DAP_TO_END, DAP_LOCK_EXCLUSIVE, NULL), 0);
+
+    expect(dap_lock_for_repair(file, 0, DAP_TO_END), DAP_E_INVAL);
+    expect(dap_lock(file, 0, DAP_TO_END, DAP_LOCK_EXCLUSIVE | DAP_LOCK_AUTO_RECOVERY, 0, NULL), 0);
+    expect(dap_write(file, "undone", 6, 0, DAP_FILE_SYNC), 6);
+    expect(dap_abort_lock(file), 0);
+    char text[6];
+    expect(dap_read(file, text, 6, 0), 6);
+    expect(memcmp(text, "undone", 6) != 0, 1);
+}
+
+static void keys_and_fences(void)
+{
+    dap_file_t one, two;
+    const char *names[] = { "me", "somebody" };
+    char found[64];
+
+    expect(dap_open_with_key(session, "data", DAP_OPEN_READ, 0, 1, &one), 0);
+    expect(dap_open_with_key(session, "data", DAP_OPEN_READ, 0, 2, &two), DAP_E_KEY_MISMATCH);
+    expect(dap_close(one), 0);
+    expect(dap_open(session, "data", DAP_OPEN_READ | DAP_OPEN_DENY_WRITE, 0, &one), 0);
+    expect(dap_open(session, "data", DAP_OPEN_WRITE, 0, &two), DAP_E_DENIED);
+    expect(dap_close(one), 0);
+
+    expect(dap_fence(session, "data", DAP_FENCE_FILE, found, sizeof found), DAP_E_NOT_FOUND);
+    expect(dap_set_fence(session, "data", DAP_FENCE_FILE, DAP_FENCE_SET, names, 2), 0);
+    expect(dap_fence(session, "data", DAP_FENCE_FILE, found, sizeof found), 2);
+    expect(dap_set_fence(session, "data", DAP_FENCE_FILE, DAP_FENCE_REMOVE, names + 1, 1), 0);
+    expect(dap_fence(session, "data", DAP_FENCE_FILE, found, sizeof found), 1);
+    expect(strcmp(found, "me"), 0);
+    expect(dap_fence(session, "data", DAP_FENCE_FILE, found, 2), DAP_E_SHORT);
+    expect(dap_set_fence(session, "data", DAP_FENCE_FILE, 9, names, 1), DAP_E_INVALID);
+    expect(dap_set_fence(session, "data", DAP_FENCE_FILE, DAP_FENCE_CLEAR, NULL, 0), 0);
+}
+
+static int no_credentials(void *context, char *user, char *password)
+{
+    (void)user;
+    (void)password;
+    *(int *)context += 1;
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    dap_options_t options;
+    dap_session_info_t info;
+    dap_stats_t stats;
+    dap_session_t never;
+    dap_file_t file;
+    uint64_t nanoseconds = 0;
+    int asked = 0, status;
+    pid_t child;
+
+    if (argc < 3)
+        return 2;
+    expect(dap_options_init(&options), 0);
+    options.transport = (uint32_t)atoi(argv[2]);
+    options.fence_id = "me";
+    options.credentials = no_credentials;
+    options.context = &asked;
+    expect(dap_connect(argv[1], &options, &never), DAP_E_CONNECT);
+    expect(asked > 0, 1);
+    options.credentials = NULL;
+    expect(dap_connect(argv[1], &options, &session), 0);
+    expect(dap_session_info(session, &info), 0);
+    expect(info.transport, options.transport);
+    expect(dap_ping(session, &nanoseconds), 0);
+    expect(nanoseconds > 0, 1);
+    expect(dap_is_connected(session), 1);
+
+    names();
+    expect(dap_open(session, "data", RDWR | DAP_OPEN_CREATE | DAP_OPEN_TRUNCATE, 0644, &file), 0);
+    data(file);
+    batches(file);
+    locks(file);
+    expect(dap_close(file), 0);
+    keys_and_fences();
+
+    /* A fork opens a session of its own. */
+    child = fork();
+    if (child == 0) {
+        dap_session_t mine;
+        dap_file_t again;
+        expect(dap_connect(argv[1], &options, &mine), 0);
+        expect(dap_open(mine, "data", DAP_OPEN_READ, 0, &again), 0);
+        expect(dap_close(again), 0);
+        expect(dap_disconnect(mine), 0);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    expect(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+
+    expect(dap_stats(session, &stats), 0);
+    expect(stats.answered > 50 && stats.bytes_written > 65536, 1);
+    expect(dap_disconnect(session), 0);
+    puts("done");
+    return 0;
+}
