@@ -112,6 +112,17 @@ impl Client {
         Ok(file)
     }
 
+    /// Opens a file that is known by its handle, whatever it is called by now, if anything. Whether
+    /// the options say to create does not matter, and nothing is cut.
+    ///
+    /// # Errors
+    /// The server's answer: `Stale` when the file is gone.
+    pub fn open_handle(&self, handle: &FileHandle, options: &OpenOptions) -> Result<File> {
+        // An empty path is the object itself.
+        let claim = wire::OpenClaim::Null { dir: *handle, path: wire::Path::new(&[]) };
+        self.open_claimed(claim, None, options)
+    }
+
     /// Opens what a claim names.
     pub(crate) fn open_claimed(
         &self,

@@ -148,6 +148,7 @@ pub(crate) enum Command {
     Sessions(commands::sessions::Sessions),
     Fence(commands::fence::Fence),
     Lock(commands::lock::Lock),
+    Run(commands::run::Run),
 }
 
 #[cfg(test)]

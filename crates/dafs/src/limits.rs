@@ -61,3 +61,6 @@ pub(crate) const PROGRESS_TICK: Duration = Duration::from_millis(200);
 pub(crate) const COUNTS_SETTLE: Duration = Duration::from_millis(50);
 
 const _: () = assert!(PIECE_BYTES.is_multiple_of(HOLE_BYTES));
+
+/// Scripts that are interpreted by scripts, as the kernel counts them.
+pub(crate) const INTERPRETERS_MAX: usize = 5;

@@ -16,6 +16,7 @@ pub(crate) mod passwd;
 pub(crate) mod ping;
 pub(crate) mod put;
 pub(crate) mod rm;
+pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod stat;
@@ -57,6 +58,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Reload(command) => command.run(),
         Command::Sessions(command) => command.run(),
         Command::Lock(command) => command.run(sessions),
+        Command::Run(command) => command.run(&cli.session),
         Command::Fence(command) => command.run(sessions),
     }
 }

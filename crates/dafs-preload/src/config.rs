@@ -1,0 +1,154 @@
+//! What is served, as `dafs run` tells it in the environment.
+//!
+//! Invariants
+//! * It is read once, before the program starts, and never changes.
+//! * A prefix is absolute, normal and not the root.
+
+use crate::location::normal;
+use dafs_client::{Authentication, ConnectOptions, Credential, DafsUrl, TransportChoice};
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// The variables that have to reach the programs that a program starts.
+pub(crate) const VARIABLES: [&str; 11] = [
+    "LD_PRELOAD",
+    "DAFS_RUN_AT",
+    "DAFS_RUN_BYPASS",
+    "DAFS_RUN_REPORT",
+    "DAFS_RUN_TRANSPORT",
+    "DAFS_RUN_USER",
+    "DAFS_RUN_PASSWORD_FILE",
+    "DAFS_RUN_FENCE_ID",
+    "DAFS_RUN_CHECKSUMS",
+    "DAFS_RUN_DEADLINE",
+    "DAFS_RUN_RECOVERY",
+];
+
+/// A directory of a server, under a prefix of this machine's paths.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    /// The prefix, without a slash at its end.
+    pub(crate) prefix: Vec<u8>,
+    /// The server.
+    pub(crate) url: DafsUrl,
+    /// The path on the server that the prefix stands for, without a slash at its end.
+    pub(crate) base: Vec<u8>,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) mounts: Vec<Mount>,
+    /// Paths that are left alone although they are below a prefix.
+    pub(crate) bypass: Vec<Vec<u8>>,
+    /// Where to tell what was served: a file, or `-` for standard error.
+    pub(crate) report: Option<PathBuf>,
+    pub(crate) options: ConnectOptions,
+    /// The first variables' values, to be given on.
+    pub(crate) environment: Vec<(&'static str, Vec<u8>)>,
+}
+
+static CONFIG: OnceLock<Option<Config>> = OnceLock::new();
+
+/// Nothing if this process is not to be served, or before it has started.
+pub(crate) fn get() -> Option<&'static Config> {
+    CONFIG.get()?.as_ref()
+}
+
+/// Reads the environment.
+pub(crate) fn load() -> Option<&'static Config> {
+    CONFIG.get_or_init(|| parse(&|name| std::env::var_os(name).map(OsStringExt::into_vec))).as_ref()
+}
+
+fn parse(variable: &dyn Fn(&str) -> Option<Vec<u8>>) -> Option<Config> {
+    let at = variable("DAFS_RUN_AT")?;
+    let mounts: Vec<Mount> = lines(&at).filter_map(mount).collect();
+    if mounts.is_empty() {
+        return None;
+    }
+    let bypass = variable("DAFS_RUN_BYPASS").unwrap_or_default();
+    let environment =
+        VARIABLES.into_iter().filter_map(|name| Some((name, variable(name)?))).collect();
+    Some(Config {
+        mounts,
+        bypass: lines(&bypass).map(normal).collect(),
+        report: variable("DAFS_RUN_REPORT").map(|path| OsStr::from_bytes(&path).into()),
+        options: options(&|name| variable(name).and_then(|value| String::from_utf8(value).ok())),
+        environment,
+    })
+}
+
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty())
+}
+
+fn mount(line: &[u8]) -> Option<Mount> {
+    let equals = line.iter().position(|&byte| byte == b'=')?;
+    let prefix = normal(&line[..equals]);
+    let url = DafsUrl::parse(std::str::from_utf8(&line[equals + 1..]).ok()?).ok()?;
+    let mut base = url.path().to_vec();
+    while base.last() == Some(&b'/') {
+        base.pop();
+    }
+    (prefix.first() == Some(&b'/') && prefix.len() > 1).then_some(Mount { prefix, url, base })
+}
+
+fn options(variable: &dyn Fn(&str) -> Option<String>) -> ConnectOptions {
+    let mut options = ConnectOptions::default();
+    let seconds = |name| variable(name)?.parse().ok().map(|seconds: u64| seconds);
+    let or_never = |seconds| (seconds != 0).then(|| Duration::from_secs(seconds));
+    if let Some(seconds) = seconds("DAFS_RUN_DEADLINE") {
+        options.deadline = or_never(seconds);
+    }
+    if let Some(seconds) = seconds("DAFS_RUN_RECOVERY") {
+        options.recovery = or_never(seconds);
+    }
+    options.transport = match variable("DAFS_RUN_TRANSPORT").as_deref() {
+        Some("iwarp") => TransportChoice::Iwarp,
+        Some("shm") => TransportChoice::Shm,
+        _ => TransportChoice::Auto,
+    };
+    options.checksums = variable("DAFS_RUN_CHECKSUMS").is_some();
+    options.fence_id = variable("DAFS_RUN_FENCE_ID");
+    if let Some(id) = variable("DAFS_RUN_USER") {
+        let password = match variable("DAFS_RUN_PASSWORD_FILE") {
+            Some(path) => std::fs::read_to_string(path)
+                .ok()
+                .and_then(|text| text.lines().next().map(str::to_owned))
+                .unwrap_or_default(),
+            None => variable("DAFS_PASSWORD").unwrap_or_default(),
+        };
+        options.authentication = Authentication::Text { id, password };
+        options.credential = Credential::Session;
+    }
+    options
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+
+    fn with(at: &str) -> Option<Config> {
+        let at = at.as_bytes().to_vec();
+        parse(&|name| (name == "DAFS_RUN_AT").then(|| at.clone()))
+    }
+
+    #[test]
+    fn several_prefixes() {
+        let config = with("/a/=dafs://h/x/\n/b//c=dafs://h:7/").unwrap();
+        let found: Vec<_> =
+            config.mounts.iter().map(|m| (m.prefix.as_slice(), m.base.as_slice())).collect();
+        assert_eq!(found, [(&b"/a"[..], &b"/x"[..]), (b"/b/c", b"")]);
+    }
+
+    #[test]
+    fn nonsense_serves_nothing() {
+        for text in ["", "/a", "a=dafs://h/", "/=dafs://h/", "/a=http://h/"] {
+            assert!(with(text).is_none(), "{text}");
+        }
+    }
+}

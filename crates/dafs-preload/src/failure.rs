@@ -1,0 +1,83 @@
+//! Errors as the C library tells them: a number in `errno` and a return value.
+
+use dafs_client::{Error, LockError};
+use libc::c_int;
+use std::ffi::c_void;
+
+/// An error number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+pub(crate) type Result<T> = std::result::Result<T, Errno>;
+
+impl Errno {
+    /// That of the last call of this thread.
+    pub(crate) fn last() -> Self {
+        // SAFETY: the C library's own variable of this thread.
+        Self(unsafe { *libc::__errno_location() })
+    }
+
+    pub(crate) fn set(self) {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = self.0 }
+    }
+}
+
+impl From<Error> for Errno {
+    fn from(error: Error) -> Self {
+        // A program that never heard of servers knows EIO, but not what a lost connection is.
+        match error.to_errno() {
+            libc::ECONNRESET | libc::EPROTO | libc::ECONNREFUSED => Self(libc::EIO),
+            number => Self(number),
+        }
+    }
+}
+
+impl From<LockError> for Errno {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Held(_) => Self(libc::EAGAIN),
+            LockError::Broken(_) => Self(libc::ENOLCK),
+            LockError::Other(error) => error.into(),
+            _ => Self(libc::EIO),
+        }
+    }
+}
+
+/// How a function of the C library says that it failed.
+pub(crate) trait Failed {
+    const FAILED: Self;
+}
+
+impl Failed for c_int {
+    const FAILED: Self = -1;
+}
+
+/// Only `umask`, which does not fail.
+impl Failed for u32 {
+    const FAILED: Self = 0;
+}
+
+impl Failed for isize {
+    const FAILED: Self = -1;
+}
+
+impl Failed for i64 {
+    const FAILED: Self = -1;
+}
+
+impl<T> Failed for *mut T {
+    const FAILED: Self = std::ptr::null_mut();
+}
+
+impl Failed for () {
+    const FAILED: Self = ();
+}
+
+/// The result of `mmap`, which fails with something else than null.
+#[repr(transparent)]
+pub(crate) struct Mapping(pub(crate) *mut c_void);
+
+impl Failed for Mapping {
+    const FAILED: Self = Self(libc::MAP_FAILED);
+}

@@ -1,0 +1,478 @@
+//! Opening, reading and writing.
+//!
+//! Invariants
+//! * The file offset is that of the descriptor, in the kernel; who reads it and sets it holds the
+//!   description's lock in between. Processes that share an offset are not kept from each other.
+
+use crate::config;
+use crate::descriptor::{self, Kind, Record, kernel};
+use crate::failure::{Errno, Result};
+use crate::life;
+use crate::limits::{COPY_BYTES_MAX, IO_BYTES_MAX, TEMPORARY_TRIES_MAX};
+use crate::location::Location;
+use crate::table::{self, Description, locked};
+use crate::{attributes, locks, names, report, session, streams};
+use dafs_client::{Create, Error, File, FileHandle, Follow, OpenOptions, Stability, Status};
+use libc::{c_int, mode_t};
+use std::sync::Arc;
+
+fn options(flags: c_int) -> OpenOptions {
+    match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => OpenOptions::read(),
+        libc::O_WRONLY => OpenOptions::write(),
+        _ => OpenOptions::read_write(),
+    }
+}
+
+/// Opens a place as `open` does.
+pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_int> {
+    let number = session::number(location.mount);
+    let client = session::client(number)?;
+    let made = |kind, handle, file| {
+        let record = Record { mount: number, kind, handle, flags, shown: location.shown.clone() };
+        give_out(record, flags, file)
+    };
+    if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+        let dir = client.resolve(&location.path, Follow::Yes)?;
+        let file =
+            client.create_unlinked(&dir.handle, &options(flags).mode(names::masked(mode)))?;
+        return made(Kind::File, *file.handle(), Some(file));
+    }
+    let wants_directory = flags & libc::O_DIRECTORY != 0 || location.path.ends_with(b"/");
+    if flags & libc::O_PATH != 0 || (wants_directory && flags & libc::O_CREAT == 0) {
+        let follow = if flags & libc::O_NOFOLLOW == 0 { Follow::Yes } else { Follow::No };
+        let found = client.resolve(&location.path, follow)?;
+        if wants_directory && !found.attributes.is_directory() {
+            return Err(Errno(libc::ENOTDIR));
+        }
+        let kind = match found.attributes.is_directory() {
+            true => Kind::Directory,
+            false => Kind::Place,
+        };
+        if flags & libc::O_ACCMODE != libc::O_RDONLY && flags & libc::O_PATH == 0 {
+            return Err(Errno(libc::EISDIR));
+        }
+        return made(kind, found.handle, None);
+    }
+    let mut how = options(flags);
+    // What would be cut is opened for writing, whatever the program asked for.
+    if flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE == libc::O_RDONLY {
+        how = OpenOptions::read_write();
+    }
+    how = how.truncate(flags & libc::O_TRUNC != 0);
+    if flags & libc::O_CREAT != 0 {
+        let create = if flags & libc::O_EXCL != 0 { Create::New } else { Create::IfMissing };
+        how = how.create(create).mode(names::masked(mode));
+    }
+    let opened = match flags & libc::O_NOFOLLOW {
+        0 => client.open(&location.path, &how),
+        _ => {
+            let place = client.resolve_parent(&location.path)?;
+            client.open_at(&place.dir, &place.name, &how)
+        }
+    };
+    match opened {
+        Ok(file) => made(Kind::File, *file.handle(), Some(file)),
+        Err(error) if is_directory(&error) && flags & (libc::O_ACCMODE | libc::O_CREAT) == 0 => {
+            let found = client.resolve(&location.path, Follow::Yes)?;
+            match found.attributes.is_directory() {
+                true => made(Kind::Directory, found.handle, None),
+                false => Err(error.into()),
+            }
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether an open may have failed because there is a directory. The root has no name of its own.
+fn is_directory(error: &Error) -> bool {
+    matches!(error, Error::Argument(_)) || error.status() == Some(Status::IsDir)
+}
+
+/// Opens once more what a descriptor stands for, as by its name below `/proc/self/fd`.
+pub(crate) fn open_again(description: &Description, flags: c_int) -> Result<c_int> {
+    let old = &description.record;
+    let flags = flags & !(libc::O_CREAT | libc::O_EXCL);
+    let record = Record { flags, ..old.clone() };
+    if old.kind != Kind::File {
+        return give_out(record, flags, None);
+    }
+    let file = session::client(old.mount)?.open_handle(&old.handle, &options(flags))?;
+    if flags & libc::O_TRUNC != 0 {
+        file.set_size(0)?;
+    }
+    give_out(record, flags, Some(file))
+}
+
+fn give_out(record: Record, flags: c_int, file: Option<File>) -> Result<c_int> {
+    let config = config::get().ok_or(Errno(libc::EIO))?;
+    let fd = descriptor::make(config, &record, flags)?;
+    let description = Description::new(record, kernel::inode(fd)?, file.map(Arc::new));
+    table::put(fd, description);
+    streams::replaced(fd);
+    Ok(fd)
+}
+
+/// Makes a file whose name is `template` with its last six letters, before `suffix` bytes, made up.
+pub(crate) fn open_temporary(
+    template: &mut [u8],
+    suffix: usize,
+    mut make: impl FnMut(&[u8]) -> Result<c_int>,
+) -> Result<c_int> {
+    const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    let invalid = Errno(libc::EINVAL);
+    let end = template.len().checked_sub(suffix).ok_or(invalid)?;
+    let start = end.checked_sub(6).ok_or(invalid)?;
+    if &template[start..end] != b"XXXXXX" {
+        return Err(invalid);
+    }
+    for _ in 0..TEMPORARY_TRIES_MAX {
+        let mut random = [0_u8; 6];
+        // SAFETY: fills the array.
+        unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
+        for (letter, random) in template[start..end].iter_mut().zip(random) {
+            *letter = LETTERS[usize::from(random) % LETTERS.len()];
+        }
+        match make(template) {
+            Err(Errno(libc::EEXIST)) => {}
+            other => return other,
+        }
+    }
+    Err(Errno(libc::EEXIST))
+}
+
+impl Description {
+    /// The file, opened by this process now if it has not been yet.
+    pub(crate) fn file(&self) -> Result<Arc<File>> {
+        match self.record.kind {
+            Kind::File => {}
+            Kind::Directory => return Err(Errno(libc::EISDIR)),
+            Kind::Place => return Err(Errno(libc::EBADF)),
+        }
+        let mut file = locked(&self.file);
+        if let Some(file) = &*file {
+            return Ok(file.clone());
+        }
+        let client = session::client(self.record.mount)?;
+        let opened =
+            Arc::new(client.open_handle(&self.record.handle, &options(self.record.flags))?);
+        *file = Some(opened.clone());
+        Ok(opened)
+    }
+
+    fn stability(&self) -> Stability {
+        let flags = self.record.flags;
+        match (flags & libc::O_SYNC == libc::O_SYNC, flags & libc::O_DSYNC != 0) {
+            (true, _) => Stability::FileSync,
+            (_, true) => Stability::DataSync,
+            _ => Stability::Unstable,
+        }
+    }
+
+    pub(crate) fn size(&self) -> Result<u64> {
+        let client = session::client(self.record.mount)?;
+        Ok(client.attributes(&self.record.handle)?.size)
+    }
+
+    fn must_read(&self) -> Result<()> {
+        match self.record.kind {
+            Kind::Directory => Err(Errno(libc::EISDIR)),
+            _ if self.record.reads() => Ok(()),
+            _ => Err(Errno(libc::EBADF)),
+        }
+    }
+
+    fn must_write(&self) -> Result<()> {
+        if self.record.writes() { Ok(()) } else { Err(Errno(libc::EBADF)) }
+    }
+
+    pub(crate) fn read_at(&self, target: &mut [u8], offset: u64) -> Result<usize> {
+        self.must_read()?;
+        let count = target.len().min(IO_BYTES_MAX);
+        let read = self.file()?.read_at(&mut target[..count], offset)?;
+        report::read(read);
+        Ok(read)
+    }
+
+    pub(crate) fn write_at(&self, source: &[u8], offset: u64) -> Result<usize> {
+        self.must_write()?;
+        let count = source.len().min(IO_BYTES_MAX);
+        let written = self.file()?.write_at(&source[..count], offset, self.stability())?;
+        report::written(written);
+        Ok(written)
+    }
+
+    /// Writes at the end, wherever that is by then; returns where the file ends now.
+    fn append(&self, source: &[u8]) -> Result<(usize, u64)> {
+        self.must_write()?;
+        let file = self.file()?;
+        // What is appended at the server is stable at once.
+        let stability = match self.stability() {
+            Stability::Unstable => Stability::DataSync,
+            other => other,
+        };
+        let mut count = source.len().min(COPY_BYTES_MAX);
+        let at = loop {
+            match file.append(&source[..count], stability) {
+                // Less is written then, as a write may.
+                Err(error) if error.status() == Some(Status::WriteTooBig) && count > 4096 => {
+                    count /= 2;
+                }
+                Err(error) if error.status() == Some(Status::NotSupp) => {
+                    let end = self.size()?;
+                    file.write_at(&source[..count], end, self.stability())?;
+                    break end;
+                }
+                other => break other?,
+            }
+        };
+        report::written(count);
+        Ok((count, at + count as u64))
+    }
+
+    /// Reads into several buffers from the offset of `fd`, and moves it.
+    pub(crate) fn read(&self, fd: c_int, targets: &mut [&mut [u8]]) -> Result<usize> {
+        self.must_read()?;
+        let _held = locked(&self.offset);
+        let start = kernel::seek(fd, 0, libc::SEEK_CUR)?;
+        let read = self.read_vectored(targets, start)?;
+        kernel::seek(fd, start + read as i64, libc::SEEK_SET)?;
+        Ok(read)
+    }
+
+    pub(crate) fn read_vectored(&self, targets: &mut [&mut [u8]], offset: i64) -> Result<usize> {
+        self.must_read()?;
+        let offset = u64::try_from(offset).map_err(|_| Errno(libc::EINVAL))?;
+        let mut all = 0;
+        for target in targets {
+            match self.read_at(target, offset + all as u64) {
+                Ok(read) => {
+                    all += read;
+                    if read < target.len() {
+                        break;
+                    }
+                }
+                // What was read before has been read.
+                Err(_) if all != 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Writes several buffers at the offset of `fd`, or at the end, and moves it.
+    pub(crate) fn write(&self, fd: c_int, sources: &[&[u8]]) -> Result<usize> {
+        self.must_write()?;
+        let _held = locked(&self.offset);
+        let status = kernel::control(fd, libc::F_GETFL, 0)?;
+        if status & libc::O_APPEND != 0 {
+            let whole;
+            let source = match sources {
+                [one] => one,
+                several => {
+                    whole = several.concat();
+                    whole.as_slice()
+                }
+            };
+            let (written, end) = self.append(source)?;
+            kernel::seek(fd, end as i64, libc::SEEK_SET)?;
+            return Ok(written);
+        }
+        let start = kernel::seek(fd, 0, libc::SEEK_CUR)?;
+        let written = self.write_vectored(sources, start)?;
+        kernel::seek(fd, start + written as i64, libc::SEEK_SET)?;
+        Ok(written)
+    }
+
+    pub(crate) fn write_vectored(&self, sources: &[&[u8]], offset: i64) -> Result<usize> {
+        self.must_write()?;
+        let offset = u64::try_from(offset).map_err(|_| Errno(libc::EINVAL))?;
+        let mut all = 0;
+        for source in sources {
+            match self.write_at(source, offset + all as u64) {
+                Ok(written) => all += written,
+                Err(_) if all != 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+
+    pub(crate) fn seek(&self, fd: c_int, offset: i64, whence: c_int) -> Result<i64> {
+        let _held = locked(&self.offset);
+        let invalid = Errno(libc::EINVAL);
+        let target = match whence {
+            libc::SEEK_SET => offset,
+            libc::SEEK_CUR => {
+                kernel::seek(fd, 0, whence)?.checked_add(offset).ok_or(Errno(libc::EOVERFLOW))?
+            }
+            _ if self.record.kind == Kind::Directory => return Err(invalid),
+            libc::SEEK_END | libc::SEEK_DATA | libc::SEEK_HOLE => {
+                let size = i64::try_from(self.size()?).map_err(|_| Errno(libc::EOVERFLOW))?;
+                match whence {
+                    libc::SEEK_END => size.checked_add(offset).ok_or(Errno(libc::EOVERFLOW))?,
+                    _ if offset < 0 || offset >= size => return Err(Errno(libc::ENXIO)),
+                    // Holes are not told apart: all is data, up to the end.
+                    libc::SEEK_DATA => offset,
+                    _ => size,
+                }
+            }
+            _ => return Err(invalid),
+        };
+        if target < 0 {
+            return Err(invalid);
+        }
+        kernel::seek(fd, target, libc::SEEK_SET)
+    }
+
+    pub(crate) fn set_size(&self, size: i64) -> Result<()> {
+        let size = u64::try_from(size).map_err(|_| Errno(libc::EINVAL))?;
+        if !self.record.writes() {
+            return Err(Errno(libc::EINVAL));
+        }
+        Ok(self.file()?.set_size(size)?)
+    }
+
+    pub(crate) fn sync(&self) -> Result<()> {
+        match self.record.kind {
+            Kind::File if self.record.writes() => Ok(self.file()?.commit(0, 0)?),
+            // Names are stable when they have been answered, and others' writes are theirs to sync.
+            Kind::File | Kind::Directory => Ok(()),
+            Kind::Place => Err(Errno(libc::EBADF)),
+        }
+    }
+}
+
+/// Closes one descriptor.
+pub(crate) fn close(fd: c_int) -> Result<()> {
+    let Some(description) = table::take(fd) else { return Err(Errno(libc::EBADF)) };
+    streams::restored(fd);
+    kernel::close(fd);
+    locks::closed(&description.record);
+    life::last_use(description)
+}
+
+/// What follows when the kernel has let `new` stand for what `old` stands for.
+pub(crate) fn duplicated(old: &Arc<Description>, new: c_int) {
+    table::put(new, old.clone());
+    streams::replaced(new);
+}
+
+/// What follows when a descriptor has got to be something else.
+pub(crate) fn overwritten(fd: c_int) {
+    if let Some(description) = table::take(fd) {
+        locks::closed(&description.record);
+        // Nobody is there to tell.
+        let _ = life::last_use(description);
+    }
+}
+
+/// Where a copy reads from or writes to: a served file, or a descriptor of the kernel's.
+pub(crate) enum End {
+    Served(Arc<Description>),
+    Other,
+}
+
+/// One end of a copy: its descriptor, and an offset that stands in place of the descriptor's.
+pub(crate) struct CopyEnd<'a> {
+    pub(crate) fd: c_int,
+    pub(crate) end: End,
+    pub(crate) offset: Option<&'a mut i64>,
+}
+
+impl CopyEnd<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> Result<usize> {
+        let read = match (&self.end, &mut self.offset) {
+            (End::Served(from), None) => return from.read(self.fd, &mut [bytes]),
+            (End::Served(from), Some(offset)) => from.read_vectored(&mut [bytes], **offset)?,
+            // SAFETY: fills the slice.
+            (End::Other, None) => {
+                return moved(unsafe {
+                    libc::syscall(libc::SYS_read, self.fd, bytes.as_mut_ptr(), bytes.len())
+                });
+            }
+            // SAFETY: fills the slice.
+            (End::Other, Some(at)) => moved(unsafe {
+                libc::syscall(libc::SYS_pread64, self.fd, bytes.as_mut_ptr(), bytes.len(), **at)
+            })?,
+        };
+        if let Some(offset) = &mut self.offset {
+            **offset += read as i64;
+        }
+        Ok(read)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        let written = match (&self.end, &mut self.offset) {
+            (End::Served(to), None) => return to.write(self.fd, &[bytes]),
+            (End::Served(to), Some(offset)) => to.write_vectored(&[bytes], **offset)?,
+            // SAFETY: reads the slice.
+            (End::Other, None) => {
+                return moved(unsafe {
+                    libc::syscall(libc::SYS_write, self.fd, bytes.as_ptr(), bytes.len())
+                });
+            }
+            // SAFETY: reads the slice.
+            (End::Other, Some(at)) => moved(unsafe {
+                libc::syscall(libc::SYS_pwrite64, self.fd, bytes.as_ptr(), bytes.len(), **at)
+            })?,
+        };
+        if let Some(offset) = &mut self.offset {
+            **offset += written as i64;
+        }
+        Ok(written)
+    }
+
+    /// Goes back over what was read and could not be written.
+    fn give_back(&mut self, bytes: usize) {
+        match &mut self.offset {
+            Some(offset) => **offset -= bytes as i64,
+            None => drop(kernel::seek(self.fd, -(bytes as i64), libc::SEEK_CUR)),
+        }
+    }
+}
+
+fn moved(returned: libc::c_long) -> Result<usize> {
+    usize::try_from(returned).map_err(|_| Errno::last())
+}
+
+/// Copies up to `count` bytes; returns how many.
+pub(crate) fn copy(mut from: CopyEnd<'_>, mut to: CopyEnd<'_>, count: usize) -> Result<usize> {
+    let mut bytes = vec![0; count.min(COPY_BYTES_MAX)];
+    let read = from.read(&mut bytes)?;
+    let mut done = 0;
+    while done < read {
+        match to.write(&bytes[done..read]) {
+            Ok(written) => done += written,
+            Err(error) => {
+                from.give_back(read - done);
+                return if done == 0 { Err(error) } else { Ok(done) };
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// A file opened to cut it by its name.
+pub(crate) fn truncate(location: &Location, size: i64) -> Result<()> {
+    let size = u64::try_from(size).map_err(|_| Errno(libc::EINVAL))?;
+    let client = session::client(session::number(location.mount))?;
+    Ok(client.open(&location.path, &OpenOptions::write())?.set_size(size)?)
+}
+
+/// Opens a file once more with all the access that there is, for its locks.
+pub(crate) fn open_for_locks(mount: usize, handle: &FileHandle) -> Result<File> {
+    let client = session::client(mount)?;
+    for how in [OpenOptions::read_write(), OpenOptions::read()] {
+        if let Ok(file) = client.open_handle(handle, &how) {
+            return Ok(file);
+        }
+    }
+    Ok(client.open_handle(handle, &OpenOptions::write())?)
+}
+
+/// The attributes of what a descriptor stands for.
+pub(crate) fn stat(description: &Description) -> Result<libc::stat> {
+    let client = session::client(description.record.mount)?;
+    Ok(attributes::stat(&client.attributes(&description.record.handle)?))
+}

@@ -1,0 +1,325 @@
+//! Reading, writing, seeking, cutting, syncing, copying and locking.
+
+use super::{by_descriptor, by_path, known, must_be_file};
+use crate::failure::{Errno, Result};
+use crate::files::{self, CopyEnd, End};
+use crate::limits::{IO_BYTES_MAX, VECTORS_MAX};
+use crate::next::{interpose, serve};
+use crate::{locks, report};
+use libc::{AT_FDCWD, c_char, c_int, c_uint, c_ulong, c_void, iovec, off_t, size_t, ssize_t};
+
+/// # Safety
+/// `count` bytes at `to` may be written, by nobody else meanwhile.
+unsafe fn target<'a>(to: *mut c_void, count: size_t) -> Result<&'a mut [u8]> {
+    match (to.is_null(), count) {
+        (_, 0) => Ok(&mut []),
+        (true, _) => Err(Errno(libc::EFAULT)),
+        // SAFETY: the caller's promise.
+        _ => Ok(unsafe { std::slice::from_raw_parts_mut(to.cast(), count.min(IO_BYTES_MAX)) }),
+    }
+}
+
+/// # Safety
+/// `count` bytes at `from` may be read and stay as they are.
+unsafe fn source<'a>(from: *const c_void, count: size_t) -> Result<&'a [u8]> {
+    match (from.is_null(), count) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Errno(libc::EFAULT)),
+        // SAFETY: the caller's promise.
+        _ => Ok(unsafe { std::slice::from_raw_parts(from.cast(), count.min(IO_BYTES_MAX)) }),
+    }
+}
+
+/// # Safety
+/// `count` such structures may be read at `vectors`.
+unsafe fn vectors<'a>(vectors: *const iovec, count: c_int) -> Result<&'a [iovec]> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        Ok(_) if vectors.is_null() => Err(Errno(libc::EFAULT)),
+        // SAFETY: the caller's promise.
+        Ok(count @ ..=VECTORS_MAX) => Ok(unsafe { std::slice::from_raw_parts(vectors, count) }),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// # Safety
+/// As [`vectors`], and each as [`target`].
+unsafe fn targets<'a>(list: *const iovec, count: c_int) -> Result<Vec<&'a mut [u8]>> {
+    // SAFETY: the caller's promise.
+    unsafe { vectors(list, count)?.iter().map(|one| target(one.iov_base, one.iov_len)).collect() }
+}
+
+/// # Safety
+/// As [`vectors`], and each as [`source`].
+unsafe fn sources<'a>(list: *const iovec, count: c_int) -> Result<Vec<&'a [u8]>> {
+    // SAFETY: the caller's promise.
+    unsafe { vectors(list, count)?.iter().map(|one| source(one.iov_base, one.iov_len)).collect() }
+}
+
+fn count(bytes: usize) -> ssize_t {
+    bytes as ssize_t
+}
+
+/// Stops a program that says that its buffer is shorter than what it asks for, as the C library does.
+fn check(asked: size_t, room: size_t) {
+    if asked > room {
+        // SAFETY: ends the program, which is about to write over its own memory.
+        unsafe { libc::abort() };
+    }
+}
+
+/// # Safety
+/// `offset` is null or a variable of the program's.
+unsafe fn end<'a>(fd: c_int, offset: *mut i64) -> CopyEnd<'a> {
+    let end = known(fd).map_or(End::Other, End::Served);
+    // SAFETY: the caller's promise.
+    CopyEnd { fd, end, offset: unsafe { offset.as_mut() } }
+}
+
+/// # Safety
+/// As [`end`] for both.
+unsafe fn copy(
+    (from, from_offset): (c_int, *mut i64),
+    (to, to_offset): (c_int, *mut i64),
+    bytes: size_t,
+    pass: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    if known(from).is_none() && known(to).is_none() {
+        return pass();
+    }
+    // SAFETY: the caller's promise.
+    serve(|| unsafe { files::copy(end(from, from_offset), end(to, to_offset), bytes).map(count) })
+}
+
+interpose! {
+    fn read(fd: c_int, to: *mut c_void, bytes: size_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| file.read(fd, &mut [target(to, bytes)?]).map(count))
+    }
+    fn __read_chk(fd: c_int, to: *mut c_void, bytes: size_t, room: size_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| {
+            check(bytes, room);
+            file.read(fd, &mut [target(to, bytes)?]).map(count)
+        })
+    }
+    fn write(fd: c_int, from: *const c_void, bytes: size_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| file.write(fd, &[source(from, bytes)?]).map(count))
+    }
+    fn pread(fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| {
+            file.read_vectored(&mut [target(to, bytes)?], offset).map(count)
+        })
+    }
+    fn pread64(fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| {
+            file.read_vectored(&mut [target(to, bytes)?], offset).map(count)
+        })
+    }
+    fn __pread_chk(fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t, room: size_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| {
+            check(bytes, room);
+            file.read_vectored(&mut [target(to, bytes)?], offset).map(count)
+        })
+    }
+    fn __pread64_chk(fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t, room: size_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| {
+            check(bytes, room);
+            file.read_vectored(&mut [target(to, bytes)?], offset).map(count)
+        })
+    }
+    fn pwrite(fd: c_int, from: *const c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| file.write_vectored(&[source(from, bytes)?], offset).map(count))
+    }
+    fn pwrite64(fd: c_int, from: *const c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| file.write_vectored(&[source(from, bytes)?], offset).map(count))
+    }
+    fn readv(fd: c_int, list: *const iovec, number: c_int) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| file.read(fd, &mut targets(list, number)?).map(count))
+    }
+    fn writev(fd: c_int, list: *const iovec, number: c_int) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| file.write(fd, &sources(list, number)?).map(count))
+    }
+    fn preadv(fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| file.read_vectored(&mut targets(list, number)?, offset).map(count))
+    }
+    fn preadv64(fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| file.read_vectored(&mut targets(list, number)?, offset).map(count))
+    }
+    fn pwritev(fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| file.write_vectored(&sources(list, number)?, offset).map(count))
+    }
+    fn pwritev64(fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| file.write_vectored(&sources(list, number)?, offset).map(count))
+    }
+    fn preadv2(fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| match offset {
+            -1 => file.read(fd, &mut targets(list, number)?).map(count),
+            offset => file.read_vectored(&mut targets(list, number)?, offset).map(count),
+        })
+    }
+    fn pwritev2(fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| match offset {
+            // Flags ask for more than a write; what is not understood is not done.
+            _ if flags != 0 => Err(Errno(libc::EOPNOTSUPP)),
+            -1 => file.write(fd, &sources(list, number)?).map(count),
+            offset => file.write_vectored(&sources(list, number)?, offset).map(count),
+        })
+    }
+
+    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t, |pass| {
+        by_descriptor!(fd, pass, |file| file.seek(fd, offset, whence))
+    }
+    fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t, |pass| {
+        by_descriptor!(fd, pass, |file| file.seek(fd, offset, whence))
+    }
+    fn ftruncate(fd: c_int, size: off_t) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| file.set_size(size).map(|()| 0))
+    }
+    fn ftruncate64(fd: c_int, size: off_t) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| file.set_size(size).map(|()| 0))
+    }
+    fn truncate(path: *const c_char, size: off_t) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| files::truncate(&place, size).map(|()| 0))
+    }
+    fn truncate64(path: *const c_char, size: off_t) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| files::truncate(&place, size).map(|()| 0))
+    }
+    fn fsync(fd: c_int) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| file.sync().map(|()| 0))
+    }
+    fn fdatasync(fd: c_int) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| file.sync().map(|()| 0))
+    }
+    fn syncfs(fd: c_int) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| file.sync().map(|()| 0))
+    }
+    fn sync_file_range(fd: c_int, offset: i64, bytes: i64, flags: c_uint) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| file.sync().map(|()| 0))
+    }
+
+    fn sendfile(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t, |pass| {
+        copy((from, offset), (to, std::ptr::null_mut()), bytes, pass)
+    }
+    fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t, |pass| {
+        copy((from, offset), (to, std::ptr::null_mut()), bytes, pass)
+    }
+    fn copy_file_range(
+        from: c_int,
+        from_offset: *mut i64,
+        to: c_int,
+        to_offset: *mut i64,
+        bytes: size_t,
+        flags: c_uint,
+    ) -> ssize_t, |pass| {
+        copy((from, from_offset), (to, to_offset), bytes, pass)
+    }
+    fn splice(
+        from: c_int,
+        from_offset: *mut i64,
+        to: c_int,
+        to_offset: *mut i64,
+        bytes: size_t,
+        flags: c_uint,
+    ) -> ssize_t, |pass| {
+        copy((from, from_offset), (to, to_offset), bytes, pass)
+    }
+    fn flock(fd: c_int, operation: c_int) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| locks::whole(&file, operation).map(|()| 0))
+    }
+    fn lockf(fd: c_int, command: c_int, bytes: off_t) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| lock_here(&file, fd, command, bytes))
+    }
+    fn lockf64(fd: c_int, command: c_int, bytes: off_t) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| lock_here(&file, fd, command, bytes))
+    }
+
+    fn posix_fadvise(fd: c_int, offset: off_t, bytes: off_t, advice: c_int) -> c_int, |pass| {
+        if known(fd).is_some() { 0 } else { pass() }
+    }
+    fn posix_fadvise64(fd: c_int, offset: off_t, bytes: off_t, advice: c_int) -> c_int, |pass| {
+        if known(fd).is_some() { 0 } else { pass() }
+    }
+    fn readahead(fd: c_int, offset: i64, bytes: size_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| must_be_file(&file).map(|()| 0))
+    }
+    fn fallocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| reserve(&file, mode, offset, bytes).map(|()| 0))
+    }
+    fn fallocate64(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| reserve(&file, mode, offset, bytes).map(|()| 0))
+    }
+    fn posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int, |pass| {
+        preallocate(fd, offset, bytes, pass)
+    }
+    fn posix_fallocate64(fd: c_int, offset: off_t, bytes: off_t) -> c_int, |pass| {
+        preallocate(fd, offset, bytes, pass)
+    }
+    fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |_file| {
+            match request {
+                libc::FIOCLEX | libc::FIONCLEX => Ok(pass()),
+                // FICLONE and its relatives: the programs that ask for them copy instead.
+                _ => {
+                    report::refused();
+                    Err(Errno(libc::ENOTTY))
+                }
+            }
+        })
+    }
+}
+
+fn lock_here(
+    file: &crate::table::Description,
+    fd: c_int,
+    command: c_int,
+    bytes: off_t,
+) -> Result<c_int> {
+    // SAFETY: all zero is a valid value of this plain structure.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_whence, lock.l_len) = (libc::SEEK_CUR as _, bytes);
+    lock.l_type = if command == libc::F_ULOCK { libc::F_UNLCK as _ } else { libc::F_WRLCK as _ };
+    let control = match command {
+        libc::F_LOCK => libc::F_SETLKW,
+        libc::F_TEST => libc::F_GETLK,
+        libc::F_TLOCK | libc::F_ULOCK => libc::F_SETLK,
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    locks::control(file, fd, control, &mut lock)?;
+    match command == libc::F_TEST && c_int::from(lock.l_type) != libc::F_UNLCK {
+        true => Err(Errno(libc::EACCES)),
+        false => Ok(0),
+    }
+}
+
+/// The file is at least so long afterwards. Space is not reserved, which nobody can see but by a full
+/// disk.
+fn extend(file: &crate::table::Description, offset: off_t, bytes: off_t) -> Result<()> {
+    if offset < 0 || bytes <= 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    if !file.record.writes() {
+        return Err(Errno(libc::EBADF));
+    }
+    let end = offset.checked_add(bytes).ok_or(Errno(libc::EFBIG))?;
+    if file.size()? < end as u64 { file.set_size(end) } else { Ok(()) }
+}
+
+/// `fallocate`, which may say that it cannot: then programs do without, or write zeros.
+fn reserve(
+    _file: &crate::table::Description,
+    _mode: c_int,
+    _offset: off_t,
+    _bytes: off_t,
+) -> Result<()> {
+    report::refused();
+    Err(Errno(libc::EOPNOTSUPP))
+}
+
+/// `posix_fallocate`, which returns its error.
+fn preallocate(fd: c_int, offset: off_t, bytes: off_t, pass: impl FnOnce() -> c_int) -> c_int {
+    let Some(file) = known(fd) else { return pass() };
+    let before = Errno::last();
+    let done: c_int = serve(|| extend(&file, offset, bytes).map(|()| 0));
+    let errno = Errno::last();
+    before.set();
+    if done == 0 { 0 } else { errno.0 }
+}

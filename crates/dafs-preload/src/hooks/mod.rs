@@ -1,0 +1,127 @@
+//! The functions of the C library that this library stands before.
+//!
+//! Functions with a variable number of arguments are declared here with all that they may have: in
+//! the calling conventions of x86-64 and of 64-bit ARM under Linux these arrive in the same places,
+//! and what the caller left out is not looked at.
+
+mod directories;
+mod exec;
+mod io;
+mod memory;
+mod names;
+mod opening;
+mod stat;
+mod streams;
+
+use crate::config;
+use crate::descriptor::Kind;
+use crate::failure::{Errno, Result};
+use crate::location::{self, Location};
+use crate::next::is_serving;
+use crate::report;
+use crate::table::{self, Description};
+use libc::{c_char, c_int};
+use std::ffi::CStr;
+use std::sync::Arc;
+
+/// What a path means to us.
+enum At {
+    /// Nothing: it is the C library's.
+    Elsewhere,
+    /// A place on a server.
+    Here(Location),
+    /// It cannot be a path.
+    Wrong(Errno),
+}
+
+/// The bytes of a C string.
+///
+/// # Safety
+/// `text` is null or a C string that stays as it is for as long as the result is used.
+unsafe fn bytes<'a>(text: *const c_char) -> &'a [u8] {
+    // SAFETY: the caller's promise.
+    if text.is_null() { b"" } else { unsafe { CStr::from_ptr(text) }.to_bytes() }
+}
+
+/// Looks at a path that a program gives to a call.
+///
+/// # Safety
+/// As [`bytes`].
+unsafe fn at(dir: c_int, path: *const c_char) -> At {
+    if config::get().is_none() || is_serving() {
+        return At::Elsewhere;
+    }
+    // SAFETY: the caller's promise.
+    let path = unsafe { bytes(path) };
+    let before = Errno::last();
+    let found = location::find(dir, path);
+    before.set();
+    match found {
+        Ok(Some(location)) => At::Here(location),
+        Ok(None) => {
+            report::passed();
+            At::Elsewhere
+        }
+        Err(errno) => At::Wrong(errno),
+    }
+}
+
+/// What a descriptor that a program gives to a call stands for, if it is ours.
+fn known(fd: c_int) -> Option<Arc<Description>> {
+    if !table::may_know(fd) || config::get().is_none() {
+        return None;
+    }
+    let before = Errno::last();
+    let found = table::get(fd);
+    before.set();
+    found
+}
+
+/// What a path below `/proc/self/fd` and the like stands for, if it is ours.
+fn named_descriptor(path: &[u8]) -> Option<Arc<Description>> {
+    let number = match path {
+        b"/dev/stdin" => 0,
+        b"/dev/stdout" => 1,
+        b"/dev/stderr" => 2,
+        path => {
+            let number = path
+                .strip_prefix(b"/proc/self/fd/")
+                .or_else(|| path.strip_prefix(b"/dev/fd/"))
+                .or_else(|| path.strip_prefix(b"/proc/thread-self/fd/"))?;
+            std::str::from_utf8(number).ok()?.parse().ok()?
+        }
+    };
+    known(number)
+}
+
+/// Only a file can be read, written, locked and mapped.
+fn must_be_file(description: &Description) -> Result<()> {
+    match description.record.kind {
+        Kind::File => Ok(()),
+        Kind::Directory => Err(Errno(libc::EISDIR)),
+        Kind::Place => Err(Errno(libc::EBADF)),
+    }
+}
+
+/// Runs `$serve` with the place of `$path` from `$dir`, or passes the call on.
+macro_rules! by_path {
+    ($dir:expr, $path:expr, $pass:expr, |$location:ident| $serve:expr) => {
+        match crate::hooks::at($dir, $path) {
+            crate::hooks::At::Elsewhere => $pass(),
+            crate::hooks::At::Here($location) => crate::next::serve(|| $serve),
+            crate::hooks::At::Wrong(errno) => crate::next::serve(|| Err(errno)),
+        }
+    };
+}
+
+/// Runs `$serve` with what `$fd` stands for, or passes the call on.
+macro_rules! by_descriptor {
+    ($fd:expr, $pass:expr, |$description:ident| $serve:expr) => {
+        match crate::hooks::known($fd) {
+            None => $pass(),
+            Some($description) => crate::next::serve(|| $serve),
+        }
+    };
+}
+
+pub(crate) use {by_descriptor, by_path};

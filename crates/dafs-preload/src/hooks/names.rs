@@ -1,0 +1,439 @@
+//! Names: making, removing, renaming, linking, permissions, times, and the working directory.
+
+use super::{At, at, by_descriptor, by_path, bytes, known, named_descriptor};
+use crate::failure::{Errno, Result};
+use crate::location::{self, Location};
+use crate::next::{interpose, serve};
+use crate::table::Description;
+use crate::{names, report, session, table};
+use dafs_client::{Follow, SetAttributes};
+use libc::{
+    AT_FDCWD, c_char, c_int, c_uint, gid_t, mode_t, size_t, ssize_t, timespec, timeval, uid_t,
+    utimbuf,
+};
+
+fn follow(flags: c_int) -> Follow {
+    if flags & libc::AT_SYMLINK_NOFOLLOW == 0 { Follow::Yes } else { Follow::No }
+}
+
+/// Two places of one call, if either is ours. What is ours and what is not have no common place.
+///
+/// # Safety
+/// As [`bytes`] for both.
+unsafe fn pair(
+    (from_dir, from): (c_int, *const c_char),
+    (to_dir, to): (c_int, *const c_char),
+    pass: impl FnOnce() -> c_int,
+    work: impl FnOnce(&Location, &Location) -> Result<()>,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { (at(from_dir, from), at(to_dir, to)) } {
+        (At::Elsewhere, At::Elsewhere) => pass(),
+        (At::Here(from), At::Here(to)) => serve(|| work(&from, &to).map(|()| 0)),
+        (At::Wrong(errno), _) | (_, At::Wrong(errno)) => serve(|| Err(errno)),
+        _ => serve(|| Err(Errno(libc::EXDEV))),
+    }
+}
+
+/// `linkat`, which can also name an open file.
+///
+/// # Safety
+/// As [`bytes`] for both.
+unsafe fn link_either(
+    (from_dir, from): (c_int, *const c_char),
+    (to_dir, to): (c_int, *const c_char),
+    flags: c_int,
+    pass: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let text = unsafe { bytes(from) };
+    let open = match text.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
+        true => known(from_dir),
+        false => named_descriptor(text).filter(|_| flags & libc::AT_SYMLINK_FOLLOW != 0),
+    };
+    let Some(open) = open else {
+        let follow = if flags & libc::AT_SYMLINK_FOLLOW != 0 { Follow::Yes } else { Follow::No };
+        // SAFETY: the caller's promise.
+        return unsafe {
+            pair((from_dir, from), (to_dir, to), pass, |from, to| names::link(from, to, follow))
+        };
+    };
+    // SAFETY: the caller's promise.
+    match unsafe { at(to_dir, to) } {
+        At::Here(to) if session::number(to.mount) == open.record.mount => serve(|| {
+            let client = session::client(open.record.mount)?;
+            names::link_handle(&client, &open.record.handle, &to).map(|()| 0)
+        }),
+        At::Wrong(errno) => serve(|| Err(errno)),
+        _ => serve(|| Err(Errno(libc::EXDEV))),
+    }
+}
+
+/// # Safety
+/// `room` bytes at `to` may be written.
+unsafe fn read_link(place: &Location, to: *mut c_char, room: size_t) -> Result<ssize_t> {
+    let text = names::read_link(place)?;
+    let count = text.len().min(room);
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), count) };
+    Ok(count as ssize_t)
+}
+
+fn change_open(file: &Description, change: &SetAttributes) -> Result<c_int> {
+    let client = session::client(file.record.mount)?;
+    client.set_attributes(&file.record.handle, change)?;
+    Ok(0)
+}
+
+fn change(place: &Location, follow: Follow, change: &SetAttributes) -> Result<c_int> {
+    names::change(place, follow, change).map(|()| 0)
+}
+
+/// # Safety
+/// `times` is null or two such structures.
+unsafe fn times(times: *const timespec) -> Result<SetAttributes> {
+    // SAFETY: the caller's promise.
+    names::times((!times.is_null()).then(|| unsafe { [*times, *times.add(1)] }))
+}
+
+/// # Safety
+/// `times` is null or two such structures.
+unsafe fn old_times(times: *const timeval) -> Result<SetAttributes> {
+    let one = |time: timeval| timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1000 };
+    // SAFETY: the caller's promise.
+    names::times((!times.is_null()).then(|| unsafe { [one(*times), one(*times.add(1))] }))
+}
+
+/// Makes a place the working directory.
+fn enter(place: &Location) -> Result<c_int> {
+    let (_, found) = names::find(place, Follow::Yes)?;
+    if !found.attributes.is_directory() {
+        return Err(Errno(libc::ENOTDIR));
+    }
+    go(place.shown.clone());
+    Ok(0)
+}
+
+/// The kernel's own working directory is moved to one that is no more: a relative path that gets past
+/// us finds nothing there.
+fn go(shown: Vec<u8>) {
+    let mut nowhere = *b"/tmp/dafs-run-XXXXXX\0";
+    // SAFETY: a C string that may be written; the directory is new, empty and ours.
+    unsafe {
+        if !libc::mkdtemp(nowhere.as_mut_ptr().cast()).is_null() {
+            libc::syscall(libc::SYS_chdir, nowhere.as_ptr());
+            libc::rmdir(nowhere.as_ptr().cast());
+        }
+    }
+    table::set_working_directory(Some(shown));
+}
+
+fn left(done: c_int) -> c_int {
+    if done == 0 && table::working_directory().is_some() {
+        table::set_working_directory(None);
+    }
+    done
+}
+
+/// Gives a path to a program: into `to`, or into memory of its own.
+///
+/// # Safety
+/// `to` is null or `room` bytes that may be written.
+unsafe fn give(path: &[u8], to: *mut c_char, room: size_t) -> Result<*mut c_char> {
+    let mut target = to;
+    if to.is_null() {
+        let bytes = if room == 0 { path.len() + 1 } else { room };
+        if bytes <= path.len() {
+            return Err(Errno(libc::ERANGE));
+        }
+        // SAFETY: takes no memory.
+        target = unsafe { libc::malloc(bytes) }.cast();
+        if target.is_null() {
+            return Err(Errno(libc::ENOMEM));
+        }
+    } else if room <= path.len() {
+        return Err(Errno(if room == 0 { libc::EINVAL } else { libc::ERANGE }));
+    }
+    // SAFETY: there is room for the path and a zero byte.
+    unsafe {
+        std::ptr::copy_nonoverlapping(path.as_ptr(), target.cast(), path.len());
+        target.add(path.len()).write(0);
+    }
+    Ok(target)
+}
+
+/// # Safety
+/// As [`give`] and [`bytes`].
+unsafe fn real_path(
+    path: *const c_char,
+    to: *mut c_char,
+    pass: impl FnOnce() -> *mut c_char,
+) -> *mut c_char {
+    // SAFETY: the caller's promise.
+    unsafe {
+        by_path!(AT_FDCWD, path, pass, |place| {
+            let mut place = place;
+            // Links at the end are followed by their texts; those in the middle stay in the name.
+            for _ in 0..dafs_client::limits::SYMLINKS_FOLLOWED_MAX {
+                let (client, found) = names::find(&place, Follow::No)?;
+                if !found.attributes.is_symlink() {
+                    let room = if to.is_null() { 0 } else { libc::PATH_MAX as usize };
+                    return give(&place.shown, to, room);
+                }
+                let text = client.readlink(&found.handle)?;
+                let mut next = place.shown.clone();
+                next.extend_from_slice(b"/../");
+                if text.first() == Some(&b'/') {
+                    next.clear();
+                }
+                next.extend_from_slice(&text);
+                place = location::find(AT_FDCWD, &next)?.ok_or(Errno(libc::ENOENT))?;
+            }
+            Err(Errno(libc::ELOOP))
+        })
+    }
+}
+
+/// Extended attributes of files are not served.
+fn unsupported<T>() -> Result<T> {
+    report::refused();
+    Err(Errno(libc::EOPNOTSUPP))
+}
+
+interpose! {
+    fn access(path: *const c_char, mode: c_int) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| names::access(&place, mode, Follow::Yes).map(|()| 0))
+    }
+    fn euidaccess(path: *const c_char, mode: c_int) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| names::access(&place, mode, Follow::Yes).map(|()| 0))
+    }
+    fn eaccess(path: *const c_char, mode: c_int) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| names::access(&place, mode, Follow::Yes).map(|()| 0))
+    }
+    fn faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int, |pass| {
+        by_path!(dir, path, pass, |place| names::access(&place, mode, follow(flags)).map(|()| 0))
+    }
+    fn mkdir(path: *const c_char, mode: mode_t) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| names::make_directory(&place, mode).map(|()| 0))
+    }
+    fn mkdirat(dir: c_int, path: *const c_char, mode: mode_t) -> c_int, |pass| {
+        by_path!(dir, path, pass, |place| names::make_directory(&place, mode).map(|()| 0))
+    }
+    fn rmdir(path: *const c_char) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| names::remove(&place, true).map(|()| 0))
+    }
+    fn unlink(path: *const c_char) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| names::remove(&place, false).map(|()| 0))
+    }
+    fn unlinkat(dir: c_int, path: *const c_char, flags: c_int) -> c_int, |pass| {
+        by_path!(dir, path, pass, |place| {
+            names::remove(&place, flags & libc::AT_REMOVEDIR != 0).map(|()| 0)
+        })
+    }
+    fn remove(path: *const c_char) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| {
+            match names::remove(&place, false) {
+                Err(Errno(libc::EISDIR)) => names::remove(&place, true).map(|()| 0),
+                other => other.map(|()| 0),
+            }
+        })
+    }
+    fn rename(from: *const c_char, to: *const c_char) -> c_int, |pass| {
+        pair((AT_FDCWD, from), (AT_FDCWD, to), pass, |from, to| names::rename(from, to, 0))
+    }
+    fn renameat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char) -> c_int, |pass| {
+        pair((from_dir, from), (to_dir, to), pass, |from, to| names::rename(from, to, 0))
+    }
+    fn renameat2(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_uint) -> c_int, |pass| {
+        pair((from_dir, from), (to_dir, to), pass, |from, to| names::rename(from, to, flags))
+    }
+    fn link(from: *const c_char, to: *const c_char) -> c_int, |pass| {
+        link_either((AT_FDCWD, from), (AT_FDCWD, to), 0, pass)
+    }
+    fn linkat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int) -> c_int, |pass| {
+        link_either((from_dir, from), (to_dir, to), flags, pass)
+    }
+    fn symlink(text: *const c_char, path: *const c_char) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| names::symlink(bytes(text), &place).map(|()| 0))
+    }
+    fn symlinkat(text: *const c_char, dir: c_int, path: *const c_char) -> c_int, |pass| {
+        by_path!(dir, path, pass, |place| names::symlink(bytes(text), &place).map(|()| 0))
+    }
+    fn readlink(path: *const c_char, to: *mut c_char, room: size_t) -> ssize_t, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| read_link(&place, to, room))
+    }
+    fn __readlink_chk(path: *const c_char, to: *mut c_char, asked: size_t, room: size_t) -> ssize_t, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| read_link(&place, to, asked.min(room)))
+    }
+    fn readlinkat(dir: c_int, path: *const c_char, to: *mut c_char, room: size_t) -> ssize_t, |pass| {
+        by_path!(dir, path, pass, |place| read_link(&place, to, room))
+    }
+    fn __readlinkat_chk(dir: c_int, path: *const c_char, to: *mut c_char, asked: size_t, room: size_t) -> ssize_t, |pass| {
+        by_path!(dir, path, pass, |place| read_link(&place, to, asked.min(room)))
+    }
+
+    fn chmod(path: *const c_char, mode: mode_t) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| change(&place, Follow::Yes, &SetAttributes::mode(mode & 0o7777)))
+    }
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| change_open(&file, &SetAttributes::mode(mode & 0o7777)))
+    }
+    fn fchmodat(dir: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int, |pass| {
+        by_path!(dir, path, pass, |place| match follow(flags) {
+            // A link has no permissions of its own, which is what Linux says, too.
+            Follow::No if names::attributes(&place, Follow::No)?.is_symlink() => unsupported(),
+            follow => change(&place, follow, &SetAttributes::mode(mode & 0o7777)),
+        })
+    }
+    fn chown(path: *const c_char, owner: uid_t, group: gid_t) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| change(&place, Follow::Yes, &names::owners(owner, group)))
+    }
+    fn lchown(path: *const c_char, owner: uid_t, group: gid_t) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| change(&place, Follow::No, &names::owners(owner, group)))
+    }
+    fn fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| change_open(&file, &names::owners(owner, group)))
+    }
+    fn fchownat(dir: c_int, path: *const c_char, owner: uid_t, group: gid_t, flags: c_int) -> c_int, |pass| {
+        if flags & libc::AT_EMPTY_PATH != 0 && bytes(path).is_empty() {
+            by_descriptor!(dir, pass, |file| change_open(&file, &names::owners(owner, group)))
+        } else {
+            by_path!(dir, path, pass, |place| change(&place, follow(flags), &names::owners(owner, group)))
+        }
+    }
+    fn utimensat(dir: c_int, path: *const c_char, when: *const timespec, flags: c_int) -> c_int, |pass| {
+        if path.is_null() {
+            by_descriptor!(dir, pass, |file| change_open(&file, &times(when)?))
+        } else {
+            by_path!(dir, path, pass, |place| change(&place, follow(flags), &times(when)?))
+        }
+    }
+    fn futimens(fd: c_int, when: *const timespec) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| change_open(&file, &times(when)?))
+    }
+    fn utimes(path: *const c_char, when: *const timeval) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| change(&place, Follow::Yes, &old_times(when)?))
+    }
+    fn lutimes(path: *const c_char, when: *const timeval) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| change(&place, Follow::No, &old_times(when)?))
+    }
+    fn futimesat(dir: c_int, path: *const c_char, when: *const timeval) -> c_int, |pass| {
+        by_path!(dir, path, pass, |place| change(&place, Follow::Yes, &old_times(when)?))
+    }
+    fn futimes(fd: c_int, when: *const timeval) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| change_open(&file, &old_times(when)?))
+    }
+    fn utime(path: *const c_char, when: *const utimbuf) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| {
+            let one = |tv_sec| timespec { tv_sec, tv_nsec: 0 };
+            let when = when.as_ref().map(|when| [one(when.actime), one(when.modtime)]);
+            change(&place, Follow::Yes, &names::times(when)?)
+        })
+    }
+    fn umask(mask: mode_t) -> mode_t, |pass| {
+        names::set_mask(mask);
+        pass()
+    }
+
+    fn chdir(path: *const c_char) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, || left(pass()), |place| enter(&place))
+    }
+    fn fchdir(fd: c_int) -> c_int, |pass| {
+        by_descriptor!(fd, || left(pass()), |file| {
+            if file.record.kind != crate::descriptor::Kind::Directory {
+                return Err(Errno(libc::ENOTDIR));
+            }
+            go(file.record.shown.clone());
+            Ok(0)
+        })
+    }
+    fn getcwd(to: *mut c_char, room: size_t) -> *mut c_char, |pass| {
+        match table::working_directory() {
+            Some(directory) => serve(|| give(&directory, to, room)),
+            None => pass(),
+        }
+    }
+    fn __getcwd_chk(to: *mut c_char, asked: size_t, room: size_t) -> *mut c_char, |pass| {
+        match table::working_directory() {
+            Some(directory) => serve(|| give(&directory, to, asked.min(room))),
+            None => pass(),
+        }
+    }
+    fn get_current_dir_name() -> *mut c_char, |pass| {
+        match table::working_directory() {
+            Some(directory) => serve(|| give(&directory, std::ptr::null_mut(), 0)),
+            None => pass(),
+        }
+    }
+    fn realpath(path: *const c_char, to: *mut c_char) -> *mut c_char, |pass| {
+        real_path(path, to, pass)
+    }
+    fn __realpath_chk(path: *const c_char, to: *mut c_char, room: size_t) -> *mut c_char, |pass| {
+        real_path(path, to, pass)
+    }
+    fn canonicalize_file_name(path: *const c_char) -> *mut c_char, |pass| {
+        real_path(path, std::ptr::null_mut(), pass)
+    }
+    fn mkfifo(path: *const c_char, mode: mode_t) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+    }
+    fn mknod(path: *const c_char, mode: mode_t, device: libc::dev_t) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+    }
+    fn mknodat(dir: c_int, path: *const c_char, mode: mode_t, device: libc::dev_t) -> c_int, |pass| {
+        by_path!(dir, path, pass, |_place| unsupported())
+    }
+    fn getxattr(path: *const c_char, name: *const c_char, value: *mut libc::c_void, room: size_t) -> ssize_t, |pass| {
+        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+    }
+    fn lgetxattr(path: *const c_char, name: *const c_char, value: *mut libc::c_void, room: size_t) -> ssize_t, |pass| {
+        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+    }
+    fn listxattr(path: *const c_char, list: *mut c_char, room: size_t) -> ssize_t, |pass| {
+        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+    }
+    fn llistxattr(path: *const c_char, list: *mut c_char, room: size_t) -> ssize_t, |pass| {
+        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+    }
+    fn fgetxattr(fd: c_int, name: *const c_char, value: *mut libc::c_void, room: size_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |_file| unsupported())
+    }
+    fn flistxattr(fd: c_int, list: *mut c_char, room: size_t) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |_file| unsupported())
+    }
+    fn setxattr(path: *const c_char, name: *const c_char, value: *const libc::c_void, count: size_t, flags: c_int) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+    }
+    fn lsetxattr(path: *const c_char, name: *const c_char, value: *const libc::c_void, count: size_t, flags: c_int) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+    }
+    fn fsetxattr(fd: c_int, name: *const c_char, value: *const libc::c_void, count: size_t, flags: c_int) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |_file| unsupported())
+    }
+    fn removexattr(path: *const c_char, name: *const c_char) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |_place| unsupported())
+    }
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |_file| unsupported())
+    }
+    fn pathconf(path: *const c_char, name: c_int) -> libc::c_long, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| names::find(&place, Follow::Yes).map(|_| limit(name)))
+    }
+    fn fpathconf(fd: c_int, name: c_int) -> libc::c_long, |pass| {
+        by_descriptor!(fd, pass, |_file| Ok(limit(name)))
+    }
+}
+
+/// What `pathconf` tells; -1 for what has no limit.
+fn limit(name: c_int) -> libc::c_long {
+    match name {
+        libc::_PC_NAME_MAX => 255,
+        libc::_PC_PATH_MAX => libc::PATH_MAX.into(),
+        libc::_PC_LINK_MAX => 32000,
+        libc::_PC_NO_TRUNC | libc::_PC_CHOWN_RESTRICTED => 1,
+        libc::_PC_FILESIZEBITS => 64,
+        libc::_PC_PIPE_BUF => 4096,
+        libc::_PC_2_SYMLINKS => 1,
+        _ => -1,
+    }
+}

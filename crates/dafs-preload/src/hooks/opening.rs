@@ -1,0 +1,249 @@
+//! `open` and its relatives, temporary files, `close` and `dup`.
+
+use super::{At, at, by_descriptor, by_path, bytes, known, named_descriptor};
+use crate::descriptor::kernel;
+use crate::failure::{Errno, Result};
+use crate::files;
+use crate::location::{self, Location};
+use crate::next::{interpose, is_serving, serve};
+use crate::streams;
+use crate::table;
+use libc::{AT_FDCWD, c_char, c_int, c_uint, mode_t};
+
+/// Opens a path if it is ours.
+///
+/// # Safety
+/// As [`bytes`].
+pub(super) unsafe fn open_at(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+    pass: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let text = unsafe { bytes(path) };
+    if !is_serving() && (text.starts_with(b"/proc/") || text.starts_with(b"/dev/")) {
+        if let Some(description) = named_descriptor(text) {
+            return serve(|| files::open_again(&description, flags));
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { by_path!(dir, path, pass, |location| files::open(&location, flags, mode)) }
+}
+
+/// Makes a temporary file by a name of the program's if that is ours.
+///
+/// # Safety
+/// `template` is a C string that may be written.
+unsafe fn temporary(
+    template: *mut c_char,
+    suffix: c_int,
+    pass: impl FnOnce() -> c_int,
+    make: impl FnMut(&Location) -> Result<c_int>,
+) -> c_int {
+    let mut make = make;
+    // SAFETY: the caller's promise.
+    match unsafe { at(AT_FDCWD, template) } {
+        At::Elsewhere => pass(),
+        At::Wrong(errno) => serve(|| Err(errno)),
+        At::Here(_) => serve(|| {
+            let suffix = usize::try_from(suffix).map_err(|_| Errno(libc::EINVAL))?;
+            // SAFETY: the caller's promise; no other slice of it is alive.
+            let text = unsafe {
+                std::slice::from_raw_parts_mut(template.cast::<u8>(), libc::strlen(template))
+            };
+            files::open_temporary(text, suffix, |name| match location::find(AT_FDCWD, name)? {
+                Some(location) => make(&location),
+                None => Err(Errno(libc::ENOENT)),
+            })
+        }),
+    }
+}
+
+fn exclusively(flags: c_int) -> impl FnMut(&Location) -> Result<c_int> {
+    let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    move |location| files::open(location, flags, 0o600)
+}
+
+interpose! {
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, |pass| {
+        open_at(AT_FDCWD, path, flags, mode, pass)
+    }
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, |pass| {
+        open_at(AT_FDCWD, path, flags, mode, pass)
+    }
+    fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, |pass| {
+        open_at(dir, path, flags, mode, pass)
+    }
+    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, |pass| {
+        open_at(dir, path, flags, mode, pass)
+    }
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int, |pass| {
+        open_at(AT_FDCWD, path, flags, 0, pass)
+    }
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int, |pass| {
+        open_at(AT_FDCWD, path, flags, 0, pass)
+    }
+    fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int, |pass| {
+        open_at(dir, path, flags, 0, pass)
+    }
+    fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int, |pass| {
+        open_at(dir, path, flags, 0, pass)
+    }
+    fn creat(path: *const c_char, mode: mode_t) -> c_int, |pass| {
+        open_at(AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode, pass)
+    }
+    fn creat64(path: *const c_char, mode: mode_t) -> c_int, |pass| {
+        open_at(AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode, pass)
+    }
+
+    fn mkstemp(template: *mut c_char) -> c_int, |pass| {
+        temporary(template, 0, pass, exclusively(0))
+    }
+    fn mkstemp64(template: *mut c_char) -> c_int, |pass| {
+        temporary(template, 0, pass, exclusively(0))
+    }
+    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int, |pass| {
+        temporary(template, 0, pass, exclusively(flags))
+    }
+    fn mkostemp64(template: *mut c_char, flags: c_int) -> c_int, |pass| {
+        temporary(template, 0, pass, exclusively(flags))
+    }
+    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int, |pass| {
+        temporary(template, suffix, pass, exclusively(0))
+    }
+    fn mkstemps64(template: *mut c_char, suffix: c_int) -> c_int, |pass| {
+        temporary(template, suffix, pass, exclusively(0))
+    }
+    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, |pass| {
+        temporary(template, suffix, pass, exclusively(flags))
+    }
+    fn mkdtemp(template: *mut c_char) -> *mut c_char, |pass| {
+        let passed = std::cell::Cell::new(std::ptr::null_mut());
+        let made = temporary(
+            template,
+            0,
+            || {
+                passed.set(pass());
+                if passed.get().is_null() { -1 } else { 0 }
+            },
+            |location| crate::names::make_directory(location, 0o700).map(|()| 0),
+        );
+        if made == 0 { template } else { passed.get() }
+    }
+
+    fn close(fd: c_int) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |_description| files::close(fd).map(|()| 0))
+    }
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, |pass| {
+        const CLOEXEC: c_int = 4;
+        if flags & CLOEXEC == 0 {
+            let limit = |fd: c_uint| c_int::try_from(fd).unwrap_or(c_int::MAX);
+            for fd in table::between(limit(first), limit(last)) {
+                if known(fd).is_some() {
+                    let _: c_int = serve(|| files::close(fd).map(|()| 0));
+                }
+            }
+        }
+        pass()
+    }
+    fn closefrom(first: c_int) -> (), |pass| {
+        for fd in table::between(first.max(0), c_int::MAX) {
+            if known(fd).is_some() {
+                let _: c_int = serve(|| files::close(fd).map(|()| 0));
+            }
+        }
+        pass();
+    }
+
+    fn dup(fd: c_int) -> c_int, |pass| {
+        let description = known(fd);
+        let new = pass();
+        if let (Some(description), 0..) = (description, new) {
+            files::duplicated(&description, new);
+        }
+        new
+    }
+    fn dup2(fd: c_int, new: c_int) -> c_int, |pass| {
+        onto(fd, new, pass)
+    }
+    fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int, |pass| {
+        onto(fd, new, pass)
+    }
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int, |pass| {
+        control(fd, command, argument, pass)
+    }
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int, |pass| {
+        control(fd, command, argument, pass)
+    }
+}
+
+/// Has `new` stand for what `fd` stands for, whichever of the two is ours.
+fn onto(fd: c_int, new: c_int, pass: impl FnOnce() -> c_int) -> c_int {
+    if fd == new {
+        return pass();
+    }
+    let (source, target) = (known(fd), known(new));
+    if target.is_some() {
+        streams::restored(new);
+    }
+    let done = pass();
+    if done < 0 {
+        if target.is_some() {
+            streams::replaced(new);
+        }
+        return done;
+    }
+    if target.is_some() {
+        let _: c_int = serve(|| {
+            files::overwritten(new);
+            Ok(0)
+        });
+    }
+    if let Some(source) = source {
+        files::duplicated(&source, new);
+    }
+    done
+}
+
+fn control(fd: c_int, command: c_int, argument: usize, pass: impl FnOnce() -> c_int) -> c_int {
+    let Some(description) = known(fd) else { return pass() };
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            let new = pass();
+            if new >= 0 {
+                files::duplicated(&description, new);
+            }
+            new
+        }
+        libc::F_GETFL => serve(|| {
+            let status = kernel::control(fd, libc::F_GETFL, 0)?;
+            Ok(status & !libc::O_ACCMODE
+                | description.record.flags & (libc::O_ACCMODE | libc::O_PATH))
+        }),
+        libc::F_SETFL => serve(|| {
+            let status = argument as c_int & (libc::O_APPEND | libc::O_NONBLOCK);
+            kernel::control(fd, libc::F_SETFL, status.into())
+        }),
+        libc::F_SETLK
+        | libc::F_SETLKW
+        | libc::F_GETLK
+        | libc::F_OFD_SETLK
+        | libc::F_OFD_SETLKW
+        | libc::F_OFD_GETLK => serve(|| {
+            if argument == 0 {
+                return Err(Errno(libc::EFAULT));
+            }
+            // SAFETY: these commands take such a structure of the program's.
+            let lock = unsafe { &mut *(argument as *mut libc::flock) };
+            crate::locks::control(&description, fd, command, lock)
+        }),
+        libc::F_GETFD | libc::F_SETFD => pass(),
+        // Seals, leases, signals and pipes are not what a file on a server has.
+        _ => serve(|| {
+            crate::report::refused();
+            Err(Errno(libc::EINVAL))
+        }),
+    }
+}

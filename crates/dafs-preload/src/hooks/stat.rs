@@ -1,0 +1,168 @@
+//! The `stat` family, in the forms of old and new programs.
+
+use super::{by_descriptor, by_path, bytes, known};
+use crate::attributes;
+use crate::failure::{Errno, Result};
+use crate::next::{interpose, serve};
+use crate::table::Description;
+use crate::{files, names, session};
+use dafs_client::Follow;
+use libc::{AT_FDCWD, c_char, c_int, c_uint};
+
+/// # Safety
+/// `out` is null or such a structure of the program's.
+unsafe fn give<T>(out: *mut T, value: T) -> Result<c_int> {
+    if out.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { out.write(value) };
+    Ok(0)
+}
+
+fn follow(flags: c_int) -> Follow {
+    if flags & libc::AT_SYMLINK_NOFOLLOW == 0 { Follow::Yes } else { Follow::No }
+}
+
+/// # Safety
+/// As [`give`] and [`bytes`].
+unsafe fn by_name(
+    path: *const c_char,
+    follow: Follow,
+    out: *mut libc::stat,
+    pass: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { by_path!(AT_FDCWD, path, pass, |place| give(out, names::stat(&place, follow)?)) }
+}
+
+/// # Safety
+/// As [`give`].
+unsafe fn by_number(fd: c_int, out: *mut libc::stat, pass: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { by_descriptor!(fd, pass, |file| give(out, files::stat(&file)?)) }
+}
+
+/// What `fstatat` and `statx` ask about, if it is an open file of ours itself.
+///
+/// # Safety
+/// As [`bytes`].
+unsafe fn itself(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+) -> Option<std::sync::Arc<Description>> {
+    // SAFETY: the caller's promise.
+    match flags & libc::AT_EMPTY_PATH != 0 && unsafe { bytes(path) }.is_empty() {
+        true => known(dir),
+        false => None,
+    }
+}
+
+/// # Safety
+/// As [`give`] and [`bytes`].
+unsafe fn from_directory(
+    dir: c_int,
+    path: *const c_char,
+    out: *mut libc::stat,
+    flags: c_int,
+    pass: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(file) = itself(dir, path, flags) {
+            return serve(|| give(out, files::stat(&file)?));
+        }
+        by_path!(dir, path, pass, |place| give(out, names::stat(&place, follow(flags))?))
+    }
+}
+
+fn space(file: &Description) -> Result<dafs_client::FsStatus> {
+    Ok(session::client(file.record.mount)?.fs_status(&file.record.handle)?)
+}
+
+interpose! {
+    fn stat(path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
+        by_name(path, Follow::Yes, out, pass)
+    }
+    fn lstat(path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
+        by_name(path, Follow::No, out, pass)
+    }
+    fn fstat(fd: c_int, out: *mut libc::stat) -> c_int, |pass| {
+        by_number(fd, out, pass)
+    }
+    fn fstatat(dir: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int, |pass| {
+        from_directory(dir, path, out, flags, pass)
+    }
+    fn __xstat(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
+        by_name(path, Follow::Yes, out, pass)
+    }
+    fn __lxstat(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
+        by_name(path, Follow::No, out, pass)
+    }
+    fn __fxstat(version: c_int, fd: c_int, out: *mut libc::stat) -> c_int, |pass| {
+        by_number(fd, out, pass)
+    }
+    fn __fxstatat(version: c_int, dir: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int, |pass| {
+        from_directory(dir, path, out, flags, pass)
+    }
+    fn statfs(path: *const c_char, out: *mut libc::statfs) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| give(out, attributes::statfs(&names::space(&place)?)))
+    }
+    fn fstatfs(fd: c_int, out: *mut libc::statfs) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| give(out, attributes::statfs(&space(&file)?)))
+    }
+    fn statvfs(path: *const c_char, out: *mut libc::statvfs) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| give(out, attributes::statvfs(&names::space(&place)?)))
+    }
+    fn fstatvfs(fd: c_int, out: *mut libc::statvfs) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| give(out, attributes::statvfs(&space(&file)?)))
+    }
+    fn stat64(path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
+        by_name(path, Follow::Yes, out, pass)
+    }
+    fn lstat64(path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
+        by_name(path, Follow::No, out, pass)
+    }
+    fn fstat64(fd: c_int, out: *mut libc::stat) -> c_int, |pass| {
+        by_number(fd, out, pass)
+    }
+    fn fstatat64(dir: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int, |pass| {
+        from_directory(dir, path, out, flags, pass)
+    }
+    fn __xstat64(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
+        by_name(path, Follow::Yes, out, pass)
+    }
+    fn __lxstat64(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
+        by_name(path, Follow::No, out, pass)
+    }
+    fn __fxstat64(version: c_int, fd: c_int, out: *mut libc::stat) -> c_int, |pass| {
+        by_number(fd, out, pass)
+    }
+    fn __fxstatat64(version: c_int, dir: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int, |pass| {
+        from_directory(dir, path, out, flags, pass)
+    }
+    fn statfs64(path: *const c_char, out: *mut libc::statfs) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| give(out, attributes::statfs(&names::space(&place)?)))
+    }
+    fn fstatfs64(fd: c_int, out: *mut libc::statfs) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| give(out, attributes::statfs(&space(&file)?)))
+    }
+    fn statvfs64(path: *const c_char, out: *mut libc::statvfs) -> c_int, |pass| {
+        by_path!(AT_FDCWD, path, pass, |place| give(out, attributes::statvfs(&names::space(&place)?)))
+    }
+    fn fstatvfs64(fd: c_int, out: *mut libc::statvfs) -> c_int, |pass| {
+        by_descriptor!(fd, pass, |file| give(out, attributes::statvfs(&space(&file)?)))
+    }
+    fn statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int, |pass| {
+        match itself(dir, path, flags) {
+            Some(file) => serve(|| {
+                let client = session::client(file.record.mount)?;
+                give(out, attributes::statx(&client.attributes(&file.record.handle)?))
+            }),
+            None => by_path!(dir, path, pass, |place| {
+                give(out, attributes::statx(&names::attributes(&place, follow(flags))?))
+            }),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Files of a DAFS server for programs that cannot be changed: a library that stands before the C
+//! library and serves what they do below a prefix. `dafs run` puts it there.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `hooks` | the functions of the C library that are stood before, by theme |
+//! | `config`, `location` | which paths are served, and where they are on the server |
+//! | `descriptor`, `table` | a real descriptor behind every file, and what each stands for |
+//! | `session` | a session per server and process, opened at the first use |
+//! | `files`, `names`, `attributes`, `listing`, `locks`, `streams` | what the calls do |
+//!
+//! Invariants
+//! * What is not below a prefix reaches the C library with the arguments it came with.
+//! * A descriptor of a served file is a real one of the kernel's, sealed and only for writing, so
+//!   that code that gets past this library neither reads nor writes anything by it.
+//! * Nothing here unwinds into the program: a panic is an `EIO`.
+//! * A fork uses nothing of its parent's sessions, and takes no lock that another thread of its
+//!   parent's may have held.
+
+mod attributes;
+mod config;
+mod descriptor;
+mod failure;
+mod files;
+mod hooks;
+mod life;
+mod limits;
+mod listing;
+mod location;
+mod locks;
+mod names;
+mod next;
+mod report;
+mod session;
+mod streams;
+mod table;

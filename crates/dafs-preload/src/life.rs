@@ -1,0 +1,123 @@
+//! The beginning and the end of a process, and its forks.
+
+use crate::config::{self, Config};
+use crate::descriptor;
+use crate::limits::GOODBYE_TIME;
+use crate::next::aside;
+use crate::table::{self, Description, locked};
+use crate::{names, report, session, streams};
+use std::ffi::c_int;
+use std::panic::catch_unwind;
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = start;
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_END: extern "C" fn() = end;
+
+extern "C" fn start() {
+    // Without us the program runs on, only nothing is served.
+    let _ = catch_unwind(|| aside(begin));
+}
+
+fn begin() {
+    let Some(config) = config::load() else { return };
+    report::prepare();
+    names::learn_mask();
+    // SAFETY: the handlers are functions of this library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    inherit(config);
+    if let Some(directory) = std::env::var_os("DAFS_RUN_DIRECTORY") {
+        let directory = directory.into_encoded_bytes();
+        if crate::location::absolute(config, &directory).is_some() {
+            table::set_working_directory(Some(directory));
+        }
+        // SAFETY: no other thread runs yet.
+        unsafe { std::env::remove_var("DAFS_RUN_DIRECTORY") };
+    }
+}
+
+/// Takes up what whoever started this program has opened for it.
+fn inherit(config: &'static Config) {
+    let mut known: Vec<((u64, u64), std::sync::Arc<Description>)> = Vec::new();
+    for fd in descriptor::inherited() {
+        let Ok(inode) = descriptor::kernel::inode(fd) else { continue };
+        let description = match known.iter().find(|(other, _)| *other == inode) {
+            Some((_, description)) => description.clone(),
+            None => {
+                let Some(record) = descriptor::recognise(config, fd) else { continue };
+                let description = Description::new(record, inode, None);
+                known.push((inode, description.clone()));
+                description
+            }
+        };
+        table::put(fd, description);
+        streams::replaced(fd);
+    }
+}
+
+extern "C" fn before_fork() {
+    table::before_fork();
+}
+
+extern "C" fn in_parent() {
+    table::after_fork_in_parent();
+}
+
+extern "C" fn in_child() {
+    session::after_fork_in_child();
+    table::after_fork_in_child();
+    report::clear();
+}
+
+extern "C" fn end() {
+    leave(true);
+}
+
+/// Tells what was done and ends the sessions in order, so that the servers need not find out. What is
+/// used afterwards is opened anew.
+pub(crate) fn leave(flush: bool) {
+    if config::get().is_none() {
+        return;
+    }
+    if flush && streams::any() {
+        // SAFETY: writes out all streams, ours among them, whose functions are hooks of ours.
+        unsafe { libc::fflush(std::ptr::null_mut()) };
+    }
+    let _ = catch_unwind(|| {
+        aside(|| {
+            report::tell();
+            dafs_client::within(GOODBYE_TIME, || {
+                for description in table::all() {
+                    // A lock on it is somebody's who is at work; that one finds out.
+                    if let Ok(mut file) = description.file.try_lock() {
+                        drop(file.take());
+                    }
+                }
+                for client in session::take_all() {
+                    let _ = client.disconnect();
+                }
+            });
+        });
+    });
+}
+
+/// Closes what nobody in this process uses any more.
+pub(crate) fn last_use(description: std::sync::Arc<Description>) -> crate::failure::Result<()> {
+    let Some(description) = std::sync::Arc::into_inner(description) else { return Ok(()) };
+    let file = locked(&description.file).take();
+    match file.and_then(std::sync::Arc::into_inner) {
+        Some(file) => Ok(file.close()?),
+        None => Ok(()),
+    }
+}
+
+/// What a status of `exit` is given on to.
+pub(crate) fn goodbye(status: c_int) -> c_int {
+    leave(false);
+    status
+}

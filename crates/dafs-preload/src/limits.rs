@@ -1,0 +1,36 @@
+//! The limits of this crate.
+
+use std::time::Duration;
+
+/// Descriptors above this number are not given out for served files.
+pub(crate) const DESCRIPTORS_MAX: usize = 1 << 16;
+
+/// The longest file that is mapped, in bytes: its content is in this process's memory then.
+pub(crate) const MAPPED_BYTES_MAX: usize = 1 << 30;
+
+/// Entries of one directory that are kept while it is read.
+pub(crate) const DIRECTORY_ENTRIES_MAX: usize = 4 << 20;
+
+/// Bytes that one call of `copy_file_range` or `sendfile` moves at most.
+pub(crate) const COPY_BYTES_MAX: usize = 1 << 20;
+
+/// The most that one read or write moves, as in Linux.
+pub(crate) const IO_BYTES_MAX: usize = 0x7fff_f000;
+
+/// Buffers of one vectored call, as in Linux.
+pub(crate) const VECTORS_MAX: usize = 1024;
+
+/// The longest record that a descriptor carries, in bytes.
+pub(crate) const RECORD_BYTES_MAX: usize = 16 << 10;
+
+/// The longest path, in bytes, as in Linux.
+pub(crate) const PATH_BYTES_MAX: usize = 4096;
+
+/// Time for saying goodbye to the servers when the program ends.
+pub(crate) const GOODBYE_TIME: Duration = Duration::from_secs(2);
+
+/// How often a name is made up for a temporary file before giving up.
+pub(crate) const TEMPORARY_TRIES_MAX: u32 = 100;
+
+/// Where the copy of standard error for the report is, or above.
+pub(crate) const REPORT_DESCRIPTOR_MIN: i64 = 200;

@@ -1,0 +1,201 @@
+//! From a path of the program to a place on a server.
+//!
+//! Invariants
+//! * Only a path that stays below a prefix is served: `..` that climbs out of it does.
+//! * What is below the prefix is left to the server as it stands, because `..` behind a symbolic
+//!   link is not what the text says.
+
+use crate::config::{self, Config, Mount};
+use crate::failure::{Errno, Result};
+use crate::limits::PATH_BYTES_MAX;
+use crate::table;
+use libc::c_int;
+
+/// A place on a server.
+#[derive(Debug, Clone)]
+pub(crate) struct Location {
+    pub(crate) mount: &'static Mount,
+    /// The path on the server.
+    pub(crate) path: Vec<u8>,
+    /// The path as the program knows it: absolute.
+    pub(crate) shown: Vec<u8>,
+}
+
+/// A path without empty and `.` components and a slash at the end, with `..` taken at its word.
+/// Relative paths keep a `..` that climbs out of them.
+pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
+    let absolute = path.first() == Some(&b'/');
+    let mut kept: Vec<&[u8]> = Vec::new();
+    for part in path.split(|&byte| byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." if kept.last().is_some_and(|last| *last != b"..") => {
+                kept.pop();
+            }
+            b".." if absolute => {}
+            part => kept.push(part),
+        }
+    }
+    let mut normal = if absolute { b"/".to_vec() } else { Vec::new() };
+    normal.extend(kept.join(&b'/'));
+    normal
+}
+
+/// What is left of `path` behind `prefix`: nothing, or something that begins with a slash.
+fn below<'a>(path: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
+    path.strip_prefix(prefix).filter(|rest| rest.first().is_none_or(|&byte| byte == b'/'))
+}
+
+/// Where the components of the prefix end in an absolute path that need not be normal, if they are
+/// what it begins with.
+fn behind<'a>(path: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
+    let mut wanted = prefix.split(|&byte| byte == b'/').filter(|part| !part.is_empty());
+    let mut rest = path;
+    let mut next = wanted.next();
+    while let Some(want) = next {
+        let slashes = rest.iter().take_while(|&&byte| byte == b'/').count();
+        rest = &rest[slashes..];
+        let end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
+        let (part, after) = rest.split_at(end);
+        match part {
+            b"." if slashes != 0 => {}
+            part if part == want => next = wanted.next(),
+            _ => return None,
+        }
+        rest = after;
+    }
+    Some(rest)
+}
+
+/// The place of an absolute path, if it is served.
+pub(crate) fn absolute(config: &'static Config, path: &[u8]) -> Option<Location> {
+    let shown = normal(path);
+    // The directory above a prefix need not exist: as above a root, there is the prefix itself.
+    if path.ends_with(b"/..") {
+        let before = normal(&path[..path.len() - 3]);
+        if config.mounts.iter().any(|mount| mount.prefix == before) {
+            return absolute(config, &before);
+        }
+    }
+    let mount = config.mounts.iter().filter(|mount| below(&shown, &mount.prefix).is_some());
+    let mount = mount.max_by_key(|mount| mount.prefix.len())?;
+    if config.bypass.iter().any(|bypass| below(&shown, bypass).is_some()) {
+        return None;
+    }
+    // As it stands where it can be, with its `..` and the slash at its end.
+    let rest = match behind(path, &mount.prefix) {
+        Some(rest) => rest,
+        None => below(&shown, &mount.prefix)?,
+    };
+    let mut on_server = mount.base.clone();
+    if rest.first() != Some(&b'/') {
+        on_server.push(b'/');
+    }
+    on_server.extend_from_slice(rest);
+    Some(Location { mount, path: on_server, shown })
+}
+
+/// The place of a path as a program gives it, if it is served: relative to the directory that `dir`
+/// is, or to the working directory for `AT_FDCWD`.
+pub(crate) fn find(dir: c_int, path: &[u8]) -> Result<Option<Location>> {
+    let Some(config) = config::get() else { return Ok(None) };
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let found = if path.first() == Some(&b'/') {
+        absolute(config, path)
+    } else if let Some(base) = base(config, dir, path) {
+        let mut joined = base;
+        joined.push(b'/');
+        joined.extend_from_slice(path);
+        absolute(config, &joined)
+    } else {
+        None
+    };
+    match found {
+        Some(_) if path.len() >= PATH_BYTES_MAX => Err(Errno(libc::ENAMETOOLONG)),
+        found => Ok(found),
+    }
+}
+
+/// The directory that a relative path starts at, if the path could lead to something served.
+fn base(config: &Config, dir: c_int, path: &[u8]) -> Option<Vec<u8>> {
+    if dir == libc::AT_FDCWD {
+        if let Some(directory) = table::working_directory() {
+            return Some(directory);
+        }
+    } else if let Some(description) = table::get(dir) {
+        return Some(description.record.shown.clone());
+    }
+    // From a directory of this machine's, a served path has to name a part of a prefix.
+    let first = path.split(|&byte| byte == b'/').find(|part| !part.is_empty() && *part != b".")?;
+    let named = |mount: &Mount| mount.prefix.split(|&byte| byte == b'/').any(|part| part == first);
+    if first != b".." && !config.mounts.iter().any(named) {
+        return None;
+    }
+    let link = match dir {
+        libc::AT_FDCWD => "/proc/self/cwd".to_owned(),
+        dir => format!("/proc/self/fd/{dir}"),
+    };
+    let target = crate::next::aside(|| std::fs::read_link(link)).ok()?;
+    Some(target.into_os_string().into_encoded_bytes())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use dafs_client::{ConnectOptions, DafsUrl};
+
+    fn config() -> &'static Config {
+        let mount = |prefix: &[u8], base: &[u8]| Mount {
+            prefix: prefix.to_vec(),
+            url: DafsUrl::parse("dafs://h/").unwrap(),
+            base: base.to_vec(),
+        };
+        Box::leak(Box::new(Config {
+            mounts: vec![mount(b"/data", b"/tree"), mount(b"/data/in/side", b"")],
+            bypass: vec![b"/data/not".to_vec()],
+            report: None,
+            options: ConnectOptions::default(),
+            environment: Vec::new(),
+        }))
+    }
+
+    #[test]
+    fn paths_become_normal() {
+        for (path, expected) in [
+            (&b"//a/./b//c/"[..], &b"/a/b/c"[..]),
+            (b"/a/../..", b"/"),
+            (b"a/../../b", b"../b"),
+            (b"/", b"/"),
+            (b"./", b""),
+        ] {
+            assert_eq!(normal(path), expected);
+        }
+    }
+
+    #[test]
+    fn served_paths() {
+        for (path, expected) in [
+            (&b"/data"[..], &b"/tree/"[..]),
+            (b"/data/", b"/tree/"),
+            (b"//data//a/../b/", b"/tree//a/../b/"),
+            (b"/other/../data/a", b"/tree/a"),
+            (b"/data/in/side/x", b"/x"),
+            (b"/data/in/sideways", b"/tree/in/sideways"),
+            (b"/data/..", b"/tree/"),
+            (b"/./data/./a", b"/tree/./a"),
+        ] {
+            let found = absolute(config(), path).unwrap();
+            assert_eq!(found.path, expected, "{}", String::from_utf8_lossy(path));
+        }
+    }
+
+    #[test]
+    fn paths_that_are_not_served() {
+        for path in [&b"/"[..], b"/database", b"/data/../x", b"/data/not", b"/data/not/a"] {
+            assert!(absolute(config(), path).is_none(), "{}", String::from_utf8_lossy(path));
+        }
+    }
+}

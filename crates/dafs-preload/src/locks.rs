@@ -1,0 +1,130 @@
+//! Locks: those of `fcntl`, which belong to the process, and those of the open file.
+//!
+//! A lock of the server's belongs to an open file. So the process has each file that it locks by
+//! `fcntl` open once more; `flock` and `F_OFD_SETLK` lock the open file itself.
+//!
+//! Invariants
+//! * Closing any descriptor of a file gives up what the process has locked in it, as POSIX wants.
+
+use crate::descriptor::{Kind, Record, kernel};
+use crate::failure::{Errno, Result};
+use crate::files;
+use crate::session::process;
+use crate::table::{Description, locked};
+use dafs_client::{File, LockError, LockRange};
+use libc::{c_int, flock};
+use std::sync::Arc;
+
+/// The owner of what this process locks in a file.
+fn owner(description: &Description) -> Result<Arc<File>> {
+    let record = &description.record;
+    if let Some(file) = locked(&process().owners).get(&record.handle) {
+        return Ok(file.clone());
+    }
+    let file = Arc::new(files::open_for_locks(record.mount, &record.handle)?);
+    Ok(locked(&process().owners).entry(record.handle).or_insert(file).clone())
+}
+
+/// A descriptor of a file was closed.
+pub(crate) fn closed(record: &Record) {
+    let owner = locked(&process().owners).remove(&record.handle);
+    if let Some(file) = owner.and_then(Arc::into_inner) {
+        let _ = file.close();
+    }
+}
+
+/// The first byte of a lock and how many there are.
+fn range(description: &Description, fd: c_int, lock: &flock) -> Result<(u64, u64)> {
+    let base = match c_int::from(lock.l_whence) {
+        libc::SEEK_SET => 0,
+        libc::SEEK_CUR => kernel::seek(fd, 0, libc::SEEK_CUR)?,
+        libc::SEEK_END => i64::try_from(description.size()?).map_err(|_| Errno(libc::EOVERFLOW))?,
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    let overflow = Errno(libc::EOVERFLOW);
+    let start = base.checked_add(lock.l_start).ok_or(overflow)?;
+    // A negative length means the bytes before.
+    let (start, length) = match lock.l_len {
+        length if length < 0 => (start.checked_add(length).ok_or(overflow)?, -length),
+        length => (start, length),
+    };
+    let first = u64::try_from(start).map_err(|_| Errno(libc::EINVAL))?;
+    Ok((first, if length == 0 { u64::MAX } else { length as u64 }))
+}
+
+/// `fcntl` with `F_SETLK` and its relatives.
+pub(crate) fn control(
+    description: &Description,
+    fd: c_int,
+    command: c_int,
+    lock: &mut flock,
+) -> Result<c_int> {
+    if description.record.kind != Kind::File {
+        return Err(Errno(libc::EBADF));
+    }
+    let (first, length) = range(description, fd, lock)?;
+    let of_file = matches!(command, libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW);
+    let file = if of_file { description.file()? } else { owner(description)? };
+    let range = match c_int::from(lock.l_type) {
+        libc::F_RDLCK => LockRange::shared().bytes(first, length),
+        libc::F_WRLCK => LockRange::exclusive().bytes(first, length),
+        libc::F_UNLCK => {
+            if !matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
+                file.unlock(first, length)?;
+                return Ok(0);
+            }
+            return Err(Errno(libc::EINVAL));
+        }
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    match command {
+        libc::F_SETLK | libc::F_OFD_SETLK => {
+            let wrong_mode = match c_int::from(lock.l_type) {
+                libc::F_RDLCK => !description.record.reads(),
+                _ => !description.record.writes(),
+            };
+            if wrong_mode {
+                return Err(Errno(libc::EBADF));
+            }
+            file.try_lock(&range)?;
+        }
+        libc::F_SETLKW | libc::F_OFD_SETLKW => file.lock(&range, None)?,
+        _ => return test(&file, &range, lock),
+    }
+    Ok(0)
+}
+
+fn test(file: &File, range: &LockRange, lock: &mut flock) -> Result<c_int> {
+    // Locks of our own do not stand in the way: what can be had is had for a moment only if it is
+    // free for all, so the server is asked who else has it.
+    let holder = match file.test_lock(range) {
+        Ok(None) => {
+            lock.l_type = libc::F_UNLCK as _;
+            return Ok(0);
+        }
+        Ok(Some(holder)) | Err(LockError::Held(holder)) => holder,
+        Err(error) => return Err(error.into()),
+    };
+    lock.l_type = if holder.exclusive { libc::F_WRLCK as _ } else { libc::F_RDLCK as _ };
+    lock.l_whence = libc::SEEK_SET as _;
+    lock.l_start = i64::try_from(holder.offset).unwrap_or(i64::MAX);
+    lock.l_len = i64::try_from(holder.length).unwrap_or(0);
+    // Nobody can say which process of which machine it is.
+    lock.l_pid = -1;
+    Ok(0)
+}
+
+/// `flock`: all bytes, by the open file.
+pub(crate) fn whole(description: &Description, operation: c_int) -> Result<()> {
+    let file = description.file()?;
+    let range = match operation & !libc::LOCK_NB {
+        libc::LOCK_SH => LockRange::shared(),
+        libc::LOCK_EX => LockRange::exclusive(),
+        libc::LOCK_UN => return Ok(file.unlock(0, u64::MAX)?),
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    match operation & libc::LOCK_NB {
+        0 => Ok(file.lock(&range, None)?),
+        _ => Ok(file.try_lock(&range)?),
+    }
+}

@@ -1,0 +1,116 @@
+//! The functions of the C library behind ours, and the frame that every one of ours runs in.
+//!
+//! Invariants
+//! * While a call is served, calls that this library itself makes go to the C library.
+//! * A served call leaves `errno` alone unless it fails, and never unwinds.
+
+use crate::failure::{Errno, Failed, Result};
+use crate::report;
+use std::cell::Cell;
+use std::ffi::{CStr, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function behind one of ours, looked for at its first use.
+pub(crate) struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self { name, found: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// Null where the C library has no such function.
+    pub(crate) fn get(&self) -> *mut c_void {
+        let found = self.found.load(Ordering::Relaxed);
+        if !found.is_null() {
+            return found;
+        }
+        // SAFETY: a name that ends with a zero byte; any thread may ask.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.found.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+thread_local! {
+    /// True while this thread serves a call.
+    static SERVING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is at work for a call already: then what it calls is our own doing, or a
+/// signal handler's that must not wait for us.
+pub(crate) fn is_serving() -> bool {
+    SERVING.get()
+}
+
+/// Runs what serves a call.
+pub(crate) fn serve<T: Failed>(work: impl FnOnce() -> Result<T>) -> T {
+    let before = Errno::last();
+    if SERVING.replace(true) {
+        // A signal handler that needs a served file while its thread holds our locks.
+        Errno(libc::EDEADLK).set();
+        return T::FAILED;
+    }
+    let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno(libc::EIO)));
+    SERVING.set(false);
+    report::served();
+    match done {
+        Ok(value) => {
+            before.set();
+            value
+        }
+        Err(errno) => {
+            errno.set();
+            T::FAILED
+        }
+    }
+}
+
+/// Has what `work` calls reach the C library, as when a call is served.
+pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
+    let before = SERVING.replace(true);
+    let done = work();
+    SERVING.set(before);
+    done
+}
+
+/// Functions that stand before those of the C library. `|pass|` names a closure that calls the
+/// function behind with the same arguments. The bodies may do what the C function's contract lets
+/// it do with its arguments.
+macro_rules! interpose {
+    ($(
+        fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $out:ty, |$pass:ident| $body:block
+    )*) => { $(
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[allow(unused_unsafe, clippy::allow_attributes, reason = "one form for all")]
+        unsafe extern "C" fn $name($($argument: $type),*) -> $out {
+            #[allow(unused_variables, reason = "few never pass")]
+            let $pass = || -> $out {
+                const NAME: &std::ffi::CStr =
+                    match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => panic!("a name without zero bytes"),
+                    };
+                static NEXT: $crate::next::Next = $crate::next::Next::new(NAME);
+                let next = NEXT.get();
+                if next.is_null() {
+                    $crate::failure::Errno(libc::ENOSYS).set();
+                    return <$out as $crate::failure::Failed>::FAILED;
+                }
+                // SAFETY: the symbol of that name is a C function of this type, called with the
+                // arguments that the program gave.
+                unsafe {
+                    std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($type),*) -> $out>(
+                        next,
+                    )($($argument),*)
+                }
+            };
+            // SAFETY: the program keeps the contract of the C function.
+            unsafe { $body }
+        }
+    )* };
+}
+pub(crate) use interpose;

@@ -1,0 +1,172 @@
+//! Which descriptors of this process stand for served files, and the working directory.
+//!
+//! Invariants
+//! * Before a description is used it is made sure that the descriptor still is the one that it was
+//!   made for: a program may close descriptors behind our back.
+//! * Asking about a descriptor that was never ours takes no lock.
+//! * The lock is held for moments only, never while a server is asked.
+
+use crate::descriptor::{Record, kernel};
+use crate::limits::DESCRIPTORS_MAX;
+use dafs_client::{DirEntry, File};
+use libc::c_int;
+use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+
+/// An open file, shared by all descriptors of this process that stand for it.
+#[derive(Debug)]
+pub(crate) struct Description {
+    pub(crate) record: Record,
+    /// The device and inode of its descriptors.
+    inode: (u64, u64),
+    /// The file as this process has opened it at the server, if it has used it.
+    pub(crate) file: Mutex<Option<Arc<File>>>,
+    /// Held by whoever uses the offset.
+    pub(crate) offset: Mutex<()>,
+    /// What a directory holds, while it is read by its descriptor.
+    pub(crate) entries: Mutex<Option<Arc<Vec<DirEntry>>>>,
+}
+
+impl Description {
+    pub(crate) fn new(record: Record, inode: (u64, u64), file: Option<Arc<File>>) -> Arc<Self> {
+        let (file, offset, entries) = (Mutex::new(file), Mutex::default(), Mutex::default());
+        Arc::new(Self { record, inode, file, offset, entries })
+    }
+}
+
+/// What these locks protect is whole between any two steps.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    open: BTreeMap<c_int, Arc<Description>>,
+    /// The working directory, as the program knows it, if it is served.
+    directory: Option<Vec<u8>>,
+}
+
+static TABLE: RwLock<Table> = RwLock::new(Table { open: BTreeMap::new(), directory: None });
+
+/// A bit for each descriptor that is in the table.
+static KNOWN: [AtomicU64; DESCRIPTORS_MAX / 64] =
+    [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
+
+/// One for a working directory that is served.
+static IS_INSIDE: AtomicU64 = AtomicU64::new(0);
+
+fn change() -> RwLockWriteGuard<'static, Table> {
+    TABLE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let at = usize::try_from(fd).ok()?;
+    Some((KNOWN.get(at / 64)?, 1 << (at % 64)))
+}
+
+/// Whether a descriptor may be one of ours.
+pub(crate) fn may_know(fd: c_int) -> bool {
+    bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// What a descriptor stands for, if it is one of ours.
+pub(crate) fn get(fd: c_int) -> Option<Arc<Description>> {
+    if !may_know(fd) {
+        return None;
+    }
+    let found = TABLE.read().unwrap_or_else(PoisonError::into_inner).open.get(&fd)?.clone();
+    if kernel::inode(fd) == Ok(found.inode) {
+        return Some(found);
+    }
+    drop(take(fd));
+    None
+}
+
+/// Lets a descriptor stand for an open file.
+pub(crate) fn put(fd: c_int, description: Arc<Description>) {
+    let Some((word, bit)) = bit(fd) else { return };
+    let before = {
+        let mut table = change();
+        word.fetch_or(bit, Ordering::Relaxed);
+        table.open.insert(fd, description)
+    };
+    drop(before);
+}
+
+/// Forgets a descriptor.
+pub(crate) fn take(fd: c_int) -> Option<Arc<Description>> {
+    let (word, bit) = bit(fd)?;
+    let mut table = change();
+    word.fetch_and(!bit, Ordering::Relaxed);
+    table.open.remove(&fd)
+}
+
+/// The descriptors from `first` to `last`.
+pub(crate) fn between(first: c_int, last: c_int) -> Vec<c_int> {
+    if first > last {
+        return Vec::new();
+    }
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    table.open.range(first..=last).map(|(fd, _)| *fd).collect()
+}
+
+/// Everything that is open.
+pub(crate) fn all() -> Vec<Arc<Description>> {
+    TABLE.read().unwrap_or_else(PoisonError::into_inner).open.values().cloned().collect()
+}
+
+/// The working directory, if it is served.
+pub(crate) fn working_directory() -> Option<Vec<u8>> {
+    if IS_INSIDE.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    TABLE.read().unwrap_or_else(PoisonError::into_inner).directory.clone()
+}
+
+pub(crate) fn set_working_directory(directory: Option<Vec<u8>>) {
+    let mut table = change();
+    IS_INSIDE.store(directory.is_some().into(), Ordering::Relaxed);
+    table.directory = directory;
+}
+
+/// The table, kept from everybody over a fork so that the child finds it whole.
+static HELD: Mutex<Held> = Mutex::new(Held(None));
+
+struct Held(Option<RwLockWriteGuard<'static, Table>>);
+
+// SAFETY: a guard must be dropped by the thread that took it. It is put there and taken out again by
+// the thread that forks, between the handlers that run before and after its fork.
+unsafe impl Send for Held {}
+
+pub(crate) fn before_fork() {
+    let guard = change();
+    locked(&HELD).0 = Some(guard);
+}
+
+pub(crate) fn after_fork_in_parent() {
+    let guard = locked(&HELD).0.take();
+    drop(guard);
+}
+
+/// The child has the same files, none of them opened at a server yet.
+pub(crate) fn after_fork_in_child() {
+    let Some(mut table) = locked(&HELD).0.take() else { return };
+    let mut made: Vec<(ManuallyDrop<Arc<Description>>, Arc<Description>)> = Vec::new();
+    let open = std::mem::take(&mut table.open);
+    for (fd, old) in open {
+        // Never dropped: its file is the parent's, its locks may be held by threads of the parent's.
+        let old = ManuallyDrop::new(old);
+        let known = made.iter().find(|(known, _)| Arc::ptr_eq(known, &old));
+        let new = match known {
+            Some((_, new)) => new.clone(),
+            None => {
+                let new = Description::new(old.record.clone(), old.inode, None);
+                made.push((old, new.clone()));
+                new
+            }
+        };
+        table.open.insert(fd, new);
+    }
+}

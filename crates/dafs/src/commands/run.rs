@@ -1,0 +1,305 @@
+//! `dafs run`: starts a program that cannot be changed, with files of a server below a prefix.
+//!
+//! The work is done in the program itself, by a library that stands before the C library.
+
+use crate::cli::{SessionOptions, TransportName};
+use crate::failure::Failure;
+use crate::limits::INTERPRETERS_MAX;
+use clap::Args;
+use dafs_client::DafsUrl;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The file name of the library.
+const LIBRARY: &str = "libdafs_preload.so";
+
+/// Run a program, with directories of servers in its name space
+///
+/// The program sees the directory of the URL below the prefix, which need not exist. So do the
+/// programs that it starts. Nothing is mounted. Programs that are linked statically or run with
+/// other rights than yours cannot be served, and say so.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// Serve a directory below a prefix: /PREFIX=dafs://HOST[:PORT]/PATH
+    #[arg(long, value_name = "PREFIX=URL", required = true, value_parser = place)]
+    at: Vec<(String, DafsUrl)>,
+    /// Leave a path below a prefix to the local file system
+    #[arg(long, value_name = "PATH")]
+    bypass: Vec<PathBuf>,
+    /// Append to a file what was served and what passed by, a line for each process; - is standard
+    /// error
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    program: Vec<OsString>,
+}
+
+/// Parses what stands behind `--at`.
+fn place(text: &str) -> Result<(String, DafsUrl), String> {
+    let (prefix, url) =
+        text.split_once('=').ok_or("write it as /PREFIX=dafs://HOST[:PORT]/PATH")?;
+    if !prefix.starts_with('/') || prefix.contains('\n') || prefix.trim_matches('/').is_empty() {
+        return Err(format!("{prefix:?} is no absolute path other than the root"));
+    }
+    if prefix.split('/').any(|part| part == "." || part == "..") {
+        return Err(format!("{prefix:?} has . or .. in it"));
+    }
+    Ok((prefix.to_owned(), DafsUrl::parse(url).map_err(|error| error.to_string())?))
+}
+
+impl Run {
+    pub(crate) fn run(&self, session: &SessionOptions) -> Result<(), Failure> {
+        if session.wake.is_some() {
+            return Err(Failure::Usage("dafs run has no --wake".to_owned()));
+        }
+        let library = library()?;
+        let (name, arguments) = self
+            .program
+            .split_first()
+            .ok_or_else(|| Failure::Usage("name a program to run".to_owned()))?;
+        let program = find(name)?;
+        can_be_served(&program)?;
+        let mut command = Command::new(&program);
+        command.arg0(name).args(arguments);
+        self.set_environment(&mut command, session, &library)?;
+        let error = command.exec();
+        Err(Failure::local(program.display(), &error))
+    }
+
+    fn set_environment(
+        &self,
+        command: &mut Command,
+        session: &SessionOptions,
+        library: &Path,
+    ) -> Result<(), Failure> {
+        let mut preload = library.as_os_str().to_owned();
+        if let Some(more) = std::env::var_os("LD_PRELOAD").filter(|more| !more.is_empty()) {
+            preload.push(":");
+            preload.push(more);
+        }
+        command.env("LD_PRELOAD", preload);
+        let at: Vec<String> =
+            self.at.iter().map(|(prefix, url)| format!("{prefix}={url}")).collect();
+        command.env("DAFS_RUN_AT", at.join("\n"));
+        let mut bypass = Vec::new();
+        for path in &self.bypass {
+            bypass.push(
+                std::path::absolute(path)
+                    .map_err(|error| Failure::local(path.display(), &error))?,
+            );
+        }
+        let text: Vec<&[u8]> = bypass.iter().map(|path| path.as_os_str().as_bytes()).collect();
+        command.env("DAFS_RUN_BYPASS", OsString::from_vec(text.join(&b'\n')));
+        match &self.report {
+            Some(report) if report.as_os_str() != "-" => {
+                let absolute = std::path::absolute(report)
+                    .map_err(|error| Failure::local(report.display(), &error))?;
+                command.env("DAFS_RUN_REPORT", absolute);
+            }
+            Some(report) => {
+                command.env("DAFS_RUN_REPORT", report);
+            }
+            None => {}
+        }
+        match session.transport {
+            TransportName::Auto => {}
+            TransportName::Iwarp => drop(command.env("DAFS_RUN_TRANSPORT", "iwarp")),
+            TransportName::Shm => drop(command.env("DAFS_RUN_TRANSPORT", "shm")),
+        }
+        command.env("DAFS_RUN_DEADLINE", session.deadline.to_string());
+        command.env("DAFS_RUN_RECOVERY", session.recovery.to_string());
+        if session.checksums {
+            command.env("DAFS_RUN_CHECKSUMS", "1");
+        }
+        if let Some(fence_id) = &session.fence_id {
+            command.env("DAFS_RUN_FENCE_ID", fence_id);
+        }
+        if let Some(user) = session.session_user.as_deref().or(self.at[0].1.user()) {
+            command.env("DAFS_RUN_USER", user);
+        }
+        if let Some(path) = &session.password_file {
+            let absolute = std::path::absolute(path)
+                .map_err(|error| Failure::local(path.display(), &error))?;
+            command.env("DAFS_RUN_PASSWORD_FILE", absolute);
+        }
+        Ok(())
+    }
+}
+
+/// The library: where the user says, beside this command, or where it is installed.
+fn library() -> Result<PathBuf, Failure> {
+    if let Some(path) = std::env::var_os("DAFS_PRELOAD_LIBRARY") {
+        let path = PathBuf::from(path);
+        return path.is_file().then_some(path.clone()).ok_or_else(|| {
+            Failure::Usage(format!(
+                "DAFS_PRELOAD_LIBRARY says {}, which is no file",
+                path.display()
+            ))
+        });
+    }
+    let own = std::env::current_exe().map_err(|error| Failure::local("/proc/self/exe", &error))?;
+    let beside = own.parent().unwrap_or(Path::new("/"));
+    let places = [beside.join(LIBRARY), beside.join("../lib/dafs").join(LIBRARY)];
+    places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+        Failure::Failed(format!(
+            "there is no {LIBRARY} beside {} nor in ../lib/dafs; name it with DAFS_PRELOAD_LIBRARY",
+            own.display()
+        ))
+    })
+}
+
+/// The file of a program, looked for as a shell does.
+fn find(name: &OsStr) -> Result<PathBuf, Failure> {
+    let is_program = |path: &Path| {
+        path.metadata()
+            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    if name.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        return match path.metadata() {
+            Err(error) => Err(Failure::local(path.display(), &error)),
+            Ok(_) if is_program(&path) => Ok(path),
+            Ok(_) => Err(Failure::Failed(format!("{} is no program", path.display()))),
+        };
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| is_program(path)).ok_or_else(
+        || Failure::Failed(format!("{}: there is no such program in $PATH", name.display())),
+    )
+}
+
+/// Whether the library gets a hearing in a program, and in what interprets it.
+fn can_be_served(program: &Path) -> Result<(), Failure> {
+    let mut path = program.to_owned();
+    for _ in 0..INTERPRETERS_MAX {
+        let local = |error| Failure::local(path.display(), &error);
+        let file = File::open(&path).map_err(local)?;
+        let found = file.metadata().map_err(local)?;
+        let other_rights = found.mode() & 0o4000 != 0
+            && found.uid() != rustix::process::getuid().as_raw()
+            || found.mode() & 0o2000 != 0 && found.gid() != rustix::process::getgid().as_raw();
+        if other_rights {
+            return Err(Failure::Failed(format!(
+                "{} runs with other rights than yours (setuid or setgid), and such programs take no \
+                 library from their users; use dafs mount, or dafs get and put",
+                path.display()
+            )));
+        }
+        let mut start = [0; 4096];
+        let count = file.read_at(&mut start, 0).map_err(local)?;
+        match kind(&start[..count]) {
+            Kind::Dynamic => return Ok(()),
+            Kind::Static => {
+                return Err(Failure::Failed(format!(
+                    "{} is linked statically: nothing can be put between it and the kernel; use dafs \
+                     mount, or dafs get and put",
+                    path.display()
+                )));
+            }
+            Kind::Foreign => {
+                return Err(Failure::Failed(format!(
+                    "{} is a program for another kind of machine",
+                    path.display()
+                )));
+            }
+            Kind::Script(interpreter) => path = interpreter,
+            // The kernel says what it thinks of it.
+            Kind::Unknown => return Ok(()),
+        }
+    }
+    Err(Failure::Failed(format!("{} is a script of a script, and so on", program.display())))
+}
+
+/// What the beginning of a file says that it is.
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    Dynamic,
+    Static,
+    /// Not of this command's own machine and word length.
+    Foreign,
+    Script(PathBuf),
+    Unknown,
+}
+
+fn kind(start: &[u8]) -> Kind {
+    if let Some(rest) = start.strip_prefix(b"#!") {
+        let line = rest.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let mut words =
+            line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
+        return match words.next() {
+            Some(word) => Kind::Script(OsStr::from_bytes(word).into()),
+            None => Kind::Unknown,
+        };
+    }
+    if !start.starts_with(b"\x7fELF") {
+        return Kind::Unknown;
+    }
+    let short = |at: usize| Some(u16::from_ne_bytes(start.get(at..at + 2)?.try_into().ok()?));
+    let long = |at: usize| Some(u64::from_ne_bytes(start.get(at..at + 8)?.try_into().ok()?));
+    let machine = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+    // Class 2 is 64 bits.
+    if start.get(4) != Some(&2) || short(18) != Some(machine) {
+        return Kind::Foreign;
+    }
+    let (Some(table), Some(size), Some(count)) = (long(32), short(54), short(56)) else {
+        return Kind::Unknown;
+    };
+    let table = usize::try_from(table).unwrap_or(usize::MAX);
+    for at in 0..usize::from(count) {
+        let at = table.saturating_add(at * usize::from(size));
+        match at.checked_add(4).and_then(|end| start.get(at..end)) {
+            // PT_INTERP
+            Some(&[3, 0, 0, 0]) => return Kind::Dynamic,
+            Some(_) => {}
+            // Further away than any linker puts it.
+            None => return Kind::Unknown,
+        }
+    }
+    Kind::Static
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places() {
+        assert!(place("/a=dafs://h/x").is_ok());
+        for text in
+            ["/a", "a=dafs://h/", "/=dafs://h/", "//=dafs://h/", "/a/../b=dafs://h/", "/a=nfs://h/"]
+        {
+            assert!(place(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn kinds_of_programs() {
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(kind(&own[..4096]), Kind::Dynamic);
+        let mut other = own[..4096].to_vec();
+        other[18] ^= 1;
+        assert_eq!(kind(&other), Kind::Foreign);
+        // All entries of the table made something else than PT_INTERP.
+        let mut without = own[..4096].to_vec();
+        let count = usize::from(without[56]);
+        (0..count).for_each(|at| without[64 + 56 * at] = 1);
+        assert_eq!(kind(&without), Kind::Static);
+        assert_eq!(kind(b"#! /bin/sh -e\n"), Kind::Script("/bin/sh".into()));
+        assert_eq!(kind(b"#!\n"), Kind::Unknown);
+        assert_eq!(kind(b"\x7fELF"), Kind::Foreign);
+        for cut in 0..128 {
+            kind(&own[..cut]);
+        }
+    }
+}
