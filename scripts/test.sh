@@ -136,7 +136,7 @@ build_guest_in_background
 part tidy 60 scripts/tidy.sh
 part format 60 format
 part lint 1800 lint
-part build 1800 cargo build --locked --workspace --bins --examples
+part build 1800 cargo build --locked --workspace --bins --examples --lib
 part dependencies 120 scripts/dependencies.sh
 part tests 1800 cargo test --locked --workspace --lib --bins --tests ${ignored[@]+"${ignored[@]}"}
 part doc-tests 900 cargo test --locked --workspace --doc

@@ -385,8 +385,8 @@ impl CopyEnd<'_> {
         let read = match (&self.end, &mut self.offset) {
             (End::Served(from), None) => return from.read(self.fd, &mut [bytes]),
             (End::Served(from), Some(offset)) => from.read_vectored(&mut [bytes], **offset)?,
-            // SAFETY: fills the slice.
             (End::Other, None) => {
+                // SAFETY: fills the slice.
                 return moved(unsafe {
                     libc::syscall(libc::SYS_read, self.fd, bytes.as_mut_ptr(), bytes.len())
                 });
@@ -406,8 +406,8 @@ impl CopyEnd<'_> {
         let written = match (&self.end, &mut self.offset) {
             (End::Served(to), None) => return to.write(self.fd, &[bytes]),
             (End::Served(to), Some(offset)) => to.write_vectored(&[bytes], **offset)?,
-            // SAFETY: reads the slice.
             (End::Other, None) => {
+                // SAFETY: reads the slice.
                 return moved(unsafe {
                     libc::syscall(libc::SYS_write, self.fd, bytes.as_ptr(), bytes.len())
                 });

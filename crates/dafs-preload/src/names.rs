@@ -38,8 +38,12 @@ fn client(at: &Location) -> Result<Client> {
     session::client(session::number(at.mount))
 }
 
-/// Where a new name goes. The root of a server has none.
+/// Where a new name goes. The root of a server has none, and neither have `.` and `..`.
 fn place(client: &Client, at: &Location, for_root: c_int) -> Result<Place> {
+    let last = at.path.rsplit(|&byte| byte == b'/').find(|part| !part.is_empty());
+    if matches!(last, Some(b"." | b"..")) {
+        return Err(Errno(for_root));
+    }
     client.resolve_parent(&at.path).map_err(|error| match error {
         Error::Argument(_) if at.path.iter().all(|&byte| byte == b'/') => Errno(for_root),
         other => other.into(),

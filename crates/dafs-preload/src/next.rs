@@ -85,7 +85,7 @@ macro_rules! interpose {
         fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $out:ty, |$pass:ident| $body:block
     )*) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        #[allow(unused_unsafe, clippy::allow_attributes, reason = "one form for all")]
+        #[allow(unused_unsafe, non_snake_case, clippy::allow_attributes, reason = "one form for all")]
         unsafe extern "C" fn $name($($argument: $type),*) -> $out {
             #[allow(unused_variables, reason = "few never pass")]
             let $pass = || -> $out {

@@ -116,23 +116,23 @@ type Spawn = unsafe extern "C" fn(
 interpose! {
     fn execve(path: *const c_char, arguments: Environment, environment: Environment) -> c_int, |_pass| {
         let next = next!(c"execve" as Exec);
-        replacing(environment, |environment| unsafe { next(path, arguments, environment) })
+        replacing(environment, |environment| next(path, arguments, environment))
     }
     fn execvpe(file: *const c_char, arguments: Environment, environment: Environment) -> c_int, |_pass| {
         let next = next!(c"execvpe" as Exec);
-        replacing(environment, |environment| unsafe { next(file, arguments, environment) })
+        replacing(environment, |environment| next(file, arguments, environment))
     }
     fn execv(path: *const c_char, arguments: Environment) -> c_int, |_pass| {
         let next = next!(c"execve" as Exec);
-        replacing(environ, |environment| unsafe { next(path, arguments, environment) })
+        replacing(environ, |environment| next(path, arguments, environment))
     }
     fn execvp(file: *const c_char, arguments: Environment) -> c_int, |_pass| {
         let next = next!(c"execvpe" as Exec);
-        replacing(environ, |environment| unsafe { next(file, arguments, environment) })
+        replacing(environ, |environment| next(file, arguments, environment))
     }
     fn fexecve(fd: c_int, arguments: Environment, environment: Environment) -> c_int, |_pass| {
         let next = next!(c"fexecve" as Fexec);
-        replacing(environment, |environment| unsafe { next(fd, arguments, environment) })
+        replacing(environment, |environment| next(fd, arguments, environment))
     }
     fn posix_spawn(
         pid: *mut pid_t,
@@ -143,7 +143,7 @@ interpose! {
         environment: Environment,
     ) -> c_int, |_pass| {
         let next = next!(c"posix_spawn" as Spawn);
-        with_environment(environment, |environment| unsafe {
+        with_environment(environment, |environment| {
             next(pid, path, actions, attributes, arguments, environment)
         })
     }
@@ -156,7 +156,7 @@ interpose! {
         environment: Environment,
     ) -> c_int, |_pass| {
         let next = next!(c"posix_spawnp" as Spawn);
-        with_environment(environment, |environment| unsafe {
+        with_environment(environment, |environment| {
             next(pid, file, actions, attributes, arguments, environment)
         })
     }

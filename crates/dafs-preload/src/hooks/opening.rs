@@ -23,10 +23,11 @@ pub(super) unsafe fn open_at(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let text = unsafe { bytes(path) };
-    if !is_serving() && (text.starts_with(b"/proc/") || text.starts_with(b"/dev/")) {
-        if let Some(description) = named_descriptor(text) {
-            return serve(|| files::open_again(&description, flags));
-        }
+    if !is_serving()
+        && (text.starts_with(b"/proc/") || text.starts_with(b"/dev/"))
+        && let Some(description) = named_descriptor(text)
+    {
+        return serve(|| files::open_again(&description, flags));
     }
     // SAFETY: the caller's promise.
     unsafe { by_path!(dir, path, pass, |location| files::open(&location, flags, mode)) }

@@ -1,0 +1,172 @@
+/* What a program may do with files below the prefix that is its argument: each step says what it
+ * expects, and the first that fails ends the program. Compiled and run by preload.sh. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+#define EXPECT(what)                                                                       \
+    do {                                                                                   \
+        if (!(what)) {                                                                     \
+            fprintf(stderr, "line %d: not so: %s (errno %d)\n", __LINE__, #what, errno);   \
+            exit(1);                                                                       \
+        }                                                                                  \
+    } while (0)
+
+static char bytes[256];
+
+static void descriptors(void)
+{
+    int fd = open("file", O_RDWR | O_CREAT | O_EXCL, 0640), copy;
+    struct iovec parts[2] = {{"ab", 2}, {"cdef", 4}};
+    struct stat found;
+    EXPECT(fd >= 0);
+    EXPECT(open("file", O_RDWR | O_CREAT | O_EXCL, 0640) == -1 && errno == EEXIST);
+    EXPECT(writev(fd, parts, 2) == 6);
+    EXPECT(lseek(fd, 0, SEEK_CUR) == 6 && lseek(fd, -4, SEEK_END) == 2);
+    copy = dup(fd);
+    EXPECT(copy >= 0 && read(copy, bytes, 2) == 2 && !memcmp(bytes, "cd", 2));
+    EXPECT(lseek(fd, 0, SEEK_CUR) == 4);
+    EXPECT(pwrite(fd, "Z", 1, 5) == 1 && pread(copy, bytes, 10, 0) == 6 && !memcmp(bytes, "abcdeZ", 6));
+    EXPECT(dup2(copy, 77) == 77 && close(copy) == 0 && lseek(77, 0, SEEK_CUR) == 4);
+    EXPECT(fcntl(77, F_DUPFD, 90) >= 90 && (fcntl(77, F_GETFL) & O_ACCMODE) == O_RDWR);
+    EXPECT(fcntl(fd, F_SETFL, O_APPEND) == 0 && write(77, "end", 3) == 3);
+    EXPECT(fstat(fd, &found) == 0 && found.st_size == 9 && (found.st_mode & 0777) == (0640 & ~022));
+    EXPECT(ftruncate(fd, 3) == 0 && fsync(fd) == 0 && stat("file", &found) == 0 && found.st_size == 3);
+    /* What gets past the library fails, and does no harm. */
+    EXPECT(syscall(SYS_read, fd, bytes, 4) == -1 && errno == EBADF);
+    EXPECT(syscall(SYS_write, fd, bytes, 4) == -1 && errno == EPERM);
+    /* What was closed behind its back is somebody else's from then on. */
+    EXPECT(syscall(SYS_close, 77) == 0 && open("/dev/zero", O_RDONLY) >= 0);
+    EXPECT(syscall(SYS_dup2, open("/dev/zero", O_RDONLY), 77) == 77);
+    EXPECT(read(77, bytes, 4) == 4 && bytes[0] == 0);
+    EXPECT(close(fd) == 0 && read(fd, bytes, 1) == -1 && errno == EBADF);
+}
+
+static void children(const char *self)
+{
+    int fd = open("shared", O_RDWR | O_CREAT, 0600), status;
+    char number[16];
+    pid_t child;
+    char *arguments[] = {(char *)self, "child", number, NULL}, *nothing[] = {NULL};
+    EXPECT(fd >= 0 && write(fd, "0123456789", 10) == 10 && lseek(fd, 2, SEEK_SET) == 2);
+    EXPECT((child = fork()) >= 0);
+    if (child == 0) {
+        EXPECT(read(fd, bytes, 2) == 2 && !memcmp(bytes, "23", 2));
+        exit(0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    EXPECT(lseek(fd, 0, SEEK_CUR) == 4);
+    /* Removed, and still a child's to read. */
+    EXPECT(unlink("shared") == 0);
+    snprintf(number, sizeof number, "%d", fd);
+    EXPECT((child = vfork()) >= 0);
+    if (child == 0) {
+        execve(self, arguments, nothing);
+        _exit(1);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    EXPECT(lseek(fd, 0, SEEK_CUR) == 6);
+    EXPECT(posix_spawn(&child, self, NULL, NULL, arguments, environ) == 0);
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    EXPECT(lseek(fd, 0, SEEK_CUR) == 8 && close(fd) == 0);
+}
+
+static void stdio(void)
+{
+    FILE *file = fopen("stream", "w+");
+    int number = 0;
+    EXPECT(file && fileno(file) > 2 && fprintf(file, "%s %d\n", "line", 42) == 8);
+    rewind(file);
+    EXPECT(fscanf(file, "line %d", &number) == 1 && number == 42 && fclose(file) == 0);
+    EXPECT((file = fopen("stream", "a")) && fputs("more\n", file) >= 0 && fclose(file) == 0);
+    EXPECT((file = fdopen(open("stream", O_RDONLY), "r")) && fgets(bytes, sizeof bytes, file));
+    EXPECT(!strcmp(bytes, "line 42\n") && fgets(bytes, sizeof bytes, file) && fclose(file) == 0);
+    EXPECT(!strcmp(bytes, "more\n") && !fopen("missing", "r") && errno == ENOENT);
+}
+
+static void names(void)
+{
+    int directory, fd;
+    DIR *stream;
+    struct dirent *entry;
+    struct stat found;
+    int entries = 0;
+    EXPECT(mkdir("dir", 0700) == 0 && (directory = open("dir", O_RDONLY | O_DIRECTORY)) >= 0);
+    EXPECT((fd = openat(directory, "a", O_WRONLY | O_CREAT, 0600)) >= 0 && close(fd) == 0);
+    EXPECT(renameat(directory, "a", directory, "b") == 0 && symlinkat("b", directory, "l") == 0);
+    EXPECT(fstatat(directory, "l", &found, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(found.st_mode));
+    EXPECT(readlinkat(directory, "l", bytes, sizeof bytes) == 1 && linkat(directory, "b", directory, "c", 0) == 0);
+    EXPECT((stream = fdopendir(dup(directory))));
+    while ((entry = readdir(stream)))
+        entries++;
+    EXPECT(entries == 5 && closedir(stream) == 0);
+    EXPECT(fchdir(directory) == 0 && access("c", R_OK | W_OK) == 0 && chdir("..") == 0);
+    EXPECT(rmdir("dir") == -1 && errno == ENOTEMPTY);
+    EXPECT(!unlinkat(directory, "b", 0) && !unlinkat(directory, "c", 0) && !unlinkat(directory, "l", 0));
+    EXPECT(rmdir("dir") == 0 && close(directory) == 0 && rename("file", "/tmp/x") == -1 && errno == EXDEV);
+}
+
+static void locks(void)
+{
+    int fd = open("lock", O_RDWR | O_CREAT, 0600), status;
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 5};
+    pid_t child;
+    EXPECT(fcntl(fd, F_SETLK, &lock) == 0 && (child = fork()) >= 0);
+    if (child == 0) {
+        EXPECT(fcntl(fd, F_SETLK, &lock) == -1 && errno == EAGAIN);
+        lock.l_start = 20;
+        EXPECT(fcntl(fd, F_SETLK, &lock) == 0);
+        exit(0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    lock.l_type = F_UNLCK;
+    EXPECT(fcntl(fd, F_SETLK, &lock) == 0 && flock(fd, LOCK_EX) == 0 && flock(fd, LOCK_UN) == 0);
+    EXPECT(close(fd) == 0);
+}
+
+static void copies(void)
+{
+    int from = open("/etc/passwd", O_RDONLY), to = open("copy", O_RDWR | O_CREAT, 0600);
+    struct stat found;
+    char *mapped;
+    EXPECT(fstat(from, &found) == 0 && sendfile(to, from, NULL, 1 << 20) == found.st_size);
+    EXPECT(close(to) == 0 && (to = open("copy", O_RDONLY)) >= 0);
+    mapped = mmap(NULL, found.st_size, PROT_READ, MAP_SHARED, to, 0);
+    EXPECT(mapped != MAP_FAILED && !memcmp(mapped, "root:", 5) && munmap(mapped, found.st_size) == 0);
+    EXPECT(mmap(NULL, 4096, PROT_WRITE, MAP_SHARED, open("copy", O_RDWR), 0) == MAP_FAILED && errno == ENODEV);
+    EXPECT(close(to) == 0);
+}
+
+int main(int count, char **arguments)
+{
+    if (count == 3) {
+        int fd = atoi(arguments[2]);
+        lseek(fd, 0, SEEK_CUR);
+        return read(fd, bytes, 2) != 2 || bytes[1] != bytes[0] + 1;
+    }
+    EXPECT(count == 2 && chdir(arguments[1]) == 0);
+    EXPECT(getcwd(bytes, sizeof bytes) && !strcmp(bytes, arguments[1]));
+    descriptors();
+    children(arguments[0]);
+    stdio();
+    names();
+    locks();
+    copies();
+    puts("all as expected");
+    return 0;
+}

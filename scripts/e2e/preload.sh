@@ -1,0 +1,90 @@
+#!/bin/bash
+# Programs that know nothing of dafs work on files of a server under `dafs run`.
+source "$(dirname "$0")/lib.sh"
+
+here=$PWD
+library=${DAFS_PRELOAD_LIBRARY:-$(dirname "$(realpath "$dafs")")/libdafs_preload.so}
+[[ -f $library ]] || cargo build --locked -p dafs-preload || fail "$library cannot be built"
+[[ -f $library ]] || fail "there is no $library"
+export DAFS_PRELOAD_LIBRARY=$library
+
+mkdir "$work/tree"
+squash=()
+! is_root || squash=(--no-root-squash)
+serve "$work/tree" ${squash[@]+"${squash[@]}"}
+served() { timeout 120 "$dafs" run --at "/data=$url" "$@"; }
+
+step "coreutils"
+seq 1 200000 >"$work/numbers"
+served cp "$work/numbers" /data/numbers
+same "$work/numbers" "$work/tree/numbers" "what cp wrote and its source"
+served cat /data/numbers | cmp - "$work/numbers" || fail "cat read something else"
+sum=$(served md5sum /data/numbers)
+[[ ${sum%% *} == "$(md5sum <"$work/numbers" | cut -d' ' -f1)" ]] || fail "md5sum read something else"
+served cp /data/numbers /data/again
+same "$work/numbers" "$work/tree/again" "a copy on the server and its source"
+served ls -la /data >"$work/said" || fail "ls failed"
+grep -q again "$work/said" || fail "ls does not show a file"
+
+step "a shell, its redirections and its working directory"
+served sh -c 'cd /data && echo one >line && echo two >>line && cat <line >both && pwd' >"$work/said"
+[[ $(<"$work/said") == /data && $(<"$work/tree/both") == $'one\ntwo' ]] || fail "a shell got it wrong"
+
+step "gzip and tar"
+served sh -c 'gzip -c </data/numbers >/data/numbers.gz && gzip -dc /data/numbers.gz' |
+    cmp - "$work/numbers" || fail "gzip packed something else"
+served tar -C "$here/scripts" -cf /data/scripts.tar .
+served mkdir /data/scripts
+served tar -C /data/scripts -xf /data/scripts.tar
+diff -r "$here/scripts" "$work/tree/scripts" || fail "tar unpacked something else"
+served rm -r /data/scripts
+[[ ! -e $work/tree/scripts ]] || fail "rm left something"
+
+step "the report"
+served --report - cat /data/line 2>"$work/said" >/dev/null
+grep -q 'cat\[[0-9]*\]: served [0-9]* calls, 8 bytes read' "$work/said" ||
+    { cat "$work/said"; fail "the report is not right"; }
+
+step "the example of the documentation"
+example=$(sed -n '/<!-- example: programs -->/{n;s/^ *//;p}' "$here/docs/programs.md")
+[[ $example == 'dafs run '* ]] || fail "docs/programs.md has no example"
+mkdir "$work/bin" "$work/tree/tree"
+ln -s "$(realpath "$dafs")" "$work/bin/dafs"
+cp "$work/numbers" "$work/tree/tree/report"
+PATH=$work/bin:$PATH bash -euc "${example//dafs:\/\/localhost/$url}" >"$work/said"
+gzip -dc "$work/tree/tree/report.gz" | cmp - "$work/numbers" || fail "the example packed something else"
+
+step "what cannot be served says so"
+expect 2 'write it as' "$dafs" run --at /data true
+expect 1 'no such program' served no-such-program-anywhere
+mkdir -p "$work/own"
+if command -v gcc >/dev/null; then
+    step "a program that tries everything"
+    gcc -O2 -D_FORTIFY_SOURCE=2 -o "$work/own/matrix" "$here/scripts/e2e/preload.c"
+    served mkdir /data/matrix
+    served "$work/own/matrix" /data/matrix
+    if printf 'int main(void) { return 0; }' | gcc -static -x c -o "$work/own/static" - 2>/dev/null; then
+        expect 1 'linked statically' served "$work/own/static"
+    fi
+fi
+if command -v python3 >/dev/null && python3 -c 'import sqlite3' 2>/dev/null; then
+    step "sqlite3, four writers at once"
+    cat >"$work/writer.py" <<'PY'
+import sqlite3
+database = sqlite3.connect("/data/database", timeout=100)
+database.execute("create table if not exists lines (number)")
+for number in range(5):
+    database.execute("insert into lines values (?)", (number,))
+    database.commit()
+PY
+    writers=()
+    for _ in 1 2 3 4; do
+        served python3 "$work/writer.py" &
+        writers+=($!)
+    done
+    for writer in "${writers[@]}"; do wait "$writer" || fail "a writer failed"; done
+    count=$(served python3 -c 'import sqlite3
+database = sqlite3.connect("/data/database")
+print(*database.execute("select count(*) from lines").fetchone(), *database.execute("pragma integrity_check").fetchone())')
+    [[ $count == '20 ok' ]] || fail "the database says $count"
+fi
