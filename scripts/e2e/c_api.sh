@@ -4,8 +4,7 @@
 source "$(dirname "$0")/lib.sh"
 
 archive=${DAFS_TARGET:-$PWD/target/debug}/libdafs_capi.a
-[[ -f $archive ]] || nice cargo build --locked -p dafs-capi ||
-    fail "there is no $archive, and it cannot be built"
+cargo build --locked --quiet -p dafs-capi || fail "the library cannot be built"
 command -v cc >/dev/null || skip "there is no C compiler"
 command -v pkg-config >/dev/null || skip "there is no pkg-config"
 command -v valgrind >/dev/null || skip "there is no valgrind"
@@ -21,7 +20,7 @@ export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
 mkdir "$work/tree"
 more=()
 ! is_root || more=(--no-root-squash)
-serve "$work/tree" "${more[@]}"
+serve "$work/tree" ${more[@]+"${more[@]}"}
 
 compile() {
     local source=$1 program=$2
@@ -42,6 +41,7 @@ for program in "${programs[@]}"; do
             fail "$name with the address sanitizer"
         head -c 1048576 /dev/zero >"$work/tree/file"
         timeout 240 valgrind -q --error-exitcode=9 --leak-check=no --fair-sched=yes \
+            --suppressions="$capi/tests/c/valgrind.supp" \
             "$work/$name" "$url" "$transport" || fail "$name under valgrind"
     done
 done
