@@ -561,7 +561,7 @@ impl Engine {
             self.with(port, endpoint, now, |context| context.mail(mail));
             self.leave(port, endpoint, now);
         } else {
-            mail.undeliverable(&self.shared.service);
+            mail.undeliverable(&self.shared.service, &self.shared.registry);
         }
     }
 

@@ -187,6 +187,23 @@ fn a_recall_while_the_holder_is_away_comes_when_it_is_back() {
     world.end();
 }
 
+/// It has two sessions, and the channel of one of them goes with the recall.
+#[test]
+fn a_recall_that_goes_with_its_channel_comes_on_another_one_that_was_there_before() {
+    let mut world = world();
+    let (holder, first) = with_channel(&mut world, 2, "holder", PLAIN);
+    let (_, second) = with_channel(&mut world, 2, "holder", PLAIN);
+    let other = world.session(3, "other");
+    let (_, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
+    assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
+    world.settle();
+    let told = |channel: &usize| !world.clients[*channel].calls.is_empty();
+    let lost = [first, second].into_iter().find(told).expect("a recall");
+    lose(&mut world, lost);
+    assert_eq!(recalled(&mut world, first + second - lost), delegation.unwrap().0);
+    world.end();
+}
+
 #[test]
 fn a_delegation_that_is_not_returned_in_time_is_taken_away() {
     let mut world = world();

@@ -94,10 +94,10 @@ impl Back {
     /// The connection is over: what was to be said on it was not.
     pub(in crate::engine) fn end(self, service: &Service, registry: &Registry) {
         registry.unbind_back(self.session, &self.address);
-        tell_path(service, registry, &self.client);
         let flights = self.streams.into_iter().filter_map(|stream| stream.flight);
         let unanswered = flights.map(|flight| flight.callback).chain(self.waiting);
         unanswered.for_each(|callback| callback.failed(service));
+        say_elsewhere(service, registry, &self.client);
     }
 
     /// The lowest stream without a call; credits never exceed the streams there may be.
@@ -109,6 +109,13 @@ impl Back {
         }
         idle as u16
     }
+}
+
+/// Has the service say again what has just failed, if the client can be called: a channel that was there
+/// before the failure was told is no news to the service.
+pub(super) fn say_elsewhere(service: &Service, registry: &Registry, client: &Client) {
+    service.set_back_channel(client, false);
+    tell_path(service, registry, client);
 }
 
 /// Tells the service whether the client can be called. Other reactors may be doing the same, so

@@ -20,7 +20,7 @@ impl BackFront {
     ) -> bool {
         match self.registry.back_channel(client) {
             Some((record, Some(address))) => address.post(Mail::Call(make(record))),
-            Some((record, None)) => make(record).failed(&self.service),
+            Some((record, None)) => make(record).lost(&self.service, &self.registry),
             None => return false,
         }
         true

@@ -16,6 +16,7 @@ pub(super) use front::BackFront;
 
 use super::batch::Submission;
 use super::convert;
+use super::registry::Registry;
 use super::survey::Answer;
 use super::work::{Arrival, JobDone};
 use crate::pool::Inbox;
@@ -67,6 +68,18 @@ impl Callback {
         }
     }
 
+    /// There was nowhere to say it. There may be by now.
+    fn lost(self, service: &Service, registry: &Registry) {
+        let client = match &self {
+            Self::Recall { client, .. } => Some(client.clone()),
+            Self::GetAttr { .. } | Self::Null | Self::Completions(_) => None,
+        };
+        self.failed(service);
+        if let Some(client) = client {
+            channel::say_elsewhere(service, registry, &client);
+        }
+    }
+
     /// It could not be said, or was not understood.
     fn failed(self, service: &Service) {
         match self {
@@ -97,9 +110,9 @@ pub(super) enum Mail {
 
 impl Mail {
     /// Its connection is gone.
-    pub(super) fn undeliverable(self, service: &Service) {
+    pub(super) fn undeliverable(self, service: &Service, registry: &Registry) {
         match self {
-            Self::Call(callback) => callback.failed(service),
+            Self::Call(callback) => callback.lost(service, registry),
             Self::Batch(_) | Self::Hurry(_) | Self::Settled | Self::Survey(_) | Self::Leave(_) => {}
         }
     }
