@@ -94,6 +94,10 @@ pub(crate) const BACK_WAITING_MAX: usize = 4096;
 /// How long a client may take to answer a call before its back-control channel is given up.
 pub(crate) const BACK_ANSWER_SECONDS: u64 = 15;
 
+/// How many calls at least a client hears during a lease while it holds delegations. It gives a channel
+/// up that has been silent for twice as long, and goes by no delegation then.
+pub(crate) const BACK_CALLS_PER_LEASE: u32 = 6;
+
 /// Requests of asynchronous batches that one session may have outstanding or unreported.
 pub(crate) const BATCH_OWED_MAX: usize = 2048;
 

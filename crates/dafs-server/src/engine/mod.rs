@@ -296,11 +296,13 @@ impl Engine {
         busy |= self.collect(now);
         self.drain(now);
         busy |= self.batches(now);
-        if now >= self.next_tick {
+        let ticks = now >= self.next_tick;
+        if ticks {
             self.tick(now);
             self.next_tick = now + TICK;
         }
-        if busy {
+        // What a tick posts may be all that happens.
+        if busy || ticks {
             for port in &mut self.ports {
                 port.link.adapter.flush();
             }
@@ -654,6 +656,16 @@ impl Engine {
                 connection
                     .receives
                     .shrink(&mut *link.adapter, usize::from(connection.credits.nreq) + 1);
+            }
+        }
+        for port in 0..self.ports.len() {
+            let connections = self.ports[port].connections.iter();
+            let called = connections.filter(|(_, connection)| connection.back.is_some());
+            // In an order that does not depend on the table.
+            let mut called: Vec<EndpointId> = called.map(|(endpoint, _)| *endpoint).collect();
+            called.sort_unstable();
+            for endpoint in called {
+                self.with(port, endpoint, now, |context| context.assure_client());
             }
         }
         // Transfers wait also when the system was out of memory for a chunk.

@@ -52,7 +52,8 @@ fn completions(
     }
 }
 
-/// The completions that have come on a channel, which are acknowledged.
+/// The completions that have come on a channel, which are acknowledged like the signs of life between
+/// them.
 fn reported(world: &mut World, channel: usize) -> Vec<CompletionNotification> {
     world.settle();
     let mut all = Vec::new();
@@ -62,9 +63,15 @@ fn reported(world: &mut World, channel: usize) -> Vec<CompletionNotification> {
             return all;
         }
         for call in calls {
-            let Request::BcBatchCompletion(list) = call.request() else { panic!() };
-            all.extend(list.completions.iter());
-            world.clients[channel].answer(&call, 4, &Reply::BcBatchCompletion);
+            let reply = match call.request() {
+                Request::BcBatchCompletion(list) => {
+                    all.extend(list.completions.iter());
+                    Reply::BcBatchCompletion
+                }
+                Request::BcNull => Reply::BcNull,
+                other => panic!("{other:?}"),
+            };
+            world.clients[channel].answer(&call, 4, &reply);
         }
         world.settle();
     }

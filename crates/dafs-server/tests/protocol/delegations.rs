@@ -204,6 +204,45 @@ fn a_recall_that_goes_with_its_channel_comes_on_another_one_that_was_there_befor
     world.end();
 }
 
+/// So a client that hears nothing knows that its channel is dead.
+#[test]
+fn who_holds_delegations_is_called_from_time_to_time() {
+    let mut world = world();
+    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
+    world.pass(LEASE / 2);
+    assert_eq!(world.status(holder, &Request::Null), Status::Ok);
+    assert!(world.clients[channel].calls.is_empty(), "nothing hangs on it");
+    let (_, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
+    let (delegation, _) = delegation.expect("a delegation");
+    for time in [Duration::from_secs(1), LEASE / 6, LEASE / 6] {
+        world.pass(time);
+        let found = world.clients[channel].calls.pop();
+        let call = found.unwrap_or_else(|| panic!("no sign of life after {time:?}"));
+        assert!(matches!(call.request(), Request::BcNull));
+        world.clients[channel].answer(&call, 4, &Reply::BcNull);
+        world.pass(LEASE / 12);
+        assert!(world.clients[channel].calls.is_empty(), "not more often than needed");
+    }
+    assert_eq!(world.status(holder, &give_back(delegation)), Status::Ok);
+    world.pass(LEASE / 3);
+    assert!(world.clients[channel].calls.is_empty());
+    world.end();
+}
+
+/// A channel that is dead without a word is found out before its client's lease is over.
+#[test]
+fn who_does_not_answer_a_sign_of_life_loses_the_channel() {
+    let mut world = world();
+    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
+    assert!(open(&mut world, holder, b"f", ShareAccess::Both).unwrap().1.is_some());
+    world.pass(LEASE / 6);
+    assert!(world.clients[channel].closed.is_none());
+    world.pass(LEASE / 2);
+    assert!(world.clients[channel].closed.is_some());
+    assert_eq!(world.status(holder, &Request::Null), Status::Ok);
+    world.end();
+}
+
 #[test]
 fn a_delegation_that_is_not_returned_in_time_is_taken_away() {
     let mut world = world();

@@ -258,6 +258,11 @@ impl Client {
         self.back_channel.load(Ordering::Relaxed)
     }
 
+    /// Whether it holds delegations, which it may have to be called for.
+    pub fn holds_delegations(&self) -> bool {
+        self.delegated.load(Ordering::Relaxed) > 0
+    }
+
     pub(crate) fn front(&self) -> Option<Arc<dyn Front>> {
         self.lock_front().as_ref()?.upgrade()
     }

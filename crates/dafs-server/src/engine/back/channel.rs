@@ -14,7 +14,8 @@ use super::super::registry::Registry;
 use super::super::request::Context;
 use super::{Address, Callback};
 use crate::limits::{
-    BACK_ANSWER_SECONDS, BACK_CREDITS_MAX, BACK_WAITING_MAX, SMALL_REPLY_BYTES, WORK_POSTED_MAX,
+    BACK_ANSWER_SECONDS, BACK_CALLS_PER_LEASE, BACK_CREDITS_MAX, BACK_WAITING_MAX,
+    SMALL_REPLY_BYTES, WORK_POSTED_MAX,
 };
 use dafs_dat::Instant;
 use dafs_service::{AttrAnswer, Client, Service};
@@ -36,6 +37,8 @@ pub(in crate::engine) struct Back {
     /// Calls that the client lets us have outstanding.
     credits: u16,
     outstanding: u16,
+    /// When the client was last called.
+    called_at: Instant,
     streams: Vec<Stream>,
     waiting: VecDeque<Callback>,
 }
@@ -76,6 +79,7 @@ impl Back {
             checksums,
             credits: credits.clamp(1, BACK_CREDITS_MAX),
             outstanding: 0,
+            called_at: Instant::default(),
             streams: Vec::new(),
             waiting: VecDeque::new(),
         }
@@ -89,6 +93,14 @@ impl Back {
     pub(in crate::engine) fn is_overdue(&self, now: Instant) -> bool {
         let flights = self.streams.iter().filter_map(|stream| stream.flight.as_ref());
         flights.into_iter().any(|flight| flight.due <= now)
+    }
+
+    /// True when a client that holds delegations has heard nothing for so long that it would doubt
+    /// whether it would hear of a recall.
+    pub(in crate::engine) fn is_silent(&self, lease: Duration, now: Instant) -> bool {
+        self.client.holds_delegations()
+            && self.waiting.is_empty()
+            && now.since(self.called_at) >= lease / BACK_CALLS_PER_LEASE
     }
 
     /// The connection is over: what was to be said on it was not.
@@ -135,6 +147,14 @@ impl Context<'_> {
     pub(in crate::engine) fn start_back(&mut self, back: Back) {
         self.connection.back = Some(Box::new(back));
         self.call_client(Callback::Null);
+    }
+
+    /// Assures the client that it would hear of a recall.
+    pub(in crate::engine) fn assure_client(&mut self) {
+        let lease = self.shared.service.config().lease_time;
+        if self.connection.back.as_ref().is_some_and(|back| back.is_silent(lease, self.now)) {
+            self.call_client(Callback::Null);
+        }
     }
 
     /// Calls the client, as soon as there is a credit.
@@ -210,6 +230,7 @@ impl Context<'_> {
             stream.next_seq = sequence.wrapping_add(1);
             stream.flight = Some(Flight { callback, sequence, due });
             back.outstanding += 1;
+            back.called_at = self.now;
         }
         if sent.is_err() {
             self.link.replies.give_back(slot);
