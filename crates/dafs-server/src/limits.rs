@@ -146,6 +146,9 @@ pub(crate) const ADMIN_FENCE_TIME: std::time::Duration = std::time::Duration::fr
 /// How long reactors may take to tell of their sessions.
 pub(crate) const SURVEY_TIME: std::time::Duration = std::time::Duration::from_secs(2);
 
+/// How long a server that stops waits for blocking calls that are under way.
+pub(crate) const STOP_TIME: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// How long a session may take to finish what it has under way when a fence shuts it out; then it is
 /// ended.
 pub(crate) const FENCE_DRAIN_TIME: std::time::Duration = std::time::Duration::from_secs(5);

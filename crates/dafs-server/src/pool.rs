@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Something to run that may wait.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -120,10 +121,18 @@ struct Queue {
     stopping: bool,
 }
 
+impl Queue {
+    fn is_finished(&self) -> bool {
+        self.jobs.is_empty() && self.idle == self.threads
+    }
+}
+
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
     work: Condvar,
+    /// The last job is over.
+    finished: Condvar,
 }
 
 /// A pool of threads, started when there is work and none is idle.
@@ -141,6 +150,14 @@ impl ThreadPool {
     /// A pool that starts at most so many threads.
     pub fn with_threads(threads_max: usize) -> Self {
         Self { shared: Arc::default(), threads_max }
+    }
+
+    /// Waits up to `time` until no job waits or runs; false when some still do.
+    pub fn finish(&self, time: Duration) -> bool {
+        let queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let busy = |queue: &mut Queue| !queue.is_finished();
+        let waited = self.shared.finished.wait_timeout_while(queue, time, busy);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_finished()
     }
 }
 
@@ -198,6 +215,9 @@ impl Shared {
                 return;
             } else {
                 queue.idle += 1;
+                if queue.is_finished() {
+                    self.finished.notify_all();
+                }
                 queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 queue.idle -= 1;
             }
@@ -209,6 +229,23 @@ impl Shared {
 mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    #[test]
+    fn the_end_of_the_last_job_is_waited_for() {
+        let pool = ThreadPool::with_threads(2);
+        assert!(pool.finish(Duration::ZERO), "nothing is under way");
+        let (go, gate) = std::sync::mpsc::channel::<()>();
+        let held = Arc::new(());
+        let job_holds = held.clone();
+        pool.submit(Box::new(move || {
+            let _ = gate.recv();
+            drop(job_holds);
+        }));
+        assert!(!pool.finish(Duration::from_millis(1)), "the job waits");
+        go.send(()).unwrap();
+        assert!(pool.finish(Duration::from_secs(60)));
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
 
     #[test]
     fn every_job_runs_even_after_a_panic() {

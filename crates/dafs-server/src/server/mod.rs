@@ -20,7 +20,7 @@ use crate::admin::AdminSocket;
 use crate::auth::{Authenticator, PasswordFileError};
 use crate::config::{Config, ConfigError, ExportConfig, ExportSource, NFS_PORT};
 use crate::engine::{Engine, EngineCounts, Registry, Shared};
-use crate::limits::PROOF_THREADS_MAX;
+use crate::limits::{PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, ServerCollector};
 use crate::pool::{Inbox, ThreadPool};
 use crate::reactor::{self, Control};
@@ -184,6 +184,8 @@ pub struct Server {
     admin: Option<AdminSocket>,
     administration: Option<Arc<Administration>>,
     clock: Option<Clock>,
+    /// For blocking calls, and for proofs of who somebody is.
+    pools: [Arc<ThreadPool>; 2],
     /// Threads that look after the journal, if there is one.
     journal: Option<Workers>,
 }
@@ -268,6 +270,7 @@ impl Server {
             clock: dafs_dat::Instant::now,
             proofs: Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX)),
         });
+        let pools = [shared.pool.clone(), shared.proofs.clone()];
         let pool = shared.pool.clone();
         service.undo_elsewhere(Arc::new(move |job| pool.submit(job)));
         let mut server = Self {
@@ -280,6 +283,7 @@ impl Server {
             admin: None,
             administration: None,
             clock: None,
+            pools,
             journal: None,
         };
         server.clock = Some(Clock::start(server.service.clone())?);
@@ -464,6 +468,10 @@ impl Server {
             }
         }
         drop(self.clock.take());
+        // What they still do keeps the records open, which the next server on them would find locked.
+        if !self.pools.iter().all(|pool| pool.finish(STOP_TIME)) {
+            tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
+        }
         self.service.settle_records();
         drop(self.journal.take());
     }

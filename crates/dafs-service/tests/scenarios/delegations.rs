@@ -1,10 +1,11 @@
 //! Delegations: who gets them, what recalls them, and what becomes of those that are not returned.
 
 use crate::common::*;
+use crate::kept_locks::{PERSIST, instance, try_lock};
 use dafs_service::{
-    AttrAnswer, Client, Delegation, DelegationKind, Handle, NoDelegation, OpenClaim, OpenHow,
-    OpenRequest, OpenTarget, Opened, RemoveMode, Result, ServiceConfig, ServiceError, Share,
-    StateKind, StateRef, Want, WantKind,
+    AttrAnswer, Client, Delegation, DelegationKind, Handle, LockKind, NoDelegation, OpenClaim,
+    OpenHow, OpenRequest, OpenTarget, Opened, RemoveMode, Result, ServiceConfig, ServiceError,
+    Share, StateKind, StateRef, Want, WantKind,
 };
 use dafs_store::{CreateHow, SetAttr, SetXattr};
 use std::sync::Arc;
@@ -564,4 +565,24 @@ fn who_empties_a_file_may_have_a_delegation() {
     };
     let opened = world.service.open(world.caller(&client), &request).unwrap();
     assert_eq!(opened.delegation.map(|granted| granted.kind), Ok(DelegationKind::Write));
+}
+
+#[test]
+fn a_delegation_beside_a_shared_lock_is_recalled_when_that_breaks() {
+    let world = World::new();
+    let (one, nfs) = (instance(&world, "a", 1), world.nfs("n"));
+    let mine = world.plain("f", "owner", READ);
+    let mine = world.service.open(world.patient(&one), &mine).unwrap();
+    try_lock(&world, &one, &mine, (0, 10), LockKind::Read, PERSIST).unwrap();
+    let want = Want { kind: WantKind::Read, ..Want::default() };
+    let request = OpenRequest { want, ..world.plain("f", "owner", READ) };
+    let opened = world.service.open(world.patient(&nfs), &request).unwrap();
+    let granted = opened.delegation.expect("two readers do not disturb each other");
+    assert_eq!(world.ear.take(), []);
+    instance(&world, "a", 2);
+    let told = world.ear.take();
+    assert!(
+        matches!(told[..], [Told::Recall(_, _, state, false)] if state == granted.state),
+        "{told:?}"
+    );
 }

@@ -95,7 +95,7 @@ fn check(world: &World, people: &[Person]) {
     }
 }
 
-fn act(world: &World, people: &mut [Person], step: Step, verifier: &mut u8) {
+fn act(world: &World, people: &mut [Person], step: Step) {
     match step {
         Step::Open { client, file, share, kind, xor } => {
             let person = &mut people[client];
@@ -158,6 +158,10 @@ fn act(world: &World, people: &mut [Person], step: Step, verifier: &mut u8) {
             world.service.tick(world.now_ns.get());
         }
     }
+}
+
+/// Whose lease was ended, be it by an open that failed, begins anew.
+fn replace_lost(world: &World, people: &mut [Person], verifier: &mut u8) {
     for (at, person) in people.iter_mut().enumerate() {
         let lost = person.client.kind() == dafs_service::ClientKind::Dafs
             && person.away
@@ -187,18 +191,44 @@ proptest! {
 
     #[test]
     fn what_is_held_goes_together(steps in prop::collection::vec(step(), 1..60)) {
-        let world = World::new();
-        let mut verifier = 1;
-        let mut people: Vec<_> =
-            (0..CLIENTS).map(|at| person(&world, at, verifier)).collect();
-        for step in steps {
-            act(&world, &mut people, step, &mut verifier);
-            check(&world, &people);
-        }
-        for person in &people {
-            world.service.expire_client(person.client.key()).unwrap();
-        }
-        prop_assert_eq!(world.service.counts(), Default::default());
-        prop_assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
+        live(steps);
     }
+}
+
+fn live(steps: impl IntoIterator<Item = Step>) {
+    let world = World::new();
+    let mut verifier = 1;
+    let mut people: Vec<_> = (0..CLIENTS).map(|at| person(&world, at, verifier)).collect();
+    for step in steps {
+        act(&world, &mut people, step);
+        replace_lost(&world, &mut people, &mut verifier);
+        check(&world, &people);
+    }
+    for person in &people {
+        world.service.expire_client(person.client.key()).unwrap();
+    }
+    assert_eq!(world.service.counts(), Default::default());
+    assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
+}
+
+#[test]
+fn a_client_that_opens_after_its_lease_is_ended_like_others() {
+    let open = |client, kind, read, write, denies: (bool, bool), xor| {
+        let share = Share { read, write, deny_read: denies.0, deny_write: denies.1 };
+        Step::Open { client, file: 0, share, kind, xor }
+    };
+    let any = WantKind::NoPreference;
+    live([
+        Step::Away { client: 2 },
+        Step::Pass { seconds: 53 },
+        open(2, WantKind::None, true, false, (false, true), false),
+        Step::Pass { seconds: 15 },
+        open(0, any, true, false, (false, false), true),
+        Step::Pass { seconds: 7 },
+        open(1, any, true, false, (false, false), true),
+        open(2, any, true, false, (false, false), false),
+        Step::Pass { seconds: 16 },
+        open(0, any, true, false, (true, false), false),
+        open(0, any, false, true, (false, false), false),
+    ]);
 }

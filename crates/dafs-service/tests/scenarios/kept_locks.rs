@@ -11,20 +11,21 @@ use dafs_store::{SetAttr, StoreError, Wait};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier};
 
-const PERSIST: LockExtras = LockExtras { persist: true, autorecover: false, repair: false };
+pub(crate) const PERSIST: LockExtras =
+    LockExtras { persist: true, autorecover: false, repair: false };
 const REPAIR: LockExtras = LockExtras { persist: false, autorecover: false, repair: true };
 const PLAIN: LockExtras = LockExtras { persist: false, autorecover: false, repair: false };
 
 const INVALID: LockError = LockError::Service(ServiceError::Store(StoreError::Invalid));
 
-fn instance(world: &World, name: &str, verifier: u64) -> Arc<Client> {
+pub(crate) fn instance(world: &World, name: &str, verifier: u64) -> Arc<Client> {
     let identity = Identity { mechanism: "none", principal: Vec::new() };
     let now_ns = world.now_ns.get();
     let registered = world.service.register_client(name.as_bytes(), verifier, identity, now_ns);
     registered.unwrap().client
 }
 
-fn try_lock(
+pub(crate) fn try_lock(
     world: &World,
     client: &Arc<Client>,
     opened: &Opened,
@@ -132,26 +133,6 @@ fn nobody_gets_a_delegation_of_a_file_with_a_broken_lock() {
     assert_eq!(unlock(&world, &two, &theirs, (10, 10)), Ok(()));
     world.close(&two, &theirs);
     assert_eq!(wish(BOTH), Ok(DelegationKind::Write));
-}
-
-#[test]
-fn a_delegation_beside_a_shared_lock_is_recalled_when_that_breaks() {
-    let world = World::new();
-    let (one, nfs) = (instance(&world, "a", 1), world.nfs("n"));
-    let mine = world.plain("f", "owner", READ);
-    let mine = world.service.open(world.patient(&one), &mine).unwrap();
-    try_lock(&world, &one, &mine, (0, 10), LockKind::Read, PERSIST).unwrap();
-    let want = Want { kind: WantKind::Read, ..Want::default() };
-    let request = OpenRequest { want, ..world.plain("f", "owner", READ) };
-    let opened = world.service.open(world.patient(&nfs), &request).unwrap();
-    let granted = opened.delegation.expect("two readers do not disturb each other");
-    assert_eq!(world.ear.take(), []);
-    instance(&world, "a", 2);
-    let told = world.ear.take();
-    assert!(
-        matches!(told[..], [Told::Recall(_, _, state, false)] if state == granted.state),
-        "{told:?}"
-    );
 }
 
 #[test]
