@@ -34,6 +34,8 @@ pub struct File {
     client: Client,
     handle: FileHandle,
     state_id: StateId,
+    /// Who has it open, to the server.
+    owner: u64,
     writes: Arc<Uncommitted>,
     /// Restarts of the server that the session had seen when the file was opened.
     restarts: u64,
@@ -130,7 +132,7 @@ impl Client {
         create: Option<wire::CreateMode<'_>>,
         options: &OpenOptions,
     ) -> Result<File> {
-        let owner = OPENS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let owner = OPENS.fetch_add(1, Ordering::Relaxed);
         let delete_disposition = match options.deny_delete {
             true => wire::DeleteDisposition::Deny,
             false => wire::DeleteDisposition::DontCare,
@@ -139,7 +141,7 @@ impl Client {
             claim,
             create,
             delete_disposition,
-            owner: &owner,
+            owner: &owner.to_be_bytes(),
             share_access: options.access,
             share_deny: options.deny,
             share_key: wire::ShareKey(options.share_key),
@@ -164,6 +166,7 @@ impl Client {
             client: self.clone(),
             handle,
             state_id,
+            owner,
             writes: Arc::default(),
             restarts: self.stats().restarts,
             cached: None,
@@ -211,6 +214,11 @@ impl File {
     fn before_write(&self, range: &Range<usize>, offset: u64) -> Option<DirectUse> {
         let len = range.end.saturating_sub(range.start) as u64;
         self.before(|| Use::Change(self.handle, offset..offset.saturating_add(len)))
+    }
+
+    /// Who has it open, to the server.
+    pub(crate) fn owner(&self) -> u64 {
+        self.owner
     }
 
     pub(crate) fn state_id(&self) -> StateId {

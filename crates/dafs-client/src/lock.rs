@@ -196,10 +196,27 @@ impl File {
     /// # Errors
     /// `Broken`; the server's answer.
     pub fn test_lock(&self, range: &LockRange) -> Result<Option<LockHolder>, LockError> {
+        self.test_lock_of(range, b"")
+    }
+
+    /// Who would stand in the way of a lock by this file; `None` when nobody does. What it has locked
+    /// itself does not.
+    ///
+    /// # Errors
+    /// As [`File::test_lock`].
+    pub fn test_own_lock(&self, range: &LockRange) -> Result<Option<LockHolder>, LockError> {
+        self.test_lock_of(range, &self.owner().to_be_bytes())
+    }
+
+    fn test_lock_of(
+        &self,
+        range: &LockRange,
+        owner: &[u8],
+    ) -> Result<Option<LockHolder>, LockError> {
         let request = Request::LockT(LockT {
             fh: *self.handle(),
             lock_type: range.kind(false),
-            owner: b"",
+            owner,
             offset: range.offset,
             length: range.length,
         });
