@@ -1,0 +1,63 @@
+//! Numbers for what the kernel has open.
+//!
+//! Invariants
+//! * A number is given once and means nothing after it was taken back.
+
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+#[derive(Debug)]
+struct Inner<T> {
+    next: u64,
+    open: FxHashMap<u64, Arc<T>>,
+}
+
+/// What is open, by number.
+#[derive(Debug)]
+pub(crate) struct Handles<T>(RwLock<Inner<T>>);
+
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
+        Self(RwLock::new(Inner { next: 1, open: FxHashMap::default() }))
+    }
+}
+
+impl<T> Handles<T> {
+    /// A number for something.
+    pub(crate) fn insert(&self, value: T) -> u64 {
+        let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let number = inner.next;
+        inner.next += 1;
+        let before = inner.open.insert(number, Arc::new(value));
+        assert!(before.is_none(), "a number is given once");
+        number
+    }
+
+    /// What a number means.
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<T>> {
+        let inner = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        inner.open.get(&number).cloned()
+    }
+
+    /// Takes a number back.
+    pub(crate) fn remove(&self, number: u64) -> Option<Arc<T>> {
+        let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        inner.open.remove(&number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_means_nothing_after_it_was_taken_back() {
+        let handles = Handles::default();
+        let (a, b) = (handles.insert("a"), handles.insert("b"));
+        assert_ne!(a, b);
+        assert_eq!(handles.remove(a).as_deref(), Some(&"a"));
+        assert!(handles.get(a).is_none());
+        assert_ne!(handles.insert("c"), a);
+        assert_eq!(handles.get(b).as_deref(), Some(&"b"));
+    }
+}

@@ -1,0 +1,45 @@
+//! Every limit and default of the mount, in one place.
+
+use std::time::Duration;
+
+/// The longest write that the kernel sends, in bytes.
+pub const WRITE_BYTES_MAX: u32 = 1 << 20;
+
+/// The longest read that is answered, in bytes: the kernel asks for no more pages than a write has.
+pub const READ_BYTES_MAX: usize = WRITE_BYTES_MAX as usize;
+
+/// How far the kernel reads ahead, in bytes, if it is willing to.
+pub const READ_AHEAD_BYTES: u32 = 1 << 20;
+
+/// Requests in the background, such as reading ahead, that the kernel has outstanding.
+pub const BACKGROUND_REQUESTS: u16 = 64;
+
+/// Threads that carry out requests, each one at a time.
+pub const THREADS_DEFAULT: usize = 8;
+
+/// The most threads that may be asked for.
+pub const THREADS_MAX: usize = 256;
+
+/// How long the kernel believes attributes and names without asking again.
+pub const BELIEF_DEFAULT: Duration = Duration::from_secs(1);
+
+/// Requests for locks that wait at a time; each has a thread of its own.
+pub const LOCK_WAITERS_MAX: usize = 256;
+
+/// How long a waiting request for a lock may take to notice a signal to its process.
+pub const LOCK_SIGNAL_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest name, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// The longest value of an extended attribute, in bytes, as Linux limits it.
+pub const XATTR_BYTES_MAX: usize = 64 << 10;
+
+/// The most that the names of a file's extended attributes may be long together, in bytes, as Linux
+/// limits it.
+pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
+
+/// The unit in which space is told, in bytes.
+pub const BLOCK_BYTES: u32 = 4096;
+
+const _: () = assert!(THREADS_DEFAULT <= THREADS_MAX && READ_AHEAD_BYTES <= WRITE_BYTES_MAX);

@@ -1,0 +1,175 @@
+//! The nodes that the kernel knows: a number for each, and what it means to the server.
+//!
+//! Invariants
+//! * A node has one handle for as long as it is known, and a handle has one node: the kernel never
+//!   reaches another object by a number that it was given.
+//! * The table holds a node exactly while the kernel owes a `forget` for it, and the root always. So
+//!   its size is bounded by what the kernel remembers.
+//! * The number of a node is the server's file number, which users see, unless that is taken by
+//!   another node; then it is a number above all of these.
+
+use dafs_client::{Attributes, FileHandle};
+use rustc_hash::FxHashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The number of a node.
+pub(crate) type NodeId = u64;
+
+/// The number of the root, as the kernel knows it.
+pub(crate) const ROOT: NodeId = 1;
+
+/// Where numbers begin that are made here, because the server's is taken.
+const OWN_NUMBERS: u64 = 1 << 63;
+
+#[derive(Debug)]
+struct Node {
+    handle: FileHandle,
+    /// Lookups that the kernel has not forgotten.
+    lookups: u64,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    nodes: FxHashMap<NodeId, Node>,
+    by_handle: FxHashMap<FileHandle, NodeId>,
+    own_numbers: u64,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    root: FileHandle,
+    tables: Mutex<Tables>,
+}
+
+impl Nodes {
+    pub(crate) fn new(root: FileHandle) -> Self {
+        Self { root, tables: Mutex::default() }
+    }
+
+    /// What a number means; `None` for one that the kernel was not given.
+    pub(crate) fn handle(&self, node: NodeId) -> Option<FileHandle> {
+        match node {
+            ROOT => Some(self.root),
+            _ => self.lock().nodes.get(&node).map(|node| node.handle),
+        }
+    }
+
+    /// The number of an object that the kernel is told of; it owes a forget from now on.
+    pub(crate) fn enter(&self, attributes: &Attributes) -> NodeId {
+        if attributes.handle == self.root {
+            return ROOT;
+        }
+        let mut tables = self.lock();
+        if let Some(&id) = tables.by_handle.get(&attributes.handle) {
+            if let Some(node) = tables.nodes.get_mut(&id) {
+                node.lookups += 1;
+            }
+            return id;
+        }
+        let mut id = attributes.file_id;
+        while id <= ROOT || tables.nodes.contains_key(&id) {
+            tables.own_numbers += 1;
+            id = OWN_NUMBERS + tables.own_numbers;
+        }
+        tables.nodes.insert(id, Node { handle: attributes.handle, lookups: 1 });
+        tables.by_handle.insert(attributes.handle, id);
+        debug_assert_eq!(tables.nodes.len(), tables.by_handle.len());
+        id
+    }
+
+    /// The number that an object has, or would get.
+    pub(crate) fn number(&self, attributes: &Attributes) -> NodeId {
+        if attributes.handle == self.root {
+            return ROOT;
+        }
+        let known = self.lock().by_handle.get(&attributes.handle).copied();
+        known.unwrap_or_else(|| attributes.file_id.max(ROOT + 1))
+    }
+
+    /// The kernel forgets some of its lookups.
+    pub(crate) fn forget(&self, node: NodeId, lookups: u64) {
+        let mut tables = self.lock();
+        let Some(known) = tables.nodes.get_mut(&node) else { return };
+        debug_assert!(known.lookups >= lookups, "more is forgotten than was looked up");
+        known.lookups = known.lookups.saturating_sub(lookups);
+        if known.lookups == 0 {
+            let handle = known.handle;
+            tables.nodes.remove(&node);
+            tables.by_handle.remove(&handle);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        // Nothing between two changes of a table can panic.
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_client::{ObjectType, Owner};
+
+    fn object(file_id: u64, handle: u8) -> Attributes {
+        Attributes {
+            kind: ObjectType::Regular,
+            mode: 0,
+            links: 1,
+            owner: Owner::Unknown,
+            group: Owner::Unknown,
+            size: 0,
+            space_used: 0,
+            file_id,
+            change: 0,
+            raw_device: (0, 0),
+            accessed: None,
+            modified: None,
+            changed: None,
+            created: None,
+            has_named_attributes: false,
+            handle: FileHandle { fs: [handle; 16], file: [0; 48] },
+        }
+    }
+
+    fn root() -> Nodes {
+        Nodes::new(object(2, 200).handle)
+    }
+
+    #[test]
+    fn a_node_lives_until_all_lookups_are_forgotten() {
+        let nodes = root();
+        let file = object(7, 1);
+        assert_eq!((nodes.enter(&file), nodes.enter(&file)), (7, 7));
+        nodes.forget(7, 1);
+        assert_eq!(nodes.handle(7), Some(file.handle));
+        nodes.forget(7, 1);
+        assert_eq!(nodes.handle(7), None);
+        let tables = nodes.lock();
+        assert!(tables.nodes.is_empty() && tables.by_handle.is_empty());
+    }
+
+    #[test]
+    fn a_file_number_that_is_used_again_does_not_lead_to_the_old_file() {
+        let nodes = root();
+        let (old, new) = (object(7, 1), object(7, 2));
+        assert_eq!(nodes.enter(&old), 7);
+        let id = nodes.enter(&new);
+        assert!(id > OWN_NUMBERS);
+        assert_eq!(nodes.handle(7), Some(old.handle));
+        assert_eq!((nodes.handle(id), nodes.number(&new)), (Some(new.handle), id));
+        nodes.forget(7, 1);
+        assert_eq!(nodes.enter(&new), id, "a node keeps its number");
+    }
+
+    #[test]
+    fn the_root_is_never_forgotten_and_its_number_is_nobody_elses() {
+        let nodes = root();
+        let root = object(2, 200);
+        assert_eq!(nodes.enter(&root), ROOT);
+        nodes.forget(ROOT, 5);
+        assert_eq!(nodes.handle(ROOT), Some(root.handle));
+        assert!(nodes.enter(&object(ROOT, 3)) > OWN_NUMBERS);
+        assert_eq!(nodes.enter(&object(2, 4)), 2);
+    }
+}

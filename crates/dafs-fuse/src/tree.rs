@@ -1,0 +1,213 @@
+//! Names and attributes.
+//!
+//! Invariants
+//! * What is made belongs to the user who asked for it, as far as the server lets the session give
+//!   things away; in a directory with the setgid bit it has the group that the server gave it.
+//! * A node is entered into the table only when the kernel is going to be told of it.
+
+use crate::convert::errno;
+use crate::limits::NAME_BYTES_MAX;
+use crate::nodes::{NodeId, Nodes};
+use dafs_client::{
+    Attributes, Client, Create, File, FileHandle, FsStatus, OpenOptions, SetAttributes,
+    SpecialFile, Status,
+};
+use fuser::Errno;
+
+/// What an operation ends with.
+pub(crate) type Outcome<T> = Result<T, Errno>;
+
+/// The user on whose behalf something is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Caller {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// What is to be made beside regular files.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum New<'a> {
+    Directory,
+    Symlink(&'a [u8]),
+    Special(SpecialFile),
+}
+
+/// The tree that is mounted.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub(crate) client: Client,
+    pub(crate) nodes: Nodes,
+}
+
+/// A name that can be sent.
+fn checked(name: &[u8]) -> Outcome<&[u8]> {
+    if name.len() > NAME_BYTES_MAX { Err(Errno::ENAMETOOLONG) } else { Ok(name) }
+}
+
+impl Tree {
+    pub(crate) fn new(client: Client, root: FileHandle) -> Self {
+        Self { client, nodes: Nodes::new(root) }
+    }
+
+    /// What a node means to the server.
+    pub(crate) fn handle(&self, node: NodeId) -> Outcome<FileHandle> {
+        self.nodes.handle(node).ok_or(Errno::ESTALE)
+    }
+
+    pub(crate) fn lookup(&self, dir: NodeId, name: &[u8]) -> Outcome<Attributes> {
+        let dir = self.handle(dir)?;
+        let found = self.client.lookup_attributes(&dir, checked(name)?);
+        found.map(|(_, attributes)| attributes).map_err(|error| errno(&error))
+    }
+
+    pub(crate) fn attributes(&self, node: NodeId) -> Outcome<Attributes> {
+        self.client.attributes(&self.handle(node)?).map_err(|error| errno(&error))
+    }
+
+    /// Changes attributes; under an open file, if there is one, for the size.
+    pub(crate) fn set_attributes(
+        &self,
+        node: NodeId,
+        file: Option<&File>,
+        change: &SetAttributes,
+    ) -> Outcome<Attributes> {
+        let handle = self.handle(node)?;
+        let done = match file {
+            Some(file) if change.size.is_some() => file.set_attributes(change),
+            _ => self.client.set_attributes(&handle, change),
+        };
+        done.map_err(|error| errno(&error))?;
+        self.attributes(node)
+    }
+
+    pub(crate) fn readlink(&self, node: NodeId) -> Outcome<Vec<u8>> {
+        self.client.readlink(&self.handle(node)?).map_err(|error| errno(&error))
+    }
+
+    /// Makes anything but a regular file.
+    pub(crate) fn make(
+        &self,
+        dir: NodeId,
+        name: &[u8],
+        new: New<'_>,
+        mode: u32,
+        caller: Caller,
+    ) -> Outcome<Attributes> {
+        let (dir, name) = (self.handle(dir)?, checked(name)?);
+        let attributes = SetAttributes::mode(mode & 0o7777);
+        let made = match new {
+            New::Directory => self.client.mkdir(&dir, name, &attributes),
+            New::Symlink(text) => self.client.symlink(&dir, name, text),
+            New::Special(kind) => self.client.mknod(&dir, name, kind, &attributes),
+        };
+        let made = made.map_err(|error| errno(&error))?;
+        self.give_to(&dir, &made, caller)
+    }
+
+    /// Makes and opens a regular file; opens what is there if it need not be new.
+    pub(crate) fn create(
+        &self,
+        dir: NodeId,
+        name: &[u8],
+        options: &OpenOptions,
+        must_be_new: bool,
+        mode: u32,
+        caller: Caller,
+    ) -> Outcome<(File, Attributes)> {
+        let (dir, name) = (self.handle(dir)?, checked(name)?);
+        let new = options.create(Create::New).mode(mode & 0o7777);
+        match self.client.open_at(&dir, name, &new) {
+            Ok(file) => {
+                let attributes = self.give_to(&dir, file.handle(), caller)?;
+                Ok((file, attributes))
+            }
+            Err(error) if error.status() == Some(Status::Exist) && !must_be_new => {
+                let file = self.client.open_at(&dir, name, options);
+                let file = file.map_err(|error| errno(&error))?;
+                let attributes = file.attributes().map_err(|error| errno(&error))?;
+                Ok((file, attributes))
+            }
+            Err(error) => Err(errno(&error)),
+        }
+    }
+
+    /// Gives what was just made to the user who asked for it, and tells its attributes.
+    fn give_to(&self, dir: &FileHandle, made: &FileHandle, caller: Caller) -> Outcome<Attributes> {
+        let now = self.client.attributes(made).map_err(|error| errno(&error))?;
+        let owner = Some(caller.uid).filter(|&uid| now.owner.id() != Some(uid));
+        let mut group = Some(caller.gid).filter(|&gid| now.group.id() != Some(gid));
+        if group.is_some() {
+            let dir = self.client.attributes(dir).map_err(|error| errno(&error))?;
+            group = group.filter(|_| dir.mode & libc::S_ISGID == 0);
+        }
+        if owner.is_none() && group.is_none() {
+            return Ok(now);
+        }
+        // A change of the owner takes the bits that lend rights; they were asked for with this owner.
+        let lends = now.mode & (libc::S_ISUID | libc::S_ISGID) != 0 && !now.is_symlink();
+        let mode = lends.then_some(now.mode);
+        let change = SetAttributes { owner, group, mode, ..SetAttributes::default() };
+        match self.client.set_attributes(made, &change) {
+            Ok(()) => self.client.attributes(made).map_err(|error| errno(&error)),
+            // A server that lets nobody give things away keeps them for the user of the session.
+            Err(error) if matches!(error.status(), Some(Status::Perm | Status::Acces)) => {
+                tracing::debug!(uid = caller.uid, gid = caller.gid, %error, "not given to its maker");
+                Ok(now)
+            }
+            Err(error) => Err(errno(&error)),
+        }
+    }
+
+    pub(crate) fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Outcome<Attributes> {
+        let (source, dir) = (self.handle(node)?, self.handle(dir)?);
+        self.client.link(&source, &dir, checked(name)?).map_err(|error| errno(&error))?;
+        self.attributes(node)
+    }
+
+    pub(crate) fn remove(&self, dir: NodeId, name: &[u8]) -> Outcome<()> {
+        self.client.remove(&self.handle(dir)?, checked(name)?).map_err(|error| errno(&error))
+    }
+
+    pub(crate) fn rename(
+        &self,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        keeps_target: bool,
+    ) -> Outcome<()> {
+        let (from_dir, from) = (self.handle(from.0)?, checked(from.1)?);
+        let (to_dir, to) = (self.handle(to.0)?, checked(to.1)?);
+        if keeps_target {
+            return self.rename_to_free(&from_dir, from, &to_dir, to);
+        }
+        self.client.rename(&from_dir, from, &to_dir, to).map_err(|error| errno(&error))
+    }
+
+    /// Renames unless the target exists. What is no directory gets its new name before it loses the
+    /// old one, which never replaces anything; directories cannot have two names, so for them somebody
+    /// else may come in between.
+    fn rename_to_free(
+        &self,
+        from_dir: &FileHandle,
+        from: &[u8],
+        to_dir: &FileHandle,
+        to: &[u8],
+    ) -> Outcome<()> {
+        let failed = |error| errno(&error);
+        let (source, attributes) = self.client.lookup_attributes(from_dir, from).map_err(failed)?;
+        if !attributes.is_directory() {
+            self.client.link(&source, to_dir, to).map_err(failed)?;
+            return self.client.remove(from_dir, from).map_err(failed);
+        }
+        match self.client.lookup(to_dir, to) {
+            Ok(_) => Err(Errno::EEXIST),
+            Err(error) if error.status() == Some(Status::NoEnt) => {
+                self.client.rename(from_dir, from, to_dir, to).map_err(failed)
+            }
+            Err(error) => Err(errno(&error)),
+        }
+    }
+
+    pub(crate) fn fs_status(&self, node: NodeId) -> Outcome<FsStatus> {
+        self.client.fs_status(&self.handle(node)?).map_err(|error| errno(&error))
+    }
+}
