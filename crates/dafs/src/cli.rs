@@ -135,6 +135,8 @@ pub(crate) enum Command {
     Put(commands::put::Put),
     Rm(commands::rm::Rm),
     Mkdir(commands::mkdir::Mkdir),
+    Mount(commands::mount::Mount),
+    Umount(commands::mount::Umount),
     Mv(commands::mv::Mv),
     Ln(commands::ln::Ln),
     Df(commands::df::Df),

@@ -11,6 +11,7 @@ pub(crate) mod ln;
 pub(crate) mod lock;
 pub(crate) mod ls;
 pub(crate) mod mkdir;
+pub(crate) mod mount;
 pub(crate) mod mv;
 pub(crate) mod passwd;
 pub(crate) mod ping;
@@ -46,6 +47,8 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Put(command) => command.run(sessions),
         Command::Rm(command) => command.run(sessions),
         Command::Mkdir(command) => command.run(sessions),
+        Command::Mount(command) => command.run(sessions),
+        Command::Umount(command) => command.run(),
         Command::Mv(command) => command.run(sessions),
         Command::Ln(command) => command.run(sessions),
         Command::Df(command) => command.run(sessions),

@@ -1,0 +1,201 @@
+//! `dafs mount`: makes the files of a server a part of the tree of this host.
+//!
+//! In the background, the command starts itself again and waits until that says that all is well, so
+//! that what is wrong is told to the user.
+
+use crate::failure::Failure;
+use crate::output::complain;
+use crate::remote::RemoteUrl;
+use crate::session::Sessions;
+use dafs_client::{DafsUrl, Follow};
+use dafs_fuse::{Mount as Mounted, MountError, MountOptions, Unmounted, limits, unmount};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Mount a directory of a dafs:// server, so that every program can use its files
+///
+/// It is served in the background until it is unmounted with dafs umount, or by a signal. What other
+/// hosts change is seen after --belief at the latest, and what a file holds whenever it is opened.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Mount {
+    /// What to mount: dafs://HOST[:PORT]/PATH
+    source: RemoteUrl,
+    /// Where: a directory
+    directory: PathBuf,
+    /// Stay in the foreground until it is unmounted
+    #[arg(short, long)]
+    foreground: bool,
+    /// Let other users in; the permissions of the files say who may do what. Always so for root
+    #[arg(long)]
+    allow_other: bool,
+    /// Change nothing
+    #[arg(long)]
+    read_only: bool,
+    /// How long attributes and names are believed before the server is asked again
+    #[arg(long, value_name = "SECONDS", default_value_t = limits::BELIEF_DEFAULT.as_secs_f64())]
+    belief: f64,
+    /// Operations carried out at a time
+    #[arg(long, value_name = "COUNT", default_value_t = limits::THREADS_DEFAULT)]
+    threads: usize,
+    /// Say on standard output that it is mounted, then let go of the terminal
+    #[arg(long, hide = true)]
+    background_child: bool,
+}
+
+/// What the child says when it is mounted.
+const READY: &[u8] = b"mounted\n";
+
+impl Mount {
+    pub(crate) fn run(&self, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        let RemoteUrl::Dafs(url) = &self.source else {
+            return Err(Failure::Usage(format!(
+                "{} is no DAFS server; NFS servers are mounted with mount -t nfs",
+                self.source
+            )));
+        };
+        if !(self.foreground || self.background_child) {
+            return start_in_background();
+        }
+        self.serve(url, sessions)
+    }
+
+    fn options(&self, url: &DafsUrl) -> Result<MountOptions, Failure> {
+        let belief = Duration::try_from_secs_f64(self.belief)
+            .map_err(|error| Failure::Usage(format!("--belief {}: {error}", self.belief)))?;
+        Ok(MountOptions {
+            source: url.to_string(),
+            allow_other: self.allow_other || rustix::process::geteuid().is_root(),
+            read_only: self.read_only,
+            belief,
+            threads: self.threads,
+        })
+    }
+
+    fn serve(&self, url: &DafsUrl, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+        let options = self.options(url)?;
+        // Before anything is mounted, so that no signal leaves it behind.
+        let signals = Signals::new([SIGINT, SIGTERM])
+            .map_err(|error| Failure::local("cannot handle signals", &error))?;
+        let client = sessions.dafs_client(url)?;
+        let root = client
+            .resolve(url.path(), Follow::Yes)
+            .map_err(|error| Failure::remote(&self.source, &error.into()))?;
+        if !root.attributes.is_directory() {
+            return Err(Failure::Failed(format!("{} is no directory", self.source)));
+        }
+        let mounted =
+            Mounted::new(&client, root.handle, &self.directory, &options).map_err(failure)?;
+        unmount_on_signal(signals, std::path::absolute(&self.directory))?;
+        if self.background_child {
+            let told = let_go().map_err(|error| Failure::local("cannot go on alone", &error));
+            if told.is_err() {
+                let _ = unmount(&self.directory);
+            }
+            told?;
+        }
+        mounted.serve().map_err(|error| Failure::local(self.directory.display(), &error))
+    }
+}
+
+/// Takes a mount down when a signal comes. A second one ends the process at once.
+fn unmount_on_signal(
+    mut signals: Signals,
+    directory: std::io::Result<PathBuf>,
+) -> Result<(), Failure> {
+    let directory = directory.map_err(|error| Failure::local("no directory", &error))?;
+    let watch = move || {
+        for (count, signal) in signals.forever().enumerate() {
+            if count > 0 {
+                std::process::exit(128 + signal);
+            }
+            match unmount(&directory) {
+                Ok(Unmounted::Gone) | Err(MountError::NotMounted(_)) => {}
+                Ok(Unmounted::Leaving) => complain!(
+                    "dafs: {} is in use; ending when its users have left, or by another signal",
+                    directory.display()
+                ),
+                Err(error) => complain!("dafs: {error}"),
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("dafs-signals".into());
+    thread.spawn(watch).map(drop).map_err(|error| Failure::local("no thread for signals", &error))
+}
+
+/// Runs this command line once more, on its own, and waits until that has mounted.
+fn start_in_background() -> Result<(), Failure> {
+    let local = |error| Failure::local("cannot start in the background", &error);
+    let program = std::env::current_exe().map_err(local)?;
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut child = Command::new(program)
+        .args(arguments)
+        .arg("--background-child")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(local)?;
+    let mut said = Vec::new();
+    if let Some(output) = child.stdout.take() {
+        output.take(READY.len() as u64).read_to_end(&mut said).map_err(local)?;
+    }
+    if said == READY {
+        return Ok(());
+    }
+    // It has told the user why.
+    let status = child.wait().map_err(local)?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+    Err(Failure::Ended { code, text: None })
+}
+
+/// Tells the parent that all is well, and lets go of it and of its terminal.
+fn let_go() -> std::io::Result<()> {
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::process::setsid()?;
+    std::env::set_current_dir("/")?;
+    let mut output = std::io::stdout();
+    output.write_all(READY)?;
+    output.flush()?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+fn failure(error: MountError) -> Failure {
+    match error {
+        MountError::Threads(_) => Failure::Usage(error.to_string()),
+        _ => Failure::Failed(error.to_string()),
+    }
+}
+
+/// Unmount what dafs mount has mounted
+///
+/// It always works: while programs still use files in it, it disappears from the tree of this host at
+/// once and ends when they have closed them; also when the process that served it was killed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Umount {
+    /// Where it is mounted
+    #[arg(required = true)]
+    directories: Vec<PathBuf>,
+}
+
+impl Umount {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        super::for_each(&self.directories, |directory| {
+            let directory: &Path = directory;
+            match unmount(directory).map_err(failure)? {
+                Unmounted::Gone => {}
+                Unmounted::Leaving => complain!(
+                    "dafs: {} was in use; it ends when its users have left it",
+                    directory.display()
+                ),
+            }
+            Ok(())
+        })
+    }
+}

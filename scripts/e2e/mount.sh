@@ -1,0 +1,214 @@
+#!/bin/bash
+# A mounted tree: what programs do with files there is what the server has, whoever does it; open files
+# outlive their names and the server; unmounting works whatever state the mount is in.
+source "$(dirname "$0")/lib.sh"
+
+[[ -c /dev/fuse ]] || skip "there is no /dev/fuse: load the kernel's fuse module"
+is_root || skip "mounting needs root here"
+# In a name space of its own, so that nothing of this is seen outside or left behind.
+if [[ ! ${DAFS_E2E_MOUNTS:-} ]]; then
+    unshare -m true 2>/dev/null || skip "this user may not make a name space for mounts"
+    rm -rf "$work"
+    DAFS_E2E_MOUNTS=1 exec unshare -m --propagation private "$0"
+fi
+
+export=$work/export
+point=$work/point
+mkdir -m 777 "$export" "$point"
+undo+=("umount -l '$point' 2>/dev/null")
+is_mounted() { grep -q "^dafs://.* $point fuse" /proc/self/mounts; }
+is_gone() { ! kill -0 "$1" 2>/dev/null; }
+# The process that serves the mount.
+keeper() { pgrep -f -- "mount .*$point --background-child"; }
+serve "$export" --no-root-squash
+
+step "what cannot be mounted is said"
+expect 1 'NOENT' "$dafs" mount "$url/nothing" "$point"
+expect 1 'cannot mount on' "$dafs" mount "$url/" "$work/nowhere"
+expect 1 'is no mount of dafs' "$dafs" umount "$point"
+expect 3 'connect' "$dafs" mount dafs://127.0.0.1:1/ "$point"
+is_mounted && fail "something was mounted"
+
+step "files, directories, links"
+"$dafs" mount "$url/" "$point"
+is_mounted || fail "nothing is mounted"
+mkdir "$point/directory"
+echo hello >"$point/directory/file"
+[[ $(cat "$export/directory/file") == hello ]] || fail "the server has something else"
+echo more >>"$point/directory/file"
+[[ $(cat "$point/directory/file") == $'hello\nmore' ]] || fail "appending"
+truncate -s 7 "$point/directory/file"
+[[ $(stat -c %s "$export/directory/file") == 7 ]] || fail "cutting"
+mv "$point/directory/file" "$point/moved"
+ln "$point/moved" "$point/second"
+ln -s moved "$point/link"
+[[ $(stat -c %h "$point/moved") == 2 && $(readlink "$point/link") == moved ]] || fail "links"
+echo other >"$point/other"
+mv -n "$point/other" "$point/moved" || true
+[[ -e $point/other ]] || fail "a file was replaced against the user's will"
+mkfifo "$point/pipe"
+[[ -p $export/pipe ]] || fail "a pipe"
+chmod 4751 "$point/moved"
+touch -d '2001-02-03 04:05:06.789' "$point/moved"
+[[ $(stat -c '%a %y' "$export/moved") == '4751 2001-02-03 04:05:06.789000000 '* ]] ||
+    fail "attributes: $(stat -c '%a %y' "$export/moved")"
+rmdir "$point/directory"
+rm "$point/second" "$point/link" "$point/pipe" "$point/other" "$point/moved"
+[[ ! $(ls -A "$export") ]] || fail "something was left: $(ls -A "$export")"
+
+step "many names, read as they were made"
+mkdir "$point/many"
+seq 3000 | (cd "$point/many" && xargs touch)
+same <(seq 3000 | sort) <(ls "$point/many" | sort) "the names"
+[[ $(find "$point/many" -type f -size 0 | wc -l) == 3000 ]] || fail "attributes of the entries"
+rm -r "$point/many"
+
+step "content both ways"
+head -c 30000000 /dev/urandom >"$work/random"
+cp "$work/random" "$point/big"
+same "$work/random" "$export/big" "what was written and what the server has"
+cp "$export/big" "$export/again"
+same "$work/random" "$point/again" "what the server has and what was read"
+dd if=/dev/zero of="$point/big" bs=1 seek=12345 count=10 conv=notrunc,fsync status=none
+dd if=/dev/zero of="$work/random" bs=1 seek=12345 count=10 conv=notrunc status=none
+same "$work/random" "$export/big" "a small write in the middle"
+
+step "random operations, checked one by one"
+operations=3000
+[[ ! ${DAFS_TEST_LONG:-} ]] || operations=100000
+scripts/e2e/exercise.py "$point" 1 "$operations" || fail "a file is not what it must be"
+
+step "a change on the server is seen when the file is opened"
+echo one >"$export/seen"
+[[ $(cat "$point/seen") == one ]] || fail "the first content"
+echo two >"$export/seen"
+sleep 1.1
+[[ $(cat "$point/seen") == two ]] || fail "old content"
+
+step "a file outlives its name"
+exec 7<>"$point/seen"
+rm "$point/seen"
+echo three >&7
+[[ $(cat /proc/self/fd/7) == three ]] || fail "an open file without a name"
+exec 7>&-
+
+step "who makes something owns it"
+as_user() { setpriv --reuid 1234 --regid 1234 --clear-groups "$@"; }
+mkdir -m 777 "$point/open"
+as_user bash -c "cd '$point/open' && echo x >file && mkdir sub && ln -s file link && mkfifo pipe"
+[[ $(cd "$export/open" && stat -c '%u:%g' file sub link pipe | sort -u) == 1234:1234 ]] ||
+    fail "owners: $(cd "$export/open" && stat -c '%u:%g %n' file sub link pipe)"
+chmod 700 "$point/open"
+as_user ls "$point/open" 2>/dev/null && fail "a directory was open to everybody"
+mkdir "$point/group"
+chown 0:4321 "$point/group"
+chmod 2777 "$point/group"
+as_user touch "$point/group/file"
+[[ $(stat -c '%u:%g' "$export/group/file") == 1234:4321 ]] || fail "a group is not inherited"
+
+step "extended attributes"
+touch "$point/noted"
+python3 - "$point/noted" <<'PYTHON'
+import errno, os, sys
+file = sys.argv[1]
+assert os.listxattr(file) == []
+os.setxattr(file, "user.note", b"first", os.XATTR_CREATE)
+try:
+    os.setxattr(file, "user.note", b"", os.XATTR_CREATE)
+    sys.exit("made twice")
+except FileExistsError:
+    pass
+os.setxattr(file, "user.note", b"2nd")
+assert os.listxattr(file) == ["user.note"] and os.getxattr(file, "user.note") == b"2nd"
+os.removexattr(file, "user.note")
+for name, wanted in [("user.note", errno.ENODATA), ("trusted.note", errno.EOPNOTSUPP)]:
+    try:
+        os.getxattr(file, name)
+        sys.exit("an attribute out of nothing")
+    except OSError as error:
+        assert error.errno == wanted, error
+PYTHON
+
+step "locks"
+echo x >"$point/locked"
+exec 8<>"$point/locked"
+flock 8
+flock -n "$point/locked" true && fail "a lock was given twice"
+flock "$point/locked" touch "$work/got" &
+waiter=$!
+started+=("$waiter")
+# It sleeps in the kernel until its request is answered.
+is_waiting() { grep -q request_wait_answer "/proc/$waiter/stack"; }
+eventually is_waiting
+[[ ! -e $work/got ]] || fail "a lock was given twice"
+flock -u 8
+wait "$waiter"
+[[ -e $work/got ]] || fail "who waited did not get the lock"
+flock 8
+flock "$point/locked" true &
+waiter=$!
+started+=("$waiter")
+eventually is_waiting
+kill -9 "$waiter"
+wait "$waiter" || true
+eventually is_gone "$waiter"
+exec 8>&-
+# The kernel tells of the last close after the program has gone on.
+eventually flock -n "$point/locked" true
+
+step "the server restarts"
+port=${url##*:}
+exec 9<>"$point/kept"
+echo before >&9
+sync "$point/kept"
+kill -9 "$server"
+wait "$server" || true
+# A server that inherits the open file would keep the mount in use.
+serve "$export" --no-root-squash --listen "127.0.0.1:$port" 9>&-
+echo after >&9
+exec 9>&-
+[[ $(cat "$point/kept") == $'before\nafter' ]] || fail "after a restart"
+
+step "unmounting: idle, in use, and with nobody behind"
+process=$(keeper)
+"$dafs" umount "$point"
+is_mounted && fail "still mounted"
+eventually is_gone "$process"
+"$dafs" mount "$url/" "$point"
+exec 9<"$point/kept"
+process=$(keeper)
+expect 0 'was in use' "$dafs" umount "$point"
+is_mounted && fail "still mounted"
+[[ $(cat <&9) == $'before\nafter' ]] || fail "who had a file open lost it"
+exec 9<&-
+eventually is_gone "$process"
+"$dafs" mount "$url/" "$point"
+process=$(keeper)
+kill -9 "$process"
+eventually is_gone "$process"
+ls "$point" 2>/dev/null && fail "a mount without a process answers"
+"$dafs" umount "$point"
+is_mounted && fail "still mounted"
+
+step "in the foreground, ended by a signal"
+"$dafs" mount --foreground "$url/" "$point" &
+process=$!
+started+=("$process")
+eventually is_mounted
+kill -TERM "$process"
+wait "$process" || fail "status $?"
+is_mounted && fail "still mounted"
+
+step "the example of the documentation"
+example=$(awk '$0 == "<!-- example -->" { found = 1; next }
+    found && /^```$/ && lines { exit }
+    found && !/^```/ { lines = 1; print }' docs/mounting.md)
+[[ $example == *'dafs mount'*'dafs umount'* ]] || fail "docs/mounting.md has no example"
+mkdir "$export/demo" "$work/bin"
+ln -s "$(realpath "$dafs")" "$work/bin/dafs"
+example=${example//dafs:\/\/localhost/$url}
+PATH=$work/bin:$PATH bash -euxc "${example//\/mnt\/demo/$point}" >"$work/said" 2>&1 ||
+    { cat "$work/said"; fail "a command of the example failed"; }
+grep -qx 'hello, everybody' "$work/said" || fail "grep did not find the line"
+is_mounted && fail "still mounted"
+stop_server
