@@ -22,7 +22,7 @@ use crate::config::{Config, ConfigError, ExportConfig, ExportSource, NFS_PORT};
 use crate::engine::{Engine, EngineCounts, Registry, Shared};
 use crate::limits::{PROOF_THREADS_MAX, STOP_TIME};
 use crate::metrics::{MetricsPort, ServerCollector};
-use crate::pool::{Inbox, ThreadPool};
+use crate::pool::{Inbox, Pool, ThreadPool};
 use crate::reactor::{self, Control};
 use administration::{Administration, open_exports};
 use clock::Clock;
@@ -260,18 +260,19 @@ impl Server {
             config.listen.iter().map(|&address| Listener::bind(address, &mut inherited));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let ports = listeners.iter().map(|listener| listener.address.port()).collect();
+        let pool = Arc::new(ThreadPool::new());
+        let proofs = Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX));
         let shared = Arc::new(Shared {
             service: service.clone(),
             authenticator: Arc::new(Authenticator::new(config)?.with_ports(ports)),
             registry: Arc::new(Registry::new(random.registry_key)),
-            pool: Arc::new(ThreadPool::new()),
+            pool: pool.clone(),
             limits: config.limits,
             write_verifier: Arc::new(WriteVerifier::new(random.write_verifier)),
             clock: dafs_dat::Instant::now,
-            proofs: Arc::new(ThreadPool::with_threads(PROOF_THREADS_MAX)),
+            proofs: proofs.clone(),
         });
-        let pools = [shared.pool.clone(), shared.proofs.clone()];
-        let pool = shared.pool.clone();
+        let pools = [pool.clone(), proofs];
         service.undo_elsewhere(Arc::new(move |job| pool.submit(job)));
         let mut server = Self {
             addresses: listeners.iter().map(|listener| listener.address).collect(),
