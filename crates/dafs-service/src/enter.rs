@@ -6,7 +6,7 @@
 
 use crate::error::ServiceError;
 use crate::handle::Handle;
-use crate::limits::{RECALL_NAP, RECALL_WAIT, RECALL_WAITERS_MAX};
+use crate::limits::{RECALL_NAP, RECALL_WAITERS_MAX};
 use crate::open::{Break, Clock, RemoveMode};
 use crate::table::{Blocked, Ended, Notice, StateTable};
 use crate::{Caller, Result, Service};
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Patience(Option<Instant>);
 
 impl Patience {
-    fn left(&mut self) -> Duration {
-        let until = self.0.get_or_insert_with(|| Instant::now() + RECALL_WAIT);
+    fn left(&mut self, wait: Duration) -> Duration {
+        let until = self.0.get_or_insert_with(|| Instant::now() + wait);
         until.saturating_duration_since(Instant::now())
     }
 }
@@ -103,7 +103,7 @@ impl Service {
         if caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait);
         }
-        let left = patience.left();
+        let left = patience.left(self.config().recall_wait);
         if left.is_zero() {
             return Err(ServiceError::Delay);
         }

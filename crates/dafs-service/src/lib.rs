@@ -112,6 +112,8 @@ pub struct ServiceConfig {
     /// Opens of all clients, and as many delegations, because each keeps a file of a store open; one
     /// client gets half of that.
     pub files_max: usize,
+    /// How long a call that may wait does so for other clients, before its client is told to ask again.
+    pub recall_wait: Duration,
 }
 
 impl ServiceConfig {
@@ -120,7 +122,16 @@ impl ServiceConfig {
     pub fn new(lease_time: Duration, instance: u32) -> Self {
         let courtesy_time = limits::COURTESY_TIME;
         let (grace_time, delegations, files_max) = (lease_time, true, usize::MAX);
-        Self { lease_time, instance, grace_time, courtesy_time, delegations, files_max }
+        let recall_wait = limits::RECALL_WAIT;
+        Self {
+            lease_time,
+            instance,
+            grace_time,
+            courtesy_time,
+            delegations,
+            files_max,
+            recall_wait,
+        }
     }
 }
 
