@@ -57,7 +57,10 @@ impl Server {
     ) -> Result<Self, String> {
         let export = Export::new("", setup.store, setup.options);
         let namespace = Namespace::new(vec![export]).map_err(|error| error.to_string())?;
-        let config = ServiceConfig::new(setup.lease, rng.bits() as u32);
+        // Nobody can come while a call waits, because a world is one thread.
+        let recall_wait = Duration::ZERO;
+        let config =
+            ServiceConfig { recall_wait, ..ServiceConfig::new(setup.lease, rng.bits() as u32) };
         let service = Service::with_records(config, namespace, setup.records, now.0);
         let service = service.and_then(|service| service.with_fences(setup.fences));
         let service = Arc::new(service.map_err(|error| error.to_string())?);

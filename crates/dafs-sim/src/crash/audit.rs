@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 type Places = BTreeMap<Place, (FileId, bool)>;
 
 /// Compares everything.
-pub(super) fn run(world: &World) -> Result<(), String> {
-    let store = world.disk.memory();
+pub(super) fn run(world: &mut World) -> Result<(), String> {
+    let disk = world.disk.clone();
+    let store = disk.memory();
     let mut places: Vec<Places> = world.clients.iter().map(|_| Places::new()).collect();
     for dir in 0..DIRECTORIES {
         let id = find(store, format!("d{dir}").as_bytes())?;
@@ -43,6 +44,12 @@ pub(super) fn run(world: &World) -> Result<(), String> {
     for (number, vault) in world.shared.vaults.iter().enumerate() {
         let bytes = read(store, &find(store, &Client::vault_name(number))?)?;
         vault.check(content(&bytes)?)?;
+    }
+    let tick = world.shared.common.tick();
+    for (number, board) in world.shared.boards.iter_mut().enumerate() {
+        let bytes = read(store, &find(store, &Client::board_name(number))?)?;
+        let checked = board.check(content(&bytes)?, tick);
+        checked.map_err(|text| format!("board {number}: {text}"))?;
     }
     let gate = read(store, &find(store, Client::GATE)?)?;
     world.shared.gate.check(&gate).map_err(|text| format!("gate: {text}"))?;

@@ -30,11 +30,13 @@ pub use world::{CrashFailure, CrashReport, check, run};
 
 use crate::common::Common;
 use crate::disk::SimDisk;
+use crate::model::content::Tick;
 use dafs_store::{FileId, Store};
+use model::board::Board;
 use model::gate::Gate;
 use model::lease::LeaseBook;
 use model::log::Log;
-use model::vault::{Ask, Holder, Told, Vault, VaultKind};
+use model::vault::{Ask, Content, Holder, Told, Vault, VaultKind};
 
 /// Directories in which all clients have names.
 pub(crate) const DIRECTORIES: u8 = 2;
@@ -43,18 +45,23 @@ pub(crate) const DIRECTORIES: u8 = 2;
 pub(crate) const VAULTS: [VaultKind; 4] =
     [VaultKind::Plain, VaultKind::Persist, VaultKind::AutoRecovery, VaultKind::Both];
 
+/// Files that are shared by right of delegations.
+pub(crate) const BOARDS: usize = 2;
+
 /// What the clients of a world share.
 pub(crate) struct Shared {
     pub(crate) common: Common,
     pub(crate) log: Log,
     /// By the numbers of their names.
     pub(crate) vaults: Vec<Vault>,
+    pub(crate) boards: Vec<Board>,
     pub(crate) leases: LeaseBook,
     pub(crate) gate: Gate,
     /// The disk, to see how long the fenced file is.
     disk: SimDisk,
     gate_file: FileId,
     pub(crate) lock_counts: LockCounts,
+    pub(crate) danger: Danger,
     /// Whether replies survive the end of the server.
     pub(crate) durable: bool,
     /// Operations started.
@@ -86,6 +93,18 @@ pub struct LockCounts {
     pub fenced: u64,
     /// Chains that came to their end.
     pub chains: u64,
+    /// Transfers of batches that succeeded.
+    pub transfers: u64,
+    /// Transfers of batches that were taken back.
+    pub taken_back: u64,
+    /// Delegations had.
+    pub delegations: u64,
+    /// Recalls heard.
+    pub recalls: u64,
+    /// Reads of what was kept by right of a delegation.
+    pub cached_reads: u64,
+    /// Writes that were kept by right of a delegation.
+    pub kept_writes: u64,
 }
 
 impl LockCounts {
@@ -105,6 +124,19 @@ impl Shared {
     /// Where the fenced file ends.
     fn gate_bytes(&self) -> u64 {
         self.disk.memory().getattr(&self.gate_file).map_or(0, |attr| attr.size)
+    }
+
+    /// A client has read a board between two times.
+    fn look_at_board(
+        &mut self,
+        board: usize,
+        times: (Tick, Tick),
+        content: Content,
+    ) -> Result<(), String> {
+        let leases = &self.leases;
+        let may_lose = |holder: Holder| leases.has_lapsed(holder.client);
+        let seen = self.boards[board].read(times, content, may_lose);
+        seen.map_err(|text| format!("board {board}: {text}"))
     }
 
     /// A client has a session.

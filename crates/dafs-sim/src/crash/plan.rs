@@ -29,6 +29,16 @@ pub enum Danger {
     ShortLease,
     /// Some appends go to where the file ended before the last one.
     StaleAppend,
+    /// Of what is written in batches only half arrives.
+    TornBatch,
+    /// A client believes that a transfer is taken back which is not.
+    FalseCancel,
+    /// A client gives delegations back and goes on using what it keeps.
+    StaleCache,
+    /// A client gives delegations back before it has written back what it keeps.
+    LostDirty,
+    /// The disk says that logs of what is to be undone are stable when they are not.
+    LyingUndo,
 }
 
 /// How to run a world.
@@ -102,7 +112,7 @@ impl fmt::Display for Danger {
 
 impl Danger {
     /// All of them, by name.
-    pub const ALL: [(&'static str, Self); 7] = [
+    pub const ALL: [(&'static str, Self); 12] = [
         ("lying-sync", Self::LyingSync),
         ("lying-journal", Self::LyingJournal),
         ("unkept", Self::Unkept),
@@ -110,6 +120,11 @@ impl Danger {
         ("forgotten-fence", Self::ForgottenFence),
         ("short-lease", Self::ShortLease),
         ("stale-append", Self::StaleAppend),
+        ("torn-batch", Self::TornBatch),
+        ("false-cancel", Self::FalseCancel),
+        ("stale-cache", Self::StaleCache),
+        ("lost-dirty", Self::LostDirty),
+        ("lying-undo", Self::LyingUndo),
     ];
 }
 
@@ -181,6 +196,10 @@ pub(crate) struct ClientPlan {
     pub(crate) waits: bool,
     /// Creates and closes files in chains.
     pub(crate) chains: bool,
+    /// Reads and writes in batches.
+    pub(crate) batches: bool,
+    /// Shares files by right of delegations.
+    pub(crate) boards: bool,
 }
 
 /// Everything that a seed decides before anything happens.
@@ -293,6 +312,8 @@ fn client(rng: &mut SimRng) -> ClientPlan {
         seed: rng.bits(),
         waits: rng.chance(300_000),
         chains: rng.chance(300_000),
+        batches: rng.chance(400_000),
+        boards: rng.chance(600_000),
     }
 }
 

@@ -1,13 +1,14 @@
 //! One world of crashes: everything that follows from one seed.
 
 use super::client::Client;
+use super::model::board::Board;
 use super::model::gate::Gate;
 use super::model::lease::LeaseBook;
 use super::model::log::Log;
 use super::model::vault::Vault;
 use super::plan::{CrashOptions, Danger, EndAt, Fault, FaultKind, Plan};
 use super::undo::UndoDirectory;
-use super::{DIRECTORIES, LockCounts, Shared, VAULTS, audit};
+use super::{BOARDS, DIRECTORIES, LockCounts, Shared, VAULTS, audit};
 use crate::common::{Common, WorkCounts};
 use crate::disk::{JournalDisk, Power, SimDisk};
 use crate::limits::{
@@ -180,11 +181,13 @@ impl World {
             common,
             log,
             vaults: VAULTS.iter().copied().map(Vault::new).collect(),
+            boards: (0..BOARDS).map(|_| Board::default()).collect(),
             leases: LeaseBook::default(),
             gate: Gate::new(plan.clients.len()),
             disk: disk.clone(),
             gate_file,
             lock_counts: LockCounts::default(),
+            danger: options.danger,
             durable: plan.durability != Durability::Off,
             started: 0,
             ends: 0,
@@ -416,8 +419,12 @@ impl World {
         self.restart = None;
         if power {
             self.shared.cuts += 1;
+            self.shared.boards.iter_mut().for_each(Board::power_failed);
             self.disk.cut_power(&mut self.disk_rng).map_err(|error| error.to_string())?;
             self.journal.cut_power(&mut self.disk_rng);
+            let lies = self.danger == Danger::LyingUndo;
+            let cut = self.undo.cut_power(&mut self.disk_rng, lies);
+            cut.map_err(|error| error.to_string())?;
         }
         if let Some(client) = with {
             self.clients[client].kill(&mut self.shared)?;
@@ -530,7 +537,8 @@ fn furnish(store: &MemoryStore, plan: &Plan) -> StoreResult<()> {
     let open = OpenMode { read: true, write: true };
     let data = (0..plan.clients.len()).map(Client::data_name);
     let vaults = (0..VAULTS.len()).map(Client::vault_name);
-    for name in data.chain(vaults).chain([b"log".to_vec(), Client::GATE.to_vec()]) {
+    let boards = (0..BOARDS).map(Client::board_name);
+    for name in data.chain(vaults).chain(boards).chain([b"log".to_vec(), Client::GATE.to_vec()]) {
         store.create(&root, &top, &name, CreateHow::Guarded, &mode(0o666), open)?;
     }
     Ok(())

@@ -31,6 +31,9 @@ impl Client {
                 self.again(shared.common.now, Job::Names(change));
                 return Ok(());
             }
+            Done::Lost(Failure::DelegationLost) if let Job::Board(ask) = job => {
+                return self.board_done(shared, ask, piece, &done);
+            }
             Done::Lost(failure) => {
                 shared.common.note(|| format!("c{} {job:?} is lost: {failure}", self.number));
                 return Err(format!("the session was given up: {failure}"));
@@ -63,13 +66,25 @@ impl Client {
             self.again(shared.common.now, job);
             return Ok(());
         }
+        if let Job::Board(ask) = job {
+            return self.board_done(shared, ask, piece, &done);
+        }
         if let Job::Guarded { visit, ask, number } = job {
             return self.guarded(shared, (visit, ask, number), piece, &done);
         }
         match done {
+            Done::Answered(message) if let Job::Batch(parts) = &job => {
+                self.batch_done(shared, parts, piece, &message)
+            }
             Done::Answered(message) => self.answered(shared, job, ends, &message),
             Done::Read { bytes, .. } => self.read(shared, &job, piece, bytes),
             Done::Written { bytes, committed, verifier } => {
+                if let Job::Transfer(part) = job {
+                    if verifier != part.verifier {
+                        return Err("told of another write verifier".to_owned());
+                    }
+                    return self.part_done(shared, part, bytes as usize, Vec::new());
+                }
                 let Job::Write { slot, write, stability } = job else {
                     return Err("answered as a write".to_owned());
                 };
@@ -78,6 +93,7 @@ impl Client {
                 }
                 shared.common.counts.succeeded += 1;
                 shared.common.counts.bytes_written += u64::from(bytes);
+                self.verifier = Some(verifier);
                 self.slots.written(slot, write, committed, verifier, shared.cuts);
                 self.slots.end(slot);
                 Ok(())
@@ -94,7 +110,16 @@ impl Client {
         piece: Option<usize>,
         bytes: u32,
     ) -> Result<(), String> {
-        let Job::Read { slot } = *job else { return Err("answered as a read".to_owned()) };
+        let slot = match job {
+            Job::Read { slot } => *slot,
+            Job::Transfer(part) if part.write.is_none() => {
+                let piece = piece.and_then(|piece| self.piece(piece, bytes as usize));
+                let piece = piece.ok_or("more was read than there is memory for")?;
+                let data = piece.view().to_vec(Site::Inspect);
+                return self.part_done(shared, *part, bytes as usize, data);
+            }
+            _ => return Err("answered as a read".to_owned()),
+        };
         let piece = piece.and_then(|piece| self.piece(piece, bytes as usize));
         let mut data =
             piece.ok_or("more was read than there is memory for")?.view().to_vec(Site::Inspect);
@@ -117,6 +142,9 @@ impl Client {
     ) -> Result<(), String> {
         if let Job::OpenVault { vault } = job {
             return self.opened_vault(shared, vault, message);
+        }
+        if let Job::OpenBoard { number, writes } = job {
+            return self.opened_board(shared, (number, writes), message);
         }
         let outcome = message.decode().map_err(|error| error.to_string())?;
         let answer = outcome.into_result();
@@ -190,8 +218,16 @@ impl Client {
                 let gone = opened != shared.ends || run != self.run || lapsed;
                 if answer.is_ok() || (stale && gone) { Ok(()) } else { unexpected(&answer) }
             }
+            Job::Return(_) => match answer {
+                Ok(_)
+                | Err(
+                    Status::StaleStateId | Status::BadStateId | Status::Expired | Status::Stale,
+                ) => Ok(()),
+                _ => unexpected(&answer),
+            },
             Job::Commit { covered } => {
                 let Ok(Reply::Commit(reply)) = &answer else { return unexpected(&answer) };
+                self.verifier = Some(reply.verifier);
                 self.slots.committed(&covered, reply.verifier);
                 Ok(())
             }
@@ -223,6 +259,11 @@ impl Client {
             }
             Job::Write { .. }
             | Job::Read { .. }
+            | Job::Batch(_)
+            | Job::Transfers(..)
+            | Job::Transfer(_)
+            | Job::OpenBoard { .. }
+            | Job::Board(_)
             | Job::OpenVault { .. }
             | Job::Guarded { .. }
             | Job::ChainedClose => Err("answered as a message".to_owned()),
@@ -275,9 +316,14 @@ impl Client {
             // A write that is lost may still come: its slot stays taken.
             Job::Write { .. } | Job::Commit { .. } | Job::Append { .. } => {}
             Job::Read { slot } => self.slots.end(slot),
+            Job::Batch(parts) | Job::Transfers(parts, _) => {
+                parts.into_iter().for_each(|part| self.part_lost(part));
+            }
+            Job::Transfer(part) => self.part_lost(part),
             Job::Find(_) | Job::Close { .. } | Job::ChainedClose => {}
             // The model keeps what a dead client has asked for.
             Job::OpenVault { .. } | Job::Guarded { .. } | Job::Fence { .. } => {}
+            Job::OpenBoard { .. } | Job::Board(_) | Job::Return(_) => {}
         }
     }
 }

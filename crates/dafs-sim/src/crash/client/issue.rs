@@ -1,5 +1,6 @@
 //! Choosing and submitting operations.
 
+use super::board::BoardAsk;
 use super::job::{Job, Target};
 use super::{Client, Flight};
 use crate::crash::model::log::{Log, RECORD_BYTES_MAX, RECORD_BYTES_MIN};
@@ -7,7 +8,7 @@ use crate::crash::model::names::{Change, How, Place};
 use crate::crash::model::slots::{SLOT_BYTES, SLOTS, Slots};
 use crate::crash::model::vault::Ask;
 use crate::crash::{DIRECTORIES, Shared};
-use dafs_client::core::{ChainMember, ReadCall, Refused, WriteCall};
+use dafs_client::core::{BatchHints, ChainMember, ReadCall, Refused, WriteCall};
 use dafs_dat::Instant;
 use dafs_mem::Site;
 use dafs_wire::dafs::{
@@ -47,12 +48,15 @@ impl Client {
             }
             return self.submit(shared, Job::Find(target));
         }
+        self.meddle(shared)?;
         self.remaining -= 1;
         shared.started += 1;
         shared.common.counts.started += 1;
         for _ in 0..DRAWS {
             let job = match self.rng.below(100) {
-                0..43 => self.draw_change(),
+                0..22 => self.draw_change(),
+                22..28 => self.draw_batch(shared).or_else(|| self.draw_change()),
+                28..43 => self.draw_board(shared)?.or_else(|| self.draw_change()),
                 43..55 => self.draw_visit(shared),
                 55..75 => self.draw_append(shared),
                 75..90 => self.draw_write(shared),
@@ -154,9 +158,17 @@ impl Client {
             *watch = shared.gate.watch(self.number, *record);
         }
         shared.common.note(|| format!("c{} asks {job:?}", self.number));
+        match job {
+            Job::Transfers(parts, hints) => return self.submit_transfers(shared, parts, hints),
+            Job::Transfer(part) => {
+                return self.submit_transfers(shared, vec![part], BatchHints::default());
+            }
+            _ => {}
+        }
         let needs_memory = match &job {
-            Job::Write { .. } | Job::Read { .. } => true,
+            Job::Write { .. } | Job::Read { .. } | Job::Batch(_) => true,
             Job::Append { direct, .. } => *direct,
+            Job::Board(ask) => *ask != BoardAsk::Close,
             Job::Guarded { ask: Ask::Read | Ask::Peek | Ask::Write(_), .. } => true,
             _ => false,
         };
@@ -234,6 +246,11 @@ impl Client {
                 let session = self.session.as_mut()?;
                 Some(session.submit_read(&mut self.adapter, now, tag, call, None))
             }
+            Job::Batch(parts) => self.send_batch(now, tag, parts, (piece?, shared.danger)),
+            Job::Transfers(..) | Job::Transfer(_) => None,
+            Job::OpenBoard { number, writes } => self.send_open_board(now, tag, (*number, *writes)),
+            Job::Board(ask) => self.send_board(now, tag, *ask, piece),
+            Job::Return(delegation) => self.send_return(now, tag, *delegation),
             Job::Commit { .. } => {
                 let fh = self.handles.data?;
                 self.call(now, tag, &Request::Commit(Commit { fh, offset: 0, count: 0 }))

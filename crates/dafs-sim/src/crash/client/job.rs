@@ -1,10 +1,13 @@
 //! What a client asks for.
 
+use super::batch::Part;
+use super::board::BoardAsk;
 use super::visit::Visit;
 use crate::crash::model::gate::Watch;
 use crate::crash::model::names::Change;
 use crate::crash::model::vault::Ask;
 use crate::pattern::WriteId;
+use dafs_client::core::BatchHints;
 use dafs_wire::dafs::{FileHandle, Stability, StateId, Verifier};
 
 /// One of the objects that every client looks up.
@@ -43,6 +46,12 @@ pub(super) enum Job {
     Commit {
         covered: Vec<(usize, WriteId, Verifier)>,
     },
+    /// A batch that is answered as a whole.
+    Batch(Vec<Part>),
+    /// An asynchronous batch, before it was handed over.
+    Transfers(Vec<Part>, BatchHints),
+    /// One transfer of it, afterwards.
+    Transfer(Part),
     Append {
         record: WriteId,
         len: usize,
@@ -55,6 +64,14 @@ pub(super) enum Job {
         admit: bool,
         number: u64,
     },
+    OpenBoard {
+        number: usize,
+        writes: bool,
+    },
+    /// About the board that is open.
+    Board(BoardAsk),
+    /// Gives a delegation back.
+    Return(StateId),
     OpenVault {
         vault: usize,
     },

@@ -6,6 +6,8 @@
 //!   lost; the models are told which.
 
 mod answer;
+mod batch;
+mod board;
 mod gate;
 mod issue;
 mod job;
@@ -17,6 +19,7 @@ use super::model::slots::Slots;
 use super::model::vault::Holder;
 use super::plan::ClientPlan;
 use crate::limits::{FIRST_CLIENT_HOST, SERVER_HOST};
+use board::OpenBoard;
 use dafs_client::core::{
     Completed, Done, Piece, RegisteredMemory, SessionConfig, SessionCore, Stage,
 };
@@ -37,7 +40,7 @@ const OPENING_TIME_MAX: Duration = Duration::from_secs(10);
 const RECOVERY_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Pieces of memory for transfers.
-const PIECES: usize = 8;
+const PIECES: usize = 16;
 
 /// Bytes of one.
 const PIECE_BYTES: usize = 8192;
@@ -61,8 +64,12 @@ pub(crate) struct Client {
     pub(crate) names: Names,
     pub(crate) slots: Slots,
     handles: Handles,
+    /// The write verifier that was told last.
+    verifier: Option<Verifier>,
     /// A vault is being visited.
     visiting: bool,
+    board: Option<OpenBoard>,
+    opening_board: bool,
     /// How the first member of a chain has ended, if that is known.
     chained: Option<Chained>,
     remaining: u32,
@@ -119,7 +126,10 @@ impl Client {
             names: Names::default(),
             slots: Slots::default(),
             handles: Handles::default(),
+            verifier: None,
             visiting: false,
+            board: None,
+            opening_board: false,
             chained: None,
             next_action: Instant(0),
             events: Vec::new(),
@@ -144,7 +154,8 @@ impl Client {
     }
 
     fn has_work(&self) -> bool {
-        self.remaining > 0 || !self.retries.is_empty() || !self.flights.is_empty()
+        let waits = !self.retries.is_empty() || !self.flights.is_empty();
+        self.remaining > 0 || waits || self.board.is_some()
     }
 
     /// True when it will do nothing more by itself.
@@ -249,7 +260,12 @@ impl Client {
             let memory = session.register(&mut self.adapter, buffer);
             self.memory = Some(memory.map_err(|error| error.to_string())?);
             self.pieces_free = (0..PIECES).collect();
+            if self.plan.boards {
+                session.want_back(&mut self.adapter, now);
+            }
         }
+        // Nothing is done by right of what is wanted back.
+        self.mind_board(shared)?;
         while let Some(due) = self.retries.iter().position(|(at, _)| *at <= now) {
             let (_, job) = self.retries.swap_remove(due);
             self.submit(shared, job)?;
@@ -263,6 +279,7 @@ impl Client {
             self.next_action = now + Duration::from_micros(10 * steps);
             self.issue(shared)?;
         }
+        self.mind_board(shared)?;
         if !self.has_work()
             && let Some(session) = &mut self.session
         {
@@ -317,10 +334,19 @@ impl Client {
         self.visiting = false;
         shared.leases.killed(self.number);
         let steps = |job: &Job| {
-            matches!(job, Job::OpenVault { .. } | Job::Guarded { .. } | Job::Fence { .. })
+            matches!(
+                job,
+                Job::OpenVault { .. }
+                    | Job::Guarded { .. }
+                    | Job::Fence { .. }
+                    | Job::OpenBoard { .. }
+                    | Job::Board(_)
+                    | Job::Return(_)
+            )
         };
         self.retries.retain(|(_, job)| !steps(job));
         self.session_over(shared, true)?;
+        self.board_gone(shared);
         self.run = self.rng.bits();
         Ok(())
     }

@@ -256,11 +256,7 @@ fn told(ask: Ask, status: Status) -> Result<Told, String> {
         Status::LockBroken if locks => Told::Broken,
         Status::Inval if ask == Ask::Repair => Told::NothingBroken,
         Status::Inval if ask == Ask::Abort => Told::Gone,
-        Status::Stale
-        | Status::StaleStateId
-        | Status::BadStateId
-        | Status::Expired
-        | Status::Locked => Told::Gone,
+        Status::StaleStateId | Status::BadStateId | Status::Expired | Status::Locked => Told::Gone,
         status => return Err(format!("refused with {status}")),
     })
 }

@@ -1,5 +1,6 @@
 //! What must be true after any number of crashes.
 
+pub(super) mod board;
 pub(super) mod gate;
 pub(super) mod lease;
 pub(super) mod log;

@@ -54,6 +54,11 @@ impl Slots {
         self.slots[slot].later.push(write);
     }
 
+    /// A write that nobody was asked for is given up; it never comes.
+    pub(crate) fn taken_back(&mut self, slot: usize, write: WriteId) {
+        self.slots[slot].later.retain(|later| *later != write);
+    }
+
     /// A write was answered.
     pub(crate) fn written(
         &mut self,

@@ -1,0 +1,293 @@
+//! Batches: several slots of the client's own file in one request, waited for or reported over the
+//! back-control channel.
+//!
+//! Invariants
+//! * Each transfer is over once. One that was taken back before the server was asked has no effect.
+
+use super::job::Job;
+use super::{Client, Flight};
+use crate::crash::model::slots::{SLOT_BYTES, SLOTS, Slots};
+use crate::crash::{Danger, Shared};
+use crate::pattern::WriteId;
+use dafs_client::core::{BatchCall, BatchHints, Piece, Refused, ReplyMessage};
+use dafs_dat::Instant;
+use dafs_mem::Site;
+use dafs_wire::dafs::{
+    BatchSubmit, Checksum, DirectBuffer, FileChunk, ReadWrite, ReadWriteRequest, Reply, Request,
+    Seq, StateId, Status, Verifier, checksum,
+};
+use std::time::Duration;
+
+/// Most transfers of a batch.
+const PARTS_MAX: u64 = 5;
+
+/// Where the names of transfers begin that the session does not name: beyond all that it names.
+const SYNCHRONOUS_IDS: u64 = 1 << 63;
+
+/// One transfer: a slot, and what is written to it if it is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) slot: usize,
+    pub(super) write: Option<WriteId>,
+    /// The write verifier from before it.
+    pub(super) verifier: Verifier,
+}
+
+impl Part {
+    fn chunk(&self) -> FileChunk {
+        let byte_count = SLOT_BYTES as u32;
+        FileChunk { offset: Slots::offset(self.slot), byte_count, cache_hint: 0 }
+    }
+
+    /// Puts into memory what is written, or something that nobody has written.
+    fn fill(&self, piece: &Piece, danger: Danger) {
+        match self.write {
+            Some(write) => {
+                let data = write.bytes(Slots::offset(self.slot), SLOT_BYTES);
+                let some = if danger == Danger::TornBatch { SLOT_BYTES / 2 } else { SLOT_BYTES };
+                piece.view().copy_from(&data[..some], Site::Inspect);
+            }
+            None => piece.view().fill(0xdb),
+        }
+    }
+}
+
+impl Client {
+    /// A batch of slots that nobody uses.
+    pub(super) fn draw_batch(&mut self, shared: &mut Shared) -> Option<Job> {
+        let verifier = self.verifier.filter(|_| self.plan.batches)?;
+        let mut parts: Vec<Part> = Vec::new();
+        for _ in 0..self.rng.between(1, PARTS_MAX) {
+            let slot = self.rng.below(SLOTS as u64) as usize;
+            if !self.slots.begin(slot) {
+                continue;
+            }
+            let write = self.rng.chance(700_000).then(|| shared.common.next_write());
+            if let Some(write) = write {
+                self.slots.begin_write(slot, write);
+            }
+            parts.push(Part { slot, write, verifier });
+        }
+        if parts.is_empty() {
+            return None;
+        }
+        if self.rng.chance(400_000) {
+            return Some(Job::Batch(parts));
+        }
+        let window = Duration::from_millis([0, 5, 400][self.rng.below(3) as usize]);
+        let completions = self.rng.below(4) as u32;
+        Some(Job::Transfers(parts, BatchHints { window, completions }))
+    }
+
+    /// Hurries a transfer that is under way, or takes it back.
+    pub(super) fn meddle(&mut self, shared: &mut Shared) -> Result<(), String> {
+        let transfers = self.flights.iter().filter_map(|(tag, flight)| match flight.job {
+            Job::Transfer(part) => Some((*tag, part)),
+            _ => None,
+        });
+        let all: Vec<(u64, Part)> = transfers.collect();
+        if all.is_empty() {
+            return Ok(());
+        }
+        let (tag, part) = all[self.rng.below(all.len() as u64) as usize];
+        let draw = self.rng.below(10);
+        let Some(session) = &mut self.session else { return Ok(()) };
+        if draw < 4 {
+            shared.common.note(|| format!("c{} hurries {part:?}", self.number));
+            session.hurry_transfer(&mut self.adapter, shared.common.now, tag);
+        } else if draw < 6 && (session.cancel_transfer(tag) || shared.danger == Danger::FalseCancel)
+        {
+            shared.common.note(|| format!("c{} takes {part:?} back", self.number));
+            shared.lock_counts.taken_back += 1;
+            let flight = self.flights.remove(&tag);
+            let Flight { piece, .. } = flight.ok_or("a transfer of nobody was taken back")?;
+            self.pieces_free.extend(piece);
+            if let Some(write) = part.write {
+                self.slots.taken_back(part.slot, write);
+            }
+            self.slots.end(part.slot);
+        }
+        Ok(())
+    }
+
+    /// Hands over the transfers of an asynchronous batch, with one tag and one piece for each.
+    pub(super) fn submit_transfers(
+        &mut self,
+        shared: &mut Shared,
+        parts: Vec<Part>,
+        hints: BatchHints,
+    ) -> Result<(), String> {
+        let now = shared.common.now;
+        let Some(handle) = self.handles.data.filter(|_| self.pieces_free.len() >= parts.len())
+        else {
+            self.again(now, Job::Transfers(parts, hints));
+            return Ok(());
+        };
+        let places = self.pieces_free.split_off(self.pieces_free.len() - parts.len());
+        let (first, mut calls) = (self.last_tag + 1, Vec::new());
+        for (tag, (part, place)) in (first..).zip(parts.iter().zip(&places)) {
+            let piece = self.piece(*place, SLOT_BYTES).ok_or("there is no memory")?;
+            part.fill(&piece, shared.danger);
+            calls.push(BatchCall {
+                tag,
+                handle,
+                state_id: StateId::ZERO,
+                chunks: vec![part.chunk()],
+                pieces: vec![piece],
+                write: part.write.map(|_| part.verifier),
+            });
+        }
+        let taken = match &mut self.session {
+            Some(session) => session.submit_batch(&mut self.adapter, now, calls, hints, None),
+            None => Err(Refused::NotReady),
+        };
+        match taken {
+            Ok(()) => {
+                self.last_tag += parts.len() as u64;
+                for (tag, (part, place)) in (first..).zip(parts.into_iter().zip(places)) {
+                    let (job, piece) = (Job::Transfer(part), Some(place));
+                    let ends = shared.ends;
+                    self.flights.insert(tag, Flight { job, piece, ends, since: now });
+                }
+                return Ok(());
+            }
+            Err(Refused::Over(_) | Refused::Full | Refused::NotReady) => {
+                self.again(now, Job::Transfers(parts, hints));
+            }
+            Err(error) => return Err(format!("a batch was not taken: {error}")),
+        }
+        self.pieces_free.extend(places);
+        Ok(())
+    }
+
+    /// Sends a batch whose answer tells of all its transfers.
+    pub(super) fn send_batch(
+        &mut self,
+        now: Instant,
+        tag: u64,
+        parts: &[Part],
+        (place, danger): (usize, Danger),
+    ) -> Option<Result<(), Refused>> {
+        let fh = self.handles.data?;
+        let sums = self.session.as_ref()?.info().checksums;
+        let whole = self.piece(place, parts.len() * SLOT_BYTES)?;
+        let chunks: Vec<FileChunk> = parts.iter().map(Part::chunk).collect();
+        let mut buffers: Vec<DirectBuffer> = Vec::new();
+        let mut direct_checksums = Vec::new();
+        for (index, part) in parts.iter().enumerate() {
+            let piece = self.part_piece(place, index, SLOT_BYTES)?;
+            part.fill(&piece, danger);
+            buffers.push(piece.direct_buffer());
+            direct_checksums.push(match part.write {
+                Some(_) if sums => checksum(&piece.view().to_vec(Site::Inspect)),
+                _ => Checksum::ZERO,
+            });
+        }
+        let request = |(index, part): (usize, &Part)| ReadWriteRequest {
+            fh,
+            request_id: SYNCHRONOUS_IDS + index as u64,
+            state_id: StateId::ZERO,
+            rw_flag: if part.write.is_some() { ReadWrite::Write } else { ReadWrite::Read },
+            chunks: Seq::new(&chunks[index..=index]),
+            buffers: Seq::new(&buffers[index..=index]),
+            direct_checksum: direct_checksums[index],
+        };
+        let requests: Vec<_> = parts.iter().enumerate().map(request).collect();
+        let request = Request::BatchSubmit(BatchSubmit {
+            requests: Seq::new(&requests),
+            usec_window: 0,
+            num_completions: 0,
+            synchronous: true,
+        });
+        let session = self.session.as_mut()?;
+        Some(session.submit(&mut self.adapter, now, tag, &request, Some(whole), None))
+    }
+
+    fn part_piece(&self, place: usize, index: usize, len: usize) -> Option<Piece> {
+        let at = place * super::PIECE_BYTES + index * SLOT_BYTES;
+        Piece::new(self.memory.as_ref()?, at, u32::try_from(len).ok()?)
+    }
+
+    /// A batch has been answered as a whole.
+    pub(super) fn batch_done(
+        &mut self,
+        shared: &mut Shared,
+        parts: &[Part],
+        place: Option<usize>,
+        message: &ReplyMessage,
+    ) -> Result<(), String> {
+        let outcome = message.decode().map_err(|error| error.to_string())?;
+        let Ok(Reply::BatchSubmit(reply)) = outcome.into_result() else {
+            return Err(format!("the batch was refused: {}", message.status()));
+        };
+        let mut left: Vec<Option<&Part>> = parts.iter().map(Some).collect();
+        let mut again = Vec::new();
+        for completion in reply.completions.iter() {
+            let index = completion.request_id.wrapping_sub(SYNCHRONOUS_IDS) as usize;
+            let part = left.get_mut(index).and_then(Option::take);
+            let part = *part.ok_or_else(|| format!("{completion:?} tells of no transfer"))?;
+            let bytes = completion.bytes_transferred as usize;
+            match completion.status {
+                Status::Ok => {
+                    let data = match part.write {
+                        Some(_) => Vec::new(),
+                        None => place
+                            .and_then(|place| self.part_piece(place, index, bytes))
+                            .ok_or("more was read than there is memory for")?
+                            .view()
+                            .to_vec(Site::Inspect),
+                    };
+                    self.part_done(shared, part, bytes, data)?;
+                }
+                Status::Delay | Status::Grace | Status::Resource => again.push(part),
+                status => return Err(format!("{part:?} was refused with {status}")),
+            }
+        }
+        if left.iter().any(Option::is_some) {
+            return Err(format!("nothing is told of {left:?}"));
+        }
+        if !again.is_empty() {
+            self.again(shared.common.now, Job::Batch(again));
+        }
+        Ok(())
+    }
+
+    /// A transfer has succeeded; `data` is what was read.
+    pub(super) fn part_done(
+        &mut self,
+        shared: &mut Shared,
+        part: Part,
+        bytes: usize,
+        mut data: Vec<u8>,
+    ) -> Result<(), String> {
+        shared.common.counts.succeeded += 1;
+        shared.lock_counts.transfers += 1;
+        let Part { slot, write, verifier } = part;
+        match write {
+            Some(_) if bytes != SLOT_BYTES => {
+                return Err(format!("{bytes} bytes of {part:?} were written"));
+            }
+            Some(write) => {
+                shared.common.counts.bytes_written += bytes as u64;
+                let committed = dafs_wire::dafs::Stability::Unstable;
+                self.slots.written(slot, write, committed, verifier, shared.cuts);
+            }
+            None => {
+                shared.common.counts.bytes_read += bytes as u64;
+                // The file may end before the slot.
+                data.resize(SLOT_BYTES, 0);
+                shared.common.digest.bytes(&data);
+                self.slots.check(slot, &data, shared.cuts)?;
+            }
+        }
+        self.slots.end(slot);
+        Ok(())
+    }
+
+    /// Nobody will say what became of a transfer; a write may still come.
+    pub(super) fn part_lost(&mut self, part: Part) {
+        if part.write.is_none() {
+            self.slots.end(part.slot);
+        }
+    }
+}
