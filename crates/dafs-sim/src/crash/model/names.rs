@@ -181,8 +181,10 @@ impl Names {
     pub(crate) fn lost(&mut self, change: &Change) {
         if let Change::SetMode { at, mode } = change
             && let Some(entry) = self.get(*at)
+            // Otherwise it may as well have the mode that it was made with, which nobody knows.
+            && let Some(modes) = self.modes.get_mut(&entry.object)
         {
-            self.modes.entry(entry.object).or_default().insert(*mode);
+            modes.insert(*mode);
         }
         let Ok(after) = self.outcome(change) else { return };
         let before = after.iter().map(|(place, _)| (*place, self.get(*place))).collect();
