@@ -2,9 +2,9 @@
 
 use super::Client;
 use super::job::Job;
-use crate::crash::Shared;
 use crate::crash::model::log::Log;
 use crate::crash::model::vault::{Ask, Content, Holder, Told, VAULT_BYTES, VaultKind};
+use crate::crash::{Danger, Shared};
 use crate::pattern::WriteId;
 use dafs_client::core::{Done, ReadCall, Refused, ReplyMessage, WriteCall};
 use dafs_dat::Instant;
@@ -46,6 +46,8 @@ impl Client {
         }
         self.visiting = true;
         let vault = self.rng.below(shared.vaults.len() as u64) as usize;
+        // Only these have anything to be undone.
+        let vault = if shared.danger == Danger::LyingUndo { vault | 2 } else { vault };
         Some(Job::OpenVault { vault })
     }
 

@@ -110,6 +110,8 @@ struct Pending {
     number: u64,
     holder: Holder,
     ask: Ask,
+    /// The server has ended since it was asked.
+    outlived: bool,
 }
 
 /// Whether a run of a client may have lost what it holds.
@@ -150,6 +152,10 @@ impl State {
         state
     }
 
+    fn is_of_another(&self, holder: Holder) -> bool {
+        matches!(self.hold, Hold::Held(other) | Hold::Breakable(other) if other != holder)
+    }
+
     fn holding(&self, hold: Hold) -> Self {
         Self { hold, ..self.clone() }
     }
@@ -180,7 +186,7 @@ impl Vault {
     pub(crate) fn asked(&mut self, holder: Holder, ask: Ask, leases: &dyn Leases) -> u64 {
         self.last += 1;
         self.queued |= ask == Ask::LockWait;
-        self.pending.push(Pending { number: self.last, holder, ask });
+        self.pending.push(Pending { number: self.last, holder, ask, outlived: false });
         self.close(leases);
         self.last
     }
@@ -229,6 +235,7 @@ impl Vault {
     /// The server has ended, and the power may have failed.
     pub(crate) fn server_ended(&mut self, power: bool, leases: &dyn Leases) {
         self.close(leases);
+        self.pending.iter_mut().for_each(|pending| pending.outlived = true);
         let mut states: BTreeSet<State> = BTreeSet::new();
         let mut open: Vec<State> = std::mem::take(&mut self.states).into_iter().collect();
         while let Some(state) = open.pop() {
@@ -241,7 +248,7 @@ impl Vault {
                 open.push(State { base: state.base.map(|_| state.stable), ..kept.clone() });
                 open.push(kept);
             }
-            for Pending { number, holder, ask } in &self.pending {
+            for Pending { number, holder, ask, .. } in &self.pending {
                 if state.told(*number).is_none() {
                     continue;
                 }
@@ -358,7 +365,7 @@ impl Vault {
             _ => {}
         }
         for pending in &self.pending {
-            let Pending { number, holder, ask } = *pending;
+            let Pending { number, holder, ask, outlived } = *pending;
             let lapsed = leases.may_have_lapsed(holder);
             let done = state.told(number).is_some();
             // A server that has forgotten a session lets its requests be repeated.
@@ -369,6 +376,12 @@ impl Vault {
             if !done || harmless {
                 let effects = self.effects(state, holder, ask, lapsed);
                 all.extend(effects.into_iter().map(|(state, told)| state.with(number, told)));
+                // It was done before the end, unknown to who asked; another took the lock, also
+                // unknown to have given it up, and was faster to take back what it believes to have.
+                let gives_up = matches!(ask, Ask::Unlock | Ask::Close | Ask::Abort);
+                if gives_up && outlived && state.is_of_another(holder) {
+                    all.push(state.with(number, Told::Gone));
+                }
             }
         }
         all
@@ -436,5 +449,43 @@ impl Vault {
             all.push(same(Told::Gone));
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Holder = Holder { client: 0, run: 1 };
+    const TWO: Holder = Holder { client: 1, run: 1 };
+
+    struct Kept;
+
+    impl Leases for Kept {
+        fn is_alive(&self, _holder: Holder) -> bool {
+            true
+        }
+
+        fn may_have_lapsed(&self, _holder: Holder) -> bool {
+            false
+        }
+    }
+
+    /// Two clients believe to hold the lock, because the answers to their giving it up were lost.
+    #[test]
+    fn a_lock_is_gone_for_one_of_two_who_take_it_back_after_a_restart() {
+        for (ends, may_be_gone) in [(false, false), (true, true)] {
+            let mut vault = Vault::new(VaultKind::Both);
+            let lock = vault.asked(ONE, Ask::Lock, &Kept);
+            vault.answered(lock, Told::Ok, &Kept).unwrap();
+            let unlock = vault.asked(ONE, Ask::Unlock, &Kept);
+            let lock = vault.asked(TWO, Ask::Lock, &Kept);
+            vault.answered(lock, Told::Ok, &Kept).unwrap();
+            vault.asked(TWO, Ask::Abort, &Kept);
+            if ends {
+                vault.server_ended(false, &Kept);
+            }
+            assert_eq!(vault.answered(unlock, Told::Gone, &Kept).is_ok(), may_be_gone);
+        }
     }
 }
