@@ -237,6 +237,45 @@ fn an_open_makes_its_file_where_it_was_announced() {
     }
 }
 
+/// A name is removed by one of two clients, and only that one is told so, wherever the server dies
+/// meanwhile; of what the other one does, nothing is kept.
+#[test]
+fn a_change_is_not_taken_for_that_of_a_session_without_replies() {
+    for mode in [Durability::Crash, Durability::Power] {
+        let mut told = [0; 2];
+        for steps in 0..8 {
+            for more in [0, 99] {
+                let (disk, order) = (Arc::new(SimDisk::new()), ByteOrder::Little);
+                let (mut world, client, id, _) = prepared(setup(mode, &disk), order);
+                let other = world.connect_as(3, 1, order);
+                let greeting = connect_auth("b", 1, CHECKED);
+                assert_eq!(world.call(other, &greeting).status(), Status::Ok);
+                let root = world.root();
+                world.hold_jobs = true;
+                let stream = world.clients[client].post(&remove(root, b"old"));
+                run_jobs(&mut world, steps);
+                let their_stream = world.clients[other].post(&remove(root, b"old"));
+                run_jobs(&mut world, more);
+                let answer = world.clients[other].take_answer(their_stream);
+                let theirs = answer.as_ref().is_some_and(|answer| answer.status() == Status::Ok);
+                assert!(more == 0 || answer.is_some(), "{mode:?} {steps}");
+                let asked = key(&mut world, client, id, stream, Procedure::Remove);
+                let mut world = restart(world, mode, &disk);
+                let (new, _) = begin(&mut world, 2, "a", order);
+                let known = status(&mut world, new, asked) == Status::Ok;
+                let ours =
+                    known && world.call(new, &Request::FetchResponse(asked)).status() == Status::Ok;
+                assert!(!(ours && theirs), "{mode:?} {steps} {more}: both have removed it");
+                assert!(more == 0 || ours || theirs, "{mode:?} {steps}");
+                told[0] += u32::from(ours);
+                told[1] += u32::from(theirs);
+                world.end();
+            }
+        }
+        assert!(told[0] > 0, "{mode:?} {told:?}");
+    }
+}
+
 /// A connection that ends before its change has begun leaves nothing; one that ends later leaves the
 /// reply.
 #[test]
