@@ -1,5 +1,7 @@
 //! Programs in C, compiled as anybody would, against a real server.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 #[path = "../../dafs-client/tests/served/mod.rs"]
 mod served;
 

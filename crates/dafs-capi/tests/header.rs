@@ -1,5 +1,7 @@
 //! The header and the manual pages say what the sources do.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 use cbindgen::{Builder, Config, DocumentationStyle, Language, Style};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
