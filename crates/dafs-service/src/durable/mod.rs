@@ -50,7 +50,8 @@ pub enum Durability {
     Off,
     /// The end of the server's process.
     Crash,
-    /// The loss of power, too: a change and its reply are stable before the reply is sent.
+    /// The loss of power, too: a change and its announcement are stable before the reply is sent. The
+    /// reply itself has been handed to the system by then.
     Power,
 }
 
