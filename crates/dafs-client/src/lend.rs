@@ -4,15 +4,17 @@
 //!
 //! Invariants
 //! * What is kept is bounded in bytes and in number; what an operation uses is never thrown out.
+//! * Every registration that was lent and has not ended is known here, kept or not.
 //! * Memory is looked at before it is registered, so that a wrong address is an error and no crash.
 
 use crate::buffer::IoBuffer;
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::limits::{LENT_BYTES_MAX, LENT_REGISTRATIONS_MAX};
-use dafs_mem::PAGE_BYTES;
+use dafs_mem::{Buffer, PAGE_BYTES};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::{Arc, Weak};
 
 /// How many registrations that begin before an address are asked whether they cover it.
 const NEIGHBOURS: usize = 8;
@@ -33,6 +35,11 @@ pub(crate) struct Registrations {
     bytes: usize,
     /// Counts uses.
     clock: u64,
+    /// Those that were not kept: too long, too many, or beside another one. Each ends with its last
+    /// handle, and its memory goes when the adapter has let go of it, too.
+    passing: Vec<(Range<usize>, Weak<Buffer>)>,
+    /// How many of them there may be before those that have ended are sorted out.
+    passing_max: usize,
 }
 
 #[derive(Debug)]
@@ -55,18 +62,31 @@ impl Registrations {
         None
     }
 
-    /// Keeps a registration, if there is room or can be made. Returns those to be ended, which the
-    /// caller drops when it no longer holds the lock.
-    fn keep(&mut self, start: usize, buffer: &IoBuffer) -> Vec<IoBuffer> {
+    /// Takes a new registration in. Returns those to be ended, which the caller drops when it no longer
+    /// holds the lock.
+    fn enter(&mut self, start: usize, buffer: &IoBuffer) -> Vec<IoBuffer> {
         let mut over = Vec::new();
+        if !self.keep(start, buffer, &mut over) {
+            if self.passing.len() >= self.passing_max {
+                self.passing.retain(|(_, memory)| memory.strong_count() > 0);
+                self.passing_max = (2 * self.passing.len()).max(LENT_REGISTRATIONS_MAX);
+            }
+            let memory = Arc::downgrade(buffer.memory().buffer());
+            self.passing.push((start..start + buffer.len(), memory));
+        }
+        over
+    }
+
+    /// Keeps a registration, if there is room or can be made.
+    fn keep(&mut self, start: usize, buffer: &IoBuffer, over: &mut Vec<IoBuffer>) -> bool {
         if buffer.len() > LENT_BYTES_MAX {
-            return over;
+            return false;
         }
         // Of two that begin together only one has a place.
         if let Some(known) = self.by_start.get(&start)
             && (known.buffer.is_shared() || known.buffer.len() >= buffer.len())
         {
-            return over;
+            return false;
         }
         over.extend(self.take(start));
         while self.bytes + buffer.len() > LENT_BYTES_MAX
@@ -74,14 +94,14 @@ impl Registrations {
         {
             let unused = self.by_start.iter().filter(|(_, known)| !known.buffer.is_shared());
             let Some((&oldest, _)) = unused.min_by_key(|(_, known)| known.used) else {
-                return over;
+                return false;
             };
             over.extend(self.take(oldest));
         }
         self.clock += 1;
         self.bytes += buffer.len();
         self.by_start.insert(start, Registration { buffer: buffer.clone(), used: self.clock });
-        over
+        true
     }
 
     fn take(&mut self, start: usize) -> Option<IoBuffer> {
@@ -98,7 +118,11 @@ impl Registrations {
         let found = self.by_start.iter().filter(overlapping);
         let found: Vec<_> =
             found.map(|(start, known)| (*start, known.buffer.is_shared())).collect();
-        if found.iter().any(|(_, used)| *used) {
+        let mut passing = self.passing.iter();
+        let passing = passing.any(|(range, buffer)| {
+            range.start < memory.end && range.end > memory.start && buffer.strong_count() > 0
+        });
+        if passing || found.iter().any(|(_, used)| *used) {
             return Err(Error::BusyMemory);
         }
         Ok(found.into_iter().filter_map(|(start, _)| self.take(start)).collect())
@@ -132,20 +156,22 @@ impl Client {
         }
         // SAFETY: as the caller has promised. It lies in mapped, writable memory.
         let buffer = unsafe { self.register(address, bytes)? };
-        let over = self.lent().lock()?.keep(start, &buffer);
+        let over = self.lent().lock()?.enter(start, &buffer);
         drop(over);
         Ok(Lent { buffer, range: 0..bytes })
     }
 
-    /// Ends the registrations that [`Client::lend`] has kept of any of `bytes` bytes at `address`.
-    /// To be called before memory is unmapped that was lent; memory that a heap takes back needs it
-    /// not.
+    /// Ends the registrations of any of `bytes` bytes at `address` that [`Client::lend`] has made, kept
+    /// or not. To be called before memory is unmapped that was lent; memory that a heap takes back needs
+    /// it not.
     ///
     /// # Errors
-    /// [`Error::BusyMemory`]: an operation uses it, and nothing is changed.
+    /// [`Error::BusyMemory`]: an operation or a buffer uses it, and nothing is changed.
     pub fn forget_memory(&self, address: *const u8, bytes: usize) -> Result<()> {
         let start = address as usize;
         let memory = start..start.saturating_add(bytes);
+        // What nobody uses any more may not have ended yet.
+        self.shared().reap();
         let over = self.lent().lock()?.forget(&memory)?;
         drop(over);
         Ok(())
@@ -167,7 +193,7 @@ fn populate(address: *const u8, bytes: usize, advice: i32) -> bool {
         return true;
     }
     let Some(end) = (address as usize).checked_add(bytes) else { return false };
-    let start = address as usize & !(PAGE_BYTES - 1);
+    let start = address as usize & !(page_bytes() - 1);
     if start == 0 {
         return false;
     }
@@ -189,10 +215,17 @@ fn populate(address: *const u8, bytes: usize, advice: i32) -> bool {
 
 /// True where the kernel does not know the advice even for memory that is certainly good.
 fn is_advice_unknown() -> bool {
-    let good = [0u8; PAGE_BYTES * 2];
-    let page = (good.as_ptr() as usize).next_multiple_of(PAGE_BYTES) as *mut libc::c_void;
-    // SAFETY: as above; the page lies inside the array.
-    unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_POPULATE_READ) != 0 }
+    let good = 0u8;
+    let page = (&raw const good as usize & !(page_bytes() - 1)) as *mut libc::c_void;
+    // SAFETY: as above; the page is one of this thread's stack.
+    unsafe { libc::madvise(page, page_bytes(), libc::MADV_POPULATE_READ) != 0 }
+}
+
+/// The size of the kernel's pages, which need not be that of most machines. No system call.
+fn page_bytes() -> usize {
+    // SAFETY: the call takes no memory.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(PAGE_BYTES)
 }
 
 #[cfg(test)]
@@ -213,7 +246,7 @@ mod tests {
             // SAFETY: as above.
             let part = unsafe { client.lend(address.wrapping_add(4096), 100).unwrap() };
             assert_eq!(part.range, 4096..4196);
-            assert!(std::sync::Arc::ptr_eq(part.buffer.memory(), whole.buffer.memory()));
+            assert!(Arc::ptr_eq(part.buffer.memory(), whole.buffer.memory()));
             let busy = client.forget_memory(address.wrapping_add(bytes - 1), 1);
             assert!(matches!(busy, Err(Error::BusyMemory)), "{busy:?}");
             drop((whole, part));
@@ -241,6 +274,54 @@ mod tests {
         assert_eq!(kept.by_start.len(), LENT_REGISTRATIONS_MAX);
         assert!(kept.by_start.contains_key(&(address(0) as usize)));
         assert!(!kept.by_start.contains_key(&(address(1) as usize)));
+    }
+
+    #[test]
+    fn what_is_not_kept_is_known_too() {
+        let served = Served::new();
+        let client = served.client(TransportChoice::Iwarp);
+        let memory = vec![0u8; 1 << 16].leak();
+        let address = memory.as_mut_ptr();
+        let busy = |at: usize| {
+            let forgotten = client.forget_memory(address.wrapping_add(at), 1);
+            matches!(forgotten, Err(Error::BusyMemory))
+        };
+        // SAFETY: leaked, and never transferred, as below.
+        let short = unsafe { client.lend(address, 4096).unwrap() };
+        // SAFETY: as above.
+        let long = unsafe { client.lend(address, 8192).unwrap() };
+        drop(short);
+        // Both begin here, and one of them was not kept.
+        assert!(busy(0) && busy(8191));
+        assert!(!busy(8192));
+        drop(long);
+        client.forget_memory(address, 8192).unwrap();
+        // The place of one that is in use is not given to another.
+        let kept: Vec<_> = (0..LENT_REGISTRATIONS_MAX)
+            // SAFETY: as above.
+            .map(|at| unsafe { client.lend(address.wrapping_add(at), 1).unwrap() })
+            .collect();
+        // SAFETY: as above.
+        let other = unsafe { client.lend(address.wrapping_add(8192), 1).unwrap() };
+        drop(kept);
+        assert!(busy(8192));
+        drop(other);
+        client.forget_memory(address, 1 << 16).unwrap();
+        assert_eq!(client.lent().lock_here().bytes, 0);
+    }
+
+    #[test]
+    fn what_has_passed_takes_no_room() {
+        let served = Served::new();
+        let client = served.client(TransportChoice::Iwarp);
+        let memory = vec![0u8; 8192].leak();
+        // SAFETY: leaked, and never transferred, as below.
+        let _kept = unsafe { client.lend(memory.as_mut_ptr(), 1).unwrap() };
+        for _ in 0..3 * LENT_REGISTRATIONS_MAX {
+            // SAFETY: as above.
+            drop(unsafe { client.lend(memory.as_mut_ptr(), 8192).unwrap() });
+        }
+        assert!(client.lent().lock_here().passing.len() <= LENT_REGISTRATIONS_MAX);
     }
 
     #[test]
