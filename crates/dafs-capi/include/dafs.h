@@ -1067,14 +1067,17 @@ int32_t dap_lend(dap_session_t handle,
                  size_t bytes,
                  dap_buffer_t *buffer);
 
-// Ends what dap_lend() and the functions on any memory have kept of this memory, so that it can be
-// unmapped. DAP_E_BUSY while an operation or a buffer handle uses it.
+// Ends what dap_lend() and the functions on any memory have registered of this memory, so that it can
+// be unmapped: when it succeeds the server cannot reach it any more. DAP_E_BUSY while an operation or a
+// buffer handle uses it.
 //
 // Threads: any.
 //
 // Pointers:
 // The memory is not touched: any pointer will do.
-int32_t dap_forget_memory(dap_session_t handle, const void *memory, size_t bytes);
+int32_t dap_forget_memory(dap_session_t handle,
+                          const void *memory,
+                          size_t bytes);
 
 // Where a buffer is, and how long.
 //
@@ -1244,8 +1247,8 @@ int32_t dap_async_commit(dap_group_t handle,
 
 // Waits until `min` completions have come, or nothing is in flight any more, or `milliseconds` have
 // passed (negative: for ever), and hands out up to `max`, which are at most 4096: 1 waits for any, a
-// number for some, SIZE_MAX for all that have a place. Returns how many; 0 when nothing was in flight;
-// DAP_E_TIMED_OUT when none has come in time.
+// number for some, SIZE_MAX for all that have a place. With 0 for either it looks once. Returns how many;
+// 0 when nothing was in flight; DAP_E_TIMED_OUT when none has come in time.
 //
 // Threads: any. When several wait for one group, each completion goes to one of them.
 //
@@ -1336,7 +1339,8 @@ int32_t dap_batch_window(dap_batch_t handle,
 
 // Sends a batch and closes its handle; each transfer's completion comes to the group. `user_data` and
 // `operations` have a place for each transfer; `operations`, for their names, may be null. When this
-// fails nothing was sent, and the handle is closed, except after DAP_E_BUSY.
+// fails nothing was sent, and the handle is closed, except after DAP_E_BUSY. When only a part could be
+// sent it succeeds, and the completions of the others tell why.
 //
 // Threads: DAP_E_BUSY while another thread is in a call that names the batch.
 //

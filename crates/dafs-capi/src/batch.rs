@@ -157,7 +157,8 @@ pub extern "C" fn dap_batch_window(handle: dap_batch_t, microseconds: u32, toget
 
 /// Sends a batch and closes its handle; each transfer's completion comes to the group. `user_data` and
 /// `operations` have a place for each transfer; `operations`, for their names, may be null. When this
-/// fails nothing was sent, and the handle is closed, except after DAP_E_BUSY.
+/// fails nothing was sent, and the handle is closed, except after DAP_E_BUSY. When only a part could be
+/// sent it succeeds, and the completions of the others tell why.
 ///
 /// Threads: DAP_E_BUSY while another thread is in a call that names the batch.
 ///

@@ -121,8 +121,9 @@ pub unsafe extern "C" fn dap_lend(
     })
 }
 
-/// Ends what dap_lend() and the functions on any memory have kept of this memory, so that it can be
-/// unmapped. DAP_E_BUSY while an operation or a buffer handle uses it.
+/// Ends what dap_lend() and the functions on any memory have registered of this memory, so that it can
+/// be unmapped: when it succeeds the server cannot reach it any more. DAP_E_BUSY while an operation or a
+/// buffer handle uses it.
 ///
 /// Threads: any.
 ///

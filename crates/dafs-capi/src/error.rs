@@ -484,7 +484,7 @@ pub(crate) fn code(error: &Error) -> i32 {
         Error::Argument(_) => DAP_E_INVALID,
         Error::BadMemory => DAP_E_FAULT,
         Error::BusyMemory => DAP_E_BUSY,
-        Error::ForeignBuffer => DAP_E_FOREIGN,
+        Error::ForeignBuffer | Error::ForeignFile => DAP_E_FOREIGN,
         Error::Canceled => DAP_E_CANCELED,
         Error::ChainBroken { .. } | Error::ChainTooLong { .. } => DAP_E_CHAIN,
         Error::Connect { .. } => DAP_E_CONNECT,

@@ -8,8 +8,9 @@ use crate::client::Client;
 use crate::core::RegisteredMemory;
 use crate::driver::Shared;
 use crate::error::{Error, Result};
+use crate::fork::ForkMutex;
 use dafs_mem::{Buffer, VolatileSlice};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Condvar, Weak};
 
 /// Memory that the server reads and writes directly. Cheap to clone; clones are the same memory.
 ///
@@ -31,13 +32,43 @@ pub struct IoBuffer {
 #[derive(Debug, Clone)]
 struct Borrowed {
     shared: Weak<Shared>,
+    end: Arc<End>,
 }
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        // Without the session there is no registration either.
-        if let Some(shared) = self.shared.upgrade() {
-            shared.reap();
+        match self.shared.upgrade() {
+            Some(shared) => shared.reap(),
+            // Without the session there is no registration either, once it has gone altogether.
+            None => self.end.wait(),
+        }
+    }
+}
+
+/// The end of a session's last reference: its registrations end with it, which takes a moment.
+#[derive(Debug, Default)]
+pub(crate) struct End {
+    come: ForkMutex<bool>,
+    changed: Condvar,
+}
+
+/// Tells of the end when it is dropped.
+pub(crate) struct Ending<'a>(pub(crate) &'a End);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        // A fork has no registrations.
+        if let Ok(mut come) = self.0.come.lock() {
+            *come = true;
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+impl End {
+    fn wait(&self) {
+        if let Ok(come) = self.come.lock() {
+            drop(self.changed.wait_while(come, |come| !*come));
         }
     }
 }
@@ -98,7 +129,8 @@ impl Client {
         let buffer = unsafe { Buffer::borrowed(address, bytes) };
         let mut driver = self.shared().lock()?;
         let memory = driver.register(Arc::new(buffer)).map_err(|e| self.shared().failed(&e))?;
-        let borrowed = Borrowed { shared: Arc::downgrade(self.shared()) };
+        let end = self.shared().end().clone();
+        let borrowed = Borrowed { shared: Arc::downgrade(self.shared()), end };
         Ok(IoBuffer { memory, _borrowed: Some(borrowed) })
     }
 }
@@ -108,4 +140,37 @@ pub(crate) fn allocate(shared: &Shared, bytes: usize) -> Result<IoBuffer> {
     let buffer = driver.allocate(bytes).map_err(|e| Error::Memory(e.to_string().into()))?;
     let memory = driver.register(buffer).map_err(|e| shared.failed(&e))?;
     Ok(IoBuffer { memory, _borrowed: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::TransportChoice;
+    use crate::served::Served;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn the_last_handle_waits_for_the_end_of_the_session() {
+        let served = Served::new();
+        let client = served.client(TransportChoice::Iwarp);
+        let mut memory = vec![0u8; 4096];
+        // SAFETY: it outlives the buffer, and is never transferred.
+        let buffer = unsafe { client.register(memory.as_mut_ptr(), memory.len()).unwrap() };
+        let borrowed = buffer._borrowed.clone().unwrap();
+        drop(client);
+        // Over, as far as others see: the session waits for nobody.
+        drop(buffer);
+        // And what it does while the session is still ending.
+        let ending = Borrowed { shared: Weak::new(), end: Arc::default() };
+        assert!(!Arc::ptr_eq(&ending.end, &borrowed.end));
+        let (end, has_ended) = (ending.end.clone(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                drop(ending);
+                assert!(has_ended.load(Ordering::SeqCst), "the server might still reach it");
+            });
+            has_ended.store(true, Ordering::SeqCst);
+            drop(Ending(&end));
+        });
+    }
 }

@@ -21,6 +21,9 @@ pub enum Error {
     /// The buffer belongs to another client, whose registrations mean nothing here.
     #[error("the buffer was made by another client; allocate it from the one that uses it")]
     ForeignBuffer,
+    /// The file, or the batch, belongs to another client, whose handles mean nothing here.
+    #[error("the file or batch was made by another client than the one that is to use it")]
+    ForeignFile,
     /// Memory that the caller named is not mapped, or may not be written.
     #[error("the memory given for a transfer is not mapped, or is read-only")]
     BadMemory,
@@ -185,7 +188,9 @@ impl Error {
     /// The error number that a POSIX program would expect.
     pub fn to_errno(&self) -> i32 {
         match self {
-            Self::Argument(_) | Self::ForeignBuffer | Self::Url(_) => libc::EINVAL,
+            Self::Argument(_) | Self::ForeignBuffer | Self::ForeignFile | Self::Url(_) => {
+                libc::EINVAL
+            }
             Self::BadMemory => libc::EFAULT,
             Self::BusyMemory => libc::EBUSY,
             Self::Canceled | Self::ChainBroken { .. } => libc::ECANCELED,

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::group::{GroupState, OperationId};
 use crate::limits::SYMLINKS_FOLLOWED_MAX;
 use crate::open::{Create, OpenOptions};
-use crate::operations::GroupedKind;
+use crate::operations::{GroupedCommit, GroupedKind};
 use crate::path::Place;
 use crate::pending::Pending;
 use crate::uncommitted::Uncommitted;
@@ -225,6 +225,14 @@ impl File {
         self.state_id
     }
 
+    /// That it was opened with this client, so that a request of that client's may name it.
+    ///
+    /// # Errors
+    /// [`Error::ForeignFile`].
+    pub(crate) fn check_of(&self, client: &Client) -> Result<()> {
+        if self.client.is_same(client) { Ok(()) } else { Err(Error::ForeignFile) }
+    }
+
     /// Its handle.
     pub fn handle(&self) -> &FileHandle {
         &self.handle
@@ -370,7 +378,8 @@ impl File {
         self.write_back()?;
         let (request, whole) = self.commit_request(offset, len);
         let (writes, mark) = (self.writes.clone(), self.writes.mark());
-        let kind = GroupedKind::Commit { user_data, writes, mark, whole };
+        let lost = self.cached.as_ref().and_then(CacheUse::lost);
+        let kind = GroupedKind::Commit(GroupedCommit { user_data, writes, mark, whole, lost });
         self.client
             .shared()
             .submit_in(group, kind, |driver, tag| driver.submit(tag, &request, None))

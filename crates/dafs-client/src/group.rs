@@ -93,11 +93,15 @@ pub(crate) struct GroupState {
 }
 
 impl GroupState {
-    /// Takes room for `count` more operations; false when there is none.
-    pub(crate) fn reserve(&self, count: usize) -> bool {
+    /// Takes room for `count` more operations: each becomes a completion, or is given back.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`]: there is none.
+    pub(crate) fn reserve(&self, count: usize) -> Result<()> {
         let take =
             |held: usize| held.checked_add(count).filter(|held| *held <= GROUP_OPERATIONS_MAX);
-        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+        let taken = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.map_err(|_| Error::TooMany).map(drop)
     }
 
     /// Gives back room that was not used.
@@ -105,8 +109,14 @@ impl GroupState {
         self.held.fetch_sub(count, Ordering::Relaxed);
     }
 
+    /// Operations are under way, in room that was reserved for them.
     pub(crate) fn begun(&self, count: usize) {
         self.in_flight.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// They were not under way after all. Their room stays reserved.
+    pub(crate) fn not_begun(&self, count: usize) {
+        self.in_flight.fetch_sub(count, Ordering::Relaxed);
     }
 
     /// Operations are over that [`begun`](Self::begun) counted.
@@ -123,28 +133,15 @@ impl GroupState {
         }
     }
 
-    /// They will not be over, because they never were under way.
-    pub(crate) fn forgotten(&self, count: usize) {
-        self.in_flight.fetch_sub(count, Ordering::Relaxed);
-        self.give_back(count);
-    }
-
-    /// Operations that could not be submitted are over with this error.
-    pub(crate) fn refuse(
-        &self,
-        user_data: impl ExactSizeIterator<Item = u64>,
-        error: &Error,
-    ) -> Result<()> {
-        if !self.reserve(user_data.len()) {
-            return Err(Error::TooMany);
-        }
+    /// Operations that could not be submitted are over with this error, in room that was reserved for
+    /// them. Called under the lock of the driver: those who wait for the group must hear of it.
+    pub(crate) fn refuse(&self, user_data: &[u64], error: &Error) {
         self.begun(user_data.len());
-        self.finished(user_data.map(|user_data| Completion {
+        self.finished(user_data.iter().map(|&user_data| Completion {
             user_data,
             operation: OperationId::NONE,
             result: Err(error.clone()),
         }));
-        Ok(())
     }
 
     pub(crate) fn is_watched(&self) -> bool {
@@ -240,8 +237,8 @@ impl CompletionGroup {
     /// its place in the batch.
     ///
     /// # Errors
-    /// As [`Batch::submit`], and as [`read`](Self::read), when nothing was sent. A batch that was sent
-    /// in part yields completions for all of its transfers.
+    /// As [`Batch::submit`], and as [`read`](Self::read): nothing was sent then. A batch that was sent in
+    /// part is no error here: its transfers all have their completions, which tell.
     pub fn batch(
         &self,
         batch: Batch,
@@ -249,7 +246,7 @@ impl CompletionGroup {
     ) -> Result<Vec<OperationId>> {
         self.client.shared().check_process()?;
         if !batch.is_of(&self.client) {
-            return Err(FOREIGN);
+            return Err(Error::ForeignFile);
         }
         batch.submit_in(&self.state, user_data)
     }
@@ -276,7 +273,8 @@ impl CompletionGroup {
     /// Several threads may wait; each completion goes to one of them.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] when `time` has passed first; what had completed is in `completions`.
+    /// [`Error::TimedOut`] when `time` has passed first; what had completed is in `completions`. With no
+    /// time it looks once.
     pub fn wait(
         &self,
         completions: &mut Vec<Completion>,
@@ -299,6 +297,10 @@ impl CompletionGroup {
     ) -> Result<usize> {
         let (mut fetched, count) = (0, count.min(max));
         let shared = self.client.shared();
+        if count == 0 {
+            shared.check_process()?;
+            return Ok(self.poll_up_to(completions, max));
+        }
         shared.wait_any(time, |_| {
             fetched += self.state.take(completions, max - fetched);
             let over = fetched >= count || self.state.in_flight.load(Ordering::Relaxed) == 0;
@@ -339,6 +341,8 @@ impl CompletionGroup {
         let shared = self.client.shared();
         shared.check_process()?;
         let memory = |error: std::io::Error| Error::Memory(error.to_string().into());
+        // First, so that whoever finds the group watched can rely on the thread.
+        shared.start_mover()?;
         if self.state.event.get().is_none() {
             let event = Wakeup::new().map_err(memory)?;
             let ready = self.state.ready.lock()?;
@@ -349,7 +353,7 @@ impl CompletionGroup {
             let _ = self.state.event.set(event);
         }
         if !self.state.watched.swap(true, Ordering::Relaxed) {
-            shared.watch_group(&self.state).map_err(memory)?;
+            shared.watch_group(&self.state);
         }
         let event = self.state.event.get().map(Wakeup::descriptor);
         event.ok_or(Error::Argument("the group has no descriptor"))
@@ -363,11 +367,9 @@ impl CompletionGroup {
 
     fn check(&self, file: &File) -> Result<()> {
         self.client.shared().check_process()?;
-        match file.client().is_same(&self.client) {
-            true => Ok(()),
-            false => Err(FOREIGN),
-        }
+        file.check_of(&self.client)
     }
 }
 
-const FOREIGN: Error = Error::Argument("the file belongs to another client than the group");
+#[cfg(test)]
+mod tests;

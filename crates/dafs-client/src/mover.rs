@@ -4,11 +4,11 @@
 //! Invariants
 //! * The thread holds a reference to the client only while operations are in flight that somebody
 //!   sleeps for, so it does not keep the client alive.
-//! * Wakers are called without the driver's lock.
+//! * Wakers are called without the driver's lock; one that panics ends itself alone.
 
 use crate::driver::Shared;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The client's end of the thread.
 #[derive(Debug, Clone, Default)]
@@ -27,39 +27,62 @@ struct State {
     started: bool,
     rung: bool,
     stop: bool,
+    #[cfg(test)]
+    is_broken: bool,
 }
 
 impl Mover {
-    /// There is something to move along. Called without the driver's lock.
+    /// Starts the thread, if it does not run yet: before anything relies on it, so that nothing is
+    /// under way when that fails. Called without the driver's lock.
     ///
     /// # Errors
     /// The thread could not be started.
-    pub(crate) fn attend(&self, shared: &Arc<Shared>) -> io::Result<()> {
-        let mut state = self.bell.state.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn start(&self, shared: &Arc<Shared>) -> io::Result<()> {
+        let mut state = self.bell.lock();
+        #[cfg(test)]
+        if state.is_broken {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         if !state.started {
             let (bell, shared) = (self.bell.clone(), Arc::downgrade(shared));
             let thread = std::thread::Builder::new().name("dafs-mover".into());
             thread.spawn(move || run(&bell, &shared))?;
             state.started = true;
         }
+        Ok(())
+    }
+
+    /// There is something to move along. Called without the driver's lock.
+    pub(crate) fn attend(&self) {
+        let mut state = self.bell.lock();
+        debug_assert!(state.started, "who needs the thread has started it");
         if !state.rung {
             state.rung = true;
             self.bell.changed.notify_one();
         }
-        Ok(())
+    }
+
+    /// No thread can be had, as in a process that has too many.
+    #[cfg(test)]
+    pub(crate) fn break_it(&self) {
+        self.bell.lock().is_broken = true;
     }
 
     pub(crate) fn stop(&self) {
-        let mut state = self.bell.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.bell.lock();
         state.stop = true;
         self.bell.changed.notify_one();
     }
 }
 
 impl Bell {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Sleeps until rung. Returns false when the thread is to end.
     fn sleep(&self) -> bool {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.lock();
         let rest = self.changed.wait_while(state, |state| !state.rung && !state.stop);
         let mut state = rest.unwrap_or_else(PoisonError::into_inner);
         state.rung = false;

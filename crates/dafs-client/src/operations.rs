@@ -2,10 +2,13 @@
 //!
 //! Invariants
 //! * An entry is used again only when its operation has completed and its result has been taken or
-//!   given up; a generation number makes a stale name of it harmless.
+//!   given up; a generation number makes a stale name of it harmless. One that has had all its
+//!   generations is never used again.
 //! * The table grows up to a bound and never shrinks, so starting an operation allocates nothing
 //!   once it is warm.
 //! * `watched` counts the operations in flight that somebody sleeps for outside of this library.
+//! * No waker is cloned or dropped here, because that may run any code of the application's: the
+//!   callers get them to drop when the lock is free.
 
 use crate::batch::Sent;
 use crate::cache::DirectUse;
@@ -15,18 +18,31 @@ use crate::limits::OPERATIONS_MAX;
 use crate::uncommitted::{Mark, Uncommitted};
 use dafs_wire::dafs::Stability;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::Waker;
+
+/// Bits of a tag that say which entry it means.
+const INDEX_BITS: u32 = 16;
+
+/// The last generation of an entry; no operation has the number that is all ones.
+const GENERATION_MAX: u64 = (1 << (u64::BITS - INDEX_BITS)) - 2;
+
+const _: () = assert!(OPERATIONS_MAX <= 1 << INDEX_BITS);
 
 /// Names an operation.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     index: u32,
-    generation: u32,
+    generation: u64,
 }
 
 impl Slot {
     pub(crate) fn tag(&self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
+        self.generation << INDEX_BITS | u64::from(self.index)
+    }
+
+    fn of(tag: u64) -> Self {
+        Self { index: (tag & ((1 << INDEX_BITS) - 1)) as u32, generation: tag >> INDEX_BITS }
     }
 }
 
@@ -54,18 +70,30 @@ pub(crate) struct Grouped {
 pub(crate) enum GroupedKind {
     /// A read or write, with the caller's word for it.
     Transfer(u64),
-    /// A COMMIT: the caller's word, what it is to make stable, where it began, whether it is of the
-    /// whole file.
-    Commit { user_data: u64, writes: Arc<Uncommitted>, mark: Mark, whole: bool },
+    /// A COMMIT.
+    Commit(GroupedCommit),
     /// A message with transfers of a batch.
     Batch(Sent),
+}
+
+/// A COMMIT of a group.
+#[derive(Debug)]
+pub(crate) struct GroupedCommit {
+    /// The caller's word for it.
+    pub(crate) user_data: u64,
+    /// What it is to make stable, from where on, and whether that is the whole file.
+    pub(crate) writes: Arc<Uncommitted>,
+    pub(crate) mark: Mark,
+    pub(crate) whole: bool,
+    /// Tells the cache of a loss.
+    pub(crate) lost: Option<Arc<AtomicBool>>,
 }
 
 impl GroupedKind {
     /// Completions that it yields.
     pub(crate) fn count(&self) -> usize {
         match self {
-            Self::Transfer(_) | Self::Commit { .. } => 1,
+            Self::Transfer(_) | Self::Commit(_) => 1,
             Self::Batch(sent) => sent.len(),
         }
     }
@@ -73,7 +101,7 @@ impl GroupedKind {
 
 #[derive(Debug)]
 struct Entry {
-    generation: u32,
+    generation: u64,
     state: State,
     /// Whom to tell of a write that is not stable.
     writes: Option<Arc<Uncommitted>>,
@@ -146,19 +174,18 @@ impl Operations {
         }
     }
 
-    /// A task waits for an operation in flight.
-    pub(crate) fn wake(&mut self, slot: &Slot, waker: &Waker) {
+    /// A task waits for an operation in flight. Returns the waker that is not needed (any more).
+    #[must_use = "it is dropped when the lock is free"]
+    pub(crate) fn wake(&mut self, slot: &Slot, waker: Waker) -> Option<Waker> {
         let entry = &mut self.entries[slot.index as usize];
         debug_assert_eq!(entry.generation, slot.generation, "the slot is in use");
-        let State::Awaited(waiting) = &mut entry.state else { return };
-        match waiting {
-            Some(waiting) => waiting.clone_from(waker),
-            None => *waiting = Some(waker.clone()),
-        }
+        let State::Awaited(waiting) = &mut entry.state else { return Some(waker) };
+        let old = waiting.replace(waker);
         if !entry.watched {
             entry.watched = true;
             self.watched += 1;
         }
+        old
     }
 
     fn insert(&mut self, state: State) -> Option<Slot> {
@@ -177,45 +204,48 @@ impl Operations {
 
     fn release(&mut self, index: u32) -> State {
         let entry = &mut self.entries[index as usize];
-        entry.generation = entry.generation.wrapping_add(1);
         entry.used = None;
         if std::mem::take(&mut entry.watched) {
             self.watched -= 1;
         }
-        self.free.push(index);
+        if entry.generation < GENERATION_MAX {
+            entry.generation += 1;
+            self.free.push(index);
+        }
         std::mem::replace(&mut entry.state, State::Free)
     }
 
-    fn entry(&mut self, index: u32, generation: u32) -> Option<&mut Entry> {
+    fn entry(&mut self, tag: u64) -> Option<&mut Entry> {
+        let Slot { index, generation } = Slot::of(tag);
         self.entries.get_mut(index as usize).filter(|entry| entry.generation == generation)
     }
 
-    /// The operation was not started after all.
+    /// The operation was not started after all. The room that its group had for it stays taken.
     pub(crate) fn forget(&mut self, slot: Slot) {
         self.entries[slot.index as usize].writes = None;
         if let State::Grouped(grouped) = self.release(slot.index) {
-            grouped.group.forgotten(grouped.kind.count());
+            grouped.group.not_begun(grouped.kind.count());
         }
     }
 
     /// The operation is a write of this file.
     pub(crate) fn watch(&mut self, tag: u64, writes: Option<Arc<Uncommitted>>) {
-        if let Some(entry) = self.entry(tag as u32, (tag >> 32) as u32) {
+        if let Some(entry) = self.entry(tag) {
             entry.writes = writes;
         }
     }
 
     /// The operation is a use of a file beside the cache.
     pub(crate) fn keep(&mut self, tag: u64, used: Option<Arc<DirectUse>>) {
-        if let Some(entry) = self.entry(tag as u32, (tag >> 32) as u32) {
+        if let Some(entry) = self.entry(tag) {
             entry.used = used;
         }
     }
 
     /// An operation has completed.
     pub(crate) fn finish(&mut self, tag: u64, done: Done) -> Finished {
-        let (index, generation) = (tag as u32, (tag >> 32) as u32);
-        let Some(entry) = self.entry(index, generation) else {
+        let index = Slot::of(tag).index;
+        let Some(entry) = self.entry(tag) else {
             debug_assert!(false, "an operation completed twice");
             return Finished::Kept;
         };
@@ -261,26 +291,29 @@ impl Operations {
         }
     }
 
-    /// Nobody wants the result any more.
-    pub(crate) fn abandon(&mut self, slot: Slot) {
-        let Some(entry) = self.entry(slot.index, slot.generation) else { return };
-        match entry.state {
-            State::Awaited(_) => {
+    /// Nobody wants the result any more. Returns whom it was to wake.
+    pub(crate) fn abandon(&mut self, slot: Slot) -> Option<Waker> {
+        let entry = self.entry(slot.tag())?;
+        match &mut entry.state {
+            State::Awaited(waker) => {
+                let waker = waker.take();
                 entry.state = State::Abandoned;
                 if std::mem::take(&mut entry.watched) {
                     self.watched -= 1;
                 }
+                waker
             }
             State::Done(_) => {
                 self.release(slot.index);
+                None
             }
-            State::Free | State::Grouped(_) | State::Abandoned => {}
+            State::Free | State::Grouped(_) | State::Abandoned => None,
         }
     }
 
     /// True while an operation of a group is in flight.
     pub(crate) fn is_in_flight(&mut self, tag: u64) -> bool {
-        let entry = self.entry(tag as u32, (tag >> 32) as u32);
+        let entry = self.entry(tag);
         entry.is_some_and(|entry| matches!(entry.state, State::Grouped(_)))
     }
 }
@@ -311,11 +344,11 @@ mod tests {
         let mut operations = Operations::new();
         let slot = operations.open().unwrap();
         let tag = slot.tag();
-        operations.abandon(slot);
+        assert!(operations.abandon(slot).is_none());
         assert!(matches!(operations.finish(tag, read(1)), Finished::Kept));
         let slot = operations.open().unwrap();
         operations.finish(slot.tag(), Done::Lost(Failure::Closed));
-        operations.abandon(slot);
+        assert!(operations.abandon(slot).is_none());
         assert_eq!(operations.free.len(), 1);
     }
 
@@ -336,15 +369,33 @@ mod tests {
     fn what_is_watched_is_counted_until_it_is_over() {
         let mut operations = Operations::new();
         let slot = operations.open().unwrap();
-        operations.wake(&slot, Waker::noop());
-        operations.wake(&slot, Waker::noop());
+        assert!(operations.wake(&slot, Waker::noop().clone()).is_none());
+        assert!(operations.wake(&slot, Waker::noop().clone()).is_some());
         assert_eq!(operations.watched(), 1);
         assert!(matches!(operations.finish(slot.tag(), read(3)), Finished::Wake(_)));
         assert_eq!(operations.watched(), 0);
         let slot = operations.open().unwrap();
-        operations.wake(&slot, Waker::noop());
-        operations.abandon(slot);
+        assert!(operations.wake(&slot, Waker::noop().clone()).is_none());
+        assert!(operations.abandon(slot).is_some());
         assert_eq!(operations.watched(), 0);
+    }
+
+    #[test]
+    fn no_name_is_used_twice() {
+        let mut operations = Operations::new();
+        let slot = operations.open().unwrap();
+        let first = slot.tag();
+        operations.forget(slot);
+        // Where 32 bits would begin anew.
+        operations.entries[0].generation = 1 << 32;
+        let slot = operations.open().unwrap();
+        assert!(!operations.is_in_flight(first) && slot.tag() != first);
+        operations.forget(slot);
+        operations.entries[0].generation = GENERATION_MAX;
+        let last = operations.open().unwrap();
+        assert_ne!(last.tag(), u64::MAX);
+        operations.forget(last);
+        assert_eq!(operations.open().unwrap().tag(), 1, "the entry has had all its names");
     }
 
     #[test]

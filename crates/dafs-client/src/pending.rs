@@ -105,7 +105,13 @@ impl Future for Pending<usize> {
             return Poll::Ready(Err(Error::Argument("the result has been taken already")));
         };
         let result = std::task::ready!(self.shared.poll_moved(slot, context.waker()));
-        self.slot = None;
+        if let Some(slot) = self.slot.take()
+            && result.is_err()
+        {
+            // Not all errors are results: where nobody could be had to wake the task, the operation may
+            // still be under way.
+            self.shared.abandon(slot);
+        }
         Poll::Ready(result.map(|moved| moved.bytes))
     }
 }

@@ -499,6 +499,22 @@ fn what_waits_can_be_taken_back() {
 }
 
 #[test]
+fn what_waits_can_be_cancelled_by_its_tag_alone() {
+    let mut world = World::open(config());
+    let memory = world.memory(&pattern(100));
+    let tags = submit(&mut world, &memory, 2);
+    let now = world.now;
+    assert!(world.core.cancel(&mut world.adapter, now, tags[0]));
+    assert!(!world.core.cancel(&mut world.adapter, now, tags[0]));
+    world.run(|world| world.server.back.taken.len() == 1);
+    assert!(!world.core.cancel(&mut world.adapter, now, tags[1]), "the server has it");
+    let id = world.server.back.taken[0].id;
+    world.server.report(&[completion(id, Status::Ok, 0)]);
+    world.run_all(&tags);
+    assert!(matches!(world.done[&tags[0]], Done::Lost(Failure::Canceled)));
+}
+
+#[test]
 fn the_end_of_the_session_ends_transfers_and_delegations() {
     let mut world = bound(World::config());
     world.server.back.grants = Grants::Write;

@@ -268,8 +268,18 @@ fn what_belongs_to_another_client_is_refused() {
     let (client, other) = (served.client(TRANSPORTS[0]), served.client(TRANSPORTS[0]));
     let (file, buffer, _) = filled(&served, &client, 1);
     let group = other.completion_group();
-    assert!(matches!(group.read(1, &file, &buffer, 0..1, 0), Err(Error::Argument(_))));
-    assert!(matches!(group.batch(client.batch(), |_| 0), Err(Error::Argument(_))));
+    assert!(matches!(group.read(1, &file, &buffer, 0..1, 0), Err(Error::ForeignFile)));
+    assert!(matches!(group.batch(client.batch(), |_| 0), Err(Error::ForeignFile)));
+    let memory = other.buffer(BLOCK).unwrap();
+    let mut batch = other.batch();
+    for write in [false, true] {
+        let added = match write {
+            true => batch.write(&file, &[(0, 1)], &[(&memory, 0..1)]),
+            false => batch.read(&file, &[(0, 1)], &[(&memory, 0..1)]),
+        };
+        assert!(matches!(added, Err(Error::ForeignFile)), "{added:?}");
+    }
+    assert!(batch.is_empty());
     let mine = client.completion_group();
     assert!(matches!(mine.read(1, &file, &buffer, 2..BLOCK + 1, 0), Err(Error::Argument(_))));
     assert!(matches!(mine.read(1, &file, &buffer, 0..BLOCK + 1, 0), Err(Error::Argument(_))));

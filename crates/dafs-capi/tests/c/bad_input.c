@@ -141,12 +141,15 @@ static void closed_and_foreign(void)
 {
     dap_file_t second, twin;
     dap_buffer_t buffer, of_other;
-    dap_group_t closed;
+    dap_group_t closed, of_others;
+    dap_batch_t batch;
+    dap_range_t range = { 0, 10 };
+    dap_piece_t piece;
     dap_dir_t directory;
     dap_entry_t entry;
     dap_completion_t done;
     void *address;
-    int turn;
+    int at;
 
     expect(dap_open(session, "file", DAP_OPEN_READ, 0, &second), 0);
     expect(dap_close(second), 0);
@@ -168,14 +171,24 @@ static void closed_and_foreign(void)
     expect(dap_buffer_alloc(other, 65536, &of_other, &address), 0);
     expect(dap_async_read(group, 1, file, of_other, 0, 10, 0, NULL), DAP_E_FOREIGN);
     expect(dap_read_buffer(file, of_other, 0, 10, 0), DAP_E_FOREIGN);
+    expect(dap_group_create(other, &of_others), 0);
+    expect(dap_async_read(of_others, 1, file, of_other, 0, 10, 0, NULL), DAP_E_FOREIGN);
+    expect(dap_async_commit(of_others, 1, file, 0, 0, NULL), DAP_E_FOREIGN);
+    expect(dap_group_free(of_others), 0);
+    expect(dap_batch_create(other, &batch), 0);
+    piece = (dap_piece_t){ of_other, 0, 10 };
+    expect(dap_batch_read(batch, file, &range, 1, &piece, 1), DAP_E_FOREIGN);
+    expect(dap_batch_write(batch, file, &range, 1, &piece, 1), DAP_E_FOREIGN);
+    expect(dap_batch_discard(batch), 0);
     expect(dap_unregister(of_other), 0);
     expect(dap_read_buffer(file, of_other, 0, 10, 0), DAP_E_BAD_HANDLE);
 
-    /* Nothing is taken away under an operation. */
-    for (turn = 0; turn < 20; turn++) {
+    /* Nothing is taken away under operations: many more than the server takes at a time. */
+    for (at = 0; at < 512; at++)
         expect(dap_async_read(group, 7, file, buffer, 0, 65536, 0, NULL), 0);
-        expect(dap_unregister(buffer), DAP_E_BUSY);
-        expect(dap_group_free(group), DAP_E_BUSY);
+    expect(dap_unregister(buffer), DAP_E_BUSY);
+    expect(dap_group_free(group), DAP_E_BUSY);
+    for (at = 0; at < 512; at++) {
         expect(dap_io_wait(group, &done, 1, 1, -1), 1);
         expect(done.result, 65536);
         expect(done.user_data, 7);

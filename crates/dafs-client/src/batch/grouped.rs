@@ -52,41 +52,48 @@ impl Batch {
     pub(crate) fn submit_in(
         self,
         group: &Arc<GroupState>,
-        mut user_data: impl FnMut(usize) -> u64,
+        user_data: impl FnMut(usize) -> u64,
     ) -> Result<Vec<OperationId>> {
         let Self { client, transfers, hints } = self;
+        let user_data: Vec<u64> = (0..transfers.len()).map(user_data).collect();
+        // All of it or nothing: once the first message is under way it is too late to refuse.
+        group.reserve(transfers.len())?;
         let used = client.before(|| what_they_do(&transfers)).map(Arc::new);
         let shared = client.shared();
         if let Some(hints) = hints {
             let calls = calls_of(&transfers);
             let writes =
                 transfers.into_iter().map(|transfer| transfer.writes.map(|(writes, _)| writes));
-            let user_data = (0..calls.len()).map(user_data).collect();
-            return shared.submit_batch_in(group, user_data, calls, writes.collect(), hints, &used);
+            let (room, writes) = (calls.len(), writes.collect());
+            let sent = shared.submit_batch_in(group, user_data, calls, writes, hints, &used);
+            if sent.is_err() {
+                group.give_back(room);
+            }
+            return sent;
         }
         let mut operations = Vec::with_capacity(transfers.len());
         let mut rest = &transfers[..];
         while !rest.is_empty() {
             let (message, others) = rest.split_at(message_len(shared.info(), rest));
-            let places = operations.len()..operations.len() + message.len();
-            let sent = Sent {
-                transfers: message.to_vec(),
-                user_data: places.map(&mut user_data).collect(),
-            };
+            let left = &user_data[operations.len()..];
+            let sent =
+                Sent { transfers: message.to_vec(), user_data: left[..message.len()].to_vec() };
             let submitted = with_request(shared, message, |request, memory| {
-                shared.submit_in(group, GroupedKind::Batch(sent), |driver, tag| {
+                shared.start_in(group, GroupedKind::Batch(sent), |driver, tag| {
                     driver.submit(tag, request, memory)?;
                     driver.keep(tag, used.clone());
                     Ok(())
                 })
             });
             let operation = match submitted {
-                Err(error) if operations.is_empty() => return Err(error),
+                Err(error) if operations.is_empty() => {
+                    group.give_back(transfers.len());
+                    return Err(error);
+                }
                 // Others are under way already, so these have their completions, too.
                 Err(error) => {
-                    let refused = operations.len()..transfers.len();
-                    group.refuse(refused.clone().map(&mut user_data), &error)?;
-                    operations.extend(refused.map(|_| OperationId::NONE));
+                    shared.refuse_in(group, left, &error);
+                    operations.extend(left.iter().map(|_| OperationId::NONE));
                     return Ok(operations);
                 }
                 Ok(operation) => operation,

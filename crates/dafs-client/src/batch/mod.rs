@@ -110,8 +110,8 @@ impl Batch {
     /// the ranges behind that one yield is not counted.
     ///
     /// # Errors
-    /// A range outside its buffer, sums that differ, too many ranges, more than the server takes at
-    /// once.
+    /// A file of another client, a range outside its buffer, sums that differ, too many ranges, more than
+    /// the server takes at once.
     pub fn read(
         &mut self,
         file: &File,
@@ -154,6 +154,7 @@ impl Batch {
         if ranges.len() > BATCH_PIECES_MAX || memory.len() > BATCH_PIECES_MAX {
             return Err(Error::Argument("a transfer of a batch is cut into too many pieces"));
         }
+        file.check_of(&self.client)?;
         let shared = self.client.shared();
         let piece = |(buffer, range): &(&IoBuffer, Range<usize>)| {
             shared.piece(buffer, range.clone(), 0, usize::MAX)

@@ -16,6 +16,7 @@ use crate::fork::ForkMutex;
 use crate::limits::{CACHE_ATTEMPTS, CACHE_PIECE_BYTES, WRITE_BACK_BYTES};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 /// A file that one or more open files of a client share the cache for. It is the holder of the file's
@@ -298,6 +299,12 @@ impl CacheUse {
     /// Unstable data is gone with the server's run.
     pub(crate) fn forget(&self) {
         self.file.forget();
+    }
+
+    /// What says so, for those who must not take the cache's lock.
+    pub(crate) fn lost(&self) -> Option<Arc<AtomicBool>> {
+        let CachedFile { cache, id, .. } = &*self.file;
+        cache.lock().file(*id).map(|file| file.lost.clone())
     }
 
     /// Uses the file beside the cache; see [`Cache::before`].

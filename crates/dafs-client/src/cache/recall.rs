@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::open::OpenOptions;
 use dafs_wire::dafs::StateId;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 impl Cache {
@@ -161,7 +162,7 @@ impl Recalled for CachedFile {
         let unwritten = state.content.unwritten_of(self.id) > 0;
         let size = state.content.size(self.id);
         let file = state.file(self.id)?;
-        if !file.is_loaded {
+        if !file.is_loaded || file.lost.load(Ordering::Acquire) {
             return None;
         }
         let change = file.granted_change?;

@@ -20,7 +20,7 @@ use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::dafs::StateId;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Who has written the changed data of a file.
@@ -58,6 +58,9 @@ pub(super) struct FileState {
     pub(super) held: Option<Held>,
     /// The size is known.
     pub(super) is_loaded: bool,
+    /// A COMMIT has told that the server has lost data. Told under the lock of the driver, so it is
+    /// acted on with the next look.
+    pub(super) lost: Arc<AtomicBool>,
     /// Restarts of the server that had been seen when data was kept last.
     pub(super) restarts: u64,
     /// Uses beside the cache that change the file and are under way.
@@ -91,6 +94,7 @@ impl FileState {
             opens: 0,
             held: None,
             is_loaded: false,
+            lost: Arc::default(),
             restarts: 0,
             direct: Arc::default(),
             direct_count: 0,
@@ -111,7 +115,7 @@ impl FileState {
         let allowed = !writes || held.kind == DelegationKind::Write;
         if held.stage != HeldStage::There || !allowed || self.direct.load(Ordering::Acquire) > 0 {
             Readiness::No
-        } else if self.is_loaded {
+        } else if self.is_loaded && !self.lost.load(Ordering::Acquire) {
             Readiness::Ready
         } else {
             Readiness::Unloaded
@@ -170,8 +174,9 @@ impl State {
     /// have lost what was not stable, and others on its host may have changed the file meanwhile.
     pub(super) fn readiness(&mut self, id: FileId, writes: bool, restarts: u64) -> Readiness {
         if let Some(file) = self.files.get_mut(&id)
-            && file.restarts != restarts
+            && (file.restarts != restarts || file.lost.load(Ordering::Acquire))
         {
+            file.lost.store(false, Ordering::Relaxed);
             file.restarts = restarts;
             self.unload(id);
         }

@@ -37,6 +37,7 @@ impl SessionCore {
     /// Takes a call out of where it waits.
     fn take_out(&mut self, tag: u64) -> bool {
         self.take_unsent(tag).is_some()
+            || self.cancel_transfer(tag)
             || self.recovery.as_mut().is_some_and(|recovery| recovery.give_up(tag))
     }
 }

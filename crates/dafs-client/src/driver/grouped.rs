@@ -10,69 +10,67 @@ use crate::outcome::moved;
 use crate::pending::Moved;
 use crate::uncommitted::Uncommitted;
 use dafs_dat::Instant;
-use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 impl Shared {
     /// Starts an operation whose result goes to a group.
     pub(crate) fn submit_in(
-        self: &Arc<Self>,
-        group: &Arc<GroupState>,
-        kind: GroupedKind,
-        start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
-    ) -> Result<OperationId> {
-        let mut driver = self.lock()?;
-        let operation = self.start_in(&mut driver, group, kind, start)?;
-        self.leave_soon(driver, group)?;
-        Ok(operation)
-    }
-
-    /// As [`submit_in`](Self::submit_in); [`leave_soon`](Self::leave_soon) must follow.
-    pub(crate) fn start_in(
         &self,
-        driver: &mut Driver,
         group: &Arc<GroupState>,
         kind: GroupedKind,
         start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
     ) -> Result<OperationId> {
         let count = kind.count();
-        if !group.reserve(count) {
-            return Err(Error::TooMany);
-        }
-        let Some(slot) = driver.operations.open_grouped(group, kind) else {
+        group.reserve(count)?;
+        let started = self.start_in(group, kind, start);
+        if started.is_err() {
             group.give_back(count);
-            return Err(Error::TooMany);
-        };
+        }
+        started
+    }
+
+    /// As [`submit_in`](Self::submit_in), in room that has been reserved and stays so.
+    pub(crate) fn start_in(
+        &self,
+        group: &Arc<GroupState>,
+        kind: GroupedKind,
+        start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
+    ) -> Result<OperationId> {
+        let mut driver = self.lock()?;
+        let slot = driver.operations.open_grouped(group, kind).ok_or(Error::TooMany)?;
         let operation = OperationId(slot.tag());
-        if let Err(refused) = start(driver, operation.0) {
+        if let Err(refused) = start(&mut driver, operation.0) {
             driver.operations.forget(slot);
             return Err(self.refused(refused));
         }
-        self.tell(driver);
+        self.tell(&mut driver);
+        self.leave_soon(driver, group);
         Ok(operation)
     }
 
-    /// Sees to it that what was submitted to a group leaves: who submits like this polls for the
-    /// results, which sends all at once.
-    pub(crate) fn leave_soon(
-        self: &Arc<Self>,
-        mut driver: Guard<'_>,
-        group: &GroupState,
-    ) -> Result<()> {
-        self.hurry(&mut driver);
-        drop(driver);
-        if group.is_watched() {
-            return self.attend();
-        }
-        self.helper.attend();
-        Ok(())
+    /// Operations are over that were not started, in room that has been reserved for them.
+    pub(crate) fn refuse_in(&self, group: &GroupState, user_data: &[u64], error: &Error) {
+        let driver = self.lock_regardless();
+        group.refuse(user_data, error);
+        self.wake_waiters(&driver);
     }
 
-    /// Hands an asynchronous batch over whose results go to a group; `writes` are told what was written
-    /// and is not stable.
+    /// Sees to it that what was submitted to a group leaves: at once if nothing else is under way, else
+    /// with the next poll, which sends all at once.
+    fn leave_soon(&self, mut driver: Guard<'_>, group: &GroupState) {
+        self.sent(&mut driver);
+        drop(driver);
+        if group.is_watched() {
+            self.mover.attend();
+        }
+    }
+
+    /// Hands an asynchronous batch over whose results go to a group, which has room for them; `writes`
+    /// are told what was written and is not stable.
     pub(crate) fn submit_batch_in(
-        self: &Arc<Self>,
+        &self,
         group: &Arc<GroupState>,
         user_data: Vec<u64>,
         mut calls: Vec<BatchCall>,
@@ -82,9 +80,6 @@ impl Shared {
     ) -> Result<Vec<OperationId>> {
         let mut guard = self.lock()?;
         let driver = &mut *guard;
-        if !group.reserve(calls.len()) {
-            return Err(Error::TooMany);
-        }
         let mut slots = Vec::with_capacity(calls.len());
         for ((call, user_data), writes) in calls.iter_mut().zip(user_data).zip(writes) {
             let kind = GroupedKind::Transfer(user_data);
@@ -94,13 +89,11 @@ impl Shared {
             driver.operations.keep(slot.tag(), used.clone());
             slots.push(slot);
         }
-        let unused = calls.len() - slots.len();
         let operations = slots.iter().map(|slot| OperationId(slot.tag())).collect();
-        let taken = if unused == 0 {
+        let taken = if slots.len() == calls.len() {
             let (core, adapter) = (&mut driver.core, &mut *driver.adapter);
             core.submit_batch(adapter, coarse_now(), calls, hints, driver.deadline)
         } else {
-            group.give_back(unused);
             Err(Refused::Full)
         };
         if let Err(refused) = taken {
@@ -108,8 +101,7 @@ impl Shared {
             return Err(self.refused(refused));
         }
         self.tell(driver);
-        self.sent(driver);
-        self.leave_soon(guard, group)?;
+        self.leave_soon(guard, group);
         Ok(operations)
     }
 
@@ -149,16 +141,29 @@ impl Shared {
     }
 
     /// Somebody sleeps on a group's descriptor from now on.
-    pub(crate) fn watch_group(self: &Arc<Self>, group: &Arc<GroupState>) -> io::Result<()> {
-        let watched = {
-            let mut driver = self.lock_regardless();
-            driver.operations.watch_group(group);
-            driver.is_watched()
-        };
-        if watched { self.mover.attend(self) } else { Ok(()) }
+    pub(crate) fn watch_group(&self, group: &Arc<GroupState>) {
+        let mut driver = self.lock_regardless();
+        driver.operations.watch_group(group);
+        let watched = driver.is_watched();
+        drop(driver);
+        if watched {
+            self.mover.attend();
+        }
     }
 
-    /// The result of an operation, if it is over; else `waker` is called when it is.
+    /// Sees to it that there is a thread for those who sleep elsewhere.
+    pub(crate) fn start_mover(self: &Arc<Self>) -> Result<()> {
+        self.mover.start(self).map_err(|error| Error::Memory(error.to_string().into()))
+    }
+
+    /// No thread can be had for those who sleep elsewhere.
+    #[cfg(test)]
+    pub(crate) fn break_mover(&self) {
+        self.mover.break_it();
+    }
+
+    /// The result of an operation, if it is over; else `waker` is called when it is. After an error the
+    /// operation may still be under way.
     pub(crate) fn poll_moved(self: &Arc<Self>, slot: &Slot, waker: &Waker) -> Poll<Result<Moved>> {
         let done = |done: Done| Poll::Ready(moved(done, &self.server));
         let mut driver = match self.lock() {
@@ -172,17 +177,23 @@ impl Shared {
         if let Some(result) = driver.operations.take(slot) {
             return done(result);
         }
-        driver.operations.wake(slot, waker);
+        drop(driver);
+        if let Err(error) = self.start_mover() {
+            return Poll::Ready(Err(error));
+        }
+        // Wakers are the application's: they are cloned and dropped without the lock.
+        let waker = waker.clone();
+        let mut driver = self.lock_regardless();
+        if let Some(result) = driver.operations.take(slot) {
+            drop(driver);
+            return done(result);
+        }
+        let unneeded = driver.operations.wake(slot, waker);
         self.hurry(&mut driver);
         drop(driver);
-        match self.attend() {
-            Ok(()) => Poll::Pending,
-            Err(error) => Poll::Ready(Err(error)),
-        }
-    }
-
-    fn attend(self: &Arc<Self>) -> Result<()> {
-        self.mover.attend(self).map_err(|error| Error::Memory(error.to_string().into()))
+        drop(unneeded);
+        self.mover.attend();
+        Poll::Pending
     }
 
     /// Moves things along as long as somebody sleeps for them elsewhere. Called by the mover.
@@ -195,7 +206,8 @@ impl Shared {
                 (!wakers.is_empty() || !watched).then_some(watched)
             });
             for waker in wakers.drain(..) {
-                waker.wake();
+                // The panic has been reported, and the others are to be woken all the same.
+                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
             }
             if !matches!(waited, Ok(true)) {
                 return;

@@ -17,7 +17,7 @@ mod progress;
 mod waiter;
 
 use crate::backoff::{Backoff, is_passing};
-use crate::buffer::IoBuffer;
+use crate::buffer::{End, Ending, IoBuffer};
 use crate::core::{
     ChainMember, Done, Failure, Piece, Refused, ReplyMessage, SessionCore, SessionInfo,
     SessionStats, Stage,
@@ -125,6 +125,8 @@ pub(crate) struct Shared {
     /// How long a call waits at most for one operation, whatever the server is doing.
     patience: Option<Duration>,
     pub(crate) staging: ForkMutex<Vec<IoBuffer>>,
+    /// For those who outlive it, and have memory that was registered in it.
+    end: Arc<End>,
 }
 
 type Guard<'a> = MutexGuard<'a, Driver>;
@@ -162,6 +164,7 @@ impl Shared {
             deadline,
             patience: deadline.map(|time| time.saturating_mul(UNPROBED_DEADLINE_FACTOR)),
             staging: ForkMutex::new(Vec::new()),
+            end: Arc::default(),
         });
         shared.helper.start(&shared)?;
         Ok(shared)
@@ -169,6 +172,10 @@ impl Shared {
 
     pub(crate) fn transport(&self) -> &Transport {
         &self.transport
+    }
+
+    pub(crate) fn end(&self) -> &Arc<End> {
+        &self.end
     }
 
     pub(crate) fn server(&self) -> &str {
@@ -348,9 +355,13 @@ impl Shared {
     /// Hands out what a submission has ended at once, and wakes those who wait for it: nothing will
     /// arrive that does.
     fn tell(&self, driver: &mut Driver) {
-        if driver.hand_out() == 0 {
-            return;
+        if driver.hand_out() > 0 {
+            self.wake_waiters(driver);
         }
+    }
+
+    /// Something has come about that somebody may wait for, and no event will tell of it.
+    fn wake_waiters(&self, driver: &Driver) {
         if driver.followers > 0 {
             self.turn.notify_all();
         }
@@ -565,7 +576,10 @@ impl Shared {
 
     pub(crate) fn abandon(&self, slot: Slot) {
         if let Ok(mut driver) = self.lock() {
-            driver.operations.abandon(slot);
+            let waker = driver.operations.abandon(slot);
+            // It may drop what takes the lock.
+            drop(driver);
+            drop(waker);
         }
     }
 
@@ -606,12 +620,16 @@ impl Shared {
     /// Drives, or waits for the leader, until `done` yields something.
     fn wait<'a, T>(
         &'a self,
-        driver: Guard<'a>,
+        mut driver: Guard<'a>,
         time: Option<Duration>,
         done: impl FnMut(&mut Driver) -> Option<T>,
     ) -> Result<T> {
         let limit = Limit::current().map(|limit| limit.at.since(Instant::now()));
         let time = [time, limit].into_iter().flatten().min();
+        if time.is_some_and(|time| time.is_zero()) {
+            // There is no time to wait, but what has come is to be seen.
+            self.progress_beside(&mut driver);
+        }
         Waiter::new(self, time).run(driver, done)
     }
 }
@@ -623,6 +641,9 @@ impl Drop for Shared {
         }
         self.helper.stop();
         self.mover.stop();
+        // Dropped in the opposite order: the application's wakers may drop what waits for the end.
+        let mut wakers = Vec::new();
+        let _ending = Ending(&self.end);
         // SAFETY: the driver is taken once, here, and not used afterwards.
         let driver = unsafe { ManuallyDrop::take(&mut self.driver) };
         let mut driver = driver.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -630,6 +651,7 @@ impl Drop for Shared {
         driver.core.close(&mut *driver.adapter, Instant::now());
         driver.adapter.flush();
         driver.progress(Instant::now());
+        wakers.append(&mut driver.wakers);
     }
 }
 

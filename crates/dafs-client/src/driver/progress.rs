@@ -9,10 +9,10 @@ use crate::core::{
     WriteCall,
 };
 use crate::delegation::{Granted, HeldAttributes, Holders, News};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::group::{Completion, OperationId};
 use crate::helper::Helper;
-use crate::operations::{Finished, Grouped, GroupedKind, Operations};
+use crate::operations::{Finished, Grouped, GroupedCommit, GroupedKind, Operations};
 use crate::outcome::{committed, moved};
 use crate::uncommitted::Uncommitted;
 use dafs_dat::{Adapter, Instant, RegisterError};
@@ -175,7 +175,8 @@ impl Driver {
             // which is away needs to come back.
             let (adapter, now) = (&mut *self.adapter, coarse_now());
             match self.core.submit(adapter, now, slot.tag(), &request, None, None) {
-                Ok(()) => self.operations.abandon(slot),
+                // Nobody is to be woken by it.
+                Ok(()) => drop(self.operations.abandon(slot)),
                 Err(Refused::Full) => return self.operations.forget(slot),
                 // With the session the server takes back all that was held in it.
                 Err(_) => {
@@ -209,8 +210,13 @@ impl Driver {
             GroupedKind::Transfer(user_data) => {
                 (user_data, moved(done, &self.server).map(|moved| moved.bytes))
             }
-            GroupedKind::Commit { user_data, writes, mark, whole } => {
-                (user_data, committed(done, &self.server, &writes, mark, whole).map(|()| 0))
+            GroupedKind::Commit(GroupedCommit { user_data, writes, mark, whole, lost }) => {
+                let result = committed(done, &self.server, &writes, mark, whole);
+                if let (Err(Error::WritesLost), Some(lost)) = (&result, lost) {
+                    // What is kept may be more than the server has.
+                    lost.store(true, Ordering::Release);
+                }
+                (user_data, result.map(|()| 0))
             }
             GroupedKind::Batch(sent) => {
                 let results = sent.results(done, &self.server, &self.core);
@@ -291,6 +297,12 @@ impl Driver {
     /// Takes the result of an operation, if it is over.
     pub(crate) fn take(&mut self, slot: &Slot) -> Option<Done> {
         self.operations.take(slot)
+    }
+
+    /// True when no task is still to be woken.
+    #[cfg(test)]
+    pub(crate) fn has_woken(&self) -> bool {
+        self.wakers.is_empty()
     }
 
     /// True while somebody sleeps outside of this library for an operation in flight.

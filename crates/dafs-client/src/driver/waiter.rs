@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! * The leader's state in the driver is right whenever the lock is free: `Sleeping` while it
-//!   sleeps, `Polling` while it only lent the lock, `Nobody` after it left.
+//!   sleeps, `Polling` while it only lent the lock, `Nobody` after it left, also by a panic.
 
 use super::{Driver, Guard, Leader, Shared, coarse_now};
 use crate::error::{Error, Result};
@@ -201,7 +201,7 @@ impl<'a> Waiter<'a> {
     /// Leaves. If nobody leads then, a follower has to; one that was woken and leaves at once
     /// because its result is there passes the turn on here.
     fn leave(&mut self, driver: &mut Driver) {
-        if self.leading {
+        if std::mem::take(&mut self.leading) {
             driver.leader = Leader::Nobody;
         }
         if driver.leader == Leader::Nobody && driver.followers > 0 {
@@ -210,9 +210,38 @@ impl<'a> Waiter<'a> {
     }
 }
 
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        // By now only a panic can have left the lead taken; its frames have given up the lock.
+        if self.leading {
+            let mut driver = self.shared.lock_regardless();
+            self.leave(&mut driver);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::TransportChoice;
+    use crate::served::Served;
+
+    #[test]
+    fn a_panic_gives_up_the_lead() {
+        let served = Served::new();
+        let client = served.client(TransportChoice::Iwarp);
+        let mut looks = 0;
+        let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            client.shared().wait_any(None, |_| -> Option<()> {
+                looks += 1;
+                assert!(looks < 2, "as planned");
+                None
+            })
+        }));
+        assert!(waited.is_err());
+        assert!(!client.shared().lock_regardless().is_led());
+        client.ping().unwrap();
+    }
 
     #[test]
     fn polling_stops_where_it_does_not_help_and_begins_again_where_it_would() {
