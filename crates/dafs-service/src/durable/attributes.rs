@@ -47,6 +47,15 @@ fn trace<T: PartialEq>(before: &T, wish: &T, now: &T) -> Trace {
     }
 }
 
+/// What a size tells. Who writes is not kept waiting, so the old one may have come back; the change
+/// attribute tells whether it may.
+fn size(before: &Before, wish: u64, now: &Attr) -> Trace {
+    match trace(&before.size, &wish, &now.size) {
+        Trace::Old if now.change > before.change => Trace::Foreign,
+        trace => trace,
+    }
+}
+
 /// What several attributes tell together. A change that was done in part is made again as a whole.
 fn outcome(traces: impl IntoIterator<Item = Trace>) -> Outcome {
     let (mut new, mut foreign) = (false, false);
@@ -150,7 +159,7 @@ impl Attributes {
             wish.mode.map(|wish| self.mode(before.mode, wish, now.mode)),
             wish.uid.map(|wish| trace(&before.uid, &wish, &now.uid)),
             wish.gid.map(|wish| trace(&before.gid, &wish, &now.gid)),
-            wish.size.map(|wish| trace(&before.size, &wish, &now.size)),
+            wish.size.map(|wish| size(before, wish, &now)),
             wish.atime.map(|wish| time(before.atime, wish, now.atime)),
             wish.mtime.map(|wish| time(before.mtime, wish, now.mtime)),
         ];

@@ -87,7 +87,7 @@ impl Intent {
                     Some(old) if *empties && old.file == file && old.size != 0 => {
                         match store.getattr(&file)?.size {
                             0 => Outcome::Happened,
-                            size if size == old.size => Outcome::Not,
+                            // Who writes is not kept waiting, so it may have been empty in between.
                             _ => Outcome::InDoubt.if_newer(store, &file, old.change)?,
                         }
                     }
@@ -167,6 +167,10 @@ fn complete(
     // What it got with its making, others have changed since if it is not there.
     if !is_set_later(&wish) || has_all(&found, &wish) {
         return Ok(Outcome::Happened);
+    }
+    // It was given away, or has been another's from the beginning: the superuser sets nothing on that.
+    if found.uid != owner {
+        return Ok(Outcome::InDoubt);
     }
     match store.setattr(&maker.cred, file, &wish, None) {
         // Nobody's quota keeps the server from starting.

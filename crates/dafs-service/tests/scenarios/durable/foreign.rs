@@ -70,19 +70,20 @@ fn an_object_that_is_older_than_its_making_was_not_made() {
     assert_eq!(found.mode & 0o7000, 0);
 }
 
-/// A file that others write to does not look emptied, nor does one that was empty before.
+/// A file that others change does not look emptied, nor does one that was empty before; but it may have
+/// been, and filled again.
 #[test]
 fn a_file_is_emptied_when_its_content_is_gone() {
     const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
-    for (size, answer) in [(6, false), (0, false), (0, true)] {
+    for (size, emptied) in [(6, false), (0, false), (6, true)] {
         let world = World::new(Durability::Crash);
         let (root, file) = (world.root(), world.at("grown").unwrap());
-        if !answer {
+        if !emptied {
             let cut = SetAttr { size: Some(size), ..NONE };
             world.store.setattr(&cred(), &file.file, &cut, None).unwrap();
         }
         std::mem::forget(world.op(0, &Change::Create { dir: &root, name: b"grown", attr: &EMPTY }));
-        if answer {
+        if emptied {
             world.store.setattr(&cred(), &file.file, &EMPTY, None).unwrap();
         } else {
             // Nothing but the change attribute tells.
@@ -91,8 +92,31 @@ fn a_file_is_emptied_when_its_content_is_gone() {
         }
         let (key, store) = (world.key(0), world.store.clone());
         let world = world.restart(false, store);
-        assert_eq!(world.service.kept_answer(&key).is_some(), answer, "{size}");
+        match (world.service.kept_answer(&key), emptied, size) {
+            (Some(Answer::Happened(_)), true, _)
+            | (Some(Answer::Failed), false, 6)
+            | (None, false, 0) => {}
+            (answer, ..) => panic!("{answer:?} {emptied} {size}"),
+        }
     }
+}
+
+/// Even for the superuser, who wanted to give it away, an object that belongs to somebody else gets no
+/// rights that its owner has not given it.
+#[test]
+fn what_belongs_to_another_gets_no_rights_of_his() {
+    let attr = SetAttr { mode: Some(0o6755), uid: Some(7), gid: Some(7), ..NONE };
+    let world = World::new(Durability::Crash);
+    let root = world.root();
+    std::mem::forget(world.op(0, &Change::Create { dir: &root, name: b"new", attr: &attr }));
+    let (other, own) = (Cred::new(7, 7), SetAttr { mode: Some(0o755), ..NONE });
+    let (how, mode) = (CreateHow::Guarded, OpenMode { read: true, write: true });
+    drop(world.store.create(&other, &root.file, b"new", how, &own, mode).unwrap());
+    let (key, store) = (world.key(0), world.store.clone());
+    let world = world.restart(false, store);
+    assert_eq!(world.service.kept_answer(&key), Some(Answer::Failed));
+    let found = world.store.getattr(&world.at("new").unwrap().file).unwrap();
+    assert_eq!((found.uid, found.mode), (7, 0o755));
 }
 
 /// When neither name leads to what was to be renamed, it may have been renamed and removed, or removed
