@@ -83,21 +83,20 @@ impl Places {
         places.iter().all(|place| {
             let line = self.0.get(&place.what).map_or(&[][..], |line| line.as_slice());
             let at = line.iter().position(|&(other, _)| other == op).unwrap_or(0);
-            let together = |&(_, hold): &(u64, Hold)| hold == place.hold && hold != Hold::Alone;
-            at == 0 || line[..=at].iter().all(together)
+            at == 0 || at < in_front(line)
         })
     }
 
-    /// Takes a change away and adds those that stood behind it to `next`.
+    /// Takes a change away and adds those to `next` for whom nobody is in the way any more.
     pub(super) fn leave(&mut self, op: u64, places: &[Place], next: &mut Vec<u64>) {
         for place in places {
             let Some(line) = self.0.get_mut(&place.what) else { continue };
-            line.retain(|&mut (other, _)| other != op);
-            // Nobody has waited here if all hold the place in the same way.
-            let hold = place.hold;
-            if hold == Hold::Alone || line.iter().any(|&(_, other)| other != hold) {
-                next.extend(line.iter().map(|&(other, _)| other));
-            }
+            let Some(at) = line.iter().position(|&(other, _)| other == op) else { continue };
+            let before = in_front(line);
+            line.remove(at);
+            // Those in front that were there before stay there.
+            let stay = before - usize::from(at < before);
+            next.extend(line[..in_front(line)].iter().skip(stay).map(|&(other, _)| other));
             if line.is_empty() {
                 self.0.remove(&place.what);
             }
@@ -108,6 +107,15 @@ impl Places {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.len()
+    }
+}
+
+/// How many hold a place together; the others wait.
+fn in_front(line: &[(u64, Hold)]) -> usize {
+    match line.first() {
+        None => 0,
+        Some((_, Hold::Alone)) => 1,
+        Some((_, first)) => line.iter().take_while(|(_, hold)| hold == first).count(),
     }
 }
 
@@ -138,6 +146,7 @@ mod tests {
         assert!(!places.is_first(3, &exclusive));
         places.leave(2, &shared, &mut next);
         assert!(places.is_first(3, &exclusive) && !places.is_first(4, &shared));
+        assert_eq!(next, [3]);
         places.leave(3, &exclusive, &mut next);
         assert!(next.contains(&4) && places.is_first(4, &shared));
         places.leave(4, &shared, &mut next);
@@ -160,6 +169,33 @@ mod tests {
         places.leave(3, &write, &mut Vec::new());
         assert!(places.is_first(4, &guard));
         places.leave(4, &guard, &mut Vec::new());
+        assert_eq!(places.len(), 0);
+    }
+
+    /// Many who wait are not woken again and again.
+    #[test]
+    fn only_those_are_told_who_can_go_on() {
+        let mut places = Places::default();
+        let guard = [Place::file(&handle(1), Hold::Guard)];
+        let alone = [Place::file(&handle(1), Hold::Alone)];
+        let leave = |places: &mut Places, op, place: &[Place]| {
+            let mut next = Vec::new();
+            places.leave(op, place, &mut next);
+            next
+        };
+        assert!(places.enter(1, &guard) && places.enter(2, &guard));
+        assert!(!places.enter(3, &alone) && !places.enter(4, &guard) && !places.enter(5, &alone));
+        assert!(!places.enter(6, &alone) && !places.enter(7, &guard));
+        assert_eq!(leave(&mut places, 1, &guard), [], "the other is still there");
+        assert_eq!(leave(&mut places, 3, &alone), [4], "who stood between has gone");
+        assert_eq!(leave(&mut places, 6, &alone), [], "others are still in the way");
+        assert_eq!(leave(&mut places, 4, &guard), []);
+        assert_eq!(leave(&mut places, 2, &guard), [5]);
+        assert_eq!(leave(&mut places, 2, &guard), [], "it has gone");
+        assert!(!places.enter(8, &alone));
+        assert_eq!(leave(&mut places, 5, &alone), [7]);
+        assert_eq!(leave(&mut places, 7, &guard), [8]);
+        assert_eq!(leave(&mut places, 8, &alone), []);
         assert_eq!(places.len(), 0);
     }
 
