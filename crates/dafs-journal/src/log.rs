@@ -376,19 +376,20 @@ impl Log {
     /// When the disk refuses, now or earlier.
     pub fn sync_through(&self, sequence: u64) -> Result<(), LogFailed> {
         // Who need not wait does not wait for others either.
-        if self.is_stable(sequence)? {
+        if self.is_stable(sequence) {
             return Ok(());
         }
         let sync = lock(&self.sync);
-        match self.is_stable(sequence)? {
+        match self.is_stable(sequence) {
             true => Ok(()),
             false => self.sync_all(&sync),
         }
     }
 
-    fn is_stable(&self, sequence: u64) -> Result<bool, LogFailed> {
-        let state = lock(&self.state);
-        if state.failed { Err(LogFailed) } else { Ok(state.stable >= sequence) }
+    /// Whether everything is stable that was appended up to `sequence`, whatever has become of the log
+    /// since.
+    pub fn is_stable(&self, sequence: u64) -> bool {
+        lock(&self.state).stable >= sequence
     }
 
     /// Makes everything stable that was appended before, and waits for it.

@@ -169,6 +169,9 @@ pub const DURABLE_CHANGES_MAX: usize = 65_536;
 /// one name, and each looks at those before it.
 pub const GUARDED_CHANGES_MAX: usize = 8_192;
 
+/// The same of one host, or of one client where hosts are not known.
+pub const GUARDED_CHANGES_SHARE_MAX: usize = GUARDED_CHANGES_MAX / 8;
+
 /// How long such a change waits for others, in nanoseconds, before its client is asked to come again.
 pub const GUARD_WAIT_NS: u64 = 5_000_000_000;
 

@@ -7,23 +7,30 @@
 //!
 //! Invariants
 //! * Guarded changes never wait for each other: they share all places.
+//! * None goes on before the log says, as lastingly as was promised, what became of the announced changes
+//!   that have left its places.
 //! * One that waits is told within a bounded time, whatever becomes of those that it waits for.
 //! * Who ends one makes nobody wait: those that stood behind it go on elsewhere.
 
 use super::intent;
 use super::keeper::{Keeper, shielded, tell};
 use super::places::{Hold, Place, PlaceList, Places};
-use super::{Change, Durability, Intended, Notify, Op};
+use super::{Change, Durability, Intended, Notify, Op, host};
 use crate::error::ServiceError;
 use crate::export::Export;
+use crate::fence::Subject;
 use crate::handle::Handle;
-use crate::limits::{DURABLE_PICTURES_MAX, GUARD_WAIT_NS, GUARDED_CHANGES_MAX};
+use crate::limits::{
+    DURABLE_PICTURES_MAX, GUARD_WAIT_NS, GUARDED_CHANGES_MAX, GUARDED_CHANGES_SHARE_MAX,
+};
 use crate::{Caller, Result, Service};
 use dafs_store::Store;
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// A change that nothing is kept of.
 pub(super) struct Guard {
+    whose: Whose,
     store: Arc<dyn Store>,
     places: PlaceList,
     /// The name that leads to the file that it empties.
@@ -43,6 +50,61 @@ impl Guard {
     }
 }
 
+/// Whose a guarded change is, when many are under way: names of clients are free, but who has no
+/// address has gone through the making of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Whose {
+    Host(Vec<u8>),
+    Client(u64),
+}
+
+impl Whose {
+    fn of(caller: Caller<'_>) -> Self {
+        match caller.subject {
+            Subject::Nfs { address, .. } => Self::Host(host(address)),
+            Subject::Session(_) | Subject::Server => Self::Client(caller.client.key().0),
+        }
+    }
+}
+
+/// Changes under way that nothing is kept of.
+#[derive(Default)]
+pub(super) struct Guards {
+    all: FxHashMap<u64, Guard>,
+    shares: FxHashMap<Whose, usize>,
+}
+
+impl Guards {
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn contains(&self, number: u64) -> bool {
+        self.all.contains_key(&number)
+    }
+
+    fn has_room_for(&self, whose: &Whose) -> bool {
+        let share = self.shares.get(whose).copied().unwrap_or(0);
+        self.len() < GUARDED_CHANGES_MAX && share < GUARDED_CHANGES_SHARE_MAX
+    }
+
+    fn insert(&mut self, number: u64, guard: Guard) {
+        *self.shares.entry(guard.whose.clone()).or_default() += 1;
+        self.all.insert(number, guard);
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Guard> {
+        let guard = self.all.remove(&number)?;
+        if let Some(share) = self.shares.get_mut(&guard.whose) {
+            *share -= 1;
+            if *share == 0 {
+                self.shares.remove(&guard.whose);
+            }
+        }
+        Some(guard)
+    }
+}
+
 /// How far a guarded change has come whose names are free.
 #[derive(PartialEq, Eq)]
 enum Found {
@@ -57,11 +119,11 @@ impl Keeper {
         store: &Arc<dyn Store>,
         change: &Change<'_>,
         places: PlaceList,
-        now_ns: u64,
+        (whose, now_ns): (Whose, u64),
         ready: impl FnOnce() -> Notify,
     ) -> Result<Intended> {
         let mut ledger = self.lock();
-        if ledger.guards.len() >= GUARDED_CHANGES_MAX {
+        if !ledger.guards.has_room_for(&whose) {
             return Err(ServiceError::Delay);
         }
         ledger.next_op += 1;
@@ -75,7 +137,9 @@ impl Keeper {
         let waiting = if free { None } else { ready.take().map(|ready| ready()) };
         let (store, until_ns) = (store.clone(), now_ns.saturating_add(GUARD_WAIT_NS));
         let looks = free && empties.is_some();
-        let guard = Guard { store, places, empties, emptied: None, waiting, until_ns };
+        let fs = store.fs_id();
+        let mut ends = ledger.ends(fs);
+        let guard = Guard { whose, store, places, empties, emptied: None, waiting, until_ns };
         ledger.guards.insert(number, guard);
         drop(ledger);
         let mut op = Op::new(self.clone(), number, change);
@@ -83,16 +147,25 @@ impl Keeper {
         if !free {
             return Ok(Intended::Waiting(op));
         }
-        if looks && let Some(ready) = ready {
-            let (mut ready, mut next) = (Some(ready()), Vec::new());
-            let found = shielded(|| self.find_emptied(number, &mut ready, &mut next));
+        // When one of these fails, the change goes with `op`.
+        let mut made = None;
+        if looks {
+            made = ready.take().map(|ready| ready());
+            let mut next = Vec::new();
+            let found = shielded(|| self.find_emptied(number, &mut made, &mut next));
             self.resume_elsewhere(next);
-            // When this has failed, the change goes with `op`.
             if found? == Found::Waits {
                 return Ok(Intended::Waiting(op));
             }
+            ends = self.lock().ends(fs);
         }
-        Ok(Intended::Ready(op))
+        if self.is_kept(ends)? {
+            return Ok(Intended::Ready(op));
+        }
+        if let Some(ready) = made.or_else(|| ready.map(|ready| ready())) {
+            self.keep_soon(ends, ready);
+        }
+        Ok(Intended::Waiting(op))
     }
 
     /// Takes the place of the file that a change empties whose names are free; `ready` may have to wait
@@ -109,7 +182,7 @@ impl Keeper {
     ) -> Result<Found> {
         for _ in 0..DURABLE_PICTURES_MAX {
             let ledger = self.lock();
-            let Some(guard) = ledger.guards.get(&number) else { return Ok(Found::Waits) };
+            let Some(guard) = ledger.guards.all.get(&number) else { return Ok(Found::Waits) };
             let Some((dir, name)) = guard.empties.clone() else { return Ok(Found::Free) };
             let store = guard.store.clone();
             drop(ledger);
@@ -119,7 +192,7 @@ impl Keeper {
             let file = handle.map(|handle| Place::file(&handle, Hold::Guard));
             let mut ledger = self.lock();
             let ledger = &mut *ledger;
-            let Some(guard) = ledger.guards.get_mut(&number) else { return Ok(Found::Waits) };
+            let Some(guard) = ledger.guards.all.get_mut(&number) else { return Ok(Found::Waits) };
             if guard.emptied == file {
                 return Ok(Found::Free);
             }
@@ -141,17 +214,19 @@ impl Keeper {
     pub(super) fn resume_guard(&self, number: u64, next: &mut Vec<u64>) {
         let mut ledger = self.lock();
         let ledger_now = &mut *ledger;
-        let Some(guard) = ledger_now.guards.get_mut(&number) else { return };
+        let Some(guard) = ledger_now.guards.all.get_mut(&number) else { return };
         if guard.waiting.is_none() || !guard.is_first(number, &ledger_now.places) {
             return;
         }
-        let mut ready = guard.waiting.take();
+        let (mut ready, fs) = (guard.waiting.take(), guard.store.fs_id());
         drop(ledger);
         let found = shielded(|| self.find_emptied(number, &mut ready, next));
         let Some(ready) = ready else { return };
-        match found {
-            Ok(Found::Free) => tell(ready, Ok(())),
-            Ok(Found::Waits) => {}
+        let ends = self.lock().ends(fs);
+        match found.and_then(|found| Ok((found, self.is_kept(ends)?))) {
+            Ok((Found::Free, true)) => tell(ready, Ok(())),
+            Ok((Found::Free, false)) => self.keep_soon(ends, ready),
+            Ok((Found::Waits, _)) => {}
             Err(error) => tell(ready, Err(error)),
         }
     }
@@ -173,15 +248,15 @@ impl Keeper {
         next: &mut Vec<u64>,
     ) -> Option<Guard> {
         let mut ledger = self.lock();
-        if !is_one(ledger.guards.get(&number)?) {
+        if !is_one(ledger.guards.all.get(&number)?) {
             return None;
         }
-        let guard = ledger.guards.remove(&number)?;
+        let guard = ledger.guards.remove(number)?;
         ledger.places.leave(number, &guard.places, next);
         ledger.places.leave(number, guard.emptied.as_slice(), next);
         next.retain(|number| {
             let flight = ledger.flights.get(number).is_some_and(|flight| flight.waiting.is_some());
-            flight || ledger.guards.get(number).is_some_and(|guard| guard.waiting.is_some())
+            flight || ledger.guards.all.get(number).is_some_and(|guard| guard.waiting.is_some())
         });
         Some(guard)
     }
@@ -198,7 +273,7 @@ impl Keeper {
     pub(super) fn give_up_guards(self: &Arc<Self>, now_ns: u64) {
         let is_late = |guard: &Guard| guard.waiting.is_some() && now_ns >= guard.until_ns;
         let ledger = self.lock();
-        let late = ledger.guards.iter().filter(|(_, guard)| is_late(guard));
+        let late = ledger.guards.all.iter().filter(|(_, guard)| is_late(guard));
         let late: Vec<_> = late.map(|(number, _)| *number).collect();
         drop(ledger);
         let mut next = Vec::new();
@@ -242,6 +317,6 @@ impl Service {
         }
         let places = change.places(|handle| export.key(handle));
         let places = places.into_iter().map(Place::guarded).collect();
-        keeper.guard(export.store(), change, places, caller.now_ns, ready)
+        keeper.guard(export.store(), change, places, (Whose::of(caller), caller.now_ns), ready)
     }
 }

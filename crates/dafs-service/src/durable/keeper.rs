@@ -4,12 +4,14 @@
 //! Invariants
 //! * No store call, no write and no notification happens with the ledger's lock held.
 //! * A change that was announced leaves its places exactly once: when it is settled or dropped.
+//! * Who is let go on where an announced change has left finds the end of that in the log, as lasting as
+//!   that was announced to be.
 //! * At most one job makes changes stable; all that were carried out meanwhile share the next round.
 //! * Everybody who waits is told, whatever goes wrong on the way: what a panic has interrupted has
 //!   failed, and what comes after it goes on.
 
 use super::intent::Intent;
-use super::ledger::{Executed, Flight, Ledger, Waiting};
+use super::ledger::{Ends, Executed, Flight, Ledger, Waiting};
 use super::places::{Hold, Place, PlaceList};
 use super::record::About;
 use super::{Change, Effect, Intended, Notify, Op, Session, Settled};
@@ -109,14 +111,13 @@ impl Keeper {
             Pictured::Append => return Ok(Intended::Ready(op)),
             Pictured::Waits => return Ok(Intended::Waiting(op)),
         };
-        let (Some(sequence), Some(ready)) = (self.announce(number, intent), now) else {
+        let (Some(announced), Some(ready)) = (self.announce(number, intent)?, now) else {
             return Err(ServiceError::Delay);
         };
-        if !power {
-            self.log.flush(sequence).map_err(failed)?;
+        if self.is_kept(announced)? {
             return Ok(Intended::Ready(op));
         }
-        self.log.sync_soon(sequence, Box::new(move |done| ready(done.map_err(failed))));
+        self.keep_soon(announced, ready);
         Ok(Intended::Waiting(op))
     }
 
@@ -194,22 +195,51 @@ impl Keeper {
         Ok(())
     }
 
-    /// Puts the intent in the log; `None` when the change was dropped meanwhile.
-    fn announce(&self, number: u64, intent: Intent) -> Option<u64> {
+    /// Puts the intent in the log, and tells how far that has to be kept before the change is carried
+    /// out; `None` when the change was dropped meanwhile.
+    ///
+    /// # Errors
+    /// `Delay` when its session was forgotten meanwhile: nobody waits for the reply.
+    fn announce(&self, number: u64, intent: Intent) -> Result<Option<Ends>> {
         let mut ledger = self.lock();
         let intent = Arc::new(intent);
-        let flight = ledger.flights.get_mut(&number)?;
+        let Ledger { flights, sessions, .. } = &mut *ledger;
+        let Some(flight) = flights.get_mut(&number) else { return Ok(None) };
+        let (about, fs) = (flight.about, flight.store.fs_id());
+        if !sessions.contains_key(&about.key.session) {
+            return Err(ServiceError::Delay);
+        }
         flight.intent = Some(intent.clone());
-        let about = flight.about;
-        Some(ledger.intend(&self.log, &about, &intent))
+        let written = ledger.intend(&self.log, &about, &intent);
+        // What ended before is kept, too, for as long as that has to be.
+        let stable = if about.power { written } else { ledger.ends(fs).stable };
+        Ok(Some(Ends { written, stable }))
+    }
+
+    /// Writes the log so far; false when [`keep_soon`](Self::keep_soon) has to do the rest.
+    ///
+    /// # Errors
+    /// When the log cannot be written.
+    pub(super) fn is_kept(&self, ends: Ends) -> Result<bool> {
+        let stable = self.log.is_stable(ends.stable);
+        if stable {
+            self.log.flush(ends.written).map_err(failed)?;
+        }
+        Ok(stable)
+    }
+
+    /// Tells when the log is kept so far.
+    pub(super) fn keep_soon(&self, ends: Ends, ready: Notify) {
+        let sequence = ends.written.max(ends.stable);
+        self.log.sync_soon(sequence, Box::new(move |done| ready(done.map_err(failed))));
     }
 
     /// Notes where an append goes, which is about to be written there.
     pub(super) fn place(&self, number: u64, intent: Intent) -> Result<()> {
         // Nothing is written for a change that was given up.
-        let sequence = self.announce(number, intent).ok_or(StoreError::Io)?;
-        let power = self.lock().flights.get(&number).is_some_and(|flight| flight.about.power);
-        self.keep(sequence, power)
+        let announced = self.announce(number, intent)?.ok_or(StoreError::Io)?;
+        let power = !self.log.is_stable(announced.stable);
+        self.keep(announced.written, power)
     }
 
     /// Notes what came of an append: its effect, or nothing.
@@ -250,7 +280,7 @@ impl Keeper {
     pub(super) fn resume(self: &Arc<Self>, mut next: Vec<u64>) {
         while let Some(number) = next.pop() {
             let mut ledger = self.lock();
-            if ledger.guards.contains_key(&number) {
+            if ledger.guards.contains(number) {
                 drop(ledger);
                 self.resume_guard(number, &mut next);
                 continue;
@@ -261,7 +291,7 @@ impl Keeper {
                 continue;
             }
             let Some(Waiting { change, cred, ready }) = flight.waiting.take() else { continue };
-            let (store, power) = (flight.store.clone(), flight.about.power);
+            let store = flight.store.clone();
             drop(ledger);
             let mut ready = Some(ready);
             let what = (&change.borrow(), &cred);
@@ -279,11 +309,18 @@ impl Keeper {
                     continue;
                 }
             };
-            let Some(sequence) = self.announce(number, intent) else { continue };
-            if power {
-                self.log.sync_soon(sequence, Box::new(move |done| ready(done.map_err(failed))));
-            } else {
-                tell(ready, self.log.flush(sequence).map_err(failed));
+            let announced = match self.announce(number, intent) {
+                Ok(Some(announced)) => announced,
+                Ok(None) => continue,
+                Err(error) => {
+                    tell(ready, Err(error));
+                    continue;
+                }
+            };
+            match self.is_kept(announced) {
+                Ok(true) => tell(ready, Ok(())),
+                Ok(false) => self.keep_soon(announced, ready),
+                Err(error) => tell(ready, Err(error)),
             }
         }
     }
@@ -306,9 +343,9 @@ impl Keeper {
         let appends = flight.intent.as_ref().is_some_and(|intent| intent.appends());
         let touches = !op.unchanged && flight.intent.as_ref().is_some_and(|i| i.touches_names());
         // What became of an append that has not come to an end is found out at the next start.
-        let reply = (!appends || flight.ended).then_some((order_le, reply));
+        let known = !appends || flight.ended;
         if about.power && touches {
-            let reply = reply.map_or_else(Vec::new, |(_, bytes)| bytes.to_vec());
+            let reply = reply.to_vec();
             ledger.executed.push(Executed { op: op.number, order_le, reply, ready });
             if !std::mem::replace(&mut ledger.committing, true) {
                 drop(ledger);
@@ -318,7 +355,8 @@ impl Keeper {
             return Settled::Later;
         }
         let mut next = Vec::new();
-        let sequence = finish(&mut ledger, &self.log, op.number, reply, &mut next);
+        let end = if known { End::Reply(order_le, reply) } else { End::Open };
+        let sequence = finish(&mut ledger, &self.log, op.number, end, &mut next);
         drop(ledger);
         // Should this fail, the next change is refused; what has happened is found out at the next
         // start.
@@ -370,14 +408,11 @@ impl Keeper {
         let (mut next, mut last) = (Vec::new(), 0);
         let mut ledger = self.lock();
         for (executed, outcome) in round.iter().zip(&outcomes) {
-            // The client is told of a failure, and must be told the same after a restart: what is
-            // on the disk says nothing once others have changed the same.
-            let failed = outcome.is_err().then(|| ledger.flights.get(&executed.op)).flatten();
-            if let Some(about) = failed.map(|flight| flight.about) {
-                last = ledger.failed(&self.log, &about).max(last);
-            }
-            let reply = outcome.is_ok().then_some((executed.order_le, &executed.reply[..]));
-            last = finish(&mut ledger, &self.log, executed.op, reply, &mut next).max(last);
+            let end = match outcome {
+                Ok(()) => End::Reply(executed.order_le, &executed.reply),
+                Err(_) => End::Failed,
+            };
+            last = finish(&mut ledger, &self.log, executed.op, end, &mut next).max(last);
         }
         drop(ledger);
         let written = self.log.flush(last).map_err(failed);
@@ -389,11 +424,9 @@ impl Keeper {
     pub(super) fn doubt(self: &Arc<Self>, number: u64) {
         let mut ledger = self.lock();
         let Some(flight) = ledger.flights.get(&number) else { return };
-        let (about, mut next) = (flight.about, Vec::new());
-        // What became of an append that has not come to an end is found out at the next start.
-        let told = flight.intent.as_ref().is_some_and(|intent| !intent.appends());
-        let failed = if told { ledger.failed(&self.log, &about) } else { 0 };
-        let last = finish(&mut ledger, &self.log, number, None, &mut next).max(failed);
+        let end = flight.end_if_announced(End::Failed);
+        let mut next = Vec::new();
+        let last = finish(&mut ledger, &self.log, number, end, &mut next);
         drop(ledger);
         // Should this fail, the next change is refused.
         let _ = self.log.flush(last);
@@ -403,37 +436,61 @@ impl Keeper {
     /// A change that was announced is not carried out.
     pub(super) fn abandon(self: &Arc<Self>, number: u64) {
         let mut ledger = self.lock();
-        let Some(flight) = ledger.flights.remove(&number) else { return };
-        if flight.intent.as_ref().is_some_and(|intent| !intent.appends()) {
-            ledger.dropped(&self.log, &flight.about);
-        }
-        let mut next = Vec::new();
-        flight.leave(number, &mut ledger.places, &mut next);
+        let Some(flight) = ledger.flights.get_mut(&number) else { return };
+        let (waiting, mut next) = (flight.waiting.take(), Vec::new());
+        let end = flight.end_if_announced(End::Dropped);
+        let last = finish(&mut ledger, &self.log, number, end, &mut next);
         drop(ledger);
         // Its notification is not used; what it holds may come back here.
-        drop(flight);
+        drop(waiting);
+        // What somebody else does must not seem to be its work after a crash. Should this fail, the
+        // next change is refused.
+        let _ = self.log.flush(last);
         self.resume(next);
     }
 }
 
-/// Takes a change out of the ledger, with its reply if there is one. Returns the number of the
-/// record that must be written before the reply is sent.
+/// What the log says of a change that leaves.
+enum End<'a> {
+    /// Its reply, and whether that is in little-endian order.
+    Reply(bool, &'a [u8]),
+    /// That its client is told of a failure, and must be told the same after a restart: what is on the
+    /// disk says nothing once others have changed the same.
+    Failed,
+    /// That it was not carried out.
+    Dropped,
+    /// Nothing: it was not announced, or what became of it is found out at the next start.
+    Open,
+}
+
+impl Flight {
+    /// What became of an append that has not come to an end is found out at the next start.
+    fn end_if_announced<'a>(&self, end: End<'a>) -> End<'a> {
+        let announced = self.intent.as_ref().is_some_and(|intent| !intent.appends());
+        if announced { end } else { End::Open }
+    }
+}
+
+/// Takes a change out of the ledger. Returns the number of the record that must be written before
+/// anything comes of it.
 fn finish(
     ledger: &mut Ledger,
     log: &Arc<Log>,
     number: u64,
-    reply: Option<(bool, &[u8])>,
+    end: End<'_>,
     next: &mut Vec<u64>,
 ) -> u64 {
     let Some(flight) = ledger.flights.remove(&number) else { return 0 };
-    let sequence = match reply {
-        Some((order_le, bytes)) if bytes.len() <= DURABLE_REPLY_BYTES_MAX => {
-            ledger.reply(log, &flight.about, order_le, bytes)
+    let about = &flight.about;
+    let sequence = match end {
+        End::Reply(order_le, bytes) if bytes.len() <= DURABLE_REPLY_BYTES_MAX => {
+            ledger.reply(log, about, order_le, bytes)
         }
-        // What is on the disk says nothing once others have changed the same.
-        Some(_) => ledger.failed(log, &flight.about),
-        None => 0,
+        End::Reply(..) | End::Failed => ledger.failed(log, about),
+        End::Dropped => ledger.dropped(log, about),
+        End::Open => 0,
     };
+    ledger.end(&flight, sequence);
     flight.leave(number, &mut ledger.places, next);
     sequence
 }

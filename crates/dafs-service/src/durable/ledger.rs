@@ -10,7 +10,7 @@
 //!   change leaves its places only after its last record was appended.
 
 use super::change::Owned;
-use super::guard::Guard;
+use super::guard::Guards;
 use super::intent::Intent;
 use super::places::{Place, PlaceList, Places};
 use super::record::{self, About};
@@ -20,7 +20,7 @@ use crate::limits::{
     DURABLE_SESSION_BYTES_MAX,
 };
 use dafs_journal::{Appended, CHECKPOINT_BYTES_MAX, Log, record_bytes};
-use dafs_store::{Cred, Store};
+use dafs_store::{Cred, FsId, Store};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -106,6 +106,17 @@ pub(super) struct Waiting {
     pub(super) ready: Notify,
 }
 
+/// Up to where the log has to be kept before somebody whom it does not know changes what announced
+/// changes of a file system have left: else one that has come to an end would look after a crash as if
+/// it had never begun.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Ends {
+    /// Over the end of the process.
+    pub(super) written: u64,
+    /// Over the loss of power.
+    pub(super) stable: u64,
+}
+
 /// A change that was carried out and is to be made stable.
 pub(super) struct Executed {
     pub(super) op: u64,
@@ -118,8 +129,9 @@ pub(super) struct Ledger {
     pub(super) sessions: FxHashMap<[u8; 8], Kept>,
     pub(super) flights: FxHashMap<u64, Flight>,
     /// Changes under way that nothing is kept of.
-    pub(super) guards: FxHashMap<u64, Guard>,
+    pub(super) guards: Guards,
     pub(super) places: Places,
+    ends: FxHashMap<FsId, Ends>,
     pub(super) executed: Vec<Executed>,
     /// Appends whose place the log knows and whose end it does not, as records, by change. They
     /// outlast their sessions, and appends that nobody could bring to an end outlast their changes.
@@ -141,8 +153,9 @@ impl Default for Ledger {
         Self {
             sessions: FxHashMap::default(),
             flights: FxHashMap::default(),
-            guards: FxHashMap::default(),
+            guards: Guards::default(),
             places: Places::default(),
+            ends: FxHashMap::default(),
             executed: Vec::new(),
             placed: FxHashMap::default(),
             committing: false,
@@ -168,6 +181,20 @@ impl Ledger {
             kept.bytes = kept.count();
         }
         self.bytes = self.live().map(cost).sum();
+    }
+
+    /// Where the ends of announced changes of a file system are.
+    pub(super) fn ends(&self, fs: FsId) -> Ends {
+        self.ends.get(&fs).copied().unwrap_or_default()
+    }
+
+    /// Notes that what became of a change is told by the record `sequence`.
+    pub(super) fn end(&mut self, flight: &Flight, sequence: u64) {
+        let ends = self.ends.entry(flight.store.fs_id()).or_default();
+        ends.written = ends.written.max(sequence);
+        if flight.about.power {
+            ends.stable = ends.stable.max(sequence);
+        }
     }
 
     /// What a checkpoint can still take besides the changes under way.
@@ -248,29 +275,6 @@ impl Ledger {
         sessions.chain(self.placed.values().map(Vec::as_slice))
     }
 
-    /// Sees to it that the log knows the session.
-    fn know(&mut self, log: &Arc<Log>, id: &[u8; 8]) -> Option<u64> {
-        let kept = self.sessions.entry(*id).or_default();
-        if !kept.record.is_empty() {
-            return None;
-        }
-        // A front door that has not introduced it keeps no answers for anybody in particular.
-        let nobody = || Session {
-            id: *id,
-            host: Vec::new(),
-            client: Vec::new(),
-            verifier: [0; 8],
-            mechanism: String::new(),
-            principal: Vec::new(),
-        };
-        let mut record = Vec::new();
-        let incomplete = kept.incomplete;
-        record::put_session(kept.session.get_or_insert_with(nobody), incomplete, &mut record);
-        kept.record.clone_from(&record);
-        self.charge(id, 0, cost(&record));
-        Some(self.append(log, |out| out.extend_from_slice(&record)))
-    }
-
     /// Notes whose a session is; the number of the record, if there was none before. When there is no
     /// room, nothing will be known of the session; nor is there for its changes then.
     pub(super) fn introduce(&mut self, log: &Arc<Log>, session: &Session) -> Option<u64> {
@@ -279,8 +283,19 @@ impl Ledger {
         if cost(&record) > self.spare_bytes() {
             return None;
         }
-        self.sessions.entry(session.id).or_default().session = Some(session.clone());
-        self.know(log, &session.id)
+        let kept = self.sessions.entry(session.id).or_default();
+        kept.session = Some(session.clone());
+        if !kept.record.is_empty() {
+            return None;
+        }
+        kept.record.clone_from(&record);
+        self.charge(&session.id, 0, cost(&record));
+        Some(self.append(log, |out| out.extend_from_slice(&record)))
+    }
+
+    /// Whether changes of a session can be kept: it was introduced, and is not forgotten.
+    pub(super) fn knows(&self, id: &[u8; 8]) -> bool {
+        self.sessions.contains_key(id)
     }
 
     /// Notes that a session is about to change something that nothing is kept of; the number of the
@@ -293,7 +308,7 @@ impl Ledger {
         Some(self.append(log, |out| out.extend_from_slice(&record)))
     }
 
-    /// Notes a change that is about to be carried out.
+    /// Notes a change that is about to be carried out, of a session that is known.
     pub(super) fn intend(&mut self, log: &Arc<Log>, about: &About, intent: &Intent) -> u64 {
         if intent.appends() {
             let mut record = Vec::new();
@@ -384,7 +399,8 @@ impl Ledger {
 
     /// Makes what `put` writes the entry of a change.
     fn note(&mut self, log: &Arc<Log>, about: &About, put: impl FnOnce(&mut Vec<u8>)) -> u64 {
-        self.know(log, &about.key.session);
+        // Nobody would forget the changes of one that is not.
+        assert!(self.knows(&about.key.session), "a session is known that has changes");
         let entry = self.entry(about);
         let before = cost(&entry.record);
         entry.about = *about;
@@ -433,6 +449,15 @@ mod tests {
     fn intend(ledger: &mut Ledger, log: &Arc<Log>, session: u64, stream: u16) -> About {
         ledger.next_op += 1;
         let key = RequestKey { session: session.to_be_bytes(), stream, sequence: 1, procedure: 9 };
+        let nobody = Session {
+            id: key.session,
+            host: Vec::new(),
+            client: Vec::new(),
+            verifier: [0; 8],
+            mechanism: String::new(),
+            principal: Vec::new(),
+        };
+        ledger.introduce(log, &nobody);
         let about = About { op: ledger.next_op, key, power: false };
         let file = Handle { fs: FsId([1; 16]), file: FileId([2; 48]) };
         ledger.intend(log, &about, &Intent::Append { file, offset: 0, len: 1, digest: 3 });

@@ -135,6 +135,7 @@ fn a_half_done_append_of_a_forgotten_session_is_taken_back() {
         op.witness().unwrap().placed(6).unwrap();
         write(&*world.open("grown"), 6, b"aft");
         world.service.forget_session(&SESSION);
+        world.introduce(SESSION);
         let root = world.root();
         for _ in 0..500 {
             let op = world.op(4, &Change::Remove { dir: &root, name: b"nothing" });

@@ -1,7 +1,10 @@
 //! Changes that nothing is kept of, beside others that are announced.
 
 use super::*;
-use dafs_service::limits::{GUARD_WAIT_NS, GUARDED_CHANGES_MAX, LEASES_EVERY_NS};
+use dafs_service::limits::{
+    GUARD_WAIT_NS, GUARDED_CHANGES_MAX, GUARDED_CHANGES_SHARE_MAX, LEASES_EVERY_NS,
+};
+use std::net::{IpAddr, Ipv4Addr};
 
 const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
 
@@ -152,13 +155,172 @@ fn only_so_many_are_under_way_at_once() {
     let world = World::new(Durability::Crash);
     let root = world.root();
     let change = Change::Remove { dir: &root, name: b"victim" };
-    let mut held: Vec<_> = (0..GUARDED_CHANGES_MAX).map(|_| world.guarded(&change)).collect();
-    let one_more = || world.service.guard(world.caller(), &change, || world.notify("more"));
-    assert_eq!(one_more().err(), Some(ServiceError::Delay));
+    let guard = |address: u32| {
+        let address = IpAddr::V4(Ipv4Addr::from_bits(address));
+        let subject = Subject::Nfs { owner: None, address };
+        let caller = Caller { subject, ..world.caller() };
+        world.service.guard(caller, &change, || world.notify("more"))
+    };
+    let hosts = (GUARDED_CHANGES_MAX / GUARDED_CHANGES_SHARE_MAX) as u32;
+    let mut held = Vec::new();
+    for host in 0..hosts {
+        held.extend((0..GUARDED_CHANGES_SHARE_MAX).map(|_| guard(host).unwrap()));
+        assert_eq!(guard(host).err(), Some(ServiceError::Delay), "of one host");
+    }
+    assert_eq!(guard(hosts).err(), Some(ServiceError::Delay), "of all");
     held.pop();
-    assert!(one_more().is_ok());
-    // The last first: each looks at those behind it.
+    assert_eq!(guard(0).err(), Some(ServiceError::Delay));
+    assert!(guard(hosts - 1).is_ok() && guard(hosts).is_ok());
+    // The last first: each looks at those before it.
     while held.pop().is_some() {}
+    assert_eq!(world.held(), (0, 0));
+    assert!(guard(0).is_ok(), "shares are given back");
+}
+
+/// Else the announced change, whose end is lost with the power, would look as if it had never been, and
+/// be done a second time.
+#[test]
+fn who_announces_nothing_goes_on_when_the_end_of_the_one_before_is_stable() {
+    let world = World::new(Durability::Power);
+    let root = world.root();
+    let make = Change::Make { dir: &root, name: b"new", kind: Kind::Directory, attr: &NONE };
+    let op = world.op(0, &make);
+    world.service.make(world.caller(), &root, b"new", NewObject::Directory, &NONE).unwrap();
+    world.settle(op, b"made");
+    let guard = waiting(world.guard("guard", &Change::Remove { dir: &root, name: b"new" }));
+    assert!(world.told().is_empty(), "the end is not stable");
+    assert_eq!(world.run(), 1);
+    assert_eq!(world.told(), [("guard", Ok(()))]);
+    world.service.remove(world.caller(), &root, b"new", RemoveMode::Unchecked).unwrap();
+    drop(guard);
+    // Nothing more is to be made stable.
+    drop(world.guarded(&make));
+    let (key, store) = (world.key(0), world.store.clone());
+    let world = world.restart(true, store);
+    let reply = Answer::Reply { bytes: b"made".to_vec(), order_le: true };
+    assert_eq!(world.service.kept_answer(&key), Some(reply));
+}
+
+/// The same for one that waited, and for one that empties a file.
+#[test]
+fn who_has_waited_goes_on_when_the_end_of_the_one_before_is_stable() {
+    let world = World::new(Durability::Power);
+    let (root, file) = (world.root(), world.at("old").unwrap());
+    let chmod = Change::SetAttr { file: &file, change: &CHMOD, masked: None, acl: None };
+    let empty = Change::Create { dir: &root, name: b"old", attr: &EMPTY };
+    for waits in [false, true] {
+        let op = world.op(0, &chmod);
+        let early = waits.then(|| waiting(world.guard("guard", &empty)));
+        let syncs = world.disk.syncs();
+        let Settled::Later = world.service.settle(op, b"done", true, world.notify("sent")) else {
+            panic!("the change is made stable first")
+        };
+        if !waits {
+            world.run();
+            assert_eq!(world.told(), [("sent", Ok(()))]);
+            assert_eq!(world.disk.syncs(), syncs);
+        }
+        let _guard = early.unwrap_or_else(|| waiting(world.guard("guard", &empty)));
+        world.run();
+        assert!(world.disk.syncs() > syncs);
+        assert_eq!(world.told().last(), Some(&("guard", Ok(()))));
+    }
+}
+
+/// Else what somebody else does would be taken for its work after a crash.
+#[test]
+fn a_change_that_was_given_up_stays_so_whoever_does_the_same() {
+    for mode in [Durability::Crash, Durability::Power] {
+        let world = World::new(mode);
+        let root = world.root();
+        let remove = Change::Remove { dir: &root, name: b"victim" };
+        drop(world.op(0, &remove));
+        let guard = world.guard("guard", &remove);
+        world.run();
+        assert_eq!(matches!(guard, Intended::Waiting(_)), mode == Durability::Power);
+        world.service.remove(world.caller(), &root, b"victim", RemoveMode::Unchecked).unwrap();
+        let (key, store) = (world.key(0), world.store.clone());
+        let world = world.restart(mode == Durability::Power, store);
+        assert_eq!(world.service.kept_answer(&key), None);
+    }
+}
+
+/// When the end of an announced change cannot be written, nobody may change what it has left.
+#[test]
+fn nobody_goes_on_when_the_end_of_the_one_before_is_lost() {
+    for mode in [Durability::Crash, Durability::Power] {
+        let world = World::new(mode);
+        let root = world.root();
+        let remove = Change::Remove { dir: &root, name: b"victim" };
+        let create = Change::Create { dir: &root, name: b"victim", attr: &NONE };
+        let op = world.op(0, &remove);
+        world.service.remove(world.caller(), &root, b"victim", RemoveMode::Unchecked).unwrap();
+        world.disk.fail_after(Some(0));
+        let _ = world.service.settle(op, b"removed", true, world.notify("sent"));
+        world.run();
+        world.told();
+        match world.service.guard(world.caller(), &create, || world.notify("guard")) {
+            Err(error) => assert_eq!(error, StoreError::Io.into()),
+            Ok(_guard) => {
+                world.run();
+                assert_eq!(world.told(), [("guard", Err(StoreError::Io.into()))]);
+            }
+        }
+        assert_eq!(world.held(), (0, 0));
+    }
+}
+
+/// A change that is announced for the end of the process only, after one of the same files that is for
+/// the loss of power, too.
+#[test]
+fn what_is_announced_lasts_as_long_as_what_came_before() {
+    let world = World::new(Durability::Power);
+    let export = |path: &str, durable_replies| {
+        let options =
+            ExportOptions { squash: Squash::None, durable_replies, ..ExportOptions::default() };
+        Export::new(path, world.store.clone(), options)
+    };
+    let exports = vec![export("a", Durability::Power), export("b", Durability::Crash)];
+    world.service.replace_namespace(Namespace::new(exports).unwrap());
+    let namespace = world.service.namespace();
+    let roots = [Durability::Power, Durability::Crash].map(|durability| {
+        let mut exports = namespace.exports();
+        exports.find(|export| export.options().durable_replies == durability).unwrap().root()
+    });
+    let make = |root| Change::Make { dir: root, name: b"new", kind: Kind::Directory, attr: &NONE };
+    let op = world.op(0, &make(&roots[0]));
+    world.service.make(world.caller(), &roots[0], b"new", NewObject::Directory, &NONE).unwrap();
+    world.settle(op, b"made");
+    let remove = Change::Remove { dir: &roots[1], name: b"new" };
+    let op = waiting(world.intend(1, "op", &remove));
+    assert!(world.told().is_empty());
+    assert_eq!(world.run(), 1);
+    assert_eq!(world.told(), [("op", Ok(()))]);
+    world.settle(op, b"removed");
+    assert!(matches!(world.intend(1, "next", &make(&roots[1])), Intended::Ready(_)));
+}
+
+/// Nobody would ask for what is kept of it, nor forget it.
+#[test]
+fn nothing_is_kept_of_a_session_that_is_forgotten() {
+    let world = World::new(Durability::Crash);
+    let root = world.root();
+    let remove = Change::Remove { dir: &root, name: b"victim" };
+    let first = world.op(0, &remove);
+    let second = waiting(world.intend(1, "second", &remove));
+    let append =
+        world.op(2, &Change::Append { file: &world.at("grown").unwrap(), len: 4, digest: 1 });
+    world.service.forget_session(&SESSION);
+    world.settle(first, b"removed");
+    assert_eq!(world.told(), [("second", Err(ServiceError::Delay))]);
+    drop(second);
+    assert_eq!(world.append(&append, b"more"), Err(StoreError::Io));
+    world.settle(append, b"refused");
+    let Intended::Ready(op) = world.intend(3, "third", &remove) else { panic!("it may go on") };
+    assert!(op.is_guard());
+    drop(op);
+    let statistics = world.service.journal_statistics().unwrap();
+    assert_eq!((statistics.sessions, statistics.changes, statistics.kept_bytes), (0, 0, 0));
     assert_eq!(world.held(), (0, 0));
 }
 
