@@ -19,6 +19,8 @@ static const char *unsupported(struct thread_data *td)
         return "trim is not supported: DAFS has no way to free a range of a file";
     if (td->o.sync_file_range)
         return "sync_file_range is not supported; use fsync or fdatasync";
+    if (td->o.fsync_on_close)
+        return "fsync_on_close is not supported; use end_fsync";
     if (td->o.pre_read)
         return "pre_read is not supported; run a job that reads the file first";
     if (td->o.fill_device)

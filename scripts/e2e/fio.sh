@@ -18,7 +18,7 @@ mkdir "$work/tree" "$work/here"
 arguments=(--lease 2)
 ! is_root || arguments+=(--no-root-squash)
 serve "$work/tree" "${arguments[@]}"
-jobs=$PWD/fio/jobs example=$PWD/docs/fio.md
+jobs=$PWD/fio/jobs example=$PWD/docs/fio.md capi=$PWD/crates/dafs-capi
 # fio leaves files where it runs.
 cd "$work/here" || exit
 
@@ -54,6 +54,9 @@ for transport in shm iwarp; do
     run --name=aligned --rw=randrw --iodepth=16 --bsrange=1k-64k --direct=1 --iomem_align=65536
     run --name=many --rw=randrw --nrfiles=10 --openfiles=3 --iodepth=8
     run --name=again --rw=randwrite --loops=3 --unlink_each_loop=1 --iodepth=8
+    run --name=backlog --rw=randwrite --iodepth=16 --verify_backlog=64 --verify_async=2
+    run --name=logged --filename=logged --rw=randrw --iodepth=8 --write_iolog="$work/iolog"
+    run --name=logged --read_iolog="$work/iolog" --iodepth=8
     run --name=synced --rw=randwrite --iodepth=8 --fsync=16 --fdatasync=4 --end_fsync=1
     run --name=stable --rw=randwrite --iodepth=8 --size=1m --sync=dsync
     # Blocks that are more than the server takes at a time.
@@ -66,6 +69,25 @@ run --name=appended --filename=log --rw=write --file_append=1
 [[ $(stat -c %s "$work/tree/log") == 8388608 ]] || fail "nothing was appended"
 run --name=made --filename=made --rw=read --create_only=1
 [[ $(stat -c '%s %b' "$work/tree/made") == '4194304 '???? ]] || fail "the file was not filled"
+
+if command -v valgrind >/dev/null; then
+    step "under valgrind"
+    cat >"$work/loader.supp" <<'END'
+{
+    the loader itself, about $ORIGIN
+    Memcheck:Addr8
+    fun:strncmp
+    fun:is_dst
+    ...
+    fun:dl_open_worker_begin
+}
+END
+    timeout 240 valgrind -q --error-exitcode=9 --leak-check=no --fair-sched=yes \
+        --suppressions="$work/loader.supp" --suppressions="$capi/tests/c/valgrind.supp" \
+        fio --minimal --ioengine="external:$engine" "${base[@]}" --name=valgrind --thread \
+        --numjobs=2 --rw=randrw --size=512k --iodepth=16 --verify=crc32c --fsync=8 \
+        >"$work/said" 2>&1 || { cat "$work/said"; fail "under valgrind"; }
+fi
 
 step "damage is found"
 run --name=damaged --filename=damaged --rw=write --verify=crc32c
@@ -92,6 +114,7 @@ mkdir "$work/tree/folder"
 refused "folder is no regular file" "${some[@]}" --filename=folder
 refused "trim is not supported" "${some[@]}" --rw=randtrim
 refused "sync_file_range is not supported" "${some[@]}" --rw=write --sync_file_range=write:8
+refused "fsync_on_close is not supported" "${some[@]}" --rw=write --fsync_on_close=1
 refused "pre_read is not supported" "${some[@]}" --pre_read=1
 refused "fill_device is not supported" "${some[@]}" --rw=write --fill_device=1
 refused "iomem is not supported" "${some[@]}" --iomem=mmap
