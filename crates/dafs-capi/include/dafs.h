@@ -938,6 +938,22 @@ int64_t dap_readlink(dap_session_t handle,
                      char *target,
                      size_t size);
 
+// Makes a file with the permission bits `mode` and `len` bytes in it, and closes it: in one round trip
+// if they fit a message and `path` is a name without directories. DAP_E_EXIST if there is something of
+// that name. `stable` is as for dap_write(). When it fails the file may be there, with less in it.
+//
+// Threads: any.
+//
+// Pointers:
+// `path` is a text or null, `memory` null, unmapped, or good for `len` bytes that nobody changes
+// meanwhile.
+int32_t dap_create_file(dap_session_t handle,
+                        const char *path,
+                        uint32_t mode,
+                        const void *memory,
+                        size_t len,
+                        uint32_t stable);
+
 // Reads up to `size` bytes from the start of the file at `path` without opening it: in one round trip
 // if that fits a message. Returns the bytes.
 //
@@ -1130,6 +1146,19 @@ int32_t dap_append(dap_file_t handle,
                    size_t len,
                    uint32_t stable,
                    uint64_t *offset);
+
+// As dap_append(), `len` bytes of a buffer from `at` on, which the server fetches itself.
+//
+// Threads: any.
+//
+// Pointers:
+// `offset` is null or good for a number.
+int32_t dap_append_buffer(dap_file_t handle,
+                          dap_buffer_t memory,
+                          size_t at,
+                          size_t len,
+                          uint32_t stable,
+                          uint64_t *offset);
 
 // Reads up to `len` bytes from `offset` into a buffer, `at` bytes from its start, where the server
 // puts them itself; returns the bytes, fewer only at the end of the file.
@@ -1382,7 +1411,8 @@ int32_t dap_lock(dap_file_t handle,
                  dap_lock_holder_t *holder);
 
 // Takes over broken locks, which the range must cover entirely, to mend what they protect;
-// dap_unlock() ends the repair.
+// dap_unlock() ends the repair. Until then nobody else reads or writes the bytes: that is
+// DAP_E_STALE_STATEID. DAP_E_INVAL where nothing is broken, DAP_E_LOCK_RANGE for a part of a lock.
 //
 // Threads: any.
 int32_t dap_lock_for_repair(dap_file_t handle, uint64_t offset, uint64_t length);

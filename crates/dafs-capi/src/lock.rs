@@ -97,7 +97,8 @@ pub unsafe extern "C" fn dap_lock(
 }
 
 /// Takes over broken locks, which the range must cover entirely, to mend what they protect;
-/// dap_unlock() ends the repair.
+/// dap_unlock() ends the repair. Until then nobody else reads or writes the bytes: that is
+/// DAP_E_STALE_STATEID. DAP_E_INVAL where nothing is broken, DAP_E_LOCK_RANGE for a part of a lock.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]

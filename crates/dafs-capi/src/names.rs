@@ -3,11 +3,12 @@
 use crate::attributes::{dap_attributes_t, dap_fs_status_t, dap_set_attributes_t};
 use crate::border::{cross, cross_plainly};
 use crate::error::{DAP_E_INVALID, DAP_E_ISDIR, DAP_E_NOTDIR, DAP_E_SHORT, Failure};
+use crate::file::stability;
 use crate::handle::dap_session_t;
 use crate::limits::WHOLE_FILE_BYTES_MAX;
 use crate::pointer::{Out, array, check_write, text};
 use crate::session::session;
-use crate::transfer::copy_out;
+use crate::transfer::{copy_out, source};
 use dafs_client::{AccessMask, Follow, SetAttributes};
 use std::ffi::{c_char, c_void};
 
@@ -282,6 +283,41 @@ pub unsafe extern "C" fn dap_readlink(
     })
 }
 
+/// Makes a file with the permission bits `mode` and `len` bytes in it, and closes it: in one round trip
+/// if they fit a message and `path` is a name without directories. DAP_E_EXIST if there is something of
+/// that name. `stable` is as for dap_write(). When it fails the file may be there, with less in it.
+///
+/// Threads: any.
+///
+/// # Safety
+/// `path` is a text or null, `memory` null, unmapped, or good for `len` bytes that nobody changes
+/// meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_create_file(
+    handle: dap_session_t,
+    path: *const c_char,
+    mode: u32,
+    memory: *const c_void,
+    len: usize,
+    stable: u32,
+) -> i32 {
+    cross_plainly(|| {
+        let (session, stable) = (session(handle)?, stability(stable)?);
+        if mode > 0o7777 {
+            return Err(Failure::new(DAP_E_INVALID, "a mode has bits beyond 07777"));
+        }
+        if len > WHOLE_FILE_BYTES_MAX {
+            return Err(Failure::new(DAP_E_INVALID, "over 64 MiB; open the file to write that"));
+        }
+        // SAFETY: as the caller promises.
+        let (data, (from, path)) = unsafe { (source(memory, len)?, session.path(path)?) };
+        let place = session.client.resolve_parent_from(&from, path)?;
+        let attributes = SetAttributes::mode(mode);
+        session.client.create_file(&place.dir, &place.name, &attributes, data, stable)?;
+        Ok(())
+    })
+}
+
 /// Reads up to `size` bytes from the start of the file at `path` without opening it: in one round trip
 /// if that fits a message. Returns the bytes.
 ///
@@ -304,17 +340,7 @@ pub unsafe extern "C" fn dap_read_file(
         }
         // SAFETY: as the caller promises.
         let (from, path) = unsafe { session.path(path) }?;
-        let data = match from == session.client.root() {
-            true => session.client.read_file(path, size)?.data,
-            false => {
-                let options = dafs_client::OpenOptions::read();
-                let mut data = vec![0; size];
-                let file = session.client.open_from(&from, path, &options)?;
-                let len = file.read_at(&mut data, 0)?;
-                data.truncate(len);
-                data
-            }
-        };
+        let data = session.client.read_file_from(&from, path, size)?.data;
         // SAFETY: found writable above, the caller keeps it, and no more than asked for was read.
         unsafe { copy_out(&data[..data.len().min(size)], memory.cast()) };
         Ok(data.len().min(size) as i64)

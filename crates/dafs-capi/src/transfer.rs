@@ -34,7 +34,7 @@ unsafe fn target<'a>(memory: *mut c_void, len: usize) -> Result<&'a mut [u8], Fa
 ///
 /// # Safety
 /// `memory` is null, unmapped, or good for `len` bytes, which nobody changes meanwhile.
-unsafe fn source<'a>(memory: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
+pub(crate) unsafe fn source<'a>(memory: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
     check_read(memory, len)?;
     if len == 0 {
         return Ok(&[]);
@@ -110,6 +110,34 @@ pub unsafe extern "C" fn dap_append(
         // SAFETY: as the caller promises.
         let (source, out) = unsafe { (source(memory, len)?, Out::optional(offset)?) };
         let at = file.0.append(source, stable)?;
+        if let Some(out) = out {
+            out.set(at);
+        }
+        Ok(())
+    })
+}
+
+/// As dap_append(), `len` bytes of a buffer from `at` on, which the server fetches itself.
+///
+/// Threads: any.
+///
+/// # Safety
+/// `offset` is null or good for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dap_append_buffer(
+    handle: dap_file_t,
+    memory: dap_buffer_t,
+    at: usize,
+    len: usize,
+    stable: u32,
+    offset: *mut u64,
+) -> i32 {
+    cross_plainly(|| {
+        let (file, buffer) = (file(handle)?, buffer(memory)?);
+        let (range, stable) = (buffer.part(at, len)?, stability(stable)?);
+        // SAFETY: as the caller promises.
+        let out = unsafe { Out::optional(offset) }?;
+        let at = file.0.append_from(&buffer.io, range, stable)?;
         if let Some(out) = out {
             out.set(at);
         }

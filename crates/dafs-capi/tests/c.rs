@@ -6,6 +6,8 @@
 mod served;
 
 use served::Served;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
@@ -95,6 +97,27 @@ fn bad_input_is_an_error_code() {
         let said = program("tests/c/bad_input.c", &served, &[transport]);
         assert!(said.ends_with("done\n"), "{said}");
     }
+}
+
+#[test]
+fn the_application_tells_who_the_user_is() {
+    let passwords = TempDir::new().unwrap();
+    let path = passwords.path().join("users");
+    let (uid, gid) = process();
+    let line = dafs_server::password_line("anna", uid, gid, &[], b"secret");
+    std::fs::write(&path, line + "\n").unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    let served = Served::with(|config| config.password_file = Some(path));
+    for transport in ["1", "2"] {
+        let said = program("tests/c/credentials.c", &served, &[transport]);
+        assert!(said.ends_with("done\n"), "{said}");
+    }
+}
+
+/// The user and group of this process.
+fn process() -> (u32, u32) {
+    let metadata = std::fs::metadata("/proc/self").unwrap();
+    (metadata.uid(), metadata.gid())
 }
 
 #[test]

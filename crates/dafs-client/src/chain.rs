@@ -171,10 +171,23 @@ impl Client {
     /// # Errors
     /// The server's answer.
     pub fn read_file(&self, path: &[u8], bytes_max: usize) -> Result<FileStart> {
-        let mut start = match self.read_straight(path, bytes_max) {
+        self.read_file_from(&self.root(), path, bytes_max)
+    }
+
+    /// As [`Client::read_file`], from a directory.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn read_file_from(
+        &self,
+        dir: &FileHandle,
+        path: &[u8],
+        bytes_max: usize,
+    ) -> Result<FileStart> {
+        let mut start = match self.read_straight(dir, path, bytes_max) {
             Ok(Some(start)) => start,
             Ok(None) => {
-                let handle = self.resolve(path, Follow::Yes)?.handle;
+                let handle = self.resolve_from(dir, path, Follow::Yes)?.handle;
                 FileStart { handle, data: Vec::new(), is_whole: false }
             }
             Err(error) => return Err(error),
@@ -191,7 +204,12 @@ impl Client {
     }
 
     /// One chain of LOOKUP and READ; `None` if the path needs more than that.
-    fn read_straight(&self, path: &[u8], bytes_max: usize) -> Result<Option<FileStart>> {
+    fn read_straight(
+        &self,
+        dir: &FileHandle,
+        path: &[u8],
+        bytes_max: usize,
+    ) -> Result<Option<FileStart>> {
         let mut names = Vec::new();
         for name in path.split(|&byte| byte == b'/') {
             match name {
@@ -203,9 +221,8 @@ impl Client {
         if names.is_empty() || names.len() > COMPONENTS_PER_LOOKUP {
             return Ok(None);
         }
-        let root = self.root();
-        let lookup = Request::Lookup(wire::Lookup { dir: root, path: wire::Path::new(&names) });
-        let read = self.read_request(&root, 0, bytes_max);
+        let lookup = Request::Lookup(wire::Lookup { dir: *dir, path: wire::Path::new(&names) });
+        let read = self.read_request(dir, 0, bytes_max);
         let asked = read.byte_count;
         let chain = self.chain().then(lookup, Takes::Nothing);
         let replies = match chain.then(Request::ReadInline(read), Takes::Handle).ask() {

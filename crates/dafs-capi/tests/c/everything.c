@@ -113,6 +113,13 @@ static void data(dap_file_t file)
     expect(dap_append(file, "end", 3, DAP_FILE_SYNC, &at), 0);
     expect((int64_t)at, 65536);
     expect(dap_append(file, "end", 3, DAP_UNSTABLE, NULL), DAP_E_INVALID);
+    memcpy(memory + 7, "there", 5);
+    expect(dap_append_buffer(file, buffer, 7, 5, DAP_DATA_SYNC, &at), 0);
+    expect((int64_t)at, 65539);
+    expect(dap_append_buffer(file, buffer, 7, 5, DAP_UNSTABLE, NULL), DAP_E_INVALID);
+    expect(dap_append_buffer(file, buffer, 65530, 7, DAP_DATA_SYNC, NULL), DAP_E_INVALID);
+    expect(dap_read(file, mine, 100, 65536), 8);
+    expect(memcmp(mine, "endthere", 8), 0);
 
     expect(dap_lend(session, mine, sizeof mine, &lent), 0);
     expect(dap_read_buffer(file, lent, 0, 65536, 3), 65536);
@@ -142,6 +149,47 @@ static void data(dap_file_t file)
     expect(dap_prefetch(file, 0, 4096) <= 0, 1);
     expect(dap_group_free(group), 0);
     expect(dap_unregister(buffer), 0);
+}
+
+/* Small files in one round trip each. */
+static void whole_files(const char *url)
+{
+    static const char content[] = "a small file";
+    static char large[100000];
+    dap_stats_t before, after;
+    dap_attributes_t attributes;
+    dap_session_t inside;
+    char text[64], where[1024];
+
+    expect(dap_mkdir(session, "files", 0755), 0);
+    snprintf(where, sizeof where, "%s%sfiles", url, url[strlen(url) - 1] == '/' ? "" : "/");
+    expect(dap_connect(where, NULL, &inside), 0);
+    expect(dap_stats(inside, &before), 0);
+    expect(dap_create_file(inside, "small", 0640, content, sizeof content, DAP_FILE_SYNC), 0);
+    expect(dap_read_file(inside, "small", text, sizeof text), sizeof content);
+    expect(dap_stats(inside, &after), 0);
+    /* OPEN, WRITE and CLOSE; LOOKUP and READ. */
+    expect((int64_t)(after.answered - before.answered), 5);
+    expect(memcmp(text, content, sizeof content), 0);
+    expect(dap_stat(session, "files/small", 0, &attributes), 0);
+    expect(attributes.mode, 0640);
+    expect(dap_create_file(inside, "small", 0640, content, 1, DAP_UNSTABLE), DAP_E_EXIST);
+    expect(dap_create_file(inside, "none", 010000, content, 1, DAP_UNSTABLE), DAP_E_INVALID);
+    expect(dap_create_file(inside, "none", 0640, NULL, 1, DAP_UNSTABLE), DAP_E_INVALID);
+    expect(dap_create_file(inside, "none", 0640, content, 1, 3), DAP_E_INVALID);
+    expect(dap_create_file(inside, "gone/none", 0640, content, 1, 0), DAP_E_NOENT);
+    memset(large, 'l', sizeof large);
+    expect(dap_create_file(session, "files/large", 0600, large, sizeof large, DAP_UNSTABLE), 0);
+    memset(large, 0, sizeof large);
+    expect(dap_read_file(inside, "../files/large", large, sizeof large), sizeof large);
+    expect(large[0] == 'l' && memcmp(large, large + 1, sizeof large - 1) == 0, 1);
+    expect(dap_create_file(session, "files/empty", 0600, NULL, 0, DAP_UNSTABLE), 0);
+    expect(dap_read_file(inside, "empty", text, sizeof text), 0);
+    expect(dap_disconnect(inside), 0);
+    expect(dap_remove(session, "files/small"), 0);
+    expect(dap_remove(session, "files/large"), 0);
+    expect(dap_remove(session, "files/empty"), 0);
+    expect(dap_rmdir(session, "files"), 0);
 }
 
 static void batches(dap_file_t file)
@@ -216,6 +264,59 @@ static void locks(dap_file_t file)
     expect(memcmp(text, "undone", 6) != 0, 1);
 }
 
+/* A holder of a persistent lock fails, and what it leaves is mended. */
+static void broken_locks(const char *url, dap_options_t options)
+{
+    dap_lock_holder_t holder = { 0 };
+    dap_session_t again;
+    dap_file_t file, other;
+    char text[4];
+    int status;
+    pid_t child;
+
+    options.client_id = "a client that fails";
+    expect(dap_create_file(session, "kept", 0644, "half", 4, DAP_FILE_SYNC), 0);
+    expect(dap_open(session, "kept", RDWR, 0, &file), 0);
+    child = fork();
+    if (child == 0) {
+        dap_session_t mine;
+        dap_file_t locked;
+        expect(dap_connect(url, &options, &mine), 0);
+        expect(dap_open(mine, "kept", RDWR, 0, &locked), 0);
+        expect(dap_lock(locked, 0, 100, DAP_LOCK_EXCLUSIVE | DAP_LOCK_PERSIST, 0, NULL), 0);
+        expect(dap_unlock(locked, 0, 50), DAP_E_LOCK_RANGE);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    expect(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+    /* It may be coming back. */
+    expect(dap_lock(file, 0, 100, DAP_LOCK_EXCLUSIVE, 0, &holder), DAP_E_LOCK_HELD);
+    expect(holder.offset == 0 && holder.length == 100 && holder.exclusive == 1, 1);
+    expect(dap_lock_for_repair(file, 0, 100), DAP_E_INVAL);
+    expect(dap_read(file, text, 4, 0), 4);
+    /* It comes back and knows of nothing. */
+    expect(dap_connect(url, &options, &again), 0);
+    memset(&holder, 0, sizeof holder);
+    expect(dap_lock(file, 10, 1, DAP_LOCK_EXCLUSIVE, -1, &holder), DAP_E_LOCK_BROKEN);
+    expect(holder.length == 100 && holder.exclusive == 1, 1);
+    expect(dap_test_lock(file, 0, DAP_TO_END, 0, &holder), DAP_E_LOCK_BROKEN);
+    expect(dap_read(file, text, 4, 0), DAP_E_STALE_STATEID);
+    expect(dap_write(file, text, 4, 0, DAP_FILE_SYNC), DAP_E_STALE_STATEID);
+    expect(dap_lock_for_repair(file, 0, 50), DAP_E_LOCK_RANGE);
+    expect(dap_lock_for_repair(file, 0, 100), 0);
+    expect(dap_write(file, "done", 4, 0, DAP_FILE_SYNC), 4);
+    expect(dap_open(again, "kept", RDWR, 0, &other), 0);
+    expect(dap_lock(other, 0, 100, 0, 0, NULL), DAP_E_LOCK_HELD);
+    expect(dap_unlock(file, 0, 100), 0);
+    expect(dap_lock(other, 0, 100, 0, 0, NULL), 0);
+    expect(dap_read(other, text, 4, 0), 4);
+    expect(memcmp(text, "done", 4), 0);
+    expect(dap_close(other), 0);
+    expect(dap_close(file), 0);
+    expect(dap_disconnect(again), 0);
+    expect(dap_remove(session, "kept"), 0);
+}
+
 static void keys_and_fences(void)
 {
     dap_file_t one, two;
@@ -282,6 +383,8 @@ int main(int argc, char **argv)
     batches(file);
     locks(file);
     expect(dap_close(file), 0);
+    whole_files(argv[1]);
+    broken_locks(argv[1], options);
     keys_and_fences();
 
     /* A fork opens a session of its own. */
