@@ -1,0 +1,394 @@
+//! Random reads, writes and changes of size of one file, checked against a model in memory: through
+//! staging buffers, through a cache, from and to registered memory, and with many in flight in a group.
+//!
+//! `DAFS_TEST_LONG` makes it 100,000 operations each.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod served;
+
+use dafs_client::{
+    CacheOptions, Client, Completion, CompletionGroup, Create, File, IoBuffer, OpenOptions,
+    Stability,
+};
+use dafs_mem::Site;
+use served::{Served, TRANSPORTS};
+use std::ops::Range;
+use std::time::Duration;
+
+/// Where the file ends at most, in bytes.
+const FILE_BYTES_MAX: u64 = 256 << 10;
+
+/// The longest read or write, in bytes.
+const TRANSFER_BYTES_MAX: u64 = 64 << 10;
+
+/// Operations in flight in a group.
+const PLACES: usize = 16;
+
+const TIME: Option<Duration> = Some(Duration::from_secs(60));
+
+fn steps() -> u64 {
+    if std::env::var_os("DAFS_TEST_LONG").is_some() { 100_000 } else { 3_000 }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// A range of a file; short ones are as likely as long ones.
+    fn range(&mut self) -> Range<u64> {
+        let most = 1 << self.below(u64::from(TRANSFER_BYTES_MAX.ilog2()) + 1);
+        let len = 1 + self.below(most);
+        let start = self.below(FILE_BYTES_MAX - len + 1);
+        start..start + len
+    }
+
+    fn bytes(&mut self, len: u64) -> Vec<u8> {
+        let words = std::iter::repeat_with(|| self.next().to_ne_bytes());
+        words.flatten().take(len as usize).collect()
+    }
+
+    fn stability(&mut self) -> Stability {
+        match self.below(8) {
+            0 => Stability::FileSync,
+            1 => Stability::DataSync,
+            _ => Stability::Unstable,
+        }
+    }
+}
+
+/// How data is moved.
+trait Way {
+    /// Reads a range, which must yield `expected`.
+    fn read(&mut self, file: &File, range: Range<u64>, expected: &[u8], random: &mut Random);
+
+    /// Writes at an offset of a file of `size` bytes.
+    fn write(&mut self, file: &File, offset: u64, data: &[u8], size: u64, random: &mut Random);
+
+    /// Waits for all that is in flight.
+    fn settle(&mut self) {}
+}
+
+/// From and to any memory.
+struct Staged;
+
+impl Way for Staged {
+    fn read(&mut self, file: &File, range: Range<u64>, expected: &[u8], _: &mut Random) {
+        let mut data = vec![0xee; (range.end - range.start) as usize];
+        let bytes = file.read_at(&mut data, range.start).unwrap();
+        assert!(data[..bytes] == *expected, "{range:?}: {bytes} of {}", expected.len());
+    }
+
+    fn write(&mut self, file: &File, offset: u64, data: &[u8], _: u64, random: &mut Random) {
+        assert_eq!(file.write_at(data, offset, random.stability()).unwrap(), data.len());
+    }
+}
+
+/// From and to memory that the server reaches: the library's, or the application's.
+struct Registered {
+    buffer: IoBuffer,
+    own: &'static mut [u8],
+}
+
+impl Registered {
+    /// A place for so many bytes.
+    fn place(&mut self, file: &File, len: usize, random: &mut Random) -> (IoBuffer, Range<usize>) {
+        let at = random.below((self.own.len() - len + 1) as u64) as usize;
+        if random.below(2) == 0 {
+            return (self.buffer.clone(), at..at + len);
+        }
+        // SAFETY: leaked, and touched by nobody but through the buffer while a transfer is under way.
+        let lent = unsafe { file.client().lend(self.own[at..].as_mut_ptr(), len).unwrap() };
+        (lent.buffer, lent.range)
+    }
+}
+
+impl Way for Registered {
+    fn read(&mut self, file: &File, range: Range<u64>, expected: &[u8], random: &mut Random) {
+        let len = (range.end - range.start) as usize;
+        let (buffer, place) = self.place(file, len, random);
+        let bytes = file.read_into(&buffer, place.clone(), range.start).unwrap();
+        let found = buffer.slice(place.start, bytes).unwrap().to_vec(Site::Inspect);
+        assert!(found == expected, "{range:?}: {bytes} of {}", expected.len());
+    }
+
+    fn write(&mut self, file: &File, offset: u64, data: &[u8], _: u64, random: &mut Random) {
+        let (buffer, place) = self.place(file, data.len(), random);
+        buffer.slice(place.start, data.len()).unwrap().copy_from(data, Site::Inspect);
+        let written = file.write_from(&buffer, place, offset, random.stability()).unwrap();
+        assert_eq!(written, data.len());
+    }
+}
+
+/// An operation in flight.
+struct Flight {
+    /// What of the file its result hangs on, or hangs on it.
+    reach: Range<u64>,
+    bytes: usize,
+    /// Of a read.
+    expected: Option<Vec<u8>>,
+}
+
+/// Many in flight, as long as none of them hangs on another.
+struct Grouped {
+    client: Client,
+    group: CompletionGroup,
+    buffer: IoBuffer,
+    /// What is under way in each part of the buffer.
+    flights: [Option<Flight>; PLACES],
+    completions: Vec<Completion>,
+}
+
+const PLACE_BYTES: usize = TRANSFER_BYTES_MAX as usize;
+
+impl Grouped {
+    fn new(client: &Client) -> Self {
+        Self {
+            client: client.clone(),
+            group: client.completion_group(),
+            buffer: client.buffer(PLACES * PLACE_BYTES).unwrap(),
+            flights: [const { None }; PLACES],
+            completions: Vec::new(),
+        }
+    }
+
+    fn fetch(&mut self, count: usize) {
+        self.group.wait(&mut self.completions, count, TIME).unwrap();
+        for done in self.completions.drain(..) {
+            let place = done.user_data as usize;
+            let flight = self.flights[place].take().expect("each operation is told once");
+            let bytes = done.result.unwrap();
+            assert_eq!(bytes, flight.bytes, "{:?}", flight.reach);
+            if let Some(expected) = flight.expected {
+                let found = self.buffer.slice(place * PLACE_BYTES, bytes).unwrap();
+                assert!(found.to_vec(Site::Inspect) == expected, "{:?}", flight.reach);
+            }
+        }
+    }
+
+    fn is_free(&self, reach: &Range<u64>, is_write: bool) -> bool {
+        self.flights.iter().flatten().all(|other| {
+            let apart = other.reach.end <= reach.start || reach.end <= other.reach.start;
+            apart || (!is_write && other.expected.is_some())
+        })
+    }
+
+    /// Finds a place for an operation once it hangs on none that is under way.
+    fn enter(&mut self, reach: Range<u64>, bytes: usize, expected: Option<Vec<u8>>) -> usize {
+        if !self.is_free(&reach, expected.is_none()) {
+            self.fetch(usize::MAX);
+        }
+        while self.flights.iter().all(Option::is_some) {
+            self.fetch(1);
+        }
+        let place = self.flights.iter().position(Option::is_none).unwrap();
+        self.flights[place] = Some(Flight { reach, bytes, expected });
+        place
+    }
+
+    /// Sends one transfer, by itself or as a batch.
+    fn send(
+        &mut self,
+        file: &File,
+        place: usize,
+        range: Range<u64>,
+        write: Option<Stability>,
+        random: &mut Random,
+    ) {
+        let (start, len) = (place * PLACE_BYTES, (range.end - range.start) as usize);
+        let memory = start..start + len;
+        let (group, word) = (&self.group, place as u64);
+        let name = match random.below(4) {
+            0 => {
+                let mut batch = self.client.batch();
+                // Cut in two on one side and not on the other.
+                let cut = random.below(len as u64 + 1);
+                let ranges = [(range.start, cut as usize), (range.start + cut, len - cut as usize)];
+                let memory = [(&self.buffer, memory)];
+                match write {
+                    Some(_) => batch.write(file, &ranges, &memory).unwrap(),
+                    None => batch.read(file, &ranges, &memory).unwrap(),
+                };
+                if random.below(2) == 0 {
+                    let window = Duration::from_micros(random.below(300));
+                    batch = batch.asynchronous(window, random.below(4) as u32);
+                }
+                group.batch(batch, |_| word).unwrap()[0]
+            }
+            _ => match write {
+                Some(stability) => {
+                    group.write(word, file, &self.buffer, memory, range.start, stability).unwrap()
+                }
+                None => group.read(word, file, &self.buffer, memory, range.start).unwrap(),
+            },
+        };
+        match random.below(16) {
+            0 => group.expedite(name).unwrap(),
+            1 => self.fetch(1),
+            2 => self.fetch(0),
+            _ => {}
+        }
+    }
+}
+
+impl Way for Grouped {
+    fn read(&mut self, file: &File, range: Range<u64>, expected: &[u8], random: &mut Random) {
+        let place = self.enter(range.clone(), expected.len(), Some(expected.to_vec()));
+        self.send(file, place, range, None, random);
+    }
+
+    fn write(&mut self, file: &File, offset: u64, data: &[u8], size: u64, random: &mut Random) {
+        let range = offset..offset + data.len() as u64;
+        // Behind the end of the file it makes zeros up to where it begins, too.
+        let place = self.enter(offset.min(size)..range.end, data.len(), None);
+        let memory = self.buffer.slice(place * PLACE_BYTES, data.len()).unwrap();
+        memory.copy_from(data, Site::Inspect);
+        self.send(file, place, range, Some(random.stability()), random);
+    }
+
+    fn settle(&mut self) {
+        self.fetch(usize::MAX);
+        assert!(self.flights.iter().all(Option::is_none));
+    }
+}
+
+/// Says where a test has failed.
+struct Place {
+    seed: u64,
+    step: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("seed {}, step {}", self.seed, self.step);
+        }
+    }
+}
+
+fn open(client: &Client) -> File {
+    let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o640);
+    client.open(b"/file", &options).unwrap()
+}
+
+fn run(served: &Served, client: &Client, way: &mut dyn Way, seed: u64) {
+    let random = &mut Random(seed);
+    let mut content: Vec<u8> = Vec::new();
+    let mut file = open(client);
+    for step in 0..steps() {
+        let size = content.len() as u64;
+        let _place = Place { seed, step };
+        match random.below(100) {
+            0..40 => {
+                let range = random.range();
+                let (start, end) = (range.start.min(size), range.end.min(size));
+                way.read(&file, range, &content[start as usize..end as usize], random);
+            }
+            40..80 => {
+                let range = random.range();
+                let data = random.bytes(range.end - range.start);
+                way.write(&file, range.start, &data, size, random);
+                content.resize(content.len().max(range.end as usize), 0);
+                content[range.start as usize..range.end as usize].copy_from_slice(&data);
+            }
+            80..86 => {
+                let size = random.below(FILE_BYTES_MAX + 1);
+                way.settle();
+                file.set_size(size).unwrap();
+                content.resize(size as usize, 0);
+            }
+            86..90 if size < FILE_BYTES_MAX => {
+                let len = 1 + random.below((FILE_BYTES_MAX - size).min(20_000));
+                let data = random.bytes(len);
+                way.settle();
+                assert_eq!(file.append(&data, Stability::FileSync).unwrap(), size);
+                content.extend(data);
+            }
+            90..94 => file.commit(0, 0).unwrap(),
+            94..96 => {
+                way.settle();
+                file.close().unwrap();
+                file = open(client);
+            }
+            96..98 => {
+                way.settle();
+                assert_eq!(file.attributes().unwrap().size, size);
+            }
+            _ => {
+                way.settle();
+                file.commit(0, 0).unwrap();
+                let found = std::fs::read(served.path().join("file")).unwrap();
+                assert!(found == content, "the file differs");
+            }
+        }
+    }
+    way.settle();
+    file.close().unwrap();
+    let found = std::fs::read(served.path().join("file")).unwrap();
+    assert!(found == content, "seed {seed}: the file differs at the end");
+}
+
+#[test]
+fn staged() {
+    for (transport, seed) in TRANSPORTS.into_iter().zip(1..) {
+        let served = Served::new();
+        run(&served, &served.client(transport), &mut Staged, seed);
+    }
+}
+
+#[test]
+fn cached() {
+    for (transport, seed) in TRANSPORTS.into_iter().zip(11..) {
+        let served = Served::new();
+        let client = served.client_with(|options| {
+            options.transport = transport;
+            options.cache = Some(CacheOptions::default());
+        });
+        run(&served, &client, &mut Staged, seed);
+    }
+}
+
+#[test]
+fn registered() {
+    for (transport, seed) in TRANSPORTS.into_iter().zip(21..) {
+        let served = Served::new();
+        let client = served.client(transport);
+        let bytes = 2 * TRANSFER_BYTES_MAX as usize;
+        let own = vec![0; bytes].leak();
+        let mut way = Registered { buffer: client.buffer(bytes).unwrap(), own };
+        run(&served, &client, &mut way, seed);
+    }
+}
+
+#[test]
+fn grouped() {
+    for (transport, seed) in TRANSPORTS.into_iter().zip(31..) {
+        let served = Served::new();
+        let client = served.client(transport);
+        run(&served, &client, &mut Grouped::new(&client), seed);
+    }
+}
+
+#[test]
+fn grouped_beside_a_cache_with_checksums() {
+    for (transport, seed) in TRANSPORTS.into_iter().zip(41..) {
+        let served = Served::new();
+        let client = served.client_with(|options| {
+            options.transport = transport;
+            options.cache = Some(CacheOptions::default());
+            options.checksums = true;
+        });
+        run(&served, &client, &mut Grouped::new(&client), seed);
+    }
+}
