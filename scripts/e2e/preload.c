@@ -4,6 +4,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -46,6 +49,7 @@ static void descriptors(void)
     EXPECT(fcntl(77, F_DUPFD, 90) >= 90 && (fcntl(77, F_GETFL) & O_ACCMODE) == O_RDWR);
     EXPECT(fcntl(fd, F_SETFL, O_APPEND) == 0 && write(77, "end", 3) == 3);
     EXPECT(fstat(fd, &found) == 0 && found.st_size == 9 && (found.st_mode & 0777) == (0640 & ~022));
+    EXPECT(posix_fallocate(fd, 0, 100) == EOPNOTSUPP && fstat(fd, &found) == 0 && found.st_size == 9);
     EXPECT(ftruncate(fd, 3) == 0 && fsync(fd) == 0 && stat("file", &found) == 0 && found.st_size == 3);
     /* What gets past the library fails, and does no harm. */
     EXPECT(syscall(SYS_read, fd, bytes, 4) == -1 && errno == EBADF);
@@ -97,6 +101,15 @@ static void stdio(void)
     EXPECT((file = fdopen(open("stream", O_RDONLY), "r")) && fgets(bytes, sizeof bytes, file));
     EXPECT(!strcmp(bytes, "line 42\n") && fgets(bytes, sizeof bytes, file) && fclose(file) == 0);
     EXPECT(!strcmp(bytes, "more\n") && !fopen("missing", "r") && errno == ENOENT);
+    /* A program goes on with the stream that it has reopened. */
+    EXPECT((file = fopen("stream", "w")) && fputs("first", file) >= 0);
+    EXPECT(freopen("other", "w+", file) == file && fputs("second", file) >= 0);
+    rewind(file);
+    EXPECT(fgets(bytes, sizeof bytes, file) && !strcmp(bytes, "second") && fclose(file) == 0);
+    EXPECT((file = fopen("stream", "r")) && fgets(bytes, sizeof bytes, file) && !strcmp(bytes, "first"));
+    EXPECT(freopen("/dev/zero", "r", file) == file && fgetc(file) == 0 && fclose(file) == 0);
+    EXPECT((file = fopen("/dev/null", "r+")) && !freopen("other", "w", file) && errno == EOPNOTSUPP);
+    EXPECT(fputs("still there", file) >= 0 && fclose(file) == 0);
 }
 
 static void names(void)
@@ -134,6 +147,18 @@ static void locks(void)
         exit(0);
     }
     EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    /* One's own locks stand in nobody's way but others'. */
+    EXPECT(fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK);
+    EXPECT(lseek(fd, 0, SEEK_SET) == 0 && lockf(fd, F_TEST, 100) == 0);
+    lock = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 5};
+    EXPECT((child = fork()) >= 0);
+    if (child == 0) {
+        EXPECT(fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_WRLCK && lock.l_start == 10);
+        EXPECT(lockf(fd, F_TEST, 100) == -1 && errno == EACCES);
+        exit(0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    EXPECT((status = open("lock", O_RDONLY)) >= 0 && fcntl(status, F_SETLKW, &lock) == -1 && errno == EBADF);
     lock.l_type = F_UNLCK;
     EXPECT(fcntl(fd, F_SETLK, &lock) == 0 && flock(fd, LOCK_EX) == 0 && flock(fd, LOCK_UN) == 0);
     EXPECT(close(fd) == 0);
@@ -152,6 +177,149 @@ static void copies(void)
     EXPECT(close(to) == 0);
 }
 
+static volatile sig_atomic_t handled;
+
+static void removes(int number)
+{
+    struct stat found;
+    (void)number;
+    if (stat("doomed", &found) == 0 && unlink("doomed") == 0)
+        handled = 1;
+}
+
+static void ends(int number)
+{
+    (void)number;
+    _exit(7);
+}
+
+static void notices(int number)
+{
+    (void)number;
+    handled++;
+}
+
+static void after(int microseconds)
+{
+    struct itimerval soon = {.it_value = {.tv_usec = microseconds}};
+    EXPECT(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+}
+
+/* Handlers come while calls are served, and use served files themselves. */
+static void signals(void)
+{
+    struct sigaction action = {.sa_handler = removes};
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int fd = open("lock", O_RDWR | O_CREAT, 0600), status, turn, talk[2];
+    pid_t child;
+    EXPECT(sigaction(SIGALRM, &action, NULL) == 0);
+    for (turn = 1; turn <= 20; turn++) {
+        EXPECT(close(open("doomed", O_WRONLY | O_CREAT, 0600)) == 0);
+        handled = 0;
+        after(turn * 50);
+        while (!handled)
+            EXPECT(pread(fd, bytes, 1, 0) == 0);
+    }
+    for (turn = 1; turn <= 5; turn++) {
+        EXPECT((child = fork()) >= 0);
+        if (child == 0) {
+            signal(SIGALRM, ends);
+            after(turn * 1000);
+            for (;;)
+                pread(fd, bytes, 1, 0);
+        }
+        EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    }
+    /* The common way to give up waiting for a lock. */
+    EXPECT(pipe(talk) == 0 && (child = fork()) >= 0);
+    if (child == 0) {
+        EXPECT(fcntl(fd, F_SETLK, &lock) == 0 && write(talk[1], "x", 1) == 1);
+        pause();
+    }
+    EXPECT(read(talk[0], bytes, 1) == 1);
+    action.sa_handler = notices;
+    handled = 0;
+    EXPECT(sigaction(SIGALRM, &action, NULL) == 0);
+    after(50000);
+    EXPECT(fcntl(fd, F_SETLKW, &lock) == -1 && errno == EINTR && handled == 1);
+    after(50000);
+    EXPECT(flock(fd, LOCK_EX) == -1 && errno == EINTR && handled == 2);
+    EXPECT(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
+    EXPECT(close(fd) == 0 && close(talk[0]) == 0 && close(talk[1]) == 0);
+}
+
+static int shared_fd;
+
+static void *reads_once(void *nothing)
+{
+    char byte;
+    (void)read(shared_fd, &byte, 1);
+    return nothing;
+}
+
+static void *reads_for_ever(void *nothing)
+{
+    char byte;
+    /* A served call lets nobody cancel it; the next one that is not, does. */
+    for (;; usleep(10))
+        (void)pread(shared_fd, &byte, 1, 0);
+    return nothing;
+}
+
+static void threads(void)
+{
+    int local = open("/dev/shm", O_TMPFILE | O_WRONLY, 0600), turn, fd;
+    pthread_t thread;
+    void *result;
+    EXPECT((fd = open("many", O_RDWR | O_CREAT, 0600)) >= 0 && ftruncate(fd, 4096) == 0 && close(fd) == 0);
+    /* A descriptor becomes another file while it is read: that file's offset stays. */
+    for (turn = 0; turn < 100; turn++) {
+        EXPECT((shared_fd = open("many", O_RDONLY)) >= 0);
+        EXPECT(pthread_create(&thread, NULL, reads_once, NULL) == 0);
+        EXPECT(dup2(local, shared_fd) == shared_fd && pthread_join(thread, NULL) == 0);
+        EXPECT(lseek(local, 0, SEEK_CUR) == 0 && close(shared_fd) == 0);
+    }
+    EXPECT(close(local) == 0 && (shared_fd = open("many", O_RDONLY)) >= 0);
+    EXPECT(pthread_create(&thread, NULL, reads_for_ever, NULL) == 0 && usleep(1000) == 0);
+    EXPECT(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+    EXPECT(pread(shared_fd, bytes, 1, 0) == 1 && close(shared_fd) == 0);
+}
+
+/* Directories are what they are, whatever they are called. */
+static void directories(const char *top)
+{
+    struct stat found;
+    char path[4096];
+    FILE *pipe;
+    int directory;
+    EXPECT(mkdir("moving", 0700) == 0 && chdir("moving") == 0);
+    EXPECT((directory = open(".", O_RDONLY | O_DIRECTORY)) >= 0);
+    EXPECT(rename("../moving", "../moved") == 0 && mkdir("../moving", 0700) == 0);
+    EXPECT(close(open("mark", O_WRONLY | O_CREAT, 0600)) == 0 && stat("../moved/mark", &found) == 0);
+    EXPECT(stat("../moving/mark", &found) == -1 && errno == ENOENT);
+    EXPECT(fstatat(directory, "mark", &found, 0) == 0 && unlinkat(directory, "mark", 0) == 0);
+    EXPECT(close(directory) == 0 && chdir("..") == 0 && rmdir("moved") == 0 && rmdir("moving") == 0);
+    /* Behind a link, ".." is above what it leads to. */
+    EXPECT(mkdir("deep", 0700) == 0 && mkdir("deep/dir", 0700) == 0 && symlink("deep/dir", "link") == 0);
+    EXPECT(close(open("deep/mark", O_WRONLY | O_CREAT, 0600)) == 0);
+    snprintf(path, sizeof path, "%s/deep/mark", top);
+    EXPECT(realpath("link/../mark", bytes) && !strcmp(bytes, path));
+    EXPECT((directory = open("link/..", O_RDONLY | O_DIRECTORY)) >= 0);
+    EXPECT(fstatat(directory, "mark", &found, 0) == 0 && close(directory) == 0);
+    *strrchr(path, '/') = 0;
+    EXPECT(chdir("link/..") == 0 && getcwd(bytes, sizeof bytes) && !strcmp(bytes, path));
+    EXPECT(stat("mark", &found) == 0);
+    /* Programs that the C library starts by itself are there, too. */
+    EXPECT(system("test -f mark") == 0 && (pipe = popen("ls", "r")));
+    EXPECT(fgets(bytes, sizeof bytes, pipe) && !strcmp(bytes, "dir\n") && pclose(pipe) == 0);
+    EXPECT(chdir("..") == 0 && unlink("deep/mark") == 0 && unlink("link") == 0);
+    /* Out of the prefix and back. */
+    EXPECT(close(open("mark", O_WRONLY | O_CREAT, 0600)) == 0);
+    snprintf(path, sizeof path, "%s/../../../..%s/mark", top, top);
+    EXPECT(stat(path, &found) == 0 && unlink(path) == 0 && stat("mark", &found) == -1);
+    EXPECT(rmdir("deep/dir") == 0 && rmdir("deep") == 0);
+}
+
 int main(int count, char **arguments)
 {
     if (count == 3) {
@@ -167,6 +335,9 @@ int main(int count, char **arguments)
     names();
     locks();
     copies();
+    signals();
+    threads();
+    directories(arguments[1]);
     puts("all as expected");
     return 0;
 }

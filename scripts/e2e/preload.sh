@@ -60,7 +60,7 @@ expect 1 'no such program' served no-such-program-anywhere
 mkdir -p "$work/own"
 if command -v gcc >/dev/null; then
     step "a program that tries everything"
-    gcc -O2 -D_FORTIFY_SOURCE=2 -o "$work/own/matrix" "$here/scripts/e2e/preload.c"
+    gcc -O2 -pthread -Wno-unused-result -D_FORTIFY_SOURCE=2 -o "$work/own/matrix" "$here/scripts/e2e/preload.c"
     served mkdir /data/matrix
     served "$work/own/matrix" /data/matrix
     if printf 'int main(void) { return 0; }' | gcc -static -x c -o "$work/own/static" - 2>/dev/null; then

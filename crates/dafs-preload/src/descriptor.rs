@@ -49,7 +49,8 @@ impl Record {
         self.kind == Kind::File && self.flags & libc::O_ACCMODE != libc::O_RDONLY
     }
 
-    fn write(&self, config: &Config) -> Option<Vec<u8>> {
+    /// As bytes, of which none is zero.
+    pub(crate) fn write(&self, config: &Config) -> Option<Vec<u8>> {
         let mount = config.mounts.get(self.mount)?;
         let kind = match self.kind {
             Kind::File => "file",
@@ -63,13 +64,14 @@ impl Record {
         text.push('\n');
         let mut bytes = text.into_bytes();
         bytes.extend_from_slice(&mount.prefix);
-        bytes.push(0);
+        // No prefix has a line end in it.
+        bytes.push(b'\n');
         bytes.extend_from_slice(&self.shown);
         (bytes.len() <= RECORD_BYTES_MAX).then_some(bytes)
     }
 
     /// `None` for anything that no such record can be, or that is of a prefix unknown here.
-    fn read(config: &Config, bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn read(config: &Config, bytes: &[u8]) -> Option<Self> {
         let mut lines = bytes.splitn(6, |&byte| byte == b'\n');
         let mut text = || std::str::from_utf8(lines.next()?).ok();
         if text()? != "dafs 1" {
@@ -93,7 +95,7 @@ impl Record {
             *byte = u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).ok()?;
         }
         let rest = lines.next()?;
-        let end = rest.iter().position(|&byte| byte == 0)?;
+        let end = rest.iter().position(|&byte| byte == b'\n')?;
         let (prefix, shown) = (&rest[..end], &rest[end + 1..]);
         let fits =
             |mount: &crate::config::Mount| mount.prefix == prefix && mount.url.to_string() == url;

@@ -58,6 +58,11 @@ impl Failed for u32 {
     const FAILED: Self = 0;
 }
 
+/// `signal`, which fails with `SIG_ERR`.
+impl Failed for usize {
+    const FAILED: Self = Self::MAX;
+}
+
 impl Failed for isize {
     const FAILED: Self = -1;
 }

@@ -28,12 +28,13 @@ fn options(flags: c_int) -> OpenOptions {
 pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_int> {
     let number = session::number(location.mount);
     let client = session::client(number)?;
+    let start = names::start(&client, location);
     let made = |kind, handle, file| {
         let record = Record { mount: number, kind, handle, flags, shown: location.shown.clone() };
         give_out(record, flags, file)
     };
     if flags & libc::O_TMPFILE == libc::O_TMPFILE {
-        let dir = client.resolve(&location.path, Follow::Yes)?;
+        let dir = client.resolve_from(&start, &location.path, Follow::Yes)?;
         let file =
             client.create_unlinked(&dir.handle, &options(flags).mode(names::masked(mode)))?;
         return made(Kind::File, *file.handle(), Some(file));
@@ -41,7 +42,7 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
     let wants_directory = flags & libc::O_DIRECTORY != 0 || location.path.ends_with(b"/");
     if flags & libc::O_PATH != 0 || (wants_directory && flags & libc::O_CREAT == 0) {
         let follow = if flags & libc::O_NOFOLLOW == 0 { Follow::Yes } else { Follow::No };
-        let found = client.resolve(&location.path, follow)?;
+        let found = client.resolve_from(&start, &location.path, follow)?;
         if wants_directory && !found.attributes.is_directory() {
             return Err(Errno(libc::ENOTDIR));
         }
@@ -65,16 +66,16 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
         how = how.create(create).mode(names::masked(mode));
     }
     let opened = match flags & libc::O_NOFOLLOW {
-        0 => client.open(&location.path, &how),
+        0 => client.open_from(&start, &location.path, &how),
         _ => {
-            let place = client.resolve_parent(&location.path)?;
+            let place = client.resolve_parent_from(&start, &location.path)?;
             client.open_at(&place.dir, &place.name, &how)
         }
     };
     match opened {
         Ok(file) => made(Kind::File, *file.handle(), Some(file)),
         Err(error) if is_directory(&error) && flags & (libc::O_ACCMODE | libc::O_CREAT) == 0 => {
-            let found = client.resolve(&location.path, Follow::Yes)?;
+            let found = client.resolve_from(&start, &location.path, Follow::Yes)?;
             match found.attributes.is_directory() {
                 true => made(Kind::Directory, found.handle, None),
                 false => Err(error.into()),
@@ -108,7 +109,7 @@ fn give_out(record: Record, flags: c_int, file: Option<File>) -> Result<c_int> {
     let config = config::get().ok_or(Errno(libc::EIO))?;
     let fd = descriptor::make(config, &record, flags)?;
     let description = Description::new(record, kernel::inode(fd)?, file.map(Arc::new));
-    table::put(fd, description);
+    table::put(fd, description)?;
     streams::replaced(fd);
     Ok(fd)
 }
@@ -234,9 +235,9 @@ impl Description {
     pub(crate) fn read(&self, fd: c_int, targets: &mut [&mut [u8]]) -> Result<usize> {
         self.must_read()?;
         let _held = locked(&self.offset);
-        let start = kernel::seek(fd, 0, libc::SEEK_CUR)?;
+        let start = table::seek(self, fd, 0, libc::SEEK_CUR)?;
         let read = self.read_vectored(targets, start)?;
-        kernel::seek(fd, start + read as i64, libc::SEEK_SET)?;
+        self.moved_to(fd, start + read as i64);
         Ok(read)
     }
 
@@ -270,18 +271,23 @@ impl Description {
             let source = match sources {
                 [one] => one,
                 several => {
-                    whole = several.concat();
+                    whole = beginning(several, COPY_BYTES_MAX);
                     whole.as_slice()
                 }
             };
             let (written, end) = self.append(source)?;
-            kernel::seek(fd, end as i64, libc::SEEK_SET)?;
+            self.moved_to(fd, end as i64);
             return Ok(written);
         }
-        let start = kernel::seek(fd, 0, libc::SEEK_CUR)?;
+        let start = table::seek(self, fd, 0, libc::SEEK_CUR)?;
         let written = self.write_vectored(sources, start)?;
-        kernel::seek(fd, start + written as i64, libc::SEEK_SET)?;
+        self.moved_to(fd, start + written as i64);
         Ok(written)
+    }
+
+    /// Sets the offset after what was done. Who has closed all descriptors meanwhile misses nothing.
+    fn moved_to(&self, fd: c_int, offset: i64) {
+        let _ = table::seek(self, fd, offset, libc::SEEK_SET);
     }
 
     pub(crate) fn write_vectored(&self, sources: &[&[u8]], offset: i64) -> Result<usize> {
@@ -303,9 +309,9 @@ impl Description {
         let invalid = Errno(libc::EINVAL);
         let target = match whence {
             libc::SEEK_SET => offset,
-            libc::SEEK_CUR => {
-                kernel::seek(fd, 0, whence)?.checked_add(offset).ok_or(Errno(libc::EOVERFLOW))?
-            }
+            libc::SEEK_CUR => table::seek(self, fd, 0, whence)?
+                .checked_add(offset)
+                .ok_or(Errno(libc::EOVERFLOW))?,
             _ if self.record.kind == Kind::Directory => return Err(invalid),
             libc::SEEK_END | libc::SEEK_DATA | libc::SEEK_HOLE => {
                 let size = i64::try_from(self.size()?).map_err(|_| Errno(libc::EOVERFLOW))?;
@@ -322,7 +328,7 @@ impl Description {
         if target < 0 {
             return Err(invalid);
         }
-        kernel::seek(fd, target, libc::SEEK_SET)
+        table::seek(self, fd, target, libc::SEEK_SET)
     }
 
     pub(crate) fn set_size(&self, size: i64) -> Result<()> {
@@ -335,32 +341,56 @@ impl Description {
 
     pub(crate) fn sync(&self) -> Result<()> {
         match self.record.kind {
-            Kind::File if self.record.writes() => Ok(self.file()?.commit(0, 0)?),
-            // Names are stable when they have been answered, and others' writes are theirs to sync.
-            Kind::File | Kind::Directory => Ok(()),
+            // Whoever wrote it: a file is stable after this, not what one has written to it.
+            Kind::File => Ok(self.file()?.commit(0, 0)?),
+            // Names are stable when they have been answered.
+            Kind::Directory => Ok(()),
             Kind::Place => Err(Errno(libc::EBADF)),
         }
     }
 }
 
+/// Makes stable what this process has open of a prefix.
+pub(crate) fn sync_all(mount: usize) -> Result<()> {
+    let of_it = |open: &Arc<Description>| open.record.mount == mount && open.record.writes();
+    table::all().iter().filter(|open| of_it(open)).try_for_each(|open| open.sync())
+}
+
+/// The beginning of several buffers, in one.
+fn beginning(sources: &[&[u8]], bytes_max: usize) -> Vec<u8> {
+    let mut whole = Vec::new();
+    for source in sources {
+        let room = bytes_max - whole.len();
+        whole.extend_from_slice(&source[..source.len().min(room)]);
+    }
+    whole
+}
+
 /// Closes one descriptor.
 pub(crate) fn close(fd: c_int) -> Result<()> {
-    let Some(description) = table::take(fd) else { return Err(Errno(libc::EBADF)) };
     streams::restored(fd);
-    kernel::close(fd);
+    let ((), before) = table::exchange(fd, None, || {
+        kernel::close(fd);
+        Ok(())
+    })?;
+    let description = before.ok_or(Errno(libc::EBADF))?;
     locks::closed(&description.record);
     life::last_use(description)
 }
 
-/// What follows when the kernel has let `new` stand for what `old` stands for.
-pub(crate) fn duplicated(old: &Arc<Description>, new: c_int) {
-    table::put(new, old.clone());
+/// What follows when the kernel has let `new`, which was free, stand for what `old` stands for.
+pub(crate) fn duplicated(old: &Arc<Description>, new: c_int) -> Result<c_int> {
+    if let Err(errno) = table::put(new, old.clone()) {
+        kernel::close(new);
+        return Err(errno);
+    }
     streams::replaced(new);
+    Ok(new)
 }
 
-/// What follows when a descriptor has got to be something else.
-pub(crate) fn overwritten(fd: c_int) {
-    if let Some(description) = table::take(fd) {
+/// What follows when a descriptor has got to be something else than `before`.
+pub(crate) fn overwritten(before: Option<Arc<Description>>) {
+    if let Some(description) = before {
         locks::closed(&description.record);
         // Nobody is there to tell.
         let _ = life::last_use(description);
@@ -438,6 +468,10 @@ fn moved(returned: libc::c_long) -> Result<usize> {
 
 /// Copies up to `count` bytes; returns how many.
 pub(crate) fn copy(mut from: CopyEnd<'_>, mut to: CopyEnd<'_>, count: usize) -> Result<usize> {
+    // What comes out of a pipe could not be given back if it cannot be written.
+    if from.offset.is_none() && kernel::seek(from.fd, 0, libc::SEEK_CUR).is_err() {
+        return Err(Errno(libc::EINVAL));
+    }
     let mut bytes = vec![0; count.min(COPY_BYTES_MAX)];
     let read = from.read(&mut bytes)?;
     let mut done = 0;
@@ -457,7 +491,8 @@ pub(crate) fn copy(mut from: CopyEnd<'_>, mut to: CopyEnd<'_>, count: usize) -> 
 pub(crate) fn truncate(location: &Location, size: i64) -> Result<()> {
     let size = u64::try_from(size).map_err(|_| Errno(libc::EINVAL))?;
     let client = session::client(session::number(location.mount))?;
-    Ok(client.open(&location.path, &OpenOptions::write())?.set_size(size)?)
+    let start = names::start(&client, location);
+    Ok(client.open_from(&start, &location.path, &OpenOptions::write())?.set_size(size)?)
 }
 
 /// Opens a file once more with all the access that there is, for its locks.

@@ -7,6 +7,7 @@
 //! | `config`, `location` | which paths are served, and where they are on the server |
 //! | `descriptor`, `table` | a real descriptor behind every file, and what each stands for |
 //! | `session` | a session per server and process, opened at the first use |
+//! | `signals` | keeps signal handlers out of what we do |
 //! | `files`, `names`, `attributes`, `listing`, `locks`, `streams` | what the calls do |
 //!
 //! Invariants
@@ -35,5 +36,6 @@ mod names;
 mod next;
 mod report;
 mod session;
+mod signals;
 mod streams;
 mod table;

@@ -1,13 +1,15 @@
 //! The beginning and the end of a process, and its forks.
 
 use crate::config::{self, Config};
-use crate::descriptor;
+use crate::descriptor::{self, Kind};
 use crate::limits::GOODBYE_TIME;
-use crate::next::aside;
+use crate::next::{aside, is_serving};
 use crate::table::{self, Description, locked};
 use crate::{names, report, session, streams};
 use std::ffi::c_int;
 use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
 #[cfg(not(test))]
 #[used]
@@ -32,12 +34,8 @@ fn begin() {
     unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     inherit(config);
     if let Some(directory) = std::env::var_os("DAFS_RUN_DIRECTORY") {
-        let directory = directory.into_encoded_bytes();
-        if crate::location::absolute(config, &directory).is_some() {
-            table::set_working_directory(Some(directory));
-        }
-        // SAFETY: no other thread runs yet.
-        unsafe { std::env::remove_var("DAFS_RUN_DIRECTORY") };
+        let record = descriptor::Record::read(config, directory.as_encoded_bytes());
+        table::set_working_directory(record.filter(|record| record.kind == Kind::Directory));
     }
 }
 
@@ -55,7 +53,8 @@ fn inherit(config: &'static Config) {
                 description
             }
         };
-        table::put(fd, description);
+        // One with too high a number fails safely.
+        let _ = table::put(fd, description);
         streams::replaced(fd);
     }
 }
@@ -84,9 +83,8 @@ pub(crate) fn leave(flush: bool) {
     if config::get().is_none() {
         return;
     }
-    if flush && streams::any() {
-        // SAFETY: writes out all streams, ours among them, whose functions are hooks of ours.
-        unsafe { libc::fflush(std::ptr::null_mut()) };
+    if flush {
+        streams::write_out();
     }
     let _ = catch_unwind(|| {
         aside(|| {
@@ -116,8 +114,38 @@ pub(crate) fn last_use(description: std::sync::Arc<Description>) -> crate::failu
     }
 }
 
-/// What a status of `exit` is given on to.
-pub(crate) fn goodbye(status: c_int) -> c_int {
+/// As [`leave`], for an end that must not wait: `_exit` may be called by a signal handler that has
+/// interrupted whoever has the locks that are needed here, the C library's for memory among them.
+pub(crate) fn goodbye(status: c_int) {
+    if !session::is_any() || is_serving() {
+        return;
+    }
+    end_anyway(status);
     leave(false);
-    status
+}
+
+static STATUS: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn on_alarm(_signal: c_int) {
+    // SAFETY: ends the process.
+    unsafe { libc::syscall(libc::SYS_exit_group, STATUS.load(Ordering::Relaxed)) };
+}
+
+/// Has the process end soon with that status, whatever it does until then.
+fn end_anyway(status: c_int) {
+    STATUS.store(status, Ordering::Relaxed);
+    let time = GOODBYE_TIME + Duration::from_secs(1);
+    // SAFETY: plain structures, for which all zero is a valid value; the handler does one system
+    // call. The program has no use for its alarm any more.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_alarm as *const () as usize;
+        aside(|| libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()));
+        let mut alarm: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&mut alarm, libc::SIGALRM);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &alarm, std::ptr::null_mut());
+        let mut when: libc::itimerval = std::mem::zeroed();
+        when.it_value.tv_sec = time.as_secs() as libc::time_t;
+        libc::syscall(libc::SYS_setitimer, libc::ITIMER_REAL, &raw const when, 0);
+    }
 }

@@ -34,3 +34,9 @@ pub(crate) const TEMPORARY_TRIES_MAX: u32 = 100;
 
 /// Where the copy of standard error for the report is, or above.
 pub(crate) const REPORT_DESCRIPTOR_MIN: i64 = 200;
+
+/// How long a lock is waited for before a look whether a signal is to be handled.
+pub(crate) const LOCK_WAIT_TIME: Duration = Duration::from_millis(200);
+
+/// How often a lock is taken anew because its file was closed by another thread meanwhile.
+pub(crate) const OWNERS_TRIES_MAX: u32 = 100;

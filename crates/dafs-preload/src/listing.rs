@@ -5,7 +5,7 @@
 //!   descriptor there, which is a small number.
 
 use crate::attributes::entry_type;
-use crate::descriptor::{Kind, kernel};
+use crate::descriptor::Kind;
 use crate::failure::{Errno, Result};
 use crate::limits::DIRECTORY_ENTRIES_MAX;
 use crate::session;
@@ -146,7 +146,7 @@ impl Stream {
 pub(crate) fn fill(description: &Description, fd: c_int, target: &mut [u8]) -> Result<usize> {
     const NAME_AT: usize = std::mem::offset_of!(dirent64, d_name);
     let _held = locked(&description.offset);
-    let start = usize::try_from(kernel::seek(fd, 0, libc::SEEK_CUR)?).unwrap_or(0);
+    let start = usize::try_from(table::seek(description, fd, 0, libc::SEEK_CUR)?).unwrap_or(0);
     let known = locked(&description.entries).clone().filter(|_| start != 0);
     let entries = match known {
         Some(entries) => entries,
@@ -172,6 +172,6 @@ pub(crate) fn fill(description: &Description, fd: c_int, target: &mut [u8]) -> R
     if used == 0 && at < entries.len() {
         return Err(Errno(libc::EINVAL));
     }
-    kernel::seek(fd, at as i64, libc::SEEK_SET)?;
+    let _ = table::seek(description, fd, at as i64, libc::SEEK_SET);
     Ok(used)
 }

@@ -3,22 +3,31 @@
 //! Invariants
 //! * Only a path that stays below a prefix is served: `..` that climbs out of it does.
 //! * What is below the prefix is left to the server as it stands, because `..` behind a symbolic
-//!   link is not what the text says.
+//!   link is not what the text says. A text that climbs out of the prefix and comes back is taken
+//!   at its word instead: what is above the prefix is not the server's.
+//! * A relative path starts at the directory itself, whatever that is called by now.
 
 use crate::config::{self, Config, Mount};
+use crate::descriptor::Record;
 use crate::failure::{Errno, Result};
 use crate::limits::PATH_BYTES_MAX;
 use crate::table;
+use dafs_client::FileHandle;
 use libc::c_int;
+use std::sync::Arc;
 
 /// A place on a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Location {
     pub(crate) mount: &'static Mount,
+    /// The directory that the path starts at; the root of the server if there is none.
+    pub(crate) start: Option<FileHandle>,
     /// The path on the server.
     pub(crate) path: Vec<u8>,
-    /// The path as the program knows it: absolute.
+    /// The path as the program knows it: absolute, with `..` taken at its word.
     pub(crate) shown: Vec<u8>,
+    /// Whether there is a `..` in the path, so that it need not be what is shown.
+    pub(crate) climbs: bool,
 }
 
 /// A path without empty and `.` components and a slash at the end, with `..` taken at its word.
@@ -64,7 +73,21 @@ fn behind<'a>(path: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
         }
         rest = after;
     }
-    Some(rest)
+    (lowest(rest) >= 0).then_some(rest)
+}
+
+fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".")
+}
+
+/// How deep a path is below where it starts when it is highest: below zero for one that leaves it.
+fn lowest(path: &[u8]) -> isize {
+    let (mut depth, mut lowest) = (0, 0);
+    for part in parts(path) {
+        depth += if part == b".." { -1 } else { 1 };
+        lowest = lowest.min(depth);
+    }
+    lowest
 }
 
 /// The place of an absolute path, if it is served.
@@ -92,7 +115,8 @@ pub(crate) fn absolute(config: &'static Config, path: &[u8]) -> Option<Location>
         on_server.push(b'/');
     }
     on_server.extend_from_slice(rest);
-    Some(Location { mount, path: on_server, shown })
+    let climbs = parts(&on_server).any(|part| part == b"..");
+    Some(Location { mount, start: None, path: on_server, shown, climbs })
 }
 
 /// The place of a path as a program gives it, if it is served: relative to the directory that `dir`
@@ -104,13 +128,12 @@ pub(crate) fn find(dir: c_int, path: &[u8]) -> Result<Option<Location>> {
     }
     let found = if path.first() == Some(&b'/') {
         absolute(config, path)
-    } else if let Some(base) = base(config, dir, path) {
-        let mut joined = base;
-        joined.push(b'/');
-        joined.extend_from_slice(path);
-        absolute(config, &joined)
     } else {
-        None
+        match base(config, dir, path) {
+            Some(Base::Served(directory)) => from_directory(config, &directory, path),
+            Some(Base::Other(directory)) => absolute(config, &joined(&directory, path)),
+            None => None,
+        }
     };
     match found {
         Some(_) if path.len() >= PATH_BYTES_MAX => Err(Errno(libc::ENAMETOOLONG)),
@@ -118,14 +141,37 @@ pub(crate) fn find(dir: c_int, path: &[u8]) -> Result<Option<Location>> {
     }
 }
 
+fn joined(directory: &[u8], path: &[u8]) -> Vec<u8> {
+    [directory, path].join(&b'/')
+}
+
+/// The place of a relative path from a served directory.
+fn from_directory(config: &'static Config, from: &Record, path: &[u8]) -> Option<Location> {
+    let mut found = absolute(config, &joined(&from.shown, path))?;
+    let mount = config.mounts.get(from.mount)?;
+    let depth = parts(below(&from.shown, &mount.prefix)?).count() as isize;
+    if std::ptr::eq(found.mount, mount) && depth + lowest(path) >= 0 {
+        (found.start, found.path) = (Some(from.handle), path.to_vec());
+        found.climbs = parts(path).any(|part| part == b"..");
+    }
+    Some(found)
+}
+
+/// Where a relative path starts.
+enum Base {
+    Served(Arc<Record>),
+    /// A directory of this machine's.
+    Other(Vec<u8>),
+}
+
 /// The directory that a relative path starts at, if the path could lead to something served.
-fn base(config: &Config, dir: c_int, path: &[u8]) -> Option<Vec<u8>> {
+fn base(config: &Config, dir: c_int, path: &[u8]) -> Option<Base> {
     if dir == libc::AT_FDCWD {
         if let Some(directory) = table::working_directory() {
-            return Some(directory);
+            return Some(Base::Served(directory));
         }
     } else if let Some(description) = table::get(dir) {
-        return Some(description.record.shown.clone());
+        return Some(Base::Served(Arc::new(description.record.clone())));
     }
     // From a directory of this machine's, a served path has to name a part of a prefix.
     let first = path.split(|&byte| byte == b'/').find(|part| !part.is_empty() && *part != b".")?;
@@ -138,7 +184,7 @@ fn base(config: &Config, dir: c_int, path: &[u8]) -> Option<Vec<u8>> {
         dir => format!("/proc/self/fd/{dir}"),
     };
     let target = crate::next::aside(|| std::fs::read_link(link)).ok()?;
-    Some(target.into_os_string().into_encoded_bytes())
+    Some(Base::Other(target.into_os_string().into_encoded_bytes()))
 }
 
 #[cfg(test)]
@@ -185,11 +231,33 @@ mod tests {
             (b"/data/in/side/x", b"/x"),
             (b"/data/in/sideways", b"/tree/in/sideways"),
             (b"/data/..", b"/tree/"),
+            (b"/data/a/../../data/x", b"/tree/x"),
+            (b"/data/../data/x/", b"/tree/x"),
+            (b"/data/in/side/../../in/side/f", b"/f"),
+            (b"/data/in/side/../x", b"/tree/in/side/../x"),
             (b"/./data/./a", b"/tree/./a"),
         ] {
             let found = absolute(config(), path).unwrap();
             assert_eq!(found.path, expected, "{}", String::from_utf8_lossy(path));
         }
+    }
+
+    #[test]
+    fn relative_paths_start_at_the_directory_itself() {
+        let handle = FileHandle { fs: [1; 16], file: [2; 48] };
+        let kind = crate::descriptor::Kind::Directory;
+        let from = Record { mount: 0, kind, handle, flags: 0, shown: b"/data/a".to_vec() };
+        for (path, on_server, is_from_there) in [
+            (&b"x"[..], &b"x"[..], true),
+            (b"../x/..", b"../x/..", true),
+            (b"b/../../../data/x", b"/tree/x", false),
+            (b"../in/side/x", b"/x", false),
+        ] {
+            let found = from_directory(config(), &from, path).unwrap();
+            assert_eq!(found.path, on_server, "{}", String::from_utf8_lossy(path));
+            assert_eq!(found.start.is_some(), is_from_there);
+        }
+        assert!(from_directory(config(), &from, b"../../x").is_none());
     }
 
     #[test]

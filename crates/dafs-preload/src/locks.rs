@@ -4,12 +4,16 @@
 //! `fcntl` open once more; `flock` and `F_OFD_SETLK` lock the open file itself.
 //!
 //! Invariants
-//! * Closing any descriptor of a file gives up what the process has locked in it, as POSIX wants.
+//! * Closing any descriptor of a file gives up what the process has locked in it, as POSIX wants; a
+//!   lock that is granted after that is held.
+//! * Who waits for a lock is woken by the program's signal handlers.
 
 use crate::descriptor::{Kind, Record, kernel};
 use crate::failure::{Errno, Result};
 use crate::files;
+use crate::limits::{LOCK_WAIT_TIME, OWNERS_TRIES_MAX};
 use crate::session::process;
+use crate::signals;
 use crate::table::{Description, locked};
 use dafs_client::{File, LockError, LockRange};
 use libc::{c_int, flock};
@@ -64,40 +68,69 @@ pub(crate) fn control(
     }
     let (first, length) = range(description, fd, lock)?;
     let of_file = matches!(command, libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW);
-    let file = if of_file { description.file()? } else { owner(description)? };
-    let range = match c_int::from(lock.l_type) {
-        libc::F_RDLCK => LockRange::shared().bytes(first, length),
-        libc::F_WRLCK => LockRange::exclusive().bytes(first, length),
-        libc::F_UNLCK => {
-            if !matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
-                file.unlock(first, length)?;
-                return Ok(0);
-            }
-            return Err(Errno(libc::EINVAL));
-        }
-        _ => return Err(Errno(libc::EINVAL)),
-    };
-    match command {
-        libc::F_SETLK | libc::F_OFD_SETLK => {
-            let wrong_mode = match c_int::from(lock.l_type) {
-                libc::F_RDLCK => !description.record.reads(),
-                _ => !description.record.writes(),
-            };
-            if wrong_mode {
-                return Err(Errno(libc::EBADF));
-            }
-            file.try_lock(&range)?;
-        }
-        libc::F_SETLKW | libc::F_OFD_SETLKW => file.lock(&range, None)?,
-        _ => return test(&file, &range, lock),
+    let kind = c_int::from(lock.l_type);
+    if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
+        let range = asked(kind, first, length)?;
+        let file = if of_file { description.file()? } else { owner(description)? };
+        return test(&file, &range, lock);
     }
-    Ok(0)
+    if kind == libc::F_UNLCK {
+        let file = if of_file { description.file()? } else { owner(description)? };
+        file.unlock(first, length)?;
+        return Ok(0);
+    }
+    let range = asked(kind, first, length)?;
+    let right_mode = match kind {
+        libc::F_RDLCK => description.record.reads(),
+        _ => description.record.writes(),
+    };
+    if !right_mode {
+        return Err(Errno(libc::EBADF));
+    }
+    let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
+    let take = |file: &File| if waits { wait(file, &range) } else { Ok(file.try_lock(&range)?) };
+    if of_file {
+        take(&*description.file()?)?;
+        return Ok(0);
+    }
+    for _ in 0..OWNERS_TRIES_MAX {
+        let file = owner(description)?;
+        take(&file)?;
+        // Another descriptor may have been closed meanwhile, and the owner with it.
+        let kept = locked(&process().owners)
+            .entry(description.record.handle)
+            .or_insert(file.clone())
+            .clone();
+        if Arc::ptr_eq(&kept, &file) {
+            return Ok(0);
+        }
+        file.unlock(first, length)?;
+    }
+    Err(Errno(libc::ENOLCK))
+}
+
+fn asked(kind: c_int, first: u64, length: u64) -> Result<LockRange> {
+    match kind {
+        libc::F_RDLCK => Ok(LockRange::shared().bytes(first, length)),
+        libc::F_WRLCK => Ok(LockRange::exclusive().bytes(first, length)),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// Waits for a lock until it is had or a signal is to be handled.
+fn wait(file: &File, range: &LockRange) -> Result<()> {
+    loop {
+        match file.lock(range, Some(LOCK_WAIT_TIME)) {
+            Err(LockError::Held(_)) if !signals::is_waiting() => {}
+            Err(LockError::Held(_)) => return Err(Errno(libc::EINTR)),
+            other => return Ok(other?),
+        }
+    }
 }
 
 fn test(file: &File, range: &LockRange, lock: &mut flock) -> Result<c_int> {
-    // Locks of our own do not stand in the way: what can be had is had for a moment only if it is
-    // free for all, so the server is asked who else has it.
-    let holder = match file.test_lock(range) {
+    // What this owner has locked itself does not stand in the way.
+    let holder = match file.test_own_lock(range) {
         Ok(None) => {
             lock.l_type = libc::F_UNLCK as _;
             return Ok(0);
@@ -124,7 +157,7 @@ pub(crate) fn whole(description: &Description, operation: c_int) -> Result<()> {
         _ => return Err(Errno(libc::EINVAL)),
     };
     match operation & libc::LOCK_NB {
-        0 => Ok(file.lock(&range, None)?),
+        0 => wait(&file, &range),
         _ => Ok(file.try_lock(&range)?),
     }
 }

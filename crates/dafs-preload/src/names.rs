@@ -2,6 +2,7 @@
 
 use crate::attributes;
 use crate::failure::{Errno, Result};
+use crate::limits::{DIRECTORY_ENTRIES_MAX, PATH_BYTES_MAX};
 use crate::location::Location;
 use crate::session;
 use dafs_client::{
@@ -38,13 +39,18 @@ fn client(at: &Location) -> Result<Client> {
     session::client(session::number(at.mount))
 }
 
+/// The directory that the path of a place starts at.
+pub(crate) fn start(client: &Client, at: &Location) -> FileHandle {
+    at.start.unwrap_or_else(|| client.root())
+}
+
 /// Where a new name goes. The root of a server has none, and neither have `.` and `..`.
 fn place(client: &Client, at: &Location, for_root: c_int) -> Result<Place> {
     let last = at.path.rsplit(|&byte| byte == b'/').find(|part| !part.is_empty());
     if matches!(last, Some(b"." | b"..")) {
         return Err(Errno(for_root));
     }
-    client.resolve_parent(&at.path).map_err(|error| match error {
+    client.resolve_parent_from(&start(client, at), &at.path).map_err(|error| match error {
         Error::Argument(_) if at.path.iter().all(|&byte| byte == b'/') => Errno(for_root),
         other => other.into(),
     })
@@ -52,10 +58,10 @@ fn place(client: &Client, at: &Location, for_root: c_int) -> Result<Place> {
 
 pub(crate) fn find(at: &Location, follow: Follow) -> Result<(Client, Found)> {
     let client = client(at)?;
-    let found = client.resolve(&at.path, follow)?;
+    let found = client.resolve_from(&start(&client, at), &at.path, follow)?;
     if at.path.ends_with(b"/") && !found.attributes.is_directory() {
         // A slash at the end asks for a directory, also through a link.
-        let behind = client.resolve(&at.path, Follow::Yes)?;
+        let behind = client.resolve_from(&start(&client, at), &at.path, Follow::Yes)?;
         if !behind.attributes.is_directory() {
             return Err(Errno(libc::ENOTDIR));
         }
@@ -133,7 +139,7 @@ pub(crate) fn rename(from: &Location, to: &Location, flags: u32) -> Result<()> {
 
 pub(crate) fn link(from: &Location, to: &Location, follow: Follow) -> Result<()> {
     let client = both(from, to)?;
-    let found = client.resolve(&from.path, follow)?;
+    let found = client.resolve_from(&start(&client, from), &from.path, follow)?;
     link_handle(&client, &found.handle, to)
 }
 
@@ -190,4 +196,61 @@ pub(crate) fn times(times: Option<[libc::timespec; 2]>) -> Result<SetAttributes>
 /// The attributes of a place as `stat` tells them.
 pub(crate) fn stat(at: &Location, follow: Follow) -> Result<libc::stat> {
     Ok(attributes::stat(&attributes(at, follow)?))
+}
+
+/// The path of a directory as the program knows it. It is what is shown of `at` unless a `..` in
+/// there stands behind a link: then it is looked for from the directory upwards.
+pub(crate) fn path_of(client: &Client, at: &Location, dir: &FileHandle) -> Result<Vec<u8>> {
+    if !at.climbs {
+        return Ok(at.shown.clone());
+    }
+    let rest = at.shown.strip_prefix(at.mount.prefix.as_slice()).unwrap_or_default();
+    let at_its_word = [at.mount.base.as_slice(), rest, b"/"].concat();
+    if client.resolve(&at_its_word, Follow::Yes).is_ok_and(|found| found.handle == *dir) {
+        return Ok(at.shown.clone());
+    }
+    let top = client.resolve(&[at.mount.base.as_slice(), b"/"].concat(), Follow::Yes)?.handle;
+    let (mut below, mut names) = (*dir, Vec::new());
+    while below != top {
+        let above = client.parent(&below)?;
+        if above == below || names.len() > PATH_BYTES_MAX / 2 {
+            return Err(Errno(libc::ENOENT));
+        }
+        names.push(name_in(client, &above, &below)?);
+        below = above;
+    }
+    let mut path = at.mount.prefix.clone();
+    for name in names.iter().rev() {
+        path.push(b'/');
+        path.extend_from_slice(name);
+    }
+    Ok(path)
+}
+
+/// A place without `..` in its path.
+pub(crate) fn straight(at: Location) -> Result<Location> {
+    if !at.climbs {
+        return Ok(at);
+    }
+    let client = client(&at)?;
+    let path = match client.resolve_parent_from(&start(&client, &at), &at.path) {
+        Ok(place) => {
+            // Its directory has the name of the whole without what is behind the last slash.
+            let end = at.shown.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+            let above = Location { shown: at.shown[..end].to_vec(), ..at.clone() };
+            [path_of(&client, &above, &place.dir)?.as_slice(), &place.name].join(&b'/')
+        }
+        Err(_) => path_of(&client, &at, &find(&at, Follow::Yes)?.1.handle)?,
+    };
+    crate::location::find(libc::AT_FDCWD, &path)?.ok_or(Errno(libc::ENOENT))
+}
+
+fn name_in(client: &Client, dir: &FileHandle, of: &FileHandle) -> Result<Vec<u8>> {
+    for entry in client.read_dir(dir).take(DIRECTORY_ENTRIES_MAX) {
+        let entry = entry?;
+        if entry.attributes.is_some_and(|attributes| attributes.handle == *of) {
+            return Ok(entry.name);
+        }
+    }
+    Err(Errno(libc::ENOENT))
 }

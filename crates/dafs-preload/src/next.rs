@@ -2,10 +2,13 @@
 //!
 //! Invariants
 //! * While a call is served, calls that this library itself makes go to the C library.
+//! * While a call is served, or a lock of ours is held, no signal handler of the program's runs in
+//!   that thread, and the thread is not cancelled: both have to wait until it is done.
 //! * A served call leaves `errno` alone unless it fails, and never unwinds.
 
 use crate::failure::{Errno, Failed, Result};
 use crate::report;
+pub(crate) use crate::signals::quietly;
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,13 +52,17 @@ pub(crate) fn is_serving() -> bool {
 /// Runs what serves a call.
 pub(crate) fn serve<T: Failed>(work: impl FnOnce() -> Result<T>) -> T {
     let before = Errno::last();
-    if SERVING.replace(true) {
-        // A signal handler that needs a served file while its thread holds our locks.
+    if is_serving() {
+        // A handler for a fault of the machine, which cannot be kept waiting.
         Errno(libc::EDEADLK).set();
         return T::FAILED;
     }
-    let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno(libc::EIO)));
-    SERVING.set(false);
+    let done = quietly(|| {
+        SERVING.set(true);
+        let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno(libc::EIO)));
+        SERVING.set(false);
+        done
+    });
     report::served();
     match done {
         Ok(value) => {

@@ -2,6 +2,7 @@
 
 use crate::config::{self, Mount};
 use crate::failure::{Errno, Result};
+use crate::signals;
 use crate::table::locked;
 use dafs_client::{Client, File, FileHandle};
 use std::collections::HashMap;
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex};
 /// What this process has at the servers. A fork makes its own and leaves this one as it is.
 #[derive(Debug, Default)]
 pub(crate) struct Process {
-    clients: Mutex<HashMap<usize, Client>>,
+    clients: Mutex<HashMap<usize, Arc<Mutex<Option<Client>>>>>,
     /// Files opened once more to hold the locks that belong to the process.
     pub(crate) owners: Mutex<HashMap<FileHandle, Arc<File>>>,
 }
@@ -37,6 +38,11 @@ pub(crate) fn process() -> &'static Process {
     unsafe { &*current }
 }
 
+/// Whether this process has had anything to do with a server.
+pub(crate) fn is_any() -> bool {
+    !PROCESS.load(Ordering::Acquire).is_null()
+}
+
 /// A fork starts without any session. What its parent had is left alone, locks and all.
 pub(crate) fn after_fork_in_child() {
     PROCESS.store(std::ptr::null_mut(), Ordering::Release);
@@ -46,27 +52,15 @@ pub(crate) fn after_fork_in_child() {
 pub(crate) fn client(mount: usize) -> Result<Client> {
     let config = config::get().ok_or(Errno(libc::EIO))?;
     let url = &config.mounts.get(mount).ok_or(Errno(libc::EIO))?.url;
-    let mut clients = locked(&process().clients);
-    if let Some(client) = clients.get(&mount) {
+    // One place for each, so that nobody waits for a server that somebody else needs.
+    let place = locked(&process().clients).entry(mount).or_default().clone();
+    let mut place = locked(&place);
+    if let Some(client) = &*place {
         return Ok(client.clone());
     }
-    let client = without_signals(|| Client::connect(url, &config.options))?;
-    clients.insert(mount, client.clone());
+    let client = signals::without(|| Client::connect(url, &config.options))?;
+    *place = Some(client.clone());
     Ok(client)
-}
-
-/// Threads that are started meanwhile take no signals: those are for the program's own.
-fn without_signals<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: both sets are filled before they are used.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let done = work();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        done
-    }
 }
 
 /// The place of a prefix in the configuration.
@@ -80,5 +74,7 @@ pub(crate) fn number(mount: &'static Mount) -> usize {
 /// Takes the sessions out, to end them.
 pub(crate) fn take_all() -> Vec<Client> {
     locked(&process().owners).clear();
-    locked(&process().clients).drain().map(|(_, client)| client).collect()
+    let places: Vec<_> = locked(&process().clients).drain().map(|(_, place)| place).collect();
+    // One that is held is being connected.
+    places.iter().filter_map(|place| place.try_lock().ok()?.take()).collect()
 }

@@ -2,15 +2,20 @@
 //! nobody can stand before, so ours are made with `fopencookie`.
 //!
 //! Invariants
+//! * A stream belongs to a number, as the C library's do: it reads and writes whatever that stands for,
+//!   also a file of this machine's after `freopen`.
 //! * `stdin`, `stdout` and `stderr` are streams of ours exactly while their descriptors stand for
 //!   served files, and the C library's own otherwise.
 
 use crate::config;
+use crate::descriptor::kernel;
 use crate::failure::{Errno, Failed, Result};
-use crate::next::{aside, is_serving, serve};
+use crate::next::{aside, is_serving, quietly, serve};
+use crate::table::locked;
 use crate::{files, table};
 use libc::{FILE, c_char, c_int, c_void, size_t, ssize_t};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Where the C library's streams have their descriptor, for `fileno`: part of its binary interface.
 const FILENO_AT: usize = 112;
@@ -34,11 +39,36 @@ fn descriptor(cookie: *mut c_void) -> c_int {
     cookie as usize as c_int
 }
 
-/// Whether there is any stream of ours.
-static ANY: AtomicBool = AtomicBool::new(false);
+/// The streams of ours, by their addresses.
+static ALL: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-pub(crate) fn any() -> bool {
-    ANY.load(Ordering::Relaxed)
+pub(crate) fn is_ours(stream: *mut FILE) -> bool {
+    quietly(|| locked(&ALL).contains(&(stream as usize)))
+}
+
+/// Before a stream is closed.
+pub(crate) fn forget(stream: *mut FILE) {
+    quietly(|| locked(&ALL).retain(|known| *known != stream as usize));
+}
+
+unsafe extern "C" {
+    fn ftrylockfile(stream: *mut FILE) -> c_int;
+    fn funlockfile(stream: *mut FILE);
+}
+
+/// Writes out the streams of ours. One that another thread is at work with is left to the C library.
+pub(crate) fn write_out() {
+    let all = quietly(|| locked(&ALL).clone());
+    for stream in all {
+        let stream = stream as *mut FILE;
+        // SAFETY: a stream that is open; its functions are ours.
+        unsafe {
+            if ftrylockfile(stream) == 0 {
+                libc::fflush(stream);
+                funlockfile(stream);
+            }
+        }
+    }
 }
 
 /// As `serve`, also where a stream is written out while a call is served.
@@ -52,11 +82,18 @@ fn within_stream<T: Failed>(work: impl FnOnce() -> Result<T>) -> T {
     })
 }
 
+fn returned(value: libc::c_long) -> Result<ssize_t> {
+    if value < 0 { Err(Errno::last()) } else { Ok(value as ssize_t) }
+}
+
 unsafe extern "C" fn read(cookie: *mut c_void, to: *mut c_char, count: size_t) -> ssize_t {
     within_stream(|| {
         let fd = descriptor(cookie);
-        let description = table::get(fd).ok_or(Errno(libc::EBADF))?;
-        // SAFETY: the C library gives its buffer of that length.
+        let Some(description) = table::get(fd) else {
+            // SAFETY: the C library gives its buffer of that length.
+            return returned(unsafe { libc::syscall(libc::SYS_read, fd, to, count) });
+        };
+        // SAFETY: as above.
         let target = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), count) };
         Ok(description.read(fd, &mut [target])? as ssize_t)
     })
@@ -66,8 +103,11 @@ unsafe extern "C" fn read(cookie: *mut c_void, to: *mut c_char, count: size_t) -
 unsafe extern "C" fn write(cookie: *mut c_void, from: *const c_char, count: size_t) -> ssize_t {
     let written: ssize_t = within_stream(|| {
         let fd = descriptor(cookie);
-        let description = table::get(fd).ok_or(Errno(libc::EBADF))?;
-        // SAFETY: the C library gives its buffer of that length.
+        let Some(description) = table::get(fd) else {
+            // SAFETY: the C library gives its buffer of that length.
+            return returned(unsafe { libc::syscall(libc::SYS_write, fd, from, count) });
+        };
+        // SAFETY: as above.
         let source = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) };
         Ok(description.write(fd, &[source])? as ssize_t)
     });
@@ -77,16 +117,25 @@ unsafe extern "C" fn write(cookie: *mut c_void, from: *const c_char, count: size
 unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut i64, whence: c_int) -> c_int {
     within_stream(|| {
         let fd = descriptor(cookie);
-        let description = table::get(fd).ok_or(Errno(libc::EBADF))?;
         // SAFETY: the C library gives its own variable.
         let offset = unsafe { &mut *offset };
-        *offset = description.seek(fd, *offset, whence)?;
+        *offset = match table::get(fd) {
+            Some(description) => description.seek(fd, *offset, whence)?,
+            None => kernel::seek(fd, *offset, whence)?,
+        };
         Ok(0)
     })
 }
 
 unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
-    within_stream(|| files::close(descriptor(cookie)).map(|()| 0))
+    within_stream(|| {
+        let fd = descriptor(cookie);
+        match table::get(fd) {
+            Some(_) => files::close(fd).map(|()| 0),
+            // SAFETY: the stream's own descriptor.
+            None => returned(unsafe { libc::syscall(libc::SYS_close, fd) }).map(|_| 0),
+        }
+    })
 }
 
 /// Does not close what the program still has.
@@ -99,7 +148,6 @@ pub(crate) fn open(fd: c_int, mode: *const c_char, owned: bool) -> Result<*mut F
     let close = if owned { close } else { keep };
     let functions =
         Functions { read: Some(read), write: Some(write), seek: Some(seek), close: Some(close) };
-    ANY.store(true, Ordering::Relaxed);
     // SAFETY: the mode is a C string of the caller's; the functions take the cookie as it is.
     let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
     if stream.is_null() {
@@ -108,7 +156,31 @@ pub(crate) fn open(fd: c_int, mode: *const c_char, owned: bool) -> Result<*mut F
     // SAFETY: a stream of the C library's, which has its descriptor there and does not use that of
     // streams with functions of their own.
     unsafe { stream.byte_add(FILENO_AT).cast::<c_int>().write(fd) };
+    quietly(|| locked(&ALL).push(stream as usize));
     Ok(stream)
+}
+
+/// A stream of ours whose descriptor has got to be another file is made as one just opened by `mode`.
+///
+/// # Safety
+/// An open stream of ours, which nobody else uses meanwhile, and a C string.
+pub(crate) unsafe fn start_anew(stream: *mut FILE, mode: *const c_char) {
+    // Parts of the binary interface: the flags come first, these two among them.
+    const NO_READS: c_int = 4;
+    const NO_WRITES: c_int = 8;
+    // SAFETY: the caller's promise.
+    unsafe {
+        libc::rewind(stream);
+        libc::clearerr(stream);
+        let Ok(flags) = flags(std::ffi::CStr::from_ptr(mode).to_bytes()) else { return };
+        let state = stream.cast::<c_int>();
+        let allowed = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => NO_WRITES,
+            libc::O_WRONLY => NO_READS,
+            _ => 0,
+        };
+        state.write(state.read() & !(NO_READS | NO_WRITES) | allowed);
+    }
 }
 
 /// The flags of `open` for a mode of `fopen`.

@@ -4,16 +4,21 @@
 //! * Before a description is used it is made sure that the descriptor still is the one that it was
 //!   made for: a program may close descriptors behind our back.
 //! * Asking about a descriptor that was never ours takes no lock.
-//! * The lock is held for moments only, never while a server is asked.
+//! * The lock is held for moments only, never while a server is asked, and no signal handler runs in
+//!   a thread that holds it.
+//! * A number changes what it stands for in the kernel and here at once, and an offset is set while
+//!   its number cannot change: never another file's.
 
 use crate::descriptor::{Record, kernel};
+use crate::failure::{Errno, Result};
 use crate::limits::DESCRIPTORS_MAX;
+use crate::next::quietly;
 use dafs_client::{DirEntry, File};
 use libc::c_int;
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// An open file, shared by all descriptors of this process that stand for it.
 #[derive(Debug)]
@@ -44,8 +49,8 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug, Default)]
 struct Table {
     open: BTreeMap<c_int, Arc<Description>>,
-    /// The working directory, as the program knows it, if it is served.
-    directory: Option<Vec<u8>>,
+    /// The working directory, if it is served.
+    directory: Option<Arc<Record>>,
 }
 
 static TABLE: RwLock<Table> = RwLock::new(Table { open: BTreeMap::new(), directory: None });
@@ -59,6 +64,10 @@ static IS_INSIDE: AtomicU64 = AtomicU64::new(0);
 
 fn change() -> RwLockWriteGuard<'static, Table> {
     TABLE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn reading() -> RwLockReadGuard<'static, Table> {
+    TABLE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
@@ -76,31 +85,69 @@ pub(crate) fn get(fd: c_int) -> Option<Arc<Description>> {
     if !may_know(fd) {
         return None;
     }
-    let found = TABLE.read().unwrap_or_else(PoisonError::into_inner).open.get(&fd)?.clone();
-    if kernel::inode(fd) == Ok(found.inode) {
-        return Some(found);
-    }
-    drop(take(fd));
-    None
-}
-
-/// Lets a descriptor stand for an open file.
-pub(crate) fn put(fd: c_int, description: Arc<Description>) {
-    let Some((word, bit)) = bit(fd) else { return };
-    let before = {
+    quietly(|| {
+        let found = reading().open.get(&fd)?.clone();
+        if kernel::inode(fd) == Ok(found.inode) {
+            return Some(found);
+        }
+        // Unless another thread has made it something of ours meanwhile.
+        let (word, bit) = bit(fd)?;
         let mut table = change();
-        word.fetch_or(bit, Ordering::Relaxed);
-        table.open.insert(fd, description)
-    };
-    drop(before);
+        if table.open.get(&fd).is_some_and(|now| Arc::ptr_eq(now, &found)) {
+            word.fetch_and(!bit, Ordering::Relaxed);
+            let lost = table.open.remove(&fd);
+            drop(table);
+            drop(lost);
+        }
+        None
+    })
 }
 
-/// Forgets a descriptor.
-pub(crate) fn take(fd: c_int) -> Option<Arc<Description>> {
-    let (word, bit) = bit(fd)?;
-    let mut table = change();
-    word.fetch_and(!bit, Ordering::Relaxed);
-    table.open.remove(&fd)
+/// Lets a descriptor stand for an open file; returns what it stood for before.
+pub(crate) fn put(fd: c_int, description: Arc<Description>) -> Result<Option<Arc<Description>>> {
+    exchange(fd, Some(description), || Ok(())).map(|((), before)| before)
+}
+
+/// Has `act` do something to a descriptor, and notes what it stands for from then on: nobody finds the
+/// one without the other. Returns what it stood for before.
+pub(crate) fn exchange<T>(
+    fd: c_int,
+    to: Option<Arc<Description>>,
+    act: impl FnOnce() -> Result<T>,
+) -> Result<(T, Option<Arc<Description>>)> {
+    let (word, bit) = bit(fd).ok_or(Errno(libc::EMFILE))?;
+    quietly(|| {
+        let mut table = change();
+        let done = act()?;
+        let before = match to {
+            Some(description) => {
+                word.fetch_or(bit, Ordering::Relaxed);
+                table.open.insert(fd, description)
+            }
+            None => {
+                word.fetch_and(!bit, Ordering::Relaxed);
+                table.open.remove(&fd)
+            }
+        };
+        Ok((done, before))
+    })
+}
+
+/// Asks for or sets the offset of an open file, which is that of its descriptors. `fd` is one of them,
+/// unless another thread has closed it meanwhile: then another one of them is taken, if there is one.
+pub(crate) fn seek(of: &Description, fd: c_int, offset: i64, whence: c_int) -> Result<i64> {
+    quietly(|| {
+        let table = reading();
+        let stands = |other: &Arc<Description>| std::ptr::eq(Arc::as_ptr(other), of);
+        let fd = match table.open.get(&fd).is_some_and(stands) {
+            true => fd,
+            false => {
+                *table.open.iter().find(|(_, other)| stands(other)).ok_or(Errno(libc::EBADF))?.0
+            }
+        };
+        // Held meanwhile, so that the number stays what it is.
+        kernel::seek(fd, offset, whence)
+    })
 }
 
 /// The descriptors from `first` to `last`.
@@ -108,27 +155,28 @@ pub(crate) fn between(first: c_int, last: c_int) -> Vec<c_int> {
     if first > last {
         return Vec::new();
     }
-    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-    table.open.range(first..=last).map(|(fd, _)| *fd).collect()
+    quietly(|| reading().open.range(first..=last).map(|(fd, _)| *fd).collect())
 }
 
 /// Everything that is open.
 pub(crate) fn all() -> Vec<Arc<Description>> {
-    TABLE.read().unwrap_or_else(PoisonError::into_inner).open.values().cloned().collect()
+    quietly(|| reading().open.values().cloned().collect())
 }
 
 /// The working directory, if it is served.
-pub(crate) fn working_directory() -> Option<Vec<u8>> {
+pub(crate) fn working_directory() -> Option<Arc<Record>> {
     if IS_INSIDE.load(Ordering::Relaxed) == 0 {
         return None;
     }
-    TABLE.read().unwrap_or_else(PoisonError::into_inner).directory.clone()
+    quietly(|| reading().directory.clone())
 }
 
-pub(crate) fn set_working_directory(directory: Option<Vec<u8>>) {
-    let mut table = change();
-    IS_INSIDE.store(directory.is_some().into(), Ordering::Relaxed);
-    table.directory = directory;
+pub(crate) fn set_working_directory(directory: Option<Record>) {
+    quietly(|| {
+        let mut table = change();
+        IS_INSIDE.store(directory.is_some().into(), Ordering::Relaxed);
+        table.directory = directory.map(Arc::new);
+    });
 }
 
 /// The table, kept from everybody over a fork so that the child finds it whole.

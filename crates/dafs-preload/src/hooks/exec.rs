@@ -15,6 +15,9 @@ unsafe extern "C" {
     fn fork() -> pid_t;
 }
 
+/// How the path of this library ends.
+const LIBRARY: &[u8] = b"/libdafs_preload.so";
+
 type Environment = *const *const c_char;
 
 /// An environment for another program.
@@ -34,10 +37,21 @@ unsafe fn completed(from: Environment) -> Option<Given> {
     let mut at = from;
     // SAFETY: the caller's promise.
     while !at.is_null() && !unsafe { *at }.is_null() {
-        // SAFETY: as above.
+        // SAFETY: as above. What is said of the directory is ours to say.
         unsafe {
-            pointers.push(*at);
+            if !CStr::from_ptr(*at).to_bytes().starts_with(b"DAFS_RUN_DIRECTORY=") {
+                pointers.push(*at);
+            }
             at = at.add(1);
+        }
+    }
+    let mut own = Vec::new();
+    for pointer in &mut pointers {
+        // SAFETY: the caller's promise.
+        let text = unsafe { CStr::from_ptr(*pointer) }.to_bytes();
+        if let Some(text) = preload(config, text) {
+            *pointer = text.as_ptr();
+            own.push(text);
         }
     }
     let has = |name: &str| {
@@ -47,7 +61,6 @@ unsafe fn completed(from: Environment) -> Option<Given> {
             text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
         })
     };
-    let mut own = Vec::new();
     let mut set = |name: &str, value: &[u8]| {
         let mut text = format!("{name}=").into_bytes();
         text.extend_from_slice(value);
@@ -56,12 +69,24 @@ unsafe fn completed(from: Environment) -> Option<Given> {
     for (name, value) in config.environment.iter().filter(|(name, _)| !has(name)) {
         set(name, value);
     }
-    if let Some(directory) = table::working_directory() {
-        set("DAFS_RUN_DIRECTORY", &directory);
+    if let Some(text) = table::working_directory().and_then(|directory| directory.write(config)) {
+        set("DAFS_RUN_DIRECTORY", &text);
     }
     pointers.extend(own.iter().map(|text| text.as_ptr()));
     pointers.push(std::ptr::null());
     Some(Given { _own: own, pointers })
+}
+
+/// The variable `LD_PRELOAD` with us in it, if `text` is one without.
+fn preload(config: &config::Config, text: &[u8]) -> Option<CString> {
+    let given = text.strip_prefix(b"LD_PRELOAD=")?;
+    let (_, ours) = config.environment.iter().find(|(name, _)| *name == "LD_PRELOAD")?;
+    let is_separator = |byte: &u8| matches!(byte, b':' | b' ');
+    let ours = ours.split(is_separator).find(|library| library.ends_with(LIBRARY))?;
+    if given.split(is_separator).any(|library| library == ours) {
+        return None;
+    }
+    CString::new([b"LD_PRELOAD=", ours, b":", given].concat()).ok()
 }
 
 /// # Safety
@@ -74,16 +99,48 @@ unsafe fn with_environment<T>(from: Environment, work: impl FnOnce(Environment) 
     }
 }
 
+/// Whether the kernel would start a file, as far as can be seen.
+fn may_start(path: &CStr) -> bool {
+    // SAFETY: a C string; takes no other memory.
+    unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::X_OK) == 0 }
+}
+
+/// # Safety
+/// `text` is null or a C string.
+unsafe fn is(text: *const c_char, what: fn(&CStr) -> bool) -> bool {
+    // SAFETY: the caller's promise.
+    !text.is_null() && config::get().is_some() && what(unsafe { CStr::from_ptr(text) })
+}
+
+/// As [`may_start`], for a name that is looked for in `$PATH`.
+fn may_find(file: &CStr) -> bool {
+    if file.to_bytes().contains(&b'/') {
+        return may_start(file);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let mut places = path.as_encoded_bytes().split(|&byte| byte == b':');
+    places.any(|place| {
+        let place = if place.is_empty() { b"." } else { place };
+        CString::new([place, file.to_bytes()].join(&b'/')).is_ok_and(|path| may_start(&path))
+    })
+}
+
 /// Runs `work`, which replaces this program unless it fails. Its sessions end before: they could not
-/// be ended in order afterwards.
+/// be ended in order afterwards. They stay where it is seen that there is nothing to start.
 ///
 /// # Safety
 /// As [`completed`].
-unsafe fn replacing(from: Environment, work: impl FnOnce(Environment) -> c_int) -> c_int {
+unsafe fn replacing(
+    may_succeed: bool,
+    from: Environment,
+    work: impl FnOnce(Environment) -> c_int,
+) -> c_int {
     if config::get().is_none() || is_serving() {
         return work(from);
     }
-    life::leave(false);
+    if may_succeed {
+        life::leave(false);
+    }
     // SAFETY: the caller's promise.
     unsafe { with_environment(from, work) }
 }
@@ -116,23 +173,23 @@ type Spawn = unsafe extern "C" fn(
 interpose! {
     fn execve(path: *const c_char, arguments: Environment, environment: Environment) -> c_int, |_pass| {
         let next = next!(c"execve" as Exec);
-        replacing(environment, |environment| next(path, arguments, environment))
+        replacing(is(path, may_start), environment, |environment| next(path, arguments, environment))
     }
     fn execvpe(file: *const c_char, arguments: Environment, environment: Environment) -> c_int, |_pass| {
         let next = next!(c"execvpe" as Exec);
-        replacing(environment, |environment| next(file, arguments, environment))
+        replacing(is(file, may_find), environment, |environment| next(file, arguments, environment))
     }
     fn execv(path: *const c_char, arguments: Environment) -> c_int, |_pass| {
         let next = next!(c"execve" as Exec);
-        replacing(environ, |environment| next(path, arguments, environment))
+        replacing(is(path, may_start), environ, |environment| next(path, arguments, environment))
     }
     fn execvp(file: *const c_char, arguments: Environment) -> c_int, |_pass| {
         let next = next!(c"execvpe" as Exec);
-        replacing(environ, |environment| next(file, arguments, environment))
+        replacing(is(file, may_find), environ, |environment| next(file, arguments, environment))
     }
     fn fexecve(fd: c_int, arguments: Environment, environment: Environment) -> c_int, |_pass| {
         let next = next!(c"fexecve" as Fexec);
-        replacing(environment, |environment| next(fd, arguments, environment))
+        replacing(true, environment, |environment| next(fd, arguments, environment))
     }
     fn posix_spawn(
         pid: *mut pid_t,
@@ -169,6 +226,10 @@ interpose! {
         pass()
     }
     fn _Exit(status: c_int) -> (), |pass| {
+        life::goodbye(status);
+        pass()
+    }
+    fn quick_exit(status: c_int) -> (), |pass| {
         life::goodbye(status);
         pass()
     }

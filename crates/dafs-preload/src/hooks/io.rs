@@ -190,7 +190,7 @@ interpose! {
         by_descriptor!(fd, pass, |file| file.sync().map(|()| 0))
     }
     fn syncfs(fd: c_int) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |file| file.sync().map(|()| 0))
+        by_descriptor!(fd, pass, |file| files::sync_all(file.record.mount).map(|()| 0))
     }
     fn sync_file_range(fd: c_int, offset: i64, bytes: i64, flags: c_uint) -> c_int, |pass| {
         by_descriptor!(fd, pass, |file| file.sync().map(|()| 0))
@@ -290,19 +290,6 @@ fn lock_here(
     }
 }
 
-/// The file is at least so long afterwards. Space is not reserved, which nobody can see but by a full
-/// disk.
-fn extend(file: &crate::table::Description, offset: off_t, bytes: off_t) -> Result<()> {
-    if offset < 0 || bytes <= 0 {
-        return Err(Errno(libc::EINVAL));
-    }
-    if !file.record.writes() {
-        return Err(Errno(libc::EBADF));
-    }
-    let end = offset.checked_add(bytes).ok_or(Errno(libc::EFBIG))?;
-    if file.size()? < end as u64 { file.set_size(end) } else { Ok(()) }
-}
-
 /// `fallocate`, which may say that it cannot: then programs do without, or write zeros.
 fn reserve(
     _file: &crate::table::Description,
@@ -314,12 +301,16 @@ fn reserve(
     Err(Errno(libc::EOPNOTSUPP))
 }
 
-/// `posix_fallocate`, which returns its error.
+/// `posix_fallocate`, which returns its error. A server reserves no space; and to make the file longer
+/// could cut what somebody else appends meanwhile.
 fn preallocate(fd: c_int, offset: off_t, bytes: off_t, pass: impl FnOnce() -> c_int) -> c_int {
     let Some(file) = known(fd) else { return pass() };
-    let before = Errno::last();
-    let done: c_int = serve(|| extend(&file, offset, bytes).map(|()| 0));
-    let errno = Errno::last();
-    before.set();
-    if done == 0 { 0 } else { errno.0 }
+    match () {
+        () if offset < 0 || bytes <= 0 => libc::EINVAL,
+        () if !file.record.writes() => libc::EBADF,
+        () => {
+            report::refused();
+            libc::EOPNOTSUPP
+        }
+    }
 }

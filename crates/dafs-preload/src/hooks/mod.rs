@@ -10,6 +10,7 @@ mod io;
 mod memory;
 mod names;
 mod opening;
+mod signals;
 mod stat;
 mod streams;
 
@@ -17,7 +18,7 @@ use crate::config;
 use crate::descriptor::Kind;
 use crate::failure::{Errno, Result};
 use crate::location::{self, Location};
-use crate::next::is_serving;
+use crate::next::{is_serving, quietly};
 use crate::report;
 use crate::table::{self, Description};
 use libc::{c_char, c_int};
@@ -54,7 +55,7 @@ unsafe fn at(dir: c_int, path: *const c_char) -> At {
     // SAFETY: the caller's promise.
     let path = unsafe { bytes(path) };
     let before = Errno::last();
-    let found = location::find(dir, path);
+    let found = quietly(|| location::find(dir, path));
     before.set();
     match found {
         Ok(Some(location)) => At::Here(location),

@@ -1,16 +1,22 @@
 //! Names: making, removing, renaming, linking, permissions, times, and the working directory.
 
 use super::{At, at, by_descriptor, by_path, bytes, known, named_descriptor};
+use crate::config;
+use crate::descriptor::{Kind, Record};
 use crate::failure::{Errno, Result};
 use crate::location::{self, Location};
 use crate::next::{interpose, serve};
 use crate::table::Description;
 use crate::{names, report, session, table};
-use dafs_client::{Follow, SetAttributes};
+use dafs_client::{AccessMask, Follow, SetAttributes};
 use libc::{
     AT_FDCWD, c_char, c_int, c_uint, gid_t, mode_t, size_t, ssize_t, timespec, timeval, uid_t,
     utimbuf,
 };
+use std::ffi::{CStr, CString};
+
+/// Where the programs that are started find their working directory.
+pub(super) const DIRECTORY: &CStr = c"DAFS_RUN_DIRECTORY";
 
 fn follow(flags: c_int) -> Follow {
     if flags & libc::AT_SYMLINK_NOFOLLOW == 0 { Follow::Yes } else { Follow::No }
@@ -106,31 +112,55 @@ unsafe fn old_times(times: *const timeval) -> Result<SetAttributes> {
 
 /// Makes a place the working directory.
 fn enter(place: &Location) -> Result<c_int> {
-    let (_, found) = names::find(place, Follow::Yes)?;
+    let (client, found) = names::find(place, Follow::Yes)?;
     if !found.attributes.is_directory() {
         return Err(Errno(libc::ENOTDIR));
     }
-    go(place.shown.clone());
+    let mut lookup = AccessMask::LOOKUP;
+    lookup &= client.access(&found.handle, lookup)?;
+    if lookup.is_empty() {
+        return Err(Errno(libc::EACCES));
+    }
+    let shown = names::path_of(&client, place, &found.handle)?;
+    go(Record {
+        mount: session::number(place.mount),
+        kind: Kind::Directory,
+        handle: found.handle,
+        flags: libc::O_RDONLY,
+        shown,
+    })?;
     Ok(0)
 }
 
 /// The kernel's own working directory is moved to one that is no more: a relative path that gets past
-/// us finds nothing there.
-fn go(shown: Vec<u8>) {
+/// us finds nothing there. Programs that are started find the directory in the environment.
+fn go(to: Record) -> Result<()> {
+    let config = config::get().ok_or(Errno(libc::EIO))?;
+    let text = to.write(config).and_then(|text| CString::new(text).ok());
+    let text = text.ok_or(Errno(libc::ENAMETOOLONG))?;
     let mut nowhere = *b"/tmp/dafs-run-XXXXXX\0";
     // SAFETY: a C string that may be written; the directory is new, empty and ours.
     unsafe {
-        if !libc::mkdtemp(nowhere.as_mut_ptr().cast()).is_null() {
-            libc::syscall(libc::SYS_chdir, nowhere.as_ptr());
-            libc::rmdir(nowhere.as_ptr().cast());
+        if libc::mkdtemp(nowhere.as_mut_ptr().cast()).is_null() {
+            return Err(Errno::last());
         }
+        let gone = libc::syscall(libc::SYS_chdir, nowhere.as_ptr());
+        let errno = Errno::last();
+        libc::rmdir(nowhere.as_ptr().cast());
+        if gone != 0 {
+            return Err(errno);
+        }
+        libc::setenv(DIRECTORY.as_ptr(), text.as_ptr(), 1);
     }
-    table::set_working_directory(Some(shown));
+    table::set_working_directory(Some(to));
+    Ok(())
 }
 
 fn left(done: c_int) -> c_int {
     if done == 0 && table::working_directory().is_some() {
         table::set_working_directory(None);
+        // SAFETY: a C string.
+        unsafe { libc::unsetenv(DIRECTORY.as_ptr()) };
     }
     done
 }
@@ -172,7 +202,7 @@ unsafe fn real_path(
     // SAFETY: the caller's promise.
     unsafe {
         by_path!(AT_FDCWD, path, pass, |place| {
-            let mut place = place;
+            let mut place = names::straight(place)?;
             // Links at the end are followed by their texts; those in the middle stay in the name.
             for _ in 0..dafs_client::limits::SYMLINKS_FOLLOWED_MAX {
                 let (client, found) = names::find(&place, Follow::No)?;
@@ -181,13 +211,14 @@ unsafe fn real_path(
                     return give(&place.shown, to, room);
                 }
                 let text = client.readlink(&found.handle)?;
-                let mut next = place.shown.clone();
-                next.extend_from_slice(b"/../");
+                let end = place.shown.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+                let mut next = place.shown[..=end].to_vec();
                 if text.first() == Some(&b'/') {
                     next.clear();
                 }
                 next.extend_from_slice(&text);
-                place = location::find(AT_FDCWD, &next)?.ok_or(Errno(libc::ENOENT))?;
+                let next = location::find(AT_FDCWD, &next)?.ok_or(Errno(libc::ENOENT))?;
+                place = names::straight(next)?;
             }
             Err(Errno(libc::ELOOP))
         })
@@ -340,30 +371,33 @@ interpose! {
     }
     fn fchdir(fd: c_int) -> c_int, |pass| {
         by_descriptor!(fd, || left(pass()), |file| {
-            if file.record.kind != crate::descriptor::Kind::Directory {
+            if file.record.kind != Kind::Directory {
                 return Err(Errno(libc::ENOTDIR));
             }
-            go(file.record.shown.clone());
-            Ok(0)
+            go(file.record.clone()).map(|()| 0)
         })
     }
     fn getcwd(to: *mut c_char, room: size_t) -> *mut c_char, |pass| {
         match table::working_directory() {
-            Some(directory) => serve(|| give(&directory, to, room)),
+            Some(directory) => serve(|| give(&directory.shown, to, room)),
             None => pass(),
         }
     }
     fn __getcwd_chk(to: *mut c_char, asked: size_t, room: size_t) -> *mut c_char, |pass| {
         match table::working_directory() {
-            Some(directory) => serve(|| give(&directory, to, asked.min(room))),
+            Some(directory) => serve(|| give(&directory.shown, to, asked.min(room))),
             None => pass(),
         }
     }
     fn get_current_dir_name() -> *mut c_char, |pass| {
         match table::working_directory() {
-            Some(directory) => serve(|| give(&directory, std::ptr::null_mut(), 0)),
+            Some(directory) => serve(|| give(&directory.shown, std::ptr::null_mut(), 0)),
             None => pass(),
         }
+    }
+    fn daemon(stay: c_int, keep: c_int) -> c_int, |pass| {
+        let done = pass();
+        if stay == 0 { left(done) } else { done }
     }
     fn realpath(path: *const c_char, to: *mut c_char) -> *mut c_char, |pass| {
         real_path(path, to, pass)

@@ -162,7 +162,7 @@ interpose! {
         let description = known(fd);
         let new = pass();
         if let (Some(description), 0..) = (description, new) {
-            files::duplicated(&description, new);
+            return serve(|| files::duplicated(&description, new));
         }
         new
     }
@@ -186,26 +186,26 @@ fn onto(fd: c_int, new: c_int, pass: impl FnOnce() -> c_int) -> c_int {
         return pass();
     }
     let (source, target) = (known(fd), known(new));
-    if target.is_some() {
-        streams::restored(new);
+    if source.is_none() && target.is_none() {
+        return pass();
     }
-    let done = pass();
-    if done < 0 {
-        if target.is_some() {
+    serve(|| {
+        streams::restored(new);
+        let exchanged = table::exchange(new, source, || match pass() {
+            done @ 0.. => Ok(done),
+            _ => Err(Errno::last()),
+        });
+        if known_now(new) {
             streams::replaced(new);
         }
-        return done;
-    }
-    if target.is_some() {
-        let _: c_int = serve(|| {
-            files::overwritten(new);
-            Ok(0)
-        });
-    }
-    if let Some(source) = source {
-        files::duplicated(&source, new);
-    }
-    done
+        let (done, before) = exchanged?;
+        files::overwritten(before);
+        Ok(done)
+    })
+}
+
+fn known_now(fd: c_int) -> bool {
+    table::get(fd).is_some()
 }
 
 fn control(fd: c_int, command: c_int, argument: usize, pass: impl FnOnce() -> c_int) -> c_int {
@@ -213,10 +213,10 @@ fn control(fd: c_int, command: c_int, argument: usize, pass: impl FnOnce() -> c_
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             let new = pass();
-            if new >= 0 {
-                files::duplicated(&description, new);
+            match new {
+                0.. => serve(|| files::duplicated(&description, new)),
+                failed => failed,
             }
-            new
         }
         libc::F_GETFL => serve(|| {
             let status = kernel::control(fd, libc::F_GETFL, 0)?;

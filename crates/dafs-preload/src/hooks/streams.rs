@@ -1,10 +1,11 @@
 //! `fopen`, `fdopen` and `freopen`.
 
 use super::{At, at, by_descriptor, by_path, bytes, known};
-use crate::failure::Result;
+use crate::failure::{Errno, Result};
 use crate::files;
 use crate::location::Location;
 use crate::next::{interpose, serve};
+use crate::report;
 use crate::streams;
 use libc::{AT_FDCWD, FILE, c_char, c_int};
 
@@ -17,8 +18,9 @@ unsafe fn open(place: &Location, mode: *const c_char) -> Result<*mut FILE> {
     streams::open(fd, mode, true).inspect_err(|_| _ = files::close(fd))
 }
 
-/// A stream of the program's gets another file. One of the standard streams becomes ours by its
-/// descriptor; any other is closed and a new one is returned.
+/// A stream of the program's gets another file by its descriptor: one of the standard streams, which
+/// are ours while their descriptors are, or one of ours. Any other stays the C library's, which cannot
+/// use a served file; and the program goes on with the stream that it has.
 ///
 /// # Safety
 /// The arguments are as `freopen` wants them.
@@ -28,26 +30,40 @@ unsafe fn reopen(
     stream: *mut FILE,
     pass: impl FnOnce() -> *mut FILE,
 ) -> *mut FILE {
+    let is_ours = streams::is_ours(stream);
     // SAFETY: the caller's promise.
     let place = match unsafe { at(AT_FDCWD, path) } {
+        // The C library would open what the descriptor is to the kernel.
+        _ if path.is_null() && is_ours => {
+            report::refused();
+            return serve(|| Err(Errno(libc::EOPNOTSUPP)));
+        }
         _ if path.is_null() => return pass(),
+        At::Elsewhere if is_ours => None,
         At::Elsewhere => return pass(),
         At::Wrong(errno) => return serve(|| Err(errno)),
-        At::Here(place) => place,
+        At::Here(place) => Some(place),
     };
     // SAFETY: the caller's promise.
     let fd = unsafe { libc::fileno(stream) };
-    if !(0..=2).contains(&fd) {
-        // SAFETY: the caller's promise: it uses only what is returned.
-        unsafe { libc::fclose(stream) };
-        // SAFETY: the caller's promise.
-        return serve(|| unsafe { open(&place, mode) });
+    if !is_ours && !(0..=2).contains(&fd) {
+        report::refused();
+        return serve(|| Err(Errno(libc::EOPNOTSUPP)));
     }
     // SAFETY: the caller's promise.
     unsafe { libc::fflush(stream) };
-    // SAFETY: the caller's promise.
-    let opened: c_int =
-        serve(|| files::open(&place, streams::flags(unsafe { bytes(mode) })?, 0o666));
+    let opened: c_int = serve(|| {
+        // SAFETY: the caller's promise.
+        let flags = streams::flags(unsafe { bytes(mode) })?;
+        match &place {
+            Some(place) => files::open(place, flags, 0o666),
+            // SAFETY: as above; while a call is served this is the C library's.
+            None => match unsafe { libc::open(path, flags, 0o666) } {
+                opened @ 0.. => Ok(opened),
+                _ => Err(Errno::last()),
+            },
+        }
+    });
     if opened < 0 {
         return std::ptr::null_mut();
     }
@@ -55,7 +71,14 @@ unsafe fn reopen(
     unsafe {
         let done = libc::dup2(opened, fd);
         libc::close(opened);
-        if done < 0 { std::ptr::null_mut() } else { streams::current(fd) }
+        match done {
+            ..0 => std::ptr::null_mut(),
+            _ if is_ours => {
+                streams::start_anew(stream, mode);
+                stream
+            }
+            _ => streams::current(fd),
+        }
     }
 }
 
@@ -78,7 +101,10 @@ interpose! {
     fn fclose(stream: *mut FILE) -> c_int, |pass| {
         // A standard stream of ours is closed with the descriptor that it leaves to the program.
         match streams::standard_of(stream).filter(|fd| known(*fd).is_some()) {
-            None => pass(),
+            None => {
+                streams::forget(stream);
+                pass()
+            }
             Some(fd) => {
                 libc::fflush(stream);
                 serve(|| files::close(fd).map(|()| 0))

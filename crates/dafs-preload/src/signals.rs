@@ -1,0 +1,140 @@
+//! Keeps the program's signal handlers, and the cancelling of threads, out of what this library does:
+//! a handler that needs a served file would wait for locks that its own thread holds.
+//!
+//! Invariants
+//! * A program without handlers pays nothing.
+//! * What the program has blocked itself is the same before and after.
+//! * Faults of the machine (`SIGSEGV` and the like) are never kept waiting.
+
+use libc::{c_int, c_long};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The signals that the program has handlers for, a bit each, the lowest for signal 1.
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// What the program has blocked, while we have blocked more.
+    static BEFORE: Cell<Option<u64>> = const { Cell::new(None) };
+    /// How deep this thread is in `quietly`.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE`
+const NOT_CANCELLED: c_int = 1;
+
+fn bit(signal: c_int) -> u64 {
+    const FAULTS: [c_int; 7] = [
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGFPE,
+        libc::SIGILL,
+        libc::SIGTRAP,
+        libc::SIGABRT,
+        libc::SIGSYS,
+    ];
+    // 32 and 33 are the C library's own.
+    match signal {
+        32 | 33 => 0,
+        fault if FAULTS.contains(&fault) => 0,
+        1..=64 => 1 << (signal - 1),
+        _ => 0,
+    }
+}
+
+/// The program gives a signal a handler.
+pub(crate) fn will_handle(signal: c_int) {
+    HANDLED.fetch_or(bit(signal), Ordering::Relaxed);
+}
+
+fn set_mask(mask: u64) -> u64 {
+    let mut before = 0_u64;
+    // SAFETY: the kernel's own set of signals has eight bytes. The C library's call would leave out
+    // what the kernel lets nobody block, which makes no difference here.
+    let _: c_long = unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const mask,
+            &raw mut before,
+            8,
+        )
+    };
+    before
+}
+
+fn mask() -> u64 {
+    let mut now = 0_u64;
+    let nothing = std::ptr::null::<u64>();
+    // SAFETY: as above.
+    let _: c_long = unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, nothing, &raw mut now, 8)
+    };
+    now
+}
+
+/// Runs `work`, which unwinds no further, without handlers of the program's in between.
+pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    let depth = DEPTH.get();
+    DEPTH.set(depth + 1);
+    if depth != 0 {
+        let done = work();
+        DEPTH.set(depth);
+        return done;
+    }
+    let mut cancelled = 0;
+    // SAFETY: of this thread alone; fills the variable.
+    unsafe { pthread_setcancelstate(NOT_CANCELLED, &mut cancelled) };
+    let handled = HANDLED.load(Ordering::Relaxed);
+    if handled != 0 {
+        let before = mask();
+        set_mask(before | handled);
+        BEFORE.set(Some(before));
+    }
+    let done = work();
+    DEPTH.set(0);
+    if let Some(before) = BEFORE.take() {
+        // What has waited is handled now, before this call returns.
+        set_mask(before);
+    }
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(cancelled, std::ptr::null_mut()) };
+    done
+}
+
+/// Whether a signal waits to be handled: then whoever waits for long gives up, with `EINTR`.
+pub(crate) fn is_waiting() -> bool {
+    let Some(before) = BEFORE.get() else { return false };
+    let mut waiting = 0_u64;
+    // SAFETY: the kernel fills the set, which has eight bytes.
+    let _: c_long = unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut waiting, 8) };
+    waiting & HANDLED.load(Ordering::Relaxed) & !before != 0
+}
+
+/// All signals blocked while threads are started, which inherit that: signals are for the program's
+/// own threads.
+pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
+    let before = set_mask(u64::MAX);
+    let done = work();
+    set_mask(before);
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handled_signals_wait_and_others_do_not() {
+        will_handle(libc::SIGUSR1);
+        will_handle(libc::SIGSEGV);
+        let outside = mask();
+        let inside = quietly(|| quietly(mask));
+        assert_eq!(inside, outside | 1 << (libc::SIGUSR1 - 1));
+        assert_eq!(mask(), outside);
+    }
+}
