@@ -19,7 +19,7 @@ undo+=("umount -l '$point' 2>/dev/null")
 is_mounted() { grep -q "^dafs://.* $point fuse" /proc/self/mounts; }
 is_gone() { ! kill -0 "$1" 2>/dev/null; }
 # The process that serves the mount.
-keeper() { pgrep -f -- "mount .*$point --background-child"; }
+keeper() { pgrep -f -- "^[^ ]* mount .*$point"; }
 serve "$export" --no-root-squash
 
 step "what cannot be mounted is said"
@@ -77,6 +77,16 @@ step "random operations, checked one by one"
 operations=3000
 [[ ! ${DAFS_TEST_LONG:-} ]] || operations=100000
 scripts/e2e/exercise.py "$point" 1 "$operations" || fail "a file is not what it must be"
+
+step "the rules for names, rights, attributes and times, as root and as a user"
+mkdir -m 777 "$point/rules" "$work/rules"
+mkdir "$point/rules-of-user" "$work/rules-of-user"
+chown 1234:1234 "$point/rules-of-user" "$work/rules-of-user"
+scripts/e2e/mount_rules.py "$point/rules" "$work/rules" || fail "a rule does not hold for root"
+setpriv --reuid 1234 --regid 1234 --clear-groups env PATH=/usr/bin:/bin \
+    python3 - "$point/rules-of-user" "$work/rules-of-user" <scripts/e2e/mount_rules.py ||
+    fail "a rule does not hold for a user"
+rm -r "$point/rules" "$point/rules-of-user"
 
 step "a change on the server is seen when the file is opened"
 echo one >"$export/seen"
@@ -156,6 +166,16 @@ exec 8>&-
 # The kernel tells of the last close after the program has gone on.
 eventually flock -n "$point/locked" true
 
+step "two mounts of one directory, which believe for a minute what they know"
+mkdir -m 777 "$export/shared" "$work/one" "$work/two"
+undo+=("umount -l '$work/one' '$work/two' 2>/dev/null")
+"$dafs" mount --belief 60 "$url/shared" "$work/one"
+ln -s two "$work/link-to-two"
+"$dafs" mount --belief 60 -- "$url/shared" "$work/link-to-two"
+scripts/e2e/mount_shared.py "$work/one" "$work/two" || fail "two mounts do not agree"
+"$dafs" umount "$work/one" "$work/link-to-two"
+grep -q " $work/\(one\|two\) " /proc/self/mounts && fail "still mounted"
+
 step "the server restarts"
 port=${url##*:}
 exec 9<>"$point/kept"
@@ -190,12 +210,30 @@ ls "$point" 2>/dev/null && fail "a mount without a process answers"
 "$dafs" umount "$point"
 is_mounted && fail "still mounted"
 
+step "what is mounted in its place later stays"
+"$dafs" mount "$url/" "$point"
+exec 9<"$point/kept"
+process=$(keeper)
+expect 0 'was in use' "$dafs" umount "$point"
+"$dafs" mount "$url/shared" "$point" 9<&-
+exec 9<&-
+eventually is_gone "$process"
+is_mounted || fail "who ended took another mount along"
+process=$(keeper)
+mount -t tmpfs tmpfs "$point"
+expect 1 'is no mount of dafs' "$dafs" umount "$point"
+kill -TERM "$process"
+[[ $(stat -f -c %T "$point") == tmpfs ]] || fail "the mount above was taken down"
+umount "$point"
+"$dafs" umount "$point"
+eventually is_gone "$process"
+
 step "in the foreground, ended by a signal"
 "$dafs" mount --foreground "$url/" "$point" &
 process=$!
 started+=("$process")
 eventually is_mounted
-kill -TERM "$process"
+kill -HUP "$process"
 wait "$process" || fail "status $?"
 is_mounted && fail "still mounted"
 

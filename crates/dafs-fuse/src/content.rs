@@ -3,73 +3,125 @@
 //! Invariants
 //! * An open file of the kernel is an open file of the server, so that it can be used after its name is
 //!   gone.
-//! * What was written and not made stable is known to the open file: a server that lost it is found out
-//!   when the file is made stable or closed.
+//! * What was written is stable when the file is closed. Until then the open file knows what is not: a
+//!   server that lost it is found out when any open file of the node is made stable, and each of them
+//!   is told once.
 
 use crate::convert::errno;
-use crate::limits::READ_BYTES_MAX;
-use crate::nodes::NodeId;
+use crate::kernel::{Errno, NodeId};
+use crate::limits::{READ_BYTES_MAX, WRITE_BYTES_MAX};
 use crate::tree::{Outcome, Tree};
-use dafs_client::{Create, File, OpenOptions, Stability};
-use fuser::{Errno, OpenAccMode, OpenFlags};
+use dafs_client::{Create, Error, File, IoBuffer, OpenOptions, SetAttributes, Stability};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A file that the kernel has open.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) node: NodeId,
     pub(crate) file: File,
-    /// Writes are stable when they are answered.
-    is_synchronous: bool,
+    /// How it was opened, as `open` has it.
+    pub(crate) flags: i32,
+    /// Something was written that is not stable.
+    is_unstable: AtomicBool,
+    /// Something that was written to the file is lost, and who has this open does not know.
+    is_lost: AtomicBool,
 }
 
 /// How to open a file as the flags say.
-pub(crate) fn options(flags: OpenFlags) -> OpenOptions {
-    let options = match flags.acc_mode() {
-        OpenAccMode::O_RDONLY => OpenOptions::read(),
-        OpenAccMode::O_WRONLY => OpenOptions::write(),
-        OpenAccMode::O_RDWR => OpenOptions::read_write(),
+pub(crate) fn options(flags: i32) -> OpenOptions {
+    let options = match flags & libc::O_ACCMODE {
+        libc::O_WRONLY => OpenOptions::write(),
+        libc::O_RDWR => OpenOptions::read_write(),
+        _ => OpenOptions::read(),
     };
-    options.create(Create::Never).truncate(flags.0 & libc::O_TRUNC != 0)
+    options.create(Create::Never).truncate(flags & libc::O_TRUNC != 0)
+}
+
+/// A mode without the bits that lend the rights of the owner and of the group.
+fn without_rights(mode: u32) -> u32 {
+    match mode & libc::S_IXGRP {
+        0 => mode & !libc::S_ISUID,
+        _ => mode & !(libc::S_ISUID | libc::S_ISGID),
+    }
 }
 
 impl OpenFile {
-    pub(crate) fn new(node: NodeId, file: File, flags: OpenFlags) -> Self {
-        Self { node, file, is_synchronous: flags.0 & libc::O_DSYNC != 0 }
+    pub(crate) fn new(node: NodeId, file: File, flags: i32) -> Self {
+        Self { node, file, flags, is_unstable: false.into(), is_lost: false.into() }
     }
 
-    pub(crate) fn open(tree: &Tree, node: NodeId, flags: OpenFlags) -> Outcome<Self> {
+    /// Opens a file, and cuts it if the flags say so. The kernel leaves it to us then to take the bits that
+    /// lend rights, unless the user `keeps_bits`.
+    pub(crate) fn open(tree: &Tree, node: NodeId, flags: i32, keeps_bits: bool) -> Outcome<Self> {
         let failed = |error| errno(&error);
-        let options = options(flags);
-        let file = tree.client.open_handle(&tree.handle(node)?, &options).map_err(failed)?;
-        // Opening by a handle cuts nothing.
-        if flags.0 & libc::O_TRUNC != 0 {
-            file.set_size(0).map_err(failed)?;
+        let handle = tree.handle(node)?;
+        let file = tree.client.open_handle(&handle, &options(flags)).map_err(failed)?;
+        // Opening by a handle cuts nothing; and who opens only to read may cut as well.
+        if flags & libc::O_TRUNC != 0 {
+            let mut cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
+            if !keeps_bits {
+                let mode = tree.client.attributes(&handle).map_err(failed)?.mode;
+                cut.mode = Some(without_rights(mode)).filter(|left| *left != mode);
+            }
+            tree.client.set_attributes(&handle, &cut).map_err(failed)?;
         }
         Ok(Self::new(node, file, flags))
     }
 
-    /// Reads into `buffer`, which is as long as needed afterwards; tells the bytes read.
-    pub(crate) fn read(&self, buffer: &mut Vec<u8>, offset: u64, len: u32) -> Outcome<usize> {
-        let len = (len as usize).min(READ_BYTES_MAX);
-        if buffer.len() < len {
-            buffer.resize(len, 0);
-        }
-        self.file.read_at(&mut buffer[..len], offset).map_err(|error| errno(&error))
+    /// True when the kernel must not believe to know where the file ends.
+    pub(crate) fn appends(&self) -> bool {
+        self.flags & libc::O_APPEND != 0
     }
 
-    pub(crate) fn write(&self, data: &[u8], offset: u64) -> Outcome<u32> {
-        let stability = if self.is_synchronous { Stability::FileSync } else { Stability::Unstable };
-        let written = self.file.write_at(data, offset, stability).map_err(|error| errno(&error))?;
+    /// Reads to the front of `data`; tells the bytes read.
+    pub(crate) fn read(&self, data: &IoBuffer, offset: u64, len: u32) -> Outcome<usize> {
+        let len = (len as usize).min(READ_BYTES_MAX);
+        self.file.read_into(data, 0..len, offset).map_err(|error| errno(&error))
+    }
+
+    /// Writes what is at the front of `data`, at the end of the file without an offset.
+    pub(crate) fn write(&self, data: &IoBuffer, len: u32, offset: Option<u64>) -> Outcome<u32> {
+        if len > WRITE_BYTES_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let range = 0..len as usize;
+        let Some(offset) = offset else {
+            let appended = self.file.append_from(data, range, Stability::DataSync);
+            return appended.map(|_| len).map_err(|error| errno(&error));
+        };
+        let is_synchronous = self.flags & libc::O_DSYNC != 0;
+        let stability = if is_synchronous { Stability::FileSync } else { Stability::Unstable };
+        self.is_unstable.fetch_or(!is_synchronous, Ordering::SeqCst);
+        let written = self.file.write_from(data, range, offset, stability);
+        let written = written.map_err(|error| errno(&error))?;
         u32::try_from(written).map_err(|_| Errno::EIO)
     }
 
-    /// Makes all that was written stable.
-    pub(crate) fn sync(&self) -> Outcome<()> {
-        self.file.commit(0, 0).map_err(|error| errno(&error))
+    /// Makes all stable that was written through it.
+    pub(crate) fn commit(&self) -> Outcome<()> {
+        if !self.is_unstable.swap(false, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.file.commit(0, 0).map_err(|error| {
+            if !matches!(error, Error::WritesLost) {
+                // It may work the next time.
+                self.is_unstable.store(true, Ordering::SeqCst);
+            }
+            errno(&error)
+        })
     }
 
-    /// One descriptor of it is closed: the program is told now what went wrong before.
-    pub(crate) fn flush(&self) -> Outcome<()> {
-        self.file.check_writes().map_err(|error| errno(&error))
+    /// Something that was written to the file is lost.
+    pub(crate) fn lose(&self) {
+        self.is_lost.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether something was lost, told once.
+    pub(crate) fn told(&self) -> Outcome<()> {
+        if self.is_lost.swap(false, Ordering::SeqCst) { Err(Errno::EIO) } else { Ok(()) }
+    }
+
+    pub(crate) fn close(self) -> Outcome<()> {
+        self.file.close().map_err(|error| errno(&error))
     }
 }

@@ -1,10 +1,8 @@
 //! What the server says, in the kernel's words.
 
+use crate::kernel::{self, Change, Errno, NodeAttributes, NodeId, TimeChange};
 use crate::limits::BLOCK_BYTES;
-use crate::nodes::NodeId;
-use dafs_client::{Attributes, Error, ObjectType, SetTime, Status, Time};
-use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
-use std::time::{Duration, SystemTime};
+use dafs_client::{Attributes, Error, ObjectType, SetAttributes, SetTime, Status, Time};
 
 /// The error number for an error of the client.
 pub(crate) fn errno(error: &Error) -> Errno {
@@ -16,40 +14,56 @@ pub(crate) fn errno(error: &Error) -> Errno {
 }
 
 /// The attributes of a node.
-pub(crate) fn attributes(node: NodeId, from: &Attributes) -> FileAttr {
+pub(crate) fn attributes(node: NodeId, from: &Attributes) -> NodeAttributes {
     let changed = from.changed.or(from.modified);
-    FileAttr {
-        ino: INodeNo(node),
+    NodeAttributes {
+        node,
         size: from.size,
         blocks: from.space_used.div_ceil(512),
-        atime: time(from.accessed.or(from.modified)),
-        mtime: time(from.modified),
-        ctime: time(changed),
-        crtime: time(from.created),
-        kind: kind(from.kind),
-        // Masked, so it fits.
-        perm: (from.mode & 0o7777) as u16,
-        nlink: from.links,
+        accessed: time(from.accessed.or(from.modified)),
+        modified: time(from.modified),
+        changed: time(changed),
+        mode: kind(from.kind) | from.mode & 0o7777,
+        links: from.links,
         uid: from.owner.id().unwrap_or(NOBODY),
         gid: from.group.id().unwrap_or(NOBODY),
-        rdev: device(from.raw_device),
-        blksize: BLOCK_BYTES,
-        flags: 0,
+        device: device(from.raw_device),
+        block_bytes: BLOCK_BYTES,
+    }
+}
+
+/// Those of nothing.
+pub(crate) fn no_attributes(mode: u32) -> NodeAttributes {
+    let time = kernel::Time::default();
+    NodeAttributes {
+        node: 0,
+        size: 0,
+        blocks: 0,
+        accessed: time,
+        modified: time,
+        changed: time,
+        mode,
+        links: 0,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        block_bytes: BLOCK_BYTES,
     }
 }
 
 /// Whom files belong to whose owner has no number.
 const NOBODY: u32 = 65534;
 
-pub(crate) fn kind(from: ObjectType) -> FileType {
+/// The bits of a mode that say what an object is.
+pub(crate) fn kind(from: ObjectType) -> u32 {
     match from {
-        ObjectType::Directory | ObjectType::AttrDirectory => FileType::Directory,
-        ObjectType::BlockDevice => FileType::BlockDevice,
-        ObjectType::CharDevice => FileType::CharDevice,
-        ObjectType::Symlink => FileType::Symlink,
-        ObjectType::Socket => FileType::Socket,
-        ObjectType::Fifo => FileType::NamedPipe,
-        ObjectType::Regular | ObjectType::NamedAttr | ObjectType::Invalid => FileType::RegularFile,
+        ObjectType::Directory | ObjectType::AttrDirectory => libc::S_IFDIR,
+        ObjectType::BlockDevice => libc::S_IFBLK,
+        ObjectType::CharDevice => libc::S_IFCHR,
+        ObjectType::Symlink => libc::S_IFLNK,
+        ObjectType::Socket => libc::S_IFSOCK,
+        ObjectType::Fifo => libc::S_IFIFO,
+        ObjectType::Regular | ObjectType::NamedAttr | ObjectType::Invalid => libc::S_IFREG,
     }
 }
 
@@ -64,31 +78,31 @@ pub(crate) fn device_numbers(device: u32) -> (u32, u32) {
     (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00)
 }
 
-fn time(from: Option<Time>) -> SystemTime {
-    let Some(Time { seconds, nseconds }) = from else { return SystemTime::UNIX_EPOCH };
-    let whole = Duration::from_secs(seconds.unsigned_abs());
-    let base = match seconds {
-        0.. => SystemTime::UNIX_EPOCH.checked_add(whole),
-        _ => SystemTime::UNIX_EPOCH.checked_sub(whole),
-    };
-    let fraction = Duration::from_nanos(nseconds.into());
-    base.and_then(|base| base.checked_add(fraction)).unwrap_or(SystemTime::UNIX_EPOCH)
+fn time(from: Option<Time>) -> kernel::Time {
+    let Some(Time { seconds, nseconds }) = from else { return kernel::Time::default() };
+    // The kernel takes no more.
+    kernel::Time { seconds, nanoseconds: nseconds.min(999_999_999) }
 }
 
-/// A time to be set.
-pub(crate) fn set_time(from: TimeOrNow) -> SetTime {
-    let TimeOrNow::SpecificTime(time) = from else { return SetTime::Server };
-    let (seconds, nseconds) = match time.duration_since(SystemTime::UNIX_EPOCH) {
-        Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
-        Err(error) => {
-            let before = error.duration();
-            match before.subsec_nanos() {
-                0 => (-(before.as_secs() as i64), 0),
-                nanos => (-(before.as_secs() as i64) - 1, 1_000_000_000 - nanos),
-            }
+/// A change of attributes.
+pub(crate) fn set_attributes(from: &Change) -> SetAttributes {
+    SetAttributes {
+        mode: from.mode.map(|mode| mode & 0o7777),
+        owner: from.uid,
+        group: from.gid,
+        size: from.size,
+        accessed: from.accessed.map(set_time),
+        modified: from.modified.map(set_time),
+    }
+}
+
+fn set_time(from: TimeChange) -> SetTime {
+    match from {
+        TimeChange::Now => SetTime::Server,
+        TimeChange::To(kernel::Time { seconds, nanoseconds }) => {
+            SetTime::Client(Time { seconds, nseconds: nanoseconds })
         }
-    };
-    SetTime::Client(Time { seconds, nseconds })
+    }
 }
 
 #[cfg(test)]
@@ -109,7 +123,7 @@ mod tests {
     fn times_survive_on_both_sides_of_1970() {
         for (seconds, nseconds) in [(0, 0), (5, 999_999_999), (-5, 0), (-5, 1), (1 << 40, 7)] {
             let wire = Time { seconds, nseconds };
-            let back = set_time(TimeOrNow::SpecificTime(time(Some(wire))));
+            let back = set_time(TimeChange::To(time(Some(wire))));
             assert_eq!(back, SetTime::Client(wire));
         }
     }

@@ -33,6 +33,23 @@ impl<T> Handles<T> {
         number
     }
 
+    /// Takes over a number that another process has given; false when it is given already.
+    pub(crate) fn take_over(&self, number: u64, value: T) -> bool {
+        let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if number == u64::MAX || inner.open.contains_key(&number) {
+            return false;
+        }
+        inner.next = inner.next.max(number + 1);
+        inner.open.insert(number, Arc::new(value));
+        true
+    }
+
+    /// All that is open.
+    pub(crate) fn all(&self) -> Vec<(u64, Arc<T>)> {
+        let inner = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        inner.open.iter().map(|(number, value)| (*number, value.clone())).collect()
+    }
+
     /// What a number means.
     pub(crate) fn get(&self, number: u64) -> Option<Arc<T>> {
         let inner = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -59,5 +76,14 @@ mod tests {
         assert!(handles.get(a).is_none());
         assert_ne!(handles.insert("c"), a);
         assert_eq!(handles.get(b).as_deref(), Some(&"b"));
+    }
+
+    #[test]
+    fn numbers_of_another_process_are_not_given_again() {
+        let handles = Handles::default();
+        assert!(handles.take_over(7, "a") && !handles.take_over(7, "b"));
+        assert_eq!(handles.get(7).as_deref(), Some(&"a"));
+        assert_eq!(handles.insert("c"), 8);
+        assert_eq!(handles.all().len(), 2);
     }
 }

@@ -10,30 +10,38 @@
 //! | `content` | open files: reading, writing, making stable |
 //! | `listing` | open directories |
 //! | `locking` | locks of ranges and files |
-//! | `serve` | the kernel's requests, each given to one of these |
-//! | `mounting` | mounting and unmounting |
+//! | `kernel` | the kernel's requests out of bytes, answers into bytes |
+//! | `serve` | the requests, each given to one of these |
+//! | `session` | the threads that do so |
+//! | `mounting`, `attach` | mounting and unmounting |
 //!
 //! The kernel checks permissions by the attributes that the server tells; the server does so again for
 //! the user of the session. What the kernel keeps it believes for [`MountOptions::belief`]; content
 //! only while size and time of change are the same, and never from one open to the next without
-//! asking.
+//! asking. Who gets a lock sees what was written before it.
 //!
 //! Invariants
 //! * Every request of the kernel is answered exactly once, within the deadline of the client; only
 //!   requests for locks may wait for longer, and they end with a signal.
 //! * The tables hold what the kernel knows or has open, and nothing else.
 
+#![allow(dead_code)]
+
+mod attach;
 mod content;
 mod convert;
 mod handles;
+mod kernel;
 pub mod limits;
 mod listing;
 mod locking;
 mod mounting;
 mod nodes;
+mod pass;
 mod serve;
-mod signals;
+mod session;
 mod tree;
+mod wake;
 mod xattrs;
 
-pub use crate::mounting::{Mount, MountError, MountOptions, Unmounted, unmount};
+pub use crate::mounting::{Mount, MountError, MountOptions, MountPlace, Unmounted, unmount};

@@ -8,6 +8,9 @@ pub const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// The longest read that is answered, in bytes: the kernel asks for no more pages than a write has.
 pub const READ_BYTES_MAX: usize = WRITE_BYTES_MAX as usize;
 
+/// The longest answer to a listing, in bytes.
+pub const LISTING_BYTES_MAX: usize = 1 << 20;
+
 /// How far the kernel reads ahead, in bytes, if it is willing to.
 pub const READ_AHEAD_BYTES: u32 = 1 << 20;
 
@@ -15,7 +18,7 @@ pub const READ_AHEAD_BYTES: u32 = 1 << 20;
 pub const BACKGROUND_REQUESTS: u16 = 64;
 
 /// Threads that carry out requests, each one at a time.
-pub const THREADS_DEFAULT: usize = 8;
+pub const THREADS_DEFAULT: usize = 32;
 
 /// The most threads that may be asked for.
 pub const THREADS_MAX: usize = 256;
@@ -23,8 +26,11 @@ pub const THREADS_MAX: usize = 256;
 /// How long the kernel believes attributes and names without asking again.
 pub const BELIEF_DEFAULT: Duration = Duration::from_secs(1);
 
-/// Requests for locks that wait at a time; each has a thread of its own.
+/// Requests for locks that wait or are about to be answered at a time; each has a thread of its own.
 pub const LOCK_WAITERS_MAX: usize = 256;
+
+/// Requests that were given up before they were known to wait for a lock, to remember.
+pub const INTERRUPTS_KEPT: usize = 64;
 
 /// How long a waiting request for a lock may take to notice a signal to its process.
 pub const LOCK_SIGNAL_PAUSE: Duration = Duration::from_millis(100);
@@ -38,6 +44,9 @@ pub const XATTR_BYTES_MAX: usize = 64 << 10;
 /// The most that the names of a file's extended attributes may be long together, in bytes, as Linux
 /// limits it.
 pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
+
+/// The space that a server has that does not say how much, in bytes.
+pub const SPACE_UNKNOWN_BYTES: u64 = 1 << 50;
 
 /// The unit in which space is told, in bytes.
 pub const BLOCK_BYTES: u32 = 4096;

@@ -10,7 +10,6 @@
 //!   program wants to see the directory as it is now.
 
 use crate::convert::errno;
-use crate::nodes::NodeId;
 use crate::tree::Outcome;
 use dafs_client::{Attributes, Client, DirEntry, FileHandle, ReadDir};
 use std::collections::VecDeque;
@@ -37,9 +36,9 @@ pub(crate) struct OpenDirectory {
 
 /// One entry.
 #[derive(Debug)]
-pub(crate) enum Entry<'a> {
+pub(crate) enum Found<'a> {
     /// The directory itself, or the one above it.
-    Dot(&'static [u8], NodeId),
+    Dot(&'static [u8]),
     /// Something in it.
     Named(&'a [u8], Option<&'a Attributes>),
 }
@@ -55,13 +54,12 @@ impl OpenDirectory {
     /// there is no more room.
     pub(crate) fn read(
         &self,
-        node: NodeId,
         position: u64,
-        mut take: impl FnMut(u64, Entry<'_>) -> bool,
+        mut take: impl FnMut(u64, Found<'_>) -> bool,
     ) -> Outcome<()> {
         // What is above is the kernel's to know: it walks there without asking.
         for (dot, name) in [(0, &b"."[..]), (1, b"..")] {
-            if position <= dot && take(dot + 1, Entry::Dot(name, node)) {
+            if position <= dot && take(dot + 1, Found::Dot(name)) {
                 return Ok(());
             }
         }
@@ -88,7 +86,7 @@ impl OpenDirectory {
             }
             let entry = &stream.kept[place];
             index += 1;
-            if take(index + DOTS, Entry::Named(&entry.name, entry.attributes.as_ref())) {
+            if take(index + DOTS, Found::Named(&entry.name, entry.attributes.as_ref())) {
                 return Ok(());
             }
         }

@@ -5,34 +5,69 @@
 //! other.
 //!
 //! Invariants
-//! * An owner's open lasts from its first lock until it closes the file or unlocks all of it. What is
-//!   left is given up with the open.
+//! * An owner's open lasts from its first lock until it closes the file or unlocks all of it, until the
+//!   last handle that it locked through is closed, and no shorter than its requests that are under way.
+//!   What is left is given up with the open.
 //! * Requests that wait have threads of their own, a bounded number, so that an unlock always finds one
 //!   of the others.
+//! * While one of a node's locks is lost, nobody reads or writes the file who may believe to hold it.
 
 use crate::content::OpenFile;
 use crate::convert::errno;
-use crate::limits::{LOCK_SIGNAL_PAUSE, LOCK_WAITERS_MAX};
-use crate::nodes::NodeId;
-use crate::signals;
+use crate::kernel::{Errno, NodeId};
+use crate::limits::{INTERRUPTS_KEPT, LOCK_SIGNAL_PAUSE, LOCK_WAITERS_MAX};
 use crate::tree::Outcome;
-use dafs_client::{Error, File, LockError, LockHolder, LockRange, OpenOptions};
-use fuser::Errno;
+use dafs_client::{Error, File, LockError, LockHolder, LockRange, OpenOptions, Status};
 use rustc_hash::FxHashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-type Owners = FxHashMap<(NodeId, u64), Arc<File>>;
+/// One who locks in a file.
+#[derive(Debug)]
+struct Owner {
+    name: u64,
+    open: Arc<File>,
+    /// The open files that it has locked through.
+    handles: Vec<u64>,
+    /// Its requests that are under way.
+    requests: usize,
+}
 
 /// Who locks where.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
-    owners: Mutex<Owners>,
-    waiters: AtomicUsize,
+    owners: Mutex<FxHashMap<NodeId, Vec<Owner>>>,
+    waiters: Mutex<Waiters>,
+    /// One of those who wait has left.
+    left: Condvar,
+    /// Nobody waits any more: another process does it.
+    is_paused: AtomicBool,
 }
 
-/// A request of an owner.
-#[derive(Debug, Clone, Copy)]
+/// The requests that wait.
+#[derive(Debug, Default)]
+struct Waiters {
+    /// By their names; true once nobody waits for the answer any more.
+    waiting: FxHashMap<u64, bool>,
+    /// Names of requests that were given up before they were known, if they are for locks at all.
+    given_up: VecDeque<u64>,
+    /// Those that were left unanswered for another process.
+    unanswered: Vec<Request>,
+}
+
+/// A request for a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// Its name, for the answer.
+    pub(crate) unique: u64,
+    /// The open file.
+    pub(crate) handle: u64,
+    pub(crate) wanted: Wanted,
+}
+
+/// What an owner wants to lock or unlock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) owner: u64,
     /// First byte.
@@ -40,8 +75,6 @@ pub(crate) struct Wanted {
     /// Last byte.
     pub(crate) end: u64,
     pub(crate) exclusive: bool,
-    /// The thread that asks.
-    pub(crate) thread: u32,
 }
 
 /// The kernel's last byte of a file of any length.
@@ -66,54 +99,109 @@ impl Wanted {
     }
 }
 
-/// One of the requests that wait.
-pub(crate) struct Waiting(Arc<Locks>);
+/// One of the requests that may wait.
+pub(crate) struct Waiting {
+    locks: Arc<Locks>,
+    request: Request,
+}
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.waiters.fetch_sub(1, Ordering::Relaxed);
+        self.locks.waiters().waiting.remove(&self.request.unique);
+        self.locks.left.notify_all();
+    }
+}
+
+/// A request of an owner that is under way.
+struct UnderWay<'a> {
+    locks: &'a Locks,
+    node: NodeId,
+    owner: u64,
+    open: Arc<File>,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        // An owner without locks was refused all that it wanted, or has given it back meanwhile.
+        let gone = self.locks.with_owner(self.node, self.owner, |owner| {
+            owner.requests -= 1;
+            owner.requests == 0 && owner.open.locks().is_ok_and(|held| held.is_empty())
+        });
+        drop(gone);
     }
 }
 
 impl Locks {
-    fn owners(&self) -> MutexGuard<'_, Owners> {
+    fn owners(&self) -> MutexGuard<'_, FxHashMap<NodeId, Vec<Owner>>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The open of an owner, made if it has none.
-    fn open_of(&self, file: &OpenFile, owner: u64) -> Outcome<Arc<File>> {
-        let key = (file.node, owner);
-        if let Some(known) = self.owners().get(&key) {
-            return Ok(known.clone());
+    fn waiters(&self) -> MutexGuard<'_, Waiters> {
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes what is known of an owner; takes it out when `change` says so.
+    fn with_owner(
+        &self,
+        node: NodeId,
+        name: u64,
+        change: impl FnOnce(&mut Owner) -> bool,
+    ) -> Option<Owner> {
+        let mut nodes = self.owners();
+        let owners = nodes.get_mut(&node)?;
+        let place = owners.iter().position(|owner| owner.name == name)?;
+        if !change(&mut owners[place]) {
+            return None;
         }
-        let (client, handle) = (file.file.client(), file.file.handle());
-        // It may lock in both ways, whatever the first one is, if the user may open it so.
-        let ways = [OpenOptions::read_write(), OpenOptions::read(), OpenOptions::write()];
-        let mut opened = Err(Errno::EBADF);
-        for way in ways {
-            opened = client.open_handle(handle, &way.direct(true)).map_err(|error| errno(&error));
-            if opened.is_ok() {
-                break;
+        let gone = owners.swap_remove(place);
+        if owners.is_empty() {
+            nodes.remove(&node);
+        }
+        Some(gone)
+    }
+
+    /// The open of an owner.
+    fn open_of(&self, node: NodeId, owner: u64) -> Option<Arc<File>> {
+        let nodes = self.owners();
+        let found = nodes.get(&node)?.iter().find(|known| known.name == owner)?;
+        Some(found.open.clone())
+    }
+
+    /// A request of an owner begins; its open is made if it has none.
+    fn begin(&self, file: &OpenFile, handle: u64, name: u64) -> Outcome<UnderWay<'_>> {
+        let known = self.open_of(file.node, name);
+        let mut made = match known {
+            Some(_) => None,
+            None => Some(Arc::new(open_to_lock(file)?)),
+        };
+        let mut nodes = self.owners();
+        let owners = nodes.entry(file.node).or_default();
+        let place = match owners.iter().position(|owner| owner.name == name) {
+            // Two threads of one owner may have come here; the first open counts.
+            Some(place) => place,
+            None => {
+                // It has left meanwhile, which is rare: what it had open is as good as a new one.
+                let open = made.take().or(known).ok_or(Errno::EIO)?;
+                owners.push(Owner { name, open, handles: Vec::new(), requests: 0 });
+                owners.len() - 1
             }
+        };
+        let owner = &mut owners[place];
+        owner.requests += 1;
+        if !owner.handles.contains(&handle) {
+            owner.handles.push(handle);
         }
-        let opened = Arc::new(opened?);
-        // Two threads of one owner may have come here; the first open counts.
-        Ok(self.owners().entry(key).or_insert(opened).clone())
+        let open = owner.open.clone();
+        drop(nodes);
+        // One that was made in vain is closed without the lock.
+        drop(made);
+        Ok(UnderWay { locks: self, node: file.node, owner: name, open })
     }
 
     /// Locks if nobody stands in the way.
-    pub(crate) fn try_lock(&self, file: &OpenFile, wanted: &Wanted) -> Outcome<()> {
-        let open = self.open_of(file, wanted.owner)?;
-        open.try_lock(&wanted.range()).map_err(|error| refusal(&error))
-    }
-
-    /// A place among the requests that wait.
-    pub(crate) fn wait(locks: &Arc<Self>) -> Outcome<Waiting> {
-        let more = |waiters| (waiters < LOCK_WAITERS_MAX).then_some(waiters + 1);
-        match locks.waiters.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(_) => Ok(Waiting(locks.clone())),
-            Err(_) => Err(Errno::ENOLCK),
-        }
+    pub(crate) fn try_lock(&self, file: &OpenFile, handle: u64, wanted: &Wanted) -> Outcome<()> {
+        let request = self.begin(file, handle, wanted.owner)?;
+        request.open.try_lock(&wanted.range()).map_err(|error| refusal(&error))
     }
 
     /// Unlocks a range; with all of it, the owner's open goes.
@@ -121,40 +209,161 @@ impl Locks {
         if wanted.is_all() {
             return self.leave(file.node, wanted.owner);
         }
-        let known = self.owners().get(&(file.node, wanted.owner)).cloned();
-        let Some(open) = known else { return Ok(()) };
+        let Some(open) = self.open_of(file.node, wanted.owner) else { return Ok(()) };
         let (offset, length) = wanted.offset_and_length();
         open.unlock(offset, length).map_err(|error| errno(&error))
     }
 
     /// Gives up all that an owner has locked in a file.
     pub(crate) fn leave(&self, node: NodeId, owner: u64) -> Outcome<()> {
-        let Some(open) = self.owners().remove(&(node, owner)) else { return Ok(()) };
-        open.unlock(0, u64::MAX).map_err(|error| errno(&error))
+        let mut open = None;
+        let gone = self.with_owner(node, owner, |owner| {
+            open = Some(owner.open.clone());
+            // A request that is under way goes on with the open.
+            owner.requests == 0
+        });
+        let unlocked = open.map_or(Ok(()), |open| open.unlock(0, u64::MAX));
+        drop(gone);
+        unlocked.map_err(|error| errno(&error))
+    }
+
+    /// An open file is closed: who locked through no other one gives up what it has.
+    pub(crate) fn release(&self, node: NodeId, handle: u64) -> Outcome<()> {
+        let mut leaving = Vec::new();
+        if let Some(owners) = self.owners().get_mut(&node) {
+            for owner in owners {
+                owner.handles.retain(|known| *known != handle);
+                if owner.handles.is_empty() {
+                    leaving.push(owner.name);
+                }
+            }
+        }
+        let mut done = Ok(());
+        for owner in leaving {
+            done = done.and(self.leave(node, owner));
+        }
+        done
     }
 
     /// Who stands in the way.
     pub(crate) fn test(&self, file: &OpenFile, wanted: &Wanted) -> Outcome<Option<LockHolder>> {
-        let known = self.owners().get(&(file.node, wanted.owner)).cloned();
-        let found = match known {
+        let found = match self.open_of(file.node, wanted.owner) {
             Some(open) => open.test_own_lock(&wanted.range()),
             None => file.file.test_lock(&wanted.range()),
         };
         found.map_err(|error| refusal(&error))
     }
+
+    /// # Errors
+    /// One of the locks in a file was lost: somebody else may have it by now.
+    pub(crate) fn check(&self, node: NodeId) -> Outcome<()> {
+        let nodes = self.owners();
+        match nodes.get(&node) {
+            Some(owners) if owners.iter().any(|owner| owner.open.locks().is_err()) => {
+                Err(Errno::EIO)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A place among the requests that may wait.
+    pub(crate) fn wait(locks: &Arc<Self>, request: Request) -> Outcome<Waiting> {
+        let mut waiters = locks.waiters();
+        if waiters.waiting.len() >= LOCK_WAITERS_MAX {
+            return Err(Errno::ENOLCK);
+        }
+        let is_given_up = waiters.given_up.contains(&request.unique);
+        waiters.waiting.insert(request.unique, is_given_up);
+        Ok(Waiting { locks: locks.clone(), request })
+    }
+
+    /// Nobody waits for the answer to a request any more.
+    pub(crate) fn give_up(&self, unique: u64) {
+        let mut waiters = self.waiters();
+        if let Some(is_given_up) = waiters.waiting.get_mut(&unique) {
+            *is_given_up = true;
+            return;
+        }
+        // Another thread may be about to take it up.
+        if waiters.given_up.len() >= INTERRUPTS_KEPT {
+            waiters.given_up.pop_front();
+        }
+        waiters.given_up.push_back(unique);
+    }
+
+    /// Ends all waiting; what waited, for another process to go on with.
+    pub(crate) fn pause(&self) -> Vec<Request> {
+        self.is_paused.store(true, Ordering::SeqCst);
+        let mut waiters = self.waiters();
+        while !waiters.waiting.is_empty() {
+            waiters = self.left.wait(waiters).unwrap_or_else(PoisonError::into_inner);
+        }
+        std::mem::take(&mut waiters.unanswered)
+    }
+
+    /// Lets requests wait again.
+    pub(crate) fn resume(&self) {
+        self.is_paused.store(false, Ordering::SeqCst);
+    }
+
+    /// Calls `each` with all owners: node, name, open, and the handles it locked through.
+    pub(crate) fn for_each(&self, mut each: impl FnMut(NodeId, u64, &File, &[u64])) {
+        for (node, owners) in self.owners().iter() {
+            owners.iter().for_each(|owner| each(*node, owner.name, &owner.open, &owner.handles));
+        }
+    }
+
+    /// Takes over an owner of another process.
+    pub(crate) fn take_over(&self, node: NodeId, name: u64, open: File, handles: Vec<u64>) {
+        let owner = Owner { name, open: Arc::new(open), handles, requests: 0 };
+        self.owners().entry(node).or_default().push(owner);
+    }
+}
+
+/// An open for locks alone.
+fn open_to_lock(file: &OpenFile) -> Outcome<File> {
+    let (client, handle) = (file.file.client(), file.file.handle());
+    // It may lock in both ways, whatever the first one is, if the user may open it so.
+    let mut refused = Errno::EBADF;
+    for way in [OpenOptions::read_write(), OpenOptions::read(), OpenOptions::write()] {
+        match client.open_handle(handle, &way.direct(true)) {
+            Ok(open) => return Ok(open),
+            Err(error) => match error.status() {
+                Some(Status::Acces | Status::Perm | Status::RoFs) => refused = errno(&error),
+                _ => return Err(errno(&error)),
+            },
+        }
+    }
+    Err(refused)
 }
 
 impl Waiting {
-    /// Locks, and waits for those who stand in the way until a signal comes.
-    pub(crate) fn lock(&self, file: &OpenFile, wanted: &Wanted) -> Outcome<()> {
-        let open = self.0.open_of(file, wanted.owner)?;
+    /// Locks if nobody stands in the way.
+    pub(crate) fn try_lock(&self, file: &OpenFile) -> Outcome<()> {
+        self.locks.try_lock(file, self.request.handle, &self.request.wanted)
+    }
+
+    /// Locks, and waits for those who stand in the way until nobody waits for the answer; `None` when
+    /// another process is to go on with it.
+    pub(crate) fn lock(&self, file: &OpenFile) -> Option<Outcome<()>> {
+        let Request { unique, handle, wanted } = &self.request;
+        let under_way = match self.locks.begin(file, *handle, wanted.owner) {
+            Ok(under_way) => under_way,
+            Err(error) => return Some(Err(error)),
+        };
         loop {
-            match open.lock(&wanted.range(), Some(LOCK_SIGNAL_PAUSE)) {
-                Err(LockError::Held(_)) if signals::is_interrupted(wanted.thread) => {
-                    return Err(Errno::EINTR);
+            if self.locks.is_paused.load(Ordering::SeqCst) {
+                self.locks.waiters().unanswered.push(self.request);
+                return None;
+            }
+            match under_way.open.lock(&wanted.range(), Some(LOCK_SIGNAL_PAUSE)) {
+                Err(LockError::Held(_))
+                    if self.locks.waiters().waiting.get(unique) == Some(&true) =>
+                {
+                    return Some(Err(Errno::EINTR));
                 }
                 Err(LockError::Held(_)) => {}
-                other => return other.map_err(|error| refusal(&error)),
+                other => return Some(other.map_err(|error| refusal(&error))),
             }
         }
     }
@@ -180,10 +389,40 @@ mod tests {
 
     #[test]
     fn ranges_are_told_by_their_last_byte() {
-        let wanted = |start, end| Wanted { owner: 1, start, end, exclusive: true, thread: 1 };
+        let wanted = |start, end| Wanted { owner: 1, start, end, exclusive: true };
         assert_eq!(wanted(10, 19).offset_and_length(), (10, 10));
         assert_eq!(wanted(10, LAST).offset_and_length(), (10, u64::MAX));
         assert_eq!(wanted(0, u64::MAX).offset_and_length(), (0, u64::MAX));
         assert!(wanted(0, LAST).is_all() && !wanted(1, LAST).is_all() && !wanted(0, 5).is_all());
+    }
+
+    #[test]
+    fn a_request_may_be_given_up_before_it_is_known() {
+        let locks = Arc::<Locks>::default();
+        let wanted = Wanted { owner: 1, start: 0, end: 1, exclusive: true };
+        let request = |unique| Request { unique, handle: 1, wanted };
+        locks.give_up(5);
+        let early = Locks::wait(&locks, request(5));
+        let late = Locks::wait(&locks, request(6));
+        locks.give_up(6);
+        assert_eq!(locks.waiters().waiting.get(&5), Some(&true));
+        assert_eq!(locks.waiters().waiting.get(&6), Some(&true));
+        drop((early, late));
+        assert!(locks.waiters().waiting.is_empty());
+        (0..1000).for_each(|unique| locks.give_up(unique));
+        assert_eq!(locks.waiters().given_up.len(), INTERRUPTS_KEPT);
+    }
+
+    #[test]
+    fn no_more_wait_than_there_may_be() {
+        let locks = Arc::<Locks>::default();
+        let wanted = Wanted { owner: 1, start: 0, end: 1, exclusive: true };
+        let request = |unique| Request { unique, handle: 1, wanted };
+        let mut waiting: Vec<_> = (0..LOCK_WAITERS_MAX as u64)
+            .map(|unique| Locks::wait(&locks, request(unique)))
+            .collect();
+        assert!(Locks::wait(&locks, request(9999)).is_err());
+        waiting.pop();
+        assert!(Locks::wait(&locks, request(9999)).is_ok());
     }
 }

@@ -4,11 +4,13 @@
 //! * A mount point is left by what is asked of the kernel alone, never by what a server answers: it
 //!   always works, also when the process that served it is gone.
 
+use crate::attach::{HELPER, attach};
+use crate::kernel::Device;
 use crate::limits::{BELIEF_DEFAULT, THREADS_DEFAULT, THREADS_MAX};
 use crate::serve::Server;
+use crate::session::{self, Session};
 use crate::tree::Tree;
 use dafs_client::{Client, FileHandle};
-use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::fs;
@@ -16,11 +18,16 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The types of these mounts, as the kernel lists them: mounted by root, and by the helper for users.
-const FILE_SYSTEM_TYPES: [&[u8]; 2] = [b"fuse", b"fuse.dafs"];
+/// The types of these mounts, as the kernel lists them: these, and those of
+/// earlier versions.
+const FILE_SYSTEM_TYPES: [&[u8]; 2] = [b"fuse.dafs", b"fuse"];
+
+/// Where the kernel lists all mounts.
+const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// How their sources begin.
 const SOURCE_START: &[u8] = b"dafs://";
@@ -86,7 +93,17 @@ pub enum MountError {
 /// A tree that is mounted and waits to be served.
 #[derive(Debug)]
 pub struct Mount {
-    session: Session<Server>,
+    session: Arc<Session>,
+    place: MountPlace,
+}
+
+/// Where a mount is: this one and no other that is there before or after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountPlace {
+    /// The directory, as the kernel lists it.
+    point: PathBuf,
+    /// The kernel's name of what is mounted there.
+    device: String,
 }
 
 impl Mount {
@@ -103,36 +120,53 @@ impl Mount {
         if !(1..=THREADS_MAX).contains(&options.threads) {
             return Err(MountError::Threads(options.threads));
         }
-        fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/fuse")
-            .map_err(MountError::Device)?;
-        let mut config = Config::default();
-        config.mount_options = vec![
-            MountOption::FSName(options.source.clone()),
-            MountOption::Subtype("dafs".to_owned()),
-            MountOption::DefaultPermissions,
-            if options.read_only { MountOption::RO } else { MountOption::RW },
-        ];
-        config.acl = match options.allow_other {
-            true => SessionACL::All,
-            false => SessionACL::Owner,
-        };
-        config.n_threads = Some(options.threads);
-        config.clone_fd = true;
-        let server = Server::new(Tree::new(client.clone(), root), options.belief);
-        let session = Session::new(server, directory, &config)
-            .map_err(|error| MountError::Mount { directory: directory.to_owned(), error })?;
-        Ok(Self { session })
+        let failed = |error| MountError::Mount { directory: directory.to_owned(), error };
+        let point = directory.canonicalize().map_err(failed)?;
+        let device = Device::new(attach(&point, options)?);
+        let begun = session::begin(&device).and_then(|()| {
+            let mounts = fs::read(MOUNTS)?;
+            Ok(top(&mounts, point.as_os_str().as_bytes()).map(|mount| mount.device.to_owned()))
+        });
+        let gone = || io::Error::other("it was unmounted at once");
+        let name = begun.and_then(|name| name.ok_or_else(gone)).map_err(|error| {
+            let _ = unmount(&point);
+            failed(error)
+        })?;
+        let place = MountPlace { point, device: name };
+        let server = Server::new(device, Tree::new(client.clone(), root), options.belief);
+        Ok(Self { session: Arc::new(Session::new(server, options.threads)), place })
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &MountPlace {
+        &self.place
     }
 
     /// Serves the mount until it is unmounted and nothing in it is in use any more.
     ///
     /// # Errors
-    /// The kernel's, when it ends in another way.
+    /// The kernel's, when it ends in another way. It is unmounted then.
     pub fn serve(self) -> io::Result<()> {
-        self.session.run()
+        let ended = self.session.run();
+        if ended.is_err() {
+            let _ = self.place.unmount();
+        }
+        ended.map(drop)
+    }
+}
+
+impl MountPlace {
+    /// Takes this mount from its directory, if nothing else has been mounted there since.
+    ///
+    /// # Errors
+    /// As [`unmount`].
+    pub fn unmount(&self) -> Result<Unmounted, MountError> {
+        let fail = |error| MountError::Unmount { directory: self.point.clone(), error };
+        let mounts = fs::read(MOUNTS).map_err(fail)?;
+        match top(&mounts, self.point.as_os_str().as_bytes()) {
+            Some(mount) if mount.is_ours && mount.device == self.device => take_off(&self.point),
+            _ => Err(MountError::NotMounted(self.point.clone())),
+        }
     }
 }
 
@@ -152,19 +186,27 @@ pub enum Unmounted {
 /// There is none, or the user may not.
 pub fn unmount(directory: &Path) -> Result<Unmounted, MountError> {
     let fail = |error: io::Error| MountError::Unmount { directory: directory.to_owned(), error };
-    let point = mount_point(directory).map_err(fail)?;
-    let mounts = fs::read("/proc/self/mountinfo").map_err(fail)?;
-    if !is_mounted(&mounts, point.as_os_str().as_bytes()) {
-        return Err(MountError::NotMounted(directory.to_owned()));
-    }
-    match rustix::mount::unmount(&point, UnmountFlags::NOFOLLOW) {
+    let mounts = fs::read(MOUNTS).map_err(fail)?;
+    let is_ours = |point: &Path| {
+        top(&mounts, point.as_os_str().as_bytes()).is_some_and(|mount| mount.is_ours)
+    };
+    // Not looked at unless it must be: nobody may be left behind a mount point to answer.
+    let as_written = mount_point(directory).ok().filter(|point| is_ours(point));
+    let point = as_written.or_else(|| directory.canonicalize().ok().filter(|point| is_ours(point)));
+    take_off(&point.ok_or_else(|| MountError::NotMounted(directory.to_owned()))?)
+}
+
+/// Unmounts what is at a mount point.
+fn take_off(point: &Path) -> Result<Unmounted, MountError> {
+    let fail = |error: io::Error| MountError::Unmount { directory: point.to_owned(), error };
+    match rustix::mount::unmount(point, UnmountFlags::NOFOLLOW) {
         Ok(()) => return Ok(Unmounted::Gone),
         Err(Errno::BUSY) => {}
-        Err(Errno::PERM) => return unmount_as_user(&point).map_err(fail),
+        Err(Errno::PERM) => return unmount_as_user(point).map_err(fail),
         Err(error) => return Err(fail(error.into())),
     }
     let flags = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
-    rustix::mount::unmount(&point, flags).map_err(|error| fail(error.into()))?;
+    rustix::mount::unmount(point, flags).map_err(|error| fail(error.into()))?;
     Ok(Unmounted::Leaving)
 }
 
@@ -174,7 +216,7 @@ fn unmount_as_user(point: &Path) -> io::Result<Unmounted> {
     for (arguments, outcome) in
         [(&["-u"][..], Unmounted::Gone), (&["-u", "-z"], Unmounted::Leaving)]
     {
-        let mut helper = Command::new("fusermount3");
+        let mut helper = Command::new(HELPER);
         helper.args(arguments).arg("--").arg(point);
         helper.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         match helper.status() {
@@ -196,15 +238,27 @@ fn mount_point(directory: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// True when the kernel's list of mounts has one of ours at a path.
-fn is_mounted(list: &[u8], point: &[u8]) -> bool {
-    list.split(|&byte| byte == b'\n').any(|line| {
+/// A line of the kernel's list of mounts.
+#[derive(Debug, PartialEq, Eq)]
+struct Listed<'a> {
+    device: &'a str,
+    is_ours: bool,
+}
+
+/// What is mounted at a path; the last one covers those before it.
+fn top<'a>(list: &'a [u8], point: &[u8]) -> Option<Listed<'a>> {
+    let mut lines = list.split(|&byte| byte == b'\n').rev();
+    lines.find_map(|line| {
         let mut fields = line.split(|&byte| byte == b' ');
-        let at = fields.nth(4).map(unescaped);
+        let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+        let at = fields.nth(1).map(unescaped);
+        if at.as_deref() != Some(point) {
+            return None;
+        }
         let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
         let is_ours = rest.next().is_some_and(|kind| FILE_SYSTEM_TYPES.contains(&kind))
             && rest.next().is_some_and(|source| source.starts_with(SOURCE_START));
-        is_ours && at.as_deref() == Some(point)
+        Some(Listed { device, is_ours })
     })
 }
 
@@ -232,16 +286,25 @@ mod tests {
         90 22 0:50 / /mnt/a\\040b rw,nosuid,nodev - fuse.dafs dafs://h/ rw,user_id=0\n\
         91 22 0:51 / /mnt/c rw master:1 shared:2 - fuse.other x rw\n\
         92 22 0:52 / /mnt/d rw - fuse dafs://h/ rw\n\
-        93 22 0:53 / /mnt/e rw - fuse other rw\n";
+        93 22 0:53 / /mnt/e rw - fuse other rw\n\
+        94 22 0:54 / /mnt/f rw - fuse.dafs dafs://h/ rw\n\
+        95 94 0:55 / /mnt/f rw - tmpfs tmpfs rw\n";
+
+    fn is_ours(point: &[u8]) -> Option<bool> {
+        top(LIST, point).map(|mount| mount.is_ours)
+    }
 
     #[test]
     fn only_mounts_of_this_kind_count() {
-        assert!(is_mounted(LIST, b"/mnt/a b"));
-        assert!(is_mounted(LIST, b"/mnt/d"));
-        assert!(!is_mounted(LIST, b"/mnt/a"));
-        assert!(!is_mounted(LIST, b"/mnt/e"));
-        assert!(!is_mounted(LIST, b"/mnt/c"));
-        assert!(!is_mounted(LIST, b"/proc"));
+        assert_eq!((is_ours(b"/mnt/a b"), is_ours(b"/mnt/d")), (Some(true), Some(true)));
+        assert_eq!((is_ours(b"/mnt/a"), is_ours(b"/mnt")), (None, None));
+        assert_eq!((is_ours(b"/mnt/e"), is_ours(b"/mnt/c")), (Some(false), Some(false)));
+        assert_eq!(top(LIST, b"/mnt/d"), Some(Listed { device: "0:52", is_ours: true }));
+    }
+
+    #[test]
+    fn what_is_mounted_over_it_covers_a_mount() {
+        assert_eq!(is_ours(b"/mnt/f"), Some(false));
     }
 
     #[test]

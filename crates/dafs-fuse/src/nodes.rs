@@ -6,20 +6,35 @@
 //! * The table holds a node exactly while the kernel owes a `forget` for it, and the root always. So
 //!   its size is bounded by what the kernel remembers.
 //! * The number of a node is the server's file number, which users see, unless that is taken by
-//!   another node; then it is a number above all of these.
+//!   another node; then it is a number above all of these. Below other exports than that of the root it
+//!   is made of both, so that equal numbers there do not look like hard links.
 
+use crate::kernel::NodeId;
 use dafs_client::{Attributes, FileHandle};
 use rustc_hash::FxHashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// The number of a node.
-pub(crate) type NodeId = u64;
 
 /// The number of the root, as the kernel knows it.
 pub(crate) const ROOT: NodeId = 1;
 
 /// Where numbers begin that are made here, because the server's is taken.
 const OWN_NUMBERS: u64 = 1 << 63;
+
+/// Where numbers begin of objects in other exports than that of the root.
+const OTHER_EXPORTS: u64 = 1 << 62;
+
+/// A sum of bytes by which few are equal, the same in every version (FNV-1a).
+fn hash(parts: &[&[u8]]) -> u64 {
+    let bytes = parts.iter().copied().flatten();
+    bytes.fold(0xcbf2_9ce4_8422_2325, |sum, &byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// Tells objects apart that have the same number one after the other.
+pub(crate) fn generation(handle: &FileHandle) -> u64 {
+    hash(&[&handle.fs, &handle.file])
+}
 
 #[derive(Debug)]
 struct Node {
@@ -67,7 +82,7 @@ impl Nodes {
             }
             return id;
         }
-        let mut id = attributes.file_id;
+        let mut id = self.wish(attributes);
         while id <= ROOT || tables.nodes.contains_key(&id) {
             tables.own_numbers += 1;
             id = OWN_NUMBERS + tables.own_numbers;
@@ -84,7 +99,16 @@ impl Nodes {
             return ROOT;
         }
         let known = self.lock().by_handle.get(&attributes.handle).copied();
-        known.unwrap_or_else(|| attributes.file_id.max(ROOT + 1))
+        known.unwrap_or_else(|| self.wish(attributes).max(ROOT + 1))
+    }
+
+    /// The number that an object gets if that is free.
+    fn wish(&self, attributes: &Attributes) -> NodeId {
+        let Attributes { file_id, handle, .. } = attributes;
+        match handle.fs == self.root.fs {
+            true => *file_id,
+            false => OTHER_EXPORTS | (hash(&[&handle.fs, &file_id.to_ne_bytes()]) % OTHER_EXPORTS),
+        }
     }
 
     /// The kernel forgets some of its lookups.
@@ -98,6 +122,28 @@ impl Nodes {
             tables.nodes.remove(&node);
             tables.by_handle.remove(&handle);
         }
+    }
+
+    /// All that the kernel knows beside the root: number, handle, and lookups not forgotten.
+    pub(crate) fn all(&self) -> Vec<(NodeId, FileHandle, u64)> {
+        let tables = self.lock();
+        tables.nodes.iter().map(|(id, node)| (*id, node.handle, node.lookups)).collect()
+    }
+
+    /// Takes over what another process had told the kernel. True when it fits to what is there.
+    pub(crate) fn take_over(&self, node: NodeId, handle: FileHandle, lookups: u64) -> bool {
+        let mut tables = self.lock();
+        let is_new = node != ROOT
+            && lookups > 0
+            && handle != self.root
+            && !tables.nodes.contains_key(&node)
+            && !tables.by_handle.contains_key(&handle);
+        if is_new {
+            tables.nodes.insert(node, Node { handle, lookups });
+            tables.by_handle.insert(handle, node);
+            tables.own_numbers = tables.own_numbers.max(node.saturating_sub(OWN_NUMBERS));
+        }
+        is_new
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -128,7 +174,7 @@ mod tests {
             changed: None,
             created: None,
             has_named_attributes: false,
-            handle: FileHandle { fs: [handle; 16], file: [0; 48] },
+            handle: FileHandle { fs: [9; 16], file: [handle; 48] },
         }
     }
 
@@ -160,6 +206,41 @@ mod tests {
         assert_eq!((nodes.handle(id), nodes.number(&new)), (Some(new.handle), id));
         nodes.forget(7, 1);
         assert_eq!(nodes.enter(&new), id, "a node keeps its number");
+    }
+
+    #[test]
+    fn equal_numbers_of_two_exports_stay_apart() {
+        let nodes = root();
+        let here = object(7, 1);
+        let mut there = object(7, 2);
+        there.handle.fs = [1; 16];
+        let number = nodes.number(&there);
+        assert!(number >= OTHER_EXPORTS);
+        assert_eq!((nodes.enter(&there), nodes.enter(&here)), (number, 7));
+        nodes.forget(7, 1);
+        assert_eq!(nodes.enter(&there), number);
+        assert_ne!(generation(&here.handle), generation(&object(7, 2).handle));
+    }
+
+    #[test]
+    fn what_one_process_told_another_one_takes_over() {
+        let (nodes, next) = (root(), root());
+        nodes.enter(&object(7, 1));
+        nodes.enter(&object(7, 2));
+        nodes.enter(&object(7, 2));
+        for (node, handle, lookups) in nodes.all() {
+            assert!(next.take_over(node, handle, lookups));
+            assert!(!next.take_over(node, handle, lookups), "twice");
+        }
+        let by_number = |nodes: &Nodes| {
+            let mut all = nodes.all();
+            all.sort_unstable_by_key(|(node, ..)| *node);
+            all
+        };
+        assert_eq!(by_number(&next), by_number(&nodes));
+        assert_ne!(next.enter(&object(7, 3)), nodes.enter(&object(7, 2)));
+        assert!(!next.take_over(ROOT, object(9, 9).handle, 1));
+        assert!(!next.take_over(9, object(9, 200).handle, 1), "the root's handle");
     }
 
     #[test]

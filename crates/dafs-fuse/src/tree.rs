@@ -6,23 +6,16 @@
 //! * A node is entered into the table only when the kernel is going to be told of it.
 
 use crate::convert::errno;
+use crate::kernel::{Caller, Errno, NodeId};
 use crate::limits::NAME_BYTES_MAX;
-use crate::nodes::{NodeId, Nodes};
+use crate::nodes::Nodes;
 use dafs_client::{
     Attributes, Client, Create, File, FileHandle, FsStatus, OpenOptions, SetAttributes,
     SpecialFile, Status,
 };
-use fuser::Errno;
 
 /// What an operation ends with.
 pub(crate) type Outcome<T> = Result<T, Errno>;
-
-/// The user on whose behalf something is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Caller {
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-}
 
 /// What is to be made beside regular files.
 #[derive(Debug, Clone, Copy)]
@@ -101,10 +94,11 @@ impl Tree {
             New::Special(kind) => self.client.mknod(&dir, name, kind, &attributes),
         };
         let made = made.map_err(|error| errno(&error))?;
-        self.give_to(&dir, &made, caller)
+        self.give_to(&dir, name, &made, caller)
     }
 
-    /// Makes and opens a regular file; opens what is there if it need not be new.
+    /// Makes and opens a regular file. When one has appeared meanwhile that need not be new, the kernel
+    /// is to look again: it alone knows whether the user may open that.
     pub(crate) fn create(
         &self,
         dir: NodeId,
@@ -116,28 +110,42 @@ impl Tree {
     ) -> Outcome<(File, Attributes)> {
         let (dir, name) = (self.handle(dir)?, checked(name)?);
         let new = options.create(Create::New).mode(mode & 0o7777);
-        match self.client.open_at(&dir, name, &new) {
-            Ok(file) => {
-                let attributes = self.give_to(&dir, file.handle(), caller)?;
-                Ok((file, attributes))
-            }
-            Err(error) if error.status() == Some(Status::Exist) && !must_be_new => {
-                let file = self.client.open_at(&dir, name, options);
-                let file = file.map_err(|error| errno(&error))?;
-                let attributes = file.attributes().map_err(|error| errno(&error))?;
-                Ok((file, attributes))
-            }
-            Err(error) => Err(errno(&error)),
-        }
+        let file = self.client.open_at(&dir, name, &new).map_err(|error| match error.status() {
+            Some(Status::Exist) if !must_be_new => Errno::ESTALE,
+            _ => errno(&error),
+        })?;
+        let attributes = self.give_to(&dir, name, file.handle(), caller)?;
+        Ok((file, attributes))
     }
 
-    /// Gives what was just made to the user who asked for it, and tells its attributes.
-    fn give_to(&self, dir: &FileHandle, made: &FileHandle, caller: Caller) -> Outcome<Attributes> {
-        let now = self.client.attributes(made).map_err(|error| errno(&error))?;
+    /// Gives what was just made to the user who asked for it, and tells its attributes. What cannot be
+    /// given is removed again, as if it had not been made.
+    fn give_to(
+        &self,
+        dir: &FileHandle,
+        name: &[u8],
+        made: &FileHandle,
+        caller: Caller,
+    ) -> Outcome<Attributes> {
+        self.try_to_give(dir, made, caller).map_err(|error| {
+            if let Err(error) = self.client.remove(dir, name) {
+                tracing::warn!(%error, "what could not be given to its maker stays");
+            }
+            errno(&error)
+        })
+    }
+
+    fn try_to_give(
+        &self,
+        dir: &FileHandle,
+        made: &FileHandle,
+        caller: Caller,
+    ) -> dafs_client::Result<Attributes> {
+        let now = self.client.attributes(made)?;
         let owner = Some(caller.uid).filter(|&uid| now.owner.id() != Some(uid));
         let mut group = Some(caller.gid).filter(|&gid| now.group.id() != Some(gid));
         if group.is_some() {
-            let dir = self.client.attributes(dir).map_err(|error| errno(&error))?;
+            let dir = self.client.attributes(dir)?;
             group = group.filter(|_| dir.mode & libc::S_ISGID == 0);
         }
         if owner.is_none() && group.is_none() {
@@ -148,13 +156,13 @@ impl Tree {
         let mode = lends.then_some(now.mode);
         let change = SetAttributes { owner, group, mode, ..SetAttributes::default() };
         match self.client.set_attributes(made, &change) {
-            Ok(()) => self.client.attributes(made).map_err(|error| errno(&error)),
+            Ok(()) => self.client.attributes(made),
             // A server that lets nobody give things away keeps them for the user of the session.
             Err(error) if matches!(error.status(), Some(Status::Perm | Status::Acces)) => {
                 tracing::debug!(uid = caller.uid, gid = caller.gid, %error, "not given to its maker");
                 Ok(now)
             }
-            Err(error) => Err(errno(&error)),
+            Err(error) => Err(error),
         }
     }
 
@@ -164,47 +172,22 @@ impl Tree {
         self.attributes(node)
     }
 
-    pub(crate) fn remove(&self, dir: NodeId, name: &[u8]) -> Outcome<()> {
-        self.client.remove(&self.handle(dir)?, checked(name)?).map_err(|error| errno(&error))
+    /// Removes a directory, or anything else. The server makes no difference, and what the kernel knows
+    /// may be old: so it is looked at right before.
+    pub(crate) fn remove(&self, dir: NodeId, name: &[u8], is_directory: bool) -> Outcome<()> {
+        let (dir, name) = (self.handle(dir)?, checked(name)?);
+        let found = self.client.lookup_attributes(&dir, name).map_err(|error| errno(&error))?;
+        match (found.1.is_directory(), is_directory) {
+            (true, false) => Err(Errno::EISDIR),
+            (false, true) => Err(Errno::ENOTDIR),
+            _ => self.client.remove(&dir, name).map_err(|error| errno(&error)),
+        }
     }
 
-    pub(crate) fn rename(
-        &self,
-        from: (NodeId, &[u8]),
-        to: (NodeId, &[u8]),
-        keeps_target: bool,
-    ) -> Outcome<()> {
+    pub(crate) fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8])) -> Outcome<()> {
         let (from_dir, from) = (self.handle(from.0)?, checked(from.1)?);
         let (to_dir, to) = (self.handle(to.0)?, checked(to.1)?);
-        if keeps_target {
-            return self.rename_to_free(&from_dir, from, &to_dir, to);
-        }
         self.client.rename(&from_dir, from, &to_dir, to).map_err(|error| errno(&error))
-    }
-
-    /// Renames unless the target exists. What is no directory gets its new name before it loses the
-    /// old one, which never replaces anything; directories cannot have two names, so for them somebody
-    /// else may come in between.
-    fn rename_to_free(
-        &self,
-        from_dir: &FileHandle,
-        from: &[u8],
-        to_dir: &FileHandle,
-        to: &[u8],
-    ) -> Outcome<()> {
-        let failed = |error| errno(&error);
-        let (source, attributes) = self.client.lookup_attributes(from_dir, from).map_err(failed)?;
-        if !attributes.is_directory() {
-            self.client.link(&source, to_dir, to).map_err(failed)?;
-            return self.client.remove(from_dir, from).map_err(failed);
-        }
-        match self.client.lookup(to_dir, to) {
-            Ok(_) => Err(Errno::EEXIST),
-            Err(error) if error.status() == Some(Status::NoEnt) => {
-                self.client.rename(from_dir, from, to_dir, to).map_err(failed)
-            }
-            Err(error) => Err(errno(&error)),
-        }
     }
 
     pub(crate) fn fs_status(&self, node: NodeId) -> Outcome<FsStatus> {

@@ -5,11 +5,10 @@
 //!   server says about them must not be believed.
 
 use crate::convert::errno;
+use crate::kernel::{Errno, NodeId};
 use crate::limits::{NAME_BYTES_MAX, XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX};
-use crate::nodes::NodeId;
 use crate::tree::{Outcome, Tree};
 use dafs_client::{Create, Error, FileHandle, OpenOptions, Stability, Status};
-use fuser::Errno;
 
 const SPACE: &[u8] = b"user.";
 

@@ -44,14 +44,14 @@ pub(crate) struct SessionOptions {
     /// Ask for checksums over all messages and data
     #[arg(long, global = true)]
     pub(crate) checksums: bool,
-    /// Give up on a server that has not answered for so long (0: never); a URL with
-    /// ?deadline=SECONDS has the last word
-    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60)]
-    pub(crate) deadline: u64,
-    /// Go on for so long after the connection to a dafs:// server was lost (0: fail at once); a URL
-    /// with ?recovery=SECONDS has the last word
-    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 120)]
-    pub(crate) recovery: u64,
+    /// Give up on a server that has not answered for so long (0: never; 60 if not said, and never for
+    /// mounts); a URL with ?deadline=SECONDS has the last word
+    #[arg(long, global = true, value_name = "SECONDS")]
+    pub(crate) deadline: Option<u64>,
+    /// Go on for so long after the connection to a dafs:// server was lost (0: fail at once; 120 if not
+    /// said, and for ever for mounts); a URL with ?recovery=SECONDS has the last word
+    #[arg(long, global = true, value_name = "SECONDS")]
+    pub(crate) recovery: Option<u64>,
     /// Say on standard error which transport is used, and why
     #[arg(short, long, global = true)]
     pub(crate) verbose: bool,

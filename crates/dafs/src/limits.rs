@@ -64,3 +64,12 @@ const _: () = assert!(PIECE_BYTES.is_multiple_of(HOLE_BYTES));
 
 /// Scripts that are interpreted by scripts, as the kernel counts them.
 pub(crate) const INTERPRETERS_MAX: usize = 5;
+
+/// How long a server may take to answer, in seconds, if the command line does not say.
+pub(crate) const DEADLINE_SECONDS: u64 = 60;
+
+/// How long a lost connection is tried again, in seconds, if the command line does not say.
+pub(crate) const RECOVERY_SECONDS: u64 = 120;
+
+/// As good as for ever, in seconds: ten years.
+pub(crate) const EVER_SECONDS: u64 = 10 * 365 * 24 * 3600;

@@ -3,7 +3,7 @@
 use crate::cli::SessionOptions;
 use crate::cli::TransportName;
 use crate::failure::Failure;
-use crate::limits::PASSWORD_BYTES_MAX;
+use crate::limits::{DEADLINE_SECONDS, EVER_SECONDS, PASSWORD_BYTES_MAX, RECOVERY_SECONDS};
 use crate::output::complain;
 use crate::remote::{Error, Remote, RemoteUrl};
 use dafs_client::{Authentication, Client, ConnectOptions, Credential, DafsUrl, WaitPolicy};
@@ -19,19 +19,36 @@ pub(crate) struct Sessions<'a> {
     options: &'a SessionOptions,
     /// How to wait if the command line does not say.
     wait: WaitPolicy,
+    /// Nobody gives up on a server, if the command line does not say when.
+    endures: bool,
     /// With the URL that each was opened for.
     open: Vec<(RemoteUrl, Remote)>,
 }
 
 impl<'a> Sessions<'a> {
     pub(crate) fn new(options: &'a SessionOptions) -> Self {
-        Self { options, wait: WaitPolicy::default(), open: Vec::new() }
+        Self { options, wait: WaitPolicy::default(), endures: false, open: Vec::new() }
     }
 
     /// Says that many threads will have operations under way at all times. Then nothing is gained
     /// by looking for answers, and the processor has better things to do.
     pub(crate) fn expect_many_threads(&mut self) {
         self.wait = WaitPolicy::Sleep;
+    }
+
+    /// Says that the sessions are to outlast the server's being away, however long that is.
+    pub(crate) fn endure(&mut self) {
+        self.endures = true;
+    }
+
+    /// How long a server may take to answer, in seconds, and how long a lost connection is tried again.
+    fn patience(&self) -> (u64, u64) {
+        let (deadline, recovery) = match self.endures {
+            true => (0, EVER_SECONDS),
+            false => (DEADLINE_SECONDS, RECOVERY_SECONDS),
+        };
+        let SessionOptions { deadline: told, recovery: told_too, .. } = self.options;
+        (told.unwrap_or(deadline), told_too.unwrap_or(recovery))
     }
 
     /// The session for `url`, opened if there is none yet.
@@ -43,7 +60,7 @@ impl<'a> Sessions<'a> {
             return Ok(remote.clone());
         }
         let remote = match url {
-            RemoteUrl::Dafs(url) => Remote::Dafs(connect(self.options, self.wait, url)?),
+            RemoteUrl::Dafs(url) => Remote::Dafs(self.connect(url)?),
             RemoteUrl::Nfs(url) => Remote::Nfs(mount(self.options, url)?),
         };
         if self.options.verbose {
@@ -116,8 +133,8 @@ fn mount(options: &SessionOptions, url: &NfsUrl) -> Result<Mount, Failure> {
     let url = url.with_options(UrlOptions { transport: of_url.transport.or(transport), ..of_url });
     let mut mount = MountOptions::default();
     // Without a deadline it is tried for as long as anybody could wait.
-    mount.retry_timeout = match options.deadline {
-        0 => Duration::from_secs(10 * 365 * 24 * 3600),
+    mount.retry_timeout = match options.deadline.unwrap_or(DEADLINE_SECONDS) {
+        0 => Duration::from_secs(EVER_SECONDS),
         seconds => Duration::from_secs(seconds),
     };
     // So that there is time left for another attempt.
@@ -125,26 +142,30 @@ fn mount(options: &SessionOptions, url: &NfsUrl) -> Result<Mount, Failure> {
     Mount::connect(&url, &mount).map_err(|error| Failure::remote(&url, &Error::Nfs(error)))
 }
 
-fn connect(options: &SessionOptions, wait: WaitPolicy, url: &DafsUrl) -> Result<Client, Failure> {
-    let authentication = authentication(options, url)?;
-    // Whoever proves to be a user wants to act as that user, also where a server would believe
-    // this process to be another one.
-    let credential = match authentication {
-        Authentication::None => Credential::Process,
-        _ => Credential::Session,
-    };
-    let connect_options = ConnectOptions {
-        transport: options.transport.into(),
-        wait: options.wake.map_or(wait, Into::into),
-        authentication,
-        credential,
-        checksums: options.checksums,
-        fence_id: options.fence_id.clone(),
-        deadline: (options.deadline != 0).then(|| Duration::from_secs(options.deadline)),
-        recovery: (options.recovery != 0).then(|| Duration::from_secs(options.recovery)),
-        ..ConnectOptions::default()
-    };
-    Client::connect(url, &connect_options).map_err(|error| Failure::remote(url, &error.into()))
+impl Sessions<'_> {
+    fn connect(&self, url: &DafsUrl) -> Result<Client, Failure> {
+        let options = self.options;
+        let authentication = authentication(options, url)?;
+        // Whoever proves to be a user wants to act as that user, also where a server would believe
+        // this process to be another one.
+        let credential = match authentication {
+            Authentication::None => Credential::Process,
+            _ => Credential::Session,
+        };
+        let (deadline, recovery) = self.patience();
+        let connect_options = ConnectOptions {
+            transport: options.transport.into(),
+            wait: options.wake.map_or(self.wait, Into::into),
+            authentication,
+            credential,
+            checksums: options.checksums,
+            fence_id: options.fence_id.clone(),
+            deadline: (deadline != 0).then(|| Duration::from_secs(deadline)),
+            recovery: (recovery != 0).then(|| Duration::from_secs(recovery)),
+            ..ConnectOptions::default()
+        };
+        Client::connect(url, &connect_options).map_err(|error| Failure::remote(url, &error.into()))
+    }
 }
 
 fn authentication(options: &SessionOptions, url: &DafsUrl) -> Result<Authentication, Failure> {

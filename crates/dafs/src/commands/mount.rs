@@ -8,14 +8,17 @@ use crate::output::complain;
 use crate::remote::RemoteUrl;
 use crate::session::Sessions;
 use dafs_client::{DafsUrl, Follow};
-use dafs_fuse::{Mount as Mounted, MountError, MountOptions, Unmounted, limits, unmount};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use dafs_fuse::{
+    Mount as Mounted, MountError, MountOptions, MountPlace, Unmounted, limits, unmount,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// Mount a directory of a dafs:// server, so that every program can use its files
@@ -43,10 +46,11 @@ pub(crate) struct Mount {
     /// Operations carried out at a time
     #[arg(long, value_name = "COUNT", default_value_t = limits::THREADS_DEFAULT)]
     threads: usize,
-    /// Say on standard output that it is mounted, then let go of the terminal
-    #[arg(long, hide = true)]
-    background_child: bool,
 }
+
+/// Tells the child, in its environment, to say on standard output that it has mounted, and then to let go
+/// of the terminal.
+const IS_BACKGROUND: &str = "DAFS_MOUNT_IN_BACKGROUND";
 
 /// What the child says when it is mounted.
 const READY: &[u8] = b"mounted\n";
@@ -59,10 +63,12 @@ impl Mount {
                 self.source
             )));
         };
-        if !(self.foreground || self.background_child) {
+        let is_background = std::env::var_os(IS_BACKGROUND).is_some();
+        if !(self.foreground || is_background) {
             return start_in_background();
         }
-        self.serve(url, sessions)
+        sessions.endure();
+        self.serve(url, sessions, is_background)
     }
 
     fn options(&self, url: &DafsUrl) -> Result<MountOptions, Failure> {
@@ -77,10 +83,15 @@ impl Mount {
         })
     }
 
-    fn serve(&self, url: &DafsUrl, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
+    fn serve(
+        &self,
+        url: &DafsUrl,
+        sessions: &mut Sessions<'_>,
+        is_background: bool,
+    ) -> Result<(), Failure> {
         let options = self.options(url)?;
         // Before anything is mounted, so that no signal leaves it behind.
-        let signals = Signals::new([SIGINT, SIGTERM])
+        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
             .map_err(|error| Failure::local("cannot handle signals", &error))?;
         let client = sessions.dafs_client(url)?;
         let root = client
@@ -91,11 +102,11 @@ impl Mount {
         }
         let mounted =
             Mounted::new(&client, root.handle, &self.directory, &options).map_err(failure)?;
-        unmount_on_signal(signals, std::path::absolute(&self.directory))?;
-        if self.background_child {
+        unmount_on_signal(signals, mounted.place().clone())?;
+        if is_background {
             let told = let_go().map_err(|error| Failure::local("cannot go on alone", &error));
             if told.is_err() {
-                let _ = unmount(&self.directory);
+                let _ = mounted.place().unmount();
             }
             told?;
         }
@@ -103,29 +114,34 @@ impl Mount {
     }
 }
 
-/// Takes a mount down when a signal comes. A second one ends the process at once.
-fn unmount_on_signal(
-    mut signals: Signals,
-    directory: std::io::Result<PathBuf>,
-) -> Result<(), Failure> {
-    let directory = directory.map_err(|error| Failure::local("no directory", &error))?;
+/// Takes a mount down when a signal comes. A second one ends the process at once, also while the kernel
+/// waits for what cannot be written any more.
+fn unmount_on_signal(mut signals: Signals, place: MountPlace) -> Result<(), Failure> {
+    let no_thread = |error| Failure::local("no thread for signals", &error);
+    let (first, begin) = mpsc::channel();
+    let take_down = move || {
+        if begin.recv().is_err() {
+            return;
+        }
+        match place.unmount() {
+            Ok(Unmounted::Gone) => {}
+            Ok(Unmounted::Leaving) | Err(MountError::NotMounted(_)) => complain!(
+                "dafs: the mount is in use; ending when its users have left, or by another signal"
+            ),
+            Err(error) => complain!("dafs: {error}"),
+        }
+    };
     let watch = move || {
         for (count, signal) in signals.forever().enumerate() {
             if count > 0 {
                 std::process::exit(128 + signal);
             }
-            match unmount(&directory) {
-                Ok(Unmounted::Gone) | Err(MountError::NotMounted(_)) => {}
-                Ok(Unmounted::Leaving) => complain!(
-                    "dafs: {} is in use; ending when its users have left, or by another signal",
-                    directory.display()
-                ),
-                Err(error) => complain!("dafs: {error}"),
-            }
+            let _ = first.send(());
         }
     };
-    let thread = std::thread::Builder::new().name("dafs-signals".into());
-    thread.spawn(watch).map(drop).map_err(|error| Failure::local("no thread for signals", &error))
+    let thread = || std::thread::Builder::new().name("dafs-signals".into());
+    thread().spawn(take_down).map_err(no_thread)?;
+    thread().spawn(watch).map(drop).map_err(no_thread)
 }
 
 /// Runs this command line once more, on its own, and waits until that has mounted.
@@ -135,7 +151,7 @@ fn start_in_background() -> Result<(), Failure> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let mut child = Command::new(program)
         .args(arguments)
-        .arg("--background-child")
+        .env(IS_BACKGROUND, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

@@ -4,7 +4,7 @@
 
 use crate::cli::{SessionOptions, TransportName};
 use crate::failure::Failure;
-use crate::limits::INTERPRETERS_MAX;
+use crate::limits::{DEADLINE_SECONDS, INTERPRETERS_MAX, RECOVERY_SECONDS};
 use clap::Args;
 use dafs_client::DafsUrl;
 use std::ffi::{OsStr, OsString};
@@ -117,8 +117,8 @@ impl Run {
             TransportName::Iwarp => drop(command.env("DAFS_RUN_TRANSPORT", "iwarp")),
             TransportName::Shm => drop(command.env("DAFS_RUN_TRANSPORT", "shm")),
         }
-        command.env("DAFS_RUN_DEADLINE", session.deadline.to_string());
-        command.env("DAFS_RUN_RECOVERY", session.recovery.to_string());
+        command.env("DAFS_RUN_DEADLINE", session.deadline.unwrap_or(DEADLINE_SECONDS).to_string());
+        command.env("DAFS_RUN_RECOVERY", session.recovery.unwrap_or(RECOVERY_SECONDS).to_string());
         if session.checksums {
             command.env("DAFS_RUN_CHECKSUMS", "1");
         }

@@ -1,0 +1,101 @@
+//! Making a mount: by ourselves, or by the helper for users who may not.
+
+use crate::mounting::{MountError, MountOptions};
+use crate::pass;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, FdFlags};
+use rustix::mount::MountFlags;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The type of these mounts, as the kernel lists them.
+const FILE_SYSTEM_TYPE: &str = "fuse.dafs";
+
+/// The helper that mounts for users.
+pub(crate) const HELPER: &str = "fusermount3";
+
+/// Where the helper finds the number of the socket that it is to send the device through.
+const HELPER_SOCKET: &str = "_FUSE_COMMFD";
+
+/// Mounts on a directory; the device that is bound to the mount.
+pub(crate) fn attach(directory: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
+        .map_err(|error| MountError::Device(error.into()))?;
+    let failed = |error| MountError::Mount { directory: directory.to_owned(), error };
+    match attach_to(&device, directory, options) {
+        Ok(()) => Ok(device),
+        Err(Errno::PERM) => by_helper(directory, options).map_err(failed),
+        Err(error) => Err(failed(error.into())),
+    }
+}
+
+fn attach_to(device: &OwnedFd, directory: &Path, options: &MountOptions) -> Result<(), Errno> {
+    let mut text = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if options.allow_other {
+        text.push_str(",allow_other");
+    }
+    let text = CString::new(text).map_err(|_| Errno::INVAL)?;
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    flags.set(MountFlags::RDONLY, options.read_only);
+    rustix::mount::mount(&*options.source, directory, FILE_SYSTEM_TYPE, flags, &*text)
+}
+
+/// By the helper that lets users mount on directories of theirs.
+fn by_helper(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let (ours, theirs) = pass::pair()?;
+    // For the helper, which is started right away.
+    rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
+    let mut helper = Command::new(HELPER);
+    helper.arg("-o").arg(helper_options(options)).arg("--").arg(directory);
+    helper.env(HELPER_SOCKET, theirs.as_raw_fd().to_string());
+    helper.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = helper.spawn().map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("cannot start {HELPER}, which mounts for users: {error}"),
+        )
+    })?;
+    drop(theirs);
+    let received = pass::receive(&ours, &mut [0]);
+    let status = child.wait()?;
+    match received {
+        Ok((_, Some(device))) if status.success() => Ok(device),
+        // It has told the user why.
+        _ => Err(io::Error::other(format!("{HELPER} did not mount it"))),
+    }
+}
+
+/// What the helper is told; commas end an option there unless they are marked.
+fn helper_options(options: &MountOptions) -> String {
+    let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
+    let mut text = format!("nosuid,nodev,default_permissions,subtype=dafs,fsname={source}");
+    if options.read_only {
+        text.push_str(",ro");
+    }
+    if options.allow_other {
+        text.push_str(",allow_other");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_adds_no_option_of_its_own() {
+        let source = "dafs://h/a,suid,b\\".to_owned();
+        let options = MountOptions { source, read_only: true, ..MountOptions::default() };
+        let text = helper_options(&options);
+        assert!(text.ends_with("fsname=dafs://h/a\\,suid\\,b\\\\,ro"), "{text}");
+    }
+}

@@ -1,0 +1,170 @@
+//! The device through which the kernel speaks.
+//!
+//! Invariants
+//! * The data of a write is received where the server can fetch it, and that of a read is sent from
+//!   where the server has put it: neither is copied in between.
+
+use super::answer;
+use super::errno::Errno;
+use super::request::{NodeId, Request, WRITE};
+use super::{REQUEST_HEAD_BYTES, WRITE_DATA_AT};
+use crate::limits::WRITE_BYTES_MAX;
+use dafs_client::IoBuffer;
+use dafs_mem::{Site, VolatileSlice};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The device, opened and bound to a mount.
+#[derive(Debug)]
+pub(crate) struct Device(OwnedFd);
+
+/// Where requests are received and the data of reads is put, for one thread.
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// The heads of requests, and all of those that carry no data.
+    plain: Vec<u8>,
+    /// Behind the head of a write: its data. The server reaches it.
+    data: IoBuffer,
+    /// The server may still write there, for a transfer that was given up.
+    is_spoilt: bool,
+}
+
+/// What came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// A request of so many bytes.
+    Request(usize),
+    /// Nothing, by a signal or because there was nothing.
+    Nothing,
+    /// The mount is gone.
+    Unmounted,
+}
+
+impl Room {
+    /// # Errors
+    /// There is no memory, or the session is over.
+    pub(crate) fn new(client: &dafs_client::Client) -> dafs_client::Result<Self> {
+        let plain = vec![0; WRITE_DATA_AT + WRITE_BYTES_MAX as usize];
+        Ok(Self { plain, data: client.buffer(WRITE_BYTES_MAX as usize)?, is_spoilt: false })
+    }
+
+    /// A transfer has failed: nothing must be put where its data was.
+    pub(crate) fn give_up(&mut self) {
+        self.is_spoilt = true;
+    }
+
+    pub(crate) fn is_spoilt(&self) -> bool {
+        self.is_spoilt
+    }
+
+    /// Makes what was given up anew.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn renew(&mut self, client: &dafs_client::Client) -> dafs_client::Result<()> {
+        if self.is_spoilt {
+            self.data = client.buffer(WRITE_BYTES_MAX as usize)?;
+            self.is_spoilt = false;
+        }
+        Ok(())
+    }
+
+    /// The request that was received. What lies behind its head is copied, unless it is data to be
+    /// written.
+    ///
+    /// # Errors
+    /// As [`Request::parse`].
+    pub(crate) fn request(
+        &mut self,
+        bytes: usize,
+    ) -> Result<(Request<'_>, &IoBuffer), Option<u64>> {
+        let Self { plain, data, .. } = self;
+        let at_once = bytes.min(WRITE_DATA_AT);
+        let is_write = at_once >= REQUEST_HEAD_BYTES && plain[4..8] == WRITE.to_ne_bytes();
+        if is_write || bytes == at_once {
+            return Ok((Request::parse(&plain[..at_once])?, data));
+        }
+        if let Some(behind) = data.slice(0, bytes - at_once) {
+            behind.copy_to(&mut plain[at_once..bytes], Site::Inspect);
+        }
+        Ok((Request::parse(&plain[..bytes])?, data))
+    }
+}
+
+impl Device {
+    pub(crate) fn new(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Waits for a request.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn receive(&self, room: &mut Room) -> io::Result<Received> {
+        let head = VolatileSlice::from_mut(&mut room.plain[..WRITE_DATA_AT]);
+        match dafs_mem::readv(self.as_fd(), &[head, room.data.view()]) {
+            Ok(bytes) => Ok(Received::Request(bytes)),
+            Err(error) => match error.raw_os_error() {
+                // ENOENT: the request was taken back before it was received.
+                Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => Ok(Received::Nothing),
+                Some(libc::ENODEV) => Ok(Received::Unmounted),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Answers a request.
+    pub(crate) fn answer(&self, unique: u64, body: Result<&[u8], Errno>) {
+        let head = answer::head(unique, body.map(<[u8]>::len));
+        let parts = [io::IoSlice::new(&head), io::IoSlice::new(body.unwrap_or_default())];
+        let count = if body.is_ok_and(|body| !body.is_empty()) { 2 } else { 1 };
+        check(unique, rustix::io::writev(&self.0, &parts[..count]).map_err(io::Error::from));
+    }
+
+    /// Answers a read with data that is where the server put it.
+    pub(crate) fn answer_data(&self, unique: u64, data: VolatileSlice<'_>) {
+        let mut head = answer::head(unique, Ok(data.len()));
+        let parts = [VolatileSlice::from_mut(&mut head), data];
+        let count = if data.is_empty() { 1 } else { 2 };
+        check(unique, dafs_mem::writev(self.as_fd(), &parts[..count]));
+    }
+
+    /// Lets the kernel drop the content and the attributes that it keeps of a node. Waits for reads and
+    /// writes of the node that are under way.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn forget_content(&self, node: NodeId) -> io::Result<()> {
+        let notice = answer::forget_content(node);
+        match rustix::io::write(&self.0, &notice) {
+            // It does not know the node any more.
+            Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Lets nobody wait in [`receive`](Self::receive) any more, or again. Who waits already goes on
+    /// when a signal comes.
+    pub(crate) fn set_waiting(&self, waits: bool) -> io::Result<()> {
+        let mut flags = fcntl_getfl(&self.0)?;
+        flags.set(OFlags::NONBLOCK, !waits);
+        Ok(fcntl_setfl(&self.0, flags)?)
+    }
+}
+
+/// The kernel takes no answer to a request that it has given up (ENOENT), or of a mount that is gone.
+fn check(unique: u64, sent: io::Result<usize>) {
+    if let Err(error) = sent {
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV) => {
+                tracing::debug!(unique, "nobody waits for the answer")
+            }
+            _ => tracing::warn!(unique, %error, "the kernel did not take an answer"),
+        }
+    }
+}

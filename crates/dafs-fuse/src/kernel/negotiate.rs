@@ -1,0 +1,121 @@
+//! What the kernel and we agree on, in the first request and its answer.
+
+use super::answer::Writer;
+use super::errno::Errno;
+use crate::limits::{BACKGROUND_REQUESTS, READ_AHEAD_BYTES, WRITE_BYTES_MAX};
+
+/// The version of the protocol that is spoken here.
+const MAJOR: u32 = 7;
+const MINOR: u32 = 36;
+
+/// Older kernels (before Linux 4.20) have not all that is needed here.
+const MINOR_LEAST: u32 = 28;
+
+// What the kernel can be asked to do.
+const ASYNC_READ: u32 = 1;
+const POSIX_LOCKS: u32 = 1 << 1;
+const ATOMIC_TRUNCATION: u32 = 1 << 3;
+const BIG_WRITES: u32 = 1 << 5;
+const WHOLE_FILE_LOCKS: u32 = 1 << 10;
+const DROP_CHANGED_CONTENT: u32 = 1 << 12;
+const LIST_WITH_ATTRIBUTES: u32 = 1 << 13;
+const LIST_WITH_ATTRIBUTES_AUTO: u32 = 1 << 14;
+const ASYNC_DIRECT: u32 = 1 << 15;
+const PARALLEL_DIRECTORIES: u32 = 1 << 18;
+const MAX_PAGES: u32 = 1 << 22;
+
+const HAS_MORE_FLAGS: u32 = 1 << 30;
+
+// Among the second ones.
+const MAP_DIRECT: u32 = 1 << 4;
+
+const WANTED: u32 = ASYNC_READ
+    | POSIX_LOCKS
+    | ATOMIC_TRUNCATION
+    | BIG_WRITES
+    | WHOLE_FILE_LOCKS
+    | DROP_CHANGED_CONTENT
+    | LIST_WITH_ATTRIBUTES
+    | LIST_WITH_ATTRIBUTES_AUTO
+    | ASYNC_DIRECT
+    | PARALLEL_DIRECTORIES
+    | MAX_PAGES
+    | HAS_MORE_FLAGS;
+
+/// The unit that the kernel counts transfers in, in bytes: the smallest page of any machine.
+const PAGE_BYTES: u32 = 4096;
+
+/// What the kernel offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Offer {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    /// The most that it reads ahead, in bytes.
+    pub(crate) read_ahead: u32,
+    pub(crate) flags: u32,
+    /// The second 32 of them, if the first ones say that there are any.
+    pub(crate) more_flags: u32,
+}
+
+/// The answer to an offer that can be taken.
+///
+/// # Errors
+/// The kernel is too old.
+pub(crate) fn accept(offer: &Offer) -> Result<Vec<u8>, Errno> {
+    if offer.major != MAJOR || offer.minor < MINOR_LEAST {
+        return Err(Errno::EPROTO);
+    }
+    let mut writer = Writer::default();
+    writer.u32(MAJOR);
+    writer.u32(MINOR);
+    writer.u32(offer.read_ahead.min(READ_AHEAD_BYTES));
+    // What an older kernel does not have is done without.
+    writer.u32(offer.flags & WANTED);
+    writer.u16(BACKGROUND_REQUESTS);
+    writer.u16(BACKGROUND_REQUESTS / 4 * 3);
+    writer.u32(WRITE_BYTES_MAX);
+    // Times are exact to the nanosecond.
+    writer.u32(1);
+    writer.u16((WRITE_BYTES_MAX / PAGE_BYTES) as u16);
+    writer.u16(0);
+    let has_more = offer.flags & HAS_MORE_FLAGS != 0;
+    writer.u32(if has_more { offer.more_flags & MAP_DIRECT } else { 0 });
+    (0..7).for_each(|_| writer.u32(0));
+    Ok(writer.0)
+}
+
+/// The answer to a kernel of a later major version, which begins again with ours.
+pub(crate) fn refuse_version(offer: &Offer) -> Option<Vec<u8>> {
+    (offer.major > MAJOR).then(|| {
+        let mut writer = Writer::default();
+        writer.u32(MAJOR);
+        writer.u32(MINOR);
+        writer.0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(major: u32, minor: u32) -> Offer {
+        Offer { major, minor, read_ahead: 1 << 17, flags: POSIX_LOCKS | 1 << 31, more_flags: !0 }
+    }
+
+    #[test]
+    fn nothing_is_taken_that_was_not_offered_or_is_not_wanted() {
+        let answer = accept(&offer(7, 45)).unwrap();
+        assert_eq!(answer.len(), 64);
+        assert_eq!(answer[8..12], (1_u32 << 17).to_ne_bytes());
+        assert_eq!(answer[12..16], POSIX_LOCKS.to_ne_bytes());
+        assert_eq!(answer[32..], [0; 32]);
+    }
+
+    #[test]
+    fn other_versions_are_refused_or_begin_again() {
+        assert_eq!(accept(&offer(7, 27)), Err(Errno::EPROTO));
+        assert_eq!(accept(&offer(6, 45)), Err(Errno::EPROTO));
+        assert_eq!(refuse_version(&offer(7, 45)), None);
+        assert_eq!(refuse_version(&offer(8, 0)).map(|answer| answer.len()), Some(8));
+    }
+}

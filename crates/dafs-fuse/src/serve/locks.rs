@@ -1,0 +1,86 @@
+//! Locks: asked for, tested and waited for.
+
+use super::{Answer, Server};
+use crate::kernel::{self, Errno, LockFound, LockWanted, NodeId, Request};
+use crate::locking::{Locks, Request as Asked, Wanted};
+use crate::tree::Outcome;
+use std::sync::Arc;
+
+fn wanted(from: &LockWanted) -> Wanted {
+    let exclusive = from.kind == libc::F_WRLCK;
+    Wanted { owner: from.owner, start: from.start, end: from.end, exclusive }
+}
+
+impl Server {
+    pub(super) fn test_lock(&self, from: &LockWanted) -> Outcome<Answer> {
+        let found = self.locks.test(&*self.file(from.handle)?, &wanted(from))?;
+        let last = i64::MAX as u64;
+        let answer = match found {
+            // One that begins where no file of this system reaches stands in nobody's way.
+            Some(holder) if holder.offset <= last => {
+                let kind = if holder.exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+                let end = holder.offset.saturating_add(holder.length.saturating_sub(1)).min(last);
+                LockFound { start: holder.offset, end, kind }
+            }
+            _ => LockFound { start: 0, end: 0, kind: libc::F_UNLCK },
+        };
+        Ok(kernel::lock(&answer).into())
+    }
+
+    pub(super) fn lock(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        from: &LockWanted,
+        waits: bool,
+    ) -> Outcome<Answer> {
+        let wanted = wanted(from);
+        let file = self.file(from.handle)?;
+        if from.kind == libc::F_UNLCK {
+            return self.locks.unlock(&file, &wanted).map(Answer::from);
+        }
+        self.answer_lock(Asked { unique: request.unique, handle: from.handle, wanted }, waits)?;
+        Ok(Answer::Later)
+    }
+
+    /// Answers a request for a lock when that is there.
+    ///
+    /// What the kernel keeps of the file is dropped before: others may have changed it until the lock
+    /// was had. That may wait for reads of the file, so no thread does it that is needed for these.
+    ///
+    /// # Errors
+    /// Somebody else has it, and nobody is to wait; too many wait already.
+    pub(crate) fn answer_lock(self: &Arc<Self>, asked: Asked, waits: bool) -> Outcome<()> {
+        let file = self.file(asked.handle)?;
+        let waiting = Locks::wait(&self.locks, asked)?;
+        let is_had = match waiting.try_lock(&file) {
+            Err(Errno::EAGAIN) if waits => false,
+            other => other.map(|()| true)?,
+        };
+        let server = self.clone();
+        let thread = std::thread::Builder::new().name("dafs-lock".into());
+        let held = file.clone();
+        let started = thread.spawn(move || {
+            let outcome = if is_had { Some(Ok(())) } else { waiting.lock(&file) };
+            let Some(outcome) = outcome else { return };
+            if outcome.is_ok() {
+                server.forget_content(file.node);
+            }
+            server.device.answer(asked.unique, outcome.map(|()| &[][..]));
+            drop(waiting);
+        });
+        started.map(drop).map_err(|error| {
+            tracing::warn!(%error, "no thread to answer a request for a lock");
+            if is_had && let Err(error) = self.locks.unlock(&held, &asked.wanted) {
+                tracing::warn!(?error, "a lock that nobody knows of stays");
+            }
+            Errno::ENOLCK
+        })
+    }
+
+    /// Lets the kernel drop what it keeps of a file: content and attributes.
+    fn forget_content(&self, node: NodeId) {
+        if let Err(error) = self.device.forget_content(node) {
+            tracing::warn!(%error, node, "the kernel did not drop what it keeps of a file");
+        }
+    }
+}

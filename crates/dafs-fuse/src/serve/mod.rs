@@ -1,0 +1,249 @@
+//! The kernel's requests, each given to the module that carries it out.
+//!
+//! Invariants
+//! * Each request is answered once. What an answer tells the kernel to remember is in the tables before
+//!   it is sent.
+
+mod files;
+mod lists;
+mod locks;
+
+use crate::convert;
+use crate::handles::Handles;
+use crate::kernel::{
+    self, Device, Entry, Errno, NodeId, Operation, Request, Room, attributes, entry,
+};
+use crate::limits::{BLOCK_BYTES, NAME_BYTES_MAX, SPACE_UNKNOWN_BYTES};
+use crate::listing::OpenDirectory;
+use crate::locking::Locks;
+use crate::nodes::generation;
+use crate::tree::{New, Outcome, Tree};
+use crate::{content::OpenFile, limits};
+use dafs_client::{Attributes, SpecialFile};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The file system.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) device: Device,
+    pub(crate) tree: Tree,
+    pub(crate) files: Handles<OpenFile>,
+    pub(crate) directories: Handles<OpenDirectory>,
+    pub(crate) locks: Arc<Locks>,
+    /// How long the kernel may believe what it was told.
+    pub(crate) belief: Duration,
+}
+
+/// How a request is answered.
+enum Answer {
+    /// It wants none.
+    None,
+    /// Somebody else does it.
+    Later,
+    /// With these bytes.
+    Body(Vec<u8>),
+    /// With so many bytes of the data that was read.
+    Data(usize),
+}
+
+impl From<()> for Answer {
+    fn from((): ()) -> Self {
+        Self::Body(Vec::new())
+    }
+}
+
+impl From<Vec<u8>> for Answer {
+    fn from(body: Vec<u8>) -> Self {
+        Self::Body(body)
+    }
+}
+
+impl Server {
+    pub(crate) fn new(device: Device, tree: Tree, belief: Duration) -> Self {
+        Self {
+            device,
+            tree,
+            files: Handles::default(),
+            directories: Handles::default(),
+            locks: Arc::default(),
+            belief,
+        }
+    }
+
+    /// Carries out the request that was received, and answers it.
+    pub(crate) fn carry_out(self: &Arc<Self>, room: &mut Room, bytes: usize) {
+        let is_spoilt = room.is_spoilt();
+        let (request, data) = match room.request(bytes) {
+            Ok(request) => request,
+            Err(Some(unique)) => return self.device.answer(unique, Err(Errno::EINVAL)),
+            Err(None) => {
+                return tracing::warn!(bytes, "the kernel sent something that is no request");
+            }
+        };
+        let unique = request.unique;
+        let transfers =
+            matches!(request.operation, Operation::Read { .. } | Operation::Write { .. });
+        let outcome = match transfers && is_spoilt {
+            true => Err(Errno::EIO),
+            false => self.dispatch(&request, data),
+        };
+        match &outcome {
+            Ok(Answer::None | Answer::Later) => {}
+            Ok(Answer::Body(body)) => self.device.answer(unique, Ok(body)),
+            Ok(Answer::Data(bytes)) => match data.slice(0, *bytes) {
+                Some(data) => self.device.answer_data(unique, data),
+                None => self.device.answer(unique, Err(Errno::EIO)),
+            },
+            Err(error) => self.device.answer(unique, Err(*error)),
+        }
+        if transfers && outcome.is_err() {
+            room.give_up();
+        }
+    }
+
+    fn dispatch(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        data: &dafs_client::IoBuffer,
+    ) -> Outcome<Answer> {
+        let (node, caller, tree) = (request.node, request.caller, &self.tree);
+        Ok(match &request.operation {
+            Operation::Lookup { name } => self.entered(&tree.lookup(node, name)?),
+            Operation::Forget(nodes) => {
+                nodes.iter().for_each(|(node, lookups)| tree.nodes.forget(*node, *lookups));
+                Answer::None
+            }
+            Operation::GetAttributes => self.told(node, &tree.attributes(node)?),
+            Operation::SetAttributes(change) => {
+                let open = change.handle.and_then(|handle| self.files.get(handle));
+                let file = open.as_deref().map(|open| &open.file);
+                let change = convert::set_attributes(change);
+                self.told(node, &tree.set_attributes(node, file, &change)?)
+            }
+            Operation::ReadLink => tree.readlink(node)?.into(),
+            Operation::Symlink { name, target } => {
+                self.entered(&tree.make(node, name, New::Symlink(target), 0o777, caller)?)
+            }
+            Operation::MakeNode { name, mode, device } => {
+                self.make_node(request, name, *mode, *device)?
+            }
+            Operation::MakeDirectory { name, mode } => {
+                self.entered(&tree.make(node, name, New::Directory, *mode, caller)?)
+            }
+            Operation::Remove { name, is_directory } => {
+                tree.remove(node, name, *is_directory)?.into()
+            }
+            // The server always replaces; what it cannot do in one step is not done.
+            Operation::Rename { flags: 1.., .. } => return Err(Errno::EINVAL),
+            Operation::Rename { name, to, new_name, .. } => {
+                tree.rename((node, name), (*to, new_name))?.into()
+            }
+            Operation::Link { source, name } => self.entered(&tree.link(*source, node, name)?),
+            Operation::Open { flags } => self.open(request, *flags)?,
+            Operation::Create { name, flags, mode } => self.create(request, name, *flags, *mode)?,
+            Operation::Read { handle, offset, len } => {
+                let file = self.file(*handle)?;
+                self.locks.check(file.node)?;
+                Answer::Data(file.read(data, *offset, *len)?)
+            }
+            Operation::Write { handle, offset, len, appends } => {
+                let file = self.file(*handle)?;
+                self.locks.check(file.node)?;
+                let offset = (!appends).then_some(*offset);
+                kernel::written(file.write(data, *len, offset)?).into()
+            }
+            Operation::Space => self.space(node)?,
+            Operation::Release { handle, owner } => self.release(*handle, *owner)?,
+            Operation::Sync { handle } => self.sync(*handle)?.into(),
+            Operation::SetXattr { name, value, flags } => {
+                tree.set_xattr(node, name, value, *flags)?.into()
+            }
+            Operation::GetXattr { name, size } => bytes(tree.xattr(node, name)?, *size)?,
+            Operation::ListXattr { size } => bytes(tree.xattr_names(node)?, *size)?,
+            Operation::RemoveXattr { name } => tree.remove_xattr(node, name)?.into(),
+            Operation::Flush { handle, owner } => self.flush(*handle, *owner)?,
+            Operation::OpenDirectory => self.open_directory(node)?,
+            Operation::ReadDirectory { handle, position, len, with_attributes } => {
+                self.list(node, *handle, *position, *len, *with_attributes)?
+            }
+            Operation::ReleaseDirectory { handle } => {
+                self.directories.remove(*handle);
+                ().into()
+            }
+            // What changes names is stable when the server answers.
+            Operation::SyncDirectory | Operation::Destroy => ().into(),
+            Operation::TestLock(wanted) => self.test_lock(wanted)?,
+            Operation::Lock { wanted, waits } => self.lock(request, wanted, *waits)?,
+            Operation::Interrupt { unique } => {
+                self.locks.give_up(*unique);
+                Answer::None
+            }
+            // A kernel begins once.
+            Operation::Init { .. } => return Err(Errno::EIO),
+            Operation::Unknown(_) => return Err(Errno::ENOSYS),
+        })
+    }
+
+    /// What the kernel is told of an object that it is going to remember.
+    fn entry(&self, attributes: &Attributes) -> Entry {
+        let node = self.tree.nodes.enter(attributes);
+        let generation = generation(&attributes.handle);
+        let attributes = convert::attributes(node, attributes);
+        Entry { attributes, generation, belief: self.belief }
+    }
+
+    fn entered(&self, attributes: &Attributes) -> Answer {
+        entry(&self.entry(attributes)).into()
+    }
+
+    fn told(&self, node: NodeId, found: &Attributes) -> Answer {
+        attributes(&convert::attributes(node, found), self.belief).into()
+    }
+
+    fn make_node(
+        &self,
+        request: &Request<'_>,
+        name: &[u8],
+        mode: u32,
+        device: u32,
+    ) -> Outcome<Answer> {
+        let (major, minor) = convert::device_numbers(device);
+        let kind = match mode & libc::S_IFMT {
+            libc::S_IFBLK => SpecialFile::BlockDevice { major, minor },
+            libc::S_IFCHR => SpecialFile::CharDevice { major, minor },
+            libc::S_IFIFO => SpecialFile::Fifo,
+            libc::S_IFSOCK => SpecialFile::Socket,
+            libc::S_IFREG | 0 => return self.make_file(request, name, mode),
+            _ => return Err(Errno::EINVAL),
+        };
+        let (node, caller) = (request.node, request.caller);
+        Ok(self.entered(&self.tree.make(node, name, New::Special(kind), mode, caller)?))
+    }
+
+    fn space(&self, node: NodeId) -> Outcome<Answer> {
+        let status = self.tree.fs_status(node)?;
+        // What the server does not say is as much as one wants.
+        let blocks =
+            |bytes: Option<u64>| bytes.unwrap_or(SPACE_UNKNOWN_BYTES) / u64::from(BLOCK_BYTES);
+        let numbers = [
+            blocks(status.space_total),
+            blocks(status.space_free),
+            blocks(status.space_available),
+            status.files_total.unwrap_or(0),
+            status.files_free.unwrap_or(0),
+        ];
+        let name_bytes_max = status.name_bytes_max.unwrap_or(NAME_BYTES_MAX as u32);
+        Ok(kernel::space(numbers, BLOCK_BYTES, name_bytes_max).into())
+    }
+}
+
+/// What there is, or how long it is if the program asks for that.
+fn bytes(found: Vec<u8>, size: u32) -> Outcome<Answer> {
+    const { assert!(limits::XATTR_BYTES_MAX <= u32::MAX as usize) };
+    match size as usize {
+        0 => Ok(kernel::size(found.len() as u32).into()),
+        size if found.len() > size => Err(Errno::ERANGE),
+        _ => Ok(found.into()),
+    }
+}

@@ -1,0 +1,12 @@
+//! Waking a thread that waits in the kernel.
+
+use rustix::thread::Pid;
+
+/// Sends a signal to one thread of this process; nothing if it has ended.
+pub(crate) fn wake(thread: Pid, signal: i32) {
+    let process = rustix::process::getpid().as_raw_nonzero().get();
+    let thread = thread.as_raw_nonzero().get();
+    // SAFETY: the call takes numbers alone. It reaches no other process than this one, whatever the
+    // number of the thread means by now.
+    unsafe { libc::syscall(libc::SYS_tgkill, process, thread, signal) };
+}
