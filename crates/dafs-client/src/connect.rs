@@ -5,6 +5,7 @@ use crate::core::{
 };
 use crate::driver::{Driver, Shared};
 use crate::error::{Error, Result};
+use crate::file::OPENS;
 use crate::limits::GROUPS_MAX;
 use crate::options::{
     Authentication, ConnectOptions, Credential, Transport, TransportChoice, TransportKind,
@@ -18,6 +19,7 @@ use dafs_wire::dafs::Verifier;
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Opens a session with the server that `url` names.
@@ -197,8 +199,17 @@ impl<'a> Target<'a> {
 
     fn session_config(&self, kind: TransportKind) -> SessionConfig {
         let options = self.options;
-        let client_id = options.client_id.clone().unwrap_or_else(default_client_id);
-        let mut config = SessionConfig::new(client_id.into_bytes(), Verifier(crate::random()));
+        let (name, verifier) = match &options.identity {
+            Some(identity) => {
+                OPENS.fetch_max(identity.next_owner, Ordering::Relaxed);
+                (identity.name.clone(), Verifier(identity.verifier))
+            }
+            None => {
+                let name = options.client_id.clone().unwrap_or_else(default_client_id);
+                (name.into_bytes(), Verifier(crate::random()))
+            }
+        };
+        let mut config = SessionConfig::new(name, verifier);
         config.client_differentiator = crate::random();
         config.session_differentiator = crate::random();
         let fence_id = options.fence_id.as_deref().or(self.url.fence_id());

@@ -7,6 +7,7 @@ use crate::convert;
 use crate::error::{Error, Result};
 use crate::limits::READDIR_PAGE_BYTES;
 use crate::names::component;
+use crate::successor::ListingPlace;
 use crate::transfer;
 use dafs_mem::Site;
 use dafs_wire::dafs as wire;
@@ -47,6 +48,22 @@ impl Client {
             page: VecDeque::new(),
             end: false,
         }
+    }
+}
+
+impl ReadDir {
+    pub(crate) fn at(client: &Client, dir: &FileHandle, place: ListingPlace) -> Self {
+        Self {
+            cookie: place.cookie,
+            verifier: Verifier(place.verifier),
+            end: place.end,
+            ..client.read_dir(dir)
+        }
+    }
+
+    pub(crate) fn rest_and_place(&self) -> (Vec<DirEntry>, ListingPlace) {
+        let Self { cookie, verifier, end, .. } = *self;
+        (self.page.iter().cloned().collect(), ListingPlace { cookie, verifier: verifier.0, end })
     }
 }
 

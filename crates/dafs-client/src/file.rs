@@ -133,6 +133,17 @@ impl Client {
         options: &OpenOptions,
     ) -> Result<File> {
         let owner = OPENS.fetch_add(1, Ordering::Relaxed);
+        self.open_owned(claim, create, options, owner)
+    }
+
+    /// Opens what a claim names, for this owner.
+    pub(crate) fn open_owned(
+        &self,
+        claim: wire::OpenClaim<'_>,
+        create: Option<wire::CreateMode<'_>>,
+        options: &OpenOptions,
+        owner: u64,
+    ) -> Result<File> {
         let delete_disposition = match options.deny_delete {
             true => wire::DeleteDisposition::Deny,
             false => wire::DeleteDisposition::DontCare,

@@ -78,6 +78,7 @@ mod options;
 mod outcome;
 mod path;
 mod pending;
+mod successor;
 mod transfer;
 mod uncommitted;
 mod unlinked;
@@ -116,6 +117,7 @@ pub use crate::options::{
 };
 pub use crate::path::{Follow, Found, Place};
 pub use crate::pending::Pending;
+pub use crate::successor::{ClientIdentity, ListingPlace};
 pub use crate::url::{DafsUrl, UrlError};
 pub use dafs_wire::dafs::{Procedure, Status};
 

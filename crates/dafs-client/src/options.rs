@@ -5,6 +5,7 @@ use crate::limits::{
     CONNECT_TIMEOUT, CREDITS_PROPOSED, INLINE_BYTES_DEFAULT, OPERATION_DEADLINE, RECOVERY_LIMIT,
     SPIN_POLLS,
 };
+use crate::successor::ClientIdentity;
 pub use dafs_wire::dafs::ByteOrder;
 use std::fmt;
 use std::sync::Arc;
@@ -167,6 +168,9 @@ pub struct ConnectOptions {
     /// Names this client to the server across restarts of the session; `None` makes one of the
     /// host name, the process id and a random number.
     pub client_id: Option<String>,
+    /// The client whose place this process takes ([`Client::identity`](crate::Client::identity)); its
+    /// name goes before `client_id`.
+    pub identity: Option<ClientIdentity>,
     /// Whether to keep file content in this process, as far as the server's delegations allow; `None`
     /// sends every read and write to the server.
     pub cache: Option<CacheOptions>,
@@ -190,6 +194,7 @@ impl Default for ConnectOptions {
             requests: CREDITS_PROPOSED,
             inline_bytes: INLINE_BYTES_DEFAULT,
             client_id: None,
+            identity: None,
             cache: None,
             fence_id: None,
         }

@@ -7,6 +7,7 @@
 //!   name, also when a later run of the server gives out the number of an earlier one.
 //! * What could not be got back is never sent to the server: its state-id may by now be another's.
 
+use crate::lock::LockRange;
 use dafs_wire::dafs::{
     ClientId, DeleteDisposition, FileHandle, Lock, LockOptions, LockType, LockU, Open,
     OpenDowngrade, OpenReply, ShareAccess, ShareDeny, ShareKey, StateId, Status,
@@ -91,6 +92,21 @@ impl HeldLock {
         };
         let options = self.options | LockOptions::RECLAIM;
         Lock { fh, lock_type: self.lock_type, options, state_id, offset: self.first, length }
+    }
+
+    fn range(&self) -> LockRange {
+        let range = match self.lock_type {
+            LockType::Read => LockRange::shared(),
+            _ => LockRange::exclusive(),
+        };
+        let length = match self.last {
+            u64::MAX => u64::MAX,
+            last => last - self.first + 1,
+        };
+        range
+            .bytes(self.first, length)
+            .persist(self.options.contains(LockOptions::PERSIST))
+            .auto_recovery(self.options.contains(LockOptions::AUTORECOVERY))
     }
 
     /// What is left of it without a range: nothing, one piece or two.
@@ -229,6 +245,15 @@ impl Held {
 
     pub(crate) fn open(&self, name: StateId) -> Option<&HeldOpen> {
         self.opens.get(&name)
+    }
+
+    /// What an open has locked; the status with which it, or one of its locks, was lost.
+    pub(crate) fn locks_held(&self, name: StateId) -> Result<Vec<LockRange>, Status> {
+        let Some(open) = self.opens.get(&name) else { return Ok(Vec::new()) };
+        match open.lost {
+            Some(status) => Err(status),
+            None => Ok(open.locks.iter().map(HeldLock::range).collect()),
+        }
     }
 
     /// The opens that this run of the server does not know, in the order of their names.
