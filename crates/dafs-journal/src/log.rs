@@ -84,8 +84,6 @@ struct State {
 struct Io {
     /// Segments with writes that are not stable.
     dirty: Vec<u64>,
-    /// All up to this number is written.
-    written: u64,
 }
 
 /// A log that takes records.
@@ -97,6 +95,8 @@ pub struct Log {
     segment_bytes: u64,
     state: Mutex<State>,
     io: Mutex<Io>,
+    /// All up to this number is written. Changes under `io`.
+    written: AtomicU64,
     /// Told when as many wait as a job waits for.
     gathered: Condvar,
     /// Held while segments are made.
@@ -156,7 +156,8 @@ impl Log {
             boot,
             segment_bytes,
             state: Mutex::new(state),
-            io: Mutex::new(Io { dirty: Vec::new(), written: sequence - 1 }),
+            io: Mutex::new(Io { dirty: Vec::new() }),
+            written: AtomicU64::new(sequence - 1),
             gathered: Condvar::new(),
             maker: Mutex::new(()),
             sync: Mutex::new(()),
@@ -237,11 +238,26 @@ impl Log {
     /// # Errors
     /// When the disk refuses, now or earlier.
     pub fn flush(&self, sequence: u64) -> Result<(), LogFailed> {
-        let mut io = lock(&self.io);
-        if io.written >= sequence {
+        // Who need not write does not wait for those who do.
+        if self.is_written(sequence) {
             return Ok(());
         }
-        self.write_pending(&mut io)
+        let mut io = lock(&self.io);
+        match self.is_written(sequence) {
+            true => Ok(()),
+            false => self.write_pending(&mut io),
+        }
+    }
+
+    /// Whether everything is written that was appended up to `sequence`, whatever has become of the log
+    /// since.
+    pub fn is_written(&self, sequence: u64) -> bool {
+        self.written.load(Ordering::Acquire) >= sequence
+    }
+
+    /// Whether the disk has refused something, so that nothing more is kept.
+    pub fn has_failed(&self) -> bool {
+        lock(&self.state).failed
     }
 
     fn write_pending(&self, io: &mut Io) -> Result<(), LogFailed> {
@@ -268,7 +284,7 @@ impl Log {
             self.fail(&mut state, "written", &error);
             return Err(LogFailed);
         }
-        io.written = upto;
+        self.written.store(upto, Ordering::Release);
         if let Some(mut chunk) = chunks.into_iter().next_back()
             && chunk.bytes.capacity() <= BUFFER_SPARE_BYTES_MAX
         {
@@ -386,10 +402,14 @@ impl Log {
         }
     }
 
-    /// Whether everything is stable that was appended up to `sequence`, whatever has become of the log
-    /// since.
+    /// The same of what is stable.
     pub fn is_stable(&self, sequence: u64) -> bool {
-        lock(&self.state).stable >= sequence
+        self.stable() >= sequence
+    }
+
+    /// Up to where everything is stable.
+    pub fn stable(&self) -> u64 {
+        lock(&self.state).stable
     }
 
     /// Makes everything stable that was appended before, and waits for it.
@@ -403,7 +423,8 @@ impl Log {
     fn sync_all(&self, _sync: &MutexGuard<'_, ()>) -> Result<(), LogFailed> {
         let mut io = lock(&self.io);
         self.write_pending(&mut io)?;
-        let (dirty, written) = (std::mem::take(&mut io.dirty), io.written);
+        let dirty = std::mem::take(&mut io.dirty);
+        let written = self.written.load(Ordering::Acquire);
         // Others may write meanwhile; that is not what is made stable here.
         drop(io);
         self.syncs.fetch_add(1, Ordering::Relaxed);

@@ -14,7 +14,7 @@
 
 use super::intent;
 use super::keeper::{Keeper, shielded, tell};
-use super::places::{Hold, Place, PlaceList, Places};
+use super::places::{Ends, Hold, Place, PlaceList, Places};
 use super::{Change, Durability, Intended, Notify, Op, host};
 use crate::error::ServiceError;
 use crate::export::Export;
@@ -37,13 +37,20 @@ pub(super) struct Guard {
     empties: Option<(Handle, Vec<u8>)>,
     /// That file, as it was when the name was last looked at.
     emptied: Option<Place>,
-    /// What to do when its places are free.
+    /// What to do when its places are free, or the log is kept.
     waiting: Option<Notify>,
+    /// Its places are free, and it waits for the log.
+    has_places: bool,
     /// When it is given up if it still waits.
     until_ns: u64,
 }
 
 impl Guard {
+    /// Whether it waits for its places and nobody is in them any more.
+    fn may_go_on(&self, number: u64, places: &Places) -> bool {
+        self.waiting.is_some() && !self.has_places && self.is_first(number, places)
+    }
+
     fn is_first(&self, number: u64, places: &Places) -> bool {
         let emptied = self.emptied.as_slice();
         places.is_first(number, &self.places) && places.is_first(number, emptied)
@@ -106,7 +113,7 @@ impl Guards {
 }
 
 /// How far a guarded change has come whose names are free.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Free,
     /// For the file that it empties, or it was given up.
@@ -137,9 +144,8 @@ impl Keeper {
         let waiting = if free { None } else { ready.take().map(|ready| ready()) };
         let (store, until_ns) = (store.clone(), now_ns.saturating_add(GUARD_WAIT_NS));
         let looks = free && empties.is_some();
-        let fs = store.fs_id();
-        let mut ends = ledger.ends(fs);
-        let guard = Guard { whose, store, places, empties, emptied: None, waiting, until_ns };
+        let (emptied, has_places) = (None, false);
+        let guard = Guard { whose, store, places, empties, emptied, waiting, has_places, until_ns };
         ledger.guards.insert(number, guard);
         drop(ledger);
         let mut op = Op::new(self.clone(), number, change);
@@ -157,15 +163,42 @@ impl Keeper {
             if found? == Found::Waits {
                 return Ok(Intended::Waiting(op));
             }
-            ends = self.lock().ends(fs);
         }
+        let ends = self.ends_before(number);
         if self.is_kept(ends)? {
             return Ok(Intended::Ready(op));
         }
         if let Some(ready) = made.or_else(|| ready.map(|ready| ready())) {
-            self.keep_soon(ends, ready);
+            self.wait_for_log(number, ends, ready);
         }
         Ok(Intended::Waiting(op))
+    }
+
+    /// How far the log has to be kept before a change goes on that has its places.
+    fn ends_before(&self, number: u64) -> Ends {
+        let ledger = self.lock();
+        let guard = ledger.guards.all.get(&number);
+        guard.map_or_else(Ends::default, |guard| {
+            ledger.places.ends(guard.places.iter().chain(&guard.emptied))
+        })
+    }
+
+    /// Tells when the log is kept so far, if the change is not given up before.
+    fn wait_for_log(self: &Arc<Self>, number: u64, ends: Ends, ready: Notify) {
+        let mut ledger = self.lock();
+        let Some(guard) = ledger.guards.all.get_mut(&number) else { return };
+        (guard.waiting, guard.has_places) = (Some(ready), true);
+        drop(ledger);
+        let keeper = self.clone();
+        let kept = move |done: Result<()>| {
+            let mut ledger = keeper.lock();
+            let waiting = ledger.guards.all.get_mut(&number).and_then(|guard| guard.waiting.take());
+            drop(ledger);
+            if let Some(ready) = waiting {
+                tell(ready, done);
+            }
+        };
+        self.keep_soon(ends, Box::new(kept));
     }
 
     /// Takes the place of the file that a change empties whose names are free; `ready` may have to wait
@@ -211,22 +244,24 @@ impl Keeper {
 
     /// Lets a guarded change go on if nobody is in its way any more. Those that it lets go on itself are
     /// added to `next`.
-    pub(super) fn resume_guard(&self, number: u64, next: &mut Vec<u64>) {
+    pub(super) fn resume_guard(self: &Arc<Self>, number: u64, next: &mut Vec<u64>) {
         let mut ledger = self.lock();
         let ledger_now = &mut *ledger;
         let Some(guard) = ledger_now.guards.all.get_mut(&number) else { return };
-        if guard.waiting.is_none() || !guard.is_first(number, &ledger_now.places) {
+        if !guard.may_go_on(number, &ledger_now.places) {
             return;
         }
-        let (mut ready, fs) = (guard.waiting.take(), guard.store.fs_id());
+        let mut ready = guard.waiting.take();
         drop(ledger);
         let found = shielded(|| self.find_emptied(number, &mut ready, next));
         let Some(ready) = ready else { return };
-        let ends = self.lock().ends(fs);
-        match found.and_then(|found| Ok((found, self.is_kept(ends)?))) {
-            Ok((Found::Free, true)) => tell(ready, Ok(())),
-            Ok((Found::Free, false)) => self.keep_soon(ends, ready),
-            Ok((Found::Waits, _)) => {}
+        if found == Ok(Found::Waits) {
+            return;
+        }
+        let ends = self.ends_before(number);
+        match found.and_then(|_| self.is_kept(ends)) {
+            Ok(true) => tell(ready, Ok(())),
+            Ok(false) => self.wait_for_log(number, ends, ready),
             Err(error) => tell(ready, Err(error)),
         }
     }

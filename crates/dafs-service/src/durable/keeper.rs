@@ -11,8 +11,8 @@
 //!   failed, and what comes after it goes on.
 
 use super::intent::Intent;
-use super::ledger::{Ends, Executed, Flight, Ledger, Waiting};
-use super::places::{Hold, Place, PlaceList};
+use super::ledger::{Executed, Flight, Ledger, Waiting};
+use super::places::{Ends, Hold, Place, PlaceList};
 use super::record::About;
 use super::{Change, Effect, Intended, Notify, Op, Session, Settled};
 use crate::Result;
@@ -199,20 +199,26 @@ impl Keeper {
     /// out; `None` when the change was dropped meanwhile.
     ///
     /// # Errors
-    /// `Delay` when its session was forgotten meanwhile: nobody waits for the reply.
+    /// The log takes nothing more; `Delay` when the session was forgotten meanwhile, whose client waits
+    /// for no reply.
     fn announce(&self, number: u64, intent: Intent) -> Result<Option<Ends>> {
+        // So that no end is waited for of what was never announced.
+        if self.log.has_failed() {
+            return Err(StoreError::Io.into());
+        }
         let mut ledger = self.lock();
-        let intent = Arc::new(intent);
-        let Ledger { flights, sessions, .. } = &mut *ledger;
+        let Ledger { flights, sessions, places, .. } = &mut *ledger;
         let Some(flight) = flights.get_mut(&number) else { return Ok(None) };
-        let (about, fs) = (flight.about, flight.store.fs_id());
-        if !sessions.contains_key(&about.key.session) {
+        let about = flight.about;
+        if !intent.appends() && !sessions.contains_key(&about.key.session) {
             return Err(ServiceError::Delay);
         }
+        let before = places.ends(flight.places.iter().chain(&flight.emptied));
+        let intent = Arc::new(intent);
         flight.intent = Some(intent.clone());
         let written = ledger.intend(&self.log, &about, &intent);
         // What ended before is kept, too, for as long as that has to be.
-        let stable = if about.power { written } else { ledger.ends(fs).stable };
+        let stable = if about.power { written } else { before.stable };
         Ok(Some(Ends { written, stable }))
     }
 
@@ -231,7 +237,7 @@ impl Keeper {
     /// Tells when the log is kept so far.
     pub(super) fn keep_soon(&self, ends: Ends, ready: Notify) {
         let sequence = ends.written.max(ends.stable);
-        self.log.sync_soon(sequence, Box::new(move |done| ready(done.map_err(failed))));
+        self.log.sync_soon(sequence, Box::new(move |done| tell(ready, done.map_err(failed))));
     }
 
     /// Notes where an append goes, which is about to be written there.
@@ -309,7 +315,7 @@ impl Keeper {
                     continue;
                 }
             };
-            let announced = match self.announce(number, intent) {
+            let announced = match shielded(|| self.announce(number, intent)) {
                 Ok(Some(announced)) => announced,
                 Ok(None) => continue,
                 Err(error) => {
@@ -354,14 +360,14 @@ impl Keeper {
             }
             return Settled::Later;
         }
-        let mut next = Vec::new();
+        let mut left = Left::default();
         let end = if known { End::Reply(order_le, reply) } else { End::Open };
-        let sequence = finish(&mut ledger, &self.log, op.number, end, &mut next);
+        left.finish(&mut ledger, &self.log, op.number, end);
         drop(ledger);
         // Should this fail, the next change is refused; what has happened is found out at the next
         // start.
-        let _ = self.log.flush(sequence);
-        self.resume(next);
+        let _ = self.log.flush(left.last);
+        self.resume(left.next);
         Settled::Now
     }
 
@@ -405,18 +411,18 @@ impl Keeper {
         self.rounds.fetch_add(1, Ordering::Relaxed);
         self.committed.fetch_add(round.len() as u64, Ordering::Relaxed);
         let outcomes = commit(&touched);
-        let (mut next, mut last) = (Vec::new(), 0);
+        let mut left = Left::default();
         let mut ledger = self.lock();
         for (executed, outcome) in round.iter().zip(&outcomes) {
             let end = match outcome {
                 Ok(()) => End::Reply(executed.order_le, &executed.reply),
                 Err(_) => End::Failed,
             };
-            last = finish(&mut ledger, &self.log, executed.op, end, &mut next).max(last);
+            left.finish(&mut ledger, &self.log, executed.op, end);
         }
         drop(ledger);
-        let written = self.log.flush(last).map_err(failed);
-        self.resume(next);
+        let written = self.log.flush(left.last).map_err(failed);
+        self.resume(left.next);
         outcomes.into_iter().map(|outcome| outcome.and(written)).collect()
     }
 
@@ -424,29 +430,25 @@ impl Keeper {
     pub(super) fn doubt(self: &Arc<Self>, number: u64) {
         let mut ledger = self.lock();
         let Some(flight) = ledger.flights.get(&number) else { return };
-        let end = flight.end_if_announced(End::Failed);
-        let mut next = Vec::new();
-        let last = finish(&mut ledger, &self.log, number, end, &mut next);
+        let (end, mut left) = (flight.end_if_announced(End::Failed), Left::default());
+        left.finish(&mut ledger, &self.log, number, end);
         drop(ledger);
         // Should this fail, the next change is refused.
-        let _ = self.log.flush(last);
-        self.resume(next);
+        let _ = self.log.flush(left.last);
+        self.resume(left.next);
     }
 
     /// A change that was announced is not carried out.
     pub(super) fn abandon(self: &Arc<Self>, number: u64) {
         let mut ledger = self.lock();
-        let Some(flight) = ledger.flights.get_mut(&number) else { return };
-        let (waiting, mut next) = (flight.waiting.take(), Vec::new());
-        let end = flight.end_if_announced(End::Dropped);
-        let last = finish(&mut ledger, &self.log, number, end, &mut next);
+        let Some(flight) = ledger.flights.get(&number) else { return };
+        let (end, mut left) = (flight.end_if_announced(End::Dropped), Left::default());
+        left.finish(&mut ledger, &self.log, number, end);
         drop(ledger);
-        // Its notification is not used; what it holds may come back here.
-        drop(waiting);
         // What somebody else does must not seem to be its work after a crash. Should this fail, the
         // next change is refused.
-        let _ = self.log.flush(last);
-        self.resume(next);
+        let _ = self.log.flush(left.last);
+        self.resume(left.next);
     }
 }
 
@@ -471,28 +473,37 @@ impl Flight {
     }
 }
 
-/// Takes a change out of the ledger. Returns the number of the record that must be written before
-/// anything comes of it.
-fn finish(
-    ledger: &mut Ledger,
-    log: &Arc<Log>,
-    number: u64,
-    end: End<'_>,
-    next: &mut Vec<u64>,
-) -> u64 {
-    let Some(flight) = ledger.flights.remove(&number) else { return 0 };
-    let about = &flight.about;
-    let sequence = match end {
-        End::Reply(order_le, bytes) if bytes.len() <= DURABLE_REPLY_BYTES_MAX => {
-            ledger.reply(log, about, order_le, bytes)
+/// What is left to do when changes were taken out of the ledger, without its lock.
+#[derive(Default)]
+struct Left {
+    /// The number of the last record that must be written before anything comes of them.
+    last: u64,
+    /// Those whose way is free now.
+    next: Vec<u64>,
+    /// They themselves, with notifications that are not used; what these hold may come back here.
+    gone: Vec<Flight>,
+}
+
+impl Left {
+    /// Takes a change out of the ledger.
+    fn finish(&mut self, ledger: &mut Ledger, log: &Arc<Log>, number: u64, end: End<'_>) {
+        let Some(flight) = ledger.flights.remove(&number) else { return };
+        let about = &flight.about;
+        let sequence = match end {
+            End::Reply(order_le, bytes) if bytes.len() <= DURABLE_REPLY_BYTES_MAX => {
+                Some(ledger.reply(log, about, order_le, bytes))
+            }
+            End::Reply(..) | End::Failed => Some(ledger.failed(log, about)),
+            End::Dropped => Some(ledger.dropped(log, about)),
+            End::Open => None,
+        };
+        if let Some(sequence) = sequence {
+            ledger.end(log, &flight, sequence);
+            self.last = self.last.max(sequence);
         }
-        End::Reply(..) | End::Failed => ledger.failed(log, about),
-        End::Dropped => ledger.dropped(log, about),
-        End::Open => 0,
-    };
-    ledger.end(&flight, sequence);
-    flight.leave(number, &mut ledger.places, next);
-    sequence
+        flight.leave(number, &mut ledger.places, &mut self.next);
+        self.gone.push(flight);
+    }
 }
 
 /// What a change has touched, if it is still known.

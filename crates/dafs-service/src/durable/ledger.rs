@@ -12,7 +12,7 @@
 use super::change::Owned;
 use super::guard::Guards;
 use super::intent::Intent;
-use super::places::{Place, PlaceList, Places};
+use super::places::{Ends, Place, PlaceList, Places};
 use super::record::{self, About};
 use super::{Effect, Notify, Session};
 use crate::limits::{
@@ -20,7 +20,7 @@ use crate::limits::{
     DURABLE_SESSION_BYTES_MAX,
 };
 use dafs_journal::{Appended, CHECKPOINT_BYTES_MAX, Log, record_bytes};
-use dafs_store::{Cred, FsId, Store};
+use dafs_store::{Cred, Store};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -106,17 +106,6 @@ pub(super) struct Waiting {
     pub(super) ready: Notify,
 }
 
-/// Up to where the log has to be kept before somebody whom it does not know changes what announced
-/// changes of a file system have left: else one that has come to an end would look after a crash as if
-/// it had never begun.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Ends {
-    /// Over the end of the process.
-    pub(super) written: u64,
-    /// Over the loss of power.
-    pub(super) stable: u64,
-}
-
 /// A change that was carried out and is to be made stable.
 pub(super) struct Executed {
     pub(super) op: u64,
@@ -131,7 +120,6 @@ pub(super) struct Ledger {
     /// Changes under way that nothing is kept of.
     pub(super) guards: Guards,
     pub(super) places: Places,
-    ends: FxHashMap<FsId, Ends>,
     pub(super) executed: Vec<Executed>,
     /// Appends whose place the log knows and whose end it does not, as records, by change. They
     /// outlast their sessions, and appends that nobody could bring to an end outlast their changes.
@@ -155,7 +143,6 @@ impl Default for Ledger {
             flights: FxHashMap::default(),
             guards: Guards::default(),
             places: Places::default(),
-            ends: FxHashMap::default(),
             executed: Vec::new(),
             placed: FxHashMap::default(),
             committing: false,
@@ -183,18 +170,14 @@ impl Ledger {
         self.bytes = self.live().map(cost).sum();
     }
 
-    /// Where the ends of announced changes of a file system are.
-    pub(super) fn ends(&self, fs: FsId) -> Ends {
-        self.ends.get(&fs).copied().unwrap_or_default()
-    }
-
     /// Notes that what became of a change is told by the record `sequence`.
-    pub(super) fn end(&mut self, flight: &Flight, sequence: u64) {
-        let ends = self.ends.entry(flight.store.fs_id()).or_default();
-        ends.written = ends.written.max(sequence);
-        if flight.about.power {
-            ends.stable = ends.stable.max(sequence);
-        }
+    pub(super) fn end(&mut self, log: &Log, flight: &Flight, sequence: u64) {
+        let power = flight.about.power;
+        let ends = Ends { written: sequence, stable: if power { sequence } else { 0 } };
+        let stable = log.stable();
+        let kept = |ends: &Ends| ends.stable <= stable && log.is_written(ends.written);
+        self.places.end(&flight.places, ends, kept);
+        self.places.end(flight.emptied.as_slice(), ends, kept);
     }
 
     /// What a checkpoint can still take besides the changes under way.
@@ -276,20 +259,24 @@ impl Ledger {
     }
 
     /// Notes whose a session is; the number of the record, if there was none before. When there is no
-    /// room, nothing will be known of the session; nor is there for its changes then.
+    /// room, there is none for its changes either, and it is told with the first one for which there is.
     pub(super) fn introduce(&mut self, log: &Arc<Log>, session: &Session) -> Option<u64> {
+        self.sessions.entry(session.id).or_default().session = Some(session.clone());
         let mut record = Vec::new();
         record::put_session(session, false, &mut record);
-        if cost(&record) > self.spare_bytes() {
-            return None;
+        match cost(&record) <= self.spare_bytes() {
+            true => self.tell(log, &session.id),
+            false => None,
         }
-        let kept = self.sessions.entry(session.id).or_default();
-        kept.session = Some(session.clone());
-        if !kept.record.is_empty() {
-            return None;
-        }
+    }
+
+    /// Sees to it that the log knows a session that was introduced.
+    fn tell(&mut self, log: &Arc<Log>, id: &[u8; 8]) -> Option<u64> {
+        let kept = self.sessions.get_mut(id).filter(|kept| kept.record.is_empty())?;
+        let mut record = Vec::new();
+        record::put_session(kept.session.as_ref()?, kept.incomplete, &mut record);
         kept.record.clone_from(&record);
-        self.charge(&session.id, 0, cost(&record));
+        self.charge(id, 0, cost(&record));
         Some(self.append(log, |out| out.extend_from_slice(&record)))
     }
 
@@ -303,18 +290,26 @@ impl Ledger {
     pub(super) fn leave_out(&mut self, log: &Arc<Log>, id: &[u8; 8]) -> Option<u64> {
         // Nobody asks about a session that was not introduced.
         let kept = self.sessions.get_mut(id).filter(|kept| !kept.incomplete)?;
+        if kept.record.is_empty() {
+            kept.incomplete = true;
+            return None;
+        }
         kept.make_incomplete();
         let record = kept.record.clone();
         Some(self.append(log, |out| out.extend_from_slice(&record)))
     }
 
-    /// Notes a change that is about to be carried out, of a session that is known.
+    /// Notes a change that is about to be carried out. Of a session that is forgotten, that can only be
+    /// an append: nobody will ask for it, but when it is half done it is to be taken back.
     pub(super) fn intend(&mut self, log: &Arc<Log>, about: &About, intent: &Intent) -> u64 {
         if intent.appends() {
             let mut record = Vec::new();
             record::put_placed(about, intent, &mut record);
             self.bytes += cost(&record);
             self.placed.insert(about.op, record);
+            if !self.knows(&about.key.session) {
+                return self.append(log, |out| record::put_placed(about, intent, out));
+            }
         }
         let sequence = self.note(log, about, |out| record::put_intent(about, intent, out));
         let bytes = cost(&self.entry(about).record) * (1 + usize::from(intent.appends()));
@@ -401,6 +396,7 @@ impl Ledger {
     fn note(&mut self, log: &Arc<Log>, about: &About, put: impl FnOnce(&mut Vec<u8>)) -> u64 {
         // Nobody would forget the changes of one that is not.
         assert!(self.knows(&about.key.session), "a session is known that has changes");
+        self.tell(log, &about.key.session);
         let entry = self.entry(about);
         let before = cost(&entry.record);
         entry.about = *about;
@@ -446,30 +442,65 @@ mod tests {
     use dafs_journal::sim::SimDisk;
     use dafs_store::{FileId, FsId};
 
-    fn intend(ledger: &mut Ledger, log: &Arc<Log>, session: u64, stream: u16) -> About {
-        ledger.next_op += 1;
-        let key = RequestKey { session: session.to_be_bytes(), stream, sequence: 1, procedure: 9 };
-        let nobody = Session {
-            id: key.session,
+    fn session(number: u64) -> Session {
+        Session {
+            id: number.to_be_bytes(),
             host: Vec::new(),
             client: Vec::new(),
             verifier: [0; 8],
             mechanism: String::new(),
             principal: Vec::new(),
-        };
-        ledger.introduce(log, &nobody);
+        }
+    }
+
+    fn intend(ledger: &mut Ledger, log: &Arc<Log>, number: u64, stream: u16) -> About {
+        ledger.next_op += 1;
+        let key = RequestKey { session: number.to_be_bytes(), stream, sequence: 1, procedure: 9 };
+        ledger.introduce(log, &session(number));
         let about = About { op: ledger.next_op, key, power: false };
         let file = Handle { fs: FsId([1; 16]), file: FileId([2; 48]) };
         ledger.intend(log, &about, &Intent::Append { file, offset: 0, len: 1, digest: 3 });
         about
     }
 
+    fn log() -> Arc<Log> {
+        let recovery = Recovery::scan(Arc::new(SimDisk::new()), [1; 16], &mut |_| ()).unwrap();
+        recovery.start(64 << 10, Arc::new(|job| job()), &mut std::iter::empty()).unwrap()
+    }
+
+    /// It is as others are when there is room again.
+    #[test]
+    fn a_session_without_room_is_told_with_its_first_change() {
+        let log = log();
+        for leaves_out in [false, true] {
+            let mut ledger = Ledger { bytes_max: 0, ..Ledger::default() };
+            assert_eq!(ledger.introduce(&log, &session(1)), None);
+            assert!(ledger.knows(&session(1).id) && !ledger.has_room_for(&session(1).id));
+            if leaves_out {
+                assert_eq!(ledger.leave_out(&log, &session(1).id), None);
+            }
+            assert_eq!((ledger.live().count(), ledger.bytes), (0, 0));
+            ledger.bytes_max = 256 << 10;
+            let key = RequestKey { session: session(1).id, stream: 0, sequence: 1, procedure: 9 };
+            let about = About { op: 1, key, power: false };
+            let file = Handle { fs: FsId([1; 16]), file: FileId([2; 48]) };
+            let intent = Intent::Append { file, offset: 0, len: 1, digest: 3 };
+            ledger.intend(&log, &about, &intent);
+            ledger.ended(&log, &about, None);
+            ledger.reply(&log, &about, false, b"done");
+            let live: Vec<_> = ledger.live().map(|record| record.to_vec()).collect();
+            let mut record = Vec::new();
+            record::put_session(&session(1), leaves_out, &mut record);
+            assert!(live.len() == 2 && live[0] == record);
+            ledger.forget(&log, &session(1).id);
+            assert_eq!(ledger.bytes, 0);
+        }
+    }
+
     /// Whatever clients do, the next start can read the journal.
     #[test]
     fn what_a_checkpoint_holds_is_bounded() {
-        let disk = Arc::new(SimDisk::new());
-        let recovery = Recovery::scan(disk.clone(), [1; 16], &mut |_| ()).unwrap();
-        let log = recovery.start(64 << 10, Arc::new(|job| job()), &mut std::iter::empty()).unwrap();
+        let log = log();
         let mut ledger = Ledger { bytes_max: 256 << 10, ..Ledger::default() };
         let mut replies = 0;
         for session in 0..2000 {

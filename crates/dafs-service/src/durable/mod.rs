@@ -376,7 +376,7 @@ impl Service {
                 keeper.leave_out(&key.session)?;
                 return self.guard(caller, change, || ready);
             }
-            // Nobody can ask for the reply.
+            // It is forgotten, so nobody can ask for the reply.
             _ if !keeper.lock().knows(&key.session) => return self.guard(caller, change, || ready),
             Durability::Crash => false,
             Durability::Power => true,

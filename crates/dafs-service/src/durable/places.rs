@@ -5,6 +5,8 @@
 //!   one that waits for it. One that has a name may wait for one file after that, and gives that up
 //!   before it waits for another: who has a file waits for nothing.
 //! * A place is held by one change, or shared by several that hold it in the same way.
+//! * Where an announced change has left, it is known how far the log tells of that, until the log is kept so
+//!   far for good.
 
 use crate::handle::Handle;
 use rustc_hash::{FxHashMap, FxHasher};
@@ -54,16 +56,38 @@ impl Place {
     }
 }
 
+/// Up to where the log has to be kept before somebody changes what announced changes have left: else one
+/// that has come to an end would look after a crash as if it had never begun.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Ends {
+    /// Over the end of the process.
+    pub(super) written: u64,
+    /// Over the loss of power.
+    pub(super) stable: u64,
+}
+
+impl Ends {
+    fn join(self, other: Self) -> Self {
+        let (written, stable) = (self.written.max(other.written), self.stable.max(other.stable));
+        Self { written, stable }
+    }
+}
+
 /// Who holds and who waits, first come first.
 #[derive(Debug, Default)]
-pub(super) struct Places(FxHashMap<u64, SmallVec<[(u64, Hold); 2]>>);
+pub(super) struct Places {
+    lines: FxHashMap<u64, SmallVec<[(u64, Hold); 2]>>,
+    ends: FxHashMap<u64, Ends>,
+    /// How many ends are enough to look which are of no use any more.
+    sweep_at: usize,
+}
 
 impl Places {
     /// Puts a change in line; true when it need not wait.
     pub(super) fn enter(&mut self, op: u64, places: &[Place]) -> bool {
         for (index, place) in places.iter().enumerate() {
             if !places[..index].iter().any(|earlier| earlier.what == place.what) {
-                self.0.entry(place.what).or_default().push((op, place.hold));
+                self.lines.entry(place.what).or_default().push((op, place.hold));
             }
         }
         self.is_first(op, places)
@@ -71,7 +95,7 @@ impl Places {
 
     /// Puts a change in line at one more place; true when it need not wait there.
     pub(super) fn join(&mut self, op: u64, place: Place) -> bool {
-        let line = self.0.entry(place.what).or_default();
+        let line = self.lines.entry(place.what).or_default();
         if !line.iter().any(|&(other, _)| other == op) {
             line.push((op, place.hold));
         }
@@ -81,7 +105,7 @@ impl Places {
     /// Whether nobody is in the way of a change.
     pub(super) fn is_first(&self, op: u64, places: &[Place]) -> bool {
         places.iter().all(|place| {
-            let line = self.0.get(&place.what).map_or(&[][..], |line| line.as_slice());
+            let line = self.lines.get(&place.what).map_or(&[][..], |line| line.as_slice());
             let at = line.iter().position(|&(other, _)| other == op).unwrap_or(0);
             at == 0 || at < in_front(line)
         })
@@ -90,7 +114,7 @@ impl Places {
     /// Takes a change away and adds those to `next` for whom nobody is in the way any more.
     pub(super) fn leave(&mut self, op: u64, places: &[Place], next: &mut Vec<u64>) {
         for place in places {
-            let Some(line) = self.0.get_mut(&place.what) else { continue };
+            let Some(line) = self.lines.get_mut(&place.what) else { continue };
             let Some(at) = line.iter().position(|&(other, _)| other == op) else { continue };
             let before = in_front(line);
             line.remove(at);
@@ -98,17 +122,40 @@ impl Places {
             let stay = before - usize::from(at < before);
             next.extend(line[..in_front(line)].iter().skip(stay).map(|&(other, _)| other));
             if line.is_empty() {
-                self.0.remove(&place.what);
+                self.lines.remove(&place.what);
             }
         }
+    }
+
+    /// Notes how far the log tells of a change that leaves. `is_kept` tells of which ends nothing is to be
+    /// noted any more.
+    pub(super) fn end(&mut self, places: &[Place], ends: Ends, is_kept: impl Fn(&Ends) -> bool) {
+        if self.ends.len() >= self.sweep_at {
+            self.ends.retain(|_, ends| !is_kept(ends));
+            // What is swept was added since: each one costs a look or two.
+            self.sweep_at = (2 * self.ends.len()).max(ENDS_SWEEP_MIN);
+        }
+        for place in places {
+            let former = self.ends.entry(place.what).or_default();
+            *former = former.join(ends);
+        }
+    }
+
+    /// How far the log has to be kept before what is at places changes.
+    pub(super) fn ends<'a>(&self, places: impl IntoIterator<Item = &'a Place>) -> Ends {
+        let ends = places.into_iter().filter_map(|place| self.ends.get(&place.what));
+        ends.copied().fold(Ends::default(), Ends::join)
     }
 
     /// Places that somebody is in.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.lines.len()
     }
 }
+
+/// So many ends are not looked at again.
+const ENDS_SWEEP_MIN: usize = 1024;
 
 /// How many hold a place together; the others wait.
 fn in_front(line: &[(u64, Hold)]) -> usize {
@@ -197,6 +244,24 @@ mod tests {
         assert_eq!(leave(&mut places, 7, &guard), [8]);
         assert_eq!(leave(&mut places, 8, &alone), []);
         assert_eq!(places.len(), 0);
+    }
+
+    #[test]
+    fn ends_are_known_until_they_are_kept() {
+        let mut places = Places::default();
+        let at = |id: u16| Place::name(&handle(0), &id.to_be_bytes());
+        let ends = |sequence| Ends { written: sequence, stable: sequence };
+        let sweep = 4 * ENDS_SWEEP_MIN as u64;
+        for sequence in 1..=sweep {
+            let kept = |ends: &Ends| ends.stable + 10 < sequence;
+            places.end(&[at(sequence as u16), at(0)], ends(sequence), kept);
+            assert!(places.ends.len() <= ENDS_SWEEP_MIN + 2);
+        }
+        assert_eq!(places.ends(&[at(0), at(9)]), ends(sweep), "nine is swept");
+        assert_eq!(places.ends(&[at(9)]), Ends::default());
+        assert_eq!(places.ends(&[at(sweep as u16 - 1)]), ends(sweep - 1));
+        places.end(&[at(0)], Ends { written: sweep + 1, stable: 0 }, |_| false);
+        assert_eq!(places.ends(&[at(0)]), Ends { written: sweep + 1, stable: sweep });
     }
 
     #[test]

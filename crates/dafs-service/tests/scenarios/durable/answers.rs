@@ -120,10 +120,8 @@ fn a_journal_that_fails_refuses_changes() {
     assert_eq!(world.told(), [("go", Err(StoreError::Io.into()))]);
     drop(op);
     world.disk.fail_after(None);
-    let Intended::Waiting(op) = world.intend(1, "go", &change) else { panic!() };
-    world.run();
-    assert_eq!(world.told(), [("go", Err(StoreError::Io.into()))], "for good");
-    drop(op);
+    let again = world.service.intend(world.caller(), &world.key(1), &change, world.notify("go"));
+    assert_eq!(again.err(), Some(StoreError::Io.into()), "for good");
     assert_eq!(world.service.journal_statistics().unwrap().in_flight, 0);
 }
 

@@ -129,9 +129,12 @@ fn a_file_that_has_grown_behind_the_servers_back_is_left_alone() {
 /// Also when nobody will ask for it any more, and the record of it was copied to another segment.
 #[test]
 fn a_half_done_append_of_a_forgotten_session_is_taken_back() {
-    for mode in MODES {
+    for (mode, forget_first) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
         let world = World::new(mode);
         let op = announced(&world);
+        if forget_first {
+            world.service.forget_session(&SESSION);
+        }
         op.witness().unwrap().placed(6).unwrap();
         write(&*world.open("grown"), 6, b"aft");
         world.service.forget_session(&SESSION);

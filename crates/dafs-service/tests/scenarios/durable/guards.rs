@@ -187,9 +187,15 @@ fn who_announces_nothing_goes_on_when_the_end_of_the_one_before_is_stable() {
     let op = world.op(0, &make);
     world.service.make(world.caller(), &root, b"new", NewObject::Directory, &NONE).unwrap();
     world.settle(op, b"made");
+    drop(world.guarded(&Change::Remove { dir: &root, name: b"another" }));
+    // Nor does it wait for ever.
+    let late = waiting(world.guard("late", &Change::Remove { dir: &root, name: b"new" }));
+    world.service.tick(GUARD_WAIT_NS + LEASES_EVERY_NS);
+    assert_eq!(world.told(), [("late", Err(ServiceError::Delay))]);
     let guard = waiting(world.guard("guard", &Change::Remove { dir: &root, name: b"new" }));
     assert!(world.told().is_empty(), "the end is not stable");
     assert_eq!(world.run(), 1);
+    drop(late);
     assert_eq!(world.told(), [("guard", Ok(()))]);
     world.service.remove(world.caller(), &root, b"new", RemoveMode::Unchecked).unwrap();
     drop(guard);
@@ -267,6 +273,11 @@ fn nobody_goes_on_when_the_end_of_the_one_before_is_lost() {
             }
         }
         assert_eq!(world.held(), (0, 0));
+        // Others have nothing to do with that, not even after somebody who tries in vain.
+        let other = Change::Remove { dir: &root, name: b"other" };
+        let tried = world.service.intend(world.caller(), &world.key(1), &other, Box::new(|_| ()));
+        assert_eq!(tried.err(), Some(StoreError::Io.into()));
+        drop(world.guarded(&other));
     }
 }
 
@@ -314,8 +325,10 @@ fn nothing_is_kept_of_a_session_that_is_forgotten() {
     world.settle(first, b"removed");
     assert_eq!(world.told(), [("second", Err(ServiceError::Delay))]);
     drop(second);
-    assert_eq!(world.append(&append, b"more"), Err(StoreError::Io));
-    world.settle(append, b"refused");
+    // Half done, an append would have to be taken back; it makes the file nobody's own.
+    assert_eq!(world.append(&append, b"more"), Ok(6));
+    world.settle(append, b"appended");
+    write(&*world.open("grown"), 0, b"others");
     let Intended::Ready(op) = world.intend(3, "third", &remove) else { panic!("it may go on") };
     assert!(op.is_guard());
     drop(op);
