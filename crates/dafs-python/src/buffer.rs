@@ -1,7 +1,9 @@
 //! Memory for transfers without any copy, for Python: it has the buffer protocol.
 
-use crate::session::Session;
+use crate::session::{Own, Session};
+use crate::wait::drop_detached;
 use dafs_client::IoBuffer;
+use dafs_mem::VolatileSlice;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -12,27 +14,43 @@ use std::sync::Arc;
 /// of it, also by way of a memoryview or an array over it, move data without a copy.
 #[pyclass(frozen, module = "dafs")]
 pub(crate) struct Buffer {
-    io: IoBuffer,
+    /// Taken out at the end.
+    own: Option<Own>,
     session: Arc<Session>,
 }
 
 impl Buffer {
     pub(crate) fn new(session: Arc<Session>, io: IoBuffer) -> Self {
-        session.add_buffer(&io);
-        Self { io, session }
+        let own = match session.copies_foreign_memory() {
+            true => Own::shared(io),
+            false => {
+                let range = 0..io.len();
+                Own::borrowed(io, range)
+            }
+        };
+        session.add(own.buffer.view().as_ptr() as usize, &own);
+        Self { own: Some(own), session }
+    }
+
+    fn view(&self) -> VolatileSlice<'_> {
+        // INVARIANT: only `drop` takes it out.
+        self.own.as_ref().expect("there until the end").buffer.view()
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.session.remove_buffer(&self.io);
+        if let Some(own) = self.own.take() {
+            let known = self.session.remove(own.buffer.view().as_ptr() as usize, &own);
+            drop_detached((own, known));
+        }
     }
 }
 
 #[pymethods]
 impl Buffer {
     fn __len__(&self) -> usize {
-        self.io.len()
+        self.view().len()
     }
 
     /// # Safety
@@ -45,7 +63,7 @@ impl Buffer {
         if view.is_null() {
             return Err(PyBufferError::new_err("no room for the view"));
         }
-        let memory = slf.get().io.view();
+        let memory = slf.get().view();
         let Ok(len) = ffi::Py_ssize_t::try_from(memory.len()) else {
             return Err(PyBufferError::new_err("the buffer is too long"));
         };

@@ -1,15 +1,18 @@
 //! The client as Python sees it.
 
+use crate::batch::Batch;
 use crate::buffer::Buffer;
 use crate::directory::Listing;
 use crate::error::{raise, raise_for};
 use crate::file::RawFile;
 use crate::path;
+use crate::registration::Registration;
 use crate::session::{self, Session};
 use crate::stat::Stat;
-use crate::wait::blocking;
+use crate::wait::{blocking, drop_detached};
 use dafs_client::{
-    ConnectOptions, Create, DafsUrl, Follow, OpenOptions, SetAttributes, SetTime, Time,
+    ConnectOptions, Create, DafsUrl, FenceChange, FenceObject, Follow, OpenOptions, SetAttributes,
+    SetTime, Time,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -60,9 +63,21 @@ impl Client {
     }
 }
 
+impl Drop for Client {
+    fn drop(&mut self) {
+        // If it is the last that uses the session, that ends.
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop_detached(std::mem::replace(state, State::Closed));
+    }
+}
+
 /// The change that `mode` and others ask for.
 fn change(mode: Option<u32>) -> SetAttributes {
     SetAttributes { mode, ..SetAttributes::default() }
+}
+
+fn fenced(file_system: bool) -> FenceObject {
+    if file_system { FenceObject::FileSystem } else { FenceObject::File }
 }
 
 fn time(nanoseconds: i128) -> PyResult<SetTime> {
@@ -164,6 +179,67 @@ impl Client {
         Ok(Buffer::new(session, io))
     }
 
+    /// Registers memory of Python's until that is closed or goes away. It cannot be resized meanwhile.
+    fn register(&self, py: Python<'_>, memory: &Bound<'_, PyAny>) -> PyResult<Registration> {
+        Registration::new(py, self.session(py)?, memory)
+    }
+
+    /// An empty batch.
+    fn batch(&self, py: Python<'_>) -> PyResult<Batch> {
+        Ok(Batch::new(self.session(py)?))
+    }
+
+    /// The names on the fence list of a file, or of the file system that it is in; `None` where
+    /// everybody has access.
+    #[pyo3(signature = (path, *, file_system = false))]
+    fn fence_list<'py>(
+        &self,
+        py: Python<'py>,
+        path: &Bound<'py, PyAny>,
+        file_system: bool,
+    ) -> PyResult<Option<Vec<Bound<'py, PyString>>>> {
+        let session = self.session(py)?;
+        let name = path::path(path, &session.base)?;
+        let found = blocking(py, || {
+            let found = session.client.resolve(&name, Follow::Yes)?;
+            session.client.fence_list(&found.handle, fenced(file_system))
+        });
+        let names = found.map_err(raise_for(path))?;
+        names.map(|names| names.iter().map(|name| path::name(py, name)).collect()).transpose()
+    }
+
+    /// Changes a fence list: `how` is "set", "add", "remove" or "clear".
+    #[pyo3(signature = (path, how, names = Vec::new(), *, file_system = false))]
+    fn set_fence(
+        &self,
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        how: &str,
+        names: Vec<Bound<'_, PyAny>>,
+        file_system: bool,
+    ) -> PyResult<()> {
+        let session = self.session(py)?;
+        let name = path::path(path, &session.base)?;
+        let names = names.iter().map(path::raw).collect::<PyResult<Vec<_>>>()?;
+        let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+        let change = match how {
+            "set" => FenceChange::Set(&names),
+            "add" => FenceChange::Add(&names),
+            "remove" => FenceChange::Remove(&names),
+            "clear" if names.is_empty() => FenceChange::Clear,
+            "clear" => return Err(PyValueError::new_err("a list is cleared of all its names")),
+            _ => {
+                let text = "how is \"set\", \"add\", \"remove\" or \"clear\"";
+                return Err(PyValueError::new_err(text));
+            }
+        };
+        blocking(py, || {
+            let found = session.client.resolve(&name, Follow::Yes)?;
+            session.client.set_fence(&found.handle, fenced(file_system), change)
+        })
+        .map_err(raise_for(path))
+    }
+
     /// Opens a file. `access` is "r", "w" or "rw", `create` is "never", "if-missing" or "new".
     #[pyo3(signature = (path, access, create = "never", truncate = false, mode = None))]
     fn open_raw(
@@ -214,14 +290,20 @@ impl Client {
         Ok(Stat::new(&found.attributes))
     }
 
-    /// Iterates over a directory.
-    #[pyo3(signature = (path = None))]
-    fn scandir(&self, py: Python<'_>, path: Option<Bound<'_, PyAny>>) -> PyResult<Listing> {
+    /// Iterates over a directory; a symbolic link to one is none without `follow_symlinks`.
+    #[pyo3(signature = (path = None, *, follow_symlinks = true))]
+    fn scandir(
+        &self,
+        py: Python<'_>,
+        path: Option<Bound<'_, PyAny>>,
+        follow_symlinks: bool,
+    ) -> PyResult<Listing> {
         let path = path.unwrap_or_else(|| PyString::new(py, "").into_any());
         let session = self.session(py)?;
         let name = path::path(&path, &session.base)?;
-        let found = blocking(py, || session.client.resolve(&name, Follow::Yes))
-            .map_err(raise_for(&path))?;
+        let follow = if follow_symlinks { Follow::Yes } else { Follow::No };
+        let found =
+            blocking(py, || session.client.resolve(&name, follow)).map_err(raise_for(&path))?;
         if !found.attributes.is_directory() {
             let error = dafs_client::Error::Status {
                 procedure: dafs_client::Procedure::ReadDirDirect,

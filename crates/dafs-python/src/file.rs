@@ -1,16 +1,20 @@
 //! An open file as Python sees it: offsets are explicit; `dafs.File` adds a position.
 
+use crate::bytes::NewBytes;
 use crate::error::{raise, raise_lock};
-use crate::memory::{self, Exported, Span};
+use crate::memory::{Exported, Place};
 use crate::session::Session;
 use crate::stat::Stat;
-use crate::wait::{blocking, limit, moment, slice};
+use crate::wait::{blocking, drop_detached, limited, slice};
 use dafs_client::{File, LockError, LockRange, Stability};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+
+/// A read that asks for more than this is given room for what there is. In bytes.
+const ALLOCATE_BYTES_MAX: usize = 64 << 20;
 
 /// An open file without a position.
 #[pyclass(frozen, module = "dafs")]
@@ -28,6 +32,14 @@ impl RawFile {
     pub(crate) fn file(&self) -> PyResult<Arc<File>> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.clone().ok_or_else(|| PyValueError::new_err("I/O operation on closed file"))
+    }
+}
+
+impl Drop for RawFile {
+    fn drop(&mut self) {
+        let file = self.file.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        // Its end is told to the server.
+        drop_detached(file);
     }
 }
 
@@ -56,9 +68,9 @@ impl RawFile {
     fn read_into(&self, py: Python<'_>, target: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
         let file = self.file()?;
         let memory = Exported::writable(target)?;
-        let span = memory.span();
+        let place = Place::of(&self.session, memory.span())?;
         // SAFETY: `memory` is kept until the call is over, and is writable.
-        blocking(py, || unsafe { memory::read(&self.session, &file, span, offset) }).map_err(raise)
+        blocking(py, || unsafe { place.read(&file, offset) }).map_err(raise)
     }
 
     /// Up to `count` bytes from `offset`; fewer only at the end of the file.
@@ -69,27 +81,28 @@ impl RawFile {
         offset: u64,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let file = self.file()?;
-        let mut done = 0;
-        let bytes = PyBytes::new_with(py, count, |bytes| {
-            let span = Span::of_new(bytes);
-            // SAFETY: nobody else has the new object, and it stays until the call is over.
-            done = blocking(py, || unsafe { memory::read(&self.session, &file, span, offset) })
-                .map_err(raise)?;
-            Ok(())
-        })?;
-        match bytes.as_bytes().get(..done) {
-            Some(part) if done < count => Ok(PyBytes::new(py, part)),
-            _ => Ok(bytes),
-        }
+        let count = match count > ALLOCATE_BYTES_MAX {
+            true => {
+                let size = blocking(py, || file.attributes()).map_err(raise)?.size;
+                // A file that is longer than memory is not there either.
+                count.min(usize::try_from(size.saturating_sub(offset)).unwrap_or(count))
+            }
+            false => count,
+        };
+        let bytes = NewBytes::new(py, count)?;
+        let place = Place::of(&self.session, bytes.span())?;
+        // SAFETY: nobody else has the new object, and it stays until the call is over.
+        let done = blocking(py, || unsafe { place.read(&file, offset) }).map_err(raise)?;
+        Ok(bytes.finish(done))
     }
 
     /// Writes all of `source` at `offset`; returns its length. `commit` makes it stable.
     fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
         let file = self.file()?;
         let memory = Exported::readable(source)?;
-        let span = memory.span();
+        let place = Place::of(&self.session, memory.span())?;
         // SAFETY: `memory` is kept until the call is over.
-        blocking(py, || unsafe { memory::write(&self.session, &file, span, offset) }).map_err(raise)
+        blocking(py, || unsafe { place.write(&file, offset) }).map_err(raise)
     }
 
     /// Writes all of `source` at the end of the file, in one piece and stable; returns where that was.
@@ -102,6 +115,13 @@ impl RawFile {
             file.append(unsafe { span.bytes() }, Stability::FileSync)
         })
         .map_err(raise)
+    }
+
+    /// How much one append takes; `None` where the server does not say.
+    fn append_bytes_max(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        let file = self.file()?;
+        let status = blocking(py, || file.client().fs_status(file.handle()));
+        Ok(status.map_err(raise)?.append_bytes_max)
     }
 
     /// Makes `length` bytes from `offset` stable; 0 for all from there on.
@@ -137,7 +157,7 @@ impl RawFile {
     ) -> PyResult<()> {
         let file = self.file()?;
         let range = range(exclusive, offset, length).persist(persist);
-        let until = [moment(timeout)?, limit()].into_iter().flatten().min();
+        let until = limited(timeout)?;
         loop {
             let time = slice(until);
             match blocking(py, || file.lock(&range, Some(time))) {

@@ -5,18 +5,18 @@
 //! * A group that goes away leaves the memory of what is still in flight exported for good, rather than
 //!   let the server write to what is something else by then.
 
+use crate::batch::{self, Batch, Gathered};
 use crate::client::Client;
 use crate::error::raise;
 use crate::file::RawFile;
-use crate::memory::Exported;
-use crate::session::Session;
-use crate::wait::{moment, slice};
-use dafs_client::{Error, IoBuffer, OperationId, Stability};
-use dafs_mem::Site;
+use crate::memory::{Exported, InUse, release};
+use crate::session::{Own, Session};
+use crate::wait::{blocking, limited, slice};
+use dafs_client::{Error, OperationId, Stability};
 use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,11 +37,35 @@ pub(crate) struct CompletionGroup {
 }
 
 /// What an operation needs until it is over.
-struct Held {
-    user_data: Py<PyAny>,
-    // Dropped before `_memory`, which it may be.
-    _registered: Option<IoBuffer>,
-    _memory: Option<Exported>,
+pub(crate) struct Held {
+    /// `None` when the collector has taken it.
+    pub(crate) user_data: Option<Py<PyAny>>,
+    pub(crate) used: Vec<InUse>,
+}
+
+impl Held {
+    /// Ends the use of the memory, and tells of the end.
+    pub(crate) fn completed(
+        self,
+        py: Python<'_>,
+        operation: u64,
+        result: Result<usize, Error>,
+    ) -> Completion {
+        self.used.iter().for_each(|used| used.own.note(&result));
+        // Of a batch, other transfers may have gone wrong in a way that leaves them with the server.
+        match result.is_err() && self.used.iter().any(InUse::is_reached) {
+            true => std::mem::forget(self.used),
+            false => release(py, self.used),
+        }
+        let user_data = self.user_data.unwrap_or_else(|| py.None());
+        Completion { user_data, operation, result }
+    }
+
+    /// Ends the use of the memory after a call that failed. What the server may reach stays exported
+    /// for good.
+    pub(crate) fn failed(self, py: Python<'_>, error: &Error) {
+        drop(self.completed(py, 0, Err(error.clone())));
+    }
 }
 
 /// One operation that is over.
@@ -78,43 +102,56 @@ impl CompletionGroup {
         &self,
         py: Python<'_>,
         file: &RawFile,
-        held: Held,
+        user_data: Option<Py<PyAny>>,
+        used: Option<InUse>,
         start: impl FnOnce(u64, &dafs_client::File) -> Result<OperationId, Error> + Send,
     ) -> PyResult<u64> {
         let file = file.file()?;
-        let key = self.next.fetch_add(1, Ordering::Relaxed);
-        // Before it is under way: another thread may fetch its completion at once.
-        self.held().insert(key, held);
-        match py.detach(|| start(key, &file)) {
+        let user_data = Some(user_data.unwrap_or_else(|| py.None()));
+        let key = self.hold(Held { user_data, used: used.into_iter().collect() });
+        match blocking(py, || start(key, &file)) {
             Ok(operation) => Ok(operation.to_u64()),
             Err(error) => {
-                let held = self.held().remove(&key);
-                drop(held);
+                self.let_go(py, [key]);
                 Err(raise(error))
             }
         }
     }
 
-    fn done(&self, fetched: Vec<dafs_client::Completion>) -> Vec<Completion> {
+    /// Before the operation is under way: another thread may fetch its completion at once.
+    fn hold(&self, held: Held) -> u64 {
+        let key = self.next.fetch_add(1, Ordering::Relaxed);
+        self.held().insert(key, held);
+        key
+    }
+
+    /// They are not under way after all.
+    fn let_go(&self, py: Python<'_>, keys: impl IntoIterator<Item = u64>) {
+        for key in keys {
+            let held = self.held().remove(&key);
+            if let Some(held) = held {
+                release(py, held.used);
+            }
+        }
+    }
+
+    fn done(&self, py: Python<'_>, fetched: Vec<dafs_client::Completion>) -> Vec<Completion> {
         let mut done = Vec::with_capacity(fetched.len());
+        let mut used = Vec::new();
         for completion in fetched {
             let held = self.held().remove(&completion.user_data);
             if let Some(held) = held {
+                held.used.iter().for_each(|used| used.own.note(&completion.result));
+                used.extend(held.used);
                 done.push(Completion {
-                    user_data: held.user_data,
+                    user_data: held.user_data.unwrap_or_else(|| py.None()),
                     operation: completion.operation.to_u64(),
                     result: completion.result,
                 });
             }
         }
+        release(py, used);
         done
-    }
-
-    fn prepare(&self, memory: Exported) -> PyResult<(Exported, IoBuffer, Range<usize>)> {
-        let span = memory.span();
-        // SAFETY: `memory` goes with the result to where both are held until the operation is over.
-        let (buffer, range) = unsafe { span.register(&self.session) }.map_err(raise)?;
-        Ok((memory, buffer, range))
     }
 }
 
@@ -149,13 +186,11 @@ impl CompletionGroup {
         if memory.span().len() == 0 {
             return Err(PyValueError::new_err("nothing to read into: the buffer is empty"));
         }
-        let (memory, buffer, range) = self.prepare(memory)?;
-        let held = Held {
-            user_data: user_data.unwrap_or_else(|| py.None()),
-            _registered: Some(buffer.clone()),
-            _memory: Some(memory),
-        };
-        self.submit(py, file, held, |key, file| self.group.read(key, file, &buffer, range, offset))
+        let used = InUse::in_place(py, &self.session, memory)?;
+        let Own { buffer, range, .. } = used.own.clone();
+        self.submit(py, file, user_data, Some(used), |key, file| {
+            self.group.read(key, file, &buffer, range, offset)
+        })
     }
 
     /// Starts a write of `source` at `offset`; returns the number of the operation. Read-only memory
@@ -170,28 +205,12 @@ impl CompletionGroup {
         user_data: Option<Py<PyAny>>,
     ) -> PyResult<u64> {
         let memory = Exported::readable(source)?;
-        let span = memory.span();
-        if span.len() == 0 {
+        if memory.span().len() == 0 {
             return Err(PyValueError::new_err("nothing to write: the buffer is empty"));
         }
-        let (memory, buffer, range) = if span.is_read_only() {
-            let copy = py.detach(|| -> Result<_, Error> {
-                let copy = self.session.client.buffer(span.len())?;
-                // SAFETY: `memory` is kept until the copy is done.
-                copy.view().copy_from(unsafe { span.bytes() }, Site::ClientStaging);
-                Ok(copy)
-            });
-            (None, copy.map_err(raise)?, 0..span.len())
-        } else {
-            let (memory, buffer, range) = self.prepare(memory)?;
-            (Some(memory), buffer, range)
-        };
-        let held = Held {
-            user_data: user_data.unwrap_or_else(|| py.None()),
-            _registered: Some(buffer.clone()),
-            _memory: memory,
-        };
-        self.submit(py, file, held, |key, file| {
+        let used = InUse::source(py, &self.session, memory)?;
+        let Own { buffer, range, .. } = used.own.clone();
+        self.submit(py, file, user_data, Some(used), |key, file| {
             self.group.write(key, file, &buffer, range, offset, Stability::Unstable)
         })
     }
@@ -206,9 +225,31 @@ impl CompletionGroup {
         length: u64,
         user_data: Option<Py<PyAny>>,
     ) -> PyResult<u64> {
-        let user_data = user_data.unwrap_or_else(|| py.None());
-        let held = Held { user_data, _registered: None, _memory: None };
-        self.submit(py, file, held, |key, file| self.group.commit(key, file, offset, length))
+        self.submit(py, file, user_data, None, |key, file| {
+            self.group.commit(key, file, offset, length)
+        })
+    }
+
+    /// Sends a batch; each of its transfers has a completion of its own. With a `window`, in seconds,
+    /// the server may gather and order them for so long, and reports each by itself. Returns their
+    /// numbers.
+    #[pyo3(signature = (batch, window = None))]
+    fn submit_batch(
+        &self,
+        py: Python<'_>,
+        batch: &Batch,
+        window: Option<f64>,
+    ) -> PyResult<Vec<u64>> {
+        let Gathered { batch, held } = batch.take()?;
+        let batch = batch::window(batch, window)?;
+        let keys: Vec<_> = held.into_iter().map(|held| self.hold(held)).collect();
+        match blocking(py, || self.group.batch(batch, |place| keys[place])) {
+            Ok(operations) => Ok(operations.into_iter().map(OperationId::to_u64).collect()),
+            Err(error) => {
+                self.let_go(py, keys);
+                Err(raise(error))
+            }
+        }
     }
 
     /// What has completed. Never waits.
@@ -219,7 +260,7 @@ impl CompletionGroup {
             fetched
         });
         let mut done = std::mem::take(&mut *self.ready());
-        done.extend(self.done(fetched));
+        done.extend(self.done(py, fetched));
         done
     }
 
@@ -232,7 +273,7 @@ impl CompletionGroup {
         count: Option<usize>,
         timeout: Option<f64>,
     ) -> PyResult<Vec<Completion>> {
-        let until = moment(timeout)?;
+        let until = limited(timeout)?;
         let count = count.unwrap_or(usize::MAX);
         let mut done = std::mem::take(&mut *self.ready());
         loop {
@@ -242,7 +283,7 @@ impl CompletionGroup {
                 let result = self.group.wait(&mut fetched, wanted, Some(time));
                 (result, fetched)
             });
-            done.extend(self.done(fetched));
+            done.extend(self.done(py, fetched));
             match result {
                 Ok(_) => return Ok(done),
                 Err(Error::TimedOut(_)) => {
@@ -274,8 +315,29 @@ impl CompletionGroup {
     }
 
     /// A descriptor that is readable while completions wait to be fetched. It must not be read.
-    fn fileno(&self) -> PyResult<i32> {
-        self.group.descriptor().map(|descriptor| descriptor.as_raw_fd()).map_err(raise)
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        py.detach(|| self.group.descriptor().map(|descriptor| descriptor.as_raw_fd()))
+            .map_err(raise)
+    }
+
+    // What was given with operations may lead back to the group, as the futures of tasks do.
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Locked only for a few instructions that collect nothing, but the collector must never wait.
+        if let Ok(held) = self.held.try_lock() {
+            held.values().try_for_each(|held| visit.call(&held.user_data))?;
+        }
+        if let Ok(ready) = self.ready.try_lock() {
+            ready.iter().try_for_each(|completion| visit.call(&completion.user_data))?;
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let given: Vec<_> = self.held().values_mut().map(|held| held.user_data.take()).collect();
+        let ready = std::mem::take(&mut *self.ready());
+        // Whose end may do anything.
+        drop((given, ready));
     }
 }
 
@@ -285,12 +347,15 @@ impl Drop for CompletionGroup {
         if held.is_empty() {
             return;
         }
-        Python::attach(|py| {
+        let mut held = Some(held);
+        Python::try_attach(|py| {
             let over =
                 py.detach(|| self.group.wait(&mut Vec::new(), usize::MAX, Some(LAST_WAIT)).is_ok());
-            if !over {
-                std::mem::forget(held);
+            if over {
+                let held = held.take().into_iter().flatten();
+                release(py, held.flat_map(|(_, held)| held.used));
             }
         });
+        std::mem::forget(held);
     }
 }

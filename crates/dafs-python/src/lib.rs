@@ -7,7 +7,9 @@
 //! * Memory of Python's that an operation names stays exported until the operation is over, so that
 //!   whoever resizes it gets a `BufferError`.
 
+mod batch;
 mod buffer;
+mod bytes;
 mod client;
 mod directory;
 mod error;
@@ -15,12 +17,15 @@ mod file;
 mod group;
 mod memory;
 mod path;
+mod registration;
 mod session;
 mod stat;
 mod wait;
 
 #[pyo3::pymodule]
 mod _dafs {
+    #[pymodule_export]
+    use crate::batch::Batch;
     #[pymodule_export]
     use crate::buffer::Buffer;
     #[pymodule_export]
@@ -35,6 +40,8 @@ mod _dafs {
     use crate::file::RawFile;
     #[pymodule_export]
     use crate::group::{Completion, CompletionGroup};
+    #[pymodule_export]
+    use crate::registration::Registration;
     #[pymodule_export]
     use crate::stat::Stat;
     #[pymodule_export]

@@ -3,13 +3,16 @@
 //! Invariants
 //! * [`Exported`] keeps the memory where it is: its owner can neither resize nor free it.
 //! * Nothing is written to memory that was exported read-only.
+//! * Where memory lies is looked up with Python's lock held, what may wait is done without it.
 
-use crate::session::Session;
+use crate::error::raise;
+use crate::session::{Own, Session};
 use dafs_client::{Error, File, IoBuffer, Result, Stability};
+use dafs_mem::Site;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
 use pyo3::prelude::*;
-use std::ops::Range;
 
 /// From here on registering the memory of a caller costs less than a copy. In bytes.
 const REGISTER_BYTES_MIN: usize = 32 << 10;
@@ -54,7 +57,22 @@ impl Exported {
         if this.0.readonly() {
             return Err(PyTypeError::new_err("the buffer is read-only; give one that is writable"));
         }
+        if !this.is_of(object) {
+            let text = "the array that the object gives may be a copy; give one with a buffer";
+            return Err(PyTypeError::new_err(text));
+        }
         Ok(this)
+    }
+
+    /// Whether this is the object's memory, and not a copy that it has made of it.
+    fn is_of(&self, object: &Bound<'_, PyAny>) -> bool {
+        // SAFETY: the object is there; it is asked whether it has a buffer, nothing more.
+        let has_buffer = unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 1;
+        if has_buffer || self.0.len_bytes() == 0 {
+            return true;
+        }
+        let address = object.call_method0("data_ptr").and_then(|at| at.extract::<usize>());
+        address.is_ok_and(|address| address == self.0.buf_ptr() as usize)
     }
 
     pub(crate) fn span(&self) -> Span {
@@ -65,16 +83,16 @@ impl Exported {
 
 impl Span {
     /// The memory of a new object that nobody else has seen yet.
-    pub(crate) fn of_new(bytes: &mut [u8]) -> Self {
-        Self { address: bytes.as_mut_ptr(), len: bytes.len(), read_only: false }
+    pub(crate) fn of_new(address: *mut u8, len: usize) -> Self {
+        Self { address, len, read_only: false }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn is_read_only(&self) -> bool {
-        self.read_only
+    pub(crate) fn address(&self) -> usize {
+        self.address as usize
     }
 
     /// The bytes, to be read.
@@ -95,78 +113,146 @@ impl Span {
     ///
     /// # Safety
     /// As [`bytes`](Self::bytes); the memory is writable.
-    pub(crate) unsafe fn bytes_mut<'a>(self) -> &'a mut [u8] {
+    unsafe fn bytes_mut<'a>(self) -> &'a mut [u8] {
         if self.len == 0 {
             return &mut [];
         }
-        // SAFETY: as for `bytes`.
+        // SAFETY: as for `bytes`. Nobody reads what has not been written.
         unsafe { std::slice::from_raw_parts_mut(self.address, self.len) }
     }
 
-    /// The memory, registered: what the client allocated as it is, else for as long as the result is
-    /// there. It must be writable, because a peer could write to it.
+    /// The memory, registered for as long as the result is there. It must be writable, because a peer
+    /// could write to it.
     ///
     /// # Safety
     /// What it was made of is kept, and not resized, until the result and all operations on it are
     /// gone.
-    pub(crate) unsafe fn register(self, session: &Session) -> Result<(IoBuffer, Range<usize>)> {
-        if let Some(own) = session.own_buffer(self.address as usize, self.len) {
-            return Ok(own);
-        }
+    pub(crate) unsafe fn register(self, session: &Session) -> Result<IoBuffer> {
         if self.read_only {
             return Err(Error::Argument("memory that is read-only cannot be registered"));
         }
         // SAFETY: the caller's promise; nobody here holds a reference into it.
-        let buffer = unsafe { session.client.register(self.address, self.len)? };
-        Ok((buffer, 0..self.len))
+        unsafe { session.client.register(self.address, self.len) }
+    }
+}
+
+/// Memory of one transfer that its caller waits for, and what is known of it.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    session: &'a Session,
+    span: Span,
+    /// There if the client knows it.
+    own: Option<Own>,
+}
+
+impl<'a> Place<'a> {
+    /// To be called with Python's lock held.
+    pub(crate) fn of(session: &'a Session, span: Span) -> PyResult<Self> {
+        let own = match session.is_cached {
+            // What is read is better copied out of the cache.
+            true => None,
+            false => session.own(span)?,
+        };
+        Ok(Self { session, span, own })
     }
 
     /// Whether a transfer is better made in the memory itself than through a copy.
-    fn wants_registration(&self, session: &Session) -> bool {
-        if self.len == 0 || session.is_cached {
-            return false;
+    fn wants_registration(&self) -> bool {
+        !self.session.is_cached
+            && !self.span.read_only
+            && self.span.len >= REGISTER_BYTES_MIN
+            && !self.session.copies_foreign_memory()
+    }
+
+    /// Fills it from `offset`, or as far as the file goes.
+    ///
+    /// # Safety
+    /// What it was made of is kept, not resized, and writable.
+    pub(crate) unsafe fn read(self, file: &File, offset: u64) -> Result<usize> {
+        if let Some(own) = self.own {
+            let result = file.read_into(&own.buffer, own.range.clone(), offset);
+            own.note(&result);
+            return result;
         }
-        session.own_buffer(self.address as usize, self.len).is_some()
-            || (!self.read_only
-                && self.len >= REGISTER_BYTES_MIN
-                && !session.copies_foreign_memory())
+        if self.wants_registration() {
+            // SAFETY: the caller keeps the memory; nothing of a call that has returned reaches it.
+            let buffer = unsafe { self.span.register(self.session)? };
+            return file.read_into(&buffer, 0..self.span.len, offset);
+        }
+        // SAFETY: the caller's promise.
+        file.read_at(unsafe { self.span.bytes_mut() }, offset)
+    }
+
+    /// Writes all of it at `offset`.
+    ///
+    /// # Safety
+    /// What it was made of is kept and not resized.
+    pub(crate) unsafe fn write(self, file: &File, offset: u64) -> Result<usize> {
+        if let Some(own) = self.own {
+            let result =
+                file.write_from(&own.buffer, own.range.clone(), offset, Stability::Unstable);
+            own.note(&result);
+            return result;
+        }
+        if self.wants_registration() {
+            // SAFETY: as in `read`.
+            let buffer = unsafe { self.span.register(self.session)? };
+            return file.write_from(&buffer, 0..self.span.len, offset, Stability::Unstable);
+        }
+        // SAFETY: the caller's promise.
+        file.write_at(unsafe { self.span.bytes() }, offset, Stability::Unstable)
     }
 }
 
-/// Fills `target` from `offset`, or as far as the file goes.
-///
-/// # Safety
-/// What `target` was made of is kept, not resized, and writable.
-pub(crate) unsafe fn read(
-    session: &Session,
-    file: &File,
-    target: Span,
-    offset: u64,
-) -> Result<usize> {
-    if target.wants_registration(session) {
-        // SAFETY: the caller keeps the memory; nothing of a call that has returned reaches it.
-        let (buffer, range) = unsafe { target.register(session)? };
-        return file.read_into(&buffer, range, offset);
-    }
-    // SAFETY: the caller's promise.
-    file.read_at(unsafe { target.bytes_mut() }, offset)
+/// Memory of an operation that nobody waits for: registered and exported until this is dropped.
+pub(crate) struct InUse {
+    pub(crate) own: Own,
+    /// `None` where `own` is a copy.
+    memory: Option<Exported>,
 }
 
-/// Writes all of `source` at `offset`.
-///
-/// # Safety
-/// What `source` was made of is kept and not resized.
-pub(crate) unsafe fn write(
-    session: &Session,
-    file: &File,
-    source: Span,
-    offset: u64,
-) -> Result<usize> {
-    if source.wants_registration(session) {
-        // SAFETY: as in `read`.
-        let (buffer, range) = unsafe { source.register(session)? };
-        return file.write_from(&buffer, range, offset, Stability::Unstable);
+impl InUse {
+    /// Memory to be written to, or to be read from where it is.
+    pub(crate) fn in_place(py: Python<'_>, session: &Session, memory: Exported) -> PyResult<Self> {
+        let span = memory.span();
+        if let Some(own) = session.own(span)? {
+            return Ok(Self { own, memory: Some(memory) });
+        }
+        // SAFETY: `memory` goes with the result to where both are held until the operation is over.
+        let buffer = py.detach(|| unsafe { span.register(session) });
+        let own = Own::borrowed(buffer.map_err(raise)?, 0..span.len);
+        Ok(Self { own, memory: Some(memory) })
     }
-    // SAFETY: the caller's promise.
-    file.write_at(unsafe { source.bytes() }, offset, Stability::Unstable)
+
+    /// Memory to be read from; a copy if it must not be written to.
+    pub(crate) fn source(py: Python<'_>, session: &Session, memory: Exported) -> PyResult<Self> {
+        let span = memory.span();
+        if !span.read_only {
+            return Self::in_place(py, session, memory);
+        }
+        let copy = py.detach(|| -> Result<_> {
+            let copy = session.client.buffer(span.len)?;
+            // SAFETY: `memory` is kept until the copy is done.
+            copy.view().copy_from(unsafe { span.bytes() }, Site::ClientStaging);
+            Ok(copy)
+        });
+        let own = Own::borrowed(copy.map_err(raise)?, 0..span.len);
+        Ok(Self { own, memory: None })
+    }
+
+    /// Whether an operation may still reach memory that is not the client's.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.memory.is_some() && self.own.buffer.is_shared()
+    }
+}
+
+/// Ends the use of memory. What the end of a registration may wait for is waited for without Python's
+/// lock; the memory goes afterwards.
+pub(crate) fn release(py: Python<'_>, used: impl IntoIterator<Item = InUse>) {
+    let (own, memory): (Vec<_>, Vec<_>) =
+        used.into_iter().map(|used| (used.own, used.memory)).unzip();
+    if !own.is_empty() {
+        py.detach(|| drop(own));
+    }
+    drop(memory);
 }

@@ -1,16 +1,17 @@
 //! A session, and how to have another one like it.
 
+use crate::memory::Span;
+use crate::wait::seconds;
 use dafs_client::{
-    Authentication, CacheOptions, Client, ConnectOptions, DafsUrl, IoBuffer, TransportChoice,
-    TransportKind,
+    Authentication, CacheOptions, Client, ConnectOptions, DafsUrl, Error, IoBuffer,
+    TransportChoice, TransportKind,
 };
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use crate::wait::seconds;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A session of this process.
 #[derive(Debug)]
@@ -20,8 +21,41 @@ pub(crate) struct Session {
     pub(crate) base: Vec<u8>,
     /// The client keeps content, so that what is read is better copied out of that.
     pub(crate) is_cached: bool,
-    /// Memory that Python got from this client, by address. Who owns it takes it out.
-    buffers: Mutex<BTreeMap<usize, IoBuffer>>,
+    /// Registered memory that Python has, by address. Who owns it takes it out. Only locked with
+    /// Python's lock held.
+    known: Mutex<BTreeMap<usize, Own>>,
+}
+
+/// A part of registered memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Own {
+    pub(crate) buffer: IoBuffer,
+    pub(crate) range: Range<usize>,
+    /// Of memory that a server may write to even when an operation has been given up: whether that has
+    /// happened. The same for all parts of it.
+    spent: Option<Arc<AtomicBool>>,
+}
+
+impl Own {
+    /// All of what a client has allocated over shared memory.
+    pub(crate) fn shared(buffer: IoBuffer) -> Self {
+        let range = 0..buffer.len();
+        Self { buffer, range, spent: Some(Arc::default()) }
+    }
+
+    /// Memory that the server cannot reach when the operation is over, however that ended.
+    pub(crate) fn borrowed(buffer: IoBuffer, range: Range<usize>) -> Self {
+        Self { buffer, range, spent: None }
+    }
+
+    /// What became of an operation on it is taken note of.
+    pub(crate) fn note<T>(&self, result: &Result<T, Error>) {
+        if let (Some(spent), Err(Error::Deadline { .. } | Error::Lost { .. })) =
+            (&self.spent, result)
+        {
+            spent.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Session {
@@ -32,7 +66,7 @@ impl Session {
             base.pop();
         }
         let is_cached = options.cache.is_some();
-        Ok(Self { client, base, is_cached, buffers: Mutex::default() })
+        Ok(Self { client, base, is_cached, known: Mutex::default() })
     }
 
     /// True when memory that is not of the client's own is reached by copying.
@@ -40,30 +74,43 @@ impl Session {
         self.client.transport().kind == TransportKind::Shm
     }
 
-    fn buffers(&self) -> MutexGuard<'_, BTreeMap<usize, IoBuffer>> {
-        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, BTreeMap<usize, Own>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn add_buffer(&self, buffer: &IoBuffer) {
-        let address = buffer.view().as_ptr() as usize;
-        self.buffers().insert(address, buffer.clone());
+    /// Operations on memory at `address` will use what is registered there.
+    pub(crate) fn add(&self, address: usize, own: &Own) {
+        self.known().insert(address, own.clone());
     }
 
-    pub(crate) fn remove_buffer(&self, buffer: &IoBuffer) {
-        self.buffers().remove(&(buffer.view().as_ptr() as usize));
+    /// They will no longer. What is returned is to be dropped without Python's lock.
+    pub(crate) fn remove(&self, address: usize, own: &Own) -> Option<Own> {
+        let mut known = self.known();
+        // Somebody may have registered the same memory again.
+        let is_same = known.get(&address)?.buffer.view().as_ptr() == own.buffer.view().as_ptr();
+        if is_same { known.remove(&address) } else { None }
     }
 
-    /// The buffer of this client's that a piece of memory lies in, and where.
-    pub(crate) fn own_buffer(
-        &self,
-        address: usize,
-        len: usize,
-    ) -> Option<(IoBuffer, Range<usize>)> {
-        let buffers = self.buffers();
-        let (start, buffer) = buffers.range(..=address).next_back()?;
-        let at = address - start;
-        let end = at.checked_add(len)?;
-        (end <= buffer.len()).then(|| (buffer.clone(), at..end))
+    /// Where some memory lies in what is registered.
+    ///
+    /// # Errors
+    /// `BufferError`: it must not be used any more.
+    pub(crate) fn own(&self, span: Span) -> PyResult<Option<Own>> {
+        let known = self.known();
+        let Some((start, own)) = known.range(..=span.address()).next_back() else {
+            return Ok(None);
+        };
+        let at = own.range.start + (span.address() - start);
+        let Some(end) = at.checked_add(span.len()).filter(|end| *end <= own.range.end) else {
+            return Ok(None);
+        };
+        if own.spent.as_ref().is_some_and(|spent| spent.load(Ordering::Relaxed)) {
+            return Err(PyBufferError::new_err(
+                "the server may still write to this buffer, for an operation that was given up; use \
+                 a new one",
+            ));
+        }
+        Ok(Some(Own { range: at..end, ..own.clone() }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Attributes, under the names of `os.stat_result`.
 
-use dafs_client::{Attributes, ObjectType, Time};
+use dafs_client::{Attributes, FileHandle, ObjectType, Time};
 use pyo3::prelude::*;
 
 /// Attributes of an object, named as those of `os.stat_result`.
@@ -8,6 +8,8 @@ use pyo3::prelude::*;
 pub(crate) struct Stat {
     st_mode: u32,
     st_ino: u64,
+    /// Differs between file systems.
+    st_dev: u64,
     st_nlink: u32,
     /// -1 when the server named the owner in another way than by number.
     st_uid: i64,
@@ -37,6 +39,13 @@ fn type_bits(kind: ObjectType) -> u32 {
     }
 }
 
+/// A number for a file system.
+fn device(handle: &FileHandle) -> u64 {
+    let (low, high) = handle.fs.split_at(size_of::<u64>());
+    let number = |half: &[u8]| half.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    number(low) ^ number(high)
+}
+
 fn nanoseconds(time: Option<Time>) -> i128 {
     time.map_or(0, |time| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nseconds))
 }
@@ -54,6 +63,7 @@ impl Stat {
         Self {
             st_mode: type_bits(attributes.kind) | attributes.mode,
             st_ino: attributes.file_id,
+            st_dev: device(&attributes.handle),
             st_nlink: attributes.links,
             st_uid: id(&attributes.owner),
             st_gid: id(&attributes.group),

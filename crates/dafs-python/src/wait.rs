@@ -23,9 +23,12 @@ pub(crate) fn blocking<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send)
     })
 }
 
-/// When the calls of this thread have to be over.
-pub(crate) fn limit() -> Option<Instant> {
-    LIMIT.get()
+/// Drops what may wait for others, without Python's lock.
+pub(crate) fn drop_detached<T: Send>(value: T) {
+    let mut value = Some(value);
+    // At the very end there is no Python any more, and nobody else to wait.
+    Python::try_attach(|py| py.detach(|| value.take()));
+    drop(value);
 }
 
 /// A time in seconds as Python gives it; `None` when it is longer than anybody waits.
@@ -36,8 +39,13 @@ pub(crate) fn seconds(seconds: f64) -> PyResult<Option<Duration>> {
     Ok(Duration::try_from_secs_f64(seconds).ok())
 }
 
+/// As [`moment`], but not after this thread's limit.
+pub(crate) fn limited(time: Option<f64>) -> PyResult<Option<Instant>> {
+    Ok([moment(time)?, LIMIT.get()].into_iter().flatten().min())
+}
+
 /// A moment that is `time` seconds away; `None` is never.
-pub(crate) fn moment(time: Option<f64>) -> PyResult<Option<Instant>> {
+fn moment(time: Option<f64>) -> PyResult<Option<Instant>> {
     let Some(time) = time else { return Ok(None) };
     Ok(seconds(time)?.and_then(|time| Instant::now().checked_add(time)))
 }

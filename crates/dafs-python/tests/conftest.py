@@ -1,6 +1,8 @@
 """A real server for every test run, and a client by each transport."""
 
+import contextlib
 import os
+import signal
 import subprocess
 
 import dafs
@@ -28,6 +30,17 @@ class Server:
         status = self.process.wait(timeout=60)
         self.log.close()
         assert status == 0
+
+
+@contextlib.contextmanager
+def stopped(server):
+    """A server that cannot answer."""
+    server.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
 
 
 @pytest.fixture(scope="session")

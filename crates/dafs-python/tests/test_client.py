@@ -3,11 +3,11 @@
 import os
 import pathlib
 import pickle
-import signal
 import stat
 
 import dafs
 import pytest
+from conftest import stopped
 
 
 def test_a_bad_url_is_refused():
@@ -102,10 +102,7 @@ def test_a_closed_client_says_so(server):
 
 def test_calls_can_be_limited(server, client):
     client.stat("/")
-    # It cannot answer.
-    server.process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
-    try:
+    with stopped(server):
         with dafs.within(0.1), pytest.raises(TimeoutError):
             client.stat("/")
         with dafs.within(0.1), dafs.within(60), pytest.raises(TimeoutError):
@@ -117,6 +114,41 @@ def test_calls_can_be_limited(server, client):
                 pass
             with pytest.raises(TimeoutError):
                 client.stat("/")
-    finally:
-        server.process.send_signal(signal.SIGCONT)
     client.stat("/")
+
+
+def test_fences(server, folder):
+    (folder / "fenced").write_bytes(b"content")
+    path = f"/{folder.name}/fenced"
+    client = dafs.connect(server.url, fence_id="mine")
+    assert client.fence_list(path) is None
+    with dafs.connect(server.url, fence_id="other") as other:
+        client.set_fence(path, "set", ["mine"])
+        assert client.fence_list(path) == ["mine"]
+        with pytest.raises(OSError):
+            other.open(path, "rb")
+        client.set_fence(path, "add", ["other"])
+        assert sorted(client.fence_list(path)) == ["mine", "other"]
+        with other.open(path, "rb") as file:
+            assert file.read() == b"content"
+        client.set_fence(path, "remove", [b"other"])
+        assert client.fence_list(path) == ["mine"]
+        with pytest.raises(OSError):
+            other.open(path, "rb")
+        client.set_fence(path, "clear")
+    assert client.fence_list(path) is None
+    assert client.fence_list(path, file_system=True) is None
+    for bad in ("pardon", []), ("clear", ["name"]):
+        with pytest.raises(ValueError):
+            client.set_fence(path, *bad)
+    client.close()
+
+
+def test_links_are_not_listed_through_unless_asked_for(client, folder):
+    (folder / "dir").mkdir()
+    (folder / "link").symlink_to("dir")
+    path = f"/{folder.name}/link"
+    assert client.listdir(path) == []
+    with pytest.raises(NotADirectoryError):
+        client.scandir(path, follow_symlinks=False)
+    assert list(client.scandir(f"/{folder.name}/dir", follow_symlinks=False)) == []

@@ -7,6 +7,7 @@ import threading
 
 import dafs
 import pytest
+from conftest import stopped
 
 
 def name(folder, file):
@@ -196,3 +197,44 @@ def test_a_lock_is_waited_for_without_the_lock_of_python(client, folder):
         assert waits.wait(60)
         one.unlock()
         thread.join()
+
+
+def test_long_appends_are_cut_as_the_server_wants_it(client, folder):
+    data = os.urandom(5 << 20)
+    with client.open(name(folder, "long"), "ab") as file:
+        assert file.write(data) == len(data)
+    with client.open(name(folder, "long"), "ab", buffering=0) as file:
+        assert file.write(data) == len(data)
+        assert file.tell() == 2 * len(data)
+    assert (folder / "long").read_bytes() == data + data
+
+
+def test_an_append_in_doubt_is_not_done_again(server, client, folder):
+    file = client.open(name(folder, "doubt"), "ab")
+    file.write(b"once")
+    with stopped(server):
+        with dafs.within(0.2), pytest.raises(TimeoutError):
+            file.flush()
+    with pytest.raises(TimeoutError):
+        file.close()
+    client.stat(name(folder, "doubt"))
+    assert (folder / "doubt").read_bytes() in (b"", b"once")
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 3_000_000])
+def test_whole_files_are_read(client, folder, size):
+    data = os.urandom(size)
+    (folder / "whole").write_bytes(data)
+    with client.open(name(folder, "whole"), "rb", buffering=0) as file:
+        assert file.read() == data
+        assert file.read() == b""
+        assert file.pread(size, 0) == data
+        assert file.pread(size + 1, 0) == data
+        # Room for what there is, not for what was asked for.
+        assert file.pread(1 << 40, 0) == data
+        assert file.pread(1 << 40, size + 1) == b""
+        with open(folder / "whole", "ab") as more:
+            more.write(b"+")
+        assert file.read() == b"+"
+        file.seek(0)
+        assert file.read() == data + b"+"

@@ -1,12 +1,15 @@
 """Asynchronous operations: completion groups and asyncio."""
 
 import asyncio
+import gc
 import os
 import select
+import weakref
 
 import dafs
 import dafs.aio
 import pytest
+from conftest import stopped
 
 
 @pytest.fixture
@@ -136,3 +139,173 @@ def test_a_cancelled_task_leaves_the_group_usable(client, blocks):
             assert await group.read(file, 10, 0) == data[:10]
 
     asyncio.run(run())
+
+
+def test_a_batch_is_scattered_in_files_and_in_memory(client, blocks, folder):
+    file, data = blocks
+    (folder / "other").write_bytes(b"0123456789")
+    batch = client.batch()
+    parts = [bytearray(10), bytearray(20)]
+    batch.read_into(file, parts, [(5, 7), (100, 23)], user_data="scattered")
+    with client.open(f"/{folder.name}/other", "r+b", buffering=0) as other:
+        short = bytearray(20)
+        batch.read_into(other, short, 4, user_data="short")
+        batch.write(other, [b"AB", bytearray(b"CD")], [(0, 1), (2, 3)], user_data="written")
+        assert len(batch) == 3
+        done = batch.run()
+        assert [each.user_data for each in done] == ["scattered", "short", "written"]
+        assert [each.result() for each in done] == [30, 6, 4]
+    assert bytes(parts[0]) + bytes(parts[1]) == data[5:12] + data[100:123]
+    assert short[:6] == b"456789"
+    assert (folder / "other").read_bytes() == b"A1BCD56789"
+    parts[0].extend(b"free again")
+    with pytest.raises(ValueError):
+        batch.run()
+    with pytest.raises(OSError):
+        client.batch().read_into(file, bytearray(3), [(0, 4)])
+
+
+@pytest.mark.parametrize("window", [None, 0.001])
+def test_a_batch_may_tell_a_group(client, blocks, window):
+    file, data = blocks
+    group, batch = client.completion_group(), client.batch()
+    parts = [bytearray(100) for _ in range(16)]
+    for number, part in enumerate(parts):
+        batch.read_into(file, part, number * 65536, user_data=number)
+    assert len(group.submit(batch, window)) == 16
+    with pytest.raises(BufferError):
+        parts[0].append(1)
+    done = group.wait(None)
+    assert sorted(each.user_data for each in done) == list(range(16))
+    for number, part in enumerate(parts):
+        assert part == data[number * 65536 :][:100]
+        part.append(1)
+
+
+def test_memory_can_stay_registered(client, blocks):
+    file, data = blocks
+    memory = bytearray(200_000)
+    with client.register(memory):
+        for at in range(0, 16 * 65536, 200_000):
+            count = min(200_000, len(data) - at)
+            assert file.pread_into(memory, at) == count
+            assert memory[:count] == data[at : at + count]
+        assert file.pread_into(memoryview(memory)[7:50_007], 3) == 50_000
+        assert memory[7:50_007] == data[3:50_003]
+        with pytest.raises(BufferError):
+            memory.append(1)
+        group = client.completion_group()
+        group.read_into(file, memoryview(memory)[:100_000], 0)
+        again = client.register(memory)
+    again.close()
+    again.close()
+    assert group.wait(None)[0].result() == 100_000
+    assert memory[:100_000] == data[:100_000]
+    memory.append(1)
+    with pytest.raises(TypeError):
+        client.register(b"constant")
+
+
+def test_a_wait_for_a_group_can_be_limited(server, client, blocks):
+    file, _ = blocks
+    group = client.completion_group()
+    with stopped(server):
+        group.read_into(file, bytearray(10), 0)
+        with dafs.within(0.1):
+            assert group.wait(None) == []
+    assert group.wait(None)[0].result() == 10
+
+
+def test_a_buffer_of_an_operation_that_was_given_up_is_not_used_again(server, folder):
+    (folder / "f").write_bytes(bytes(65536))
+    client = dafs.connect(server.url, transport="shm", recovery=1)
+    file = client.open(f"/{folder.name}/f", "rb", buffering=0)
+    own, other = client.buffer(65536), client.buffer(65536)
+    assert file.pread_into(own, 0) == 65536
+    with stopped(server), dafs.within(0.1), pytest.raises(OSError):
+        file.pread_into(own, 0)
+    batch, group = client.batch(), client.completion_group()
+    for use in (
+        lambda: file.pread_into(own, 0),
+        lambda: file.pwrite(memoryview(own)[5:], 0),
+        lambda: group.read_into(file, own, 0),
+        lambda: batch.read_into(file, [bytearray(3), own], 0),
+    ):
+        with pytest.raises(BufferError):
+            use()
+    batch.read_into(file, other, 0)
+
+
+def test_a_group_that_its_own_futures_lead_to_is_collected(client, blocks):
+    file, _ = blocks
+
+    class Future:
+        pass
+
+    future = Future()
+    future.group = client.completion_group()
+    future.group.read_into(file, bytearray(10), 0, user_data=future)
+    gone = weakref.ref(future)
+    del future
+    gc.collect()
+    assert gone() is None
+
+
+def test_two_may_close_an_asyncio_group_and_nothing_begins_afterwards(server, client, blocks):
+    file, data = blocks
+
+    async def run():
+        group = dafs.aio.Group(client)
+        with stopped(server):
+            reading = asyncio.create_task(group.read(file, 10, 0))
+            await asyncio.sleep(0)
+            closing = [asyncio.create_task(group.aclose()) for _ in range(2)]
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeError):
+                await group.read(file, 10, 0)
+        assert await reading == data[:10]
+        await asyncio.wait_for(asyncio.gather(*closing), 60)
+        await group.aclose()
+        with pytest.raises(RuntimeError):
+            await group.read(file, 10, 0)
+        with pytest.raises(RuntimeError):
+            await group.commit(file)
+
+    asyncio.run(run())
+
+
+def test_what_is_buffered_is_written_before_an_operation_of_a_group(client, folder):
+    group = client.completion_group()
+    with client.open(f"/{folder.name}/mixed", "wb") as file:
+        file.write(b"first, and long")
+        group.write(file, b"later", 0)
+        group.wait(None)
+    assert (folder / "mixed").read_bytes() == b"later, and long"
+
+
+class Copies:
+    """Gives a copy of what it has, as the tensors of some libraries do."""
+
+    def __init__(self, content):
+        self.content = content
+
+    def numpy(self):
+        return bytearray(self.content)
+
+
+def test_a_copy_is_nothing_to_read_into(client, blocks, folder):
+    file, _ = blocks
+    with pytest.raises(TypeError):
+        file.pread_into(Copies(bytes(10)), 0)
+    with pytest.raises(TypeError):
+        client.completion_group().read_into(file, Copies(bytes(10)), 0)
+
+    async def run():
+        async with dafs.aio.Group(client) as group:
+            with pytest.raises(TypeError):
+                await group.read_into(file, Copies(bytes(10)), 0)
+            assert await group.write(file, Copies(b"from a copy"), 0) == 11
+
+    asyncio.run(run())
+    assert file.pwrite(Copies(b"1"), 0) == 1
+    assert (folder / "blocks").read_bytes()[:11] == b"1rom a copy"

@@ -2,9 +2,12 @@
 
 import multiprocessing
 import os
+import signal
+import threading
 
 import dafs
 import pytest
+from conftest import stopped
 
 
 def read(client, path):
@@ -33,6 +36,8 @@ def in_child(work):
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        # Who waits for what never comes is ended.
+        signal.alarm(60)
         try:
             text = repr(work())
         except BaseException as error:
@@ -57,3 +62,47 @@ def test_files_and_groups_of_the_parent_say_what_is_wrong(client, folder):
         assert in_child(lambda: client.stat(f"/{folder.name}/f").st_size) == "7"
         assert in_child(client.close) == "None"
         assert file.pread(7, 0) == b"content"
+
+
+def test_a_fork_waits_for_no_thread_of_the_parent(server, client, folder):
+    (folder / "f").write_bytes(bytes(100_000))
+    own = client.buffer(50_000)
+    with client.open(f"/{folder.name}/f", "rb", buffering=0) as file:
+        # It holds the place in the file until the server answers.
+        thread = threading.Thread(target=file.readinto, args=(own,))
+        with stopped(server):
+            thread.start()
+            while not file._lock.locked():
+                pass
+            for use in (
+                lambda: file.read(1),
+                lambda: file.seek(0),
+                lambda: file.pread_into(own, 0),
+            ):
+                assert in_child(use) == "raised ForkedError"
+            assert in_child(file.close) == "None"
+        thread.join()
+        assert file.tell() == 50_000
+
+
+def test_a_fork_can_drop_what_the_parent_uses(client, folder):
+    (folder / "f").write_bytes(bytes(100_000))
+    over = threading.Event()
+    with client.open(f"/{folder.name}/f", "rb", buffering=0) as file:
+
+        def read():
+            own = client.buffer(65536)
+            while not over.is_set():
+                file.pread_into(own, 0)
+
+        threads = [threading.Thread(target=read) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(20):
+                buffers = [client.buffer(4096)]
+                assert in_child(buffers.clear) == "None"
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()

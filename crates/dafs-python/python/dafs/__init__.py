@@ -30,14 +30,16 @@ from ._dafs import (
     InDoubtError,
     LockedError,
     NotSentError,
+    Registration,
     Stat,
     WritesLostError,
 )
 from ._dafs import Client as _Client
 from ._dafs import set_limit as _set_limit
-from ._file import CompletionGroup, File
+from ._file import Batch, CompletionGroup, File
 
 __all__ = [
+    "Batch",
     "BrokenLockError",
     "Buffer",
     "Client",
@@ -49,6 +51,7 @@ __all__ = [
     "InDoubtError",
     "LockedError",
     "NotSentError",
+    "Registration",
     "Stat",
     "WritesLostError",
     "connect",
@@ -171,6 +174,10 @@ class Client(_Client):
     def completion_group(self):
         """A group for asynchronous operations."""
         return CompletionGroup(self)
+
+    def batch(self):
+        """An empty batch of reads and writes."""
+        return Batch(self)
 
 
 def connect(url, **options):

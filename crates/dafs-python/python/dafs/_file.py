@@ -1,4 +1,10 @@
-"""Files with a position, on top of `_dafs.RawFile`."""
+"""Files with a position, on top of `_dafs.RawFile`.
+
+Invariants
+* A forked child waits for no lock of a file that its parent had open.
+* What is appended through `File.write` is never appended twice: once nobody knows whether it was done,
+  nothing more is written to that file, also not by a buffer that tries again when it is closed.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,23 @@ import os
 import threading
 
 from . import _dafs
+
+# Appends up to this need not ask the server how long they may be. In bytes.
+_APPEND_BYTES_SURE = 1 << 16
+
+# What is rather copied than asked for with one request more. In bytes.
+_COPY_BYTES_MAX = 1 << 16
+
+# How often this process is a fork of a process that had imported this.
+_forks = 0
+
+
+def _count_fork():
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 
 
 class CompletionGroup(_dafs.CompletionGroup):
@@ -25,9 +48,69 @@ class CompletionGroup(_dafs.CompletionGroup):
     def commit(self, file, offset=0, length=0, user_data=None):
         return super().commit(_raw(file), offset, length, user_data)
 
+    def submit(self, batch, window=None):
+        """Sends a batch; each of its transfers has a completion of its own. Returns their numbers.
+
+        With a `window`, in seconds, the server may gather and order them with others for so long, and
+        reports each by itself.
+        """
+        return super().submit_batch(batch._batch, window)
+
+
+class Batch:
+    """Reads and writes, scattered in files and in memory, that are sent in few messages."""
+
+    def __init__(self, client):
+        self._batch = _dafs.Client.batch(client)
+
+    def __len__(self):
+        return len(self._batch)
+
+    def read_into(self, file, target, offset, user_data=None):
+        """Adds a read; returns its place in the batch.
+
+        `target` is a writable buffer or a list of them. `offset` is where in the file they are filled
+        from, or a list of ranges, as (offset, length) pairs, of the same sum.
+        """
+        targets, ranges = _scattered(target, offset)
+        return self._batch.read(_raw(file), ranges, targets, user_data)
+
+    def write(self, file, source, offset, user_data=None):
+        """Adds a write, as `read_into` adds a read."""
+        sources, ranges = _scattered(source, offset)
+        return self._batch.write(_raw(file), ranges, sources, user_data)
+
+    def run(self):
+        """Sends all and waits; returns a `Completion` for each, in the order in which they were added.
+
+        Fewer bytes than asked for are read at the end of a file; fewer may be written, too. What was
+        written is stable after `File.commit`.
+        """
+        return self._batch.run()
+
+
+def _scattered(memory, offset):
+    """Pieces of memory, and the ranges of a file for them."""
+    pieces = list(memory) if isinstance(memory, (list, tuple)) else [memory]
+    if isinstance(offset, (list, tuple)):
+        return pieces, list(offset)
+    return pieces, [(offset, sum(_bytes_of(piece) for piece in pieces))]
+
+
+def _bytes_of(memory):
+    try:
+        return memoryview(memory).nbytes
+    except TypeError:
+        if hasattr(memory, "nbytes"):
+            # A tensor.
+            return memory.nbytes
+        raise
+
 
 def _raw(file):
-    """The raw file of whatever Client.open has given."""
+    """The raw file of whatever Client.open has given, with nothing left in the buffers above it."""
+    if isinstance(file, io.IOBase) and not isinstance(file, File) and file.writable():
+        file.flush()
     while not isinstance(file, _dafs.RawFile):
         if isinstance(file, File):
             return file._file
@@ -52,7 +135,11 @@ class File(io.RawIOBase):
         self._appends = appends
         self._position = 0
         # The position belongs to one call at a time.
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
+        self._born = _forks
+        self._append_bytes_max = None
+        # Why nobody knows what the last append has done.
+        self._doubt = None
         if appends:
             self._position = file.stat().st_size
 
@@ -74,6 +161,14 @@ class File(io.RawIOBase):
     def _check(self):
         if self.closed:
             raise ValueError("I/O operation on closed file")
+
+    @property
+    def _turn(self):
+        if self._born != _forks:
+            # Another thread of the parent may have had the lock, and nobody would release it here.
+            # What the parent has opened says so by itself.
+            self._file.stat()
+        return self._lock
 
     def _may_read(self):
         if not self.readable():
@@ -122,24 +217,57 @@ class File(io.RawIOBase):
         with self._turn:
             parts = []
             while True:
-                # One more than there should be tells whether the file has grown.
                 left = max(self._file.stat().st_size - self._position, 0)
-                data = self._file.read(left + 1, self._position)
+                # One more than there should be tells whether the file has grown. A long object that
+                # is not filled to its end would be copied, so there that byte is asked for alone.
+                more = 1 if left <= _COPY_BYTES_MAX else 0
+                data = self._file.read(left + more, self._position)
                 self._position += len(data)
                 parts.append(data)
+                if len(data) == left and not more:
+                    data = self._file.read(1, self._position)
+                    self._position += len(data)
+                    parts.append(data)
+                    left = 0
                 if len(data) <= left:
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
+                    return b"".join(filter(None, parts))
 
     def write(self, source):
         self._may_write()
         with self._turn:
             if self._appends:
-                count = memoryview(source).nbytes
-                self._position = self._file.append(source) + count
-                return count
+                return self._append_all(source)
             count = self._file.write(source, self._position)
             self._position += count
             return count
+
+    def _append_all(self, source):
+        """Appends in as many pieces as the server wants; returns how much that was."""
+        if self._doubt is not None:
+            raise self._doubt
+        with memoryview(source) as whole, whole.cast("B") as view:
+            piece = max(len(view), 1)
+            if piece > _APPEND_BYTES_SURE:
+                piece = min(piece, self._append_max())
+            done = 0
+            while done < len(view):
+                part = view[done : done + piece]
+                try:
+                    self._position = self._file.append(part) + len(part)
+                except OSError as error:
+                    if _is_in_doubt(error):
+                        self._doubt = error
+                    if done == 0:
+                        raise
+                    # The next call tells what was wrong.
+                    break
+                done += len(part)
+            return done
+
+    def _append_max(self):
+        if self._append_bytes_max is None:
+            self._append_bytes_max = self._file.append_bytes_max() or _APPEND_BYTES_SURE
+        return self._append_bytes_max
 
     def truncate(self, size=None):
         self._may_write()
@@ -201,3 +329,10 @@ class File(io.RawIOBase):
     def unlock(self, offset=0, length=None):
         """Gives up what this file has locked in a range."""
         self._file.unlock(offset, length)
+
+
+def _is_in_doubt(error):
+    """Whether what failed may have been done all the same."""
+    if isinstance(error, _dafs.NotSentError):
+        return False
+    return isinstance(error, (_dafs.InDoubtError, TimeoutError))

@@ -1,0 +1,66 @@
+//! Memory of Python's that stays registered.
+//!
+//! Invariants
+//! * The memory is exported for as long as it is registered.
+
+use crate::memory::{Exported, InUse, Span, release};
+use crate::session::Session;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The registration of an object's memory, as `Client.register` makes it: for any number of operations
+/// on any part of it.
+#[pyclass(frozen, module = "dafs")]
+pub(crate) struct Registration {
+    session: Arc<Session>,
+    /// `None` when it is over.
+    used: Mutex<Option<(InUse, Span)>>,
+}
+
+impl Registration {
+    pub(crate) fn new(
+        py: Python<'_>,
+        session: Arc<Session>,
+        memory: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let memory = Exported::writable(memory)?;
+        let span = memory.span();
+        let used = InUse::in_place(py, &session, memory)?;
+        session.add(span.address(), &used.own);
+        Ok(Self { session, used: Mutex::new(Some((used, span))) })
+    }
+
+    fn end(&self, py: Python<'_>) {
+        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((used, span)) = used {
+            let known = self.session.remove(span.address(), &used.own);
+            py.detach(|| drop(known));
+            release(py, [used]);
+        }
+    }
+}
+
+#[pymethods]
+impl Registration {
+    /// Ends it; operations that are in flight go on. A second time does nothing.
+    fn close(&self, py: Python<'_>) {
+        self.end(py);
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) {
+        self.end(py);
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // Python is there: it is what drops this.
+        Python::try_attach(|py| self.end(py));
+    }
+}
