@@ -1,8 +1,10 @@
 """The file system for fsspec: its own abstract suite, and programs that use it."""
 
+import copy
+import io
 import os
+import shutil
 
-import dafs
 import fsspec
 import pytest
 from dafs.fsspec import DafsFileSystem
@@ -86,6 +88,140 @@ def test_a_transaction_that_fails_leaves_nothing(server, folder):
         with fs.open(f"/{folder.name}/x", "wb") as file:
             file.write(b"x")
     assert (folder / "x").read_bytes() == b"x"
+
+
+@pytest.fixture
+def fs(server):
+    return DafsFileSystem(**DafsFileSystem._get_kwargs_from_urls(server.url))
+
+
+def test_removing_a_tree_stays_in_it(fs, folder):
+    (folder / "important").mkdir()
+    (folder / "important" / "file").write_bytes(b"x")
+    (folder / "tree" / "sub").mkdir(parents=True)
+    (folder / "tree" / "sub" / "file").write_bytes(b"x")
+    (folder / "tree" / "out").symlink_to("../important")
+    (folder / "tree" / "sub" / "loop").symlink_to("..")
+    (folder / "tree" / "sub" / "again").symlink_to("..")
+    (folder / "tree" / "nowhere").symlink_to("missing")
+    (folder / "tree" / "other").symlink_to("sub/file")
+    top = f"/{folder.name}"
+    found = fs.find(f"{top}/tree", detail=True)
+    names = {name.removeprefix(f"{top}/tree/"): info["type"] for name, info in found.items()}
+    assert names == {
+        "sub/file": "file",
+        "other": "file",
+        "nowhere": "link",
+        "out": "link",
+        "sub/loop": "link",
+        "sub/again": "link",
+    }
+    assert found[f"{top}/tree/out"]["destination"] == "../important"
+    assert fs.isdir(f"{top}/tree/out")
+    assert fs.ls(f"{top}/tree/out", detail=False) == [f"{top}/tree/out/file"]
+    assert fs.du(f"{top}/tree") < 20_000
+    with pytest.raises(OSError):
+        fs.rm(f"{top}/tree")
+    with pytest.raises(OSError):
+        fs.rm(f"{top}/tree", recursive=True, maxdepth=1)
+    assert (folder / "tree" / "sub" / "file").exists()
+    (folder / "link").symlink_to("important")
+    fs.rm([f"{top}/tree", f"{top}/li*"], recursive=True)
+    assert os.listdir(folder) == ["important"]
+    assert os.listdir(folder / "important") == ["file"]
+    with pytest.raises(FileNotFoundError):
+        fs.rm(f"{top}/tree", recursive=True)
+
+
+def test_a_file_is_not_copied_onto_itself(fs, folder):
+    (folder / "a").write_bytes(b"content")
+    (folder / "hard").hardlink_to(folder / "a")
+    (folder / "soft").symlink_to("a")
+    top = f"/{folder.name}"
+    for other in "a", "hard", "soft":
+        with pytest.raises(shutil.SameFileError):
+            fs.cp_file(f"{top}/a", f"{top}/{other}")
+        assert (folder / "a").read_bytes() == b"content"
+    (folder / "longer").write_bytes(b"something longer")
+    fs.cp_file(f"{top}/a", f"{top}/longer")
+    assert (folder / "longer").read_bytes() == b"content"
+    fs.mv(f"{top}/a", f"{top}/a")
+    (folder / "dir").mkdir()
+    fs.mv(f"{top}/dir", f"{top}/dir")
+    assert (folder / "a").read_bytes() == b"content"
+    assert os.listdir(folder / "dir") == []
+
+
+def test_what_else_is_done_in_a_transaction(fs, folder):
+    top = f"/{folder.name}"
+    for name in "read", "appended", "changed", "piped", "copied", "cut":
+        (folder / name).write_bytes(b"old")
+
+    def work():
+        with fs.open(f"{top}/read", "rb") as file:
+            assert file.read() == b"old"
+        with fs.open(f"{top}/appended", "ab") as file:
+            file.write(b"+new")
+        with fs.open(f"{top}/changed", "r+b") as file:
+            file.write(b"new")
+        fs.pipe(f"{top}/piped", b"new")
+        fs.cp_file(f"{top}/appended", f"{top}/copied")
+        fs.touch(f"{top}/cut", truncate=True)
+        fs.touch(f"{top}/made")
+        with pytest.raises(FileExistsError):
+            fs.open(f"{top}/read", "xb")
+        # Closed by the transaction, if by nobody else.
+        fs.open(f"{top}/exclusive", "xb").write(b"x")
+        fs.open(f"{top}/text", "w").write("x")
+
+    with pytest.raises(RuntimeError):
+        with fs.transaction:
+            work()
+            raise RuntimeError
+    here = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name in "read", "piped", "copied", "cut":
+        assert here.pop(name) == b"old"
+    # Appends and changes in place are no part of it.
+    assert here == {"appended": b"old+new", "changed": b"new"}
+    with fs.transaction:
+        work()
+    here = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert here["piped"] == b"new"
+    assert here["copied"] == b"old+new+new"
+    assert here["cut"] == here["made"] == b""
+    assert here["exclusive"] == b"x"
+    assert len(here) == 9
+    with pytest.raises(FileExistsError):
+        with fs.transaction:
+            fs.open(f"{top}/late", "xb").write(b"mine")
+            (folder / "late").write_bytes(b"theirs")
+    assert (folder / "late").read_bytes() == b"theirs"
+
+
+def test_opened_files_are_files_of_python(fs, folder):
+    fs.pipe(f"/{folder.name}/f", b"content")
+    with fs.open(f"/{folder.name}/f") as file:
+        assert isinstance(file, io.BufferedIOBase)
+        assert file.size == 7
+        with pytest.raises(TypeError):
+            copy.copy(file)
+    with fs.open(f"/{folder.name}/f", "r+b") as file:
+        assert file.size == 7
+
+
+def test_what_cannot_be_looked_at_does_not_exist(fs, folder):
+    (folder / "a").symlink_to("b")
+    (folder / "b").symlink_to("a")
+    assert not fs.exists(f"/{folder.name}/a")
+    assert fs.lexists(f"/{folder.name}/a")
+    assert not fs.exists(f"/{folder.name}/{'x' * 300}")
+    fs.rm(f"/{folder.name}/a")
+    assert os.listdir(folder) == ["b"]
+
+
+def test_users_and_passwords_of_urls():
+    found = DafsFileSystem._get_kwargs_from_urls("dafs://me%40home:se%3Acret@server:99/path")
+    assert found == {"host": "server", "port": 99, "user": "me@home", "password": "se:cret"}
 
 
 def test_pandas_and_pyarrow(top):

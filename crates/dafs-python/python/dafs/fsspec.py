@@ -7,16 +7,24 @@
 from __future__ import annotations
 
 import datetime
+import errno
+import io
 import os
 import shutil
 import stat as _stat
+import time
+from urllib.parse import quote, unquote, urlsplit
 
 from fsspec import AbstractFileSystem
+from fsspec.core import has_magic
 from fsspec.utils import stringify_path
 
 import dafs
 
 _KINDS = {_stat.S_IFDIR: "directory", _stat.S_IFREG: "file", _stat.S_IFLNK: "link"}
+
+# What is copied at a time, in bytes.
+_COPY_BYTES = 1 << 22
 
 
 class DafsFileSystem(AbstractFileSystem):
@@ -42,7 +50,7 @@ class DafsFileSystem(AbstractFileSystem):
         for key in ("listings_expiry_time", "max_paths"):
             options.pop(key, None)
         host = f"[{host}]" if ":" in host else host
-        self._server = (f"{user}@" if user else "") + host + (f":{port}" if port else "")
+        self._server = (f"{quote(user, safe='')}@" if user else "") + host + (f":{port}" if port else "")
         self.auto_mkdir = auto_mkdir
         self.client = dafs.connect(f"dafs://{self._server}/", **options)
 
@@ -60,12 +68,12 @@ class DafsFileSystem(AbstractFileSystem):
 
     @staticmethod
     def _get_kwargs_from_urls(path):
-        from urllib.parse import urlsplit
-
         if not path.startswith("dafs://"):
             return {}
         parts = urlsplit(path)
-        found = {"host": parts.hostname, "port": parts.port, "user": parts.username}
+        found = {"host": parts.hostname, "port": parts.port}
+        found["user"] = parts.username and unquote(parts.username)
+        found["password"] = parts.password and unquote(parts.password)
         return {key: value for key, value in found.items() if value is not None}
 
     def unstrip_protocol(self, name):
@@ -106,6 +114,20 @@ class DafsFileSystem(AbstractFileSystem):
                     return {"name": path, "size": None, "type": "other"}
         return self._entry(path, found)
 
+    def _listed(self, path, found):
+        """As `_followed`, but a link to a directory stays a link: who walks a tree stays in it, and
+        comes to an end."""
+        entry = self._followed(path, found)
+        if entry.get("islink"):
+            if entry["type"] == "directory":
+                entry["type"] = "link"
+            try:
+                entry["destination"] = self.client.readlink(path)
+            except OSError:
+                # It is gone, or something else by now.
+                pass
+        return entry
+
     def info(self, path, **kwargs):
         path = self._strip_protocol(path)
         return self._followed(path, self.client.stat(path, follow_symlinks=False))
@@ -116,7 +138,7 @@ class DafsFileSystem(AbstractFileSystem):
         if info["type"] == "directory":
             top = path.rstrip("/")
             infos = [
-                self._followed(f"{top}/{entry.name}", entry.stat)
+                self._listed(f"{top}/{entry.name}", entry.stat)
                 for entry in self.client.scandir(path)
             ]
             infos.sort(key=lambda info: info["name"])
@@ -125,7 +147,15 @@ class DafsFileSystem(AbstractFileSystem):
         return infos if detail else [info["name"] for info in infos]
 
     def exists(self, path, **kwargs):
-        return self.client.exists(self._strip_protocol(path))
+        try:
+            return self.client.exists(self._strip_protocol(path))
+        except PermissionError:
+            return False
+        except OSError as error:
+            # As in os.path.exists; but a server that does not answer says nothing about a name.
+            if error.errno in (errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL):
+                return False
+            raise
 
     def lexists(self, path, **kwargs):
         try:
@@ -149,9 +179,13 @@ class DafsFileSystem(AbstractFileSystem):
     def rmdir(self, path):
         self.client.rmdir(self._strip_protocol(path))
 
+    def _is_directory(self, path, found=None):
+        found = found or self.client.stat(path, follow_symlinks=False)
+        return _stat.S_ISDIR(found.st_mode)
+
     def _rm(self, path):
         path = self._strip_protocol(path)
-        if _stat.S_ISDIR(self.client.stat(path, follow_symlinks=False).st_mode):
+        if self._is_directory(path):
             self.client.rmdir(path)
         else:
             self.client.unlink(path)
@@ -160,9 +194,39 @@ class DafsFileSystem(AbstractFileSystem):
         self.client.unlink(self._strip_protocol(path))
 
     def rm(self, path, recursive=False, maxdepth=None):
-        paths = path if isinstance(path, list) else [path]
-        for each in self.expand_path(paths, recursive=recursive, maxdepth=maxdepth)[::-1]:
-            self._rm(each)
+        paths = path if isinstance(path, (list, tuple)) else [path]
+        for each in map(self._strip_protocol, paths):
+            found = sorted(self.glob(each)) if has_magic(each) else [each]
+            if not found:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), each)
+            for top in found:
+                if recursive:
+                    self._empty(top, maxdepth)
+                self._rm(top)
+
+    def _empty(self, top, maxdepth):
+        """Removes what is in a directory, down to a depth. Symbolic links are never followed."""
+        if not self._is_directory(top):
+            return
+        # Directories to be removed, each after what is in it.
+        found, stack = [], [(top, 1)]
+        while stack:
+            path, depth = stack.pop()
+            try:
+                entries = self.client.scandir(path, follow_symlinks=False)
+                entries = [(f"{path.rstrip('/')}/{entry.name}", entry.stat) for entry in entries]
+            except NotADirectoryError:
+                # Somebody has put something else there meanwhile.
+                entries = []
+            for below, stat in entries:
+                if not self._is_directory(below, stat):
+                    self.client.unlink(below)
+                else:
+                    found.append(below)
+                    if maxdepth is None or depth < maxdepth:
+                        stack.append((below, depth + 1))
+        for path in reversed(found):
+            self.client.rmdir(path)
 
     def mv(self, path1, path2, recursive=None, maxdepth=None, **kwargs):
         # One request where a name is moved to a name; patterns and lists are copied and removed.
@@ -172,6 +236,8 @@ class DafsFileSystem(AbstractFileSystem):
             source = self._strip_protocol(path1)
             if self.isdir(target) or os.fspath(path2).endswith("/"):
                 target = target.rstrip("/") + "/" + source.rpartition("/")[2]
+            if source == self._strip_protocol(path2):
+                return
             if self.auto_mkdir:
                 self.makedirs(self._parent(target), exist_ok=True)
             self.client.rename(source, target)
@@ -183,8 +249,19 @@ class DafsFileSystem(AbstractFileSystem):
         if self.isdir(source):
             self.makedirs(target, exist_ok=True)
             return
-        with self.client.open(source, "rb", 0) as old, self._made(target, "wb", 0) as new:
-            shutil.copyfileobj(old, new, 1 << 22)
+        with self.client.open(source, "rb", 0) as old:
+            if self._intrans:
+                with self.open(target, "wb") as new:
+                    shutil.copyfileobj(old, new, _COPY_BYTES)
+                return
+            # Not cut before it is certain that this is another file.
+            with self._made(target, "ab", 0) as new:
+                if _identity(old.stat()) == _identity(new.stat()):
+                    raise shutil.SameFileError(f"{source} and {target} are the same file")
+                new.truncate(0)
+                at = 0
+                while part := old.read(_COPY_BYTES):
+                    at += new.pwrite(part, at)
 
     def created(self, path):
         return self._time(self.info(path)["created"])
@@ -198,11 +275,12 @@ class DafsFileSystem(AbstractFileSystem):
 
     def touch(self, path, truncate=True, **kwargs):
         path = self._strip_protocol(path)
+        if self._intrans and (truncate or not self.client.exists(path)):
+            self.open(path, "wb").close()
+            return
         with self._made(path, "wb" if truncate else "ab", 0):
             pass
         if not truncate:
-            import time
-
             now = time.time_ns()
             self.client.set_attributes(path, times_ns=(now, now))
 
@@ -226,17 +304,20 @@ class DafsFileSystem(AbstractFileSystem):
     def _open(
         self, path, mode="rb", block_size=None, autocommit=True, cache_options=None, **kwargs
     ):
-        path = self._strip_protocol(path)
-        if not autocommit:
-            return _Transaction(self, path, mode)
-        return self._opened(path, mode, block_size)
-
-    def _opened(self, path, mode, block_size=None):
-        mode = mode.replace("t", "")
-        file = self._made(path, mode if "b" in mode else mode + "b", block_size or -1)
-        # Parts of fsspec ask for the size of what they read.
-        if "r" in mode:
-            file = _Sized(file)
+        path, mode = self._strip_protocol(path), mode.replace("t", "")
+        mode = mode if "b" in mode else mode + "b"
+        size = block_size or dafs.BUFFER_BYTES
+        if autocommit or "r" in mode:
+            return _buffered(self._made(path, mode, 0), size)
+        # Appends cannot be taken back without taking back what others have appended since.
+        if "a" in mode:
+            return _Appending(self._made(path, mode, 0), size)
+        if "x" in mode and self.client.exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        temporary = f"{path}.{os.urandom(8).hex()}.part"
+        kind = _HeldBackRandom if "+" in mode else _HeldBack
+        file = kind(self._made(temporary, mode, 0), size)
+        file.begin(self.client, temporary, path, "x" in mode)
         return file
 
     def cat_file(self, path, start=None, end=None, **kwargs):
@@ -248,52 +329,80 @@ class DafsFileSystem(AbstractFileSystem):
             return file.pread(max(end - start, 0), start)
 
     def pipe_file(self, path, value, mode="overwrite", **kwargs):
-        path = self._strip_protocol(path)
-        with self._made(path, "xb" if mode == "create" else "wb", 0) as file:
+        path, mode = self._strip_protocol(path), "xb" if mode == "create" else "wb"
+        if self._intrans:
+            with self.open(path, mode) as file:
+                file.write(value)
+            return
+        with self._made(path, mode, 0) as file:
             file.pwrite(value, 0)
 
 
-class _Wrapper:
-    """A file with something more; all else is the file's."""
-
-    def __init__(self, file):
-        self._wrapped = file
-
-    def __getattr__(self, name):
-        return getattr(self._wrapped, name)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
-
-    def __iter__(self):
-        return iter(self._wrapped)
-
-    def __next__(self):
-        return next(self._wrapped)
+def _identity(found):
+    """Two names are of one file exactly when these are equal."""
+    return found.st_dev, found.st_ino
 
 
-class _Sized(_Wrapper):
-    """A file that knows its size."""
+class _Sized:
+    """A file that knows its size: parts of fsspec ask for the size of what they read."""
 
     @property
     def size(self):
-        return self._wrapped.raw.stat().st_size
+        return self.raw.stat().st_size
 
 
-class _Transaction(_Wrapper):
-    """A file that has its name only when the transaction succeeds."""
+class _Reader(_Sized, io.BufferedReader):
+    pass
 
-    def __init__(self, fs, path, mode):
-        self._fs = fs
-        self._path = path
-        self._temporary = f"{path}.{os.urandom(8).hex()}.part"
-        super().__init__(fs._opened(self._temporary, mode))
+
+class _Random(_Sized, io.BufferedRandom):
+    pass
+
+
+class _Appending(io.BufferedWriter):
+    """A file that is appended to while a transaction goes on, which has no power over it."""
 
     def commit(self):
-        self._fs.client.rename(self._temporary, self._path)
+        self.close()
 
     def discard(self):
-        self._fs.client.unlink(self._temporary)
+        self.close()
+
+
+class _Held:
+    """A file that has its name only when the transaction succeeds."""
+
+    def begin(self, client, temporary, path, is_new):
+        self._client = client
+        self._temporary = temporary
+        self._path = path
+        self._is_new = is_new
+
+    def commit(self):
+        self.close()
+        if self._is_new:
+            # Fails when there is something of that name by now, which a rename would replace.
+            self._client.link(self._temporary, self._path)
+            self._client.unlink(self._temporary)
+        else:
+            self._client.rename(self._temporary, self._path)
+
+    def discard(self):
+        try:
+            self.close()
+        finally:
+            self._client.unlink(self._temporary)
+
+
+class _HeldBack(_Held, io.BufferedWriter):
+    pass
+
+
+class _HeldBackRandom(_Held, io.BufferedRandom):
+    pass
+
+
+def _buffered(file, size):
+    if not file.writable():
+        return _Reader(file, size)
+    return (_Random if file.readable() else io.BufferedWriter)(file, size)
