@@ -320,6 +320,37 @@ static void directories(const char *top)
     EXPECT(rmdir("deep/dir") == 0 && rmdir("deep") == 0);
 }
 
+/* What a program closes or takes without having opened it is not what the sessions need. */
+static void numbers(void)
+{
+    int fd = open("numbers", O_RDWR | O_CREAT, 0600), local = open("/dev/shm", O_TMPFILE | O_RDWR, 0600), other;
+    pid_t child;
+    int status;
+    EXPECT(fd >= 0 && local >= 0 && write(fd, "before", 6) == 6 && (child = fork()) >= 0);
+    if (child == 0) {
+        /* With its own session, and with that of its parent still there. */
+        EXPECT(pread(fd, bytes, 6, 0) == 6 && !memcmp(bytes, "before", 6));
+        for (other = 3; other < 2000; other++)
+            if (other != fd && other != local)
+                close(other);
+        EXPECT(pwrite(fd, "closed", 6, 0) == 6);
+        for (other = 3; other < 1024; other++)
+            EXPECT(other == fd || dup2(local, other) == other || errno == EBUSY);
+        EXPECT(pwrite(fd, "copied", 6, 6) == 6 && fsync(fd) == 0);
+        EXPECT(lseek(local, 0, SEEK_END) == 0);
+        EXPECT(close_range(3, fd - 1, 0) == 0 && close_range(fd + 1, ~0U, 0) == 0);
+        EXPECT(close_range(3, ~0U, 64) == -1 && errno == EINVAL);
+        EXPECT(pread(fd, bytes, 12, 0) == 12 && !memcmp(bytes, "closedcopied", 12));
+        closefrom(3);
+        EXPECT(pread(fd, bytes, 1, 0) == -1 && errno == EBADF);
+        EXPECT(open("/dev/null", O_RDWR) == 3);
+        EXPECT((fd = open("numbers", O_RDONLY)) == 4 && read(fd, bytes, 6) == 6 && !memcmp(bytes, "closed", 6));
+        exit(0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    EXPECT(close(fd) == 0 && close(local) == 0);
+}
+
 int main(int count, char **arguments)
 {
     if (count == 3) {
@@ -327,9 +358,12 @@ int main(int count, char **arguments)
         lseek(fd, 0, SEEK_CUR);
         return read(fd, bytes, 2) != 2 || bytes[1] != bytes[0] + 1;
     }
-    EXPECT(count == 2 && chdir(arguments[1]) == 0);
+    /* The session that this opens takes no number that a program would get. */
+    EXPECT(count == 2 && (count = open("/dev/null", O_RDONLY)) >= 0 && close(count) == 0);
+    EXPECT(chdir(arguments[1]) == 0 && open("/dev/null", O_RDONLY) == count);
     EXPECT(getcwd(bytes, sizeof bytes) && !strcmp(bytes, arguments[1]));
     descriptors();
+    numbers();
     children(arguments[0]);
     stdio();
     names();

@@ -119,6 +119,7 @@ pub use crate::path::{Follow, Found, Place};
 pub use crate::pending::Pending;
 pub use crate::successor::{ClientIdentity, ListingPlace};
 pub use crate::url::{DafsUrl, UrlError};
+pub use dafs_dat::descriptors;
 pub use dafs_wire::dafs::{Procedure, Status};
 
 /// A number of this process that its forks do not have: what was made under another one belongs to a

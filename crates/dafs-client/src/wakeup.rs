@@ -26,7 +26,8 @@ impl Wakeup {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the descriptor is new and nobody else's.
-        Ok(Self { event: unsafe { OwnedFd::from_raw_fd(event) } })
+        let event = unsafe { OwnedFd::from_raw_fd(event) };
+        Ok(Self { event: dafs_dat::descriptors::kept(event)? })
     }
 
     /// Wakes the sleeper, or the next one.

@@ -140,6 +140,11 @@ pub(crate) mod kernel {
         descriptor(unsafe { libc::syscall(libc::SYS_fcntl, fd, command, value) })
     }
 
+    pub(crate) fn close_range(first: c_int, last: c_int, flags: c_int) -> Result<()> {
+        // SAFETY: the caller owns what it closes.
+        result(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }).map(drop)
+    }
+
     pub(super) fn memory() -> Result<c_int> {
         let flags = libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC;
         // SAFETY: a name that ends with a zero byte.

@@ -2,10 +2,11 @@
 
 use crate::config::{self, Config};
 use crate::descriptor::{self, Kind};
-use crate::limits::GOODBYE_TIME;
+use crate::limits::{GOODBYE_TIME, OWN_DESCRIPTORS_MIN};
 use crate::next::{aside, is_serving};
 use crate::table::{self, Description, locked};
 use crate::{names, report, session, streams};
+use dafs_client::descriptors;
 use std::ffi::c_int;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -28,6 +29,7 @@ extern "C" fn start() {
 
 fn begin() {
     let Some(config) = config::load() else { return };
+    descriptors::keep_from(own_descriptors());
     report::prepare();
     names::learn_mask();
     // SAFETY: the handlers are functions of this library, which is never unloaded.
@@ -37,6 +39,19 @@ fn begin() {
         let record = descriptor::Record::read(config, directory.as_encoded_bytes());
         table::set_working_directory(record.filter(|record| record.kind == Kind::Directory));
     }
+}
+
+/// Where the descriptors of our sessions begin: above those that programs use, and below the limit.
+fn own_descriptors() -> c_int {
+    // SAFETY: all zero is a valid value of this plain structure, which the call fills.
+    let limit = unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        match libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) {
+            0 => limit.rlim_cur,
+            _ => 0,
+        }
+    };
+    c_int::try_from(limit / 8 * 7).unwrap_or(c_int::MAX).clamp(3, OWN_DESCRIPTORS_MIN)
 }
 
 /// Takes up what whoever started this program has opened for it.
@@ -69,6 +84,9 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     session::after_fork_in_child();
+    // The parent's sessions are nothing to the child, which may close them.
+    descriptors::release_all();
+    report::keep();
     table::after_fork_in_child();
     report::clear();
 }

@@ -32,8 +32,8 @@ pub(crate) const GOODBYE_TIME: Duration = Duration::from_secs(2);
 /// How often a name is made up for a temporary file before giving up.
 pub(crate) const TEMPORARY_TRIES_MAX: u32 = 100;
 
-/// Where the copy of standard error for the report is, or above.
-pub(crate) const REPORT_DESCRIPTOR_MIN: i64 = 200;
+/// Descriptors of our own are this number or above, where the limit of the process allows.
+pub(crate) const OWN_DESCRIPTORS_MIN: i32 = 896;
 
 /// How long a lock is waited for before a look whether a signal is to be handled.
 pub(crate) const LOCK_WAIT_TIME: Duration = Duration::from_millis(200);

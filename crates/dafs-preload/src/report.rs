@@ -2,10 +2,10 @@
 
 use crate::config;
 use crate::descriptor::kernel;
-use crate::limits::REPORT_DESCRIPTOR_MIN;
+use dafs_client::descriptors;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -25,12 +25,20 @@ static STANDARD_ERROR: OnceLock<File> = OnceLock::new();
 /// Keeps what the report needs.
 pub(crate) fn prepare() {
     let wanted = config::get().and_then(|config| config.report.as_deref());
-    if wanted.is_some_and(|target| target.as_os_str() == "-") {
-        // Out of the way of programs that count their descriptors.
-        if let Ok(fd) = kernel::control(2, libc::F_DUPFD_CLOEXEC, REPORT_DESCRIPTOR_MIN) {
-            // SAFETY: a new descriptor that belongs to nobody else.
-            let _ = STANDARD_ERROR.set(unsafe { File::from_raw_fd(fd) });
-        }
+    if wanted.is_none_or(|target| target.as_os_str() != "-") {
+        return;
+    }
+    let Ok(fd) = kernel::control(2, libc::F_DUPFD_CLOEXEC, 3) else { return };
+    // SAFETY: a new descriptor that belongs to nobody else.
+    if let Ok(fd) = descriptors::kept(unsafe { OwnedFd::from_raw_fd(fd) }) {
+        let _ = STANDARD_ERROR.set(fd.into());
+    }
+}
+
+/// Keeps the program's hands off what is needed here.
+pub(crate) fn keep() {
+    if let Some(file) = STANDARD_ERROR.get() {
+        descriptors::note(file.as_raw_fd());
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::config::{self, Mount};
 use crate::failure::{Errno, Result};
-use crate::signals;
 use crate::table::locked;
 use dafs_client::{Client, File, FileHandle};
 use std::collections::HashMap;
@@ -58,7 +57,7 @@ pub(crate) fn client(mount: usize) -> Result<Client> {
     if let Some(client) = &*place {
         return Ok(client.clone());
     }
-    let client = signals::without(|| Client::connect(url, &config.options))?;
+    let client = Client::connect(url, &config.options)?;
     *place = Some(client.clone());
     Ok(client)
 }

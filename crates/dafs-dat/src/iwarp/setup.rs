@@ -11,6 +11,7 @@ use super::handshake::{self, Agreed, Offer};
 use super::limits;
 use super::sys;
 use super::teardown::End;
+use crate::descriptors::kept;
 use crate::{
     Address, ConnectError, EndpointId, Event, ListenerId, PeerInfo, ProtectionDomain, RequestId,
 };
@@ -120,6 +121,7 @@ impl IwarpAdapter {
         }
         let family = socket2::Domain::for_address(*address);
         let socket = socket2::Socket::new(family, socket2::Type::STREAM, None)?;
+        let socket = socket2::Socket::from(kept(socket.into())?);
         sys::prepare(socket2::SockRef::from(&socket))?;
         match socket.connect(&(*address).into()) {
             Ok(()) => {}

@@ -2,6 +2,7 @@
 //! provider is here.
 
 use super::limits::{KEEPALIVE_INTERVAL_SECONDS, KEEPALIVE_SECONDS, POLL_EVENT_COUNT};
+use crate::descriptors::kept;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -38,7 +39,7 @@ impl Epoll {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the call has just given us this descriptor, and nobody else has it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = kept(unsafe { OwnedFd::from_raw_fd(fd) })?;
         let none = libc::epoll_event { events: 0, u64: 0 };
         Ok(Self { fd, events: Box::new([none; POLL_EVENT_COUNT]) })
     }

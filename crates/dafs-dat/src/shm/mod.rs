@@ -46,6 +46,7 @@ mod slab;
 mod sys;
 
 use crate::Adapter;
+use crate::descriptors::kept;
 use crate::error::{ConnectError, PostError, RegisterError};
 use crate::keys::KeySource;
 use crate::memory::{MemoryRegion, RegionTable};
@@ -158,7 +159,7 @@ impl ShmAdapter {
         }
         Ok(Self {
             config,
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            epoll: kept(epoll::create(epoll::CreateFlags::CLOEXEC)?)?,
             regions: RegionTable::new(),
             keys: KeySource::new(),
             showable: FxHashMap::default(),

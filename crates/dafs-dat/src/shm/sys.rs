@@ -7,6 +7,7 @@
 //! * Every descriptor is close-on-exec; every socket is non-blocking.
 
 use super::limits::{CONNECTION_MAPPINGS_MAX, PACKET_BYTES_MAX, PEER_MAPPINGS_MAX};
+use crate::descriptors::kept;
 use crate::types::PeerProcess;
 use dafs_mem::VolatileSlice;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -28,6 +29,7 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// Makes a memory file of `bytes` (whole pages) that can no longer shrink or grow.
 pub(super) fn memory_file(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let file = kept(file)?;
     rustix::fs::ftruncate(&file, bytes as u64)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
@@ -36,7 +38,7 @@ pub(super) fn memory_file(name: &str, bytes: usize) -> io::Result<OwnedFd> {
 /// A second descriptor of a memory file that cannot be used to write to it.
 pub(super) fn read_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    kept(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Checks that a descriptor from a peer is safe to map for `bytes`. The error is worded for the
@@ -196,7 +198,7 @@ fn address_of(name: &str) -> io::Result<SocketAddrUnix> {
 
 fn socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+    kept(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
 /// A socket that listens under an abstract name.
@@ -312,7 +314,10 @@ fn receive_once(socket: BorrowedFd<'_>) -> Result<Packet, Errno> {
             for descriptor in descriptors {
                 // One too many (alignment leaves room for a second) is closed at once.
                 packet.truncated |= packet.descriptor.is_some();
-                packet.descriptor = Some(descriptor);
+                packet.descriptor = Some(
+                    kept(descriptor)
+                        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?,
+                );
             }
         }
     }
@@ -321,5 +326,5 @@ fn receive_once(socket: BorrowedFd<'_>) -> Result<Packet, Errno> {
 
 /// A second handle to the same descriptor.
 pub(super) fn duplicate(descriptor: &impl AsFd) -> io::Result<OwnedFd> {
-    descriptor.as_fd().try_clone_to_owned()
+    kept(descriptor.as_fd().try_clone_to_owned()?)
 }

@@ -168,7 +168,7 @@ impl VerbsAdapter {
 
 /// An epoll descriptor that is readable when one of these is.
 fn watch(descriptors: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let epoll = crate::descriptors::kept(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
     for descriptor in descriptors {
         let data = epoll::EventData::new_u64(0);
         epoll::add(&epoll, descriptor, data, epoll::EventFlags::IN)?;

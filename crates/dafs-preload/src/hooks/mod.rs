@@ -13,6 +13,7 @@ mod opening;
 mod signals;
 mod stat;
 mod streams;
+mod threads;
 
 use crate::config;
 use crate::descriptor::Kind;

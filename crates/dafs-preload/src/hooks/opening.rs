@@ -1,6 +1,7 @@
 //! `open` and its relatives, temporary files, `close` and `dup`.
 
 use super::{At, at, by_descriptor, by_path, bytes, known, named_descriptor};
+use crate::config;
 use crate::descriptor::kernel;
 use crate::failure::{Errno, Result};
 use crate::files;
@@ -8,6 +9,7 @@ use crate::location::{self, Location};
 use crate::next::{interpose, is_serving, serve};
 use crate::streams;
 use crate::table;
+use dafs_client::descriptors;
 use libc::{AT_FDCWD, c_char, c_int, c_uint, mode_t};
 
 /// Opens a path if it is ours.
@@ -135,27 +137,31 @@ interpose! {
     }
 
     fn close(fd: c_int) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |_description| files::close(fd).map(|()| 0))
-    }
-    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, |pass| {
-        const CLOEXEC: c_int = 4;
-        if flags & CLOEXEC == 0 {
-            let limit = |fd: c_uint| c_int::try_from(fd).unwrap_or(c_int::MAX);
-            for fd in table::between(limit(first), limit(last)) {
-                if known(fd).is_some() {
-                    let _: c_int = serve(|| files::close(fd).map(|()| 0));
-                }
-            }
+        if !descriptors::is_kept(fd) {
+            return by_descriptor!(fd, pass, |_description| files::close(fd).map(|()| 0));
         }
+        if !is_serving() {
+            // To the program there is no such descriptor.
+            return serve(|| Err(Errno(libc::EBADF)));
+        }
+        descriptors::release(fd);
         pass()
     }
-    fn closefrom(first: c_int) -> (), |pass| {
-        for fd in table::between(first.max(0), c_int::MAX) {
-            if known(fd).is_some() {
-                let _: c_int = serve(|| files::close(fd).map(|()| 0));
-            }
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, |pass| {
+        const KNOWN: c_int = 2 | 4;
+        const CLOEXEC: c_int = 4;
+        if is_serving() || config::get().is_none() || first > last || flags & !KNOWN != 0 || flags & CLOEXEC != 0 {
+            return pass();
         }
-        pass();
+        let limit = |fd: c_uint| c_int::try_from(fd).unwrap_or(c_int::MAX);
+        close_all(limit(first), limit(last), flags)
+    }
+    fn closefrom(first: c_int) -> (), |pass| {
+        if is_serving() || config::get().is_none() {
+            pass();
+        } else {
+            close_all(first.max(0), c_int::MAX, 0);
+        }
     }
 
     fn dup(fd: c_int) -> c_int, |pass| {
@@ -180,10 +186,36 @@ interpose! {
     }
 }
 
+/// Closes what is the program's from `first` to `last`.
+fn close_all(first: c_int, last: c_int, flags: c_int) -> c_int {
+    for fd in table::between(first, last) {
+        if known(fd).is_some() {
+            let _: c_int = serve(|| files::close(fd).map(|()| 0));
+        }
+    }
+    serve(|| {
+        let mut from = first;
+        for ours in descriptors::kept_between(first, last) {
+            if from < ours {
+                kernel::close_range(from, ours - 1, flags)?;
+            }
+            from = ours + 1;
+        }
+        if from <= last {
+            kernel::close_range(from, last, flags)?;
+        }
+        Ok(0)
+    })
+}
+
 /// Has `new` stand for what `fd` stands for, whichever of the two is ours.
 fn onto(fd: c_int, new: c_int, pass: impl FnOnce() -> c_int) -> c_int {
-    if fd == new {
+    if fd == new || is_serving() {
         return pass();
+    }
+    if descriptors::is_kept(new) {
+        // What the kernel says while somebody else is about to use the number.
+        return serve(|| Err(Errno(libc::EBUSY)));
     }
     let (source, target) = (known(fd), known(new));
     if source.is_none() && target.is_none() {

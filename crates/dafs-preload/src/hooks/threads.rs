@@ -1,0 +1,49 @@
+//! Threads that we start while a call is served are ours: what they call is the C library's, and the
+//! program's signals are not for them.
+
+use crate::next::{aside, interpose, is_serving};
+use crate::signals;
+use libc::{c_int, c_void, pthread_attr_t, pthread_t};
+
+type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// What a thread of ours is to do.
+struct Work {
+    start: Start,
+    argument: *mut c_void,
+}
+
+extern "C" fn begin(work: *mut c_void) -> *mut c_void {
+    // SAFETY: a box of such work, given to this thread alone.
+    let work = unsafe { Box::from_raw(work.cast::<Work>()) };
+    aside(|| (work.start)(work.argument))
+}
+
+type Create =
+    unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, Start, *mut c_void) -> c_int;
+
+interpose! {
+    fn pthread_create(
+        thread: *mut pthread_t,
+        attributes: *const pthread_attr_t,
+        start: Start,
+        argument: *mut c_void,
+    ) -> c_int, |pass| {
+        if !is_serving() {
+            return pass();
+        }
+        static NEXT: crate::next::Next = crate::next::Next::new(c"pthread_create");
+        let next = NEXT.get();
+        if next.is_null() {
+            return libc::ENOSYS;
+        }
+        let next = std::mem::transmute::<*mut c_void, Create>(next);
+        let work = Box::into_raw(Box::new(Work { start, argument })).cast();
+        let done = signals::without(|| next(thread, attributes, begin, work));
+        if done != 0 {
+            // The thread that would have had it does not exist.
+            drop(Box::from_raw(work.cast::<Work>()));
+        }
+        done
+    }
+}
