@@ -147,7 +147,8 @@ mod tests {
     use super::*;
     use crate::options::TransportChoice;
     use crate::served::Served;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
 
     #[test]
     fn the_last_handle_waits_for_the_end_of_the_session() {
@@ -163,14 +164,16 @@ mod tests {
         // And what it does while the session is still ending.
         let ending = Borrowed { shared: Weak::new(), end: Arc::default() };
         assert!(!Arc::ptr_eq(&ending.end, &borrowed.end));
-        let (end, has_ended) = (ending.end.clone(), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                drop(ending);
-                assert!(has_ended.load(Ordering::SeqCst), "the server might still reach it");
-            });
-            has_ended.store(true, Ordering::SeqCst);
-            drop(Ending(&end));
+        let end = ending.end.clone();
+        let (tell, told) = mpsc::channel();
+        let last = std::thread::spawn(move || {
+            drop(ending);
+            tell.send(()).unwrap();
         });
+        let early = told.recv_timeout(Duration::from_millis(50));
+        assert!(early.is_err(), "the server might still reach it");
+        drop(Ending(&end));
+        told.recv().unwrap();
+        last.join().unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! Random reads, writes and changes of size of one file, checked against a model in memory: through
 //! staging buffers, through a cache, from and to registered memory, and with many in flight in a group.
 //!
-//! `DAFS_TEST_LONG` makes it 100,000 operations each.
+//! `DAFS_TEST_LONG` makes it 100,000 operations each, half of them over each transport.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -27,8 +27,9 @@ const PLACES: usize = 16;
 
 const TIME: Option<Duration> = Some(Duration::from_secs(60));
 
+/// Operations over each transport.
 fn steps() -> u64 {
-    if std::env::var_os("DAFS_TEST_LONG").is_some() { 100_000 } else { 3_000 }
+    if std::env::var_os("DAFS_TEST_LONG").is_some() { 50_000 } else { 3_000 }
 }
 
 struct Random(u64);

@@ -1,5 +1,7 @@
 //! What completion groups and tasks ask of the driver.
 
+#[cfg(test)]
+use super::Leader;
 use super::{Driver, Guard, Shared, Slot, coarse_now};
 use crate::cache::DirectUse;
 use crate::core::{BatchCall, BatchHints, Done, Refused};
@@ -154,6 +156,19 @@ impl Shared {
     /// Sees to it that there is a thread for those who sleep elsewhere.
     pub(crate) fn start_mover(self: &Arc<Self>) -> Result<()> {
         self.mover.start(self).map_err(|error| Error::Memory(error.to_string().into()))
+    }
+
+    /// Whether a leader that sleeps while `work` is done is woken by it.
+    #[cfg(test)]
+    pub(crate) fn wakes_a_sleeper(&self, work: impl FnOnce(&Self)) -> bool {
+        use std::os::fd::AsRawFd;
+        self.lock_regardless().leader = Leader::Sleeping;
+        work(self);
+        self.lock_regardless().leader = Leader::Nobody;
+        let fd = self.wakeup.descriptor().as_raw_fd();
+        let mut wait = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        // SAFETY: the list is valid for the call.
+        unsafe { libc::poll(wait.as_mut_ptr(), 1, 0) == 1 }
     }
 
     /// No thread can be had for those who sleep elsewhere.

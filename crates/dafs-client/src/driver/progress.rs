@@ -299,12 +299,6 @@ impl Driver {
         self.operations.take(slot)
     }
 
-    /// True when no task is still to be woken.
-    #[cfg(test)]
-    pub(crate) fn has_woken(&self) -> bool {
-        self.wakers.is_empty()
-    }
-
     /// True while somebody sleeps outside of this library for an operation in flight.
     pub(super) fn is_watched(&self) -> bool {
         self.operations.watched() > 0

@@ -6,7 +6,7 @@ use crate::cache::CacheOptions;
 use crate::driver::Slot;
 use crate::limits::OPERATIONS_MAX;
 use crate::open::{Create, OpenOptions};
-use crate::options::{TransportChoice, WaitPolicy};
+use crate::options::TransportChoice;
 use crate::pending::Pending;
 use crate::served::Served;
 use dafs_wire::dafs::Verifier;
@@ -91,20 +91,15 @@ fn a_batch_that_was_sent_in_part_has_all_its_completions() {
 #[test]
 fn who_sleeps_hears_of_what_is_refused() {
     let served = Served::new();
-    let client = served.client_with(|options| options.wait = WaitPolicy::Sleep);
+    let client = served.client(TransportChoice::Iwarp);
     let group = client.completion_group();
-    // Something that never ends.
-    group.state.reserve(2).unwrap();
-    group.state.begun(1);
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| group.wait(&mut Vec::new(), 1, Some(TIME)));
-        // A leader that never spins gives the lock up only to sleep.
-        while !client.shared().lock_regardless().is_led() {
-            std::thread::yield_now();
-        }
-        client.shared().refuse_in(&group.state, &[7], &Error::TooMany);
-        assert_eq!(waiter.join().unwrap().unwrap(), 1);
-    });
+    group.state.reserve(1).unwrap();
+    assert!(client.shared().wakes_a_sleeper(|shared| {
+        shared.refuse_in(&group.state, &[7], &Error::TooMany);
+    }));
+    let mut completions = Vec::new();
+    assert_eq!(group.poll(&mut completions), 1);
+    assert_eq!(completions[0].user_data, 7);
 }
 
 #[test]
@@ -192,10 +187,11 @@ fn a_waker_may_use_the_client_as_it_ends() {
     }
 }
 
-struct Panics;
+struct Panics(mpsc::SyncSender<()>);
 
 impl Wake for Panics {
     fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
         panic!("as planned");
     }
 }
@@ -212,16 +208,14 @@ impl Wake for Tells {
 fn a_waker_that_panics_ends_itself_alone() {
     let (_served, client, file, buffer) = alone();
     let (tell, told) = mpsc::sync_channel(1);
-    for waker in [Waker::from(Arc::new(Panics)), Waker::from(Arc::new(Tells(tell)))] {
+    let panics = Waker::from(Arc::new(Panics(tell.clone())));
+    for waker in [panics, Waker::from(Arc::new(Tells(tell)))] {
         let mut pending = file.submit_read(&buffer, 0..BLOCK, 0).unwrap();
         assert!(poll(&mut pending, &waker).is_pending());
         assert!(pending.cancel());
-        // Its thread takes no waker of an operation that is given up.
-        while !client.shared().lock_regardless().has_woken() {
-            std::thread::yield_now();
-        }
+        told.recv_timeout(TIME).expect("the thread that wakes is gone");
     }
-    told.recv_timeout(TIME).expect("the thread that wakes is gone");
+    drop(client);
 }
 
 #[test]
