@@ -63,6 +63,21 @@ impl LockRange {
         Self { auto_recovery, ..self }
     }
 
+    /// First byte.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Bytes; `u64::MAX` for all from there on.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Against everybody else.
+    pub fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
     fn kind(self, waits: bool) -> LockType {
         match (self.exclusive, waits) {
             (true, false) => LockType::Write,

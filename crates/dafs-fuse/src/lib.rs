@@ -14,6 +14,7 @@
 //! | `serve` | the requests, each given to one of these |
 //! | `session` | the threads that do so |
 //! | `mounting`, `attach` | mounting and unmounting |
+//! | `handover` | going on in another process |
 //!
 //! The kernel checks permissions by the attributes that the server tells; the server does so again for
 //! the user of the session. What the kernel keeps it believes for [`MountOptions::belief`]; content
@@ -25,12 +26,11 @@
 //!   requests for locks may wait for longer, and they end with a signal.
 //! * The tables hold what the kernel knows or has open, and nothing else.
 
-#![allow(dead_code)]
-
 mod attach;
 mod content;
 mod convert;
 mod handles;
+mod handover;
 mod kernel;
 pub mod limits;
 mod listing;
@@ -44,4 +44,5 @@ mod tree;
 mod wake;
 mod xattrs;
 
-pub use crate::mounting::{Mount, MountError, MountOptions, MountPlace, Unmounted, unmount};
+pub use crate::handover::TakeOverError;
+pub use crate::mounting::{Ended, Mount, MountError, MountOptions, MountPlace, Unmounted, unmount};

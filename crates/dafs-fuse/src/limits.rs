@@ -35,6 +35,13 @@ pub const INTERRUPTS_KEPT: usize = 64;
 /// How long a waiting request for a lock may take to notice a signal to its process.
 pub const LOCK_SIGNAL_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long a process that hands a mount over and the one that takes it wait for each other. All
+/// programs that use the mount wait as well.
+pub const HANDOVER_PATIENCE: Duration = Duration::from_secs(60);
+
+/// The most that a process may be told that takes a mount over, in bytes: enough for ten million nodes.
+pub const HANDOVER_BYTES_MAX: u64 = 1 << 30;
+
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 

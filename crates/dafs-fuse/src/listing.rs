@@ -10,6 +10,7 @@
 //!   program wants to see the directory as it is now.
 
 use crate::convert::errno;
+use crate::handover::ListingState;
 use crate::tree::Outcome;
 use dafs_client::{Attributes, Client, DirEntry, FileHandle, ReadDir};
 use std::collections::VecDeque;
@@ -47,6 +48,27 @@ impl OpenDirectory {
     pub(crate) fn new(client: &Client, handle: FileHandle) -> Self {
         let entries = client.read_dir(&handle);
         let stream = Stream { entries, kept: VecDeque::new(), first: 0 };
+        Self { client: client.clone(), handle, stream: Mutex::new(stream) }
+    }
+
+    /// The directory and how far its listing is, for another process to go on with.
+    pub(crate) fn pause(&self) -> (FileHandle, ListingState) {
+        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let (rest, place) = stream.entries.pause();
+        let names = stream.kept.iter().chain(&rest).map(|entry| entry.name.clone()).collect();
+        (self.handle, ListingState { first: stream.first, names, place })
+    }
+
+    /// Goes on with a listing of another process.
+    pub(crate) fn resume(client: &Client, handle: FileHandle, listing: &ListingState) -> Self {
+        let entry = |name: &Vec<u8>| {
+            // What is gone meanwhile keeps its place as a name alone.
+            let found = client.lookup_attributes(&handle, name);
+            DirEntry { name: name.clone(), attributes: found.ok().map(|(_, found)| found) }
+        };
+        let kept = listing.names.iter().map(entry).collect();
+        let entries = client.resume_dir(&handle, listing.place);
+        let stream = Stream { entries, kept, first: listing.first };
         Self { client: client.clone(), handle, stream: Mutex::new(stream) }
     }
 

@@ -5,17 +5,19 @@
 //!   always works, also when the process that served it is gone.
 
 use crate::attach::{HELPER, attach};
+use crate::handover::{self, Listener, TakeOverError, Taken};
 use crate::kernel::Device;
 use crate::limits::{BELIEF_DEFAULT, THREADS_DEFAULT, THREADS_MAX};
 use crate::serve::Server;
 use crate::session::{self, Session};
 use crate::tree::Tree;
-use dafs_client::{Client, FileHandle};
+use dafs_client::{Client, ClientIdentity, FileHandle};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -77,6 +79,14 @@ pub enum MountError {
     /// There is nothing to unmount.
     #[error("{} is no mount of dafs; see /proc/self/mounts", .0.display())]
     NotMounted(PathBuf),
+    /// Another process serves it, and goes on with that.
+    #[error("cannot take {} over: {error}", directory.display())]
+    TakeOver {
+        /// Where.
+        directory: PathBuf,
+        /// Why.
+        error: TakeOverError,
+    },
     /// The number of threads is zero or too large.
     #[error("{0} threads are not between 1 and {THREADS_MAX}")]
     Threads(usize),
@@ -95,6 +105,19 @@ pub enum MountError {
 pub struct Mount {
     session: Arc<Session>,
     place: MountPlace,
+    source: String,
+    /// The process that had it before.
+    former: Option<UnixStream>,
+}
+
+/// Why a mount is not served any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It was unmounted, and nothing in it is in use.
+    Unmounted,
+    /// Another process has it. What this one has open at the server is that one's: it must end without
+    /// closing anything, and so without ending its session in order.
+    HandedOver,
 }
 
 /// Where a mount is: this one and no other that is there before or after it.
@@ -134,7 +157,36 @@ impl Mount {
         })?;
         let place = MountPlace { point, device: name };
         let server = Server::new(device, Tree::new(client.clone(), root), options.belief);
-        Ok(Self { session: Arc::new(Session::new(server, options.threads)), place })
+        let session = Arc::new(Session::new(Arc::new(server), options.threads));
+        Ok(Self { session, place, source: options.source.clone(), former: None })
+    }
+
+    /// Takes a mount over that another process serves, with all that is open and locked there.
+    /// `connect` connects to its server as the client that it is told. Whether it is read-only and who
+    /// may use it stays as it is.
+    ///
+    /// # Errors
+    /// There is no such mount, its process does not give it, or `connect` has failed. The other process
+    /// goes on then.
+    pub fn take_over<E: From<MountError>>(
+        directory: &Path,
+        options: &MountOptions,
+        connect: impl FnOnce(ClientIdentity) -> Result<Client, E>,
+    ) -> Result<Self, E> {
+        if !(1..=THREADS_MAX).contains(&options.threads) {
+            return Err(MountError::Threads(options.threads).into());
+        }
+        let place = MountPlace::find(directory)?;
+        let connect = |identity| connect(identity).map_err(Failed::Caller);
+        let taken = handover::take(&place.device, &options.source, options.belief, connect);
+        let Taken { server, former } = taken.map_err(|failed| match failed {
+            Failed::Caller(error) => error,
+            Failed::TakeOver(error) => {
+                MountError::TakeOver { directory: directory.to_owned(), error }.into()
+            }
+        })?;
+        let session = Arc::new(Session::new(server, options.threads));
+        Ok(Self { session, place, source: options.source.clone(), former: Some(former) })
     }
 
     /// Where it is.
@@ -142,20 +194,69 @@ impl Mount {
         &self.place
     }
 
-    /// Serves the mount until it is unmounted and nothing in it is in use any more.
+    /// Serves the mount until it is unmounted and nothing in it is in use any more, or another process
+    /// takes it over.
     ///
     /// # Errors
     /// The kernel's, when it ends in another way. It is unmounted then.
-    pub fn serve(self) -> io::Result<()> {
-        let ended = self.session.run();
-        if ended.is_err() {
-            let _ = self.place.unmount();
+    pub fn serve(mut self) -> io::Result<Ended> {
+        let ended = self.serve_or_fail();
+        match ended {
+            // What is open must not be closed.
+            Ok(Ended::HandedOver) => std::mem::forget(self),
+            Ok(Ended::Unmounted) => {}
+            Err(_) => drop(self.place.unmount()),
         }
-        ended.map(drop)
+        ended
+    }
+
+    fn serve_or_fail(&mut self) -> io::Result<Ended> {
+        let former = self.former.take();
+        let listener = Listener::start(&self.session, &self.place.device, &self.source, former)?;
+        loop {
+            if self.session.run()? == session::Ended::Unmounted {
+                return Ok(Ended::Unmounted);
+            }
+            if let Some(successor) = listener.ready() {
+                match handover::give(&self.session.server, &successor) {
+                    Ok(()) => return Ok(Ended::HandedOver),
+                    Err(error) => tracing::warn!(%error, "the mount was not taken over"),
+                }
+            }
+            self.session.go_on()?;
+        }
+    }
+}
+
+/// Why a mount was not taken over: what the caller's own part failed with, or ours.
+enum Failed<E> {
+    Caller(E),
+    TakeOver(TakeOverError),
+}
+
+impl<E> From<TakeOverError> for Failed<E> {
+    fn from(error: TakeOverError) -> Self {
+        Self::TakeOver(error)
     }
 }
 
 impl MountPlace {
+    /// The mount of ours that is on a directory.
+    fn find(directory: &Path) -> Result<Self, MountError> {
+        let fail =
+            |error: io::Error| MountError::Unmount { directory: directory.to_owned(), error };
+        let mounts = fs::read(MOUNTS).map_err(fail)?;
+        let place = |point: PathBuf| {
+            let mount = top(&mounts, point.as_os_str().as_bytes()).filter(|mount| mount.is_ours)?;
+            let device = mount.device.to_owned();
+            Some(Self { point, device })
+        };
+        // Not looked at unless it must be: nobody may be left behind a mount point to answer.
+        let as_written = mount_point(directory).ok().and_then(place);
+        let found = as_written.or_else(|| directory.canonicalize().ok().and_then(place));
+        found.ok_or_else(|| MountError::NotMounted(directory.to_owned()))
+    }
+
     /// Takes this mount from its directory, if nothing else has been mounted there since.
     ///
     /// # Errors
@@ -185,15 +286,7 @@ pub enum Unmounted {
 /// # Errors
 /// There is none, or the user may not.
 pub fn unmount(directory: &Path) -> Result<Unmounted, MountError> {
-    let fail = |error: io::Error| MountError::Unmount { directory: directory.to_owned(), error };
-    let mounts = fs::read(MOUNTS).map_err(fail)?;
-    let is_ours = |point: &Path| {
-        top(&mounts, point.as_os_str().as_bytes()).is_some_and(|mount| mount.is_ours)
-    };
-    // Not looked at unless it must be: nobody may be left behind a mount point to answer.
-    let as_written = mount_point(directory).ok().filter(|point| is_ours(point));
-    let point = as_written.or_else(|| directory.canonicalize().ok().filter(|point| is_ours(point)));
-    take_off(&point.ok_or_else(|| MountError::NotMounted(directory.to_owned()))?)
+    take_off(&MountPlace::find(directory)?.point)
 }
 
 /// Unmounts what is at a mount point.

@@ -62,6 +62,11 @@ impl Nodes {
         Self { root, tables: Mutex::default() }
     }
 
+    /// What is mounted.
+    pub(crate) fn root(&self) -> FileHandle {
+        self.root
+    }
+
     /// What a number means; `None` for one that the kernel was not given.
     pub(crate) fn handle(&self, node: NodeId) -> Option<FileHandle> {
         match node {

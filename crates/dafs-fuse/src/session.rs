@@ -66,13 +66,8 @@ pub(crate) fn begin(device: &Device) -> io::Result<()> {
 }
 
 impl Session {
-    pub(crate) fn new(server: Server, threads: usize) -> Self {
-        Self {
-            server: Arc::new(server),
-            threads,
-            stops: AtomicBool::new(false),
-            running: Mutex::default(),
-        }
+    pub(crate) fn new(server: Arc<Server>, threads: usize) -> Self {
+        Self { server, threads, stops: AtomicBool::new(false), running: Mutex::default() }
     }
 
     /// Serves until the mount is gone or [`stop`](Self::stop) is called.

@@ -6,7 +6,9 @@ use crate::failure::Failure;
 use crate::limits::{DEADLINE_SECONDS, EVER_SECONDS, PASSWORD_BYTES_MAX, RECOVERY_SECONDS};
 use crate::output::complain;
 use crate::remote::{Error, Remote, RemoteUrl};
-use dafs_client::{Authentication, Client, ConnectOptions, Credential, DafsUrl, WaitPolicy};
+use dafs_client::{
+    Authentication, Client, ClientIdentity, ConnectOptions, Credential, DafsUrl, WaitPolicy,
+};
 use dafs_nfs_client::mount::{Mount, MountOptions, NfsUrl, RdmaTransport, UrlOptions};
 use std::fs::File;
 use std::io::Read;
@@ -60,7 +62,7 @@ impl<'a> Sessions<'a> {
             return Ok(remote.clone());
         }
         let remote = match url {
-            RemoteUrl::Dafs(url) => Remote::Dafs(self.connect(url)?),
+            RemoteUrl::Dafs(url) => Remote::Dafs(self.connect(url, None)?),
             RemoteUrl::Nfs(url) => Remote::Nfs(mount(self.options, url)?),
         };
         if self.options.verbose {
@@ -77,6 +79,17 @@ impl<'a> Sessions<'a> {
             Remote::Dafs(client) => Ok(client),
             Remote::Nfs(_) => Err(Failure::Usage(format!("{url} is no DAFS server"))),
         }
+    }
+
+    /// A DAFS session for `url` as the client that another process is or was.
+    pub(crate) fn dafs_client_as(
+        &mut self,
+        url: &DafsUrl,
+        identity: ClientIdentity,
+    ) -> Result<Client, Failure> {
+        let client = self.connect(url, Some(identity))?;
+        self.open.push((RemoteUrl::Dafs(url.clone()), Remote::Dafs(client.clone())));
+        Ok(client)
     }
 
     /// Leaves all sessions as they are, as if the process had died.
@@ -143,7 +156,7 @@ fn mount(options: &SessionOptions, url: &NfsUrl) -> Result<Mount, Failure> {
 }
 
 impl Sessions<'_> {
-    fn connect(&self, url: &DafsUrl) -> Result<Client, Failure> {
+    fn connect(&self, url: &DafsUrl, identity: Option<ClientIdentity>) -> Result<Client, Failure> {
         let options = self.options;
         let authentication = authentication(options, url)?;
         // Whoever proves to be a user wants to act as that user, also where a server would believe
@@ -160,6 +173,7 @@ impl Sessions<'_> {
             credential,
             checksums: options.checksums,
             fence_id: options.fence_id.clone(),
+            identity,
             deadline: (deadline != 0).then(|| Duration::from_secs(deadline)),
             recovery: (recovery != 0).then(|| Duration::from_secs(recovery)),
             ..ConnectOptions::default()

@@ -19,6 +19,7 @@ pub(crate) use answer::{
     Entry, Listing, LockFound, NodeAttributes, OpenHow, attributes, created, entry, lock, opened,
     size, space, written,
 };
+pub(crate) use bytes::{Malformed, Reader};
 pub(crate) use device::{Device, Received, Room};
 pub(crate) use errno::Errno;
 pub(crate) use negotiate::{Offer, accept, refuse_version};

@@ -9,7 +9,7 @@ use crate::remote::RemoteUrl;
 use crate::session::Sessions;
 use dafs_client::{DafsUrl, Follow};
 use dafs_fuse::{
-    Mount as Mounted, MountError, MountOptions, MountPlace, Unmounted, limits, unmount,
+    Ended, Mount as Mounted, MountError, MountOptions, MountPlace, Unmounted, limits, unmount,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -34,6 +34,9 @@ pub(crate) struct Mount {
     /// Stay in the foreground until it is unmounted
     #[arg(short, long)]
     foreground: bool,
+    /// Take it over from the process that serves it now, with all that is in use, and let that end
+    #[arg(long)]
+    take_over: bool,
     /// Let other users in; the permissions of the files say who may do what. Always so for root
     #[arg(long)]
     allow_other: bool,
@@ -93,15 +96,10 @@ impl Mount {
         // Before anything is mounted, so that no signal leaves it behind.
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
             .map_err(|error| Failure::local("cannot handle signals", &error))?;
-        let client = sessions.dafs_client(url)?;
-        let root = client
-            .resolve(url.path(), Follow::Yes)
-            .map_err(|error| Failure::remote(&self.source, &error.into()))?;
-        if !root.attributes.is_directory() {
-            return Err(Failure::Failed(format!("{} is no directory", self.source)));
-        }
-        let mounted =
-            Mounted::new(&client, root.handle, &self.directory, &options).map_err(failure)?;
+        let mounted = match self.take_over {
+            true => self.take(url, sessions, &options)?,
+            false => self.make(url, sessions, &options)?,
+        };
         unmount_on_signal(signals, mounted.place().clone())?;
         if is_background {
             let told = let_go().map_err(|error| Failure::local("cannot go on alone", &error));
@@ -110,7 +108,40 @@ impl Mount {
             }
             told?;
         }
-        mounted.serve().map_err(|error| Failure::local(self.directory.display(), &error))
+        match mounted.serve() {
+            Ok(Ended::Unmounted) => Ok(()),
+            Ok(Ended::HandedOver) => {
+                sessions.abandon();
+                Ok(())
+            }
+            Err(error) => Err(Failure::local(self.directory.display(), &error)),
+        }
+    }
+
+    fn make(
+        &self,
+        url: &DafsUrl,
+        sessions: &mut Sessions<'_>,
+        options: &MountOptions,
+    ) -> Result<Mounted, Failure> {
+        let client = sessions.dafs_client(url)?;
+        let root = client
+            .resolve(url.path(), Follow::Yes)
+            .map_err(|error| Failure::remote(&self.source, &error.into()))?;
+        if !root.attributes.is_directory() {
+            return Err(Failure::Failed(format!("{} is no directory", self.source)));
+        }
+        Ok(Mounted::new(&client, root.handle, &self.directory, options)?)
+    }
+
+    fn take(
+        &self,
+        url: &DafsUrl,
+        sessions: &mut Sessions<'_>,
+        options: &MountOptions,
+    ) -> Result<Mounted, Failure> {
+        let connect = |identity| sessions.dafs_client_as(url, identity);
+        Mounted::take_over(&self.directory, options, connect)
     }
 }
 
@@ -182,10 +213,12 @@ fn let_go() -> std::io::Result<()> {
     Ok(())
 }
 
-fn failure(error: MountError) -> Failure {
-    match error {
-        MountError::Threads(_) => Failure::Usage(error.to_string()),
-        _ => Failure::Failed(error.to_string()),
+impl From<MountError> for Failure {
+    fn from(error: MountError) -> Self {
+        match error {
+            MountError::Threads(_) => Failure::Usage(error.to_string()),
+            _ => Failure::Failed(error.to_string()),
+        }
     }
 }
 
@@ -204,7 +237,7 @@ impl Umount {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         super::for_each(&self.directories, |directory| {
             let directory: &Path = directory;
-            match unmount(directory).map_err(failure)? {
+            match unmount(directory)? {
                 Unmounted::Gone => {}
                 Unmounted::Leaving => complain!(
                     "dafs: {} was in use; it ends when its users have left it",

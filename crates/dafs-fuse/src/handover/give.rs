@@ -1,0 +1,162 @@
+//! The process that serves a mount, and lets another one take it.
+
+use super::socket::{CONNECTED, GO_ON, HELLO, TAKEN, address, check, receive, send, send_with};
+use super::state::{DirectoryState, FileState, Introduction, OwnerState, State};
+use crate::serve::Server;
+use crate::session::Session;
+use std::io;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Owners of opens that this process may still use until it stops.
+const OWNERS_TO_COME: u64 = 1 << 32;
+
+/// Waits for a process that wants the mount.
+#[derive(Debug, Default)]
+pub(crate) struct Listener {
+    /// One that is connected to the server and waits for all to stop here.
+    ready: Mutex<Option<UnixStream>>,
+}
+
+impl Listener {
+    /// Starts to listen; `former` is the process that had the mount before, whose end is waited for.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub(crate) fn start(
+        session: &Arc<Session>,
+        device: &str,
+        source: &str,
+        former: Option<UnixStream>,
+    ) -> io::Result<Arc<Self>> {
+        let listener = Arc::<Self>::default();
+        let (own, session) = (listener.clone(), session.clone());
+        let (device, source) = (device.to_owned(), source.to_owned());
+        let thread = std::thread::Builder::new().name("dafs-handover".into());
+        thread.spawn(move || {
+            if let Some(former) = former {
+                // Nothing more comes but its end.
+                let _ = receive(&former);
+            }
+            let listening = address(&device).and_then(|at| UnixListener::bind_addr(&at));
+            let listening = match listening {
+                Ok(listening) => listening,
+                Err(error) => {
+                    return tracing::warn!(%error, "the mount cannot be handed over to others");
+                }
+            };
+            for stream in listening.incoming() {
+                match stream.and_then(|stream| own.introduce(&session, &source, stream)) {
+                    Ok(()) => {}
+                    Err(error) => tracing::warn!(%error, "somebody did not take the mount over"),
+                }
+            }
+        })?;
+        Ok(listener)
+    }
+
+    /// Lets another process connect to the server, and stops when it has.
+    fn introduce(&self, session: &Session, source: &str, stream: UnixStream) -> io::Result<()> {
+        check(&stream)?;
+        if receive(&stream)? != HELLO {
+            return Err(io::Error::other("it speaks another version of this"));
+        }
+        send(&stream, HELLO)?;
+        let tree = &session.server.tree;
+        let mut identity =
+            tree.client.identity().map_err(|error| io::Error::other(error.to_string()))?;
+        identity.next_owner += OWNERS_TO_COME;
+        let root = tree.nodes.root();
+        let introduction = Introduction { identity, root, source: source.as_bytes().to_vec() };
+        send(&stream, &introduction.encode())?;
+        if receive(&stream)? != CONNECTED {
+            return Err(io::Error::other("it could not connect to the server"));
+        }
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        if ready.is_some() {
+            return Err(io::Error::other("another process is taking it over"));
+        }
+        *ready = Some(stream);
+        drop(ready);
+        session.stop()
+    }
+
+    /// The process that all has stopped for.
+    pub(crate) fn ready(&self) -> Option<UnixStream> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Gives everything to another process; all threads have stopped.
+///
+/// # Errors
+/// It has not taken it. All can go on then as before.
+pub(crate) fn give(server: &Arc<Server>, stream: &UnixStream) -> io::Result<()> {
+    let waiting = server.locks.pause();
+    let given = state(server, &waiting).and_then(|state| {
+        send_with(stream, &state.encode(), server.device.as_fd())?;
+        let answer = receive(stream)?;
+        if answer != TAKEN {
+            return Err(io::Error::other(String::from_utf8_lossy(&answer).into_owned()));
+        }
+        send(stream, GO_ON)
+    });
+    if given.is_err() {
+        server.locks.resume();
+        for request in waiting {
+            if let Err(error) = server.answer_lock(request, true) {
+                server.device.answer(request.unique, Err(error));
+            }
+        }
+    }
+    given
+}
+
+fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<State> {
+    let mut state = State { waiting: waiting.to_vec(), ..State::default() };
+    state.nodes = server.tree.nodes.all();
+    for (number, file) in server.files.all() {
+        // What is not stable would be forgotten.
+        let is_lost = file.commit().and(file.told()).is_err();
+        state.files.push(FileState {
+            number,
+            node: file.node,
+            handle: *file.file.handle(),
+            flags: file.flags,
+            open_owner: file.file.open_owner(),
+            is_lost,
+        });
+        if is_lost {
+            // Whoever goes on with it.
+            file.lose();
+        }
+    }
+    for (number, directory) in server.directories.all() {
+        let (handle, listing) = directory.pause();
+        state.directories.push(DirectoryState { number, handle, listing });
+    }
+    let mut lost = false;
+    server.locks.for_each(|node, name, open, handles| {
+        let Ok(locks) = open.locks() else {
+            lost = true;
+            return;
+        };
+        let ranges =
+            locks.iter().map(|range| (range.offset(), range.length(), range.is_exclusive()));
+        state.owners.push(OwnerState {
+            node,
+            name,
+            handle: *open.handle(),
+            open_owner: open.open_owner(),
+            handles: handles.to_vec(),
+            locks: ranges.collect(),
+        });
+    });
+    match lost {
+        // Those who believe to hold them would not be told.
+        true => {
+            Err(io::Error::other("locks were lost; it can be taken over when they are given up"))
+        }
+        false => Ok(state),
+    }
+}

@@ -1,0 +1,106 @@
+//! The socket between the two processes, and messages on it: a length, and so many bytes.
+
+use crate::limits::{HANDOVER_BYTES_MAX, HANDOVER_PATIENCE};
+use crate::pass;
+use std::io::{self, Read, Write};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+
+/// What each says first; the last digits are the version of all that follows.
+pub(super) const HELLO: &[u8] = b"dafs mount handover 1";
+/// The second is connected to the server.
+pub(super) const CONNECTED: &[u8] = b"connected";
+/// The second has everything.
+pub(super) const TAKEN: &[u8] = b"taken";
+/// The first will do nothing more.
+pub(super) const GO_ON: &[u8] = b"go on";
+
+/// Where the process listens that serves a mount.
+pub(super) fn address(device: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("dafs-mount-{device}"))
+}
+
+/// Checks who is at the other end, since anybody may listen or connect, and limits all waiting.
+pub(super) fn check(stream: &UnixStream) -> io::Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(stream)?;
+    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+        let reason = format!("the other process belongs to user {}", peer.uid.as_raw());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+    }
+    stream.set_read_timeout(Some(HANDOVER_PATIENCE))?;
+    stream.set_write_timeout(Some(HANDOVER_PATIENCE))
+}
+
+fn length(bytes: &[u8]) -> [u8; 8] {
+    (bytes.len() as u64).to_ne_bytes()
+}
+
+pub(super) fn send(mut stream: &UnixStream, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(&length(bytes))?;
+    stream.write_all(bytes)
+}
+
+/// Sends a message with a descriptor.
+pub(super) fn send_with(
+    mut stream: &UnixStream,
+    bytes: &[u8],
+    with: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let length = length(bytes);
+    let sent = pass::send(stream, &length, with)?;
+    stream.write_all(&length[sent..])?;
+    stream.write_all(bytes)
+}
+
+pub(super) fn receive(stream: &UnixStream) -> io::Result<Vec<u8>> {
+    receive_with(stream).map(|(bytes, _)| bytes)
+}
+
+/// Receives a message, and the descriptor that came with it.
+pub(super) fn receive_with(mut stream: &UnixStream) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    let mut length = [0; 8];
+    let (begun, descriptor) = pass::receive(stream, &mut length)?;
+    if begun == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    stream.read_exact(&mut length[begun..])?;
+    let length = u64::from_ne_bytes(length);
+    if length > HANDOVER_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long"));
+    }
+    let mut bytes = Vec::new();
+    // Grows with what comes, not with what is said to come.
+    stream.take(length).read_to_end(&mut bytes)?;
+    if (bytes.len() as u64) < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok((bytes, descriptor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn messages_arrive_whole_and_with_their_descriptor() {
+        let (a, b) = UnixStream::pair().unwrap();
+        check(&a).unwrap();
+        let long = vec![7; 1 << 20];
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                send(&a, b"").unwrap();
+                send_with(&a, &long, a.as_fd()).unwrap();
+            });
+            assert_eq!(receive(&b).unwrap(), b"");
+            let (bytes, descriptor) = receive_with(&b).unwrap();
+            assert!(bytes == long && descriptor.is_some());
+        });
+        (&a).write_all(&u64::MAX.to_ne_bytes()).unwrap();
+        assert!(receive(&b).is_err(), "a length that nobody means");
+        (&a).write_all(&9_u64.to_ne_bytes()).unwrap();
+        drop(a);
+        assert!(receive(&b).is_err(), "an end in the middle");
+    }
+}

@@ -1,0 +1,251 @@
+//! What one process tells the other, into bytes and out of them. Numbers are in the order of this
+//! machine, which both are on.
+
+use crate::kernel::{Malformed, NodeId, Reader};
+use crate::locking::{Request, Wanted};
+use dafs_client::{ClientIdentity, FileHandle, ListingPlace};
+
+/// Which client, and what is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Introduction {
+    pub(super) identity: ClientIdentity,
+    pub(super) root: FileHandle,
+    /// The URL.
+    pub(super) source: Vec<u8>,
+}
+
+/// All that the kernel knows and has open.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct State {
+    /// Number, handle, and lookups that are not forgotten.
+    pub(super) nodes: Vec<(NodeId, FileHandle, u64)>,
+    pub(super) files: Vec<FileState>,
+    pub(super) directories: Vec<DirectoryState>,
+    pub(super) owners: Vec<OwnerState>,
+    /// Requests for locks that were not answered.
+    pub(super) waiting: Vec<Request>,
+}
+
+/// An open file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FileState {
+    pub(super) number: u64,
+    pub(super) node: NodeId,
+    pub(super) handle: FileHandle,
+    pub(super) flags: i32,
+    /// Who has it open, to the server.
+    pub(super) open_owner: u64,
+    pub(super) is_lost: bool,
+}
+
+/// An open directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DirectoryState {
+    pub(super) number: u64,
+    pub(super) handle: FileHandle,
+    pub(super) listing: ListingState,
+}
+
+/// How far a listing is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ListingState {
+    /// Position of the first entry that is kept.
+    pub(crate) first: u64,
+    /// Names of those that are kept.
+    pub(crate) names: Vec<Vec<u8>>,
+    /// Where the server goes on behind them.
+    pub(crate) place: ListingPlace,
+}
+
+/// One who locks in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct OwnerState {
+    pub(super) node: NodeId,
+    pub(super) name: u64,
+    pub(super) handle: FileHandle,
+    pub(super) open_owner: u64,
+    /// The open files that it locked through.
+    pub(super) handles: Vec<u64>,
+    /// First byte, length, and whether exclusively.
+    pub(super) locks: Vec<(u64, u64, bool)>,
+}
+
+/// Something that is told.
+trait Told: Sized {
+    fn put(&self, into: &mut Vec<u8>);
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed>;
+}
+
+macro_rules! numbers {
+    ($($kind:ident)*) => {$(
+        impl Told for $kind {
+            fn put(&self, into: &mut Vec<u8>) {
+                into.extend_from_slice(&self.to_ne_bytes());
+            }
+            fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+                from.$kind()
+            }
+        }
+    )*};
+}
+
+numbers! { u8 u64 i32 }
+
+/// All fields of a structure, in this order.
+macro_rules! structures {
+    ($($kind:ident { $($field:ident),* })*) => {$(
+        impl Told for $kind {
+            fn put(&self, into: &mut Vec<u8>) {
+                $(self.$field.put(into);)*
+            }
+            fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+                $(let $field = Told::get(from)?;)*
+                Ok(Self { $($field),* })
+            }
+        }
+    )*};
+}
+
+structures! {
+    Introduction { identity, root, source }
+    ClientIdentity { name, verifier, next_owner }
+    FileHandle { fs, file }
+    ListingPlace { cookie, verifier, end }
+    State { nodes, files, directories, owners, waiting }
+    FileState { number, node, handle, flags, open_owner, is_lost }
+    DirectoryState { number, handle, listing }
+    ListingState { first, names, place }
+    OwnerState { node, name, handle, open_owner, handles, locks }
+    Request { unique, handle, wanted }
+    Wanted { owner, start, end, exclusive }
+}
+
+impl Told for bool {
+    fn put(&self, into: &mut Vec<u8>) {
+        u8::from(*self).put(into);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match from.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+impl<const N: usize> Told for [u8; N] {
+    fn put(&self, into: &mut Vec<u8>) {
+        into.extend_from_slice(self);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        from.bytes(N)?.try_into().map_err(|_| Malformed)
+    }
+}
+
+impl<T: Told> Told for Vec<T> {
+    fn put(&self, into: &mut Vec<u8>) {
+        (self.len() as u64).put(into);
+        self.iter().for_each(|one| one.put(into));
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let count = u64::get(from)?;
+        // What is not there ends this; the count alone makes nothing.
+        (0..count).map(|_| T::get(from)).collect()
+    }
+}
+
+impl<A: Told, B: Told, C: Told> Told for (A, B, C) {
+    fn put(&self, into: &mut Vec<u8>) {
+        self.0.put(into);
+        self.1.put(into);
+        self.2.put(into);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok((A::get(from)?, B::get(from)?, C::get(from)?))
+    }
+}
+
+fn encode(what: &impl Told) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    what.put(&mut bytes);
+    bytes
+}
+
+fn decode<T: Told>(bytes: &[u8]) -> Result<T, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let what = T::get(&mut reader)?;
+    if reader.rest().is_empty() { Ok(what) } else { Err(Malformed) }
+}
+
+impl Introduction {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        decode(bytes)
+    }
+}
+
+impl State {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        decode(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        let handle = FileHandle { fs: [1; 16], file: [2; 48] };
+        let wanted = Wanted { owner: 1, start: 2, end: 3, exclusive: true };
+        let place = ListingPlace { cookie: 9, verifier: [8; 8], end: false };
+        let listing = ListingState { first: 3, names: vec![b"a".to_vec(), Vec::new()], place };
+        State {
+            nodes: vec![(5, handle, 6), (7, handle, 8)],
+            files: vec![FileState {
+                number: 1,
+                node: 5,
+                handle,
+                flags: -1,
+                open_owner: 77,
+                is_lost: true,
+            }],
+            directories: vec![DirectoryState { number: 2, handle, listing }],
+            owners: vec![OwnerState {
+                node: 5,
+                name: 6,
+                handle,
+                open_owner: 78,
+                handles: vec![1],
+                locks: vec![(0, u64::MAX, true)],
+            }],
+            waiting: vec![Request { unique: 1, handle: 1, wanted }],
+        }
+    }
+
+    #[test]
+    fn all_is_told_and_nothing_else() {
+        let bytes = state().encode();
+        assert_eq!(State::decode(&bytes), Ok(state()));
+        for len in 0..bytes.len() {
+            assert_eq!(State::decode(&bytes[..len]), Err(Malformed), "cut to {len}");
+        }
+        assert_eq!(State::decode(&[&bytes[..], &[0]].concat()), Err(Malformed));
+    }
+
+    #[test]
+    fn a_count_is_not_believed() {
+        assert_eq!(State::decode(&[0xff; 8]), Err(Malformed));
+        assert_eq!(State::decode(&[0xff; 800]), Err(Malformed));
+    }
+}

@@ -1,0 +1,161 @@
+//! The process that takes a mount over.
+
+use super::socket::{CONNECTED, GO_ON, HELLO, TAKEN, address, check, receive, receive_with, send};
+use super::state::{Introduction, OwnerState, State};
+use crate::content::{self, OpenFile};
+use crate::kernel::Device;
+use crate::limits::LOCK_WAITERS_MAX;
+use crate::listing::OpenDirectory;
+use crate::serve::Server;
+use crate::tree::Tree;
+use dafs_client::{Client, ClientIdentity, File, LockError, LockRange, OpenOptions};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Why a mount could not be taken over. The process that has it goes on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TakeOverError {
+    /// Nobody is there, or it does not speak.
+    #[error("the process that serves the mount does not hand it over: {0}")]
+    Process(#[from] io::Error),
+    /// It is another mount than was said.
+    #[error("it is mounted from {0}")]
+    Source(String),
+    /// The server has not everything that the process before had.
+    #[error("the server does not give what is in use: {0}")]
+    Server(String),
+    /// What the process told cannot be.
+    #[error("what the process that serves the mount tells makes no sense")]
+    Malformed,
+}
+
+impl From<dafs_client::Error> for TakeOverError {
+    fn from(error: dafs_client::Error) -> Self {
+        Self::Server(error.to_string())
+    }
+}
+
+impl From<LockError> for TakeOverError {
+    fn from(error: LockError) -> Self {
+        Self::Server(error.to_string())
+    }
+}
+
+/// A mount that was taken over.
+pub(crate) struct Taken {
+    pub(crate) server: Arc<Server>,
+    /// To the process that had it, until that ends.
+    pub(crate) former: UnixStream,
+}
+
+/// Takes the mount that the kernel calls `device`. `connect` connects as the client that the process
+/// before was.
+pub(crate) fn take<E: From<TakeOverError>>(
+    device: &str,
+    source: &str,
+    belief: Duration,
+    connect: impl FnOnce(ClientIdentity) -> Result<Client, E>,
+) -> Result<Taken, E> {
+    let (stream, introduction) = meet(device)?;
+    if introduction.source != source.as_bytes() {
+        let source = String::from_utf8_lossy(&introduction.source).into_owned();
+        return Err(TakeOverError::Source(source).into());
+    }
+    let client = connect(introduction.identity)?;
+    let (state, device) = tables(&stream)?;
+    let server = Server::new(device, Tree::new(client, introduction.root), belief);
+    let server = Arc::new(server);
+    let taken = fill(&server, &state).and_then(|()| agree(&server, &stream));
+    if let Err(error) = taken {
+        let _ = send(&stream, error.to_string().as_bytes());
+        // What is open belongs to the other process as well: closing it here would close it there.
+        std::mem::forget(server);
+        return Err(error.into());
+    }
+    for request in state.waiting {
+        if let Err(error) = server.answer_lock(request, true) {
+            server.device.answer(request.unique, Err(error));
+        }
+    }
+    Ok(Taken { server, former: stream })
+}
+
+fn meet(device: &str) -> Result<(UnixStream, Introduction), TakeOverError> {
+    let stream = UnixStream::connect_addr(&address(device)?)?;
+    check(&stream)?;
+    send(&stream, HELLO)?;
+    if receive(&stream)? != HELLO {
+        return Err(io::Error::other("it speaks another version of this").into());
+    }
+    let introduction = Introduction::decode(&receive(&stream)?);
+    Ok((stream, introduction.map_err(|_| TakeOverError::Malformed)?))
+}
+
+fn tables(stream: &UnixStream) -> Result<(State, Device), TakeOverError> {
+    send(stream, CONNECTED)?;
+    let (state, device) = receive_with(stream)?;
+    let state = State::decode(&state).map_err(|_| TakeOverError::Malformed)?;
+    Ok((state, Device::new(device.ok_or(TakeOverError::Malformed)?)))
+}
+
+/// Opens and locks all that the process before had.
+fn fill(server: &Server, state: &State) -> Result<(), TakeOverError> {
+    let sense = |is_new: bool| if is_new { Ok(()) } else { Err(TakeOverError::Malformed) };
+    let client = &server.tree.client;
+    for (node, handle, lookups) in &state.nodes {
+        sense(server.tree.nodes.take_over(*node, *handle, *lookups))?;
+    }
+    for file in &state.files {
+        let options = content::options(file.flags).truncate(false);
+        let open = client.open_as(&file.handle, &options, file.open_owner)?;
+        let open = OpenFile::new(file.node, open, file.flags);
+        if file.is_lost {
+            open.lose();
+        }
+        sense(server.files.take_over(file.number, open))?;
+    }
+    for directory in &state.directories {
+        let open = OpenDirectory::resume(client, directory.handle, &directory.listing);
+        sense(server.directories.take_over(directory.number, open))?;
+    }
+    for owner in &state.owners {
+        let open = open_and_lock(client, owner)?;
+        server.locks.take_over(owner.node, owner.name, open, owner.handles.clone());
+    }
+    sense(state.waiting.len() <= LOCK_WAITERS_MAX)
+}
+
+fn open_and_lock(client: &Client, owner: &OwnerState) -> Result<File, TakeOverError> {
+    let mut opened = Err(TakeOverError::Malformed);
+    // It is open already for this owner; which of these that was, nobody noted.
+    for way in [OpenOptions::read_write(), OpenOptions::read(), OpenOptions::write()] {
+        let way = way.direct(true);
+        opened = client.open_as(&owner.handle, &way, owner.open_owner).map_err(Into::into);
+        if opened.is_ok() {
+            break;
+        }
+    }
+    let open = opened?;
+    for &(offset, length, exclusive) in &owner.locks {
+        let range = if exclusive { LockRange::exclusive() } else { LockRange::shared() };
+        if let Err(error) = open.try_lock(&range.bytes(offset, length)) {
+            std::mem::forget(open);
+            return Err(error.into());
+        }
+    }
+    Ok(open)
+}
+
+/// From here on the mount belongs to this process, and to no other one.
+fn agree(server: &Server, stream: &UnixStream) -> Result<(), TakeOverError> {
+    send(stream, TAKEN)?;
+    if receive(stream)? != GO_ON {
+        return Err(TakeOverError::Malformed);
+    }
+    // The other one had stopped to wait, for both.
+    Ok(server.device.set_waiting(true)?)
+}

@@ -1,0 +1,68 @@
+#!/bin/bash
+# A mount is handed over to a new process while it is in use: nothing fails, is lost or done twice, and
+# what holds the mount before holds it after.
+source "$(dirname "$0")/lib.sh"
+
+[[ -c /dev/fuse ]] || skip "there is no /dev/fuse: load the kernel's fuse module"
+is_root || skip "mounting needs root here"
+# In a name space of its own, so that nothing of this is seen outside or left behind.
+if [[ ! ${DAFS_E2E_MOUNTS:-} ]]; then
+    unshare -m true 2>/dev/null || skip "this user may not make a name space for mounts"
+    rm -rf "$work"
+    DAFS_E2E_MOUNTS=1 exec unshare -m --propagation private "$0"
+fi
+
+export=$work/export
+mkdir "$export" "$work/point" "$work/other"
+undo+=("umount -l '$work/point' '$work/other' 2>/dev/null")
+is_gone() { ! kill -0 "$1" 2>/dev/null; }
+keepers() { pgrep -f -- "^[^ ]* mount .*$work/point" || true; }
+serve "$export" --no-root-squash
+"$dafs" mount "$url/" "$work/point"
+"$dafs" mount "$url/" "$work/other"
+first=$(keepers)
+
+step "what cannot be taken over stays as it is"
+expect 1 'is no mount of dafs' "$dafs" mount --take-over "$url/" "$work"
+mkdir "$export/below"
+expect 1 "it is mounted from $url" "$dafs" mount --take-over "$url/below" "$work/point"
+expect 2 'threads' "$dafs" mount --take-over --threads 0 "$url/" "$work/point"
+[[ $(keepers) == "$first" && -d $work/point/below ]] || fail "the mount is not as it was"
+rmdir "$work/point/below"
+
+step "handed over while it is in use"
+count=3
+[[ ! ${DAFS_TEST_LONG:-} ]] || count=30
+scripts/e2e/mount_handover.py "$work/point" "$work/other" "$count" \
+    "$dafs" mount --take-over "$url/" "$work/point" || fail "something was lost"
+eventually is_gone "$first"
+last=$(keepers)
+[[ $last =~ ^[0-9]+$ && $last != "$first" ]] || fail "not one process serves the mount: $last"
+
+step "the server restarts after that"
+port=${url##*:}
+exec 8<>"$work/point/locked"
+flock 8
+kill -9 "$server"
+wait "$server" || true
+serve "$export" --no-root-squash --listen "127.0.0.1:$port" 8>&-
+flock -n "$work/other/locked" true && fail "a lock was lost"
+exec 8>&-
+
+step "the new process is killed before it has the mount"
+# It stops as soon as it is started, and so in the midst of it.
+for pause in 0.01 0.03 0.05 0.1; do
+    "$dafs" mount --foreground --take-over "$url/" "$work/point" &
+    taker=$!
+    sleep "$pause"
+    kill -9 "$taker" 2>/dev/null || true
+    wait "$taker" 2>/dev/null || true
+    [[ $(keepers) ]] || { "$dafs" umount "$work/point"; "$dafs" mount "$url/" "$work/point"; }
+    ls "$work/point" >/dev/null || fail "nobody serves the mount"
+done
+
+step "unmounting"
+last=$(keepers)
+"$dafs" umount "$work/point" "$work/other"
+eventually is_gone "$last"
+stop_server
