@@ -16,7 +16,7 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 # Kept beside what cargo keeps: fetching these takes longer than the tests.
 venv=$target/python-venv
 [[ -x $venv/bin/python ]] || "$python" -m venv "$venv"
-wanted=(maturin pytest fsspec numpy pandas pyarrow zarr)
+wanted=(maturin pytest fsspec numpy pandas pyarrow zarr mypy)
 "$venv/bin/pip" install --quiet --disable-pip-version-check "${wanted[@]}" >"$work/pip" 2>&1 || {
     tail -n 5 "$work/pip"
     skip "pip could not install ${wanted[*]}"

@@ -3,7 +3,7 @@
     python3 dataset.py dafs://server/tree/records.bin 65536
 
 Every worker of the loader, forked or spawned, opens the file by itself; a batch is read into one tensor
-with all its reads in flight at once.
+by reads that are sent together.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ class Records:
         self._opened_by = None
 
     def __getstate__(self):
-        return {**self.__dict__, "_opened_by": None, "_file": None, "_group": None}
+        return {**self.__dict__, "_opened_by": None, "_file": None}
 
     def __len__(self):
         return self._count
 
     def _open(self):
-        """The file and the group of this process."""
+        """The file, opened by this process."""
         if self._opened_by != os.getpid():
             self._file = self._client.open(self._path, "rb", buffering=0)
-            self._group = self._client.completion_group()
             self._opened_by = os.getpid()
-        return self._file, self._group
+        return self._file
 
     def __getitem__(self, number):
         return self.__getitems__([number])[0]
@@ -47,11 +46,11 @@ class Records:
         """A batch: the rows of one array."""
         import numpy
 
-        file, group = self._open()
+        file, batch = self._open(), self._client.batch()
         rows = numpy.empty((len(numbers), self._record_bytes), dtype=numpy.uint8)
         for row, number in zip(rows, numbers):
-            group.read_into(file, row, number * self._record_bytes)
-        for completion in group.wait(None):
+            batch.read_into(file, row, number * self._record_bytes)
+        for completion in batch.run():
             if completion.result() != self._record_bytes:
                 raise EOFError(f"the file {self._path} has been cut")
         return rows

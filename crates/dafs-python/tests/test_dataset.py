@@ -27,6 +27,13 @@ def first_bytes(arguments):
     return [int(row[0]) for row in records.__getitems__(numbers)]
 
 
+def test_a_batch_may_be_of_any_length(records):
+    from dataset import Records
+
+    numbers = [number % RECORDS for number in range(30_000)]
+    assert first_bytes((Records(records, RECORD_BYTES), numbers)) == numbers
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_share_a_data_set(records, method):
     from dataset import Records

@@ -1,17 +1,34 @@
-"""The typed stubs say what there is, no more and no less."""
+"""The typed stubs say what there is, no more and no less, and a checker of types understands them."""
 
 import ast
+import importlib
+import inspect
+import io
 import pathlib
+import subprocess
+import sys
 
 import dafs
+import pytest
+
+PACKAGE = pathlib.Path(dafs.__file__).parent
 
 
 def names(body):
-    return {node.name for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in body if isinstance(node, kinds)}
+
+
+def arguments(function):
+    """The names of a function's arguments in a stub."""
+    given = function.args
+    found = [each.arg for each in given.posonlyargs + given.args + given.kwonlyargs]
+    found += [each.arg for each in (given.vararg, given.kwarg) if each]
+    return found
 
 
 def test_the_stubs_name_what_there_is():
-    stub = ast.parse((pathlib.Path(dafs.__file__).parent / "__init__.pyi").read_text())
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
     assert names(stub.body) == set(dafs.__all__)
     for node in stub.body:
         if not isinstance(node, ast.ClassDef) or node.name.endswith("Error"):
@@ -24,5 +41,69 @@ def test_the_stubs_name_what_there_is():
         there -= {"open_raw", "submit_batch"}
         missing = {name for name in told if not hasattr(kind, name)}
         assert not missing, f"{node.name} has no {missing}"
-        inherited = set(dir(__import__("io").RawIOBase)) if node.name == "File" else set()
+        inherited = set(dir(io.RawIOBase)) if node.name == "File" else set()
         assert there - inherited <= told, f"untold of {node.name}: {there - inherited - told}"
+
+
+@pytest.mark.parametrize("module, name", [("aio", "Group"), ("fsspec", "DafsFileSystem")])
+def test_the_stubs_of_modules_name_what_there_is(module, name):
+    stub = ast.parse((PACKAGE / f"{module}.pyi").read_text())
+    (told,) = (node for node in stub.body if isinstance(node, ast.ClassDef))
+    assert told.name == name
+    kind = getattr(importlib.import_module(f"dafs.{module}"), name)
+    there = {each for each in vars(kind) if not each.startswith("_")} - {"protocol", "root_marker"}
+    assert there == {each for each in names(told.body) if not each.startswith("_")}
+    for function in told.body:
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            real = vars(kind)[function.name]
+            if not inspect.isfunction(real) or function.name == "__init__":
+                continue
+            assert arguments(function) == list(inspect.signature(real).parameters), function.name
+            is_async = inspect.iscoroutinefunction(real)
+            assert isinstance(function, ast.AsyncFunctionDef) == is_async, function.name
+
+
+PROGRAM = '''
+import asyncio
+import dafs
+import dafs.aio
+from dafs.fsspec import DafsFileSystem
+
+async def work(client: dafs.Client) -> int:
+    file = client.open("file", "rb", buffering=0)
+    async with dafs.aio.Group(client) as group:
+        count: int = await group.read_into(file, bytearray(10), 0)
+        data: bytearray = await group.read(file, 10, 0)
+        await group.commit(file)
+    batch = client.batch()
+    batch.read_into(file, [bytearray(10)], [(0, 10)])
+    results: list[int] = [each.result() for each in batch.run()]
+    with client.register(bytearray(10)):
+        names: list[str] | None = client.fence_list("file")
+    with dafs.within(5.0):
+        size: int = client.stat("file").st_size
+    return count + size + len(data) + sum(results)
+
+def main() -> None:
+    with dafs.connect("dafs://server/", transport="shm") as client:
+        print(asyncio.run(work(client)))
+    fs = DafsFileSystem("server", fence_id="me")
+    content: bytes = fs.cat_file("/file")
+    fs.pipe_file("/file", content)
+    wrong: int = fs.ukey("/file")
+'''
+
+
+def test_a_checker_of_types_understands_them(tmp_path):
+    pytest.importorskip("mypy")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache",
+         tmp_path / "program.py"],
+        capture_output=True, text=True, env={"MYPYPATH": str(PACKAGE.parent)},
+    )
+    complaints = [line for line in checked.stdout.splitlines() if "error:" in line]
+    # What fsspec does not tell of itself is not ours to tell.
+    complaints = [line for line in complaints if "fsspec" not in line or "program.py" in line]
+    assert len(complaints) == 1, checked.stdout + checked.stderr
+    assert 'variable has type "int"' in complaints[0]
