@@ -89,7 +89,13 @@ int dafs_commit(struct thread_data *td);
 int dafs_getevents(struct thread_data *td, unsigned int min, unsigned int max,
            const struct timespec *timeout);
 struct io_u *dafs_event(struct thread_data *td, int event);
-char *dafs_errdetails(struct io_u *io_u);
+// Debian 13's fio names the job here, too.
+#if FIO_IOOPS_VERSION >= 36
+#define ERRDETAILS_ARGUMENTS struct thread_data *td, struct io_u *io_u
+#else
+#define ERRDETAILS_ARGUMENTS struct io_u *io_u
+#endif
+char *dafs_errdetails(ERRDETAILS_ARGUMENTS);
 int dafs_cancel(struct thread_data *td, struct io_u *io_u);
 
 #endif

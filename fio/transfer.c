@@ -186,7 +186,7 @@ struct io_u *dafs_event(struct thread_data *td, int event)
     return (struct io_u *)(uintptr_t)job->completions[event].user_data;
 }
 
-char *dafs_errdetails(struct io_u *io_u)
+char *dafs_errdetails(ERRDETAILS_ARGUMENTS)
 {
     const struct dafs_operation *operation = io_u->engine_data;
 
