@@ -44,6 +44,7 @@ soak:
 
 bench:
 	$(SETUP) build bench
+	$(CARGO) build --release -p dafs-capi
 	$(CARGO) run --release -p dafs-bench
 
 crashes:

@@ -135,7 +135,7 @@ for part in "$@"; do
     bench)
         # The server to compare with, and the client library that drives both. Installing a server
         # would start it, which nobody asked for.
-        without_starting_services install_packages iproute2 libnfs-dev nfs-ganesha \
+        without_starting_services install_packages dpkg-dev fio iproute2 libnfs-dev nfs-ganesha \
             nfs-ganesha-vfs rpcbind
         ;;
     lab)

@@ -7,6 +7,7 @@
 mod child;
 mod cpu;
 mod files;
+mod fio;
 mod memory;
 mod nfs;
 mod nfs4;
@@ -34,7 +35,7 @@ struct Arguments {
     /// Milliseconds that one case runs in one round.
     #[arg(long, default_value_t = 300)]
     milliseconds: u64,
-    /// Groups to run: transport, file, nfs, rdma, sharing, memory. All if none is named.
+    /// Groups to run: transport, file, nfs, rdma, sharing, fio, memory. All if none is named.
     #[arg(long)]
     group: Vec<String>,
     /// Only cases whose name contains this.
@@ -119,6 +120,9 @@ fn main() -> Result<()> {
     }
     if wanted("sharing") {
         sharing::measure(&plan, &mut report)?;
+    }
+    if wanted("fio") {
+        fio::measure(&plan, &mut report)?;
     }
     if wanted("memory") {
         memory::measure(&mut report)?;
