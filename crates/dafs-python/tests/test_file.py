@@ -213,7 +213,7 @@ def test_an_append_in_doubt_is_not_done_again(server, client, folder):
     file = client.open(name(folder, "doubt"), "ab")
     file.write(b"once")
     with stopped(server):
-        with dafs.within(0.2), pytest.raises(TimeoutError):
+        with dafs.within(1), pytest.raises(TimeoutError):
             file.flush()
     with pytest.raises(TimeoutError):
         file.close()
