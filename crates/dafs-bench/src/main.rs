@@ -13,6 +13,7 @@ mod nfs;
 mod nfs4;
 mod peer;
 mod plot;
+mod python;
 mod rdma;
 mod report;
 mod sharing;
@@ -35,7 +36,7 @@ struct Arguments {
     /// Milliseconds that one case runs in one round.
     #[arg(long, default_value_t = 300)]
     milliseconds: u64,
-    /// Groups to run: transport, file, nfs, rdma, sharing, fio, memory. All if none is named.
+    /// Groups to run: transport, file, nfs, rdma, sharing, fio, python, memory. All if none is named.
     #[arg(long)]
     group: Vec<String>,
     /// Only cases whose name contains this.
@@ -123,6 +124,9 @@ fn main() -> Result<()> {
     }
     if wanted("fio") {
         fio::measure(&plan, &mut report)?;
+    }
+    if wanted("python") {
+        python::measure(&plan, &mut report)?;
     }
     if wanted("memory") {
         memory::measure(&mut report)?;
