@@ -1,9 +1,12 @@
 /* What a program may do with files below the prefix that is its argument: each step says what it
  * expects, and the first that fails ends the program. Compiled and run by preload.sh. */
 #define _GNU_SOURCE
+#include <aio.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
+#include <glob.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -45,6 +48,9 @@ static void descriptors(void)
     EXPECT(copy >= 0 && read(copy, bytes, 2) == 2 && !memcmp(bytes, "cd", 2));
     EXPECT(lseek(fd, 0, SEEK_CUR) == 4);
     EXPECT(pwrite(fd, "Z", 1, 5) == 1 && pread(copy, bytes, 10, 0) == 6 && !memcmp(bytes, "abcdeZ", 6));
+    parts[0].iov_base = bytes, parts[0].iov_len = 2;
+    EXPECT(preadv64v2(fd, parts, 1, 1, 0) == 2 && !memcmp(bytes, "bc", 2));
+    EXPECT(preadv2(fd, parts, 1, 1, RWF_NOWAIT) == -1 && errno == EOPNOTSUPP);
     EXPECT(dup2(copy, 77) == 77 && close(copy) == 0 && lseek(77, 0, SEEK_CUR) == 4);
     EXPECT(fcntl(77, F_DUPFD, 90) >= 90 && (fcntl(77, F_GETFL) & O_ACCMODE) == O_RDWR);
     EXPECT(fcntl(fd, F_SETFL, O_APPEND) == 0 && write(77, "end", 3) == 3);
@@ -320,6 +326,90 @@ static void directories(const char *top)
     EXPECT(rmdir("deep/dir") == 0 && rmdir("deep") == 0);
 }
 
+static char walked[256];
+
+static int visits(const char *path, const struct stat *found, int kind, struct FTW *place)
+{
+    snprintf(walked + strlen(walked), sizeof walked - strlen(walked), "%s:%d:%d:%d ", path + place->base, kind,
+             place->level, S_ISREG(found->st_mode));
+    return 0;
+}
+
+static int no_dots(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.';
+}
+
+/* Functions by which the C library walks directories itself. */
+static void walks(const char *top)
+{
+    struct dirent **entries;
+    char pattern[4096];
+    glob_t matched;
+    EXPECT(mkdir("walk", 0700) == 0 && mkdir("walk/in", 0700) == 0);
+    EXPECT(close(open("walk/b", O_WRONLY | O_CREAT, 0600)) == 0 && symlink("nothing", "walk/in/l") == 0);
+    EXPECT(scandir("walk", &entries, no_dots, alphasort) == 2);
+    EXPECT(!strcmp(entries[0]->d_name, "b") && !strcmp(entries[1]->d_name, "in"));
+    free(entries[0]), free(entries[1]), free(entries);
+    EXPECT(scandir("walk/none", &entries, NULL, NULL) == -1 && errno == ENOENT);
+    snprintf(pattern, sizeof pattern, "%s/w*k/*", top);
+    EXPECT(glob(pattern, 0, NULL, &matched) == 0 && matched.gl_pathc == 2 && strstr(matched.gl_pathv[0], "/walk/b"));
+    globfree(&matched);
+    EXPECT(glob("/etc/pass[w]d", 0, NULL, &matched) == 0 && matched.gl_pathc == 1);
+    globfree(&matched);
+    EXPECT(nftw("walk/in", visits, 8, FTW_PHYS) == 0 && !strcmp(walked, "in:1:0:0 l:4:1:0 "));
+    *walked = 0;
+    EXPECT(nftw("walk/in", visits, 8, FTW_DEPTH) == 0 && !strcmp(walked, "l:6:1:0 in:5:0:0 "));
+    EXPECT(nftw("walk/none", visits, 8, 0) == -1 && errno == ENOENT);
+    EXPECT(!unlink("walk/in/l") && !rmdir("walk/in") && !unlink("walk/b") && !rmdir("walk"));
+}
+
+static void asynchronous(void)
+{
+    int fd = open("aio", O_RDWR | O_CREAT, 0600), other = open("/dev/shm", O_TMPFILE | O_RDWR, 0600);
+    struct aiocb one = {.aio_fildes = fd, .aio_buf = "0123456789", .aio_nbytes = 10};
+    struct aiocb two = {.aio_fildes = other, .aio_buf = "local", .aio_nbytes = 5, .aio_lio_opcode = LIO_WRITE};
+    struct aiocb *both[] = {&one, &two};
+    const struct aiocb *waited[] = {&one};
+    struct sigaction action = {.sa_handler = notices};
+    one.aio_sigevent.sigev_notify = two.aio_sigevent.sigev_notify = SIGEV_NONE;
+    EXPECT(aio_write(&one) == 0 && aio_suspend(waited, 1, NULL) == 0);
+    EXPECT(aio_error(&one) == 0 && aio_return(&one) == 10);
+    one.aio_buf = bytes, one.aio_nbytes = 4, one.aio_offset = 3, one.aio_lio_opcode = LIO_READ;
+    EXPECT(lio_listio(LIO_WAIT, both, 2, NULL) == 0 && aio_error(&one) == 0 && aio_return(&one) == 4);
+    EXPECT(!memcmp(bytes, "3456", 4) && aio_return(&two) == 5 && pread(other, bytes, 5, 0) == 5);
+    EXPECT(!memcmp(bytes, "local", 5) && lseek(fd, 0, SEEK_CUR) == 0);
+    EXPECT(sigaction(SIGUSR1, &action, NULL) == 0);
+    handled = 0;
+    one.aio_sigevent.sigev_notify = SIGEV_SIGNAL, one.aio_sigevent.sigev_signo = SIGUSR1;
+    EXPECT(aio_fsync(O_SYNC, &one) == 0 && handled == 1 && aio_error(&one) == 0 && aio_return(&one) == 0);
+    one.aio_sigevent.sigev_notify = SIGEV_NONE, one.aio_offset = -1;
+    EXPECT(aio_read(&one) == 0 && aio_error(&one) == EINVAL && aio_return(&one) == -1);
+    EXPECT(close(fd) == 0 && close(other) == 0);
+}
+
+/* Arguments in the call itself: more than there are registers for. */
+static void lists(void)
+{
+    char *environment[] = {"WORD=nine", NULL};
+    const char *check = "test \"$1$2$3$4$5$6$7$8$9\" = 123456789 && test -f lists";
+    int status, how;
+    EXPECT(close(open("lists", O_WRONLY | O_CREAT, 0600)) == 0);
+    for (how = 0; how < 3; how++) {
+        pid_t child = fork();
+        if (child == 0) {
+            if (how == 0)
+                execl("/bin/sh", "sh", "-ec", check, "sh", "1", "2", "3", "4", "5", "6", "7", "8", "9", NULL);
+            if (how == 1)
+                execlp("sh", "sh", "-ec", check, "sh", "1", "2", "3", "4", "5", "6", "7", "8", "9", NULL);
+            execle("/bin/sh", "sh", "-ec", "test $WORD = nine && test -f lists", NULL, environment);
+            _exit(1);
+        }
+        EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    }
+    EXPECT(execl("/bin/nothing", "nothing", NULL) == -1 && errno == ENOENT);
+}
+
 /* What a program closes or takes without having opened it is not what the sessions need. */
 static void numbers(void)
 {
@@ -372,6 +462,9 @@ int main(int count, char **arguments)
     signals();
     threads();
     directories(arguments[1]);
+    walks(arguments[1]);
+    asynchronous();
+    lists();
     puts("all as expected");
     return 0;
 }

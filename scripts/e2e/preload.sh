@@ -54,7 +54,25 @@ cp "$work/numbers" "$work/tree/tree/report"
 PATH=$work/bin:$PATH bash -euc "${example//dafs:\/\/localhost/$url}" >"$work/said"
 gzip -dc "$work/tree/tree/report.gz" | cmp - "$work/numbers" || fail "the example packed something else"
 
+step "installed"
+mkdir "$work/build"
+ln -s "$(realpath "$dafs")" "$work/build/dafs"
+ln -s "$(realpath "$library")" "$work/build/libdafs_preload.so"
+"$here/scripts/install.sh" "$work/installed" "$work/build"
+(
+    unset DAFS_PRELOAD_LIBRARY
+    [[ $(timeout 120 "$work/installed/bin/dafs" run --at "/data=$url" cat /data/line) == $'one\ntwo' ]] ||
+        fail "the installed command does not find its library"
+    rm "$work/installed/lib/dafs/libdafs_preload.so"
+    expect 1 'nor in ../lib/dafs' "$work/installed/bin/dafs" run --at "/data=$url" true
+)
+rm -r "$work/installed"
+
 step "what cannot be served says so"
+# A program that sets LD_PRELOAD for another has us there, too.
+served env LD_PRELOAD= cat /data/line >"$work/said"
+served env -i LD_PRELOAD=/nowhere.so PATH="$PATH" cat /data/line 2>/dev/null | cmp - "$work/said" ||
+    fail "another LD_PRELOAD keeps us out"
 expect 2 'write it as' "$dafs" run --at /data true
 expect 1 'no such program' served no-such-program-anywhere
 mkdir -p "$work/own"

@@ -265,8 +265,7 @@ impl Description {
     pub(crate) fn write(&self, fd: c_int, sources: &[&[u8]]) -> Result<usize> {
         self.must_write()?;
         let _held = locked(&self.offset);
-        let status = kernel::control(fd, libc::F_GETFL, 0)?;
-        if status & libc::O_APPEND != 0 {
+        if self.appends(fd)? {
             let whole;
             let source = match sources {
                 [one] => one,
@@ -283,6 +282,11 @@ impl Description {
         let written = self.write_vectored(sources, start)?;
         self.moved_to(fd, start + written as i64);
         Ok(written)
+    }
+
+    /// Whether what is written goes to the end.
+    pub(crate) fn appends(&self, fd: c_int) -> Result<bool> {
+        Ok(kernel::control(fd, libc::F_GETFL, 0)? & libc::O_APPEND != 0)
     }
 
     /// Sets the offset after what was done. Who has closed all descriptors meanwhile misses nothing.

@@ -40,3 +40,9 @@ pub(crate) const LOCK_WAIT_TIME: Duration = Duration::from_millis(200);
 
 /// How often a lock is taken anew because its file was closed by another thread meanwhile.
 pub(crate) const OWNERS_TRIES_MAX: u32 = 100;
+
+/// How deep `nftw` walks.
+pub(crate) const WALK_DEPTH_MAX: usize = 1024;
+
+/// Blocks of one `lio_listio` that are looked at.
+pub(crate) const AIO_BLOCKS_MAX: usize = 1 << 16;

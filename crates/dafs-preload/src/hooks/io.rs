@@ -10,7 +10,7 @@ use libc::{AT_FDCWD, c_char, c_int, c_uint, c_ulong, c_void, iovec, off_t, size_
 
 /// # Safety
 /// `count` bytes at `to` may be written, by nobody else meanwhile.
-unsafe fn target<'a>(to: *mut c_void, count: size_t) -> Result<&'a mut [u8]> {
+pub(super) unsafe fn target<'a>(to: *mut c_void, count: size_t) -> Result<&'a mut [u8]> {
     match (to.is_null(), count) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(Errno(libc::EFAULT)),
@@ -21,7 +21,7 @@ unsafe fn target<'a>(to: *mut c_void, count: size_t) -> Result<&'a mut [u8]> {
 
 /// # Safety
 /// `count` bytes at `from` may be read and stay as they are.
-unsafe fn source<'a>(from: *const c_void, count: size_t) -> Result<&'a [u8]> {
+pub(super) unsafe fn source<'a>(from: *const c_void, count: size_t) -> Result<&'a [u8]> {
     match (from.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Errno(libc::EFAULT)),
@@ -151,18 +151,16 @@ interpose! {
         by_descriptor!(fd, pass, |file| file.write_vectored(&sources(list, number)?, offset).map(count))
     }
     fn preadv2(fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| match offset {
-            -1 => file.read(fd, &mut targets(list, number)?).map(count),
-            offset => file.read_vectored(&mut targets(list, number)?, offset).map(count),
-        })
+        by_descriptor!(fd, pass, |file| read_as_asked(&file, fd, &mut targets(list, number)?, offset, flags))
+    }
+    fn preadv64v2(fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| read_as_asked(&file, fd, &mut targets(list, number)?, offset, flags))
     }
     fn pwritev2(fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| match offset {
-            // Flags ask for more than a write; what is not understood is not done.
-            _ if flags != 0 => Err(Errno(libc::EOPNOTSUPP)),
-            -1 => file.write(fd, &sources(list, number)?).map(count),
-            offset => file.write_vectored(&sources(list, number)?, offset).map(count),
-        })
+        by_descriptor!(fd, pass, |file| write_as_asked(&file, fd, &sources(list, number)?, offset, flags))
+    }
+    fn pwritev64v2(fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
+        by_descriptor!(fd, pass, |file| write_as_asked(&file, fd, &sources(list, number)?, offset, flags))
     }
 
     fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t, |pass| {
@@ -264,6 +262,37 @@ interpose! {
                 }
             }
         })
+    }
+}
+
+/// `preadv2`. Flags ask for more than a read, but for the one for haste; what is not understood is not
+/// done.
+fn read_as_asked(
+    file: &crate::table::Description,
+    fd: c_int,
+    to: &mut [&mut [u8]],
+    offset: off_t,
+    flags: c_int,
+) -> Result<ssize_t> {
+    match offset {
+        _ if flags & !libc::RWF_HIPRI != 0 => Err(Errno(libc::EOPNOTSUPP)),
+        -1 => file.read(fd, to).map(count),
+        offset => file.read_vectored(to, offset).map(count),
+    }
+}
+
+/// `pwritev2`, likewise.
+fn write_as_asked(
+    file: &crate::table::Description,
+    fd: c_int,
+    from: &[&[u8]],
+    offset: off_t,
+    flags: c_int,
+) -> Result<ssize_t> {
+    match offset {
+        _ if flags & !libc::RWF_HIPRI != 0 => Err(Errno(libc::EOPNOTSUPP)),
+        -1 => file.write(fd, from).map(count),
+        offset => file.write_vectored(from, offset).map(count),
     }
 }
 

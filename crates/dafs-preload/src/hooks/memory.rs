@@ -53,9 +53,12 @@ unsafe fn map(
         unsafe { libc::munmap(at, bytes) };
         return Err(errno);
     }
-    if protection != both {
+    // SAFETY: as above.
+    if protection != both && unsafe { libc::mprotect(at, bytes, protection) } != 0 {
+        let errno = Errno::last();
         // SAFETY: as above.
-        unsafe { libc::mprotect(at, bytes, protection) };
+        unsafe { libc::munmap(at, bytes) };
+        return Err(errno);
     }
     Ok(Mapping(at))
 }

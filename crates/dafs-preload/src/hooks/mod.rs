@@ -4,8 +4,10 @@
 //! the calling conventions of x86-64 and of 64-bit ARM under Linux these arrive in the same places,
 //! and what the caller left out is not looked at.
 
+mod aio;
 mod directories;
 mod exec;
+mod exec_lists;
 mod io;
 mod memory;
 mod names;
@@ -14,6 +16,7 @@ mod signals;
 mod stat;
 mod streams;
 mod threads;
+mod walks;
 
 use crate::config;
 use crate::descriptor::Kind;
