@@ -8,10 +8,13 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The root of the repository, where scripts and job files are.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// How long one run may take beyond the time that it measures.
+const RUN_SECONDS_MAX: u64 = 10;
 
 /// What fio is told to do.
 #[derive(Debug, Clone, Copy)]
@@ -137,7 +140,8 @@ impl Way {
     }
 }
 
-/// Runs fio once; `server` is the process whose time counts as the server's.
+/// Runs fio once; `server` is the process whose time counts as the server's. `None` when fio did not
+/// end and was stopped.
 pub(super) fn once(
     plan: &Plan,
     programs: &Programs,
@@ -145,13 +149,25 @@ pub(super) fn once(
     load: Load,
     depth: usize,
     server: Option<u32>,
-) -> Result<(Sample, Latency)> {
+) -> Result<Option<(Sample, Latency)>> {
     let server_time =
         || server.map_or(Ok(Duration::ZERO), |server| cpu::process_time(Some(server)));
     let folder = programs.dafs.parent().context("the engine is in no folder")?;
     let before = server_time()?;
-    // fio leaves files where it runs.
-    let output = Command::new("fio")
+    let seconds = RUN_SECONDS_MAX + plan.milliseconds / 1000;
+    let mut command = match target.iter().any(|argument| argument.starts_with("--nfs_url=")) {
+        // What does not end leaves nothing behind: with its first process all of them end.
+        true => {
+            let mut command = Command::new("unshare");
+            command.args(["--pid", "--fork", "timeout"]);
+            command
+        }
+        false => Command::new("timeout"),
+    };
+    let start = Instant::now();
+    let output = command
+        .args(["-k", "1", &seconds.to_string(), "fio"])
+        // fio leaves files where it runs.
         .current_dir(folder)
         .args(["--output-format=json", "--time_based"])
         .arg(format!("--runtime={}ms", plan.milliseconds))
@@ -161,12 +177,15 @@ pub(super) fn once(
         .args(load.batches.then(|| format!("--iodepth_batch_complete_max={depth}")))
         .arg(format!("{ROOT}/fio/jobs/{}", load.file))
         .output()?;
+    if start.elapsed() >= Duration::from_secs(seconds) {
+        return Ok(None);
+    }
     let server_cpu = server_time()?.saturating_sub(before);
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "fio failed: {said}");
     let text = String::from_utf8(output.stdout)?;
     let (sample, latency) = parse(&text, load.writes).with_context(|| said.into_owned())?;
-    Ok((Sample { server_cpu, ..sample }, latency))
+    Ok(Some((Sample { server_cpu, ..sample }, latency)))
 }
 
 /// What fio prints, as far as it is wanted.
