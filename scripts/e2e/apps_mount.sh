@@ -1,0 +1,175 @@
+#!/bin/bash
+# Whole applications, unchanged, on a mount of a server's files: PostgreSQL under pgbench, killed and
+# recovered; SQLite with writers at once; an environment of Berkeley DB; git; tar; rsync; gzip in two
+# processes.
+source "$(dirname "$0")/lib.sh"
+
+[[ -c /dev/fuse ]] || skip "there is no /dev/fuse: load the kernel's fuse module"
+is_root || skip "mounting for other users needs root here"
+# In a name space of its own, so that nothing of this is seen outside or left behind.
+if [[ ! ${DAFS_E2E_MOUNTS:-} ]]; then
+    unshare -m true 2>/dev/null || skip "this user may not make a name space for mounts"
+    rm -rf "$work"
+    DAFS_E2E_MOUNTS=1 exec unshare -m --propagation private "$0"
+fi
+
+# Debian keeps the programs of PostgreSQL's server where they are not in the way.
+postgres=$(find /usr/lib/postgresql -name initdb -printf '%h\n' 2>/dev/null | sort -V | tail -n 1)
+missing=()
+[[ $postgres ]] || missing+=(postgresql)
+for program in pgbench sqlite3 db5.3_load db5.3_recover git tar rsync gzip; do
+    command -v "$program" >/dev/null || missing+=("$program")
+done
+[[ ${#missing[@]} == 0 ]] || skip "there is no ${missing[*]}; install them with: make setup"
+
+here=$PWD
+export=$work/export
+point=$work/point
+mkdir -m 777 "$export" "$point"
+undo+=("umount -l '$point' 2>/dev/null")
+serve "$export" --no-root-squash
+"$dafs" mount "$url/" "$point"
+
+step "PostgreSQL"
+user=$(id -u nobody)
+mkdir "$point/database"
+chown "$user" "$point/database"
+mkdir -m 777 "$work/socket"
+as_user() { setpriv --reuid "$user" --clear-groups env HOME="$work" "$@"; }
+undo+=("as_user '$postgres/pg_ctl' -D '$point/database' -m immediate stop >/dev/null 2>&1")
+export PGHOST=$work/socket PGUSER=tester PGDATABASE=postgres
+as_user "$postgres/initdb" -D "$point/database" -U tester -A trust -k -E UTF8 --locale=C \
+    >"$work/initdb.log" 2>&1 || { cat "$work/initdb.log"; fail "no database was made"; }
+cat >>"$point/database/postgresql.conf" <<END
+listen_addresses = ''
+unix_socket_directories = '$work/socket'
+wal_recycle = off
+END
+begin() {
+    as_user "$postgres/pg_ctl" -D "$point/database" -w -t 60 -l "$work/socket/log" start >/dev/null ||
+        { tail -n 30 "$work/socket/log"; fail "PostgreSQL does not start"; }
+}
+ask() { psql -XAtqc "$1"; }
+# What each transaction adds to an account it adds to a teller and a branch, and notes.
+is_balanced() {
+    local sums
+    sums=$(ask 'select (select sum(abalance) from pgbench_accounts) = (select sum(tbalance) from
+        pgbench_tellers) and (select sum(tbalance) from pgbench_tellers) = (select sum(bbalance) from
+        pgbench_branches) and (select sum(bbalance) from pgbench_branches) = (select sum(delta) from
+        pgbench_history)')
+    [[ $sums == t ]] || fail "$1: the sums differ"
+}
+begin
+pgbench -i -q -s "${PGBENCH_SCALE:-1}" >"$work/pgbench.log" 2>&1 || { cat "$work/pgbench.log"; fail "pgbench -i"; }
+pgbench -n -c 8 -j 2 -t "${PGBENCH_TRANSACTIONS:-100}" >"$work/pgbench.log" 2>&1 ||
+    { cat "$work/pgbench.log"; fail "pgbench"; }
+grep -E '^(tps|latency average)' "$work/pgbench.log"
+[[ $(ask 'select count(*) from pgbench_history') == $((8 * ${PGBENCH_TRANSACTIONS:-100})) ]] ||
+    fail "transactions are missing"
+is_balanced "after pgbench"
+
+step "PostgreSQL, killed under load"
+pgbench -n -c 8 -j 2 -T 60 >"$work/pgbench.log" 2>&1 &
+load=$!
+sleep 2
+before=$(ask 'select count(*) from pgbench_history')
+as_user "$postgres/pg_ctl" -D "$point/database" -m immediate stop >/dev/null || fail "it does not stop"
+wait "$load" || true
+begin
+grep -q 'automatic recovery in progress' "$work/socket/log" || fail "nothing had to be recovered"
+[[ $(ask 'select count(*) from pgbench_history') -ge $before ]] || fail "transactions are lost"
+is_balanced "after the recovery"
+
+step "PostgreSQL, while the server of the files is started anew"
+pgbench -n -c 4 -j 2 -T 6 >"$work/pgbench.log" 2>&1 &
+load=$!
+sleep 2
+kill -9 "$server"
+wait "$server" 2>/dev/null || true
+serve "$export" --no-root-squash --listen "${url#dafs://}"
+wait "$load" || { cat "$work/pgbench.log"; tail -n 20 "$work/socket/log"; fail "pgbench was disturbed"; }
+is_balanced "after the new start"
+as_user "$postgres/pg_ctl" -D "$point/database" -m fast stop >/dev/null || fail "it does not stop"
+as_user "$postgres/pg_checksums" -D "$point/database" --check >"$work/checksums" ||
+    { cat "$work/checksums"; fail "pages are damaged"; }
+
+step "SQLite, four writers at once"
+database=$point/sqlite
+for mode in delete wal; do
+    sqlite3 "$database.$mode" "pragma journal_mode=$mode; create table t(writer, number)" >/dev/null
+    writers=()
+    for writer in 1 2 3 4; do
+        for number in $(seq 25); do
+            echo "insert into t values($writer, $number);"
+        done | sqlite3 -cmd '.timeout 60000' "$database.$mode" &
+        writers+=($!)
+    done
+    for writer in "${writers[@]}"; do wait "$writer" || fail "a writer failed ($mode)"; done
+    [[ $(sqlite3 "$database.$mode" 'select count(distinct writer * 100 + number) from t') == 100 ]] ||
+        fail "rows are missing ($mode)"
+    [[ $(sqlite3 "$database.$mode" 'pragma integrity_check') == ok ]] || fail "SQLite finds faults"
+done
+
+step "Berkeley DB, an environment of several processes"
+mkdir "$point/environment"
+seq 1 2000 | awk '{ printf "key%06d\nvalue of %d\n", $1, $1 }' >"$work/records"
+printf 'set_flags DB_TXN_WRITE_NOSYNC\n' >"$point/environment/DB_CONFIG"
+loaders=()
+for kind in btree hash; do
+    db5.3_load -h "$point/environment" -T -t "$kind" -f "$work/records" "$kind.db" &
+    loaders+=($!)
+    [[ $kind == hash ]] || wait "${loaders[0]}" || fail "no $kind was loaded"
+done
+wait "${loaders[1]}" || fail "no hash was loaded"
+db5.3_stat -h "$point/environment" -e >/dev/null || fail "the environment cannot be read"
+db5.3_recover -c -h "$point/environment" || fail "the environment cannot be recovered"
+for kind in btree hash; do
+    db5.3_verify -q "$export/environment/$kind.db" || fail "the $kind is not right on the server"
+    db5.3_dump -p "$point/environment/$kind.db" | sed -n '/^HEADER=END/,/^DATA=END/{s/^ //p}' |
+        paste - - | sort >"$work/dumped"
+    paste - - <"$work/records" | cmp - "$work/dumped" || fail "the $kind holds something else"
+done
+
+step "git"
+export HOME=$work GIT_CONFIG_NOSYSTEM=1
+git config --global user.name 'A Tester'
+git config --global user.email tester@example.org
+git config --global --add safe.directory '*'
+git init -q -b main "$point/repository"
+cp -r scripts "$point/repository/"
+git -C "$point/repository" add .
+git -C "$point/repository" commit -qm one
+echo more >>"$point/repository/scripts/setup.sh"
+git -C "$point/repository" commit -qam two
+git -C "$point/repository" gc -q
+git clone -q "$point/repository" "$point/clone"
+git -C "$point/clone" checkout -q HEAD~1
+diff -r scripts "$point/clone/scripts" || fail "something else was checked out"
+git -C "$export/clone" fsck --strict || fail "git finds faults"
+
+step "tar and rsync"
+tar -C "$here" -cf - scripts | tar -C "$point" -xf -
+diff -r scripts "$export/scripts" || fail "tar put something else"
+tar -C "$point" --sort=name -cf "$work/tar" scripts
+tar -C "$here" -df "$work/tar" || fail "tar finds a difference"
+rm -r "$point/scripts"
+rsync -a scripts/ "$point/scripts/"
+[[ ! $(rsync -ai --checksum scripts/ "$point/scripts/") ]] || fail "rsync finds a difference"
+diff -r scripts "$export/scripts" || fail "rsync put something else"
+
+step "gzip in two processes"
+seq 1 300000 >"$work/first"
+seq 5 300000 >"$work/second"
+cp "$work/first" "$work/second" "$point/"
+gzip "$point/first" &
+first=$!
+gzip "$point/second" &
+second=$!
+wait "$first" || fail "the first gzip failed"
+wait "$second" || fail "the second gzip failed"
+zcat "$export/first.gz" | cmp - "$work/first" || fail "gzip packed something else"
+gunzip "$point/second.gz"
+same "$work/second" "$export/second" "what was unpacked"
+
+"$dafs" umount "$point"
+stop_server
