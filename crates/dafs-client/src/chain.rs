@@ -138,8 +138,8 @@ impl Client {
         Chain { client: self.clone(), members: Vec::new() }
     }
 
-    /// The object called `name` in a directory and its attributes, in one round trip. Symbolic
-    /// links are not followed.
+    /// The object called `name` in a directory and its attributes, in one round trip if the session has
+    /// two credits at the moment. Symbolic links are not followed.
     ///
     /// # Errors
     /// The server's answer.
@@ -152,7 +152,14 @@ impl Client {
         let get = wire::GetAttrInline { fh: *dir, attributes: convert::WANTED };
         let lookup = Request::Lookup(wire::Lookup { dir: *dir, path: wire::Path::new(&path) });
         let chain = self.chain().then(lookup, Takes::Nothing);
-        let replies = chain.then(Request::GetAttrInline(get), Takes::Handle).ask()?;
+        let replies = match chain.then(Request::GetAttrInline(get), Takes::Handle).ask() {
+            // A session that has just been connected anew may have one.
+            Err(Error::ChainTooLong { .. }) => {
+                let handle = self.lookup(dir, name)?;
+                return Ok((handle, self.attributes(&handle)?));
+            }
+            replies => replies?,
+        };
         let handle = self.take(replies.first(), |reply| match reply {
             Reply::Lookup(reply) => Some(reply.fh),
             _ => None,

@@ -228,3 +228,22 @@ fn a_chain_of_changes_is_done_once_over_a_wire_that_breaks_anywhere() {
         }
     });
 }
+
+/// The server may leave a session no more than one, as when it has just been connected anew.
+#[test]
+fn with_one_credit_names_and_small_files_take_more_trips() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        std::fs::write(served.path().join("file"), b"content").unwrap();
+        let client = served.client_with(|options| {
+            (options.transport, options.requests) = (transport, 1);
+        });
+        assert_eq!(client.stats().credits, 1);
+        let (handle, attributes) = client.lookup_attributes(&client.root(), b"file").unwrap();
+        assert_eq!(attributes.size, 7);
+        assert_eq!(client.attributes(&handle).unwrap().file_id, attributes.file_id);
+        let missing = client.lookup_attributes(&client.root(), b"missing");
+        assert!(matches!(missing, Err(Error::Status { status: Status::NoEnt, .. })), "{missing:?}");
+        assert_eq!(client.read_file(b"file", 100).unwrap().data, b"content");
+    }
+}

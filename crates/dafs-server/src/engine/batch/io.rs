@@ -94,9 +94,11 @@ impl LoadIo {
         for (index, transfer) in transfers.iter().enumerate().filter(|(index, _)| wanted(*index)) {
             plan::parts(index, &transfer.chunks, transfer.bytes, &mut parts);
         }
+        // Opens of a file in the order in which they come, which is the same in every run.
         let identity = |index: usize| {
             let file = &self.data[index].file;
-            (file.id().0, Arc::as_ptr(file).cast::<()>().addr())
+            let first = self.data.iter().position(|data| Arc::ptr_eq(&data.file, file));
+            (file.id().0, first)
         };
         let order = |one: usize, other: usize| {
             let same = Arc::ptr_eq(&self.data[one].file, &self.data[other].file);
