@@ -55,7 +55,7 @@ PATH=$work/bin:$PATH bash -euc "${example//dafs:\/\/localhost/$url}" >"$work/sai
 gzip -dc "$work/tree/tree/report.gz" | cmp - "$work/numbers" || fail "the example packed something else"
 
 step "installed"
-mkdir "$work/build"
+mkdir "$work/build" "$work/an other"
 ln -s "$(realpath "$dafs")" "$work/build/dafs"
 ln -s "$(realpath "$library")" "$work/build/libdafs_preload.so"
 "$here/scripts/install.sh" "$work/installed" "$work/build"
@@ -69,6 +69,10 @@ ln -s "$(realpath "$library")" "$work/build/libdafs_preload.so"
 rm -r "$work/installed"
 
 step "what cannot be served says so"
+cp "$library" "$work/an other/libdafs_preload.so"
+DAFS_PRELOAD_LIBRARY="$work/an other/libdafs_preload.so" expect 1 'cannot be preloaded' served true
+rm -r "$work/an other"
+expect 2 'one user' "$dafs" run --at /a=dafs://anne@localhost/ --at /b=dafs://bob@localhost/ true
 # A program that sets LD_PRELOAD for another has us there, too.
 served env LD_PRELOAD= cat /data/line >"$work/said"
 served env -i LD_PRELOAD=/nowhere.so PATH="$PATH" cat /data/line 2>/dev/null | cmp - "$work/said" ||

@@ -64,6 +64,13 @@ impl Run {
             return Err(Failure::Usage("dafs run has no --wake".to_owned()));
         }
         let library = library()?;
+        if library.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte)) {
+            return Err(Failure::Failed(format!(
+                "{} cannot be preloaded: the loader takes blanks and colons for the ends of paths; put \
+                 it elsewhere, and name it with DAFS_PRELOAD_LIBRARY",
+                library.display()
+            )));
+        }
         let (name, arguments) = self
             .program
             .split_first()
@@ -83,6 +90,12 @@ impl Run {
         session: &SessionOptions,
         library: &Path,
     ) -> Result<(), Failure> {
+        // What is not said here is not what another dafs run has said.
+        for (name, _) in std::env::vars_os() {
+            if name.as_bytes().starts_with(b"DAFS_RUN_") {
+                command.env_remove(name);
+            }
+        }
         let mut preload = library.as_os_str().to_owned();
         if let Some(more) = std::env::var_os("LD_PRELOAD").filter(|more| !more.is_empty()) {
             preload.push(":");
@@ -125,7 +138,7 @@ impl Run {
         if let Some(fence_id) = &session.fence_id {
             command.env("DAFS_RUN_FENCE_ID", fence_id);
         }
-        if let Some(user) = session.session_user.as_deref().or(self.at[0].1.user()) {
+        if let Some(user) = self.user(session)? {
             command.env("DAFS_RUN_USER", user);
         }
         if let Some(path) = &session.password_file {
@@ -134,6 +147,25 @@ impl Run {
             command.env("DAFS_RUN_PASSWORD_FILE", absolute);
         }
         Ok(())
+    }
+}
+
+impl Run {
+    /// The user that all servers are told. There is one password, which is for nobody else.
+    fn user<'a>(&'a self, session: &'a SessionOptions) -> Result<Option<&'a str>, Failure> {
+        let user = session.session_user.as_deref().or(self.at[0].1.user());
+        let is_same = |url: &DafsUrl| {
+            url.user().is_none() && session.session_user.is_some() || url.user() == user
+        };
+        match self.at.iter().find(|(_, url)| !is_same(url)) {
+            None => Ok(user),
+            Some((prefix, url)) => Err(Failure::Usage(format!(
+                "{prefix} is to be served to {}, and something else to {}: there is one user and one \
+                 password for all; put the same user into every URL, or name it with --user",
+                url.user().unwrap_or("nobody in particular"),
+                user.unwrap_or("nobody in particular"),
+            ))),
+        }
     }
 }
 
@@ -186,12 +218,15 @@ fn can_be_served(program: &Path) -> Result<(), Failure> {
         let local = |error| Failure::local(path.display(), &error);
         let file = File::open(&path).map_err(local)?;
         let found = file.metadata().map_err(local)?;
-        let other_rights = found.mode() & 0o4000 != 0
-            && found.uid() != rustix::process::getuid().as_raw()
+        let mut capabilities = [0; 64];
+        let has_capabilities =
+            rustix::fs::getxattr(&path, "security.capability", &mut capabilities).is_ok();
+        let other_rights = has_capabilities
+            || found.mode() & 0o4000 != 0 && found.uid() != rustix::process::getuid().as_raw()
             || found.mode() & 0o2000 != 0 && found.gid() != rustix::process::getgid().as_raw();
         if other_rights {
             return Err(Failure::Failed(format!(
-                "{} runs with other rights than yours (setuid or setgid), and such programs take no \
+                "{} runs with other rights than yours (setuid, setgid or capabilities), and such programs take no \
                  library from their users; use dafs mount, or dafs get and put",
                 path.display()
             )));
@@ -281,6 +316,31 @@ mod tests {
         {
             assert!(place(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn one_user_for_all() {
+        #[derive(Debug, clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            session: SessionOptions,
+            #[command(flatten)]
+            run: Run,
+        }
+        let user = |words: &[&str]| {
+            let words = ["x"].iter().chain(words).chain(&["true"]);
+            let line = <Line as clap::Parser>::parse_from(words);
+            line.run.user(&line.session).ok().map(|user| user.map(str::to_owned))
+        };
+        let (anne, bob, none) =
+            ("--at=/a=dafs://anne@h/", "--at=/b=dafs://bob@i/", "--at=/c=dafs://j/");
+        assert_eq!(user(&[anne]), Some(Some("anne".to_owned())));
+        assert_eq!(user(&[none]), Some(None));
+        assert_eq!(user(&[none, "--user=eve"]), Some(Some("eve".to_owned())));
+        assert_eq!(user(&[anne, bob]), None);
+        assert_eq!(user(&[none, anne]), None);
+        assert_eq!(user(&[anne, none]), None);
+        assert_eq!(user(&[anne, "--user=bob"]), None);
     }
 
     #[test]
