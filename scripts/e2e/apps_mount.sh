@@ -29,12 +29,14 @@ mkdir -m 777 "$export" "$point"
 undo+=("umount -l '$point' 2>/dev/null")
 serve "$export" --no-root-squash
 "$dafs" mount "$url/" "$point"
+started+=("$(pgrep -f -- "^[^ ]* mount .*$point")")
 
 step "PostgreSQL"
 user=$(id -u nobody)
 mkdir "$point/database"
 chown "$user" "$point/database"
 mkdir -m 777 "$work/socket"
+# Whatever goes wrong, nothing of it stays.
 as_user() { setpriv --reuid "$user" --clear-groups env HOME="$work" "$@"; }
 undo+=("as_user '$postgres/pg_ctl' -D '$point/database' -m immediate stop >/dev/null 2>&1")
 export PGHOST=$work/socket PGUSER=tester PGDATABASE=postgres
@@ -113,14 +115,14 @@ done
 step "Berkeley DB, an environment of several processes"
 mkdir "$point/environment"
 seq 1 2000 | awk '{ printf "key%06d\nvalue of %d\n", $1, $1 }' >"$work/records"
-printf 'set_flags DB_TXN_WRITE_NOSYNC\n' >"$point/environment/DB_CONFIG"
+db5.3_recover -e -h "$point/environment" || fail "no environment was made"
+[[ -s $export/environment/__db.001 ]] || fail "the memory that they share is no file"
 loaders=()
 for kind in btree hash; do
     db5.3_load -h "$point/environment" -T -t "$kind" -f "$work/records" "$kind.db" &
     loaders+=($!)
-    [[ $kind == hash ]] || wait "${loaders[0]}" || fail "no $kind was loaded"
 done
-wait "${loaders[1]}" || fail "no hash was loaded"
+for loader in "${loaders[@]}"; do wait "$loader" || fail "nothing was loaded"; done
 db5.3_stat -h "$point/environment" -e >/dev/null || fail "the environment cannot be read"
 db5.3_recover -c -h "$point/environment" || fail "the environment cannot be recovered"
 for kind in btree hash; do
