@@ -128,7 +128,8 @@ for part in "$@"; do
         install_rust
         ;;
     test)
-        install_packages db5.3-util dpkg-dev e2fsprogs fio git iproute2 libnfs-utils mount procps python3 python3-venv rsync shellcheck sqlite3 tshark util-linux valgrind xfsprogs
+        install_packages db5.3-util dpkg-dev e2fsprogs fio fuse3 git iproute2 libnfs-utils mount \
+            procps python3 python3-venv rsync shellcheck sqlite3 tshark util-linux valgrind xfsprogs
         without_starting_services install_packages postgresql rpcbind
         install_rust_tools
         ;;

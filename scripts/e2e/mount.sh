@@ -237,6 +237,34 @@ kill -HUP "$process"
 wait "$process" || fail "status $?"
 is_mounted && fail "still mounted"
 
+step "mounted by a user, who may not mount, with the helper that may"
+# The helper wants somebody with a name.
+as_nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+if type -P fusermount3 >/dev/null; then
+    # As Debian has it; where the device is for root alone, users get one of their own in this name space.
+    if ! as_nobody test -w /dev/fuse; then
+        mknod -m 666 "$work/fuse" c 10 229
+        mount --bind "$work/fuse" /dev/fuse
+    fi
+    mkdir "$work/users" "$export/users"
+    chown 65534:65534 "$work/users" "$export/users"
+    as_nobody "$dafs" mount "$url/users" "$work/users"
+    grep -q "^dafs://.*/users $work/users fuse.dafs .*user_id=65534" /proc/self/mounts ||
+        fail "not mounted for the user"
+    as_nobody bash -c "echo x >'$work/users/file' && mkdir '$work/users/directory'"
+    [[ $(stat -c %u:%g "$export/users/file") == 65534:65534 ]] || fail "it is not the user's"
+    ls "$work/users" 2>/dev/null && fail "root looks into the mount of a user"
+    as_nobody bash -c "exec 9<'$work/users/file' && '$dafs' umount '$work/users' && cat <&9" \
+        >"$work/said" 2>&1 || { cat "$work/said"; fail "unmounting in use"; }
+    grep -qx x "$work/said" || fail "who had a file open lost it"
+    grep -q " $work/users " /proc/self/mounts && fail "still mounted"
+    as_nobody "$dafs" mount --read-only "$url/users" "$work/users"
+    expect 1 'Read-only file system' as_nobody touch "$work/users/new"
+    as_nobody "$dafs" umount "$work/users"
+else
+    echo "without fusermount3, users cannot mount"
+fi
+
 step "the example of the documentation"
 example=$(awk '$0 == "<!-- example -->" { found = 1; next }
     found && /^```$/ && lines { exit }

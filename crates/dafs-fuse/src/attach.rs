@@ -23,9 +23,12 @@ const HELPER_SOCKET: &str = "_FUSE_COMMFD";
 /// Mounts on a directory; the device that is bound to the mount.
 pub(crate) fn attach(directory: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
-        .map_err(|error| MountError::Device(error.into()))?;
     let failed = |error| MountError::Mount { directory: directory.to_owned(), error };
+    let device = match rustix::fs::open("/dev/fuse", flags, Mode::empty()) {
+        Ok(device) => device,
+        Err(Errno::ACCESS | Errno::PERM) => return by_helper(directory, options).map_err(failed),
+        Err(error) => return Err(MountError::Device(error.into())),
+    };
     match attach_to(&device, directory, options) {
         Ok(()) => Ok(device),
         Err(Errno::PERM) => by_helper(directory, options).map_err(failed),

@@ -39,8 +39,14 @@ pub const LOCK_SIGNAL_PAUSE: Duration = Duration::from_millis(100);
 /// programs that use the mount wait as well.
 pub const HANDOVER_PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a process pauses that waits for the place of the one before it to be free.
+pub const HANDOVER_PAUSE: Duration = Duration::from_millis(10);
+
 /// The most that a process may be told that takes a mount over, in bytes: enough for ten million nodes.
 pub const HANDOVER_BYTES_MAX: u64 = 1 << 30;
+
+/// How long the server may take to hear that a mount is gone.
+pub const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;

@@ -11,8 +11,9 @@ use crate::serve::Server;
 use rustix::thread::{Pid, gettid};
 use signal_hook::consts::SIGUSR1;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 /// Why the threads have stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,22 +80,23 @@ impl Session {
         let client = &self.server.tree.client;
         let rooms = (0..self.threads).map(|_| Room::new(client));
         let rooms = rooms.collect::<Result<Vec<_>, _>>().map_err(no_memory)?;
-        let mut threads = Vec::with_capacity(rooms.len());
+        let (tell, ends) = mpsc::channel();
         for room in rooms {
-            let session = self.clone();
+            let (session, tell) = (self.clone(), tell.clone());
             let thread = std::thread::Builder::new().name("dafs-mount".into());
-            threads.push(thread.spawn(move || session.work(room))?);
+            thread.spawn(move || {
+                let work = AssertUnwindSafe(|| session.work(room));
+                let ended = std::panic::catch_unwind(work);
+                let panicked = |_| Err(io::Error::other("a thread panicked"));
+                // Nobody listens any more when the mount is gone.
+                let _ = tell.send(ended.unwrap_or_else(panicked));
+            })?;
         }
-        let mut outcome = Ok(Ended::Stopped);
-        for thread in threads {
-            let ended =
-                thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
-            match (&outcome, ended) {
-                (_, Ok(Ended::Stopped)) | (Err(_), _) => {}
-                (Ok(_), ended) => outcome = ended,
-            }
-        }
-        outcome
+        drop(tell);
+        // When the mount is gone nobody waits for those that are still at something, perhaps for ever.
+        ends.into_iter()
+            .find(|end| !matches!(end, Ok(Ended::Stopped)))
+            .unwrap_or(Ok(Ended::Stopped))
     }
 
     /// Carries out requests, one after the other.

@@ -2,11 +2,13 @@
 
 use super::socket::{CONNECTED, GO_ON, HELLO, TAKEN, address, check, receive, send, send_with};
 use super::state::{DirectoryState, FileState, Introduction, OwnerState, State};
+use crate::limits::{HANDOVER_PATIENCE, HANDOVER_PAUSE};
 use crate::serve::Server;
 use crate::session::Session;
 use std::io;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// Owners of opens that this process may still use until it stops.
 const OWNERS_TO_COME: u64 = 1 << 32;
@@ -38,7 +40,7 @@ impl Listener {
                 // Nothing more comes but its end.
                 let _ = receive(&former);
             }
-            let listening = address(&device).and_then(|at| UnixListener::bind_addr(&at));
+            let listening = address(&device).and_then(|at| bind(&at));
             let listening = match listening {
                 Ok(listening) => listening,
                 Err(error) => {
@@ -84,6 +86,19 @@ impl Listener {
     /// The process that all has stopped for.
     pub(crate) fn ready(&self) -> Option<UnixStream> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Listens, as soon as the process before does not any more: its end is not all at once.
+fn bind(at: &SocketAddr) -> io::Result<UnixListener> {
+    let until = Instant::now() + HANDOVER_PATIENCE;
+    loop {
+        match UnixListener::bind_addr(at) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                std::thread::sleep(HANDOVER_PAUSE);
+            }
+            other => return other,
+        }
     }
 }
 

@@ -109,7 +109,11 @@ impl Mount {
             told?;
         }
         match mounted.serve() {
-            Ok(Ended::Unmounted) => Ok(()),
+            Ok(Ended::Unmounted) => {
+                // With a server that is not there, that would not end.
+                dafs_client::within(limits::FAREWELL, || sessions.close());
+                Ok(())
+            }
             Ok(Ended::HandedOver) => {
                 sessions.abandon();
                 Ok(())
