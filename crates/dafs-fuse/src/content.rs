@@ -12,7 +12,8 @@ use crate::kernel::{Errno, NodeId};
 use crate::limits::{READ_BYTES_MAX, WRITE_BYTES_MAX};
 use crate::tree::{Outcome, Tree};
 use dafs_client::{Create, Error, File, IoBuffer, OpenOptions, SetAttributes, Stability};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// A file that the kernel has open.
 #[derive(Debug)]
@@ -21,8 +22,11 @@ pub(crate) struct OpenFile {
     pub(crate) file: File,
     /// How it was opened, as `open` has it.
     pub(crate) flags: i32,
-    /// Something was written that is not stable.
-    is_unstable: AtomicBool,
+    /// Writes that were answered as unstable, or that failed.
+    written: AtomicU64,
+    /// How many of these are stable, or known to be lost. Held while the server makes them so: who asks
+    /// for the same meanwhile waits.
+    stable: Mutex<u64>,
     /// Something that was written to the file is lost, and who has this open does not know.
     is_lost: AtomicBool,
 }
@@ -47,7 +51,8 @@ fn without_rights(mode: u32) -> u32 {
 
 impl OpenFile {
     pub(crate) fn new(node: NodeId, file: File, flags: i32) -> Self {
-        Self { node, file, flags, is_unstable: false.into(), is_lost: false.into() }
+        let (written, stable, is_lost) = (0.into(), Mutex::default(), false.into());
+        Self { node, file, flags, written, stable, is_lost }
     }
 
     /// Opens a file, and cuts it if the flags say so. The kernel leaves it to us then to take the bits that
@@ -91,24 +96,26 @@ impl OpenFile {
         };
         let is_synchronous = self.flags & libc::O_DSYNC != 0;
         let stability = if is_synchronous { Stability::FileSync } else { Stability::Unstable };
-        self.is_unstable.fetch_or(!is_synchronous, Ordering::SeqCst);
         let written = self.file.write_from(data, range, offset, stability);
+        // Not before: a COMMIT that the server does first would seem to be for this as well.
+        self.written.fetch_add(u64::from(!is_synchronous), Ordering::SeqCst);
         let written = written.map_err(|error| errno(&error))?;
         u32::try_from(written).map_err(|_| Errno::EIO)
     }
 
     /// Makes all stable that was written through it.
     pub(crate) fn commit(&self) -> Outcome<()> {
-        if !self.is_unstable.swap(false, Ordering::SeqCst) {
+        let mut stable = self.stable.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = self.written.load(Ordering::SeqCst);
+        if *stable == written {
             return Ok(());
         }
-        self.file.commit(0, 0).map_err(|error| {
-            if !matches!(error, Error::WritesLost) {
-                // It may work the next time.
-                self.is_unstable.store(true, Ordering::SeqCst);
-            }
-            errno(&error)
-        })
+        let committed = self.file.commit(0, 0);
+        // What failed otherwise may work the next time.
+        if matches!(committed, Ok(_) | Err(Error::WritesLost)) {
+            *stable = written;
+        }
+        committed.map(drop).map_err(|error| errno(&error))
     }
 
     /// Something that was written to the file is lost.

@@ -39,6 +39,9 @@ pub const LOCK_SIGNAL_PAUSE: Duration = Duration::from_millis(100);
 /// programs that use the mount wait as well.
 pub const HANDOVER_PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long the first of them waits for requests for locks that are under way.
+pub const HANDOVER_LOCKS_PATIENCE: Duration = Duration::from_secs(5);
+
 /// How long a process pauses that waits for the place of the one before it to be free.
 pub const HANDOVER_PAUSE: Duration = Duration::from_millis(10);
 

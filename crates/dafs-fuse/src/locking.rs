@@ -22,6 +22,7 @@ use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// One who locks in a file.
 #[derive(Debug)]
@@ -291,14 +292,29 @@ impl Locks {
         waiters.given_up.push_back(unique);
     }
 
-    /// Ends all waiting; what waited, for another process to go on with.
-    pub(crate) fn pause(&self) -> Vec<Request> {
+    /// Ends all waiting, so that another process can go on with what waits; false when that takes longer
+    /// than it may.
+    pub(crate) fn pause(&self, patience: Duration) -> bool {
         self.is_paused.store(true, Ordering::SeqCst);
-        let mut waiters = self.waiters();
-        while !waiters.waiting.is_empty() {
-            waiters = self.left.wait(waiters).unwrap_or_else(PoisonError::into_inner);
-        }
-        std::mem::take(&mut waiters.unanswered)
+        let some_wait = |waiters: &mut Waiters| !waiters.waiting.is_empty();
+        let waited = self.left.wait_timeout_while(self.waiters(), patience, some_wait);
+        let (waiters, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        waiters.waiting.is_empty()
+    }
+
+    /// Whether nobody is to wait any more, nor to tell the kernel of a lock.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.is_paused.load(Ordering::SeqCst)
+    }
+
+    /// What was left unanswered since the waiting was ended.
+    pub(crate) fn unanswered(&self) -> Vec<Request> {
+        std::mem::take(&mut self.waiters().unanswered)
+    }
+
+    /// Leaves requests unanswered again that nobody has gone on with.
+    pub(crate) fn take_back(&self, requests: Vec<Request>) {
+        self.waiters().unanswered.extend(requests);
     }
 
     /// Lets requests wait again.
@@ -343,6 +359,11 @@ impl Waiting {
         self.locks.try_lock(file, self.request.handle, &self.request.wanted)
     }
 
+    /// Leaves the answer to another process, which gets the lock at once if its owner has it.
+    pub(crate) fn leave_unanswered(&self) {
+        self.locks.waiters().unanswered.push(self.request);
+    }
+
     /// Locks, and waits for those who stand in the way until nobody waits for the answer; `None` when
     /// another process is to go on with it.
     pub(crate) fn lock(&self, file: &OpenFile) -> Option<Outcome<()>> {
@@ -352,8 +373,8 @@ impl Waiting {
             Err(error) => return Some(Err(error)),
         };
         loop {
-            if self.locks.is_paused.load(Ordering::SeqCst) {
-                self.locks.waiters().unanswered.push(self.request);
+            if self.locks.is_paused() {
+                self.leave_unanswered();
                 return None;
             }
             match under_way.open.lock(&wanted.range(), Some(LOCK_SIGNAL_PAUSE)) {
@@ -411,6 +432,23 @@ mod tests {
         assert!(locks.waiters().waiting.is_empty());
         (0..1000).for_each(|unique| locks.give_up(unique));
         assert_eq!(locks.waiters().given_up.len(), INTERRUPTS_KEPT);
+    }
+
+    #[test]
+    fn what_waits_is_left_to_another_process_or_keeps_it_away() {
+        let locks = Arc::<Locks>::default();
+        let wanted = Wanted { owner: 1, start: 0, end: 1, exclusive: true };
+        let request = Request { unique: 5, handle: 1, wanted };
+        let waiting = Locks::wait(&locks, request).unwrap();
+        assert!(!locks.pause(Duration::ZERO) && locks.is_paused());
+        waiting.leave_unanswered();
+        drop(waiting);
+        assert!(locks.pause(Duration::ZERO));
+        let unanswered = locks.unanswered();
+        assert_eq!(unanswered.iter().map(|asked| asked.unique).collect::<Vec<_>>(), [5]);
+        locks.take_back(unanswered);
+        locks.resume();
+        assert!(!locks.is_paused() && locks.unanswered().len() == 1);
     }
 
     #[test]

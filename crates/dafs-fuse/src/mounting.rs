@@ -217,7 +217,7 @@ impl Mount {
             if self.session.run()? == session::Ended::Unmounted {
                 return Ok(Ended::Unmounted);
             }
-            if let Some(successor) = listener.ready() {
+            while let Some(successor) = listener.ready() {
                 match handover::give(&self.session.server, &successor) {
                     Ok(()) => return Ok(Ended::HandedOver),
                     Err(error) => tracing::warn!(%error, "the mount was not taken over"),

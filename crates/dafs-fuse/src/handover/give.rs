@@ -2,7 +2,7 @@
 
 use super::socket::{CONNECTED, GO_ON, HELLO, TAKEN, address, check, receive, send, send_with};
 use super::state::{DirectoryState, FileState, Introduction, OwnerState, State};
-use crate::limits::{HANDOVER_PATIENCE, HANDOVER_PAUSE};
+use crate::limits::{HANDOVER_LOCKS_PATIENCE, HANDOVER_PATIENCE, HANDOVER_PAUSE};
 use crate::serve::Server;
 use crate::session::Session;
 use std::io;
@@ -74,12 +74,14 @@ impl Listener {
         if receive(&stream)? != CONNECTED {
             return Err(io::Error::other("it could not connect to the server"));
         }
-        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        if ready.is_some() {
-            return Err(io::Error::other("another process is taking it over"));
+        // While reads are still answered: who has got a lock lets the kernel drop what it keeps, which
+        // waits for them.
+        if !session.server.locks.pause(HANDOVER_LOCKS_PATIENCE) {
+            session.server.resume_locks();
+            return Err(io::Error::other("requests for locks do not come to an end"));
         }
-        *ready = Some(stream);
-        drop(ready);
+        // One that has come before and was not looked at has waited for longer.
+        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
         session.stop()
     }
 
@@ -107,8 +109,13 @@ fn bind(at: &SocketAddr) -> io::Result<UnixListener> {
 /// # Errors
 /// It has not taken it. All can go on then as before.
 pub(crate) fn give(server: &Arc<Server>, stream: &UnixStream) -> io::Result<()> {
-    let waiting = server.locks.pause();
-    let given = state(server, &waiting).and_then(|state| {
+    let paused = match server.locks.pause(HANDOVER_LOCKS_PATIENCE) {
+        true => Ok(server.locks.unanswered()),
+        false => Err(io::Error::other("requests for locks do not come to an end")),
+    };
+    let waiting = paused.as_deref().unwrap_or_default().to_vec();
+    let state = paused.and_then(|waiting| state(server, &waiting));
+    let given = state.and_then(|state| {
         send_with(stream, &state.encode(), server.device.as_fd())?;
         let answer = receive(stream)?;
         if answer != TAKEN {
@@ -117,12 +124,8 @@ pub(crate) fn give(server: &Arc<Server>, stream: &UnixStream) -> io::Result<()> 
         send(stream, GO_ON)
     });
     if given.is_err() {
-        server.locks.resume();
-        for request in waiting {
-            if let Err(error) = server.answer_lock(request, true) {
-                server.device.answer(request.unique, Err(error));
-            }
-        }
+        server.locks.take_back(waiting);
+        server.resume_locks();
     }
     given
 }

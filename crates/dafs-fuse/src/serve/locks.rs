@@ -63,6 +63,10 @@ impl Server {
             let outcome = if is_had { Some(Ok(())) } else { waiting.lock(&file) };
             let Some(outcome) = outcome else { return };
             if outcome.is_ok() {
+                // Reads that it would wait for may not be answered any more.
+                if server.locks.is_paused() {
+                    return waiting.leave_unanswered();
+                }
                 server.forget_content(file.node);
             }
             server.device.answer(asked.unique, outcome.map(|()| &[][..]));
@@ -75,6 +79,16 @@ impl Server {
             }
             Errno::ENOLCK
         })
+    }
+
+    /// Goes on with the requests for locks that another process was to go on with.
+    pub(crate) fn resume_locks(self: &Arc<Self>) {
+        self.locks.resume();
+        for asked in self.locks.unanswered() {
+            if let Err(error) = self.answer_lock(asked, true) {
+                self.device.answer(asked.unique, Err(error));
+            }
+        }
     }
 
     /// Lets the kernel drop what it keeps of a file: content and attributes.
