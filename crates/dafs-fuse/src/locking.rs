@@ -217,11 +217,16 @@ impl Locks {
 
     /// Gives up all that an owner has locked in a file.
     pub(crate) fn leave(&self, node: NodeId, owner: u64) -> Outcome<()> {
+        self.leave_if(node, owner, |_| true)
+    }
+
+    /// The same, if it is still time for it.
+    fn leave_if(&self, node: NodeId, owner: u64, may: impl FnOnce(&Owner) -> bool) -> Outcome<()> {
         let mut open = None;
         let gone = self.with_owner(node, owner, |owner| {
-            open = Some(owner.open.clone());
+            open = may(owner).then(|| owner.open.clone());
             // A request that is under way goes on with the open.
-            owner.requests == 0
+            open.is_some() && owner.requests == 0
         });
         let unlocked = open.map_or(Ok(()), |open| open.unlock(0, u64::MAX));
         drop(gone);
@@ -241,7 +246,8 @@ impl Locks {
         }
         let mut done = Ok(());
         for owner in leaving {
-            done = done.and(self.leave(node, owner));
+            // It may lock through another one by now.
+            done = done.and(self.leave_if(node, owner, |owner| owner.handles.is_empty()));
         }
         done
     }

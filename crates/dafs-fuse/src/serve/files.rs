@@ -75,12 +75,14 @@ impl Server {
     }
 
     pub(super) fn release(&self, handle: u64, owner: Option<u64>) -> Outcome<Answer> {
-        let file = self.files.remove(handle).ok_or(Errno::EBADF)?;
+        let file = self.file(handle)?;
         let unlocked = owner.map_or(Ok(()), |owner| self.locks.leave(file.node, owner));
         let unlocked = unlocked.and(self.locks.release(file.node, handle));
         // Pages that were written back since the last descriptor was closed. Nobody is told any more,
-        // but those who have it open.
-        if file.commit().is_err() {
+        // but those who have it open; who makes the file stable meanwhile finds it still.
+        let stable = file.commit();
+        self.files.remove(handle);
+        if stable.is_err() {
             let all = self.files.all();
             let others = all.iter().filter(|(_, other)| other.node == file.node);
             others.for_each(|(_, other)| other.lose());
