@@ -112,7 +112,6 @@ fn a_lost_commit_is_told_in_its_group() {
     let (file, buffer, _) = filled(&served, &client, 1);
     file.write_from(&buffer, 0..BLOCK, 0, Stability::Unstable).unwrap();
     served.stop();
-    served.forget_verifier();
     served.start();
     let group = client.completion_group();
     group.commit(5, &file, 0, 0).unwrap();

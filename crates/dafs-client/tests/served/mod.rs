@@ -18,7 +18,7 @@ pub struct Served {
     pub server: Option<Server>,
     pub url: DafsUrl,
     pub dir: TempDir,
-    state: TempDir,
+    _state: TempDir,
     config: Config,
 }
 
@@ -40,7 +40,7 @@ impl Served {
         let url = DafsUrl::parse(&server.url()).unwrap();
         // A restarted server has the address of the one before.
         config.listen = vec![format!("127.0.0.1:{}", url.port()).parse().unwrap()];
-        Self { server: Some(server), url, dir, state, config }
+        Self { server: Some(server), url, dir, _state: state, config }
     }
 
     pub fn path(&self) -> &Path {
@@ -62,12 +62,6 @@ impl Served {
         if let Some(server) = self.server.take() {
             server.stop();
         }
-    }
-
-    /// Has the next server believe that its machine was started anew, too.
-    pub fn forget_verifier(&self) {
-        // There is none where the system does not tell what a server needs to know for one.
-        let _ = std::fs::remove_file(self.state.path().join("write-verifier"));
     }
 
     pub fn start(&mut self) {

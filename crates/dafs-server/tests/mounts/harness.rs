@@ -6,7 +6,7 @@ use dafs_server::{Config, Server};
 use dafs_service::Squash;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(crate) struct Served {
     relay: Relay,
     rdma_relay: Relay,
     directory: TempDir,
-    state: TempDir,
+    _state: TempDir,
 }
 
 impl Served {
@@ -73,7 +73,7 @@ impl Served {
         // Shared memory goes by the name of this address, so it must stay the same.
         config.nfs.rdma_listen = Some(vec![rdma]);
         let rdma_relay = Relay::new(rdma);
-        Self { server: Some(server), config, relay, rdma_relay, directory, state }
+        Self { server: Some(server), config, relay, rdma_relay, directory, _state: state }
     }
 
     /// The exported directory.
@@ -112,22 +112,6 @@ impl Served {
 
     pub(crate) fn mount_with(&self, way: Way, more: &str) -> Mount {
         mount(&self.url(way, more))
-    }
-
-    /// Where the next server finds the write verifier of this one.
-    fn verifier(&self) -> PathBuf {
-        self.state.path().join("write-verifier")
-    }
-
-    /// Whether the next server goes on with the write verifier of this one.
-    pub(crate) fn keeps_verifier(&self) -> bool {
-        self.verifier().exists()
-    }
-
-    /// Has the next server believe that its machine was started anew, too.
-    pub(crate) fn forget_verifier(&self) {
-        // There is none where the system does not tell what a server needs to know for one.
-        let _ = std::fs::remove_file(self.verifier());
     }
 
     /// Stops the server, with all connections.

@@ -156,19 +156,11 @@ fn data_that_a_restarted_server_may_have_lost_is_told_of() {
         let written = file.write(memory.whole(), 0, StableHow::Unstable).unwrap();
         assert_eq!(written.stable, StableHow::Unstable);
         served.stop();
-        served.forget_verifier();
         served.start();
         assert!(matches!(file.commit(), Err(MountError::WritesLost)), "{way:?}");
-        // Written once more it is safe, whatever becomes of the server's process.
+        // Written once more it is safe.
         let written = file.write(memory.whole(), 0, StableHow::Unstable).unwrap();
-        served.stop();
-        let keeps = served.keeps_verifier();
-        served.start();
-        match file.commit() {
-            Ok(verifier) => assert!(keeps && verifier == written.verifier, "{way:?}"),
-            // Before Linux 6.8 it cannot be known.
-            error => assert!(!keeps && matches!(error, Err(MountError::WritesLost)), "{way:?}"),
-        }
+        assert_eq!(file.commit().unwrap(), written.verifier);
     }
 }
 
