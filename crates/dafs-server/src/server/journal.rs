@@ -75,7 +75,7 @@ fn as_server() {
 
 /// What tells this run of the system from all others. Where the system does not say, each start of
 /// the server counts as one, and what is not stable is not believed.
-pub(super) fn boot() -> Result<[u8; 16], StartError> {
+fn boot() -> Result<[u8; 16], StartError> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: Vec<u8> =
         text.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();

@@ -12,7 +12,6 @@ mod nfs_rdma;
 mod rpcbind;
 mod sessions;
 mod state;
-mod verifier;
 
 pub use administration::ReadConfig;
 pub use state::default_state_directory;
@@ -222,8 +221,7 @@ impl Server {
             false => None,
         };
         let identity = Identity { server: state::server_identity(&secret), secret: random.secret };
-        let verifier = verifier::recall(&directory, &config.exports, random.write_verifier);
-        let mut server = Self::serve(config, service.clone(), &random, verifier, &identity)?;
+        let mut server = Self::serve(config, service.clone(), &random, &identity)?;
         let registry = server.registry.clone();
         let administration = Administration::new(service, registry, secret, stores);
         let administration = Arc::new(administration);
@@ -248,15 +246,13 @@ impl Server {
         let random = Random::draw()?;
         let service = new_service(config, exports, Box::new(NoRecords), &random)?;
         let identity = Identity { server: random.secret, secret: random.secret };
-        let verifier = WriteVerifier::new(random.write_verifier);
-        Self::serve(config, Arc::new(service), &random, verifier, &identity)
+        Self::serve(config, Arc::new(service), &random, &identity)
     }
 
     fn serve(
         config: &Config,
         service: Arc<Service>,
         random: &Random,
-        write_verifier: WriteVerifier,
         identity: &Identity,
     ) -> Result<Self, StartError> {
         let mut inherited = Inherited::take();
@@ -272,7 +268,7 @@ impl Server {
             registry: Arc::new(Registry::new(random.registry_key)),
             pool: pool.clone(),
             limits: config.limits,
-            write_verifier: Arc::new(write_verifier),
+            write_verifier: Arc::new(WriteVerifier::new(random.write_verifier)),
             clock: dafs_dat::Instant::now,
             proofs: proofs.clone(),
         });
