@@ -76,13 +76,16 @@ fn inherit(config: &'static Config) {
 
 extern "C" fn before_fork() {
     table::before_fork();
+    streams::before_fork();
 }
 
 extern "C" fn in_parent() {
+    streams::after_fork();
     table::after_fork_in_parent();
 }
 
 extern "C" fn in_child() {
+    streams::after_fork();
     session::after_fork_in_child();
     // The parent's sessions are nothing to the child, which may close them.
     descriptors::release_all();

@@ -115,10 +115,14 @@ pub(crate) fn is_waiting() -> bool {
     waiting & HANDLED.load(Ordering::Relaxed) & !before != 0
 }
 
+/// All signals but those that the C library sends itself (32 and 33): it waits until each thread has
+/// changed its user, for one.
+const ALL_OF_PROGRAMS: u64 = !(0b11 << 31);
+
 /// All signals blocked while threads are started, which inherit that: signals are for the program's
 /// own threads.
 pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
-    let before = set_mask(u64::MAX);
+    let before = set_mask(mask() | ALL_OF_PROGRAMS);
     let done = work();
     set_mask(before);
     done
@@ -127,6 +131,16 @@ pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_c_library_sends_itself_is_not_kept_back() {
+        let inside = without(mask);
+        let outside = mask();
+        // The kernel leaves two signals out of all masks.
+        let never = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
+        assert_eq!(inside | never | 0b11 << 31, u64::MAX);
+        assert_eq!(inside & 0b11 << 31, outside & 0b11 << 31);
+    }
 
     #[test]
     fn handled_signals_wait_and_others_do_not() {

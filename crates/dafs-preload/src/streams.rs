@@ -14,8 +14,8 @@ use crate::next::{aside, is_serving, quietly, serve};
 use crate::table::locked;
 use crate::{files, table};
 use libc::{FILE, c_char, c_int, c_void, size_t, ssize_t};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 /// Where the C library's streams have their descriptor, for `fileno`: part of its binary interface.
 const FILENO_AT: usize = 112;
@@ -42,13 +42,43 @@ fn descriptor(cookie: *mut c_void) -> c_int {
 /// The streams of ours, by their addresses.
 static ALL: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
+/// How many they are: programs without any take no lock for each stream that they close.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The streams, kept from everybody over a fork so that the child finds them whole.
+static HELD: Mutex<Held> = Mutex::new(Held(None));
+
+struct Held(Option<MutexGuard<'static, Vec<usize>>>);
+
+// SAFETY: a guard must be dropped by the thread that took it. It is put there and taken out again by
+// the thread that forks, between the handlers that run before and after its fork.
+unsafe impl Send for Held {}
+
+/// After the table is held.
+pub(crate) fn before_fork() {
+    let guard = locked(&ALL);
+    locked(&HELD).0 = Some(guard);
+}
+
+/// In the parent and in the child.
+pub(crate) fn after_fork() {
+    let guard = locked(&HELD).0.take();
+    drop(guard);
+}
+
 pub(crate) fn is_ours(stream: *mut FILE) -> bool {
-    quietly(|| locked(&ALL).contains(&(stream as usize)))
+    COUNT.load(Ordering::Acquire) != 0 && quietly(|| locked(&ALL).contains(&(stream as usize)))
 }
 
 /// Before a stream is closed.
 pub(crate) fn forget(stream: *mut FILE) {
-    quietly(|| locked(&ALL).retain(|known| *known != stream as usize));
+    if is_ours(stream) {
+        quietly(|| {
+            let mut all = locked(&ALL);
+            all.retain(|known| *known != stream as usize);
+            COUNT.store(all.len(), Ordering::Release);
+        });
+    }
 }
 
 unsafe extern "C" {
@@ -156,7 +186,11 @@ pub(crate) fn open(fd: c_int, mode: *const c_char, owned: bool) -> Result<*mut F
     // SAFETY: a stream of the C library's, which has its descriptor there and does not use that of
     // streams with functions of their own.
     unsafe { stream.byte_add(FILENO_AT).cast::<c_int>().write(fd) };
-    quietly(|| locked(&ALL).push(stream as usize));
+    quietly(|| {
+        let mut all = locked(&ALL);
+        all.push(stream as usize);
+        COUNT.store(all.len(), Ordering::Release);
+    });
     Ok(stream)
 }
 

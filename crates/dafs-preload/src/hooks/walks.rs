@@ -252,6 +252,10 @@ impl Walk {
         // SAFETY: a C string.
         let stream = unsafe { libc::opendir(path.as_ptr()) };
         if stream.is_null() {
+            // Only what may not be read is passed over: else a part would be missing without a word.
+            if Errno::last() != Errno(libc::EACCES) {
+                return -1;
+            }
             // SAFETY: the caller's promise.
             return unsafe { self.visit(path, &found, UNREADABLE_DIRECTORY, level) };
         }
@@ -268,18 +272,24 @@ impl Walk {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let depth_first = self.flags & DEPTH_FIRST != 0;
         // SAFETY: an entry stays as it is until the next is read.
-        unsafe {
+        let failed = unsafe {
             loop {
+                Errno(0).set();
                 let entry = libc::readdir64(stream);
                 if entry.is_null() {
-                    break;
+                    break Errno::last();
                 }
                 let name = CStr::from_ptr((*entry).d_name.as_ptr()).to_bytes();
                 if name != b"." && name != b".." {
                     names.push(name.to_vec());
                 }
             }
-            libc::closedir(stream);
+        };
+        // SAFETY: it was opened for this.
+        unsafe { libc::closedir(stream) };
+        if failed != Errno(0) {
+            failed.set();
+            return -1;
         }
         if !depth_first {
             // SAFETY: the caller's promise.
