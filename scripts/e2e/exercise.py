@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""exercise.py DIRECTORY SEED OPERATIONS -- does random things to one file and checks each answer against
-what a file must hold: reads, writes, appends, cuts, maps, opens and closes it again, renames it.
+"""exercise.py DIRECTORY SEED OPERATIONS [private] -- does random things to one file and checks each
+answer against what a file must hold: reads, writes, appends, cuts, maps, opens and closes it again,
+renames it. With `private`, maps are not shared with the file, and nothing is written through them.
 
 The same seed gives the same operations. What fails is printed with the operations before it.
 """
@@ -16,7 +17,8 @@ TRANSFER_MAX = 64 << 10
 
 
 class Exercise:
-    def __init__(self, directory, seed):
+    def __init__(self, directory, seed, is_private):
+        self.is_private = is_private
         self.random = random.Random(seed)
         self.path = os.path.join(directory, f"exercise-{seed}")
         self.model = bytearray()
@@ -77,7 +79,8 @@ class Exercise:
         if self.model:
             offset, length = self.range(len(self.model))
             self.history.append(f"read by map {offset} {length}")
-            with mmap.mmap(self.file, len(self.model), prot=mmap.PROT_READ) as seen:
+            how = mmap.MAP_PRIVATE if self.is_private else mmap.MAP_SHARED
+            with mmap.mmap(self.file, len(self.model), how, mmap.PROT_READ) as seen:
                 self.check("map", seen[offset : offset + length], self.model[offset : offset + length])
 
     def write_map(self):
@@ -118,6 +121,8 @@ class Exercise:
     def run(self, operations):
         kinds = {self.read: 30, self.write: 30, self.append: 5, self.cut: 8, self.read_map: 8,
                  self.write_map: 8, self.open_again: 5, self.sync: 2, self.rename: 2}
+        if self.is_private:
+            del kinds[self.write_map]
         for operation in self.random.choices(list(kinds), kinds.values(), k=operations):
             operation()
         self.open_again()
@@ -128,7 +133,7 @@ class Exercise:
 
 def main():
     directory, seed, operations = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    exercise = Exercise(directory, seed)
+    exercise = Exercise(directory, seed, sys.argv[4:] == ["private"])
     exercise.run(operations)
     print(f"seed {seed}: {operations} operations")
 

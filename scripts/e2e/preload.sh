@@ -90,6 +90,11 @@ if command -v gcc >/dev/null; then
     fi
 fi
 if command -v python3 >/dev/null && python3 -c 'import sqlite3' 2>/dev/null; then
+    step "random operations, checked one by one"
+    operations=3000
+    [[ ! ${DAFS_TEST_LONG:-} ]] || operations=100000
+    served python3 "$here/scripts/e2e/exercise.py" /data 1 "$operations" private ||
+        fail "a file is not what it must be"
     step "sqlite3, four writers at once"
     cat >"$work/writer.py" <<'PY'
 import sqlite3
