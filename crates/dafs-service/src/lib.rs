@@ -178,6 +178,8 @@ pub struct Service {
     ended_sessions: EndedSessions,
     /// The journal, where one is kept.
     keeper: OnceLock<Arc<durable::Keeper>>,
+    /// Who is told of unstable data that may be lost.
+    lost: Arc<OnceLock<Arc<WriteVerifier>>>,
     /// Held while a name in a directory is removed or replaced. Opens and I/O do not wait for it.
     names: Box<[Mutex<()>]>,
     metrics: Metrics,
@@ -295,6 +297,7 @@ impl Service {
             stateless: StatelessFiles::new(),
             ended_sessions: EndedSessions::default(),
             keeper: OnceLock::new(),
+            lost: Arc::default(),
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             metrics: Metrics::default(),
             swept_ns: AtomicU64::new(0),

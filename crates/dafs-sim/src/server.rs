@@ -93,6 +93,7 @@ impl Server {
             clock: Instant::default,
             proofs: Arc::new(pool.clone()),
         };
+        service.tell_of_lost_data(shared.write_verifier.clone());
         let adapter: Box<dyn Adapter> = Box::new(network.adapter(SERVER_HOST));
         let mut engine = Engine::new(Arc::new(shared), vec![adapter], Arc::new(Inbox::unwatched()));
         let listening = engine.listen(0, &Address::Sim(SERVER_HOST));

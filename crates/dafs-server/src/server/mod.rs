@@ -272,6 +272,7 @@ impl Server {
             clock: dafs_dat::Instant::now,
             proofs: proofs.clone(),
         });
+        service.tell_of_lost_data(shared.write_verifier.clone());
         let pools = [pool.clone(), proofs];
         service.undo_elsewhere(Arc::new(move |job| pool.submit(job)));
         let mut server = Self {

@@ -323,6 +323,8 @@ fn a_change_that_cannot_be_made_stable_stays_in_doubt() {
         assert_eq!(world.wait(client, stream).unwrap().status(), Status::Io);
         world.disk.set_bad_sync(false);
         world.disk.set_mad_sync(false);
+        // What others have written may be lost with it: the system tells of that once.
+        assert_ne!(world.verifier.current(), WRITE_VERIFIER.0);
         let asked = key(&mut world, client, id, stream, Procedure::Create);
         assert_eq!(world.status(other, &remove(root, b"made")), Status::Ok);
         if restarts {

@@ -20,11 +20,12 @@ use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::limits::{DURABLE_PICTURES_MAX, DURABLE_REPLY_BYTES_MAX};
 use crate::replies::RequestKey;
+use crate::write_verifier::WriteVerifier;
 use dafs_journal::{Log, LogFailed, Spawn};
 use dafs_store::{Cred, FileId, Store, StoreError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The journal of a service, and the changes under way.
 pub(crate) struct Keeper {
@@ -34,6 +35,8 @@ pub(crate) struct Keeper {
     /// Rounds in which changes were made stable, and changes in them.
     pub(super) rounds: AtomicU64,
     pub(super) committed: AtomicU64,
+    /// Who is told of unstable data that may be lost.
+    lost: Arc<OnceLock<Arc<WriteVerifier>>>,
 }
 
 /// How far a change has come whose places were free.
@@ -60,9 +63,14 @@ pub(super) fn tell(ready: Notify, outcome: Result<()>) {
 }
 
 impl Keeper {
-    pub(super) fn new(log: Arc<Log>, spawn: Spawn, ledger: Ledger) -> Self {
+    pub(super) fn new(
+        log: Arc<Log>,
+        spawn: Spawn,
+        ledger: Ledger,
+        lost: Arc<OnceLock<Arc<WriteVerifier>>>,
+    ) -> Self {
         let (rounds, committed) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { log, spawn, ledger: Mutex::new(ledger), rounds, committed }
+        Self { log, spawn, ledger: Mutex::new(ledger), rounds, committed, lost }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Ledger> {
@@ -411,6 +419,13 @@ impl Keeper {
         self.rounds.fetch_add(1, Ordering::Relaxed);
         self.committed.fetch_add(round.len() as u64, Ordering::Relaxed);
         let outcomes = commit(&touched);
+        let lost = |outcome: &Result<()>| *outcome == Err(StoreError::Io.into());
+        if outcomes.iter().any(lost)
+            && let Some(verifier) = self.lost.get()
+        {
+            // Files were synced whole, and the system tells of what it could not write once.
+            verifier.change();
+        }
         let mut left = Left::default();
         let mut ledger = self.lock();
         for (executed, outcome) in round.iter().zip(&outcomes) {

@@ -32,7 +32,7 @@ use crate::export::Export;
 use crate::handle::Handle;
 use crate::limits::CLIENT_NAME_BYTES_MAX;
 use crate::replies::RequestKey;
-use crate::{Caller, Client, Result, Service};
+use crate::{Caller, Client, Result, Service, WriteVerifier};
 use crc_fast::CrcAlgorithm;
 use dafs_store::{AppendWitness, StoreError};
 use intent::Intent;
@@ -384,6 +384,12 @@ impl Service {
         let places = change.places(|handle| export.key(handle));
         let cred = export.map_cred(caller.cred);
         keeper.intend(export.store(), power, key, (change, &cred), places, ready)
+    }
+
+    /// Has a verifier change when what a change has touched cannot be made stable: unstable data of
+    /// anybody may be lost then. Only the first one that is given counts.
+    pub fn tell_of_lost_data(&self, verifier: Arc<WriteVerifier>) {
+        let _first = self.lost.set(verifier);
     }
 
     /// Takes the reply of a change that was carried out, as it will be sent: its bytes, and whether

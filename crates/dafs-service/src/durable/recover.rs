@@ -173,7 +173,7 @@ impl Service {
         let retention_ns = REPLY_RETENTION_NS.max(self.lease_ns().saturating_mul(3));
         ledger.recovered_until_ns = now_ns.saturating_add(retention_ns);
         let log = recovery.start(segment_bytes, spawn.clone(), &mut ledger.live())?;
-        let keeper = Arc::new(Keeper::new(log, spawn, ledger));
+        let keeper = Arc::new(Keeper::new(log, spawn, ledger, self.lost.clone()));
         assert!(self.keeper.set(keeper).is_ok(), "the journal is begun once");
         Ok(recovered)
     }

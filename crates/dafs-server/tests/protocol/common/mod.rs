@@ -143,6 +143,7 @@ pub struct World {
     second: Option<SimNetwork>,
     pub engine: Engine,
     pub service: Arc<Service>,
+    pub verifier: Arc<WriteVerifier>,
     ticker: Ticker,
     pub clients: Vec<Client>,
     pub disk: Disk,
@@ -204,13 +205,15 @@ impl World {
             let journal = Journal { disk, boot: [1; 16], segment_bytes: 64 << 10, spawn };
             service.start_journal(journal, 0).unwrap();
         }
+        let verifier = Arc::new(WriteVerifier::new(u64::from_be_bytes(WRITE_VERIFIER.0)));
+        service.tell_of_lost_data(verifier.clone());
         let shared = Shared {
             service: service.clone(),
             authenticator: Arc::new(authenticator(&setup)),
             registry: Arc::new(Registry::new([1, 2])),
             pool: Arc::new(pool.clone()),
             limits: setup.limits,
-            write_verifier: Arc::new(WriteVerifier::new(u64::from_be_bytes(WRITE_VERIFIER.0))),
+            write_verifier: verifier.clone(),
             clock: Instant::default,
             proofs: Arc::new(pool.clone()),
         };
@@ -231,6 +234,7 @@ impl World {
             second,
             engine,
             service,
+            verifier,
             ticker: Ticker::default(),
             clients: Vec::new(),
             disk,
