@@ -28,7 +28,9 @@ impl Limit {
 /// another limit the earlier end counts.
 ///
 /// No operation of a call that has returned can reach memory of the caller's any more; that may cost
-/// the connection, see [`Error::Deadline`]. What was started without waiting for it, as by
+/// the connection, see [`Error::Deadline`]. Registered memory over shared memory is the exception to the
+/// time: a server of this host whose process is stopped may still reach it, so that such a transfer returns
+/// when the session is given up only. What was started without waiting for it, as by
 /// [`File::submit_read`], goes on when `work` is over.
 ///
 /// Without this a call waits for as long as [`ConnectOptions::deadline`] says. What was written through
