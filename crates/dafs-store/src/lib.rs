@@ -19,6 +19,7 @@
 mod acl;
 mod append;
 mod error;
+mod layouts;
 mod limits;
 pub mod memory;
 mod names;
@@ -29,6 +30,9 @@ mod types;
 pub use acl::{Ace, AceFlags, AceKind, AceMask, AceWho, Acl};
 pub use append::{AppendFailure, AppendWitness, append_before};
 pub use error::StoreError;
+pub use layouts::{
+    DEVICE_SERVERS_MAX, Device, DeviceKey, Layouts, PATTERN_PLACES_MAX, Packing, Placement,
+};
 pub use limits::{ACL_ENTRIES_MAX, XATTR_BYTES_MAX};
 pub use memory::{MemoryContent, MemoryImage, MemoryOptions, MemoryStore};
 pub use posix::{ExportSecret, PosixOptions, PosixStore};
@@ -261,6 +265,11 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// What the device says; nothing is known then about what is stable.
     fn commit_names(&self, ids: &[FileId]) -> Result<()>;
+
+    /// Where files lie, if the store spreads them over data servers that clients may reach.
+    fn layouts(&self) -> Option<&dyn Layouts> {
+        None
+    }
 
     /// Space and limits.
     fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat>;

@@ -1,0 +1,96 @@
+//! Where the content of files lies, for stores that spread it over data servers: what a metadata
+//! server tells clients, in the store's own terms.
+//!
+//! Invariants
+//! * A placement tells the truth about its epoch. When it becomes another one, the epoch does, and
+//!   the file is told by [`Layouts::take_moved`]; until layouts are given back, what comes by the
+//!   old one is carried out all the same, however slowly.
+//! * What a client wrote at the data servers belongs to the file only when
+//!   [`commit`](Layouts::commit) or [`settle`](Layouts::settle) has made the size cover it.
+//!   Neither ever makes a file shorter.
+
+use crate::Result;
+use crate::types::{Attr, FileId, TimeSpec};
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+
+/// The most places that a pattern has before it repeats (what stock clients accept).
+pub const PATTERN_PLACES_MAX: usize = 4096;
+
+/// The most data servers of one device (what stock clients accept).
+pub const DEVICE_SERVERS_MAX: usize = 256;
+
+/// Which data servers hold the stripes of files of one kind, and where they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceKey(pub [u8; 16]);
+
+/// A set of data servers and the pattern in which they take turns. It never changes: another set or
+/// another pattern is another device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// For each place of the pattern the number of its server in `servers`; from 1 to
+    /// [`PATTERN_PLACES_MAX`] places.
+    pub pattern: Vec<u32>,
+    /// The data servers, each with the addresses that lead to it; from 1 to [`DEVICE_SERVERS_MAX`].
+    pub servers: Vec<Vec<SocketAddr>>,
+}
+
+/// How a stripe's place in its component is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Packing {
+    /// The offset in the component is that in the file.
+    Sparse,
+    /// Components have no holes: each holds its stripes one after the other.
+    Dense,
+}
+
+/// Where the content of one file lies, as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// Differs between two placements of the file.
+    pub epoch: u64,
+    /// The data servers and their turns.
+    pub device: DeviceKey,
+    /// The place in the pattern that holds the first stripe.
+    pub first_place: u32,
+    /// Bytes of a stripe; a multiple of 64.
+    pub unit_bytes: NonZeroU32,
+    /// How components are packed.
+    pub packing: Packing,
+    /// What the file is called at the data servers: one name for all, or one for each (in the order
+    /// of the device's servers when sparse, of its pattern when dense). At most 128 bytes each.
+    pub handles: Vec<Box<[u8]>>,
+}
+
+/// What the metadata server asks of a store that spreads files. Calls may wait for data servers and
+/// for disks, and end in bounded time.
+pub trait Layouts: Send + Sync {
+    /// Where the content of a file lies. `None` for a file that clients have to reach through the
+    /// metadata server. For a file without content yet, `write` has it placed.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`](crate::StoreError::Busy) when it cannot be told now.
+    fn placement(&self, file: &FileId, write: bool) -> Result<Option<Placement>>;
+
+    /// The device of that key, if there is such a one.
+    fn device(&self, key: &DeviceKey) -> Option<Device>;
+
+    /// A client that holds a layout for writing has made its data stable at the data servers and
+    /// says so: the file reaches to `end` at least (`None`: nothing is said about the size), and
+    /// was changed now, or at the time given. Stable when the call returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`](crate::StoreError::Invalid) for an end beyond what was written.
+    fn commit(&self, file: &FileId, end: Option<u64>, changed: Option<TimeSpec>) -> Result<Attr>;
+
+    /// To be called before the first layout for writing, and after the last one went without a
+    /// commit: the file reaches as far as the data servers have something of it.
+    fn settle(&self, file: &FileId) -> Result<()>;
+
+    /// From now on no data server carries out anything in the name of this state-id (the number
+    /// that the service knows it by).
+    fn revoke(&self, state: u64) -> Result<()>;
+
+    /// Hands every file whose placement has become another one since the last call to `sink`.
+    fn take_moved(&self, sink: &mut dyn FnMut(FileId));
+}
