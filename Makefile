@@ -44,6 +44,7 @@ soak:
 
 bench:
 	$(SETUP) build bench
+	$(CARGO) build --release -p dafs -p dafs-preload
 	$(CARGO) build --release -p dafs-capi
 	$(CARGO) build --release -p dafs-python
 	$(CARGO) run --release -p dafs-bench

@@ -128,16 +128,16 @@ for part in "$@"; do
         install_rust
         ;;
     test)
-        install_packages db5.3-util dpkg-dev e2fsprogs fio fuse3 git iproute2 libnfs-utils mount \
-            procps python3 python3-venv rsync shellcheck sqlite3 tshark util-linux valgrind xfsprogs
+        install_packages db5.3-util dpkg-dev e2fsprogs fio fuse3 git iproute2 libnfs-utils libsqlite3-dev \
+            mount procps python3 python3-venv rsync shellcheck sqlite3 tshark util-linux valgrind xfsprogs
         without_starting_services install_packages postgresql rpcbind
         install_rust_tools
         ;;
     bench)
         # The server to compare with, and the client library that drives both. Installing a server
         # would start it, which nobody asked for.
-        without_starting_services install_packages dpkg-dev fio iproute2 libnfs-dev nfs-ganesha \
-            nfs-ganesha-vfs rpcbind
+        without_starting_services install_packages dpkg-dev fio fuse3 iproute2 libfuse3-dev libnfs-dev \
+            nfs-ganesha nfs-ganesha-vfs rpcbind
         ;;
     lab)
         install_packages attr bc bison cpio fio flex gcc git iproute2 libc6-dev make sqlite3 tar \

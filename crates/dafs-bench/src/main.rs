@@ -8,6 +8,7 @@ mod child;
 mod cpu;
 mod files;
 mod fio;
+mod fronts;
 mod memory;
 mod nfs;
 mod nfs4;
@@ -36,7 +37,8 @@ struct Arguments {
     /// Milliseconds that one case runs in one round.
     #[arg(long, default_value_t = 300)]
     milliseconds: u64,
-    /// Groups to run: transport, file, nfs, rdma, sharing, fio, python, memory. All if none is named.
+    /// Groups to run: transport, file, nfs, rdma, sharing, fio, python, fronts,
+    /// applications, memory. All if none is named.
     #[arg(long)]
     group: Vec<String>,
     /// Only cases whose name contains this.
@@ -49,6 +51,9 @@ struct Arguments {
     /// is named.
     #[arg(long)]
     disk: Option<PathBuf>,
+    /// Percent of their full size at which gzip and the applications run.
+    #[arg(long, default_value_t = 100)]
+    scale: u64,
     /// Where the JSON goes.
     #[arg(long, default_value = "bench-results/bench.json")]
     json: PathBuf,
@@ -90,6 +95,7 @@ pub(crate) struct Plan {
     only: String,
     wake: String,
     disk: Option<PathBuf>,
+    scale: u64,
 }
 
 fn main() -> Result<()> {
@@ -103,6 +109,7 @@ fn main() -> Result<()> {
         only: arguments.only,
         wake: arguments.wake,
         disk: arguments.disk,
+        scale: arguments.scale.max(1),
     };
     let wanted =
         |name: &str| arguments.group.is_empty() || arguments.group.iter().any(|g| g == name);
@@ -127,6 +134,9 @@ fn main() -> Result<()> {
     }
     if wanted("python") {
         python::measure(&plan, &mut report)?;
+    }
+    if wanted("fronts") {
+        fronts::measure(&plan, &mut report)?;
     }
     if wanted("memory") {
         memory::measure(&mut report)?;

@@ -32,6 +32,8 @@ pub(crate) struct Row {
     /// Time per operation relative to the floor, or processor time of the client, as the case says:
     /// the median of the ratios of each round; below 1 is better than the floor.
     pub(crate) ratio: Option<f64>,
+    /// The client's processor time relative to the floor, in the same way.
+    pub(crate) client_cpu_ratio: Option<f64>,
     /// What the design asks for, in words.
     pub(crate) target: Option<String>,
 }
@@ -93,7 +95,7 @@ impl Sample {
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
@@ -131,6 +133,32 @@ impl Report {
         }
     }
 
+    /// Adds a group whose operations are programs that take seconds, and prints it with the ratio of
+    /// their processor time as well.
+    pub(crate) fn add_programs(&mut self, group: &str, cases: &[Case]) {
+        println!("\n{group}");
+        println!(
+            "  {:<40} {:>9} {:>9} {:>9} {:>7} {:>9}  target",
+            "", "s", "client s", "server s", "ratio", "CPU ratio"
+        );
+        for case in cases {
+            let row = row(group, case, cases);
+            let text =
+                |ratio: Option<f64>| ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+            println!(
+                "  {:<40} {:>9.3} {:>9.3} {:>9.3} {:>7} {:>9}  {}",
+                row.case,
+                row.microseconds_per_operation / 1e6,
+                row.client_cpu_microseconds / 1e6,
+                row.server_cpu_microseconds / 1e6,
+                text(row.ratio),
+                text(row.client_cpu_ratio),
+                row.target.as_deref().unwrap_or(""),
+            );
+            self.rows.push(row);
+        }
+    }
+
     /// Adds a group that the caller prints.
     pub(crate) fn add_quietly(&mut self, group: &str, cases: &[Case]) {
         self.rows.extend(cases.iter().map(|case| row(group, case, cases)));
@@ -161,11 +189,11 @@ fn row(group: &str, case: &Case, cases: &[Case]) -> Row {
     let per_operation = each(&Sample::seconds_per_operation);
     let floor =
         case.floor.as_ref().and_then(|name| cases.iter().find(|other| other.name == **name));
-    let ratio = floor.map(|floor| {
-        let pairs = case.samples.iter().zip(&floor.samples);
-        let measure = case.measure;
-        median(pairs.map(|(a, b)| a.per_operation(measure) / b.per_operation(measure)).collect())
-    });
+    let ratio = |measure: Measure| {
+        let pairs = case.samples.iter().zip(&floor?.samples);
+        let ratios = pairs.map(|(a, b)| a.per_operation(measure) / b.per_operation(measure));
+        Some(median(ratios.collect()))
+    };
     let cpu = |time: Duration, sample: &Sample| {
         time.as_secs_f64() * 1e6 / sample.operations.max(1) as f64
     };
@@ -178,7 +206,8 @@ fn row(group: &str, case: &Case, cases: &[Case]) -> Row {
         gigabytes_per_second: each(&|s| s.bytes as f64 / s.elapsed.as_secs_f64() / 1e9),
         client_cpu_microseconds: each(&|s| cpu(s.client_cpu, s)),
         server_cpu_microseconds: each(&|s| cpu(s.server_cpu, s)),
-        ratio,
+        ratio: ratio(case.measure),
+        client_cpu_ratio: ratio(Measure::ClientCpu),
         target: case.target.map(str::to_owned),
     }
 }

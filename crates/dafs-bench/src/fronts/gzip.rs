@@ -1,0 +1,167 @@
+//! gzip of a large file of the server, written back beside it: one process for both halves, and one for
+//! each, which is how the first file system over direct access was measured.
+//!
+//! The files are in the memory of the server's host, and in no memory of the client's: each run has a
+//! mount or a session of its own.
+
+use super::ways::MEMORY;
+use super::{Site, Way};
+use crate::report::{Case, Report, Sample};
+use crate::{Plan, cpu};
+use anyhow::{Context, Result, ensure};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::time::Instant;
+
+/// Both halves together, for the whole size.
+const BYTES: u64 = 550 << 20;
+const HALVES: [&str; 2] = ["first", "second"];
+const WAYS: [Way; 3] = [Way::Local, Way::Run, Way::Mount];
+
+/// It takes long, so that few rounds must do.
+const ROUNDS_MAX: usize = 3;
+
+pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
+    let mut list = list();
+    list.retain(|(case, ..)| case.name.contains(&plan.only));
+    if list.is_empty() {
+        return Ok(());
+    }
+    let site = Site::start(Path::new(MEMORY))?;
+    let bytes = BYTES * plan.scale / 100;
+    for (number, half) in HALVES.iter().enumerate() {
+        write_log(&site.export.join(half), bytes / 2, number as u64)?;
+    }
+    for _ in 0..plan.rounds.min(ROUNDS_MAX) {
+        for (case, way, processes) in &mut list {
+            let sample = run(&site, *way, *processes, bytes).with_context(|| case.name.clone())?;
+            case.samples.push(sample);
+            keep_or_compare(&site).with_context(|| case.name.clone())?;
+        }
+    }
+    let cases: Vec<Case> = list.into_iter().map(|(case, ..)| case).collect();
+    let title = format!("gzip of {} MiB, one and two processes", bytes >> 20);
+    report.add_programs(&title, &cases);
+    speed_up(report, &cases);
+    Ok(())
+}
+
+fn list() -> Vec<(Case, Way, usize)> {
+    let mut list = Vec::new();
+    for (processes, word) in [(1, "one"), (2, "two")] {
+        for way in WAYS {
+            let floor = (way != Way::Local).then(|| format!("gzip {word}, local").into());
+            let target = (way != Way::Local).then_some("CPU at most 1.05");
+            let name = format!("gzip {word}, {}", way.name());
+            list.push((Case { floor, ..Case::new(name, None, target) }, way, processes));
+        }
+    }
+    list
+}
+
+fn run(site: &Site, way: Way, processes: usize, bytes: u64) -> Result<Sample> {
+    let front = site.front(way)?;
+    let before = (front.client_time()?, cpu::process_time(Some(site.server.id()))?);
+    let start = Instant::now();
+    let mut children = Vec::new();
+    for halves in HALVES.chunks(HALVES.len() / processes) {
+        // Without name and time in it, what comes out is the same everywhere.
+        let mut command = front.command("gzip");
+        command.args(["-n", "-k", "-f"]).args(halves.iter().map(|half| front.root.join(half)));
+        children.push(command.spawn()?);
+    }
+    let ended: Vec<_> = children.iter_mut().map(std::process::Child::wait).collect();
+    let elapsed = start.elapsed();
+    for status in ended {
+        let status = status?;
+        ensure!(status.success(), "gzip ended with {status}");
+    }
+    let sample = Sample {
+        operations: 1,
+        bytes,
+        elapsed,
+        client_cpu: front.client_time()? - before.0,
+        server_cpu: cpu::process_time(Some(site.server.id()))? - before.1,
+    };
+    Ok(sample)
+}
+
+/// The first result is unpacked and compared with what was packed; the others are compared with it.
+fn keep_or_compare(site: &Site) -> Result<()> {
+    for half in HALVES {
+        let packed = site.export.join(format!("{half}.gz"));
+        let kept = site.folder.path().join(format!("{half}.kept"));
+        if kept.exists() {
+            let is_same = std::fs::read(&packed)? == std::fs::read(&kept)?;
+            ensure!(is_same, "gzip has written something else");
+            std::fs::remove_file(packed)?;
+            continue;
+        }
+        let unpacked = std::process::Command::new("gzip").arg("-dc").arg(&packed).output()?;
+        let original = std::fs::read(site.export.join(half))?;
+        ensure!(unpacked.stdout == original, "gzip has packed something else");
+        std::fs::rename(packed, kept)?;
+    }
+    Ok(())
+}
+
+/// What two processes gain, and the most that they could: all processor time on all processors.
+fn speed_up(report: &mut Report, cases: &[Case]) {
+    let find = |name: String| cases.iter().find(|case| case.name == name);
+    for way in WAYS {
+        let one = find(format!("gzip one, {}", way.name()));
+        let two = find(format!("gzip two, {}", way.name()));
+        let (Some(one), Some(two)) = (one, two) else { continue };
+        let pairs = || one.samples.iter().zip(&two.samples);
+        let gain = crate::report::median(
+            pairs().map(|(a, b)| a.elapsed.as_secs_f64() / b.elapsed.as_secs_f64()).collect(),
+        );
+        let bound = crate::report::median(
+            pairs()
+                .map(|(a, b)| {
+                    let work = (b.client_cpu + b.server_cpu).as_secs_f64();
+                    let least = work / cpu::cpu_count().min(2) as f64;
+                    a.elapsed.as_secs_f64() / least
+                })
+                .collect(),
+        );
+        let text = format!(
+            "{gain:.2} x one (target: at least 1.95); without a moment's rest of {} CPUs, server \
+             included, {bound:.2} x",
+            cpu::cpu_count()
+        );
+        report.figure(&format!("gzip two, {}", way.name()), gain, &text);
+    }
+}
+
+/// Lines as a server of the web writes them, the same in every run.
+fn write_log(path: &Path, bytes: u64, seed: u64) -> Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    let (mut state, mut written) = (seed + 1, 0);
+    let mut next = move |below: u64| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let (mut line, mut time) = (String::new(), 0);
+    while written < bytes {
+        time += next(900);
+        line.clear();
+        writeln!(
+            line,
+            "10.0.0.{} - - [{time:012}] \"GET /{}/{:x}.html HTTP/1.1\" {} {} \"agent {}\"",
+            next(64),
+            ["archive", "image", "news", "search"][next(4) as usize],
+            next(500),
+            [200, 200, 200, 304, 404][next(5) as usize],
+            next(500) * 16,
+            next(4),
+        )?;
+        let part = &line.as_bytes()[..line.len().min((bytes - written) as usize)];
+        file.write_all(part)?;
+        written += part.len() as u64;
+    }
+    Ok(file.flush()?)
+}

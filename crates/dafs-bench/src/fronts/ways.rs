@@ -1,0 +1,234 @@
+//! The ways to a server's files for programs that cannot be changed, and the local one to the same
+//! files.
+
+use crate::child::Process;
+use crate::{cpu, peer};
+use anyhow::{Context, Result, bail, ensure};
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a mount may take to appear, and its process to end.
+const MOUNT_SECONDS: u64 = 10;
+
+/// How long one program may run.
+const RUN_SECONDS_MAX: u64 = 300;
+
+/// Where `dafs run` shows the server's files.
+const PREFIX: &str = "/dafs-bench";
+
+/// The root of the repository, where scripts are.
+pub(crate) const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// How a program gets at the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// As they lie on this machine.
+    Local,
+    /// `dafs mount`.
+    Mount,
+    /// `dafs run`.
+    Run,
+    /// libfuse's example of a file system that only passes on.
+    Passthrough,
+}
+
+impl Way {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Mount => "mount",
+            Self::Run => "run",
+            Self::Passthrough => "passthrough",
+        }
+    }
+}
+
+/// The command `dafs`, which cargo puts beside this program.
+pub(crate) fn dafs() -> Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name("dafs"))
+}
+
+/// What is missing, in words, or nothing.
+pub(crate) fn missing() -> Option<String> {
+    let here = |name: &str| std::env::current_exe().map(|own| own.with_file_name(name));
+    let built = |name: &str| here(name).is_ok_and(|file| file.exists());
+    if !built("dafs") || !built("libdafs_preload.so") {
+        let build = "cargo build --release -p dafs -p dafs-preload";
+        return Some(format!("there is no dafs command beside this one; run: {build}"));
+    }
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        return Some("mounting needs root and /dev/fuse".to_owned());
+    }
+    None
+}
+
+/// Runs `inside` where nobody else sees its mounts; they end with its thread and what that starts.
+pub(crate) fn in_own_mounts(inside: impl FnOnce() -> Result<()> + Send) -> Result<()> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: a new mount namespace changes nothing about this process's memory or descriptors.
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS)? };
+            peer::run("mount", ["--make-rprivate", "/"])?;
+            inside()
+        });
+        thread.join().unwrap_or_else(|_| bail!("the benchmark of mounts failed"))
+    })
+}
+
+/// A server, the folder that it exports, and a place to mount it.
+pub(crate) struct Site {
+    pub(crate) export: PathBuf,
+    pub(crate) folder: TempDir,
+    pub(crate) server: Process,
+}
+
+impl Site {
+    /// On any CPU, with its files below `place`.
+    pub(crate) fn start(place: &Path) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir_in(place)?;
+        // Whoever the applications run as has to get in.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), open)?;
+        let export = folder.path().join("export");
+        std::fs::create_dir(&export)?;
+        let server = Process::serve_sharing(&export, "off", 0, None)?;
+        Ok(Self { export, folder, server })
+    }
+
+    pub(crate) fn url(&self) -> Result<String> {
+        Ok(self.server.url()?.to_string())
+    }
+
+    /// Makes ready what the way needs.
+    pub(crate) fn front(&self, way: Way) -> Result<Front> {
+        let (mut helper, mut wrapper) = (None, Vec::new());
+        let root = match way {
+            Way::Local => self.export.clone(),
+            Way::Run => {
+                let dafs = dafs()?.to_str().context("a path is not UTF-8")?.to_owned();
+                let at = format!("--at={PREFIX}={}", self.url()?);
+                wrapper = vec![dafs, "run".to_owned(), at];
+                PREFIX.into()
+            }
+            Way::Mount => {
+                let mut command = Command::new(dafs()?);
+                command.args(["mount", "--foreground", &self.url()?]);
+                let mounted = Mounted::start(self.point("mount")?, command)?;
+                helper.insert(mounted).point.clone()
+            }
+            Way::Passthrough => {
+                let mut command = Command::new(self.passthrough()?);
+                let source = format!("source={}", self.export.display());
+                let options = format!("{source},clone_fd,max_threads=10");
+                command.args(["-f", "-o", &options]);
+                let mounted = Mounted::start(self.point("passthrough")?, command)?;
+                helper.insert(mounted).point.clone()
+            }
+        };
+        Ok(Front { root, wrapper, helper })
+    }
+
+    fn point(&self, name: &str) -> Result<PathBuf> {
+        let point = self.folder.path().join(name);
+        std::fs::create_dir_all(&point)?;
+        Ok(point)
+    }
+
+    /// Builds libfuse's example out of Debian's source package.
+    fn passthrough(&self) -> Result<PathBuf> {
+        let program = self.folder.path().join("passthrough_ll");
+        if !program.exists() {
+            let source =
+                output(Command::new(format!("{ROOT}/scripts/source.sh")).arg("libfuse3-dev"))?;
+            let flags = output(Command::new("pkg-config").args(["--cflags", "--libs", "fuse3"]))?;
+            let mut compiler = Command::new("cc");
+            compiler.args(["-O2", "-w", "-o"]).arg(&program);
+            compiler.arg(format!("{source}/example/passthrough_ll.c"));
+            let status = compiler.args(flags.split_whitespace()).status()?;
+            ensure!(status.success(), "libfuse's example does not compile: {status}");
+        }
+        Ok(program)
+    }
+}
+
+/// What a program says that must succeed.
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "{command:?} failed: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?.trim_end().to_owned())
+}
+
+/// A way that is ready.
+pub(crate) struct Front {
+    /// Where the exported folder is for programs that go this way.
+    pub(crate) root: PathBuf,
+    wrapper: Vec<String>,
+    helper: Option<Mounted>,
+}
+
+impl Front {
+    /// A program that goes this way, and is stopped if it does not end.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", &RUN_SECONDS_MAX.to_string()]);
+        command.args(&self.wrapper).arg(program).stdin(Stdio::null());
+        command
+    }
+
+    /// Processor time of programs that have ended, and of what serves the mount, if there is one.
+    pub(crate) fn client_time(&self) -> Result<Duration> {
+        let helper = self.helper.as_ref().map(Mounted::time).transpose()?;
+        Ok(cpu::children_time() + helper.unwrap_or_default())
+    }
+
+    /// Processor time of what serves the mount.
+    pub(crate) fn helper_time(&self) -> Result<Duration> {
+        Ok(self.helper.as_ref().map(Mounted::time).transpose()?.unwrap_or_default())
+    }
+}
+
+/// A file system in user space, unmounted when dropped.
+struct Mounted {
+    point: PathBuf,
+    child: Child,
+}
+
+impl Mounted {
+    /// `command` is told the place and stays in the foreground.
+    fn start(point: PathBuf, mut command: Command) -> Result<Self> {
+        let before = std::fs::metadata(&point)?.dev();
+        let child = command.arg(&point).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let mut mounted = Self { point, child };
+        let end = Instant::now() + Duration::from_secs(MOUNT_SECONDS);
+        while std::fs::metadata(&mounted.point).map_or(before, |found| found.dev()) == before {
+            let is_over = mounted.child.try_wait()?.is_some() || Instant::now() > end;
+            ensure!(!is_over, "nothing was mounted: {command:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(mounted)
+    }
+
+    fn time(&self) -> Result<Duration> {
+        cpu::process_time(Some(self.child.id()))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = peer::run("umount", [OsStr::new("-l"), self.point.as_ref()]);
+        let end = Instant::now() + Duration::from_secs(MOUNT_SECONDS);
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > end {
+                let _ = self.child.kill();
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Files that are not to meet a disk lie here.
+pub(crate) const MEMORY: &str = "/dev/shm";
