@@ -1,0 +1,64 @@
+#!/bin/bash
+# SQLite's own test of concurrent writers (mptest), out of Debian's source of the library that is installed
+# here: under `dafs run`, and on a mount where there can be one. Five processes change tables of one
+# database; in some scripts one of them crashes in a transaction, which the others roll back.
+source "$(dirname "$0")/lib.sh"
+
+if is_root && [[ -c /dev/fuse && ! ${DAFS_E2E_MOUNTS:-} ]] && unshare -m true 2>/dev/null; then
+    # In a name space of its own, so that nothing of this is seen outside or left behind.
+    rm -rf "$work"
+    DAFS_E2E_MOUNTS=1 exec unshare -m --propagation private "$0"
+fi
+library=${DAFS_PRELOAD_LIBRARY:-$(dirname "$(realpath "$dafs")")/libdafs_preload.so}
+[[ -f $library ]] || cargo build --locked -p dafs-preload || fail "$library cannot be built"
+export DAFS_PRELOAD_LIBRARY=$library
+
+for program in cc sqlite3; do
+    command -v "$program" >/dev/null || skip "there is no $program; run: scripts/setup.sh build test"
+done
+source=$(scripts/source.sh libsqlite3-dev 2>"$work/said") || skip "$(tail -n 1 "$work/said")"
+cc -w -O1 -DHAVE_USLEEP -o "$work/mptest" "$source/mptest/mptest.c" -lsqlite3 ||
+    fail "SQLite's test does not compile"
+cp "$source"/mptest/*.*test "$work/"
+
+mkdir -m 777 "$work/tree" "$work/point"
+squash=()
+! is_root || squash=(--no-root-squash)
+serve "$work/tree" ${squash[@]+"${squash[@]}"}
+
+# concurrent DIRECTORY MODE SCRIPT COMMAND... -- runs it, and looks at the database afterwards.
+concurrent() {
+    local directory=$1 mode=$2 script=$3 name="$2-$3.db" status=0
+    shift 3
+    timeout -k 5 150 "$@" "$work/mptest" "$directory/$name" --journalmode "$mode" --sync --quiet \
+        "$work/$script.test" >"$work/said" 2>&1 </dev/null || status=$?
+    [[ $status == 0 ]] || { tail -n 30 "$work/said"; fail "$script, $mode: status $status"; }
+    grep '^Summary: 0 errors out of [1-9]' "$work/said" || fail "$script, $mode: $(cat "$work/said")"
+    [[ $(sqlite3 "$work/tree/$name" 'pragma integrity_check') == ok ]] ||
+        fail "$script, $mode: SQLite finds faults"
+}
+
+# What its configurations map into memory, and the write-ahead log, are not to be had there.
+step "under dafs run"
+for mode in delete truncate persist; do
+    concurrent /data "$mode" multiwrite01 "$dafs" run --at "/data=$url"
+done
+concurrent /data delete crash01 "$dafs" run --at "/data=$url"
+
+if [[ ${DAFS_E2E_MOUNTS:-} ]]; then
+    step "on a mount"
+    undo+=("umount -l '$work/point' 2>/dev/null")
+    "$dafs" mount "$url/" "$work/point"
+    started+=("$(pgrep -f -- "^[^ ]* mount .*$work/point")")
+    # The configurations set other journals than the write-ahead log, at which they fail on any file system.
+    for script in multiwrite01 crash01 config01; do
+        concurrent "$work/point" delete "$script"
+    done
+    for script in multiwrite01 ${DAFS_TEST_LONG:+crash01}; do
+        concurrent "$work/point" wal "$script"
+    done
+    "$dafs" umount "$work/point"
+else
+    echo "no mount: that needs root here, and /dev/fuse"
+fi
+stop_server
