@@ -25,7 +25,9 @@ pub mod memory;
 mod names;
 pub mod posix;
 mod ranges;
+pub mod striped;
 mod types;
+mod vectors;
 
 pub use acl::{Ace, AceFlags, AceKind, AceMask, AceWho, Acl};
 pub use append::{AppendFailure, AppendWitness, append_before};
@@ -36,6 +38,7 @@ pub use layouts::{
 pub use limits::{ACL_ENTRIES_MAX, XATTR_BYTES_MAX};
 pub use memory::{MemoryContent, MemoryImage, MemoryOptions, MemoryStore};
 pub use posix::{ExportSecret, PosixOptions, PosixStore};
+pub use striped::{StripedOptions, StripedStore};
 pub use types::{
     AccessMask, AclSupport, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,
     DirEntry, FILE_ID_BYTES, FileId, FsId, FsStat, Kind, LocalChanges, Made, NAME_BYTES_MAX,

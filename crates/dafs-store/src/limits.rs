@@ -155,3 +155,19 @@ pub(crate) const POSIX_LINKS_MAX: u32 = 65_000;
 const _: () = assert!(SCAN_SLICE_ENTRIES_MIN < SCAN_SLICE_ENTRIES_MAX);
 const _: () = assert!(SCAN_WANTED_MAX < GONE_IDS_MAX);
 const _: () = assert!(NODES_MIN >= NODE_SHARDS && NODES_MIN <= NODES_MAX);
+
+/// Striped store: the least and the most bytes of a stripe.
+pub(crate) const STRIPE_BYTES_MIN: u32 = 4096;
+/// See [`STRIPE_BYTES_MIN`].
+pub(crate) const STRIPE_BYTES_MAX: u32 = 1 << 30;
+
+/// Striped store: components that a local node keeps open.
+pub(crate) const COMPONENTS_OPEN_MAX: usize = 512;
+
+/// Striped store: removed files whose components one sweep takes away.
+pub(crate) const REMOVALS_PER_SWEEP: usize = 256;
+
+/// Striped store: the most devices that are remembered.
+pub(crate) const DEVICES_MAX: usize = 1024;
+
+const _: () = assert!(STRIPE_BYTES_MIN.is_multiple_of(64));

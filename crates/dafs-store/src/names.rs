@@ -6,6 +6,9 @@ use crate::{NAME_BYTES_MAX, Result, StoreError};
 /// What Linux puts before the names of those extended attributes that belong to users.
 pub(crate) const XATTR_PREFIX: &[u8] = b"user.";
 
+/// The extended attribute by which a striped store finds the content of a file, without the prefix.
+pub(crate) const STRIPES_XATTR: &[u8] = b"dafs.stripes";
+
 /// Refuses what is not one component: empty, ".", "..", or with '/' or 0 inside.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name == b"." || name == b".." {

@@ -1,5 +1,5 @@
-//! One suite of behaviour for every store, run in memory and on a local directory: as whoever runs
-//! the tests, as another user of a privileged server, and again without privileges.
+//! One suite of behaviour for every store, run in memory, on a local directory and spread over nodes:
+//! as whoever runs the tests, as another user of a privileged server, and again without privileges.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -25,6 +25,14 @@ macro_rules! suite {
         mod posix_other_user {
             use super::*;
             $(#[test] fn $name() { World::posix_other_user().iter().for_each($module::$name); })*
+        }
+        mod striped {
+            use super::*;
+            $(#[test] fn $name() { World::striped().iter().for_each($module::$name); })*
+        }
+        mod striped_other_user {
+            use super::*;
+            $(#[test] fn $name() { World::striped_other_user().iter().for_each($module::$name); })*
         }
     };
 }

@@ -114,6 +114,11 @@ impl PosixStore {
         self.export.identity.switches()
     }
 
+    /// The server's own identity on this thread, until the guard is gone; another one may be held.
+    pub(crate) fn as_server(&self) -> Result<ServerGuard> {
+        self.export.identity.server().map(ServerGuard)
+    }
+
     /// Lets go of cached objects that were removed by others, so that their space is freed, and of
     /// listings that nobody goes on with. To be called now and then, say every ten seconds; looks at
     /// some thousand objects each time, with a system call for each.
@@ -127,6 +132,10 @@ impl PosixStore {
         }
     }
 }
+
+/// While it lives, the thread works as the server itself.
+#[must_use]
+pub(crate) struct ServerGuard(#[expect(dead_code, reason = "dropped to go back")] ident::AsServer);
 
 impl fmt::Debug for PosixStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -42,7 +42,9 @@ pub(crate) fn far_writes_leave_holes(w: &World) {
     assert_eq!(write(&*file, far, b"end"), Ok(3));
     let attr = file.attr().unwrap();
     assert_eq!(attr.size, far + 3);
-    assert!(attr.space_used < 1 << 20, "{}", attr.space_used);
+    if w.store.capabilities().holes {
+        assert!(attr.space_used < 1 << 20, "{}", attr.space_used);
+    }
     assert_eq!(read(&*file, 1 << 20, 4096).unwrap(), vec![0; 4096]);
     file.set_size(2).unwrap();
     file.set_size(6).unwrap();

@@ -1,6 +1,9 @@
 //! What the tests of the stores share: worlds to run in, and short forms of the calls.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+#[path = "striped.rs"]
+pub(crate) mod striped;
+
 use dafs_mem::VolatileSlice;
 use dafs_store::*;
 use std::sync::Arc;
@@ -70,6 +73,28 @@ impl World {
         std::os::unix::fs::chown(dir.path(), Some(1000), Some(100)).unwrap();
         let cred = Cred::new(1000, 100);
         Some(Self { store: Arc::new(open_posix(&dir)), cred, dir: Some(dir) })
+    }
+
+    /// Content on three directories, called by whoever runs the tests.
+    pub(crate) fn striped() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("meta")).unwrap();
+        let store = Arc::new(striped::open(dir.path()));
+        Some(Self { store, cred: me(), dir: Some(dir) })
+    }
+
+    /// The same for an ordinary caller of a privileged server.
+    pub(crate) fn striped_other_user() -> Option<Self> {
+        if !is_root() {
+            skipped("acting as another user needs root");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let meta = dir.path().join("meta");
+        std::fs::create_dir(&meta).unwrap();
+        std::os::unix::fs::chown(&meta, Some(1000), Some(100)).unwrap();
+        let store = Arc::new(striped::open(dir.path()));
+        Some(Self { store, cred: Cred::new(1000, 100), dir: Some(dir) })
     }
 
     pub(crate) fn root(&self) -> FileId {

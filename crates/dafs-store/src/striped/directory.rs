@@ -1,0 +1,318 @@
+//! A local directory as a node of a striped store.
+//!
+//! Components are files named by their ids, in up to 256 directories by the first byte, so that none
+//! becomes too large. The file `node` says which node this is.
+//!
+//! Invariants
+//! * A directory is used only if it holds the marker of the node: a file system that is not mounted
+//!   is told from a node that has nothing yet.
+
+use super::node::{ComponentId, Node, NodeSpace, Written};
+use crate::limits::{COMPONENTS_OPEN_MAX, FILE_BYTES_MAX};
+use crate::vectors::{before, continued};
+use crate::{Result, Stability, StoreError};
+use dafs_mem::{VolatileSlice, preadv2, pwritev2};
+use rustc_hash::FxHashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use thiserror::Error;
+
+/// The name of the marker.
+const MARKER: &str = "node";
+
+/// Why a directory cannot be a node's.
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum DirectoryError {
+    #[error("{0} is no directory of a node: is the file system that holds it mounted?")]
+    Unmarked(PathBuf),
+    #[error("{0} is not empty, and no directory of a node; give the node an empty one")]
+    NotEmpty(PathBuf),
+    #[error("{0} belongs to another node or another store")]
+    Other(PathBuf),
+    #[error("{0}: {1}")]
+    Io(PathBuf, std::io::Error),
+}
+
+/// An open component.
+struct Held {
+    file: File,
+    /// Whether its name is known to be stable.
+    named: AtomicBool,
+}
+
+/// A directory that holds components.
+pub struct DirectoryNode {
+    number: u32,
+    root: PathBuf,
+    verifier: u64,
+    addresses: Vec<SocketAddr>,
+    open: Mutex<FxHashMap<ComponentId, Arc<Held>>>,
+}
+
+impl std::fmt::Debug for DirectoryNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DirectoryNode").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+impl DirectoryNode {
+    /// Makes an empty directory the one of a node of the store called `store`, or finds that it is.
+    ///
+    /// # Errors
+    /// When it holds something else.
+    pub fn make(
+        path: &Path,
+        store: &[u8; 16],
+        number: u32,
+    ) -> std::result::Result<(), DirectoryError> {
+        let io = |error| DirectoryError::Io(path.to_owned(), error);
+        if fs::exists(path.join(MARKER)).map_err(io)? {
+            return check_marker(path, store, number);
+        }
+        // What a new file system holds by itself does not count.
+        let other = fs::read_dir(path)
+            .map_err(io)?
+            .any(|entry| entry.is_ok_and(|entry| entry.file_name() != "lost+found"));
+        if other {
+            return Err(DirectoryError::NotEmpty(path.to_owned()));
+        }
+        let marked = || {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(path.join(MARKER))?;
+            file.write_all(marker(store, number).as_bytes())?;
+            file.sync_all()?;
+            File::open(path)?.sync_all()
+        };
+        marked().map_err(io)
+    }
+
+    /// Opens the directory of a node that was made before. `addresses` are those at which clients
+    /// reach it without the store.
+    ///
+    /// # Errors
+    /// When it is not that node's.
+    pub fn open(
+        path: &Path,
+        store: &[u8; 16],
+        number: u32,
+        addresses: Vec<SocketAddr>,
+    ) -> std::result::Result<Self, DirectoryError> {
+        check_marker(path, store, number)?;
+        let mut verifier = [0; 8];
+        getrandom::fill(&mut verifier)
+            .map_err(|_| DirectoryError::Io(path.to_owned(), ErrorKind::Other.into()))?;
+        Ok(Self {
+            number,
+            root: path.to_owned(),
+            verifier: u64::from_le_bytes(verifier),
+            addresses,
+            open: Mutex::default(),
+        })
+    }
+
+    /// The write verifier of this run.
+    pub fn verifier(&self) -> u64 {
+        self.verifier
+    }
+
+    fn lock_open(&self) -> MutexGuard<'_, FxHashMap<ComponentId, Arc<Held>>> {
+        // The map is whole between any two steps.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn path(&self, component: &ComponentId) -> PathBuf {
+        self.directory(component).join(component.to_string())
+    }
+
+    /// An open component; `None` if it is not there and is not to be made.
+    fn component(&self, component: &ComponentId, make: bool) -> Result<Option<Arc<Held>>> {
+        if let Some(file) = self.lock_open().get(component) {
+            return Ok(Some(file.clone()));
+        }
+        let path = self.path(component);
+        let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        let open = |make| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(make).mode(0o600).custom_flags(flags);
+            options.open(&path)
+        };
+        let file = match open(make) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound && !make => {
+                self.check_there()?;
+                return Ok(None);
+            }
+            // A read needs no more than reading.
+            Err(error) if !make && is_read_only(&error) => {
+                let file = File::open(&path)?;
+                return Ok(Some(Arc::new(Held { file, named: AtomicBool::new(true) })));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.check_there()?;
+                self.make_directory(component)?;
+                open(true)?
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let mut held = self.lock_open();
+        if held.len() >= COMPONENTS_OPEN_MAX {
+            held.clear();
+        }
+        let held = held
+            .entry(*component)
+            .or_insert_with(|| Arc::new(Held { file, named: AtomicBool::new(false) }))
+            .clone();
+        Ok(Some(held))
+    }
+
+    fn directory(&self, component: &ComponentId) -> PathBuf {
+        self.root.join(format!("{:02x}", component.0[0]))
+    }
+
+    /// Makes the directory that a component lies in.
+    fn make_directory(&self, component: &ComponentId) -> Result<()> {
+        match fs::DirBuilder::new().mode(0o700).create(self.directory(component)) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.into()),
+            _ => {}
+        }
+        Ok(File::open(&self.root)?.sync_all()?)
+    }
+
+    /// That a component is missing means something only while the directory is there.
+    fn check_there(&self) -> Result<()> {
+        if self.root.join(MARKER).exists() { Ok(()) } else { Err(StoreError::Io) }
+    }
+
+    /// Makes the name of a component stable, once.
+    fn sync_name(&self, component: &ComponentId, held: &Held) -> Result<()> {
+        if !held.named.load(Ordering::Relaxed) {
+            File::open(self.directory(component))?.sync_all()?;
+            held.named.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+fn is_read_only(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES))
+}
+
+fn marker(store: &[u8; 16], number: u32) -> String {
+    format!("dafs node {number} of {}\n", ComponentId(*store))
+}
+
+fn check_marker(
+    path: &Path,
+    store: &[u8; 16],
+    number: u32,
+) -> std::result::Result<(), DirectoryError> {
+    match fs::read(path.join(MARKER)) {
+        Ok(text) if text == marker(store, number).as_bytes() => Ok(()),
+        Ok(_) => Err(DirectoryError::Other(path.to_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(DirectoryError::Unmarked(path.to_owned()))
+        }
+        Err(error) => Err(DirectoryError::Io(path.to_owned(), error)),
+    }
+}
+
+impl Node for DirectoryNode {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.addresses.clone()
+    }
+
+    fn read(
+        &self,
+        component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize> {
+        let room = usize::try_from(FILE_BYTES_MAX.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let Some(held) = self.component(component, false)? else { return Ok(0) };
+        let views = before(views, room);
+        continued(&views, offset, |views, at| preadv2(held.file.as_fd(), views, at, 0))
+    }
+
+    fn write(
+        &self,
+        component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+    ) -> Result<Written> {
+        if offset > FILE_BYTES_MAX {
+            return Err(StoreError::FileTooBig);
+        }
+        let held = self.component(component, true)?.ok_or(StoreError::Io)?;
+        let flags = if stability == Stability::Unstable { 0 } else { libc::RWF_DSYNC };
+        let count =
+            continued(views, offset, |views, at| pwritev2(held.file.as_fd(), views, at, flags))?;
+        if stability != Stability::Unstable {
+            self.sync_name(component, &held)?;
+        }
+        Ok(Written { count, verifier: self.verifier })
+    }
+
+    fn commit(&self, component: &ComponentId) -> Result<u64> {
+        if let Some(held) = self.component(component, false)? {
+            held.file.sync_data()?;
+            self.sync_name(component, &held)?;
+        }
+        Ok(self.verifier)
+    }
+
+    fn cut(&self, component: &ComponentId, size: u64) -> Result<()> {
+        if let Some(held) = self.component(component, false)?
+            && held.file.metadata()?.len() > size
+        {
+            held.file.set_len(size)?;
+            held.file.sync_all()?;
+        }
+        Ok(())
+    }
+
+    fn size(&self, component: &ComponentId) -> Result<u64> {
+        match self.component(component, false)? {
+            Some(held) => Ok(held.file.metadata()?.len()),
+            None => Ok(0),
+        }
+    }
+
+    fn remove(&self, component: &ComponentId) -> Result<()> {
+        self.lock_open().remove(component);
+        match fs::remove_file(self.path(component)) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => self.check_there(),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn space(&self) -> Result<NodeSpace> {
+        let stat = rustix::fs::statvfs(&self.root)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok(NodeSpace {
+            total: bytes(stat.f_blocks),
+            free: bytes(stat.f_bfree),
+            available: bytes(stat.f_bavail),
+        })
+    }
+
+    fn revoke(&self, _state: u64) -> Result<()> {
+        // Only the store comes here.
+        Ok(())
+    }
+}

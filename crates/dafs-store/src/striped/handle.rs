@@ -1,0 +1,176 @@
+//! What components are called by clients: the file part of the handles that layouts carry.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0 | version |
+//! | 2..4 | the node's place among the nodes of the file |
+//! | 4..6 | how many nodes there are |
+//! | 6..8 | the place that holds the first stripe |
+//! | 8..12 | bytes of a stripe |
+//! | 12..16 | the node's number |
+//! | 16..32 | component id |
+//! | 40..48 | SipHash-2-4 of the file system id and of bytes 0..40, keyed with the store's secret |
+//!
+//! Numbers are little end first; what carries nothing is zero.
+//!
+//! Invariants
+//! * A handle comes only from whoever knows the secret, and says for itself which bytes its node
+//!   holds: a data server needs to be told nothing about files.
+
+use super::node::ComponentId;
+use super::record::place_of;
+use crate::layouts::DEVICE_SERVERS_MAX;
+use crate::limits::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN};
+use crate::{FILE_ID_BYTES, FileId, FsId, Result, StoreError};
+use siphasher::sip::SipHasher24;
+use std::num::NonZeroU32;
+
+const VERSION: u8 = 0xc1;
+const MAC: usize = 40;
+
+/// A component as clients name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ComponentHandle {
+    /// Which component.
+    pub component: ComponentId,
+    /// The number of the node that it lies on.
+    pub node: u32,
+    /// The node's place among those of the file.
+    pub place: u16,
+    /// How many nodes the file has.
+    pub count: u16,
+    /// The place that holds the first stripe.
+    pub first: u16,
+    /// Bytes of a stripe.
+    pub unit_bytes: NonZeroU32,
+}
+
+impl ComponentHandle {
+    /// The id to give to clients.
+    pub fn seal(&self, fs: &FsId, secret: &[u8; 16]) -> FileId {
+        let mut bytes = [0; FILE_ID_BYTES];
+        bytes[0] = VERSION;
+        bytes[2..4].copy_from_slice(&self.place.to_le_bytes());
+        bytes[4..6].copy_from_slice(&self.count.to_le_bytes());
+        bytes[6..8].copy_from_slice(&self.first.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.unit_bytes.get().to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.node.to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.component.0);
+        let code = code(fs, secret, &bytes);
+        bytes[MAC..].copy_from_slice(&code);
+        FileId(bytes)
+    }
+
+    /// What an id names.
+    ///
+    /// # Errors
+    /// [`StoreError::BadHandle`] for what was not made with this secret.
+    pub fn open(id: &FileId, fs: &FsId, secret: &[u8; 16]) -> Result<Self> {
+        if code(fs, secret, &id.0) != id.0[MAC..] {
+            return Err(StoreError::BadHandle);
+        }
+        Self::parse(&id.0).ok_or(StoreError::BadHandle)
+    }
+
+    fn parse(bytes: &[u8; FILE_ID_BYTES]) -> Option<Self> {
+        let short = |at: usize| Some(u16::from_le_bytes(*bytes[at..].first_chunk()?));
+        let long = |at: usize| Some(u32::from_le_bytes(*bytes[at..].first_chunk()?));
+        let (place, count, first) = (short(2)?, short(4)?, short(6)?);
+        let unit = long(8)?;
+        let sound = bytes[0] == VERSION
+            && place < count
+            && first < count
+            && usize::from(count) <= DEVICE_SERVERS_MAX
+            && (STRIPE_BYTES_MIN..=STRIPE_BYTES_MAX).contains(&unit);
+        sound.then_some(Self {
+            component: ComponentId(*bytes[16..].first_chunk()?),
+            node: long(12)?,
+            place,
+            count,
+            first,
+            unit_bytes: NonZeroU32::new(unit)?,
+        })
+    }
+
+    /// How many bytes from `offset` on lie on this node before another one's come: 0 if the first one
+    /// does not.
+    pub fn local_bytes(&self, offset: u64) -> u64 {
+        if self.count == 1 {
+            return u64::MAX - offset;
+        }
+        let (first, count) = (usize::from(self.first), usize::from(self.count));
+        if place_of(offset, self.unit_bytes, first, count) != usize::from(self.place) {
+            return 0;
+        }
+        let unit = u64::from(self.unit_bytes.get());
+        unit - offset % unit
+    }
+}
+
+fn code(fs: &FsId, secret: &[u8; 16], bytes: &[u8; FILE_ID_BYTES]) -> [u8; 8] {
+    let mut input = [0; 16 + MAC];
+    input[..16].copy_from_slice(&fs.0);
+    input[16..].copy_from_slice(&bytes[..MAC]);
+    SipHasher24::new_with_key(secret).hash(&input).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FS: FsId = FsId([4; 16]);
+    const SECRET: [u8; 16] = [7; 16];
+
+    fn handle(place: u16) -> ComponentHandle {
+        ComponentHandle {
+            component: ComponentId([3; 16]),
+            node: 12,
+            place,
+            count: 3,
+            first: 1,
+            unit_bytes: NonZeroU32::new(4096).unwrap(),
+        }
+    }
+
+    #[test]
+    fn handles_come_back_and_no_changed_bit_goes_unnoticed() {
+        let id = handle(2).seal(&FS, &SECRET);
+        assert_eq!(ComponentHandle::open(&id, &FS, &SECRET), Ok(handle(2)));
+        for bit in 0..FILE_ID_BYTES * 8 {
+            let mut forged = id;
+            forged.0[bit / 8] ^= 1 << (bit % 8);
+            let opened = ComponentHandle::open(&forged, &FS, &SECRET);
+            assert_eq!(opened, Err(StoreError::BadHandle), "bit {bit}");
+        }
+        let other = ComponentHandle::open(&id, &FsId([5; 16]), &SECRET);
+        assert_eq!(other, Err(StoreError::BadHandle));
+        let other = ComponentHandle::open(&id, &FS, &[8; 16]);
+        assert_eq!(other, Err(StoreError::BadHandle));
+    }
+
+    #[test]
+    fn each_byte_is_local_to_one_place() {
+        for stripe in 0..7_u64 {
+            let at = stripe * 4096 + 5;
+            let local = [0, 1, 2].map(|place| handle(place).local_bytes(at));
+            let mut wanted = [0; 3];
+            wanted[((stripe + 1) % 3) as usize] = 4091;
+            assert_eq!(local, wanted);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_bad_handle(bytes in proptest::array::uniform32(any::<u8>())) {
+            let mut id = [0; FILE_ID_BYTES];
+            id[..32].copy_from_slice(&bytes);
+            id[0] = VERSION;
+            if let Some(handle) = ComponentHandle::parse(&id) {
+                let sealed = handle.seal(&FS, &SECRET);
+                prop_assert_eq!(ComponentHandle::open(&sealed, &FS, &SECRET), Ok(handle));
+                handle.local_bytes(u64::MAX);
+            }
+        }
+    }
+}

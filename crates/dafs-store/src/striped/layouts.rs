@@ -1,0 +1,136 @@
+//! Where the files of a striped store lie, for clients that go there themselves.
+
+use super::handle::ComponentHandle;
+use super::record::Record;
+use super::state::Place;
+use super::{Shared, StripedStore, lock, server, shown};
+use crate::layouts::{Device, DeviceKey, Layouts, Packing, Placement};
+use crate::limits::DEVICES_MAX;
+use crate::{Attr, FileId, Result, SetAttr, SetTime, Store, StoreError, TimeSpec};
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::hash::Hasher;
+
+impl Shared {
+    /// Whether clients can reach every node.
+    pub(super) fn is_open_to_clients(&self) -> bool {
+        self.slots.iter().all(|slot| !slot.node.addresses().is_empty())
+    }
+
+    /// The device of these nodes, by their places among all; `None` if clients cannot reach them.
+    pub(super) fn note_device(&self, slots: &[usize]) -> Option<DeviceKey> {
+        let servers: Vec<_> = slots.iter().map(|&at| self.slots[at].node.addresses()).collect();
+        if servers.iter().any(Vec::is_empty) {
+            return None;
+        }
+        let mut hasher = SipHasher24::new_with_key(&self.options.secret);
+        for (&at, addresses) in slots.iter().zip(&servers) {
+            hasher.write_u32(self.slots[at].node.number());
+            addresses.iter().for_each(|address| hasher.write(address.to_string().as_bytes()));
+        }
+        let hash = hasher.finish128();
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&hash.h1.to_le_bytes());
+        key[8..].copy_from_slice(&hash.h2.to_le_bytes());
+        let key = DeviceKey(key);
+        let mut devices = lock(&self.devices);
+        if devices.len() >= DEVICES_MAX && !devices.contains_key(&key) {
+            return None;
+        }
+        let pattern = (0..servers.len()).filter_map(|at| u32::try_from(at).ok()).collect();
+        devices.entry(key).or_insert(Device { pattern, servers });
+        Some(key)
+    }
+
+    fn placement(&self, record: &Record) -> Option<Placement> {
+        let at = |number| self.slots.iter().position(|slot| slot.node.number() == number);
+        let slots: Option<Vec<_>> = record.nodes.iter().map(|&number| at(number)).collect();
+        let device = self.note_device(&slots?)?;
+        let count = u16::try_from(record.nodes.len()).ok()?;
+        let fs = &self.options.component_fs;
+        let handles = (0..count).zip(&record.nodes).map(|(place, &node)| {
+            let handle = ComponentHandle {
+                component: record.component,
+                node,
+                place,
+                count,
+                first: record.first,
+                unit_bytes: record.unit_bytes,
+            };
+            let file = handle.seal(fs, &self.options.secret);
+            [&fs.0[..], &file.0[..]].concat().into_boxed_slice()
+        });
+        let (epoch, _) = record.component.0.split_first_chunk()?;
+        Some(Placement {
+            epoch: u64::from_le_bytes(*epoch),
+            device,
+            first_place: record.first.into(),
+            unit_bytes: record.unit_bytes,
+            packing: Packing::Sparse,
+            handles: handles.collect(),
+        })
+    }
+}
+
+impl Layouts for StripedStore {
+    fn placement(&self, file: &FileId, write: bool) -> Result<Option<Placement>> {
+        let state = self.shared.state(file);
+        if write {
+            state.place()?;
+        }
+        let place = state.enter()?;
+        match &*place {
+            Place::Striped(record) => Ok(self.shared.placement(record)),
+            _ => Ok(None),
+        }
+    }
+
+    fn device(&self, key: &DeviceKey) -> Option<Device> {
+        lock(&self.shared.devices).get(key).cloned()
+    }
+
+    fn commit(&self, file: &FileId, end: Option<u64>, changed: Option<TimeSpec>) -> Result<Attr> {
+        let state = self.shared.state(file);
+        let place = state.enter()?;
+        let Place::Striped(record) = &*place else { return Err(StoreError::Invalid) };
+        let meta = state.writer()?;
+        if let Some(end) = end.filter(|&end| end > 0) {
+            let known = meta.attr()?.size;
+            if end > known && end > state.reach_at(record, end)? {
+                return Err(StoreError::Invalid);
+            }
+            state.extend(&*meta, end)?;
+        }
+        let mtime = Some(changed.map_or(SetTime::Now, SetTime::To));
+        let change = SetAttr { mtime, ..SetAttr::default() };
+        let attr = self.shared.meta.setattr(&server(), file, &change, None)?;
+        state.sync_meta(&*meta)?;
+        Ok(shown(attr))
+    }
+
+    fn settle(&self, file: &FileId) -> Result<()> {
+        let state = self.shared.state(file);
+        let place = state.enter()?;
+        let Place::Striped(record) = &*place else { return Ok(()) };
+        let reach = state.reach(record)?;
+        if reach > state.attr()?.size {
+            let meta = state.writer()?;
+            state.extend(&*meta, reach)?;
+            state.sync_meta(&*meta)?;
+        }
+        Ok(())
+    }
+
+    fn revoke(&self, revoked: u64) -> Result<()> {
+        let _server = self.shared.as_server()?;
+        // Those that can be reached are told, whatever the others say.
+        let mut told = Ok(());
+        for slot in &self.shared.slots {
+            told = told.and(slot.node.revoke(revoked));
+        }
+        told
+    }
+
+    fn take_moved(&self, _sink: &mut dyn FnMut(FileId)) {
+        // Files stay where they are.
+    }
+}

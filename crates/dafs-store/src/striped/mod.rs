@@ -1,0 +1,190 @@
+//! Files whose content is spread over several places: names and attributes lie in a local directory,
+//! stripes of content on nodes, round robin.
+//!
+//! What is not obvious
+//! * A regular file in the metadata directory has no content of its own; its size is the file's. Its
+//!   extended attribute `user.dafs.stripes` (`record`), which clients do not see, says where the
+//!   content lies. It comes with the first content.
+//! * A file of the metadata directory that has content and no such record is served as it is.
+//! * A record belongs to one metadata file. A copy of that, by whatever tool, cannot be read
+//!   ([`StoreError::Io`](crate::StoreError::Io)), nor can anything once the secret is lost.
+//! * Holes are not told from zeros, and a file is told to use as much space as it is long.
+//! * A crash of the machine right after a removal can leave components that nobody needs.
+//!
+//! Invariants
+//! * The size of a file is extended only after the data is on the node; it is never made shorter but
+//!   by a change of the size.
+//! * Before components are cut, the record says what to: whoever finds it finishes that first.
+//! * Components are removed when the last name and the last open of a file are gone, not before.
+
+mod directory;
+mod file;
+mod handle;
+mod layouts;
+mod node;
+mod record;
+mod removed;
+mod state;
+mod store;
+
+pub use directory::{DirectoryError, DirectoryNode};
+pub use handle::ComponentHandle;
+pub use node::{ComponentId, Node, NodeSpace, Written};
+
+use crate::layouts::{DEVICE_SERVERS_MAX, Device, DeviceKey};
+use crate::limits::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN};
+use crate::posix::{PosixStore, ServerGuard};
+use crate::{Attr, Cred, FileId, FsId, Kind, Result, StoreError};
+use removed::Removed;
+use rustc_hash::{FxHashMap, FxHashSet};
+use state::FileState;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// How to open a [`StripedStore`].
+pub struct StripedOptions {
+    /// The key of records and of the names of components; the same after every restart. Whoever
+    /// knows it can reach every component.
+    pub secret: [u8; 16],
+    /// The file system id of the handles by which clients name components to data servers.
+    pub component_fs: FsId,
+    /// Bytes of a stripe of new files: from 4096 to 2^30, a multiple of 64.
+    pub unit_bytes: NonZeroU32,
+    /// A directory for the list of components to be removed. It is made if it is not there.
+    pub removed: PathBuf,
+    /// Called when unstable data that was written before may be lost.
+    pub lost: Box<dyn Fn() + Send + Sync>,
+}
+
+/// A store whose files are spread over nodes.
+pub struct StripedStore {
+    shared: Arc<Shared>,
+}
+
+/// A node, and what was last heard of it.
+struct Slot {
+    node: Arc<dyn Node>,
+    /// Zero before it has told one.
+    verifier: AtomicU64,
+}
+
+/// What all files share.
+struct Shared {
+    meta: PosixStore,
+    slots: Vec<Slot>,
+    options: StripedOptions,
+    states: Mutex<FxHashMap<FileId, Weak<FileState>>>,
+    /// Components of removed files that somebody has open.
+    held: Mutex<FxHashSet<ComponentId>>,
+    removed: Removed,
+    devices: Mutex<FxHashMap<DeviceKey, Device>>,
+}
+
+/// The server itself, as a caller of the store of the metadata.
+fn server() -> Cred {
+    Cred::new(0, 0)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these hold is whole between any two steps.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl StripedStore {
+    /// Spreads the content of new files of `meta` over `nodes`. Those that hold content of older
+    /// files have to be among them.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] for options and nodes that cannot be used,
+    /// [`StoreError::NotSupported`] when the metadata directory cannot keep extended attributes, and
+    /// what the list of removals says.
+    pub fn open(
+        meta: PosixStore,
+        nodes: Vec<Arc<dyn Node>>,
+        options: StripedOptions,
+    ) -> Result<Self> {
+        use crate::Store as _;
+        let unit = options.unit_bytes.get();
+        let mut numbers: Vec<_> = nodes.iter().map(|node| node.number()).collect();
+        numbers.sort_unstable();
+        let sound = (STRIPE_BYTES_MIN..=STRIPE_BYTES_MAX).contains(&unit)
+            && unit.is_multiple_of(64)
+            && (1..=DEVICE_SERVERS_MAX).contains(&nodes.len())
+            && numbers.windows(2).all(|pair| pair[0] != pair[1]);
+        if !sound {
+            return Err(StoreError::Invalid);
+        }
+        if !meta.capabilities().xattrs {
+            return Err(StoreError::NotSupported);
+        }
+        let removed = Removed::open(&options.removed)?;
+        let slot = |node| Slot { node, verifier: AtomicU64::new(0) };
+        let shared = Arc::new(Shared {
+            meta,
+            slots: nodes.into_iter().map(slot).collect(),
+            options,
+            states: Mutex::default(),
+            held: Mutex::default(),
+            removed,
+            devices: Mutex::default(),
+        });
+        shared.note_device(&(0..shared.slots.len()).collect::<Vec<_>>());
+        Ok(Self { shared })
+    }
+}
+
+impl std::fmt::Debug for StripedStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StripedStore").field("meta", &self.shared.meta).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Where the node with a number is.
+    fn slot(&self, number: u32) -> Result<&Slot> {
+        let slot = self.slots.iter().find(|slot| slot.node.number() == number);
+        slot.ok_or_else(|| {
+            tracing::error!(number, "a file lies on a node that is not configured");
+            StoreError::Io
+        })
+    }
+
+    /// The thread's identity while it works on nodes.
+    fn as_server(&self) -> Result<ServerGuard> {
+        self.meta.as_server()
+    }
+
+    /// Notes a node's write verifier. False when it is another one than before, in which case
+    /// everybody has been told.
+    fn note_verifier(&self, slot: &Slot, verifier: u64) -> bool {
+        let before = slot.verifier.swap(verifier, Ordering::SeqCst);
+        let same = before == 0 || before == verifier;
+        if !same {
+            tracing::warn!(node = slot.node.number(), "a node has lost what was not stable");
+            (self.options.lost)();
+        }
+        same
+    }
+
+    /// What is known of a file in common by all who use it.
+    fn state(self: &Arc<Self>, id: &FileId) -> Arc<FileState> {
+        let mut states = lock(&self.states);
+        if let Some(state) = states.get(id).and_then(Weak::upgrade) {
+            return state;
+        }
+        let state = Arc::new(FileState::new(self.clone(), *id));
+        states.insert(*id, Arc::downgrade(&state));
+        state
+    }
+}
+
+/// What clients are told of an object. The blocks of a metadata file say nothing about its content,
+/// and some tools take a file without blocks for one without content.
+fn shown(attr: Attr) -> Attr {
+    match attr.kind {
+        Kind::Regular => Attr { space_used: attr.space_used.max(attr.size), ..attr },
+        _ => attr,
+    }
+}

@@ -1,0 +1,145 @@
+//! What a striped store asks of the places that hold its stripes.
+
+use crate::{Result, Stability};
+use dafs_mem::VolatileSlice;
+use std::fmt;
+use std::net::SocketAddr;
+
+/// The part of a file that lies on one node is called by this on all of them. Random; never used
+/// for two files.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ComponentId(pub [u8; 16]);
+
+impl fmt::Display for ComponentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ComponentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl ComponentId {
+    /// The id that is written like this, if it is one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.as_bytes();
+        if digits.len() != 32 || digits.iter().any(u8::is_ascii_uppercase) {
+            return None;
+        }
+        let mut bytes = [0; 16];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |at: usize| char::from(pair[at]).to_digit(16);
+            *byte = u8::try_from(digit(0)? << 4 | digit(1)?).ok()?;
+        }
+        Some(Self(bytes))
+    }
+}
+
+/// What became of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Bytes that were written.
+    pub count: usize,
+    /// The node's write verifier: another one than before means that unstable data may be lost.
+    pub verifier: u64,
+}
+
+/// Space of a node, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "as in FsStat")]
+pub struct NodeSpace {
+    pub total: u64,
+    pub free: u64,
+    pub available: u64,
+}
+
+/// A place that holds components. Calls may wait for a device or a network, and end in bounded time:
+/// [`StoreError::Busy`](crate::StoreError::Busy) when the node cannot be reached now.
+///
+/// A component comes into being by the first write to it. One that is not there is empty.
+pub trait Node: Send + Sync {
+    /// What the node is called in the placements of files: always the same, and no other node's.
+    fn number(&self) -> u32;
+
+    /// Where clients reach it themselves; empty if they do not.
+    fn addresses(&self) -> Vec<SocketAddr>;
+
+    /// Fills the views from `offset` of a component; fewer bytes mean its end.
+    ///
+    /// # Errors
+    /// The node's.
+    fn read(
+        &self,
+        component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize>;
+
+    /// Writes the views to `offset`, or as much as could be written before an error.
+    ///
+    /// # Errors
+    /// The node's, when nothing was written.
+    fn write(
+        &self,
+        component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+    ) -> Result<Written>;
+
+    /// Makes all of a component stable, and gives the write verifier.
+    ///
+    /// # Errors
+    /// The node's; unstable data may be lost then.
+    fn commit(&self, component: &ComponentId) -> Result<u64>;
+
+    /// Cuts a component so that it does not reach beyond `size`. Stable when the call returns.
+    ///
+    /// # Errors
+    /// The node's; it may have been cut all the same.
+    fn cut(&self, component: &ComponentId, size: u64) -> Result<()>;
+
+    /// How far a component reaches; 0 for none.
+    ///
+    /// # Errors
+    /// The node's.
+    fn size(&self, component: &ComponentId) -> Result<u64>;
+
+    /// Removes a component, if it is there.
+    ///
+    /// # Errors
+    /// The node's.
+    fn remove(&self, component: &ComponentId) -> Result<()>;
+
+    /// Space for components.
+    ///
+    /// # Errors
+    /// The node's.
+    fn space(&self) -> Result<NodeSpace>;
+
+    /// From the return of this call on the node carries out nothing that clients ask of it in the name
+    /// of a state-id.
+    ///
+    /// # Errors
+    /// The node's; it may go on to believe in it then.
+    fn revoke(&self, state: u64) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_read_back_as_they_are_written_and_no_other_way() {
+        let id = ComponentId(std::array::from_fn(|at| at as u8 * 17));
+        assert_eq!(ComponentId::parse(&id.to_string()), Some(id));
+        for wrong in ["", "0", "00112233445566778899AABBCCDDEEFF", "../etc/passwd", "\u{e9}"] {
+            assert_eq!(ComponentId::parse(wrong), None, "{wrong}");
+        }
+        assert_eq!(ComponentId::parse(&"\u{e9}".repeat(16)), None);
+        assert_eq!(ComponentId::parse(&format!("{id}0")), None);
+    }
+}

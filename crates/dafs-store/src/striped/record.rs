@@ -1,0 +1,218 @@
+//! The record of where a file lies: an extended attribute of the metadata file.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0 | version |
+//! | 1 | flags: 1 a cut is under way |
+//! | 2..4 | the place in the list of nodes that holds the first stripe |
+//! | 4..8 | bytes of a stripe |
+//! | 8..24 | component id |
+//! | 24..32 | what the file is being cut to, else zero |
+//! | 32..n-8 | the numbers of the nodes, four bytes each |
+//! | n-8..n | SipHash-2-4 of what the metadata file is and of the rest, keyed with the store's secret |
+//!
+//! Numbers are little end first.
+//!
+//! Invariants
+//! * A record comes only from a store with this secret and belongs to this file: a copy of a metadata
+//!   file does not lead to the content of the original.
+//! * A record names at least one node, and its first place is one of them.
+
+use super::node::ComponentId;
+use crate::layouts::DEVICE_SERVERS_MAX;
+use crate::limits::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN};
+use crate::{Attr, Result, StoreError};
+use siphasher::sip::SipHasher24;
+use std::num::NonZeroU32;
+
+const VERSION: u8 = 1;
+const FLAG_CUTTING: u8 = 0x01;
+const NODES: usize = 32;
+const MAC_BYTES: usize = 8;
+
+/// Where a file lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) component: ComponentId,
+    pub(super) unit_bytes: NonZeroU32,
+    pub(super) first: u16,
+    /// The numbers of the nodes, in the order in which they take turns.
+    pub(super) nodes: Vec<u32>,
+    /// The size that components are being cut to: to be finished before the file is used.
+    pub(super) cutting: Option<u64>,
+}
+
+/// A part of a range that lies on one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// The node's place in the record.
+    pub(super) place: usize,
+    /// In the file and in the component.
+    pub(super) offset: u64,
+    pub(super) len: usize,
+}
+
+/// Which file a record belongs to: number and birth of the metadata file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owner {
+    file_id: u64,
+    birth: (i64, u32),
+}
+
+impl Owner {
+    pub(super) fn of(attr: &Attr) -> Self {
+        let birth = attr.btime.map_or((0, 0), |time| (time.seconds, time.nanoseconds));
+        Self { file_id: attr.file_id, birth }
+    }
+}
+
+impl Record {
+    /// The bytes to keep.
+    pub(super) fn encode(&self, owner: Owner, key: &[u8; 16]) -> Vec<u8> {
+        assert!(usize::from(self.first) < self.nodes.len(), "the first stripe lies on a node");
+        let mut bytes = Vec::with_capacity(NODES + 4 * self.nodes.len() + MAC_BYTES);
+        bytes.push(VERSION);
+        bytes.push(if self.cutting.is_some() { FLAG_CUTTING } else { 0 });
+        bytes.extend(self.first.to_le_bytes());
+        bytes.extend(self.unit_bytes.get().to_le_bytes());
+        bytes.extend(self.component.0);
+        bytes.extend(self.cutting.unwrap_or(0).to_le_bytes());
+        self.nodes.iter().for_each(|node| bytes.extend(node.to_le_bytes()));
+        let code = code(owner, key, &bytes);
+        bytes.extend(code);
+        bytes
+    }
+
+    /// What the bytes say.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] for what this store has not written, or not for this file: where the content
+    /// lies is not known then.
+    pub(super) fn decode(bytes: &[u8], owner: Owner, key: &[u8; 16]) -> Result<Self> {
+        Self::parse(bytes, owner, key).ok_or(StoreError::Io)
+    }
+
+    fn parse(bytes: &[u8], owner: Owner, key: &[u8; 16]) -> Option<Self> {
+        let (bytes, told) = bytes.split_last_chunk::<MAC_BYTES>()?;
+        if code(owner, key, bytes) != *told {
+            return None;
+        }
+        Self::parse_body(bytes)
+    }
+
+    fn parse_body(bytes: &[u8]) -> Option<Self> {
+        let (head, nodes) = bytes.split_at_checked(NODES)?;
+        if head[0] != VERSION || head[1] & !FLAG_CUTTING != 0 || nodes.len() % 4 != 0 {
+            return None;
+        }
+        let nodes: Vec<_> =
+            nodes.as_chunks().0.iter().map(|four| u32::from_le_bytes(*four)).collect();
+        let first = u16::from_le_bytes(*head[2..].first_chunk()?);
+        let unit = u32::from_le_bytes(*head[4..].first_chunk()?);
+        let cut = u64::from_le_bytes(*head[24..].first_chunk()?);
+        let sound = usize::from(first) < nodes.len()
+            && nodes.len() <= DEVICE_SERVERS_MAX
+            && (STRIPE_BYTES_MIN..=STRIPE_BYTES_MAX).contains(&unit)
+            && unit.is_multiple_of(64);
+        sound.then_some(Self {
+            component: ComponentId(*head[8..].first_chunk()?),
+            unit_bytes: NonZeroU32::new(unit)?,
+            first,
+            nodes,
+            cutting: (head[1] & FLAG_CUTTING != 0).then_some(cut),
+        })
+    }
+
+    /// The node that holds a byte, by its place in the record.
+    pub(super) fn place_of(&self, offset: u64) -> usize {
+        place_of(offset, self.unit_bytes, self.first.into(), self.nodes.len())
+    }
+
+    /// The parts of a range, in order.
+    pub(super) fn pieces(&self, offset: u64, len: usize) -> impl Iterator<Item = Piece> {
+        let unit = u64::from(self.unit_bytes.get());
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let offset = offset.checked_add(done as u64)?;
+            let left = len.checked_sub(done).filter(|&left| left > 0)?;
+            let whole = usize::try_from(unit - offset % unit).unwrap_or(usize::MAX);
+            // One node holds all stripes of its files, one behind the other.
+            let len = if self.nodes.len() == 1 { left } else { left.min(whole) };
+            done += len;
+            Some(Piece { place: self.place_of(offset), offset, len })
+        })
+    }
+}
+
+/// Whose turn a byte is, of `count` nodes that begin with `first`.
+pub(super) fn place_of(offset: u64, unit_bytes: NonZeroU32, first: usize, count: usize) -> usize {
+    let stripe = offset / u64::from(unit_bytes.get());
+    let turn = (stripe % count as u64 + first as u64) % count as u64;
+    usize::try_from(turn).unwrap_or(0)
+}
+
+fn code(owner: Owner, key: &[u8; 16], bytes: &[u8]) -> [u8; MAC_BYTES] {
+    let mut input = Vec::with_capacity(24 + bytes.len());
+    input.extend(owner.file_id.to_le_bytes());
+    input.extend(owner.birth.0.to_le_bytes());
+    input.extend(owner.birth.1.to_le_bytes());
+    input.extend(bytes);
+    SipHasher24::new_with_key(key).hash(&input).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KEY: [u8; 16] = *b"a striped secret";
+
+    fn owner(file_id: u64) -> Owner {
+        Owner { file_id, birth: (5, 7) }
+    }
+
+    fn record(nodes: usize) -> Record {
+        Record {
+            component: ComponentId([9; 16]),
+            unit_bytes: NonZeroU32::new(65_536).unwrap(),
+            first: (nodes - 1) as u16,
+            nodes: (1..=nodes as u32).collect(),
+            cutting: Some(77),
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_back_and_belongs_to_one_file() {
+        for nodes in [1, 3, DEVICE_SERVERS_MAX] {
+            let record = record(nodes);
+            let bytes = record.encode(owner(1), &KEY);
+            assert_eq!(Record::decode(&bytes, owner(1), &KEY), Ok(record));
+            assert_eq!(Record::decode(&bytes, owner(2), &KEY), Err(StoreError::Io));
+            assert_eq!(Record::decode(&bytes, owner(1), &[0; 16]), Err(StoreError::Io));
+            assert_eq!(Record::decode(&bytes[1..], owner(1), &KEY), Err(StoreError::Io));
+        }
+    }
+
+    #[test]
+    fn nodes_take_turns_from_the_first_on() {
+        let record = record(3);
+        let unit = 65_536;
+        let places: Vec<_> = (0..5).map(|stripe| record.place_of(stripe * unit)).collect();
+        assert_eq!(places, [2, 0, 1, 2, 0]);
+        let pieces: Vec<_> = record.pieces(unit - 1, 65_538).collect();
+        let piece = |place, offset, len| Piece { place, offset, len };
+        let wanted = [piece(2, unit - 1, 1), piece(0, unit, 65_536), piece(1, 2 * unit, 1)];
+        assert_eq!(pieces, wanted);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_bad_record(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            prop_assert!(Record::parse(&bytes, owner(1), &KEY).is_none());
+            if let Some(record) = Record::parse_body(&bytes) {
+                let kept = record.encode(owner(1), &KEY);
+                prop_assert_eq!(Record::parse(&kept, owner(1), &KEY), Some(record));
+            }
+        }
+    }
+}

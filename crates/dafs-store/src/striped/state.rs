@@ -1,0 +1,381 @@
+//! What is known of one file by all who use it: where it lies, and the steps that change its size.
+//!
+//! Invariants
+//! * Content is read and written under the shared side of the gate, sizes are cut and placements made
+//!   under the exclusive one.
+//! * Nobody gets past the gate while a cut is unfinished.
+//! * Every change of the size is made under `size_lock`, so that none undoes another.
+
+use super::node::{ComponentId, Node};
+use super::record::{Owner, Record};
+use super::{Shared, lock, server};
+use crate::names::STRIPES_XATTR;
+use crate::{Attr, FileId, Kind, OpenFile, OpenMode, Result, SetAttr, SetXattr, Store, StoreError};
+use siphasher::sip::SipHasher24;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+    Weak,
+};
+
+/// Where the content of a file is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Not looked at yet.
+    Unknown,
+    /// It has none, and is placed when it gets some.
+    Nowhere,
+    /// In the metadata directory, from before.
+    Here,
+    /// On nodes.
+    Striped(Record),
+}
+
+/// A file in use.
+pub(super) struct FileState {
+    shared: Arc<Shared>,
+    id: FileId,
+    gate: RwLock<Place>,
+    size_lock: Mutex<()>,
+    /// Whether the record is known to be stable.
+    synced: AtomicBool,
+    /// An open of the metadata file for writing, for what the server does by itself.
+    writer: Mutex<Option<Weak<dyn OpenFile>>>,
+    /// Made without a name and not given one yet: nobody finds it once it is closed.
+    unnamed: AtomicBool,
+    /// The component that is removed when the state goes.
+    held: Mutex<Option<ComponentId>>,
+}
+
+impl Drop for FileState {
+    fn drop(&mut self) {
+        let mut states = lock(&self.shared.states);
+        if states.get(&self.id).is_some_and(|state| state.strong_count() == 0) {
+            states.remove(&self.id);
+        }
+        drop(states);
+        if self.unnamed.load(Ordering::SeqCst) {
+            let place = self.gate.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if let Place::Striped(record) = place {
+                self.shared.enter_removed(record);
+            }
+        }
+        if let Some(component) = lock(&self.held).take() {
+            lock(&self.shared.held).remove(&component);
+        }
+    }
+}
+
+impl FileState {
+    pub(super) fn new(shared: Arc<Shared>, id: FileId) -> Self {
+        Self {
+            shared,
+            id,
+            gate: RwLock::new(Place::Unknown),
+            size_lock: Mutex::default(),
+            synced: AtomicBool::new(false),
+            writer: Mutex::default(),
+            unnamed: AtomicBool::new(false),
+            held: Mutex::default(),
+        }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(super) fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Remembers an open for writing.
+    pub(super) fn note_writer(&self, file: &Arc<dyn OpenFile>) {
+        *lock(&self.writer) = Some(Arc::downgrade(file));
+    }
+
+    /// Says whether the file has had a name.
+    pub(super) fn set_unnamed(&self, unnamed: bool) {
+        self.unnamed.store(unnamed, Ordering::SeqCst);
+    }
+
+    /// Keeps the component from being removed for as long as somebody uses the file.
+    pub(super) fn hold(&self, component: ComponentId) {
+        lock(&self.shared.held).insert(component);
+        *lock(&self.held) = Some(component);
+    }
+
+    /// Where the file lies, for as long as the guard lives.
+    pub(super) fn enter(&self) -> Result<RwLockReadGuard<'_, Place>> {
+        loop {
+            let place = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+            if is_settled(&place) {
+                return Ok(place);
+            }
+            drop(place);
+            drop(self.enter_alone()?);
+        }
+    }
+
+    /// The same without waiting; `None` where that is not possible.
+    pub(super) fn try_enter(&self) -> Option<RwLockReadGuard<'_, Place>> {
+        let place = match self.gate.try_read() {
+            Ok(place) => place,
+            Err(TryLockError::Poisoned(place)) => place.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        is_settled(&place).then_some(place)
+    }
+
+    /// The record as it is, be it of a cut that is not finished.
+    pub(super) fn look(&self) -> Option<Record> {
+        let mut place = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        if *place == Place::Unknown {
+            *place = self.load().ok()?;
+        }
+        match &*place {
+            Place::Striped(record) => Some(record.clone()),
+            _ => None,
+        }
+    }
+
+    /// Where the file lies, while nobody else uses it.
+    pub(super) fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, Place>> {
+        let mut place = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        if *place == Place::Unknown {
+            *place = self.load()?;
+        }
+        if let Place::Striped(record) = &mut *place
+            && let Some(size) = record.cutting
+        {
+            self.finish_cut(record, size)?;
+        }
+        Ok(place)
+    }
+
+    fn load(&self) -> Result<Place> {
+        let meta = &self.shared.meta;
+        let attr = meta.getattr(&self.id)?;
+        if attr.kind != Kind::Regular {
+            return Err(StoreError::BadType);
+        }
+        match self.with_rights(|| meta.xattr(&server(), &self.id, STRIPES_XATTR)) {
+            Ok(bytes) => {
+                let key = &self.shared.options.secret;
+                let record = Record::decode(&bytes, Owner::of(&attr), key).inspect_err(|_| {
+                    tracing::error!(
+                        file = attr.file_id,
+                        "a file says that it lies on nodes, but its record is not this store's: is \
+                         it a copy, or is the secret another one?"
+                    );
+                })?;
+                Ok(Place::Striped(record))
+            }
+            Err(StoreError::NoXattr) if attr.size == 0 => Ok(Place::Nowhere),
+            Err(StoreError::NoXattr) => Ok(Place::Here),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn keep(&self, record: &Record) -> Result<()> {
+        let meta = &self.shared.meta;
+        let owner = Owner::of(&meta.getattr(&self.id)?);
+        let bytes = record.encode(owner, &self.shared.options.secret);
+        self.synced.store(false, Ordering::SeqCst);
+        self.with_rights(|| {
+            meta.set_xattr(&server(), &self.id, STRIPES_XATTR, &bytes, SetXattr::Either)
+        })?;
+        Ok(())
+    }
+
+    /// Runs something that needs the rights to read and write the metadata file. A server without
+    /// privileges that has them not, because nobody has, gives them to itself for so long.
+    fn with_rights<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
+        let meta = &self.shared.meta;
+        match run() {
+            Err(StoreError::Access) if !meta.checks_callers() => {}
+            done => return done,
+        }
+        let mode = meta.getattr(&self.id)?.mode;
+        let set = |mode| {
+            let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            meta.setattr(&server(), &self.id, &change, None)
+        };
+        set(mode | 0o600).map_err(|_| StoreError::Access)?;
+        let done = run();
+        set(mode)?;
+        done
+    }
+
+    /// Says where a file will lie that has no content yet.
+    pub(super) fn place(&self) -> Result<()> {
+        let mut place = self.enter_alone()?;
+        if *place == Place::Nowhere {
+            *place = Place::Striped(self.make_record()?);
+        }
+        Ok(())
+    }
+
+    /// The same for one that has just been made with a size.
+    pub(super) fn place_new(&self) -> Result<()> {
+        let mut place = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(*place, Place::Striped(_)) {
+            *place = Place::Striped(self.make_record()?);
+        }
+        Ok(())
+    }
+
+    fn make_record(&self) -> Result<Record> {
+        let slots = &self.shared.slots;
+        let mut component = [0; 16];
+        getrandom::fill(&mut component).map_err(|_| StoreError::Io)?;
+        // Files begin on different nodes, so that small ones are spread too.
+        let turn = SipHasher24::new().hash(&component) % slots.len() as u64;
+        let record = Record {
+            component: ComponentId(component),
+            unit_bytes: self.shared.options.unit_bytes,
+            first: u16::try_from(turn).unwrap_or(0),
+            nodes: slots.iter().map(|slot| slot.node.number()).collect(),
+            cutting: None,
+        };
+        self.keep(&record)?;
+        Ok(record)
+    }
+
+    pub(super) fn lock_size(&self) -> MutexGuard<'_, ()> {
+        lock(&self.size_lock)
+    }
+
+    /// Makes the file reach to `end` at least, and counts as a change of it in any case. The caller
+    /// is inside the gate.
+    pub(super) fn extend(&self, meta: &dyn OpenFile, end: u64) -> Result<()> {
+        let _size = self.lock_size();
+        let size = meta.attr()?.size;
+        meta.set_size(size.max(end))
+    }
+
+    /// Sets the size in the way that every change of it goes.
+    pub(super) fn set_size(&self, meta: &dyn OpenFile, size: u64) -> Result<()> {
+        let mut place = self.enter_alone()?;
+        if *place == Place::Nowhere && size > 0 {
+            *place = Place::Striped(self.make_record()?);
+        }
+        let _size = self.lock_size();
+        match &mut *place {
+            Place::Striped(record) if size < meta.attr()?.size => {
+                record.cutting = Some(size);
+                let noted = self.keep(record).and_then(|()| self.sync_meta(meta));
+                if let Err(error) = noted {
+                    // What is kept is not known, and nothing was cut.
+                    record.cutting = None;
+                    if self.keep(record).is_err() {
+                        *place = Place::Unknown;
+                    }
+                    return Err(error);
+                }
+                self.cut(record, meta, size)
+            }
+            Place::Here => {
+                meta.set_size(size)?;
+                if size == 0 {
+                    *place = Place::Nowhere;
+                }
+                Ok(())
+            }
+            _ => meta.set_size(size),
+        }
+    }
+
+    fn finish_cut(&self, record: &mut Record, size: u64) -> Result<()> {
+        let meta = self.writer()?;
+        let _size = self.lock_size();
+        tracing::info!(component = %record.component, size, "a cut is finished");
+        self.cut(record, &*meta, size)
+    }
+
+    /// Cuts components, then the metadata file, and says so. The record says already what to.
+    fn cut(&self, record: &mut Record, meta: &dyn OpenFile, size: u64) -> Result<()> {
+        assert_eq!(record.cutting, Some(size), "a cut is noted first");
+        {
+            let _server = self.shared.as_server()?;
+            for number in &record.nodes {
+                self.shared.slot(*number)?.node.cut(&record.component, size)?;
+            }
+        }
+        if meta.attr()?.size > size {
+            meta.set_size(size)?;
+        }
+        let done = Record { cutting: None, ..record.clone() };
+        self.keep(&done)?;
+        *record = done;
+        Ok(())
+    }
+
+    /// An open of the metadata file for writing: somebody's, or the server's own.
+    pub(super) fn writer(&self) -> Result<Arc<dyn OpenFile>> {
+        if let Some(file) = lock(&self.writer).as_ref().and_then(Weak::upgrade) {
+            return Ok(file);
+        }
+        let mode = OpenMode { read: false, write: true };
+        self.with_rights(|| self.shared.meta.open(&server(), &self.id, mode))
+    }
+
+    /// Makes the size stable, and where the file lies.
+    pub(super) fn commit_meta(&self, meta: &dyn OpenFile) -> Result<()> {
+        if self.synced.load(Ordering::SeqCst) { meta.commit(0, 0) } else { self.sync_meta(meta) }
+    }
+
+    /// The same with all attributes.
+    pub(super) fn sync_meta(&self, meta: &dyn OpenFile) -> Result<()> {
+        let synced = self.synced.swap(true, Ordering::SeqCst);
+        meta.sync().inspect_err(|_| self.synced.store(synced, Ordering::SeqCst))
+    }
+
+    /// Makes the components of a record stable.
+    pub(super) fn commit_nodes(&self, record: &Record) -> Result<()> {
+        let _server = self.shared.as_server()?;
+        let mut same = true;
+        for number in &record.nodes {
+            let slot = self.shared.slot(*number)?;
+            let verifier = slot.node.commit(&record.component)?;
+            same &= self.shared.note_verifier(slot, verifier);
+        }
+        // The caller has told a verifier from before, and would keep to it.
+        if same { Ok(()) } else { Err(StoreError::Busy) }
+    }
+
+    /// How far the components of a record reach.
+    pub(super) fn reach(&self, record: &Record) -> Result<u64> {
+        let _server = self.shared.as_server()?;
+        let mut reach = 0;
+        for number in &record.nodes {
+            reach = reach.max(self.shared.slot(*number)?.node.size(&record.component)?);
+        }
+        Ok(reach)
+    }
+
+    /// How far the component reaches that holds the byte before `end`.
+    pub(super) fn reach_at(&self, record: &Record, end: u64) -> Result<u64> {
+        let _server = self.shared.as_server()?;
+        let number = record.nodes[record.place_of(end.saturating_sub(1))];
+        self.shared.slot(number)?.node.size(&record.component)
+    }
+
+    /// The node of a place in a record.
+    pub(super) fn node<'a>(&'a self, record: &Record, place: usize) -> Result<&'a dyn Node> {
+        Ok(&*self.shared.slot(record.nodes[place])?.node)
+    }
+
+    /// Current attributes, of a file without a name too.
+    pub(super) fn attr(&self) -> Result<Attr> {
+        self.shared.meta.getattr(&self.id)
+    }
+}
+
+/// Whether content may be used.
+fn is_settled(place: &Place) -> bool {
+    match place {
+        Place::Unknown => false,
+        Place::Striped(record) => record.cutting.is_none(),
+        Place::Nowhere | Place::Here => true,
+    }
+}

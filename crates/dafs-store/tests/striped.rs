@@ -1,0 +1,569 @@
+//! What is particular to files spread over nodes: content, sizes, cuts, removal, nodes that fail.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use common::striped::{LOST, UNIT, node, open, open_with};
+use common::{READ, READ_WRITE, me, read, write};
+use dafs_mem::VolatileSlice;
+use dafs_store::striped::{ComponentId, DirectoryError, DirectoryNode, Node, NodeSpace, Written};
+use dafs_store::*;
+use proptest::prelude::*;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tempfile::TempDir;
+
+const UNIT64: u64 = UNIT as u64;
+
+fn base() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("meta")).unwrap();
+    dir
+}
+
+fn create(store: &StripedStore, name: &str) -> Created {
+    let (how, none) = (CreateHow::Guarded, SetAttr::default());
+    let root = Store::root(store);
+    store.create(&me(), &root, name.as_bytes(), how, &none, READ_WRITE).unwrap()
+}
+
+fn reopen(store: &StripedStore, name: &str) -> (FileId, Arc<dyn OpenFile>) {
+    let (id, _) = store.lookup(&me(), &Store::root(store), name.as_bytes()).unwrap();
+    (id, store.open(&me(), &id, READ_WRITE).unwrap())
+}
+
+fn layouts(store: &StripedStore) -> &dyn Layouts {
+    store.layouts().unwrap()
+}
+
+/// All components below the nodes, with their sizes.
+fn components(base: &Path) -> Vec<(PathBuf, u64)> {
+    let mut found = Vec::new();
+    for number in 1..=3 {
+        for directory in std::fs::read_dir(base.join(format!("node{number}"))).unwrap() {
+            let directory = directory.unwrap();
+            if directory.file_type().unwrap().is_dir() {
+                for entry in std::fs::read_dir(directory.path()).unwrap() {
+                    let entry = entry.unwrap();
+                    found.push((entry.path(), entry.metadata().unwrap().len()));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at % 251) as u8 ^ seed).collect()
+}
+
+/// A node that can be told to fail, to restart, and to stop after so many calls that change it.
+struct Faulty {
+    inner: Arc<dyn Node>,
+    down: AtomicBool,
+    restarts: AtomicU64,
+    cuts_left: AtomicU64,
+}
+
+impl Faulty {
+    fn new(inner: Arc<dyn Node>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            down: AtomicBool::new(false),
+            restarts: AtomicU64::new(0),
+            cuts_left: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    fn up(&self) -> Result<&Arc<dyn Node>> {
+        if self.down.load(Ordering::SeqCst) { Err(StoreError::Busy) } else { Ok(&self.inner) }
+    }
+
+    fn verifier(&self, verifier: u64) -> u64 {
+        verifier.wrapping_add(self.restarts.load(Ordering::SeqCst))
+    }
+}
+
+impl Node for Faulty {
+    fn number(&self) -> u32 {
+        self.inner.number()
+    }
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.inner.addresses()
+    }
+    fn read(&self, id: &ComponentId, views: &[VolatileSlice<'_>], offset: u64) -> Result<usize> {
+        self.up()?.read(id, views, offset)
+    }
+    fn write(
+        &self,
+        id: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+    ) -> Result<Written> {
+        let written = self.up()?.write(id, views, offset, stability)?;
+        Ok(Written { verifier: self.verifier(written.verifier), ..written })
+    }
+    fn commit(&self, id: &ComponentId) -> Result<u64> {
+        Ok(self.verifier(self.up()?.commit(id)?))
+    }
+    fn cut(&self, id: &ComponentId, size: u64) -> Result<()> {
+        let left = self.cuts_left.load(Ordering::SeqCst);
+        self.cuts_left.store(left.checked_sub(1).ok_or(StoreError::Busy)?, Ordering::SeqCst);
+        self.up()?.cut(id, size)
+    }
+    fn size(&self, id: &ComponentId) -> Result<u64> {
+        self.up()?.size(id)
+    }
+    fn remove(&self, id: &ComponentId) -> Result<()> {
+        self.up()?.remove(id)
+    }
+    fn space(&self) -> Result<NodeSpace> {
+        self.up()?.space()
+    }
+    fn revoke(&self, state: u64) -> Result<()> {
+        self.up()?.revoke(state)
+    }
+}
+
+fn faulty(base: &Path) -> (StripedStore, Vec<Arc<Faulty>>) {
+    let nodes: Vec<_> = (1..=3).map(|number| Faulty::new(node(base, number))).collect();
+    let shared = nodes.iter().map(|node| node.clone() as Arc<dyn Node>).collect();
+    (open_with(base, shared), nodes)
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write { offset: u64, len: usize, seed: u8 },
+    Cut(u64),
+    Read { offset: u64, len: usize },
+    Reopen,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let offset = 0..6 * UNIT64;
+    let step = prop_oneof![
+        4 => (offset.clone(), 1..3 * UNIT as usize, any::<u8>())
+            .prop_map(|(offset, len, seed)| Step::Write { offset, len, seed }),
+        1 => (0..8 * UNIT64).prop_map(Step::Cut),
+        3 => (offset, 1..4 * UNIT as usize).prop_map(|(offset, len)| Step::Read { offset, len }),
+        1 => Just(Step::Reopen),
+    ];
+    proptest::collection::vec(step, 1..24)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn a_striped_file_is_as_a_plain_one(steps in steps()) {
+        let dir = base();
+        let mut store = open(dir.path());
+        let mut file = create(&store, "f").file;
+        let mut model: Vec<u8> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Write { offset, len, seed } => {
+                    let bytes = pattern(len, seed);
+                    prop_assert_eq!(write(&*file, offset, &bytes), Ok(len));
+                    let end = offset as usize + len;
+                    model.resize(model.len().max(end), 0);
+                    model[offset as usize..end].copy_from_slice(&bytes);
+                }
+                Step::Cut(size) => {
+                    file.set_size(size).unwrap();
+                    model.resize(size as usize, 0);
+                }
+                Step::Read { offset, len } => {
+                    let start = model.len().min(offset as usize);
+                    let end = model.len().min(offset as usize + len);
+                    prop_assert_eq!(read(&*file, offset, len).unwrap(), &model[start..end]);
+                }
+                Step::Reopen => {
+                    drop(file);
+                    drop(store);
+                    store = open(dir.path());
+                    file = reopen(&store, "f").1;
+                }
+            }
+            prop_assert_eq!(file.attr().unwrap().size, model.len() as u64);
+        }
+        prop_assert_eq!(read(&*file, 0, model.len() + 9).unwrap(), model);
+    }
+}
+
+#[test]
+fn stripes_lie_on_all_nodes_and_come_back_in_a_new_run() {
+    let dir = base();
+    let bytes = pattern(7 * UNIT as usize + 5, 1);
+    let store = open(dir.path());
+    let created = create(&store, "f");
+    write(&*created.file, 0, &bytes).unwrap();
+    created.file.commit(0, 0).unwrap();
+    assert_eq!(components(dir.path()).len(), 3);
+    let meta = std::fs::metadata(dir.path().join("meta/f")).unwrap();
+    assert_eq!(meta.len(), bytes.len() as u64);
+    drop((created, store));
+    let store = open(dir.path());
+    let (id, file) = reopen(&store, "f");
+    assert_eq!(read(&*file, 0, bytes.len() + 1).unwrap(), bytes);
+    assert!(
+        store.getattr(&id).unwrap().space_used >= bytes.len() as u64,
+        "not to be taken for empty"
+    );
+}
+
+#[test]
+fn what_was_there_before_is_served_as_it_is() {
+    let dir = base();
+    std::fs::write(dir.path().join("meta/old"), b"from before").unwrap();
+    let store = open(dir.path());
+    let (id, file) = reopen(&store, "old");
+    assert_eq!(read(&*file, 0, 99).unwrap(), b"from before");
+    write(&*file, 5, b"after!").unwrap();
+    assert_eq!(std::fs::read(dir.path().join("meta/old")).unwrap(), b"from after!");
+    assert_eq!(layouts(&store).placement(&id, true), Ok(None), "clients go through the store");
+    assert!(components(dir.path()).is_empty());
+    file.set_size(0).unwrap();
+    write(&*file, 0, b"new").unwrap();
+    assert_eq!(components(dir.path()).len(), 1, "an emptied file is placed anew");
+    assert_eq!(read(&*file, 0, 9).unwrap(), b"new");
+}
+
+#[test]
+fn clients_do_not_see_the_record() {
+    let dir = base();
+    let store = open(dir.path());
+    let created = create(&store, "f");
+    write(&*created.file, 0, b"x").unwrap();
+    let name = b"dafs.stripes";
+    assert_eq!(store.list_xattrs(&me(), &created.id), Ok(vec![]));
+    assert_eq!(store.xattr(&me(), &created.id, name), Err(StoreError::NoXattr));
+    let set = store.set_xattr(&me(), &created.id, name, b"x", SetXattr::Either);
+    assert_eq!(set, Err(StoreError::Access));
+    assert_eq!(store.remove_xattr(&me(), &created.id, name), Err(StoreError::NoXattr));
+    let attrs = store.attr_dir(&me(), &created.id).unwrap();
+    let mut seen = 0;
+    let end = store.readdir(&me(), &attrs, 0, true, &mut |_| {
+        seen += 1;
+        true
+    });
+    assert_eq!((end, seen), (Ok(true), 0));
+    assert_eq!(store.lookup(&me(), &attrs, name).err(), Some(StoreError::NotFound));
+    assert_eq!(store.remove(&me(), &attrs, name).err(), Some(StoreError::NotFound));
+    let (how, none) = (CreateHow::Unchecked, SetAttr::default());
+    let made = store.create(&me(), &attrs, name, how, &none, READ_WRITE);
+    assert_eq!(made.err(), Some(StoreError::Access));
+    assert_eq!(read(&*created.file, 0, 9).unwrap(), b"x");
+}
+
+#[test]
+fn a_copy_of_a_metadata_file_leads_nowhere() {
+    let dir = base();
+    let store = open(dir.path());
+    write(&*create(&store, "f").file, 0, b"mine").unwrap();
+    let meta = dir.path().join("meta");
+    let mut record = vec![0; 4096];
+    let len = rustix::fs::getxattr(meta.join("f"), c"user.dafs.stripes", &mut record).unwrap();
+    std::fs::write(meta.join("copy"), [0; 4]).unwrap();
+    let none = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(meta.join("copy"), c"user.dafs.stripes", &record[..len], none).unwrap();
+    let (_, copy) = reopen(&store, "copy");
+    assert_eq!(read(&*copy, 0, 9), Err(StoreError::Io));
+    assert_eq!(write(&*copy, 0, b"yours"), Err(StoreError::Io));
+    store.remove(&me(), &Store::root(&store), b"copy").unwrap();
+    store.sweep();
+    assert_eq!(read(&*reopen(&store, "f").1, 0, 9).unwrap(), b"mine");
+}
+
+/// Writes to a component as a client does that holds a layout.
+fn write_behind(store: &StripedStore, base: &Path, id: &FileId, offset: u64, bytes: &[u8]) {
+    let placement = layouts(store).placement(id, true).unwrap().unwrap();
+    let unit = u64::from(placement.unit_bytes.get());
+    assert!(offset % unit + bytes.len() as u64 <= unit, "one stripe");
+    let count = placement.handles.len() as u64;
+    let place = (offset / unit + u64::from(placement.first_place)) % count;
+    let component = ComponentId(*placement.handles[0][32..].first_chunk().unwrap());
+    let mut bytes = bytes.to_vec();
+    let views = [VolatileSlice::from_mut(&mut bytes)];
+    let node = node(base, place as u32 + 1);
+    node.write(&component, &views, offset, Stability::Data).unwrap();
+}
+
+#[test]
+fn a_commit_makes_what_was_written_part_of_the_file_and_never_cuts_it() {
+    let dir = base();
+    let store = open(dir.path());
+    let id = create(&store, "f").id;
+    let layouts = layouts(&store);
+    write_behind(&store, dir.path(), &id, 5000, b"written");
+    assert_eq!(store.getattr(&id).unwrap().size, 0, "nobody has said so yet");
+    assert_eq!(layouts.commit(&id, Some(5008), None), Err(StoreError::Invalid));
+    assert_eq!(layouts.commit(&id, Some(u64::MAX), None), Err(StoreError::Invalid));
+    let mtime = TimeSpec { seconds: 1234, nanoseconds: 5 };
+    let attr = layouts.commit(&id, Some(5007), Some(mtime)).unwrap();
+    assert_eq!((attr.size, attr.mtime), (5007, mtime));
+    let later = layouts.commit(&id, Some(17), None).unwrap();
+    assert_eq!(later.size, 5007, "nothing becomes shorter");
+    assert_ne!(later.change, attr.change);
+    assert_eq!(layouts.commit(&id, None, None).unwrap().size, 5007);
+    let (_, file) = reopen(&store, "f");
+    assert_eq!(read(&*file, 4998, 99).unwrap(), b"\0\0written");
+}
+
+#[test]
+fn what_a_client_left_behind_is_adopted() {
+    let dir = base();
+    let store = open(dir.path());
+    let id = create(&store, "f").id;
+    write_behind(&store, dir.path(), &id, 9000, b"left");
+    drop(store);
+    let store = open(dir.path());
+    assert_eq!(store.getattr(&id).unwrap().size, 0);
+    layouts(&store).settle(&id).unwrap();
+    assert_eq!(store.getattr(&id).unwrap().size, 9004);
+    write(&*reopen(&store, "f").1, 20_000, b"more").unwrap();
+    layouts(&store).settle(&id).unwrap();
+    assert_eq!(store.getattr(&id).unwrap().size, 20_004);
+    let text = read(&*reopen(&store, "f").1, 8998, 8).unwrap();
+    assert_eq!(text, b"\0\0left\0\0");
+}
+
+#[test]
+fn a_placement_says_where_stripes_are() {
+    let dir = base();
+    let store = open(dir.path());
+    let created = create(&store, "f");
+    let layouts = layouts(&store);
+    assert_eq!(layouts.placement(&created.id, false), Ok(None), "nothing is there to be read");
+    let placement = layouts.placement(&created.id, true).unwrap().unwrap();
+    assert_eq!(layouts.placement(&created.id, false).unwrap(), Some(placement.clone()));
+    assert_eq!((placement.unit_bytes.get(), placement.packing), (UNIT, Packing::Sparse));
+    let device = layouts.device(&placement.device).unwrap();
+    assert_eq!(device.pattern, [0, 1, 2]);
+    let ports: Vec<_> = device.servers.iter().map(|server| server[0].port()).collect();
+    assert_eq!(ports, [7001, 7002, 7003]);
+    assert_eq!(placement.handles.len(), 3);
+    assert!(placement.handles.iter().all(|handle| handle.len() == 64));
+    drop(created);
+    let store2 = open(dir.path());
+    assert!(store2.layouts().unwrap().device(&placement.device).is_some(), "after a restart too");
+    assert_eq!(layouts.placement(&Store::root(&store), true), Err(StoreError::BadType));
+}
+
+#[test]
+fn a_cut_that_was_torn_is_finished_before_the_file_is_used() {
+    // The machine stops after so many of the three nodes have been cut.
+    for done in 0..=3 {
+        let dir = base();
+        let bytes = pattern(9 * UNIT as usize, 3);
+        let (store, nodes) = faulty(dir.path());
+        let created = create(&store, "f");
+        write(&*created.file, 0, &bytes).unwrap();
+        for (at, node) in nodes.iter().enumerate() {
+            node.cuts_left.store(u64::from(at < done), Ordering::SeqCst);
+        }
+        let cut = created.file.set_size(UNIT64 + 10);
+        assert_eq!(cut.is_ok(), done == 3, "{done}");
+        if done < 3 {
+            assert_eq!(read(&*created.file, 0, 9), Err(StoreError::Busy), "{done}: not by halves");
+            assert_eq!(write(&*created.file, 0, b"x"), Err(StoreError::Busy), "{done}");
+        }
+        drop((created, store));
+        let store = open(dir.path());
+        let (id, file) = reopen(&store, "f");
+        file.set_size(9 * UNIT64).unwrap();
+        let mut wanted = bytes[..UNIT as usize + 10].to_vec();
+        wanted.resize(9 * UNIT as usize, 0);
+        assert_eq!(read(&*file, 0, bytes.len()).unwrap(), wanted, "{done}");
+        assert_eq!(store.getattr(&id).unwrap().size, 9 * UNIT64);
+    }
+}
+
+#[test]
+fn a_cut_goes_on_when_the_node_is_back() {
+    let dir = base();
+    let (store, nodes) = faulty(dir.path());
+    let created = create(&store, "f");
+    write(&*created.file, 0, &pattern(6 * UNIT as usize, 9)).unwrap();
+    nodes[1].down.store(true, Ordering::SeqCst);
+    assert_eq!(created.file.set_size(100), Err(StoreError::Busy));
+    nodes[1].down.store(false, Ordering::SeqCst);
+    assert_eq!(read(&*created.file, 0, 9999).unwrap(), &pattern(100, 9)[..]);
+    assert_eq!(created.file.attr().unwrap().size, 100);
+    assert!(components(dir.path()).iter().all(|(_, size)| *size <= 100));
+}
+
+#[test]
+fn nothing_is_left_of_a_removed_file() {
+    let dir = base();
+    let store = open(dir.path());
+    let root = Store::root(&store);
+    let long = pattern(5 * UNIT as usize, 4);
+    for name in ["removed", "replaced", "linked", "open"] {
+        write(&*create(&store, name).file, 0, &long).unwrap();
+    }
+    assert_eq!(components(dir.path()).len(), 12);
+    store.remove(&me(), &root, b"removed").unwrap();
+    create(&store, "new");
+    store.rename(&me(), &root, b"new", &root, b"replaced").unwrap();
+    let (linked, _) = store.lookup(&me(), &root, b"linked").unwrap();
+    store.link(&me(), &linked, &root, b"again").unwrap();
+    store.remove(&me(), &root, b"linked").unwrap();
+    let (_, file) = reopen(&store, "open");
+    store.remove(&me(), &root, b"open").unwrap();
+    store.sweep();
+    assert_eq!(components(dir.path()).len(), 6, "one has a name, one is open");
+    assert_eq!(read(&*file, 0, long.len()).unwrap(), long);
+    assert_eq!(read(&*reopen(&store, "again").1, 0, long.len()).unwrap(), long);
+    drop(file);
+    store.sweep();
+    assert_eq!(components(dir.path()).len(), 3);
+    store.remove(&me(), &root, b"again").unwrap();
+    // Another run of the server does it.
+    drop(store);
+    open(dir.path()).sweep();
+    assert!(components(dir.path()).is_empty());
+    assert_eq!(std::fs::read_dir(dir.path().join("removed")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_file_without_a_name_leaves_nothing_either() {
+    let dir = base();
+    let store = open(dir.path());
+    let (root, none) = (Store::root(&store), SetAttr::default());
+    let made = || match store.create_unlinked(&me(), &root, &none, READ_WRITE) {
+        Err(StoreError::NotSupported) => None,
+        made => Some(made.unwrap()),
+    };
+    let Some(dropped) = made() else { return common::skipped("no files without names here") };
+    write(&*dropped.file, 0, b"for a moment").unwrap();
+    let kept = made().unwrap();
+    write(&*kept.file, 0, b"for ever").unwrap();
+    store.link(&me(), &kept.id, &root, b"kept").unwrap();
+    drop((dropped, kept));
+    store.sweep();
+    assert_eq!(components(dir.path()).len(), 1);
+    assert_eq!(read(&*reopen(&store, "kept").1, 0, 99).unwrap(), b"for ever");
+}
+
+#[test]
+fn a_removal_waits_for_a_node_that_is_away() {
+    let dir = base();
+    let (store, nodes) = faulty(dir.path());
+    write(&*create(&store, "f").file, 0, &pattern(5 * UNIT as usize, 4)).unwrap();
+    nodes[2].down.store(true, Ordering::SeqCst);
+    store.remove(&me(), &Store::root(&store), b"f").unwrap();
+    store.sweep();
+    assert_eq!(components(dir.path()).len(), 1);
+    nodes[2].down.store(false, Ordering::SeqCst);
+    store.sweep();
+    assert!(components(dir.path()).is_empty());
+}
+
+#[test]
+fn stripes_of_nodes_that_are_there_can_be_used() {
+    let dir = base();
+    let (store, nodes) = faulty(dir.path());
+    let file = create(&store, "f").file;
+    let bytes = pattern(3 * UNIT as usize, 8);
+    write(&*file, 0, &bytes).unwrap();
+    nodes[0].down.store(true, Ordering::SeqCst);
+    let got: Vec<_> = (0..3).map(|at| read(&*file, at * UNIT64, UNIT as usize)).collect();
+    assert_eq!(got.iter().filter(|read| **read == Err(StoreError::Busy)).count(), 1);
+    assert_eq!(got.iter().filter(|read| read.is_ok()).count(), 2);
+    assert_eq!(file.commit(0, 0), Err(StoreError::Busy));
+    nodes[0].down.store(false, Ordering::SeqCst);
+    assert_eq!(read(&*file, 0, bytes.len()).unwrap(), bytes);
+}
+
+#[test]
+fn a_node_that_lost_unstable_data_is_noticed_by_the_commit() {
+    let dir = base();
+    let (store, nodes) = faulty(dir.path());
+    let file = create(&store, "f").file;
+    write(&*file, 0, &pattern(3 * UNIT as usize, 8)).unwrap();
+    file.commit(0, 0).unwrap();
+    let before = LOST.load(Ordering::SeqCst);
+    nodes[1].restarts.fetch_add(1, Ordering::SeqCst);
+    assert_eq!(file.commit(0, 0), Err(StoreError::Busy), "asked again, with the new verifier");
+    assert!(LOST.load(Ordering::SeqCst) > before);
+    file.commit(0, 0).unwrap();
+}
+
+#[test]
+fn a_directory_that_is_no_nodes_is_not_used() {
+    let dir = base();
+    let (path, store) = (dir.path().join("n"), [1; 16]);
+    let open = || DirectoryNode::open(&path, &store, 1, vec![]);
+    assert!(matches!(DirectoryNode::make(&path, &store, 1), Err(DirectoryError::Io(..))));
+    std::fs::create_dir(&path).unwrap();
+    assert!(matches!(open(), Err(DirectoryError::Unmarked(_))), "say, not mounted");
+    DirectoryNode::make(&path, &store, 1).unwrap();
+    DirectoryNode::make(&path, &store, 1).unwrap();
+    open().unwrap();
+    let other = DirectoryNode::make(&path, &store, 2);
+    assert!(matches!(other, Err(DirectoryError::Other(_))));
+    let other = DirectoryNode::open(&path, &[2; 16], 1, vec![]);
+    assert!(matches!(other, Err(DirectoryError::Other(_))));
+    let full = dir.path().join("full");
+    std::fs::create_dir(&full).unwrap();
+    std::fs::write(full.join("somebody's"), b"").unwrap();
+    let made = DirectoryNode::make(&full, &store, 1);
+    assert!(matches!(made, Err(DirectoryError::NotEmpty(_))));
+}
+
+#[test]
+fn a_node_that_vanishes_is_an_error_and_not_a_hole() {
+    let dir = base();
+    let store = open(dir.path());
+    let file = create(&store, "f").file;
+    let bytes = pattern(3 * UNIT as usize, 8);
+    write(&*file, 0, &bytes).unwrap();
+    drop((file, store));
+    let store = open(dir.path());
+    let (_, file) = reopen(&store, "f");
+    let (here, away) = (dir.path().join("node2"), dir.path().join("away"));
+    std::fs::rename(&here, &away).unwrap();
+    std::fs::create_dir(&here).unwrap();
+    let got: Vec<_> = (0..3).map(|at| read(&*file, at * UNIT64, UNIT as usize)).collect();
+    assert_eq!(got.iter().filter(|read| **read == Err(StoreError::Io)).count(), 1);
+    let writes: Vec<_> = (0..3).map(|at| write(&*file, at * UNIT64, b"x")).collect();
+    assert_eq!(writes.iter().filter(|write| **write == Err(StoreError::Io)).count(), 1);
+    std::fs::remove_dir(&here).unwrap();
+    std::fs::rename(&away, &here).unwrap();
+    assert_eq!(read(&*file, 1, 9).unwrap(), bytes[1..10]);
+}
+
+#[test]
+fn a_store_that_cannot_work_is_not_opened() {
+    let dir = base();
+    let meta =
+        || PosixStore::open(dir.path().join("meta"), PosixOptions::new(common::secret())).unwrap();
+    let options = |unit: u32| StripedOptions {
+        secret: [1; 16],
+        component_fs: FsId([8; 16]),
+        unit_bytes: unit.try_into().unwrap(),
+        removed: dir.path().join("removed"),
+        lost: Box::new(|| {}),
+    };
+    let nodes = |numbers: &[u32]| numbers.iter().map(|&number| node(dir.path(), number)).collect();
+    let open =
+        |numbers: &[u32], unit| StripedStore::open(meta(), nodes(numbers), options(unit)).err();
+    assert_eq!(open(&[], UNIT), Some(StoreError::Invalid));
+    assert_eq!(open(&[1, 1], UNIT), Some(StoreError::Invalid));
+    assert_eq!(open(&[1], 64), Some(StoreError::Invalid));
+    assert_eq!(open(&[1], UNIT + 1), Some(StoreError::Invalid));
+    assert_eq!(open(&[1], UNIT), None);
+    // A file on a node that is missing from the list.
+    let store = common::striped::open(dir.path());
+    write(&*create(&store, "f").file, 0, &pattern(3 * UNIT as usize, 8)).unwrap();
+    drop(store);
+    let store = open_with(dir.path(), nodes(&[1, 2]));
+    let (id, _) = store.lookup(&me(), &Store::root(&store), b"f").unwrap();
+    let file = store.open(&me(), &id, READ).unwrap();
+    let got: Vec<_> = (0..3).map(|at| read(&*file, at * UNIT64, 9)).collect();
+    assert_eq!(got.iter().filter(|read| **read == Err(StoreError::Io)).count(), 1);
+    assert_eq!(layouts(&store).placement(&id, true), Ok(None));
+}
