@@ -320,6 +320,12 @@ impl NfsShared {
             Told::RecallFailed { state } => {
                 self.service.recall_failed(client.record().key(), state);
             }
+            Told::LayoutRecallFailed { state } => {
+                self.service.layout_recall_failed(client.record().key(), state);
+            }
+            Told::LayoutForgotten { state } => {
+                self.service.layout_forgotten(client.record().key(), state);
+            }
         }
     }
 
@@ -365,6 +371,10 @@ impl NfsShared {
 impl Front for NfsShared {
     fn recall(&self, client: ClientKey, handle: &Handle, state: StateRef, truncate: bool) {
         self.call_client(client, Callback::Recall { handle: *handle, state, truncate });
+    }
+
+    fn recall_layout(&self, client: ClientKey, handle: &Handle, state: StateRef) {
+        self.call_client(client, Callback::RecallLayout { handle: *handle, state });
     }
 
     fn get_attr(&self, client: ClientKey, handle: &Handle, query: u64) {

@@ -146,6 +146,9 @@ impl Service {
         let breaks = Break::Change { truncate };
         self.enter(caller, |table, ended| {
             table.clear_delegations(&key, caller.client, breaks, clock, ended)?;
+            if truncate {
+                table.clear_layouts(&key, caller.client, clock, ended)?;
+            }
             table.files.entry(key).or_default().changing += 1;
             Ok(())
         })?;

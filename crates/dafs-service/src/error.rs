@@ -72,6 +72,16 @@ pub enum ServiceError {
     Resource,
     #[error("this client is fenced from the object")]
     Fenced,
+    #[error("this file is read and written through this server alone")]
+    LayoutUnavailable,
+    #[error("a layout cannot be given now; ask again later")]
+    LayoutTryLater,
+    #[error("the layout has been recalled and is to be given back first")]
+    RecallConflict,
+    #[error("what there is to say of the layout does not fit the answer that the client takes")]
+    LayoutTooBig,
+    #[error("no layout allows this")]
+    BadLayout,
     #[error("not supported")]
     NotSupported,
 }

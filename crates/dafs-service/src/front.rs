@@ -12,6 +12,13 @@ pub trait Front: Send + Sync {
     /// return of the delegation is.
     fn recall(&self, client: ClientKey, handle: &Handle, state: StateRef, truncate: bool);
 
+    /// A layout is to be given back (CB_LAYOUTRECALL). The answer to the call is not told to the
+    /// service, only its failure
+    /// ([`Service::layout_recall_failed`](crate::Service::layout_recall_failed)) and that the client
+    /// knows no such layout ([`Service::layout_forgotten`](crate::Service::layout_forgotten)). Clients
+    /// of a door that does not carry this are given none.
+    fn recall_layout(&self, _client: ClientKey, _handle: &Handle, _state: StateRef) {}
+
     /// Size and change attribute of a write-delegated file are wanted (CB_GETATTR). The answer, or
     /// the failure, goes to [`Service::attr_answer`](crate::Service::attr_answer) with `query`.
     fn get_attr(&self, client: ClientKey, handle: &Handle, query: u64);

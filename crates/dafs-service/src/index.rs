@@ -7,6 +7,7 @@
 
 use crate::delegation::DelegationState;
 use crate::error::ServiceError;
+use crate::layout::LayoutState;
 use crate::limits::STATE_NUMBER_BITS;
 use crate::lock::LockState;
 use crate::open::OpenState;
@@ -27,6 +28,7 @@ pub(crate) enum Held {
     Open(Arc<OpenState>),
     Lock(Arc<LockState>),
     Delegation(Arc<DelegationState>),
+    Layout(Arc<LayoutState>),
 }
 
 impl Held {
@@ -35,6 +37,7 @@ impl Held {
             Self::Open(_) => StateKind::Open,
             Self::Lock(_) => StateKind::Lock,
             Self::Delegation(_) => StateKind::Delegation,
+            Self::Layout(_) => StateKind::Layout,
         }
     }
 
@@ -43,6 +46,7 @@ impl Held {
             Self::Open(open) => open.id(),
             Self::Lock(lock) => lock.id,
             Self::Delegation(delegation) => delegation.id,
+            Self::Layout(layout) => layout.id,
         }
     }
 
@@ -51,6 +55,7 @@ impl Held {
             Self::Open(open) => &open.client,
             Self::Lock(lock) => &lock.open.client,
             Self::Delegation(delegation) => &delegation.client,
+            Self::Layout(layout) => &layout.client,
         }
     }
 
@@ -59,6 +64,7 @@ impl Held {
             Self::Open(open) => open.handle(),
             Self::Lock(lock) => lock.open.handle(),
             Self::Delegation(delegation) => &delegation.handle,
+            Self::Layout(layout) => &layout.handle,
         }
     }
 
@@ -68,6 +74,7 @@ impl Held {
             Self::Lock(lock) => lock.seqid(),
             // A delegation never changes.
             Self::Delegation(_) => 1,
+            Self::Layout(layout) => layout.seqid(),
         }
     }
 
@@ -76,6 +83,7 @@ impl Held {
             Self::Open(open) => &open.life,
             Self::Lock(lock) => &lock.life,
             Self::Delegation(delegation) => &delegation.life,
+            Self::Layout(layout) => &layout.life,
         }
     }
 }

@@ -31,6 +31,7 @@ mod grace;
 mod guards;
 mod handle;
 mod index;
+mod layout;
 mod lock;
 mod metrics;
 mod names;
@@ -59,6 +60,7 @@ pub use fence::{
 pub use files::{FsLimits, Resolved, Unresolved};
 pub use front::Front;
 pub use handle::Handle;
+pub use layout::{LayoutGranted, LayoutMode, LayoutRequest};
 pub use lock::{
     LockChange, LockConflict, LockError, LockExtras, LockHolder, LockInfo, LockKind, LockOwner,
     LockRecord, LockRequest, LockStanding,
@@ -216,6 +218,12 @@ pub struct ServiceCounts {
     pub delegations: usize,
     /// Of these, recalled and not returned yet.
     pub recalled_delegations: usize,
+    /// Layouts held.
+    pub layouts: usize,
+    /// Of these, recalled and not given back yet.
+    pub recalled_layouts: usize,
+    /// Files whose layouts were taken away and that data servers may still go by.
+    pub fenced_layouts: usize,
     /// Holders of delegations that were asked for a file's attributes and have not answered yet.
     pub attribute_queries: usize,
     /// State that was taken away and not freed by its client yet.
@@ -338,7 +346,7 @@ impl Service {
                     let export = namespace.export(held.handle());
                     open.set_read_only(export.is_ok_and(|export| export.writable().is_err()));
                 }
-                Held::Lock(_) | Held::Delegation(_) => {}
+                Held::Lock(_) | Held::Delegation(_) | Held::Layout(_) => {}
             }
         }
         drop(table);
@@ -358,6 +366,8 @@ impl Service {
         let table = self.lock_table();
         let (counts, recalled) = (table.counts, table.recalling.len());
         let attribute_queries = table.queries.len();
+        let (recalled_layouts, fenced_layouts) =
+            (table.recalling_layouts.len(), table.fencing.len());
         drop(table);
         let (fences, fence_waiters) = self.fences.counts();
         ServiceCounts {
@@ -372,6 +382,9 @@ impl Service {
             broken_locks: self.guards.broken(),
             delegations: counts.delegations,
             recalled_delegations: recalled,
+            layouts: counts.layouts,
+            recalled_layouts,
+            fenced_layouts,
             attribute_queries,
             revoked: counts.revoked,
             stateless_files: self.stateless.len(),
@@ -407,6 +420,7 @@ impl Service {
             self.end_doomed_leases(now_ns);
             self.tick_grace(now_ns);
             self.tick_recalls(now_ns);
+            self.tick_layouts(now_ns);
             self.tick_undo(now_ns);
             self.take_local_changes(now_ns);
         }

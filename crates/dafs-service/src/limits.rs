@@ -75,6 +75,15 @@ pub const DELEGATIONS_PER_CLIENT_MAX: usize = 32_768;
 /// Delegations of all clients. Each may hold a descriptor of the process.
 pub const DELEGATIONS_MAX: usize = 250_000;
 
+/// Layouts of one client, with what was revoked and not freed.
+pub const LAYOUTS_PER_CLIENT_MAX: usize = 65_536;
+
+/// Layouts of all clients.
+pub const LAYOUTS_MAX: usize = 500_000;
+
+/// Parts of a file that a layout may be held of after others were given back.
+pub(crate) const LAYOUT_SPANS_MAX: usize = 64;
+
 /// How long a call waits for other clients before its client is told to ask again.
 pub const RECALL_WAIT: Duration = Duration::from_millis(100);
 

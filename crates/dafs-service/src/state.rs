@@ -56,6 +56,7 @@ pub enum StateKind {
     Open,
     Lock,
     Delegation,
+    Layout,
 }
 
 /// The number after `seqid`, which is never zero.

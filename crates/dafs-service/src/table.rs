@@ -17,6 +17,7 @@ use crate::front::Front;
 use crate::guards::Guards;
 use crate::handle::Handle;
 use crate::index::{Held, Index};
+use crate::layout::{Fencing, LayoutState};
 use crate::limits::{
     DELEGATIONS_MAX, DELEGATIONS_PER_CLIENT_MAX, LOCK_STATES_MAX, LOCK_STATES_PER_CLIENT_MAX,
     OPENS_MAX, OPENS_PER_CLIENT_MAX,
@@ -34,6 +35,7 @@ use std::sync::Arc;
 pub(crate) struct FileState {
     pub(crate) opens: Vec<Arc<OpenState>>,
     pub(crate) delegations: Vec<Arc<DelegationState>>,
+    pub(crate) layouts: Vec<Arc<LayoutState>>,
     pub(crate) lock_states: Vec<Arc<LockState>>,
     pub(crate) locks: LockBook<StateId>,
     /// Those who wait for a byte-range lock, in order.
@@ -50,6 +52,7 @@ impl FileState {
     fn is_idle(&self) -> bool {
         self.opens.is_empty()
             && self.delegations.is_empty()
+            && self.layouts.is_empty()
             && self.waiters.is_empty()
             && !self.locks.has_left()
             && self.removing_unchecked + self.removing_checked + self.changing == 0
@@ -62,6 +65,7 @@ pub(crate) struct Holdings {
     pub(crate) opens: FxHashSet<StateId>,
     pub(crate) locks: FxHashSet<StateId>,
     pub(crate) delegations: FxHashSet<StateId>,
+    pub(crate) layouts: FxHashSet<StateId>,
     /// Taken away, and not freed by the client yet.
     pub(crate) revoked: FxHashSet<StateId>,
     /// Files with a waiter of this client.
@@ -75,6 +79,7 @@ impl Holdings {
         self.opens.is_empty()
             && self.locks.is_empty()
             && self.delegations.is_empty()
+            && self.layouts.is_empty()
             && self.revoked.is_empty()
             && self.waiting == 0
     }
@@ -108,6 +113,7 @@ pub(crate) struct Notice {
 
 pub(crate) enum NoticeKind {
     Recall { state: StateRef, truncate: bool },
+    RecallLayout { state: StateRef },
     GetAttr { query: u64 },
     LockAvailable { owner: Box<[u8]> },
 }
@@ -121,6 +127,7 @@ impl Notice {
             NoticeKind::Recall { state, truncate } => {
                 front.recall(client, handle, state, truncate);
             }
+            NoticeKind::RecallLayout { state } => front.recall_layout(client, handle, state),
             NoticeKind::GetAttr { query } => front.get_attr(client, handle, query),
             NoticeKind::LockAvailable { owner } => front.lock_available(client, handle, &owner),
         }
@@ -148,6 +155,10 @@ pub(crate) struct StateTable {
     pub(crate) recalled: FxHashMap<Handle, u64>,
     /// Delegations that have been recalled and not returned.
     pub(crate) recalling: FxHashMap<StateId, Arc<DelegationState>>,
+    /// The same of layouts.
+    pub(crate) recalling_layouts: FxHashMap<StateId, Arc<LayoutState>>,
+    /// Files that layouts were taken away of, which data servers may still go by.
+    pub(crate) fencing: Fencing,
     /// Questions to holders of write delegations that are not answered yet; at most one for each.
     pub(crate) queries: FxHashMap<u64, Arc<DelegationState>>,
     pub(crate) counts: TableCounts,
@@ -166,6 +177,7 @@ pub(crate) struct TableCounts {
     pub(crate) locks: usize,
     pub(crate) ranges: usize,
     pub(crate) delegations: usize,
+    pub(crate) layouts: usize,
     pub(crate) revoked: usize,
     pub(crate) waiters: usize,
 }
@@ -186,6 +198,8 @@ impl StateTable {
             writers,
             recalled: FxHashMap::default(),
             recalling: FxHashMap::default(),
+            recalling_layouts: FxHashMap::default(),
+            fencing: Fencing::default(),
             queries: FxHashMap::default(),
             counts: TableCounts::default(),
             lock_log,
@@ -318,6 +332,7 @@ impl StateTable {
             holdings.opens.remove(&open.id());
         }
         ended.held.push(Held::Open(open.clone()));
+        self.drop_unheld_layouts(&key, &open.client, ended);
         self.tidy_client(client);
         self.tidy(&key);
     }
@@ -414,6 +429,7 @@ impl StateTable {
             holdings.delegations.remove(&delegation.id);
         }
         ended.held.push(Held::Delegation(delegation.clone()));
+        self.drop_unheld_layouts(&key, &delegation.client, ended);
         self.tidy_client(client);
         self.tidy(&key);
     }
@@ -436,6 +452,7 @@ impl StateTable {
             Held::Open(open) => self.withdraw_open(open, ended),
             Held::Lock(lock) => self.withdraw_lock(lock, ended),
             Held::Delegation(delegation) => self.withdraw_delegation(delegation, ended),
+            Held::Layout(layout) => self.take_layout(layout, ended),
         }
         self.counts.revoked += 1;
         let count = if by_admin { &client.admin_revoked } else { &client.revoked };
@@ -463,7 +480,9 @@ impl StateTable {
         let mut ended = Ended::default();
         let Some(holdings) = self.by_client.get(&client.key()) else { return (ended, 0) };
         let opens = holdings.opens.len();
-        let ids = holdings.opens.iter().chain(&holdings.delegations).chain(&holdings.revoked);
+        // Layouts first: with the last open they would count as given back.
+        let ids = holdings.layouts.iter().chain(&holdings.opens);
+        let ids = ids.chain(&holdings.delegations).chain(&holdings.revoked);
         let ids: Vec<StateId> = ids.copied().collect();
         let waiting = holdings.waiting > 0;
         for id in ids {
@@ -474,6 +493,7 @@ impl StateTable {
                     self.release_delegation(&delegation, &mut ended);
                 }
                 Ok(Held::Lock(lock)) => self.release_lock(&lock, &mut ended),
+                Ok(Held::Layout(layout)) => self.abandon_layout(&layout, &mut ended),
                 Err(_) => {}
             }
         }
@@ -487,12 +507,13 @@ impl StateTable {
         (ended, opens)
     }
 
-    /// Everything that is held: opens and delegations, which locks go with.
+    /// Everything that is held: layouts, opens and delegations, which locks go with.
     pub(crate) fn all_held(&self) -> Vec<Held> {
         let files = self.files.values();
         let held = files.flat_map(|file| {
             let opens = file.opens.iter().cloned().map(Held::Open);
-            opens.chain(file.delegations.iter().cloned().map(Held::Delegation))
+            let layouts = file.layouts.iter().cloned().map(Held::Layout);
+            layouts.chain(opens).chain(file.delegations.iter().cloned().map(Held::Delegation))
         });
         held.collect()
     }

@@ -75,6 +75,9 @@ pub trait Layouts: Send + Sync {
     /// The device of that key, if there is such a one.
     fn device(&self, key: &DeviceKey) -> Option<Device>;
 
+    /// All devices that placements may name now.
+    fn devices(&self) -> Vec<DeviceKey>;
+
     /// A client that holds a layout for writing has made its data stable at the data servers and
     /// says so: the file reaches to `end` at least (`None`: nothing is said about the size), and
     /// was changed now, or at the time given. Stable when the call returns.
@@ -83,13 +86,16 @@ pub trait Layouts: Send + Sync {
     /// [`StoreError::Invalid`](crate::StoreError::Invalid) for an end beyond what was written.
     fn commit(&self, file: &FileId, end: Option<u64>, changed: Option<TimeSpec>) -> Result<Attr>;
 
-    /// To be called before the first layout for writing, and after the last one went without a
-    /// commit: the file reaches as far as the data servers have something of it.
+    /// A layout for writing has gone without a commit, as with a client that died: from now on the
+    /// file reaches as far as the data servers have something of it.
     fn settle(&self, file: &FileId) -> Result<()>;
 
-    /// From now on no data server carries out anything in the name of this state-id (the number
-    /// that the service knows it by).
-    fn revoke(&self, state: u64) -> Result<()>;
+    /// When this has returned, no data server carries out anything on the file by right of what it
+    /// was told before: each asks the metadata server again.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`](crate::StoreError::Busy) when that is not sure yet.
+    fn forget(&self, file: &FileId) -> Result<()>;
 
     /// Hands every file whose placement has become another one since the last call to `sink`.
     fn take_moved(&self, sink: &mut dyn FnMut(FileId));

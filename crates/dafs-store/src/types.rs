@@ -303,6 +303,9 @@ pub struct Capabilities {
     pub holes: bool,
     /// Changes that others make beneath the server are reported for watched objects.
     pub local_changes: LocalChanges,
+    /// Bytes of a stripe, as a rule, where files are spread over data servers that clients may reach;
+    /// else 0.
+    pub layout_unit_bytes: u32,
 }
 
 /// Which access control lists a store keeps.

@@ -4,7 +4,8 @@ use super::callback::{Callback, OffloadOutcome};
 use super::stateid;
 use crate::wire_handle;
 use dafs_wire::nfs4::{
-    Attr, Attributes, CbCompoundArgs, CbCompoundResult, CbGetattrArgs, CbNotifyLockArgs,
+    Attr, Attributes, CbCompoundArgs, CbCompoundResult, CbGetattrArgs, CbLayoutrecallArgs,
+    CbNotifyLockArgs, LAYOUT_FILES, LayoutRecall, RecalledLayout,
     CbOffloadArgs, CbOp, CbOpResult, CbRecallArgs, CbResultBody, CbSequenceArgs, OffloadInfo,
     SessionId, StateOwner, Status, Verifier, WriteResponse,
 };
@@ -31,6 +32,9 @@ pub(super) enum BackAnswer {
     Garbage,
 }
 
+/// Layouts for reading and for writing (LAYOUTIOMODE4_ANY).
+const IO_MODE_ANY: u32 = 3;
+
 /// The arguments of a call.
 pub(super) fn encode(callback: &Callback, place: Place, minor_version: u32) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(256);
@@ -50,6 +54,16 @@ pub(super) fn encode(callback: &Callback, place: Place, minor_version: u32) -> V
             let handle = &wire_handle::encode(handle);
             let stateid = stateid::wire(*state);
             CbOp::Recall(CbRecallArgs { stateid, truncate: *truncate, handle }).encode(&mut e);
+        }
+        Callback::RecallLayout { handle, state } => {
+            let handle = &wire_handle::encode(handle);
+            let stateid = stateid::wire(*state);
+            let (offset, length) = (0, u64::MAX);
+            let recall = LayoutRecall::File(RecalledLayout { handle, offset, length, stateid });
+            // The content has not moved, as a rule; who comes back is told where it is then.
+            let (io_mode, changed) = (IO_MODE_ANY, false);
+            let args = CbLayoutrecallArgs { layout_type: LAYOUT_FILES, io_mode, changed, recall };
+            CbOp::Layoutrecall(args).encode(&mut e);
         }
         Callback::Attributes { handle, .. } => {
             let handle = &wire_handle::encode(handle);

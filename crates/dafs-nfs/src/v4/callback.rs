@@ -28,6 +28,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 pub(crate) enum Callback {
     /// CB_RECALL: give the delegation back.
     Recall { handle: Handle, state: StateRef, truncate: bool },
+    /// CB_LAYOUTRECALL: give the layout of a file back.
+    RecallLayout { handle: Handle, state: StateRef },
     /// CB_GETATTR: size and change attribute as the holder of the delegation has them.
     Attributes { handle: Handle, query: u64 },
     /// CB_NOTIFY_LOCK: a lock may now be had.
@@ -57,6 +59,7 @@ impl Callback {
                 Some(Told::Attributes { query: *query, answer: None })
             }
             Self::Recall { state, .. } => Some(Told::RecallFailed { state: *state }),
+            Self::RecallLayout { state, .. } => Some(Told::LayoutRecallFailed { state: *state }),
             Self::LockAvailable { .. } | Self::Offload { .. } => None,
         }
     }
@@ -69,6 +72,10 @@ pub(crate) enum Told {
     Attributes { query: u64, answer: Option<(u64, u64)> },
     /// The client cannot make sense of a recall.
     RecallFailed { state: StateRef },
+    /// The client cannot make sense of the recall of a layout.
+    LayoutRecallFailed { state: StateRef },
+    /// The client has no such layout any more.
+    LayoutForgotten { state: StateRef },
 }
 
 /// How the server says who it is in callbacks (csa_sec_parms, RFC 8881 18.36.3).
@@ -322,6 +329,8 @@ impl Callbacks {
             BackAnswer::Sequence(_) => (sequence.wrapping_sub(1), Verdict::Fault),
             BackAnswer::Garbage => (sequence, Verdict::Fault),
             BackAnswer::Operation(Status::Ok, attributes) => (sequence, Verdict::Done(attributes)),
+            // What a client without any matching layout says; it may say OK as well and return it.
+            BackAnswer::Operation(Status::NoMatchingLayout, _) => (sequence, Verdict::Forgotten),
             // The client may not have seen yet what it is called about, because the reply that
             // tells it is still on its way.
             BackAnswer::Operation(Status::Delay | Status::BadHandle | Status::BadStateId, _) => {
@@ -388,6 +397,13 @@ impl Callbacks {
                     _ => None,
                 }
             }
+            Verdict::Forgotten => {
+                self.fault = false;
+                match pending.callback {
+                    Callback::RecallLayout { state, .. } => Some(Told::LayoutForgotten { state }),
+                    callback => callback.failed(),
+                }
+            }
             Verdict::Again if pending.tries < BACK_TRIES_MAX => {
                 pending.tries += 1;
                 pending.not_before_ns = now_ns.saturating_add(BACK_RETRY_NS);
@@ -429,6 +445,7 @@ impl Callbacks {
 enum Verdict {
     Done(Option<(u64, u64)>),
     Again,
+    Forgotten,
     Refused,
     Fault,
 }

@@ -62,6 +62,11 @@ pub(crate) fn of(error: ServiceError) -> Status {
         // RESOURCE is gone from 4.1. Tables become free again, so the client is to ask again.
         ServiceError::Delay | ServiceError::WouldWait | ServiceError::Resource => Status::Delay,
         ServiceError::NotSupported => Status::NotSupp,
+        ServiceError::LayoutUnavailable => Status::LayoutUnavailable,
+        ServiceError::LayoutTryLater => Status::LayoutTryLater,
+        ServiceError::LayoutTooBig => Status::TooSmall,
+        ServiceError::RecallConflict => Status::RecallConflict,
+        ServiceError::BadLayout => Status::BadLayout,
         ServiceError::Fenced => Status::Access,
         _ => Status::ServerFault,
     }

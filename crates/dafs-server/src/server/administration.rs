@@ -121,6 +121,11 @@ impl Administration {
                 let recalled = if *recalled { ", recalled" } else { "" };
                 format!("{kind:?} delegation of {}{recalled}", self.place(handle))
             }
+            Holding::Layout { handle, write, recalled } => {
+                let kind = if *write { "write" } else { "read" };
+                let recalled = if *recalled { ", recalled" } else { "" };
+                format!("{kind} layout of {}{recalled}", self.place(handle))
+            }
         }
     }
 

@@ -23,6 +23,8 @@ pub struct ClientInfo {
     pub locks: usize,
     /// Delegations it holds.
     pub delegations: usize,
+    /// Layouts it holds.
+    pub layouts: usize,
 }
 
 /// One thing that a client holds.
@@ -43,6 +45,12 @@ pub enum Holding {
     Delegation {
         handle: Handle,
         kind: DelegationKind,
+        recalled: bool,
+    },
+    /// Where the file lies, for reading alone or for writing too.
+    Layout {
+        handle: Handle,
+        write: bool,
         recalled: bool,
     },
 }
@@ -73,6 +81,7 @@ impl Service {
                 opens: held.map_or(0, |held| held.opens.len()),
                 locks: held.map_or(0, |held| held.locks.len()),
                 delegations: held.map_or(0, |held| held.delegations.len()),
+                layouts: held.map_or(0, |held| held.layouts.len()),
                 client,
             }
         };
@@ -90,6 +99,7 @@ impl Service {
         let table = self.lock_table();
         let Some(held) = table.by_client.get(&key) else { return Ok(Vec::new()) };
         let ids = held.opens.iter().chain(&held.locks).chain(&held.delegations);
+        let ids = ids.chain(&held.layouts);
         let show = |held: Held| match held {
             Held::Open(open) => Holding::Open {
                 handle: *open.handle(),
@@ -114,6 +124,7 @@ impl Service {
                 kind: delegation.kind,
                 recalled: delegation.is_recalled(),
             },
+            Held::Layout(layout) => layout.holding(),
         };
         Ok(ids.filter_map(|&id| table.index.find(id).ok()).take(max).map(show).collect())
     }

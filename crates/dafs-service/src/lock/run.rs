@@ -191,7 +191,7 @@ impl Service {
                     let name = lock.owner.clone();
                     Ok((Owner::Existing(lock), name))
                 }
-                Held::Open(_) | Held::Delegation(_) => Err(ServiceError::BadStateId),
+                Held::Open(_) | Held::Delegation(_) | Held::Layout(_) => Err(ServiceError::BadStateId),
             },
             LockOwner::New { owner, .. } if owner.len() > OWNER_BYTES_MAX => {
                 Err(ServiceError::Resource)
@@ -272,7 +272,7 @@ impl Service {
                     None => return Ok(state),
                 }
             }
-            Held::Open(_) | Held::Delegation(_) => return Err(ServiceError::BadStateId),
+            Held::Open(_) | Held::Delegation(_) | Held::Layout(_) => return Err(ServiceError::BadStateId),
         };
         self.unlock_range(caller, &lock, range)
     }

@@ -94,6 +94,9 @@ impl StateTable {
         let truncate = request.truncates();
         let breaks = if change { Break::Change { truncate } } else { Break::Read };
         self.clear_delegations(&key, caller.client, breaks, clock, ended)?;
+        if truncate {
+            self.clear_layouts(&key, caller.client, clock, ended)?;
+        }
         if let Some(state) = own {
             let mut inner = state.lock();
             let share = state.share();
@@ -197,6 +200,7 @@ impl StateTable {
         }
         let breaks = Break::Change { truncate: false };
         self.clear_delegations(&key, client, breaks, clock, ended)?;
+        self.clear_layouts(&key, client, clock, ended)?;
         let file = self.files.entry(key).or_default();
         match mode {
             RemoveMode::Unchecked => file.removing_unchecked += 1,

@@ -60,6 +60,11 @@ impl Share {
         self.deny_read || self.deny_write
     }
 
+    /// Whether it reads, or writes.
+    pub(crate) fn allows(self, write: bool) -> bool {
+        if write { self.write } else { self.read || self.write }
+    }
+
     pub(crate) fn mode(self) -> OpenMode {
         OpenMode { read: self.read, write: self.write }
     }

@@ -54,7 +54,7 @@ impl Service {
     ) -> Result<Arc<OpenState>> {
         match self.held(caller, Some(handle), state.into())? {
             Held::Open(open) => Ok(open),
-            Held::Lock(_) | Held::Delegation(_) => Err(ServiceError::BadStateId),
+            Held::Lock(_) | Held::Delegation(_) | Held::Layout(_) => Err(ServiceError::BadStateId),
         }
     }
 
@@ -97,6 +97,7 @@ impl Service {
             Held::Open(open) => (open.uid, open.file(need)?),
             Held::Lock(lock) => (lock.open.uid, lock.open.file(need)?),
             Held::Delegation(delegation) => (delegation.uid, delegation.file(need)?),
+            Held::Layout(_) => return Err(ServiceError::BadStateId),
         };
         if caller.client.kind() == ClientKind::Nfs && caller.cred.uid != uid {
             self.check_user(caller, handle, need)?;

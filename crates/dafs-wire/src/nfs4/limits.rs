@@ -54,6 +54,12 @@ pub const PATH_COMPONENTS_MAX: usize = 1024;
 /// The most locations, servers, layout types, devices, hints and the like in one list that are
 /// taken from the wire.
 pub const LIST_ITEMS_MAX: usize = 1024;
+/// The most places of a pattern of stripes, and names of a file at data servers (what stock clients take).
+pub const STRIPES_MAX: usize = 4096;
+/// The most data servers of a device (what stock clients take).
+pub const DATA_SERVERS_MAX: usize = 256;
+/// The most addresses of one data server that are taken from the wire.
+pub const MULTIPATHS_MAX: usize = 64;
 /// The most extended attribute names of one answer that are taken from the wire.
 pub const XATTR_NAMES_MAX: usize = 65_536;
 /// No limit beyond the length of the message: the field borrows, so its length costs nothing.

@@ -8,7 +8,7 @@ use dafs_service::{Caller, FsLimits, Handle, Service, ServiceError};
 use dafs_store::{Acl, AclSupport, Attr as ObjectAttr, Capabilities, Kind, TimeSpec};
 use dafs_wire::nfs4::{
     self, Attr, Bitmap, ChangeAttrType, CharsetCapability, DeviceNumbers, FhExpireType, FileType,
-    FsLocations, Fsid, OpenArguments, ShareAccess, Status, Time, encode_fattr,
+    FsLocations, Fsid, LAYOUT_FILES, Numbers32, OpenArguments, ShareAccess, Status, Time, encode_fattr,
 };
 use dafs_wire::xdr::Encoder;
 use std::time::Duration;
@@ -187,6 +187,13 @@ fn further(attr: Attr, e: &mut Encoder<'_>, object: &Object<'_>, extra: &Extra) 
         Attr::ChangeAttrType => e.value(&ChangeAttrType::Undefined),
         Attr::XattrSupport => e.bool(capabilities.xattrs),
         Attr::OpenArguments => e.value(&OPEN_ARGUMENTS),
+        Attr::FsLayoutTypes => e.value(&Numbers32 { numbers: vec![LAYOUT_FILES] }),
+        // Directories have none.
+        Attr::LayoutTypes if object.attr.kind == Kind::Regular => {
+            e.value(&Numbers32 { numbers: vec![LAYOUT_FILES] });
+        }
+        Attr::LayoutTypes => e.value(&Numbers32::default()),
+        Attr::LayoutBlksize => e.u32(capabilities.layout_unit_bytes),
         other => of_file_system(other, e, &extra.limits),
     }
 }

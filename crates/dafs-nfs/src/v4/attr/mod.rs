@@ -71,6 +71,10 @@ const BASE: Bitmap = Attr::set(&[
 const MINOR_2: Bitmap =
     Attr::set(&[Attr::CloneBlksize, Attr::ChangeAttrType, Attr::ModeUmask, Attr::XattrSupport]);
 
+/// What objects have on file systems whose files are spread over data servers (RFC 8881 5.12).
+const OF_LAYOUTS: Bitmap =
+    Attr::set(&[Attr::FsLayoutTypes, Attr::LayoutTypes, Attr::LayoutBlksize]);
+
 /// The space and the limits of the file system, which are asked for in one call.
 const OF_FILE_SYSTEM: Bitmap = Attr::set(&[
     Attr::FilesAvail,
@@ -115,6 +119,9 @@ pub(crate) fn supported(
     let mut set = if minor >= 2 { BASE.or(MINOR_2) } else { BASE };
     if capabilities.acls != AclSupport::Mode {
         set.insert(Attr::Acl);
+    }
+    if capabilities.layout_unit_bytes != 0 {
+        set = set.or(OF_LAYOUTS);
     }
     if object.is_some_and(|object| object.btime.is_some()) {
         set.insert(Attr::TimeCreate);

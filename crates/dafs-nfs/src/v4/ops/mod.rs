@@ -13,6 +13,7 @@ mod copy;
 mod create;
 mod delegation;
 mod getattr;
+mod layout;
 mod link;
 mod lock;
 mod lookup;
@@ -44,6 +45,13 @@ pub(crate) fn dispatch<'a>(cx: &mut Compound<'a>, op: &Op<'a>) -> OpResult {
         Op::Create(args) => create::create(cx, args),
         Op::Delegreturn(args) => delegation::delegreturn(cx, args),
         Op::Getattr(args) => getattr::getattr(cx, args),
+        Op::Getdeviceinfo(args) => layout::device::getdeviceinfo(cx, args),
+        Op::Getdevicelist(args) => layout::device::getdevicelist(cx, args),
+        Op::Layoutcommit(args) => layout::layoutcommit(cx, args),
+        Op::Layouterror(args) => layout::layouterror(cx, args),
+        Op::Layoutget(args) => layout::layoutget(cx, args),
+        Op::Layoutreturn(args) => layout::layoutreturn(cx, args),
+        Op::Layoutstats(args) => layout::layoutstats(cx, args),
         Op::Link(args) => link::link(cx, args),
         Op::Lock(args) => lock::lock(cx, args),
         Op::Lockt(args) => lock::lockt(cx, args),

@@ -1,0 +1,54 @@
+//! LAYOUTRETURN (RFC 8881 18.44): of a file, of a file system, of all.
+
+use super::{check_range, mode, of_files, of_layout};
+use crate::v4::compound::{Compound, OpResult};
+use crate::v4::stateid;
+use dafs_wire::nfs4::{LayoutReturn, LayoutreturnArgs, LayoutreturnResult, Status, Stateid};
+
+/// The numbers of what is wider than a file (`layoutreturn_type4`).
+const OF_FILE_SYSTEM: u32 = 2;
+const OF_ALL: u32 = 3;
+
+pub(in crate::v4::ops) fn layoutreturn(
+    cx: &mut Compound<'_>,
+    args: &LayoutreturnArgs<'_>,
+) -> OpResult {
+    of_files(args.layout_type)?;
+    let mode = mode(args.io_mode, true)?;
+    let service = cx.shared.service.clone();
+    if args.reclaim {
+        // Layouts of the last run ended with it; their holders say so while others reclaim.
+        return match service.in_grace() {
+            true => answer(cx, None),
+            false => Err(Status::NoGrace.into()),
+        };
+    }
+    match &args.returned {
+        LayoutReturn::File(returned) => {
+            let handle = cx.current()?;
+            check_range(returned.offset, returned.length)?;
+            let state = stateid::reference(&cx.stateid(&returned.stateid)?)?;
+            let range = (returned.offset, returned.length);
+            let left = service.return_layout(cx.caller()?, &handle, state, mode, range);
+            answer(cx, left.map_err(of_layout)?.map(stateid::wire))
+        }
+        LayoutReturn::Wider(OF_FILE_SYSTEM) => {
+            let handle = cx.current()?;
+            service.return_layouts(cx.caller()?, Some(&handle));
+            answer(cx, None)
+        }
+        LayoutReturn::Wider(OF_ALL) => {
+            service.return_layouts(cx.caller()?, None);
+            answer(cx, None)
+        }
+        LayoutReturn::Wider(_) => Err(Status::Inval.into()),
+    }
+}
+
+fn answer(cx: &mut Compound<'_>, stateid: Option<Stateid>) -> OpResult {
+    cx.encoder().value(&LayoutreturnResult { stateid });
+    if let Some(stateid) = stateid {
+        cx.set_current_stateid(stateid);
+    }
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! Parallel NFS at the metadata server (RFC 8881 12, 13, 18.40 - 18.44; RFC 7862 15.6, 15.7): the
+//! files layout.
+//!
+//! Invariants
+//! * A layout is of the files type; others are not known here.
+//! * A layout that is entered is told: its size on the wire is known before.
+
+mod layoutcommit;
+mod layouterror;
+mod layoutget;
+mod layoutreturn;
+
+pub(super) mod device;
+
+pub(super) use layoutcommit::layoutcommit;
+pub(super) use layouterror::{layouterror, layoutstats};
+pub(super) use layoutget::layoutget;
+pub(super) use layoutreturn::layoutreturn;
+
+use dafs_service::{LayoutMode, ServiceError};
+use dafs_store::StoreError;
+use dafs_wire::nfs4::{LAYOUT_FILES, Status};
+
+use crate::v4::compound::OpError;
+
+/// Refuses layout types that are not known here.
+fn of_files(layout_type: u32) -> Result<(), Status> {
+    if layout_type == LAYOUT_FILES { Ok(()) } else { Err(Status::UnknownLayoutType) }
+}
+
+/// The mode of a request; `any` where it may stand for both.
+fn mode(number: u32, any: bool) -> Result<LayoutMode, Status> {
+    match number {
+        1 => Ok(LayoutMode::Read),
+        2 => Ok(LayoutMode::ReadWrite),
+        3 if any => Ok(LayoutMode::Any),
+        _ => Err(Status::BadIoMode),
+    }
+}
+
+/// Refuses ranges that are empty or go beyond the last byte there can be (RFC 8881 18.43.3). All
+/// ones stand for the end of the file.
+fn check_range(offset: u64, length: u64) -> Result<(), Status> {
+    let fits = length == u64::MAX || offset.checked_add(length).is_some();
+    if length != 0 && fits { Ok(()) } else { Err(Status::Inval) }
+}
+
+/// Statuses where layouts have rules of their own.
+fn of_layout(error: ServiceError) -> OpError {
+    match error {
+        // Directories have none (RFC 8881 table 6).
+        ServiceError::Store(StoreError::BadType) => OpError::Status(Status::WrongType),
+        error => crate::v4::status::without_perm(error),
+    }
+}

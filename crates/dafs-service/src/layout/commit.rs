@@ -1,0 +1,43 @@
+//! LAYOUTCOMMIT: what a client has written at the data servers becomes part of the file.
+
+use crate::error::ServiceError;
+use crate::handle::Handle;
+use crate::state::StateRef;
+use crate::{Caller, Result, Service};
+use dafs_store::{Attr, TimeSpec};
+
+impl Service {
+    /// The file reaches to `end` at least from now on, and was changed. With `reclaim`, after a
+    /// restart of this server, `state` is the layout of its last run, and an open for writing that
+    /// was reclaimed gives the right. May wait for data servers and the disk.
+    ///
+    /// # Errors
+    /// `BadLayout` without a layout for writing, `Grace`, `NoGrace`, those of the state-id, the
+    /// store's: `Invalid` for an end beyond what was written.
+    pub fn commit_layout(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        state: StateRef,
+        reclaim: bool,
+        end: Option<u64>,
+        changed: Option<TimeSpec>,
+    ) -> Result<Attr> {
+        let namespace = self.namespace();
+        let export = namespace.export(handle)?;
+        let layouts = export.store().layouts().ok_or(ServiceError::LayoutUnavailable)?;
+        export.writable()?;
+        if reclaim {
+            if !self.in_grace() {
+                return Err(ServiceError::NoGrace);
+            }
+            self.check_any_right(caller, &export.key(handle), true)?;
+            return Ok(layouts.commit(&handle.file, end, changed)?);
+        }
+        let layout = self.layout(caller, handle, state)?;
+        if !layout.covers(true) {
+            return Err(ServiceError::BadLayout);
+        }
+        Ok(layouts.commit(&handle.file, end, changed)?)
+    }
+}

@@ -1,0 +1,216 @@
+//! LAYOUTGET: where a file's content lies, told to one client.
+
+use super::{Inner, LayoutState, Spans};
+use crate::client::ClientKind;
+use crate::error::ServiceError;
+use crate::handle::Handle;
+use crate::index::{Held, Life};
+use crate::limits::{LAYOUTS_MAX, LAYOUTS_PER_CLIENT_MAX};
+use crate::state::{StateId, StateRef, check_seqid, next_seqid};
+use crate::table::{Blocked, StateTable};
+use crate::{Caller, Result, Service};
+use dafs_store::{Kind, Placement, Store, StoreError};
+use std::sync::{Arc, Mutex};
+
+/// What a client asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct LayoutRequest {
+    /// An open, a byte-range lock or a delegation for the first layout of a file; then the layout.
+    pub state: StateRef,
+    /// Whether it wants to write, too.
+    pub write: bool,
+}
+
+/// What it gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayoutGranted {
+    /// The layout's state-id.
+    pub state: StateRef,
+    /// Where the whole file lies.
+    pub placement: Placement,
+}
+
+impl Service {
+    /// Tells a client where a file's content lies, until it gives that knowledge back, or its last
+    /// open and delegation of the file. `fits` says whether the answer has room for it.
+    ///
+    /// # Errors
+    /// `LayoutUnavailable` for files that are reached through this server alone, `RecallConflict`
+    /// while the client is asked for its layout, `LayoutTryLater`, `LayoutTooBig`, `OpenMode`, `Grace`, `Resource`,
+    /// `WouldWait`, `Delay`, those of the state-id and the store's.
+    pub fn get_layout(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        request: LayoutRequest,
+        fits: &dyn Fn(&Placement) -> bool,
+    ) -> Result<LayoutGranted> {
+        let namespace = self.namespace();
+        let export = namespace.export(handle)?;
+        if export.store().layouts().is_none() || caller.client.kind() != ClientKind::Nfs {
+            return Err(ServiceError::LayoutUnavailable);
+        }
+        if request.write {
+            export.writable()?;
+        }
+        self.check_layout_right(caller, handle, request)?;
+        self.check_grace(caller.client)?;
+        let attr = export.store().getattr(&handle.file)?;
+        if attr.kind != Kind::Regular {
+            return Err(StoreError::BadType.into());
+        }
+        let store = export.store().clone();
+        let placement = placement(&*store, handle, request.write)?;
+        if !fits(&placement) {
+            return Err(ServiceError::LayoutTooBig);
+        }
+        let key = export.key(handle);
+        let entered = self.attempt(|table, _| {
+            table.lay_out(caller, handle, key, request, &store)
+        });
+        let state = entered.map_err(|blocked| match blocked {
+            Blocked::Refused(error) => error,
+            Blocked::Recall(_) | Blocked::Expire(_) | Blocked::Undo(_) => {
+                ServiceError::LayoutTryLater
+            }
+        })?;
+        // Had it moved before the layout was entered, nobody would recall that.
+        let now = store.layouts().map(|layouts| layouts.placement(&handle.file, false));
+        if now.and_then(|now| now.ok().flatten()).is_none_or(|now| now.epoch != placement.epoch) {
+            self.recall_layouts_of(&key, caller.now_ns);
+            return Err(ServiceError::LayoutTryLater);
+        }
+        Ok(LayoutGranted { state, placement })
+    }
+
+    /// Whether what the client shows lets it read, or write, the file.
+    fn check_layout_right(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        request: LayoutRequest,
+    ) -> Result<()> {
+        if request.state.is_special() {
+            return Err(ServiceError::BadStateId);
+        }
+        let allowed = match self.held(caller, Some(handle), request.state.id.into())? {
+            Held::Layout(layout) => {
+                return match check_seqid(layout.seqid(), request.state.seqid) {
+                    // Right of its own for writing comes from an open, which may have been another.
+                    Ok(()) | Err(ServiceError::OldStateId) => {
+                        self.check_any_right(caller, &layout.key, request.write)
+                    }
+                    Err(error) => Err(error),
+                };
+            }
+            Held::Open(open) => open.share().allows(request.write),
+            Held::Lock(lock) => lock.open.share().allows(request.write),
+            Held::Delegation(delegation) => delegation.kind.writes() || !request.write,
+        };
+        // A seqid that is old or was never given is refused for all but layouts.
+        self.held(caller, Some(handle), request.state)?;
+        if allowed { Ok(()) } else { Err(ServiceError::OpenMode) }
+    }
+
+    /// Whether some open or delegation of the client lets it read, or write, the file.
+    pub(super) fn check_any_right(&self, caller: Caller<'_>, key: &Handle, write: bool) -> Result<()> {
+        let table = self.lock_table();
+        let file = table.files.get(key);
+        let allowed = file.is_some_and(|file| {
+            let own = |client| Arc::ptr_eq(client, caller.client);
+            file.opens.iter().any(|open| own(&open.client) && open.share().allows(write))
+                || file.delegations.iter().any(|d| own(&d.client) && (d.kind.writes() || !write))
+        });
+        if allowed { Ok(()) } else { Err(ServiceError::OpenMode) }
+    }
+}
+
+fn placement(store: &dyn Store, handle: &Handle, write: bool) -> Result<Placement> {
+    let unavailable = ServiceError::LayoutUnavailable;
+    let layouts = store.layouts().ok_or(unavailable)?;
+    match layouts.placement(&handle.file, write) {
+        Ok(placement) => placement.ok_or(unavailable),
+        Err(StoreError::Busy) => Err(ServiceError::LayoutTryLater),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl StateTable {
+    /// Enters a layout, or adds to the one that the client has.
+    fn lay_out(
+        &mut self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        key: Handle,
+        request: LayoutRequest,
+        store: &Arc<dyn Store>,
+    ) -> std::result::Result<StateRef, Blocked> {
+        Self::check_current(caller.client)?;
+        let file = self.files.get(&key);
+        // The state-id that was shown may have been given back since.
+        let own = |client: &Arc<_>| Arc::ptr_eq(client, caller.client);
+        let in_use = file.is_some_and(|file| {
+            file.opens.iter().any(|open| own(&open.client))
+                || file.delegations.iter().any(|delegation| own(&delegation.client))
+        });
+        if !in_use {
+            return Err(ServiceError::BadStateId.into());
+        }
+        let changes = |file: &crate::table::FileState| {
+            file.changing + file.removing_checked + file.removing_unchecked > 0
+        };
+        if file.is_some_and(changes) || self.fencing.holds_back(&key) {
+            return Err(ServiceError::LayoutTryLater.into());
+        }
+        let mut of_client = file.into_iter().flat_map(|file| &file.layouts);
+        let present = of_client.find(|layout| own(&layout.client) && layout.handle == *handle);
+        if let Some(layout) = present {
+            let mut inner = layout.lock();
+            if inner.recalled_ns.is_some() {
+                return Err(ServiceError::RecallConflict.into());
+            }
+            if request.write {
+                inner.write = Spans::whole();
+            } else {
+                inner.read = Spans::whole();
+            }
+            inner.seqid = next_seqid(inner.seqid);
+            return Ok(StateRef { id: layout.id, seqid: inner.seqid });
+        }
+        let id = self.admit_layout(caller)?;
+        let (read, write) = match request.write {
+            true => (Spans::default(), Spans::whole()),
+            false => (Spans::whole(), Spans::default()),
+        };
+        let layout = Arc::new(LayoutState {
+            id,
+            client: caller.client.clone(),
+            handle: *handle,
+            key,
+            store: store.clone(),
+            life: Life::default(),
+            inner: Mutex::new(Inner {
+                seqid: 1,
+                read,
+                write,
+                recalled_ns: None,
+                resend: false,
+            }),
+        });
+        self.enter_layout(&layout);
+        Ok(StateRef { id, seqid: 1 })
+    }
+
+    fn admit_layout(&mut self, caller: Caller<'_>) -> Result<StateId> {
+        let held = self.by_client.get(&caller.client.key());
+        let held = held.map_or(0, |held| held.layouts.len() + held.revoked.len());
+        // Who cannot be called back would keep others waiting for a lease.
+        if self.counts.layouts >= LAYOUTS_MAX
+            || held >= LAYOUTS_PER_CLIENT_MAX
+            || !caller.client.back_channel()
+        {
+            return Err(ServiceError::LayoutTryLater);
+        }
+        self.index.next().ok_or(ServiceError::LayoutTryLater)
+    }
+}

@@ -1,0 +1,262 @@
+//! Layouts: a client's knowledge of where a file's content lies, by which it reads and writes at the
+//! data servers itself (RFC 8881 12).
+//!
+//! Invariants
+//! * A layout tells of the whole file. What its holder gives back in parts is kept account of; when
+//!   nothing is left, the layout is gone. It ends with its holder's last open or delegation of the
+//!   file (return_on_close).
+//! * Layouts of several clients stand beside each other: the data servers order what they do, as one
+//!   server would. What changes the file behind them (a shorter size, a removal, another placement)
+//!   comes after they have been given back.
+//! * A layout that is not given back within a lease of its recall is revoked, and what it stood
+//!   against goes on only when no data server honours it any more ([`Fencing`]).
+//! * After a restart there are none: clients ask again.
+
+mod commit;
+mod fencing;
+mod grant;
+mod recall;
+mod spans;
+mod vouch;
+
+pub use grant::{LayoutGranted, LayoutRequest};
+
+pub(crate) use fencing::Fencing;
+
+use crate::client::{Client, Holding};
+use crate::error::ServiceError;
+use crate::handle::Handle;
+use crate::index::{Held, Life};
+use crate::state::{StateId, StateRef, check_seqid, next_seqid};
+use crate::table::{Ended, StateTable};
+use crate::{Caller, Result, Service};
+use dafs_store::{Device, DeviceKey, Store};
+use spans::Spans;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What one client has been told of where one file lies.
+pub(crate) struct LayoutState {
+    pub(crate) id: StateId,
+    pub(crate) client: Arc<Client>,
+    /// The file as its holder calls it.
+    pub(crate) handle: Handle,
+    /// The file as layouts are compared by.
+    pub(crate) key: Handle,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) life: Life,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    seqid: u32,
+    /// What is held for reading only, and for reading and writing.
+    read: Spans,
+    write: Spans,
+    /// When it was recalled first.
+    recalled_ns: Option<u64>,
+    /// The recall could not be delivered.
+    resend: bool,
+}
+
+/// For what kind of use a layout is (layoutiomode4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayoutMode {
+    /// Reading.
+    Read,
+    /// Reading and writing.
+    ReadWrite,
+    /// Either; only to give back.
+    Any,
+}
+
+impl LayoutMode {
+    fn reads(self) -> bool {
+        self != Self::ReadWrite
+    }
+
+    fn writes(self) -> bool {
+        self != Self::Read
+    }
+}
+
+impl LayoutState {
+    pub(crate) fn seqid(&self) -> u32 {
+        self.lock().seqid
+    }
+
+    fn reference(&self) -> StateRef {
+        StateRef { id: self.id, seqid: self.seqid() }
+    }
+
+    /// Whether its holder may read, or write, at the data servers.
+    fn covers(&self, write: bool) -> bool {
+        let inner = self.lock();
+        self.life.is_live() && (!inner.write.is_empty() || !write && !inner.read.is_empty())
+    }
+
+    /// As administrators see it.
+    pub(crate) fn holding(&self) -> Holding {
+        let inner = self.lock();
+        let (write, recalled) = (!inner.write.is_empty(), inner.recalled_ns.is_some());
+        Holding::Layout { handle: self.handle, write, recalled }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StateTable {
+    pub(crate) fn enter_layout(&mut self, layout: &Arc<LayoutState>) {
+        self.files.entry(layout.key).or_default().layouts.push(layout.clone());
+        self.counts.layouts += 1;
+        self.by_client.entry(layout.client.key()).or_default().layouts.insert(layout.id);
+        self.index.insert(Held::Layout(layout.clone()));
+    }
+
+    /// Ends a layout that its holder has given back, or does without.
+    pub(crate) fn release_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
+        self.withdraw_layout(layout, ended);
+        layout.life.end();
+        self.index.remove(layout.id);
+    }
+
+    /// Takes a layout out of everything but the index.
+    pub(crate) fn withdraw_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
+        let (key, client) = (layout.key, layout.client.key());
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let before = file.layouts.len();
+        file.layouts.retain(|other| !Arc::ptr_eq(other, layout));
+        if file.layouts.len() == before {
+            return;
+        }
+        self.counts.layouts -= 1;
+        self.recalling_layouts.remove(&layout.id);
+        if let Some(holdings) = self.by_client.get_mut(&client) {
+            holdings.layouts.remove(&layout.id);
+        }
+        ended.held.push(Held::Layout(layout.clone()));
+        self.tidy_client(client);
+        self.tidy(&key);
+    }
+
+    /// Ends the layouts of a client on a file that it has neither open nor delegated any more
+    /// (return_on_close, RFC 8881 18.43.3).
+    pub(crate) fn drop_unheld_layouts(
+        &mut self,
+        key: &Handle,
+        client: &Arc<Client>,
+        ended: &mut Ended,
+    ) {
+        let Some(file) = self.files.get(key) else { return };
+        if file.layouts.is_empty()
+            || file.opens.iter().any(|open| Arc::ptr_eq(&open.client, client))
+            || file.delegations.iter().any(|held| Arc::ptr_eq(&held.client, client))
+        {
+            return;
+        }
+        let theirs = |layout: &&Arc<LayoutState>| Arc::ptr_eq(&layout.client, client);
+        let layouts: Vec<_> = file.layouts.iter().filter(theirs).cloned().collect();
+        for layout in layouts {
+            // Who was asked for it and closes the file instead has given it back.
+            self.release_layout(&layout, ended);
+        }
+    }
+}
+
+impl Service {
+    /// Takes back what a client returns of one file's layout (LAYOUTRETURN). Returns the state-id
+    /// of what is left, if anything is.
+    ///
+    /// # Errors
+    /// Those of the state-id.
+    pub fn return_layout(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        state: StateRef,
+        mode: LayoutMode,
+        (offset, length): (u64, u64),
+    ) -> Result<Option<StateRef>> {
+        let layout = self.layout(caller, handle, state)?;
+        let mut ended = Ended::default();
+        let mut table = self.lock_table();
+        layout.life.check()?;
+        let mut inner = layout.lock();
+        let end = offset.saturating_add(length);
+        if mode.reads() {
+            inner.read.remove(offset, end);
+        }
+        if mode.writes() {
+            inner.write.remove(offset, end);
+        }
+        let left = !inner.read.is_empty() || !inner.write.is_empty();
+        inner.seqid = next_seqid(inner.seqid);
+        let reference = StateRef { id: layout.id, seqid: inner.seqid };
+        drop(inner);
+        if !left {
+            table.release_layout(&layout, &mut ended);
+        }
+        drop(table);
+        self.finish(ended);
+        Ok(left.then_some(reference))
+    }
+
+    /// Takes back all layouts of a client: of one file system, that of `handle`, or of all
+    /// (LAYOUTRETURN with FSID or ALL).
+    pub fn return_layouts(&self, caller: Caller<'_>, of: Option<&Handle>) {
+        let mut ended = Ended::default();
+        let mut table = self.lock_table();
+        let held = table.by_client.get(&caller.client.key());
+        let ids: Vec<StateId> = held.into_iter().flat_map(|held| &held.layouts).copied().collect();
+        for id in ids {
+            let Ok(Held::Layout(layout)) = table.index.find(id) else { continue };
+            if of.is_none_or(|handle| handle.fs == layout.handle.fs) {
+                table.release_layout(&layout, &mut ended);
+            }
+        }
+        drop(table);
+        self.finish(ended);
+    }
+
+    /// The layout that a state-id stands for. An earlier sequence number is good, too: a client has
+    /// several requests about one layout under way (RFC 8881 12.5.3).
+    fn layout(
+        &self,
+        caller: Caller<'_>,
+        handle: &Handle,
+        state: StateRef,
+    ) -> Result<Arc<LayoutState>> {
+        match self.held(caller, Some(handle), state.id.into())? {
+            Held::Layout(layout) => match check_seqid(layout.seqid(), state.seqid) {
+                Ok(()) | Err(ServiceError::OldStateId) => Ok(layout),
+                Err(error) => Err(error),
+            },
+            _ => Err(ServiceError::BadStateId),
+        }
+    }
+}
+
+impl Service {
+    /// Whether any export spreads its files over data servers.
+    pub fn has_layouts(&self) -> bool {
+        self.namespace().exports().any(|export| export.store().layouts().is_some())
+    }
+
+    /// A device, of whatever export.
+    pub fn device(&self, key: &DeviceKey) -> Option<Device> {
+        let namespace = self.namespace();
+        let mut layouts = namespace.exports().filter_map(|export| export.store().layouts());
+        layouts.find_map(|layouts| layouts.device(key))
+    }
+
+    /// The devices of the export of an object.
+    ///
+    /// # Errors
+    /// `BadHandle`.
+    pub fn devices(&self, handle: &Handle) -> Result<Vec<DeviceKey>> {
+        let namespace = self.namespace();
+        let layouts = namespace.export(handle)?.store().layouts();
+        Ok(layouts.map(|layouts| layouts.devices()).unwrap_or_default())
+    }
+}

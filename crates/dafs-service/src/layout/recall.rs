@@ -1,0 +1,173 @@
+//! Recalls and revocation of layouts.
+
+use super::LayoutState;
+use crate::Service;
+use crate::client::{Client, ClientKey};
+use crate::handle::Handle;
+use crate::index::Held;
+use crate::open::Clock;
+use crate::state::{StateId, StateRef, next_seqid};
+use crate::table::{Blocked, Ended, Notice, NoticeKind, StateTable};
+use std::sync::Arc;
+
+impl LayoutState {
+    fn notice(self: &Arc<Self>) -> Notice {
+        let what = NoticeKind::RecallLayout { state: self.reference() };
+        Notice { client: self.client.clone(), handle: self.handle, what }
+    }
+
+    /// True when it was recalled more than a lease ago.
+    fn is_overdue(&self, clock: Clock) -> bool {
+        let recalled_ns = self.lock().recalled_ns;
+        recalled_ns.is_some_and(|at_ns| clock.now_ns.saturating_sub(at_ns) > clock.lease_ns)
+    }
+}
+
+impl StateTable {
+    /// Checks that no other client knows where the file lies, before that, or what is there, becomes
+    /// another: recalls the layouts of others, and takes away those that were not given back in time.
+    pub(crate) fn clear_layouts(
+        &mut self,
+        key: &Handle,
+        client: &Arc<Client>,
+        clock: Clock,
+        ended: &mut Ended,
+    ) -> Result<(), Blocked> {
+        if self.counts.layouts == 0 && self.fencing.len() == 0 {
+            return Ok(());
+        }
+        let others = |layout: &&Arc<LayoutState>| !Arc::ptr_eq(&layout.client, client);
+        let layouts = self.files.get(key).into_iter().flat_map(|file| &file.layouts);
+        let layouts: Vec<_> = layouts.filter(others).cloned().collect();
+        let over = layouts.iter().filter(|layout| clock.is_over(&layout.client));
+        let over: Vec<_> = over.map(|layout| layout.client.clone()).collect();
+        if !over.is_empty() {
+            return Err(Blocked::Expire(over));
+        }
+        let mut notices = Vec::new();
+        let mut waiting = false;
+        for layout in &layouts {
+            if layout.is_overdue(clock) {
+                self.revoke_layout(layout, ended);
+            } else {
+                waiting = true;
+                notices.extend(self.recall_layout(layout, clock.now_ns));
+            }
+        }
+        if waiting || self.fencing.holds_back(key) {
+            return Err(Blocked::Recall(notices));
+        }
+        Ok(())
+    }
+
+    fn revoke_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
+        self.revoke(&Held::Layout(layout.clone()), false, ended);
+        tracing::warn!(
+            client = %layout.client.name().escape_ascii(),
+            "a layout was not given back in time and is revoked"
+        );
+    }
+
+    /// Marks a layout as recalled; the notice, unless it has been sent already.
+    fn recall_layout(&mut self, layout: &Arc<LayoutState>, now_ns: u64) -> Option<Notice> {
+        let mut inner = layout.lock();
+        let first = inner.recalled_ns.is_none();
+        if first {
+            // The recall is a change of the layout (RFC 8881 12.5.3).
+            inner.seqid = next_seqid(inner.seqid);
+        }
+        inner.recalled_ns.get_or_insert(now_ns);
+        let again = std::mem::take(&mut inner.resend);
+        drop(inner);
+        if first {
+            self.recalling_layouts.insert(layout.id, layout.clone());
+        }
+        (first || again).then(|| layout.notice())
+    }
+
+    /// Ends a layout whose holder is gone, and did not say what it wrote.
+    pub(crate) fn abandon_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
+        self.fencing.add(&layout.store, layout.key, layout.covers(true));
+        self.release_layout(layout, ended);
+    }
+
+    /// Takes a layout away from its holder; part of [`revoke`](Self::revoke).
+    pub(crate) fn take_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
+        let written = !layout.lock().write.is_empty();
+        self.fencing.add(&layout.store, layout.key, written);
+        self.withdraw_layout(layout, ended);
+    }
+}
+
+impl Service {
+    /// The recall of a layout did not reach its holder, or the holder does not know it yet. It is
+    /// sent again at the next conflict, or when the client has a back channel again.
+    pub fn layout_recall_failed(&self, client: ClientKey, state: StateRef) {
+        if let Some(layout) = self.layout_of(client, state.id) {
+            layout.lock().resend = true;
+        }
+    }
+
+    /// The client knows of no such layout (NFS4ERR_NOMATCHING_LAYOUT): it has given it up.
+    pub fn layout_forgotten(&self, client: ClientKey, state: StateRef) {
+        let Some(layout) = self.layout_of(client, state.id) else { return };
+        let mut ended = Ended::default();
+        self.lock_table().release_layout(&layout, &mut ended);
+        self.finish(ended);
+    }
+
+    fn layout_of(&self, client: ClientKey, id: StateId) -> Option<Arc<LayoutState>> {
+        match self.index.find(id) {
+            Ok(Held::Layout(layout)) if layout.client.key() == client => Some(layout),
+            _ => None,
+        }
+    }
+
+    /// Sends the recalls of a client's layouts again that did not reach it.
+    pub(crate) fn resend_layout_recalls(&self, client: &Client) {
+        let table = self.lock_table();
+        let theirs = |layout: &&Arc<LayoutState>| {
+            layout.client.key() == client.key() && std::mem::take(&mut layout.lock().resend)
+        };
+        let recalling = table.recalling_layouts.values().filter(theirs);
+        let notices: Vec<_> = recalling.map(LayoutState::notice).collect();
+        drop(table);
+        notices.into_iter().for_each(Notice::deliver);
+    }
+
+    /// Recalls all layouts of a file, because it lies elsewhere now.
+    pub(crate) fn recall_layouts_of(&self, key: &Handle, now_ns: u64) {
+        let mut table = self.lock_table();
+        let held = table.files.get(key).map(|file| file.layouts.clone()).unwrap_or_default();
+        let notices: Vec<_> =
+            held.iter().filter_map(|layout| table.recall_layout(layout, now_ns)).collect();
+        drop(table);
+        notices.into_iter().for_each(Notice::deliver);
+    }
+
+    /// Takes away what was not given back in time, has the data servers let go of it, and recalls
+    /// the layouts of files that lie elsewhere now.
+    pub(crate) fn tick_layouts(&self, now_ns: u64) {
+        for export in self.namespace().exports() {
+            let store = export.store();
+            let Some(layouts) = store.layouts() else { continue };
+            let fs = store.fs_id();
+            layouts.take_moved(&mut |file| self.recall_layouts_of(&Handle { fs, file }, now_ns));
+        }
+        let clock = Clock { now_ns, lease_ns: self.lease_ns() };
+        let mut ended = Ended::default();
+        let mut table = self.lock_table();
+        // One whose holder is away goes with everything else it has, when somebody needs it.
+        let overdue = |layout: &&Arc<LayoutState>| {
+            layout.is_overdue(clock) && !clock.is_over(&layout.client)
+        };
+        let overdue: Vec<_> =
+            table.recalling_layouts.values().filter(overdue).cloned().collect();
+        for layout in overdue {
+            table.revoke_layout(&layout, &mut ended);
+        }
+        drop(table);
+        self.finish(ended);
+        self.tick_fencing();
+    }
+}
