@@ -5,9 +5,9 @@ use super::stateid;
 use crate::wire_handle;
 use dafs_wire::nfs4::{
     Attr, Attributes, CbCompoundArgs, CbCompoundResult, CbGetattrArgs, CbLayoutrecallArgs,
-    CbNotifyLockArgs, LAYOUT_FILES, LayoutRecall, RecalledLayout,
-    CbOffloadArgs, CbOp, CbOpResult, CbRecallArgs, CbResultBody, CbSequenceArgs, OffloadInfo,
-    SessionId, StateOwner, Status, Verifier, WriteResponse,
+    CbNotifyLockArgs, CbOffloadArgs, CbOp, CbOpResult, CbRecallArgs, CbResultBody, CbSequenceArgs,
+    LAYOUT_FILES, LayoutRecall, OffloadInfo, RecalledLayout, SessionId, StateOwner, Status,
+    Verifier, WriteResponse,
 };
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 

@@ -65,9 +65,7 @@ impl Service {
             return Err(ServiceError::LayoutTooBig);
         }
         let key = export.key(handle);
-        let entered = self.attempt(|table, _| {
-            table.lay_out(caller, handle, key, request, &store)
-        });
+        let entered = self.attempt(|table, _| table.lay_out(caller, handle, key, request, &store));
         let state = entered.map_err(|blocked| match blocked {
             Blocked::Refused(error) => error,
             Blocked::Recall(_) | Blocked::Expire(_) | Blocked::Undo(_) => {
@@ -113,7 +111,12 @@ impl Service {
     }
 
     /// Whether some open or delegation of the client lets it read, or write, the file.
-    pub(super) fn check_any_right(&self, caller: Caller<'_>, key: &Handle, write: bool) -> Result<()> {
+    pub(super) fn check_any_right(
+        &self,
+        caller: Caller<'_>,
+        key: &Handle,
+        write: bool,
+    ) -> Result<()> {
         let table = self.lock_table();
         let file = table.files.get(key);
         let allowed = file.is_some_and(|file| {
@@ -189,13 +192,7 @@ impl StateTable {
             key,
             store: store.clone(),
             life: Life::default(),
-            inner: Mutex::new(Inner {
-                seqid: 1,
-                read,
-                write,
-                recalled_ns: None,
-                resend: false,
-            }),
+            inner: Mutex::new(Inner { seqid: 1, read, write, recalled_ns: None, resend: false }),
         });
         self.enter_layout(&layout);
         Ok(StateRef { id, seqid: 1 })

@@ -158,11 +158,9 @@ impl Service {
         let mut ended = Ended::default();
         let mut table = self.lock_table();
         // One whose holder is away goes with everything else it has, when somebody needs it.
-        let overdue = |layout: &&Arc<LayoutState>| {
-            layout.is_overdue(clock) && !clock.is_over(&layout.client)
-        };
-        let overdue: Vec<_> =
-            table.recalling_layouts.values().filter(overdue).cloned().collect();
+        let overdue =
+            |layout: &&Arc<LayoutState>| layout.is_overdue(clock) && !clock.is_over(&layout.client);
+        let overdue: Vec<_> = table.recalling_layouts.values().filter(overdue).cloned().collect();
         for layout in overdue {
             table.revoke_layout(&layout, &mut ended);
         }

@@ -191,7 +191,9 @@ impl Service {
                     let name = lock.owner.clone();
                     Ok((Owner::Existing(lock), name))
                 }
-                Held::Open(_) | Held::Delegation(_) | Held::Layout(_) => Err(ServiceError::BadStateId),
+                Held::Open(_) | Held::Delegation(_) | Held::Layout(_) => {
+                    Err(ServiceError::BadStateId)
+                }
             },
             LockOwner::New { owner, .. } if owner.len() > OWNER_BYTES_MAX => {
                 Err(ServiceError::Resource)
@@ -272,7 +274,9 @@ impl Service {
                     None => return Ok(state),
                 }
             }
-            Held::Open(_) | Held::Delegation(_) | Held::Layout(_) => return Err(ServiceError::BadStateId),
+            Held::Open(_) | Held::Delegation(_) | Held::Layout(_) => {
+                return Err(ServiceError::BadStateId);
+            }
         };
         self.unlock_range(caller, &lock, range)
     }

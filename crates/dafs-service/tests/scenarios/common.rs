@@ -29,6 +29,7 @@ pub(crate) const MODE_WRITE: OpenMode = OpenMode { read: false, write: true };
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Told {
     Recall(ClientKey, Handle, StateRef, bool),
+    RecallLayout(ClientKey, Handle, StateRef),
     GetAttr(ClientKey, Handle, u64),
     LockAvailable(ClientKey, Handle, Vec<u8>),
     Gone(ClientKey),
@@ -50,6 +51,10 @@ impl Ear {
 impl Front for Ear {
     fn recall(&self, client: ClientKey, handle: &Handle, state: StateRef, truncate: bool) {
         self.hear(Told::Recall(client, *handle, state, truncate));
+    }
+
+    fn recall_layout(&self, client: ClientKey, handle: &Handle, state: StateRef) {
+        self.hear(Told::RecallLayout(client, *handle, state));
     }
 
     fn get_attr(&self, client: ClientKey, handle: &Handle, query: u64) {
@@ -155,7 +160,10 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        Self::over(Arc::new(MemoryStore::default()))
+    }
+
+    pub(crate) fn over(store: Arc<dyn Store>) -> Self {
         let disk = Disk::default();
         let service = start(&store, &disk, 1, SECOND_NS);
         let root = service.root();

@@ -25,7 +25,7 @@ impl StripeUnit {
     /// `None` for a unit that cannot be told: zero, or no multiple of 64.
     pub fn new(unit_bytes: u32, dense: bool) -> Option<Self> {
         let told = unit_bytes != 0 && unit_bytes & !Self::UNIT == 0;
-        told.then_some(Self(unit_bytes | u32::from(dense) * Self::DENSE))
+        told.then_some(Self(if dense { unit_bytes | Self::DENSE } else { unit_bytes }))
     }
 
     /// Bytes of a stripe.

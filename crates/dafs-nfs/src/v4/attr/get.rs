@@ -8,7 +8,8 @@ use dafs_service::{Caller, FsLimits, Handle, Service, ServiceError};
 use dafs_store::{Acl, AclSupport, Attr as ObjectAttr, Capabilities, Kind, TimeSpec};
 use dafs_wire::nfs4::{
     self, Attr, Bitmap, ChangeAttrType, CharsetCapability, DeviceNumbers, FhExpireType, FileType,
-    FsLocations, Fsid, LAYOUT_FILES, Numbers32, OpenArguments, ShareAccess, Status, Time, encode_fattr,
+    FsLocations, Fsid, LAYOUT_FILES, Numbers32, OpenArguments, ShareAccess, Status, Time,
+    encode_fattr,
 };
 use dafs_wire::xdr::Encoder;
 use std::time::Duration;

@@ -21,7 +21,7 @@ pub(in crate::v4::ops) fn getdeviceinfo(
     cx: &mut Compound<'_>,
     args: &GetdeviceinfoArgs,
 ) -> OpResult {
-    of_files(args.layout_type)?;
+    of_files(cx, args.layout_type)?;
     let key = DeviceKey(args.device_id.0);
     let device = cx.shared.service.device(&key).ok_or(Status::NoEnt)?;
     let mut body = body(&device);
@@ -47,7 +47,7 @@ pub(in crate::v4::ops) fn getdevicelist(
     args: &GetdevicelistArgs,
 ) -> OpResult {
     let handle = cx.current()?;
-    of_files(args.layout_type)?;
+    of_files(cx, args.layout_type)?;
     let devices = cx.shared.service.devices(&handle)?;
     let verifier = Verifier(cx.shared.write_verifier.current());
     if args.devices_max == 0 {

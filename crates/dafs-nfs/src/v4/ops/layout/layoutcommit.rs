@@ -11,7 +11,7 @@ pub(in crate::v4::ops) fn layoutcommit(
     args: &LayoutcommitArgs<'_>,
 ) -> OpResult {
     let handle = cx.current()?;
-    of_files(args.update.layout_type)?;
+    of_files(cx, args.update.layout_type)?;
     // A client that only says when it wrote may name no bytes.
     if args.length != 0 {
         check_range(args.offset, args.length)?;
@@ -20,10 +20,9 @@ pub(in crate::v4::ops) fn layoutcommit(
         Some(last) => Some(last.checked_add(1).ok_or(Status::Inval)?),
         None => None,
     };
-    let changed = args.time_modify.map(|time| TimeSpec {
-        seconds: time.seconds,
-        nanoseconds: time.nanoseconds,
-    });
+    let changed = args
+        .time_modify
+        .map(|time| TimeSpec { seconds: time.seconds, nanoseconds: time.nanoseconds });
     if changed.is_some_and(|time| time.nanoseconds >= 1_000_000_000) {
         return Err(Status::Inval.into());
     }

@@ -7,10 +7,7 @@ use crate::v4::stateid;
 use dafs_service::StateKind;
 use dafs_wire::nfs4::{LayouterrorArgs, LayoutstatsArgs, Stateid, Status};
 
-pub(in crate::v4::ops) fn layouterror(
-    cx: &mut Compound<'_>,
-    args: &LayouterrorArgs,
-) -> OpResult {
+pub(in crate::v4::ops) fn layouterror(cx: &mut Compound<'_>, args: &LayouterrorArgs) -> OpResult {
     check_layout(cx, &args.stateid)?;
     let client = cx.caller()?.client.name().escape_ascii().to_string();
     for error in &args.errors {
@@ -37,8 +34,6 @@ fn check_layout(cx: &mut Compound<'_>, wire: &Stateid) -> OpResult {
     let service = cx.shared.service.clone();
     match service.check_state(cx.caller()?, Some(&handle), state.id.into()).map_err(of_layout)? {
         StateKind::Layout => Ok(()),
-        StateKind::Open | StateKind::Lock | StateKind::Delegation => {
-            Err(Status::BadStateId.into())
-        }
+        StateKind::Open | StateKind::Lock | StateKind::Delegation => Err(Status::BadStateId.into()),
     }
 }

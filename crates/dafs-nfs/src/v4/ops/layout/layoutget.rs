@@ -17,7 +17,7 @@ const AROUND_BODY_BYTES: usize = 64;
 
 pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs) -> OpResult {
     let handle = cx.current()?;
-    of_files(args.layout_type)?;
+    of_files(cx, args.layout_type)?;
     let mode = mode(args.io_mode, false)?;
     check_range(args.offset, args.length)?;
     if args.length < args.length_min || args.offset.checked_add(args.length_min).is_none() {
@@ -28,9 +28,10 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs)
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     let request = LayoutRequest { state, write: mode == LayoutMode::ReadWrite };
     let room = (args.result_bytes_max as usize).saturating_sub(AROUND_BODY_BYTES);
-    let placed = cx.shared.service.get_layout(cx.caller()?, &handle, request, &|placement| {
-        body(placement).len() <= room
-    });
+    let placed = cx
+        .shared
+        .service
+        .get_layout(cx.caller()?, &handle, request, &|placement| body(placement).len() <= room);
     let granted = match placed {
         Ok(granted) => granted,
         Err(ServiceError::LayoutTryLater) => {
@@ -49,11 +50,7 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs)
         io_mode: args.io_mode,
         content: LayoutBody { layout_type: LAYOUT_FILES, body: &body },
     };
-    cx.encoder().value(&LayoutgetResult {
-        return_on_close: true,
-        stateid,
-        layouts: vec![layout],
-    });
+    cx.encoder().value(&LayoutgetResult { return_on_close: true, stateid, layouts: vec![layout] });
     cx.set_current_stateid(stateid);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::{check_range, mode, of_files, of_layout};
 use crate::v4::compound::{Compound, OpResult};
 use crate::v4::stateid;
-use dafs_wire::nfs4::{LayoutReturn, LayoutreturnArgs, LayoutreturnResult, Status, Stateid};
+use dafs_wire::nfs4::{LayoutReturn, LayoutreturnArgs, LayoutreturnResult, Stateid, Status};
 
 /// The numbers of what is wider than a file (`layoutreturn_type4`).
 const OF_FILE_SYSTEM: u32 = 2;
@@ -13,7 +13,7 @@ pub(in crate::v4::ops) fn layoutreturn(
     cx: &mut Compound<'_>,
     args: &LayoutreturnArgs<'_>,
 ) -> OpResult {
-    of_files(args.layout_type)?;
+    of_files(cx, args.layout_type)?;
     let mode = mode(args.io_mode, true)?;
     let service = cx.shared.service.clone();
     if args.reclaim {

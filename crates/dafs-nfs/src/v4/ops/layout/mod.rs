@@ -21,10 +21,13 @@ use dafs_service::{LayoutMode, ServiceError};
 use dafs_store::StoreError;
 use dafs_wire::nfs4::{LAYOUT_FILES, Status};
 
-use crate::v4::compound::OpError;
+use crate::v4::compound::{Compound, OpError};
 
-/// Refuses layout types that are not known here.
-fn of_files(layout_type: u32) -> Result<(), Status> {
+/// Refuses layout types that are not known here, and all where no export has any.
+fn of_files(cx: &Compound<'_>, layout_type: u32) -> Result<(), Status> {
+    if !cx.shared.service.has_layouts() {
+        return Err(Status::NotSupp);
+    }
     if layout_type == LAYOUT_FILES { Ok(()) } else { Err(Status::UnknownLayoutType) }
 }
 

@@ -1,0 +1,387 @@
+//! Layouts: who gets them, what recalls them, and what becomes of those that are not given back.
+
+use crate::common::*;
+use crate::spread::{Asked, DEVICE, Spread, component};
+use dafs_service::{
+    Client, Handle, LayoutGranted, LayoutMode, LayoutRequest, OpenHow, OpenRequest, Opened,
+    RemoveMode, Result, ServiceError, StateKind, StateRef,
+};
+use dafs_store::{CreateHow, SetAttr, StoreError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const ALL: (u64, u64) = (0, u64::MAX);
+
+struct Cluster {
+    world: World,
+    store: Arc<Spread>,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let store = Spread::new();
+        Self { world: World::over(store.clone()), store }
+    }
+
+    fn get(&self, client: &Arc<Client>, opened: &Opened, write: bool) -> Result<LayoutGranted> {
+        self.get_by(client, opened.state.handle(), opened.state.reference(), write)
+    }
+
+    fn get_by(
+        &self,
+        client: &Arc<Client>,
+        handle: &Handle,
+        state: StateRef,
+        write: bool,
+    ) -> Result<LayoutGranted> {
+        let request = LayoutRequest { state, write };
+        self.world.service.get_layout(self.world.patient(client), handle, request, &|_| true)
+    }
+
+    fn give_back(&self, client: &Arc<Client>, opened: &Opened, state: StateRef) {
+        let (caller, handle) = (self.world.caller(client), opened.state.handle());
+        let left = self.world.service.return_layout(caller, handle, state, LayoutMode::Any, ALL);
+        assert_eq!(left.unwrap(), None);
+    }
+
+    fn commit(
+        &self,
+        client: &Arc<Client>,
+        opened: &Opened,
+        state: StateRef,
+        end: Option<u64>,
+    ) -> Result<u64> {
+        let (caller, handle) = (self.world.patient(client), opened.state.handle());
+        let attr = self.world.service.commit_layout(caller, handle, state, false, end, None);
+        attr.map(|attr| attr.size)
+    }
+
+    /// Makes the file empty, as an open with O_TRUNC does.
+    fn truncate(&self, client: &Arc<Client>, name: &str) -> Result<Opened> {
+        let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+        let how = OpenHow::Create(CreateHow::Unchecked, empty);
+        let request = OpenRequest { how, ..self.world.plain(name, "other", BOTH) };
+        self.world.service.open(self.world.caller(client), &request)
+    }
+
+    fn vouch(&self, owner: &str, opened: &Opened, state: StateRef, write: bool) -> Result<()> {
+        let component = component(&opened.state.handle().file);
+        let now_ns = self.world.now_ns.get();
+        self.world.service.vouch(owner.as_bytes(), &component, state, write, now_ns)
+    }
+}
+
+fn recall_of(client: &Arc<Client>, opened: &Opened, state: StateRef) -> Told {
+    let state = StateRef { seqid: state.seqid + 1, ..state };
+    Told::RecallLayout(client.key(), *opened.state.handle(), state)
+}
+
+#[test]
+fn an_open_leads_to_a_layout_of_its_kind() {
+    let cluster = Cluster::new();
+    let client = cluster.world.nfs("a");
+    let opened = cluster.world.open(&client, "f", READ).unwrap();
+    let granted = cluster.get(&client, &opened, false).unwrap();
+    assert_eq!(granted.placement.device, DEVICE);
+    assert_eq!(granted.state.seqid, 1);
+    assert_eq!(error(cluster.get(&client, &opened, true)), ServiceError::OpenMode);
+    let handle = *opened.state.handle();
+    let own = cluster.get_by(&client, &handle, granted.state, true);
+    assert_eq!(error(own), ServiceError::OpenMode, "a layout gives no more than the opens");
+    // Another open of the client's may write; the layout grows, and its number with it.
+    let writer = cluster.world.open(&client, "f", WRITE).unwrap();
+    let more = cluster.get_by(&client, writer.state.handle(), granted.state, true).unwrap();
+    assert_eq!(more.state, StateRef { seqid: 2, ..granted.state });
+    let kind = cluster.world.service.test_state(cluster.world.caller(&client), more.state);
+    assert_eq!(kind, Ok(StateKind::Layout));
+    // Requests that were under way together show the same number.
+    assert_eq!(cluster.get_by(&client, &handle, granted.state, false).unwrap().state.seqid, 3);
+    let future = StateRef { seqid: 9, ..granted.state };
+    assert_eq!(error(cluster.get_by(&client, &handle, future, false)), ServiceError::BadStateId);
+    assert_eq!(cluster.world.service.counts().layouts, 1);
+}
+
+#[test]
+fn nobody_else_gets_it_and_not_everything_has_one() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    assert_eq!(error(cluster.get(&two, &opened, false)), ServiceError::BadStateId);
+    let other = cluster.world.open(&one, "g", BOTH).unwrap();
+    let state = other.state.reference();
+    let of_other = cluster.get_by(&one, opened.state.handle(), state, false);
+    assert_eq!(error(of_other), ServiceError::BadStateId);
+    let special = cluster.get_by(&one, opened.state.handle(), StateRef::ANONYMOUS, false);
+    assert_eq!(error(special), ServiceError::BadStateId);
+    cluster.store.whole.store(true, Ordering::SeqCst);
+    assert_eq!(error(cluster.get(&one, &opened, false)), ServiceError::LayoutUnavailable);
+    cluster.store.whole.store(false, Ordering::SeqCst);
+    // Whom nobody can call would keep others waiting.
+    cluster.world.service.set_back_channel(&one, false);
+    assert_eq!(error(cluster.get(&one, &opened, false)), ServiceError::LayoutTryLater);
+    // What does not fit the answer is not entered.
+    cluster.world.service.set_back_channel(&one, true);
+    let request = LayoutRequest { state: opened.state.reference(), write: false };
+    let handle = opened.state.handle();
+    let caller = cluster.world.patient(&one);
+    let small = cluster.world.service.get_layout(caller, handle, request, &|_| false);
+    assert_eq!(error(small), ServiceError::LayoutTooBig);
+    assert_eq!(cluster.world.service.counts().layouts, 0);
+}
+
+#[test]
+fn it_is_given_back_in_parts_by_mode_and_with_the_last_close() {
+    let cluster = Cluster::new();
+    let client = cluster.world.nfs("a");
+    let opened = cluster.world.open(&client, "f", BOTH).unwrap();
+    let state = cluster.get(&client, &opened, false).unwrap().state;
+    let state = cluster.get_by(&client, opened.state.handle(), state, true).unwrap().state;
+    let give = |state, mode, range| {
+        let (caller, handle) = (cluster.world.caller(&client), opened.state.handle());
+        cluster.world.service.return_layout(caller, handle, state, mode, range).unwrap()
+    };
+    let state = give(state, LayoutMode::Read, ALL).unwrap();
+    let state = give(state, LayoutMode::ReadWrite, (0, 4096)).unwrap();
+    assert_eq!(cluster.world.service.counts().layouts, 1);
+    assert_eq!(give(state, LayoutMode::Any, (4096, u64::MAX)), None);
+    assert_eq!(cluster.world.service.counts().layouts, 0);
+    // Twice is once too often.
+    let (caller, handle) = (cluster.world.caller(&client), opened.state.handle());
+    let again = cluster.world.service.return_layout(caller, handle, state, LayoutMode::Any, ALL);
+    assert_eq!(error(again), ServiceError::StaleStateId);
+    // A close takes it along, but not while the client has the file open otherwise.
+    cluster.get(&client, &opened, true).unwrap();
+    let request = cluster.world.plain("f", "other", READ);
+    let other = cluster.world.service.open(cluster.world.caller(&client), &request).unwrap();
+    cluster.world.close(&client, &opened);
+    assert_eq!(cluster.world.service.counts().layouts, 1);
+    cluster.world.close(&client, &other);
+    assert_eq!(cluster.world.service.counts().layouts, 0);
+    assert_eq!(cluster.store.take_asked(), [], "who closes has said what it wrote");
+    // Of a file system, and of all.
+    for of in [Some(*opened.state.handle()), None] {
+        let opened = cluster.world.open(&client, "f", BOTH).unwrap();
+        cluster.get(&client, &opened, true).unwrap();
+        cluster.world.service.return_layouts(cluster.world.caller(&client), of.as_ref());
+        assert_eq!(cluster.world.service.counts().layouts, 0);
+        cluster.world.close(&client, &opened);
+    }
+}
+
+#[test]
+fn what_was_written_is_told_by_who_may_write() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let reading = cluster.get(&one, &opened, false).unwrap().state;
+    let by_reader = cluster.commit(&one, &opened, reading, Some(10));
+    assert_eq!(error(by_reader), ServiceError::BadLayout);
+    let writing = cluster.get_by(&one, opened.state.handle(), reading, true).unwrap().state;
+    let by_other = cluster.commit(&two, &opened, writing, Some(10));
+    assert_eq!(error(by_other), ServiceError::BadStateId);
+    let by_open = cluster.commit(&one, &opened, opened.state.reference(), Some(10));
+    assert_eq!(error(by_open), ServiceError::BadStateId);
+    assert_eq!(cluster.commit(&one, &opened, writing, Some(1000)), Ok(1000));
+    assert_eq!(cluster.commit(&one, &opened, writing, Some(10)), Ok(1000), "nothing shrinks");
+    assert_eq!(cluster.commit(&one, &opened, writing, None), Ok(1000));
+    cluster.give_back(&one, &opened, writing);
+    let late = cluster.commit(&one, &opened, writing, Some(2000));
+    assert_eq!(error(late), ServiceError::StaleStateId);
+    let asked = [Asked::Commit(Some(1000)), Asked::Commit(Some(10)), Asked::Commit(None)];
+    assert_eq!(cluster.store.take_asked(), asked);
+}
+
+#[test]
+fn a_file_is_emptied_when_others_have_given_their_layouts_back() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
+    assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, granted)]);
+    // While it is asked for it, it gets no more.
+    let more = cluster.get_by(&one, opened.state.handle(), granted, true);
+    assert_eq!(error(more), ServiceError::RecallConflict);
+    // It is asked once.
+    assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
+    assert_eq!(cluster.world.ear.take(), []);
+    // The call did not arrive; it is sent again, with the number that it had.
+    cluster.world.service.layout_recall_failed(one.key(), granted);
+    assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
+    assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, granted)]);
+    cluster.world.service.layout_recall_failed(one.key(), granted);
+    cluster.world.service.set_back_channel(&one, false);
+    cluster.world.service.set_back_channel(&one, true);
+    assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, granted)]);
+    // What it has written still counts.
+    assert_eq!(cluster.commit(&one, &opened, granted, Some(77)), Ok(77));
+    cluster.give_back(&one, &opened, granted);
+    cluster.truncate(&two, "f").unwrap();
+    assert_eq!(cluster.world.service.counts().recalled_layouts, 0);
+    // Its own layout is in nobody's way, and another's for reading neither when nothing moves.
+    let granted = cluster.get(&one, &opened, true).unwrap();
+    let other = cluster.truncate(&one, "f").unwrap();
+    assert_eq!(cluster.world.ear.take(), []);
+    cluster.world.close(&one, &other);
+    // A client that has forgotten it says so instead of giving it back.
+    assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
+    cluster.world.service.layout_forgotten(one.key(), granted.state);
+    cluster.truncate(&two, "f").unwrap();
+}
+
+#[test]
+fn a_name_is_removed_when_others_have_given_their_layouts_back() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, false).unwrap().state;
+    let remove = || {
+        let (caller, root) = (cluster.world.caller(&two), &cluster.world.root);
+        let service = &cluster.world.service;
+        service.remove(caller, root, b"f", RemoveMode::Unchecked)
+    };
+    assert_eq!(error(remove()), ServiceError::WouldWait);
+    assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, granted)]);
+    cluster.give_back(&one, &opened, granted);
+    remove().unwrap();
+}
+
+#[test]
+fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    let state = opened.state.reference();
+    assert_eq!(cluster.vouch("a", &opened, state, true), Ok(()));
+    assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
+    cluster.store.away.store(true, Ordering::SeqCst);
+    cluster.world.pass_with(&[&one, &two], LEASE_NS + SECOND_NS);
+    // No data server will be told yes from now on, but they may go by what they know.
+    assert_eq!(error(cluster.vouch("a", &opened, state, true)), ServiceError::BadLayout);
+    assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
+    assert_eq!(error(cluster.get(&one, &opened, true)), ServiceError::LayoutTryLater);
+    assert_eq!(cluster.world.service.counts().fenced_layouts, 1);
+    assert!(cluster.store.take_asked().contains(&Asked::Forget));
+    cluster.store.away.store(false, Ordering::SeqCst);
+    cluster.world.pass_with(&[&one, &two], SECOND_NS);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    cluster.truncate(&two, "f").unwrap();
+    // Its holder learns of it.
+    let caller = cluster.world.caller(&one);
+    let test = cluster.world.service.test_state(caller, granted);
+    assert_eq!(test, Err(ServiceError::DelegRevoked));
+    cluster.world.service.free_state(cluster.world.caller(&one), granted).unwrap();
+    assert_eq!(cluster.world.service.counts().revoked, 0);
+}
+
+#[test]
+fn a_client_that_is_gone_leaves_nothing_that_data_servers_go_by() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    cluster.get(&one, &opened, true).unwrap();
+    let state = opened.state.reference();
+    cluster.world.pass_with(&[&two], LEASE_NS + SECOND_NS);
+    assert_eq!(error(cluster.vouch("a", &opened, state, false)), ServiceError::Expired);
+    // Nobody needed anything of it yet.
+    assert_eq!(cluster.store.take_asked(), []);
+    assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
+    cluster.world.pass_with(&[&two], SECOND_NS);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    cluster.truncate(&two, "f").unwrap();
+    assert_eq!(cluster.world.service.counts().layouts, 0);
+}
+
+#[test]
+fn a_client_that_starts_anew_has_its_old_layouts_fenced() {
+    let cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", READ).unwrap();
+    cluster.get(&one, &opened, false).unwrap();
+    let again = cluster.world.returning("a", 2);
+    assert_eq!(cluster.world.service.counts().fenced_layouts, 1);
+    cluster.world.pass_with(&[&again], SECOND_NS);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget], "it wrote nothing");
+    assert_eq!(cluster.world.service.counts().fenced_layouts, 0);
+}
+
+#[test]
+fn a_file_that_moves_has_its_layouts_recalled() {
+    let cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    cluster.store.epoch.store(7, Ordering::SeqCst);
+    cluster.store.moved.lock().unwrap().push(opened.state.handle().file);
+    cluster.world.pass_with(&[&one], SECOND_NS);
+    assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, granted)]);
+    cluster.give_back(&one, &opened, granted);
+    assert_eq!(cluster.get(&one, &opened, true).unwrap().placement.epoch, 7);
+}
+
+#[test]
+fn data_servers_are_told_the_truth() {
+    let cluster = Cluster::new();
+    let (one, _two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let reader = cluster.world.open(&one, "g", READ).unwrap();
+    let state = opened.state.reference();
+    assert_eq!(error(cluster.vouch("a", &opened, state, false)), ServiceError::BadLayout);
+    cluster.get(&one, &opened, false).unwrap();
+    assert_eq!(cluster.vouch("a", &opened, state, false), Ok(()));
+    // A sequence number that is zero, or not current any more, is good at a data server.
+    assert_eq!(cluster.vouch("a", &opened, StateRef { seqid: 0, ..state }, false), Ok(()));
+    assert_eq!(cluster.vouch("a", &opened, StateRef::ANONYMOUS, false), Ok(()));
+    assert_eq!(error(cluster.vouch("a", &opened, state, true)), ServiceError::BadLayout);
+    assert_eq!(error(cluster.vouch("b", &opened, state, false)), ServiceError::BadStateId);
+    let special = cluster.vouch("b", &opened, StateRef::ANONYMOUS, false);
+    assert_eq!(error(special), ServiceError::BadLayout);
+    // The state-id of another file, and no state-id at all.
+    let of_reader = reader.state.reference();
+    assert_eq!(error(cluster.vouch("a", &opened, of_reader, false)), ServiceError::BadLayout);
+    cluster.get(&one, &reader, false).unwrap();
+    assert_eq!(error(cluster.vouch("a", &opened, of_reader, false)), ServiceError::BadLayout);
+    assert_eq!(error(cluster.vouch("a", &reader, of_reader, true)), ServiceError::OpenMode);
+    let forged = StateRef { id: dafs_service::StateId(state.id.0 + 1000), seqid: 1 };
+    assert_eq!(error(cluster.vouch("a", &opened, forged, false)), ServiceError::BadStateId);
+    cluster.world.close(&one, &opened);
+    assert_eq!(error(cluster.vouch("a", &opened, state, false)), ServiceError::StaleStateId);
+}
+
+#[test]
+fn after_a_restart_only_those_who_reclaim_say_what_they_wrote() {
+    let mut cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    let handle = *opened.state.handle();
+    cluster.world.restart();
+    let one = cluster.world.returning("a", 1);
+    let commit = |cluster: &Cluster, client: &Arc<Client>| {
+        let caller = cluster.world.patient(client);
+        cluster.world.service.commit_layout(caller, &handle, granted, true, Some(500), None)
+    };
+    assert_eq!(error(commit(&cluster, &one)), ServiceError::OpenMode);
+    let again = cluster.world.reclaim(&one, &handle, BOTH).unwrap();
+    assert_eq!(error(cluster.get(&one, &again, true)), ServiceError::Grace);
+    assert_eq!(commit(&cluster, &one).unwrap().size, 500);
+    cluster.world.service.reclaim_complete(&one).unwrap();
+    cluster.world.pass_with(&[&one], SECOND_NS);
+    assert_eq!(error(commit(&cluster, &one)), ServiceError::NoGrace);
+    cluster.get(&one, &again, true).unwrap();
+}
+
+#[test]
+fn directories_and_read_only_exports_have_none_for_writing() {
+    let cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let root = cluster.world.root;
+    let of_root = cluster.get_by(&one, &root, opened.state.reference(), false);
+    assert_eq!(error(of_root), ServiceError::BadStateId);
+    cluster.world.serve(&[("", true)]);
+    let read_only = cluster.get(&one, &opened, true);
+    assert_eq!(error(read_only), ServiceError::Store(StoreError::ReadOnly));
+    cluster.get(&one, &opened, false).unwrap();
+}

@@ -1,0 +1,246 @@
+//! A store in memory that says that its files lie at data servers, and notes what it is asked to do
+//! about that.
+
+use dafs_store::{
+    AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, Device, DeviceKey, DirChange,
+    DirEntry, FileId, FsId, FsStat, Layouts, Made, MemoryStore, NewObject, OpenFile, OpenMode,
+    Packing, Placement, Result, SetAttr, SetXattr, Store, StoreError, TimeSpec,
+};
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+pub(crate) const DEVICE: DeviceKey = DeviceKey([9; 16]);
+
+/// What was asked of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Commit(Option<u64>),
+    Settle,
+    Forget,
+}
+
+#[derive(Default)]
+pub(crate) struct Spread {
+    inner: MemoryStore,
+    pub(crate) asked: Mutex<Vec<Asked>>,
+    /// Data servers that cannot be reached.
+    pub(crate) away: AtomicBool,
+    /// Files that are not spread.
+    pub(crate) whole: AtomicBool,
+    pub(crate) epoch: AtomicU64,
+    pub(crate) moved: Mutex<Vec<FileId>>,
+}
+
+impl Spread {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    pub(crate) fn take_asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut *self.asked.lock().unwrap())
+    }
+
+    fn ask(&self, asked: Asked) -> Result<()> {
+        self.asked.lock().unwrap().push(asked);
+        if self.away.load(Ordering::SeqCst) { Err(StoreError::Busy) } else { Ok(()) }
+    }
+}
+
+/// What a file is called at the data servers.
+pub(crate) fn component(file: &FileId) -> Box<[u8]> {
+    [b"component of ", &file.0[..]].concat().into()
+}
+
+impl Layouts for Spread {
+    fn placement(&self, file: &FileId, _write: bool) -> Result<Option<Placement>> {
+        if self.whole.load(Ordering::SeqCst) {
+            return Ok(None);
+        }
+        Ok(Some(Placement {
+            epoch: self.epoch.load(Ordering::SeqCst),
+            device: DEVICE,
+            first_place: 0,
+            unit_bytes: NonZeroU32::new(65_536).unwrap(),
+            packing: Packing::Sparse,
+            handles: vec![component(file)],
+        }))
+    }
+
+    fn device(&self, key: &DeviceKey) -> Option<Device> {
+        let servers = vec![vec!["127.0.0.1:2049".parse().unwrap()]];
+        (*key == DEVICE).then_some(Device { pattern: vec![0], servers })
+    }
+
+    fn devices(&self) -> Vec<DeviceKey> {
+        vec![DEVICE]
+    }
+
+    fn commit(&self, file: &FileId, end: Option<u64>, _changed: Option<TimeSpec>) -> Result<Attr> {
+        self.ask(Asked::Commit(end))?;
+        let attr = self.inner.getattr(file)?;
+        let Some(end) = end.filter(|&end| end > attr.size) else { return Ok(attr) };
+        let change = SetAttr { size: Some(end), ..SetAttr::default() };
+        self.inner.setattr(&Cred::new(0, 0), file, &change, None)
+    }
+
+    fn settle(&self, _file: &FileId) -> Result<()> {
+        self.ask(Asked::Settle)
+    }
+
+    fn forget(&self, _file: &FileId) -> Result<()> {
+        self.ask(Asked::Forget)
+    }
+
+    fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
+        self.moved.lock().unwrap().drain(..).for_each(sink);
+    }
+}
+
+impl Store for Spread {
+    fn layouts(&self) -> Option<&dyn Layouts> {
+        Some(self)
+    }
+
+    fn fs_id(&self) -> FsId {
+        self.inner.fs_id()
+    }
+
+    fn root(&self) -> FileId {
+        self.inner.root()
+    }
+
+    fn getattr(&self, id: &FileId) -> Result<Attr> {
+        self.inner.getattr(id)
+    }
+
+    fn setattr(
+        &self,
+        cred: &Cred,
+        id: &FileId,
+        change: &SetAttr,
+        file: Option<&dyn OpenFile>,
+    ) -> Result<Attr> {
+        self.inner.setattr(cred, id, change, file)
+    }
+
+    fn access(&self, cred: &Cred, id: &FileId, wanted: AccessMask) -> Result<AccessMask> {
+        self.inner.access(cred, id, wanted)
+    }
+
+    fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)> {
+        self.inner.lookup(cred, dir, name)
+    }
+
+    fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
+        self.inner.parent(cred, dir)
+    }
+
+    fn open(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
+        self.inner.open(cred, id, mode)
+    }
+
+    fn create(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        name: &[u8],
+        how: CreateHow,
+        attr: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        self.inner.create(cred, dir, name, how, attr, mode)
+    }
+
+    fn make(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        name: &[u8],
+        object: NewObject<'_>,
+        attr: &SetAttr,
+    ) -> Result<Made> {
+        self.inner.make(cred, dir, name, object, attr)
+    }
+
+    fn link(&self, cred: &Cred, id: &FileId, dir: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.inner.link(cred, id, dir, name)
+    }
+
+    fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.inner.remove(cred, dir, name)
+    }
+
+    fn rename(
+        &self,
+        cred: &Cred,
+        from_dir: &FileId,
+        from: &[u8],
+        to_dir: &FileId,
+        to: &[u8],
+    ) -> Result<(DirChange, DirChange)> {
+        self.inner.rename(cred, from_dir, from, to_dir, to)
+    }
+
+    fn readdir(
+        &self,
+        cred: &Cred,
+        dir: &FileId,
+        cookie: u64,
+        attr: bool,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<bool> {
+        self.inner.readdir(cred, dir, cookie, attr, sink)
+    }
+
+    fn readlink(&self, cred: &Cred, id: &FileId) -> Result<Vec<u8>> {
+        self.inner.readlink(cred, id)
+    }
+
+    fn attr_dir(&self, cred: &Cred, id: &FileId) -> Result<FileId> {
+        self.inner.attr_dir(cred, id)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { layout_unit_bytes: 65_536, ..self.inner.capabilities() }
+    }
+
+    fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
+        self.inner.xattr(cred, id, name)
+    }
+
+    fn set_xattr(
+        &self,
+        cred: &Cred,
+        id: &FileId,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<DirChange> {
+        self.inner.set_xattr(cred, id, name, value, how)
+    }
+
+    fn list_xattrs(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
+        self.inner.list_xattrs(cred, id)
+    }
+
+    fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
+        self.inner.remove_xattr(cred, id, name)
+    }
+
+    fn acl(&self, id: &FileId) -> Result<Acl> {
+        self.inner.acl(id)
+    }
+
+    fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
+        self.inner.set_acl(cred, id, acl)
+    }
+
+    fn commit_names(&self, ids: &[FileId]) -> Result<()> {
+        self.inner.commit_names(ids)
+    }
+
+    fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat> {
+        self.inner.fs_stat(cred, id)
+    }
+}
