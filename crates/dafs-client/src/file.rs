@@ -144,6 +144,21 @@ impl Client {
         options: &OpenOptions,
         owner: u64,
     ) -> Result<File> {
+        let wants = self.cache().is_some() && !options.direct;
+        let (mut file, granted) = self.open_granted(claim, create, options, owner, wants)?;
+        file.enter_cache(granted, options);
+        Ok(file)
+    }
+
+    /// The same beside the cache. What is granted is the caller's, who `wants` a delegation.
+    pub(crate) fn open_granted(
+        &self,
+        claim: wire::OpenClaim<'_>,
+        create: Option<wire::CreateMode<'_>>,
+        options: &OpenOptions,
+        owner: u64,
+        wants: bool,
+    ) -> Result<(File, Option<Granted>)> {
         let delete_disposition = match options.deny_delete {
             true => wire::DeleteDisposition::Deny,
             false => wire::DeleteDisposition::DontCare,
@@ -157,7 +172,6 @@ impl Client {
             share_deny: options.deny,
             share_key: wire::ShareKey(options.share_key),
         });
-        let wants = self.cache().is_some() && !options.direct;
         // What was written through the cache belongs before the cut, and nothing that is kept of the
         // file outlives it.
         let cuts = matches!(create, Some(wire::CreateMode::Unchecked { attributes })
@@ -173,7 +187,7 @@ impl Client {
         if cuts {
             drop(self.before(|| Use::Change(handle, 0..u64::MAX)));
         }
-        let mut file = File {
+        let file = File {
             client: self.clone(),
             handle,
             state_id,
@@ -183,11 +197,7 @@ impl Client {
             cached: None,
             closed: false,
         };
-        if let Some(cache) = self.cache() {
-            let granted = granted.filter(|_| wants);
-            file.cached = Some(cache.enter(&file, granted, options));
-        }
-        Ok(file)
+        Ok((file, granted.filter(|_| wants)))
     }
 }
 
@@ -195,6 +205,13 @@ impl File {
     /// The client it was opened with.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Takes part in the client's cache, if there is one.
+    pub(crate) fn enter_cache(&mut self, granted: Option<Granted>, options: &OpenOptions) {
+        if let Some(cache) = self.client.cache() {
+            self.cached = Some(cache.enter(self, granted, options));
+        }
     }
 
     pub(crate) fn writes(&self) -> &Arc<Uncommitted> {

@@ -6,6 +6,7 @@ use crate::delegation::Recalled;
 use crate::error::{Error, Result};
 use crate::limits::BACK_WAIT;
 use crate::uncommitted::Uncommitted;
+use dafs_dat::Instant;
 use dafs_wire::dafs::StateId;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -76,10 +77,16 @@ impl Shared {
     }
 
     pub(crate) fn is_in_lease(&self) -> bool {
-        // In a fork nobody hears of its end.
-        self.check_process().is_ok()
-            && awake_or_not().0 < self.lease_until.load(Ordering::Acquire)
-            && self.unheard.load(Ordering::Acquire) == 0
+        !self.promised().is_zero() && self.unheard.load(Ordering::Acquire) == 0
+    }
+
+    /// How long the server's promises hold for certain.
+    pub(crate) fn promised(&self) -> Duration {
+        // In a fork nobody hears of their end.
+        match self.check_process() {
+            Ok(()) => Instant(self.lease_until.load(Ordering::Acquire)).since(awake_or_not()),
+            Err(_) => Duration::ZERO,
+        }
     }
 
     /// Asks the holders what the server wants to know of them, and answers it. Called by the helper
