@@ -123,8 +123,8 @@ impl Node for Faulty {
     fn space(&self) -> Result<NodeSpace> {
         self.up()?.space()
     }
-    fn revoke(&self, state: u64) -> Result<()> {
-        self.up()?.revoke(state)
+    fn forget(&self, component: &ComponentId) -> Result<()> {
+        self.up()?.forget(component)
     }
 }
 

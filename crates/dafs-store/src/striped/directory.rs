@@ -311,7 +311,7 @@ impl Node for DirectoryNode {
         })
     }
 
-    fn revoke(&self, _state: u64) -> Result<()> {
+    fn forget(&self, _component: &ComponentId) -> Result<()> {
         // Only the store comes here.
         Ok(())
     }

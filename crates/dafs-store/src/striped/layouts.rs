@@ -88,6 +88,10 @@ impl Layouts for StripedStore {
         lock(&self.shared.devices).get(key).cloned()
     }
 
+    fn devices(&self) -> Vec<DeviceKey> {
+        lock(&self.shared.devices).keys().copied().collect()
+    }
+
     fn commit(&self, file: &FileId, end: Option<u64>, changed: Option<TimeSpec>) -> Result<Attr> {
         let state = self.shared.state(file);
         let place = state.enter()?;
@@ -120,12 +124,15 @@ impl Layouts for StripedStore {
         Ok(())
     }
 
-    fn revoke(&self, revoked: u64) -> Result<()> {
+    fn forget(&self, file: &FileId) -> Result<()> {
+        let state = self.shared.state(file);
+        let place = state.enter()?;
+        let Place::Striped(record) = &*place else { return Ok(()) };
         let _server = self.shared.as_server()?;
         // Those that can be reached are told, whatever the others say.
         let mut told = Ok(());
         for slot in &self.shared.slots {
-            told = told.and(slot.node.revoke(revoked));
+            told = told.and(slot.node.forget(&record.component));
         }
         told
     }

@@ -120,12 +120,12 @@ pub trait Node: Send + Sync {
     /// The node's.
     fn space(&self) -> Result<NodeSpace>;
 
-    /// From the return of this call on the node carries out nothing that clients ask of it in the name
-    /// of a state-id.
+    /// From the return of this call on the node carries out nothing on a component that clients ask of
+    /// it by what it was told before; it asks anew who may.
     ///
     /// # Errors
-    /// The node's; it may go on to believe in it then.
-    fn revoke(&self, state: u64) -> Result<()>;
+    /// The node's; it may go on as before then.
+    fn forget(&self, component: &ComponentId) -> Result<()>;
 }
 
 #[cfg(test)]

@@ -272,6 +272,10 @@ impl Store for StripedStore {
             allocate: false,
             deallocate: false,
             holes: false,
+            layout_unit_bytes: match self.shared.is_open_to_clients() {
+                true => self.shared.options.unit_bytes.get(),
+                false => 0,
+            },
             ..self.shared.meta.capabilities()
         }
     }
