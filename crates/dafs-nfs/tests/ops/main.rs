@@ -12,6 +12,7 @@ mod directories;
 mod files;
 mod guards;
 mod helper;
+mod layouts;
 mod locks;
 mod persistent;
 mod persistent_bounds;
