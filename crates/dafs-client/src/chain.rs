@@ -13,6 +13,7 @@ use crate::core::ReplyMessage;
 use crate::error::{Error, Result};
 use crate::file::OPENS;
 use crate::names::component;
+use crate::open::{Create, OpenOptions};
 use crate::path::{COMPONENTS_PER_LOOKUP, Follow};
 use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::dafs as wire;
@@ -256,7 +257,8 @@ impl Client {
     }
 
     /// Makes the file `name` in a directory with `data` in it, which must not exist: in one round
-    /// trip if the data fits a message. When it fails the file may be there, with less in it.
+    /// trip if the data fits a message and the session has a credit for each request at the moment.
+    /// When it fails the file may be there, with less in it.
     ///
     /// # Errors
     /// The server's answer; EXIST if there is something of that name. [`Error::InDoubt`] when a
@@ -282,7 +284,14 @@ impl Client {
             share_key: wire::ShareKey(None),
         });
         let room = (self.session().request_bytes as usize).saturating_sub(WRITE_INLINE_DATA_AT);
-        let mut replies = self.shared().patiently(|| self.create(open, room, data, stability))?;
+        let created = self.shared().patiently(|| self.create(open, room, data, stability));
+        let mut replies = match created {
+            // A session that has been connected anew may have fewer credits than before.
+            Err(Error::ChainTooLong { .. } | Error::Unsendable(_)) => {
+                return self.create_in_steps(dir, name, attributes, data, stability);
+            }
+            created => created?,
+        };
         let close = replies.pop();
         let Some(opened) = replies.first() else { return Err(self.shared().broken(&"no answer")) };
         let (fh, state_id) = match opened {
@@ -319,6 +328,23 @@ impl Client {
             }
         }
         Ok(fh)
+    }
+
+    /// [`Client::create_file`] for a session that has not the credits for a chain of it.
+    fn create_in_steps(
+        &self,
+        dir: &FileHandle,
+        name: &[u8],
+        attributes: &SetAttributes,
+        data: &[u8],
+        stability: Stability,
+    ) -> Result<FileHandle> {
+        let options = OpenOptions::write().create(Create::New).attributes(*attributes).direct(true);
+        let file = self.open_at(dir, name, &options)?;
+        file.write_at(data, 0, stability)?;
+        let handle = *file.handle();
+        file.close()?;
+        Ok(handle)
     }
 
     /// The chain of [`Client::create_file`]. Fails only if nothing was done.

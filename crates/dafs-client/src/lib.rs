@@ -79,6 +79,7 @@ mod options;
 mod outcome;
 mod path;
 mod pending;
+mod steps;
 mod successor;
 mod transfer;
 mod uncommitted;
@@ -119,9 +120,11 @@ pub use crate::options::{
 };
 pub use crate::path::{Follow, Found, Place};
 pub use crate::pending::Pending;
+pub use crate::steps::{Step, StepIn, StepOn, Stepped};
 pub use crate::successor::{ClientIdentity, ListingPlace};
 pub use crate::url::{DafsUrl, UrlError};
 pub use dafs_dat::descriptors;
+pub use dafs_mem::{Site, VolatileSlice};
 pub use dafs_wire::dafs::{Procedure, Status};
 
 /// A number of this process that its forks do not have: what was made under another one belongs to a

@@ -248,14 +248,28 @@ impl File {
         lock_type: LockType,
         options: LockOptions,
     ) -> Result<(), LockError> {
-        self.lock_answer(&Request::Lock(Lock {
+        self.lock_answer(&self.request_for_lock(range, lock_type, options))
+    }
+
+    /// Asks for a lock, without a place in the queue for it.
+    pub(crate) fn lock_request(&self, range: &LockRange) -> Request<'static> {
+        self.request_for_lock(range, range.kind(false), range.options())
+    }
+
+    fn request_for_lock(
+        &self,
+        range: &LockRange,
+        lock_type: LockType,
+        options: LockOptions,
+    ) -> Request<'static> {
+        Request::Lock(Lock {
             fh: *self.handle(),
             lock_type,
             options,
             state_id: self.state_id(),
             offset: range.offset,
             length: range.length,
-        }))
+        })
     }
 
     fn lock_answer(&self, request: &Request<'_>) -> Result<(), LockError> {

@@ -1,6 +1,7 @@
 //! How to connect and how to wait.
 
 use crate::cache::CacheOptions;
+use crate::core::{Authenticator, Challenge, Proof};
 use crate::limits::{
     CONNECT_TIMEOUT, CREDITS_PROPOSED, INLINE_BYTES_DEFAULT, OPERATION_DEADLINE, RECOVERY_LIMIT,
     SPIN_POLLS,
@@ -8,6 +9,7 @@ use crate::limits::{
 use crate::successor::ClientIdentity;
 pub use dafs_wire::dafs::ByteOrder;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,7 +117,43 @@ pub enum Authentication {
         password: String,
     },
     /// A mechanism of the caller's. Asked for a fresh exchange at every connect.
-    Custom(Arc<dyn crate::core::Authenticator>),
+    Custom(Arc<dyn Authenticator>),
+}
+
+impl Authentication {
+    /// A name and a password as [`Text`](Self::Text) that `tell` is asked for at every connect, also when a
+    /// lost connection is replaced: so they need not stay in memory, and may change while the session
+    /// lasts. Why there are none goes to the user.
+    ///
+    /// Called by whichever thread is at work then, with the session locked: it must not use the client,
+    /// and everything of the session waits until it returns.
+    pub fn callback<F>(tell: F) -> Self
+    where
+        F: Fn() -> Result<(String, String), String> + Send + Sync + 'static,
+    {
+        Self::Custom(Arc::new(Told(tell)))
+    }
+}
+
+/// Asks a function of the application's.
+struct Told<F>(F);
+
+impl<F> Authenticator for Told<F>
+where
+    F: Fn() -> Result<(String, String), String> + Send + Sync,
+{
+    fn begin(&self) -> Result<Proof, String> {
+        // A panic would leave the session half connected.
+        let told = std::panic::catch_unwind(AssertUnwindSafe(&self.0));
+        let (id, password) = told.unwrap_or_else(|_| {
+            Err("the function of this program that tells user and password has panicked".into())
+        })?;
+        Ok(Proof::Text { id: id.into_bytes(), password: password.into_bytes() })
+    }
+
+    fn next(&self, _challenge: &Challenge) -> Result<Proof, String> {
+        Err("the server asks for more than a user and a password".into())
+    }
 }
 
 impl fmt::Debug for Authentication {

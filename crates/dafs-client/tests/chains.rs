@@ -4,10 +4,14 @@
 
 mod served;
 
-use dafs_client::{Client, Error, SetAttributes, Stability, Status, Takes};
+use dafs_client::{
+    AccessMask, Client, Error, LockRange, OpenOptions, SetAttributes, Stability, Status, Step,
+    StepIn, StepOn, Stepped, Takes,
+};
 use dafs_wire::dafs as wire;
 use dafs_wire::dafs::Request;
 use served::{Served, TRANSPORTS, Wire, pattern};
+use std::os::unix::fs::PermissionsExt;
 
 fn lookup<'a>(client: &Client, path: &'a [&'a [u8]]) -> Request<'a> {
     Request::Lookup(wire::Lookup { dir: client.root(), path: wire::Path::new(path) })
@@ -88,6 +92,33 @@ fn a_small_file_is_made_in_three_messages_at_once() {
 }
 
 #[test]
+fn small_files_are_read_and_made_with_one_credit_too() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        let client = served.client_with(|options| {
+            options.transport = transport;
+            options.requests = 1;
+        });
+        assert_eq!(client.stats().credits, 1);
+        let (root, mode) = (client.root(), SetAttributes::mode(0o640));
+        let make = |name: &[u8], data: &[u8]| {
+            client.create_file(&root, name, &mode, data, Stability::FileSync)
+        };
+        for (name, bytes) in [("empty", 0), ("short", 2000), ("long", 200_000)] {
+            let made = make(name.as_bytes(), &pattern(bytes)).unwrap();
+            assert_eq!(client.lookup(&root, name.as_bytes()).unwrap(), made);
+            let path = served.path().join(name);
+            assert!(std::fs::read(&path).unwrap() == pattern(bytes));
+            assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o640);
+            let again = make(name.as_bytes(), b"other").unwrap_err();
+            assert_eq!(again.status(), Some(Status::Exist));
+            let start = client.read_file(name.as_bytes(), 1 << 20).unwrap();
+            assert!(start.data == pattern(bytes) && start.is_whole);
+        }
+    }
+}
+
+#[test]
 fn what_comes_behind_a_failure_is_not_done() {
     for transport in TRANSPORTS {
         let served = Served::new();
@@ -105,6 +136,99 @@ fn what_comes_behind_a_failure_is_not_done() {
         // The next request is on its own.
         client.ping().unwrap();
     }
+}
+
+#[test]
+fn steps_on_names_and_files_are_one_round_trip() {
+    for transport in TRANSPORTS {
+        let served = Served::new();
+        std::fs::create_dir(served.path().join("dir")).unwrap();
+        std::fs::write(served.path().join("dir/file"), b"0123456789").unwrap();
+        let client = served.client(transport);
+        let root = StepIn::Directory(client.root());
+        let file = client.open(b"/dir/file", &OpenOptions::read_write()).unwrap();
+        let run = |steps: &[Step<'_>]| {
+            let before = client.stats().answered;
+            let results = client.run_steps(steps).unwrap();
+            assert_eq!(client.stats().answered - before, steps.len() as u64);
+            results
+        };
+        let done = run(&[
+            Step::Lookup { from: root, names: &[b"dir"] },
+            Step::MakeDirectory { within: StepIn::Found, name: b"new", mode: 0o700 },
+            Step::Attributes,
+        ]);
+        let Ok(Stepped::Found(made)) = &done[1] else { panic!("{done:?}") };
+        assert_eq!(
+            client
+                .lookup(&client.resolve(b"/dir", dafs_client::Follow::Yes).unwrap().handle, b"new")
+                .unwrap(),
+            *made
+        );
+        let Ok(Stepped::Attributes(attributes)) = &done[2] else { panic!("{done:?}") };
+        assert_eq!((attributes.mode, attributes.handle), (0o700, *made));
+        let on = StepOn::File(&file);
+        let (stability, range) = (Stability::FileSync, LockRange::exclusive().bytes(0, 4));
+        let done = run(&[
+            Step::Lock { file: &file, range },
+            Step::Write { on, offset: 2, data: b"xy", stability },
+            Step::Read { on, offset: 0, bytes: 100 },
+            Step::Unlock { file: &file, offset: 0, length: 4 },
+        ]);
+        let done: Vec<_> = done.into_iter().map(Result::unwrap).collect();
+        assert_eq!(done[1..3], [Stepped::Written(2), Stepped::Read(b"01xy456789".to_vec())]);
+        assert!(file.test_lock(&LockRange::exclusive()).unwrap().is_none());
+        let done = run(&[
+            Step::Lookup { from: root, names: &[b"dir", b"file"] },
+            Step::Access(AccessMask::READ | AccessMask::EXECUTE),
+            Step::Lookup { from: root, names: &[b"dir", b"none"] },
+            Step::Remove { within: root, name: b"dir" },
+        ]);
+        assert!(done[..2].iter().all(Result::is_ok), "{done:?}");
+        assert_eq!(done[2].as_ref().unwrap_err().status(), Some(Status::NoEnt));
+        assert!(matches!(done[3], Err(Error::ChainBroken { member: 2, .. })), "{done:?}");
+        let done = run(&[
+            Step::Lookup { from: root, names: &[b"dir"] },
+            Step::Remove { within: StepIn::Found, name: b"new" },
+        ]);
+        assert!(done.iter().all(Result::is_ok), "{done:?}");
+        assert!(!served.path().join("dir/new").exists());
+    }
+}
+
+#[test]
+fn steps_that_are_no_chain_are_not_sent() {
+    let served = Served::new();
+    let (client, other) = (served.client(TRANSPORTS[0]), served.client(TRANSPORTS[0]));
+    std::fs::write(served.path().join("file"), b"0123456789").unwrap();
+    let foreign = other.open(b"/file", &OpenOptions::read_write()).unwrap();
+    let file = client.open(b"/file", &OpenOptions::read_write()).unwrap();
+    let (on, stability) = (StepOn::File(&file), Stability::FileSync);
+    let before = client.stats().answered;
+    let argument = |steps: &[Step<'_>]| {
+        let error = client.run_steps(steps).unwrap_err();
+        assert!(matches!(error, Error::Argument(_) | Error::ForeignFile), "{steps:?}: {error:?}");
+    };
+    let root = StepIn::Directory(client.root());
+    argument(&[Step::Attributes]);
+    argument(&[Step::Lookup { from: root, names: &[] }]);
+    argument(&[Step::Lookup { from: root, names: &[b".."] }]);
+    argument(&[Step::Lookup { from: root, names: &[b"a".as_slice(); 65] }]);
+    argument(&[Step::Read { on: StepOn::File(&foreign), offset: 0, bytes: 1 }]);
+    argument(&[Step::Read { on, offset: 0, bytes: 1 << 30 }]);
+    argument(&[Step::Write { on, offset: 0, data: &[0; 1 << 20], stability }]);
+    argument(&[Step::Write { on, offset: 0, data: b"a", stability: Stability::Unstable }]);
+    argument(&[
+        Step::Read { on, offset: 0, bytes: 1 },
+        Step::Write { on, offset: 0, data: b"a", stability },
+    ]);
+    let many = vec![Step::Read { on, offset: 0, bytes: 1 }; 100_000];
+    assert!(matches!(client.run_steps(&many), Err(Error::ChainTooLong { .. })));
+    assert_eq!(client.stats().answered, before);
+    assert!(client.run_steps(&[]).unwrap().is_empty());
+    let most = client.step_read_bytes_max();
+    let read = client.run_steps(&[Step::Read { on, offset: 0, bytes: most }]).unwrap();
+    assert!(matches!(&read[0], Ok(Stepped::Read(data)) if data.len() == 10));
 }
 
 #[test]
