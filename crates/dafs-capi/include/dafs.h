@@ -455,6 +455,9 @@
 // A write whose data and attributes are stable when it is over.
 #define DAP_FILE_SYNC 2
 
+// A name in a chain is below what the request before has found.
+#define DAP_CHAIN_FOUND 1
+
 // Against everybody else; without it, against those who lock exclusively.
 #define DAP_LOCK_EXCLUSIVE 1
 
@@ -726,6 +729,12 @@ typedef struct {
   // Bytes.
   size_t len;
 } dap_piece_t;
+
+// Requests that are sent together. 0 is none.
+typedef struct {
+  // A number that means something to the library alone.
+  uint64_t id;
+} dap_chain_t;
 
 // Who has a lock, or had it.
 typedef struct {
@@ -1394,6 +1403,128 @@ int32_t dap_batch_run(dap_batch_t handle,
 //
 // Threads: DAP_E_BUSY while another thread is in a call that names the batch.
 int32_t dap_batch_discard(dap_batch_t handle);
+
+// Begins a chain.
+//
+// Threads: any.
+//
+// Pointers:
+// `chain` is null or good for a handle.
+int32_t dap_chain_create(dap_session_t handle, dap_chain_t *chain);
+
+// Adds the search for an object by up to 64 names, which the requests behind it work on. `path` begins
+// as other paths do, or with DAP_CHAIN_FOUND at what the request before has found. Symbolic links are not
+// followed. Its result is 0. Returns its place in the chain.
+//
+// Threads: any.
+//
+// Pointers:
+// `path` is a text or null.
+int64_t dap_chain_lookup(dap_chain_t handle,
+                         const char *path,
+                         uint32_t flags);
+
+// Adds the question for the attributes of what was found, which dap_chain_run() puts into `attributes`. Its
+// result is 0. Returns its place in the chain.
+//
+// Threads: any.
+//
+// Pointers:
+// `attributes` is null, or good for one struct until the chain has been run.
+int64_t dap_chain_stat(dap_chain_t handle,
+                       dap_attributes_t *attributes);
+
+// Adds the question which of the rights in `wanted` (DAP_ACCESS_...) the caller has on what was found: that
+// is its result. Returns its place in the chain.
+//
+// Threads: any.
+int64_t dap_chain_access(dap_chain_t handle,
+                         uint32_t wanted);
+
+// Adds a read of an open file, or with the handle 0 of what was found: of no more than a message
+// holds (8000 bytes always fit). dap_chain_run() puts the data into `memory`. Its result is the bytes,
+// fewer only at the end of the file. Returns its place in the chain.
+//
+// Threads: any.
+//
+// Pointers:
+// `memory` is null, unmapped, or good for `len` bytes that nobody else uses until the chain has been run.
+int64_t dap_chain_read(dap_chain_t handle,
+                       dap_file_t of,
+                       void *memory,
+                       size_t len,
+                       uint64_t offset);
+
+// Adds a write to an open file, or with the handle 0 to what was found: of no more than a message holds
+// (8000 bytes always fit). `stable` is DAP_DATA_SYNC or DAP_FILE_SYNC. The data is copied now. Its result
+// is the bytes. Returns its place in the chain.
+//
+// Threads: any.
+//
+// Pointers:
+// `memory` is null, unmapped, or good for `len` bytes that nobody changes meanwhile.
+int64_t dap_chain_write(dap_chain_t handle,
+                        dap_file_t to,
+                        const void *memory,
+                        size_t len,
+                        uint64_t offset,
+                        uint32_t stable);
+
+// Adds a lock, which waits for nobody. `flags` are as for dap_lock(). Its result is 0. Returns its place
+// in the chain.
+//
+// Threads: any.
+int64_t dap_chain_lock(dap_chain_t handle,
+                       dap_file_t of,
+                       uint64_t offset,
+                       uint64_t length,
+                       uint32_t flags);
+
+// Adds the end of a lock. Its result is 0. Returns its place in the chain.
+//
+// Threads: any.
+int64_t dap_chain_unlock(dap_chain_t handle, dap_file_t of, uint64_t offset, uint64_t length);
+
+// Adds the making of a directory, which is what is found then. `path` is one name, where the session
+// begins or, with DAP_CHAIN_FOUND, in what was found. Its result is 0. Returns its place in the chain.
+//
+// Threads: any.
+//
+// Pointers:
+// `path` is a text or null.
+int64_t dap_chain_mkdir(dap_chain_t handle,
+                        const char *path,
+                        uint32_t flags,
+                        uint32_t mode);
+
+// Adds the removal of a name, or of an empty directory. `path` is as for dap_chain_mkdir(). Its result is
+// 0. Returns its place in the chain.
+//
+// Threads: any.
+//
+// Pointers:
+// `path` is a text or null.
+int64_t dap_chain_remove(dap_chain_t handle,
+                         const char *path,
+                         uint32_t flags);
+
+// Sends a chain, waits for it, and closes its handle. `results` has a place for each request: what its
+// function says, or a negative DAP_E_...; DAP_E_CHAIN behind the first that failed. When this fails
+// nothing was sent: DAP_E_INVALID where the requests form no chain, as when one that writes, makes or
+// removes comes behind one that reads content or attributes (locks may come anywhere), or when the first
+// works on what was found; DAP_E_CHAIN where the session has not a credit for each at the moment.
+//
+// Threads: DAP_E_BUSY while another thread is in a call that names the chain.
+//
+// Pointers:
+// `results` is null or as long as said, and so is what dap_chain_read() and dap_chain_stat() were given.
+int32_t dap_chain_run(dap_chain_t handle,
+                      int64_t *results);
+
+// Closes the handle of a chain that is not to be sent.
+//
+// Threads: DAP_E_BUSY while another thread is in a call that names the chain.
+int32_t dap_chain_discard(dap_chain_t handle);
 
 // Locks `length` bytes from `offset`, and waits up to `milliseconds` for those who stand in the way
 // (0: not at all; negative: for ever). DAP_E_LOCK_HELD and DAP_E_LOCK_BROKEN say who in `holder`, if

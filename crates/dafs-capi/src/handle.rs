@@ -7,6 +7,7 @@
 
 use crate::batch::Batch;
 use crate::buffer::Buffer;
+use crate::chain::Chain;
 use crate::directory::Directory;
 use crate::error::{DAP_E_BAD_HANDLE, DAP_E_BUSY, DAP_E_FORKED, DAP_E_TOO_MANY, Failure};
 use crate::file::File;
@@ -71,6 +72,14 @@ pub struct dap_batch_t {
     pub id: u64,
 }
 
+/// Requests that are sent together. 0 is none.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct dap_chain_t {
+    /// A number that means something to the library alone.
+    pub id: u64,
+}
+
 /// The tables of one process.
 pub(crate) struct Tables {
     process: u32,
@@ -80,6 +89,7 @@ pub(crate) struct Tables {
     pub(crate) groups: Table<Group>,
     pub(crate) buffers: Table<Buffer>,
     pub(crate) batches: Table<Batch>,
+    pub(crate) chains: Table<Chain>,
 }
 
 static TABLES: AtomicPtr<Tables> = AtomicPtr::new(std::ptr::null_mut());
@@ -103,6 +113,7 @@ pub(crate) fn tables() -> &'static Tables {
             groups: Table::new(4, process, "completion group"),
             buffers: Table::new(5, process, "buffer"),
             batches: Table::new(6, process, "batch"),
+            chains: Table::new(7, process, "chain"),
         }));
         // Those of the parent are left alone: a thread that is not here may have held a lock of them.
         match TABLES.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {

@@ -17,6 +17,7 @@ mod attributes;
 mod batch;
 mod border;
 mod buffer;
+mod chain;
 mod directory;
 mod error;
 mod fence;
@@ -34,13 +35,14 @@ mod transfer;
 pub use crate::attributes::*;
 pub use crate::batch::*;
 pub use crate::buffer::*;
+pub use crate::chain::*;
 pub use crate::directory::*;
 pub use crate::error::*;
 pub use crate::fence::*;
 pub use crate::file::*;
 pub use crate::group::*;
 pub use crate::handle::{
-    dap_batch_t, dap_buffer_t, dap_dir_t, dap_file_t, dap_group_t, dap_session_t,
+    dap_batch_t, dap_buffer_t, dap_chain_t, dap_dir_t, dap_file_t, dap_group_t, dap_session_t,
 };
 pub use crate::lock::*;
 pub use crate::names::*;

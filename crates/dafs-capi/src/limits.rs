@@ -18,6 +18,9 @@ pub(crate) const BATCH_TRANSFERS_MAX: usize = 1 << 16;
 /// The most ranges, or pieces of memory, in one transfer of a batch.
 pub(crate) const BATCH_PIECES_MAX: usize = 1024;
 
+/// The most requests in a chain; a session has credits for fewer.
+pub(crate) const CHAIN_STEPS_MAX: usize = 1 << 12;
+
 /// The most names in one change of a fence.
 pub(crate) const FENCE_NAMES_MAX: usize = 1024;
 

@@ -47,7 +47,7 @@ impl From<&LockHolder> for dap_lock_holder_t {
     }
 }
 
-fn range(offset: u64, length: u64, flags: u32) -> Result<LockRange, Failure> {
+pub(crate) fn range(offset: u64, length: u64, flags: u32) -> Result<LockRange, Failure> {
     if flags >= DAP_LOCK_AUTO_RECOVERY << 1 {
         return Err(Failure::new(DAP_E_INVALID, "there is no such flag for locking"));
     }

@@ -6,7 +6,7 @@ use cbindgen::{Builder, Config, DocumentationStyle, Language, Style};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "error",
     "handle",
     "options",
@@ -19,6 +19,7 @@ const SOURCES: [&str; 14] = [
     "transfer",
     "group",
     "batch",
+    "chain",
     "lock",
     "fence",
 ];

@@ -71,6 +71,7 @@ static void absurd_sizes(void)
 {
     dap_buffer_t buffer;
     dap_batch_t batch;
+    dap_chain_t chain;
     dap_range_t range = { 0, SIZE_MAX };
     dap_piece_t piece;
     dap_completion_t done[2];
@@ -98,6 +99,27 @@ static void absurd_sizes(void)
     expect(dap_batch_read(batch, file, &range, SIZE_MAX, &piece, 1), DAP_E_INVALID);
     expect(dap_batch_discard(batch), 0);
     expect(dap_batch_discard(batch), DAP_E_BAD_HANDLE);
+
+    expect(dap_chain_create(session, NULL), DAP_E_INVALID);
+    expect(dap_chain_create(session, &chain), 0);
+    expect(dap_chain_lookup(chain, NULL, 0), DAP_E_INVALID);
+    expect(dap_chain_lookup(chain, "", DAP_CHAIN_FOUND), DAP_E_INVALID);
+    expect(dap_chain_lookup(chain, "a", 2), DAP_E_INVALID);
+    expect(dap_chain_remove(chain, "a/b", DAP_CHAIN_FOUND), DAP_E_INVALID);
+    expect(dap_chain_stat(chain, NULL), DAP_E_INVALID);
+    expect(dap_chain_access(chain, 0x100), DAP_E_INVALID);
+    expect(dap_chain_read(chain, file, NULL, 1, 0), DAP_E_INVALID);
+    expect(dap_chain_read(chain, file, (void *)8, 8, 0), DAP_E_FAULT);
+    expect(dap_chain_write(chain, file, (void *)8, 8, 0, DAP_FILE_SYNC), DAP_E_FAULT);
+    expect(dap_chain_write(chain, file, "a", SIZE_MAX, 0, DAP_FILE_SYNC), DAP_E_INVALID);
+    expect(dap_chain_write(chain, file, "a", 1, 0, DAP_UNSTABLE), DAP_E_INVALID);
+    expect(dap_chain_write(chain, (dap_file_t){ 77 }, "a", 1, 0, DAP_FILE_SYNC), DAP_E_BAD_HANDLE);
+    expect(dap_chain_lock(chain, (dap_file_t){ 0 }, 0, 1, 0), DAP_E_BAD_HANDLE);
+    expect(dap_chain_lock(chain, file, 0, 1, 99), DAP_E_INVALID);
+    expect(dap_chain_lookup((dap_chain_t){ 0 }, "a", 0), DAP_E_BAD_HANDLE);
+    expect(dap_chain_lookup(chain, "a", 0), 0);
+    expect(dap_chain_run(chain, NULL), DAP_E_INVALID);
+    expect(dap_chain_discard(chain), DAP_E_BAD_HANDLE);
     expect(dap_unregister(buffer), 0);
     memset(long_path, 'a', 99999);
     long_path[99999] = 0;

@@ -234,6 +234,87 @@ static void batches(dap_file_t file)
     expect(dap_unregister(buffer), 0);
 }
 
+static void chains(dap_file_t file)
+{
+    dap_file_t found = { 0 };
+    dap_chain_t chain;
+    dap_attributes_t attributes;
+    dap_file_t other;
+    char text[16];
+    static int64_t many[4096];
+    int64_t results[5];
+
+    /* A directory, and a file in it that is found and looked at. */
+    expect(dap_chain_create(session, &chain), 0);
+    expect(dap_chain_mkdir(chain, "chained", 0, 0755), 0);
+    expect(dap_chain_mkdir(chain, "below", DAP_CHAIN_FOUND, 0700), 1);
+    expect(dap_chain_stat(chain, &attributes), 2);
+    expect(dap_chain_run(chain, results), 0);
+    expect(results[0] == 0 && results[1] == 0 && results[2] == 0, 1);
+    expect(attributes.kind == DAP_TYPE_DIRECTORY && attributes.mode == 0700, 1);
+    expect(dap_chain_run(chain, results), DAP_E_BAD_HANDLE);
+    expect(dap_create_file(session, "chained/file", 0640, "0123456789", 10, DAP_FILE_SYNC), 0);
+    expect(dap_chain_create(session, &chain), 0);
+    expect(dap_chain_lookup(chain, "chained/file", 0), 0);
+    expect(dap_chain_access(chain, DAP_ACCESS_READ | DAP_ACCESS_EXECUTE), 1);
+    expect(dap_chain_stat(chain, &attributes), 2);
+    expect(dap_chain_read(chain, found, text, sizeof text, 2), 3);
+    expect(dap_chain_run(chain, results), 0);
+    expect(results[1] & DAP_ACCESS_READ, DAP_ACCESS_READ);
+    expect((int64_t)attributes.size, 10);
+    expect(results[3], 8);
+    expect(memcmp(text, "23456789", 8), 0);
+
+    /* Under a lock, and to what is found. */
+    expect(dap_open(session, "chained/file", RDWR, 0, &other), 0);
+    expect(dap_chain_create(session, &chain), 0);
+    expect(dap_chain_lock(chain, other, 0, 4, DAP_LOCK_EXCLUSIVE), 0);
+    expect(dap_chain_write(chain, other, "xy", 2, 1, DAP_FILE_SYNC), 1);
+    expect(dap_chain_read(chain, other, text, 4, 0), 2);
+    expect(dap_chain_unlock(chain, other, 0, 4), 3);
+    expect(dap_chain_run(chain, results), 0);
+    expect(results[0] == 0 && results[1] == 2 && results[2] == 4 && results[3] == 0, 1);
+    expect(memcmp(text, "0xy3", 4), 0);
+
+    /* What comes behind a failure is not done. */
+    expect(dap_chain_create(session, &chain), 0);
+    expect(dap_chain_lookup(chain, "chained", 0), 0);
+    expect(dap_chain_lookup(chain, "none", DAP_CHAIN_FOUND), 1);
+    expect(dap_chain_remove(chain, "chained", 0), 2);
+    expect(dap_chain_run(chain, results), 0);
+    expect(results[1], DAP_E_NOENT);
+    expect(results[2], DAP_E_CHAIN);
+
+    /* No chains. */
+    expect(dap_chain_create(session, &chain), 0);
+    expect(dap_chain_stat(chain, &attributes), 0);
+    expect(dap_chain_run(chain, results), DAP_E_INVALID);
+    expect(dap_chain_create(session, &chain), 0);
+    expect(dap_chain_read(chain, file, text, 1, 0), 0);
+    expect(dap_chain_write(chain, file, "a", 1, 0, DAP_FILE_SYNC), 1);
+    expect(dap_chain_run(chain, results), DAP_E_INVALID);
+    expect(dap_chain_create(session, &chain), 0);
+    for (int at = 0; at < 4096; at++)
+        expect(dap_chain_lookup(chain, "data", 0), at);
+    expect(dap_chain_lookup(chain, "data", 0), DAP_E_TOO_MANY);
+    expect(dap_chain_run(chain, many), DAP_E_CHAIN);
+
+    /* A file that is closed before the chain is run. */
+    expect(dap_chain_create(session, &chain), 0);
+    expect(dap_chain_read(chain, other, text, 4, 0), 0);
+    expect(dap_close(other), 0);
+    expect(dap_chain_run(chain, results), DAP_E_BAD_HANDLE);
+
+    expect(dap_chain_create(session, &chain), 0);
+    expect(dap_chain_lookup(chain, "chained", 0), 0);
+    expect(dap_chain_remove(chain, "below", DAP_CHAIN_FOUND), 1);
+    expect(dap_chain_lookup(chain, "chained", 0), 2);
+    expect(dap_chain_remove(chain, "file", DAP_CHAIN_FOUND), 3);
+    expect(dap_chain_remove(chain, "chained", 0), 4);
+    expect(dap_chain_run(chain, results), 0);
+    expect(results[4], 0);
+}
+
 static void locks(dap_file_t file)
 {
     dap_lock_holder_t holder = { 0 };
@@ -381,6 +462,7 @@ int main(int argc, char **argv)
     expect(dap_open(session, "data", RDWR | DAP_OPEN_CREATE | DAP_OPEN_TRUNCATE, 0644, &file), 0);
     data(file);
     batches(file);
+    chains(file);
     locks(file);
     expect(dap_close(file), 0);
     whole_files(argv[1]);
