@@ -136,8 +136,9 @@ for part in "$@"; do
     bench)
         # The server to compare with, and the client library that drives both. Installing a server
         # would start it, which nobody asked for.
-        without_starting_services install_packages dpkg-dev fio fuse3 iproute2 libfuse3-dev libnfs-dev \
-            nfs-ganesha nfs-ganesha-vfs rpcbind
+        without_starting_services install_packages db5.3-util dpkg-dev fio fuse3 git \
+            iproute2 libfuse3-dev libnfs-dev nfs-ganesha nfs-ganesha-vfs postgresql python3 python3-venv \
+            rpcbind rsync sqlite3
         ;;
     lab)
         install_packages attr bc bison cpio fio flex gcc git iproute2 libc6-dev make sqlite3 tar \

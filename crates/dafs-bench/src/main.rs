@@ -4,6 +4,7 @@
 //! the same time: every round runs all cases of a group one after the other, and medians over the
 //! rounds are compared. Every peer is a process of its own, so that CPU time can be told apart.
 
+mod applications;
 mod child;
 mod cpu;
 mod files;
@@ -137,6 +138,9 @@ fn main() -> Result<()> {
     }
     if wanted("fronts") {
         fronts::measure(&plan, &mut report)?;
+    }
+    if wanted("applications") {
+        applications::measure(&plan, &mut report)?;
     }
     if wanted("memory") {
         memory::measure(&mut report)?;

@@ -29,7 +29,8 @@ pub(crate) fn missing() -> Option<String> {
     }
 }
 
-fn find(program: &str) -> Option<PathBuf> {
+/// Where a program is.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     folders.map(|folder| folder.join(program)).find(|file| file.exists())

@@ -32,6 +32,8 @@ pub(crate) enum Way {
     Mount,
     /// `dafs run`.
     Run,
+    /// The Python package; nothing has to be made ready for it.
+    Fsspec,
     /// libfuse's example of a file system that only passes on.
     Passthrough,
 }
@@ -42,6 +44,7 @@ impl Way {
             Self::Local => "local",
             Self::Mount => "mount",
             Self::Run => "run",
+            Self::Fsspec => "fsspec",
             Self::Passthrough => "passthrough",
         }
     }
@@ -107,7 +110,7 @@ impl Site {
     pub(crate) fn front(&self, way: Way) -> Result<Front> {
         let (mut helper, mut wrapper) = (None, Vec::new());
         let root = match way {
-            Way::Local => self.export.clone(),
+            Way::Local | Way::Fsspec => self.export.clone(),
             Way::Run => {
                 let dafs = dafs()?.to_str().context("a path is not UTF-8")?.to_owned();
                 let at = format!("--at={PREFIX}={}", self.url()?);
@@ -156,7 +159,7 @@ impl Site {
 }
 
 /// What a program says that must succeed.
-fn output(command: &mut Command) -> Result<String> {
+pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output = command.stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "{command:?} failed: {}", output.status);
     Ok(String::from_utf8(output.stdout)?.trim_end().to_owned())

@@ -15,13 +15,13 @@ use tempfile::TempDir;
 
 /// The system's Python, with the package as it lies in this repository and the extension module that
 /// was built beside this program.
-pub(super) struct Interpreter {
+pub(crate) struct Interpreter {
     packages: TempDir,
 }
 
 impl Interpreter {
     /// `None` where there is no Python, or no module for it.
-    pub(super) fn find() -> Result<Option<Self>> {
+    pub(crate) fn find() -> Result<Option<Self>> {
         let here = std::env::current_exe()?;
         let module = here.with_file_name("lib_dafs.so");
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dafs-python/python/dafs");
@@ -37,6 +37,11 @@ impl Interpreter {
         let this = Self { packages };
         let found = this.command().args(["-c", "import dafs"]).stderr(Stdio::null()).status();
         Ok(found.is_ok_and(|status| status.success()).then_some(this))
+    }
+
+    /// The folder with our package, for `PYTHONPATH`.
+    pub(crate) fn packages(&self) -> &Path {
+        self.packages.path()
     }
 
     fn command(&self) -> Command {

@@ -11,7 +11,7 @@ use crate::report::{Case, Report, Sample};
 use crate::{Plan, cpu};
 use anyhow::{Context, Result, ensure};
 use dafs_client::{Client, ConnectOptions, DafsUrl, File, OpenOptions, TransportChoice};
-use interpreter::Interpreter;
+pub(crate) use interpreter::Interpreter;
 use std::time::{Duration, Instant};
 
 const SIZES: [(&str, usize); 3] = [("64 KiB", 64 << 10), ("1 MiB", 1 << 20), ("4 MiB", 4 << 20)];

@@ -1,0 +1,230 @@
+//! Whole applications, unchanged: on local files, on a mount, under `dafs run`, and one through the Python
+//! package. What each does stands in a script of its own (`applications/`).
+//!
+//! Invariants
+//! * The ways of one application run one after the other within a round, each in an empty folder.
+//! * What an application has left on the server is compared with what it should be, in every run.
+
+use crate::fronts::{Front, ROOT, Site, Way, in_own_mounts, missing, output};
+use crate::python::Interpreter;
+use crate::report::{Case, Report, Sample};
+use crate::{Plan, cpu, peer};
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+use tempfile::TempDir;
+
+/// They take long, so that few rounds must do.
+const ROUNDS_MAX: usize = 3;
+
+/// What Python needs besides our package.
+const PACKAGES: [&str; 2] = ["fsspec", "pyarrow"];
+
+struct Application {
+    name: &'static str,
+    script: &'static str,
+    ways: &'static [Way],
+    /// Programs that it consists of.
+    programs: &'static [&'static str],
+}
+
+const EACH: &[Way] = &[Way::Local, Way::Mount, Way::Run];
+
+const APPLICATIONS: [Application; 8] = [
+    Application { name: "sqlite3", script: "sqlite.sh", ways: EACH, programs: &["sqlite3"] },
+    Application {
+        name: "Berkeley DB",
+        script: "berkeley_db.sh",
+        ways: EACH,
+        programs: &["db5.3_load", "db5.3_dump", "db5.3_verify"],
+    },
+    Application { name: "git", script: "git.sh", ways: EACH, programs: &["git", "perl"] },
+    Application { name: "tar", script: "tar.sh", ways: EACH, programs: &["tar", "perl"] },
+    Application { name: "rsync", script: "rsync.sh", ways: EACH, programs: &["rsync", "perl"] },
+    Application {
+        name: "small files",
+        script: "small_files.sh",
+        ways: EACH,
+        programs: &["perl", "md5sum"],
+    },
+    Application {
+        name: "PostgreSQL",
+        script: "postgresql.sh",
+        // Its processes share what they have mapped, which is nothing for `dafs run`.
+        ways: &[Way::Local, Way::Mount],
+        programs: &["pgbench", "psql", "setpriv"],
+    },
+    Application {
+        name: "pyarrow",
+        script: "parquet.py",
+        ways: &[Way::Local, Way::Mount, Way::Fsspec],
+        programs: &["python3"],
+    },
+];
+
+pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
+    if let Some(reason) = missing() {
+        println!("\napplications: SKIPPED, {reason}");
+        return Ok(());
+    }
+    in_own_mounts(|| measure_inside(plan, report))
+}
+
+fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
+    let mut measured = Vec::new();
+    for application in &APPLICATIONS {
+        let mut cases = cases(application);
+        cases.retain(|(case, _)| case.name.contains(&plan.only));
+        if cases.is_empty() {
+            continue;
+        }
+        let absent = application.programs.iter().find(|program| peer::find(program).is_none());
+        if let Some(program) = absent {
+            let name = application.name;
+            println!("\n{name}: SKIPPED, there is no {program}; run: scripts/setup.sh bench");
+            continue;
+        }
+        match rounds(plan, application, &mut cases) {
+            Ok(()) => measured.extend(cases.into_iter().map(|(case, _)| case)),
+            Err(error) => println!("\nFAILED and left out: {error:#}"),
+        }
+    }
+    measured.retain(|case| !case.samples.is_empty());
+    report.add_programs("applications, against local files", &measured);
+    Ok(())
+}
+
+fn rounds(plan: &Plan, application: &Application, cases: &mut [(Case, Way)]) -> Result<()> {
+    let Some(stage) = Stage::new(plan, application)? else { return Ok(()) };
+    for _ in 0..plan.rounds.min(ROUNDS_MAX) {
+        for (case, way) in cases.iter_mut() {
+            case.samples.push(stage.run(*way).with_context(|| case.name.clone())?);
+        }
+    }
+    Ok(())
+}
+
+fn cases(application: &Application) -> Vec<(Case, Way)> {
+    let name = |way: Way| format!("{}, {}", application.name, way.name());
+    let case = |way: &Way| {
+        let floor = (*way != Way::Local).then(|| name(Way::Local).into());
+        (Case { floor, ..Case::new(name(*way), None, None) }, *way)
+    };
+    application.ways.iter().map(case).collect()
+}
+
+/// All that the runs of one application share.
+struct Stage {
+    site: Site,
+    inputs: TempDir,
+    scale: u64,
+    script: PathBuf,
+    /// What runs the script.
+    interpreter: PathBuf,
+    python: Option<Interpreter>,
+}
+
+/// What a run is told of its places: how it sees its folder, and how the server does.
+struct Places<'a> {
+    seen: &'a Path,
+    served: &'a Path,
+    scratch: &'a Path,
+    url: Option<String>,
+}
+
+impl Stage {
+    /// `None` when something is missing, which is said.
+    fn new(plan: &Plan, application: &Application) -> Result<Option<Self>> {
+        let (mut interpreter, mut python) = (PathBuf::from("bash"), None);
+        if application.script.ends_with(".py") {
+            let found = (virtual_environment(), Interpreter::find()?);
+            let (Ok(program), Some(ours)) = found else {
+                println!(
+                    "\n{}: SKIPPED; it needs what this builds: cargo build --release -p dafs-python, \
+                     and what pip can get: {}",
+                    application.name,
+                    PACKAGES.join(", ")
+                );
+                return Ok(None);
+            };
+            (interpreter, python) = (program, Some(ours));
+        }
+        let place = plan.disk.clone().unwrap_or_else(std::env::temp_dir);
+        let this = Self {
+            site: Site::start(&place)?,
+            inputs: tempfile::Builder::new().prefix("dafs-bench").tempdir_in(&place)?,
+            scale: plan.scale,
+            script: Path::new(ROOT).join("crates/dafs-bench/applications").join(application.script),
+            interpreter,
+            python,
+        };
+        let here = this.inputs.path();
+        let places = Places { seen: here, served: here, scratch: here, url: None };
+        this.phase(&this.site.front(Way::Local)?, "input", &places)?;
+        Ok(Some(this))
+    }
+
+    fn run(&self, way: Way) -> Result<Sample> {
+        let served = self.site.export.join("work");
+        std::fs::create_dir(&served)?;
+        let scratch =
+            tempfile::Builder::new().prefix("scratch").tempdir_in(self.site.folder.path())?;
+        let front = self.site.front(way)?;
+        let seen = front.root.join("work");
+        let url = match way {
+            Way::Fsspec => Some(format!("{}work", self.site.url()?)),
+            _ => None,
+        };
+        let places = Places { seen: &seen, served: &served, scratch: scratch.path(), url };
+        self.phase(&front, "prepare", &places)?;
+        let before = (front.client_time()?, cpu::process_time(Some(self.site.server.id()))?);
+        let start = Instant::now();
+        self.phase(&front, "run", &places)?;
+        let sample = Sample {
+            operations: 1,
+            bytes: 0,
+            elapsed: start.elapsed(),
+            client_cpu: front.client_time()? - before.0,
+            server_cpu: cpu::process_time(Some(self.site.server.id()))? - before.1,
+        };
+        drop(front);
+        self.phase(&self.site.front(Way::Local)?, "check", &places)?;
+        std::fs::remove_dir_all(&served)?;
+        Ok(sample)
+    }
+
+    fn phase(&self, front: &Front, phase: &str, places: &Places<'_>) -> Result<()> {
+        let mut command = front.command(&self.interpreter);
+        command.arg(&self.script).arg(phase).stdout(Stdio::null());
+        command.env("D", places.seen).env("E", places.served).env("W", self.inputs.path());
+        command.env("T", places.scratch).env("SCALE", self.scale.to_string());
+        if let Some(python) = &self.python {
+            command.env("PYTHONPATH", python.packages()).env("PYTHONDONTWRITEBYTECODE", "1");
+        }
+        if let Some(url) = &places.url {
+            command.env("DAFS_URL", url);
+        }
+        let status = command.status()?;
+        ensure!(status.success(), "{} {phase} ended with {status}", self.script.display());
+        Ok(())
+    }
+}
+
+/// A Python with the packages, kept beside what cargo keeps, where the tests have it too.
+fn virtual_environment() -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let target = own.ancestors().nth(2).context("this program lies in no folder of cargo's")?;
+    let folder = target.join("python-venv");
+    let python = folder.join("bin/python");
+    if !python.exists() {
+        output(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    }
+    let imports = format!("import {}", PACKAGES.join(", "));
+    let has_all = Command::new(&python).args(["-c", &imports]).stderr(Stdio::null()).status()?;
+    if !has_all.success() {
+        let mut pip = Command::new(folder.join("bin/pip"));
+        output(pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(PACKAGES))?;
+    }
+    Ok(python)
+}
