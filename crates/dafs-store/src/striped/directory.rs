@@ -10,14 +10,14 @@
 use super::node::{ComponentId, Node, NodeSpace, Written};
 use crate::limits::{COMPONENTS_OPEN_MAX, FILE_BYTES_MAX};
 use crate::vectors::{before, continued};
-use crate::{Result, Stability, StoreError};
+use crate::{Result, Stability, StoreError, TimeSpec, Wait};
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
 use rustc_hash::FxHashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,6 +45,14 @@ struct Held {
     file: File,
     /// Whether its name is known to be stable.
     named: AtomicBool,
+}
+
+/// What a component looks like.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    pub(super) size: u64,
+    pub(super) space_used: u64,
+    pub(super) mtime: TimeSpec,
 }
 
 /// A directory that holds components.
@@ -123,6 +131,47 @@ impl DirectoryNode {
     /// The write verifier of this run.
     pub fn verifier(&self) -> u64 {
         self.verifier
+    }
+
+    /// As [`Node::read`], and without waiting for a device if so asked: then
+    /// [`StoreError::WouldBlock`] where it would.
+    ///
+    /// # Errors
+    /// The directory's.
+    pub fn read_waiting(
+        &self,
+        component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        wait: Wait,
+    ) -> Result<usize> {
+        if wait == Wait::Allowed {
+            return self.read(component, views, offset);
+        }
+        // To open it may take a look at the device.
+        let held = self.lock_open().get(component).cloned().ok_or(StoreError::WouldBlock)?;
+        if offset > FILE_BYTES_MAX {
+            return Ok(0);
+        }
+        match preadv2(held.file.as_fd(), views, offset, libc::RWF_NOWAIT) {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                Err(StoreError::WouldBlock)
+            }
+            read => Ok(read?),
+        }
+    }
+
+    /// What is known of a component; `None` if it is not there.
+    ///
+    /// # Errors
+    /// The directory's.
+    pub(super) fn look(&self, component: &ComponentId) -> Result<Option<Seen>> {
+        let Some(held) = self.component(component, false)? else { return Ok(None) };
+        let stat = held.file.metadata()?;
+        let nanoseconds = u32::try_from(stat.mtime_nsec()).unwrap_or(0);
+        let mtime = TimeSpec { seconds: stat.mtime(), nanoseconds };
+        let space_used = stat.blocks().saturating_mul(512);
+        Ok(Some(Seen { size: stat.len(), space_used, mtime }))
     }
 
     fn lock_open(&self) -> MutexGuard<'_, FxHashMap<ComponentId, Arc<Held>>> {

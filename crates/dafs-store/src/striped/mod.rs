@@ -17,6 +17,7 @@
 //! * Before components are cut, the record says what to: whoever finds it finishes that first.
 //! * Components are removed when the last name and the last open of a file are gone, not before.
 
+mod components;
 mod directory;
 mod file;
 mod handle;
@@ -27,6 +28,7 @@ mod removed;
 mod state;
 mod store;
 
+pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_fs};
 pub use directory::{DirectoryError, DirectoryNode};
 pub use handle::ComponentHandle;
 pub use node::{ComponentId, Node, NodeSpace, Written};
@@ -80,6 +82,9 @@ struct Shared {
     held: Mutex<FxHashSet<ComponentId>>,
     removed: Removed,
     devices: Mutex<FxHashMap<DeviceKey, Device>>,
+    /// Which files the components are of that clients were told about in this run, for as long as
+    /// somebody uses the file.
+    files: Mutex<FxHashMap<ComponentId, FileId>>,
 }
 
 /// The server itself, as a caller of the store of the metadata.
@@ -129,6 +134,7 @@ impl StripedStore {
             held: Mutex::default(),
             removed,
             devices: Mutex::default(),
+            files: Mutex::default(),
         });
         shared.note_device(&(0..shared.slots.len()).collect::<Vec<_>>());
         Ok(Self { shared })

@@ -1,0 +1,473 @@
+//! What a data server exports: the components of one node, by the handles that layouts carry.
+//!
+//! Invariants
+//! * A component is reached only by a handle that the metadata server has sealed, for this node. It
+//!   says which bytes are here, so that nothing is read or written in the wrong place: what belongs to
+//!   other nodes goes to them by [`Elsewhere`], or is refused.
+
+use super::directory::DirectoryNode;
+use super::handle::ComponentHandle;
+use super::node::Node;
+use crate::limits::FILE_BYTES_MAX;
+use crate::ranges::{check_ranges, seek_dense};
+use crate::vectors::{after, before};
+use crate::{
+    AccessMask, Acl, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,
+    DirEntry, FILE_ID_BYTES, FileId, FsId, FsStat, Kind, Made, NAME_BYTES_MAX, NewObject, OpenFile,
+    OpenMode, Result, SeekWhat, SetAttr, SetXattr, Stability, Store, StoreError, TimeSpec, Wait,
+};
+use dafs_mem::VolatileSlice;
+use siphasher::sip::SipHasher24;
+use siphasher::sip128::{Hasher128, SipHasher24 as SipHasher128};
+use std::any::Any;
+use std::hash::Hasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The way to bytes that another node holds.
+pub trait Elsewhere: Send + Sync {
+    /// Fills the views from `offset` of the file that the handle belongs to.
+    ///
+    /// # Errors
+    /// The other node's.
+    fn read(
+        &self,
+        handle: &ComponentHandle,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize>;
+
+    /// Writes the views to `offset` of that file.
+    ///
+    /// # Errors
+    /// The other node's.
+    fn write(
+        &self,
+        handle: &ComponentHandle,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+    ) -> Result<usize>;
+}
+
+/// The components of a node as a store without names.
+pub struct ComponentStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    node: Arc<DirectoryNode>,
+    secret: [u8; 16],
+    component_fs: FsId,
+    elsewhere: Option<Arc<dyn Elsewhere>>,
+    indirect_bytes: AtomicU64,
+}
+
+/// What every store of components under a secret is called.
+pub fn component_store_fs(secret: &[u8; 16]) -> FsId {
+    let mut hasher = SipHasher128::new_with_key(secret);
+    hasher.write(b"components");
+    let hash = hasher.finish128();
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&hash.h1.to_le_bytes());
+    bytes[8..].copy_from_slice(&hash.h2.to_le_bytes());
+    FsId(bytes)
+}
+
+impl ComponentStore {
+    /// The components of `node`. `secret` and `component_fs` are those of the striped store
+    /// ([`StripedOptions`](super::StripedOptions)).
+    pub fn new(
+        node: Arc<DirectoryNode>,
+        secret: [u8; 16],
+        component_fs: FsId,
+        elsewhere: Option<Arc<dyn Elsewhere>>,
+    ) -> Self {
+        let indirect_bytes = AtomicU64::new(0);
+        let shared = Shared { node, secret, component_fs, elsewhere, indirect_bytes };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Bytes that clients asked for here although another node holds them. Under current layouts there
+    /// are none.
+    pub fn indirect_bytes(&self) -> u64 {
+        self.shared.indirect_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The component behind a handle.
+    ///
+    /// # Errors
+    /// `BadHandle` for what the metadata server has not sealed for this node.
+    pub fn component(&self, id: &FileId) -> Result<ComponentFile> {
+        let handle = ComponentHandle::open(id, &self.shared.component_fs, &self.shared.secret)?;
+        if handle.node != self.shared.node.number() {
+            return Err(StoreError::BadHandle);
+        }
+        Ok(ComponentFile { shared: self.shared.clone(), id: *id, handle })
+    }
+}
+
+impl std::fmt::Debug for ComponentStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ComponentStore").field("node", &self.shared.node).finish_non_exhaustive()
+    }
+}
+
+/// A component in use.
+pub struct ComponentFile {
+    shared: Arc<Shared>,
+    id: FileId,
+    handle: ComponentHandle,
+}
+
+impl ComponentFile {
+    /// What the handle says.
+    pub fn handle(&self) -> &ComponentHandle {
+        &self.handle
+    }
+
+    /// How many of `len` bytes from `offset` on can be read and written here.
+    ///
+    /// # Errors
+    /// [`StoreError::NoDevice`] if not even the first one can.
+    pub fn served_bytes(&self, offset: u64, len: usize) -> Result<usize> {
+        if self.shared.elsewhere.is_some() || len == 0 {
+            return Ok(len);
+        }
+        match self.handle.local_bytes(offset) {
+            0 => {
+                self.count_indirect(len);
+                Err(StoreError::NoDevice)
+            }
+            local => Ok(usize::try_from(local).unwrap_or(usize::MAX).min(len)),
+        }
+    }
+
+    fn count_indirect(&self, len: usize) {
+        self.shared.indirect_bytes.fetch_add(len as u64, Ordering::Relaxed);
+    }
+
+    /// Goes through a range in parts that lie here (`true`) or elsewhere, until one comes short. An
+    /// error behind the first part is left for whoever goes on there.
+    fn in_parts(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        mut transfer: impl FnMut(bool, &[VolatileSlice<'_>], u64) -> Result<usize>,
+    ) -> Result<usize> {
+        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
+        let unit = u64::from(self.handle.unit_bytes.get());
+        let mut done = 0;
+        while done < wanted {
+            let at = offset.checked_add(done as u64).ok_or(StoreError::FileTooBig)?;
+            let local = self.handle.local_bytes(at);
+            let len = if local > 0 { local } else { unit - at % unit };
+            let len = usize::try_from(len).unwrap_or(usize::MAX).min(wanted - done);
+            let part = before(&after(views, done), len);
+            match transfer(local > 0, &part, at) {
+                Ok(count) => {
+                    done += count;
+                    if count < len {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn elsewhere(&self, views: &[VolatileSlice<'_>]) -> Result<&dyn Elsewhere> {
+        self.count_indirect(views.iter().map(VolatileSlice::len).sum());
+        self.shared.elsewhere.as_deref().ok_or(StoreError::NoDevice)
+    }
+}
+
+impl OpenFile for ComponentFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// As far as the component reaches; how far the file does, only the metadata server knows.
+    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
+        let node = &self.shared.node;
+        self.in_parts(views, offset, |local, views, at| match (local, wait) {
+            (true, _) => node.read_waiting(&self.handle.component, views, at, wait),
+            (false, Wait::Never) => Err(StoreError::WouldBlock),
+            (false, Wait::Allowed) => self.elsewhere(views)?.read(&self.handle, views, at),
+        })
+    }
+
+    fn write_at(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+        wait: Wait,
+    ) -> Result<usize> {
+        if wait == Wait::Never {
+            return Err(StoreError::WouldBlock);
+        }
+        self.in_parts(views, offset, |local, views, at| {
+            if local {
+                let component = &self.handle.component;
+                Ok(self.shared.node.write(component, views, at, stability)?.count)
+            } else {
+                self.elsewhere(views)?.write(&self.handle, views, at, stability)
+            }
+        })
+    }
+
+    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
+        self.shared.node.commit(&self.handle.component).map(drop)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.commit(0, 0)
+    }
+
+    fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_size(&self, _size: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        seek_dense(self.attr()?.size, offset, what)
+    }
+
+    fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn deallocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn copy_from(
+        &self,
+        _source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        check_ranges(false, source_offset, offset, len)?;
+        Err(StoreError::NotSupported)
+    }
+
+    fn clone_range_from(
+        &self,
+        _source: &dyn OpenFile,
+        _source_offset: u64,
+        _offset: u64,
+        _len: u64,
+    ) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    /// What is known here: the component's size and times. Those of the file are the metadata
+    /// server's.
+    fn attr(&self) -> Result<Attr> {
+        let found = self.shared.node.look(&self.handle.component)?;
+        let mtime = found.map_or(TimeSpec::default(), |found| found.mtime);
+        let size = found.map_or(0, |found| found.size);
+        let seconds = mtime.seconds.unsigned_abs().wrapping_mul(1_000_000_000);
+        Ok(Attr {
+            size,
+            space_used: found.map_or(0, |found| found.space_used),
+            file_id: SipHasher24::new().hash(&self.handle.component.0),
+            atime: mtime,
+            mtime,
+            ctime: mtime,
+            change: seconds.wrapping_add(u64::from(mtime.nanoseconds)),
+            ..nameless(Kind::Regular)
+        })
+    }
+}
+
+/// The attributes of what has none.
+fn nameless(kind: Kind) -> Attr {
+    Attr {
+        kind,
+        mode: 0,
+        links: 1,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        space_used: 0,
+        file_id: 1,
+        raw_device: (0, 0),
+        atime: TimeSpec::default(),
+        mtime: TimeSpec::default(),
+        ctime: TimeSpec::default(),
+        btime: None,
+        change: 0,
+    }
+}
+
+/// The id of the root, which a store has to have.
+const ROOT: FileId = FileId([0; FILE_ID_BYTES]);
+
+impl Store for ComponentStore {
+    fn fs_id(&self) -> FsId {
+        component_store_fs(&self.shared.secret)
+    }
+
+    fn root(&self) -> FileId {
+        ROOT
+    }
+
+    fn getattr(&self, id: &FileId) -> Result<Attr> {
+        if *id == ROOT { Ok(nameless(Kind::Directory)) } else { self.component(id)?.attr() }
+    }
+
+    fn setattr(
+        &self,
+        _cred: &Cred,
+        _id: &FileId,
+        _change: &SetAttr,
+        _file: Option<&dyn OpenFile>,
+    ) -> Result<Attr> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn access(&self, _cred: &Cred, _id: &FileId, _wanted: AccessMask) -> Result<AccessMask> {
+        Ok(AccessMask::empty())
+    }
+
+    fn lookup(&self, _cred: &Cred, _dir: &FileId, _name: &[u8]) -> Result<(FileId, Attr)> {
+        Err(StoreError::NotFound)
+    }
+
+    fn parent(&self, _cred: &Cred, _dir: &FileId) -> Result<FileId> {
+        Err(StoreError::NotFound)
+    }
+
+    /// Whoever has a handle may use the component: what the file's rights say has been asked where the
+    /// state-id was judged.
+    fn open(&self, _cred: &Cred, id: &FileId, _mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
+        if *id == ROOT {
+            return Err(StoreError::IsDirectory);
+        }
+        Ok(Arc::new(self.component(id)?))
+    }
+
+    fn create(
+        &self,
+        _cred: &Cred,
+        _dir: &FileId,
+        _name: &[u8],
+        _how: CreateHow,
+        _attr: &SetAttr,
+        _mode: OpenMode,
+    ) -> Result<Created> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn make(
+        &self,
+        _cred: &Cred,
+        _dir: &FileId,
+        _name: &[u8],
+        _object: NewObject<'_>,
+        _attr: &SetAttr,
+    ) -> Result<Made> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn link(&self, _cred: &Cred, _id: &FileId, _dir: &FileId, _name: &[u8]) -> Result<DirChange> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn remove(&self, _cred: &Cred, _dir: &FileId, _name: &[u8]) -> Result<DirChange> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn rename(
+        &self,
+        _cred: &Cred,
+        _from_dir: &FileId,
+        _from: &[u8],
+        _to_dir: &FileId,
+        _to: &[u8],
+    ) -> Result<(DirChange, DirChange)> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn readdir(
+        &self,
+        _cred: &Cred,
+        _dir: &FileId,
+        _cookie: u64,
+        _attr: bool,
+        _sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<bool> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn readlink(&self, _cred: &Cred, _id: &FileId) -> Result<Vec<u8>> {
+        Err(StoreError::Invalid)
+    }
+
+    fn attr_dir(&self, _cred: &Cred, _id: &FileId) -> Result<FileId> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn xattr(&self, _cred: &Cred, _id: &FileId, _name: &[u8]) -> Result<Vec<u8>> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn set_xattr(
+        &self,
+        _cred: &Cred,
+        _id: &FileId,
+        _name: &[u8],
+        _value: &[u8],
+        _how: SetXattr,
+    ) -> Result<DirChange> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn list_xattrs(&self, _cred: &Cred, _id: &FileId) -> Result<Vec<Vec<u8>>> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn remove_xattr(&self, _cred: &Cred, _id: &FileId, _name: &[u8]) -> Result<DirChange> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn acl(&self, id: &FileId) -> Result<Acl> {
+        self.getattr(id).map(|attr| Acl::from_mode(attr.mode, attr.kind == Kind::Directory))
+    }
+
+    fn set_acl(&self, _cred: &Cred, _id: &FileId, _acl: &Acl) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn commit_names(&self, _ids: &[FileId]) -> Result<()> {
+        Ok(())
+    }
+
+    fn fs_stat(&self, _cred: &Cred, _id: &FileId) -> Result<FsStat> {
+        let space = self.shared.node.space()?;
+        Ok(FsStat {
+            space_total: space.total,
+            space_free: space.free,
+            space_available: space.available,
+            name_bytes_max: NAME_BYTES_MAX as u32,
+            file_bytes_max: FILE_BYTES_MAX,
+            ..FsStat::default()
+        })
+    }
+}

@@ -1,0 +1,153 @@
+//! What a data server exports: components by sealed handles, and only the bytes that are here.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use dafs_mem::VolatileSlice;
+use dafs_store::striped::*;
+use dafs_store::*;
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+const SECRET: [u8; 16] = [3; 16];
+const FS: FsId = FsId([4; 16]);
+const UNIT: u64 = 4096;
+
+fn store(path: &Path, elsewhere: Option<Arc<dyn Elsewhere>>) -> ComponentStore {
+    DirectoryNode::make(path, &[1; 16], 5).unwrap();
+    let node = DirectoryNode::open(path, &[1; 16], 5, vec![]).unwrap();
+    ComponentStore::new(Arc::new(node), SECRET, FS, elsewhere)
+}
+
+/// The second of two nodes, where the first stripe lies on the first one.
+fn handle() -> ComponentHandle {
+    ComponentHandle {
+        component: ComponentId([0xab; 16]),
+        node: 5,
+        place: 1,
+        count: 2,
+        first: 0,
+        unit_bytes: NonZeroU32::new(UNIT as u32).unwrap(),
+    }
+}
+
+fn open(store: &ComponentStore) -> ComponentFile {
+    store.component(&handle().seal(&FS, &SECRET)).unwrap()
+}
+
+fn write(file: &ComponentFile, offset: u64, bytes: &[u8]) -> Result<usize> {
+    let mut bytes = bytes.to_vec();
+    let views = [VolatileSlice::from_mut(&mut bytes)];
+    file.write_at(&views, offset, Stability::Data, Wait::Allowed)
+}
+
+fn read(file: &ComponentFile, offset: u64, len: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0xee; len];
+    let count = file.read_at(&[VolatileSlice::from_mut(&mut bytes)], offset, Wait::Allowed)?;
+    bytes.truncate(count);
+    Ok(bytes)
+}
+
+#[test]
+fn a_write_makes_the_component_and_other_nodes_bytes_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), None);
+    let file = open(&store);
+    assert_eq!(read(&file, UNIT, 9).unwrap(), b"", "nothing was written yet");
+    assert_eq!(file.attr().unwrap().size, 0);
+    assert_eq!(write(&file, UNIT + 5, b"here"), Ok(4));
+    assert_eq!(read(&file, UNIT + 4, 9).unwrap(), b"\0here");
+    assert_eq!(file.attr().unwrap().size, UNIT + 9);
+    file.commit(0, 0).unwrap();
+    assert_eq!(store.indirect_bytes(), 0);
+    assert_eq!(write(&file, 0, b"there"), Err(StoreError::NoDevice));
+    assert_eq!(read(&file, 2 * UNIT, 3), Err(StoreError::NoDevice));
+    assert_eq!(write(&file, 2 * UNIT - 2, b"both"), Ok(2), "as far as it is here");
+    assert_eq!(store.indirect_bytes(), 5 + 3 + 2);
+    assert_eq!(file.served_bytes(UNIT, 99_999), Ok(UNIT as usize));
+    assert_eq!(file.served_bytes(0, 1), Err(StoreError::NoDevice));
+    assert_eq!(file.set_size(0), Err(StoreError::NotSupported));
+    let end = write(&file, u64::MAX, b"xx");
+    assert!(matches!(end, Err(StoreError::FileTooBig | StoreError::NoDevice)), "{end:?}");
+}
+
+#[test]
+fn reads_without_waiting_say_when_they_would() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), None);
+    let file = open(&store);
+    let mut bytes = [0; 4];
+    let views = [VolatileSlice::from_mut(&mut bytes)];
+    let not_open = file.read_at(&views, UNIT, Wait::Never);
+    assert_eq!(not_open, Err(StoreError::WouldBlock));
+    write(&file, UNIT, b"data").unwrap();
+    match file.read_at(&views, UNIT, Wait::Never) {
+        Ok(4) => assert_eq!(&bytes, b"data"),
+        other => assert_eq!(other, Err(StoreError::WouldBlock)),
+    }
+}
+
+#[test]
+fn only_handles_for_this_node_lead_anywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), None);
+    let other = ComponentHandle { node: 6, ..handle() };
+    let foreign = [
+        other.seal(&FS, &SECRET),
+        handle().seal(&FS, &[9; 16]),
+        handle().seal(&FsId([9; 16]), &SECRET),
+        FileId([0xc1; FILE_ID_BYTES]),
+    ];
+    for id in foreign {
+        assert_eq!(store.component(&id).err(), Some(StoreError::BadHandle));
+        assert_eq!(store.getattr(&id).err(), Some(StoreError::BadHandle));
+    }
+    let root = Store::root(&store);
+    assert_eq!(store.getattr(&root).unwrap().kind, Kind::Directory);
+    let found = store.lookup(&Cred::new(0, 0), &root, b"node");
+    assert_eq!(found.err(), Some(StoreError::NotFound));
+}
+
+/// Another node, and what was asked of it.
+#[derive(Default)]
+struct Other(Mutex<Vec<(u64, usize)>>);
+
+impl Elsewhere for Other {
+    fn read(
+        &self,
+        _handle: &ComponentHandle,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize> {
+        let len = views.iter().map(VolatileSlice::len).sum();
+        views.iter().for_each(|view| view.fill(b'o'));
+        self.0.lock().unwrap().push((offset, len));
+        Ok(len)
+    }
+    fn write(
+        &self,
+        _handle: &ComponentHandle,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        _stability: Stability,
+    ) -> Result<usize> {
+        let len = views.iter().map(VolatileSlice::len).sum();
+        self.0.lock().unwrap().push((offset, len));
+        Ok(len)
+    }
+}
+
+#[test]
+fn what_lies_elsewhere_comes_from_there_and_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = Arc::new(Other::default());
+    let store = store(dir.path(), Some(other.clone()));
+    let file = open(&store);
+    let len = 3 * UNIT as usize;
+    assert_eq!(write(&file, 10, &vec![b'x'; len]), Ok(len));
+    let asked: Vec<_> = other.0.lock().unwrap().drain(..).collect();
+    assert_eq!(asked, [(10, UNIT as usize - 10), (2 * UNIT, UNIT as usize)]);
+    assert_eq!(store.indirect_bytes(), 2 * UNIT - 10);
+    let bytes = read(&file, UNIT - 1, UNIT as usize + 2).unwrap();
+    assert_eq!((bytes[0], bytes[1], bytes[bytes.len() - 1]), (b'o', b'x', b'o'));
+    assert_eq!(file.served_bytes(0, 77), Ok(77));
+}
