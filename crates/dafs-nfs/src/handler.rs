@@ -127,6 +127,13 @@ impl Handler for NfsHandler {
     fn call(&mut self, call: Call<'_>) -> Handled {
         match (call.program, call.version) {
             (nfs4::limits::PROGRAM, nfs4::limits::VERSION) => self.call_v4(call),
+            (nfs4::limits::PROGRAM, _) if self.shared.data_role().is_some() => {
+                let (low, high) = (nfs4::limits::VERSION, nfs4::limits::VERSION);
+                AcceptStatus::ProgramMismatch(VersionRange { low, high }).into()
+            }
+            (mount3::PROGRAM, _) if self.shared.data_role().is_some() => {
+                AcceptStatus::ProgramUnavailable.into()
+            }
             (nfs3::PROGRAM, nfs3::VERSION) => self.call_v3(call),
             (nfs4::limits::PROGRAM, _) => {
                 let (low, high) = (nfs3::VERSION, nfs4::limits::VERSION);

@@ -9,6 +9,7 @@ pub mod limits;
 mod admission;
 mod args;
 mod connection;
+mod data_server;
 mod handler;
 mod io;
 mod measure;
@@ -21,5 +22,6 @@ mod v4;
 mod wire_handle;
 
 pub use admission::{Admission, FindOwner, Origin, Who};
+pub use data_server::{DataRole, ForeignStates, ForeignUse};
 pub use handler::NfsHandler;
 pub use shared::{Job, NfsCounts, NfsOptions, NfsShared, Pool};

@@ -6,6 +6,7 @@
 
 use crate::admission::{Admission, Origin};
 use crate::connection::Connection;
+use crate::data_server::DataRole;
 use crate::limits::TIDY_EVERY_NS;
 use crate::mount::Mounts;
 use crate::refusals::Refusals;
@@ -62,6 +63,8 @@ pub struct NfsShared {
     pool: Arc<dyn Pool>,
     admission: Admission,
     options: Arc<NfsOptions>,
+    /// For a data server.
+    data_role: Option<DataRole>,
     pub(crate) sessions: SessionTable,
     /// Replies to requests of NFSv3 that must not be carried out twice.
     pub(crate) duplicates: Duplicates,
@@ -103,6 +106,30 @@ impl NfsShared {
         admission: Admission,
         options: NfsOptions,
     ) -> Arc<Self> {
+        Self::in_role(service, pool, write_verifier, admission, options, None)
+    }
+
+    /// The front door of a data server. `service` exports its components and nothing else; it knows
+    /// clients and sessions, and no state.
+    pub fn new_data_server(
+        service: Arc<Service>,
+        pool: Arc<dyn Pool>,
+        write_verifier: Arc<WriteVerifier>,
+        admission: Admission,
+        options: NfsOptions,
+        role: DataRole,
+    ) -> Arc<Self> {
+        Self::in_role(service, pool, write_verifier, admission, options, Some(role))
+    }
+
+    fn in_role(
+        service: Arc<Service>,
+        pool: Arc<dyn Pool>,
+        write_verifier: Arc<WriteVerifier>,
+        admission: Admission,
+        options: NfsOptions,
+        data_role: Option<DataRole>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|front| Self {
             service,
             write_verifier,
@@ -112,6 +139,7 @@ impl NfsShared {
             duplicates: Duplicates::new(options.secret),
             mounts: Mounts::default(),
             options: Arc::new(options),
+            data_role,
             refusals: Refusals::default(),
             tokens: Tokens::default(),
             copies: Copies::default(),
@@ -124,6 +152,11 @@ impl NfsShared {
     /// Who this server is.
     pub fn options(&self) -> &Arc<NfsOptions> {
         &self.options
+    }
+
+    /// What makes this a data server's front door.
+    pub(crate) fn data_role(&self) -> Option<&DataRole> {
+        self.data_role.as_ref()
     }
 
     /// Runs something that may wait.

@@ -75,14 +75,20 @@ impl Export {
     /// Exports `store` under `name`, one component without '/', or "" for the only export of a
     /// server, which is then the root itself.
     pub fn new(name: &str, store: Arc<dyn Store>, options: ExportOptions) -> Self {
+        let fs = Self::fs_of(&store.fs_id(), name);
+        Self { name: name.to_owned(), fs, store, options, usage: Usage::default() }
+    }
+
+    /// The file system id of the export of a store under a name.
+    pub fn fs_of(store: &FsId, name: &str) -> FsId {
         let mut hasher = SipHasher13::new_with_keys(0x6461_6673, 0x6578_706f_7274);
-        hasher.write(&store.fs_id().0);
+        hasher.write(&store.0);
         hasher.write(name.as_bytes());
         let hash = hasher.finish128();
         let mut fs = [0; 16];
         fs[..8].copy_from_slice(&hash.h1.to_be_bytes());
         fs[8..].copy_from_slice(&hash.h2.to_be_bytes());
-        Self { name: name.to_owned(), fs: FsId(fs), store, options, usage: Usage::default() }
+        FsId(fs)
     }
 
     /// The name below the root.

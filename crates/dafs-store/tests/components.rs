@@ -151,3 +151,21 @@ fn what_lies_elsewhere_comes_from_there_and_is_counted() {
     assert_eq!((bytes[0], bytes[1], bytes[bytes.len() - 1]), (b'o', b'x', b'o'));
     assert_eq!(file.served_bytes(0, 77), Ok(77));
 }
+
+#[test]
+fn a_node_forgets_when_nobody_works_by_what_it_was_told() {
+    let dir = tempfile::tempdir().unwrap();
+    DirectoryNode::make(dir.path(), &[1; 16], 5).unwrap();
+    let node = Arc::new(DirectoryNode::open(dir.path(), &[1; 16], 5, vec![]).unwrap());
+    let store = ComponentStore::new(node.clone(), SECRET, FS, None);
+    let file = open(&store);
+    let used = [file.begin_use(), file.begin_use()];
+    node.forget(&ComponentId([1; 16])).unwrap();
+    let component = handle().component;
+    assert_eq!(node.forget(&component), Err(StoreError::Busy));
+    std::thread::scope(|scope| {
+        let forgets = scope.spawn(|| node.forget(&component));
+        drop(used);
+        assert_eq!(forgets.join().unwrap(), Ok(()));
+    });
+}

@@ -1,12 +1,18 @@
 //! From an operation to the function that does it.
 
 use super::compound::{Compound, OpResult};
-use super::{ops, session_ops};
+use super::{data, ops, session_ops};
 use dafs_wire::nfs4::{Op, OpNum, Status};
 
 /// Runs an operation. What belongs to clients, sessions, file handles and state-ids as such is
 /// here; what touches files is in [`ops`]. `rest` are the operations that follow.
 pub(crate) fn run<'a>(cx: &mut Compound<'a>, op: &Op<'a>, rest: &[u8]) -> OpResult {
+    if let Some(role) = cx.shared.data_role() {
+        let role = role.clone();
+        if let Some(result) = data::run(cx, &role, op) {
+            return result;
+        }
+    }
     match op {
         Op::Sequence(args) => session_ops::sequence::sequence(cx, args, rest),
         Op::Putfh(args) => session_ops::handles::putfh(cx, args),

@@ -4,6 +4,7 @@ pub(crate) mod attr;
 pub(crate) mod back_message;
 pub(crate) mod callback;
 pub(crate) mod compound;
+mod data;
 mod digest;
 pub(crate) mod dispatch;
 pub(crate) mod journal;

@@ -2,7 +2,7 @@
 //! a clock that the test turns.
 
 use dafs_journal::sim::SimDisk;
-use dafs_nfs::{Admission, Job, NfsHandler, NfsOptions, NfsShared, Pool};
+use dafs_nfs::{Admission, DataRole, Job, NfsHandler, NfsOptions, NfsShared, Pool};
 use dafs_rpc::{
     AuthSys, BackCall, Credential, Groups, Handled, Handler, LocalCall, LocalEvent, LocalReactor,
     Rejection, Reply,
@@ -140,22 +140,28 @@ impl World {
             let journal = Journal { disk, boot: [boot; 16], segment_bytes: 64 << 10, spawn };
             service.start_journal(journal, 0).unwrap();
         }
-        let shared = NfsShared::new(
-            service,
-            pool.clone(),
-            Arc::new(WriteVerifier::new(1)),
-            Admission { find_owner: Arc::new(find_owner), own_uid: 0 },
-            NfsOptions {
-                server_owner: b"server".to_vec(),
-                server_scope: b"scope".to_vec(),
-                implementation_domain: "example.org".to_owned(),
-                implementation_name: "test".to_owned(),
-                secret: [instance as u8; 16],
-                clock_start_ns: 0,
-                clock: || 0,
-                slow_operation_ns: None,
-            },
-        );
+        let (verifier, admission) = (Arc::new(WriteVerifier::new(1)), admission());
+        let options = nfs_options(instance);
+        let shared = NfsShared::new(service, pool.clone(), verifier, admission, options);
+        Self::around(shared, pool)
+    }
+
+    /// A data server.
+    pub(crate) fn data_server(role: DataRole) -> Self {
+        let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+        let export = Export::new("", role.components.clone(), options);
+        let namespace = Namespace::new(vec![export]).unwrap();
+        let lease_time = Duration::from_secs(LEASE_SECONDS);
+        let service = Arc::new(Service::new(ServiceConfig::new(lease_time, 7), namespace));
+        let pool = Arc::new(QueuePool::default());
+        let (verifier, admission) = (Arc::new(WriteVerifier::new(1)), admission());
+        let options = nfs_options(7);
+        let shared =
+            NfsShared::new_data_server(service, pool.clone(), verifier, admission, options, role);
+        Self::around(shared, pool)
+    }
+
+    fn around(shared: Arc<NfsShared>, pool: Arc<QueuePool>) -> Self {
         Self {
             handler: NfsHandler::new(shared.clone()),
             shared,
@@ -167,6 +173,23 @@ impl World {
             back_calls: Vec::new(),
             xid: 0,
         }
+    }
+}
+
+fn admission() -> Admission {
+    Admission { find_owner: Arc::new(find_owner), own_uid: 0 }
+}
+
+fn nfs_options(instance: u32) -> NfsOptions {
+    NfsOptions {
+        server_owner: b"server".to_vec(),
+        server_scope: b"scope".to_vec(),
+        implementation_domain: "example.org".to_owned(),
+        implementation_name: "test".to_owned(),
+        secret: [instance as u8; 16],
+        clock_start_ns: 0,
+        clock: || 0,
+        slow_operation_ns: None,
     }
 }
 

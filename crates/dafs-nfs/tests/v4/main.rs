@@ -6,4 +6,5 @@ mod back_channel;
 mod clients;
 mod common;
 mod compounds;
+mod data_server;
 mod sequence;

@@ -5,7 +5,7 @@
 //!   says which bytes are here, so that nothing is read or written in the wrong place: what belongs to
 //!   other nodes goes to them by [`Elsewhere`], or is refused.
 
-use super::directory::DirectoryNode;
+use super::directory::{ClientUse, DirectoryNode};
 use super::handle::ComponentHandle;
 use super::node::Node;
 use crate::limits::FILE_BYTES_MAX;
@@ -124,6 +124,12 @@ impl ComponentFile {
     /// What the handle says.
     pub fn handle(&self) -> &ComponentHandle {
         &self.handle
+    }
+
+    /// Has the node wait for this request before it forgets what it was told of the component. To be
+    /// called before the request is judged.
+    pub fn begin_use(&self) -> ClientUse<'_> {
+        self.shared.node.begin_use(&self.handle.component)
     }
 
     /// How many of `len` bytes from `offset` on can be read and written here.

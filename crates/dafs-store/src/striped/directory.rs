@@ -7,8 +7,9 @@
 //! * A directory is used only if it holds the marker of the node: a file system that is not mounted
 //!   is told from a node that has nothing yet.
 
+use super::lock;
 use super::node::{ComponentId, Node, NodeSpace, Written};
-use crate::limits::{COMPONENTS_OPEN_MAX, FILE_BYTES_MAX};
+use crate::limits::{COMPONENTS_OPEN_MAX, FILE_BYTES_MAX, FORGET_WAIT};
 use crate::vectors::{before, continued};
 use crate::{Result, Stability, StoreError, TimeSpec, Wait};
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
@@ -20,7 +21,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use thiserror::Error;
 
 /// The name of the marker.
@@ -62,6 +63,29 @@ pub struct DirectoryNode {
     verifier: u64,
     addresses: Vec<SocketAddr>,
     open: Mutex<FxHashMap<ComponentId, Arc<Held>>>,
+    /// How many clients' requests work on a component now.
+    uses: Mutex<FxHashMap<ComponentId, u32>>,
+    unused: Condvar,
+}
+
+/// While it lives, a client's request may work on a component.
+#[must_use]
+pub struct ClientUse<'a> {
+    node: &'a DirectoryNode,
+    component: ComponentId,
+}
+
+impl Drop for ClientUse<'_> {
+    fn drop(&mut self) {
+        let mut uses = lock(&self.node.uses);
+        if let Some(count) = uses.get_mut(&self.component) {
+            *count -= 1;
+            if *count == 0 {
+                uses.remove(&self.component);
+                self.node.unused.notify_all();
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for DirectoryNode {
@@ -125,6 +149,8 @@ impl DirectoryNode {
             verifier: u64::from_le_bytes(verifier),
             addresses,
             open: Mutex::default(),
+            uses: Mutex::default(),
+            unused: Condvar::new(),
         })
     }
 
@@ -149,7 +175,7 @@ impl DirectoryNode {
             return self.read(component, views, offset);
         }
         // To open it may take a look at the device.
-        let held = self.lock_open().get(component).cloned().ok_or(StoreError::WouldBlock)?;
+        let held = lock(&self.open).get(component).cloned().ok_or(StoreError::WouldBlock)?;
         if offset > FILE_BYTES_MAX {
             return Ok(0);
         }
@@ -159,6 +185,13 @@ impl DirectoryNode {
             }
             read => Ok(read?),
         }
+    }
+
+    /// To be called before a client's request is judged, and kept until it is carried out: what was
+    /// judged before [`Node::forget`] is over when that returns.
+    pub fn begin_use(&self, component: &ComponentId) -> ClientUse<'_> {
+        *lock(&self.uses).entry(*component).or_insert(0) += 1;
+        ClientUse { node: self, component: *component }
     }
 
     /// What is known of a component; `None` if it is not there.
@@ -174,18 +207,13 @@ impl DirectoryNode {
         Ok(Some(Seen { size: stat.len(), space_used, mtime }))
     }
 
-    fn lock_open(&self) -> MutexGuard<'_, FxHashMap<ComponentId, Arc<Held>>> {
-        // The map is whole between any two steps.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn path(&self, component: &ComponentId) -> PathBuf {
         self.directory(component).join(component.to_string())
     }
 
     /// An open component; `None` if it is not there and is not to be made.
     fn component(&self, component: &ComponentId, make: bool) -> Result<Option<Arc<Held>>> {
-        if let Some(file) = self.lock_open().get(component) {
+        if let Some(file) = lock(&self.open).get(component) {
             return Ok(Some(file.clone()));
         }
         let path = self.path(component);
@@ -213,7 +241,7 @@ impl DirectoryNode {
             }
             Err(error) => return Err(error.into()),
         };
-        let mut held = self.lock_open();
+        let mut held = lock(&self.open);
         if held.len() >= COMPONENTS_OPEN_MAX {
             held.clear();
         }
@@ -342,7 +370,7 @@ impl Node for DirectoryNode {
     }
 
     fn remove(&self, component: &ComponentId) -> Result<()> {
-        self.lock_open().remove(component);
+        lock(&self.open).remove(component);
         match fs::remove_file(self.path(component)) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == ErrorKind::NotFound => self.check_there(),
@@ -360,8 +388,11 @@ impl Node for DirectoryNode {
         })
     }
 
-    fn forget(&self, _component: &ComponentId) -> Result<()> {
-        // Only the store comes here.
-        Ok(())
+    fn forget(&self, component: &ComponentId) -> Result<()> {
+        // Whoever begins after this asks for leave after this.
+        let in_use = |uses: &mut FxHashMap<ComponentId, u32>| uses.contains_key(component);
+        let waited = self.unused.wait_timeout_while(lock(&self.uses), FORGET_WAIT, in_use);
+        let (_uses, end) = waited.unwrap_or_else(PoisonError::into_inner);
+        if end.timed_out() { Err(StoreError::Busy) } else { Ok(()) }
     }
 }

@@ -79,7 +79,10 @@ impl Layouts for StripedStore {
         }
         let place = state.enter()?;
         match &*place {
-            Place::Striped(record) => Ok(self.shared.placement(record)),
+            Place::Striped(record) => {
+                state.announce(record);
+                Ok(self.shared.placement(record))
+            }
             _ => Ok(None),
         }
     }

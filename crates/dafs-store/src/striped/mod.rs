@@ -29,7 +29,7 @@ mod state;
 mod store;
 
 pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_fs};
-pub use directory::{DirectoryError, DirectoryNode};
+pub use directory::{ClientUse, DirectoryError, DirectoryNode};
 pub use handle::ComponentHandle;
 pub use node::{ComponentId, Node, NodeSpace, Written};
 
@@ -138,6 +138,19 @@ impl StripedStore {
         });
         shared.note_device(&(0..shared.slots.len()).collect::<Vec<_>>());
         Ok(Self { shared })
+    }
+}
+
+impl StripedStore {
+    /// The size of the file that a component is of; for those that clients were told about in this run
+    /// and that somebody uses.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] where that is not known.
+    pub fn size_of(&self, component: &ComponentId) -> Result<u64> {
+        use crate::Store as _;
+        let file = lock(&self.shared.files).get(component).copied();
+        Ok(self.shared.meta.getattr(&file.ok_or(StoreError::Busy)?)?.size)
     }
 }
 

@@ -50,15 +50,19 @@ pub(super) struct FileState {
 impl Drop for FileState {
     fn drop(&mut self) {
         let mut states = lock(&self.shared.states);
+        let place = self.gate.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Another state of the file may have come in the meantime.
         if states.get(&self.id).is_some_and(|state| state.strong_count() == 0) {
             states.remove(&self.id);
+            if let Place::Striped(record) = place {
+                lock(&self.shared.files).remove(&record.component);
+            }
         }
         drop(states);
-        if self.unnamed.load(Ordering::SeqCst) {
-            let place = self.gate.get_mut().unwrap_or_else(PoisonError::into_inner);
-            if let Place::Striped(record) = place {
-                self.shared.enter_removed(record);
-            }
+        if let Place::Striped(record) = place
+            && self.unnamed.load(Ordering::SeqCst)
+        {
+            self.shared.enter_removed(record);
         }
         if let Some(component) = lock(&self.held).take() {
             lock(&self.shared.held).remove(&component);
@@ -96,6 +100,11 @@ impl FileState {
     /// Says whether the file has had a name.
     pub(super) fn set_unnamed(&self, unnamed: bool) {
         self.unnamed.store(unnamed, Ordering::SeqCst);
+    }
+
+    /// Lets the file be found by its component.
+    pub(super) fn announce(&self, record: &Record) {
+        lock(&self.shared.files).insert(record.component, self.id);
     }
 
     /// Keeps the component from being removed for as long as somebody uses the file.

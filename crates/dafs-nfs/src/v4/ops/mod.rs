@@ -31,6 +31,8 @@ mod verify;
 mod write;
 mod xattr;
 
+pub(crate) use commit::sync_failed;
+
 use super::compound::{Compound, OpError, OpResult};
 use dafs_service::{Handle, ServiceError};
 use dafs_store::{DirChange, Kind, StoreError};

@@ -44,9 +44,10 @@ pub(crate) fn exchange_id(cx: &mut Compound<'_>, args: &ExchangeIdArgs<'_>) -> O
     exchanged.client.set_peer(cx.call.peer.to_string());
     let owner = cx.shared.sessions.enter_client(&exchanged.client, principal);
     let sequence_id = owner.next_sequence();
-    let mut flags = match cx.shared.service.has_layouts() {
-        true => ExchangeFlags::USE_PNFS_MDS,
-        false => ExchangeFlags::USE_NON_PNFS,
+    let mut flags = match (cx.shared.data_role(), cx.shared.service.has_layouts()) {
+        (Some(_), _) => ExchangeFlags::USE_PNFS_DS,
+        (None, true) => ExchangeFlags::USE_PNFS_MDS,
+        (None, false) => ExchangeFlags::USE_NON_PNFS,
     };
     flags.set(ExchangeFlags::CONFIRMED_R, exchanged.confirmed);
     let options = cx.shared.options().clone();

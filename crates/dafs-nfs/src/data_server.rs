@@ -1,0 +1,51 @@
+//! A front door that is a data server's: it moves data of components, by leave of a metadata server.
+
+use dafs_service::StateRef;
+use dafs_store::StoreError;
+use dafs_store::striped::{ComponentHandle, ComponentStore};
+use std::sync::Arc;
+
+/// What a client wants to do with a component, and what it shows for it.
+#[derive(Debug, Clone, Copy)]
+pub struct ForeignUse<'a> {
+    /// What the client calls itself (co_ownerid).
+    pub owner: &'a [u8],
+    /// The component's handle, as the layout has it.
+    pub component: &'a [u8],
+    /// The state-id, which the metadata server has given to the client.
+    pub state: StateRef,
+    /// Whether it wants to write.
+    pub write: bool,
+    /// The time of the service.
+    pub now_ns: u64,
+}
+
+/// The metadata server, as far as a data server needs it. Calls may wait, and end in bounded time.
+pub trait ForeignStates: Send + Sync {
+    /// Whether that may be done.
+    ///
+    /// # Errors
+    /// Why not, as for the client; `Delay` while the metadata server cannot be asked.
+    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()>;
+
+    /// How far the file reaches that a component is of.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] while that cannot be told.
+    fn size(&self, component: &ComponentHandle) -> Result<u64, StoreError>;
+}
+
+/// What makes a front door that of a data server.
+#[derive(Clone)]
+pub struct DataRole {
+    /// What it serves; the service's only export is over it.
+    pub components: Arc<ComponentStore>,
+    /// Who judges state-ids.
+    pub states: Arc<dyn ForeignStates>,
+}
+
+impl std::fmt::Debug for DataRole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DataRole").field("components", &self.components).finish_non_exhaustive()
+    }
+}

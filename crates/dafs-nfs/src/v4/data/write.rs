@@ -1,0 +1,44 @@
+//! WRITE at a data server (RFC 8881 13.7, 18.32).
+//!
+//! Invariants
+//! * No more stability is told than the data has: the size of the file is the metadata server's, so
+//!   FILE_SYNC4 is never answered, and the client says LAYOUTCOMMIT.
+
+use super::check;
+use crate::data_server::DataRole;
+use crate::io::write_all;
+use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::ops::sync_failed;
+use crate::v4::status::of_store;
+use dafs_store::{Stability, Wait};
+use dafs_wire::nfs4::{StableHow, Status, Verifier, WriteArgs, WriteResult};
+
+pub(super) fn write<'a>(cx: &mut Compound<'a>, role: &DataRole, args: &WriteArgs<'a>) -> OpResult {
+    let handle = cx.current()?;
+    let data = cx.args.view(args.data).ok_or(Status::BadXdr)?;
+    cx.may_wait()?;
+    let file = role.components.component(&handle.file)?;
+    let _use = file.begin_use();
+    check(cx, role, &handle, &args.stateid, true)?;
+    if args.offset.checked_add(args.data.len() as u64).is_none() {
+        return Err(Status::Inval.into());
+    }
+    let served = file.served_bytes(args.offset, args.data.len())?;
+    let data = data.slice(0, served).ok_or(Status::ServerFault)?;
+    let (stability, committed) = match args.stable {
+        StableHow::Unstable => (Stability::Unstable, StableHow::Unstable),
+        StableHow::DataSync | StableHow::FileSync => (Stability::Data, StableHow::DataSync),
+    };
+    // Before the data is written: should it be lost meanwhile, the client is to see that.
+    let verifier = Verifier(cx.shared.write_verifier.current());
+    let count = match write_all(&file, data, args.offset, stability, Wait::Allowed) {
+        Ok(count) => count,
+        Err(error) if stability != Stability::Unstable => {
+            return Err(OpError::Status(sync_failed(cx, error)));
+        }
+        Err(error) => return Err(OpError::Status(of_store(error))),
+    };
+    cx.encoder().value(&WriteResult { count: count as u32, committed, verifier });
+    cx.count_bytes(0, count);
+    Ok(())
+}

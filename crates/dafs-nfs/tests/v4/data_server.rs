@@ -1,0 +1,242 @@
+//! A data server: sessions, and data of components by leave of the metadata server.
+
+use crate::common::*;
+use dafs_nfs::{DataRole, ForeignStates, ForeignUse};
+use dafs_rpc::{AcceptStatus, Credential, Handled, LocalCall, Rejection, VersionRange};
+use dafs_service::{Export, ServiceError, StateId, StateRef};
+use dafs_store::StoreError;
+use dafs_store::striped::{
+    ComponentHandle, ComponentId, ComponentStore, DirectoryNode, component_store_fs,
+};
+use dafs_wire::nfs4::*;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
+use tempfile::TempDir;
+
+const SECRET: [u8; 16] = [3; 16];
+const UNIT: u64 = 4096;
+
+/// What was asked: owner, state-id, for writing.
+type Asked = (Vec<u8>, StateRef, bool);
+
+/// A metadata server that answers what it is told to.
+struct Judge {
+    verdict: Mutex<Result<(), ServiceError>>,
+    size: Mutex<Result<u64, StoreError>>,
+    asked: Mutex<Vec<Asked>>,
+}
+
+impl ForeignStates for Judge {
+    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()> {
+        assert_eq!(wanted.component, handle(5));
+        self.asked.lock().unwrap().push((wanted.owner.to_vec(), wanted.state, wanted.write));
+        *self.verdict.lock().unwrap()
+    }
+
+    fn size(&self, component: &ComponentHandle) -> Result<u64, StoreError> {
+        assert_eq!(component.component, ComponentId([0xab; 16]));
+        *self.size.lock().unwrap()
+    }
+}
+
+/// The second of two nodes, where the first stripe lies on the first one.
+fn handle(node: u32) -> Vec<u8> {
+    let handle = ComponentHandle {
+        component: ComponentId([0xab; 16]),
+        node,
+        place: 1,
+        count: 2,
+        first: 0,
+        unit_bytes: NonZeroU32::new(UNIT as u32).unwrap(),
+    };
+    let fs = Export::fs_of(&component_store_fs(&SECRET), "");
+    [&fs.0[..], &handle.seal(&fs, &SECRET).0[..]].concat()
+}
+
+struct Rig {
+    world: World,
+    session: Session,
+    judge: Arc<Judge>,
+    components: Arc<ComponentStore>,
+    _dir: TempDir,
+}
+
+const STATE: Stateid = Stateid { seqid: 3, other: [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0] };
+
+impl Rig {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        DirectoryNode::make(dir.path(), &[1; 16], 5).unwrap();
+        let node = Arc::new(DirectoryNode::open(dir.path(), &[1; 16], 5, vec![]).unwrap());
+        let fs = Export::fs_of(&component_store_fs(&SECRET), "");
+        let components = Arc::new(ComponentStore::new(node, SECRET, fs, None));
+        let judge = Arc::new(Judge {
+            verdict: Mutex::new(Ok(())),
+            size: Mutex::new(Ok(0)),
+            asked: Mutex::default(),
+        });
+        let role = DataRole { components: components.clone(), states: judge.clone() };
+        let mut world = World::data_server(role);
+        let exchanged = world.exchange(0, b"client", 1);
+        let which =
+            ExchangeFlags::USE_NON_PNFS | ExchangeFlags::USE_PNFS_MDS | ExchangeFlags::USE_PNFS_DS;
+        assert_eq!(exchanged.flags & which, ExchangeFlags::USE_PNFS_DS, "and nothing else");
+        let args = create_session(exchanged.client_id, exchanged.sequence_id);
+        let session = world.session(1, args);
+        Self { world, session, judge, components, _dir: dir }
+    }
+
+    fn run(&mut self, op: Op<'_>) -> Answer {
+        let handle = handle(5);
+        let putfh = Op::Putfh(PutfhArgs { handle: &handle });
+        self.world.next(&mut self.session, &[putfh, op])
+    }
+
+    fn write(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        stable: StableHow,
+    ) -> Result<WriteResult, Status> {
+        let answer =
+            self.run(Op::Write(WriteArgs { stateid: STATE, offset, stable, data: data.into() }));
+        if answer.status() != Status::Ok {
+            return Err(answer.status());
+        }
+        let ResultBody::Write(result) = answer.body(2) else { panic!() };
+        Ok(result)
+    }
+
+    fn read(&mut self, offset: u64, count: u32) -> Result<(Vec<u8>, bool), Status> {
+        let answer = self.run(Op::Read(ReadArgs { stateid: STATE, offset, count }));
+        if answer.status() != Status::Ok {
+            return Err(answer.status());
+        }
+        let ResultBody::Read(result) = answer.body(2) else { panic!() };
+        Ok((result.data.here().unwrap().to_vec(), result.eof))
+    }
+
+    fn say(&self, verdict: Result<(), ServiceError>) {
+        *self.judge.verdict.lock().unwrap() = verdict;
+    }
+
+    fn set_size(&self, size: Result<u64, StoreError>) {
+        *self.judge.size.lock().unwrap() = size;
+    }
+}
+
+#[test]
+fn data_is_moved_by_leave_of_the_metadata_server() {
+    let mut rig = Rig::new();
+    let written = rig.write(UNIT, b"stripe", StableHow::Unstable).unwrap();
+    assert_eq!((written.count, written.committed), (6, StableHow::Unstable));
+    assert_eq!(rig.read(UNIT, 6), Ok((b"stripe".to_vec(), false)));
+    let state = StateRef { id: StateId(0x0102_0304_0506_0708), seqid: 3 };
+    let asked: Vec<_> = rig.judge.asked.lock().unwrap().drain(..).collect();
+    assert_eq!(asked, [(b"client".to_vec(), state, true), (b"client".to_vec(), state, false)]);
+    for (verdict, status) in [
+        (ServiceError::BadStateId, Status::BadStateId),
+        (ServiceError::Expired, Status::Expired),
+        (ServiceError::OldStateId, Status::OldStateId),
+        (ServiceError::OpenMode, Status::OpenMode),
+        (ServiceError::Delay, Status::Delay),
+    ] {
+        rig.say(Err(verdict));
+        assert_eq!(rig.write(UNIT, b"XX", StableHow::Unstable).err(), Some(status));
+        assert_eq!(rig.read(UNIT, 6), Err(status));
+    }
+    rig.say(Ok(()));
+    assert_eq!(rig.read(UNIT, 6), Ok((b"stripe".to_vec(), false)), "nothing was written");
+}
+
+#[test]
+fn the_size_of_a_file_is_never_promised() {
+    let mut rig = Rig::new();
+    for (asked, told) in [
+        (StableHow::Unstable, StableHow::Unstable),
+        (StableHow::DataSync, StableHow::DataSync),
+        (StableHow::FileSync, StableHow::DataSync),
+    ] {
+        assert_eq!(rig.write(UNIT, b"x", asked).unwrap().committed, told);
+    }
+    let commit = Op::Commit(CommitArgs { offset: 0, count: 0 });
+    let answer = rig.run(commit);
+    assert_eq!(answer.status(), Status::Ok);
+    let ResultBody::Commit(result) = answer.body(2) else { panic!() };
+    assert_eq!(result.verifier, rig.write(UNIT, b"x", StableHow::Unstable).unwrap().verifier);
+}
+
+#[test]
+fn a_component_that_ends_before_the_file_has_a_hole_there() {
+    let mut rig = Rig::new();
+    rig.write(UNIT, b"abc", StableHow::Unstable).unwrap();
+    rig.set_size(Ok(UNIT + 3));
+    assert_eq!(rig.read(UNIT, 9), Ok((b"abc".to_vec(), true)));
+    rig.set_size(Ok(UNIT + 6));
+    assert_eq!(rig.read(UNIT, 9), Ok((b"abc\0\0\0".to_vec(), true)));
+    rig.set_size(Ok(9 * UNIT));
+    assert_eq!(rig.read(UNIT + 1, 5), Ok((b"bc\0\0\0".to_vec(), false)));
+    assert_eq!(rig.read(3 * UNIT, 4), Ok((vec![0; 4], false)));
+    rig.set_size(Ok(0));
+    assert_eq!(rig.read(UNIT, 9), Ok((b"abc".to_vec(), true)), "not committed yet");
+    assert_eq!(rig.read(UNIT + 50, 9), Ok((vec![], true)));
+    rig.set_size(Err(StoreError::Busy));
+    assert_eq!(rig.read(UNIT, 9), Err(Status::Delay), "nobody knows");
+    assert_eq!(rig.read(UNIT, 3), Ok((b"abc".to_vec(), false)));
+}
+
+#[test]
+fn other_nodes_bytes_are_refused_and_counted() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.write(0, b"there", StableHow::Unstable).err(), Some(Status::Io));
+    assert_eq!(rig.read(2 * UNIT, 7), Err(Status::Io));
+    assert_eq!(rig.components.indirect_bytes(), 12);
+    let both = rig.write(2 * UNIT - 2, b"both", StableHow::Unstable).unwrap();
+    assert_eq!(both.count, 2);
+    rig.set_size(Ok(9 * UNIT));
+    assert_eq!(rig.read(2 * UNIT - 2, 100), Ok((b"bo".to_vec(), false)), "no zeros for the rest");
+}
+
+#[test]
+fn nothing_else_is_done_here() {
+    let mut rig = Rig::new();
+    let mut status = |op| rig.run(op).status();
+    let refused = [
+        Op::Putrootfh(PutrootfhArgs),
+        Op::Getfh(GetfhArgs),
+        Op::Savefh(SavefhArgs),
+        Op::Lookup(LookupArgs { name: b"x" }),
+        Op::Remove(RemoveArgs { name: b"x" }),
+        Op::Access(AccessArgs { access: Access::READ }),
+        Op::Close(CloseArgs { seqid: 0, stateid: STATE }),
+        Op::TestStateid(TestStateidArgs { stateids: vec![STATE] }),
+    ];
+    for op in refused {
+        assert_eq!(status(op.clone()), Status::NotSupp, "{op:?}");
+    }
+    let getattr = Op::Getattr(GetattrArgs { request: Attr::set(&[Attr::Type, Attr::Size]) });
+    assert_eq!(status(getattr), Status::Ok);
+    assert_eq!(rig.judge.asked.lock().unwrap().len(), 0);
+    let foreign = handle(6);
+    let read = Op::Read(ReadArgs { stateid: STATE, offset: 0, count: 1 });
+    let ops = [Op::Putfh(PutfhArgs { handle: &foreign }), read];
+    let answer = rig.world.next(&mut rig.session, &ops);
+    assert_eq!(answer.status(), Status::BadHandle);
+    for (program, version, reject) in [
+        (100_003, 3, AcceptStatus::ProgramMismatch(VersionRange { low: 4, high: 4 })),
+        (100_005, 3, AcceptStatus::ProgramUnavailable),
+    ] {
+        let call = LocalCall {
+            xid: 9,
+            program,
+            version,
+            procedure: 0,
+            credential: Credential::None,
+            args: b"",
+            now_ns: 0,
+        };
+        let handled = rig.world.reactor.call(&mut rig.world.handler, 1, call);
+        let Handled::Reject(rejection) = handled else { panic!() };
+        assert_eq!(rejection, Rejection::Accept(reject));
+    }
+}
