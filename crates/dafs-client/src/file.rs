@@ -239,7 +239,7 @@ impl File {
         self.cached.as_ref().and_then(|cached| cached.before(&what()))
     }
 
-    fn before_write(&self, range: &Range<usize>, offset: u64) -> Option<DirectUse> {
+    pub(crate) fn before_write(&self, range: &Range<usize>, offset: u64) -> Option<DirectUse> {
         let len = range.end.saturating_sub(range.start) as u64;
         self.before(|| Use::Change(self.handle, offset..offset.saturating_add(len)))
     }

@@ -79,6 +79,7 @@ mod options;
 mod outcome;
 mod path;
 mod pending;
+mod standing;
 mod steps;
 mod successor;
 mod transfer;
@@ -120,12 +121,13 @@ pub use crate::options::{
 };
 pub use crate::path::{Follow, Found, Place};
 pub use crate::pending::Pending;
+pub use crate::standing::Standing;
 pub use crate::steps::{Step, StepIn, StepOn, Stepped};
 pub use crate::successor::{ClientIdentity, ListingPlace};
 pub use crate::url::{DafsUrl, UrlError};
 pub use dafs_dat::descriptors;
 pub use dafs_mem::{Site, VolatileSlice};
-pub use dafs_wire::dafs::{Procedure, Status};
+pub use dafs_wire::dafs::{Procedure, Status, Verifier};
 
 /// A number of this process that its forks do not have: what was made under another one belongs to a
 /// process before the fork. Costs no system call.

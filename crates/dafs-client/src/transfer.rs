@@ -13,9 +13,11 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::limits::{PIPELINE_BYTES, PIPELINE_DEPTH, STAGING_BUFFERS_KEPT, STAGING_BYTES};
 use crate::pending::{Moved, Pending};
+use crate::uncommitted::Uncommitted;
 use dafs_mem::Site;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Reads until the range is full or the file ends.
 pub(crate) fn read_buffer(
@@ -52,18 +54,49 @@ pub(crate) fn write_buffer(
     offset: u64,
     stability: Stability,
 ) -> Result<usize> {
-    let shared = file.client().shared();
-    let len = length(&range)?;
     let piece_bytes = PIPELINE_BYTES.min(file.client().write_bytes_max());
-    if len > piece_bytes {
+    if length(&range)? > piece_bytes {
         return write_pieces(file, buffer, range, offset, stability, piece_bytes);
     }
+    let writes = file.watch(stability);
+    write_short(file, buffer, range, offset, stability, writes.as_ref())
+}
+
+/// Writes all of the range unstably; `writes` is told of it instead of the file.
+pub(crate) fn write_watched(
+    file: &File,
+    buffer: &IoBuffer,
+    range: Range<usize>,
+    offset: u64,
+    writes: &Arc<Uncommitted>,
+) -> Result<usize> {
+    let len = length(&range)?;
+    let piece_bytes = PIPELINE_BYTES.min(file.client().write_bytes_max());
+    for at in (0..len).step_by(piece_bytes.max(1)) {
+        let piece = range.start + at..range.end.min(range.start + at + piece_bytes);
+        let offset = offset + at as u64;
+        write_short(file, buffer, piece, offset, Stability::Unstable, Some(writes))?;
+    }
+    Ok(len)
+}
+
+/// Writes what the server takes at a time, and what it left of that.
+fn write_short(
+    file: &File,
+    buffer: &IoBuffer,
+    range: Range<usize>,
+    offset: u64,
+    stability: Stability,
+    writes: Option<&Arc<Uncommitted>>,
+) -> Result<usize> {
+    let shared = file.client().shared();
+    let len = length(&range)?;
     let mut done = 0;
     while done < len {
         let moved = shared.patiently(|| {
             let rest = range.start + done..range.end;
             let call = file.write_call(buffer, rest, offset + done as u64, stability)?;
-            let writes = file.watch(stability);
+            let writes = writes.cloned();
             shared.transfer(|driver, tag| driver.submit_write(tag, call, writes))
         })?;
         if moved.bytes == 0 {

@@ -5,6 +5,7 @@
 //!   file that was sent after that answer, or until its loss has been reported.
 
 use crate::fork::ForkMutex;
+use crate::standing::Standing;
 use dafs_wire::dafs::Verifier;
 
 /// The unstable writes of one open file. The server may change its write verifier at any time,
@@ -45,6 +46,16 @@ impl Uncommitted {
     /// The verifier of the writes watched, if there are any.
     pub(crate) fn verifier(&self) -> Option<Verifier> {
         self.state.lock_here().first
+    }
+
+    /// How what was written since the beginning stands.
+    pub(crate) fn standing(&self) -> Standing {
+        let state = self.state.lock_here();
+        match state.first {
+            _ if state.lost => Standing::Lost,
+            Some(verifier) => Standing::Unstable(verifier),
+            None => Standing::Stable,
+        }
     }
 
     /// True when something may have been lost and only a COMMIT can tell; `restarted` says that the
@@ -111,6 +122,16 @@ mod tests {
         writes.written(OLD);
         writes.written(NEW);
         assert!(writes.is_in_doubt(false), "two verifiers tell by themselves");
+    }
+
+    #[test]
+    fn who_keeps_the_data_is_told_when_two_verifiers_answered() {
+        let writes = Uncommitted::default();
+        assert_eq!(writes.standing(), Standing::Stable);
+        writes.written(OLD);
+        assert_eq!(writes.standing(), Standing::Unstable(OLD));
+        writes.written(NEW);
+        assert_eq!(writes.standing(), Standing::Lost);
     }
 
     #[test]

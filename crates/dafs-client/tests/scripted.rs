@@ -4,7 +4,7 @@
 
 mod fake;
 
-use dafs_client::{Error, OpenOptions, Stability, Status};
+use dafs_client::{Error, OpenOptions, Stability, Standing, Status};
 use dafs_mem::Site;
 use dafs_wire::dafs::{DirectBuffer, Request};
 use fake::live::Live;
@@ -142,6 +142,35 @@ fn what_the_server_puts_off_for_ever_is_given_up() {
     let error = client.open(b"file", &OpenOptions::read()).unwrap_err();
     assert_eq!(error.status(), Some(Status::Delay), "{error}");
     client.ping().unwrap();
+}
+
+#[test]
+fn who_keeps_what_it_writes_hears_under_which_verifier() {
+    let change = Arc::new(AtomicBool::new(false));
+    let changed = change.clone();
+    let live = Live::start(
+        |server| server.committed = Stability::Unstable,
+        move |server| {
+            if changed.load(Ordering::Relaxed) {
+                server.verifier.0[0] ^= 1;
+                changed.store(false, Ordering::Relaxed);
+            }
+        },
+    );
+    let client = live.client(|_| {});
+    let file = client.open(b"file", &OpenOptions::write()).unwrap();
+    let buffer = client.buffer(4096).unwrap();
+    let first = file.write_to_keep(&buffer, 0..4096, 0).unwrap();
+    let Standing::Unstable(verifier) = first else { panic!("{first:?}") };
+    assert_eq!(client.commit(file.handle()).unwrap(), verifier);
+    change.store(true, Ordering::Relaxed);
+    while change.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+    assert_ne!(client.commit(file.handle()).unwrap(), verifier);
+    assert_ne!(file.write_to_keep(&buffer, 0..4096, 0).unwrap(), first);
+    // The file itself has nothing to tell.
+    file.close().unwrap();
 }
 
 #[test]

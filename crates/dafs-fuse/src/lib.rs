@@ -8,6 +8,7 @@
 //! | `tree` | names: looking up, making, removing, renaming; attributes |
 //! | `xattrs` | extended attributes |
 //! | `content` | open files: reading, writing, making stable |
+//! | `kept` | what was written and is not stable yet |
 //! | `listing` | open directories |
 //! | `locking` | locks of ranges and files |
 //! | `kernel` | the kernel's requests out of bytes, answers into bytes |
@@ -31,6 +32,7 @@ mod content;
 mod convert;
 mod handles;
 mod handover;
+mod kept;
 mod kernel;
 pub mod limits;
 mod listing;

@@ -48,6 +48,30 @@ pub const HANDOVER_PAUSE: Duration = Duration::from_millis(10);
 /// The most that a process may be told that takes a mount over, in bytes: enough for ten million nodes.
 pub const HANDOVER_BYTES_MAX: u64 = 1 << 30;
 
+/// The most memory, in bytes, for what was written to all files of a mount and is not stable yet. When it
+/// is used up, the data of one file is made stable first.
+pub const KEPT_BYTES_MAX: usize = 64 << 20;
+
+/// From this length on, in bytes, a write is kept where it was received, in a buffer as long as the
+/// longest write; shorter ones are copied together.
+pub const KEPT_UNCOPIED_MIN: usize = 256 << 10;
+
+/// The longest piece into which short writes are copied, in bytes.
+pub const KEPT_PIECE_BYTES_MAX: usize = 64 << 10;
+
+/// What a piece is taken to cost beside its data, in bytes.
+pub const KEPT_PIECE_COST: usize = 256;
+
+/// Buffers for long writes that stay at hand when what was in them is stable.
+pub const KEPT_BUFFERS_FREE_MAX: usize = 16;
+
+/// How often one after the other what is kept of a file is written again, for a server that loses it
+/// again and again, or more is added than is made stable.
+pub const KEPT_ATTEMPTS_MAX: usize = 8;
+
+/// How long the server may take to make stable what is kept when the mount ends or is handed over.
+pub const KEPT_PATIENCE: Duration = Duration::from_secs(30);
+
 /// How long the server may take to hear that a mount is gone.
 pub const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -67,4 +91,6 @@ pub const SPACE_UNKNOWN_BYTES: u64 = 1 << 50;
 /// The unit in which space is told, in bytes.
 pub const BLOCK_BYTES: u32 = 4096;
 
+const _: () = assert!(KEPT_UNCOPIED_MIN <= WRITE_BYTES_MAX as usize);
+const _: () = assert!(KEPT_BYTES_MAX >= 2 * (WRITE_BYTES_MAX as usize + KEPT_PIECE_COST));
 const _: () = assert!(THREADS_DEFAULT <= THREADS_MAX && READ_AHEAD_BYTES <= WRITE_BYTES_MAX);

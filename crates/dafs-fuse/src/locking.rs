@@ -29,6 +29,8 @@ use std::time::Duration;
 struct Owner {
     name: u64,
     open: Arc<File>,
+    /// Whether its open is one for writing.
+    may_write: bool,
     /// The open files that it has locked through.
     handles: Vec<u64>,
     /// Its requests that are under way.
@@ -161,19 +163,27 @@ impl Locks {
         Some(gone)
     }
 
-    /// The open of an owner.
-    fn open_of(&self, node: NodeId, owner: u64) -> Option<Arc<File>> {
+    /// The open of an owner, and whether it is one for writing.
+    fn opened(&self, node: NodeId, owner: u64) -> Option<(Arc<File>, bool)> {
         let nodes = self.owners();
         let found = nodes.get(&node)?.iter().find(|known| known.name == owner)?;
-        Some(found.open.clone())
+        Some((found.open.clone(), found.may_write))
+    }
+
+    /// The open of an owner.
+    fn open_of(&self, node: NodeId, owner: u64) -> Option<Arc<File>> {
+        self.opened(node, owner).map(|(open, _)| open)
     }
 
     /// A request of an owner begins; its open is made if it has none.
     fn begin(&self, file: &OpenFile, handle: u64, name: u64) -> Outcome<UnderWay<'_>> {
-        let known = self.open_of(file.node, name);
+        let known = self.opened(file.node, name);
         let mut made = match known {
             Some(_) => None,
-            None => Some(Arc::new(open_to_lock(file)?)),
+            None => {
+                let (open, may_write) = open_to_lock(file)?;
+                Some((Arc::new(open), may_write))
+            }
         };
         let mut nodes = self.owners();
         let owners = nodes.entry(file.node).or_default();
@@ -182,8 +192,8 @@ impl Locks {
             Some(place) => place,
             None => {
                 // It has left meanwhile, which is rare: what it had open is as good as a new one.
-                let open = made.take().or(known).ok_or(Errno::EIO)?;
-                owners.push(Owner { name, open, handles: Vec::new(), requests: 0 });
+                let (open, may_write) = made.take().or(known).ok_or(Errno::EIO)?;
+                owners.push(Owner { name, open, may_write, handles: Vec::new(), requests: 0 });
                 owners.len() - 1
             }
         };
@@ -273,6 +283,29 @@ impl Locks {
         }
     }
 
+    /// An open with locks in a file through which it can be written, if there is one: who writes through
+    /// that is refused when they are lost.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub(crate) fn writer(&self, node: NodeId) -> Outcome<Option<Arc<File>>> {
+        let nodes = self.owners();
+        let Some(owners) = nodes.get(&node) else { return Ok(None) };
+        let mut found = None;
+        for owner in owners {
+            let locks = owner.open.locks().map_err(|_| Errno::EIO)?;
+            if owner.may_write && !locks.is_empty() {
+                found = Some(owner.open.clone());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether anybody has locked in a file.
+    pub(crate) fn is_locked(&self, node: NodeId) -> bool {
+        self.owners().contains_key(&node)
+    }
+
     /// A place among the requests that may wait.
     pub(crate) fn wait(locks: &Arc<Self>, request: Request) -> Outcome<Waiting> {
         let mut waiters = locks.waiters();
@@ -336,20 +369,22 @@ impl Locks {
     }
 
     /// Takes over an owner of another process.
-    pub(crate) fn take_over(&self, node: NodeId, name: u64, open: File, handles: Vec<u64>) {
-        let owner = Owner { name, open: Arc::new(open), handles, requests: 0 };
+    pub(crate) fn take_over(&self, node: NodeId, name: u64, open: (File, bool), handles: Vec<u64>) {
+        let (open, may_write) = (Arc::new(open.0), open.1);
+        let owner = Owner { name, open, may_write, handles, requests: 0 };
         self.owners().entry(node).or_default().push(owner);
     }
 }
 
-/// An open for locks alone.
-fn open_to_lock(file: &OpenFile) -> Outcome<File> {
+/// An open for locks alone, and whether it may write.
+fn open_to_lock(file: &OpenFile) -> Outcome<(File, bool)> {
     let (client, handle) = (file.file.client(), file.file.handle());
     // It may lock in both ways, whatever the first one is, if the user may open it so.
     let mut refused = Errno::EBADF;
-    for way in [OpenOptions::read_write(), OpenOptions::read(), OpenOptions::write()] {
+    let ways = [OpenOptions::read_write(), OpenOptions::read(), OpenOptions::write()];
+    for (way, may_write) in ways.into_iter().zip([true, false, true]) {
         match client.open_handle(handle, &way.direct(true)) {
-            Ok(open) => return Ok(open),
+            Ok(open) => return Ok((open, may_write)),
             Err(error) => match error.status() {
                 Some(Status::Acces | Status::Perm | Status::RoFs) => refused = errno(&error),
                 _ => return Err(errno(&error)),

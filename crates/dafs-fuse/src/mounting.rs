@@ -7,7 +7,7 @@
 use crate::attach::{HELPER, attach};
 use crate::handover::{self, Listener, TakeOverError, Taken};
 use crate::kernel::Device;
-use crate::limits::{BELIEF_DEFAULT, THREADS_DEFAULT, THREADS_MAX};
+use crate::limits::{BELIEF_DEFAULT, KEPT_PATIENCE, THREADS_DEFAULT, THREADS_MAX};
 use crate::serve::Server;
 use crate::session::{self, Session};
 use crate::tree::Tree;
@@ -201,11 +201,17 @@ impl Mount {
     /// The kernel's, when it ends in another way. It is unmounted then.
     pub fn serve(mut self) -> io::Result<Ended> {
         let ended = self.serve_or_fail();
-        match ended {
+        if let Ok(Ended::HandedOver) = ended {
             // What is open must not be closed.
-            Ok(Ended::HandedOver) => std::mem::forget(self),
-            Ok(Ended::Unmounted) => {}
-            Err(_) => drop(self.place.unmount()),
+            std::mem::forget(self);
+            return ended;
+        }
+        if ended.is_err() {
+            drop(self.place.unmount());
+        }
+        let settle = || self.session.server.kept.settle();
+        if let Err(error) = dafs_client::within(KEPT_PATIENCE, settle) {
+            tracing::error!(?error, "what was written last may be lost");
         }
         ended
     }

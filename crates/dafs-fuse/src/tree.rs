@@ -63,14 +63,13 @@ impl Tree {
         node: NodeId,
         file: Option<&File>,
         change: &SetAttributes,
-    ) -> Outcome<Attributes> {
+    ) -> Outcome<()> {
         let handle = self.handle(node)?;
         let done = match file {
             Some(file) if change.size.is_some() => file.set_attributes(change),
             _ => self.client.set_attributes(&handle, change),
         };
-        done.map_err(|error| errno(&error))?;
-        self.attributes(node)
+        done.map_err(|error| errno(&error))
     }
 
     pub(crate) fn readlink(&self, node: NodeId) -> Outcome<Vec<u8>> {

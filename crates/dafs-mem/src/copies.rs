@@ -57,6 +57,8 @@ sites! {
     Checksum => "checksum",
     /// Client: data that the cache keeps, to a reader or from a writer.
     ClientCache => "client_cache",
+    /// Mount: data of a short write, kept until the server has made it stable.
+    MountKept => "mount_kept",
     /// The in-memory store: file content in and out.
     MemoryStore => "memory_store",
     /// Posix store: the value of a named attribute, which the kernel hands over whole.

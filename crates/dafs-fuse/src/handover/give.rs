@@ -2,7 +2,7 @@
 
 use super::socket::{CONNECTED, GO_ON, HELLO, TAKEN, address, check, receive, send, send_with};
 use super::state::{DirectoryState, FileState, Introduction, OwnerState, State};
-use crate::limits::{HANDOVER_LOCKS_PATIENCE, HANDOVER_PATIENCE, HANDOVER_PAUSE};
+use crate::limits::{HANDOVER_LOCKS_PATIENCE, HANDOVER_PATIENCE, HANDOVER_PAUSE, KEPT_PATIENCE};
 use crate::serve::Server;
 use crate::session::Session;
 use std::io;
@@ -74,6 +74,8 @@ impl Listener {
         if receive(&stream)? != CONNECTED {
             return Err(io::Error::other("it could not connect to the server"));
         }
+        // Most of it while all goes on.
+        settle(&session.server)?;
         // While reads are still answered: who has got a lock lets the kernel drop what it keeps, which
         // waits for them.
         if !session.server.locks.pause(HANDOVER_LOCKS_PATIENCE) {
@@ -130,24 +132,26 @@ pub(crate) fn give(server: &Arc<Server>, stream: &UnixStream) -> io::Result<()> 
     given
 }
 
+/// Makes all stable that was written.
+fn settle(server: &Server) -> io::Result<()> {
+    let settled = dafs_client::within(KEPT_PATIENCE, || server.kept.settle());
+    settled.map_err(|_| io::Error::other("the server does not make stable what was written"))
+}
+
 fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<State> {
     let mut state = State { waiting: waiting.to_vec(), ..State::default() };
+    // What is not stable would be forgotten.
+    settle(server)?;
     state.nodes = server.tree.nodes.all();
     for (number, file) in server.files.all() {
-        // What is not stable would be forgotten.
-        let is_lost = file.commit().and(file.told()).is_err();
         state.files.push(FileState {
             number,
             node: file.node,
             handle: *file.file.handle(),
             flags: file.flags,
             open_owner: file.file.open_owner(),
-            is_lost,
+            is_lost: file.is_lost(),
         });
-        if is_lost {
-            // Whoever goes on with it.
-            file.lose();
-        }
     }
     for (number, directory) in server.directories.all() {
         let (handle, listing) = directory.pause();

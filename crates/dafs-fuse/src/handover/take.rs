@@ -112,7 +112,7 @@ fn fill(server: &Server, state: &State) -> Result<(), TakeOverError> {
     for file in &state.files {
         let options = content::options(file.flags).truncate(false);
         let open = client.open_as(&file.handle, &options, file.open_owner)?;
-        let open = OpenFile::new(file.node, open, file.flags);
+        let open = OpenFile::new(server.home(), file.node, open, file.flags);
         if file.is_lost {
             open.lose();
         }
@@ -129,11 +129,14 @@ fn fill(server: &Server, state: &State) -> Result<(), TakeOverError> {
     sense(state.waiting.len() <= LOCK_WAITERS_MAX)
 }
 
-fn open_and_lock(client: &Client, owner: &OwnerState) -> Result<File, TakeOverError> {
-    let mut opened = Err(TakeOverError::Malformed);
+/// The open of an owner, and whether it may write.
+fn open_and_lock(client: &Client, owner: &OwnerState) -> Result<(File, bool), TakeOverError> {
+    let (mut opened, mut may_write) = (Err(TakeOverError::Malformed), false);
     // It is open already for this owner; which of these that was, nobody noted.
-    for way in [OpenOptions::read_write(), OpenOptions::read(), OpenOptions::write()] {
+    let ways = [OpenOptions::read_write(), OpenOptions::read(), OpenOptions::write()];
+    for (way, writes) in ways.into_iter().zip([true, false, true]) {
         let way = way.direct(true);
+        may_write = writes;
         opened = client.open_as(&owner.handle, &way, owner.open_owner).map_err(Into::into);
         if opened.is_ok() {
             break;
@@ -147,7 +150,7 @@ fn open_and_lock(client: &Client, owner: &OwnerState) -> Result<File, TakeOverEr
             return Err(error.into());
         }
     }
-    Ok(open)
+    Ok((open, may_write))
 }
 
 /// From here on the mount belongs to this process, and to no other one.

@@ -6,7 +6,7 @@
 
 use super::answer;
 use super::errno::Errno;
-use super::request::{NodeId, Request, WRITE};
+use super::request::{NodeId, Operation, Request, WRITE};
 use super::{REQUEST_HEAD_BYTES, WRITE_DATA_AT};
 use crate::limits::WRITE_BYTES_MAX;
 use dafs_client::IoBuffer;
@@ -26,7 +26,7 @@ pub(crate) struct Room {
     plain: Vec<u8>,
     /// Behind the head of a write: its data. The server reaches it.
     data: IoBuffer,
-    /// The server may still write there, for a transfer that was given up.
+    /// The server may still write there, for a transfer that was given up: nothing is received there.
     is_spoilt: bool,
 }
 
@@ -74,15 +74,25 @@ impl Room {
     /// written.
     ///
     /// # Errors
-    /// As [`Request::parse`].
+    /// As [`Request::parse`]; a write whose data is not as long as it says.
     pub(crate) fn request(
         &mut self,
         bytes: usize,
-    ) -> Result<(Request<'_>, &IoBuffer), Option<u64>> {
-        let Self { plain, data, .. } = self;
-        let at_once = bytes.min(WRITE_DATA_AT);
+    ) -> Result<(Request<'_>, &mut IoBuffer), Option<u64>> {
+        let Self { plain, data, is_spoilt } = self;
+        let at_once = if *is_spoilt { bytes } else { bytes.min(WRITE_DATA_AT) };
         let is_write = at_once >= REQUEST_HEAD_BYTES && plain[4..8] == WRITE.to_ne_bytes();
-        if is_write || bytes == at_once {
+        if is_write {
+            let request = Request::parse(&plain[..at_once.min(WRITE_DATA_AT)])?;
+            // What is behind belongs to an earlier request, perhaps of somebody else.
+            return match request.operation {
+                Operation::Write { len, .. } if bytes != WRITE_DATA_AT + len as usize => {
+                    Err(Some(request.unique))
+                }
+                _ => Ok((request, data)),
+            };
+        }
+        if bytes == at_once {
             return Ok((Request::parse(&plain[..at_once])?, data));
         }
         if let Some(behind) = data.slice(0, bytes - at_once) {
@@ -106,8 +116,14 @@ impl Device {
     /// # Errors
     /// The device's.
     pub(crate) fn receive(&self, room: &mut Room) -> io::Result<Received> {
-        let head = VolatileSlice::from_mut(&mut room.plain[..WRITE_DATA_AT]);
-        match dafs_mem::readv(self.as_fd(), &[head, room.data.view()]) {
+        let received = match room.is_spoilt {
+            true => dafs_mem::readv(self.as_fd(), &[VolatileSlice::from_mut(&mut room.plain)]),
+            false => {
+                let head = VolatileSlice::from_mut(&mut room.plain[..WRITE_DATA_AT]);
+                dafs_mem::readv(self.as_fd(), &[head, room.data.view()])
+            }
+        };
+        match received {
             Ok(bytes) => Ok(Received::Request(bytes)),
             Err(error) => match error.raw_os_error() {
                 // ENOENT: the request was taken back before it was received.

@@ -1,9 +1,10 @@
 //! Opening, making and closing files.
 
 use super::{Answer, Server};
-use crate::content::{self, OpenFile};
-use crate::kernel::{Errno, OpenHow, Request, created, entry, opened};
+use crate::content::{self, Home, OpenFile};
+use crate::kernel::{Errno, NodeId, OpenHow, Request, created, entry, opened};
 use crate::tree::Outcome;
+use dafs_client::{Attributes, IoBuffer, SetAttributes};
 use std::sync::Arc;
 
 impl Server {
@@ -11,10 +12,15 @@ impl Server {
         self.files.get(handle).ok_or(Errno::EBADF)
     }
 
+    /// Where the open files belong.
+    pub(crate) fn home(&self) -> Home<'_> {
+        Home { kept: &self.kept, locks: &self.locks }
+    }
+
     pub(super) fn open(&self, request: &Request<'_>, flags: i32) -> Outcome<Answer> {
         // Of what root changes, nothing is taken.
         let keeps_bits = request.caller.uid == 0;
-        let file = OpenFile::open(&self.tree, request.node, flags, keeps_bits)?;
+        let file = OpenFile::open(&self.tree, self.home(), request.node, flags, keeps_bits)?;
         let how = how(&file);
         Ok(opened(self.files.insert(file), how).into())
     }
@@ -44,52 +50,91 @@ impl Server {
         let (file, attributes) =
             self.tree.create(node, name, &options, must_be_new, mode, caller)?;
         let entry = self.entry(&attributes);
-        let file = OpenFile::new(entry.attributes.node, file, flags);
+        let file = OpenFile::new(self.home(), entry.attributes.node, file, flags);
         let how = how(&file);
         Ok(created(&entry, self.files.insert(file), how).into())
+    }
+
+    /// Writes data to a file.
+    pub(super) fn write(
+        &self,
+        handle: u64,
+        data: &mut IoBuffer,
+        len: u32,
+        offset: Option<u64>,
+    ) -> Outcome<u32> {
+        let file = self.file(handle)?;
+        // Through an open that has locks, if there is one: when they are lost it is not carried out,
+        // also not by being sent again.
+        let through = self.locks.writer(file.node)?;
+        let written = file.write(through.as_ref(), data, len, offset);
+        self.locks.check(file.node).and(written)
+    }
+
+    /// Changes attributes, the size among them.
+    pub(super) fn set_attributes(
+        &self,
+        node: NodeId,
+        open: Option<u64>,
+        change: &SetAttributes,
+    ) -> Outcome<Attributes> {
+        let Some(size) = change.size else {
+            self.tree.set_attributes(node, None, change)?;
+            return self.tree.attributes(node);
+        };
+        let through = self.locks.writer(node)?;
+        let open = open.and_then(|handle| self.files.get(handle)).map(|open| open.file.clone());
+        let through = through.or(open);
+        let set = || self.tree.set_attributes(node, through.as_deref(), change);
+        match self.kept.find(&self.tree.handle(node)?) {
+            Some(kept) => kept.resize(size, set)?,
+            None => set()?,
+        }
+        self.tree.attributes(node)
+    }
+
+    /// The attributes of a node.
+    pub(super) fn attributes(&self, node: NodeId) -> Outcome<Attributes> {
+        if let Some(kept) = self.kept.find(&self.tree.handle(node)?) {
+            kept.settle_after_restart()?;
+        }
+        self.tree.attributes(node)
     }
 
     /// Makes stable what was written to the file, through whatever open file: programs rely on that, and
     /// the kernel writes what was changed in memory through any of them.
     pub(super) fn sync(&self, handle: u64) -> Outcome<()> {
         let file = self.file(handle)?;
-        let all = self.files.all();
-        let others = all.iter().map(|(_, other)| other).filter(|other| other.node == file.node);
-        let others: Vec<_> = others.filter(|other| !Arc::ptr_eq(other, &file)).collect();
-        let mut done = file.told();
-        for other in others.iter().copied().chain([&file]) {
-            if let Err(error) = other.commit() {
-                others.iter().for_each(|other| other.lose());
-                done = Err(error);
-            }
+        file.kept.settle().and(file.told())
+    }
+
+    /// Makes stable what was written, before a file is closed or a lock is given up.
+    fn settle(&self, file: &OpenFile) -> Outcome<()> {
+        if self.locks.is_locked(file.node) {
+            file.kept.settle_to_unlock();
         }
-        done
+        if file.writes() { file.kept.settle() } else { Ok(()) }
     }
 
     /// A descriptor of it is closed.
     pub(super) fn flush(&self, handle: u64, owner: u64) -> Outcome<Answer> {
         let file = self.file(handle)?;
-        let stable = file.commit();
+        let stable = self.settle(&file);
         let unlocked = self.locks.leave(file.node, owner);
         stable.and(file.told()).and(unlocked).map(Answer::from)
     }
 
     pub(super) fn release(&self, handle: u64, owner: Option<u64>) -> Outcome<Answer> {
         let file = self.file(handle)?;
+        // Pages that were written back since the last descriptor was closed. Nobody is told any more,
+        // but those who have it open.
+        let stable = self.settle(&file);
         let unlocked = owner.map_or(Ok(()), |owner| self.locks.leave(file.node, owner));
         let unlocked = unlocked.and(self.locks.release(file.node, handle));
-        // Pages that were written back since the last descriptor was closed. Nobody is told any more,
-        // but those who have it open; who makes the file stable meanwhile finds it still.
-        let stable = file.commit();
         self.files.remove(handle);
-        if stable.is_err() {
-            let all = self.files.all();
-            let others = all.iter().filter(|(_, other)| other.node == file.node);
-            others.for_each(|(_, other)| other.lose());
-        }
         // Another thread that still reads is the last one and closes it.
         let closed = Arc::into_inner(file).map_or(Ok(()), OpenFile::close);
-        closed.and(unlocked).map(Answer::from)
+        stable.and(closed).and(unlocked).map(Answer::from)
     }
 }
 

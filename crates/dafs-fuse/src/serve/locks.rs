@@ -36,6 +36,7 @@ impl Server {
         let wanted = wanted(from);
         let file = self.file(from.handle)?;
         if from.kind == libc::F_UNLCK {
+            file.kept.settle_to_unlock();
             return self.locks.unlock(&file, &wanted).map(Answer::from);
         }
         self.answer_lock(Asked { unique: request.unique, handle: from.handle, wanted }, waits)?;

@@ -10,6 +10,7 @@ mod locks;
 
 use crate::convert;
 use crate::handles::Handles;
+use crate::kept::Kept;
 use crate::kernel::{
     self, Device, Entry, Errno, NodeId, Operation, Request, Room, attributes, entry,
 };
@@ -20,6 +21,7 @@ use crate::nodes::generation;
 use crate::tree::{New, Outcome, Tree};
 use crate::{content::OpenFile, limits};
 use dafs_client::{Attributes, SpecialFile};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +33,8 @@ pub(crate) struct Server {
     pub(crate) files: Handles<OpenFile>,
     pub(crate) directories: Handles<OpenDirectory>,
     pub(crate) locks: Arc<Locks>,
+    /// What was written and is not stable.
+    pub(crate) kept: Kept,
     /// How long the kernel may believe what it was told.
     pub(crate) belief: Duration,
 }
@@ -67,6 +71,7 @@ impl Server {
             files: Handles::default(),
             directories: Handles::default(),
             locks: Arc::default(),
+            kept: Kept::default(),
             belief,
         }
     }
@@ -86,7 +91,14 @@ impl Server {
             matches!(request.operation, Operation::Read { .. } | Operation::Write { .. });
         let outcome = match transfers && is_spoilt {
             true => Err(Errno::EIO),
-            false => self.dispatch(&request, data),
+            false => {
+                let work = AssertUnwindSafe(|| self.dispatch(&request, data));
+                std::panic::catch_unwind(work).unwrap_or_else(|_| {
+                    // What it was at has said more on standard error.
+                    tracing::error!(operation = ?request.operation, "a request ended in a panic");
+                    Err(Errno::EIO)
+                })
+            }
         };
         match &outcome {
             Ok(Answer::None | Answer::Later) => {}
@@ -105,7 +117,7 @@ impl Server {
     fn dispatch(
         self: &Arc<Self>,
         request: &Request<'_>,
-        data: &dafs_client::IoBuffer,
+        data: &mut dafs_client::IoBuffer,
     ) -> Outcome<Answer> {
         let (node, caller, tree) = (request.node, request.caller, &self.tree);
         Ok(match &request.operation {
@@ -114,12 +126,10 @@ impl Server {
                 nodes.iter().for_each(|(node, lookups)| tree.nodes.forget(*node, *lookups));
                 Answer::None
             }
-            Operation::GetAttributes => self.told(node, &tree.attributes(node)?),
+            Operation::GetAttributes => self.told(node, &self.attributes(node)?),
             Operation::SetAttributes(change) => {
-                let open = change.handle.and_then(|handle| self.files.get(handle));
-                let file = open.as_deref().map(|open| &open.file);
-                let change = convert::set_attributes(change);
-                self.told(node, &tree.set_attributes(node, file, &change)?)
+                let (open, change) = (change.handle, convert::set_attributes(change));
+                self.told(node, &self.set_attributes(node, open, &change)?)
             }
             Operation::ReadLink => tree.readlink(node)?.into(),
             Operation::Symlink { name, target } => {
@@ -145,13 +155,13 @@ impl Server {
             Operation::Read { handle, offset, len } => {
                 let file = self.file(*handle)?;
                 self.locks.check(file.node)?;
-                Answer::Data(file.read(data, *offset, *len)?)
+                let bytes = file.read(data, *offset, *len)?;
+                self.locks.check(file.node)?;
+                Answer::Data(bytes)
             }
             Operation::Write { handle, offset, len, appends } => {
-                let file = self.file(*handle)?;
-                self.locks.check(file.node)?;
                 let offset = (!appends).then_some(*offset);
-                kernel::written(file.write(data, *len, offset)?).into()
+                kernel::written(self.write(*handle, data, *len, offset)?).into()
             }
             Operation::Space => self.space(node)?,
             Operation::Release { handle, owner } => self.release(*handle, *owner)?,

@@ -1,0 +1,102 @@
+//! The memory for what is kept, of all files of a mount.
+//!
+//! Invariants
+//! * What is charged is at most the bound, but for what a piece that grows takes more than its data.
+//! * A buffer is used again only when nobody else can reach it.
+
+use crate::limits::{KEPT_BUFFERS_FREE_MAX, KEPT_BYTES_MAX};
+use dafs_client::IoBuffer;
+use dafs_mem::VolatileSlice;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Memory that the server reaches.
+pub(crate) trait Reachable {
+    fn slice(&self, offset: usize, len: usize) -> Option<VolatileSlice<'_>>;
+    /// Whether somebody else has it as well.
+    fn is_shared(&self) -> bool;
+}
+
+impl Reachable for IoBuffer {
+    fn slice(&self, offset: usize, len: usize) -> Option<VolatileSlice<'_>> {
+        Self::slice(self, offset, len)
+    }
+
+    fn is_shared(&self) -> bool {
+        Self::is_shared(self)
+    }
+}
+
+/// How much is in use, and buffers that are not.
+#[derive(Debug)]
+pub(super) struct Memory<B> {
+    used_bytes: AtomicUsize,
+    free: Mutex<Vec<B>>,
+}
+
+impl<B> Default for Memory<B> {
+    fn default() -> Self {
+        Self { used_bytes: 0.into(), free: Mutex::default() }
+    }
+}
+
+impl<B> Memory<B> {
+    /// Bytes that count until the charge is dropped; `None` when they would be too many.
+    pub(super) fn charge(self: &Arc<Self>, bytes: usize) -> Option<Charge<B>> {
+        let more = |used: usize| used.checked_add(bytes).filter(|used| *used <= KEPT_BYTES_MAX);
+        let added = self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        added.ok().map(|_| Charge { memory: self.clone(), bytes })
+    }
+
+    #[cfg(test)]
+    pub(super) fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A buffer that nobody uses.
+    pub(super) fn take_free(&self) -> Option<B> {
+        self.free().pop()
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<B>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B: Reachable> Memory<B> {
+    pub(super) fn put_free(&self, buffer: B) {
+        let mut free = self.free();
+        if free.len() < KEPT_BUFFERS_FREE_MAX && !buffer.is_shared() {
+            free.push(buffer);
+        }
+    }
+}
+
+/// Memory in use.
+#[derive(Debug)]
+pub(super) struct Charge<B> {
+    memory: Arc<Memory<B>>,
+    bytes: usize,
+}
+
+impl<B> Charge<B> {
+    /// It is so much now, whether that is too much or not.
+    pub(super) fn set(&mut self, bytes: usize) {
+        let used = &self.memory.used_bytes;
+        match bytes >= self.bytes {
+            true => used.fetch_add(bytes - self.bytes, Ordering::Relaxed),
+            false => used.fetch_sub(self.bytes - bytes, Ordering::Relaxed),
+        };
+        self.bytes = bytes;
+    }
+
+    pub(super) fn memory(&self) -> &Arc<Memory<B>> {
+        &self.memory
+    }
+}
+
+impl<B> Drop for Charge<B> {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}

@@ -1,0 +1,127 @@
+//! What the server does for files of which something is kept, and the files of a mount.
+//!
+//! Invariants
+//! * All who have a file open here share what is kept of it.
+
+use super::file::{Failure, KeptFile, Queue, Store};
+use super::memory::Memory;
+use crate::convert::errno;
+use crate::kernel::{Errno, NodeId};
+use crate::limits::WRITE_BYTES_MAX;
+use crate::locking::Locks;
+use dafs_client::{
+    Client, Error, File, FileHandle, IoBuffer, Stability, Standing, Status, Verifier,
+};
+use rustc_hash::FxHashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// A file of the server.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    client: Client,
+    handle: FileHandle,
+    node: NodeId,
+    locks: Arc<Locks>,
+}
+
+fn failure(error: &Error) -> Failure {
+    let errno = errno(error);
+    match error {
+        Error::Memory(_) | Error::InDoubt { .. } | Error::TooMany => Failure::Passing(errno),
+        error if error.is_fatal() => Failure::Passing(errno),
+        Error::Status { status: Status::Delay | Status::Grace | Status::Resource, .. } => {
+            Failure::Passing(errno)
+        }
+        _ => Failure::Final(errno),
+    }
+}
+
+impl Store for Remote {
+    type Writer = Arc<File>;
+    type Buffer = IoBuffer;
+
+    fn write(
+        &self,
+        writer: &Arc<File>,
+        from: &IoBuffer,
+        range: Range<usize>,
+        offset: u64,
+    ) -> Result<Standing, Failure> {
+        writer.write_to_keep(from, range, offset).map_err(|error| failure(&error))
+    }
+
+    fn write_stably(
+        &self,
+        writer: &Arc<File>,
+        from: &IoBuffer,
+        len: usize,
+        offset: u64,
+    ) -> Result<(), Failure> {
+        let written = writer.write_from(from, 0..len, offset, Stability::FileSync);
+        written.map(drop).map_err(|error| failure(&error))
+    }
+
+    fn commit(&self) -> Result<Verifier, Failure> {
+        self.client.commit(&self.handle).map_err(|error| failure(&error))
+    }
+
+    fn buffer(&self) -> Result<IoBuffer, Failure> {
+        self.client.buffer(WRITE_BYTES_MAX as usize).map_err(|error| failure(&error))
+    }
+
+    fn may_write_again(&self) -> bool {
+        self.locks.check(self.node).is_ok()
+    }
+
+    fn restarts(&self) -> u64 {
+        self.client.restarts()
+    }
+}
+
+/// The files that somebody has open.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    files: Mutex<FxHashMap<FileHandle, Weak<KeptFile<Remote>>>>,
+    memory: Arc<Memory<IoBuffer>>,
+    queue: Arc<Queue<Remote>>,
+}
+
+impl Kept {
+    /// The file of a handle, for somebody who has opened it.
+    pub(crate) fn opened(
+        &self,
+        file: &File,
+        node: NodeId,
+        locks: &Arc<Locks>,
+    ) -> Arc<KeptFile<Remote>> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = files.get(file.handle()).and_then(Weak::upgrade) {
+            return known;
+        }
+        // Now and then, so that those that nobody has open any more are not more than the others.
+        if files.len() == files.capacity() {
+            files.retain(|_, file| file.strong_count() > 0);
+        }
+        let handle = *file.handle();
+        let store = Remote { client: file.client().clone(), handle, node, locks: locks.clone() };
+        let new = KeptFile::new(store, self.memory.clone(), self.queue.clone());
+        files.insert(handle, Arc::downgrade(&new));
+        new
+    }
+
+    /// The file of a handle, if somebody has it open.
+    pub(crate) fn find(&self, handle: &FileHandle) -> Option<Arc<KeptFile<Remote>>> {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.get(handle).and_then(Weak::upgrade)
+    }
+
+    /// Makes all stable that is kept.
+    ///
+    /// # Errors
+    /// The first one; all are tried.
+    pub(crate) fn settle(&self) -> Result<(), Errno> {
+        let settled = self.queue.all().into_iter().map(|file| file.settle());
+        settled.fold(Ok(()), |done, settled| done.and(settled))
+    }
+}

@@ -1,0 +1,496 @@
+//! Files of a server that loses what is not stable, whenever the tests say so.
+
+use super::file::{Failure, KeptFile, Queue, Store};
+use super::memory::Memory;
+use crate::kernel::Errno;
+use crate::limits::{KEPT_BYTES_MAX, KEPT_PIECE_COST, KEPT_UNCOPIED_MIN, WRITE_BYTES_MAX};
+use dafs_client::{Standing, Verifier};
+use dafs_mem::{Buffer, Site};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// One file at the server.
+#[derive(Debug, Default)]
+struct Inner {
+    content: Vec<u8>,
+    stable: Vec<u8>,
+    run: u64,
+    commits: usize,
+    writes: usize,
+    /// So many operations end well before one fails so, and the server has lost all.
+    fails_after: Option<(usize, Option<Failure>)>,
+    is_locked_out: bool,
+    writes_stably: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Fake(Arc<Mutex<Inner>>);
+
+impl Inner {
+    fn crash(&mut self) {
+        self.content = self.stable.clone();
+        self.run += 1;
+    }
+
+    fn verifier(&self) -> Verifier {
+        Verifier(self.run.to_ne_bytes())
+    }
+
+    fn put(&mut self, offset: u64, bytes: &[u8]) {
+        let end = offset as usize + bytes.len();
+        let len = self.content.len().max(end);
+        self.content.resize(len, 0);
+        self.content[offset as usize..end].copy_from_slice(bytes);
+    }
+
+    fn cut(&mut self, size: usize) {
+        self.content.resize(size, 0);
+        // Such a change is stable when it is answered, but what was written before it need not be.
+        self.stable.resize(size, 0);
+    }
+}
+
+impl Fake {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap()
+    }
+
+    fn begin(&self) -> Result<MutexGuard<'_, Inner>, Failure> {
+        let mut inner = self.lock();
+        match &mut inner.fails_after {
+            Some((0, failure)) => {
+                let failure = *failure;
+                inner.fails_after = None;
+                inner.crash();
+                failure.map_or(Ok(()), Err)?;
+            }
+            Some((left, _)) => *left -= 1,
+            None => {}
+        }
+        Ok(inner)
+    }
+}
+
+impl Store for Fake {
+    type Writer = ();
+    type Buffer = Buffer;
+
+    fn write(
+        &self,
+        (): &(),
+        from: &Buffer,
+        range: Range<usize>,
+        offset: u64,
+    ) -> Result<Standing, Failure> {
+        let bytes = from.slice(range.start, range.len()).unwrap().to_vec(Site::Inspect);
+        let mut inner = self.begin()?;
+        inner.put(offset, &bytes);
+        inner.writes += 1;
+        if inner.writes_stably {
+            inner.stable = inner.content.clone();
+            return Ok(Standing::Stable);
+        }
+        Ok(Standing::Unstable(inner.verifier()))
+    }
+
+    fn write_stably(&self, (): &(), from: &Buffer, len: usize, offset: u64) -> Result<(), Failure> {
+        let bytes = from.slice(0, len).unwrap().to_vec(Site::Inspect);
+        let mut inner = self.begin()?;
+        inner.put(offset, &bytes);
+        let end = offset as usize + len;
+        let stable = inner.stable.len().max(end);
+        inner.stable.resize(stable, 0);
+        inner.stable[offset as usize..end].copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn commit(&self) -> Result<Verifier, Failure> {
+        let mut inner = self.begin()?;
+        inner.stable = inner.content.clone();
+        inner.commits += 1;
+        Ok(inner.verifier())
+    }
+
+    fn buffer(&self) -> Result<Buffer, Failure> {
+        Buffer::zeroed(WRITE_BYTES_MAX as usize).map_err(|_| Failure::Passing(Errno::ENOMEM))
+    }
+
+    fn may_write_again(&self) -> bool {
+        !self.lock().is_locked_out
+    }
+
+    fn restarts(&self) -> u64 {
+        self.lock().run
+    }
+}
+
+#[derive(Default)]
+struct Mount {
+    memory: Arc<Memory<Buffer>>,
+    queue: Arc<Queue<Fake>>,
+}
+
+impl Mount {
+    fn open(&self) -> (Fake, Arc<KeptFile<Fake>>) {
+        let fake = Fake::default();
+        (fake.clone(), KeptFile::new(fake, self.memory.clone(), self.queue.clone()))
+    }
+}
+
+/// Of one thread.
+struct Room(Buffer);
+
+impl Room {
+    fn new() -> Self {
+        Self(Buffer::zeroed(WRITE_BYTES_MAX as usize).unwrap())
+    }
+
+    fn with(&mut self, bytes: &[u8]) -> &mut Buffer {
+        self.0.view().copy_from(bytes, Site::Inspect);
+        &mut self.0
+    }
+
+    fn write(&mut self, file: &KeptFile<Fake>, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        file.write(&(), self.with(bytes), bytes.len(), offset)
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+}
+
+#[test]
+fn what_the_server_loses_is_written_again_and_nobody_is_told() {
+    let mount = Mount::default();
+    let (server, file) = mount.open();
+    let mut seen = file.seen();
+    let mut room = Room::new();
+    room.write(&file, 0, b"first").unwrap();
+    room.write(&file, 100, &vec![7; KEPT_UNCOPIED_MIN]).unwrap();
+    room.write(&file, 3, b"XX").unwrap();
+    server.lock().crash();
+    assert!(server.lock().content.is_empty());
+    file.settle().unwrap();
+    file.told(&mut seen).unwrap();
+    server.lock().crash();
+    let content = server.lock().content.clone();
+    assert_eq!(&content[..5], b"firXX");
+    assert_eq!(&content[100..], &vec![7; KEPT_UNCOPIED_MIN]);
+    // Once it is stable nothing is asked of the server, and nothing is kept.
+    let commits = server.lock().commits;
+    file.settle().unwrap();
+    assert_eq!((server.lock().commits, mount.memory.used_bytes()), (commits, 0));
+}
+
+#[test]
+fn a_later_write_that_finds_a_new_server_brings_back_the_earlier_ones() {
+    let mount = Mount::default();
+    let (server, file) = mount.open();
+    let mut room = Room::new();
+    room.write(&file, 0, b"early").unwrap();
+    server.lock().crash();
+    room.write(&file, 5, b" late").unwrap();
+    assert_eq!(server.lock().content, b"early late");
+}
+
+#[test]
+fn who_reads_after_a_restart_reads_what_was_written() {
+    let mount = Mount::default();
+    let (server, file) = mount.open();
+    Room::new().write(&file, 0, b"data").unwrap();
+    assert!(!file.is_in_doubt());
+    server.lock().crash();
+    assert!(file.is_in_doubt());
+    file.settle_after_restart().unwrap();
+    assert!(!file.is_in_doubt());
+    assert_eq!(server.lock().content, b"data");
+}
+
+#[test]
+fn what_cannot_be_brought_back_is_told_to_each_once() {
+    let final_failure = Some(Failure::Final(Errno::ENOSYS));
+    for (fails_after, is_locked_out, reason) in [
+        // COMMIT; the write after it; nobody asks the server, because others may have written.
+        (Some((0, final_failure)), false, Errno::ENOSYS),
+        (Some((1, final_failure)), false, Errno::ENOSYS),
+        (None, true, Errno::EIO),
+    ] {
+        let mount = Mount::default();
+        let (server, file) = mount.open();
+        let (mut one, mut two) = (file.seen(), file.seen());
+        Room::new().write(&file, 0, b"data").unwrap();
+        server.lock().crash();
+        server.lock().fails_after = fails_after;
+        server.lock().is_locked_out = is_locked_out;
+        file.settle().unwrap();
+        assert_eq!(file.told(&mut one), Err(reason));
+        assert_eq!(file.told(&mut one), Ok(()));
+        assert_eq!(file.told(&mut two), Err(reason));
+        assert_eq!(file.told(&mut file.seen()), Ok(()), "who opens it later");
+        assert_eq!(mount.memory.used_bytes(), 0);
+        // From here on all is as before.
+        server.lock().is_locked_out = false;
+        Room::new().write(&file, 0, b"again").unwrap();
+        file.settle().unwrap();
+        assert_eq!((file.told(&mut one), file.told(&mut two)), (Ok(()), Ok(())));
+        assert_eq!(server.lock().stable, b"again");
+    }
+}
+
+#[test]
+fn a_server_that_is_away_for_a_time_costs_nothing() {
+    for operations in 0..3 {
+        let mount = Mount::default();
+        let (server, file) = mount.open();
+        let mut room = Room::new();
+        let mut seen = file.seen();
+        room.write(&file, 0, b"one").unwrap();
+        room.write(&file, 10, &vec![3; KEPT_UNCOPIED_MIN]).unwrap();
+        server.lock().crash();
+        server.lock().fails_after = Some((operations, Some(Failure::Passing(Errno::ENOLCK))));
+        assert_eq!(file.settle(), Err(Errno::ENOLCK));
+        file.settle().unwrap();
+        file.told(&mut seen).unwrap();
+        assert_eq!(&server.lock().stable[..3], b"one");
+        assert_eq!(server.lock().stable.len(), 10 + KEPT_UNCOPIED_MIN);
+    }
+}
+
+#[test]
+fn nothing_is_written_after_a_lock_is_given_up() {
+    let mount = Mount::default();
+    let (server, file) = mount.open();
+    let mut seen = file.seen();
+    Room::new().write(&file, 0, b"mine").unwrap();
+    file.settle_to_unlock();
+    server.lock().put(0, b"your");
+    server.lock().crash();
+    server.lock().stable = b"your".to_vec();
+    server.lock().crash();
+    file.settle().unwrap();
+    assert_eq!(server.lock().content, b"your");
+    // Also when the server is away at that moment.
+    Room::new().write(&file, 0, b"mine").unwrap();
+    server.lock().fails_after = Some((0, Some(Failure::Passing(Errno::ENOLCK))));
+    file.settle_to_unlock();
+    file.settle().unwrap();
+    assert_eq!(server.lock().content, b"your");
+    assert_eq!(file.told(&mut seen), Err(Errno::ENOLCK));
+}
+
+#[test]
+fn what_was_appended_is_appended_once() {
+    let mount = Mount::default();
+    let (server, file) = mount.open();
+    let mut room = Room::new();
+    room.write(&file, 0, b"aaaa").unwrap();
+    // Others have cut the file meanwhile.
+    server.lock().cut(2);
+    let append = |_: &Buffer| {
+        let mut inner = server.lock();
+        inner.put(2, b"bb");
+        inner.stable = inner.content.clone();
+        Ok(2)
+    };
+    file.append(room.with(b"bb"), 2, append).unwrap();
+    server.lock().crash();
+    file.settle().unwrap();
+    assert_eq!(server.lock().stable, b"aabb");
+}
+
+#[test]
+fn a_server_that_loses_all_for_ever_is_not_asked_for_ever() {
+    #[derive(Debug)]
+    struct Forgetful(Fake);
+    impl Store for Forgetful {
+        type Writer = ();
+        type Buffer = Buffer;
+        fn write(
+            &self,
+            writer: &(),
+            from: &Buffer,
+            range: Range<usize>,
+            offset: u64,
+        ) -> Result<Standing, Failure> {
+            self.0.write(writer, from, range, offset)
+        }
+        fn write_stably(&self, _: &(), _: &Buffer, _: usize, _: u64) -> Result<(), Failure> {
+            Ok(())
+        }
+        fn commit(&self) -> Result<Verifier, Failure> {
+            self.0.lock().crash();
+            self.0.commit()
+        }
+        fn buffer(&self) -> Result<Buffer, Failure> {
+            self.0.buffer()
+        }
+        fn may_write_again(&self) -> bool {
+            true
+        }
+        fn restarts(&self) -> u64 {
+            0
+        }
+    }
+    let file = KeptFile::new(Forgetful(Fake::default()), Arc::default(), Arc::default());
+    let mut seen = file.seen();
+    file.write(&(), Room::new().with(b"data"), 4, 0).unwrap();
+    file.settle().unwrap();
+    assert_eq!(file.told(&mut seen), Err(Errno::EIO));
+}
+
+#[test]
+fn no_more_is_kept_than_may_be_whoever_writes() {
+    let mount = Mount::default();
+    let files: Vec<_> = (0..300).map(|_| mount.open()).collect();
+    let mut room = Room::new();
+    let long = vec![1; KEPT_UNCOPIED_MIN];
+    let mut random = Random(77);
+    for turn in 0..400_000_u64 {
+        let (_, file) = &files[random.below(files.len())];
+        // Far apart, so that each costs most.
+        room.write(file, 2 * (turn % 5000), b"x").unwrap();
+        if turn % 1000 == 0 {
+            room.write(file, 0, &long).unwrap();
+        }
+        assert!(mount.memory.used_bytes() <= KEPT_BYTES_MAX + KEPT_PIECE_COST);
+    }
+    assert!(files.iter().any(|(server, _)| server.lock().commits > 0));
+    // A file of which the oldest cannot be made stable does not stop the others, nor itself.
+    for (server, _) in &files {
+        server.lock().fails_after = Some((0, Some(Failure::Passing(Errno::ENOLCK))));
+    }
+    mount.memory.charge(KEPT_BYTES_MAX - mount.memory.used_bytes()).unwrap().set(0);
+    let full = std::iter::from_fn(|| mount.memory.charge(KEPT_PIECE_COST)).collect::<Vec<_>>();
+    let (server, file) = mount.open();
+    room.write(&file, 0, b"through").unwrap();
+    assert_eq!(server.lock().stable, b"through");
+    drop(full);
+}
+
+#[test]
+fn what_the_server_makes_stable_at_once_is_not_kept() {
+    let mount = Mount::default();
+    let (server, file) = mount.open();
+    server.lock().writes_stably = true;
+    Room::new().write(&file, 0, b"data").unwrap();
+    file.settle().unwrap();
+    assert_eq!((server.lock().commits, mount.memory.used_bytes()), (0, 0));
+}
+
+/// Random changes and crashes, compared with an array.
+#[test]
+fn crashes_change_nothing() {
+    const FILE_BYTES: usize = 3 * KEPT_UNCOPIED_MIN;
+    for seed in 1..=20 {
+        let mount = Mount::default();
+        let (server, file) = mount.open();
+        let mut seen = file.seen();
+        let (mut random, mut room, mut model) =
+            (Random(seed * 0x9e37_79b9), Room::new(), Vec::new());
+        for turn in 0..300_u32 {
+            let offset = random.below(FILE_BYTES);
+            let len = match random.below(4) {
+                0 => KEPT_UNCOPIED_MIN + random.below(1000),
+                _ => 1 + random.below(3000),
+            };
+            let bytes = vec![turn as u8; len];
+            let write = |model: &mut Vec<u8>| {
+                let end = model.len().max(offset + len);
+                model.resize(end, 0);
+                model[offset..offset + len].copy_from_slice(&bytes);
+            };
+            match random.below(12) {
+                0 => server.lock().crash(),
+                1 => file.settle().unwrap(),
+                2 => {
+                    let size = offset;
+                    let change = || {
+                        server.lock().cut(size);
+                        Ok(())
+                    };
+                    file.resize(size as u64, change).unwrap();
+                    model.resize(size, 0);
+                }
+                3 => {
+                    file.write_stably(&(), room.with(&bytes), len, offset as u64).unwrap();
+                    write(&mut model);
+                }
+                4 => {
+                    // In the middle of bringing it back.
+                    server.lock().crash();
+                    server.lock().fails_after = Some((1 + random.below(5), None));
+                    file.settle().unwrap();
+                    server.lock().fails_after = None;
+                }
+                _ => {
+                    room.write(&file, offset as u64, &bytes).unwrap();
+                    write(&mut model);
+                }
+            }
+        }
+        file.settle().unwrap();
+        file.told(&mut seen).unwrap();
+        server.lock().crash();
+        // What is missing at the end are zeros that were never written.
+        let mut found = server.lock().content.clone();
+        found.resize(model.len(), 0);
+        assert!(found == model, "seed {seed}");
+        assert_eq!(mount.memory.used_bytes(), 0);
+    }
+}
+
+#[test]
+fn several_write_while_the_server_crashes_and_others_make_it_stable() {
+    const THREADS: usize = 4;
+    const TURNS: usize = 300;
+    let mount = Mount::default();
+    let (server, file) = mount.open();
+    let mut seen = file.seen();
+    let left = AtomicUsize::new(THREADS);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (file, left) = (&file, &left);
+            scope.spawn(move || {
+                let mut room = Room::new();
+                for turn in 0..TURNS {
+                    let offset = (turn % 50 * THREADS + thread) * 8;
+                    room.write(file, offset as u64, &[turn as u8; 8]).unwrap();
+                }
+                left.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        scope.spawn(|| {
+            while left.load(Ordering::SeqCst) > 0 {
+                file.settle().unwrap();
+            }
+        });
+        scope.spawn(|| {
+            // No more often than somebody does something in between, as a server that is started anew.
+            let mut before = 0;
+            while left.load(Ordering::SeqCst) > 0 {
+                let mut inner = server.lock();
+                if inner.commits + inner.writes > before + 20 {
+                    inner.crash();
+                    before = inner.commits + inner.writes;
+                }
+                drop(inner);
+                std::thread::yield_now();
+            }
+        });
+    });
+    file.settle().unwrap();
+    file.told(&mut seen).unwrap();
+    let stable = server.lock().stable.clone();
+    for (place, bytes) in stable.chunks(8).enumerate() {
+        let turn = (TURNS - 50 + place / THREADS) as u8;
+        assert_eq!(bytes, [turn; 8], "place {place}");
+    }
+}
