@@ -209,8 +209,7 @@ impl Mount {
         if ended.is_err() {
             drop(self.place.unmount());
         }
-        let settle = || self.session.server.kept.settle();
-        if let Err(error) = dafs_client::within(KEPT_PATIENCE, settle) {
+        if let Err(error) = self.session.server.kept.settle(KEPT_PATIENCE) {
             tracing::error!(?error, "what was written last may be lost");
         }
         ended

@@ -220,6 +220,11 @@ impl SessionCore {
             && self.back.batches.is_idle()
     }
 
+    /// How often the server was found to have restarted.
+    pub fn restarts(&self) -> u64 {
+        self.stats.restarts
+    }
+
     /// The counters.
     pub fn stats(&self) -> SessionStats {
         SessionStats {

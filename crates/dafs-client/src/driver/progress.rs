@@ -84,6 +84,8 @@ impl Driver {
         }
         // An operation may have held memory last whose owner waits for nothing but its result.
         self.core.reap(&mut *self.adapter);
+        // Before whoever asks gets an answer of the new run of a server.
+        self.restarts.store(self.core.restarts(), Ordering::Release);
         let count = self.hand_out();
         if self.core.back_stage() != BackStage::Off {
             self.hear();
@@ -101,7 +103,6 @@ impl Driver {
 
     /// Passes on what the server wants of the holders of delegations.
     pub(super) fn hear(&mut self) {
-        self.restarts.store(self.core.stats().restarts, Ordering::Release);
         while let Some(event) = self.core.take_back_event() {
             match event {
                 BackEvent::Recall { delegation, truncate } => {

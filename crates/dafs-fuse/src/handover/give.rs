@@ -134,7 +134,7 @@ pub(crate) fn give(server: &Arc<Server>, stream: &UnixStream) -> io::Result<()> 
 
 /// Makes all stable that was written.
 fn settle(server: &Server) -> io::Result<()> {
-    let settled = dafs_client::within(KEPT_PATIENCE, || server.kept.settle());
+    let settled = server.kept.settle(KEPT_PATIENCE);
     settled.map_err(|_| io::Error::other("the server does not make stable what was written"))
 }
 

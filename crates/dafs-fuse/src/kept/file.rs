@@ -181,37 +181,35 @@ impl<S: Store> KeptFile<S> {
         len: usize,
         offset: u64,
     ) -> Outcome<()> {
-        let buffer = if len >= KEPT_UNCOPIED_MIN { self.spare() } else { None };
-        let bytes = buffer.as_ref().map_or(len, |_| WRITE_BYTES_MAX as usize);
+        let is_long = len >= KEPT_UNCOPIED_MIN;
+        let bytes = if is_long { WRITE_BYTES_MAX as usize } else { len };
         let Some(charge) = self.room(KEPT_PIECE_COST + bytes) else {
-            buffer.into_iter().for_each(|buffer| self.memory.put_free(buffer));
             return self.write_stably(writer, data, len, offset);
         };
         let with_others = self.with_others();
-        let standing = match self.store.write(writer, data, 0..len, offset) {
-            Ok(standing) => standing,
-            Err(failure) => return Err(failure.errno()),
-        };
-        let source = data.slice(0, len).ok_or(Errno::EINVAL)?;
-        let mut state = self.state();
+        let standing = self.store.write(writer, data, 0..len, offset).map_err(Failure::errno)?;
         if standing == Standing::Stable {
-            state.pieces.replaced(offset, source);
-            self.note(&mut state);
+            self.replaced(data, len, offset);
             return Ok(());
         }
+        let other = if is_long { self.spare() } else { None };
+        let mut state = self.state();
         state.writes += 1;
         let origin = Origin { writer: writer.clone(), standing, number: state.writes };
-        match buffer {
-            Some(buffer) => {
-                let full = std::mem::replace(data, buffer);
+        match other {
+            Some(other) => {
+                let full = std::mem::replace(data, other);
                 state.pieces.take(offset, full, len, origin, charge);
             }
-            None => state.pieces.copy(offset, source, origin, charge),
+            None => {
+                let source = data.slice(0, len).ok_or(Errno::EINVAL)?;
+                state.pieces.copy(offset, source, origin, charge);
+            }
         }
         // Another one than of what was written before: that is lost.
         let verifier = match standing {
             Standing::Unstable(verifier) => Some(verifier),
-            _ => None,
+            Standing::Stable | Standing::Lost => None,
         };
         let is_lost = verifier.is_none() || state.verifier.is_some_and(|v| Some(v) != verifier);
         state.verifier = verifier;

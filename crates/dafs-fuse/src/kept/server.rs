@@ -9,12 +9,14 @@ use crate::convert::errno;
 use crate::kernel::{Errno, NodeId};
 use crate::limits::WRITE_BYTES_MAX;
 use crate::locking::Locks;
+use crate::tree::Outcome;
 use dafs_client::{
     Client, Error, File, FileHandle, IoBuffer, Stability, Standing, Status, Verifier,
 };
 use rustc_hash::FxHashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+use std::time::Duration;
 
 /// A file of the server.
 #[derive(Debug)]
@@ -116,12 +118,26 @@ impl Kept {
         files.get(handle).and_then(Weak::upgrade)
     }
 
-    /// Makes all stable that is kept.
+    /// Makes all stable that is kept, and waits for that no longer than it may take.
     ///
     /// # Errors
     /// The first one; all are tried.
-    pub(crate) fn settle(&self) -> Result<(), Errno> {
-        let settled = self.queue.all().into_iter().map(|file| file.settle());
-        settled.fold(Ok(()), |done, settled| done.and(settled))
+    pub(crate) fn settle(&self, patience: Duration) -> Outcome<()> {
+        let files = self.queue.all();
+        if files.is_empty() {
+            return Ok(());
+        }
+        // In a thread of its own: others may be at the same, and wait for the server for ever.
+        let (tell, end) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("dafs-settle".into());
+        let started = thread.spawn(move || {
+            let settle = || {
+                let settled: Vec<_> = files.iter().map(|file| file.settle()).collect();
+                settled.into_iter().collect::<Outcome<()>>()
+            };
+            let _ = tell.send(dafs_client::within(patience, settle));
+        });
+        started.map_err(|_| Errno::EAGAIN)?;
+        end.recv_timeout(patience).unwrap_or(Err(Errno::ETIMEDOUT))
     }
 }

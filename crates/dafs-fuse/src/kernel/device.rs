@@ -83,14 +83,7 @@ impl Room {
         let at_once = if *is_spoilt { bytes } else { bytes.min(WRITE_DATA_AT) };
         let is_write = at_once >= REQUEST_HEAD_BYTES && plain[4..8] == WRITE.to_ne_bytes();
         if is_write {
-            let request = Request::parse(&plain[..at_once.min(WRITE_DATA_AT)])?;
-            // What is behind belongs to an earlier request, perhaps of somebody else.
-            return match request.operation {
-                Operation::Write { len, .. } if bytes != WRITE_DATA_AT + len as usize => {
-                    Err(Some(request.unique))
-                }
-                _ => Ok((request, data)),
-            };
+            return Ok((write(&plain[..at_once.min(WRITE_DATA_AT)], bytes)?, data));
         }
         if bytes == at_once {
             return Ok((Request::parse(&plain[..at_once])?, data));
@@ -99,6 +92,18 @@ impl Room {
             behind.copy_to(&mut plain[at_once..bytes], Site::Inspect);
         }
         Ok((Request::parse(&plain[..bytes])?, data))
+    }
+}
+
+/// A write, of whose request so many bytes have come. What lies behind them in the buffer belongs to an
+/// earlier one, perhaps of somebody else.
+fn write(head: &[u8], bytes: usize) -> Result<Request<'_>, Option<u64>> {
+    let request = Request::parse(head)?;
+    match request.operation {
+        Operation::Write { len, .. } if bytes != WRITE_DATA_AT + len as usize => {
+            Err(Some(request.unique))
+        }
+        _ => Ok(request),
     }
 }
 
@@ -181,6 +186,26 @@ fn check(unique: u64, sent: io::Result<usize>) {
                 tracing::debug!(unique, "nobody waits for the answer")
             }
             _ => tracing::warn!(unique, %error, "the kernel did not take an answer"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_has_as_much_data_as_it_says() {
+        let mut head = vec![0; WRITE_DATA_AT];
+        head[..4].copy_from_slice(&(WRITE_DATA_AT as u32 + 10).to_ne_bytes());
+        head[4..8].copy_from_slice(&WRITE.to_ne_bytes());
+        head[8..16].copy_from_slice(&77_u64.to_ne_bytes());
+        head[REQUEST_HEAD_BYTES + 16..REQUEST_HEAD_BYTES + 20]
+            .copy_from_slice(&10_u32.to_ne_bytes());
+        let found = write(&head, WRITE_DATA_AT + 10).unwrap();
+        assert!(matches!(found.operation, Operation::Write { len: 10, .. }));
+        for bytes in [WRITE_DATA_AT, WRITE_DATA_AT + 9, WRITE_DATA_AT + 11] {
+            assert_eq!(write(&head, bytes).unwrap_err(), Some(77));
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::{Answer, Server};
 use crate::content::{self, Home, OpenFile};
 use crate::kernel::{Errno, NodeId, OpenHow, Request, created, entry, opened};
+use crate::limits::KEPT_ATTEMPTS_MAX;
 use crate::tree::Outcome;
 use dafs_client::{Attributes, IoBuffer, SetAttributes};
 use std::sync::Arc;
@@ -80,7 +81,7 @@ impl Server {
     ) -> Outcome<Attributes> {
         let Some(size) = change.size else {
             self.tree.set_attributes(node, None, change)?;
-            return self.tree.attributes(node);
+            return self.look(|| self.tree.attributes(node));
         };
         let through = self.locks.writer(node)?;
         let open = open.and_then(|handle| self.files.get(handle)).map(|open| open.file.clone());
@@ -90,15 +91,26 @@ impl Server {
             Some(kept) => kept.resize(size, set)?,
             None => set()?,
         }
-        self.tree.attributes(node)
+        self.look(|| self.tree.attributes(node))
     }
 
-    /// The attributes of a node.
-    pub(super) fn attributes(&self, node: NodeId) -> Outcome<Attributes> {
-        if let Some(kept) = self.kept.find(&self.tree.handle(node)?) {
-            kept.settle_after_restart()?;
+    /// Whether the server that told the attributes may not have what was written.
+    pub(super) fn is_in_doubt(&self, found: &Attributes) -> bool {
+        self.kept.find(&found.handle).is_some_and(|kept| kept.is_in_doubt())
+    }
+
+    /// The attributes that `ask` gets from the server, of a server that has what was written.
+    pub(super) fn look(&self, ask: impl Fn() -> Outcome<Attributes>) -> Outcome<Attributes> {
+        let mut found = ask()?;
+        for _ in 0..KEPT_ATTEMPTS_MAX {
+            // One that has restarted may have told an earlier size.
+            match self.kept.find(&found.handle) {
+                Some(kept) if kept.is_in_doubt() => kept.settle_after_restart()?,
+                _ => break,
+            }
+            found = ask()?;
         }
-        self.tree.attributes(node)
+        Ok(found)
     }
 
     /// Makes stable what was written to the file, through whatever open file: programs rely on that, and

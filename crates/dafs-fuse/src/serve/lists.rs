@@ -36,7 +36,7 @@ impl Server {
                     let entry = with_attributes.then_some(&none);
                     listing.add(entry, node, libc::S_IFDIR, behind, name)
                 }
-                (Found::Named(name, Some(found)), true) => {
+                (Found::Named(name, Some(found)), true) if !self.is_in_doubt(found) => {
                     let entry = self.entry(found);
                     let (number, mode) = (entry.attributes.node, entry.attributes.mode);
                     let fits = listing.add(Some(&entry), number, mode, behind, name);
@@ -51,7 +51,7 @@ impl Server {
                     listing.add(None, number, convert::kind(found.kind), behind, name)
                 }
                 // Without a node in its attributes the kernel takes an entry as a name alone.
-                (Found::Named(name, None), _) => {
+                (Found::Named(name, _), _) => {
                     let none = no_entry(0);
                     listing.add(with_attributes.then_some(&none), UNKNOWN, 0, behind, name)
                 }

@@ -121,12 +121,12 @@ impl Server {
     ) -> Outcome<Answer> {
         let (node, caller, tree) = (request.node, request.caller, &self.tree);
         Ok(match &request.operation {
-            Operation::Lookup { name } => self.entered(&tree.lookup(node, name)?),
+            Operation::Lookup { name } => self.entered(&self.look(|| tree.lookup(node, name))?),
             Operation::Forget(nodes) => {
                 nodes.iter().for_each(|(node, lookups)| tree.nodes.forget(*node, *lookups));
                 Answer::None
             }
-            Operation::GetAttributes => self.told(node, &self.attributes(node)?),
+            Operation::GetAttributes => self.told(node, &self.look(|| tree.attributes(node))?),
             Operation::SetAttributes(change) => {
                 let (open, change) = (change.handle, convert::set_attributes(change));
                 self.told(node, &self.set_attributes(node, open, &change)?)

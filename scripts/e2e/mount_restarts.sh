@@ -1,0 +1,52 @@
+#!/bin/bash
+# The server of a mount is killed and started anew while files are written, and loses what it has not made
+# stable: no program on the mount hears of that, and all is there in the end.
+source "$(dirname "$0")/lib.sh"
+
+[[ -c /dev/fuse ]] || skip "there is no /dev/fuse: load the kernel's fuse module"
+is_root || skip "mounting needs root here"
+# In a name space of its own, so that nothing of this is seen outside or left behind.
+if [[ ! ${DAFS_E2E_MOUNTS:-} ]]; then
+    unshare -m true 2>/dev/null || skip "this user may not make a name space for mounts"
+    rm -rf "$work"
+    DAFS_E2E_MOUNTS=1 exec unshare -m --propagation private "$0"
+fi
+
+export=$work/export
+point=$work/point
+mkdir -m 777 "$export" "$point"
+undo+=("umount -l '$point' 2>/dev/null")
+serve "$export" --no-root-squash --durable-replies crash
+address=${url#dafs://}
+"$dafs" mount "$url/" "$point"
+keeper=$(pgrep -f -- "^[^ ]* mount .*$point")
+started+=("$keeper")
+
+step "whatever was written, and however"
+# It asks for what is to be done with the server, and waits for an answer.
+coproc writer { exec scripts/e2e/mount_restarts.py "$point" "$export" "$keeper"; }
+# The descriptors of a coprocess, and its number, are gone as soon as it ends.
+process=$writer_PID
+started+=("$process")
+exec 6<&"${writer[0]}" 7>&"${writer[1]}"
+while read -r wish <&6; do
+    case $wish in
+        kill)
+            kill -9 "$server"
+            wait "$server" 2>/dev/null || true
+            ;;
+        start) serve "$export" --no-root-squash --durable-replies crash --listen "$address" 6<&- 7>&- ;;
+        *)
+            echo "$wish"
+            continue
+            ;;
+    esac
+    echo "done" >&7
+done
+wait "$process" || fail "status $?"
+exec 6<&- 7>&-
+
+"$dafs" umount "$point"
+is_gone() { ! kill -0 "$keeper" 2>/dev/null; }
+eventually is_gone
+stop_server
