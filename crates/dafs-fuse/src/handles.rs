@@ -33,7 +33,14 @@ impl<T> Handles<T> {
         number
     }
 
-    /// Takes over a number that another process has given; false when it is given already.
+    /// A number for something that comes later.
+    pub(crate) fn reserve(&self) -> u64 {
+        let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        inner.next += 1;
+        inner.next - 1
+    }
+
+    /// Takes over a number that was reserved, or that another process has given; false when it is given already.
     pub(crate) fn take_over(&self, number: u64, value: T) -> bool {
         let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if number == u64::MAX || inner.open.contains_key(&number) {

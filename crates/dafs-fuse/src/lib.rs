@@ -8,6 +8,7 @@
 //! | `tree` | names: looking up, making, removing, renaming; attributes |
 //! | `xattrs` | extended attributes |
 //! | `content` | open files: reading, writing, making stable |
+//! | `delegated` | files that the kernel may keep, because the server asks before others change them |
 //! | `kept` | what was written and is not stable yet |
 //! | `listing` | open directories |
 //! | `locking` | locks of ranges and files |
@@ -30,6 +31,7 @@
 mod attach;
 mod content;
 mod convert;
+mod delegated;
 mod handles;
 mod handover;
 mod kept;

@@ -39,6 +39,13 @@ pub const LOCK_SIGNAL_PAUSE: Duration = Duration::from_millis(100);
 /// programs that use the mount wait as well.
 pub const HANDOVER_PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long the second of them takes at most to open and lock what the first has: surely less than that
+/// waits for it.
+pub const HANDOVER_FILL: Duration = Duration::from_secs(45);
+
+/// How long the first of them waits for operations that are under way to end.
+pub const HANDOVER_STOP_PATIENCE: Duration = Duration::from_secs(10);
+
 /// How long the first of them waits for requests for locks that are under way.
 pub const HANDOVER_LOCKS_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -72,6 +79,16 @@ pub const KEPT_ATTEMPTS_MAX: usize = 8;
 /// How long the server may take to make stable what is kept when the mount ends or is handed over.
 pub const KEPT_PATIENCE: Duration = Duration::from_secs(30);
 
+/// Files that are kept by right of a delegation; each costs the server a descriptor.
+pub const DELEGATED_FILES_MAX: usize = 8192;
+
+/// How often it is looked whether the server still keeps its promises, while files are kept. A small part
+/// of the third of a lease (10 s) that is left when a client stops to believe in it.
+pub const PROMISE_LOOK: Duration = Duration::from_secs(1);
+
+/// Threads that let the kernel drop files when the server may not keep its promises any more.
+pub const DROPPING_THREADS_MAX: usize = 64;
+
 /// How long the server may take to hear that a mount is gone.
 pub const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -93,4 +110,5 @@ pub const BLOCK_BYTES: u32 = 4096;
 
 const _: () = assert!(KEPT_UNCOPIED_MIN <= WRITE_BYTES_MAX as usize);
 const _: () = assert!(KEPT_BYTES_MAX >= 2 * (WRITE_BYTES_MAX as usize + KEPT_PIECE_COST));
+const _: () = assert!(HANDOVER_FILL.as_secs() + 5 <= HANDOVER_PATIENCE.as_secs());
 const _: () = assert!(THREADS_DEFAULT <= THREADS_MAX && READ_AHEAD_BYTES <= WRITE_BYTES_MAX);

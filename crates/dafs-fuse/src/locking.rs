@@ -346,6 +346,11 @@ impl Locks {
         self.is_paused.load(Ordering::SeqCst)
     }
 
+    /// Requests that were given up and are not known to wait.
+    pub(crate) fn given_up(&self) -> Vec<u64> {
+        self.waiters().given_up.iter().copied().collect()
+    }
+
     /// What was left unanswered since the waiting was ended.
     pub(crate) fn unanswered(&self) -> Vec<Request> {
         std::mem::take(&mut self.waiters().unanswered)
@@ -413,17 +418,18 @@ impl Waiting {
             Ok(under_way) => under_way,
             Err(error) => return Some(Err(error)),
         };
+        let is_given_up = || self.locks.waiters().waiting.get(unique) == Some(&true);
         loop {
             if self.locks.is_paused() {
+                // The other process would not hear of it.
+                if is_given_up() {
+                    return Some(Err(Errno::EINTR));
+                }
                 self.leave_unanswered();
                 return None;
             }
             match under_way.open.lock(&wanted.range(), Some(LOCK_SIGNAL_PAUSE)) {
-                Err(LockError::Held(_))
-                    if self.locks.waiters().waiting.get(unique) == Some(&true) =>
-                {
-                    return Some(Err(Errno::EINTR));
-                }
+                Err(LockError::Held(_)) if is_given_up() => return Some(Err(Errno::EINTR)),
                 Err(LockError::Held(_)) => {}
                 other => return Some(other.map_err(|error| refusal(&error))),
             }
@@ -490,6 +496,9 @@ mod tests {
         locks.take_back(unanswered);
         locks.resume();
         assert!(!locks.is_paused() && locks.unanswered().len() == 1);
+        // Nobody waits for it any more while it is on its way to the other process.
+        locks.give_up(5);
+        assert_eq!(locks.given_up(), [5]);
     }
 
     #[test]

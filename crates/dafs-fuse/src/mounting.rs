@@ -158,6 +158,10 @@ impl Mount {
         let place = MountPlace { point, device: name };
         let server = Server::new(device, Tree::new(client.clone(), root), options.belief);
         let session = Arc::new(Session::new(Arc::new(server), options.threads));
+        session.prepare().map_err(|error| {
+            let _ = place.unmount();
+            failed(error)
+        })?;
         Ok(Self { session, place, source: options.source.clone(), former: None })
     }
 
@@ -178,14 +182,13 @@ impl Mount {
         }
         let place = MountPlace::find(directory)?;
         let connect = |identity| connect(identity).map_err(Failed::Caller);
-        let taken = handover::take(&place.device, &options.source, options.belief, connect);
-        let Taken { server, former } = taken.map_err(|failed| match failed {
+        let taken = handover::take(&place.device, options, connect);
+        let Taken { session, former } = taken.map_err(|failed| match failed {
             Failed::Caller(error) => error,
             Failed::TakeOver(error) => {
                 MountError::TakeOver { directory: directory.to_owned(), error }.into()
             }
         })?;
-        let session = Arc::new(Session::new(server, options.threads));
         Ok(Self { session, place, source: options.source.clone(), former: Some(former) })
     }
 
@@ -218,9 +221,17 @@ impl Mount {
     fn serve_or_fail(&mut self) -> io::Result<Ended> {
         let former = self.former.take();
         let listener = Listener::start(&self.session, &self.place.device, &self.source, former)?;
+        self.session.go_on()?;
         loop {
-            if self.session.run()? == session::Ended::Unmounted {
-                return Ok(Ended::Unmounted);
+            match self.session.run()? {
+                session::Ended::Unmounted => return Ok(Ended::Unmounted),
+                session::Ended::Stopped => {}
+                session::Ended::Stuck => {
+                    // It hears of it when this ends; all others wait no longer.
+                    drop(listener.ready());
+                    tracing::warn!("the mount was not taken over: an operation does not end");
+                    handover::resume(&self.session.server);
+                }
             }
             while let Some(successor) = listener.ready() {
                 match handover::give(&self.session.server, &successor) {
@@ -229,6 +240,10 @@ impl Mount {
                 }
             }
             self.session.go_on()?;
+            // One that has come in the meantime waits for all to stop.
+            if listener.is_ready() {
+                self.session.stop()?;
+            }
         }
     }
 }

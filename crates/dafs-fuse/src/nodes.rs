@@ -31,9 +31,10 @@ fn hash(parts: &[&[u8]]) -> u64 {
     })
 }
 
-/// Tells objects apart that have the same number one after the other.
-pub(crate) fn generation(handle: &FileHandle) -> u64 {
-    hash(&[&handle.fs, &handle.file])
+/// Tells objects apart that have the same number one after the other. The root is always the same, and
+/// the kernel has given it 0 before anybody was asked.
+pub(crate) fn generation(node: NodeId, handle: &FileHandle) -> u64 {
+    if node == ROOT { 0 } else { hash(&[&handle.fs, &handle.file]) }
 }
 
 #[derive(Debug)]
@@ -116,17 +117,24 @@ impl Nodes {
         }
     }
 
-    /// The kernel forgets some of its lookups.
-    pub(crate) fn forget(&self, node: NodeId, lookups: u64) {
+    /// The number of an object, if the kernel knows it.
+    pub(crate) fn known(&self, handle: &FileHandle) -> Option<NodeId> {
+        self.lock().by_handle.get(handle).copied()
+    }
+
+    /// The kernel forgets some of its lookups; what it does not know any more after it.
+    pub(crate) fn forget(&self, node: NodeId, lookups: u64) -> Option<FileHandle> {
         let mut tables = self.lock();
-        let Some(known) = tables.nodes.get_mut(&node) else { return };
+        let known = tables.nodes.get_mut(&node)?;
         debug_assert!(known.lookups >= lookups, "more is forgotten than was looked up");
         known.lookups = known.lookups.saturating_sub(lookups);
-        if known.lookups == 0 {
-            let handle = known.handle;
-            tables.nodes.remove(&node);
-            tables.by_handle.remove(&handle);
+        if known.lookups > 0 {
+            return None;
         }
+        let handle = known.handle;
+        tables.nodes.remove(&node);
+        tables.by_handle.remove(&handle);
+        Some(handle)
     }
 
     /// All that the kernel knows beside the root: number, handle, and lookups not forgotten.
@@ -224,7 +232,8 @@ mod tests {
         assert_eq!((nodes.enter(&there), nodes.enter(&here)), (number, 7));
         nodes.forget(7, 1);
         assert_eq!(nodes.enter(&there), number);
-        assert_ne!(generation(&here.handle), generation(&object(7, 2).handle));
+        assert_ne!(generation(7, &here.handle), generation(7, &object(7, 2).handle));
+        assert_eq!(generation(ROOT, &nodes.root()), 0);
     }
 
     #[test]

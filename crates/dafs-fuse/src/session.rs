@@ -6,22 +6,25 @@
 use crate::kernel::{
     Device, Errno, Offer, Operation, Received, Request, Room, accept, refuse_version,
 };
-use crate::limits::WRITE_BYTES_MAX;
+use crate::limits::{HANDOVER_STOP_PATIENCE, WRITE_BYTES_MAX};
 use crate::serve::Server;
 use rustix::thread::{Pid, gettid};
 use signal_hook::consts::SIGUSR1;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-/// Why the threads have stopped.
+/// Why [`Session::run`] has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// The mount is gone.
     Unmounted,
-    /// They were told to.
+    /// All threads have stopped, as they were told to.
     Stopped,
+    /// They were told to, and one is at something that does not end.
+    Stuck,
 }
 
 /// Threads that serve a mount.
@@ -30,8 +33,20 @@ pub(crate) struct Session {
     pub(crate) server: Arc<Server>,
     threads: usize,
     stops: AtomicBool,
-    /// The threads that are at it.
+    /// All threads.
     running: Mutex<Vec<Pid>>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Threads that were made.
+    made: usize,
+    /// Those that have stopped, and wait to go on.
+    stopped: usize,
+    /// How the first one has ended.
+    ended: Option<io::Result<Ended>>,
 }
 
 /// Agrees with the kernel on how to go on. To be done once for a mount, before anything else.
@@ -67,45 +82,79 @@ pub(crate) fn begin(device: &Device) -> io::Result<()> {
 }
 
 impl Session {
+    /// What it needs is made by [`prepare`](Self::prepare), and it serves from [`go_on`](Self::go_on) on.
     pub(crate) fn new(server: Arc<Server>, threads: usize) -> Self {
-        Self { server, threads, stops: AtomicBool::new(false), running: Mutex::default() }
+        Self {
+            server,
+            threads,
+            stops: AtomicBool::new(true),
+            running: Mutex::default(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
     }
 
-    /// Serves until the mount is gone or [`stop`](Self::stop) is called.
+    /// Makes the threads and their memory, so that nothing of that can fail later. They wait.
     ///
     /// # Errors
-    /// The device's; no memory or threads.
-    pub(crate) fn run(self: &Arc<Self>) -> io::Result<Ended> {
+    /// No memory or threads.
+    pub(crate) fn prepare(self: &Arc<Self>) -> io::Result<()> {
         let no_memory = |error: dafs_client::Error| io::Error::other(error.to_string());
         let client = &self.server.tree.client;
         let rooms = (0..self.threads).map(|_| Room::new(client));
         let rooms = rooms.collect::<Result<Vec<_>, _>>().map_err(no_memory)?;
-        let (tell, ends) = mpsc::channel();
         for room in rooms {
-            let (session, tell) = (self.clone(), tell.clone());
+            let session = self.clone();
             let thread = std::thread::Builder::new().name("dafs-mount".into());
             thread.spawn(move || {
                 let work = AssertUnwindSafe(|| session.work(room));
                 let ended = std::panic::catch_unwind(work);
                 let panicked = |_| Err(io::Error::other("a thread panicked"));
-                // Nobody listens any more when the mount is gone.
-                let _ = tell.send(ended.unwrap_or_else(panicked));
+                session.state().ended.get_or_insert(ended.unwrap_or_else(panicked));
+                session.changed.notify_all();
             })?;
+            self.state().made += 1;
         }
-        drop(tell);
-        // When the mount is gone nobody waits for those that are still at something, perhaps for ever.
-        ends.into_iter()
-            .find(|end| !matches!(end, Ok(Ended::Stopped)))
-            .unwrap_or(Ok(Ended::Stopped))
+        Ok(())
     }
 
-    /// Carries out requests, one after the other.
+    /// Serves until the mount is gone or all threads have stopped after [`stop`](Self::stop), for which
+    /// they have some time.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn run(&self) -> io::Result<Ended> {
+        let mut until = None;
+        let mut state = self.state();
+        loop {
+            // When the mount is gone nobody waits for those that are still at something.
+            if let Some(ended) = state.ended.take() {
+                return ended;
+            }
+            if !self.stops.load(Ordering::SeqCst) {
+                until = None;
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            if state.stopped == state.made {
+                return Ok(Ended::Stopped);
+            }
+            let until = *until.get_or_insert_with(|| Instant::now() + HANDOVER_STOP_PATIENCE);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Ended::Stuck);
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Carries out requests, one after the other; how the mount has ended.
     fn work(&self, mut room: Room) -> io::Result<Ended> {
-        let thread = gettid();
-        self.running().push(thread);
-        let ended = loop {
+        self.running().push(gettid());
+        loop {
             if self.stops.load(Ordering::SeqCst) {
-                break Ok(Ended::Stopped);
+                self.wait_to_go_on();
             }
             if let Err(error) = room.renew(&self.server.tree.client) {
                 // Nothing can be read or written without a session; everything else still has an answer.
@@ -114,12 +163,19 @@ impl Session {
             match self.server.device.receive(&mut room) {
                 Ok(Received::Request(bytes)) => self.server.carry_out(&mut room, bytes),
                 Ok(Received::Nothing) => {}
-                Ok(Received::Unmounted) => break Ok(Ended::Unmounted),
-                Err(error) => break Err(error),
+                Ok(Received::Unmounted) => return Ok(Ended::Unmounted),
+                Err(error) => return Err(error),
             }
-        };
-        self.running().retain(|running| *running != thread);
-        ended
+        }
+    }
+
+    fn wait_to_go_on(&self) {
+        let mut state = self.state();
+        state.stopped += 1;
+        self.changed.notify_all();
+        let stops = |_: &mut State| self.stops.load(Ordering::SeqCst);
+        let state = self.changed.wait_while(state, stops);
+        state.unwrap_or_else(PoisonError::into_inner).stopped -= 1;
     }
 
     /// Lets every thread stop when it has answered what it has received.
@@ -129,22 +185,38 @@ impl Session {
     pub(crate) fn stop(&self) -> io::Result<()> {
         // Without a handler the signal would end the process; what the handler does is nothing.
         signal_hook::flag::register(SIGUSR1, Arc::default())?;
-        self.stops.store(true, Ordering::SeqCst);
         // From now on nobody begins to wait, and who waits already is woken.
         self.server.device.set_waiting(false)?;
+        self.set_stops(true);
         for thread in self.running().iter() {
             crate::wake::wake(*thread, SIGUSR1);
         }
         Ok(())
     }
 
-    /// Takes a [`stop`](Self::stop) back, once all have stopped.
+    /// Lets them begin, or takes a [`stop`](Self::stop) back.
+    ///
+    /// # Errors
+    /// The device's.
     pub(crate) fn go_on(&self) -> io::Result<()> {
-        self.stops.store(false, Ordering::SeqCst);
-        self.server.device.set_waiting(true)
+        self.server.device.set_waiting(true)?;
+        self.set_stops(false);
+        Ok(())
     }
 
-    fn running(&self) -> std::sync::MutexGuard<'_, Vec<Pid>> {
+    fn set_stops(&self, stops: bool) {
+        // Under the lock, so that nobody looks before and waits after it.
+        let state = self.state();
+        self.stops.store(stops, Ordering::SeqCst);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn running(&self) -> MutexGuard<'_, Vec<Pid>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -173,13 +173,23 @@ impl Tree {
 
     /// Removes a directory, or anything else. The server makes no difference, and what the kernel knows
     /// may be old: so it is looked at right before.
-    pub(crate) fn remove(&self, dir: NodeId, name: &[u8], is_directory: bool) -> Outcome<()> {
+    /// What `before` yields of it is kept until it is removed.
+    pub(crate) fn remove<T>(
+        &self,
+        dir: NodeId,
+        name: &[u8],
+        is_directory: bool,
+        before: impl FnOnce(&FileHandle) -> T,
+    ) -> Outcome<()> {
         let (dir, name) = (self.handle(dir)?, checked(name)?);
         let found = self.client.lookup_attributes(&dir, name).map_err(|error| errno(&error))?;
         match (found.1.is_directory(), is_directory) {
             (true, false) => Err(Errno::EISDIR),
             (false, true) => Err(Errno::ENOTDIR),
-            _ => self.client.remove(&dir, name).map_err(|error| errno(&error)),
+            _ => {
+                let _during = before(&found.1.handle);
+                self.client.remove(&dir, name).map_err(|error| errno(&error))
+            }
         }
     }
 

@@ -78,13 +78,19 @@ impl Listener {
         settle(&session.server)?;
         // While reads are still answered: who has got a lock lets the kernel drop what it keeps, which
         // waits for them.
+        session.server.stop_keeping();
         if !session.server.locks.pause(HANDOVER_LOCKS_PATIENCE) {
-            session.server.resume_locks();
+            resume(&session.server);
             return Err(io::Error::other("requests for locks do not come to an end"));
         }
         // One that has come before and was not looked at has waited for longer.
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
         session.stop()
+    }
+
+    /// Whether a process waits for that.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// The process that all has stopped for.
@@ -104,6 +110,12 @@ fn bind(at: &SocketAddr) -> io::Result<UnixListener> {
             other => return other,
         }
     }
+}
+
+/// Goes on with what was ended for a process that has not taken the mount.
+pub(crate) fn resume(server: &Arc<Server>) {
+    server.resume_locks();
+    server.delegated.pause(false);
 }
 
 /// Gives everything to another process; all threads have stopped.
@@ -127,7 +139,7 @@ pub(crate) fn give(server: &Arc<Server>, stream: &UnixStream) -> io::Result<()> 
     });
     if given.is_err() {
         server.locks.take_back(waiting);
-        server.resume_locks();
+        resume(server);
     }
     given
 }
@@ -139,7 +151,8 @@ fn settle(server: &Server) -> io::Result<()> {
 }
 
 fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<State> {
-    let mut state = State { waiting: waiting.to_vec(), ..State::default() };
+    let given_up = server.locks.given_up();
+    let mut state = State { waiting: waiting.to_vec(), given_up, ..State::default() };
     // What is not stable would be forgotten.
     settle(server)?;
     state.nodes = server.tree.nodes.all();

@@ -27,7 +27,7 @@ mod socket;
 mod state;
 mod take;
 
-pub(crate) use give::{Listener, give};
+pub(crate) use give::{Listener, give, resume};
 pub(crate) use state::ListingState;
 pub use take::TakeOverError;
 pub(crate) use take::{Taken, take};

@@ -24,6 +24,8 @@ pub(super) struct State {
     pub(super) owners: Vec<OwnerState>,
     /// Requests for locks that were not answered.
     pub(super) waiting: Vec<Request>,
+    /// Requests that nobody waits for any more, perhaps of these.
+    pub(super) given_up: Vec<u64>,
 }
 
 /// An open file.
@@ -111,7 +113,7 @@ structures! {
     ClientIdentity { name, verifier, next_owner }
     FileHandle { fs, file }
     ListingPlace { cookie, verifier, end }
-    State { nodes, files, directories, owners, waiting }
+    State { nodes, files, directories, owners, waiting, given_up }
     FileState { number, node, handle, flags, open_owner, is_lost }
     DirectoryState { number, handle, listing }
     ListingState { first, names, place }
@@ -230,6 +232,7 @@ mod tests {
                 locks: vec![(0, u64::MAX, true)],
             }],
             waiting: vec![Request { unique: 1, handle: 1, wanted }],
+            given_up: vec![1],
         }
     }
 

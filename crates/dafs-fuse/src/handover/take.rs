@@ -3,16 +3,18 @@
 use super::socket::{CONNECTED, GO_ON, HELLO, TAKEN, address, check, receive, receive_with, send};
 use super::state::{Introduction, OwnerState, State};
 use crate::content::{self, OpenFile};
+use crate::delegated;
 use crate::kernel::Device;
-use crate::limits::LOCK_WAITERS_MAX;
+use crate::limits::{HANDOVER_FILL, LOCK_WAITERS_MAX};
 use crate::listing::OpenDirectory;
+use crate::mounting::MountOptions;
 use crate::serve::Server;
+use crate::session::Session;
 use crate::tree::Tree;
 use dafs_client::{Client, ClientIdentity, File, LockError, LockRange, OpenOptions};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
 use thiserror::Error;
 
 /// Why a mount could not be taken over. The process that has it goes on.
@@ -47,7 +49,7 @@ impl From<LockError> for TakeOverError {
 
 /// A mount that was taken over.
 pub(crate) struct Taken {
-    pub(crate) server: Arc<Server>,
+    pub(crate) session: Arc<Session>,
     /// To the process that had it, until that ends.
     pub(crate) former: UnixStream,
 }
@@ -56,32 +58,39 @@ pub(crate) struct Taken {
 /// before was.
 pub(crate) fn take<E: From<TakeOverError>>(
     device: &str,
-    source: &str,
-    belief: Duration,
+    options: &MountOptions,
     connect: impl FnOnce(ClientIdentity) -> Result<Client, E>,
 ) -> Result<Taken, E> {
     let (stream, introduction) = meet(device)?;
-    if introduction.source != source.as_bytes() {
+    if introduction.source != options.source.as_bytes() {
         let source = String::from_utf8_lossy(&introduction.source).into_owned();
         return Err(TakeOverError::Source(source).into());
     }
     let client = connect(introduction.identity)?;
     let (state, device) = tables(&stream)?;
-    let server = Server::new(device, Tree::new(client, introduction.root), belief);
+    let server = Server::new(device, Tree::new(client, introduction.root), options.belief);
     let server = Arc::new(server);
-    let taken = fill(&server, &state).and_then(|()| agree(&server, &stream));
+    // The other process goes on by itself when it has waited for too long: what is opened or locked after
+    // that, nobody would know of.
+    let filled = dafs_client::within(HANDOVER_FILL, || fill(&server, &state));
+    let session = Arc::new(Session::new(server.clone(), options.threads));
+    // What can fail, fails before the other one ends.
+    let prepared = filled.and_then(|()| Ok(session.prepare()?));
+    let taken = prepared.and_then(|()| agree(&stream));
     if let Err(error) = taken {
         let _ = send(&stream, error.to_string().as_bytes());
         // What is open belongs to the other process as well: closing it here would close it there.
-        std::mem::forget(server);
+        std::mem::forget((server, session));
         return Err(error.into());
     }
+    // The kernel says so once.
+    state.given_up.iter().for_each(|unique| server.locks.give_up(*unique));
     for request in state.waiting {
         if let Err(error) = server.answer_lock(request, true) {
             server.device.answer(request.unique, Err(error));
         }
     }
-    Ok(Taken { server, former: stream })
+    Ok(Taken { session, former: stream })
 }
 
 fn meet(device: &str) -> Result<(UnixStream, Introduction), TakeOverError> {
@@ -112,6 +121,9 @@ fn fill(server: &Server, state: &State) -> Result<(), TakeOverError> {
     for file in &state.files {
         let options = content::options(file.flags).truncate(false);
         let open = client.open_as(&file.handle, &options, file.open_owner)?;
+        if delegated::writes(file.flags) {
+            server.delegated.begin_write(file.handle);
+        }
         let open = OpenFile::new(server.home(), file.node, open, file.flags);
         if file.is_lost {
             open.lose();
@@ -154,11 +166,10 @@ fn open_and_lock(client: &Client, owner: &OwnerState) -> Result<(File, bool), Ta
 }
 
 /// From here on the mount belongs to this process, and to no other one.
-fn agree(server: &Server, stream: &UnixStream) -> Result<(), TakeOverError> {
+fn agree(stream: &UnixStream) -> Result<(), TakeOverError> {
     send(stream, TAKEN)?;
     if receive(stream)? != GO_ON {
         return Err(TakeOverError::Malformed);
     }
-    // The other one had stopped to wait, for both.
-    Ok(server.device.set_waiting(true)?)
+    Ok(())
 }

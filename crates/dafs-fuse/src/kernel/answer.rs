@@ -42,10 +42,15 @@ pub(crate) struct Entry {
 pub(crate) struct OpenHow {
     /// It keeps nothing of the content.
     pub(crate) direct: bool,
+    /// It goes on with what it has kept of the content.
+    pub(crate) keeps: bool,
 }
 
 /// The kernel keeps no content of the file and asks for all of it.
 const OPEN_DIRECT: u32 = 1;
+
+/// The kernel goes on with the content that it has kept.
+const OPEN_KEEPS: u32 = 1 << 1;
 
 /// Who stands in the way of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +138,8 @@ impl Writer {
 
     fn opened(&mut self, handle: u64, how: OpenHow) {
         self.u64(handle);
-        self.u32(if how.direct { OPEN_DIRECT } else { 0 });
+        let direct = if how.direct { OPEN_DIRECT } else { 0 };
+        self.u32(direct | if how.keeps { OPEN_KEEPS } else { 0 });
         self.u32(0);
     }
 }

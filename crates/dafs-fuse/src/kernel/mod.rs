@@ -13,6 +13,7 @@ mod bytes;
 mod device;
 mod errno;
 mod negotiate;
+mod page;
 mod request;
 
 pub(crate) use answer::{

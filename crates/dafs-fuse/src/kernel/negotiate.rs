@@ -2,6 +2,7 @@
 
 use super::answer::Writer;
 use super::errno::Errno;
+use super::page::page_bytes;
 use crate::limits::{BACKGROUND_REQUESTS, READ_AHEAD_BYTES, WRITE_BYTES_MAX};
 
 /// The version of the protocol that is spoken here.
@@ -42,9 +43,6 @@ const WANTED: u32 = ASYNC_READ
     | MAX_PAGES
     | HAS_MORE_FLAGS;
 
-/// The unit that the kernel counts transfers in, in bytes: the smallest page of any machine.
-const PAGE_BYTES: u32 = 4096;
-
 /// What the kernel offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Offer {
@@ -76,12 +74,19 @@ pub(crate) fn accept(offer: &Offer) -> Result<Vec<u8>, Errno> {
     writer.u32(WRITE_BYTES_MAX);
     // Times are exact to the nanosecond.
     writer.u32(1);
-    writer.u16((WRITE_BYTES_MAX / PAGE_BYTES) as u16);
+    writer.u16(pages_max(page_bytes()));
     writer.u16(0);
     let has_more = offer.flags & HAS_MORE_FLAGS != 0;
     writer.u32(if has_more { offer.more_flags & MAP_DIRECT } else { 0 });
     (0..7).for_each(|_| writer.u32(0));
     Ok(writer.0)
+}
+
+/// The most pages of a transfer, by the size of the kernel's pages in bytes: no transfer is longer than
+/// there is room for.
+fn pages_max(page_bytes: usize) -> u16 {
+    let pages = WRITE_BYTES_MAX as usize / page_bytes;
+    u16::try_from(pages.max(1)).unwrap_or(u16::MAX)
 }
 
 /// The answer to a kernel of a later major version, which begins again with ours.
@@ -109,6 +114,11 @@ mod tests {
         assert_eq!(answer[8..12], (1_u32 << 17).to_ne_bytes());
         assert_eq!(answer[12..16], POSIX_LOCKS.to_ne_bytes());
         assert_eq!(answer[32..], [0; 32]);
+    }
+
+    #[test]
+    fn a_transfer_fits_whatever_the_size_of_a_page() {
+        assert_eq!((pages_max(4096), pages_max(65536), pages_max(2 << 20)), (256, 16, 1));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use super::{Answer, Server};
 use crate::content::{self, Home, OpenFile};
-use crate::kernel::{Errno, NodeId, OpenHow, Request, created, entry, opened};
+use crate::delegated::{only_reads, writes};
+use crate::kernel::{NodeId, OpenHow, Request, created, entry, opened};
 use crate::limits::KEPT_ATTEMPTS_MAX;
 use crate::tree::Outcome;
 use dafs_client::{Attributes, IoBuffer, SetAttributes};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 impl Server {
     pub(super) fn file(&self, handle: u64) -> Outcome<Arc<OpenFile>> {
-        self.files.get(handle).ok_or(Errno::EBADF)
+        self.files.get(handle).map_or_else(|| self.redeemed(handle), Ok)
     }
 
     /// Where the open files belong.
@@ -18,10 +19,17 @@ impl Server {
         Home { kept: &self.kept, locks: &self.locks }
     }
 
-    pub(super) fn open(&self, request: &Request<'_>, flags: i32) -> Outcome<Answer> {
+    pub(super) fn open(self: &Arc<Self>, request: &Request<'_>, flags: i32) -> Outcome<Answer> {
+        if only_reads(flags) {
+            return self.open_to_read(request, flags);
+        }
+        let changing = self.changing(self.tree.handle(request.node)?);
         // Of what root changes, nothing is taken.
         let keeps_bits = request.caller.uid == 0;
         let file = OpenFile::open(&self.tree, self.home(), request.node, flags, keeps_bits)?;
+        if writes(flags) {
+            changing.go_on();
+        }
         let how = how(&file);
         Ok(opened(self.files.insert(file), how).into())
     }
@@ -51,6 +59,9 @@ impl Server {
         let (file, attributes) =
             self.tree.create(node, name, &options, must_be_new, mode, caller)?;
         let entry = self.entry(&attributes);
+        if writes(flags) {
+            self.changing(attributes.handle).go_on();
+        }
         let file = OpenFile::new(self.home(), entry.attributes.node, file, flags);
         let how = how(&file);
         Ok(created(&entry, self.files.insert(file), how).into())
@@ -130,6 +141,10 @@ impl Server {
 
     /// A descriptor of it is closed.
     pub(super) fn flush(&self, handle: u64, owner: u64) -> Outcome<Answer> {
+        self.delegated.used(handle);
+        if let Some(promised) = self.delegated.promised(handle) {
+            return self.locks.leave(promised.node, owner).map(Answer::from);
+        }
         let file = self.file(handle)?;
         let stable = self.settle(&file);
         let unlocked = self.locks.leave(file.node, owner);
@@ -137,6 +152,11 @@ impl Server {
     }
 
     pub(super) fn release(&self, handle: u64, owner: Option<u64>) -> Outcome<Answer> {
+        self.delegated.closed(handle);
+        // Nothing was read or locked through one that the server never came to know.
+        if self.delegated.settle(handle, || ()) {
+            return Ok(().into());
+        }
         let file = self.file(handle)?;
         // Pages that were written back since the last descriptor was closed. Nobody is told any more,
         // but those who have it open.
@@ -145,7 +165,11 @@ impl Server {
         let unlocked = unlocked.and(self.locks.release(file.node, handle));
         self.files.remove(handle);
         // Another thread that still reads is the last one and closes it.
+        let (is_written, file_handle) = (writes(file.flags), *file.file.handle());
         let closed = Arc::into_inner(file).map_or(Ok(()), OpenFile::close);
+        if is_written {
+            self.delegated.end_write(&file_handle);
+        }
         stable.and(closed).and(unlocked).map(Answer::from)
     }
 }
@@ -153,5 +177,5 @@ impl Server {
 /// The kernel keeps nothing of a file that is appended to: it would take the end that it knows for the
 /// end of the file.
 fn how(file: &OpenFile) -> OpenHow {
-    OpenHow { direct: file.appends() }
+    OpenHow { direct: file.appends(), ..OpenHow::default() }
 }

@@ -42,7 +42,7 @@ impl Server {
                     let fits = listing.add(Some(&entry), number, mode, behind, name);
                     match fits {
                         true => entered.push(number),
-                        false => self.tree.nodes.forget(number, 1),
+                        false => self.forget(number, 1),
                     }
                     fits
                 }
@@ -61,7 +61,7 @@ impl Server {
         match listed {
             Ok(()) => Ok(listing.into_bytes().into()),
             Err(error) => {
-                entered.iter().for_each(|&node| self.tree.nodes.forget(node, 1));
+                entered.iter().for_each(|&node| self.forget(node, 1));
                 Err(error)
             }
         }

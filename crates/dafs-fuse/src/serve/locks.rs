@@ -93,7 +93,7 @@ impl Server {
     }
 
     /// Lets the kernel drop what it keeps of a file: content and attributes.
-    fn forget_content(&self, node: NodeId) {
+    pub(super) fn forget_content(&self, node: NodeId) {
         if let Err(error) = self.device.forget_content(node) {
             tracing::warn!(%error, node, "the kernel did not drop what it keeps of a file");
         }

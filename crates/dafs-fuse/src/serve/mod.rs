@@ -4,11 +4,13 @@
 //! * Each request is answered once. What an answer tells the kernel to remember is in the tables before
 //!   it is sent.
 
+mod delegated;
 mod files;
 mod lists;
 mod locks;
 
 use crate::convert;
+use crate::delegated::Delegated;
 use crate::handles::Handles;
 use crate::kept::Kept;
 use crate::kernel::{
@@ -35,6 +37,8 @@ pub(crate) struct Server {
     pub(crate) locks: Arc<Locks>,
     /// What was written and is not stable.
     pub(crate) kept: Kept,
+    /// What may be kept by right of delegations.
+    pub(crate) delegated: Delegated,
     /// How long the kernel may believe what it was told.
     pub(crate) belief: Duration,
 }
@@ -72,6 +76,7 @@ impl Server {
             directories: Handles::default(),
             locks: Arc::default(),
             kept: Kept::default(),
+            delegated: Delegated::default(),
             belief,
         }
     }
@@ -121,15 +126,17 @@ impl Server {
     ) -> Outcome<Answer> {
         let (node, caller, tree) = (request.node, request.caller, &self.tree);
         Ok(match &request.operation {
-            Operation::Lookup { name } => self.entered(&self.look(|| tree.lookup(node, name))?),
+            Operation::Lookup { name } => self.entered(&self.look_up(node, name)?),
             Operation::Forget(nodes) => {
-                nodes.iter().for_each(|(node, lookups)| tree.nodes.forget(*node, *lookups));
+                nodes.iter().for_each(|(node, lookups)| self.forget(*node, *lookups));
                 Answer::None
             }
-            Operation::GetAttributes => self.told(node, &self.look(|| tree.attributes(node))?),
+            Operation::GetAttributes => self.told(node, &self.known_attributes(node)?),
             Operation::SetAttributes(change) => {
                 let (open, change) = (change.handle, convert::set_attributes(change));
-                self.told(node, &self.set_attributes(node, open, &change)?)
+                let changed = self.set_attributes(node, open, &change);
+                self.delegated.changed(&tree.handle(node)?);
+                self.told(node, &changed?)
             }
             Operation::ReadLink => tree.readlink(node)?.into(),
             Operation::Symlink { name, target } => {
@@ -142,17 +149,23 @@ impl Server {
                 self.entered(&tree.make(node, name, New::Directory, *mode, caller)?)
             }
             Operation::Remove { name, is_directory } => {
-                tree.remove(node, name, *is_directory)?.into()
+                self.remove(node, name, *is_directory)?.into()
             }
             // The server always replaces; what it cannot do in one step is not done.
             Operation::Rename { flags: 1.., .. } => return Err(Errno::EINVAL),
             Operation::Rename { name, to, new_name, .. } => {
-                tree.rename((node, name), (*to, new_name))?.into()
+                self.rename((node, name), (*to, new_name))?.into()
             }
-            Operation::Link { source, name } => self.entered(&tree.link(*source, node, name)?),
+            Operation::Link { source, name } => {
+                let linked = tree.link(*source, node, name);
+                self.delegated.changed(&tree.handle(*source)?);
+                self.delegated.names_changed();
+                self.entered(&linked?)
+            }
             Operation::Open { flags } => self.open(request, *flags)?,
             Operation::Create { name, flags, mode } => self.create(request, name, *flags, *mode)?,
             Operation::Read { handle, offset, len } => {
+                self.delegated.used(*handle);
                 let file = self.file(*handle)?;
                 self.locks.check(file.node)?;
                 let bytes = file.read(data, *offset, *len)?;
@@ -167,11 +180,17 @@ impl Server {
             Operation::Release { handle, owner } => self.release(*handle, *owner)?,
             Operation::Sync { handle } => self.sync(*handle)?.into(),
             Operation::SetXattr { name, value, flags } => {
-                tree.set_xattr(node, name, value, *flags)?.into()
+                let set = tree.set_xattr(node, name, value, *flags);
+                self.delegated.changed(&tree.handle(node)?);
+                set?.into()
             }
             Operation::GetXattr { name, size } => bytes(tree.xattr(node, name)?, *size)?,
             Operation::ListXattr { size } => bytes(tree.xattr_names(node)?, *size)?,
-            Operation::RemoveXattr { name } => tree.remove_xattr(node, name)?.into(),
+            Operation::RemoveXattr { name } => {
+                let removed = tree.remove_xattr(node, name);
+                self.delegated.changed(&tree.handle(node)?);
+                removed?.into()
+            }
             Operation::Flush { handle, owner } => self.flush(*handle, *owner)?,
             Operation::OpenDirectory => self.open_directory(node)?,
             Operation::ReadDirectory { handle, position, len, with_attributes } => {
@@ -198,7 +217,7 @@ impl Server {
     /// What the kernel is told of an object that it is going to remember.
     fn entry(&self, attributes: &Attributes) -> Entry {
         let node = self.tree.nodes.enter(attributes);
-        let generation = generation(&attributes.handle);
+        let generation = generation(node, &attributes.handle);
         let attributes = convert::attributes(node, attributes);
         Entry { attributes, generation, belief: self.belief }
     }

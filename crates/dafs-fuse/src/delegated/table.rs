@@ -1,0 +1,337 @@
+//! Which files are kept by right of a delegation, and what is known of them. No I/O.
+//!
+//! Invariants
+//! * Names and attributes are known of a file only while its delegation is there, only what was asked
+//!   after it came, and after the last change of our own. A name is known only of a file that has no other
+//!   one, so that whatever is done to that name concerns it; of what has no known name, the attributes
+//!   are known only until any name is changed here.
+//! * A file that is open to write here is not kept: the kernel and the server tell different sizes then.
+//! * An open file of the kernel that the server does not know (promised) belongs to a file that is kept,
+//!   or that is being given up.
+
+use crate::kernel::NodeId;
+use dafs_client::{Attributes, FileHandle};
+use rustc_hash::FxHashMap;
+
+/// A delegation, which may be good for nothing any more.
+pub(super) trait Right {
+    fn is_good(&self) -> bool;
+}
+
+/// How far a delegation is on its way; it never goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Content may be kept by right of it.
+    There,
+    /// What was kept by right of it is being given up.
+    Leaving,
+}
+
+/// What is known of a file.
+#[derive(Debug)]
+struct Known {
+    /// The directory, and the name in it.
+    name: Option<(FileHandle, Box<[u8]>)>,
+    asked: u64,
+    attributes: Attributes,
+}
+
+/// A file that is kept.
+#[derive(Debug)]
+struct Held<R> {
+    right: R,
+    stage: Stage,
+    /// When it came.
+    since: u64,
+    /// When somebody here changed the file last, or its name.
+    changed: u64,
+    used: u64,
+    /// The kernel has dropped what it had from before.
+    is_clean: bool,
+    known: Option<Known>,
+    /// Open files of the kernel that the server does not know.
+    promised: Vec<u64>,
+}
+
+/// An open file of the kernel that the server does not know.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Promised {
+    pub(crate) handle: FileHandle,
+    pub(crate) node: NodeId,
+    pub(crate) flags: i32,
+}
+
+/// How a file can be opened to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// Without the server. The kernel may go on with what it has, if that is `clean`.
+    Promised { is_clean: bool },
+    /// By the server, which may grant a delegation.
+    Delegated,
+    /// By the server, without one.
+    Plain,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Table<R> {
+    held: FxHashMap<FileHandle, Held<R>>,
+    /// The names that are known, by directory.
+    names: FxHashMap<FileHandle, FxHashMap<Box<[u8]>, FileHandle>>,
+    promised: FxHashMap<u64, Promised>,
+    /// How often files are open to write here.
+    writers: FxHashMap<FileHandle, usize>,
+    /// Open files that the kernel drops what it has of the file for, by number, with the time.
+    cleaning: FxHashMap<u64, (FileHandle, u64)>,
+    /// Counts what happens.
+    time: u64,
+    /// When names changed here last.
+    names_changed: u64,
+    files_max: usize,
+    pub(super) is_paused: bool,
+}
+
+impl<R: Right> Table<R> {
+    pub(super) fn new(files_max: usize) -> Self {
+        Self {
+            held: FxHashMap::default(),
+            names: FxHashMap::default(),
+            promised: FxHashMap::default(),
+            writers: FxHashMap::default(),
+            cleaning: FxHashMap::default(),
+            time: 0,
+            names_changed: 0,
+            files_max,
+            is_paused: false,
+        }
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.time += 1;
+        self.time
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    pub(super) fn has_promised(&self) -> bool {
+        !self.promised.is_empty()
+    }
+
+    pub(super) fn all(&self) -> Vec<FileHandle> {
+        self.held.keys().copied().collect()
+    }
+
+    /// The file, if its delegation is good.
+    fn usable(&mut self, handle: &FileHandle) -> Option<&mut Held<R>> {
+        let time = self.tick();
+        let held = self.held.get_mut(handle)?;
+        if held.stage != Stage::There || !held.right.is_good() {
+            return None;
+        }
+        held.used = time;
+        Some(held)
+    }
+
+    /// What is known of a file.
+    pub(super) fn attributes(&mut self, handle: &FileHandle) -> Option<Attributes> {
+        let names_changed = self.names_changed;
+        let known = self.usable(handle)?.known.as_ref()?;
+        // A name of it may have been changed since, if nobody knows which it has.
+        let is_good = known.name.is_some() || known.asked >= names_changed;
+        is_good.then(|| known.attributes.clone())
+    }
+
+    /// The file that a name is known to stand for.
+    pub(super) fn named(&self, dir: &FileHandle, name: &[u8]) -> Option<FileHandle> {
+        self.names.get(dir)?.get(name).copied()
+    }
+
+    /// The time of a question to the server, which goes out after it.
+    pub(super) fn asking(&self) -> u64 {
+        self.time
+    }
+
+    /// What the server answered, to a question for a name or for a file.
+    pub(super) fn learn(
+        &mut self,
+        asked: u64,
+        name: Option<(&FileHandle, &[u8])>,
+        attributes: &Attributes,
+    ) {
+        let handle = attributes.handle;
+        let Some(held) = self.held.get(&handle) else { return };
+        let newest = held.since.max(held.changed).max(self.names_changed);
+        if held.stage != Stage::There || newest > asked {
+            return;
+        }
+        // What is done to another name of it would not be noticed.
+        let name = name.filter(|_| attributes.links == 1);
+        let name = name.map(|(dir, name)| (*dir, Box::<[u8]>::from(name)));
+        self.unlearn(&handle);
+        if let Some(held) = self.held.get_mut(&handle) {
+            if let Some((dir, name)) = &name {
+                self.names.entry(*dir).or_default().insert(name.clone(), handle);
+            }
+            held.known = Some(Known { name, asked, attributes: attributes.clone() });
+        }
+    }
+
+    fn unlearn(&mut self, handle: &FileHandle) {
+        let known = self.held.get_mut(handle).and_then(|held| held.known.take());
+        let Some((dir, name)) = known.and_then(|known| known.name) else { return };
+        if let Some(names) = self.names.get_mut(&dir) {
+            if names.get(&name) == Some(handle) {
+                names.remove(&name);
+            }
+            if names.is_empty() {
+                self.names.remove(&dir);
+            }
+        }
+    }
+
+    /// A change of a file has been carried out, or may have been.
+    pub(super) fn changed(&mut self, handle: &FileHandle) {
+        self.unlearn(handle);
+        let time = self.tick();
+        if let Some(held) = self.held.get_mut(handle) {
+            held.changed = time;
+        }
+    }
+
+    /// Names have changed here, or may have.
+    pub(super) fn names_changed(&mut self) {
+        self.names_changed = self.tick();
+    }
+
+    /// The kernel opens a file to read it; its `number` would be promised.
+    pub(super) fn open(&mut self, number: u64, promised: Promised) -> Opening {
+        let handle = promised.handle;
+        if self.is_paused {
+            return Opening::Plain;
+        }
+        if let Some(held) = self.usable(&handle) {
+            held.promised.push(number);
+            let is_clean = held.is_clean;
+            self.promised.insert(number, promised);
+            if !is_clean {
+                self.cleaning.insert(number, (handle, self.time));
+            }
+            return Opening::Promised { is_clean };
+        }
+        match self.held.contains_key(&handle) || self.writers.contains_key(&handle) {
+            true => Opening::Plain,
+            false => Opening::Delegated,
+        }
+    }
+
+    /// A delegation has come with the open file of this number. It is good when `ready` says so, which
+    /// lets recalls be heard. Yields what goes back: this one, or one that was not used for long.
+    pub(super) fn came(
+        &mut self,
+        number: u64,
+        handle: FileHandle,
+        mut right: R,
+        ready: impl FnOnce(&mut R) -> bool,
+    ) -> Option<R> {
+        let is_wanted = !self.is_paused
+            && !self.writers.contains_key(&handle)
+            && !self.held.contains_key(&handle);
+        if !is_wanted {
+            return Some(right);
+        }
+        let mut back = None;
+        if self.held.len() >= self.files_max {
+            let idle = |(_, held): &(&FileHandle, &Held<R>)| {
+                held.stage == Stage::There && held.promised.is_empty()
+            };
+            let oldest = self.held.iter().filter(idle).min_by_key(|(_, held)| held.used);
+            let Some(oldest) = oldest.map(|(handle, _)| *handle) else { return Some(right) };
+            back = self.remove(&oldest);
+        }
+        if !ready(&mut right) {
+            // It need not go back, but what made room for it must.
+            return back.or(Some(right));
+        }
+        let since = self.tick();
+        let (stage, is_clean, known) = (Stage::There, false, None);
+        let promised = Vec::new();
+        let held =
+            Held { right, stage, since, changed: since, used: since, is_clean, known, promised };
+        self.held.insert(handle, held);
+        self.cleaning.insert(number, (handle, since));
+        back
+    }
+
+    /// How many open files there are that [`used`](Self::used) is to be told of.
+    pub(super) fn cleaning(&self) -> usize {
+        self.cleaning.len()
+    }
+
+    /// The kernel uses an open file, so it has dropped what it had when that was opened.
+    pub(super) fn used(&mut self, number: u64) {
+        if let Some((handle, opened)) = self.cleaning.remove(&number)
+            && let Some(held) = self.held.get_mut(&handle)
+            && held.since <= opened
+        {
+            held.is_clean = true;
+        }
+    }
+
+    /// The kernel closes an open file.
+    pub(super) fn closed(&mut self, number: u64) {
+        self.cleaning.remove(&number);
+    }
+
+    /// Nothing more is kept of a file; false when there is nothing, or somebody is at it already.
+    pub(super) fn leave(&mut self, handle: &FileHandle) -> bool {
+        self.unlearn(handle);
+        match self.held.get_mut(handle) {
+            Some(held) if held.stage != Stage::Leaving => {
+                held.stage = Stage::Leaving;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The open files of a file that the server does not know.
+    pub(super) fn promised_of(&self, handle: &FileHandle) -> Vec<u64> {
+        self.held.get(handle).map(|held| held.promised.clone()).unwrap_or_default()
+    }
+
+    /// An open file that the server does not know.
+    pub(super) fn promised(&self, number: u64) -> Option<Promised> {
+        self.promised.get(&number).copied()
+    }
+
+    /// The server knows an open file now, or the kernel has closed it; false when that was so before.
+    pub(super) fn settle(&mut self, number: u64) -> bool {
+        let Some(promised) = self.promised.remove(&number) else { return false };
+        if let Some(held) = self.held.get_mut(&promised.handle) {
+            held.promised.retain(|other| *other != number);
+        }
+        true
+    }
+
+    /// Takes a file out, to give its delegation back.
+    pub(super) fn remove(&mut self, handle: &FileHandle) -> Option<R> {
+        self.unlearn(handle);
+        self.held.remove(handle).map(|held| held.right)
+    }
+
+    /// A file is opened to write here, or about to lose its name.
+    pub(super) fn begin_write(&mut self, handle: FileHandle) {
+        *self.writers.entry(handle).or_default() += 1;
+    }
+
+    pub(super) fn end_write(&mut self, handle: &FileHandle) {
+        if let Some(count) = self.writers.get_mut(handle) {
+            *count -= 1;
+            if *count == 0 {
+                self.writers.remove(handle);
+            }
+        }
+    }
+}

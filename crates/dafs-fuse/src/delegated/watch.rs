@@ -1,0 +1,79 @@
+//! Looks after the promises of the server: nobody else can tell the kernel in time when they may be over.
+
+use super::Delegated;
+use crate::limits::{DROPPING_THREADS_MAX, PROMISE_LOOK};
+use crate::serve::Server;
+use dafs_client::FileHandle;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// The thread that looks; it begins with the first file that is kept.
+#[derive(Debug, Default)]
+pub(crate) struct Watch(AtomicBool);
+
+impl Watch {
+    /// Begins, if nobody does it yet. False when there is no thread: nothing may be kept then.
+    pub(crate) fn begin(&self, server: &Arc<Server>) -> bool {
+        if self.0.swap(true, Ordering::SeqCst) {
+            return true;
+        }
+        let restarts = server.tree.client.stats().restarts;
+        let server = Arc::downgrade(server);
+        let thread = std::thread::Builder::new().name("dafs-promises".into());
+        let begun = thread.spawn(move || look(&server, restarts));
+        if let Err(error) = &begun {
+            tracing::warn!(%error, "nothing is kept because nobody would look after it");
+            self.0.store(false, Ordering::SeqCst);
+        }
+        begun.is_ok()
+    }
+}
+
+fn look(server: &Weak<Server>, mut restarts: u64) {
+    while let Some(server) = server.upgrade() {
+        let client = &server.tree.client;
+        let (promised, seen) = (client.promised(), client.stats().restarts);
+        if (promised.is_zero() || seen != restarts) && !server.delegated.is_empty() {
+            tracing::info!("the server may have let others change files: the kernel drops them");
+            // It may take as long as the server is away, and more may happen meanwhile.
+            let server = server.clone();
+            let thread = std::thread::Builder::new().name("dafs-dropping".into());
+            if let Err(error) = thread.spawn(move || drop_all(&server)) {
+                tracing::error!(%error, "no thread to let the kernel drop what it keeps");
+                continue;
+            }
+        }
+        restarts = seen;
+        drop(server);
+        let pause = promised.min(PROMISE_LOOK);
+        std::thread::sleep(if pause.is_zero() { PROMISE_LOOK } else { pause });
+    }
+}
+
+/// Lets the kernel drop all that is kept, and gives the delegations back.
+fn drop_all(server: &Server) {
+    let delegated: &Delegated = &server.delegated;
+    let all: Vec<FileHandle> =
+        delegated.all().into_iter().filter(|handle| delegated.leave(handle)).collect();
+    // Where a read is under way, which a server that is away does not answer, the kernel waits for it: the
+    // others are not to wait as well.
+    let rest = Mutex::new(all.clone());
+    let drop_some = || {
+        while let Some(handle) = rest.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            server.drop_content(&handle);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..all.len().min(DROPPING_THREADS_MAX) {
+            let thread = std::thread::Builder::new().name("dafs-dropping".into());
+            if thread.spawn_scoped(scope, drop_some).is_err() {
+                break;
+            }
+        }
+        drop_some();
+    });
+    for handle in all {
+        server.redeem_all(&handle);
+        drop(delegated.remove(&handle));
+    }
+}

@@ -1,0 +1,206 @@
+//! Files that are kept by right of delegations: looked up, opened, and given up.
+
+use super::{Answer, Server};
+use crate::content::{self, OpenFile};
+use crate::convert::errno;
+use crate::delegated::{Opening, Promised};
+use crate::kernel::{Errno, NodeId, OpenHow, Request, opened};
+use crate::tree::Outcome;
+use dafs_client::{Attributes, FileHandle, Keeper};
+use std::sync::{Arc, Weak};
+
+/// A file that is being changed here; it ends with this.
+pub(super) struct Changing<'a> {
+    server: &'a Server,
+    handle: FileHandle,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.server.delegated.end_write(&self.handle);
+    }
+}
+
+impl Changing<'_> {
+    /// It goes on, until the kernel closes what it has opened to write.
+    pub(super) fn go_on(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Server {
+    pub(super) fn look_up(&self, node: NodeId, name: &[u8]) -> Outcome<Attributes> {
+        let dir = self.tree.handle(node)?;
+        if let Some(known) = self.delegated.lookup(&dir, name) {
+            return Ok(known);
+        }
+        let asked = self.delegated.asking();
+        let found = self.look(|| self.tree.lookup(node, name))?;
+        self.delegated.learn(asked, Some((&dir, name)), &found);
+        Ok(found)
+    }
+
+    pub(super) fn known_attributes(&self, node: NodeId) -> Outcome<Attributes> {
+        if let Some(known) = self.delegated.attributes(&self.tree.handle(node)?) {
+            return Ok(known);
+        }
+        let asked = self.delegated.asking();
+        let found = self.look(|| self.tree.attributes(node))?;
+        self.delegated.learn(asked, None, &found);
+        Ok(found)
+    }
+
+    /// Opens a file that is only to be read.
+    pub(super) fn open_to_read(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        flags: i32,
+    ) -> Outcome<Answer> {
+        let node = request.node;
+        let handle = self.tree.handle(node)?;
+        let number = self.files.reserve();
+        let client = &self.tree.client;
+        let file = match self.delegated.open(number, Promised { handle, node, flags }) {
+            Opening::Promised { is_clean } => {
+                let how = OpenHow { keeps: is_clean, ..OpenHow::default() };
+                return Ok(opened(number, how).into());
+            }
+            Opening::Delegated => {
+                let (file, delegation) =
+                    client.open_delegated(&handle).map_err(|error| errno(&error))?;
+                if let Some(delegation) = delegation
+                    && self.delegated.watch.begin(self)
+                {
+                    let keeper: Arc<dyn Keeper> = self.clone();
+                    let keeper: Weak<dyn Keeper> = Arc::downgrade(&keeper);
+                    self.delegated.came(number, handle, delegation, keeper);
+                }
+                file
+            }
+            Opening::Plain => client
+                .open_handle(&handle, &content::options(flags))
+                .map_err(|error| errno(&error))?,
+        };
+        let file = OpenFile::new(self.home(), node, file, flags);
+        let is_first = self.files.take_over(number, file);
+        assert!(is_first, "a number is given once");
+        Ok(opened(number, OpenHow::default()).into())
+    }
+
+    /// An open file, which the server knows from now on.
+    pub(super) fn redeemed(&self, number: u64) -> Outcome<Arc<OpenFile>> {
+        if let Some(Promised { handle, node, flags }) = self.delegated.promised(number) {
+            let options = content::options(flags);
+            let file = self.tree.client.open_handle(&handle, &options);
+            let file = file.map_err(|error| errno(&error))?;
+            let mut file = Some(OpenFile::new(self.home(), node, file, flags));
+            self.delegated.settle(number, || {
+                if let Some(file) = file.take() {
+                    let is_first = self.files.take_over(number, file);
+                    assert!(is_first, "a number is given once");
+                }
+            });
+            // One that came too late is closed without the lock.
+            drop(file);
+        }
+        self.files.get(number).ok_or(Errno::EBADF)
+    }
+
+    /// Lets the server know of all that the kernel has open of a file.
+    pub(crate) fn redeem_all(&self, handle: &FileHandle) {
+        for number in self.delegated.promised_of(handle) {
+            if let Err(error) = self.redeemed(number) {
+                // The kernel has closed it, or who reads through it is told.
+                tracing::debug!(?error, number, "an open file that the server does not know");
+            }
+        }
+    }
+
+    /// Lets the kernel drop what it keeps of a file. To be called by no thread that answers it.
+    pub(crate) fn drop_content(&self, handle: &FileHandle) {
+        // What the kernel has forgotten it keeps nothing of.
+        if let Some(node) = self.tree.nodes.known(handle) {
+            self.forget_content(node);
+        }
+    }
+
+    /// A file is about to be changed here. It is not kept meanwhile: what the kernel has of it, it drops
+    /// or changes itself.
+    pub(super) fn changing(&self, handle: FileHandle) -> Changing<'_> {
+        self.delegated.begin_write(handle);
+        let is_kept = self.delegated.leave(&handle);
+        self.redeem_all(&handle);
+        if is_kept {
+            drop(self.delegated.remove(&handle));
+        }
+        Changing { server: self, handle }
+    }
+
+    /// The kernel has forgotten some of its lookups.
+    pub(super) fn forget(&self, node: NodeId, lookups: u64) {
+        if let Some(handle) = self.tree.nodes.forget(node, lookups)
+            && self.delegated.leave(&handle)
+        {
+            drop(self.delegated.remove(&handle));
+        }
+    }
+
+    pub(super) fn remove(&self, dir: NodeId, name: &[u8], is_directory: bool) -> Outcome<()> {
+        let removed = self.tree.remove(dir, name, is_directory, |handle| self.changing(*handle));
+        self.delegated.names_changed();
+        removed
+    }
+
+    pub(super) fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8])) -> Outcome<()> {
+        let named =
+            |(dir, name): (NodeId, &[u8])| Ok(self.delegated.named(&self.tree.handle(dir)?, name));
+        let (source, mut target) = (named(from)?, named(to)?);
+        if target.is_none() && self.delegated.has_promised() {
+            // What is replaced may be open, and the server must know that before.
+            target = self.tree.lookup(to.0, to.1).ok().map(|found| found.handle);
+        }
+        let changing = [source, target].map(|found| found.map(|handle| self.changing(handle)));
+        let renamed = self.tree.rename(from, to);
+        self.delegated.names_changed();
+        drop(changing);
+        renamed
+    }
+
+    /// Keeps nothing any more, and all that is open is known to the server.
+    pub(crate) fn stop_keeping(&self) {
+        self.delegated.pause(true);
+        for handle in self.delegated.all() {
+            let is_kept = self.delegated.leave(&handle);
+            self.redeem_all(&handle);
+            if is_kept {
+                drop(self.delegated.remove(&handle));
+            }
+        }
+    }
+
+    fn give_up(&self, handle: &FileHandle, give_back: bool) {
+        if !self.delegated.leave(handle) {
+            // Whoever is at it gives it back.
+            return;
+        }
+        self.drop_content(handle);
+        self.redeem_all(handle);
+        let delegation = self.delegated.remove(handle);
+        if give_back
+            && let Some(delegation) = delegation
+            && let Err(error) = delegation.give_back()
+        {
+            tracing::debug!(%error, "a delegation could not be given back");
+        }
+    }
+}
+
+impl Keeper for Server {
+    fn recalled(&self, file: &FileHandle) {
+        self.give_up(file, true);
+    }
+
+    fn lost(&self, file: &FileHandle) {
+        self.give_up(file, false);
+    }
+}

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""mount_cached.py ONE TWO LOCAL -- two mounts of a directory, and the directory itself: what one has kept of a
+file is dropped before the other one changes it, whatever it changes.
+"""
+
+import os
+import sys
+import threading
+
+ONE, TWO, LOCAL = sys.argv[1:4]
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def keep(name, content):
+    """A file that ONE and TWO have read, so often that they ask nobody any more."""
+    with open(f"{LOCAL}/{name}", "wb") as file:
+        file.write(content)
+    for top in (ONE, TWO):
+        for _ in range(3):
+            os.stat(f"{top}/{name}")
+            assert read(f"{top}/{name}") == content
+
+
+def what_is_written_is_seen_at_once():
+    keep("written", b"a" * 10000)
+    kept_open = os.open(f"{TWO}/written", os.O_RDONLY)
+    assert os.pread(kept_open, 10, 0) == b"a" * 10
+    with open(f"{ONE}/written", "r+b", buffering=0) as file:
+        file.write(b"b" * 10)
+        assert os.pread(kept_open, 20, 0) == b"b" * 10 + b"a" * 10, "an open file shows what was"
+        assert read(f"{TWO}/written")[:10] == b"b" * 10
+    os.close(kept_open)
+    for turn in range(10):
+        writer, reader = (ONE, TWO) if turn % 2 else (TWO, ONE)
+        with open(f"{writer}/written", "wb") as file:
+            file.write(bytes([turn]) * (turn + 5))
+        assert read(f"{reader}/written") == bytes([turn]) * (turn + 5), f"turn {turn}"
+
+
+def what_is_mapped_is_seen_at_once():
+    import mmap
+
+    keep("mapped", b"a" * 8192)
+    with open(f"{TWO}/mapped", "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    assert mapped[4096] == ord("a")
+    with open(f"{ONE}/mapped", "r+b", buffering=0) as file:
+        file.seek(4096)
+        file.write(b"b")
+    assert mapped[4096] == ord("b"), "a map shows what was"
+    mapped.close()
+
+
+def attributes_and_names_as_well():
+    for name in ("mode", "cut", "linked"):
+        keep(name, b"0123456789")
+    os.chmod(f"{ONE}/mode", 0o640)
+    assert os.stat(f"{TWO}/mode").st_mode & 0o777 == 0o640
+    os.truncate(f"{ONE}/cut", 3)
+    with open(f"{TWO}/cut", "rb") as file:
+        assert file.read() == b"012"
+    os.link(f"{ONE}/linked", f"{ONE}/second")
+    with open(f"{TWO}/linked", "rb") as file:
+        assert os.fstat(file.fileno()).st_nlink == 2
+
+    def replace(path):
+        with open(f"{ONE}/other", "wb") as file:
+            file.write(b"9876543210")
+        os.replace(f"{ONE}/other", path)
+
+    # What is open but was never read: the server must know of it before the name goes.
+    for name, change in (
+        ("removed", lambda path: os.remove(path)),
+        ("renamed", lambda path: os.rename(path, f"{path}-now")),
+        ("replaced", replace),
+    ):
+        for reader, changer in ((TWO, ONE), (ONE, ONE)):
+            name = f"{name}-{changer == reader}"
+            keep(name, b"0123456789")
+            file = os.open(f"{reader}/{name}", os.O_RDONLY)
+            # Nothing is read from the pages that the kernel has.
+            change(f"{changer}/{name}")
+            if changer == reader:
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            assert os.pread(file, 100, 0) == b"0123456789", f"{name} is gone though it is open"
+            os.close(file)
+
+
+def who_changes_it_on_the_servers_host_is_seen():
+    keep("local", b"before")
+    with open(f"{LOCAL}/local", "wb") as file:
+        file.write(b"after!")
+    # The server is told of it, and tells.
+    while read(f"{TWO}/local") != b"after!" or read(f"{ONE}/local") != b"after!":
+        pass
+
+
+def nobody_waits_for_ever():
+    """Readers and writers of the same files on both mounts."""
+    names = [f"busy-{number}" for number in range(4)]
+    for name in names:
+        keep(name, bytes(100000))
+    failed = []
+
+    def work(top, seed):
+        try:
+            for turn in range(40):
+                name = f"{top}/{names[(turn * 7 + seed) % len(names)]}"
+                if (turn + seed) % 3 == 0:
+                    with open(name, "r+b", buffering=0) as file:
+                        file.write(bytes([seed]) * 100000)
+                else:
+                    with open(name, "rb", buffering=0) as file:
+                        assert len(file.read(200000)) == 100000
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=((ONE, TWO)[seed % 2], seed)) for seed in range(12)
+    ]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not failed, failed
+
+
+what_is_written_is_seen_at_once()
+what_is_mapped_is_seen_at_once()
+attributes_and_names_as_well()
+who_changes_it_on_the_servers_host_is_seen()
+nobody_waits_for_ever()

@@ -1,0 +1,99 @@
+#!/bin/bash
+# What a mount keeps of files by right of delegations: reading again costs the server nothing, and whoever
+# changes a file is seen at once by those who had kept it.
+source "$(dirname "$0")/lib.sh"
+
+[[ -c /dev/fuse ]] || skip "there is no /dev/fuse: load the kernel's fuse module"
+is_root || skip "mounting needs root here"
+# In a name space of its own, so that nothing of this is seen outside or left behind.
+if [[ ! ${DAFS_E2E_MOUNTS:-} ]]; then
+    unshare -m true 2>/dev/null || skip "this user may not make a name space for mounts"
+    rm -rf "$work"
+    DAFS_E2E_MOUNTS=1 exec unshare -m --propagation private "$0"
+fi
+
+export=$work/export
+one=$work/one
+two=$work/two
+mkdir -m 777 "$export" "$one" "$two"
+undo+=("umount -l '$one' '$two' 2>/dev/null")
+serve "$export" --no-root-squash --metrics 127.0.0.1:0
+metrics=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$log")
+
+# asked NAMES -- how often the server was asked to do one of NAME|NAME...
+asked() {
+    exec 3<>"/dev/tcp/${metrics%:*}/${metrics##*:}"
+    printf 'GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n' >&3
+    awk -v names="^($1)$" -F '[" ]' '
+        /^dafs_operation_duration_seconds_count\{door="dafs"/ && $4 ~ names { sum += $NF }
+        END { print sum + 0 }' <&3
+    exec 3>&-
+}
+mounted() {
+    "$dafs" mount "$@"
+    local point=${*: -1}
+    started+=("$(pgrep -f -- "^[^ ]* mount .*$point\$")")
+}
+
+for transport in shm iwarp; do
+    step "$transport: reading again costs the server nothing"
+    rm -rf "${export:?}"/*
+    mkdir "$export/tree"
+    for number in $(seq 200); do head -c 5000 /dev/urandom >"$export/tree/$number"; done
+    # So that names and attributes are asked for each time.
+    mounted --transport "$transport" --belief 0 "$url/tree" "$one"
+    # The first time they are read, the second time their names are told once more.
+    cat "$one"/* >"$work/first"
+    cat "$one"/* >"$work/second"
+    before=$(asked '.*')
+    for number in $(seq 200); do cat "$one/$number"; done >"$work/third"
+    stat "$one/7" "$one/8" >/dev/null
+    all=$(($(asked '.*') - before))
+    # The kernel asks for the attributes of the root before it looks into it; no delegation is for that.
+    [[ $all -le 210 ]] || fail "the server was asked $all times for what is kept"
+    "$dafs" umount "$one"
+    mounted --transport "$transport" --belief 60 "$url/tree" "$one"
+    # The second time the kernel asks once more for the attributes, because reading may have changed them.
+    cat "$one"/* "$one"/* >/dev/null
+    cat "$one"/* >/dev/null
+    before=$(asked '.*')
+    for number in $(seq 200); do cat "$one/$number"; done >/dev/null
+    all=$(($(asked '.*') - before))
+    # Signs of life are all that is left.
+    [[ $all -le 5 ]] || fail "the server was asked $all times for what is kept and believed"
+    for number in $(seq 200); do cat "$export/tree/$number"; done >"$work/wanted"
+    same "$work/wanted" "$work/third" "what is kept and what there is"
+
+    step "$transport: who writes is seen at once, also by who has the file open"
+    mounted --transport "$transport" --belief 60 "$url/tree" "$two"
+    scripts/e2e/mount_cached.py "$one" "$two" "$export/tree" || fail "two mounts do not agree"
+
+    step "$transport: what is changed while no server runs is seen after that, also by who has it open"
+    echo before >"$export/tree/restarted"
+    for _ in 1 2 3; do cat "$one/restarted" "$two/restarted" >/dev/null; done
+    exec 8<"$one/restarted" 9<"$two/restarted"
+    kill -9 "$server"
+    wait "$server" || true
+    echo after! >"$export/tree/restarted"
+    serve "$export" --no-root-squash --metrics 127.0.0.1:0 --listen "127.0.0.1:${url##*:}" 8<&- 9<&-
+    metrics=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$log")
+    for point in "$one" "$two"; do
+        [[ $(cat "$point/restarted") == after! ]] || fail "old content after a restart"
+    done
+    # Nobody asks the server for these, so they are dropped by whoever looks after the promises.
+    is_seen() { python3 -c "import os; assert os.pread($1, 10, 0) == b'after!\n'"; }
+    eventually is_seen 8
+    eventually is_seen 9
+    exec 8<&- 9<&-
+    "$dafs" umount "$one" "$two"
+
+    step "$transport: unmounting while the server does not answer"
+    mounted --transport "$transport" "$url/tree" "$one"
+    keeper=${started[-1]}
+    cat "$one"/* >/dev/null
+    kill -STOP "$server"
+    timeout 60 "$dafs" umount "$one" || { kill -CONT "$server"; fail "not unmounted"; }
+    is_gone() { ! kill -0 "$keeper" 2>/dev/null; }
+    eventually is_gone
+    kill -CONT "$server"
+done
