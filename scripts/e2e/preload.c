@@ -5,9 +5,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fts.h>
 #include <ftw.h>
 #include <glob.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -254,6 +256,118 @@ static void signals(void)
     EXPECT(close(fd) == 0 && close(talk[0]) == 0 && close(talk[1]) == 0);
 }
 
+static sigjmp_buf out;
+
+static void leaves(int number)
+{
+    (void)number;
+    siglongjmp(out, 1);
+}
+
+/* Out of a served call, whose locks nobody gives back: what is served fails from then on, and is not looked
+ * for on this machine; what is not served goes on. */
+static void left(const char *top)
+{
+    char path[200];
+    int status, fd = open("left", O_RDWR | O_CREAT, 0600);
+    char *no_memory = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pid_t child = fork();
+    EXPECT(fd >= 0 && no_memory != MAP_FAILED && child >= 0);
+    if (child == 0) {
+        signal(SIGSEGV, leaves);
+        if (sigsetjmp(out, 1) == 0) {
+            fstat(fd, (struct stat *)no_memory);
+            _exit(2);
+        }
+        snprintf(path, sizeof path, "%s/../%s/made", top, top + 1);
+        EXPECT(open(path, O_WRONLY | O_CREAT, 0600) == -1 && errno == EDEADLK);
+        EXPECT(open("made", O_WRONLY | O_CREAT, 0600) == -1 && errno == EDEADLK);
+        EXPECT(unlink("left") == -1 && errno == EDEADLK);
+        EXPECT(openat(fd, "made", O_RDONLY) == -1 && errno == EDEADLK);
+        EXPECT(write(fd, "x", 1) == -1 && errno == EDEADLK);
+        EXPECT((fd = open("/dev/null", O_WRONLY)) >= 0 && write(fd, "x", 1) == 1);
+        _exit(0);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    EXPECT(close(fd) == 0 && munmap(no_memory, 4096) == 0 && unlink("left") == 0);
+}
+
+static void looks(int number)
+{
+    struct stat found;
+    (void)number;
+    stat("lock", &found);
+    handled++;
+}
+
+/* Handlers that come in the middle of a fork. */
+static void forks(void)
+{
+    struct sigaction action = {.sa_handler = looks, .sa_flags = SA_RESTART};
+    struct itimerval often = {.it_interval = {.tv_usec = 300}, .it_value = {.tv_usec = 300}};
+    int turn, status;
+    pid_t child;
+    handled = 0;
+    EXPECT(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &often, NULL) == 0);
+    for (turn = 0; turn < 200; turn++) {
+        while ((child = fork()) < 0)
+            EXPECT(errno == EINTR || errno == EAGAIN);
+        if (child == 0)
+            _exit(0);
+        while (waitpid(child, &status, 0) != child)
+            EXPECT(errno == EINTR);
+        EXPECT(status == 0);
+    }
+    often.it_interval.tv_usec = often.it_value.tv_usec = 0;
+    EXPECT(setitimer(ITIMER_REAL, &often, NULL) == 0 && signal(SIGALRM, SIG_DFL) != SIG_ERR);
+}
+
+static int visits(const char *path, const struct stat *found, int kind, struct FTW *place);
+
+static void has_no_alarm(void)
+{
+    struct itimerval alarm;
+    struct sigaction action;
+    EXPECT(getitimer(ITIMER_REAL, &alarm) == 0 && alarm.it_value.tv_sec == 100);
+    EXPECT(sigaction(SIGALRM, NULL, &action) == 0 && action.sa_handler == notices);
+    _exit(9);
+}
+
+/* What a program does at its end has its own alarm, not one of the library's. */
+static void quick_ends(void)
+{
+    struct itimerval later = {.it_value = {.tv_sec = 100, .tv_usec = 900000}};
+    int status;
+    pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        EXPECT(access(".", F_OK) == 0 && signal(SIGALRM, notices) != SIG_ERR);
+        EXPECT(setitimer(ITIMER_REAL, &later, NULL) == 0 && at_quick_exit(has_no_alarm) == 0);
+        quick_exit(3);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 9);
+}
+
+/* What the C library would do with this machine's files of the same names is refused. */
+static void refused(const char *top)
+{
+    char *const trees[] = {"/tmp", (char *)top, NULL};
+    char *const here[] = {"/", NULL};
+    char *const nothing[] = {NULL};
+    posix_spawn_file_actions_t actions;
+    FTS *tree;
+    errno = 0;
+    EXPECT(!fts_open(trees, FTS_PHYSICAL, NULL) && errno == EOPNOTSUPP);
+    EXPECT((tree = fts_open(here, FTS_PHYSICAL, NULL)) != NULL && fts_close(tree) == 0);
+    EXPECT(nftw(top, visits, 4, FTW_CHDIR) == -1 && errno == EOPNOTSUPP);
+    EXPECT(posix_spawn_file_actions_init(&actions) == 0);
+    EXPECT(posix_spawn_file_actions_addopen(&actions, 0, "file", O_RDONLY, 0) == EOPNOTSUPP);
+    EXPECT(posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0) == 0);
+    EXPECT(posix_spawn_file_actions_destroy(&actions) == 0);
+    EXPECT(execveat(AT_FDCWD, top, nothing, environ, 0) == -1 && errno == ENOENT);
+    EXPECT(execveat(AT_FDCWD, "/none", nothing, environ, 0) == -1 && errno == ENOENT);
+}
+
 static int shared_fd;
 
 static void *reads_once(void *nothing)
@@ -468,10 +582,14 @@ int main(int count, char **arguments)
     locks();
     copies();
     signals();
+    left(arguments[1]);
+    forks();
+    quick_ends();
     threads();
     users();
     directories(arguments[1]);
     walks(arguments[1]);
+    refused(arguments[1]);
     asynchronous();
     lists();
     puts("all as expected");

@@ -141,8 +141,28 @@ pub(crate) fn goodbye(status: c_int) {
     if !session::is_any() || is_serving() {
         return;
     }
-    end_anyway(status);
+    let before = end_anyway(status);
     leave(false);
+    // What the program does at its end takes as long as it likes.
+    before.restore();
+}
+
+/// The program's alarm and its handler.
+struct Alarm {
+    action: libc::sigaction,
+    mask: libc::sigset_t,
+    timer: libc::itimerval,
+}
+
+impl Alarm {
+    fn restore(self) {
+        // SAFETY: plain structures that the system has filled.
+        unsafe {
+            libc::syscall(libc::SYS_setitimer, libc::ITIMER_REAL, &raw const self.timer, 0);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
+            aside(|| libc::sigaction(libc::SIGALRM, &self.action, std::ptr::null_mut()));
+        }
+    }
 }
 
 static STATUS: AtomicI32 = AtomicI32::new(0);
@@ -152,21 +172,24 @@ extern "C" fn on_alarm(_signal: c_int) {
     unsafe { libc::syscall(libc::SYS_exit_group, STATUS.load(Ordering::Relaxed)) };
 }
 
-/// Has the process end soon with that status, whatever it does until then.
-fn end_anyway(status: c_int) {
+/// Has the process end soon with that status, whatever it does until what this yields is restored.
+fn end_anyway(status: c_int) -> Alarm {
     STATUS.store(status, Ordering::Relaxed);
     let time = GOODBYE_TIME + Duration::from_secs(1);
     // SAFETY: plain structures, for which all zero is a valid value; the handler does one system
-    // call. The program has no use for its alarm any more.
+    // call.
     unsafe {
+        let mut before: Alarm = std::mem::zeroed();
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_alarm as *const () as usize;
-        aside(|| libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()));
+        aside(|| libc::sigaction(libc::SIGALRM, &action, &mut before.action));
         let mut alarm: libc::sigset_t = std::mem::zeroed();
         libc::sigaddset(&mut alarm, libc::SIGALRM);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &alarm, std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &alarm, &mut before.mask);
         let mut when: libc::itimerval = std::mem::zeroed();
         when.it_value.tv_sec = time.as_secs() as libc::time_t;
-        libc::syscall(libc::SYS_setitimer, libc::ITIMER_REAL, &raw const when, 0);
+        let old = &raw mut before.timer;
+        libc::syscall(libc::SYS_setitimer, libc::ITIMER_REAL, &raw const when, old);
+        before
     }
 }

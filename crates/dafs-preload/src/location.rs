@@ -119,6 +119,36 @@ pub(crate) fn absolute(config: &'static Config, path: &[u8]) -> Option<Location>
     Some(Location { mount, start: None, path: on_server, shown, climbs })
 }
 
+/// Whether a path could be served, as far as its text tells; relative ones that begin at a directory of
+/// this machine's are looked at by [`find`]. Takes no lock and no memory.
+pub(crate) fn may_be_served(config: &Config, dir: c_int, path: &[u8]) -> bool {
+    if path.first() != Some(&b'/') {
+        return !path.is_empty() && (table::may_be_inside(dir) || !crate::next::is_serving());
+    }
+    let mut room = [0; PATH_BYTES_MAX];
+    let Some(shown) = normal_in(&mut room, path) else { return true };
+    let is_below = |mount: &Mount| below(shown, &mount.prefix).is_some();
+    // The directory above a prefix is taken for the prefix.
+    config.mounts.iter().any(is_below) || path.ends_with(b"/..")
+}
+
+/// As [`normal`], for an absolute path; `None` where there is not enough room.
+fn normal_in<'a>(room: &'a mut [u8], path: &[u8]) -> Option<&'a [u8]> {
+    let mut len = 0;
+    for part in parts(path) {
+        if part == b".." {
+            len = room[..len].iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+            continue;
+        }
+        let end = len + 1 + part.len();
+        let place = room.get_mut(len..end)?;
+        place[0] = b'/';
+        place[1..].copy_from_slice(part);
+        len = end;
+    }
+    Some(&room[..len])
+}
+
 /// The place of a path as a program gives it, if it is served: relative to the directory that `dir`
 /// is, or to the working directory for `AT_FDCWD`.
 pub(crate) fn find(dir: c_int, path: &[u8]) -> Result<Option<Location>> {
@@ -258,6 +288,33 @@ mod tests {
             assert_eq!(found.start.is_some(), is_from_there);
         }
         assert!(from_directory(config(), &from, b"../../x").is_none());
+    }
+
+    #[test]
+    fn what_may_be_served_is_seen_without_memory() {
+        let long = [b"/a".repeat(3000), b"/../".repeat(3000), b"data".to_vec()].concat();
+        for path in [
+            &b"/data"[..],
+            b"//data//a/../b/",
+            b"/other/../data/a",
+            b"/data/a/../../data/x",
+            b"/data/..",
+            &long,
+            b"relative",
+        ] {
+            let path_shown = String::from_utf8_lossy(path);
+            assert!(may_be_served(config(), libc::AT_FDCWD, path), "{path_shown}");
+        }
+        for path in [&b"/"[..], b"", b"/database", b"/data/../x", b"/proc/self/maps"] {
+            assert!(!may_be_served(config(), libc::AT_FDCWD, path));
+        }
+        for path in [&b"//a/./b//c/"[..], b"/a/../..", b"/", b"/..", b"/a/b/../../c"] {
+            let mut room = [0; 64];
+            let expected = normal(path);
+            let found = normal_in(&mut room, path).unwrap();
+            assert_eq!(if found.is_empty() { b"/" } else { found }, expected);
+        }
+        assert!(normal_in(&mut [0; 4], b"/abcd").is_none());
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The functions of the C library behind ours, and the frame that every one of ours runs in.
 //!
 //! Invariants
-//! * While a call is served, calls that this library itself makes go to the C library.
+//! * While a call is served, calls that this library itself makes go to the C library. What a handler
+//!   asks for then, or whoever has left the served call by `siglongjmp`, fails if it is ours; it is never
+//!   looked for on this machine.
 //! * While a call is served, or a lock of ours is held, no signal handler of the program's runs in
 //!   that thread, and the thread is not cancelled: both have to wait until it is done.
 //! * A served call leaves `errno` alone unless it fails, and never unwinds.
@@ -41,12 +43,19 @@ impl Next {
 thread_local! {
     /// True while this thread serves a call.
     static SERVING: Cell<bool> = const { Cell::new(false) };
+    /// True while this thread makes calls of this library's own, to files of this machine.
+    static ASIDE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether this thread is at work for a call already: then what it calls is our own doing, or a
 /// signal handler's that must not wait for us.
 pub(crate) fn is_serving() -> bool {
     SERVING.get()
+}
+
+/// Whether a call of this thread's certainly is this library's own.
+pub(crate) fn is_aside() -> bool {
+    ASIDE.get()
 }
 
 /// Runs what serves a call.
@@ -78,9 +87,10 @@ pub(crate) fn serve<T: Failed>(work: impl FnOnce() -> Result<T>) -> T {
 
 /// Has what `work` calls reach the C library, as when a call is served.
 pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
-    let before = SERVING.replace(true);
+    let before = (SERVING.replace(true), ASIDE.replace(true));
     let done = work();
-    SERVING.set(before);
+    SERVING.set(before.0);
+    ASIDE.set(before.1);
     done
 }
 

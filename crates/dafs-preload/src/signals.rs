@@ -119,12 +119,27 @@ pub(crate) fn is_waiting() -> bool {
 /// changed its user, for one.
 const ALL_OF_PROGRAMS: u64 = !(0b11 << 31);
 
+/// All signals of programs blocked in this thread, until [`end`](Self::end).
+#[derive(Debug)]
+#[must_use = "they are blocked until its end"]
+pub(crate) struct Blocked(u64);
+
+impl Blocked {
+    pub(crate) fn all() -> Self {
+        Self(set_mask(mask() | ALL_OF_PROGRAMS))
+    }
+
+    pub(crate) fn end(self) {
+        set_mask(self.0);
+    }
+}
+
 /// All signals blocked while threads are started, which inherit that: signals are for the program's
 /// own threads.
 pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
-    let before = set_mask(mask() | ALL_OF_PROGRAMS);
+    let blocked = Blocked::all();
     let done = work();
-    set_mask(before);
+    blocked.end();
     done
 }
 

@@ -13,6 +13,7 @@ use crate::descriptor::{Record, kernel};
 use crate::failure::{Errno, Result};
 use crate::limits::DESCRIPTORS_MAX;
 use crate::next::{aside, quietly};
+use crate::signals::Blocked;
 use dafs_client::{DirEntry, File};
 use libc::c_int;
 use std::collections::BTreeMap;
@@ -171,6 +172,14 @@ pub(crate) fn working_directory() -> Option<Arc<Record>> {
     quietly(|| reading().directory.clone())
 }
 
+/// Whether a relative path may begin at something of ours. Takes no lock.
+pub(crate) fn may_be_inside(dir: c_int) -> bool {
+    match dir {
+        libc::AT_FDCWD => IS_INSIDE.load(Ordering::Relaxed) != 0,
+        dir => may_know(dir),
+    }
+}
+
 pub(crate) fn set_working_directory(directory: Option<Record>) {
     quietly(|| {
         let mut table = change();
@@ -182,25 +191,30 @@ pub(crate) fn set_working_directory(directory: Option<Record>) {
 /// The table, kept from everybody over a fork so that the child finds it whole.
 static HELD: Mutex<Held> = Mutex::new(Held(None));
 
-struct Held(Option<RwLockWriteGuard<'static, Table>>);
+struct Held(Option<(RwLockWriteGuard<'static, Table>, Blocked)>);
 
 // SAFETY: a guard must be dropped by the thread that took it. It is put there and taken out again by
 // the thread that forks, between the handlers that run before and after its fork.
 unsafe impl Send for Held {}
 
 pub(crate) fn before_fork() {
+    // A handler in this thread would wait for the lock for ever.
+    let blocked = Blocked::all();
     let guard = change();
-    locked(&HELD).0 = Some(guard);
+    locked(&HELD).0 = Some((guard, blocked));
 }
 
 pub(crate) fn after_fork_in_parent() {
-    let guard = locked(&HELD).0.take();
+    let held = locked(&HELD).0.take();
+    let Some((guard, blocked)) = held else { return };
     drop(guard);
+    blocked.end();
 }
 
 /// The child has the same files, none of them opened at a server yet.
 pub(crate) fn after_fork_in_child() {
-    let Some(mut table) = locked(&HELD).0.take() else { return };
+    let held = locked(&HELD).0.take();
+    let Some((mut table, blocked)) = held else { return };
     let mut made: Vec<(ManuallyDrop<Arc<Description>>, Arc<Description>)> = Vec::new();
     let open = std::mem::take(&mut table.open);
     for (fd, old) in open {
@@ -217,4 +231,6 @@ pub(crate) fn after_fork_in_child() {
         };
         table.open.insert(fd, new);
     }
+    drop(table);
+    blocked.end();
 }

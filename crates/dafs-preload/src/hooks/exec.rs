@@ -3,7 +3,9 @@
 //! What is started gets the variables that have it served, whatever environment it is given, and is
 //! told the working directory. Its open files it finds by itself.
 
+use super::{At, at};
 use crate::config;
+use crate::failure::Errno;
 use crate::life;
 use crate::next::{interpose, is_serving};
 use crate::table;
@@ -145,6 +147,13 @@ unsafe fn replacing(
     unsafe { with_environment(from, work) }
 }
 
+/// # Safety
+/// `path` is null or a C string.
+unsafe fn location_is_ours(dir: c_int, path: *const c_char) -> bool {
+    // SAFETY: the caller's promise.
+    !path.is_null() && !matches!(unsafe { at(dir, path) }, At::Elsewhere)
+}
+
 /// Finds the next function of a name, for calls with other arguments than the program's.
 macro_rules! next {
     ($name:literal as $type:ty) => {{
@@ -160,6 +169,7 @@ macro_rules! next {
 }
 
 type Exec = unsafe extern "C" fn(*const c_char, Environment, Environment) -> c_int;
+type ExecAt = unsafe extern "C" fn(c_int, *const c_char, Environment, Environment, c_int) -> c_int;
 type Fexec = unsafe extern "C" fn(c_int, Environment, Environment) -> c_int;
 type Spawn = unsafe extern "C" fn(
     *mut pid_t,
@@ -216,6 +226,36 @@ interpose! {
         with_environment(environment, |environment| {
             next(pid, file, actions, attributes, arguments, environment)
         })
+    }
+    fn execveat(
+        dir: c_int,
+        path: *const c_char,
+        arguments: Environment,
+        environment: Environment,
+        flags: c_int,
+    ) -> c_int, |_pass| {
+        let next = next!(c"execveat" as ExecAt);
+        let found = location_is_ours(dir, path);
+        if found {
+            return crate::next::serve(|| Err(Errno(libc::ENOENT)));
+        }
+        replacing(!path.is_null(), environment, |environment| {
+            next(dir, path, arguments, environment, flags)
+        })
+    }
+    // What is opened in the child is opened by the kernel's own call, which sees no prefix.
+    fn posix_spawn_file_actions_addopen(
+        actions: *mut libc::posix_spawn_file_actions_t,
+        fd: c_int,
+        path: *const c_char,
+        flags: c_int,
+        mode: libc::mode_t,
+    ) -> c_int, |pass| {
+        if !location_is_ours(libc::AT_FDCWD, path) {
+            return pass();
+        }
+        crate::report::refused();
+        libc::EOPNOTSUPP
     }
     // A child that shares our memory must not change what it shares.
     fn vfork() -> pid_t, |_pass| {

@@ -22,7 +22,7 @@ use crate::config;
 use crate::descriptor::Kind;
 use crate::failure::{Errno, Result};
 use crate::location::{self, Location};
-use crate::next::{is_serving, quietly};
+use crate::next::{is_aside, is_serving, quietly};
 use crate::report;
 use crate::table::{self, Description};
 use libc::{c_char, c_int};
@@ -53,11 +53,22 @@ unsafe fn bytes<'a>(text: *const c_char) -> &'a [u8] {
 /// # Safety
 /// As [`bytes`].
 unsafe fn at(dir: c_int, path: *const c_char) -> At {
-    if config::get().is_none() || is_serving() {
+    let Some(config) = config::get() else { return At::Elsewhere };
+    if is_aside() {
         return At::Elsewhere;
     }
     // SAFETY: the caller's promise.
     let path = unsafe { bytes(path) };
+    // Without locks or memory: whoever asks may be a handler that has interrupted anything.
+    if !location::may_be_served(config, dir, path) {
+        if !is_serving() {
+            report::passed();
+        }
+        return At::Elsewhere;
+    }
+    if is_serving() {
+        return At::Wrong(Errno(libc::EDEADLK));
+    }
     let before = Errno::last();
     let found = quietly(|| location::find(dir, path));
     before.set();

@@ -379,4 +379,34 @@ interpose! {
     fn nftw64(path: *const c_char, visit: Visit, descriptors: c_int, flags: c_int) -> c_int, |pass| {
         walk(path, Visitor::New(visit), flags, pass)
     }
+    fn fts_open(paths: *const *const c_char, options: c_int, compare: Order) -> *mut c_void, |pass| {
+        refused_tree(paths, pass)
+    }
+    fn fts64_open(paths: *const *const c_char, options: c_int, compare: Order) -> *mut c_void, |pass| {
+        refused_tree(paths, pass)
+    }
+}
+
+type Order = Option<unsafe extern "C" fn(*mut *const c_void, *mut *const c_void) -> c_int>;
+
+/// The C library walks such trees by calls that nobody can stand before: it would see this machine's files.
+///
+/// # Safety
+/// The paths are null or a list of C strings that ends with null.
+unsafe fn refused_tree(
+    paths: *const *const c_char,
+    pass: impl FnOnce() -> *mut c_void,
+) -> *mut c_void {
+    let mut next = paths;
+    // SAFETY: the caller's promise.
+    unsafe {
+        while !next.is_null() && !(*next).is_null() {
+            if is_here(AT_FDCWD, *next) {
+                crate::report::refused();
+                return serve(|| Err(Errno(libc::EOPNOTSUPP)));
+            }
+            next = next.add(1);
+        }
+    }
+    pass()
 }
