@@ -1,14 +1,15 @@
 //! The configuration file as it is written, and the checks that make a [`Config`] of it.
 
 use super::{
-    Config, DANGER_SENTENCE, ExportConfig, ExportSource, NfsConfig, OwnIdentity, Wake, Wrong,
-    parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
+    Config, DANGER_SENTENCE, ExportConfig, ExportSource, NfsConfig, NodeConfig, OwnIdentity, Wake,
+    Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
 };
 use crate::limits::SessionLimits;
 use dafs_service::durable::Durability;
 use dafs_service::{Admits, ExportOptions, Squash};
 use dafs_store::Cred;
 use serde::Deserialize;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -77,7 +78,21 @@ struct ExportFile {
     #[serde(default)]
     unprivileged_ports: bool,
     durable_replies: Option<String>,
+    stripe_bytes: Option<u32>,
+    #[serde(default)]
+    node: Vec<NodeFile>,
 }
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeFile {
+    number: u32,
+    path: PathBuf,
+    listen: Option<String>,
+}
+
+/// Bytes of a stripe where nothing is said.
+const STRIPE_BYTES_DEFAULT: u32 = 1 << 20;
 
 impl ConfigFile {
     pub(super) fn check(self, base: &Path, directory: Option<PathBuf>) -> Result<Config, Wrong> {
@@ -209,6 +224,29 @@ impl LimitsFile {
     }
 }
 
+impl NodeFile {
+    fn check(
+        &self,
+        base: &Path,
+        wrong: &dyn Fn(&str, String) -> Wrong,
+    ) -> Result<NodeConfig, Wrong> {
+        let path = base.join(&self.path);
+        if !path.is_dir() {
+            let remedy = format!("{} is no directory; make it first", path.display());
+            return Err(wrong("node", remedy));
+        }
+        let parse = |text: &String| match parse_listen_nfs(text) {
+            Ok(address) if address.ip().is_unspecified() => {
+                Err(wrong("node", "listen on the one address that clients use".to_owned()))
+            }
+            Ok(address) => Ok(address),
+            Err(remedy) => Err(wrong("node", remedy)),
+        };
+        let listen = self.listen.as_ref().map(parse).transpose()?;
+        Ok(NodeConfig { number: self.number, path, listen })
+    }
+}
+
 impl ExportFile {
     fn check(&self, index: usize, base: &Path) -> Result<ExportConfig, Wrong> {
         let wrong = |field: &str, remedy: String| Wrong {
@@ -229,7 +267,7 @@ impl ExportFile {
                     let remedy = format!("{} is no directory; make it first", path.display());
                     return Err(wrong("path", remedy));
                 }
-                ExportSource::Directory(path)
+                self.spread(path, base, &wrong)?
             }
             (None, Some(bytes_max)) => ExportSource::Memory { bytes_max },
             (Some(_), Some(_)) => {
@@ -250,6 +288,10 @@ impl ExportFile {
         let durable_replies =
             durable_replies.map_err(|remedy: String| wrong("durable_replies", remedy))?;
         let durable = durable_replies != Durability::Off;
+        if durable && matches!(source, ExportSource::Striped { .. }) {
+            let remedy = "replies for files that are spread over nodes are not kept; use off";
+            return Err(wrong("durable_replies", remedy.to_owned()));
+        }
         if durable && matches!(source, ExportSource::Memory { .. }) {
             let remedy = "files in memory do not outlive the server; use off, or path";
             return Err(wrong("durable_replies", remedy.to_owned()));
@@ -257,6 +299,39 @@ impl ExportFile {
         let options =
             ExportOptions { read_only: self.read_only, squash, anonymous, admits, durable_replies };
         Ok(ExportConfig { name: self.name.clone(), source, options })
+    }
+
+    /// What the directory holds: all of the files, or their names.
+    fn spread(
+        &self,
+        path: PathBuf,
+        base: &Path,
+        wrong: &dyn Fn(&str, String) -> Wrong,
+    ) -> Result<ExportSource, Wrong> {
+        if self.node.is_empty() {
+            return match self.stripe_bytes {
+                None => Ok(ExportSource::Directory(path)),
+                Some(_) => {
+                    let remedy =
+                        "leave it out, or name nodes: [[export.node]] with number and path";
+                    Err(wrong("stripe_bytes", remedy.to_owned()))
+                }
+            };
+        }
+        let bytes = self.stripe_bytes.unwrap_or(STRIPE_BYTES_DEFAULT);
+        let unit_bytes = NonZeroU32::new(bytes)
+            .filter(|_| (4096..=1 << 30).contains(&bytes) && bytes.is_multiple_of(64))
+            .ok_or_else(|| {
+                wrong("stripe_bytes", "use 4096 to 1073741824, a multiple of 64".to_owned())
+            })?;
+        let nodes = self.node.iter().map(|node| node.check(base, wrong));
+        let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+        for (at, node) in nodes.iter().enumerate() {
+            if nodes[..at].iter().any(|other| other.number == node.number) {
+                return Err(wrong("node", "give each node its own number".to_owned()));
+            }
+        }
+        Ok(ExportSource::Striped { path, unit_bytes, nodes })
     }
 
     fn admits(&self, wrong: &dyn Fn(&str, String) -> Wrong) -> Result<Admits, Wrong> {

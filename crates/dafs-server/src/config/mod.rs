@@ -8,6 +8,7 @@ use dafs_service::{AddressRange, ExportOptions};
 use file::ConfigFile;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -146,11 +147,31 @@ impl FromStr for Wake {
 pub enum ExportSource {
     /// In a local directory.
     Directory(PathBuf),
+    /// Names and attributes in a local directory, content spread over others.
+    Striped {
+        /// The directory with names and attributes.
+        path: PathBuf,
+        /// Bytes of a stripe of new files.
+        unit_bytes: NonZeroU32,
+        /// Where the stripes are.
+        nodes: Vec<NodeConfig>,
+    },
     /// In memory, up to so many bytes; they are gone when the server ends.
     Memory {
         /// Bytes of file content, symlink texts and names.
         bytes_max: u64,
     },
+}
+
+/// A place for stripes of files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// Its name in the records of files: the same for ever.
+    pub number: u32,
+    /// Its directory.
+    pub path: PathBuf,
+    /// Where clients that can (pNFS) reach it without going through the server's other doors.
+    pub listen: Option<SocketAddr>,
 }
 
 /// An export.
@@ -411,6 +432,13 @@ mod tests {
         check(&EXPORT.replace("\"data\"\n", "\"gone\"\n"), "is no directory");
         check(&format!("{EXPORT}memory_bytes = 5"), "leave it out");
         check("[[export]]\nname = \"data\"", "memory_bytes = N");
+        let node = "[[export.node]]\nnumber = 1\npath = \"data\"\n";
+        check(&format!("{EXPORT}{node}{node}"), "its own number");
+        check(&format!("{EXPORT}{}", node.replace("\"data\"", "\"gone\"")), "is no directory");
+        check(&format!("{EXPORT}{node}listen = \"0.0.0.0:1\""), "that clients use");
+        check(&format!("{EXPORT}stripe_bytes = 100\n{node}"), "4096 to 1073741824");
+        check(&format!("{EXPORT}stripe_bytes = 4096"), "[[export.node]]");
+        check(&format!("{EXPORT}durable_replies = \"crash\"\n{node}"), "spread over nodes");
         check(&format!("{EXPORT}durable_replies = \"on\""), "off, crash or power");
         let memory = "[[export]]\nname = \"m\"\nmemory_bytes = 4096\n";
         check(&format!("{memory}durable_replies = \"crash\""), "do not outlive");

@@ -1,5 +1,6 @@
 //! What administrators do with a running server: look at clients, end one, change the exports.
 
+use super::striped::Striped;
 use super::{StartError, journal, open_store};
 use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport};
 use crate::config::{Config, ExportConfig, ExportSource};
@@ -9,6 +10,7 @@ use dafs_service::{
     ClientInfo, ClientKey, ClientKind, Export, Handle, Holding, Namespace, Service, ServiceError,
 };
 use dafs_store::{ExportSecret, Store};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -20,6 +22,7 @@ pub(super) struct Administration {
     pub(super) service: Arc<Service>,
     pub(super) registry: Arc<Registry>,
     secret: ExportSecret,
+    state: PathBuf,
     /// The stores that are open.
     stores: Mutex<Vec<Known>>,
     pub(super) read_config: OnceLock<ReadConfig>,
@@ -30,9 +33,11 @@ impl Administration {
         service: Arc<Service>,
         registry: Arc<Registry>,
         secret: ExportSecret,
+        state: PathBuf,
         stores: Vec<Known>,
     ) -> Self {
-        Self { service, registry, secret, stores: Mutex::new(stores), read_config: OnceLock::new() }
+        let (stores, read_config) = (Mutex::new(stores), OnceLock::new());
+        Self { service, registry, secret, state, stores, read_config }
     }
 
     /// Serves what the configuration file says now.
@@ -48,7 +53,15 @@ impl Administration {
             );
         }
         let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
-        let (exports, opened) = open_exports(&config.exports, self.secret, &stores)
+        let is_new = |config: &ExportConfig| !stores.iter().any(|known| known.is_for(config));
+        let spread = |config: &ExportConfig| matches!(config.source, ExportSource::Striped { .. });
+        if let Some(new) = config.exports.iter().find(|export| spread(export) && is_new(export)) {
+            return Err(format!(
+                "nodes are opened when the server starts: restart it to serve export {:?} so",
+                new.name
+            ));
+        }
+        let (exports, opened) = open_exports(&config.exports, self.secret, &self.state, &stores)
             .map_err(|error| error.to_string())?;
         let namespace = Namespace::new(exports).map_err(|error| error.to_string())?;
         let count = config.exports.len();
@@ -179,9 +192,15 @@ pub(super) struct Known {
     source: ExportSource,
     read_only: bool,
     store: Arc<dyn Store>,
+    striped: Option<Arc<Striped>>,
 }
 
 impl Known {
+    /// What its data servers need, if it has any.
+    pub(super) fn striped(&self) -> Option<Arc<Striped>> {
+        self.striped.clone()
+    }
+
     fn is_for(&self, config: &ExportConfig) -> bool {
         (self.name.as_str(), &self.source) == (config.name.as_str(), &config.source)
     }
@@ -194,29 +213,33 @@ impl Known {
 }
 
 /// Opens the stores of exports. Those in `known` that are named again are kept: one in memory
-/// because its files live nowhere else, one of a directory because it watches what clients rely
+/// because its files live nowhere else, a spread one because its nodes are in use, one of a directory because it watches what clients rely
 /// on, and knows which change attributes it has told.
 pub(super) fn open_exports(
     configs: &[ExportConfig],
     secret: ExportSecret,
+    state: &Path,
     known: &[Known],
 ) -> Result<(Vec<Export>, Vec<Known>), StartError> {
     let mut exports = Vec::new();
     let mut stores = Vec::new();
     for config in configs {
-        let in_memory = matches!(config.source, ExportSource::Memory { .. });
-        let store = match known.iter().find(|known| known.is_for(config)) {
-            Some(known) if in_memory => known.store.clone(),
-            Some(known) => {
-                let opened = open_store(config, secret)?;
-                if known.is_same(config, &*opened) { known.store.clone() } else { opened }
+        let (store, striped) = match known.iter().find(|known| known.is_for(config)) {
+            // What is in use can be opened only once.
+            Some(known) if !matches!(config.source, ExportSource::Directory(_)) => {
+                (known.store.clone(), known.striped.clone())
             }
-            None => open_store(config, secret)?,
+            Some(known) => {
+                let (opened, striped) = open_store(config, secret, state)?;
+                let kept = known.is_same(config, &*opened);
+                (if kept { known.store.clone() } else { opened }, striped)
+            }
+            None => open_store(config, secret, state)?,
         };
         let (name, source) = (config.name.clone(), config.source.clone());
         let read_only = config.options.read_only;
         exports.push(Export::new(&name, store.clone(), config.options.clone()));
-        stores.push(Known { name, source, read_only, store });
+        stores.push(Known { name, source, read_only, store, striped });
     }
     Ok((exports, stores))
 }
@@ -240,7 +263,10 @@ mod tests {
         };
         let mut configs: Vec<_> = sources.iter().enumerate().map(config).collect();
         let open = |configs: &[ExportConfig], known: &[Known]| {
-            open_exports(configs, secret, known).map_err(|error| error.to_string()).unwrap().1
+            open_exports(configs, secret, dir.path(), known)
+                .map_err(|error| error.to_string())
+                .unwrap()
+                .1
         };
         let kept = |before: &[Known], after: &[Known]| -> Vec<bool> {
             let pairs = before.iter().zip(after);

@@ -15,6 +15,11 @@ pub(super) fn tcp(
         tracing::info!(%address, "going on with a socket that was passed");
         return Ok(listener);
     }
+    fresh(address)
+}
+
+/// A new TCP socket that listens.
+pub(super) fn fresh(address: SocketAddr) -> Result<TcpListener, StartError> {
     let domain = socket2::Domain::for_address(address);
     let bind = || {
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;

@@ -12,6 +12,7 @@ mod nfs_rdma;
 mod rpcbind;
 mod sessions;
 mod state;
+mod striped;
 
 pub use administration::ReadConfig;
 pub use state::default_state_directory;
@@ -45,10 +46,11 @@ use nfs::{Identity, NfsServer};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use striped::{DataServer, Striped};
 use thiserror::Error;
 
 /// Connections that wait for a reactor.
@@ -168,6 +170,9 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
+    /// A directory for stripes of files.
+    #[error("cannot spread files: {0}")]
+    Node(#[from] dafs_store::striped::DirectoryError),
     /// Threads, descriptors, randomness.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -180,6 +185,7 @@ pub struct Server {
     registry: Arc<Registry>,
     reactors: Vec<Reactor>,
     nfs: Option<NfsServer>,
+    data: Vec<DataServer>,
     metrics: Option<MetricsPort>,
     admin: Option<AdminSocket>,
     administration: Option<Arc<Administration>>,
@@ -206,7 +212,7 @@ impl Server {
         raise_descriptor_limit();
         let directory = state::state_directory(config.state_directory.as_deref())?;
         let secret = state::handle_secret(&directory)?;
-        let (exports, stores) = open_exports(&config.exports, secret, &[])?;
+        let (exports, stores) = open_exports(&config.exports, secret, &directory, &[])?;
         let records: Box<dyn ClientRecords> =
             Box::new(FileRecords::open(&directory.join(CLIENT_RECORDS))?);
         let random = Random::draw()?;
@@ -221,9 +227,11 @@ impl Server {
             false => None,
         };
         let identity = Identity { server: state::server_identity(&secret), secret: random.secret };
-        let mut server = Self::serve(config, service.clone(), &random, &identity)?;
+        let striped: Vec<_> = stores.iter().filter_map(administration::Known::striped).collect();
+        let mut server = Self::serve(config, service.clone(), &random, &identity, &striped)?;
         let registry = server.registry.clone();
-        let administration = Administration::new(service, registry, secret, stores);
+        let administration =
+            Administration::new(service, registry, secret, directory.clone(), stores);
         let administration = Arc::new(administration);
         match AdminSocket::start(&directory, administration::handler(administration.clone())) {
             Ok(socket) => server.admin = Some(socket),
@@ -246,7 +254,7 @@ impl Server {
         let random = Random::draw()?;
         let service = new_service(config, exports, Box::new(NoRecords), &random)?;
         let identity = Identity { server: random.secret, secret: random.secret };
-        Self::serve(config, Arc::new(service), &random, &identity)
+        Self::serve(config, Arc::new(service), &random, &identity, &[])
     }
 
     fn serve(
@@ -254,6 +262,7 @@ impl Server {
         service: Arc<Service>,
         random: &Random,
         identity: &Identity,
+        striped: &[Arc<Striped>],
     ) -> Result<Self, StartError> {
         let mut inherited = Inherited::take();
         let listeners =
@@ -281,6 +290,7 @@ impl Server {
             registry: shared.registry.clone(),
             reactors: Vec::new(),
             nfs: None,
+            data: Vec::new(),
             metrics: None,
             admin: None,
             administration: None,
@@ -292,6 +302,9 @@ impl Server {
         for index in 0..config.threads.max(1) {
             let reactor = start_reactor(index, config, &shared, &listeners)?;
             server.reactors.push(reactor);
+        }
+        for store in striped {
+            server.data.extend(DataServer::start_all(config, &shared, store)?);
         }
         server.nfs = NfsServer::start(config, &shared, &mut inherited, identity)?;
         if let Some(address) = config.metrics_listen {
@@ -390,6 +403,7 @@ impl Server {
             self.reactors.iter().map(|r| (r.control.clone(), r.wake.clone())).collect();
         let service = self.service.clone();
         let nfs = self.nfs.as_ref().map(|nfs| (nfs.group(), nfs.shared.clone()));
+        let data: Vec<_> = self.data.iter().map(DataServer::counters).collect();
         let gauges = move || {
             let engine = sum_counts(reactors.iter().map(|(control, wake)| (&**control, &**wake)));
             let held = service.counts();
@@ -421,6 +435,7 @@ impl Server {
                     ("journal_kept_changes", "Changes of theirs it knows", journal.changes as u64),
                 ]);
             }
+            gauges.extend(striped::gauges(&data));
             if let Some((group, shared)) = &nfs {
                 let (rpc, held) = (group.statistics(), shared.counts());
                 gauges.extend([
@@ -460,6 +475,7 @@ impl Server {
         // First those that look at the others.
         drop((self.metrics.take(), self.admin.take()));
         drop(self.nfs.take());
+        self.data.clear();
         for reactor in &self.reactors {
             reactor.control.stop.store(true, Ordering::Relaxed);
             (reactor.wake)();
@@ -530,21 +546,35 @@ fn new_service(
     Ok(Service::with_records(service_config, namespace, records, now_ns)?)
 }
 
-fn open_store(export: &ExportConfig, secret: ExportSecret) -> Result<Arc<dyn Store>, StartError> {
+/// The store of an export, and what it has data servers for.
+type OpenedStore = (Arc<dyn Store>, Option<Arc<Striped>>);
+
+fn open_store(
+    export: &ExportConfig,
+    secret: ExportSecret,
+    state: &Path,
+) -> Result<OpenedStore, StartError> {
     let read_only = export.options.read_only;
     match &export.source {
         ExportSource::Directory(path) => {
             let options = PosixOptions { read_only, ..PosixOptions::new(secret) };
             let failed = |error| StartError::Export { path: path.clone(), error };
-            Ok(Arc::new(PosixStore::open(path, options).map_err(failed)?))
+            Ok((Arc::new(PosixStore::open(path, options).map_err(failed)?), None))
+        }
+        ExportSource::Striped { path, unit_bytes, nodes } => {
+            let striped = striped::open(export, (path, *unit_bytes, nodes), secret, state)?;
+            Ok((striped.store(), Some(striped)))
         }
         // Everybody may make files at the top, as in /tmp, because there is nobody to prepare it.
-        ExportSource::Memory { bytes_max } => Ok(Arc::new(MemoryStore::new(MemoryOptions {
-            bytes_max: *bytes_max,
-            read_only,
-            root_mode: 0o1777,
-            ..MemoryOptions::default()
-        }))),
+        ExportSource::Memory { bytes_max } => {
+            let store = MemoryStore::new(MemoryOptions {
+                bytes_max: *bytes_max,
+                read_only,
+                root_mode: 0o1777,
+                ..MemoryOptions::default()
+            });
+            Ok((Arc::new(store), None))
+        }
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) struct NfsServer {
 }
 
 /// The pool of blocking calls, as the front doors want it.
-struct Elsewhere(Arc<dyn pool::Pool>);
+pub(super) struct Elsewhere(pub(super) Arc<dyn pool::Pool>);
 
 impl dafs_nfs::Pool for Elsewhere {
     fn submit(&self, job: dafs_nfs::Job) {
@@ -60,18 +60,7 @@ impl NfsServer {
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let addresses = listeners.iter().map(std::net::TcpListener::local_addr);
         let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
-        let options = NfsOptions {
-            server_owner: hex(&identity.server),
-            server_scope: hex(&identity.server),
-            implementation_domain: "dafs.invalid".to_owned(),
-            implementation_name: format!("dafs {}", env!("CARGO_PKG_VERSION")),
-            secret: identity.secret,
-            clock_start_ns: 0,
-            clock: || dafs_dat::Instant::now().0,
-            slow_operation_ns: config
-                .slow_operation
-                .map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
-        };
+        let options = options(config, &identity.server, identity.secret);
         let pool = Arc::new(Elsewhere(shared.pool.clone()));
         let verifier = shared.write_verifier.clone();
         let ports = addresses.iter().chain(&rdma.soft()).map(SocketAddr::port).collect();
@@ -129,8 +118,24 @@ impl Drop for NfsServer {
     }
 }
 
+/// Who a server is to clients. `secret` is random.
+pub(super) fn options(config: &Config, server: &[u8], secret: [u8; 16]) -> NfsOptions {
+    NfsOptions {
+        server_owner: hex(server),
+        server_scope: hex(server),
+        implementation_domain: "dafs.invalid".to_owned(),
+        implementation_name: format!("dafs {}", env!("CARGO_PKG_VERSION")),
+        secret,
+        clock_start_ns: 0,
+        clock: || dafs_dat::Instant::now().0,
+        slow_operation_ns: config
+            .slow_operation
+            .map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+    }
+}
+
 /// `ports` are those at which the kernel knows connections to processes of this host.
-fn admission(ports: Vec<u16>) -> Admission {
+pub(super) fn admission(ports: Vec<u16>) -> Admission {
     let find_owner = move |peer| {
         let process = crate::loopback::owner(peer, &ports)?;
         Some((process.uid, process.gid))
@@ -139,7 +144,7 @@ fn admission(ports: Vec<u16>) -> Admission {
     Admission { find_owner: Arc::new(find_owner), own_uid }
 }
 
-fn rpc_config(config: &Config) -> RpcConfig {
+pub(super) fn rpc_config(config: &Config) -> RpcConfig {
     let wake = match config.wake {
         Wake::Poll => RpcWake::Poll,
         Wake::Adaptive => RpcWake::Adaptive,

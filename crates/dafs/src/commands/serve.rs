@@ -200,8 +200,8 @@ impl Serve {
             if self.no_root_squash {
                 export.options.squash = Squash::None;
             }
-            // Files in memory do not outlive the server.
-            let kept = !matches!(export.source, ExportSource::Memory { .. });
+            // Files in memory do not outlive the server; for spread ones replies are not kept.
+            let kept = matches!(export.source, ExportSource::Directory(_));
             if let Some(durability) = self.durable_replies.filter(|_| kept) {
                 export.options.durable_replies = durability;
             }

@@ -1,0 +1,257 @@
+//! An export that is spread over three directories: through the server as any other, and by clients
+//! that go to the data servers themselves.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use dafs_nfs_client::{Create, Handle, NfsError, OpenFile, OpenOptions, Options, Session, connect};
+use dafs_server::{Config, ExportSource, NodeConfig, Server};
+use dafs_service::Squash;
+use dafs_wire::nfs4::*;
+use dafs_wire::xdr::{Decode, Decoder};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const UNIT: u64 = 4096;
+const READ: u32 = 1;
+const WRITE: u32 = 2;
+
+fn config(base: &Path) -> Config {
+    let directory = |name: &str| {
+        let path = base.join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    };
+    let node = |number: u32| NodeConfig {
+        number,
+        path: directory(&format!("node{number}")),
+        listen: Some("127.0.0.1:0".parse().unwrap()),
+    };
+    let mut config = Config::for_directory(directory("meta"));
+    config.exports[0].source = ExportSource::Striped {
+        path: directory("meta"),
+        unit_bytes: u32::try_from(UNIT).unwrap().try_into().unwrap(),
+        nodes: (1..=3).map(node).collect(),
+    };
+    config.exports[0].options.squash = Squash::None;
+    config.listen = Vec::new();
+    config.nfs.listen = vec!["127.0.0.1:0".parse().unwrap()];
+    config.nfs.grace_time = Some(Duration::ZERO);
+    config.nfs.no_delegations = true;
+    config.state_directory = Some(base.join("state"));
+    config.threads = 1;
+    config
+}
+
+fn session(server: &Server, owner: &[u8]) -> Session {
+    let options = Options { minor_version: 1, ..Options::new(owner) };
+    connect(server.nfs_addresses()[0], &options).unwrap()
+}
+
+fn create(session: &Session, name: &[u8]) -> OpenFile {
+    session.create(&session.root().unwrap(), name).unwrap()
+}
+
+fn open(session: &Session, name: &[u8]) -> OpenFile {
+    let options = OpenOptions { create: Create::No, ..OpenOptions::default() };
+    session.open(&session.root().unwrap(), name, &options).unwrap()
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 / 5) as u8).collect()
+}
+
+/// Where a file lies.
+struct Place {
+    stateid: Stateid,
+    first: u64,
+    handles: Vec<Handle>,
+    servers: Vec<SocketAddr>,
+}
+
+impl Place {
+    fn at(&self, offset: u64) -> usize {
+        ((offset / UNIT + self.first) % self.servers.len() as u64) as usize
+    }
+}
+
+fn address(text: &[u8]) -> SocketAddr {
+    let numbers: Vec<u16> =
+        std::str::from_utf8(text).unwrap().split('.').map(|n| n.parse().unwrap()).collect();
+    let [a, b, c, d, high, low] = numbers[..] else { panic!("{numbers:?}") };
+    format!("{a}.{b}.{c}.{d}:{}", high * 256 + low).parse().unwrap()
+}
+
+fn layout(session: &Session, file: &OpenFile, io_mode: u32) -> Result<Place, NfsError> {
+    let args = LayoutgetArgs {
+        signal_available: false,
+        layout_type: LAYOUT_FILES,
+        io_mode,
+        offset: 0,
+        length: u64::MAX,
+        length_min: UNIT,
+        stateid: file.stateid,
+        result_bytes_max: 4096,
+    };
+    let mut results = session.call(|compound| {
+        compound.op(&Op::Putfh(PutfhArgs { handle: &file.handle.0 })).op(&Op::Layoutget(args));
+    })?;
+    results.skip(&[OpNum::Putfh])?;
+    let ResultBody::Layoutget(granted) = results.take(OpNum::Layoutget)? else { panic!() };
+    let body = granted.layouts[0].content.body;
+    let layout = FilesLayout::decode(&mut Decoder::new(body)).unwrap();
+    assert_eq!((layout.unit.unit_bytes(), layout.unit.dense()), (UNIT as u32, false));
+    let (stateid, first) = (granted.stateid, u64::from(layout.first_stripe_index));
+    let handles = layout.handles.iter().map(|handle| Handle(handle.0.to_vec())).collect();
+    let args = GetdeviceinfoArgs {
+        device_id: layout.device,
+        layout_type: LAYOUT_FILES,
+        result_bytes_max: 4096,
+        notifications: Bitmap::EMPTY,
+    };
+    let mut results = session.call(|compound| {
+        compound.op(&Op::Getdeviceinfo(args));
+    })?;
+    let ResultBody::Getdeviceinfo(told) = results.take(OpNum::Getdeviceinfo)? else { panic!() };
+    let device = FilesDevice::decode(&mut Decoder::new(told.address.body)).unwrap();
+    assert_eq!(device.stripe_indices, [0, 1, 2]);
+    let servers = device.servers.iter().map(|server| address(server.0[0].address)).collect();
+    Ok(Place { stateid, first, handles, servers })
+}
+
+/// Sessions with the data servers of a place, as the client of that name.
+fn data_sessions(place: &Place, owner: &[u8]) -> Vec<Session> {
+    let options = Options { minor_version: 1, back_slots: 0, ..Options::new(owner) };
+    place.servers.iter().map(|&address| connect(address, &options).unwrap()).collect()
+}
+
+fn commit(session: &Session, file: &OpenFile, place: &Place, last: u64) -> Result<(), NfsError> {
+    let args = LayoutcommitArgs {
+        offset: 0,
+        length: u64::MAX,
+        reclaim: false,
+        stateid: place.stateid,
+        last_write_offset: Some(last),
+        time_modify: None,
+        update: LayoutBody { layout_type: LAYOUT_FILES, body: b"" },
+    };
+    let mut results = session.call(|compound| {
+        compound.op(&Op::Putfh(PutfhArgs { handle: &file.handle.0 })).op(&Op::Layoutcommit(args));
+    })?;
+    results.skip(&[OpNum::Putfh, OpNum::Layoutcommit]).map(|_| ())
+}
+
+#[test]
+fn files_are_read_and_written_through_the_server_and_outlive_it() {
+    let dir = TempDir::new().unwrap();
+    let bytes = pattern(7 * UNIT as usize + 99);
+    let server = Server::start(&config(dir.path())).unwrap();
+    let client = session(&server, b"plain");
+    let file = create(&client, b"f");
+    let written = client.write(&file.handle, file.stateid, 0, &bytes, StableHow::FileSync).unwrap();
+    assert_eq!((written.count as usize, written.committed), (bytes.len(), StableHow::FileSync));
+    client.close(&file).unwrap();
+    server.stop();
+    assert_eq!(std::fs::metadata(dir.path().join("meta/f")).unwrap().len(), bytes.len() as u64);
+    assert!(std::fs::read(dir.path().join("meta/f")).unwrap().iter().all(|&byte| byte == 0));
+    let server = Server::start(&config(dir.path())).unwrap();
+    let client = session(&server, b"plain");
+    let file = open(&client, b"f");
+    let (got, eof) = client.read(&file.handle, file.stateid, 0, 1 << 20).unwrap();
+    assert!(got == bytes && eof);
+    server.stop();
+}
+
+#[test]
+fn clients_reach_the_stripes_by_themselves() {
+    let dir = TempDir::new().unwrap();
+    let server = Server::start(&config(dir.path())).unwrap();
+    let client = session(&server, b"pnfs");
+    let file = create(&client, b"f");
+    let place = layout(&client, &file, WRITE).unwrap();
+    let data = data_sessions(&place, b"pnfs");
+    let bytes = pattern(5 * UNIT as usize + 10);
+    for (stripe, part) in bytes.chunks(UNIT as usize).enumerate() {
+        let offset = stripe as u64 * UNIT;
+        let at = place.at(offset);
+        let handle = &place.handles[at];
+        let written =
+            data[at].write(handle, file.stateid, offset, part, StableHow::FileSync).unwrap();
+        assert_eq!((written.count as usize, written.committed), (part.len(), StableHow::DataSync));
+        // The bytes of another node are not there.
+        let other = (at + 1) % 3;
+        let refused = data[other].write(
+            &place.handles[other],
+            file.stateid,
+            offset,
+            part,
+            StableHow::Unstable,
+        );
+        assert_eq!(refused.unwrap_err().status(), Some(Status::Io));
+        let refused = data[other].read(handle, file.stateid, offset, 1);
+        assert_eq!(refused.unwrap_err().status(), Some(Status::BadHandle));
+    }
+    assert_eq!(client.stat(&file.handle).unwrap().size, 0, "not committed");
+    commit(&client, &file, &place, bytes.len() as u64 - 1).unwrap();
+    assert_eq!(client.stat(&file.handle).unwrap().size, bytes.len() as u64);
+    // Who knows no layouts reads the same through the server.
+    let plain = session(&server, b"plain");
+    let other = open(&plain, b"f");
+    let (got, eof) = plain.read(&other.handle, other.stateid, 0, 1 << 20).unwrap();
+    assert!(got == bytes && eof);
+    // And the other way round, with a hole at the end of a component.
+    let end = bytes.len() as u64;
+    plain.write(&other.handle, other.stateid, end + 3 * UNIT, b"end", StableHow::Unstable).unwrap();
+    let hole = 6 * UNIT;
+    let at = place.at(hole);
+    let read = data[at].read(&place.handles[at], file.stateid, hole, 100).unwrap();
+    assert_eq!(read, (vec![0; 100], false));
+    server.stop();
+}
+
+#[test]
+fn state_is_judged_by_the_metadata_server() {
+    let dir = TempDir::new().unwrap();
+    let server = Server::start(&config(dir.path())).unwrap();
+    let client = session(&server, b"pnfs");
+    let file = create(&client, b"f");
+    let place = layout(&client, &file, READ | WRITE).map_err(|error| error.status());
+    assert_eq!(place.err(), Some(Some(Status::BadIoMode)));
+    let place = layout(&client, &file, WRITE).unwrap();
+    let at = place.at(0);
+    let own = data_sessions(&place, b"pnfs");
+    let write = |session: &Session, stateid| {
+        let written = session.write(&place.handles[at], stateid, 0, b"data", StableHow::Unstable);
+        written.map(|written| written.count).map_err(|error| error.status().unwrap())
+    };
+    assert_eq!(write(&own[at], file.stateid), Ok(4));
+    let strange = Stateid { other: [9; 12], ..file.stateid };
+    assert_eq!(write(&own[at], strange), Err(Status::BadStateId));
+    let stranger = data_sessions(&place, b"somebody");
+    assert_eq!(write(&stranger[at], file.stateid), Err(Status::BadStateId), "not its client");
+    assert!(write(&stranger[at], Stateid::ANONYMOUS).is_err(), "it has no layout");
+    client.close(&file).unwrap();
+    assert!(write(&own[at], file.stateid).is_err(), "the open is gone");
+    // Files from before are reached through the server.
+    std::fs::write(dir.path().join("meta/old"), b"from before").unwrap();
+    let old = open(&client, b"old");
+    let refused = layout(&client, &old, READ).map_err(|error| error.status());
+    assert_eq!(refused.err(), Some(Some(Status::LayoutUnavailable)));
+    let (got, _) = client.read(&old.handle, old.stateid, 0, 100).unwrap();
+    assert_eq!(got, b"from before");
+    server.stop();
+}
+
+#[test]
+fn a_node_that_is_not_mounted_is_not_taken_for_an_empty_one() {
+    let dir = TempDir::new().unwrap();
+    Server::start(&config(dir.path())).unwrap().stop();
+    let (node, away) = (dir.path().join("node2"), dir.path().join("away"));
+    std::fs::rename(&node, &away).unwrap();
+    let error = Server::start(&config(dir.path())).err().unwrap().to_string();
+    assert!(error.contains("mounted"), "{error}");
+    std::fs::remove_dir(&node).unwrap();
+    std::fs::rename(&away, &node).unwrap();
+    Server::start(&config(dir.path())).unwrap().stop();
+}
