@@ -69,9 +69,6 @@ pub const KEPT_PIECE_BYTES_MAX: usize = 64 << 10;
 /// What a piece is taken to cost beside its data, in bytes.
 pub const KEPT_PIECE_COST: usize = 256;
 
-/// Buffers for long writes that stay at hand when what was in them is stable.
-pub const KEPT_BUFFERS_FREE_MAX: usize = 16;
-
 /// How often one after the other what is kept of a file is written again, for a server that loses it
 /// again and again, or more is added than is made stable.
 pub const KEPT_ATTEMPTS_MAX: usize = 8;

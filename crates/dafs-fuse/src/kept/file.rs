@@ -204,6 +204,7 @@ impl<S: Store> KeptFile<S> {
             None => {
                 let source = data.slice(0, len).ok_or(Errno::EINVAL)?;
                 state.pieces.copy(offset, source, origin, charge);
+                self.memory.trim();
             }
         }
         // Another one than of what was written before: that is lost.

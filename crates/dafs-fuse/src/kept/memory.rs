@@ -1,10 +1,11 @@
 //! The memory for what is kept, of all files of a mount.
 //!
 //! Invariants
-//! * What is charged is at most the bound, but for what a piece that grows takes more than its data.
+//! * What is charged is at most the bound, but for what a piece that grows takes more than its data; so
+//!   is that with the buffers that are free, but for those that are about to be used.
 //! * A buffer is used again only when nobody else can reach it.
 
-use crate::limits::{KEPT_BUFFERS_FREE_MAX, KEPT_BYTES_MAX};
+use crate::limits::{KEPT_BYTES_MAX, WRITE_BYTES_MAX};
 use dafs_client::IoBuffer;
 use dafs_mem::VolatileSlice;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -58,6 +59,19 @@ impl<B> Memory<B> {
         self.free().pop()
     }
 
+    /// Gives up buffers in whose place something else is kept now.
+    pub(super) fn trim(&self) {
+        let mut free = self.free();
+        while !free.is_empty() && !self.has_room(free.len()) {
+            free.pop();
+        }
+    }
+
+    fn has_room(&self, free: usize) -> bool {
+        let used = self.used_bytes.load(Ordering::Relaxed);
+        used + free * WRITE_BYTES_MAX as usize <= KEPT_BYTES_MAX
+    }
+
     fn free(&self) -> MutexGuard<'_, Vec<B>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,7 +80,7 @@ impl<B> Memory<B> {
 impl<B: Reachable> Memory<B> {
     pub(super) fn put_free(&self, buffer: B) {
         let mut free = self.free();
-        if free.len() < KEPT_BUFFERS_FREE_MAX && !buffer.is_shared() {
+        if self.has_room(free.len() + 1) && !buffer.is_shared() {
             free.push(buffer);
         }
     }
@@ -98,5 +112,31 @@ impl<B> Charge<B> {
 impl<B> Drop for Charge<B> {
     fn drop(&mut self) {
         self.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_mem::Buffer;
+
+    #[test]
+    fn free_buffers_give_way_to_what_is_kept() {
+        let memory = Arc::<Memory<Buffer>>::default();
+        let buffers = KEPT_BYTES_MAX / WRITE_BYTES_MAX as usize;
+        for _ in 0..2 * buffers {
+            memory.put_free(Buffer::zeroed(1).unwrap());
+        }
+        assert_eq!(memory.free().len(), buffers);
+        let charge = memory.charge(KEPT_BYTES_MAX / 2).unwrap();
+        memory.trim();
+        assert_eq!(memory.free().len(), buffers / 2);
+        let rest = memory.charge(KEPT_BYTES_MAX / 2).unwrap();
+        assert!(memory.charge(1).is_none());
+        memory.trim();
+        assert!(memory.take_free().is_none());
+        drop((charge, rest));
+        memory.put_free(Buffer::zeroed(1).unwrap());
+        assert!(memory.take_free().is_some() && memory.used_bytes() == 0);
     }
 }
