@@ -4,7 +4,7 @@
 //! * All attempts together take no longer than the deadline of one operation, and than the limit of
 //!   the thread.
 
-use crate::limit::Limit;
+use crate::limit::{self, Limit};
 use crate::limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use dafs_dat::Instant;
 use dafs_wire::dafs::Status;
@@ -43,6 +43,9 @@ impl Backoff {
             }
         }
         std::thread::sleep(self.pause);
+        if limit::is_stopped() {
+            return false;
+        }
         self.pause = (self.pause * 2).min(RETRY_PAUSE_MAX);
         true
     }

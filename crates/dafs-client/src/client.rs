@@ -97,6 +97,12 @@ impl Client {
         self.shared.is_connected()
     }
 
+    /// True when the session is over for good, and in a fork of the process that connected: only a new
+    /// client will do.
+    pub fn is_over(&self) -> bool {
+        self.shared.is_over()
+    }
+
     /// Ends the session in order. Operations in flight are waited for. Later calls fail.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use crate::core::{
 use crate::driver::{Driver, Shared};
 use crate::error::{Error, Result};
 use crate::file::OPENS;
+use crate::limit;
 use crate::limits::GROUPS_MAX;
 use crate::options::{
     Authentication, ConnectOptions, Credential, Transport, TransportChoice, TransportKind,
@@ -191,7 +192,12 @@ impl<'a> Target<'a> {
             {
                 let sleeper = bell.sleeper(descriptor);
                 let until = driver.next_timeout().map_or(self.until, |at| at.min(self.until));
-                sleeper.sleep(Some(until.since(now)));
+                let stopped = limit::is_stopped_in(until.since(now), |time| {
+                    sleeper.sleep(Some(time));
+                });
+                if stopped {
+                    return Err(Attempt::unreachable("interrupted"));
+                }
             }
         }
         Shared::new(driver, self.options.wait, transport).map_err(Attempt::unreachable)

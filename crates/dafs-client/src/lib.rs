@@ -112,7 +112,7 @@ pub use crate::fence::{FenceChange, FenceObject};
 pub use crate::file::{AccessPattern, File};
 pub use crate::group::{Completion, CompletionGroup, OperationId};
 pub use crate::lend::{Lent, is_readable, is_writable};
-pub use crate::limit::within;
+pub use crate::limit::{interruptible, within};
 pub use crate::lock::{LockError, LockHolder, LockRange};
 pub use crate::open::{Create, OpenOptions, ShareAccess, ShareDeny};
 pub use crate::options::{

@@ -1,11 +1,21 @@
-//! How long a thread lets the calls that it makes take.
+//! How long a thread lets the calls that it makes take, and what may stop them earlier.
 
+use crate::limits::STOP_PERIOD;
 use dafs_dat::Instant;
 use std::cell::Cell;
 use std::time::Duration;
 
 thread_local! {
     static LIMIT: Cell<Option<Limit>> = const { Cell::new(None) };
+    static STOP: Cell<Option<Stop>> = const { Cell::new(None) };
+}
+
+/// What may stop the calls of a thread.
+#[derive(Debug, Clone, Copy)]
+struct Stop {
+    ask: fn() -> bool,
+    /// Since when they are to stop.
+    said: Option<Instant>,
 }
 
 /// When the calls of a thread have to be over, and after which time that is.
@@ -18,7 +28,10 @@ pub(crate) struct Limit {
 impl Limit {
     /// That of this thread.
     pub(crate) fn current() -> Option<Self> {
-        LIMIT.get()
+        match STOP.get() {
+            Some(Stop { said: Some(at), .. }) => Some(Self { at, after: Duration::ZERO }),
+            _ => LIMIT.get(),
+        }
     }
 }
 
@@ -54,9 +67,57 @@ pub fn within<T>(time: Duration, work: impl FnOnce() -> T) -> T {
     with(Some(limit), work)
 }
 
+/// Lets all calls that `work` makes on this thread be stopped: while one waits, `stop` is asked several
+/// times a second, without a lock of the client's, and when it has said yes this call and all that follow
+/// in `work` end as if the time of [`within`] was over. For programs whose users may interrupt them.
+///
+/// What is stopped by this is what waits for a server. A call that waits for what a client's cache does
+/// ends with that.
+pub fn interruptible<T>(stop: fn() -> bool, work: impl FnOnce() -> T) -> T {
+    stoppable(Some(Stop { ask: stop, said: None }), work)
+}
+
+/// Whether calls of this thread can be stopped, and have not been yet.
+pub(crate) fn can_be_stopped() -> bool {
+    matches!(STOP.get(), Some(Stop { said: None, .. }))
+}
+
+/// Asks whether this thread's calls are to stop. No lock may be held.
+pub(crate) fn is_stopped() -> bool {
+    let Some(stop) = STOP.get() else { return false };
+    if stop.said.is_some() {
+        return true;
+    }
+    // It may make calls itself.
+    let said = stoppable(None, stop.ask).then(Instant::now);
+    STOP.set(Some(Stop { said, ..stop }));
+    said.is_some()
+}
+
+/// Sleeps for up to `time`, which is long, and looks whether it is to stop; true if it is.
+pub(crate) fn is_stopped_in(time: Duration, sleep: impl FnOnce(Duration)) -> bool {
+    if !can_be_stopped() {
+        sleep(time);
+        return false;
+    }
+    sleep(time.min(STOP_PERIOD));
+    is_stopped()
+}
+
 /// For what the client does for itself while it happens to have the thread of a caller.
 pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
-    with(None, work)
+    stoppable(None, || with(None, work))
+}
+
+fn stoppable<T>(stop: Option<Stop>, work: impl FnOnce() -> T) -> T {
+    struct Back(Option<Stop>);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            STOP.set(self.0);
+        }
+    }
+    let _back = Back(STOP.replace(stop));
+    work()
 }
 
 fn with<T>(limit: Option<Limit>, work: impl FnOnce() -> T) -> T {
@@ -84,6 +145,16 @@ mod tests {
             assert_eq!(without(after), None);
             assert_eq!(after(), Some(5));
         });
+        interruptible(
+            || true,
+            || {
+                assert_eq!(after(), None);
+                assert!(without(|| !is_stopped()) && is_stopped() && is_stopped());
+                assert_eq!(after(), Some(0));
+                assert_eq!(without(after), None);
+            },
+        );
+        assert!(after().is_none() && !is_stopped());
         let caught = std::panic::catch_unwind(|| within(Duration::from_secs(5), || panic!("out")));
         assert!(caught.is_err() && after().is_none());
     }

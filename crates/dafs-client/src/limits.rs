@@ -88,6 +88,9 @@ pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// The longest such pause; each is twice as long as the one before.
 pub const RETRY_PAUSE_MAX: Duration = Duration::from_millis(100);
 
+/// How often a call that can be stopped looks whether it is to stop.
+pub(crate) const STOP_PERIOD: Duration = Duration::from_millis(200);
+
 /// The longest pause before a lock is asked for again; a server keeps a turn for a second.
 pub(crate) const LOCK_PAUSE_MAX: Duration = Duration::from_millis(250);
 

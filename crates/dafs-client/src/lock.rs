@@ -8,7 +8,7 @@
 
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::limit::Limit;
+use crate::limit::{self, Limit};
 use crate::limits::{LOCK_PAUSE_MAX, RETRY_PAUSE_MIN};
 use dafs_wire::dafs::{
     ErrorBody, Lock, LockOptions, LockT, LockType, LockU, Outcome, Procedure, Reply, Request,
@@ -166,6 +166,9 @@ impl File {
                 return Err(held);
             }
             std::thread::sleep(left.map_or(pause, |left| left.min(pause)));
+            if limit::is_stopped() {
+                return Err(held);
+            }
             pause = (pause * 2).min(LOCK_PAUSE_MAX);
         }
     }

@@ -42,9 +42,12 @@ impl Client {
     pub(crate) fn session(&self, py: Python<'_>) -> PyResult<Arc<Session>> {
         let process = std::process::id();
         match &*self.state() {
-            State::Open { session, process: known } if *known == process => {
+            State::Open { session, process: known }
+                if *known == process && !session.client.is_over() =>
+            {
                 return Ok(session.clone());
             }
+            // The parent's, or one that could not be kept alive: the program goes on with a new one.
             State::Open { .. } => {}
             State::Closed => return Err(PyValueError::new_err("the client is closed")),
         }
@@ -53,7 +56,11 @@ impl Client {
         let mut state = self.state();
         match &*state {
             // Another thread was faster.
-            State::Open { session, process: known } if *known == process => Ok(session.clone()),
+            State::Open { session, process: known }
+                if *known == process && !session.client.is_over() =>
+            {
+                Ok(session.clone())
+            }
             State::Closed => Err(PyValueError::new_err("the client is closed")),
             State::Open { .. } => {
                 *state = State::Open { session: new.clone(), process };
@@ -140,7 +147,15 @@ impl Client {
     /// Whether there is a connection now.
     #[getter]
     fn connected(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.session(py)?.client.is_connected())
+        let known = match &*self.state() {
+            State::Open { session, process } if *process == std::process::id() => {
+                Some(session.clone())
+            }
+            State::Open { .. } | State::Closed => None,
+        };
+        // One that is over is not replaced to be asked.
+        let session = known.map_or_else(|| self.session(py), Ok)?;
+        Ok(py.detach(|| session.client.is_connected()))
     }
 
     /// The path that relative ones start at.

@@ -45,6 +45,9 @@ pub(crate) fn raise_for(path: &Bound<'_, PyAny>) -> impl FnOnce(Error) -> PyErr 
 }
 
 fn with_name(error: Error, path: Option<Py<PyAny>>) -> PyErr {
+    if let Some(raised) = crate::wait::raised() {
+        return raised;
+    }
     let (errno, text) = (error.to_errno(), error.to_string());
     match error {
         Error::Url(_) => PyValueError::new_err(text),
@@ -61,6 +64,9 @@ fn with_name(error: Error, path: Option<Py<PyAny>>) -> PyErr {
 
 /// The exception for a lock that was not had.
 pub(crate) fn raise_lock(error: LockError) -> PyErr {
+    if let Some(raised) = crate::wait::raised() {
+        return raised;
+    }
     let text = error.to_string();
     match error {
         LockError::Held(_) => LockedError::new_err((EAGAIN, text)),

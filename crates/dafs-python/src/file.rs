@@ -5,7 +5,7 @@ use crate::error::{raise, raise_lock};
 use crate::memory::{Exported, Place};
 use crate::session::Session;
 use crate::stat::Stat;
-use crate::wait::{blocking, drop_detached, limited, slice};
+use crate::wait::{blocking, drop_detached, limited, raised, slice};
 use dafs_client::{File, LockError, LockRange, Stability};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -162,6 +162,9 @@ impl RawFile {
             let time = slice(until);
             match blocking(py, || file.lock(&range, Some(time))) {
                 Err(LockError::Held(_)) if until.is_none_or(|until| Instant::now() < until) => {
+                    if let Some(raised) = raised() {
+                        return Err(raised);
+                    }
                     py.check_signals()?;
                 }
                 other => return other.map_err(raise_lock),

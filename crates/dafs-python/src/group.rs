@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! * The memory of an operation is exported until its completion has been fetched.
-//! * A group that goes away leaves the memory of what is still in flight exported for good, rather than
-//!   let the server write to what is something else by then.
+//! * When a group goes away the memory of what is still in flight stays exported until that is over, rather
+//!   than let the server write to what is something else by then. Nobody waits for it.
 
 use crate::batch::{self, Batch, Gathered};
 use crate::client::Client;
@@ -20,10 +20,35 @@ use std::collections::HashMap;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How long a group that goes away waits for what is in flight.
-const LAST_WAIT: Duration = Duration::from_secs(5);
+/// Groups that went away while something was in flight. Only locked with Python's lock held, so that a fork
+/// finds it free.
+static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
+
+/// What is left of a group.
+struct Left {
+    group: dafs_client::CompletionGroup,
+    used: Vec<InUse>,
+}
+
+impl Left {
+    /// Moves it along; whether nothing is in flight any more.
+    fn is_over(&self, py: Python<'_>) -> bool {
+        py.detach(|| {
+            self.group.poll(&mut Vec::new());
+            self.group.in_flight() == 0
+        })
+    }
+}
+
+/// Lets go of the memory of what has ended since its group went away.
+fn sweep(py: Python<'_>) {
+    let left = std::mem::take(&mut *LEFT.lock().unwrap_or_else(PoisonError::into_inner));
+    let (over, left): (Vec<_>, Vec<_>) = left.into_iter().partition(|left| left.is_over(py));
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner).extend(left);
+    release(py, over.into_iter().flat_map(|left| left.used));
+}
 
 /// Operations whose results are fetched together.
 #[pyclass(frozen, subclass, module = "dafs")]
@@ -159,6 +184,7 @@ impl CompletionGroup {
 impl CompletionGroup {
     #[new]
     fn new(py: Python<'_>, client: &Client) -> PyResult<Self> {
+        sweep(py);
         let session = client.session(py)?;
         let group = session.client.completion_group();
         Ok(Self {
@@ -349,13 +375,13 @@ impl Drop for CompletionGroup {
         }
         let mut held = Some(held);
         Python::try_attach(|py| {
-            let over =
-                py.detach(|| self.group.wait(&mut Vec::new(), usize::MAX, Some(LAST_WAIT)).is_ok());
-            if over {
-                let held = held.take().into_iter().flatten();
-                release(py, held.flat_map(|(_, held)| held.used));
-            }
+            let held = held.take().into_iter().flatten();
+            let used = held.flat_map(|(_, held)| held.used).collect();
+            let left = Left { group: self.group.clone(), used };
+            LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(left);
+            sweep(py);
         });
+        // At the very end there is no Python any more that could let go of memory.
         std::mem::forget(held);
     }
 }

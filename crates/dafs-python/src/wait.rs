@@ -1,11 +1,19 @@
 //! Waiting without Python's lock.
+//!
+//! Invariants
+//! * While a call waits, Python's signal handlers run. When one raises, as that of ^C does, the call ends as
+//!   when its time is over, so that nothing reaches its memory any more, and that is what it raises.
+//! * What a handler has raised is never lost: if the call has ended well after all, it comes next.
 
 use pyo3::prelude::*;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
 thread_local! {
     static LIMIT: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// What a signal handler has raised while a call of this thread waited.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
 /// How long something waits before it looks whether Python has a signal to handle.
@@ -14,13 +22,40 @@ pub(crate) const SIGNAL_CHECK_PERIOD: Duration = Duration::from_millis(200);
 /// Runs what may wait for the server: without Python's lock, and no longer than this thread's limit.
 pub(crate) fn blocking<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
     let limit = LIMIT.get();
-    py.detach(|| match limit {
-        Some(limit) => {
-            let left = limit.saturating_duration_since(Instant::now());
-            dafs_client::within(left, work)
-        }
-        None => work(),
-    })
+    let done = py.detach(|| {
+        dafs_client::interruptible(is_interrupted, || match limit {
+            Some(limit) => {
+                let left = limit.saturating_duration_since(Instant::now());
+                dafs_client::within(left, work)
+            }
+            None => work(),
+        })
+    });
+    if RAISED.with_borrow(Option::is_some) {
+        // Unless the error of the call is to be raised, in place of which this is taken.
+        // SAFETY: Python's lock is held; the function takes no argument.
+        unsafe { pyo3::ffi::Py_AddPendingCall(Some(raise_next), std::ptr::null_mut()) };
+    }
+    done
+}
+
+/// Has Python handle its signals; whether one of them is to end what this thread waits for.
+fn is_interrupted() -> bool {
+    let checked = Python::try_attach(|py| py.check_signals());
+    let Some(Err(raised)) = checked else { return false };
+    RAISED.set(Some(raised));
+    true
+}
+
+/// What a signal handler has raised while the last call waited.
+pub(crate) fn raised() -> Option<PyErr> {
+    RAISED.take()
+}
+
+/// Raises it where no call has; Python calls this in its main thread, which alone handles signals.
+extern "C" fn raise_next(_nothing: *mut c_void) -> c_int {
+    let Some(raised) = raised() else { return 0 };
+    Python::try_attach(|py| raised.restore(py)).map_or(0, |()| -1)
 }
 
 /// Drops what may wait for others, without Python's lock.

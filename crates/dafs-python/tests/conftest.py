@@ -12,11 +12,11 @@ import pytest
 class Server:
     """A `dafs serve` on a port of its own, with its directory."""
 
-    def __init__(self, command, folder):
+    def __init__(self, command, folder, listen="127.0.0.1:0"):
         self.root = folder / "export"
-        self.root.mkdir()
+        self.root.mkdir(exist_ok=True)
         state = folder / "state"
-        arguments = [command, "serve", str(self.root), "--listen", "127.0.0.1:0"]
+        arguments = [command, "serve", str(self.root), "--listen", listen]
         arguments += ["--no-root-squash", "--state-directory", str(state)]
         self.log = open(folder / "log", "wb")
         self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=self.log)

@@ -3,11 +3,13 @@
 import os
 import pathlib
 import pickle
+import signal
 import stat
+import time
 
 import dafs
 import pytest
-from conftest import stopped
+from conftest import Server, stopped
 
 
 def test_a_bad_url_is_refused():
@@ -152,3 +154,76 @@ def test_links_are_not_listed_through_unless_asked_for(client, folder):
     with pytest.raises(NotADirectoryError):
         client.scandir(path, follow_symlinks=False)
     assert list(client.scandir(f"/{folder.name}/dir", follow_symlinks=False)) == []
+
+
+def interrupted(call):
+    """Whether the signal of ^C ends a call that waits."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    start = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        return time.monotonic() - start < 10
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_what_waits_can_be_interrupted(server, folder):
+    (folder / "file").write_bytes(b"content" * 10000)
+    path = f"/{folder.name}/file"
+    with dafs.connect(server.url, transport="iwarp") as client:
+        with client.open(path, "r+b", buffering=0) as file:
+            target = bytearray(70000)
+            with stopped(server):
+                assert interrupted(lambda: client.stat(path))
+                assert interrupted(lambda: file.pread_into(target, 0))
+                # Nothing reaches it any more.
+                target.append(1)
+                assert interrupted(lambda: file.pwrite(b"lost" * 20000, 0))
+                assert interrupted(file.commit)
+                assert interrupted(lambda: client.listdir(f"/{folder.name}"))
+                assert interrupted(lambda: dafs.connect(server.url, transport="iwarp"))
+            # The session goes on.
+            assert file.pread(7, 7) in (b"content", b"stlostl")
+            assert client.stat(path).st_size >= 70000
+
+
+def test_a_handler_that_raises_nothing_ends_nothing(server, folder):
+    (folder / "file").write_bytes(b"content")
+    seen = []
+
+    def goes_on(number, frame):
+        seen.append(number)
+        server.process.send_signal(signal.SIGCONT)
+
+    before = signal.signal(signal.SIGALRM, goes_on)
+    try:
+        with dafs.connect(server.url, transport="iwarp") as client, stopped(server):
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            assert client.stat(f"/{folder.name}/file").st_size == 7
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert seen == [signal.SIGALRM]
+
+
+def test_a_session_that_is_over_is_replaced(tmp_path):
+    own = Server(os.environ["DAFS"], tmp_path)
+    (own.root / "file").write_bytes(b"content")
+    # The session ends with its connection.
+    client = dafs.connect(own.url, transport="iwarp", recovery=0)
+    file = client.open("/file", "rb", buffering=0)
+    own.stop()
+    own = Server(os.environ["DAFS"], tmp_path, own.url.partition("//")[2].strip("/"))
+    with pytest.raises(OSError):
+        file.pread(7, 0)
+    with client.open("/file", "rb") as again:
+        assert again.read() == b"content"
+    with pytest.raises(OSError):
+        file.pread(7, 0)
+    assert client.connected
+    client.close()
+    with pytest.raises(ValueError):
+        client.stat("/file")
+    own.stop()

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import select
+import time
 import weakref
 
 import dafs
@@ -221,10 +222,10 @@ def test_a_buffer_of_an_operation_that_was_given_up_is_not_used_again(server, fo
     client = dafs.connect(server.url, transport="shm", recovery=1)
     file = client.open(f"/{folder.name}/f", "rb", buffering=0)
     own, other = client.buffer(65536), client.buffer(65536)
+    batch, group = client.batch(), client.completion_group()
     assert file.pread_into(own, 0) == 65536
     with stopped(server), dafs.within(0.1), pytest.raises(OSError):
         file.pread_into(own, 0)
-    batch, group = client.batch(), client.completion_group()
     for use in (
         lambda: file.pread_into(own, 0),
         lambda: file.pwrite(memoryview(own)[5:], 0),
@@ -309,3 +310,30 @@ def test_a_copy_is_nothing_to_read_into(client, blocks, folder):
     asyncio.run(run())
     assert file.pwrite(Copies(b"1"), 0) == 1
     assert (folder / "blocks").read_bytes()[:11] == b"1rom a copy"
+
+
+def test_nobody_waits_for_a_group_that_is_dropped(server, client, blocks):
+    file, data = blocks
+    target = client.buffer(65536) if client.transport == "shm" else bytearray(65536)
+    group = client.completion_group()
+    with stopped(server):
+        group.read_into(file, target, 0)
+        start = time.monotonic()
+        del group
+        gc.collect()
+        assert time.monotonic() - start < 3
+        if isinstance(target, bytearray):
+            with pytest.raises(BufferError):
+                target.append(1)
+    # What is over is noticed with the next group.
+    until = time.monotonic() + 30
+    while bytes(memoryview(target)[:65536]) != data[:65536]:
+        assert time.monotonic() < until
+        client.completion_group()
+    while isinstance(target, bytearray):
+        client.completion_group()
+        try:
+            target.append(1)
+            break
+        except BufferError:
+            assert time.monotonic() < until

@@ -70,7 +70,7 @@ impl Flights {
             return Ok(None);
         }
         let (first, count) = (self.next, self.slots.len());
-        if time.is_none() && Limit::current().is_some() {
+        if time.is_none() && (Limit::current().is_some() || limit::can_be_stopped()) {
             self.hold_to_limit()?;
         }
         let slots = &mut self.slots;

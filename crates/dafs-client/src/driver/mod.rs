@@ -203,6 +203,10 @@ impl Shared {
         self.lock().is_ok_and(|driver| driver.core.stage() == Stage::Ready)
     }
 
+    pub(crate) fn is_over(&self) -> bool {
+        self.lock().map_or(true, |driver| driver.core.failure().is_some())
+    }
+
     /// The driver, unless this process is a fork of the one that connected.
     pub(crate) fn lock(&self) -> Result<Guard<'_>> {
         self.check_process()?;
@@ -518,7 +522,8 @@ impl Shared {
         }
         let (left, after) = self.patience();
         let waited = Waiter::new(self, left).coarse().run(driver, take);
-        match (waited, after) {
+        // One that was stopped has a limit from then on.
+        match (waited, after.or(Limit::current().map(|limit| limit.after))) {
             (Err(Error::TimedOut(_)), Some(after)) => self.give_up(slot, after),
             (waited, _) => waited,
         }

@@ -6,7 +6,8 @@
 
 use super::{Driver, Guard, Leader, Shared, coarse_now};
 use crate::error::{Error, Result};
-use crate::limits::{CONTENDER_SPINS, SPIN_POLLS_MIN, SPIN_WORTH, SPINS_BEFORE_YIELD};
+use crate::limit;
+use crate::limits::{CONTENDER_SPINS, SPIN_POLLS_MIN, SPIN_WORTH, SPINS_BEFORE_YIELD, STOP_PERIOD};
 use crate::options::WaitPolicy;
 use dafs_dat::Instant;
 use std::sync::PoisonError;
@@ -59,13 +60,16 @@ pub(super) struct Waiter<'a> {
     coarse: bool,
     /// When to give up; set with the first look at the clock.
     until: Option<Instant>,
+    /// When to look whether to stop.
+    look: Option<Instant>,
     leading: bool,
     spins: u32,
 }
 
 impl<'a> Waiter<'a> {
     pub(super) fn new(shared: &'a Shared, time: Option<Duration>) -> Self {
-        Self { shared, time, coarse: false, until: None, leading: false, spins: 0 }
+        let look = limit::can_be_stopped().then(|| coarse_now() + STOP_PERIOD);
+        Self { shared, time, coarse: false, until: None, look, leading: false, spins: 0 }
     }
 
     /// For a time that is long, or not the caller's concern.
@@ -89,6 +93,22 @@ impl<'a> Waiter<'a> {
                     self.leave(&mut driver);
                     return Err(Error::TimedOut(time));
                 }
+            }
+            if self.look.is_some_and(|look| coarse_now() >= look) {
+                // Whoever is asked may need what this thread or another one holds.
+                self.leave(&mut driver);
+                drop(driver);
+                let stopped = limit::is_stopped();
+                driver = self.shared.lock_regardless();
+                if let Some(result) = done(&mut driver) {
+                    self.leave(&mut driver);
+                    return Ok(result);
+                }
+                if stopped {
+                    self.leave(&mut driver);
+                    return Err(Error::TimedOut(self.time.unwrap_or_default()));
+                }
+                self.look = Some(coarse_now() + STOP_PERIOD);
             }
             if !self.leading && driver.leader != Leader::Nobody {
                 driver = self.follow(driver);
@@ -168,7 +188,7 @@ impl<'a> Waiter<'a> {
             return Ok(driver);
         }
         let now = Instant::now();
-        let until = [driver.next_timeout(), self.until].into_iter().flatten().min();
+        let until = [driver.next_timeout(), self.until, self.look].into_iter().flatten().min();
         let time = until.map(|at| at.since(now));
         let Some(descriptor) = driver.adapter.descriptor() else { return Ok(driver) };
         let descriptor = self.shared.wakeup.sleeper(descriptor);
@@ -186,7 +206,8 @@ impl<'a> Waiter<'a> {
 
     fn follow(&mut self, mut driver: Guard<'a>) -> Guard<'a> {
         driver.followers += 1;
-        let time = self.until.map(|at| at.since(Instant::now()));
+        let until = [self.until, self.look].into_iter().flatten().min();
+        let time = until.map(|at| at.since(Instant::now()));
         let mut driver = match time {
             Some(time) => {
                 let result = self.shared.turn.wait_timeout(driver, time);
@@ -239,6 +260,25 @@ mod tests {
             })
         }));
         assert!(waited.is_err());
+        assert!(!client.shared().lock_regardless().is_led());
+        client.ping().unwrap();
+    }
+
+    #[test]
+    fn a_wait_is_stopped_without_the_lock_and_others_go_on() {
+        let served = Served::new();
+        let client = served.client(TransportChoice::Iwarp);
+        thread_local! {
+            static CLIENT: std::cell::RefCell<Option<crate::Client>> =
+                const { std::cell::RefCell::new(None) };
+        }
+        CLIENT.set(Some(client.clone()));
+        // Whoever is asked may use the client.
+        let stop = || CLIENT.take().unwrap().ping().is_ok();
+        let waited = limit::interruptible(stop, || {
+            client.shared().wait_any(None, |_| -> Option<()> { None })
+        });
+        assert!(matches!(waited, Err(Error::TimedOut(_))));
         assert!(!client.shared().lock_regardless().is_led());
         client.ping().unwrap();
     }
