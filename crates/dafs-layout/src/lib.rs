@@ -73,7 +73,10 @@ pub trait Aggregation: fmt::Debug + Send + Sync {
     /// file's start, with that byte: what a component of this length says about the size.
     fn reach(&self, component: usize, bytes: u64) -> u64 {
         // Where components have holes a driver knows better.
-        bytes.checked_sub(1).and_then(|last| self.origin(component, last)).map_or(0, |last| last + 1)
+        bytes
+            .checked_sub(1)
+            .and_then(|last| self.origin(component, last))
+            .map_or(0, |last| last + 1)
     }
 }
 

@@ -90,9 +90,7 @@ impl Aggregation for Striped {
         let place = self.place(stripe);
         let run_bytes = self.unit_bytes - within;
         match self.packing {
-            Packing::Sparse => {
-                Place { component: self.pattern[place] as usize, offset, run_bytes }
-            }
+            Packing::Sparse => Place { component: self.pattern[place] as usize, offset, run_bytes },
             Packing::Dense => {
                 let turn = stripe / self.pattern.len() as u64;
                 Place { component: place, offset: turn * self.unit_bytes + within, run_bytes }

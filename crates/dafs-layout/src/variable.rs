@@ -30,7 +30,8 @@ impl Variable {
         if !(1..=COMPONENTS_MAX).contains(&turn.len()) {
             return Err(LayoutError::Components);
         }
-        let components = turn.iter().map(|&(component, _)| component).max().map_or(0, |max| max + 1);
+        let components =
+            turn.iter().map(|&(component, _)| component).max().map_or(0, |max| max + 1);
         if components > turn.len() {
             return Err(LayoutError::Pattern);
         }

@@ -15,11 +15,10 @@ fn packing() -> impl Strategy<Value = Packing> {
 }
 
 fn striped() -> impl Strategy<Value = Arc<dyn Aggregation>> {
-    let round = (1u64..40, 1usize..6, 0usize..6, packing()).prop_map(
-        |(unit, servers, first, packing)| {
+    let round =
+        (1u64..40, 1usize..6, 0usize..6, packing()).prop_map(|(unit, servers, first, packing)| {
             Striped::round_robin(unit, servers, first % servers, packing).unwrap()
-        },
-    );
+        });
     let cyclic = (1u64..40, proptest::collection::vec(0u32..4, 1..9), 0usize..9, packing())
         .prop_map(|(unit, pattern, first, packing)| {
             let first = first % pattern.len();

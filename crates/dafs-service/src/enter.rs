@@ -132,7 +132,7 @@ impl Service {
     }
 
     /// Keeps new delegations off a file while something about it changes, and has those of others
-    /// returned first.
+    /// returned first; with a new `size` their layouts, too.
     ///
     /// # Errors
     /// `WouldWait`, `Delay`.
@@ -140,13 +140,13 @@ impl Service {
         &self,
         caller: Caller<'_>,
         key: Handle,
-        truncate: bool,
+        size: Option<u64>,
     ) -> Result<ChangeGuard<'_>> {
         let clock = self.clock(caller);
-        let breaks = Break::Change { truncate };
+        let breaks = Break::Change { truncate: size == Some(0) };
         self.enter(caller, |table, ended| {
             table.clear_delegations(&key, caller.client, breaks, clock, ended)?;
-            if truncate {
+            if size.is_some() {
                 table.clear_layouts(&key, caller.client, clock, ended)?;
             }
             table.files.entry(key).or_default().changing += 1;

@@ -79,7 +79,7 @@ impl Service {
         let export = namespace.export(handle)?;
         export.writable()?;
         let cred = export.map_cred(caller.cred);
-        let _change = self.begin_change(caller, export.key(handle), change.size == Some(0))?;
+        let _change = self.begin_change(caller, export.key(handle), change.size)?;
         let file: Option<Arc<dyn OpenFile>> = match change.size {
             Some(size) => {
                 self.check_span(handle, size, u64::MAX)?;

@@ -170,6 +170,8 @@ pub struct Service {
     writers: Arc<Writers>,
     lock_log: Arc<LockLog>,
     table: Mutex<StateTable>,
+    /// Held by the one who has data servers let go of layouts.
+    fencing_turn: Mutex<()>,
     /// Told, with the table's lock, when state has ended or a holder has answered.
     returned: Condvar,
     /// Callers that wait for that.
@@ -295,6 +297,7 @@ impl Service {
             grace,
             fences: Fences::new(),
             table: Mutex::new(table),
+            fencing_turn: Mutex::default(),
             index,
             guards,
             writers,
@@ -345,6 +348,12 @@ impl Service {
                 Held::Open(open) => {
                     let export = namespace.export(held.handle());
                     open.set_read_only(export.is_ok_and(|export| export.writable().is_err()));
+                }
+                Held::Layout(layout) if layout.covers(true) => {
+                    let export = namespace.export(held.handle());
+                    if export.is_ok_and(|export| export.writable().is_err()) {
+                        table.revoke(&held, true, &mut ended);
+                    }
                 }
                 Held::Lock(_) | Held::Delegation(_) | Held::Layout(_) => {}
             }

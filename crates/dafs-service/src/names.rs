@@ -136,7 +136,7 @@ impl Service {
         }
         export.writable()?;
         let cred = export.map_cred(caller.cred);
-        let _change = self.begin_change(caller, export.key(source), false)?;
+        let _change = self.begin_change(caller, export.key(source), None)?;
         Ok(export.store().link(&cred, &source.file, &dir.file, name)?)
     }
 

@@ -10,7 +10,7 @@
 //!   Neither ever makes a file shorter.
 
 use crate::Result;
-use crate::types::{Attr, FileId, TimeSpec};
+use crate::types::{Attr, FileId};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
@@ -80,11 +80,11 @@ pub trait Layouts: Send + Sync {
 
     /// A client that holds a layout for writing has made its data stable at the data servers and
     /// says so: the file reaches to `end` at least (`None`: nothing is said about the size), and
-    /// was changed now, or at the time given. Stable when the call returns.
+    /// was changed now. Stable when the call returns.
     ///
     /// # Errors
     /// [`StoreError::Invalid`](crate::StoreError::Invalid) for an end beyond what was written.
-    fn commit(&self, file: &FileId, end: Option<u64>, changed: Option<TimeSpec>) -> Result<Attr>;
+    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<Attr>;
 
     /// A layout for writing has gone without a commit, as with a client that died: from now on the
     /// file reaches as far as the data servers have something of it.

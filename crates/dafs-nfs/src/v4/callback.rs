@@ -331,6 +331,12 @@ impl Callbacks {
             BackAnswer::Operation(Status::Ok, attributes) => (sequence, Verdict::Done(attributes)),
             // What a client without any matching layout says; it may say OK as well and return it.
             BackAnswer::Operation(Status::NoMatchingLayout, _) => (sequence, Verdict::Forgotten),
+            // It has heard of this recall, or of a later one.
+            BackAnswer::Operation(Status::OldStateId, _)
+                if matches!(pending.callback, Callback::RecallLayout { .. }) =>
+            {
+                (sequence, Verdict::Done(None))
+            }
             // The client may not have seen yet what it is called about, because the reply that
             // tells it is still on its way.
             BackAnswer::Operation(Status::Delay | Status::BadHandle | Status::BadStateId, _) => {

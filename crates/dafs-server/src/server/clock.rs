@@ -1,7 +1,8 @@
-//! The thread that tells the service the time.
+//! The threads that tell the service the time.
 //!
 //! What time brings (leases that end, grace, changes to be undone) has to be on the disk before it
-//! holds, and reactors wait for no disk.
+//! holds, and reactors wait for no disk. What data servers have to be told has a thread of its own,
+//! because one that is away keeps it waiting.
 
 use crate::engine::Ticker;
 use dafs_dat::Instant;
@@ -19,7 +20,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The same while grace lasts, whose end all clients wait for.
 const LOOK_IN_GRACE: Duration = Duration::from_millis(5);
 
-/// The thread; dropped, it ends with what it is doing.
+/// A thread; dropped, it ends with what it is doing.
 pub(super) struct Clock {
     /// Gone when it is to end.
     running: Option<Sender<()>>,
@@ -27,26 +28,41 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Starts it.
+    /// Starts the one for what time brings.
     ///
     /// # Errors
     /// When the system gives no thread.
     pub(super) fn start(service: Arc<Service>) -> io::Result<Self> {
+        let mut ticker = Ticker::default();
+        Self::repeat("dafs-clock", service, move |service| ticker.turn(service, Instant::now()))
+    }
+
+    /// Starts the one for what data servers have to be told.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub(super) fn start_fencing(service: Arc<Service>) -> io::Result<Self> {
+        Self::repeat("dafs-fencing", service, Service::fence_layouts)
+    }
+
+    fn repeat(
+        name: &str,
+        service: Arc<Service>,
+        mut turn: impl FnMut(&Service) + Send + 'static,
+    ) -> io::Result<Self> {
         let (running, ended) = channel::<()>();
         let run = move || {
-            let mut ticker = Ticker::default();
             loop {
                 let look = if service.in_grace() { LOOK_IN_GRACE } else { LOOK };
                 if ended.recv_timeout(look) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
-                let turn = AssertUnwindSafe(|| ticker.turn(&service, Instant::now()));
-                if catch_unwind(turn).is_err() {
+                if catch_unwind(AssertUnwindSafe(|| turn(&service))).is_err() {
                     tracing::error!("what is due was not done; it is tried again");
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("dafs-clock".to_owned()).spawn(run)?;
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
         Ok(Self { running: Some(running), thread: Some(thread) })
     }
 }

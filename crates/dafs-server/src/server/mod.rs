@@ -189,7 +189,7 @@ pub struct Server {
     metrics: Option<MetricsPort>,
     admin: Option<AdminSocket>,
     administration: Option<Arc<Administration>>,
-    clock: Option<Clock>,
+    clocks: Vec<Clock>,
     /// For blocking calls, and for proofs of who somebody is.
     pools: [Arc<ThreadPool>; 2],
     /// Threads that look after the journal, if there is one.
@@ -294,11 +294,12 @@ impl Server {
             metrics: None,
             admin: None,
             administration: None,
-            clock: None,
+            clocks: Vec::new(),
             pools,
             journal: None,
         };
-        server.clock = Some(Clock::start(server.service.clone())?);
+        server.clocks.push(Clock::start(server.service.clone())?);
+        server.clocks.push(Clock::start_fencing(server.service.clone())?);
         for index in 0..config.threads.max(1) {
             let reactor = start_reactor(index, config, &shared, &listeners)?;
             server.reactors.push(reactor);
@@ -485,7 +486,7 @@ impl Server {
                 tracing::error!("a reactor had failed");
             }
         }
-        drop(self.clock.take());
+        self.clocks.clear();
         // What they still do keeps the records open, which the next server on them would find locked.
         if !self.pools.iter().all(|pool| pool.finish(STOP_TIME)) {
             tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");

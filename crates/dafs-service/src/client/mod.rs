@@ -93,6 +93,8 @@ pub struct Client {
     pub(crate) admin_revoked: AtomicU32,
     /// Delegations it holds.
     pub(crate) delegated: AtomicU32,
+    /// Until when it gets no layouts, because it did not give one back.
+    pub(crate) layouts_from_ns: AtomicU64,
     back_channel: AtomicBool,
     /// Not held: the front door holds the service.
     front: Mutex<Option<Weak<dyn Front>>>,
@@ -135,6 +137,7 @@ impl Client {
             revoked: AtomicU32::new(0),
             admin_revoked: AtomicU32::new(0),
             delegated: AtomicU32::new(0),
+            layouts_from_ns: AtomicU64::new(0),
             back_channel: AtomicBool::new(false),
             front: Mutex::new(None),
             peer: Mutex::new(String::new()),

@@ -236,6 +236,13 @@ impl Service {
         }
     }
 
+    /// Whether anybody is fenced from a file, by what fences are kept under.
+    pub(crate) fn is_any_fenced(&self, key: &Handle) -> bool {
+        let listed = |object| self.fences.with(&object, |list| list.is_some());
+        self.has_fences()
+            && (listed(FenceObject::FileSystem(key.fs)) || listed(FenceObject::File(*key)))
+    }
+
     /// Whether the subject is fenced from every file system there is.
     pub fn is_fenced_everywhere(&self, subject: &Subject<'_>) -> bool {
         let admitted = |export: &Arc<Export>| {
@@ -287,7 +294,8 @@ impl Service {
     /// error. May wait for the disk.
     ///
     /// # Errors
-    /// `NotOwner`, `Fenced`; `Invalid` for names and updates that make no sense; `Resource`; `Io` when
+    /// `NotOwner`, `Fenced`; `Invalid` for names and updates that make no sense; `Resource`; `Delay` when
+    /// data servers cannot be told, though the list holds here; `Io` when
     /// the disk failed, with the list as it was; the store's.
     pub fn set_fence(
         &self,
@@ -317,6 +325,10 @@ impl Service {
         }
         drop(updating);
         tracing::info!(object = ?key, list = ?after, "fence");
+        if after.is_some() {
+            // Data servers know nothing of fences, so clients come here from now on.
+            self.take_layouts_of(&key)?;
+        }
         let only_adds = matches!(update, FenceUpdate::Add(_)) && before.is_some();
         match after {
             // Also when nothing has changed: the update that did may not be over.

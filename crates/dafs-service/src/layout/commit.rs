@@ -4,7 +4,7 @@ use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::state::StateRef;
 use crate::{Caller, Result, Service};
-use dafs_store::{Attr, TimeSpec};
+use dafs_store::Attr;
 
 impl Service {
     /// The file reaches to `end` at least from now on, and was changed. With `reclaim`, after a
@@ -21,7 +21,6 @@ impl Service {
         state: StateRef,
         reclaim: bool,
         end: Option<u64>,
-        changed: Option<TimeSpec>,
     ) -> Result<Attr> {
         let namespace = self.namespace();
         let export = namespace.export(handle)?;
@@ -32,12 +31,12 @@ impl Service {
                 return Err(ServiceError::NoGrace);
             }
             self.check_any_right(caller, &export.key(handle), true)?;
-            return Ok(layouts.commit(&handle.file, end, changed)?);
+            return Ok(layouts.commit(&handle.file, end)?);
         }
         let layout = self.layout(caller, handle, state)?;
         if !layout.covers(true) {
             return Err(ServiceError::BadLayout);
         }
-        Ok(layouts.commit(&handle.file, end, changed)?)
+        Ok(layouts.commit(&handle.file, end)?)
     }
 }

@@ -4,13 +4,16 @@
 //! Invariants
 //! * A file is held back from the moment on at which a layout was taken away, in the same step under
 //!   the table's lock, until the store has said that no data server goes by it any more.
-//! * The store is asked by the service's clock, never under a lock and never by a reactor.
+//! * What its holder may have written is looked for after that; nobody waits for it.
+//! * The store is asked by one thread at a time, never under a lock and never by a reactor. Of a store
+//!   that says that it cannot be sure now no more is asked in that turn, and those that were asked least
+//!   come first.
 
-use crate::Service;
 use crate::handle::Handle;
-use dafs_store::Store;
+use crate::{Result, Service, ServiceError};
+use dafs_store::{Store, StoreError};
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, TryLockError};
 
 /// The files concerned.
 #[derive(Default)]
@@ -20,57 +23,141 @@ pub(crate) struct Fencing {
 
 struct Fenced {
     store: Arc<dyn Store>,
+    /// Data servers may still go by a layout.
+    believed: bool,
     /// The last holder may have written what it did not live to commit.
     written: bool,
     /// How many layouts were taken away, so that one that goes meanwhile is not passed over.
+    count: u64,
+    /// How often the store was asked in vain.
+    tries: u32,
+}
+
+/// What is to be asked of a store about one file.
+struct Due {
+    key: Handle,
+    store: Arc<dyn Store>,
+    believed: bool,
+    written: bool,
     count: u64,
 }
 
 impl Fencing {
     /// A layout was taken away.
     pub(super) fn add(&mut self, store: &Arc<dyn Store>, key: Handle, written: bool) {
-        let fresh = || Fenced { store: store.clone(), written: false, count: 0 };
+        let (store, believed) = (store.clone(), true);
+        let fresh = || Fenced { store, believed, written: false, count: 0, tries: 0 };
         let file = self.files.entry(key).or_insert_with(fresh);
+        file.believed = true;
         file.written |= written;
         file.count += 1;
     }
 
     /// Whether what changes this file has to wait.
     pub(super) fn holds_back(&self, key: &Handle) -> bool {
-        self.files.contains_key(key)
+        self.files.get(key).is_some_and(|file| file.believed)
     }
 
-    /// Files that are held back.
+    /// Files with layouts that were taken away.
     pub(crate) fn len(&self) -> usize {
         self.files.len()
+    }
+
+    fn due(&self, wanted: impl Fn(&Handle, &Fenced) -> bool) -> Vec<Due> {
+        let mut due: Vec<_> = self.files.iter().filter(|(key, file)| wanted(key, file)).collect();
+        due.sort_by_key(|(_, file)| file.tries);
+        let make = |(key, file): (&Handle, &Fenced)| Due {
+            key: *key,
+            store: file.store.clone(),
+            believed: file.believed,
+            written: file.written,
+            count: file.count,
+        };
+        due.into_iter().map(make).collect()
     }
 }
 
 impl Service {
-    /// Has the data servers let go of the layouts that were taken away. Waits for them.
-    pub(crate) fn tick_fencing(&self) {
-        let table = self.lock_table();
-        let files = table.fencing.files.iter();
-        let due: Vec<_> =
-            files.map(|(key, file)| (*key, file.store.clone(), file.written, file.count)).collect();
-        drop(table);
-        for (key, store, written, count) in due {
-            let Some(layouts) = store.layouts() else { continue };
-            let settle = || if written { layouts.settle(&key.file) } else { Ok(()) };
-            match layouts.forget(&key.file).and_then(|()| settle()) {
-                // A file that is gone has nothing left to settle.
-                Ok(()) | Err(dafs_store::StoreError::Stale) => {}
-                Err(error) => {
-                    tracing::debug!(%error, "data servers have not let go of a layout yet");
-                    continue;
-                }
+    /// Has the data servers let go of the layouts that were taken away, and looks for what their holders
+    /// have written. Waits for them, so it is for a thread that has nothing else to do; to be called
+    /// several times a second.
+    pub fn fence_layouts(&self) {
+        let turn = match self.fencing_turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let due = self.lock_table().fencing.due(|_, _| true);
+        let mut unsure: Vec<Arc<dyn Store>> = Vec::new();
+        for due in due {
+            if !unsure.iter().any(|store| Arc::ptr_eq(store, &due.store))
+                && let Err(error) = self.fence(&due)
+            {
+                tracing::debug!(%error, "data servers have not let go of a layout yet");
+                unsure.push(due.store);
             }
-            let mut table = self.lock_table();
-            if table.fencing.files.get(&key).is_some_and(|file| file.count == count) {
-                table.fencing.files.remove(&key);
-            }
-            drop(table);
+        }
+        drop(turn);
+    }
+
+    /// The same at once for some files, until nothing of theirs is held back.
+    ///
+    /// # Errors
+    /// `Delay` when that is not sure yet.
+    pub(super) fn fence_now(&self, wanted: impl Fn(&Handle) -> bool) -> Result<()> {
+        let turn = self.fencing_turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = self.lock_table().fencing.due(|key, file| file.believed && wanted(key));
+        due.iter().try_for_each(|due| self.fence(due)).map_err(|_| ServiceError::Delay)?;
+        drop(turn);
+        Ok(())
+    }
+
+    /// Asks the store what is due, and notes what it has done.
+    fn fence(&self, due: &Due) -> std::result::Result<(), StoreError> {
+        let key = &due.key;
+        let Some(layouts) = due.store.layouts() else { return Ok(()) };
+        if due.believed {
+            self.note_fencing(due, gone_is_fine(layouts.forget(&key.file)), |file| {
+                file.believed = false;
+            })?;
             self.returned.notify_all();
         }
+        if due.written {
+            self.note_fencing(due, gone_is_fine(layouts.settle(&key.file)), |file| {
+                file.written = false;
+            })?;
+        }
+        let mut table = self.lock_table();
+        if table.fencing.files.get(key).is_some_and(|file| !file.believed && !file.written) {
+            table.fencing.files.remove(key);
+        }
+        Ok(())
+    }
+
+    fn note_fencing(
+        &self,
+        due: &Due,
+        outcome: std::result::Result<(), StoreError>,
+        done: impl FnOnce(&mut Fenced),
+    ) -> std::result::Result<(), StoreError> {
+        let mut table = self.lock_table();
+        if let Some(file) = table.fencing.files.get_mut(&due.key) {
+            match outcome {
+                // Another one may have been taken away meanwhile.
+                Ok(()) if file.count == due.count => done(file),
+                _ => file.tries = file.tries.saturating_add(1),
+            }
+        }
+        outcome
+    }
+}
+
+/// Of a file that is gone there is nothing left to let go of.
+fn gone_is_fine(
+    outcome: std::result::Result<(), StoreError>,
+) -> std::result::Result<(), StoreError> {
+    match outcome {
+        Err(StoreError::Stale) => Ok(()),
+        other => other,
     }
 }

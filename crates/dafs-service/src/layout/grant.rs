@@ -7,9 +7,10 @@ use crate::handle::Handle;
 use crate::index::{Held, Life};
 use crate::limits::{LAYOUTS_MAX, LAYOUTS_PER_CLIENT_MAX};
 use crate::state::{StateId, StateRef, check_seqid, next_seqid};
-use crate::table::{Blocked, StateTable};
+use crate::table::{Blocked, Ended, StateTable};
 use crate::{Caller, Result, Service};
 use dafs_store::{Kind, Placement, Store, StoreError};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 /// What a client asks for.
@@ -55,6 +56,8 @@ impl Service {
         }
         self.check_layout_right(caller, handle, request)?;
         self.check_grace(caller.client)?;
+        let key = export.key(handle);
+        self.check_layout_allowed(caller, &key)?;
         let attr = export.store().getattr(&handle.file)?;
         if attr.kind != Kind::Regular {
             return Err(StoreError::BadType.into());
@@ -64,14 +67,16 @@ impl Service {
         if !fits(&placement) {
             return Err(ServiceError::LayoutTooBig);
         }
-        let key = export.key(handle);
-        let entered = self.attempt(|table, _| table.lay_out(caller, handle, key, request, &store));
+        let entered = self
+            .attempt(|table, _| table.lay_out(caller, handle, key, request, &store, &placement));
         let state = entered.map_err(|blocked| match blocked {
             Blocked::Refused(error) => error,
             Blocked::Recall(_) | Blocked::Expire(_) | Blocked::Undo(_) => {
                 ServiceError::LayoutTryLater
             }
         })?;
+        // What has fenced the file meanwhile has seen the layout, or is seen here.
+        self.check_layout_allowed(caller, &key).inspect_err(|_| self.abandon(caller, &key))?;
         // Had it moved before the layout was entered, nobody would recall that.
         let now = store.layouts().map(|layouts| layouts.placement(&handle.file, false));
         if now.and_then(|now| now.ok().flatten()).is_none_or(|now| now.epoch != placement.epoch) {
@@ -110,6 +115,29 @@ impl Service {
         if allowed { Ok(()) } else { Err(ServiceError::OpenMode) }
     }
 
+    /// Refuses layouts where data servers would not know what holds here: which clients are fenced from
+    /// the file, and that what is written under a lock may have to be undone. Also to clients that did
+    /// not give one back a short while ago.
+    fn check_layout_allowed(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
+        let quiet = caller.client.layouts_from_ns.load(Ordering::Relaxed) > caller.now_ns;
+        let undone = self.writers.undo.find(key).is_some();
+        if quiet || undone || self.is_any_fenced(key) {
+            return Err(ServiceError::LayoutUnavailable);
+        }
+        Ok(())
+    }
+
+    fn abandon(&self, caller: Caller<'_>, key: &Handle) {
+        let mut ended = Ended::default();
+        let mut table = self.lock_table();
+        let layouts = table.files.get(key).map(|file| file.layouts.clone()).unwrap_or_default();
+        for layout in layouts.iter().filter(|layout| Arc::ptr_eq(&layout.client, caller.client)) {
+            table.abandon_layout(layout, &mut ended);
+        }
+        drop(table);
+        self.finish(ended);
+    }
+
     /// Whether some open or delegation of the client lets it read, or write, the file.
     pub(super) fn check_any_right(
         &self,
@@ -133,7 +161,8 @@ fn placement(store: &dyn Store, handle: &Handle, write: bool) -> Result<Placemen
     let layouts = store.layouts().ok_or(unavailable)?;
     match layouts.placement(&handle.file, write) {
         Ok(placement) => placement.ok_or(unavailable),
-        Err(StoreError::Busy) => Err(ServiceError::LayoutTryLater),
+        // A client that is told to try later does so for two leases, and nothing else.
+        Err(StoreError::Busy) => Err(unavailable),
         Err(error) => Err(error.into()),
     }
 }
@@ -147,6 +176,7 @@ impl StateTable {
         key: Handle,
         request: LayoutRequest,
         store: &Arc<dyn Store>,
+        placement: &Placement,
     ) -> std::result::Result<StateRef, Blocked> {
         Self::check_current(caller.client)?;
         let file = self.files.get(&key);
@@ -162,7 +192,10 @@ impl StateTable {
         let changes = |file: &crate::table::FileState| {
             file.changing + file.removing_checked + file.removing_unchecked > 0
         };
-        if file.is_some_and(changes) || self.fencing.holds_back(&key) {
+        if self.fencing.holds_back(&key) {
+            return Err(ServiceError::LayoutUnavailable.into());
+        }
+        if file.is_some_and(changes) {
             return Err(ServiceError::LayoutTryLater.into());
         }
         let mut of_client = file.into_iter().flat_map(|file| &file.layouts);
@@ -178,6 +211,7 @@ impl StateTable {
                 inner.read = Spans::whole();
             }
             inner.seqid = next_seqid(inner.seqid);
+            inner.components.clone_from(&placement.handles);
             return Ok(StateRef { id: layout.id, seqid: inner.seqid });
         }
         let id = self.admit_layout(caller)?;
@@ -192,7 +226,15 @@ impl StateTable {
             key,
             store: store.clone(),
             life: Life::default(),
-            inner: Mutex::new(Inner { seqid: 1, read, write, recalled_ns: None, resend: false }),
+            inner: Mutex::new(Inner {
+                seqid: 1,
+                components: placement.handles.clone(),
+                read,
+                write,
+                recalled_ns: None,
+                recalled_seqid: 0,
+                resend: false,
+            }),
         });
         self.enter_layout(&layout);
         Ok(StateRef { id, seqid: 1 })
@@ -202,12 +244,12 @@ impl StateTable {
         let held = self.by_client.get(&caller.client.key());
         let held = held.map_or(0, |held| held.layouts.len() + held.revoked.len());
         // Who cannot be called back would keep others waiting for a lease.
-        if self.counts.layouts >= LAYOUTS_MAX
+        if self.counts.layouts + self.fencing.len() >= LAYOUTS_MAX
             || held >= LAYOUTS_PER_CLIENT_MAX
             || !caller.client.back_channel()
         {
-            return Err(ServiceError::LayoutTryLater);
+            return Err(ServiceError::LayoutUnavailable);
         }
-        self.index.next().ok_or(ServiceError::LayoutTryLater)
+        self.index.next().ok_or(ServiceError::LayoutUnavailable)
     }
 }

@@ -25,6 +25,7 @@ pub(crate) use fencing::Fencing;
 
 use crate::client::{Client, Holding};
 use crate::error::ServiceError;
+use crate::fence::FenceObject;
 use crate::handle::Handle;
 use crate::index::{Held, Life};
 use crate::state::{StateId, StateRef, check_seqid, next_seqid};
@@ -49,11 +50,15 @@ pub(crate) struct LayoutState {
 
 struct Inner {
     seqid: u32,
+    /// What the file is called at the data servers.
+    components: Vec<Box<[u8]>>,
     /// What is held for reading only, and for reading and writing.
     read: Spans,
     write: Spans,
     /// When it was recalled first.
     recalled_ns: Option<u64>,
+    /// The sequence number that it was recalled with last.
+    recalled_seqid: u32,
     /// The recall could not be delivered.
     resend: bool,
 }
@@ -89,9 +94,28 @@ impl LayoutState {
     }
 
     /// Whether its holder may read, or write, at the data servers.
-    fn covers(&self, write: bool) -> bool {
+    pub(crate) fn covers(&self, write: bool) -> bool {
         let inner = self.lock();
         self.life.is_live() && (!inner.write.is_empty() || !write && !inner.read.is_empty())
+    }
+
+    /// Takes a part of it back. Whether anything is left.
+    fn give_up(&self, mode: LayoutMode, (offset, length): (u64, u64)) -> bool {
+        let mut inner = self.lock();
+        let end = offset.saturating_add(length);
+        if mode.reads() {
+            inner.read.remove(offset, end);
+        }
+        if mode.writes() {
+            inner.write.remove(offset, end);
+        }
+        inner.seqid = next_seqid(inner.seqid);
+        !inner.read.is_empty() || !inner.write.is_empty()
+    }
+
+    /// Whether this is what the file is called at a data server.
+    fn leads_to(&self, component: &[u8]) -> bool {
+        self.lock().components.iter().any(|known| **known == *component)
     }
 
     /// As administrators see it.
@@ -176,24 +200,14 @@ impl Service {
         handle: &Handle,
         state: StateRef,
         mode: LayoutMode,
-        (offset, length): (u64, u64),
+        range: (u64, u64),
     ) -> Result<Option<StateRef>> {
         let layout = self.layout(caller, handle, state)?;
         let mut ended = Ended::default();
         let mut table = self.lock_table();
         layout.life.check()?;
-        let mut inner = layout.lock();
-        let end = offset.saturating_add(length);
-        if mode.reads() {
-            inner.read.remove(offset, end);
-        }
-        if mode.writes() {
-            inner.write.remove(offset, end);
-        }
-        let left = !inner.read.is_empty() || !inner.write.is_empty();
-        inner.seqid = next_seqid(inner.seqid);
-        let reference = StateRef { id: layout.id, seqid: inner.seqid };
-        drop(inner);
+        let left = layout.give_up(mode, range);
+        let reference = layout.reference();
         if !left {
             table.release_layout(&layout, &mut ended);
         }
@@ -202,16 +216,19 @@ impl Service {
         Ok(left.then_some(reference))
     }
 
-    /// Takes back all layouts of a client: of one file system, that of `handle`, or of all
-    /// (LAYOUTRETURN with FSID or ALL).
-    pub fn return_layouts(&self, caller: Caller<'_>, of: Option<&Handle>) {
+    /// Takes back all layouts of a client for some use: of one file system, that of `handle`, or of
+    /// all (LAYOUTRETURN with FSID or ALL).
+    pub fn return_layouts(&self, caller: Caller<'_>, of: Option<&Handle>, mode: LayoutMode) {
         let mut ended = Ended::default();
         let mut table = self.lock_table();
         let held = table.by_client.get(&caller.client.key());
         let ids: Vec<StateId> = held.into_iter().flat_map(|held| &held.layouts).copied().collect();
         for id in ids {
             let Ok(Held::Layout(layout)) = table.index.find(id) else { continue };
-            if of.is_none_or(|handle| handle.fs == layout.handle.fs) {
+            if of.is_some_and(|handle| handle.fs != layout.handle.fs) {
+                continue;
+            }
+            if !layout.give_up(mode, (0, u64::MAX)) {
                 table.release_layout(&layout, &mut ended);
             }
         }
@@ -258,5 +275,29 @@ impl Service {
         let namespace = self.namespace();
         let layouts = namespace.export(handle)?.store().layouts();
         Ok(layouts.map(|layouts| layouts.devices()).unwrap_or_default())
+    }
+}
+
+impl Service {
+    /// Takes the layouts of a file, or of all files of a file system, from whoever has them. When it has
+    /// returned, no data server goes by any of them.
+    ///
+    /// # Errors
+    /// `Delay` when that is not sure yet; no new ones are given then either, if a fence stands.
+    pub(crate) fn take_layouts_of(&self, object: &FenceObject) -> Result<()> {
+        let concerns = |key: &Handle| match object {
+            FenceObject::File(file) => file == key,
+            FenceObject::FileSystem(fs) => *fs == key.fs,
+        };
+        let mut ended = Ended::default();
+        let mut table = self.lock_table();
+        let files = table.files.iter().filter(|(key, _)| concerns(key));
+        let layouts: Vec<_> = files.flat_map(|(_, file)| file.layouts.clone()).collect();
+        for layout in layouts {
+            table.revoke(&Held::Layout(layout), true, &mut ended);
+        }
+        drop(table);
+        self.finish(ended);
+        self.fence_now(concerns)
     }
 }

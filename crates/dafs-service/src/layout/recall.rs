@@ -1,6 +1,6 @@
 //! Recalls and revocation of layouts.
 
-use super::LayoutState;
+use super::{Inner, LayoutState};
 use crate::Service;
 use crate::client::{Client, ClientKey};
 use crate::handle::Handle;
@@ -9,6 +9,7 @@ use crate::open::Clock;
 use crate::state::{StateId, StateRef, next_seqid};
 use crate::table::{Blocked, Ended, Notice, NoticeKind, StateTable};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl LayoutState {
     fn notice(self: &Arc<Self>) -> Notice {
@@ -20,6 +21,19 @@ impl LayoutState {
     fn is_overdue(&self, clock: Clock) -> bool {
         let recalled_ns = self.lock().recalled_ns;
         recalled_ns.is_some_and(|at_ns| clock.now_ns.saturating_sub(at_ns) > clock.lease_ns)
+    }
+}
+
+impl Inner {
+    /// Whether the recall is to be sent again. What was given back in part since has changed the number;
+    /// a recall of the same number would be old to its holder, one that is two ahead from the future.
+    fn recall_again(&mut self) -> bool {
+        let again = std::mem::take(&mut self.resend);
+        if again && self.seqid != self.recalled_seqid {
+            self.seqid = next_seqid(self.seqid);
+            self.recalled_seqid = self.seqid;
+        }
+        again
     }
 }
 
@@ -48,7 +62,7 @@ impl StateTable {
         let mut waiting = false;
         for layout in &layouts {
             if layout.is_overdue(clock) {
-                self.revoke_layout(layout, ended);
+                self.revoke_layout(layout, clock, ended);
             } else {
                 waiting = true;
                 notices.extend(self.recall_layout(layout, clock.now_ns));
@@ -60,7 +74,10 @@ impl StateTable {
         Ok(())
     }
 
-    fn revoke_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
+    fn revoke_layout(&mut self, layout: &Arc<LayoutState>, clock: Clock, ended: &mut Ended) {
+        // Others shall not wait for this client with each file.
+        let until_ns = clock.now_ns.saturating_add(clock.lease_ns);
+        layout.client.layouts_from_ns.store(until_ns, Ordering::Relaxed);
         self.revoke(&Held::Layout(layout.clone()), false, ended);
         tracing::warn!(
             client = %layout.client.name().escape_ascii(),
@@ -75,9 +92,10 @@ impl StateTable {
         if first {
             // The recall is a change of the layout (RFC 8881 12.5.3).
             inner.seqid = next_seqid(inner.seqid);
+            inner.recalled_seqid = inner.seqid;
         }
         inner.recalled_ns.get_or_insert(now_ns);
-        let again = std::mem::take(&mut inner.resend);
+        let again = inner.recall_again();
         drop(inner);
         if first {
             self.recalling_layouts.insert(layout.id, layout.clone());
@@ -89,6 +107,24 @@ impl StateTable {
     pub(crate) fn abandon_layout(&mut self, layout: &Arc<LayoutState>, ended: &mut Ended) {
         self.fencing.add(&layout.store, layout.key, layout.covers(true));
         self.release_layout(layout, ended);
+    }
+
+    /// Ends the layouts of a client on a file in the same way.
+    pub(crate) fn abandon_layouts(
+        &mut self,
+        handle: &Handle,
+        client: &Arc<Client>,
+        ended: &mut Ended,
+    ) {
+        let held = self.by_client.get(&client.key());
+        let ids: Vec<StateId> = held.into_iter().flat_map(|held| &held.layouts).copied().collect();
+        for id in ids {
+            if let Ok(Held::Layout(layout)) = self.index.find(id)
+                && layout.handle == *handle
+            {
+                self.abandon_layout(&layout, ended);
+            }
+        }
     }
 
     /// Takes a layout away from its holder; part of [`revoke`](Self::revoke).
@@ -108,11 +144,17 @@ impl Service {
         }
     }
 
-    /// The client knows of no such layout (NFS4ERR_NOMATCHING_LAYOUT): it has given it up.
+    /// The client knows of no such layout (NFS4ERR_NOMATCHING_LAYOUT): it has given it up, or will
+    /// learn of it only now, from an answer that the recall has overtaken. So no data server is to go by
+    /// it.
     pub fn layout_forgotten(&self, client: ClientKey, state: StateRef) {
         let Some(layout) = self.layout_of(client, state.id) else { return };
         let mut ended = Ended::default();
-        self.lock_table().release_layout(&layout, &mut ended);
+        let mut table = self.lock_table();
+        if layout.life.is_live() {
+            table.abandon_layout(&layout, &mut ended);
+        }
+        drop(table);
         self.finish(ended);
     }
 
@@ -127,7 +169,7 @@ impl Service {
     pub(crate) fn resend_layout_recalls(&self, client: &Client) {
         let table = self.lock_table();
         let theirs = |layout: &&Arc<LayoutState>| {
-            layout.client.key() == client.key() && std::mem::take(&mut layout.lock().resend)
+            layout.client.key() == client.key() && layout.lock().recall_again()
         };
         let recalling = table.recalling_layouts.values().filter(theirs);
         let notices: Vec<_> = recalling.map(LayoutState::notice).collect();
@@ -145,8 +187,7 @@ impl Service {
         notices.into_iter().for_each(Notice::deliver);
     }
 
-    /// Takes away what was not given back in time, has the data servers let go of it, and recalls
-    /// the layouts of files that lie elsewhere now.
+    /// Takes away what was not given back in time, and recalls the layouts of files that lie elsewhere now.
     pub(crate) fn tick_layouts(&self, now_ns: u64) {
         for export in self.namespace().exports() {
             let store = export.store();
@@ -162,10 +203,9 @@ impl Service {
             |layout: &&Arc<LayoutState>| layout.is_overdue(clock) && !clock.is_over(&layout.client);
         let overdue: Vec<_> = table.recalling_layouts.values().filter(overdue).cloned().collect();
         for layout in overdue {
-            table.revoke_layout(&layout, &mut ended);
+            table.revoke_layout(&layout, clock, &mut ended);
         }
         drop(table);
         self.finish(ended);
-        self.tick_fencing();
     }
 }

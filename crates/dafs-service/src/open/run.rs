@@ -239,7 +239,7 @@ impl Service {
         }
         // Held until the file is emptied, so that no new delegation misses that.
         let emptying = match request.truncates() {
-            true => Some(self.begin_change(caller, export.key(&handle), true)?),
+            true => Some(self.begin_change(caller, export.key(&handle), Some(0))?),
             false => None,
         };
         let reserved = self.reserve(caller, export, request, handle)?;

@@ -208,6 +208,7 @@ impl World {
     pub(crate) fn pass(&self, nanoseconds: u64) {
         self.now_ns.set(self.now_ns.get() + nanoseconds);
         self.service.tick(self.now_ns.get());
+        self.service.fence_layouts();
     }
 
     /// Time passes, in which these clients say something.

@@ -3,8 +3,9 @@
 use crate::common::*;
 use crate::spread::{Asked, DEVICE, Spread, component};
 use dafs_service::{
-    Client, Handle, LayoutGranted, LayoutMode, LayoutRequest, OpenHow, OpenRequest, Opened,
-    RemoveMode, Result, ServiceError, StateKind, StateRef,
+    Client, FenceObject, FenceRight, FenceUpdate, Handle, Identity, LayoutGranted, LayoutMode,
+    LayoutRequest, OpenHow, OpenRequest, Opened, RemoveMode, Result, ServiceError, StateKind,
+    StateRef, Want, WantKind,
 };
 use dafs_store::{CreateHow, SetAttr, StoreError};
 use std::sync::Arc;
@@ -52,7 +53,7 @@ impl Cluster {
         end: Option<u64>,
     ) -> Result<u64> {
         let (caller, handle) = (self.world.patient(client), opened.state.handle());
-        let attr = self.world.service.commit_layout(caller, handle, state, false, end, None);
+        let attr = self.world.service.commit_layout(caller, handle, state, false, end);
         attr.map(|attr| attr.size)
     }
 
@@ -66,8 +67,8 @@ impl Cluster {
 
     fn vouch(&self, owner: &str, opened: &Opened, state: StateRef, write: bool) -> Result<()> {
         let component = component(&opened.state.handle().file);
-        let now_ns = self.world.now_ns.get();
-        self.world.service.vouch(owner.as_bytes(), &component, state, write, now_ns)
+        let who = (owner.as_bytes(), &exchange_id(owner, 1).identity);
+        self.world.service.vouch(who, &component, state, write, self.world.now_ns.get())
     }
 }
 
@@ -118,7 +119,7 @@ fn nobody_else_gets_it_and_not_everything_has_one() {
     cluster.store.whole.store(false, Ordering::SeqCst);
     // Whom nobody can call would keep others waiting.
     cluster.world.service.set_back_channel(&one, false);
-    assert_eq!(error(cluster.get(&one, &opened, false)), ServiceError::LayoutTryLater);
+    assert_eq!(error(cluster.get(&one, &opened, false)), ServiceError::LayoutUnavailable);
     // What does not fit the answer is not entered.
     cluster.world.service.set_back_channel(&one, true);
     let request = LayoutRequest { state: opened.state.reference(), write: false };
@@ -162,7 +163,14 @@ fn it_is_given_back_in_parts_by_mode_and_with_the_last_close() {
     for of in [Some(*opened.state.handle()), None] {
         let opened = cluster.world.open(&client, "f", BOTH).unwrap();
         cluster.get(&client, &opened, true).unwrap();
-        cluster.world.service.return_layouts(cluster.world.caller(&client), of.as_ref());
+        cluster.world.service.return_layouts(
+            cluster.world.caller(&client),
+            of.as_ref(),
+            LayoutMode::Read,
+        );
+        assert_eq!(cluster.world.service.counts().layouts, 1, "it is for writing");
+        let caller = cluster.world.caller(&client);
+        cluster.world.service.return_layouts(caller, of.as_ref(), LayoutMode::Any);
         assert_eq!(cluster.world.service.counts().layouts, 0);
         cluster.world.close(&client, &opened);
     }
@@ -223,10 +231,117 @@ fn a_file_is_emptied_when_others_have_given_their_layouts_back() {
     let other = cluster.truncate(&one, "f").unwrap();
     assert_eq!(cluster.world.ear.take(), []);
     cluster.world.close(&one, &other);
-    // A client that has forgotten it says so instead of giving it back.
+    // A client that has forgotten it says so instead of giving it back. It may not have heard of it
+    // yet, so data servers are told.
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     cluster.world.service.layout_forgotten(one.key(), granted.state);
+    assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
+    cluster.world.pass_with(&[&one, &two], SECOND_NS);
     cluster.truncate(&two, "f").unwrap();
+    assert_eq!(cluster.store.take_asked(), [Asked::Commit(Some(77)), Asked::Forget, Asked::Settle]);
+}
+
+#[test]
+fn any_other_size_has_layouts_given_back_first() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    let set = |change| {
+        let (caller, handle) = (cluster.world.caller(&two), opened.state.handle());
+        cluster.world.service.setattr(caller, handle, StateRef::ANONYMOUS, &change)
+    };
+    let size = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+    assert_eq!(error(set(size(5))), ServiceError::WouldWait);
+    assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, granted)]);
+    set(SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
+    cluster.give_back(&one, &opened, granted);
+    assert_eq!(set(size(5)).unwrap().size, 5);
+}
+
+#[test]
+fn a_recall_after_a_part_was_given_back_has_a_new_number() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
+    cluster.world.ear.take();
+    let (caller, handle) = (cluster.world.caller(&one), opened.state.handle());
+    let part = (0, 4096);
+    let left = cluster.world.service.return_layout(caller, handle, granted, LayoutMode::Any, part);
+    let left = left.unwrap().unwrap();
+    cluster.world.service.layout_recall_failed(one.key(), granted);
+    assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
+    assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, left)]);
+}
+
+#[test]
+fn what_an_administrator_or_a_read_only_export_takes_is_fenced() {
+    let cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    cluster.world.serve(&[("", false)]);
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    cluster.get(&one, &opened, true).unwrap();
+    cluster.world.serve(&[("", true)]);
+    assert_eq!(cluster.world.service.counts().layouts, 0);
+    cluster.world.pass_with(&[&one], SECOND_NS);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    // The export goes, and with it the open.
+    cluster.world.serve(&[("", false)]);
+    let opened = cluster.world.open(&one, "f", READ).unwrap();
+    cluster.get(&one, &opened, false).unwrap();
+    cluster.world.serve(&[("other", false)]);
+    cluster.world.pass_with(&[&one], SECOND_NS);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
+    assert_eq!(cluster.world.service.counts().layouts, 0);
+}
+
+#[test]
+fn a_delegation_that_is_taken_takes_the_layout_along() {
+    let cluster = Cluster::new();
+    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
+    let want = Want { kind: WantKind::Write, ..Want::default() };
+    let request = OpenRequest { want, ..cluster.world.plain("f", "owner", BOTH) };
+    let opened = cluster.world.service.open(cluster.world.caller(&one), &request).unwrap();
+    let delegation = opened.delegation.unwrap().state;
+    cluster.get_by(&one, opened.state.handle(), delegation, true).unwrap();
+    cluster.world.close(&one, &opened);
+    assert_eq!(cluster.world.service.counts().layouts, 1);
+    let second = cluster.world.open(&two, "f", BOTH);
+    assert_eq!(error(second), ServiceError::WouldWait);
+    cluster.world.pass_with(&[&one, &two], LEASE_NS + SECOND_NS);
+    assert_eq!(cluster.world.service.counts().layouts, 0);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+}
+
+#[test]
+fn a_fence_sends_everybody_to_this_server() {
+    let cluster = Cluster::new();
+    let one = cluster.world.nfs("a");
+    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let other = cluster.world.open(&one, "g", BOTH).unwrap();
+    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    cluster.get(&one, &other, true).unwrap();
+    let state = opened.state.reference();
+    let object = FenceObject::File(*opened.state.handle());
+    let fence = |update| {
+        let service = &cluster.world.service;
+        service.set_fence(FenceRight::Administrator, &object, update, Box::new(|| {}))
+    };
+    cluster.store.away.store(true, Ordering::SeqCst);
+    assert_eq!(error(fence(FenceUpdate::Install(&[b"dafs:somebody"]))), ServiceError::Delay);
+    assert_eq!(error(cluster.vouch("a", &opened, state, true)), ServiceError::BadLayout);
+    cluster.store.away.store(false, Ordering::SeqCst);
+    cluster.store.take_asked();
+    // Asked again it is done, although the list has stood since.
+    fence(FenceUpdate::Install(&[b"dafs:somebody"])).unwrap();
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    let caller = cluster.world.caller(&one);
+    let test = cluster.world.service.test_state(caller, granted);
+    assert_eq!(test, Err(ServiceError::AdminRevoked));
+    assert_eq!(error(cluster.get(&one, &opened, false)), ServiceError::LayoutUnavailable);
+    assert_eq!(cluster.vouch("a", &other, other.state.reference(), true), Ok(()));
 }
 
 #[test]
@@ -260,7 +375,7 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
     // No data server will be told yes from now on, but they may go by what they know.
     assert_eq!(error(cluster.vouch("a", &opened, state, true)), ServiceError::BadLayout);
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
-    assert_eq!(error(cluster.get(&one, &opened, true)), ServiceError::LayoutTryLater);
+    assert_eq!(error(cluster.get(&one, &opened, true)), ServiceError::LayoutUnavailable);
     assert_eq!(cluster.world.service.counts().fenced_layouts, 1);
     assert!(cluster.store.take_asked().contains(&Asked::Forget));
     cluster.store.away.store(false, Ordering::SeqCst);
@@ -273,6 +388,11 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
     assert_eq!(test, Err(ServiceError::DelegRevoked));
     cluster.world.service.free_state(cluster.world.caller(&one), granted).unwrap();
     assert_eq!(cluster.world.service.counts().revoked, 0);
+    // Others shall not wait for it again with each file.
+    let other = cluster.world.open(&one, "g", BOTH).unwrap();
+    assert_eq!(error(cluster.get(&one, &other, true)), ServiceError::LayoutUnavailable);
+    cluster.world.pass_with(&[&one, &two], LEASE_NS);
+    cluster.get(&one, &other, true).unwrap();
 }
 
 #[test]
@@ -328,15 +448,22 @@ fn data_servers_are_told_the_truth() {
     let reader = cluster.world.open(&one, "g", READ).unwrap();
     let state = opened.state.reference();
     assert_eq!(error(cluster.vouch("a", &opened, state, false)), ServiceError::BadLayout);
-    cluster.get(&one, &opened, false).unwrap();
+    let granted = cluster.get(&one, &opened, false).unwrap().state;
     assert_eq!(cluster.vouch("a", &opened, state, false), Ok(()));
     // A sequence number that is zero, or not current any more, is good at a data server.
     assert_eq!(cluster.vouch("a", &opened, StateRef { seqid: 0, ..state }, false), Ok(()));
-    assert_eq!(cluster.vouch("a", &opened, StateRef::ANONYMOUS, false), Ok(()));
+    // Only those that stand for a right are, shown by whom it was given to.
+    for state in [StateRef::ANONYMOUS, StateRef::READ_BYPASS, granted] {
+        let refused = cluster.vouch("a", &opened, state, false);
+        assert_eq!(error(refused), ServiceError::BadStateId);
+    }
+    let component = component(&opened.state.handle().file);
+    let somebody = Identity { mechanism: "sys", principal: b"7".to_vec() };
+    let now_ns = cluster.world.now_ns.get();
+    let by_other = cluster.world.service.vouch((b"a", &somebody), &component, state, false, now_ns);
+    assert_eq!(error(by_other), ServiceError::BadStateId);
     assert_eq!(error(cluster.vouch("a", &opened, state, true)), ServiceError::BadLayout);
     assert_eq!(error(cluster.vouch("b", &opened, state, false)), ServiceError::BadStateId);
-    let special = cluster.vouch("b", &opened, StateRef::ANONYMOUS, false);
-    assert_eq!(error(special), ServiceError::BadLayout);
     // The state-id of another file, and no state-id at all.
     let of_reader = reader.state.reference();
     assert_eq!(error(cluster.vouch("a", &opened, of_reader, false)), ServiceError::BadLayout);
@@ -360,7 +487,7 @@ fn after_a_restart_only_those_who_reclaim_say_what_they_wrote() {
     let one = cluster.world.returning("a", 1);
     let commit = |cluster: &Cluster, client: &Arc<Client>| {
         let caller = cluster.world.patient(client);
-        cluster.world.service.commit_layout(caller, &handle, granted, true, Some(500), None)
+        cluster.world.service.commit_layout(caller, &handle, granted, true, Some(500))
     };
     assert_eq!(error(commit(&cluster, &one)), ServiceError::OpenMode);
     let again = cluster.world.reclaim(&one, &handle, BOTH).unwrap();

@@ -4,7 +4,7 @@
 use dafs_store::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, Device, DeviceKey, DirChange,
     DirEntry, FileId, FsId, FsStat, Layouts, Made, MemoryStore, NewObject, OpenFile, OpenMode,
-    Packing, Placement, Result, SetAttr, SetXattr, Store, StoreError, TimeSpec,
+    Packing, Placement, Result, SetAttr, SetXattr, Store, StoreError,
 };
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,7 +76,7 @@ impl Layouts for Spread {
         vec![DEVICE]
     }
 
-    fn commit(&self, file: &FileId, end: Option<u64>, _changed: Option<TimeSpec>) -> Result<Attr> {
+    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<Attr> {
         self.ask(Asked::Commit(end))?;
         let attr = self.inner.getattr(file)?;
         let Some(end) = end.filter(|&end| end > attr.size) else { return Ok(attr) };

@@ -6,7 +6,7 @@ use super::state::Place;
 use super::{Shared, StripedStore, lock, server, shown};
 use crate::layouts::{Device, DeviceKey, Layouts, Packing, Placement};
 use crate::limits::DEVICES_MAX;
-use crate::{Attr, FileId, Result, SetAttr, SetTime, Store, StoreError, TimeSpec};
+use crate::{Attr, FileId, Result, SetAttr, SetTime, Store, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 
@@ -95,7 +95,7 @@ impl Layouts for StripedStore {
         lock(&self.shared.devices).keys().copied().collect()
     }
 
-    fn commit(&self, file: &FileId, end: Option<u64>, changed: Option<TimeSpec>) -> Result<Attr> {
+    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<Attr> {
         let state = self.shared.state(file);
         let place = state.enter()?;
         let Place::Striped(record) = &*place else { return Err(StoreError::Invalid) };
@@ -107,8 +107,7 @@ impl Layouts for StripedStore {
             }
             state.extend(&*meta, end)?;
         }
-        let mtime = Some(changed.map_or(SetTime::Now, SetTime::To));
-        let change = SetAttr { mtime, ..SetAttr::default() };
+        let change = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
         let attr = self.shared.meta.setattr(&server(), file, &change, None)?;
         state.sync_meta(&*meta)?;
         Ok(shown(attr))

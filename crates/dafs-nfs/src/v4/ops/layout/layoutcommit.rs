@@ -1,9 +1,9 @@
-//! LAYOUTCOMMIT (RFC 8881 18.42): what was written at data servers becomes part of the file.
+//! LAYOUTCOMMIT (RFC 8881 18.42): what was written at data servers becomes part of the file. The time
+//! of change is this server's, whatever the client says.
 
 use super::{check_range, of_files, of_layout};
 use crate::v4::compound::{Compound, OpResult};
 use crate::v4::stateid;
-use dafs_store::TimeSpec;
 use dafs_wire::nfs4::{LayoutcommitArgs, LayoutcommitResult, Status};
 
 pub(in crate::v4::ops) fn layoutcommit(
@@ -20,12 +20,6 @@ pub(in crate::v4::ops) fn layoutcommit(
         Some(last) => Some(last.checked_add(1).ok_or(Status::Inval)?),
         None => None,
     };
-    let changed = args
-        .time_modify
-        .map(|time| TimeSpec { seconds: time.seconds, nanoseconds: time.nanoseconds });
-    if changed.is_some_and(|time| time.nanoseconds >= 1_000_000_000) {
-        return Err(Status::Inval.into());
-    }
     // It waits for the disk.
     cx.may_wait()?;
     let caller = cx.caller()?;
@@ -35,7 +29,7 @@ pub(in crate::v4::ops) fn layoutcommit(
     };
     let service = &cx.shared.service;
     let before = service.getattr(&handle)?.size;
-    let attr = service.commit_layout(caller, &handle, state, args.reclaim, end, changed);
+    let attr = service.commit_layout(caller, &handle, state, args.reclaim, end);
     let size = attr.map_err(of_layout)?.size;
     cx.encoder().value(&LayoutcommitResult { new_size: (size != before).then_some(size) });
     Ok(())

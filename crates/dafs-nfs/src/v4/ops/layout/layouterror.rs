@@ -12,7 +12,7 @@ pub(in crate::v4::ops) fn layouterror(cx: &mut Compound<'_>, args: &LayouterrorA
     let client = cx.caller()?.client.name().escape_ascii().to_string();
     for error in &args.errors {
         let (status, op) = (error.status, error.op);
-        tracing::warn!(client, ?status, op, "a client had an error at a data server");
+        tracing::debug!(client, ?status, op, "a client had an error at a data server");
     }
     Ok(())
 }

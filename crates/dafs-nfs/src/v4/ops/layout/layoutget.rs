@@ -20,14 +20,17 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs)
     of_files(cx, args.layout_type)?;
     let mode = mode(args.io_mode, false)?;
     check_range(args.offset, args.length)?;
-    if args.length < args.length_min || args.offset.checked_add(args.length_min).is_none() {
+    let least = args.length_min;
+    let is_beyond = least != u64::MAX && args.offset.checked_add(least).is_none();
+    if args.length < least || is_beyond {
         return Err(Status::Inval.into());
     }
     // The store may ask data servers.
     cx.may_wait()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     let request = LayoutRequest { state, write: mode == LayoutMode::ReadWrite };
-    let room = (args.result_bytes_max as usize).saturating_sub(AROUND_BODY_BYTES);
+    // A layout that is entered is told, so the whole reply must have room for it.
+    let room = cx.room().min(args.result_bytes_max as usize).saturating_sub(AROUND_BODY_BYTES);
     let placed = cx
         .shared
         .service

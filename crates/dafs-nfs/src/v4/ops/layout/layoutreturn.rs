@@ -34,11 +34,11 @@ pub(in crate::v4::ops) fn layoutreturn(
         }
         LayoutReturn::Wider(OF_FILE_SYSTEM) => {
             let handle = cx.current()?;
-            service.return_layouts(cx.caller()?, Some(&handle));
+            service.return_layouts(cx.caller()?, Some(&handle), mode);
             answer(cx, None)
         }
         LayoutReturn::Wider(OF_ALL) => {
-            service.return_layouts(cx.caller()?, None);
+            service.return_layouts(cx.caller()?, None, mode);
             answer(cx, None)
         }
         LayoutReturn::Wider(_) => Err(Status::Inval.into()),
