@@ -1,6 +1,6 @@
 //! A front door that is a data server's: it moves data of components, by leave of a metadata server.
 
-use dafs_service::StateRef;
+use dafs_service::{Identity, StateRef};
 use dafs_store::StoreError;
 use dafs_store::striped::{ComponentHandle, ComponentStore};
 use std::sync::Arc;
@@ -10,6 +10,8 @@ use std::sync::Arc;
 pub struct ForeignUse<'a> {
     /// What the client calls itself (co_ownerid).
     pub owner: &'a [u8],
+    /// Who it has shown itself to be.
+    pub identity: &'a Identity,
     /// The component's handle, as the layout has it.
     pub component: &'a [u8],
     /// The state-id, which the metadata server has given to the client.

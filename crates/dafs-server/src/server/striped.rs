@@ -132,8 +132,8 @@ struct Here {
 
 impl ForeignStates for Here {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()> {
-        let ForeignUse { owner, component, state, write, now_ns } = *wanted;
-        self.service.vouch(owner, component, state, write, now_ns)
+        let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
+        self.service.vouch((owner, identity), component, state, write, now_ns)
     }
 
     fn size(&self, component: &ComponentHandle) -> Result<u64, StoreError> {

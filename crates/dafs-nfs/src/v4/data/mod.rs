@@ -13,7 +13,7 @@ use super::compound::{Compound, OpResult};
 use super::stateid;
 use crate::data_server::{DataRole, ForeignUse};
 use crate::wire_handle;
-use dafs_service::Handle;
+use dafs_service::{Handle, ServiceError};
 use dafs_wire::nfs4::{Op, Stateid, Status};
 
 /// Runs an operation of a data server. `None` for those that it has in common with others.
@@ -51,6 +51,11 @@ fn check(
     let component = wire_handle::encode(handle);
     let client = cx.client()?;
     let now_ns = cx.call.now_ns;
-    let wanted = ForeignUse { owner: client.name(), component: &component, state, write, now_ns };
-    Ok(role.states.check(&wanted)?)
+    let (owner, identity) = (client.name(), client.identity());
+    let wanted = ForeignUse { owner, identity, component: &component, state, write, now_ns };
+    role.states.check(&wanted).map_err(|error| match error {
+        // With any other status a kernel client keeps the layout and tries again.
+        ServiceError::BadLayout => Status::PnfsNoLayout.into(),
+        error => error.into(),
+    })
 }
