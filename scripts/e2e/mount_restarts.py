@@ -185,6 +185,28 @@ def under_a_lock():
     os.close(file.descriptor)
 
 
+def any_close_gives_up_the_locks_of_a_process():
+    with open(f"{POINT}/closing", "wb") as made:
+        made.write(b"made")
+    for _ in range(3):
+        with open(f"{POINT}/closing", "rb") as reader:
+            assert reader.read() == b"made"
+    # As a reader who may still rely on what the kernel has.
+    reader = os.open(f"{POINT}/closing", os.O_RDONLY)
+    file = File("closing")
+    fcntl.lockf(file.descriptor, fcntl.LOCK_EX)
+    file.write(0, b"mine" * 100)
+    os.close(reader)
+    with open(f"{EXPORT}/closing", "r+b") as other:
+        other.write(b"others")
+    file.content[:6] = b"others"
+    ask("kill")
+    ask("start")
+    file.sync()
+    file.check()
+    os.close(file.descriptor)
+
+
 def much_is_written_and_little_memory_used():
     files = [File(f"much{number}") for number in range(8)]
     block = os.urandom(1 << 20)
@@ -244,6 +266,7 @@ for test in [
     a_file_may_be_called_otherwise_by_then,
     who_reads_sees_what_was_written,
     under_a_lock,
+    any_close_gives_up_the_locks_of_a_process,
     much_is_written_and_little_memory_used,
     while_somebody_writes_all_the_time,
 ]:

@@ -143,6 +143,12 @@ impl Server {
     pub(super) fn flush(&self, handle: u64, owner: u64) -> Outcome<Answer> {
         self.delegated.used(handle);
         if let Some(promised) = self.delegated.promised(handle) {
+            // It takes the locks along that the process has through others.
+            if self.locks.is_locked(promised.node)
+                && let Some(kept) = self.kept.find(&promised.handle)
+            {
+                kept.settle_to_unlock();
+            }
             return self.locks.leave(promised.node, owner).map(Answer::from);
         }
         let file = self.file(handle)?;
