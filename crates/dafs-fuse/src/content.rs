@@ -11,6 +11,7 @@ use crate::kept::{Kept, KeptFile, Remote, Seen};
 use crate::kernel::{Errno, NodeId};
 use crate::limits::{KEPT_ATTEMPTS_MAX, READ_BYTES_MAX, WRITE_BYTES_MAX};
 use crate::locking::Locks;
+use crate::rights::without_rights;
 use crate::tree::{Outcome, Tree};
 use dafs_client::{Create, File, IoBuffer, OpenOptions, SetAttributes, Stability};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,14 +44,6 @@ pub(crate) fn options(flags: i32) -> OpenOptions {
         _ => OpenOptions::read(),
     };
     options.create(Create::Never).truncate(flags & libc::O_TRUNC != 0)
-}
-
-/// A mode without the bits that lend the rights of the owner and of the group.
-fn without_rights(mode: u32) -> u32 {
-    match mode & libc::S_IXGRP {
-        0 => mode & !libc::S_ISUID,
-        _ => mode & !(libc::S_ISUID | libc::S_ISGID),
-    }
 }
 
 impl OpenFile {

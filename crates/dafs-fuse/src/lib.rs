@@ -10,6 +10,7 @@
 //! | `content` | open files: reading, writing, making stable |
 //! | `delegated` | files that the kernel may keep, because the server asks before others change them |
 //! | `kept` | what was written and is not stable yet |
+//! | `rights` | bits that lend rights, taken when files are changed |
 //! | `listing` | open directories |
 //! | `locking` | locks of ranges and files |
 //! | `kernel` | the kernel's requests out of bytes, answers into bytes |
@@ -42,6 +43,7 @@ mod locking;
 mod mounting;
 mod nodes;
 mod pass;
+mod rights;
 mod serve;
 mod session;
 mod tree;

@@ -89,6 +89,9 @@ pub const DROPPING_THREADS_MAX: usize = 64;
 /// How long the server may take to hear that a mount is gone.
 pub const FAREWELL: Duration = Duration::from_secs(2);
 
+/// Files that are known for a while to lend nobody's rights, at most.
+pub const PLAIN_FILES_MAX: usize = 1024;
+
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 

@@ -24,6 +24,7 @@ const LIST_WITH_ATTRIBUTES_AUTO: u32 = 1 << 14;
 const ASYNC_DIRECT: u32 = 1 << 15;
 const PARALLEL_DIRECTORIES: u32 = 1 << 18;
 const MAX_PAGES: u32 = 1 << 22;
+const TAKE_RIGHTS_AWAY: u32 = 1 << 28;
 
 const HAS_MORE_FLAGS: u32 = 1 << 30;
 
@@ -41,6 +42,7 @@ const WANTED: u32 = ASYNC_READ
     | ASYNC_DIRECT
     | PARALLEL_DIRECTORIES
     | MAX_PAGES
+    | TAKE_RIGHTS_AWAY
     | HAS_MORE_FLAGS;
 
 /// What the kernel offers.

@@ -38,6 +38,8 @@ pub(crate) struct Change {
     pub(crate) modified: Option<TimeChange>,
     /// The open file that it is done through.
     pub(crate) handle: Option<u64>,
+    /// Bits that lend rights are to go.
+    pub(crate) takes_rights: bool,
 }
 
 /// A request about a lock.
@@ -110,6 +112,8 @@ pub(crate) enum Operation<'a> {
         offset: u64,
         len: u32,
         appends: bool,
+        /// Bits that lend rights are to go.
+        takes_rights: bool,
     },
     Space,
     /// With the owner of locks of the whole file, if that is to lose them.
@@ -232,12 +236,16 @@ const WITH_MODIFIED: u32 = 1 << 5;
 const WITH_HANDLE: u32 = 1 << 6;
 const ACCESSED_NOW: u32 = 1 << 7;
 const MODIFIED_NOW: u32 = 1 << 8;
+const TAKES_RIGHTS: u32 = 1 << 11;
 
 /// A RELEASE that ends the owner's locks of the whole file.
 const RELEASE_UNLOCKS: u32 = 1 << 1;
 
 /// A WRITE of pages that were changed in memory some time ago.
 const WRITE_OF_PAGES: u32 = 1;
+
+/// A WRITE by somebody who may not keep the bits that lend rights.
+const WRITE_TAKES_RIGHTS: u32 = 1 << 2;
 
 impl<'a> Request<'a> {
     /// Takes a request apart; for a write, the bytes may end before the data.
@@ -309,7 +317,8 @@ fn operation(opcode: u32, node: NodeId, mut body: Reader<'_>) -> Result<Operatio
             let (handle, offset, len) = (body.u64()?, body.u64()?, body.u32()?);
             let (how, _owner, flags) = (body.u32()?, body.u64()?, body.i32()?);
             let appends = flags & libc::O_APPEND != 0 && how & WRITE_OF_PAGES == 0;
-            Operation::Write { handle, offset, len, appends }
+            let takes_rights = how & WRITE_TAKES_RIGHTS != 0;
+            Operation::Write { handle, offset, len, appends, takes_rights }
         }
         STATFS => Operation::Space,
         RELEASE => {
@@ -379,6 +388,7 @@ fn change(body: &mut Reader<'_>) -> Result<Change, Malformed> {
         accessed: time(WITH_ACCESSED, ACCESSED_NOW, accessed, accessed_ns),
         modified: time(WITH_MODIFIED, MODIFIED_NOW, modified, modified_ns),
         handle: has(WITH_HANDLE).then_some(handle),
+        takes_rights: has(TAKES_RIGHTS),
     })
 }
 
@@ -438,6 +448,25 @@ mod tests {
         let change = Change { size: Some(9), accessed, ..Change::default() };
         let parsed = Request::parse(&bytes).unwrap();
         assert_eq!(parsed.operation, Operation::SetAttributes(change));
+        body[..4].copy_from_slice(&TAKES_RIGHTS.to_ne_bytes());
+        let change = Change { takes_rights: true, ..Change::default() };
+        let bytes = request(SETATTR, &body);
+        let parsed = Request::parse(&bytes).unwrap();
+        assert_eq!(parsed.operation, Operation::SetAttributes(change));
+    }
+
+    #[test]
+    fn who_may_keep_the_bits_that_lend_rights_keeps_them() {
+        for (how, wanted) in [(0, false), (WRITE_TAKES_RIGHTS, true), (!0, true)] {
+            let mut body = [0; 40];
+            body[20..24].copy_from_slice(&how.to_ne_bytes());
+            let bytes = request(WRITE, &body);
+            let Operation::Write { takes_rights, .. } = Request::parse(&bytes).unwrap().operation
+            else {
+                panic!("no write");
+            };
+            assert_eq!(takes_rights, wanted);
+        }
     }
 
     #[test]

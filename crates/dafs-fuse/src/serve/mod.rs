@@ -20,6 +20,7 @@ use crate::limits::{BLOCK_BYTES, NAME_BYTES_MAX, SPACE_UNKNOWN_BYTES};
 use crate::listing::OpenDirectory;
 use crate::locking::Locks;
 use crate::nodes::generation;
+use crate::rights::PlainFiles;
 use crate::tree::{New, Outcome, Tree};
 use crate::{content::OpenFile, limits};
 use dafs_client::{Attributes, SpecialFile};
@@ -30,6 +31,7 @@ use std::time::Duration;
 /// The file system.
 #[derive(Debug)]
 pub(crate) struct Server {
+    pub(crate) plain: PlainFiles,
     pub(crate) device: Device,
     pub(crate) tree: Tree,
     pub(crate) files: Handles<OpenFile>,
@@ -70,6 +72,7 @@ impl From<Vec<u8>> for Answer {
 impl Server {
     pub(crate) fn new(device: Device, tree: Tree, belief: Duration) -> Self {
         Self {
+            plain: PlainFiles::default(),
             device,
             tree,
             files: Handles::default(),
@@ -125,6 +128,9 @@ impl Server {
         data: &mut dafs_client::IoBuffer,
     ) -> Outcome<Answer> {
         let (node, caller, tree) = (request.node, request.caller, &self.tree);
+        if self.plain.before(request, tree, self.belief)? {
+            self.delegated.changed(&tree.handle(node)?);
+        }
         Ok(match &request.operation {
             Operation::Lookup { name } => self.entered(&self.look_up(node, name)?),
             Operation::Forget(nodes) => {
@@ -172,7 +178,7 @@ impl Server {
                 self.locks.check(file.node)?;
                 Answer::Data(bytes)
             }
-            Operation::Write { handle, offset, len, appends } => {
+            Operation::Write { handle, offset, len, appends, .. } => {
                 let offset = (!appends).then_some(*offset);
                 kernel::written(self.write(*handle, data, *len, offset)?).into()
             }
