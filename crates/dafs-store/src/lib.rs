@@ -18,6 +18,7 @@
 
 mod acl;
 mod append;
+pub mod backend;
 mod error;
 mod layouts;
 mod limits;

@@ -4,13 +4,13 @@ use crate::limits::XATTR_NAME_BYTES_MAX;
 use crate::{NAME_BYTES_MAX, Result, StoreError};
 
 /// What Linux puts before the names of those extended attributes that belong to users.
-pub(crate) const XATTR_PREFIX: &[u8] = b"user.";
+pub const XATTR_PREFIX: &[u8] = b"user.";
 
 /// The extended attribute by which a striped store finds the content of a file, without the prefix.
 pub(crate) const STRIPES_XATTR: &[u8] = b"dafs.stripes";
 
 /// Refuses what is not one component: empty, ".", "..", or with '/' or 0 inside.
-pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+pub fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name == b"." || name == b".." {
         return Err(StoreError::Invalid);
     }
@@ -24,7 +24,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 /// Refuses what cannot be the name of an extended attribute. Dots and slashes mean nothing in it.
-pub(crate) fn check_xattr_name(name: &[u8]) -> Result<()> {
+pub fn check_xattr_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.contains(&0) {
         return Err(StoreError::Invalid);
     }

@@ -15,7 +15,7 @@ pub(crate) fn check_range(offset: u64, len: u64) -> Result<u64> {
 }
 
 /// The answer to a seek in a file of this size without holes.
-pub(crate) fn seek_dense(size: u64, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+pub fn seek_dense(size: u64, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
     match what {
         _ if offset >= size => Err(StoreError::PastEnd),
         SeekWhat::Data => Ok(Some(offset)),
@@ -24,12 +24,7 @@ pub(crate) fn seek_dense(size: u64, offset: u64, what: SeekWhat) -> Result<Optio
 }
 
 /// Refuses ranges of a copy that no file can have, and those that overlap in one file.
-pub(crate) fn check_ranges(
-    same_file: bool,
-    source_offset: u64,
-    offset: u64,
-    len: u64,
-) -> Result<()> {
+pub fn check_ranges(same_file: bool, source_offset: u64, offset: u64, len: u64) -> Result<()> {
     let ends = (source_offset.checked_add(len), offset.checked_add(len));
     let (Some(source_end), Some(end)) = ends else { return Err(StoreError::Invalid) };
     if end > FILE_BYTES_MAX {
@@ -42,7 +37,7 @@ pub(crate) fn check_ranges(
 }
 
 /// Copies up to `len` bytes, no more than a buffer holds; 0 at the end of `source`.
-pub(crate) fn copy_piece(
+pub fn copy_piece(
     target: &dyn OpenFile,
     source: &dyn OpenFile,
     source_offset: u64,

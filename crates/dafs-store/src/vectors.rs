@@ -5,7 +5,7 @@ use dafs_mem::VolatileSlice;
 
 /// Repeats a transfer until everything is done, nothing more comes, or an error ends it. Progress
 /// hides an error.
-pub(crate) fn continued(
+pub fn continued(
     views: &[VolatileSlice<'_>],
     offset: u64,
     mut transfer: impl FnMut(&[VolatileSlice<'_>], u64) -> std::io::Result<usize>,

@@ -1,0 +1,177 @@
+//! Open files.
+
+use crate::attr::attr;
+use crate::id::Object;
+use crate::limits::{COPY_BYTES_MAX, FILE_BYTES_MAX};
+use crate::sys::{Handle, Inode, Perm, StatX, set};
+use crate::{Home, Shared, server};
+use dafs_mem::VolatileSlice;
+use dafs_store::backend::{check_ranges, continued, copy_piece, seek_dense};
+use dafs_store::{
+    Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait,
+};
+use std::any::Any;
+use std::sync::Arc;
+
+/// One open.
+pub(crate) struct CephFile {
+    shared: Arc<Shared>,
+    object: Object,
+    mode: OpenMode,
+    handle: Handle,
+    inode: Inode,
+}
+
+impl CephFile {
+    /// An open file, which from now on has its home at the mount of the handle, unless it is open
+    /// at another one.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        object: Object,
+        mode: OpenMode,
+        inode: Inode,
+        handle: Handle,
+    ) -> Self {
+        let at = shared.mounts.iter().position(|mount| Arc::ptr_eq(mount, inode.mount()));
+        let home = Home { mount: at.unwrap_or(0), opens: 0 };
+        shared.homes().entry(object).or_insert(home).opens += 1;
+        Self { shared: shared.clone(), object, mode, handle, inode }
+    }
+}
+
+impl Drop for CephFile {
+    fn drop(&mut self) {
+        let mut homes = self.shared.homes();
+        if let Some(home) = homes.get_mut(&self.object) {
+            home.opens -= 1;
+            if home.opens == 0 {
+                homes.remove(&self.object);
+            }
+        }
+    }
+}
+
+impl OpenFile for CephFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> FileId {
+        self.shared.ids.seal(self.object)
+    }
+
+    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
+        if !self.mode.read {
+            return Err(StoreError::Access);
+        }
+        if wait == Wait::Never {
+            return Err(StoreError::WouldBlock);
+        }
+        if offset > FILE_BYTES_MAX {
+            return Ok(0);
+        }
+        continued(views, offset, |views, offset| self.handle.read(views, offset))
+    }
+
+    fn write_at(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+        wait: Wait,
+    ) -> Result<usize> {
+        if !self.mode.write {
+            return Err(StoreError::Access);
+        }
+        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
+        if offset.checked_add(wanted as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(StoreError::FileTooBig);
+        }
+        if wanted == 0 {
+            return Ok(0);
+        }
+        if wait == Wait::Never {
+            return Err(StoreError::WouldBlock);
+        }
+        let count = continued(views, offset, |views, offset| self.handle.write(views, offset))?;
+        if stability != Stability::Unstable {
+            self.handle.sync()?;
+        }
+        Ok(count)
+    }
+
+    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
+        // The size has to be stable too, and the library has no more than all or nothing.
+        self.handle.sync()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.handle.sync()
+    }
+
+    fn advise(&self, offset: u64, len: u64, _advice: CacheAdvice) -> Result<()> {
+        if offset > FILE_BYTES_MAX || len > FILE_BYTES_MAX {
+            return Err(StoreError::Invalid);
+        }
+        Ok(())
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        if !self.mode.write {
+            return Err(StoreError::Access);
+        }
+        if size > FILE_BYTES_MAX {
+            return Err(StoreError::FileTooBig);
+        }
+        // The open has shown that the caller may write.
+        let perm = Perm::new(self.inode.mount(), &server())?;
+        self.inode.set_stat(StatX { size, ..StatX::empty() }, set::SIZE, &perm)
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        seek_dense(self.attr()?.size, offset, what)
+    }
+
+    fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn deallocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn copy_from(
+        &self,
+        source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        check_ranges(source.id() == self.id(), source_offset, offset, len)?;
+        let len = len.min(COPY_BYTES_MAX);
+        let mut done = 0;
+        while done < len {
+            match copy_piece(self, source, source_offset + done, offset + done, len - done) {
+                Ok(0) => break,
+                Ok(copied) => done += copied,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn clone_range_from(
+        &self,
+        _source: &dyn OpenFile,
+        _source_offset: u64,
+        _offset: u64,
+        _len: u64,
+    ) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        attr(&self.inode.stat(&Perm::new(self.inode.mount(), &server())?)?)
+    }
+}

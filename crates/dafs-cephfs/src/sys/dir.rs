@@ -1,0 +1,86 @@
+//! Open directories.
+
+use super::checked;
+use super::inode::Inode;
+use super::mount::Mount;
+use super::types::{DirResult, STATX_ALL, StatX};
+use dafs_store::{Result, StoreError};
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+/// An open directory of a mount.
+pub(crate) struct DirStream {
+    mount: Arc<Mount>,
+    raw: NonNull<DirResult>,
+}
+
+// SAFETY: the library locks open directories with their mount; its calls may come from any thread.
+unsafe impl Send for DirStream {}
+
+/// One entry.
+pub(crate) struct Entry {
+    pub(crate) name: Vec<u8>,
+    pub(crate) ino: u64,
+    /// Where the next one is.
+    pub(crate) next: i64,
+    /// Its attributes, when asked for.
+    pub(crate) stat: Option<StatX>,
+}
+
+impl DirStream {
+    /// Takes over an open directory that the library has given.
+    pub(super) fn new(mount: &Arc<Mount>, raw: *mut DirResult) -> Result<Self> {
+        let raw = NonNull::new(raw).ok_or(StoreError::Io)?;
+        Ok(Self { mount: mount.clone(), raw })
+    }
+
+    /// Goes on at the `next` of an entry.
+    pub(crate) fn seek(&mut self, position: i64) {
+        // SAFETY: the directory is one of this mount and is used by one thread at a time.
+        unsafe { (self.mount.calls().ceph_seekdir)(self.mount.raw(), self.raw.as_ptr(), position) };
+    }
+
+    /// The next entry, "." and ".." among them.
+    pub(crate) fn next(&mut self, stat: bool) -> Result<Option<Entry>> {
+        /// Attributes are not needed (`AT_STATX_DONT_SYNC`).
+        const DONT_SYNC: u32 = 0x4000;
+        let mut entry = MaybeUninit::<libc::dirent>::zeroed();
+        let mut attr = StatX::empty();
+        let mut raw = null_mut();
+        let (want, flags) = if stat { (STATX_ALL, 0) } else { (0, DONT_SYNC) };
+        let inode = if stat { &raw mut raw } else { null_mut() };
+        // SAFETY: the directory is one of this mount and is used by one thread at a time; the rest
+        // takes answers, or is null where that means that there is no interest.
+        let found = checked(unsafe {
+            (self.mount.calls().ceph_readdirplus_r)(
+                self.mount.raw(),
+                self.raw.as_ptr(),
+                entry.as_mut_ptr(),
+                &mut attr,
+                want,
+                flags,
+                inode,
+            )
+        })?;
+        // The reference is ours whether it is of use or not.
+        drop((!raw.is_null()).then(|| Inode::new(&self.mount, raw)));
+        if found == 0 {
+            return Ok(None);
+        }
+        // SAFETY: it is made of numbers, for which zero is a value.
+        let entry = unsafe { entry.assume_init() };
+        // SAFETY: the library has put a zero behind the name.
+        let name = unsafe { CStr::from_ptr(entry.d_name.as_ptr()) }.to_bytes().to_vec();
+        let stat = stat.then_some(attr);
+        Ok(Some(Entry { name, ino: entry.d_ino, next: entry.d_off, stat }))
+    }
+}
+
+impl Drop for DirStream {
+    fn drop(&mut self) {
+        // SAFETY: the open directory is ours, and is closed once.
+        unsafe { (self.mount.calls().ceph_ll_releasedir)(self.mount.raw(), self.raw.as_ptr()) };
+    }
+}

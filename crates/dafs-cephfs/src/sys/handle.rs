@@ -1,0 +1,94 @@
+//! Open files.
+
+use super::checked;
+use super::mount::Mount;
+use super::types::Fh;
+use crate::limits::VIEWS_MAX;
+use dafs_mem::VolatileSlice;
+use dafs_store::{Result, StoreError};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// An open file of a mount.
+pub(crate) struct Handle {
+    mount: Arc<Mount>,
+    raw: NonNull<Fh>,
+}
+
+// SAFETY: the library locks open files with their mount; its calls may come from any thread.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// Takes over an open file that the library has given.
+    pub(super) fn new(mount: &Arc<Mount>, raw: *mut Fh) -> Result<Self> {
+        let raw = NonNull::new(raw).ok_or(StoreError::Io)?;
+        Ok(Self { mount: mount.clone(), raw })
+    }
+
+    /// Reads into the first views, and tells how much; 0 at the end of the file.
+    pub(crate) fn read(&self, views: &[VolatileSlice<'_>], offset: u64) -> io::Result<usize> {
+        let (offset, count) = vector(views, offset)?;
+        // SAFETY: the file is one of this mount. A view is laid out as an iovec, and its memory is
+        // valid for writes while it lives; `count` is at most their number.
+        transferred(unsafe {
+            (self.mount.calls().ceph_ll_readv)(
+                self.mount.raw(),
+                self.raw.as_ptr(),
+                views.as_ptr().cast(),
+                count,
+                offset,
+            )
+        })
+    }
+
+    /// Writes the first views, and tells how much. The data is at the storage nodes when this
+    /// returns; the size may be known to this process alone.
+    pub(crate) fn write(&self, views: &[VolatileSlice<'_>], offset: u64) -> io::Result<usize> {
+        let (offset, count) = vector(views, offset)?;
+        // SAFETY: as for reading; memory that others change meanwhile is copied as it is found.
+        transferred(unsafe {
+            (self.mount.calls().ceph_ll_writev)(
+                self.mount.raw(),
+                self.raw.as_ptr(),
+                views.as_ptr().cast(),
+                count,
+                offset,
+            )
+        })
+    }
+
+    /// Makes data and attributes stable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        // SAFETY: the file is one of this mount.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_fsync)(self.mount.raw(), self.raw.as_ptr(), 0)
+        })
+        .map(drop)
+    }
+}
+
+fn vector(views: &[VolatileSlice<'_>], offset: u64) -> io::Result<(i64, i32)> {
+    let offset = i64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+    let count = i32::try_from(views.len().min(VIEWS_MAX)).unwrap_or(i32::MAX);
+    Ok((offset, count))
+}
+
+fn transferred(answer: i64) -> io::Result<usize> {
+    usize::try_from(answer).map_err(|_| {
+        io::Error::from_raw_os_error(i32::try_from(answer.saturating_neg()).unwrap_or(libc::EIO))
+    })
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the open file is ours, and is closed once.
+        let closed =
+            unsafe { (self.mount.calls().ceph_ll_close)(self.mount.raw(), self.raw.as_ptr()) };
+        if closed < 0 {
+            tracing::warn!(errno = -closed, "closing a file of CephFS failed");
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! Inodes, and what is done with them.
+
+use super::dir::DirStream;
+use super::handle::Handle;
+use super::mount::Mount;
+use super::perm::Perm;
+use super::types::{RawInode, STATX_ALL, StatX};
+use super::{c_string, checked};
+use dafs_store::{Result, StoreError};
+use std::ffi::c_int;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+/// A reference to an inode of a mount.
+pub(crate) struct Inode {
+    mount: Arc<Mount>,
+    raw: NonNull<RawInode>,
+}
+
+// SAFETY: the library counts references and locks inodes with their mount; its calls may come from
+// any thread.
+unsafe impl Send for Inode {}
+// SAFETY: as above.
+unsafe impl Sync for Inode {}
+
+impl Inode {
+    /// Takes over a reference that the library has given.
+    pub(super) fn new(mount: &Arc<Mount>, raw: *mut RawInode) -> Result<Self> {
+        let raw = NonNull::new(raw).ok_or(StoreError::Io)?;
+        Ok(Self { mount: mount.clone(), raw })
+    }
+
+    pub(crate) fn mount(&self) -> &Arc<Mount> {
+        &self.mount
+    }
+
+    pub(super) fn raw(&self) -> *mut RawInode {
+        self.raw.as_ptr()
+    }
+
+    /// All attributes, as they are at the metadata server or by right of what it has granted.
+    pub(crate) fn stat(&self, perm: &Perm<'_>) -> Result<StatX> {
+        let mut stat = StatX::empty();
+        // SAFETY: the inode is one of this mount; `stat` takes the answer.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_getattr)(
+                self.mount.raw(),
+                self.raw(),
+                &mut stat,
+                STATX_ALL,
+                0,
+                perm.raw(),
+            )
+        })?;
+        Ok(stat)
+    }
+
+    /// Sets what `mask` (of [`set`](super::set)) names.
+    pub(crate) fn set_stat(&self, mut stat: StatX, mask: i32, perm: &Perm<'_>) -> Result<()> {
+        // SAFETY: the inode is one of this mount; `stat` is ours and whole.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_setattr)(
+                self.mount.raw(),
+                self.raw(),
+                &mut stat,
+                mask,
+                perm.raw(),
+            )
+        })
+        .map(drop)
+    }
+
+    /// One component below a directory.
+    pub(crate) fn lookup(&self, name: &[u8], perm: &Perm<'_>) -> Result<(Self, StatX)> {
+        let name = c_string(name)?;
+        let (mut raw, mut stat) = (null_mut(), StatX::empty());
+        // SAFETY: the inode is one of this mount, the name ends with a zero, the rest takes answers.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_lookup)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                &mut raw,
+                &mut stat,
+                STATX_ALL,
+                0,
+                perm.raw(),
+            )
+        })?;
+        Ok((Self::new(&self.mount, raw)?, stat))
+    }
+
+    /// Opens a regular file, with the flags of open(2).
+    pub(crate) fn open(&self, flags: i32, perm: &Perm<'_>) -> Result<Handle> {
+        let mut raw = null_mut();
+        // SAFETY: the inode is one of this mount; `raw` takes the answer.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_open)(
+                self.mount.raw(),
+                self.raw(),
+                flags,
+                &mut raw,
+                perm.raw(),
+            )
+        })?;
+        Handle::new(&self.mount, raw)
+    }
+
+    /// Makes and opens a regular file that is not there.
+    pub(crate) fn create(
+        &self,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+        perm: &Perm<'_>,
+    ) -> Result<(Self, Handle, StatX)> {
+        let name = c_string(name)?;
+        let (mut raw, mut file, mut stat) = (null_mut(), null_mut(), StatX::empty());
+        // SAFETY: the inode is one of this mount, the name ends with a zero, the rest takes answers.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_create)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                mode,
+                flags | libc::O_CREAT | libc::O_EXCL,
+                &mut raw,
+                &mut file,
+                &mut stat,
+                STATX_ALL,
+                0,
+                perm.raw(),
+            )
+        })?;
+        let handle = Handle::new(&self.mount, file);
+        let inode = Self::new(&self.mount, raw);
+        Ok((inode?, handle?, stat))
+    }
+
+    /// Makes a directory.
+    pub(crate) fn mkdir(&self, name: &[u8], mode: u32, perm: &Perm<'_>) -> Result<(Self, StatX)> {
+        let name = c_string(name)?;
+        let (mut raw, mut stat) = (null_mut(), StatX::empty());
+        // SAFETY: the inode is one of this mount, the name ends with a zero, the rest takes answers.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_mkdir)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                mode,
+                &mut raw,
+                &mut stat,
+                STATX_ALL,
+                0,
+                perm.raw(),
+            )
+        })?;
+        Ok((Self::new(&self.mount, raw)?, stat))
+    }
+
+    /// Makes a special file; the mode says which kind.
+    pub(crate) fn mknod(
+        &self,
+        name: &[u8],
+        mode: u32,
+        device: u64,
+        perm: &Perm<'_>,
+    ) -> Result<(Self, StatX)> {
+        let name = c_string(name)?;
+        let (mut raw, mut stat) = (null_mut(), StatX::empty());
+        // SAFETY: the inode is one of this mount, the name ends with a zero, the rest takes answers.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_mknod)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                mode,
+                device,
+                &mut raw,
+                &mut stat,
+                STATX_ALL,
+                0,
+                perm.raw(),
+            )
+        })?;
+        Ok((Self::new(&self.mount, raw)?, stat))
+    }
+
+    /// Makes a symlink.
+    pub(crate) fn symlink(
+        &self,
+        name: &[u8],
+        text: &[u8],
+        perm: &Perm<'_>,
+    ) -> Result<(Self, StatX)> {
+        let (name, text) = (c_string(name)?, c_string(text)?);
+        let (mut raw, mut stat) = (null_mut(), StatX::empty());
+        // SAFETY: the inode is one of this mount, both texts end with a zero, the rest takes
+        // answers.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_symlink)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                text.as_ptr(),
+                &mut raw,
+                &mut stat,
+                STATX_ALL,
+                0,
+                perm.raw(),
+            )
+        })?;
+        Ok((Self::new(&self.mount, raw)?, stat))
+    }
+
+    /// Gives an inode of the same mount another name in this directory.
+    pub(crate) fn link(&self, target: &Self, name: &[u8], perm: &Perm<'_>) -> Result<()> {
+        assert!(Arc::ptr_eq(&self.mount, &target.mount), "inodes of one mount");
+        let name = c_string(name)?;
+        // SAFETY: both inodes are of this mount, as was just seen; the name ends with a zero.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_link)(
+                self.mount.raw(),
+                target.raw(),
+                self.raw(),
+                name.as_ptr(),
+                perm.raw(),
+            )
+        })
+        .map(drop)
+    }
+
+    /// Removes the name of what is not a directory.
+    pub(crate) fn unlink(&self, name: &[u8], perm: &Perm<'_>) -> Result<()> {
+        let name = c_string(name)?;
+        // SAFETY: the inode is one of this mount, the name ends with a zero.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_unlink)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                perm.raw(),
+            )
+        })
+        .map(drop)
+    }
+
+    /// Removes an empty directory.
+    pub(crate) fn rmdir(&self, name: &[u8], perm: &Perm<'_>) -> Result<()> {
+        let name = c_string(name)?;
+        // SAFETY: the inode is one of this mount, the name ends with a zero.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_rmdir)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                perm.raw(),
+            )
+        })
+        .map(drop)
+    }
+
+    /// Renames from this directory to another one of the same mount.
+    pub(crate) fn rename(
+        &self,
+        from: &[u8],
+        to_dir: &Self,
+        to: &[u8],
+        perm: &Perm<'_>,
+    ) -> Result<()> {
+        assert!(Arc::ptr_eq(&self.mount, &to_dir.mount), "inodes of one mount");
+        let (from, to) = (c_string(from)?, c_string(to)?);
+        // SAFETY: both inodes are of this mount, as was just seen; the names end with a zero.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_rename)(
+                self.mount.raw(),
+                self.raw(),
+                from.as_ptr(),
+                to_dir.raw(),
+                to.as_ptr(),
+                perm.raw(),
+            )
+        })
+        .map(drop)
+    }
+
+    /// The text of a symlink, up to the length of `buffer`; tells how long it is.
+    pub(crate) fn readlink(&self, buffer: &mut [u8], perm: &Perm<'_>) -> Result<usize> {
+        // SAFETY: the inode is one of this mount; the buffer is ours and as long as is said.
+        let len = checked(unsafe {
+            (self.mount.calls().ceph_ll_readlink)(
+                self.mount.raw(),
+                self.raw(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                perm.raw(),
+            )
+        })?;
+        Ok(len.min(buffer.len()))
+    }
+
+    /// Opens a directory for listing.
+    pub(crate) fn open_dir(&self, perm: &Perm<'_>) -> Result<DirStream> {
+        let mut raw = null_mut();
+        // SAFETY: the inode is one of this mount; `raw` takes the answer.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_opendir)(self.mount.raw(), self.raw(), &mut raw, perm.raw())
+        })?;
+        DirStream::new(&self.mount, raw)
+    }
+
+    /// Makes stable what this mount has changed: attributes, and names in a directory.
+    pub(crate) fn sync(&self) -> Result<()> {
+        // SAFETY: the inode is one of this mount.
+        checked(unsafe { (self.mount.calls().ceph_ll_sync_inode)(self.mount.raw(), self.raw(), 0) })
+            .map(drop)
+    }
+
+    /// Space and files of the file system.
+    pub(crate) fn statfs(&self) -> Result<libc::statvfs> {
+        let mut stat = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
+        // SAFETY: the inode is one of this mount; `stat` takes the answer.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_statfs)(self.mount.raw(), self.raw(), stat.as_mut_ptr())
+        })?;
+        // SAFETY: all of its fields are numbers, for which zero is a value.
+        Ok(unsafe { stat.assume_init() })
+    }
+
+    /// The value of an extended attribute, its name with the prefix, up to the length of `buffer`.
+    pub(crate) fn xattr(&self, name: &[u8], buffer: &mut [u8], perm: &Perm<'_>) -> Result<usize> {
+        let name = c_string(name)?;
+        // SAFETY: the inode is one of this mount, the name ends with a zero, the buffer is ours and
+        // as long as is said.
+        checked_xattr(unsafe {
+            (self.mount.calls().ceph_ll_getxattr)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                perm.raw(),
+            )
+        })
+    }
+
+    /// Sets an extended attribute, with the flags of setxattr(2).
+    pub(crate) fn set_xattr(
+        &self,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+        perm: &Perm<'_>,
+    ) -> Result<()> {
+        let name = c_string(name)?;
+        // SAFETY: the inode is one of this mount, the name ends with a zero, the value is as long as
+        // is said.
+        checked_xattr(unsafe {
+            (self.mount.calls().ceph_ll_setxattr)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                value.as_ptr().cast(),
+                value.len(),
+                flags,
+                perm.raw(),
+            )
+        })
+        .map(drop)
+    }
+
+    /// The names of extended attributes, each with a zero behind it; tells how long all are.
+    pub(crate) fn list_xattrs(&self, buffer: &mut [u8], perm: &Perm<'_>) -> Result<usize> {
+        let mut len = 0;
+        // SAFETY: the inode is one of this mount; the buffer is ours and as long as is said; `len`
+        // takes the answer.
+        checked_xattr(unsafe {
+            (self.mount.calls().ceph_ll_listxattr)(
+                self.mount.raw(),
+                self.raw(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                &mut len,
+                perm.raw(),
+            )
+        })?;
+        Ok(len.min(buffer.len()))
+    }
+
+    /// Removes an extended attribute.
+    pub(crate) fn remove_xattr(&self, name: &[u8], perm: &Perm<'_>) -> Result<()> {
+        let name = c_string(name)?;
+        // SAFETY: the inode is one of this mount, the name ends with a zero.
+        checked_xattr(unsafe {
+            (self.mount.calls().ceph_ll_removexattr)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                perm.raw(),
+            )
+        })
+        .map(drop)
+    }
+}
+
+/// Some error numbers mean something else where extended attributes are.
+fn checked_xattr(answer: c_int) -> Result<usize> {
+    match answer.saturating_neg() {
+        libc::ENODATA => Err(StoreError::NoXattr),
+        libc::ERANGE | libc::E2BIG => Err(StoreError::XattrTooBig),
+        _ => checked(answer),
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        // SAFETY: the reference is ours, and is given back once.
+        unsafe { (self.mount.calls().ceph_ll_put)(self.mount.raw(), self.raw()) };
+    }
+}

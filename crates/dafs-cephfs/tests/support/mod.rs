@@ -1,0 +1,108 @@
+//! The cluster, and worlds in it: each test has a directory of its own.
+
+use crate::common::{World, skipped};
+use dafs_cephfs::{CephOptions, CephStore};
+use dafs_store::*;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Names a cluster that runs already, by its configuration.
+const RUNNING: &str = "DAFS_TEST_CEPH_CONF";
+
+/// Programs without which there is no cluster.
+const PROGRAMS: [&str; 4] = ["ceph-mon", "ceph-osd", "ceph-mds", "ceph"];
+
+struct Cluster {
+    config: PathBuf,
+    /// It ends, with all daemons and their directory, when its input does.
+    _holder: Option<Child>,
+    /// The top of the file system, to make directories in.
+    top: CephStore,
+}
+
+pub(crate) fn options(config: &Path, root: &str, identity: &str, mounts: usize) -> CephOptions {
+    CephOptions {
+        config: Some(config.to_path_buf()),
+        user: None,
+        file_system: None,
+        root: root.to_owned(),
+        identity: identity.to_owned(),
+        secret: crate::common::secret(),
+        mounts,
+    }
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).exists())
+}
+
+fn hold() -> (PathBuf, Child) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/engines/cephfs.sh");
+    let mut child = Command::new("bash")
+        .arg(script)
+        .arg("hold")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let config = PathBuf::from(line.trim());
+    assert!(config.is_file(), "the cluster does not start: {line}");
+    (config, child)
+}
+
+fn cluster() -> Option<&'static Cluster> {
+    static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
+    let start = || {
+        let (config, holder) = match std::env::var_os(RUNNING) {
+            Some(config) => (PathBuf::from(config), None),
+            None => {
+                let missing = PROGRAMS.iter().find(|program| !is_installed(program));
+                if let Some(program) = missing {
+                    skipped(&format!("no CephFS to test with: {program} is not installed"));
+                    return None;
+                }
+                let (config, holder) = hold();
+                (config, Some(holder))
+            }
+        };
+        let name = format!("test-top-{}", std::process::id());
+        let top = CephStore::open(&options(&config, "/", &name, 1)).unwrap();
+        Some(Cluster { config, _holder: holder, top })
+    };
+    CLUSTER.get_or_init(start).as_ref()
+}
+
+/// A store of a fresh directory, that belongs to whoever calls. Its options open it again.
+pub(crate) fn fresh(mounts: usize, cred: &Cred) -> Option<(CephStore, CephOptions)> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let Some(cluster) = cluster() else {
+        skipped("no CephFS to test with");
+        return None;
+    };
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("test-{}-{number}", std::process::id());
+    let attr = SetAttr {
+        mode: Some(0o755),
+        uid: Some(cred.uid),
+        gid: Some(cred.gid),
+        ..SetAttr::default()
+    };
+    let server = Cred::new(0, 0);
+    let top = cluster.top.root();
+    cluster.top.make(&server, &top, name.as_bytes(), NewObject::Directory, &attr).unwrap();
+    let options = options(&cluster.config, &format!("/{name}"), &name, mounts);
+    Some((CephStore::open(&options).unwrap(), options))
+}
+
+/// A world for the suites: its caller is root or an ordinary user.
+pub(crate) fn world(mounts: usize, ordinary: bool) -> Option<World> {
+    let cred = if ordinary { Cred::new(1000, 100) } else { Cred::new(0, 0) };
+    let (store, _) = fresh(mounts, &cred)?;
+    Some(World { store: Arc::new(store), cred, dir: None })
+}
