@@ -332,6 +332,58 @@ fn what_a_client_left_behind_is_adopted() {
 }
 
 #[test]
+fn what_nobody_committed_does_not_come_back_after_a_change_of_the_size() {
+    let dir = base();
+    let store = open(dir.path());
+    for size in [0, 100] {
+        let created = create(&store, &format!("f{size}"));
+        created.file.set_size(100).unwrap();
+        write_behind(&store, dir.path(), &created.id, 5000, b"stale");
+        created.file.set_size(size).unwrap();
+        assert_eq!(created.file.attr().unwrap().size, size);
+        created.file.set_size(9000).unwrap();
+        let read = read(&*created.file, 0, 9000).unwrap();
+        assert_eq!(read.len(), 9000);
+        assert!(read.iter().all(|byte| *byte == 0), "bytes from before are back");
+    }
+}
+
+#[test]
+fn what_clients_wrote_before_a_restart_counts_before_others_write() {
+    let dir = base();
+    let store = open(dir.path());
+    let id = create(&store, "f").id;
+    write_behind(&store, dir.path(), &id, 5000, b"stable");
+    drop(store);
+    let store = open(dir.path());
+    assert_eq!(store.getattr(&id).unwrap().size, 0);
+    layouts(&store).placement(&id, false).unwrap().unwrap();
+    assert_eq!(store.getattr(&id).unwrap().size, 0, "readers change nothing");
+    layouts(&store).placement(&id, true).unwrap().unwrap();
+    assert_eq!(store.getattr(&id).unwrap().size, 5006);
+}
+
+#[test]
+fn a_removal_that_a_crash_undid_takes_nothing_away() {
+    let dir = base();
+    let store = open(dir.path());
+    let long = pattern(5 * UNIT as usize, 4);
+    let created = create(&store, "f");
+    write(&*created.file, 0, &long).unwrap();
+    let placement = layouts(&store).placement(&created.id, false).unwrap().unwrap();
+    let component = ComponentId(*placement.handles[0][32..].first_chunk().unwrap());
+    drop((created.file, store));
+    // What the removal had entered, on another disk.
+    let mut entry = created.id.0.to_vec();
+    entry.extend([1u32, 2, 3].iter().flat_map(|node| node.to_le_bytes()));
+    std::fs::write(dir.path().join("removed").join(component.to_string()), entry).unwrap();
+    let store = open(dir.path());
+    store.sweep();
+    assert_eq!(read(&*reopen(&store, "f").1, 0, long.len()).unwrap(), long);
+    assert_eq!(std::fs::read_dir(dir.path().join("removed")).unwrap().count(), 0);
+}
+
+#[test]
 fn a_placement_says_where_stripes_are() {
     let dir = base();
     let store = open(dir.path());

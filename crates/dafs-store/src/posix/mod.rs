@@ -64,6 +64,7 @@ pub use ident::as_server;
 
 use crate::{FsId, Result};
 use export::Export;
+use rustix::fs::{Mode, OFlags};
 use std::fmt;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -117,6 +118,17 @@ impl PosixStore {
     /// The server's own identity on this thread, until the guard is gone; another one may be held.
     pub(crate) fn as_server(&self) -> Result<ServerGuard> {
         self.export.identity.server().map(ServerGuard)
+    }
+
+    /// Makes stable what has been changed so far, names and content. Waits for the device.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn sync_file_system(&self) -> Result<()> {
+        let _server = self.as_server()?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(&self.export.root, c".", flags, Mode::empty())?;
+        Ok(rustix::fs::syncfs(root)?)
     }
 
     /// Lets go of cached objects that were removed by others, so that their space is freed, and of

@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use thiserror::Error;
 
@@ -60,7 +60,7 @@ pub(super) struct Seen {
 pub struct DirectoryNode {
     number: u32,
     root: PathBuf,
-    verifier: u64,
+    verifier: AtomicU64,
     addresses: Vec<SocketAddr>,
     open: Mutex<FxHashMap<ComponentId, Arc<Held>>>,
     /// How many clients' requests work on a component now.
@@ -146,7 +146,7 @@ impl DirectoryNode {
         Ok(Self {
             number,
             root: path.to_owned(),
-            verifier: u64::from_le_bytes(verifier),
+            verifier: AtomicU64::new(u64::from_le_bytes(verifier)),
             addresses,
             open: Mutex::default(),
             uses: Mutex::default(),
@@ -154,9 +154,17 @@ impl DirectoryNode {
         })
     }
 
-    /// The write verifier of this run.
+    /// The write verifier: another one after each start, and after each failure of the device.
     pub fn verifier(&self) -> u64 {
-        self.verifier
+        self.verifier.load(Ordering::SeqCst)
+    }
+
+    /// The system tells once that data is lost, be it to whoever asks first. Everybody else is to see it
+    /// too.
+    fn noted<T>(&self, outcome: std::io::Result<T>) -> std::io::Result<T> {
+        outcome.inspect_err(|_| {
+            self.verifier.fetch_add(1, Ordering::SeqCst);
+        })
     }
 
     /// As [`Node::read`], and without waiting for a device if so asked: then
@@ -336,20 +344,24 @@ impl Node for DirectoryNode {
         }
         let held = self.component(component, true)?.ok_or(StoreError::Io)?;
         let flags = if stability == Stability::Unstable { 0 } else { libc::RWF_DSYNC };
-        let count =
-            continued(views, offset, |views, at| pwritev2(held.file.as_fd(), views, at, flags))?;
+        // From before the write: should data be lost meanwhile, that is to be seen.
+        let verifier = self.verifier();
+        let count = continued(views, offset, |views, at| {
+            let written = pwritev2(held.file.as_fd(), views, at, flags);
+            if stability == Stability::Unstable { written } else { self.noted(written) }
+        })?;
         if stability != Stability::Unstable {
             self.sync_name(component, &held)?;
         }
-        Ok(Written { count, verifier: self.verifier })
+        Ok(Written { count, verifier })
     }
 
     fn commit(&self, component: &ComponentId) -> Result<u64> {
         if let Some(held) = self.component(component, false)? {
-            held.file.sync_data()?;
+            self.noted(held.file.sync_data())?;
             self.sync_name(component, &held)?;
         }
-        Ok(self.verifier)
+        Ok(self.verifier())
     }
 
     fn cut(&self, component: &ComponentId, size: u64) -> Result<()> {
@@ -357,7 +369,7 @@ impl Node for DirectoryNode {
             && held.file.metadata()?.len() > size
         {
             held.file.set_len(size)?;
-            held.file.sync_all()?;
+            self.noted(held.file.sync_all())?;
         }
         Ok(())
     }

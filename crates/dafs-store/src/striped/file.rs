@@ -95,7 +95,8 @@ impl StripedFile {
         offset: u64,
         stability: Stability,
     ) -> Result<usize> {
-        let count = self.write_pieces(record, views, offset, stability)?;
+        let written = self.write_pieces(record, views, offset, stability);
+        let count = written.inspect_err(|_| self.state.set_loose())?;
         self.state.extend(&*self.meta, offset + count as u64)?;
         match stability {
             Stability::Unstable => {}

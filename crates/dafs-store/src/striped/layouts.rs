@@ -80,8 +80,12 @@ impl Layouts for StripedStore {
         let place = state.enter()?;
         match &*place {
             Place::Striped(record) => {
+                let placement = self.shared.placement(record);
+                if write && placement.is_some() {
+                    state.open_to_writers(record)?;
+                }
                 state.announce(record);
-                Ok(self.shared.placement(record))
+                Ok(placement)
             }
             _ => Ok(None),
         }
@@ -117,13 +121,7 @@ impl Layouts for StripedStore {
         let state = self.shared.state(file);
         let place = state.enter()?;
         let Place::Striped(record) = &*place else { return Ok(()) };
-        let reach = state.reach(record)?;
-        if reach > state.attr()?.size {
-            let meta = state.writer()?;
-            state.extend(&*meta, reach)?;
-            state.sync_meta(&*meta)?;
-        }
-        Ok(())
+        state.adopt(record)
     }
 
     fn forget(&self, file: &FileId) -> Result<()> {

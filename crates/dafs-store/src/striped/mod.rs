@@ -9,13 +9,15 @@
 //! * A record belongs to one metadata file. A copy of that, by whatever tool, cannot be read
 //!   ([`StoreError::Io`](crate::StoreError::Io)), nor can anything once the secret is lost.
 //! * Holes are not told from zeros, and a file is told to use as much space as it is long.
-//! * A crash of the machine right after a removal can leave components that nobody needs.
 //!
 //! Invariants
 //! * The size of a file is extended only after the data is on the node; it is never made shorter but
 //!   by a change of the size.
 //! * Before components are cut, the record says what to: whoever finds it finishes that first.
-//! * Components are removed when the last name and the last open of a file are gone, not before.
+//! * Components are removed when the last name and the last open of a file are gone and that is stable,
+//!   not before.
+//! * What components have beyond the size does not come back: a change of the size cuts them wherever
+//!   there may be such a thing.
 
 mod components;
 mod directory;

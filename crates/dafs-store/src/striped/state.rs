@@ -39,6 +39,11 @@ pub(super) struct FileState {
     size_lock: Mutex<()>,
     /// Whether the record is known to be stable.
     synced: AtomicBool,
+    /// Whether components may reach beyond the size: they belong to a record of an earlier use, or
+    /// clients write to them.
+    loose: AtomicBool,
+    /// Whether the size covers what earlier runs have left on the nodes.
+    adopted: AtomicBool,
     /// An open of the metadata file for writing, for what the server does by itself.
     writer: Mutex<Option<Weak<dyn OpenFile>>>,
     /// Made without a name and not given one yet: nobody finds it once it is closed.
@@ -62,7 +67,7 @@ impl Drop for FileState {
         if let Place::Striped(record) = place
             && self.unnamed.load(Ordering::SeqCst)
         {
-            self.shared.enter_removed(record);
+            self.shared.enter_removed(self.id, record);
         }
         if let Some(component) = lock(&self.held).take() {
             lock(&self.shared.held).remove(&component);
@@ -78,6 +83,8 @@ impl FileState {
             gate: RwLock::new(Place::Unknown),
             size_lock: Mutex::default(),
             synced: AtomicBool::new(false),
+            loose: AtomicBool::new(true),
+            adopted: AtomicBool::new(false),
             writer: Mutex::default(),
             unnamed: AtomicBool::new(false),
             held: Mutex::default(),
@@ -247,7 +254,40 @@ impl FileState {
             cutting: None,
         };
         self.keep(&record)?;
+        // There is nothing on any node yet.
+        self.loose.store(false, Ordering::SeqCst);
+        self.adopted.store(true, Ordering::SeqCst);
         Ok(record)
+    }
+
+    /// Something may have been written beyond the size.
+    pub(super) fn set_loose(&self) {
+        self.loose.store(true, Ordering::SeqCst);
+    }
+
+    /// Makes ready for clients that write to components themselves: where the file lies is stable, and
+    /// what others have left on the nodes, who could not say so any more, is part of the file.
+    pub(super) fn open_to_writers(&self, record: &Record) -> Result<()> {
+        self.loose.store(true, Ordering::SeqCst);
+        if !self.adopted.load(Ordering::SeqCst) {
+            self.adopt(record)?;
+            self.adopted.store(true, Ordering::SeqCst);
+        }
+        if !self.synced.load(Ordering::SeqCst) {
+            self.sync_meta(&*self.writer()?)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the file reach as far as its components do.
+    pub(super) fn adopt(&self, record: &Record) -> Result<()> {
+        let reach = self.reach(record)?;
+        if reach > self.attr()?.size {
+            let meta = self.writer()?;
+            self.extend(&*meta, reach)?;
+            self.sync_meta(&*meta)?;
+        }
+        Ok(())
     }
 
     pub(super) fn lock_size(&self) -> MutexGuard<'_, ()> {
@@ -270,7 +310,10 @@ impl FileState {
         }
         let _size = self.lock_size();
         match &mut *place {
-            Place::Striped(record) if size < meta.attr()?.size => {
+            // What components have beyond the size would come back when the file grows.
+            Place::Striped(record)
+                if size < meta.attr()?.size || self.loose.load(Ordering::SeqCst) =>
+            {
                 record.cutting = Some(size);
                 let noted = self.keep(record).and_then(|()| self.sync_meta(meta));
                 if let Err(error) = noted {
@@ -310,7 +353,7 @@ impl FileState {
                 self.shared.slot(*number)?.node.cut(&record.component, size)?;
             }
         }
-        if meta.attr()?.size > size {
+        if meta.attr()?.size != size {
             meta.set_size(size)?;
         }
         let done = Record { cutting: None, ..record.clone() };

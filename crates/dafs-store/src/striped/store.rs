@@ -3,6 +3,7 @@
 
 use super::file::StripedFile;
 use super::record::Record;
+use super::removed::Entry;
 use super::state::FileState;
 use super::{Shared, StripedStore, lock, server, shown};
 use crate::names::STRIPES_XATTR;
@@ -43,17 +44,40 @@ impl Shared {
         };
         let Some(record) = gone.then(|| state.look()).flatten() else { return };
         state.hold(record.component);
-        self.enter_removed(&record);
+        self.enter_removed(state.id(), &record);
     }
 
     /// Has the components of a file removed that nobody finds any more.
-    pub(super) fn enter_removed(&self, record: &Record) {
-        let entered = self
-            .as_server()
-            .and_then(|_server| self.removed.enter(&record.component, &record.nodes));
+    pub(super) fn enter_removed(&self, file: FileId, record: &Record) {
+        let (component, nodes) = (record.component, record.nodes.clone());
+        let entry = Entry { component, file, nodes };
+        let entered = self.as_server().and_then(|_server| self.removed.enter(&entry));
         if let Err(error) = entered {
             tracing::error!(component = %record.component, %error, "components stay for ever");
         }
+    }
+
+    /// Removes the components of a file that is gone for good. One that is there is left alone: a crash
+    /// has brought its name back.
+    fn remove_components(self: &Arc<Self>, entry: &Entry) -> Result<()> {
+        if lock(&self.held).contains(&entry.component) {
+            return Err(StoreError::Busy);
+        }
+        match self.meta.getattr(&entry.file) {
+            Ok(attr) if attr.links > 0 => {
+                let record = self.state(&entry.file).look();
+                if record.is_some_and(|record| record.component == entry.component) {
+                    tracing::warn!(component = %entry.component, "a removed file is back");
+                    return Ok(());
+                }
+            }
+            Ok(_) | Err(StoreError::Stale | StoreError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+        let _server = self.as_server()?;
+        // Each node is asked, whatever the others say.
+        let remove = |&node: &u32| self.slot(node)?.node.remove(&entry.component);
+        entry.nodes.iter().map(remove).fold(Ok(()), Result::and)
     }
 
     /// Whether a name in a directory is that of the records, which are not for clients.
@@ -340,14 +364,10 @@ impl Store for StripedStore {
 
     fn sweep(&self) {
         self.shared.meta.sweep();
-        let swept = self.shared.as_server().and_then(|_server| {
-            self.shared.removed.work_off(|component, nodes| {
-                if lock(&self.shared.held).contains(component) {
-                    return Err(StoreError::Busy);
-                }
-                nodes.iter().try_for_each(|&node| self.shared.slot(node)?.node.remove(component))
-            })
-        });
+        let shared = &self.shared;
+        let settle = || shared.meta.sync_file_system();
+        let remove = |entry: &Entry| shared.remove_components(entry);
+        let swept = shared.removed.work_off(|| shared.as_server(), settle, remove);
         if let Err(error) = swept {
             tracing::warn!(%error, "components of removed files wait to be removed");
         }
