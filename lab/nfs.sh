@@ -51,7 +51,7 @@ finish() {
     trap - EXIT
     if [[ $status != 0 && $status != 77 ]]; then
         echo "--- the end of the server's log"
-        tail -n 30 "$work/$server_log" 2>/dev/null
+        tail -n 30 "$work/$server_log" 2>/dev/null || true
         for file in "$work"/guest-*.log; do
             [[ -e $file ]] || continue
             echo "--- ${file##*/}, after the boot"
