@@ -150,6 +150,11 @@ impl OpenFile {
         self.kept.told(&mut self.seen())
     }
 
+    /// Whether something was lost that `fsync` has not told yet.
+    pub(crate) fn tell(&self) -> Outcome<()> {
+        self.kept.tell(*self.seen())
+    }
+
     pub(crate) fn close(self) -> Outcome<()> {
         // Data that could not be made stable may still belong to it.
         let closed = Arc::into_inner(self.file).map_or(Ok(()), File::close);

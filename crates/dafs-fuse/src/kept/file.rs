@@ -15,7 +15,9 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+};
 
 /// Why something was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +174,12 @@ impl<S: Store> KeptFile<S> {
         if std::mem::replace(seen, now) == now { Ok(()) } else { Err(state.reason) }
     }
 
+    /// The same without its counting as told: who closes one of several descriptors may not listen.
+    pub(crate) fn tell(&self, seen: Seen) -> Outcome<()> {
+        let state = self.state();
+        if seen == Seen(state.failures) { Ok(()) } else { Err(state.reason) }
+    }
+
     /// Writes what is at the front of `data`, and keeps it until it is stable. A buffer that is kept is
     /// replaced by another one.
     pub(crate) fn write(
@@ -195,7 +203,7 @@ impl<S: Store> KeptFile<S> {
         let other = if is_long { self.spare() } else { None };
         let mut state = self.state();
         state.writes += 1;
-        let origin = Origin { writer: writer.clone(), standing, number: state.writes };
+        let origin = Origin::new(writer.clone(), standing, state.writes);
         match other {
             Some(other) => {
                 let full = std::mem::replace(data, other);
@@ -238,17 +246,44 @@ impl<S: Store> KeptFile<S> {
     }
 
     /// Appends what is at the front of `data` in whichever way `append` does that, which tells where it
-    /// is; it is stable then.
+    /// is; it is stable then. The server has to know where the file ends, so all is stable before, and
+    /// nobody else writes.
+    ///
+    /// # Errors
+    /// Those of `append`, and of [`settle`](Self::settle); `EIO` when it was carried out by a server that
+    /// may have lost what was there before.
     pub(crate) fn append(
         &self,
         data: &S::Buffer,
         len: usize,
         append: impl FnOnce(&S::Buffer) -> Outcome<u64>,
     ) -> Outcome<()> {
-        let _with_others = self.with_others();
+        let (alone, is_kept) = self.alone_and_settled()?;
+        let restarts = self.store.restarts();
         let offset = append(data)?;
         self.replaced(data, len, offset);
-        Ok(())
+        let is_misplaced = is_kept && self.store.restarts() != restarts;
+        drop(alone);
+        if is_misplaced { Err(Errno::EIO) } else { Ok(()) }
+    }
+
+    /// Keeps all others from writing when nothing is kept. Where they write all the time something is
+    /// kept; then the server has not restarted since that was written.
+    fn alone_and_settled(&self) -> Outcome<(RwLockWriteGuard<'_, ()>, bool)> {
+        let alone = || self.order.write().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            for _ in 0..KEPT_ATTEMPTS_MAX {
+                self.settle()?;
+                let alone = alone();
+                if self.state().pieces.is_empty() {
+                    return Ok((alone, false));
+                }
+            }
+            let alone = alone();
+            if !self.is_in_doubt() {
+                return Ok((alone, true));
+            }
+        }
     }
 
     fn replaced(&self, data: &S::Buffer, len: usize, offset: u64) {
@@ -389,13 +424,15 @@ impl<S: Store> KeptFile<S> {
     /// Writes again what was not written under the verifier.
     fn write_again(&self, verifier: Verifier) -> Result<(), Failure> {
         let _alone = self.order.write().unwrap_or_else(PoisonError::into_inner);
-        let mut taken = Taken { file: self, pieces: Pieces::default() };
-        taken.pieces = std::mem::take(&mut self.state().pieces);
+        let mut state = self.state();
+        let (pieces, number) = (std::mem::take(&mut state.pieces), state.writes);
+        drop(state);
+        let mut taken = Taken { file: self, pieces, number };
+        let Taken { pieces, number, .. } = &mut taken;
         let mut count = 0_usize;
         // Short ones go through a buffer that the server reaches.
         let mut through = None;
-        let mut number = self.state().writes;
-        for (offset, piece) in taken.pieces.iter_mut() {
+        for (offset, piece) in pieces.iter_mut() {
             if piece.origin.standing == Standing::Unstable(verifier) {
                 continue;
             }
@@ -424,10 +461,9 @@ impl<S: Store> KeptFile<S> {
                     written
                 }
             };
-            number += 1;
+            *number += 1;
             count += 1;
-            piece.origin.standing = written?;
-            piece.origin.number = number;
+            piece.origin = Origin::new(piece.origin.writer.clone(), written?, *number);
         }
         if let Some(buffer) = through {
             self.memory.put_free(buffer);
@@ -435,8 +471,8 @@ impl<S: Store> KeptFile<S> {
         tracing::info!(count, "the server has lost what was not stable; it was written again");
         drop(taken);
         let mut state = self.state();
-        state.writes = number;
         state.verifier = None;
+        self.note(&mut state);
         Ok(())
     }
 
@@ -456,6 +492,8 @@ impl<S: Store> KeptFile<S> {
 struct Taken<'a, S: Store> {
     file: &'a KeptFile<S>,
     pieces: Pieces<S::Writer, S::Buffer>,
+    /// Number of the last write.
+    number: u64,
 }
 
 impl<S: Store> Drop for Taken<'_, S> {
@@ -463,7 +501,10 @@ impl<S: Store> Drop for Taken<'_, S> {
         let mut state = self.file.state();
         // Nobody adds any meanwhile.
         debug_assert!(state.pieces.is_empty());
+        self.pieces.drop_stable();
         state.pieces = std::mem::take(&mut self.pieces);
+        // Also of those that were written before one failed.
+        state.writes = self.number;
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! * Pieces do not overlap: of two writes of one place the later one is kept.
-//! * A piece is older than no byte in it: its number is that of the last write into it.
+//! * A piece knows of the first and of the last write whose bytes are in it: what was written to it while
+//!   a commit was under way is not stable by that, and what was written before may be lost by it.
 
 use super::memory::{Charge, Memory, Reachable};
 use crate::limits::{KEPT_PIECE_BYTES_MAX, KEPT_PIECE_COST};
@@ -27,8 +28,10 @@ pub(super) struct Origin<W> {
     /// By which it was written, and is written again.
     pub(super) writer: W,
     pub(super) standing: Standing,
-    /// Number of the write.
+    /// Number of the last write.
     pub(super) number: u64,
+    /// Number of the first one.
+    pub(super) oldest: u64,
 }
 
 #[derive(Debug)]
@@ -107,10 +110,16 @@ impl<W, B: Reachable> Piece<W, B> {
 }
 
 impl<W> Origin<W> {
+    /// That of one write.
+    pub(super) fn new(writer: W, standing: Standing, number: u64) -> Self {
+        Self { writer, standing, number, oldest: number }
+    }
+
     /// Bytes of another origin, written later, are in the same piece.
     fn join(&mut self, later: Self) {
         let is_same = self.standing == later.standing;
-        *self = later;
+        let oldest = self.oldest.min(later.oldest);
+        *self = Self { oldest, ..later };
         if !is_same {
             self.standing = Standing::Lost;
         }
@@ -241,17 +250,22 @@ impl<W, B: Reachable> Pieces<W, B> {
     }
 
     /// All up to the write of this number that was written under the verifier is stable. True when there
-    /// is something among it that was not.
+    /// is something among it that was not. A piece that was written to before and after is not known to
+    /// be stable, and is lost if any of it is.
     pub(super) fn committed(&mut self, number: u64, verifier: Verifier) -> bool {
         let current = Standing::Unstable(verifier);
         let mut is_lost = false;
         self.0.retain(|_, piece| {
-            let is_meant = piece.origin.number <= number;
-            let is_stable = is_meant && piece.origin.standing == current;
-            is_lost |= is_meant && !is_stable;
-            !is_stable
+            let is_current = piece.origin.standing == current;
+            is_lost |= piece.origin.oldest <= number && !is_current;
+            !(is_current && piece.origin.number <= number)
         });
         is_lost
+    }
+
+    /// Lets go of what the server has made stable without being asked.
+    pub(super) fn drop_stable(&mut self) {
+        self.0.retain(|_, piece| piece.origin.standing != Standing::Stable);
     }
 }
 
@@ -278,7 +292,7 @@ mod tests {
     }
 
     fn origin(number: u64, run: u8) -> Origin<()> {
-        Origin { writer: (), standing: Standing::Unstable(verifier(run)), number }
+        Origin::new((), Standing::Unstable(verifier(run)), number)
     }
 
     /// What is kept, byte by byte.
@@ -375,6 +389,13 @@ mod tests {
         assert!(pieces.committed(5, verifier(8)), "the first half is lost");
         write(&mut pieces, 2, 6, 8);
         assert!(pieces.committed(6, verifier(8)), "it is not all of the new run");
+        pieces.cut(0);
+        // Written to before and while the commit was under way.
+        write(&mut pieces, 0, 7, 8);
+        write(&mut pieces, 10, 8, 8);
+        assert!(!pieces.committed(7, verifier(8)), "it is not known of all, but nothing is lost");
+        assert!(pieces.committed(7, verifier(9)), "the first half is lost");
+        assert!(!pieces.is_empty());
     }
 
     #[test]

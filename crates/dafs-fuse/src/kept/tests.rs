@@ -22,6 +22,16 @@ struct Inner {
     fails_after: Option<(usize, Option<Failure>)>,
     is_locked_out: bool,
     writes_stably: bool,
+    /// Comes between the arrival of the next COMMIT and its work.
+    in_commit: Option<Meanwhile>,
+}
+
+struct Meanwhile(Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meanwhile")
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -106,6 +116,10 @@ impl Store for Fake {
     }
 
     fn commit(&self) -> Result<Verifier, Failure> {
+        let meanwhile = self.lock().in_commit.take();
+        if let Some(Meanwhile(act)) = meanwhile {
+            act();
+        }
         let mut inner = self.begin()?;
         inner.stable = inner.content.clone();
         inner.commits += 1;
@@ -243,6 +257,100 @@ fn what_cannot_be_brought_back_is_told_to_each_once() {
         assert_eq!((file.told(&mut one), file.told(&mut two)), (Ok(()), Ok(())));
         assert_eq!(server.lock().stable, b"again");
     }
+}
+
+#[test]
+fn who_closes_is_told_without_its_counting() {
+    let mount = Mount::default();
+    let (server, file) = mount.open();
+    let mut seen = file.seen();
+    Room::new().write(&file, 0, b"data").unwrap();
+    server.lock().crash();
+    server.lock().is_locked_out = true;
+    file.settle().unwrap();
+    assert_eq!(file.tell(seen), Err(Errno::EIO));
+    assert_eq!(file.tell(seen), Err(Errno::EIO));
+    assert_eq!(file.told(&mut seen), Err(Errno::EIO));
+    assert_eq!((file.tell(seen), file.told(&mut seen)), (Ok(()), Ok(())));
+}
+
+#[test]
+fn an_append_comes_behind_what_a_restart_has_lost() {
+    let mount = Mount::default();
+    let (server, file) = mount.open();
+    let mut room = Room::new();
+    room.write(&file, 0, &[7; 100]).unwrap();
+    server.lock().crash();
+    let append = |_: &Buffer| {
+        let mut inner = server.lock();
+        let end = inner.content.len() as u64;
+        inner.put(end, b"end");
+        inner.stable = inner.content.clone();
+        Ok(end)
+    };
+    file.append(room.with(b"end"), 3, append).unwrap();
+    let content = server.lock().stable.clone();
+    assert_eq!((&content[..100], &content[100..]), (&[7; 100][..], &b"end"[..]));
+    assert_eq!(mount.memory.used_bytes(), 0);
+}
+
+#[test]
+fn what_is_written_while_a_commit_is_under_way_is_not_stable_by_it() {
+    let mount = Mount::default();
+    let (server, file) = mount.open();
+    let mut room = Room::new();
+    room.write(&file, 0, b"before").unwrap();
+    // The commit meets the writer, and then a new server.
+    let (writing, other) = (file.clone(), server.clone());
+    server.lock().in_commit = Some(Meanwhile(Box::new(move || {
+        Room::new().write(&writing, 6, b" while").unwrap();
+        other.lock().crash();
+    })));
+    file.settle().unwrap();
+    assert!(server.lock().stable.starts_with(b"before"), "it was said to be stable");
+    file.settle().unwrap();
+    assert_eq!(server.lock().stable, b"before while");
+}
+
+#[test]
+fn what_is_written_again_may_be_stable_at_once() {
+    let mount = Mount::default();
+    let (server, file) = mount.open();
+    let mut seen = file.seen();
+    Room::new().write(&file, 0, b"data").unwrap();
+    server.lock().crash();
+    server.lock().writes_stably = true;
+    file.settle().unwrap();
+    file.told(&mut seen).unwrap();
+    let inner = server.lock();
+    assert_eq!((inner.writes, &inner.stable[..]), (2, &b"data"[..]));
+    drop(inner);
+    assert!(mount.queue.all().is_empty());
+    assert_eq!(mount.memory.used_bytes(), 0);
+}
+
+#[test]
+fn what_was_written_again_before_a_failure_is_committed_too() {
+    let mount = Mount::default();
+    let (server, file) = mount.open();
+    let mut room = Room::new();
+    for offset in [0, 100, 200] {
+        room.write(&file, offset, b"piece").unwrap();
+    }
+    server.lock().crash();
+    // COMMIT, two writes, and then the server is away.
+    server.lock().fails_after = Some((3, Some(Failure::Passing(Errno::ENOLCK))));
+    assert_eq!(file.settle(), Err(Errno::ENOLCK));
+    file.resize(150, || {
+        server.lock().cut(150);
+        Ok(())
+    })
+    .unwrap();
+    file.settle().unwrap();
+    server.lock().crash();
+    let content = server.lock().content.clone();
+    assert_eq!((&content[..5], &content[100..105]), (&b"piece"[..], &b"piece"[..]));
+    assert_eq!(mount.memory.used_bytes(), 0);
 }
 
 #[test]

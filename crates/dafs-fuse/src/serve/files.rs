@@ -154,7 +154,9 @@ impl Server {
         let file = self.file(handle)?;
         let stable = self.settle(&file);
         let unlocked = self.locks.leave(file.node, owner);
-        stable.and(file.told()).and(unlocked).map(Answer::from)
+        // A duplicate may be closed by a process that does not listen, as when a child ends: only `fsync`
+        // has told it.
+        stable.and(file.tell()).and(unlocked).map(Answer::from)
     }
 
     pub(super) fn release(&self, handle: u64, owner: Option<u64>) -> Outcome<Answer> {
