@@ -33,21 +33,27 @@ fn look(server: &Weak<Server>, mut restarts: u64) {
     while let Some(server) = server.upgrade() {
         let client = &server.tree.client;
         let (promised, seen) = (client.promised(), client.stats().restarts);
-        if (promised.is_zero() || seen != restarts) && !server.delegated.is_empty() {
-            tracing::info!("the server may have let others change files: the kernel drops them");
-            // It may take as long as the server is away, and more may happen meanwhile.
-            let server = server.clone();
-            let thread = std::thread::Builder::new().name("dafs-dropping".into());
-            if let Err(error) = thread.spawn(move || drop_all(&server)) {
-                tracing::error!(%error, "no thread to let the kernel drop what it keeps");
-                continue;
-            }
+        let is_over = promised.is_zero() || seen != restarts;
+        if !is_over || server.delegated.is_empty() || begin_to_drop(&server) {
+            restarts = seen;
         }
-        restarts = seen;
         drop(server);
         let pause = promised.min(PROMISE_LOOK);
         std::thread::sleep(if pause.is_zero() { PROMISE_LOOK } else { pause });
     }
+}
+
+/// Begins to let the kernel drop all; false when there is no thread, and it is to be tried again.
+fn begin_to_drop(server: &Arc<Server>) -> bool {
+    tracing::info!("the server may have let others change files: the kernel drops them");
+    // It may take as long as the server is away, and more may happen meanwhile.
+    let server = server.clone();
+    let thread = std::thread::Builder::new().name("dafs-dropping".into());
+    let begun = thread.spawn(move || drop_all(&server));
+    if let Err(error) = &begun {
+        tracing::error!(%error, "no thread to let the kernel drop what it keeps");
+    }
+    begun.is_ok()
 }
 
 /// Lets the kernel drop all that is kept, and gives the delegations back.
