@@ -46,6 +46,10 @@ pub const HANDOVER_FILL: Duration = Duration::from_secs(45);
 /// How long the first of them waits for operations that are under way to end.
 pub const HANDOVER_STOP_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long the first of them takes at most to let the kernel drop what it keeps, and the server know
+/// what is open.
+pub const HANDOVER_KEEPING_PATIENCE: Duration = Duration::from_secs(10);
+
 /// How long the first of them waits for requests for locks that are under way.
 pub const HANDOVER_LOCKS_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -111,4 +115,11 @@ pub const BLOCK_BYTES: u32 = 4096;
 const _: () = assert!(KEPT_UNCOPIED_MIN <= WRITE_BYTES_MAX as usize);
 const _: () = assert!(KEPT_BYTES_MAX >= 2 * (WRITE_BYTES_MAX as usize + KEPT_PIECE_COST));
 const _: () = assert!(HANDOVER_FILL.as_secs() + 5 <= HANDOVER_PATIENCE.as_secs());
+const _: () = assert!(
+    KEPT_PATIENCE.as_secs()
+        + HANDOVER_KEEPING_PATIENCE.as_secs()
+        + HANDOVER_LOCKS_PATIENCE.as_secs()
+        + HANDOVER_STOP_PATIENCE.as_secs()
+        < HANDOVER_PATIENCE.as_secs()
+);
 const _: () = assert!(THREADS_DEFAULT <= THREADS_MAX && READ_AHEAD_BYTES <= WRITE_BYTES_MAX);

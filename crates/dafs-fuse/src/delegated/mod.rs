@@ -12,8 +12,9 @@
 //! | `serve/delegated` | what the kernel asks about them, and recalls |
 //!
 //! Invariants
-//! * Before a delegation goes back, the kernel has dropped what it keeps of the file, and the server knows
-//!   all that the kernel has open of it.
+//! * Before a delegation goes back for which others ask, or that makes room for another one, the kernel has
+//!   dropped what it keeps of the file, and the server knows all that the kernel has open of it, as far as
+//!   it lets that be opened.
 //! * No thread that answers the kernel waits for it to drop something: that may wait for reads which only
 //!   these threads answer.
 //! * The kernel itself believes nothing for longer than it would without: what is known here is asked for
@@ -28,7 +29,7 @@ pub(crate) use watch::Watch;
 
 use crate::limits::DELEGATED_FILES_MAX;
 use dafs_client::{Attributes, FileHandle, Keeper, ReadDelegation};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 pub(crate) use table::{Opening, Promised};
 use table::{Right, Table};
@@ -45,13 +46,16 @@ pub(crate) struct Delegated {
     table: Mutex<Table<ReadDelegation>>,
     /// Open files whose use the table is to be told of, for a look without the lock.
     cleaning: AtomicUsize,
+    /// Somebody gives files up because there are so many.
+    is_making_room: AtomicBool,
     pub(crate) watch: Watch,
 }
 
 impl Default for Delegated {
     fn default() -> Self {
         let table = Mutex::new(Table::new(DELEGATED_FILES_MAX));
-        Self { table, cleaning: AtomicUsize::new(0), watch: Watch::default() }
+        let (cleaning, is_making_room) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { table, cleaning, is_making_room, watch: Watch::default() }
     }
 }
 
@@ -102,9 +106,10 @@ impl Delegated {
         self.table().changed(handle);
     }
 
-    /// Names were changed here, or may have been.
-    pub(crate) fn names_changed(&self) {
-        self.table().names_changed();
+    /// Names are about to be changed here; they are when this ends, or may be.
+    pub(crate) fn naming(&self) -> Naming<'_> {
+        self.table().begin_names();
+        Naming(self)
     }
 
     /// How to open a file to read it, under this number of the kernel's.
@@ -115,14 +120,16 @@ impl Delegated {
         opening
     }
 
-    /// A delegation has come with an open file. What it says is heard by `keeper`.
+    /// A delegation has come with an open file. What it says is heard by `keeper`. True when there is
+    /// little room left, and nobody makes any: then [`made_room`](Self::made_room) is to be called, some
+    /// time after [`crowd`](Self::crowd).
     pub(crate) fn came(
         &self,
         number: u64,
         handle: FileHandle,
         delegation: ReadDelegation,
         keeper: Weak<dyn Keeper>,
-    ) {
+    ) -> bool {
         // A recall that comes at once waits for the table, and finds the file in it.
         let hear = |delegation: &mut ReadDelegation| match delegation.hear(keeper) {
             Ok(is_there) => is_there,
@@ -134,8 +141,20 @@ impl Delegated {
         let mut table = self.table();
         let back = table.came(number, handle, delegation, hear);
         self.count(&table);
+        let is_crowded = table.is_crowded();
         drop(table);
         drop(back);
+        is_crowded && !self.is_making_room.swap(true, Ordering::SeqCst)
+    }
+
+    /// The files to give up so that there is room for others.
+    pub(crate) fn crowd(&self) -> Vec<FileHandle> {
+        self.table().crowd()
+    }
+
+    /// They are given up.
+    pub(crate) fn made_room(&self) {
+        self.is_making_room.store(false, Ordering::SeqCst);
     }
 
     fn count(&self, table: &Table<ReadDelegation>) {
@@ -176,6 +195,11 @@ impl Delegated {
         self.table().promised_of(handle)
     }
 
+    /// All of them.
+    pub(crate) fn all_promised(&self) -> Vec<u64> {
+        self.table().all_promised()
+    }
+
     /// The server knows an open file now, or the kernel has closed it: then `then` is done in one step
     /// with it. False when that was so before.
     pub(crate) fn settle(&self, number: u64, then: impl FnOnce()) -> bool {
@@ -197,7 +221,15 @@ impl Delegated {
         self.table().remove(handle)
     }
 
-    /// A file is opened to write, or about to lose its name, until [`end_write`](Self::end_write).
+    /// The kernel has forgotten a file: its delegation goes back, unless it `is_known` again.
+    pub(crate) fn forget(&self, handle: &FileHandle, is_known: impl FnOnce() -> bool) {
+        let back = self.table().forget(handle, is_known);
+        // Without the lock.
+        drop(back);
+    }
+
+    /// A file is opened to write, or about to lose its name, or who may read it is about to change, until
+    /// [`end_write`](Self::end_write).
     pub(crate) fn begin_write(&self, handle: FileHandle) {
         self.table().begin_write(handle);
     }
@@ -218,6 +250,15 @@ impl Delegated {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.table().is_empty()
+    }
+}
+
+/// Names are being changed here, until this ends.
+pub(crate) struct Naming<'a>(&'a Delegated);
+
+impl Drop for Naming<'_> {
+    fn drop(&mut self) {
+        self.0.table().end_names();
     }
 }
 

@@ -5,13 +5,17 @@
 //!   after it came, and after the last change of our own. A name is known only of a file that has no other
 //!   one, so that whatever is done to that name concerns it; of what has no known name, the attributes
 //!   are known only until any name is changed here.
+//! * No name is learned while names are being changed here: nobody would hear that it means another file.
 //! * A file that is open to write here is not kept: the kernel and the server tell different sizes then.
-//! * An open file of the kernel that the server does not know (promised) belongs to a file that is kept,
-//!   or that is being given up.
+//! * An open file of the kernel that the server does not know (promised) stays one until the server knows
+//!   it or the kernel has closed it, also when its file is not kept any more.
 
 use crate::kernel::NodeId;
 use dafs_client::{Attributes, FileHandle};
 use rustc_hash::FxHashMap;
+
+/// The part of the room for files that is kept free: who comes first does not wait for another to go.
+const CROWD_PART: usize = 16;
 
 /// A delegation, which may be good for nothing any more.
 pub(super) trait Right {
@@ -49,8 +53,6 @@ struct Held<R> {
     /// The kernel has dropped what it had from before.
     is_clean: bool,
     known: Option<Known>,
-    /// Open files of the kernel that the server does not know.
-    promised: Vec<u64>,
 }
 
 /// An open file of the kernel that the server does not know.
@@ -79,7 +81,9 @@ pub(super) struct Table<R> {
     /// The names that are known, by directory.
     names: FxHashMap<FileHandle, FxHashMap<Box<[u8]>, FileHandle>>,
     promised: FxHashMap<u64, Promised>,
-    /// How often files are open to write here.
+    /// Their numbers, by file.
+    promised_of: FxHashMap<FileHandle, Vec<u64>>,
+    /// How often files are open to write here, or otherwise changed.
     writers: FxHashMap<FileHandle, usize>,
     /// Open files that the kernel drops what it has of the file for, by number, with the time.
     cleaning: FxHashMap<u64, (FileHandle, u64)>,
@@ -87,6 +91,8 @@ pub(super) struct Table<R> {
     time: u64,
     /// When names changed here last.
     names_changed: u64,
+    /// Changes of names that are under way here.
+    naming: usize,
     files_max: usize,
     pub(super) is_paused: bool,
 }
@@ -97,10 +103,12 @@ impl<R: Right> Table<R> {
             held: FxHashMap::default(),
             names: FxHashMap::default(),
             promised: FxHashMap::default(),
+            promised_of: FxHashMap::default(),
             writers: FxHashMap::default(),
             cleaning: FxHashMap::default(),
             time: 0,
             names_changed: 0,
+            naming: 0,
             files_max,
             is_paused: false,
         }
@@ -166,8 +174,8 @@ impl<R: Right> Table<R> {
         if held.stage != Stage::There || newest > asked {
             return;
         }
-        // What is done to another name of it would not be noticed.
-        let name = name.filter(|_| attributes.links == 1);
+        // What is done to another name of it would not be noticed, nor what is being done to this one.
+        let name = name.filter(|_| attributes.links == 1 && self.naming == 0);
         let name = name.map(|(dir, name)| (*dir, Box::<[u8]>::from(name)));
         self.unlearn(&handle);
         if let Some(held) = self.held.get_mut(&handle) {
@@ -200,34 +208,45 @@ impl<R: Right> Table<R> {
         }
     }
 
+    /// Names are about to change here.
+    pub(super) fn begin_names(&mut self) {
+        self.naming += 1;
+    }
+
     /// Names have changed here, or may have.
-    pub(super) fn names_changed(&mut self) {
+    pub(super) fn end_names(&mut self) {
+        debug_assert!(self.naming > 0, "it was said before");
+        self.naming -= 1;
         self.names_changed = self.tick();
     }
 
     /// The kernel opens a file to read it; its `number` would be promised.
     pub(super) fn open(&mut self, number: u64, promised: Promised) -> Opening {
         let handle = promised.handle;
-        if self.is_paused {
+        if self.is_paused || self.writers.contains_key(&handle) {
             return Opening::Plain;
         }
-        if let Some(held) = self.usable(&handle) {
-            held.promised.push(number);
+        // One without a known name may be the one that is losing its name; the server must know it then.
+        let is_losing =
+            |held: &Held<R>| held.known.as_ref().is_none_or(|known| known.name.is_none());
+        let is_naming = self.naming > 0;
+        if let Some(held) = self.usable(&handle).filter(|held| !is_naming || !is_losing(held)) {
             let is_clean = held.is_clean;
             self.promised.insert(number, promised);
+            self.promised_of.entry(handle).or_default().push(number);
             if !is_clean {
                 self.cleaning.insert(number, (handle, self.time));
             }
             return Opening::Promised { is_clean };
         }
-        match self.held.contains_key(&handle) || self.writers.contains_key(&handle) {
+        match self.held.contains_key(&handle) {
             true => Opening::Plain,
             false => Opening::Delegated,
         }
     }
 
     /// A delegation has come with the open file of this number. It is good when `ready` says so, which
-    /// lets recalls be heard. Yields what goes back: this one, or one that was not used for long.
+    /// lets recalls be heard. Yields it when it goes back.
     pub(super) fn came(
         &mut self,
         number: u64,
@@ -237,31 +256,41 @@ impl<R: Right> Table<R> {
     ) -> Option<R> {
         let is_wanted = !self.is_paused
             && !self.writers.contains_key(&handle)
-            && !self.held.contains_key(&handle);
-        if !is_wanted {
+            && !self.held.contains_key(&handle)
+            && self.held.len() < self.files_max;
+        // One of a former run of the server would never be used, and nobody would give it up.
+        if !is_wanted || !ready(&mut right) || !right.is_good() {
             return Some(right);
-        }
-        let mut back = None;
-        if self.held.len() >= self.files_max {
-            let idle = |(_, held): &(&FileHandle, &Held<R>)| {
-                held.stage == Stage::There && held.promised.is_empty()
-            };
-            let oldest = self.held.iter().filter(idle).min_by_key(|(_, held)| held.used);
-            let Some(oldest) = oldest.map(|(handle, _)| *handle) else { return Some(right) };
-            back = self.remove(&oldest);
-        }
-        if !ready(&mut right) {
-            // It need not go back, but what made room for it must.
-            return back.or(Some(right));
         }
         let since = self.tick();
         let (stage, is_clean, known) = (Stage::There, false, None);
-        let promised = Vec::new();
-        let held =
-            Held { right, stage, since, changed: since, used: since, is_clean, known, promised };
+        let held = Held { right, stage, since, changed: since, used: since, is_clean, known };
         self.held.insert(handle, held);
         self.cleaning.insert(number, (handle, since));
-        back
+        None
+    }
+
+    /// True when there is little room for more files.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.held.len() + self.room_min() > self.files_max
+    }
+
+    fn room_min(&self) -> usize {
+        (self.files_max / CROWD_PART).max(1)
+    }
+
+    /// The files to give up so that there is room: those that were not used for longest, and nothing
+    /// that the server does not know to be open.
+    pub(super) fn crowd(&self) -> Vec<FileHandle> {
+        let room = 2 * self.room_min();
+        let count = (self.held.len() + room).saturating_sub(self.files_max);
+        let idle = |(handle, held): &(&FileHandle, &Held<R>)| {
+            held.stage == Stage::There && !self.promised_of.contains_key(*handle)
+        };
+        let mut idle: Vec<(u64, FileHandle)> =
+            self.held.iter().filter(idle).map(|(handle, held)| (held.used, *handle)).collect();
+        idle.sort_unstable_by_key(|(used, _)| *used);
+        idle.into_iter().take(count).map(|(_, handle)| handle).collect()
     }
 
     /// How many open files there are that [`used`](Self::used) is to be told of.
@@ -298,7 +327,12 @@ impl<R: Right> Table<R> {
 
     /// The open files of a file that the server does not know.
     pub(super) fn promised_of(&self, handle: &FileHandle) -> Vec<u64> {
-        self.held.get(handle).map(|held| held.promised.clone()).unwrap_or_default()
+        self.promised_of.get(handle).cloned().unwrap_or_default()
+    }
+
+    /// All of them.
+    pub(super) fn all_promised(&self) -> Vec<u64> {
+        self.promised.keys().copied().collect()
     }
 
     /// An open file that the server does not know.
@@ -309,10 +343,26 @@ impl<R: Right> Table<R> {
     /// The server knows an open file now, or the kernel has closed it; false when that was so before.
     pub(super) fn settle(&mut self, number: u64) -> bool {
         let Some(promised) = self.promised.remove(&number) else { return false };
-        if let Some(held) = self.held.get_mut(&promised.handle) {
-            held.promised.retain(|other| *other != number);
+        if let Some(numbers) = self.promised_of.get_mut(&promised.handle) {
+            numbers.retain(|other| *other != number);
+            if numbers.is_empty() {
+                self.promised_of.remove(&promised.handle);
+            }
         }
         true
+    }
+
+    /// Takes a file out that the kernel has forgotten, unless it `is_known` again: it may have been opened
+    /// since, and its delegation is as good as before.
+    pub(super) fn forget(
+        &mut self,
+        handle: &FileHandle,
+        is_known: impl FnOnce() -> bool,
+    ) -> Option<R> {
+        let is_idle = self.held.get(handle)?.stage == Stage::There
+            && !self.promised_of.contains_key(handle)
+            && !is_known();
+        if is_idle { self.remove(handle) } else { None }
     }
 
     /// Takes a file out, to give its delegation back.
@@ -321,7 +371,7 @@ impl<R: Right> Table<R> {
         self.held.remove(handle).map(|held| held.right)
     }
 
-    /// A file is opened to write here, or about to lose its name.
+    /// A file is opened to write here, or about to lose its name, or who may read it is about to change.
     pub(super) fn begin_write(&mut self, handle: FileHandle) {
         *self.writers.entry(handle).or_default() += 1;
     }

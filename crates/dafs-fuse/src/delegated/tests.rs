@@ -52,6 +52,11 @@ fn promise(number: u8) -> Promised {
     Promised { handle: handle(number), node: 7, flags: 0 }
 }
 
+fn names_change(table: &mut Table<Good>) {
+    table.begin_names();
+    table.end_names();
+}
+
 fn with(files_max: usize, number: u8) -> (Table<Good>, Good) {
     let (mut table, right) = (Table::new(files_max), Good::new());
     assert_eq!(table.open(1, promise(number)), Opening::Delegated);
@@ -94,7 +99,7 @@ fn nothing_is_believed_that_was_asked_before_the_delegation_or_a_change_of_ours(
     table.learn(under_way, Some((&DIR, b"name")), &attributes(1, 1));
     assert!(table.attributes(&handle(1)).is_none());
     let under_way = table.asking();
-    table.names_changed();
+    names_change(&mut table);
     table.learn(under_way, Some((&DIR, b"name")), &attributes(1, 1));
     assert!(table.named(&DIR, b"name").is_none());
     // A file of two names: what is done to the other one would not be noticed.
@@ -103,7 +108,7 @@ fn nothing_is_believed_that_was_asked_before_the_delegation_or_a_change_of_ours(
     assert!(table.named(&DIR, b"name").is_none());
     // Without a name its attributes are known until any name is changed here.
     assert!(table.attributes(&handle(1)).is_some());
-    table.names_changed();
+    names_change(&mut table);
     assert!(table.attributes(&handle(1)).is_none());
     let now = table.asking();
     table.learn(now, None, &attributes(1, 1));
@@ -152,20 +157,101 @@ fn what_is_promised_is_settled_once() {
 }
 
 #[test]
-fn what_was_not_used_for_long_makes_room() {
-    let (mut table, _) = with(2, 1);
-    assert!(table.came(2, handle(2), Good::new(), |_| true).is_none());
+fn what_is_promised_stays_so_when_its_file_is_not_kept_any_more() {
+    let (mut table, _) = with(9, 1);
+    assert!(matches!(table.open(2, promise(1)), Opening::Promised { .. }));
     assert!(matches!(table.open(3, promise(1)), Opening::Promised { .. }));
-    assert!(table.settle(3));
-    assert!(table.came(4, handle(3), Good::new(), |_| true).is_some());
-    let mut all = table.all();
-    all.sort_unstable();
-    assert_eq!(all, [handle(1), handle(3)], "the one that was used stays");
-    // What the server does not know to be open stays as well.
-    for (number, file) in [(5, 1), (6, 3)] {
-        assert!(matches!(table.open(number, promise(file)), Opening::Promised { .. }));
+    assert!(table.leave(&handle(1)) && table.remove(&handle(1)).is_some());
+    assert_eq!(table.promised_of(&handle(1)), [2, 3], "the server could not be asked");
+    assert_eq!(table.all_promised().len(), 2);
+    assert!(table.settle(2));
+    assert_eq!((table.promised_of(&handle(1)), table.all_promised()), (vec![3], vec![3]));
+    assert!(table.settle(3) && !table.has_promised());
+    assert!(table.promised_of(&handle(1)).is_empty());
+}
+
+#[test]
+fn no_name_is_learned_while_names_are_changed() {
+    let (mut table, _) = with(9, 1);
+    table.begin_names();
+    table.begin_names();
+    table.end_names();
+    // The one change is over, and another one is not.
+    let during = table.asking();
+    table.learn(during, Some((&DIR, b"name")), &attributes(1, 1));
+    assert!(table.named(&DIR, b"name").is_none());
+    // It may be the one that is replaced, and then the server must know that it is open.
+    assert_eq!(table.open(2, promise(1)), Opening::Plain);
+    table.end_names();
+    table.learn(during, Some((&DIR, b"name")), &attributes(1, 1));
+    assert!(table.named(&DIR, b"name").is_none() && table.attributes(&handle(1)).is_none());
+    let after = table.asking();
+    table.learn(after, Some((&DIR, b"name")), &attributes(1, 1));
+    assert_eq!(table.named(&DIR, b"name"), Some(handle(1)));
+    // One whose name is known would be said to lose it.
+    table.begin_names();
+    assert!(matches!(table.open(2, promise(1)), Opening::Promised { .. }));
+}
+
+#[test]
+fn what_the_kernel_has_forgotten_and_looked_up_again_is_kept() {
+    let (mut table, _) = with(9, 1);
+    assert!(table.forget(&handle(1), || true).is_none());
+    assert!(matches!(table.open(2, promise(1)), Opening::Promised { .. }));
+    assert!(table.forget(&handle(1), || false).is_none(), "it is open");
+    assert!(table.settle(2) && table.leave(&handle(1)));
+    assert!(table.forget(&handle(1), || false).is_none(), "somebody else gives it up");
+    assert!(table.remove(&handle(1)).is_some());
+    assert!(table.forget(&handle(1), || false).is_none());
+    assert!(table.came(3, handle(1), Good::new(), |_| true).is_none());
+    assert!(table.forget(&handle(1), || false).is_some() && table.is_empty());
+}
+
+#[test]
+fn while_it_is_changed_who_may_open_a_file_the_server_is_asked() {
+    let (mut table, _) = with(9, 1);
+    table.begin_write(handle(1));
+    assert_eq!(table.open(2, promise(1)), Opening::Plain);
+    table.end_write(&handle(1));
+    assert!(matches!(table.open(2, promise(1)), Opening::Promised { .. }), "it is still kept");
+}
+
+#[test]
+fn a_delegation_that_a_former_run_of_the_server_has_granted_goes_back() {
+    let mut table = Table::new(9);
+    let right = Good::new();
+    right.0.set(false);
+    assert!(table.came(1, handle(1), right, |_| true).is_some());
+    assert!(table.is_empty());
+    // It may end while somebody begins to hear of it.
+    let ended = |right: &mut Good| {
+        right.0.set(false);
+        true
+    };
+    assert!(table.came(1, handle(1), Good::new(), ended).is_some());
+    assert_eq!(table.open(2, promise(1)), Opening::Delegated);
+}
+
+#[test]
+fn what_was_not_used_for_long_makes_room() {
+    let mut table = Table::new(32);
+    for number in 0..30 {
+        assert!(table.came(u64::from(number), handle(number), Good::new(), |_| true).is_none());
+        assert!(!table.is_crowded());
     }
+    // The first is used again, and the server does not know that the second is open.
+    assert!(matches!(table.open(40, promise(0)), Opening::Promised { .. }) && table.settle(40));
+    assert!(matches!(table.open(41, promise(1)), Opening::Promised { .. }));
+    assert!(table.came(30, handle(30), Good::new(), |_| true).is_none());
+    assert!(table.is_crowded(), "before it is full");
+    assert_eq!(table.crowd(), [handle(2), handle(3), handle(4)]);
+    assert!(table.leave(&handle(3)));
+    assert_eq!(table.crowd(), [handle(2), handle(4), handle(5)], "that one goes already");
+    // Nobody's delegation goes back here: the kernel has not dropped the content.
+    assert!(table.came(31, handle(31), Good::new(), |_| true).is_none());
     let back = Good::new();
-    let returned = table.came(7, handle(4), back.clone(), |_| true).unwrap();
+    let returned = table.came(32, handle(32), back.clone(), |_| true).unwrap();
     assert!(Rc::ptr_eq(&returned.0, &back.0));
+    table.crowd().iter().for_each(|handle| drop(table.remove(handle)));
+    assert!(!table.is_crowded() && table.all().len() == 28);
 }

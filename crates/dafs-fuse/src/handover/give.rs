@@ -2,7 +2,10 @@
 
 use super::socket::{CONNECTED, GO_ON, HELLO, TAKEN, address, check, receive, send, send_with};
 use super::state::{DirectoryState, FileState, Introduction, OwnerState, State};
-use crate::limits::{HANDOVER_LOCKS_PATIENCE, HANDOVER_PATIENCE, HANDOVER_PAUSE, KEPT_PATIENCE};
+use crate::limits::{
+    HANDOVER_KEEPING_PATIENCE, HANDOVER_LOCKS_PATIENCE, HANDOVER_PATIENCE, HANDOVER_PAUSE,
+    KEPT_PATIENCE,
+};
 use crate::serve::Server;
 use crate::session::Session;
 use std::io;
@@ -78,14 +81,22 @@ impl Listener {
         settle(&session.server)?;
         // While reads are still answered: who has got a lock lets the kernel drop what it keeps, which
         // waits for them.
-        session.server.stop_keeping();
+        if let Err(error) = stop_keeping(&session.server) {
+            session.server.delegated.pause(false);
+            return Err(error);
+        }
         if !session.server.locks.pause(HANDOVER_LOCKS_PATIENCE) {
             resume(&session.server);
             return Err(io::Error::other("requests for locks do not come to an end"));
         }
         // One that has come before and was not looked at has waited for longer.
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
-        session.stop()
+        let stopped = session.stop();
+        if stopped.is_err() {
+            drop(self.ready());
+            resume(&session.server);
+        }
+        stopped
     }
 
     /// Whether a process waits for that.
@@ -144,6 +155,20 @@ pub(crate) fn give(server: &Arc<Server>, stream: &UnixStream) -> io::Result<()> 
     given
 }
 
+/// Keeps nothing by right of delegations, and lets the server know all that is open.
+fn stop_keeping(server: &Arc<Server>) -> io::Result<()> {
+    let stopped = server.stop_keeping(HANDOVER_KEEPING_PATIENCE);
+    stopped.map_err(|error| {
+        tracing::debug!(?error, "the server does not know all that is open");
+        unknown()
+    })
+}
+
+/// The next process would not know of it either.
+fn unknown() -> io::Error {
+    io::Error::other("the server does not come to know all that is open")
+}
+
 /// Makes all stable that was written.
 fn settle(server: &Server) -> io::Result<()> {
     let settled = server.kept.settle(KEPT_PATIENCE);
@@ -155,6 +180,9 @@ fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<Sta
     let mut state = State { waiting: waiting.to_vec(), given_up, ..State::default() };
     // What is not stable would be forgotten.
     settle(server)?;
+    if server.delegated.has_promised() {
+        return Err(unknown());
+    }
     state.nodes = server.tree.nodes.all();
     for (number, file) in server.files.all() {
         state.files.push(FileState {

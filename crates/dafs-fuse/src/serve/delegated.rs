@@ -8,6 +8,7 @@ use crate::kernel::{Errno, NodeId, OpenHow, Request, opened};
 use crate::tree::Outcome;
 use dafs_client::{Attributes, FileHandle, Keeper};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// A file that is being changed here; it ends with this.
 pub(super) struct Changing<'a> {
@@ -73,7 +74,9 @@ impl Server {
                 {
                     let keeper: Arc<dyn Keeper> = self.clone();
                     let keeper: Weak<dyn Keeper> = Arc::downgrade(&keeper);
-                    self.delegated.came(number, handle, delegation, keeper);
+                    if self.delegated.came(number, handle, delegation, keeper) {
+                        self.make_room();
+                    }
                 }
                 file
             }
@@ -136,22 +139,30 @@ impl Server {
         Changing { server: self, handle }
     }
 
-    /// The kernel has forgotten some of its lookups.
+    /// Who may open a file is about to be changed here: what is open already stays so. Its content may be
+    /// kept on.
+    pub(super) fn changing_rights(&self, handle: FileHandle) -> Changing<'_> {
+        self.delegated.begin_write(handle);
+        self.redeem_all(&handle);
+        Changing { server: self, handle }
+    }
+
+    /// The kernel has forgotten some of its lookups, and with the last one all content.
     pub(super) fn forget(&self, node: NodeId, lookups: u64) {
-        if let Some(handle) = self.tree.nodes.forget(node, lookups)
-            && self.delegated.leave(&handle)
-        {
-            drop(self.delegated.remove(&handle));
+        if let Some(handle) = self.tree.nodes.forget(node, lookups) {
+            // It may have been looked up again since, and opened.
+            self.delegated.forget(&handle, || self.tree.nodes.known(&handle).is_some());
         }
     }
 
     pub(super) fn remove(&self, dir: NodeId, name: &[u8], is_directory: bool) -> Outcome<()> {
-        let removed = self.tree.remove(dir, name, is_directory, |handle| self.changing(*handle));
-        self.delegated.names_changed();
-        removed
+        let _naming = self.delegated.naming();
+        self.tree.remove(dir, name, is_directory, |handle| self.changing(*handle))
     }
 
     pub(super) fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8])) -> Outcome<()> {
+        // From here on no name is learned that is about to go.
+        let naming = self.delegated.naming();
         let named =
             |(dir, name): (NodeId, &[u8])| Ok(self.delegated.named(&self.tree.handle(dir)?, name));
         let (source, mut target) = (named(from)?, named(to)?);
@@ -161,20 +172,66 @@ impl Server {
         }
         let changing = [source, target].map(|found| found.map(|handle| self.changing(handle)));
         let renamed = self.tree.rename(from, to);
-        self.delegated.names_changed();
+        drop(naming);
         drop(changing);
         renamed
     }
 
-    /// Keeps nothing any more, and all that is open is known to the server.
-    pub(crate) fn stop_keeping(&self) {
+    /// Keeps nothing any more, and all that is open is known to the server. To be called by no thread
+    /// that answers the kernel.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` when that takes longer than the patience, or what the server says to what it does not
+    /// let be opened. What is paused then is to go on.
+    pub(crate) fn stop_keeping(self: &Arc<Self>, patience: Duration) -> Outcome<()> {
         self.delegated.pause(true);
+        let (tell, end) = std::sync::mpsc::sync_channel(1);
+        let server = self.clone();
+        let thread = std::thread::Builder::new().name("dafs-dropping".into());
+        let begun = thread.spawn(move || {
+            // What the kernel waits for to drop something ends with no patience.
+            let _ = tell.send(dafs_client::within(patience, || server.keep_nothing()));
+        });
+        if let Err(error) = begun {
+            tracing::warn!(%error, "no thread to let the kernel drop what it keeps");
+            return Err(Errno::EAGAIN);
+        }
+        end.recv_timeout(patience).unwrap_or(Err(Errno::ETIMEDOUT))
+    }
+
+    fn keep_nothing(&self) -> Outcome<()> {
         for handle in self.delegated.all() {
             let is_kept = self.delegated.leave(&handle);
+            self.drop_content(&handle);
             self.redeem_all(&handle);
             if is_kept {
                 drop(self.delegated.remove(&handle));
             }
+        }
+        // Also what could not be opened when its file was given up, or is being given up by others.
+        for number in self.delegated.all_promised() {
+            if let Err(error) = self.redeemed(number)
+                && self.delegated.promised(number).is_some()
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up what was not used for long: on a thread of its own, since the kernel is to drop it.
+    fn make_room(self: &Arc<Self>) {
+        let server = self.clone();
+        let thread = std::thread::Builder::new().name("dafs-room".into());
+        let begun = thread.spawn(move || {
+            for handle in server.delegated.crowd() {
+                server.give_up(&handle, true);
+            }
+            server.delegated.made_room();
+        });
+        if let Err(error) = begun {
+            tracing::warn!(%error, "no more files are kept because nobody makes room");
+            self.delegated.made_room();
         }
     }
 
@@ -192,6 +249,8 @@ impl Server {
         {
             tracing::debug!(%error, "a delegation could not be given back");
         }
+        // What was read since then may be old as soon as the others go on, and nobody would say so.
+        self.drop_content(handle);
     }
 }
 

@@ -140,6 +140,13 @@ impl Server {
             Operation::GetAttributes => self.told(node, &self.known_attributes(node)?),
             Operation::SetAttributes(change) => {
                 let (open, change) = (change.handle, convert::set_attributes(change));
+                // Who may open it is another question than who has it open.
+                let changes_rights =
+                    change.mode.is_some() || change.owner.is_some() || change.group.is_some();
+                let _during = match changes_rights {
+                    true => Some(self.changing_rights(tree.handle(node)?)),
+                    false => None,
+                };
                 let changed = self.set_attributes(node, open, &change);
                 self.delegated.changed(&tree.handle(node)?);
                 self.told(node, &changed?)
@@ -163,9 +170,10 @@ impl Server {
                 self.rename((node, name), (*to, new_name))?.into()
             }
             Operation::Link { source, name } => {
+                let naming = self.delegated.naming();
                 let linked = tree.link(*source, node, name);
                 self.delegated.changed(&tree.handle(*source)?);
-                self.delegated.names_changed();
+                drop(naming);
                 self.entered(&linked?)
             }
             Operation::Open { flags } => self.open(request, *flags)?,
