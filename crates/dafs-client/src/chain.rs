@@ -154,8 +154,8 @@ impl Client {
         let lookup = Request::Lookup(wire::Lookup { dir: *dir, path: wire::Path::new(&path) });
         let chain = self.chain().then(lookup, Takes::Nothing);
         let replies = match chain.then(Request::GetAttrInline(get), Takes::Handle).ask() {
-            // A session that has just been connected anew may have one.
-            Err(Error::ChainTooLong { .. }) => {
+            // A session that has just been connected anew may have one, be it while this waits.
+            Err(Error::ChainTooLong { .. } | Error::Unsendable(_)) => {
                 let handle = self.lookup(dir, name)?;
                 return Ok((handle, self.attributes(&handle)?));
             }
@@ -236,7 +236,7 @@ impl Client {
         let replies = match chain.then(Request::ReadInline(read), Takes::Handle).ask() {
             Ok(replies) => replies,
             // There may be a link on the way or at its end, or the session has one credit.
-            Err(Error::ChainTooLong { .. }) => return Ok(None),
+            Err(Error::ChainTooLong { .. } | Error::Unsendable(_)) => return Ok(None),
             Err(error) if is_link(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
