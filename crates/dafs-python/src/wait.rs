@@ -22,14 +22,17 @@ pub(crate) const SIGNAL_CHECK_PERIOD: Duration = Duration::from_millis(200);
 /// Runs what may wait for the server: without Python's lock, and no longer than this thread's limit.
 pub(crate) fn blocking<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
     let limit = LIMIT.get();
-    let done = py.detach(|| {
-        dafs_client::interruptible(is_interrupted, || match limit {
-            Some(limit) => {
-                let left = limit.saturating_duration_since(Instant::now());
-                dafs_client::within(left, work)
-            }
-            None => work(),
-        })
+    let limited = || match limit {
+        Some(limit) => {
+            let left = limit.saturating_duration_since(Instant::now());
+            dafs_client::within(left, work)
+        }
+        None => work(),
+    };
+    let done = py.detach(|| match is_main_thread() {
+        true => dafs_client::interruptible(is_interrupted, limited),
+        // Signals are not handled there, and whoever asks for Python's lock while that ends never returns.
+        false => limited(),
     });
     if RAISED.with_borrow(Option::is_some) {
         // Unless the error of the call is to be raised, in place of which this is taken.
@@ -37,6 +40,13 @@ pub(crate) fn blocking<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send)
         unsafe { pyo3::ffi::Py_AddPendingCall(Some(raise_next), std::ptr::null_mut()) };
     }
     done
+}
+
+/// Whether this is the thread that handles signals: that in which the process began, or goes on after a
+/// fork.
+fn is_main_thread() -> bool {
+    // SAFETY: both calls only tell numbers.
+    unsafe { libc::gettid() == libc::getpid() }
 }
 
 /// Has Python handle its signals; whether one of them is to end what this thread waits for.
