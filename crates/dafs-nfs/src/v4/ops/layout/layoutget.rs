@@ -31,10 +31,9 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs)
     let request = LayoutRequest { state, write: mode == LayoutMode::ReadWrite };
     // A layout that is entered is told, so the whole reply must have room for it.
     let room = cx.room().min(args.result_bytes_max as usize).saturating_sub(AROUND_BODY_BYTES);
-    let placed = cx
-        .shared
-        .service
-        .get_layout(cx.caller()?, &handle, request, &|placement| body(placement).len() <= room);
+    let placed = cx.shared.service.get_layout(cx.caller()?, &handle, request, &|placement| {
+        body(placement).is_some_and(|body| body.len() <= room)
+    });
     let granted = match placed {
         Ok(granted) => granted,
         Err(ServiceError::LayoutTryLater) => {
@@ -45,7 +44,8 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs)
         Err(ServiceError::LayoutTooBig) => return Err(Status::TooSmall.into()),
         Err(error) => return Err(of_layout(error)),
     };
-    let body = body(&granted.placement);
+    // It fitted, so there is one.
+    let body = body(&granted.placement).unwrap_or_default();
     let stateid = stateid::wire(granted.state);
     let layout = Layout {
         offset: 0,
@@ -58,17 +58,18 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs)
     Ok(())
 }
 
-fn body(placement: &Placement) -> Vec<u8> {
+/// The body of a layout; `None` where the unit cannot be told to clients.
+fn body(placement: &Placement) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(128);
     let dense = placement.packing == Packing::Dense;
-    let unit = StripeUnit::new(placement.unit_bytes.get(), dense);
+    let unit = StripeUnit::new(placement.unit_bytes.get(), dense)?;
     FilesLayout {
         device: DeviceId(placement.device.0),
-        unit: unit.expect("stores have units that are multiples of 64"),
+        unit,
         first_stripe_index: placement.first_place,
         pattern_offset: 0,
         handles: placement.handles.iter().map(|handle| ComponentHandle(handle)).collect(),
     }
     .encode(&mut Encoder::new(&mut bytes));
-    bytes
+    Some(bytes)
 }
