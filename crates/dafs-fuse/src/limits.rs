@@ -70,8 +70,9 @@ pub const KEPT_UNCOPIED_MIN: usize = 256 << 10;
 /// The longest piece into which short writes are copied, in bytes.
 pub const KEPT_PIECE_BYTES_MAX: usize = 64 << 10;
 
-/// What a piece is taken to cost beside its data, in bytes.
-pub const KEPT_PIECE_COST: usize = 256;
+/// What a piece is taken to cost beside its data, in bytes: its place in a tree whose nodes are half full,
+/// and what a short allocation takes more.
+pub const KEPT_PIECE_COST: usize = 320;
 
 /// How often one after the other what is kept of a file is written again, for a server that loses it
 /// again and again, or more is added than is made stable.

@@ -16,7 +16,8 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+    Weak,
 };
 
 /// Why something was not done.
@@ -67,6 +68,9 @@ pub(crate) trait Store: Debug {
     /// False when others may have been let to the file against our locks.
     fn may_write_again(&self) -> bool;
 
+    /// How long the file is there, if that can be asked.
+    fn size(&self) -> Option<u64>;
+
     /// How often the server is known to have restarted.
     fn restarts(&self) -> u64;
 }
@@ -115,8 +119,8 @@ impl<S: Store> Queue<S> {
         self.lock().1.values().filter_map(Weak::upgrade).collect()
     }
 
-    fn oldest(&self) -> Option<Arc<KeptFile<S>>> {
-        self.lock().1.values().find_map(Weak::upgrade)
+    fn oldest(&self, count: usize) -> Vec<Arc<KeptFile<S>>> {
+        self.lock().1.values().filter_map(Weak::upgrade).take(count).collect()
     }
 }
 
@@ -130,11 +134,14 @@ pub(crate) struct KeptFile<S: Store> {
     settling: Mutex<()>,
     itself: Weak<Self>,
     /// Shared by those who write; for one alone who writes again or changes the size.
-    order: RwLock<()>,
+    pub(super) order: RwLock<()>,
     state: Mutex<State<S>>,
     /// Restarts of the server after which nothing was in doubt.
     restarts: AtomicU64,
 }
+
+/// Nobody else writes to the file.
+type Alone<'a> = RwLockWriteGuard<'a, ()>;
 
 impl<S: Store> KeptFile<S> {
     pub(super) fn new(store: S, memory: Arc<Memory<S::Buffer>>, queue: Arc<Queue<S>>) -> Arc<Self> {
@@ -160,6 +167,14 @@ impl<S: Store> KeptFile<S> {
 
     fn with_others(&self) -> RwLockReadGuard<'_, ()> {
         self.order.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alone(&self) -> Alone<'_> {
+        self.order.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn settling(&self) -> MutexGuard<'_, ()> {
+        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What somebody who opens the file now need not be told any more.
@@ -250,40 +265,39 @@ impl<S: Store> KeptFile<S> {
     /// nobody else writes.
     ///
     /// # Errors
-    /// Those of `append`, and of [`settle`](Self::settle); `EIO` when it was carried out by a server that
-    /// may have lost what was there before.
+    /// Those of `append`, and of [`settle`](Self::settle).
     pub(crate) fn append(
         &self,
         data: &S::Buffer,
         len: usize,
         append: impl FnOnce(&S::Buffer) -> Outcome<u64>,
     ) -> Outcome<()> {
-        let (alone, is_kept) = self.alone_and_settled()?;
-        let restarts = self.store.restarts();
+        let (_alone, settled) = self.settled_alone();
+        settled?;
         let offset = append(data)?;
         self.replaced(data, len, offset);
-        let is_misplaced = is_kept && self.store.restarts() != restarts;
-        drop(alone);
-        if is_misplaced { Err(Errno::EIO) } else { Ok(()) }
+        Ok(())
     }
 
-    /// Keeps all others from writing when nothing is kept. Where they write all the time something is
-    /// kept; then the server has not restarted since that was written.
-    fn alone_and_settled(&self) -> Outcome<(RwLockWriteGuard<'_, ()>, bool)> {
-        let alone = || self.order.write().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            for _ in 0..KEPT_ATTEMPTS_MAX {
-                self.settle()?;
-                let alone = alone();
-                if self.state().pieces.is_empty() {
-                    return Ok((alone, false));
-                }
-            }
-            let alone = alone();
-            if !self.is_in_doubt() {
-                return Ok((alone, true));
-            }
+    /// Gives up locks in whichever way `unlock` does that. All is stable before, or is lost, and nobody
+    /// writes in between: nothing must be written again over what others write then.
+    pub(crate) fn unlock<T>(&self, unlock: impl FnOnce() -> T) -> T {
+        let (alone, settled) = self.settled_alone();
+        if let Err(reason) = settled {
+            self.lose(reason, Some(&alone));
         }
+        unlock()
+    }
+
+    /// Keeps all others from writing when nothing is kept, unless that fails.
+    fn settled_alone(&self) -> (Alone<'_>, Outcome<()>) {
+        let _settling = self.settling();
+        // Most of it while others write.
+        let settled = self.settle_under(None);
+        let alone = self.alone();
+        let settled = settled.and_then(|()| self.settle_under(Some(&alone)));
+        debug_assert!(settled.is_err() || self.state().pieces.is_empty());
+        (alone, settled)
     }
 
     fn replaced(&self, data: &S::Buffer, len: usize, offset: u64) {
@@ -296,12 +310,20 @@ impl<S: Store> KeptFile<S> {
 
     /// Changes the size of the file in whichever way `change` does that.
     pub(crate) fn resize<T>(&self, size: u64, change: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-        let _alone = self.order.write().unwrap_or_else(PoisonError::into_inner);
-        let done = change()?;
-        let mut state = self.state();
-        state.pieces.cut(size);
-        self.note(&mut state);
-        Ok(done)
+        let _alone = self.alone();
+        let done = change();
+        let is_cut = match done {
+            Ok(_) => true,
+            // What a server has cut that does not know it any more is not to come back.
+            Err(Errno::ECONNRESET | Errno::ETIMEDOUT) => self.store.size() == Some(size),
+            Err(_) => false,
+        };
+        if is_cut {
+            let mut state = self.state();
+            state.pieces.cut(size);
+            self.note(&mut state);
+        }
+        done
     }
 
     /// Another buffer for long writes.
@@ -316,9 +338,28 @@ impl<S: Store> KeptFile<S> {
             if let Some(charge) = self.memory.charge(bytes) {
                 return Some(charge);
             }
-            self.queue.oldest()?.settle().ok()?;
+            self.make_room()?;
         }
         None
+    }
+
+    /// Makes the oldest stable that nobody is at: a server may take long for one file, and only those who
+    /// write to that one are to wait.
+    fn make_room(&self) -> Option<()> {
+        for file in self.queue.oldest(KEPT_ATTEMPTS_MAX) {
+            let Some(_settling) = file.try_settling() else { continue };
+            return file.settle_under(None).ok();
+        }
+        let is_kept = !self.state().pieces.is_empty();
+        if is_kept { self.settle().ok() } else { None }
+    }
+
+    fn try_settling(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.settling.try_lock() {
+            Ok(settling) => Some(settling),
+            Err(TryLockError::Poisoned(settling)) => Some(settling.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Takes or leaves the place in the queue, after a change.
@@ -348,7 +389,12 @@ impl<S: Store> KeptFile<S> {
     /// # Errors
     /// The server cannot be asked now; all is kept.
     pub(crate) fn settle(&self) -> Outcome<()> {
-        let _alone = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
+        let _settling = self.settling();
+        self.settle_under(None)
+    }
+
+    /// The same, for who makes it stable already and may be `alone`.
+    fn settle_under(&self, alone: Option<&Alone<'_>>) -> Outcome<()> {
         for _ in 0..KEPT_ATTEMPTS_MAX {
             let restarts = self.store.restarts();
             let number = {
@@ -362,7 +408,7 @@ impl<S: Store> KeptFile<S> {
                 Ok(verifier) => verifier,
                 Err(Failure::Passing(errno)) => return Err(errno),
                 Err(Failure::Final(errno)) => {
-                    self.lose(errno);
+                    self.lose(errno, alone);
                     return Ok(());
                 }
             };
@@ -376,20 +422,16 @@ impl<S: Store> KeptFile<S> {
                 self.restarts.store(restarts, Ordering::Release);
                 return Ok(());
             }
-            if !self.store.may_write_again() {
-                self.lose(Errno::EIO);
-                return Ok(());
-            }
-            match self.write_again(verifier) {
+            match self.write_again(verifier, alone) {
                 Ok(()) => {}
                 Err(Failure::Passing(errno)) => return Err(errno),
                 Err(Failure::Final(errno)) => {
-                    self.lose(errno);
+                    self.lose(errno, alone);
                     return Ok(());
                 }
             }
         }
-        self.lose(Errno::EIO);
+        self.lose(Errno::EIO, alone);
         Ok(())
     }
 
@@ -408,33 +450,33 @@ impl<S: Store> KeptFile<S> {
         Ok(())
     }
 
-    /// Makes all stable, or tells that it is lost: a lock is given up, and nothing must be written after
-    /// that over what others write.
-    pub(crate) fn settle_to_unlock(&self) {
-        if let Err(reason) = self.settle() {
-            self.lose(reason);
-        }
-    }
-
     /// True when what the server told last may be from before something was written again.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.restarts.load(Ordering::Acquire) != self.store.restarts()
     }
 
-    /// Writes again what was not written under the verifier.
-    fn write_again(&self, verifier: Verifier) -> Result<(), Failure> {
-        let _alone = self.order.write().unwrap_or_else(PoisonError::into_inner);
+    /// Writes again what was not written under the verifier. What the server will not write is lost.
+    ///
+    /// # Errors
+    /// Of what concerns all.
+    fn write_again(&self, verifier: Verifier, alone: Option<&Alone<'_>>) -> Result<(), Failure> {
+        let _alone = alone.is_none().then(|| self.alone());
         let mut state = self.state();
         let (pieces, number) = (std::mem::take(&mut state.pieces), state.writes);
         drop(state);
         let mut taken = Taken { file: self, pieces, number };
         let Taken { pieces, number, .. } = &mut taken;
         let mut count = 0_usize;
+        let mut refused = Vec::new();
         // Short ones go through a buffer that the server reaches.
         let mut through = None;
         for (offset, piece) in pieces.iter_mut() {
             if piece.origin.standing == Standing::Unstable(verifier) {
                 continue;
+            }
+            // Each time: it may take long, and others are let to the file meanwhile.
+            if !self.store.may_write_again() {
+                return Err(Failure::Final(Errno::EIO));
             }
             let written = match &mut piece.data {
                 Data::Received(received) => {
@@ -463,7 +505,18 @@ impl<S: Store> KeptFile<S> {
             };
             *number += 1;
             count += 1;
-            piece.origin = Origin::new(piece.origin.writer.clone(), written?, *number);
+            let standing = match written {
+                Ok(standing) => standing,
+                Err(Failure::Final(errno)) => {
+                    refused.push((offset, errno));
+                    continue;
+                }
+                Err(passing) => return Err(passing),
+            };
+            piece.origin = Origin::new(piece.origin.writer.clone(), standing, *number);
+        }
+        for (offset, _) in &refused {
+            pieces.remove(*offset);
         }
         if let Some(buffer) = through {
             self.memory.put_free(buffer);
@@ -472,19 +525,29 @@ impl<S: Store> KeptFile<S> {
         drop(taken);
         let mut state = self.state();
         state.verifier = None;
+        if let Some((_, reason)) = refused.last() {
+            self.fail(&mut state, *reason);
+        }
         self.note(&mut state);
         Ok(())
     }
 
     /// What is kept cannot be made stable.
-    fn lose(&self, reason: Errno) {
-        let _alone = self.order.write().unwrap_or_else(PoisonError::into_inner);
+    fn lose(&self, reason: Errno, alone: Option<&Alone<'_>>) {
+        let _alone = alone.is_none().then(|| self.alone());
         let mut state = self.state();
+        // It may have been cut or written over meanwhile.
+        if !state.pieces.is_empty() {
+            state.pieces = Pieces::default();
+            self.fail(&mut state, reason);
+        }
+        self.note(&mut state);
+    }
+
+    fn fail(&self, state: &mut State<S>, reason: Errno) {
         tracing::warn!(?reason, file = ?self.store, "what was written to a file is lost");
-        state.pieces = Pieces::default();
         state.failures += 1;
         state.reason = reason;
-        self.note(&mut state);
     }
 }
 

@@ -149,6 +149,11 @@ impl<W, B: Reachable> Pieces<W, B> {
         self.0.iter_mut().map(|(offset, piece)| (*offset, piece))
     }
 
+    /// Takes the piece away that begins there.
+    pub(super) fn remove(&mut self, offset: u64) {
+        self.0.remove(&offset);
+    }
+
     /// The piece that has all of a range, and where it begins.
     fn around(&mut self, range: &Range<u64>) -> Option<(u64, &mut Piece<W, B>)> {
         let (&start, piece) = self.0.range_mut(..=range.start).next_back()?;
@@ -273,6 +278,7 @@ impl<W, B: Reachable> Pieces<W, B> {
 mod tests {
     use super::*;
     use crate::limits::KEPT_BYTES_MAX;
+    use dafs_client::{File, IoBuffer};
     use dafs_mem::Buffer;
 
     impl Reachable for Buffer {
@@ -396,6 +402,15 @@ mod tests {
         assert!(!pieces.committed(7, verifier(8)), "it is not known of all, but nothing is lost");
         assert!(pieces.committed(7, verifier(9)), "the first half is lost");
         assert!(!pieces.is_empty());
+    }
+
+    #[test]
+    fn a_piece_costs_what_it_takes() {
+        // The least that an allocation takes, and a place in a tree of which nearly half is free.
+        const ALLOCATION_BYTES: usize = 32;
+        let place = size_of::<(u64, Piece<Arc<File>, IoBuffer>)>();
+        let cost = 2 * place + ALLOCATION_BYTES;
+        assert!((cost..cost + 64).contains(&KEPT_PIECE_COST), "{cost}");
     }
 
     #[test]

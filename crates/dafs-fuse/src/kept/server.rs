@@ -30,7 +30,12 @@ pub(crate) struct Remote {
 fn failure(error: &Error) -> Failure {
     let errno = errno(error);
     match error {
-        Error::Memory(_) | Error::InDoubt { .. } | Error::TooMany => Failure::Passing(errno),
+        Error::Memory(_)
+        | Error::InDoubt { .. }
+        | Error::TooMany
+        | Error::TimedOut(_)
+        | Error::Canceled
+        | Error::Unsendable(_) => Failure::Passing(errno),
         error if error.is_fatal() => Failure::Passing(errno),
         Error::Status { status: Status::Delay | Status::Grace | Status::Resource, .. } => {
             Failure::Passing(errno)
@@ -74,6 +79,10 @@ impl Store for Remote {
 
     fn may_write_again(&self) -> bool {
         self.locks.check(self.node).is_ok()
+    }
+
+    fn size(&self) -> Option<u64> {
+        self.client.attributes(&self.handle).ok().map(|found| found.size)
     }
 
     fn restarts(&self) -> u64 {
@@ -139,5 +148,19 @@ impl Kept {
         });
         started.map_err(|_| Errno::EAGAIN)?;
         end.recv_timeout(patience).unwrap_or(Err(Errno::ETIMEDOUT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_did_not_end_in_time_may_be_done_later() {
+        let errors = [Error::TimedOut(Duration::ZERO), Error::Canceled, Error::TooMany];
+        for error in errors {
+            assert_eq!(failure(&error), Failure::Passing(errno(&error)));
+        }
+        assert_eq!(failure(&Error::DelegationLost), Failure::Final(Errno::EIO));
     }
 }

@@ -10,6 +10,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+mod orders;
+
 /// One file at the server.
 #[derive(Debug, Default)]
 struct Inner {
@@ -21,6 +23,10 @@ struct Inner {
     /// So many operations end well before one fails so, and the server has lost all.
     fails_after: Option<(usize, Option<Failure>)>,
     is_locked_out: bool,
+    /// Writes after which it is.
+    locks_out_after: Option<usize>,
+    /// The place of the next write that is refused.
+    refuses_at: Option<u64>,
     writes_stably: bool,
     /// Comes between the arrival of the next COMMIT and its work.
     in_commit: Option<Meanwhile>,
@@ -95,8 +101,12 @@ impl Store for Fake {
     ) -> Result<Standing, Failure> {
         let bytes = from.slice(range.start, range.len()).unwrap().to_vec(Site::Inspect);
         let mut inner = self.begin()?;
+        if inner.refuses_at.take_if(|at| *at == offset).is_some() {
+            return Err(Failure::Final(Errno::ENOSYS));
+        }
         inner.put(offset, &bytes);
         inner.writes += 1;
+        inner.is_locked_out |= inner.locks_out_after.is_some_and(|count| inner.writes >= count);
         if inner.writes_stably {
             inner.stable = inner.content.clone();
             return Ok(Standing::Stable);
@@ -132,6 +142,10 @@ impl Store for Fake {
 
     fn may_write_again(&self) -> bool {
         !self.lock().is_locked_out
+    }
+
+    fn size(&self) -> Option<u64> {
+        Some(self.lock().content.len() as u64)
     }
 
     fn restarts(&self) -> u64 {
@@ -378,7 +392,7 @@ fn nothing_is_written_after_a_lock_is_given_up() {
     let (server, file) = mount.open();
     let mut seen = file.seen();
     Room::new().write(&file, 0, b"mine").unwrap();
-    file.settle_to_unlock();
+    file.unlock(|| ());
     server.lock().put(0, b"your");
     server.lock().crash();
     server.lock().stable = b"your".to_vec();
@@ -388,7 +402,7 @@ fn nothing_is_written_after_a_lock_is_given_up() {
     // Also when the server is away at that moment.
     Room::new().write(&file, 0, b"mine").unwrap();
     server.lock().fails_after = Some((0, Some(Failure::Passing(Errno::ENOLCK))));
-    file.settle_to_unlock();
+    file.unlock(|| ());
     file.settle().unwrap();
     assert_eq!(server.lock().content, b"your");
     assert_eq!(file.told(&mut seen), Err(Errno::ENOLCK));
@@ -442,6 +456,9 @@ fn a_server_that_loses_all_for_ever_is_not_asked_for_ever() {
         }
         fn may_write_again(&self) -> bool {
             true
+        }
+        fn size(&self) -> Option<u64> {
+            None
         }
         fn restarts(&self) -> u64 {
             0

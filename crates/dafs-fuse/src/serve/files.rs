@@ -3,6 +3,7 @@
 use super::{Answer, Server};
 use crate::content::{self, Home, OpenFile};
 use crate::delegated::{only_reads, writes};
+use crate::kept::{KeptFile, Remote};
 use crate::kernel::{NodeId, OpenHow, Request, created, entry, opened};
 use crate::limits::KEPT_ATTEMPTS_MAX;
 use crate::tree::Outcome;
@@ -131,12 +132,22 @@ impl Server {
         file.kept.settle().and(file.told())
     }
 
-    /// Makes stable what was written, before a file is closed or a lock is given up.
+    /// Makes stable what was written, when an open file is closed.
     fn settle(&self, file: &OpenFile) -> Outcome<()> {
-        if self.locks.is_locked(file.node) {
-            file.kept.settle_to_unlock();
-        }
         if file.writes() { file.kept.settle() } else { Ok(()) }
+    }
+
+    /// Gives up locks by `unlock`, when all is stable that was written.
+    fn unlock(
+        &self,
+        node: NodeId,
+        kept: Option<&Arc<KeptFile<Remote>>>,
+        unlock: impl FnOnce() -> Outcome<()>,
+    ) -> Outcome<()> {
+        match kept.filter(|_| self.locks.is_locked(node)) {
+            Some(kept) => kept.unlock(unlock),
+            None => unlock(),
+        }
     }
 
     /// A descriptor of it is closed.
@@ -144,16 +155,14 @@ impl Server {
         self.delegated.used(handle);
         if let Some(promised) = self.delegated.promised(handle) {
             // It takes the locks along that the process has through others.
-            if self.locks.is_locked(promised.node)
-                && let Some(kept) = self.kept.find(&promised.handle)
-            {
-                kept.settle_to_unlock();
-            }
-            return self.locks.leave(promised.node, owner).map(Answer::from);
+            let (node, kept) = (promised.node, self.kept.find(&promised.handle));
+            let unlocked = self.unlock(node, kept.as_ref(), || self.locks.leave(node, owner));
+            return unlocked.map(Answer::from);
         }
         let file = self.file(handle)?;
+        let (node, kept) = (file.node, Some(&file.kept));
+        let unlocked = self.unlock(node, kept, || self.locks.leave(node, owner));
         let stable = self.settle(&file);
-        let unlocked = self.locks.leave(file.node, owner);
         // A duplicate may be closed by a process that does not listen, as when a child ends: only `fsync`
         // has told it.
         stable.and(file.tell()).and(unlocked).map(Answer::from)
@@ -168,9 +177,11 @@ impl Server {
         let file = self.file(handle)?;
         // Pages that were written back since the last descriptor was closed. Nobody is told any more,
         // but those who have it open.
+        let unlocked = self.unlock(file.node, Some(&file.kept), || {
+            let left = owner.map_or(Ok(()), |owner| self.locks.leave(file.node, owner));
+            left.and(self.locks.release(file.node, handle))
+        });
         let stable = self.settle(&file);
-        let unlocked = owner.map_or(Ok(()), |owner| self.locks.leave(file.node, owner));
-        let unlocked = unlocked.and(self.locks.release(file.node, handle));
         self.files.remove(handle);
         // Another thread that still reads is the last one and closes it.
         let (is_written, file_handle) = (writes(file.flags), *file.file.handle());

@@ -36,8 +36,8 @@ impl Server {
         let wanted = wanted(from);
         let file = self.file(from.handle)?;
         if from.kind == libc::F_UNLCK {
-            file.kept.settle_to_unlock();
-            return self.locks.unlock(&file, &wanted).map(Answer::from);
+            let unlocked = file.kept.unlock(|| self.locks.unlock(&file, &wanted));
+            return unlocked.map(Answer::from);
         }
         self.answer_lock(Asked { unique: request.unique, handle: from.handle, wanted }, waits)?;
         Ok(Answer::Later)
