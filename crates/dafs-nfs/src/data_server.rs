@@ -1,8 +1,7 @@
 //! A front door that is a data server's: it moves data of components, by leave of a metadata server.
 
 use dafs_service::{Identity, StateRef};
-use dafs_store::StoreError;
-use dafs_store::striped::{ComponentHandle, ComponentStore};
+use dafs_store::{DataFiles, FileId, StoreError};
 use std::sync::Arc;
 
 /// What a client wants to do with a component, and what it shows for it.
@@ -30,24 +29,25 @@ pub trait ForeignStates: Send + Sync {
     /// Why not, as for the client; `Delay` while the metadata server cannot be asked.
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()>;
 
-    /// How far the file reaches that a component is of.
+    /// How far the file reaches that a component is of. Asked only for components that do not know.
     ///
     /// # Errors
     /// [`StoreError::Busy`] while that cannot be told.
-    fn size(&self, component: &ComponentHandle) -> Result<u64, StoreError>;
+    fn size(&self, component: &FileId) -> Result<u64, StoreError>;
 }
 
 /// What makes a front door that of a data server.
 #[derive(Clone)]
 pub struct DataRole {
-    /// What it serves; the service's only export is over it.
-    pub components: Arc<ComponentStore>,
+    /// What it serves; the service's only export is over a
+    /// [`DataStore`](dafs_store::DataStore) of it.
+    pub files: Arc<dyn DataFiles>,
     /// Who judges state-ids.
     pub states: Arc<dyn ForeignStates>,
 }
 
 impl std::fmt::Debug for DataRole {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DataRole").field("components", &self.components).finish_non_exhaustive()
+        f.debug_struct("DataRole").finish_non_exhaustive()
     }
 }

@@ -1,8 +1,10 @@
 //! What stores outside this crate share with those inside: checks that every store makes alike, and
 //! operations made out of others.
 
+pub use crate::data::nameless;
 pub use crate::names::{XATTR_PREFIX, check_name, check_xattr_name};
 pub use crate::ranges::{check_ranges, copy_piece, seek_dense};
+pub use crate::uses::Uses;
 pub use crate::vectors::continued;
 
 use crate::acl::PosixAcls;

@@ -19,6 +19,7 @@
 mod acl;
 mod append;
 pub mod backend;
+mod data;
 mod error;
 mod layouts;
 mod limits;
@@ -28,10 +29,12 @@ pub mod posix;
 mod ranges;
 pub mod striped;
 mod types;
+mod uses;
 mod vectors;
 
 pub use acl::{Ace, AceFlags, AceKind, AceMask, AceWho, Acl};
 pub use append::{AppendFailure, AppendWitness, append_before};
+pub use data::{DataFile, DataFiles, DataStore, DataUse};
 pub use error::StoreError;
 pub use layouts::{
     DEVICE_SERVERS_MAX, Device, DeviceKey, Layouts, PATTERN_PLACES_MAX, Packing, Placement,

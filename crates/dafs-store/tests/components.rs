@@ -99,9 +99,12 @@ fn only_handles_for_this_node_lead_anywhere() {
     ];
     for id in foreign {
         assert_eq!(store.component(&id).err(), Some(StoreError::BadHandle));
+    }
+    let store = DataStore::new(Arc::new(store));
+    for id in foreign {
         assert_eq!(store.getattr(&id).err(), Some(StoreError::BadHandle));
     }
-    let root = Store::root(&store);
+    let root = store.root();
     assert_eq!(store.getattr(&root).unwrap().kind, Kind::Directory);
     let found = store.lookup(&Cred::new(0, 0), &root, b"node");
     assert_eq!(found.err(), Some(StoreError::NotFound));
@@ -159,7 +162,7 @@ fn a_node_forgets_when_nobody_works_by_what_it_was_told() {
     let node = Arc::new(DirectoryNode::open(dir.path(), &[1; 16], 5, vec![]).unwrap());
     let store = ComponentStore::new(node.clone(), SECRET, FS, None);
     let file = open(&store);
-    let used = [file.begin_use(), file.begin_use()];
+    let used = [DataUse::begin(&file), DataUse::begin(&file)];
     node.forget(&ComponentId([1; 16])).unwrap();
     let component = handle().component;
     assert_eq!(node.forget(&component), Err(StoreError::Busy));

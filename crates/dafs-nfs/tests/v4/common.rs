@@ -149,7 +149,8 @@ impl World {
     /// A data server.
     pub(crate) fn data_server(role: DataRole) -> Self {
         let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
-        let export = Export::new("", role.components.clone(), options);
+        let store = Arc::new(dafs_store::DataStore::new(role.files.clone()));
+        let export = Export::new("", store, options);
         let namespace = Namespace::new(vec![export]).unwrap();
         let lease_time = Duration::from_secs(LEASE_SECONDS);
         let service = Arc::new(Service::new(ServiceConfig::new(lease_time, 7), namespace));

@@ -4,10 +4,10 @@ use crate::common::*;
 use dafs_nfs::{DataRole, ForeignStates, ForeignUse};
 use dafs_rpc::{AcceptStatus, Credential, Handled, LocalCall, Rejection, VersionRange};
 use dafs_service::{Export, ServiceError, StateId, StateRef};
-use dafs_store::StoreError;
 use dafs_store::striped::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, component_store_fs,
 };
+use dafs_store::{DataFiles, FileId, FsId, StoreError};
 use dafs_wire::nfs4::*;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -33,10 +33,15 @@ impl ForeignStates for Judge {
         *self.verdict.lock().unwrap()
     }
 
-    fn size(&self, component: &ComponentHandle) -> Result<u64, StoreError> {
+    fn size(&self, component: &FileId) -> Result<u64, StoreError> {
+        let component = ComponentHandle::open(component, &fs(), &SECRET).unwrap();
         assert_eq!(component.component, ComponentId([0xab; 16]));
         *self.size.lock().unwrap()
     }
+}
+
+fn fs() -> FsId {
+    Export::fs_of(&component_store_fs(&SECRET), "")
 }
 
 /// The second of two nodes, where the first stripe lies on the first one.
@@ -49,8 +54,7 @@ fn handle(node: u32) -> Vec<u8> {
         first: 0,
         unit_bytes: NonZeroU32::new(UNIT as u32).unwrap(),
     };
-    let fs = Export::fs_of(&component_store_fs(&SECRET), "");
-    [&fs.0[..], &handle.seal(&fs, &SECRET).0[..]].concat()
+    [&fs().0[..], &handle.seal(&fs(), &SECRET).0[..]].concat()
 }
 
 struct Rig {
@@ -68,14 +72,13 @@ impl Rig {
         let dir = tempfile::tempdir().unwrap();
         DirectoryNode::make(dir.path(), &[1; 16], 5).unwrap();
         let node = Arc::new(DirectoryNode::open(dir.path(), &[1; 16], 5, vec![]).unwrap());
-        let fs = Export::fs_of(&component_store_fs(&SECRET), "");
-        let components = Arc::new(ComponentStore::new(node, SECRET, fs, None));
+        let components = Arc::new(ComponentStore::new(node, SECRET, fs(), None));
         let judge = Arc::new(Judge {
             verdict: Mutex::new(Ok(())),
             size: Mutex::new(Ok(0)),
             asked: Mutex::default(),
         });
-        let role = DataRole { components: components.clone(), states: judge.clone() };
+        let role = DataRole { files: components.clone(), states: judge.clone() };
         let mut world = World::data_server(role);
         let exchanged = world.exchange(0, b"client", 1);
         let which =

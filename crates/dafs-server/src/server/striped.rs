@@ -21,7 +21,8 @@ use dafs_store::striped::{
     ComponentHandle, ComponentStore, DirectoryNode, Node, component_store_fs,
 };
 use dafs_store::{
-    ExportSecret, FsId, PosixOptions, PosixStore, Store, StoreError, StripedOptions, StripedStore,
+    DataFiles, DataStore, ExportSecret, FileId, FsId, PosixOptions, PosixStore, Store, StoreError,
+    StripedOptions, StripedStore,
 };
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
@@ -128,6 +129,8 @@ impl Striped {
 struct Here {
     service: Arc<Service>,
     store: Arc<StripedStore>,
+    secret: [u8; 16],
+    component_fs: FsId,
 }
 
 impl ForeignStates for Here {
@@ -136,8 +139,9 @@ impl ForeignStates for Here {
         self.service.vouch((owner, identity), component, state, write, now_ns)
     }
 
-    fn size(&self, component: &ComponentHandle) -> Result<u64, StoreError> {
-        self.store.size_of(&component.component)
+    fn size(&self, component: &FileId) -> Result<u64, StoreError> {
+        let handle = ComponentHandle::open(component, &self.component_fs, &self.secret)?;
+        self.store.size_of(&handle.component)
     }
 }
 
@@ -145,7 +149,7 @@ impl ForeignStates for Here {
 #[derive(Clone)]
 pub(super) struct DataCounters {
     group: Arc<Group>,
-    components: Arc<ComponentStore>,
+    files: Arc<dyn DataFiles>,
 }
 
 /// What all data servers of a server have done, as it is told to Prometheus.
@@ -154,7 +158,7 @@ pub(super) fn gauges(data: &[DataCounters]) -> Vec<(&'static str, &'static str, 
         return Vec::new();
     }
     let rpc: Vec<_> = data.iter().map(|data| data.group.statistics()).collect();
-    let indirect = data.iter().map(|data| data.components.indirect_bytes()).sum();
+    let indirect = data.iter().map(|data| data.files.indirect_bytes()).sum();
     vec![
         ("data_servers", "Data servers", data.len() as u64),
         ("data_connections", "Connections to them", rpc.iter().map(|r| r.connections).sum()),
@@ -167,7 +171,7 @@ pub(super) fn gauges(data: &[DataCounters]) -> Vec<(&'static str, &'static str, 
 /// A data server with its threads. Dropping it ends them.
 pub(super) struct DataServer {
     group: Arc<Group>,
-    components: Arc<ComponentStore>,
+    files: Arc<dyn DataFiles>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -189,18 +193,20 @@ impl DataServer {
         door: Door,
     ) -> Result<Self, StartError> {
         let Door { node, listener } = door;
-        let (secret, fs) = (striped.secret, striped.component_fs);
+        let (secret, component_fs) = (striped.secret, striped.component_fs);
         let number = node.number();
-        let components = Arc::new(ComponentStore::new(node, secret, fs, None));
+        let files = Arc::new(ComponentStore::new(node, secret, component_fs, None));
+        let store = striped.store.clone();
+        let states = Here { service: shared.service.clone(), store, secret, component_fs };
         let admits = striped.admits.clone();
         let options = ExportOptions { admits, squash: Squash::None, ..ExportOptions::default() };
-        let namespace = Namespace::new(vec![Export::new("", components.clone(), options)])?;
+        let store = Arc::new(DataStore::new(files.clone()));
+        let namespace = Namespace::new(vec![Export::new("", store, options)])?;
         let random = Random::draw()?;
         let service = ServiceConfig::new(config.lease_time, random.instance);
         let now_ns = Instant::now().0;
         let service = Service::with_records(service, namespace, Box::new(NoRecords), now_ns)?;
-        let states = Here { service: shared.service.clone(), store: striped.store.clone() };
-        let role = DataRole { components: components.clone(), states: Arc::new(states) };
+        let role = DataRole { files: files.clone(), states: Arc::new(states) };
         let secret = ExportSecret::from_bytes(striped.secret);
         let identity = derive(&secret, b"data server", &number.to_be_bytes());
         let nfs = NfsShared::new_data_server(
@@ -213,7 +219,7 @@ impl DataServer {
             role,
         );
         let group = Arc::new(Group::new(vec![listener], 1, nfs::rpc_config(config))?);
-        let mut server = Self { group, components, threads: Vec::new() };
+        let mut server = Self { group, files, threads: Vec::new() };
         let reactor = server.group.reactor(|_| NfsHandler::new(nfs))?;
         let thread = std::thread::Builder::new().name(format!("dafs-data-{number}"));
         server.threads.push(thread.spawn(|| reactor.run())?);
@@ -222,7 +228,7 @@ impl DataServer {
 
     /// The counters, for somebody who outlives this.
     pub(super) fn counters(&self) -> DataCounters {
-        DataCounters { group: self.group.clone(), components: self.components.clone() }
+        DataCounters { group: self.group.clone(), files: self.files.clone() }
     }
 }
 

@@ -5,16 +5,16 @@
 //!   says which bytes are here, so that nothing is read or written in the wrong place: what belongs to
 //!   other nodes goes to them by [`Elsewhere`], or is refused.
 
-use super::directory::{ClientUse, DirectoryNode};
+use super::directory::DirectoryNode;
 use super::handle::ComponentHandle;
 use super::node::Node;
+use crate::data::nameless;
 use crate::limits::FILE_BYTES_MAX;
 use crate::ranges::{check_ranges, seek_dense};
 use crate::vectors::{after, before};
 use crate::{
-    AccessMask, Acl, Attr, CacheAdvice, Capabilities, CreateHow, Created, Cred, DirChange,
-    DirEntry, FILE_ID_BYTES, FileId, FsId, FsStat, Kind, Made, NAME_BYTES_MAX, NewObject, OpenFile,
-    OpenMode, Result, SeekWhat, SetAttr, SetXattr, Stability, Store, StoreError, TimeSpec, Wait,
+    Attr, CacheAdvice, DataFile, DataFiles, FileId, FsId, FsStat, Kind, NAME_BYTES_MAX, OpenFile,
+    Result, SeekWhat, Stability, StoreError, TimeSpec, Wait,
 };
 use dafs_mem::VolatileSlice;
 use siphasher::sip::SipHasher24;
@@ -88,12 +88,6 @@ impl ComponentStore {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Bytes that clients asked for here although another node holds them. Under current layouts there
-    /// are none.
-    pub fn indirect_bytes(&self) -> u64 {
-        self.shared.indirect_bytes.load(Ordering::Relaxed)
-    }
-
     /// The component behind a handle.
     ///
     /// # Errors
@@ -124,29 +118,6 @@ impl ComponentFile {
     /// What the handle says.
     pub fn handle(&self) -> &ComponentHandle {
         &self.handle
-    }
-
-    /// Has the node wait for this request before it forgets what it was told of the component. To be
-    /// called before the request is judged.
-    pub fn begin_use(&self) -> ClientUse<'_> {
-        self.shared.node.begin_use(&self.handle.component)
-    }
-
-    /// How many of `len` bytes from `offset` on can be read and written here.
-    ///
-    /// # Errors
-    /// [`StoreError::NoDevice`] if not even the first one can.
-    pub fn served_bytes(&self, offset: u64, len: usize) -> Result<usize> {
-        if self.shared.elsewhere.is_some() || len == 0 {
-            return Ok(len);
-        }
-        match self.handle.local_bytes(offset) {
-            0 => {
-                self.count_indirect(len);
-                Err(StoreError::NoDevice)
-            }
-            local => Ok(usize::try_from(local).unwrap_or(usize::MAX).min(len)),
-        }
     }
 
     fn count_indirect(&self, len: usize) {
@@ -298,174 +269,50 @@ impl OpenFile for ComponentFile {
     }
 }
 
-/// The attributes of what has none.
-fn nameless(kind: Kind) -> Attr {
-    Attr {
-        kind,
-        mode: 0,
-        links: 1,
-        uid: 0,
-        gid: 0,
-        size: 0,
-        space_used: 0,
-        file_id: 1,
-        raw_device: (0, 0),
-        atime: TimeSpec::default(),
-        mtime: TimeSpec::default(),
-        ctime: TimeSpec::default(),
-        btime: None,
-        change: 0,
+impl DataFile for ComponentFile {
+    fn use_begins(&self) {
+        self.shared.node.use_begins(&self.handle.component);
+    }
+
+    fn use_ends(&self) {
+        self.shared.node.use_ends(&self.handle.component);
+    }
+
+    fn served_bytes(&self, offset: u64, len: usize) -> Result<usize> {
+        if self.shared.elsewhere.is_some() || len == 0 {
+            return Ok(len);
+        }
+        match self.handle.local_bytes(offset) {
+            0 => {
+                self.count_indirect(len);
+                Err(StoreError::NoDevice)
+            }
+            local => Ok(usize::try_from(local).unwrap_or(usize::MAX).min(len)),
+        }
+    }
+
+    /// Only the metadata server knows.
+    fn file_size(&self) -> Result<Option<u64>> {
+        Ok(None)
     }
 }
 
-/// The id of the root, which a store has to have.
-const ROOT: FileId = FileId([0; FILE_ID_BYTES]);
-
-impl Store for ComponentStore {
+impl DataFiles for ComponentStore {
     fn fs_id(&self) -> FsId {
         component_store_fs(&self.shared.secret)
     }
 
-    fn root(&self) -> FileId {
-        ROOT
-    }
-
-    fn getattr(&self, id: &FileId) -> Result<Attr> {
-        if *id == ROOT { Ok(nameless(Kind::Directory)) } else { self.component(id)?.attr() }
-    }
-
-    fn setattr(
-        &self,
-        _cred: &Cred,
-        _id: &FileId,
-        _change: &SetAttr,
-        _file: Option<&dyn OpenFile>,
-    ) -> Result<Attr> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn access(&self, _cred: &Cred, _id: &FileId, _wanted: AccessMask) -> Result<AccessMask> {
-        Ok(AccessMask::empty())
-    }
-
-    fn lookup(&self, _cred: &Cred, _dir: &FileId, _name: &[u8]) -> Result<(FileId, Attr)> {
-        Err(StoreError::NotFound)
-    }
-
-    fn parent(&self, _cred: &Cred, _dir: &FileId) -> Result<FileId> {
-        Err(StoreError::NotFound)
-    }
-
-    /// Whoever has a handle may use the component: what the file's rights say has been asked where the
-    /// state-id was judged.
-    fn open(&self, _cred: &Cred, id: &FileId, _mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
-        if *id == ROOT {
-            return Err(StoreError::IsDirectory);
-        }
+    fn open(&self, id: &FileId) -> Result<Arc<dyn DataFile>> {
         Ok(Arc::new(self.component(id)?))
     }
 
-    fn create(
-        &self,
-        _cred: &Cred,
-        _dir: &FileId,
-        _name: &[u8],
-        _how: CreateHow,
-        _attr: &SetAttr,
-        _mode: OpenMode,
-    ) -> Result<Created> {
-        Err(StoreError::NotSupported)
+    /// Bytes that clients asked for here although another node holds them. Under current layouts there
+    /// are none.
+    fn indirect_bytes(&self) -> u64 {
+        self.shared.indirect_bytes.load(Ordering::Relaxed)
     }
 
-    fn make(
-        &self,
-        _cred: &Cred,
-        _dir: &FileId,
-        _name: &[u8],
-        _object: NewObject<'_>,
-        _attr: &SetAttr,
-    ) -> Result<Made> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn link(&self, _cred: &Cred, _id: &FileId, _dir: &FileId, _name: &[u8]) -> Result<DirChange> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn remove(&self, _cred: &Cred, _dir: &FileId, _name: &[u8]) -> Result<DirChange> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn rename(
-        &self,
-        _cred: &Cred,
-        _from_dir: &FileId,
-        _from: &[u8],
-        _to_dir: &FileId,
-        _to: &[u8],
-    ) -> Result<(DirChange, DirChange)> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn readdir(
-        &self,
-        _cred: &Cred,
-        _dir: &FileId,
-        _cookie: u64,
-        _attr: bool,
-        _sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<bool> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn readlink(&self, _cred: &Cred, _id: &FileId) -> Result<Vec<u8>> {
-        Err(StoreError::Invalid)
-    }
-
-    fn attr_dir(&self, _cred: &Cred, _id: &FileId) -> Result<FileId> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
-    }
-
-    fn xattr(&self, _cred: &Cred, _id: &FileId, _name: &[u8]) -> Result<Vec<u8>> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn set_xattr(
-        &self,
-        _cred: &Cred,
-        _id: &FileId,
-        _name: &[u8],
-        _value: &[u8],
-        _how: SetXattr,
-    ) -> Result<DirChange> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn list_xattrs(&self, _cred: &Cred, _id: &FileId) -> Result<Vec<Vec<u8>>> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn remove_xattr(&self, _cred: &Cred, _id: &FileId, _name: &[u8]) -> Result<DirChange> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn acl(&self, id: &FileId) -> Result<Acl> {
-        self.getattr(id).map(|attr| Acl::from_mode(attr.mode, attr.kind == Kind::Directory))
-    }
-
-    fn set_acl(&self, _cred: &Cred, _id: &FileId, _acl: &Acl) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn commit_names(&self, _ids: &[FileId]) -> Result<()> {
-        Ok(())
-    }
-
-    fn fs_stat(&self, _cred: &Cred, _id: &FileId) -> Result<FsStat> {
+    fn space(&self) -> Result<FsStat> {
         let space = self.shared.node.space()?;
         Ok(FsStat {
             space_total: space.total,

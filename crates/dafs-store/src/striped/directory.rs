@@ -9,7 +9,8 @@
 
 use super::lock;
 use super::node::{ComponentId, Node, NodeSpace, Written};
-use crate::limits::{COMPONENTS_OPEN_MAX, FILE_BYTES_MAX, FORGET_WAIT};
+use crate::limits::{COMPONENTS_OPEN_MAX, FILE_BYTES_MAX};
+use crate::uses::Uses;
 use crate::vectors::{before, continued};
 use crate::{Result, Stability, StoreError, TimeSpec, Wait};
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
@@ -21,7 +22,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use thiserror::Error;
 
 /// The name of the marker.
@@ -64,28 +65,7 @@ pub struct DirectoryNode {
     addresses: Vec<SocketAddr>,
     open: Mutex<FxHashMap<ComponentId, Arc<Held>>>,
     /// How many clients' requests work on a component now.
-    uses: Mutex<FxHashMap<ComponentId, u32>>,
-    unused: Condvar,
-}
-
-/// While it lives, a client's request may work on a component.
-#[must_use]
-pub struct ClientUse<'a> {
-    node: &'a DirectoryNode,
-    component: ComponentId,
-}
-
-impl Drop for ClientUse<'_> {
-    fn drop(&mut self) {
-        let mut uses = lock(&self.node.uses);
-        if let Some(count) = uses.get_mut(&self.component) {
-            *count -= 1;
-            if *count == 0 {
-                uses.remove(&self.component);
-                self.node.unused.notify_all();
-            }
-        }
-    }
+    uses: Uses<ComponentId>,
 }
 
 impl std::fmt::Debug for DirectoryNode {
@@ -149,8 +129,7 @@ impl DirectoryNode {
             verifier: AtomicU64::new(u64::from_le_bytes(verifier)),
             addresses,
             open: Mutex::default(),
-            uses: Mutex::default(),
-            unused: Condvar::new(),
+            uses: Uses::default(),
         })
     }
 
@@ -195,11 +174,15 @@ impl DirectoryNode {
         }
     }
 
-    /// To be called before a client's request is judged, and kept until it is carried out: what was
-    /// judged before [`Node::forget`] is over when that returns.
-    pub fn begin_use(&self, component: &ComponentId) -> ClientUse<'_> {
-        *lock(&self.uses).entry(*component).or_insert(0) += 1;
-        ClientUse { node: self, component: *component }
+    /// To be called before a client's request is judged: what was judged before [`Node::forget`] is
+    /// over when that returns.
+    pub(super) fn use_begins(&self, component: &ComponentId) {
+        self.uses.begin(component);
+    }
+
+    /// To be called when it has been carried out.
+    pub(super) fn use_ends(&self, component: &ComponentId) {
+        self.uses.end(component);
     }
 
     /// What is known of a component; `None` if it is not there.
@@ -401,10 +384,6 @@ impl Node for DirectoryNode {
     }
 
     fn forget(&self, component: &ComponentId) -> Result<()> {
-        // Whoever begins after this asks for leave after this.
-        let in_use = |uses: &mut FxHashMap<ComponentId, u32>| uses.contains_key(component);
-        let waited = self.unused.wait_timeout_while(lock(&self.uses), FORGET_WAIT, in_use);
-        let (_uses, end) = waited.unwrap_or_else(PoisonError::into_inner);
-        if end.timed_out() { Err(StoreError::Busy) } else { Ok(()) }
+        self.uses.await_end(component)
     }
 }

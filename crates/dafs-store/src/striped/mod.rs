@@ -31,7 +31,7 @@ mod state;
 mod store;
 
 pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_fs};
-pub use directory::{ClientUse, DirectoryError, DirectoryNode};
+pub use directory::{DirectoryError, DirectoryNode};
 pub use handle::ComponentHandle;
 pub use node::{ComponentId, Node, NodeSpace, Written};
 

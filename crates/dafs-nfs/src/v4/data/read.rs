@@ -8,8 +8,7 @@ use super::check;
 use crate::data_server::DataRole;
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::v4::compound::{Compound, OpError, OpResult};
-use dafs_store::striped::ComponentFile;
-use dafs_store::{OpenFile, StoreError, Wait};
+use dafs_store::{DataFile, DataUse, StoreError, Wait};
 use dafs_wire::nfs4::{ReadArgs, Status};
 
 /// Bytes of a result without data: end-of-file flag and length.
@@ -18,8 +17,8 @@ const FRAME_BYTES: usize = 8;
 pub(super) fn read(cx: &mut Compound<'_>, role: &DataRole, args: &ReadArgs) -> OpResult {
     let handle = cx.current()?;
     cx.may_wait()?;
-    let file = role.components.component(&handle.file)?;
-    let _use = file.begin_use();
+    let file = role.files.open(&handle.file)?;
+    let _use = DataUse::begin(&*file);
     check(cx, role, &handle, &args.stateid, false)?;
     let room = cx.room().saturating_sub(FRAME_BYTES) / 4 * 4;
     let wanted = (args.count.min(TRANSFER_BYTES_MAX) as usize).min(room);
@@ -30,7 +29,7 @@ pub(super) fn read(cx: &mut Compound<'_>, role: &DataRole, args: &ReadArgs) -> O
     encoder.u32(0);
     let mut space = cx.reply.bulk(wanted).map_err(|_| OpError::Status(Status::Delay))?;
     let got = file.read_at(&[space.view()], args.offset, Wait::Allowed)?;
-    let part = fill(role, &file, (args.offset, wanted), got)?;
+    let part = fill(role, &*file, (args.offset, wanted), got)?;
     if let Some(hole) = space.view().slice(got, part.count - got) {
         hole.fill(0);
     }
@@ -50,14 +49,17 @@ struct Part {
 /// How much is to be answered of what was asked for, when the component has `got` bytes of it.
 fn fill(
     role: &DataRole,
-    file: &ComponentFile,
+    file: &dyn DataFile,
     (offset, wanted): (u64, usize),
     got: usize,
 ) -> Result<Part, StoreError> {
     if got == wanted && wanted > 0 {
         return Ok(Part { count: got, eof: false });
     }
-    let size = role.states.size(file.handle())?;
+    let size = match file.file_size()? {
+        Some(size) => size,
+        None => role.states.size(&file.id())?,
+    };
     let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
     let count = left.min(wanted).max(got);
     let eof = offset.saturating_add(count as u64) >= size;

@@ -10,15 +10,15 @@ use crate::io::write_all;
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::ops::sync_failed;
 use crate::v4::status::of_store;
-use dafs_store::{Stability, Wait};
+use dafs_store::{DataUse, Stability, Wait};
 use dafs_wire::nfs4::{StableHow, Status, Verifier, WriteArgs, WriteResult};
 
 pub(super) fn write<'a>(cx: &mut Compound<'a>, role: &DataRole, args: &WriteArgs<'a>) -> OpResult {
     let handle = cx.current()?;
     let data = cx.args.view(args.data).ok_or(Status::BadXdr)?;
     cx.may_wait()?;
-    let file = role.components.component(&handle.file)?;
-    let _use = file.begin_use();
+    let file = role.files.open(&handle.file)?;
+    let _use = DataUse::begin(&*file);
     check(cx, role, &handle, &args.stateid, true)?;
     if args.offset.checked_add(args.data.len() as u64).is_none() {
         return Err(Status::Inval.into());
@@ -31,7 +31,7 @@ pub(super) fn write<'a>(cx: &mut Compound<'a>, role: &DataRole, args: &WriteArgs
     };
     // Before the data is written: should it be lost meanwhile, the client is to see that.
     let verifier = Verifier(cx.shared.write_verifier.current());
-    let count = match write_all(&file, data, args.offset, stability, Wait::Allowed) {
+    let count = match write_all(&*file, data, args.offset, stability, Wait::Allowed) {
         Ok(count) => count,
         Err(error) if stability != Stability::Unstable => {
             return Err(OpError::Status(sync_failed(cx, error)));
