@@ -19,6 +19,7 @@ use dafs_rpc::BackError;
 use dafs_service::{
     AttrAnswer, ClientKey, Export, Flavour, Front, Handle, Service, StateRef, WriteVerifier,
 };
+use dafs_store::LayoutForm;
 use dafs_wire::nfs4::Status;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -406,8 +407,8 @@ impl Front for NfsShared {
         self.call_client(client, Callback::Recall { handle: *handle, state, truncate });
     }
 
-    fn recall_layout(&self, client: ClientKey, handle: &Handle, state: StateRef) {
-        self.call_client(client, Callback::RecallLayout { handle: *handle, state });
+    fn recall_layout(&self, client: ClientKey, handle: &Handle, state: StateRef, form: LayoutForm) {
+        self.call_client(client, Callback::RecallLayout { handle: *handle, state, form });
     }
 
     fn get_attr(&self, client: ClientKey, handle: &Handle, query: u64) {

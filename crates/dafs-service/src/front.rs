@@ -3,6 +3,7 @@
 use crate::client::ClientKey;
 use crate::handle::Handle;
 use crate::state::StateRef;
+use dafs_store::LayoutForm;
 
 /// A way to a client, kept with its record. Calls must not block; they come from any thread, and
 /// never with a lock of the service held.
@@ -17,7 +18,7 @@ pub trait Front: Send + Sync {
     /// ([`Service::layout_recall_failed`](crate::Service::layout_recall_failed)) and that the client
     /// knows no such layout ([`Service::layout_forgotten`](crate::Service::layout_forgotten)). Clients
     /// of a door that does not carry this are given none.
-    fn recall_layout(&self, _client: ClientKey, _handle: &Handle, _state: StateRef) {}
+    fn recall_layout(&self, _: ClientKey, _: &Handle, _: StateRef, _: LayoutForm) {}
 
     /// Size and change attribute of a write-delegated file are wanted (CB_GETATTR). The answer, or
     /// the failure, goes to [`Service::attr_answer`](crate::Service::attr_answer) with `query`.

@@ -25,7 +25,7 @@ use crate::limits::{
 use crate::lock::{LockBook, LockHolder, LockLog, LockState, Waiter};
 use crate::open::OpenState;
 use crate::state::{StateId, StateRef};
-use dafs_store::{FileId, OpenFile, Store};
+use dafs_store::{FileId, LayoutForm, OpenFile, Store};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ pub(crate) struct Notice {
 
 pub(crate) enum NoticeKind {
     Recall { state: StateRef, truncate: bool },
-    RecallLayout { state: StateRef },
+    RecallLayout { state: StateRef, form: LayoutForm },
     GetAttr { query: u64 },
     LockAvailable { owner: Box<[u8]> },
 }
@@ -127,7 +127,9 @@ impl Notice {
             NoticeKind::Recall { state, truncate } => {
                 front.recall(client, handle, state, truncate);
             }
-            NoticeKind::RecallLayout { state } => front.recall_layout(client, handle, state),
+            NoticeKind::RecallLayout { state, form } => {
+                front.recall_layout(client, handle, state, form);
+            }
             NoticeKind::GetAttr { query } => front.get_attr(client, handle, query),
             NoticeKind::LockAvailable { owner } => front.lock_available(client, handle, &owner),
         }

@@ -20,6 +20,9 @@ pub const PATTERN_PLACES_MAX: usize = 4096;
 /// The most data servers of one device (what stock clients accept).
 pub const DEVICE_SERVERS_MAX: usize = 256;
 
+/// The most copies of one file.
+pub const COPIES_MAX: usize = 8;
+
 /// Which data servers hold the stripes of files of one kind, and where they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceKey(pub [u8; 16]);
@@ -33,6 +36,15 @@ pub struct Device {
     pub pattern: Vec<u32>,
     /// The data servers, each with the addresses that lead to it; from 1 to [`DEVICE_SERVERS_MAX`].
     pub servers: Vec<Vec<SocketAddr>>,
+}
+
+/// In what form a store tells where its files lie: one for all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LayoutForm {
+    /// Stripes that lie in turn on several data servers.
+    Stripes,
+    /// The whole file on one data server, or the same on several.
+    Copies,
 }
 
 /// How a stripe's place in its component is found.
@@ -49,6 +61,32 @@ pub enum Packing {
 pub struct Placement {
     /// Differs between two placements of the file.
     pub epoch: u64,
+    /// Where.
+    pub spread: Spread,
+}
+
+/// How a file is spread over data servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spread {
+    /// In [`LayoutForm::Stripes`].
+    Stripes(Stripes),
+    /// In [`LayoutForm::Copies`]: at least one, at most [`COPIES_MAX`]. Clients read any of them
+    /// and write all.
+    Copies(Vec<FileCopy>),
+}
+
+/// The whole file on one data server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileCopy {
+    /// A device of one server.
+    pub device: DeviceKey,
+    /// What the file is called there; at most 128 bytes.
+    pub handle: Box<[u8]>,
+}
+
+/// Where the stripes of a file lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stripes {
     /// The data servers and their turns.
     pub device: DeviceKey,
     /// The place in the pattern that holds the first stripe.
@@ -60,6 +98,25 @@ pub struct Placement {
     /// What the file is called at the data servers: one name for all, or one for each (in the order
     /// of the device's servers when sparse, of its pattern when dense). At most 128 bytes each.
     pub handles: Vec<Box<[u8]>>,
+}
+
+impl Placement {
+    /// In what form it is.
+    pub fn form(&self) -> LayoutForm {
+        match &self.spread {
+            Spread::Stripes(_) => LayoutForm::Stripes,
+            Spread::Copies(_) => LayoutForm::Copies,
+        }
+    }
+
+    /// All names that the file has at data servers.
+    pub fn handles(&self) -> impl Iterator<Item = &[u8]> {
+        let (stripes, copies) = match &self.spread {
+            Spread::Stripes(stripes) => (&stripes.handles[..], &[][..]),
+            Spread::Copies(copies) => (&[][..], &copies[..]),
+        };
+        stripes.iter().map(|handle| &**handle).chain(copies.iter().map(|copy| &*copy.handle))
+    }
 }
 
 /// What the metadata server asks of a store that spreads files. Calls may wait for data servers and

@@ -1,6 +1,6 @@
 //! Ids, attributes and arguments.
 
-use crate::OpenFile;
+use crate::{LayoutForm, OpenFile};
 use bitflags::bitflags;
 use std::fmt;
 use std::sync::Arc;
@@ -303,8 +303,10 @@ pub struct Capabilities {
     pub holes: bool,
     /// Changes that others make beneath the server are reported for watched objects.
     pub local_changes: LocalChanges,
-    /// Bytes of a stripe, as a rule, where files are spread over data servers that clients may reach;
-    /// else 0.
+    /// In what form it tells where files lie, if they are spread over data servers that clients may
+    /// reach.
+    pub layouts: Option<LayoutForm>,
+    /// Bytes of a stripe, as a rule, in [`LayoutForm::Stripes`]; else 0.
     pub layout_unit_bytes: u32,
 }
 

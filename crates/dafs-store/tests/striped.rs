@@ -23,6 +23,13 @@ fn base() -> TempDir {
     dir
 }
 
+fn stripes(placement: Placement) -> Stripes {
+    match placement.spread {
+        Spread::Stripes(stripes) => stripes,
+        Spread::Copies(_) => panic!("the store has stripes"),
+    }
+}
+
 fn create(store: &StripedStore, name: &str) -> Created {
     let (how, none) = (CreateHow::Guarded, SetAttr::default());
     let root = Store::root(store);
@@ -279,7 +286,7 @@ fn a_copy_of_a_metadata_file_leads_nowhere() {
 
 /// Writes to a component as a client does that holds a layout.
 fn write_behind(store: &StripedStore, base: &Path, id: &FileId, offset: u64, bytes: &[u8]) {
-    let placement = layouts(store).placement(id, true).unwrap().unwrap();
+    let placement = stripes(layouts(store).placement(id, true).unwrap().unwrap());
     let unit = u64::from(placement.unit_bytes.get());
     assert!(offset % unit + bytes.len() as u64 <= unit, "one stripe");
     let count = placement.handles.len() as u64;
@@ -370,7 +377,7 @@ fn a_removal_that_a_crash_undid_takes_nothing_away() {
     let long = pattern(5 * UNIT as usize, 4);
     let created = create(&store, "f");
     write(&*created.file, 0, &long).unwrap();
-    let placement = layouts(&store).placement(&created.id, false).unwrap().unwrap();
+    let placement = stripes(layouts(&store).placement(&created.id, false).unwrap().unwrap());
     let component = ComponentId(*placement.handles[0][32..].first_chunk().unwrap());
     drop((created.file, store));
     // What the removal had entered, on another disk.
@@ -392,6 +399,7 @@ fn a_placement_says_where_stripes_are() {
     assert_eq!(layouts.placement(&created.id, false), Ok(None), "nothing is there to be read");
     let placement = layouts.placement(&created.id, true).unwrap().unwrap();
     assert_eq!(layouts.placement(&created.id, false).unwrap(), Some(placement.clone()));
+    let placement = stripes(placement);
     assert_eq!((placement.unit_bytes.get(), placement.packing), (UNIT, Packing::Sparse));
     let device = layouts.device(&placement.device).unwrap();
     assert_eq!(device.pattern, [0, 1, 2]);

@@ -1,13 +1,14 @@
 //! The messages of back channels (RFC 8881 20): CB_COMPOUND of CB_SEQUENCE and one operation.
 
 use super::callback::{Callback, OffloadOutcome};
+use super::ops::layout_type;
 use super::stateid;
 use crate::wire_handle;
 use dafs_wire::nfs4::{
     Attr, Attributes, CbCompoundArgs, CbCompoundResult, CbGetattrArgs, CbLayoutrecallArgs,
     CbNotifyLockArgs, CbOffloadArgs, CbOp, CbOpResult, CbRecallArgs, CbResultBody, CbSequenceArgs,
-    LAYOUT_FILES, LayoutRecall, OffloadInfo, RecalledLayout, SessionId, StateOwner, Status,
-    Verifier, WriteResponse,
+    LayoutRecall, OffloadInfo, RecalledLayout, SessionId, StateOwner, Status, Verifier,
+    WriteResponse,
 };
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
@@ -55,14 +56,15 @@ pub(super) fn encode(callback: &Callback, place: Place, minor_version: u32) -> V
             let stateid = stateid::wire(*state);
             CbOp::Recall(CbRecallArgs { stateid, truncate: *truncate, handle }).encode(&mut e);
         }
-        Callback::RecallLayout { handle, state } => {
+        Callback::RecallLayout { handle, state, form } => {
             let handle = &wire_handle::encode(handle);
             let stateid = stateid::wire(*state);
             let (offset, length) = (0, u64::MAX);
             let recall = LayoutRecall::File(RecalledLayout { handle, offset, length, stateid });
             // The content has not moved, as a rule; who comes back is told where it is then.
             let (io_mode, changed) = (IO_MODE_ANY, false);
-            let args = CbLayoutrecallArgs { layout_type: LAYOUT_FILES, io_mode, changed, recall };
+            let layout_type = layout_type(*form);
+            let args = CbLayoutrecallArgs { layout_type, io_mode, changed, recall };
             CbOp::Layoutrecall(args).encode(&mut e);
         }
         Callback::Attributes { handle, .. } => {

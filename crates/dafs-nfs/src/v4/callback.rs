@@ -16,6 +16,7 @@ use crate::limits::{
 };
 use dafs_rpc::{BackCall, BackError};
 use dafs_service::{Handle, StateRef};
+use dafs_store::LayoutForm;
 use dafs_wire::nfs4::limits::{CALLBACK_VERSION, PROCEDURE_CB_COMPOUND};
 use dafs_wire::nfs4::{ChannelAttributes, SessionId, Stateid, Status};
 use rustc_hash::FxHashMap;
@@ -29,7 +30,7 @@ pub(crate) enum Callback {
     /// CB_RECALL: give the delegation back.
     Recall { handle: Handle, state: StateRef, truncate: bool },
     /// CB_LAYOUTRECALL: give the layout of a file back.
-    RecallLayout { handle: Handle, state: StateRef },
+    RecallLayout { handle: Handle, state: StateRef, form: LayoutForm },
     /// CB_GETATTR: size and change attribute as the holder of the delegation has them.
     Attributes { handle: Handle, query: u64 },
     /// CB_NOTIFY_LOCK: a lock may now be had.

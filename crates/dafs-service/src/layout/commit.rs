@@ -30,7 +30,8 @@ impl Service {
             if !self.in_grace() {
                 return Err(ServiceError::NoGrace);
             }
-            self.check_any_right(caller, &export.key(handle), true)?;
+            let allowed = self.has_right(caller.client, &export.key(handle), true);
+            allowed.then_some(()).ok_or(ServiceError::OpenMode)?;
             return Ok(layouts.commit(&handle.file, end)?);
         }
         let layout = self.layout(caller, handle, state)?;

@@ -1,7 +1,7 @@
 //! LAYOUTGET: where a file's content lies, told to one client.
 
 use super::{Inner, LayoutState, Spans};
-use crate::client::ClientKind;
+use crate::client::{Client, ClientKind};
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::{Held, Life};
@@ -9,7 +9,7 @@ use crate::limits::{LAYOUTS_MAX, LAYOUTS_PER_CLIENT_MAX};
 use crate::state::{StateId, StateRef, check_seqid, next_seqid};
 use crate::table::{Blocked, Ended, StateTable};
 use crate::{Caller, Result, Service};
-use dafs_store::{Kind, Placement, Store, StoreError};
+use dafs_store::{Kind, LayoutForm, Placement, Store, StoreError};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -20,6 +20,8 @@ pub struct LayoutRequest {
     pub state: StateRef,
     /// Whether it wants to write, too.
     pub write: bool,
+    /// In what form it can be told.
+    pub form: LayoutForm,
 }
 
 /// What it gets.
@@ -63,7 +65,12 @@ impl Service {
             return Err(StoreError::BadType.into());
         }
         let store = export.store().clone();
-        let placement = placement(&*store, handle, request.write)?;
+        // A copy is given to readers of an empty file as well: they cannot ask again when there is some.
+        let write = request.write || request.form == LayoutForm::Copies;
+        let placement = placement(&*store, handle, write)?;
+        if placement.form() != request.form {
+            return Err(ServiceError::LayoutUnavailable);
+        }
         if !fits(&placement) {
             return Err(ServiceError::LayoutTooBig);
         }
@@ -101,7 +108,10 @@ impl Service {
                 return match check_seqid(layout.seqid(), request.state.seqid) {
                     // Right of its own for writing comes from an open, which may have been another.
                     Ok(()) | Err(ServiceError::OldStateId) => {
-                        self.check_any_right(caller, &layout.key, request.write)
+                        match self.has_right(caller.client, &layout.key, request.write) {
+                            true => Ok(()),
+                            false => Err(ServiceError::OpenMode),
+                        }
                     }
                     Err(error) => Err(error),
                 };
@@ -139,20 +149,13 @@ impl Service {
     }
 
     /// Whether some open or delegation of the client lets it read, or write, the file.
-    pub(super) fn check_any_right(
-        &self,
-        caller: Caller<'_>,
-        key: &Handle,
-        write: bool,
-    ) -> Result<()> {
+    pub(super) fn has_right(&self, client: &Arc<Client>, key: &Handle, write: bool) -> bool {
         let table = self.lock_table();
-        let file = table.files.get(key);
-        let allowed = file.is_some_and(|file| {
-            let own = |client| Arc::ptr_eq(client, caller.client);
+        table.files.get(key).is_some_and(|file| {
+            let own = |other| Arc::ptr_eq(other, client);
             file.opens.iter().any(|open| own(&open.client) && open.share().allows(write))
                 || file.delegations.iter().any(|d| own(&d.client) && (d.kind.writes() || !write))
-        });
-        if allowed { Ok(()) } else { Err(ServiceError::OpenMode) }
+        })
     }
 }
 
@@ -165,6 +168,10 @@ fn placement(store: &dyn Store, handle: &Handle, write: bool) -> Result<Placemen
         Err(StoreError::Busy) => Err(unavailable),
         Err(error) => Err(error.into()),
     }
+}
+
+fn components(placement: &Placement) -> Vec<Box<[u8]>> {
+    placement.handles().map(Into::into).collect()
 }
 
 impl StateTable {
@@ -211,7 +218,8 @@ impl StateTable {
                 inner.read = Spans::whole();
             }
             inner.seqid = next_seqid(inner.seqid);
-            inner.components.clone_from(&placement.handles);
+            inner.granted_seqid = inner.seqid;
+            inner.components = components(placement);
             return Ok(StateRef { id: layout.id, seqid: inner.seqid });
         }
         let id = self.admit_layout(caller)?;
@@ -225,10 +233,12 @@ impl StateTable {
             handle: *handle,
             key,
             store: store.clone(),
+            form: request.form,
             life: Life::default(),
             inner: Mutex::new(Inner {
                 seqid: 1,
-                components: placement.handles.clone(),
+                granted_seqid: 1,
+                components: components(placement),
                 read,
                 write,
                 recalled_ns: None,

@@ -31,7 +31,7 @@ use crate::index::{Held, Life};
 use crate::state::{StateId, StateRef, check_seqid, next_seqid};
 use crate::table::{Ended, StateTable};
 use crate::{Caller, Result, Service};
-use dafs_store::{Device, DeviceKey, Store};
+use dafs_store::{Device, DeviceKey, LayoutForm, Store};
 use spans::Spans;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -44,12 +44,15 @@ pub(crate) struct LayoutState {
     /// The file as layouts are compared by.
     pub(crate) key: Handle,
     pub(crate) store: Arc<dyn Store>,
+    pub(crate) form: LayoutForm,
     pub(crate) life: Life,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
     seqid: u32,
+    /// The number that its holder was told with the last grant.
+    granted_seqid: u32,
     /// What the file is called at the data servers.
     components: Vec<Box<[u8]>>,
     /// What is held for reading only, and for reading and writing.
@@ -193,7 +196,7 @@ impl Service {
     /// of what is left, if anything is.
     ///
     /// # Errors
-    /// Those of the state-id.
+    /// `OldStateId` for one from before the last grant, those of the state-id.
     pub fn return_layout(
         &self,
         caller: Caller<'_>,
@@ -206,6 +209,11 @@ impl Service {
         let mut ended = Ended::default();
         let mut table = self.lock_table();
         layout.life.check()?;
+        // Its holder has to know all that it gives back. It may not have heard of a recall yet.
+        let granted = layout.lock().granted_seqid;
+        if check_seqid(granted, state.seqid) == Err(ServiceError::OldStateId) {
+            return Err(ServiceError::OldStateId);
+        }
         let left = layout.give_up(mode, range);
         let reference = layout.reference();
         if !left {

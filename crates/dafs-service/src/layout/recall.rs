@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 impl LayoutState {
     fn notice(self: &Arc<Self>) -> Notice {
-        let what = NoticeKind::RecallLayout { state: self.reference() };
+        let what = NoticeKind::RecallLayout { state: self.reference(), form: self.form };
         Notice { client: self.client.clone(), handle: self.handle, what }
     }
 

@@ -5,13 +5,14 @@ use crate::error::ServiceError;
 use crate::index::Held;
 use crate::state::StateRef;
 use crate::{Result, Service};
+use dafs_store::LayoutForm;
 use std::sync::Arc;
 
 impl Service {
     /// Whether the client that calls itself `owner` at a data server, and has shown itself to be
     /// `identity` there, may read, or write, what is called `component` there, by a state-id of this
-    /// server: that is of an open, a lock or a delegation of its own that is good and allows it, and the
-    /// client holds a layout of that file for such use.
+    /// server: that is of an open, a lock, a delegation or a layout of its own that is good, the client may use the
+    /// file so, and it holds a layout of that file for such use.
     ///
     /// # Errors
     /// `BadLayout` without such a layout, `OpenMode`, `Expired`, those of the state-id, `ReadOnly`.
@@ -39,7 +40,11 @@ impl Service {
             Held::Open(open) => (open.key, open.share().allows(write)),
             Held::Lock(lock) => (lock.open.key, lock.open.share().allows(write)),
             Held::Delegation(held) => (held.key, held.kind.writes() || !write),
-            // It says where the data is, and not who may have it.
+            // Where copies are told, it is what data servers are shown (RFC 8435 5.1). It says where the
+            // data is; who may have it, an open or a delegation says.
+            Held::Layout(layout) if layout.form == LayoutForm::Copies => {
+                (layout.key, self.has_right(client, &layout.key, write))
+            }
             Held::Layout(_) => return Err(ServiceError::BadStateId),
         };
         if !allowed {

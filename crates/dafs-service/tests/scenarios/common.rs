@@ -53,7 +53,13 @@ impl Front for Ear {
         self.hear(Told::Recall(client, *handle, state, truncate));
     }
 
-    fn recall_layout(&self, client: ClientKey, handle: &Handle, state: StateRef) {
+    fn recall_layout(
+        &self,
+        client: ClientKey,
+        handle: &Handle,
+        state: StateRef,
+        _: dafs_store::LayoutForm,
+    ) {
         self.hear(Told::RecallLayout(client, *handle, state));
     }
 

@@ -1,12 +1,13 @@
 //! Layouts: who gets them, what recalls them, and what becomes of those that are not given back.
 
 use crate::common::*;
-use crate::spread::{Asked, DEVICE, Spread, component};
+use crate::spread::{Asked, Spread, component};
 use dafs_service::{
     Client, FenceObject, FenceRight, FenceUpdate, Handle, Identity, LayoutGranted, LayoutMode,
     LayoutRequest, OpenHow, OpenRequest, Opened, RemoveMode, Result, ServiceError, StateKind,
     StateRef, Want, WantKind,
 };
+use dafs_store::LayoutForm;
 use dafs_store::{CreateHow, SetAttr, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,7 +36,17 @@ impl Cluster {
         state: StateRef,
         write: bool,
     ) -> Result<LayoutGranted> {
-        let request = LayoutRequest { state, write };
+        self.get_in(LayoutForm::Stripes, client, handle, (state, write))
+    }
+
+    fn get_in(
+        &self,
+        form: LayoutForm,
+        client: &Arc<Client>,
+        handle: &Handle,
+        (state, write): (StateRef, bool),
+    ) -> Result<LayoutGranted> {
+        let request = LayoutRequest { state, write, form };
         self.world.service.get_layout(self.world.patient(client), handle, request, &|_| true)
     }
 
@@ -83,7 +94,7 @@ fn an_open_leads_to_a_layout_of_its_kind() {
     let client = cluster.world.nfs("a");
     let opened = cluster.world.open(&client, "f", READ).unwrap();
     let granted = cluster.get(&client, &opened, false).unwrap();
-    assert_eq!(granted.placement.device, DEVICE);
+    assert_eq!(granted.placement.handles().next(), Some(&*component(&opened.state.handle().file)));
     assert_eq!(granted.state.seqid, 1);
     assert_eq!(error(cluster.get(&client, &opened, true)), ServiceError::OpenMode);
     let handle = *opened.state.handle();
@@ -122,7 +133,8 @@ fn nobody_else_gets_it_and_not_everything_has_one() {
     assert_eq!(error(cluster.get(&one, &opened, false)), ServiceError::LayoutUnavailable);
     // What does not fit the answer is not entered.
     cluster.world.service.set_back_channel(&one, true);
-    let request = LayoutRequest { state: opened.state.reference(), write: false };
+    let request =
+        LayoutRequest { state: opened.state.reference(), write: false, form: LayoutForm::Stripes };
     let handle = opened.state.handle();
     let caller = cluster.world.patient(&one);
     let small = cluster.world.service.get_layout(caller, handle, request, &|_| false);
@@ -511,4 +523,57 @@ fn directories_and_read_only_exports_have_none_for_writing() {
     let read_only = cluster.get(&one, &opened, true);
     assert_eq!(error(read_only), ServiceError::Store(StoreError::ReadOnly));
     cluster.get(&one, &opened, false).unwrap();
+}
+
+#[test]
+fn a_form_that_the_store_has_not_is_not_given() {
+    let cluster = Cluster::new();
+    let client = cluster.world.nfs("a");
+    let opened = cluster.world.open(&client, "f", BOTH).unwrap();
+    let (handle, state) = (*opened.state.handle(), opened.state.reference());
+    let get = |form| cluster.get_in(form, &client, &handle, (state, true));
+    assert_eq!(error(get(LayoutForm::Copies)), ServiceError::LayoutUnavailable);
+    cluster.store.copies.store(true, Ordering::SeqCst);
+    assert_eq!(error(get(LayoutForm::Stripes)), ServiceError::LayoutUnavailable);
+    assert_eq!(get(LayoutForm::Copies).unwrap().placement.handles().count(), 2);
+}
+
+#[test]
+fn data_servers_go_by_a_layout_for_as_long_as_its_holder_may_use_the_file() {
+    let cluster = Cluster::new();
+    cluster.store.copies.store(true, Ordering::SeqCst);
+    let client = cluster.world.nfs("a");
+    let reader = cluster.world.open(&client, "f", READ).unwrap();
+    let (handle, state) = (*reader.state.handle(), reader.state.reference());
+    let read = cluster.get_in(LayoutForm::Copies, &client, &handle, (state, false)).unwrap();
+    let layout = StateRef { seqid: 0, ..read.state };
+    assert_eq!(cluster.vouch("a", &reader, layout, false), Ok(()));
+    assert_eq!(error(cluster.vouch("a", &reader, layout, true)), ServiceError::OpenMode);
+    assert_eq!(error(cluster.vouch("b", &reader, layout, false)), ServiceError::BadStateId);
+    // Another open gives the right, and only a layout for writing says where.
+    let request = cluster.world.plain("f", "writer", WRITE);
+    let writer = cluster.world.service.open(cluster.world.caller(&client), &request).unwrap();
+    assert_eq!(error(cluster.vouch("a", &reader, layout, true)), ServiceError::BadLayout);
+    let state = writer.state.reference();
+    cluster.get_in(LayoutForm::Copies, &client, &handle, (state, true)).unwrap();
+    assert_eq!(cluster.vouch("a", &reader, layout, true), Ok(()));
+    cluster.world.close(&client, &writer);
+    assert_eq!(error(cluster.vouch("a", &reader, layout, true)), ServiceError::OpenMode);
+    cluster.world.close(&client, &reader);
+    assert_eq!(error(cluster.vouch("a", &reader, layout, false)), ServiceError::StaleStateId);
+}
+
+#[test]
+fn a_layout_is_given_back_by_its_last_number_alone() {
+    let cluster = Cluster::new();
+    let client = cluster.world.nfs("a");
+    let opened = cluster.world.open(&client, "f", BOTH).unwrap();
+    let first = cluster.get(&client, &opened, false).unwrap().state;
+    let handle = *opened.state.handle();
+    let second = cluster.get_by(&client, &handle, first, true).unwrap().state;
+    let (caller, service) = (cluster.world.caller(&client), &cluster.world.service);
+    // What was granted meanwhile its holder did not know of when it gave this back.
+    let early = service.return_layout(caller, &handle, first, LayoutMode::Any, ALL);
+    assert_eq!(early, Err(ServiceError::OldStateId));
+    cluster.give_back(&client, &opened, second);
 }

@@ -1,10 +1,11 @@
 //! A store in memory that says that its files lie at data servers, and notes what it is asked to do
 //! about that.
 
+use dafs_store::Spread as How;
 use dafs_store::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, Device, DeviceKey, DirChange,
-    DirEntry, FileId, FsId, FsStat, Layouts, Made, MemoryStore, NewObject, OpenFile, OpenMode,
-    Packing, Placement, Result, SetAttr, SetXattr, Store, StoreError,
+    DirEntry, FileCopy, FileId, FsId, FsStat, LayoutForm, Layouts, Made, MemoryStore, NewObject,
+    OpenFile, OpenMode, Packing, Placement, Result, SetAttr, SetXattr, Store, StoreError, Stripes,
 };
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,6 +29,8 @@ pub(crate) struct Spread {
     pub(crate) away: AtomicBool,
     /// Files that are not spread.
     pub(crate) whole: AtomicBool,
+    /// Files lie whole on two data servers.
+    pub(crate) copies: AtomicBool,
     pub(crate) epoch: AtomicU64,
     pub(crate) moved: Mutex<Vec<FileId>>,
 }
@@ -57,14 +60,18 @@ impl Layouts for Spread {
         if self.whole.load(Ordering::SeqCst) {
             return Ok(None);
         }
-        Ok(Some(Placement {
-            epoch: self.epoch.load(Ordering::SeqCst),
-            device: DEVICE,
-            first_place: 0,
-            unit_bytes: NonZeroU32::new(65_536).unwrap(),
-            packing: Packing::Sparse,
-            handles: vec![component(file)],
-        }))
+        let copy = |handle| FileCopy { device: DEVICE, handle };
+        let spread = match self.copies.load(Ordering::SeqCst) {
+            true => How::Copies(vec![copy(component(file)), copy(b"another".as_slice().into())]),
+            false => How::Stripes(Stripes {
+                device: DEVICE,
+                first_place: 0,
+                unit_bytes: NonZeroU32::new(65_536).unwrap(),
+                packing: Packing::Sparse,
+                handles: vec![component(file)],
+            }),
+        };
+        Ok(Some(Placement { epoch: self.epoch.load(Ordering::SeqCst), spread }))
     }
 
     fn device(&self, key: &DeviceKey) -> Option<Device> {
@@ -202,7 +209,11 @@ impl Store for Spread {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { layout_unit_bytes: 65_536, ..self.inner.capabilities() }
+        Capabilities {
+            layouts: Some(LayoutForm::Stripes),
+            layout_unit_bytes: 65_536,
+            ..self.inner.capabilities()
+        }
     }
 
     fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {

@@ -566,6 +566,7 @@ impl Store for MemoryStore {
             deallocate: true,
             holes: true,
             local_changes: LocalChanges::Impossible,
+            layouts: None,
             layout_unit_bytes: 0,
         }
     }

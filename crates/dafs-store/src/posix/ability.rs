@@ -26,6 +26,7 @@ pub(super) fn find(root: BorrowedFd<'_>) -> Result<Capabilities> {
         deallocate: true,
         holes: true,
         local_changes: LocalChanges::Unseen,
+        layouts: None,
         layout_unit_bytes: 0,
     })
 }

@@ -4,7 +4,7 @@ use super::handle::ComponentHandle;
 use super::record::Record;
 use super::state::Place;
 use super::{Shared, StripedStore, lock, server, shown};
-use crate::layouts::{Device, DeviceKey, Layouts, Packing, Placement};
+use crate::layouts::{Device, DeviceKey, Layouts, Packing, Placement, Spread, Stripes};
 use crate::limits::DEVICES_MAX;
 use crate::{Attr, FileId, Result, SetAttr, SetTime, Store, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -62,11 +62,13 @@ impl Shared {
         let (epoch, _) = record.component.0.split_first_chunk()?;
         Some(Placement {
             epoch: u64::from_le_bytes(*epoch),
-            device,
-            first_place: record.first.into(),
-            unit_bytes: record.unit_bytes,
-            packing: Packing::Sparse,
-            handles: handles.collect(),
+            spread: Spread::Stripes(Stripes {
+                device,
+                first_place: record.first.into(),
+                unit_bytes: record.unit_bytes,
+                packing: Packing::Sparse,
+                handles: handles.collect(),
+            }),
         })
     }
 }

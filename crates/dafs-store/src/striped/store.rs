@@ -9,8 +9,8 @@ use super::{Shared, StripedStore, lock, server, shown};
 use crate::names::STRIPES_XATTR;
 use crate::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry, FileId,
-    FsId, FsStat, Kind, Layouts, Made, NewObject, OpenFile, OpenMode, Result, SetAttr, SetXattr,
-    Store, StoreError, Watch,
+    FsId, FsStat, Kind, LayoutForm, Layouts, Made, NewObject, OpenFile, OpenMode, Result, SetAttr,
+    SetXattr, Store, StoreError, Watch,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -290,16 +290,15 @@ impl Store for StripedStore {
     }
 
     fn capabilities(&self) -> Capabilities {
+        let layouts = self.shared.is_open_to_clients().then_some(LayoutForm::Stripes);
         Capabilities {
             clone: false,
             clone_block_bytes: 0,
             allocate: false,
             deallocate: false,
             holes: false,
-            layout_unit_bytes: match self.shared.is_open_to_clients() {
-                true => self.shared.options.unit_bytes.get(),
-                false => 0,
-            },
+            layouts,
+            layout_unit_bytes: layouts.map_or(0, |_| self.shared.options.unit_bytes.get()),
             ..self.shared.meta.capabilities()
         }
     }

@@ -58,6 +58,12 @@ pub const LIST_ITEMS_MAX: usize = 1024;
 pub const STRIPES_MAX: usize = 4096;
 /// The most data servers of a device (what stock clients take).
 pub const DATA_SERVERS_MAX: usize = 256;
+/// The most versions of NFS that one data server says it speaks.
+pub const FLEX_VERSIONS_MAX: usize = 16;
+/// The most copies of a file that a layout tells of.
+pub const FLEX_MIRRORS_MAX: usize = 16;
+/// The longest user or group name at a data server, in bytes.
+pub const OWNER_NAME_BYTES_MAX: usize = 1024;
 /// The most addresses of one data server that are taken from the wire.
 pub const MULTIPATHS_MAX: usize = 64;
 /// The most extended attribute names of one answer that are taken from the wire.

@@ -3,13 +3,13 @@
 use super::owner::Decimal;
 use super::{OF_FILE_SYSTEM, acl, exclusive_create, supported};
 use crate::limits::TRANSFER_BYTES_MAX;
+use crate::v4::ops::layout_type;
 use crate::wire_handle;
 use dafs_service::{Caller, FsLimits, Handle, Service, ServiceError};
 use dafs_store::{Acl, AclSupport, Attr as ObjectAttr, Capabilities, Kind, TimeSpec};
 use dafs_wire::nfs4::{
     self, Attr, Bitmap, ChangeAttrType, CharsetCapability, DeviceNumbers, FhExpireType, FileType,
-    FsLocations, Fsid, LAYOUT_FILES, Numbers32, OpenArguments, ShareAccess, Status, Time,
-    encode_fattr,
+    FsLocations, Fsid, Numbers32, OpenArguments, ShareAccess, Status, Time, encode_fattr,
 };
 use dafs_wire::xdr::Encoder;
 use std::time::Duration;
@@ -188,10 +188,10 @@ fn further(attr: Attr, e: &mut Encoder<'_>, object: &Object<'_>, extra: &Extra) 
         Attr::ChangeAttrType => e.value(&ChangeAttrType::Undefined),
         Attr::XattrSupport => e.bool(capabilities.xattrs),
         Attr::OpenArguments => e.value(&OPEN_ARGUMENTS),
-        Attr::FsLayoutTypes => e.value(&Numbers32 { numbers: vec![LAYOUT_FILES] }),
+        Attr::FsLayoutTypes => e.value(&layout_types(capabilities)),
         // Directories have none.
         Attr::LayoutTypes if object.attr.kind == Kind::Regular => {
-            e.value(&Numbers32 { numbers: vec![LAYOUT_FILES] });
+            e.value(&layout_types(capabilities));
         }
         Attr::LayoutTypes => e.value(&Numbers32::default()),
         Attr::LayoutBlksize => e.u32(capabilities.layout_unit_bytes),
@@ -200,6 +200,10 @@ fn further(attr: Attr, e: &mut Encoder<'_>, object: &Object<'_>, extra: &Extra) 
 }
 
 /// Writes one of [`OF_FILE_SYSTEM`].
+fn layout_types(capabilities: &Capabilities) -> Numbers32 {
+    Numbers32 { numbers: capabilities.layouts.map(layout_type).into_iter().collect() }
+}
+
 fn of_file_system(attr: Attr, e: &mut Encoder<'_>, limits: &Option<FsLimits>) {
     let Some(FsLimits { stat, .. }) = limits else {
         debug_assert!(false, "{attr} is supported but not known here");

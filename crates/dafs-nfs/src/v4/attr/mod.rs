@@ -72,8 +72,7 @@ const MINOR_2: Bitmap =
     Attr::set(&[Attr::CloneBlksize, Attr::ChangeAttrType, Attr::ModeUmask, Attr::XattrSupport]);
 
 /// What objects have on file systems whose files are spread over data servers (RFC 8881 5.12).
-const OF_LAYOUTS: Bitmap =
-    Attr::set(&[Attr::FsLayoutTypes, Attr::LayoutTypes, Attr::LayoutBlksize]);
+const OF_LAYOUTS: Bitmap = Attr::set(&[Attr::FsLayoutTypes, Attr::LayoutTypes]);
 
 /// The space and the limits of the file system, which are asked for in one call.
 const OF_FILE_SYSTEM: Bitmap = Attr::set(&[
@@ -120,8 +119,11 @@ pub(crate) fn supported(
     if capabilities.acls != AclSupport::Mode {
         set.insert(Attr::Acl);
     }
-    if capabilities.layout_unit_bytes != 0 {
+    if capabilities.layouts.is_some() {
         set = set.or(OF_LAYOUTS);
+    }
+    if capabilities.layout_unit_bytes != 0 {
+        set.insert(Attr::LayoutBlksize);
     }
     if object.is_some_and(|object| object.btime.is_some()) {
         set.insert(Attr::TimeCreate);

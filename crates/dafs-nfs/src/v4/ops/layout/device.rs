@@ -3,16 +3,26 @@
 //! A device never changes; one that is not current any more is told for as long as the store knows
 //! it. So no client asks for word of changes.
 
-use super::of_files;
+use super::form;
+use crate::limits::TRANSFER_BYTES_MAX;
 use crate::v4::compound::{Compound, OpError, OpResult};
-use dafs_store::{Device, DeviceKey};
+use dafs_store::{Device, DeviceKey, LayoutForm};
 use dafs_wire::nfs4::{
-    Bitmap, DataServer, DeviceId, FilesDevice, GetdeviceinfoArgs, GetdeviceinfoResult,
-    GetdevicelistArgs, GetdevicelistResult, LAYOUT_FILES, LayoutBody, NetworkAddress, Status,
-    Verifier,
+    Bitmap, DataServer, DeviceId, FilesDevice, FlexDevice, FlexVersion, GetdeviceinfoArgs,
+    GetdeviceinfoResult, GetdevicelistArgs, GetdevicelistResult, LayoutBody, NetworkAddress,
+    Status, Verifier,
 };
 use dafs_wire::xdr::{Encode, Encoder};
 use std::net::SocketAddr;
+
+/// What data servers speak to clients that have flexible files.
+const DATA_SERVER_VERSION: FlexVersion = FlexVersion {
+    version: 4,
+    minor_version: 1,
+    read_bytes_max: TRANSFER_BYTES_MAX,
+    write_bytes_max: TRANSFER_BYTES_MAX,
+    tightly_coupled: true,
+};
 
 /// What the result takes besides the device's address, in bytes.
 const AROUND_BODY_BYTES: usize = 16;
@@ -21,10 +31,10 @@ pub(in crate::v4::ops) fn getdeviceinfo(
     cx: &mut Compound<'_>,
     args: &GetdeviceinfoArgs,
 ) -> OpResult {
-    of_files(cx, args.layout_type)?;
+    let form = form(cx, args.layout_type)?;
     let key = DeviceKey(args.device_id.0);
     let device = cx.shared.service.device(&key).ok_or(Status::NoEnt)?;
-    let mut body = body(&device);
+    let mut body = body(&device, form).ok_or(Status::NoEnt)?;
     let wanted = body.len() + AROUND_BODY_BYTES;
     match args.result_bytes_max as usize {
         // Only which changes are to be told was asked for.
@@ -36,7 +46,7 @@ pub(in crate::v4::ops) fn getdeviceinfo(
         _ => {}
     }
     cx.encoder().value(&GetdeviceinfoResult {
-        address: LayoutBody { layout_type: LAYOUT_FILES, body: &body },
+        address: LayoutBody { layout_type: args.layout_type, body: &body },
         notifications: Bitmap::default(),
     });
     Ok(())
@@ -47,7 +57,7 @@ pub(in crate::v4::ops) fn getdevicelist(
     args: &GetdevicelistArgs,
 ) -> OpResult {
     let handle = cx.current()?;
-    of_files(cx, args.layout_type)?;
+    form(cx, args.layout_type)?;
     let devices = cx.shared.service.devices(&handle)?;
     let verifier = Verifier(cx.shared.write_verifier.current());
     if args.devices_max == 0 {
@@ -67,24 +77,31 @@ pub(in crate::v4::ops) fn getdevicelist(
     Ok(())
 }
 
-fn body(device: &Device) -> Vec<u8> {
+/// The body of a device's address; `None` for a device that such layouts do not name.
+fn body(device: &Device, form: LayoutForm) -> Option<Vec<u8>> {
     let text = |address: &SocketAddr| (network(address), universal(address));
     let servers: Vec<Vec<_>> =
         device.servers.iter().map(|server| server.iter().map(text).collect()).collect();
     let mut bytes = Vec::with_capacity(64);
-    let servers = servers
-        .iter()
-        .map(|server| {
-            let addresses = server.iter().map(|(network, address)| NetworkAddress {
-                network: network.as_bytes(),
-                address: address.as_bytes(),
-            });
-            DataServer(addresses.collect())
-        })
-        .collect();
-    FilesDevice { stripe_indices: device.pattern.clone(), servers }
-        .encode(&mut Encoder::new(&mut bytes));
-    bytes
+    let mut servers = servers.iter().map(|server| {
+        let addresses = server.iter().map(|(network, address)| NetworkAddress {
+            network: network.as_bytes(),
+            address: address.as_bytes(),
+        });
+        DataServer(addresses.collect())
+    });
+    let mut e = Encoder::new(&mut bytes);
+    match form {
+        LayoutForm::Stripes => {
+            let servers = servers.collect();
+            FilesDevice { stripe_indices: device.pattern.clone(), servers }.encode(&mut e);
+        }
+        LayoutForm::Copies => {
+            let server = servers.next().filter(|_| device.servers.len() == 1)?;
+            FlexDevice { server, versions: vec![DATA_SERVER_VERSION] }.encode(&mut e);
+        }
+    }
+    Some(bytes)
 }
 
 fn network(address: &SocketAddr) -> &'static str {

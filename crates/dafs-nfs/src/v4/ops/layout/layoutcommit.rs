@@ -1,7 +1,7 @@
 //! LAYOUTCOMMIT (RFC 8881 18.42): what was written at data servers becomes part of the file. The time
 //! of change is this server's, whatever the client says.
 
-use super::{check_range, of_files, of_layout};
+use super::{check_range, form, of_layout};
 use crate::v4::compound::{Compound, OpResult};
 use crate::v4::stateid;
 use dafs_wire::nfs4::{LayoutcommitArgs, LayoutcommitResult, Status};
@@ -11,7 +11,7 @@ pub(in crate::v4::ops) fn layoutcommit(
     args: &LayoutcommitArgs<'_>,
 ) -> OpResult {
     let handle = cx.current()?;
-    of_files(cx, args.update.layout_type)?;
+    form(cx, args.update.layout_type)?;
     // A client that only says when it wrote may name no bytes.
     if args.length != 0 {
         check_range(args.offset, args.length)?;

@@ -1,23 +1,29 @@
 //! LAYOUTGET (RFC 8881 18.43): where a file's content lies. Whole files are told, whatever part is
 //! asked for.
 
-use super::{check_range, mode, of_files, of_layout};
+use super::{check_range, form, mode, of_layout};
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
-use dafs_service::{LayoutMode, LayoutRequest, ServiceError};
-use dafs_store::{Packing, Placement};
+use dafs_service::{LayoutMode, LayoutRequest, ServiceError, StateRef};
+use dafs_store::{FileCopy, Packing, Placement, Spread};
 use dafs_wire::nfs4::{
-    ComponentHandle, DeviceId, FilesLayout, LAYOUT_FILES, Layout, LayoutBody, LayoutgetArgs,
-    LayoutgetResult, Status, StripeUnit,
+    ComponentHandle, DeviceId, FilesLayout, FlexCopy, FlexLayout, FlexMirror, Layout, LayoutBody,
+    LayoutgetArgs, LayoutgetResult, Stateid, Status, StripeUnit,
 };
 use dafs_wire::xdr::{Encode, Encoder};
+
+/// Whom a data server would go by that knows no state of this server (RFC 8435 2.2.1). Ours ask this
+/// one who the client is and what it may; so these own nothing.
+const READER: &[u8] = b"65533";
+const WRITER: &[u8] = b"65534";
+const GROUP: &[u8] = b"65534";
 
 /// What the result takes besides the body of its one layout, in bytes.
 const AROUND_BODY_BYTES: usize = 64;
 
 pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs) -> OpResult {
     let handle = cx.current()?;
-    of_files(cx, args.layout_type)?;
+    let form = form(cx, args.layout_type)?;
     let mode = mode(args.io_mode, false)?;
     check_range(args.offset, args.length)?;
     let least = args.length_min;
@@ -28,11 +34,11 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs)
     // The store may ask data servers.
     cx.may_wait()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
-    let request = LayoutRequest { state, write: mode == LayoutMode::ReadWrite };
+    let request = LayoutRequest { state, write: mode == LayoutMode::ReadWrite, form };
     // A layout that is entered is told, so the whole reply must have room for it.
     let room = cx.room().min(args.result_bytes_max as usize).saturating_sub(AROUND_BODY_BYTES);
     let placed = cx.shared.service.get_layout(cx.caller()?, &handle, request, &|placement| {
-        body(placement).is_some_and(|body| body.len() <= room)
+        body(placement, mode, StateRef::ANONYMOUS).is_some_and(|body| body.len() <= room)
     });
     let granted = match placed {
         Ok(granted) => granted,
@@ -45,31 +51,59 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs)
         Err(error) => return Err(of_layout(error)),
     };
     // It fitted, so there is one.
-    let body = body(&granted.placement).unwrap_or_default();
+    let body = body(&granted.placement, mode, granted.state).unwrap_or_default();
     let stateid = stateid::wire(granted.state);
     let layout = Layout {
         offset: 0,
         length: u64::MAX,
         io_mode: args.io_mode,
-        content: LayoutBody { layout_type: LAYOUT_FILES, body: &body },
+        content: LayoutBody { layout_type: args.layout_type, body: &body },
     };
     cx.encoder().value(&LayoutgetResult { return_on_close: true, stateid, layouts: vec![layout] });
     cx.set_current_stateid(stateid);
     Ok(())
 }
 
-/// The body of a layout; `None` where the unit cannot be told to clients.
-fn body(placement: &Placement) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(128);
-    let dense = placement.packing == Packing::Dense;
-    let unit = StripeUnit::new(placement.unit_bytes.get(), dense)?;
-    FilesLayout {
-        device: DeviceId(placement.device.0),
-        unit,
-        first_stripe_index: placement.first_place,
-        pattern_offset: 0,
-        handles: placement.handles.iter().map(|handle| ComponentHandle(handle)).collect(),
+/// The body of a layout of that state-id; `None` where the unit cannot be told to clients.
+fn body(placement: &Placement, mode: LayoutMode, state: StateRef) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(256);
+    let mut e = Encoder::new(&mut bytes);
+    match &placement.spread {
+        Spread::Stripes(stripes) => {
+            let dense = stripes.packing == Packing::Dense;
+            let layout = FilesLayout {
+                device: DeviceId(stripes.device.0),
+                unit: StripeUnit::new(stripes.unit_bytes.get(), dense)?,
+                first_stripe_index: stripes.first_place,
+                pattern_offset: 0,
+                handles: stripes.handles.iter().map(|handle| ComponentHandle(handle)).collect(),
+            };
+            layout.encode(&mut e);
+        }
+        Spread::Copies(copies) => {
+            // Data servers go by the layout itself, however often it is told anew.
+            let stateid = stateid::wire(StateRef { seqid: 0, ..state });
+            let user = if mode == LayoutMode::Read { READER } else { WRITER };
+            let mirror = |copy| FlexMirror { servers: vec![server_of(copy, user, stateid)] };
+            let layout = FlexLayout {
+                stripe_unit_bytes: 0,
+                mirrors: copies.iter().map(mirror).collect(),
+                flags: 0,
+                stats_hint_seconds: 0,
+            };
+            layout.encode(&mut e);
+        }
     }
-    .encode(&mut Encoder::new(&mut bytes));
     Some(bytes)
+}
+
+fn server_of<'a>(copy: &'a FileCopy, user: &'a [u8], stateid: Stateid) -> FlexCopy<'a> {
+    FlexCopy {
+        device: DeviceId(copy.device.0),
+        efficiency: 1,
+        stateid,
+        handles: vec![ComponentHandle(&copy.handle)],
+        user,
+        group: GROUP,
+    }
 }

@@ -1,9 +1,13 @@
 //! LAYOUTRETURN (RFC 8881 18.44): of a file, of a file system, of all.
 
-use super::{check_range, mode, of_files, of_layout};
+use super::{check_range, form, mode, of_layout};
 use crate::v4::compound::{Compound, OpResult};
 use crate::v4::stateid;
-use dafs_wire::nfs4::{LayoutReturn, LayoutreturnArgs, LayoutreturnResult, Stateid, Status};
+use dafs_store::LayoutForm;
+use dafs_wire::nfs4::{
+    FlexReturned, LayoutReturn, LayoutreturnArgs, LayoutreturnResult, Stateid, Status,
+};
+use dafs_wire::xdr::{Decode, Decoder};
 
 /// The numbers of what is wider than a file (`layoutreturn_type4`).
 const OF_FILE_SYSTEM: u32 = 2;
@@ -13,7 +17,7 @@ pub(in crate::v4::ops) fn layoutreturn(
     cx: &mut Compound<'_>,
     args: &LayoutreturnArgs<'_>,
 ) -> OpResult {
-    of_files(cx, args.layout_type)?;
+    let form = form(cx, args.layout_type)?;
     let mode = mode(args.io_mode, true)?;
     let service = cx.shared.service.clone();
     if args.reclaim {
@@ -26,6 +30,9 @@ pub(in crate::v4::ops) fn layoutreturn(
     match &args.returned {
         LayoutReturn::File(returned) => {
             let handle = cx.current()?;
+            if form == LayoutForm::Copies {
+                hear(cx, returned.body)?;
+            }
             check_range(returned.offset, returned.length)?;
             let state = stateid::reference(&cx.stateid(&returned.stateid)?)?;
             let range = (returned.offset, returned.length);
@@ -43,6 +50,18 @@ pub(in crate::v4::ops) fn layoutreturn(
         }
         LayoutReturn::Wider(_) => Err(Status::Inval.into()),
     }
+}
+
+/// What a client met at data servers. It is for the administrator to read: this server finds out by
+/// itself which of them it can reach.
+fn hear(cx: &Compound<'_>, body: &[u8]) -> OpResult {
+    let told = FlexReturned::decode(&mut Decoder::new(body)).map_err(|_| Status::BadXdr)?;
+    let client = cx.caller()?.client.name().escape_ascii().to_string();
+    for error in told.errors.iter().flat_map(|range| &range.errors) {
+        let (status, op) = (error.status, error.op);
+        tracing::debug!(client, ?status, op, "a client had an error at a data server");
+    }
+    Ok(())
 }
 
 fn answer(cx: &mut Compound<'_>, stateid: Option<Stateid>) -> OpResult {

@@ -1,8 +1,9 @@
-//! Parallel NFS at the metadata server (RFC 8881 12, 13, 18.40 - 18.44; RFC 7862 15.6, 15.7): the
-//! files layout.
+//! Parallel NFS at the metadata server (RFC 8881 12, 13, 18.40 - 18.44; RFC 7862 15.6, 15.7): files
+//! layouts for stripes, and flexible files (RFC 8435) for copies.
 //!
 //! Invariants
-//! * A layout is of the files type; others are not known here.
+//! * A file system has one layout type, that of its store's form: a client that met two would choose
+//!   one for all files.
 //! * A layout that is entered is told: its size on the wire is known before.
 
 mod layoutcommit;
@@ -18,17 +19,28 @@ pub(super) use layoutget::layoutget;
 pub(super) use layoutreturn::layoutreturn;
 
 use dafs_service::{LayoutMode, ServiceError};
-use dafs_store::StoreError;
-use dafs_wire::nfs4::{LAYOUT_FILES, Status};
+use dafs_store::{LayoutForm, StoreError};
+use dafs_wire::nfs4::{LAYOUT_FILES, LAYOUT_FLEX_FILES, Status};
 
 use crate::v4::compound::{Compound, OpError};
 
-/// Refuses layout types that are not known here, and all where no export has any.
-fn of_files(cx: &Compound<'_>, layout_type: u32) -> Result<(), Status> {
+/// The form that a layout type tells. Refuses those that are not known here, and all where no export
+/// has any.
+fn form(cx: &Compound<'_>, layout_type: u32) -> Result<LayoutForm, Status> {
     if !cx.shared.service.has_layouts() {
         return Err(Status::NotSupp);
     }
-    if layout_type == LAYOUT_FILES { Ok(()) } else { Err(Status::UnknownLayoutType) }
+    let known = [LayoutForm::Stripes, LayoutForm::Copies];
+    let mut known = known.into_iter().filter(|&form| self::layout_type(form) == layout_type);
+    known.next().ok_or(Status::UnknownLayoutType)
+}
+
+/// The layout type that tells a form.
+pub(in crate::v4) fn layout_type(form: LayoutForm) -> u32 {
+    match form {
+        LayoutForm::Stripes => LAYOUT_FILES,
+        LayoutForm::Copies => LAYOUT_FLEX_FILES,
+    }
 }
 
 /// The mode of a request; `any` where it may stand for both.
