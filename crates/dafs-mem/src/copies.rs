@@ -59,6 +59,8 @@ sites! {
     ClientCache => "client_cache",
     /// Mount: data of a short write, kept until the server has made it stable.
     MountKept => "mount_kept",
+    /// Cluster: data between a metadata server and its data servers, in and out of messages.
+    Cluster => "cluster",
     /// The in-memory store: file content in and out.
     MemoryStore => "memory_store",
     /// Posix store: the value of a named attribute, which the kernel hands over whole.

@@ -6,6 +6,7 @@
 //! * What is decoded borrows from the input; bulk data is never copied here.
 //! * All arithmetic on lengths and offsets from outside is checked.
 
+pub mod cluster;
 pub mod dafs;
 pub mod iwarp;
 pub mod mount3;

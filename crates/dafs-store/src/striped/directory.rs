@@ -88,13 +88,7 @@ impl DirectoryNode {
         if fs::exists(path.join(MARKER)).map_err(io)? {
             return check_marker(path, store, number);
         }
-        // What a new file system holds by itself does not count.
-        let other = fs::read_dir(path)
-            .map_err(io)?
-            .any(|entry| entry.is_ok_and(|entry| entry.file_name() != "lost+found"));
-        if other {
-            return Err(DirectoryError::NotEmpty(path.to_owned()));
-        }
+        Self::check_empty(path)?;
         let marked = || {
             let mut file = OpenOptions::new()
                 .write(true)
@@ -106,6 +100,41 @@ impl DirectoryNode {
             File::open(path)?.sync_all()
         };
         marked().map_err(io)
+    }
+
+    /// Whether a directory may become that of a node.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NotEmpty`] if there is something in it.
+    pub fn check_empty(path: &Path) -> std::result::Result<(), DirectoryError> {
+        // What a new file system holds by itself does not count.
+        let other = fs::read_dir(path)
+            .map_err(|error| DirectoryError::Io(path.to_owned(), error))?
+            .any(|entry| entry.is_ok_and(|entry| entry.file_name() != "lost+found"));
+        if other { Err(DirectoryError::NotEmpty(path.to_owned())) } else { Ok(()) }
+    }
+
+    /// The store and the number of the node that a directory is marked for, if it is.
+    ///
+    /// # Errors
+    /// [`DirectoryError::Other`] for a marker that is none.
+    pub fn marked(path: &Path) -> std::result::Result<Option<([u8; 16], u32)>, DirectoryError> {
+        let text = match fs::read(path.join(MARKER)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(DirectoryError::Io(path.to_owned(), error)),
+        };
+        let parsed = std::str::from_utf8(&text).ok().and_then(|text| {
+            let rest = text.strip_prefix("dafs node ")?.strip_suffix('\n')?;
+            let (number, store) = rest.split_once(" of ")?;
+            Some((ComponentId::parse(store)?.0, number.parse().ok()?))
+        });
+        match parsed {
+            Some((store, number)) if marker(&store, number).as_bytes() == text => {
+                Ok(Some((store, number)))
+            }
+            _ => Err(DirectoryError::Other(path.to_owned())),
+        }
     }
 
     /// Opens the directory of a node that was made before. `addresses` are those at which clients

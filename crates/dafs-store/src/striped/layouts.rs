@@ -24,7 +24,9 @@ impl Shared {
         }
         let mut hasher = SipHasher24::new_with_key(&self.options.secret);
         for (&at, addresses) in slots.iter().zip(&servers) {
-            hasher.write_u32(self.slots[at].node.number());
+            let node = &self.slots[at].node;
+            hasher.write_u32(node.number());
+            hasher.write_u64(node.run());
             addresses.iter().for_each(|address| hasher.write(address.to_string().as_bytes()));
         }
         let hash = hasher.finish128();
@@ -34,7 +36,8 @@ impl Shared {
         let key = DeviceKey(key);
         let mut devices = lock(&self.devices);
         if devices.len() >= DEVICES_MAX && !devices.contains_key(&key) {
-            return None;
+            // They come back when they are used.
+            devices.clear();
         }
         let pattern = (0..servers.len()).filter_map(|at| u32::try_from(at).ok()).collect();
         devices.entry(key).or_insert(Device { pattern, servers });

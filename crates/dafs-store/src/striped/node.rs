@@ -67,6 +67,12 @@ pub trait Node: Send + Sync {
     /// Where clients reach it themselves; empty if they do not.
     fn addresses(&self) -> Vec<SocketAddr>;
 
+    /// Another number after each start of what clients reach there. Clients that have found it dead go
+    /// there again when they hear of it under another name.
+    fn run(&self) -> u64 {
+        0
+    }
+
     /// Fills the views from `offset` of a component; fewer bytes mean its end.
     ///
     /// # Errors

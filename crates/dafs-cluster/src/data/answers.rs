@@ -1,0 +1,80 @@
+//! What a data server answers its metadata server.
+
+use super::{Shared, lock};
+use crate::link::Answers;
+use crate::refusal::of_store;
+use dafs_mem::VolatileSlice;
+use dafs_store::striped::{ComponentId, DirectoryNode, Node, NodeSpace};
+use dafs_store::{Result, Stability, StoreError};
+use dafs_wire::cluster::{Answer, Call};
+use std::sync::{Arc, Weak};
+
+pub(super) struct DataAnswers {
+    pub(super) node: Arc<DirectoryNode>,
+    /// The connection is one of its parts.
+    pub(super) shared: Weak<Shared>,
+}
+
+impl DataAnswers {
+    fn carry_out<'s>(&self, call: &Call<'_>, space: &'s mut Vec<u8>) -> Result<Answer<'s>> {
+        let node = &*self.node;
+        let verifier = node.verifier();
+        let outcome =
+            match call {
+                Call::Read { component, offset, len } => {
+                    space.resize(*len as usize, 0);
+                    let view = VolatileSlice::from_mut(space);
+                    let count = node.read(&ComponentId(*component), &[view], *offset)?;
+                    Ok(Answer::Data(&space[..count]))
+                }
+                Call::Write { component, offset, stable, data } => {
+                    space.extend_from_slice(data);
+                    let view = VolatileSlice::from_mut(space);
+                    let stability = if *stable { Stability::Data } else { Stability::Unstable };
+                    let component = ComponentId(*component);
+                    node.write(&component, &[view], *offset, stability).map(|written| {
+                        Answer::Written { count: written.count as u32, verifier: written.verifier }
+                    })
+                }
+                Call::Commit { component } => {
+                    node.commit(&ComponentId(*component)).map(Answer::Verifier)
+                }
+                Call::Cut { component, size } => {
+                    node.cut(&ComponentId(*component), *size).map(|()| Answer::Done)
+                }
+                Call::Size { component } => node.size(&ComponentId(*component)).map(Answer::Size),
+                Call::Remove { component } => {
+                    node.remove(&ComponentId(*component)).map(|()| Answer::Done)
+                }
+                Call::Space => node.space().map(|NodeSpace { total, free, available }| {
+                    Answer::Space { total, free, available }
+                }),
+                Call::Forget { component } => self.forget(&ComponentId(*component)),
+                _ => Err(StoreError::NotSupported),
+            };
+        // The device tells once, and it was us. Clients have to see it too.
+        if node.verifier() != verifier
+            && let Some(shared) = self.shared.upgrade()
+        {
+            (shared.lost)();
+        }
+        outcome
+    }
+
+    fn forget(&self, component: &ComponentId) -> Result<Answer<'static>> {
+        let shared = self.shared.upgrade().ok_or(StoreError::Busy)?;
+        // First, so that a use that begins now asks anew.
+        lock(&shared.beliefs).forget(component);
+        self.node.forget(component).map(|()| Answer::Done)
+    }
+}
+
+impl Answers for DataAnswers {
+    fn is_quick(&self, _call: &Call<'_>) -> bool {
+        false
+    }
+
+    fn answer<'s>(&self, call: &Call<'_>, space: &'s mut Vec<u8>) -> Answer<'s> {
+        self.carry_out(call, space).unwrap_or_else(|error| Answer::Refused(of_store(error)))
+    }
+}

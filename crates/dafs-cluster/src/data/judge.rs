@@ -1,0 +1,163 @@
+//! What a data server asks its metadata server: who may do what, how long a file is, and bytes that lie
+//! on other nodes.
+
+use super::{DataNode, Shared, lock};
+use crate::limits::{ASK_TIME, ASKS_MAX, CALL_TIME};
+use crate::refusal::{to_service, to_store};
+use crate::remote::{gather, scatter};
+use crate::time;
+use dafs_mem::VolatileSlice;
+use dafs_service::{Handle, Identity, ServiceError, StateRef};
+use dafs_store::striped::{ComponentHandle, ComponentId, Elsewhere};
+use dafs_store::{Result, Stability, StoreError};
+use dafs_wire::cluster::{
+    Answer, Call, DATA_BYTES_MAX, HANDLE_BYTES_MAX, MECHANISM_BYTES_MAX, OWNER_BYTES_MAX,
+    PRINCIPAL_BYTES_MAX, StateUse,
+};
+use dafs_wire::xdr::{Encode, Encoder};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A data server's questions. It is there for as long as the data server is.
+#[derive(Clone)]
+pub struct Judge {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Judge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Judge")
+    }
+}
+
+impl DataNode {
+    /// What the door for clients asks.
+    pub fn judge(&self) -> Judge {
+        Judge { shared: self.shared.clone() }
+    }
+}
+
+impl Judge {
+    /// Whether a client may use a component so. To be called while the use
+    /// [counts as one](dafs_store::striped::ComponentFile::begin_use).
+    ///
+    /// # Errors
+    /// What the metadata server says; `Delay` while it cannot be asked.
+    pub fn check(
+        &self,
+        (owner, identity): (&[u8], &Identity),
+        handle: &[u8],
+        state: StateRef,
+        write: bool,
+    ) -> dafs_service::Result<()> {
+        let wanted = StateUse {
+            owner,
+            mechanism: identity.mechanism.as_bytes(),
+            principal: &identity.principal,
+            handle,
+            state: state.id.0,
+            seqid: state.seqid,
+            write,
+        };
+        // What the metadata server could not take in has not been given out by it either.
+        if owner.len() > OWNER_BYTES_MAX
+            || wanted.mechanism.len() > MECHANISM_BYTES_MAX
+            || wanted.principal.len() > PRINCIPAL_BYTES_MAX
+            || handle.len() > HANDLE_BYTES_MAX
+        {
+            return Err(ServiceError::BadStateId);
+        }
+        let component = component_of(handle).ok_or(StoreError::BadHandle)?;
+        let mut key = Vec::new();
+        wanted.encode(&mut Encoder::new(&mut key));
+        if lock(&self.shared.beliefs).allow(&component, &key, time::now()) {
+            return Ok(());
+        }
+        for _ in 0..ASKS_MAX {
+            let question = lock(&self.shared.beliefs).ask(component, time::now());
+            let answer =
+                self.ask(Call::CheckState(wanted.clone()), ASK_TIME, |answer| match answer {
+                    Answer::Done => Ok(()),
+                    Answer::Refused(number) => Err(to_service(number)),
+                    _ => Err(ServiceError::Delay),
+                });
+            let answer = answer.unwrap_or(Err(ServiceError::Delay));
+            let yes = answer.is_ok();
+            let current = lock(&self.shared.beliefs).answered(question, key.as_slice().into(), yes);
+            // A no may be old as well, but does no harm.
+            if current || !yes {
+                return answer;
+            }
+        }
+        Err(ServiceError::Delay)
+    }
+
+    /// How far the file reaches that a component is of.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] while that cannot be told.
+    pub fn size(&self, component: &ComponentId) -> Result<u64> {
+        let call = Call::FileSize { component: component.0 };
+        self.ask(call, ASK_TIME, |answer| match answer {
+            Answer::Size(size) => Ok(size),
+            Answer::Refused(number) => Err(to_store(number)),
+            _ => Err(StoreError::Io),
+        })?
+    }
+
+    fn ask<T>(
+        &self,
+        call: Call<'_>,
+        limit: Duration,
+        take: impl FnOnce(Answer<'_>) -> T,
+    ) -> Result<T> {
+        let link = self.shared.link.try_lock().ok().and_then(|link| link.clone());
+        link.ok_or(StoreError::Busy)?.call(call, limit, take).map_err(|_| StoreError::Busy)
+    }
+}
+
+impl Elsewhere for Judge {
+    fn read(
+        &self,
+        handle: &ComponentHandle,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize> {
+        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
+        let len = wanted.min(DATA_BYTES_MAX);
+        let component = handle.component.0;
+        let call = Call::ReadElsewhere { component, offset, len: len as u32 };
+        self.ask(call, CALL_TIME, |answer| match answer {
+            Answer::Data(data) if data.len() <= len => {
+                scatter(data, views, 0);
+                Ok(data.len())
+            }
+            Answer::Refused(number) => Err(to_store(number)),
+            _ => Err(StoreError::Io),
+        })?
+    }
+
+    /// Whatever is asked for, the data is stable then: a commit here would not reach it.
+    fn write(
+        &self,
+        handle: &ComponentHandle,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        _stability: Stability,
+    ) -> Result<usize> {
+        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
+        let data = gather(views, 0, wanted.min(DATA_BYTES_MAX));
+        let call = Call::WriteElsewhere { component: handle.component.0, offset, data: &data };
+        self.ask(call, CALL_TIME, |answer| match answer {
+            Answer::Written { count, .. } if count as usize <= data.len() => Ok(count as usize),
+            Answer::Refused(number) => Err(to_store(number)),
+            _ => Err(StoreError::Io),
+        })?
+    }
+}
+
+/// The component that a handle on the wire names; whether it is a good one was looked at before.
+fn component_of(handle: &[u8]) -> Option<ComponentId> {
+    let handle: &[u8; Handle::BYTES] = handle.try_into().ok()?;
+    Some(ComponentId(*handle[32..].first_chunk()?))
+}

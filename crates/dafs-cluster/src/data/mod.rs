@@ -1,0 +1,285 @@
+//! A data server: the components of one directory, by leave of a metadata server that connects to it.
+//!
+//! Invariants
+//! * It works for one metadata server at a time: whoever shows the secret and wants this node. What an
+//!   earlier one has asked for is over before, and nothing is believed of what it has said.
+//! * An empty directory becomes the node's only when the metadata server says that the node was never
+//!   used.
+//! * A use is judged while it counts as one, so that `forget` can wait for it.
+
+mod answers;
+mod directory;
+mod judge;
+
+pub use judge::Judge;
+
+use crate::belief::Beliefs;
+use crate::hello::{HelloError, Keys, Responder, Wanted};
+use crate::limits::{DRAIN_TIME, HELLO_TIME, HELLOS_MAX};
+use crate::link::{Link, read_record};
+use crate::remote::send;
+use crate::seal::Sealer;
+use crate::secret::ClusterSecret;
+use answers::DataAnswers;
+use dafs_store::striped::{DirectoryError, DirectoryNode, Node as _};
+use dafs_wire::cluster::{HELLO_BYTES_MAX, Joined, Refusal, VERSION};
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use thiserror::Error;
+
+/// Why there is no data server.
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum DataNodeError {
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error("cannot start a data server: {0}")]
+    System(#[from] io::Error),
+}
+
+/// What a data server is made of.
+pub struct DataNodeConfig {
+    /// Where its components are; empty at the first start.
+    pub directory: PathBuf,
+    /// The secret of the cluster.
+    pub secret: Arc<ClusterSecret>,
+    /// Where the metadata server connects.
+    pub listener: TcpListener,
+    /// Where clients do, to be told to them.
+    pub addresses: Vec<SocketAddr>,
+    /// Called once, when the directory is known to be a node's, and which.
+    pub opened: Box<dyn FnOnce(Opened) -> io::Result<()> + Send>,
+    /// Called when unstable data may be lost that clients have written.
+    pub lost: Box<dyn Fn() + Send + Sync>,
+}
+
+/// A directory that is known to be a node's.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    /// The directory.
+    pub node: Arc<DirectoryNode>,
+    /// What the store is called that it is a part of.
+    pub store: [u8; 16],
+    /// The key of the handles of components.
+    pub component_secret: [u8; 16],
+}
+
+/// A running data server, without its door for clients. Dropping it ends it.
+pub struct DataNode {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
+type Announce = Box<dyn FnOnce(Opened) -> io::Result<()> + Send>;
+
+struct Shared {
+    directory: PathBuf,
+    secret: Arc<ClusterSecret>,
+    addresses: Vec<SocketAddr>,
+    /// Random: another one after each start.
+    run: u64,
+    lost: Box<dyn Fn() + Send + Sync>,
+    announce: Mutex<Option<Announce>>,
+    opened: OnceLock<Opened>,
+    beliefs: Mutex<Beliefs>,
+    /// The metadata server that is there.
+    link: Mutex<Option<Arc<Link>>>,
+    hellos: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl std::fmt::Debug for DataNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DataNode")
+            .field("directory", &self.shared.directory)
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these hold is whole between any two steps.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl DataNode {
+    /// Waits for metadata servers. A directory that is a node's already is opened at once.
+    ///
+    /// # Errors
+    /// When the directory holds something else, and those of the system.
+    pub fn start(config: DataNodeConfig) -> Result<Self, DataNodeError> {
+        let DataNodeConfig { directory, secret, listener, addresses, opened, lost } = config;
+        let mut run = [0; 8];
+        getrandom::fill(&mut run).map_err(io::Error::other)?;
+        let shared = Arc::new(Shared {
+            directory,
+            secret,
+            addresses,
+            run: u64::from_le_bytes(run),
+            lost,
+            announce: Mutex::new(Some(opened)),
+            opened: OnceLock::new(),
+            beliefs: Mutex::default(),
+            link: Mutex::default(),
+            hellos: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+        });
+        match directory::found(&shared.directory)? {
+            Some((store, number)) => drop(shared.open(store, number)?),
+            None => DirectoryNode::check_empty(&shared.directory)?,
+        }
+        let address = listener.local_addr()?;
+        let own = shared.clone();
+        let builder = std::thread::Builder::new().name("dafs-control".to_owned());
+        let thread = builder.spawn(move || own.accept(&listener))?;
+        Ok(Self { shared, address, thread: Some(thread) })
+    }
+
+    /// Where it waits for the metadata server.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether a metadata server is there.
+    pub fn is_connected(&self) -> bool {
+        lock(&self.shared.link).as_ref().is_some_and(|link| !link.is_closed())
+    }
+}
+
+impl Drop for DataNode {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        if let Some(link) = lock(&self.shared.link).take() {
+            link.close();
+        }
+        // The thread sleeps in accept; a connection wakes it.
+        let woken = TcpStream::connect_timeout(&self.address, HELLO_TIME).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        for stream in listener.incoming() {
+            if self.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            let Ok(stream) = stream else {
+                // Such as when there are no descriptors.
+                std::thread::sleep(crate::limits::RECONNECT_MIN);
+                continue;
+            };
+            if self.hellos.fetch_add(1, Ordering::SeqCst) >= HELLOS_MAX {
+                self.hellos.fetch_sub(1, Ordering::SeqCst);
+                continue;
+            }
+            let own = self.clone();
+            let greet = move || {
+                if let Err(error) = own.greet(stream) {
+                    tracing::warn!("no metadata server: {error}");
+                }
+                own.hellos.fetch_sub(1, Ordering::SeqCst);
+            };
+            let builder = std::thread::Builder::new().name("dafs-hello".to_owned());
+            if builder.spawn(greet).is_err() {
+                self.hellos.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Gets to know whoever has connected.
+    fn greet(self: &Arc<Self>, stream: TcpStream) -> Result<(), GreetError> {
+        stream.set_read_timeout(Some(HELLO_TIME))?;
+        stream.set_write_timeout(Some(HELLO_TIME))?;
+        let hello = read_record(&stream, HELLO_BYTES_MAX)?;
+        let mut nonce = [0; 32];
+        getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+        let responder = Responder::new(&self.secret, &hello, nonce)?;
+        send(&stream, &responder.challenge())?;
+        let join = read_record(&stream, HELLO_BYTES_MAX)?;
+        let (wanted, keys) = responder.wanted(&join)?;
+        self.join(stream, &wanted, keys)
+    }
+
+    /// Begins to work for a metadata server that has shown that it knows the secret.
+    fn join(
+        self: &Arc<Self>,
+        stream: TcpStream,
+        wanted: &Wanted,
+        Keys { mut sealer, opener }: Keys,
+    ) -> Result<(), GreetError> {
+        // One at a time.
+        let mut link = lock(&self.link);
+        let refused = |sealer: &mut Sealer, refusal: Refusal| {
+            (&stream).write_all(&sealer.seal(&Joined::Refused(refusal)))?;
+            Err(GreetError::Hello(refusal.into()))
+        };
+        if wanted.version != VERSION {
+            return refused(&mut sealer, Refusal::Version);
+        }
+        if link.as_ref().is_some_and(|link| !link.drain(DRAIN_TIME)) {
+            return refused(&mut sealer, Refusal::Busy);
+        }
+        *link = None;
+        lock(&self.beliefs).forget_all();
+        let opened = match self.opened_for(wanted) {
+            Ok(opened) => opened,
+            Err(refusal) => return refused(&mut sealer, refusal),
+        };
+        let incarnation = match directory::incarnation(&self.directory, wanted.membership) {
+            Ok(incarnation) => incarnation,
+            Err(refusal) => return refused(&mut sealer, refusal),
+        };
+        let addresses: Vec<_> = self.addresses.iter().map(SocketAddr::to_string).collect();
+        let addresses = addresses.iter().map(|address| address.as_bytes()).collect();
+        let welcome = sealer.seal(&Joined::Welcome { incarnation, run: self.run, addresses });
+        (&stream).write_all(&welcome)?;
+        let node = opened.node.clone();
+        let answers = Arc::new(DataAnswers { node, shared: Arc::downgrade(self) });
+        *link = Some(Arc::new(Link::start("dafs-control", stream, (sealer, opener), answers)?));
+        if self.stop.load(Ordering::SeqCst) {
+            *link = None;
+        }
+        tracing::info!(number = wanted.number, "a metadata server is there");
+        Ok(())
+    }
+
+    /// The directory, if it is the one that is wanted or becomes it.
+    fn opened_for(&self, wanted: &Wanted) -> Result<&Opened, Refusal> {
+        if let Some(opened) = self.opened.get() {
+            let same = opened.store == wanted.store && opened.node.number() == wanted.number;
+            return if same { Ok(opened) } else { Err(Refusal::OtherNode) };
+        }
+        directory::adopt(&self.directory, wanted)?;
+        self.open(wanted.store, wanted.number).map_err(|error| {
+            tracing::error!(%error, "the directory cannot be used");
+            Refusal::Failed
+        })
+    }
+
+    fn open(&self, store: [u8; 16], number: u32) -> Result<&Opened, DataNodeError> {
+        let addresses = self.addresses.clone();
+        let node = Arc::new(DirectoryNode::open(&self.directory, &store, number, addresses)?);
+        let component_secret = self.secret.component_secret(&store);
+        let opened = Opened { node, store, component_secret };
+        let announce = lock(&self.announce).take();
+        if let Some(announce) = announce {
+            announce(opened.clone())?;
+        }
+        Ok(self.opened.get_or_init(|| opened))
+    }
+}
+
+#[derive(Debug, Error)]
+enum GreetError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Hello(#[from] HelloError),
+}

@@ -1,0 +1,250 @@
+//! How a metadata server and a data server get to know each other, without any I/O. See
+//! `dafs_wire::cluster` for the order of messages.
+//!
+//! Invariants
+//! * The codes of the two sides are over both random numbers and over all that was said, each for its
+//!   side: neither can be made from the other, nor from those of an earlier connection.
+
+use crate::seal::{Opener, Sealer};
+use crate::secret::ClusterSecret;
+use dafs_wire::cluster::{Challenge, Hello, Join, Joined, Membership, Refusal, VERSION};
+use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use std::net::SocketAddr;
+use thiserror::Error;
+
+/// Why the two do not work together.
+#[derive(Debug, Error)]
+pub(crate) enum HelloError {
+    #[error("what answers there is no data server of this version: {0}")]
+    Xdr(#[from] XdrError),
+    #[error("the other side has another cluster secret: give both the same file")]
+    Secret,
+    #[error("the data server speaks another version of the control program")]
+    Version,
+    #[error("the directory there belongs to another node, or to another store")]
+    OtherNode,
+    #[error(
+        "the directory there is empty, but this node has held stripes: is the file system mounted?"
+    )]
+    Empty,
+    #[error("the directory there is not the one that this node was used with: is it a copy?")]
+    OtherDirectory,
+    #[error("the data server cannot use its directory; its log says why")]
+    Failed,
+    #[error("the data server is still busy with what it was asked for before")]
+    Busy,
+}
+
+impl From<Refusal> for HelloError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Version => Self::Version,
+            Refusal::OtherNode => Self::OtherNode,
+            Refusal::Empty => Self::Empty,
+            Refusal::OtherDirectory => Self::OtherDirectory,
+            Refusal::Failed => Self::Failed,
+            Refusal::Busy => Self::Busy,
+        }
+    }
+}
+
+/// What a data server has said of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) incarnation: [u8; 16],
+    pub(crate) run: u64,
+    pub(crate) addresses: Vec<SocketAddr>,
+}
+
+/// The codes of the records that follow.
+pub(crate) struct Keys {
+    pub(crate) sealer: Sealer,
+    pub(crate) opener: Opener,
+}
+
+/// All that was said when codes are made.
+struct Transcript<'a> {
+    secret: &'a ClusterSecret,
+    hello: Vec<u8>,
+    nonce: [u8; 32],
+}
+
+const METADATA: &[u8] = b"metadata server";
+const DATA: &[u8] = b"data server";
+
+impl Transcript<'_> {
+    fn code(&self, side: &[u8]) -> [u8; 32] {
+        self.secret.code(b"hello", &[side, &self.hello, &self.nonce])
+    }
+
+    fn verify(&self, side: &[u8], code: &[u8; 32]) -> Result<(), HelloError> {
+        let right = self.secret.verify(b"hello", &[side, &self.hello, &self.nonce], code);
+        if right { Ok(()) } else { Err(HelloError::Secret) }
+    }
+
+    fn keys(&self, own: &[u8], other: &[u8]) -> Keys {
+        let key = |side| self.secret.derive(b"records", &[side, &self.hello, &self.nonce]);
+        Keys { sealer: Sealer::new(key(own)), opener: Opener::new(key(other)) }
+    }
+}
+
+pub(crate) fn encoded(message: &impl Encode) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message.encode(&mut Encoder::new(&mut bytes));
+    bytes
+}
+
+fn decoded<'a, T: Decode<'a>>(bytes: &'a [u8]) -> Result<T, XdrError> {
+    let mut d = Decoder::new(bytes);
+    let message = T::decode(&mut d)?;
+    d.finish()?;
+    Ok(message)
+}
+
+/// The side of the metadata server.
+pub(crate) struct Initiator<'a> {
+    secret: &'a ClusterSecret,
+    hello: Hello,
+}
+
+impl<'a> Initiator<'a> {
+    pub(crate) fn new(
+        secret: &'a ClusterSecret,
+        store: [u8; 16],
+        number: u32,
+        nonce: [u8; 32],
+    ) -> Self {
+        Self { secret, hello: Hello { version: VERSION, store, number, nonce } }
+    }
+
+    /// The first message.
+    pub(crate) fn hello(&self) -> Vec<u8> {
+        encoded(&self.hello)
+    }
+
+    /// The next one, when a challenge has come.
+    pub(crate) fn join(
+        &self,
+        challenge: &[u8],
+        membership: Membership,
+    ) -> Result<(Vec<u8>, Keys), HelloError> {
+        let Challenge { nonce, code } = decoded(challenge)?;
+        let transcript = Transcript { secret: self.secret, hello: self.hello(), nonce };
+        transcript.verify(DATA, &code)?;
+        let join = Join { code: transcript.code(METADATA), membership };
+        Ok((encoded(&join), transcript.keys(METADATA, DATA)))
+    }
+
+    /// What the data server says to that.
+    pub(crate) fn joined(record: &[u8]) -> Result<Member, HelloError> {
+        match decoded(record)? {
+            Joined::Refused(refusal) => Err(refusal.into()),
+            Joined::Welcome { incarnation, run, addresses } => {
+                let parse = |text: &[u8]| std::str::from_utf8(text).ok()?.parse().ok();
+                let addresses = addresses.into_iter().map(parse).collect::<Option<_>>();
+                let wrong = XdrError::UnknownValue { what: "an address", value: 0 };
+                Ok(Member { incarnation, run, addresses: addresses.ok_or(wrong)? })
+            }
+        }
+    }
+}
+
+/// The side of the data server, once it has heard a hello.
+pub(crate) struct Responder<'a> {
+    hello: Hello,
+    transcript: Transcript<'a>,
+}
+
+impl<'a> Responder<'a> {
+    pub(crate) fn new(
+        secret: &'a ClusterSecret,
+        hello: &[u8],
+        nonce: [u8; 32],
+    ) -> Result<Self, HelloError> {
+        let transcript = Transcript { secret, hello: hello.to_vec(), nonce };
+        Ok(Self { hello: decoded(hello)?, transcript })
+    }
+
+    pub(crate) fn challenge(&self) -> Vec<u8> {
+        let Transcript { nonce, .. } = self.transcript;
+        encoded(&Challenge { nonce, code: self.transcript.code(DATA) })
+    }
+
+    /// What the metadata server wants, when it has shown that it knows the secret.
+    pub(crate) fn wanted(&self, join: &[u8]) -> Result<(Wanted, Keys), HelloError> {
+        let Join { code, membership } = decoded(join)?;
+        self.transcript.verify(METADATA, &code)?;
+        let Hello { version, store, number, .. } = self.hello;
+        let keys = self.transcript.keys(DATA, METADATA);
+        Ok((Wanted { version, store, number, membership }, keys))
+    }
+}
+
+/// What a metadata server wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) version: u32,
+    pub(crate) store: [u8; 16],
+    pub(crate) number: u32,
+    pub(crate) membership: Membership,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(byte: u8) -> ClusterSecret {
+        ClusterSecret::from_bytes([byte; 32])
+    }
+
+    #[test]
+    fn two_with_one_secret_work_together() {
+        let secret = secret(1);
+        let initiator = Initiator::new(&secret, [2; 16], 3, [4; 32]);
+        let responder = Responder::new(&secret, &initiator.hello(), [5; 32]).expect("a hello");
+        let joined = initiator.join(&responder.challenge(), Membership::New);
+        let (join, mut own) = joined.expect("a data server");
+        let (wanted, mut other) = responder.wanted(&join).expect("a metadata server");
+        let membership = Membership::New;
+        assert_eq!(wanted, Wanted { version: VERSION, store: [2; 16], number: 3, membership });
+        let addresses: Vec<&[u8]> = vec![b"192.0.2.1:2049"];
+        let welcome = Joined::Welcome { incarnation: [6; 16], run: 7, addresses };
+        let record = other.sealer.seal(&welcome);
+        let record = own.opener.open(&record[4..]).expect("sealed for us");
+        let member = Initiator::joined(record).expect("welcome");
+        assert_eq!(member.addresses, ["192.0.2.1:2049".parse().expect("an address")]);
+        assert_eq!((member.incarnation, member.run), ([6; 16], 7));
+    }
+
+    #[test]
+    fn who_does_not_know_the_secret_learns_that_and_nothing_else() {
+        let (one, two) = (secret(1), secret(2));
+        let initiator = Initiator::new(&one, [2; 16], 3, [4; 32]);
+        let stranger = Responder::new(&two, &initiator.hello(), [5; 32]).expect("a hello");
+        let joined = initiator.join(&stranger.challenge(), Membership::New);
+        assert!(matches!(joined, Err(HelloError::Secret)));
+        let responder = Responder::new(&one, &initiator.hello(), [5; 32]).expect("a hello");
+        // A data server's own code sent back, and one of another connection.
+        let Challenge { code, .. } = decoded(&responder.challenge()).expect("a challenge");
+        let (other, _) = initiator
+            .join(
+                &Responder::new(&one, &initiator.hello(), [9; 32]).expect("a hello").challenge(),
+                Membership::New,
+            )
+            .expect("a data server");
+        let echo = encoded(&Join { code, membership: Membership::New });
+        for join in [echo, other] {
+            assert!(matches!(responder.wanted(&join), Err(HelloError::Secret)));
+        }
+    }
+
+    #[test]
+    fn what_was_changed_on_the_way_is_noticed() {
+        let secret = secret(1);
+        let initiator = Initiator::new(&secret, [2; 16], 3, [4; 32]);
+        let other = Initiator::new(&secret, [2; 16], 4, [4; 32]);
+        let responder = Responder::new(&secret, &other.hello(), [5; 32]).expect("a hello");
+        let joined = initiator.join(&responder.challenge(), Membership::New);
+        assert!(matches!(joined, Err(HelloError::Secret)));
+    }
+}

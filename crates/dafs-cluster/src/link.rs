@@ -1,0 +1,360 @@
+//! A connection between two that know each other: both ask and answer. A thread reads, one writes,
+//! some carry out what the peer asks for.
+//!
+//! Invariants
+//! * Neither side has more than `CALLS_MAX` calls without an answer, and a peer that has is cut off: so
+//!   every queue is bounded, and no thread that reads ever waits for one that writes.
+//! * A call that is not answered in time ends the connection: what became of it is not known, and what
+//!   comes later must not pass it.
+//! * A peer says something every `ALIVE_INTERVAL`. One that is silent for `SILENCE_MAX` is gone.
+
+use crate::limits::{ALIVE_INTERVAL, CALLS_MAX, SILENCE_MAX, WORKERS};
+use crate::seal::{CODE_BYTES, Opener, SEALED_BYTES_MAX, Sealer};
+use dafs_wire::cluster::{Answer, Call, Frame};
+use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// What a side answers the other.
+pub(crate) trait Answers: Send + Sync {
+    /// Whether a call is answered at once, without waiting for a device or for anybody.
+    fn is_quick(&self, call: &Call<'_>) -> bool;
+
+    /// Carries out a call. What the answer borrows is put into `space`.
+    fn answer<'s>(&self, call: &Call<'_>, space: &'s mut Vec<u8>) -> Answer<'s>;
+}
+
+/// Why there is no answer. What became of the call is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the connection was lost")]
+pub(crate) struct Lost;
+
+#[derive(Default)]
+struct State {
+    closed: bool,
+    next_id: u32,
+    /// Own calls; `Some` once the answer has come.
+    waiting: FxHashMap<u32, Option<Vec<u8>>>,
+    /// The peer's calls that no worker has taken yet.
+    queue: VecDeque<(u32, Vec<u8>)>,
+    /// All of the peer's calls without an answer.
+    owed: usize,
+    /// Threads that have not ended.
+    threads: usize,
+}
+
+struct Shared {
+    stream: TcpStream,
+    state: Mutex<State>,
+    /// Something has changed for those that wait for answers, for calls, or for the end.
+    changed: Condvar,
+    answers: Arc<dyn Answers>,
+    /// Messages to be sent, each behind room for its length. An empty one has the writer look whether
+    /// the connection is over.
+    outgoing: Sender<Vec<u8>>,
+}
+
+/// A connection. Dropping it ends it; its threads end by themselves.
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl Link {
+    /// Begins work on a connection whose sides know each other.
+    pub(crate) fn start(
+        name: &str,
+        stream: TcpStream,
+        (sealer, opener): (Sealer, Opener),
+        answers: Arc<dyn Answers>,
+    ) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SILENCE_MAX))?;
+        stream.set_write_timeout(Some(SILENCE_MAX))?;
+        let (outgoing, incoming) = channel();
+        let state = Mutex::new(State::default());
+        let shared = Arc::new(Shared { stream, state, changed: Condvar::new(), answers, outgoing });
+        // Dropped on an error, it ends those that were started.
+        let link = Self { shared: shared.clone() };
+        let own = shared.clone();
+        link.spawn(name, move || own.read(opener))?;
+        let own = shared.clone();
+        link.spawn(name, move || own.write(sealer, &incoming))?;
+        for _ in 0..WORKERS {
+            let own = shared.clone();
+            link.spawn(name, move || own.work())?;
+        }
+        Ok(link)
+    }
+
+    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let shared = self.shared.clone();
+        shared.lock().threads += 1;
+        let ended = Ended(shared);
+        let whole = move || {
+            let _ended = ended;
+            run();
+        };
+        // The name of a thread has at most 15 bytes.
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        builder.spawn(whole).map(|_: JoinHandle<()>| ())
+    }
+
+    /// Asks, waits for the answer for at most `limit`, and hands it to `take`.
+    ///
+    /// # Errors
+    /// When none came; the connection is over then.
+    pub(crate) fn call<T>(
+        &self,
+        call: Call<'_>,
+        limit: Duration,
+        take: impl FnOnce(Answer<'_>) -> T,
+    ) -> Result<T, Lost> {
+        let end = Instant::now() + limit;
+        let shared = &*self.shared;
+        let mut state = shared.lock();
+        while state.waiting.len() >= CALLS_MAX && !state.closed {
+            state = shared.wait(state, end)?;
+        }
+        if state.closed {
+            return Err(Lost);
+        }
+        let id = state.next_id;
+        state.next_id = id.wrapping_add(1);
+        state.waiting.insert(id, None);
+        drop(state);
+        let sent = shared.outgoing.send(frame(&Frame::Call { id, call }));
+        let mut state = shared.lock();
+        let answer = loop {
+            match state.waiting.get_mut(&id).map(Option::take) {
+                Some(Some(answer)) => break answer,
+                Some(None) if sent.is_ok() && !state.closed => {}
+                _ => {
+                    state.waiting.remove(&id);
+                    return Err(Lost);
+                }
+            }
+            state = match shared.wait(state, end) {
+                Ok(state) => state,
+                Err(lost) => {
+                    shared.close();
+                    shared.lock().waiting.remove(&id);
+                    return Err(lost);
+                }
+            };
+        };
+        state.waiting.remove(&id);
+        drop(state);
+        shared.changed.notify_all();
+        // It was read once before, so it is sound.
+        match Frame::decode(&mut Decoder::new(&answer)) {
+            Ok(Frame::Answer { answer, .. }) => Ok(take(answer)),
+            _ => Err(Lost),
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.lock().closed
+    }
+
+    /// Ends the connection.
+    pub(crate) fn close(&self) {
+        self.shared.close();
+    }
+
+    /// Waits for the end of the connection.
+    pub(crate) fn wait_closed(&self) {
+        let mut state = self.shared.lock();
+        while !state.closed {
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Ends the connection, and waits until all that the peer has asked for is over. False if it is not
+    /// within `limit`.
+    pub(crate) fn drain(&self, limit: Duration) -> bool {
+        self.shared.close();
+        let busy = |state: &mut State| state.threads > 0;
+        let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), limit, busy);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+/// Says that a thread has ended, however it did.
+struct Ended(Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // Without all of its threads a connection is of no use.
+        self.0.close();
+        self.0.lock().threads -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+/// A message behind room for its length.
+fn frame(frame: &Frame<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    if let Frame::Call {
+        call: Call::Write { data, .. } | Call::WriteElsewhere { data, .. }, ..
+    }
+    | Frame::Answer { answer: Answer::Data(data), .. } = frame
+    {
+        bytes.reserve(data.len() + 64 + CODE_BYTES);
+    }
+    frame.encode(&mut Encoder::new(&mut bytes));
+    bytes
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is whole between any two steps.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'s>(
+        &self,
+        state: MutexGuard<'s, State>,
+        end: Instant,
+    ) -> Result<MutexGuard<'s, State>, Lost> {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Lost);
+        }
+        Ok(self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    fn close(&self) {
+        let mut state = self.lock();
+        if !state.closed {
+            state.closed = true;
+            state.queue.clear();
+            // Whoever sleeps in the socket wakes up.
+            let _ = self.stream.shutdown(Shutdown::Both);
+            let _ = self.outgoing.send(Vec::new());
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn read(&self, mut opener: Opener) {
+        loop {
+            let taken = read_record(&self.stream, SEALED_BYTES_MAX)
+                .and_then(|record| self.take(record, &mut opener));
+            if let Err(error) = taken {
+                if !self.lock().closed {
+                    tracing::debug!(%error, "a connection of the cluster has ended");
+                }
+                return;
+            }
+        }
+    }
+
+    /// Handles a record.
+    fn take(&self, mut record: Vec<u8>, opener: &mut Opener) -> io::Result<()> {
+        let message = opener.open(&record).map_err(io::Error::other)?;
+        let mut d = Decoder::new(message);
+        let taken = Frame::decode(&mut d).and_then(|frame| d.finish().map(|()| frame));
+        let id = match taken.map_err(io::Error::other)? {
+            Frame::Alive => return Ok(()),
+            Frame::Answer { id, .. } => {
+                record.truncate(record.len() - CODE_BYTES);
+                let mut state = self.lock();
+                let waiting = state.waiting.get_mut(&id).filter(|answer| answer.is_none());
+                *waiting.ok_or_else(|| io::Error::other("an answer to no call"))? = Some(record);
+                drop(state);
+                self.changed.notify_all();
+                return Ok(());
+            }
+            Frame::Call { id, call } => {
+                let mut state = self.lock();
+                state.owed += 1;
+                if state.owed > CALLS_MAX {
+                    return Err(io::Error::other("too many calls at once"));
+                }
+                drop(state);
+                if self.answers.is_quick(&call) {
+                    self.carry_out(id, &call);
+                    return Ok(());
+                }
+                id
+            }
+        };
+        record.truncate(record.len() - CODE_BYTES);
+        let mut state = self.lock();
+        if !state.closed {
+            state.queue.push_back((id, record));
+        }
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn carry_out(&self, id: u32, call: &Call<'_>) {
+        let mut space = Vec::new();
+        let answer = self.answers.answer(call, &mut space);
+        let answer = frame(&Frame::Answer { id, answer });
+        // Before the peer can know of it.
+        self.lock().owed -= 1;
+        let _ = self.outgoing.send(answer);
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        while !state.closed {
+            let Some((id, record)) = state.queue.pop_front() else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            // It was read once before, so it is sound.
+            if let Ok(Frame::Call { call, .. }) = Frame::decode(&mut Decoder::new(&record)) {
+                self.carry_out(id, &call);
+            }
+            state = self.lock();
+        }
+    }
+
+    fn write(&self, mut sealer: Sealer, incoming: &Receiver<Vec<u8>>) {
+        while !self.lock().closed {
+            let record = match incoming.recv_timeout(ALIVE_INTERVAL) {
+                Ok(message) if message.is_empty() => continue,
+                Ok(message) => sealer.seal_room(message),
+                Err(RecvTimeoutError::Timeout) => sealer.seal(&Frame::Alive),
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            if let Err(error) = (&self.stream).write_all(&record) {
+                tracing::debug!(%error, "a peer of the cluster takes nothing");
+                return;
+            }
+        }
+    }
+}
+
+/// Reads a record of at most `bytes_max` bytes.
+pub(crate) fn read_record(mut stream: &TcpStream, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let mut len = [0; 4];
+    stream.read_exact(&mut len)?;
+    let len = u32::from_be_bytes(len) as usize;
+    if len > bytes_max {
+        return Err(io::Error::new(ErrorKind::InvalidData, "a record that is too long"));
+    }
+    let mut record = vec![0; len];
+    stream.read_exact(&mut record)?;
+    Ok(record)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,538 @@
+//! A data server of another machine, as the metadata server sees it.
+//!
+//! Invariants
+//! * Without a connection every call but `forget` is `Busy` at once: whoever asks comes again.
+//! * `forget` is done when the data server says so, or when so much time has passed since its last
+//!   question that it believes nothing of what it was told. What it heard of an earlier run of this
+//!   server counts as heard when this run began.
+
+use crate::hello::{HelloError, Initiator, Keys, Member};
+use crate::limits::{CALL_TIME, HELLO_TIME, RECONNECT_MAX, RECONNECT_MIN, STATE_BELIEF_OVER};
+use crate::link::{Answers, Link, read_record};
+use crate::refusal::{of_service, of_store, to_store};
+use crate::seal::SEALED_BYTES_MAX;
+use crate::secret::ClusterSecret;
+use crate::time;
+use dafs_mem::{Site, VolatileSlice};
+use dafs_service::{Identity, ServiceError, StateId, StateRef};
+use dafs_store::striped::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::{Result, Stability, StoreError};
+use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX, HELLO_BYTES_MAX, Membership, StateUse};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use thiserror::Error;
+
+/// The metadata server, as its data servers need it. Calls end in bounded time.
+pub trait Metadata: Send + Sync {
+    /// Whether a client may use a component so. Does not wait for anybody.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check(
+        &self,
+        client: (&[u8], &Identity),
+        component: &[u8],
+        state: StateRef,
+        write: bool,
+    ) -> dafs_service::Result<()>;
+
+    /// How far the file reaches that a component is of.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] while that cannot be told.
+    fn size(&self, component: &ComponentId) -> Result<u64>;
+
+    /// Reads from the file that a component is of, as far as the node that has the first byte goes.
+    ///
+    /// # Errors
+    /// The node's.
+    fn read(
+        &self,
+        component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize>;
+
+    /// Writes to that file, without a change of its size; stable when the call returns.
+    ///
+    /// # Errors
+    /// The node's.
+    fn write(
+        &self,
+        component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize>;
+}
+
+/// How to reach a data server.
+#[derive(Debug)]
+pub struct RemoteConfig {
+    /// The number of the node.
+    pub number: u32,
+    /// Where its data server waits for the metadata server: HOST:PORT.
+    pub control: String,
+    /// The secret of the cluster.
+    pub secret: Arc<ClusterSecret>,
+    /// What the store is called.
+    pub store: [u8; 16],
+    /// A file in which it is remembered which directory the node has. It is made at the first use.
+    pub memory: PathBuf,
+}
+
+/// What is known of a data server now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// Whether there is a connection.
+    pub connected: bool,
+    /// Why not, in words.
+    pub trouble: String,
+}
+
+/// A node behind a control connection.
+pub struct RemoteNode {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    config: RemoteConfig,
+    metadata: OnceLock<Arc<dyn Metadata>>,
+    state: Mutex<State>,
+    stopped: Condvar,
+}
+
+struct State {
+    link: Option<Arc<Link>>,
+    /// What the data server said of itself when it was there last.
+    member: Option<Member>,
+    trouble: String,
+    /// When the data server may have asked last about a state-id.
+    asked: Duration,
+    stop: bool,
+}
+
+impl std::fmt::Debug for RemoteNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteNode").field("config", &self.shared.config).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, Error)]
+enum ConnectError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Hello(#[from] HelloError),
+    #[error("cannot remember which directory the node has: {0}")]
+    Memory(io::Error),
+}
+
+impl RemoteNode {
+    /// Connects to a data server, and does so again whenever the connection is lost, until this is
+    /// dropped.
+    ///
+    /// # Errors
+    /// When there is no thread for it.
+    pub fn start(config: RemoteConfig) -> io::Result<Self> {
+        let state = State {
+            link: None,
+            member: None,
+            trouble: "not connected yet".to_owned(),
+            asked: time::now(),
+            stop: false,
+        };
+        let shared = Arc::new(Shared {
+            config,
+            metadata: OnceLock::new(),
+            state: Mutex::new(state),
+            stopped: Condvar::new(),
+        });
+        let own = shared.clone();
+        let name = format!("dafs-node-{}", own.config.number);
+        let thread = std::thread::Builder::new().name(name).spawn(move || own.run())?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Says who answers the data server. Before this its clients are told to wait.
+    pub fn answer_by(&self, metadata: Arc<dyn Metadata>) {
+        let _ = self.shared.metadata.set(metadata);
+    }
+
+    /// What is known of it now.
+    pub fn status(&self) -> NodeStatus {
+        let state = self.shared.lock();
+        let connected = state.link.as_ref().is_some_and(|link| !link.is_closed());
+        NodeStatus { connected, trouble: state.trouble.clone() }
+    }
+
+    /// Where its data server waits for the metadata server.
+    pub fn control(&self) -> &str {
+        &self.shared.config.control
+    }
+
+    fn call<T>(&self, call: Call<'_>, take: impl FnOnce(Answer<'_>) -> Option<T>) -> Result<T> {
+        let link = self.shared.lock().link.clone().ok_or(StoreError::Busy)?;
+        let answer = link.call(call, CALL_TIME, |answer| match answer {
+            Answer::Refused(number) => Err(to_store(number)),
+            answer => take(answer).ok_or(StoreError::Io),
+        });
+        answer.map_err(|_| StoreError::Busy)?
+    }
+}
+
+impl Drop for RemoteNode {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.stop = true;
+        // Ends it.
+        let link = state.link.take();
+        drop(state);
+        if let Some(link) = link {
+            link.close();
+        }
+        self.shared.stopped.notify_all();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn done(answer: Answer<'_>) -> Option<()> {
+    matches!(answer, Answer::Done).then_some(())
+}
+
+impl Node for RemoteNode {
+    fn number(&self) -> u32 {
+        self.shared.config.number
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        let state = self.shared.lock();
+        state.member.as_ref().map_or_else(Vec::new, |member| member.addresses.clone())
+    }
+
+    fn run(&self) -> u64 {
+        self.shared.lock().member.as_ref().map_or(0, |member| member.run)
+    }
+
+    fn read(
+        &self,
+        component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+    ) -> Result<usize> {
+        let mut done = 0;
+        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
+        while done < wanted {
+            let offset = offset.checked_add(done as u64).ok_or(StoreError::FileTooBig)?;
+            let len = (wanted - done).min(DATA_BYTES_MAX);
+            let call = Call::Read { component: component.0, offset, len: len as u32 };
+            let count = self.call(call, |answer| match answer {
+                Answer::Data(data) if data.len() <= len => {
+                    scatter(data, views, done);
+                    Some(data.len())
+                }
+                _ => None,
+            });
+            match count {
+                Ok(count) => {
+                    done += count;
+                    if count < len {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write(
+        &self,
+        component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+    ) -> Result<Written> {
+        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
+        let stable = stability != Stability::Unstable;
+        let mut all = Written { count: 0, verifier: 0 };
+        loop {
+            let offset = offset.checked_add(all.count as u64).ok_or(StoreError::FileTooBig)?;
+            let data = gather(views, all.count, (wanted - all.count).min(DATA_BYTES_MAX));
+            let call = Call::Write { component: component.0, offset, stable, data: &data };
+            let written = self.call(call, |answer| match answer {
+                Answer::Written { count, verifier } if count as usize <= data.len() => {
+                    Some(Written { count: count as usize, verifier })
+                }
+                _ => None,
+            });
+            match written {
+                // The first part may be lost by now: that is told by its own verifier.
+                Ok(written) if all.count > 0 && written.verifier != all.verifier => return Ok(all),
+                Ok(written) => {
+                    all = Written { count: all.count + written.count, ..written };
+                    if written.count < data.len() || all.count == wanted {
+                        return Ok(all);
+                    }
+                }
+                Err(_) if all.count > 0 => return Ok(all),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn commit(&self, component: &ComponentId) -> Result<u64> {
+        self.call(Call::Commit { component: component.0 }, |answer| match answer {
+            Answer::Verifier(verifier) => Some(verifier),
+            _ => None,
+        })
+    }
+
+    fn cut(&self, component: &ComponentId, size: u64) -> Result<()> {
+        self.call(Call::Cut { component: component.0, size }, done)
+    }
+
+    fn size(&self, component: &ComponentId) -> Result<u64> {
+        self.call(Call::Size { component: component.0 }, |answer| match answer {
+            Answer::Size(size) => Some(size),
+            _ => None,
+        })
+    }
+
+    fn remove(&self, component: &ComponentId) -> Result<()> {
+        self.call(Call::Remove { component: component.0 }, done)
+    }
+
+    fn space(&self) -> Result<NodeSpace> {
+        self.call(Call::Space, |answer| match answer {
+            Answer::Space { total, free, available } => Some(NodeSpace { total, free, available }),
+            _ => None,
+        })
+    }
+
+    fn forget(&self, component: &ComponentId) -> Result<()> {
+        let link = self.shared.lock().link.clone();
+        if let Some(link) = link {
+            let call = Call::Forget { component: component.0 };
+            let answer = link.call(call, CALL_TIME, |answer| match answer {
+                Answer::Done => Ok(()),
+                Answer::Refused(number) => Err(to_store(number)),
+                _ => Err(StoreError::Io),
+            });
+            if let Ok(answer) = answer {
+                return answer;
+            }
+        }
+        // After the last question that it may have asked.
+        let over = self.shared.lock().asked + STATE_BELIEF_OVER;
+        if time::now() < over { Err(StoreError::Busy) } else { Ok(()) }
+    }
+}
+
+/// So many bytes of the views from `skip` on.
+pub(crate) fn gather(views: &[VolatileSlice<'_>], mut skip: usize, len: usize) -> Vec<u8> {
+    let mut data = vec![0; len];
+    let mut done = 0;
+    for view in views {
+        let cut = skip.min(view.len());
+        skip -= cut;
+        let part = view.slice(cut, (view.len() - cut).min(len - done));
+        done += part.map_or(0, |part| part.copy_to(&mut data[done..], Site::Cluster));
+    }
+    data.truncate(done);
+    data
+}
+
+/// Puts bytes into the views from `skip` on.
+pub(crate) fn scatter(mut data: &[u8], views: &[VolatileSlice<'_>], mut skip: usize) {
+    for view in views {
+        let cut = skip.min(view.len());
+        skip -= cut;
+        let part = view.slice(cut, (view.len() - cut).min(data.len()));
+        let copied = part.map_or(0, |part| part.copy_from(data, Site::Cluster));
+        data = &data[copied..];
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(self: Arc<Self>) {
+        let number = self.config.number;
+        let mut pause = RECONNECT_MIN;
+        while !self.lock().stop {
+            match self.connect() {
+                Ok(link) => {
+                    tracing::info!(number, control = self.config.control, "a node is there");
+                    pause = RECONNECT_MIN;
+                    link.wait_closed();
+                    let mut state = self.lock();
+                    state.link = None;
+                    "the connection was lost".clone_into(&mut state.trouble);
+                    let stop = state.stop;
+                    drop(state);
+                    if !stop {
+                        tracing::warn!(number, control = self.config.control, "a node was lost");
+                    }
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    let mut state = self.lock();
+                    if state.trouble != text {
+                        let control = &self.config.control;
+                        tracing::warn!(number, control, "a node cannot be used: {text}");
+                        state.trouble = text;
+                    }
+                }
+            }
+            let waited = self.stopped.wait_timeout_while(self.lock(), pause, |state| !state.stop);
+            drop(waited);
+            pause = (pause * 2).min(RECONNECT_MAX);
+        }
+    }
+
+    fn connect(self: &Arc<Self>) -> std::result::Result<Arc<Link>, ConnectError> {
+        let config = &self.config;
+        let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
+        let mut connected = None;
+        for address in config.control.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, HELLO_TIME) {
+                Ok(stream) => {
+                    connected = Some(stream);
+                    break;
+                }
+                Err(error) => last = error,
+            }
+        }
+        let stream = connected.ok_or(last)?;
+        stream.set_read_timeout(Some(HELLO_TIME))?;
+        stream.set_write_timeout(Some(HELLO_TIME))?;
+        let mut nonce = [0; 32];
+        getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+        let initiator = Initiator::new(&config.secret, config.store, config.number, nonce);
+        send(&stream, &initiator.hello())?;
+        let challenge = read_record(&stream, HELLO_BYTES_MAX)?;
+        let membership = recall(&config.memory).map_err(ConnectError::Memory)?;
+        let (join, Keys { sealer, mut opener }) = initiator.join(&challenge, membership)?;
+        send(&stream, &join)?;
+        let record = read_record(&stream, SEALED_BYTES_MAX.min(HELLO_BYTES_MAX))?;
+        let joined = opener.open(&record).map_err(io::Error::other)?;
+        let member = Initiator::joined(joined)?;
+        if membership != Membership::Known(member.incarnation) {
+            remember(&config.memory, member.incarnation).map_err(ConnectError::Memory)?;
+        }
+        let answers = Arc::new(MetadataAnswers { node: self.clone() });
+        let name = format!("dafs-node-{}", config.number);
+        let link = Arc::new(Link::start(&name, stream, (sealer, opener), answers)?);
+        let mut state = self.lock();
+        if state.stop {
+            link.close();
+        }
+        state.link = Some(link.clone());
+        state.member = Some(member);
+        state.trouble.clear();
+        Ok(link)
+    }
+}
+
+/// Sends a message of the handshake.
+pub(crate) fn send(mut stream: &TcpStream, message: &[u8]) -> io::Result<()> {
+    let len = u32::try_from(message.len()).map_err(io::Error::other)?;
+    stream.write_all(&[&len.to_be_bytes(), message].concat())
+}
+
+fn recall(memory: &Path) -> io::Result<Membership> {
+    match fs::read_to_string(memory) {
+        // So directories of this machine are remembered, which the node may have been before.
+        Ok(text) if text.is_empty() => Ok(Membership::Marked),
+        Ok(text) => match ComponentId::parse(text.trim_end()) {
+            Some(id) => Ok(Membership::Known(id.0)),
+            None => Err(io::Error::new(ErrorKind::InvalidData, "the file is damaged")),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Membership::New),
+        Err(error) => Err(error),
+    }
+}
+
+fn remember(memory: &Path, incarnation: [u8; 16]) -> io::Result<()> {
+    let directory = memory.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(directory)?;
+    let unfinished = memory.with_extension("new");
+    let mut file = File::create(&unfinished)?;
+    writeln!(file, "{}", ComponentId(incarnation))?;
+    file.sync_all()?;
+    fs::rename(unfinished, memory)?;
+    File::open(directory)?.sync_all()
+}
+
+/// What a metadata server answers a data server.
+struct MetadataAnswers {
+    node: Arc<Shared>,
+}
+
+impl MetadataAnswers {
+    fn check(&self, metadata: &dyn Metadata, wanted: &StateUse<'_>) -> dafs_service::Result<()> {
+        // Before it is judged: whoever forgets after that knows of this question.
+        let mut state = self.node.lock();
+        state.asked = state.asked.max(time::now());
+        drop(state);
+        let known = ["none", "sys", "text", "gss"];
+        let mechanism = known.into_iter().find(|known| known.as_bytes() == wanted.mechanism);
+        let mechanism = mechanism.ok_or(ServiceError::BadStateId)?;
+        let identity = Identity { mechanism, principal: wanted.principal.to_vec() };
+        let state = StateRef { id: StateId(wanted.state), seqid: wanted.seqid };
+        metadata.check((wanted.owner, &identity), wanted.handle, state, wanted.write)
+    }
+}
+
+impl Answers for MetadataAnswers {
+    fn is_quick(&self, call: &Call<'_>) -> bool {
+        matches!(call, Call::CheckState(_))
+    }
+
+    fn answer<'s>(&self, call: &Call<'_>, space: &'s mut Vec<u8>) -> Answer<'s> {
+        let Some(metadata) = self.node.metadata.get() else {
+            return Answer::Refused(of_service(ServiceError::Delay));
+        };
+        let refused = |error| Answer::Refused(of_store(error));
+        match call {
+            Call::CheckState(wanted) => match self.check(&**metadata, wanted) {
+                Ok(()) => Answer::Done,
+                Err(error) => Answer::Refused(of_service(error)),
+            },
+            Call::FileSize { component } => {
+                metadata.size(&ComponentId(*component)).map_or_else(refused, Answer::Size)
+            }
+            Call::ReadElsewhere { component, offset, len } => {
+                space.resize(*len as usize, 0);
+                let view = VolatileSlice::from_mut(space);
+                match metadata.read(&ComponentId(*component), &[view], *offset) {
+                    Ok(count) => Answer::Data(&space[..count]),
+                    Err(error) => refused(error),
+                }
+            }
+            Call::WriteElsewhere { component, offset, data } => {
+                space.extend_from_slice(data);
+                let view = VolatileSlice::from_mut(space);
+                let written = metadata.write(&ComponentId(*component), &[view], *offset);
+                written.map_or_else(refused, |count| Answer::Written {
+                    count: count as u32,
+                    verifier: 0,
+                })
+            }
+            _ => refused(StoreError::NotSupported),
+        }
+    }
+}

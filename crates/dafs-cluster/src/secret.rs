@@ -1,0 +1,151 @@
+//! The secret of a cluster: 32 random bytes in a file that all its servers have.
+//!
+//! Codes are keyed BLAKE2b (RFC 7693) over a purpose and parts, each with its length before it.
+
+use blake2::Blake2bMac;
+use blake2::digest::consts::U32;
+use blake2::digest::{KeyInit, Mac};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Why there is no secret.
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum SecretError {
+    #[error("{0} exists already; a new secret would shut out the servers that have this one")]
+    Exists(PathBuf),
+    #[error("{0} is not a secret of 32 bytes; make one with: dafs cluster init --secret FILE")]
+    Length(PathBuf),
+    #[error("{0} can be read by other users, so it is no secret: chmod 600 it")]
+    Open(PathBuf),
+    #[error("{0}: {1}")]
+    Io(PathBuf, io::Error),
+}
+
+/// A key, or the secret itself.
+#[derive(Clone)]
+pub struct ClusterSecret([u8; 32]);
+
+impl std::fmt::Debug for ClusterSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ClusterSecret")
+    }
+}
+
+impl ClusterSecret {
+    /// A secret of these bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Makes a new secret, in a file that only its owner can read.
+    ///
+    /// # Errors
+    /// When the file exists, or cannot be made.
+    pub fn make(path: &Path) -> Result<(), SecretError> {
+        let failed = |error: io::Error| match error.kind() {
+            ErrorKind::AlreadyExists => SecretError::Exists(path.to_owned()),
+            _ => SecretError::Io(path.to_owned(), error),
+        };
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).map_err(|error| failed(io::Error::other(error)))?;
+        let mut options = OpenOptions::new();
+        let mut file =
+            options.write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+        file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(failed)
+    }
+
+    /// Reads a secret.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn load(path: &Path) -> Result<Self, SecretError> {
+        let failed = |error| SecretError::Io(path.to_owned(), error);
+        let file = File::open(path).map_err(failed)?;
+        if file.metadata().map_err(failed)?.mode() & 0o077 != 0 {
+            return Err(SecretError::Open(path.to_owned()));
+        }
+        let mut bytes = Vec::new();
+        file.take(33).read_to_end(&mut bytes).map_err(failed)?;
+        let bytes = bytes.try_into().map_err(|_| SecretError::Length(path.to_owned()))?;
+        Ok(Self(bytes))
+    }
+
+    /// The key of the handles by which clients name the components of a store. It tells nothing about
+    /// the secret.
+    pub fn component_secret(&self, store: &[u8; 16]) -> [u8; 16] {
+        let code = self.code(b"components", &[store]);
+        std::array::from_fn(|at| code[at])
+    }
+
+    fn mac(&self, purpose: &[u8], parts: &[&[u8]]) -> Blake2bMac<U32> {
+        // INVARIANT: a key may have up to 64 bytes.
+        let mut mac = Blake2bMac::<U32>::new_from_slice(&self.0).expect("a key of 32 bytes");
+        for part in std::iter::once(&purpose).chain(parts) {
+            mac.update(&(part.len() as u64).to_be_bytes());
+            mac.update(part);
+        }
+        mac
+    }
+
+    /// The code of some parts for one purpose.
+    pub(crate) fn code(&self, purpose: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+        self.mac(purpose, parts).finalize().into_bytes().into()
+    }
+
+    /// Whether a code, or the first bytes of one, are right. Takes as long if they are not.
+    pub(crate) fn verify(&self, purpose: &[u8], parts: &[&[u8]], code: &[u8]) -> bool {
+        self.mac(purpose, parts).verify_truncated_left(code).is_ok()
+    }
+
+    /// A key for one purpose.
+    pub(crate) fn derive(&self, purpose: &[u8], parts: &[&[u8]]) -> Self {
+        Self(self.code(purpose, parts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_secret_is_made_once_and_read_back() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("secret");
+        ClusterSecret::make(&path).expect("a secret");
+        let secret = ClusterSecret::load(&path).expect("the secret");
+        assert_eq!(secret.0.as_slice(), std::fs::read(&path).expect("bytes"));
+        assert!(matches!(ClusterSecret::make(&path), Err(SecretError::Exists(_))));
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).expect("mode");
+        assert!(matches!(ClusterSecret::load(&path), Err(SecretError::Open(_))));
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("mode");
+        std::fs::write(&path, [1; 33]).expect("written");
+        assert!(matches!(ClusterSecret::load(&path), Err(SecretError::Length(_))));
+    }
+
+    #[test]
+    fn codes_tell_purposes_parts_and_secrets_apart() {
+        let secret = ClusterSecret([1; 32]);
+        let code = secret.code(b"a", &[b"bc", b"d"]);
+        assert!(secret.verify(b"a", &[b"bc", b"d"], &code));
+        assert!(secret.verify(b"a", &[b"bc", b"d"], &code[..16]));
+        assert!(!secret.verify(b"a", &[b"b", b"cd"], &code));
+        assert!(!secret.verify(b"ab", &[b"c", b"d"], &code));
+        assert!(!ClusterSecret([2; 32]).verify(b"a", &[b"bc", b"d"], &code));
+        assert!(!secret.verify(b"a", &[b"bc", b"d"], &[]));
+    }
+
+    /// Keyed BLAKE2b with 32 bytes of output over "abc", checked with another implementation.
+    #[test]
+    fn codes_are_blake2b() {
+        let mut mac = Blake2bMac::<U32>::new_from_slice(&[1; 32]).expect("a key");
+        mac.update(b"abc");
+        let code = mac.finalize().into_bytes();
+        let hex: String = code.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "8cc77af752046919e25cca7b87a17aaa67fb6aad75964f730a1c2178c986505c");
+    }
+}

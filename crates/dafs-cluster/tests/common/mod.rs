@@ -1,0 +1,145 @@
+//! A cluster in a directory.
+
+use dafs_cluster::{
+    ClusterSecret, DataNode, DataNodeConfig, Metadata, Opened, RemoteConfig, RemoteNode,
+};
+use dafs_mem::{Site, VolatileSlice};
+use dafs_service::{Identity, ServiceError, StateRef};
+use dafs_store::striped::ComponentId;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+pub(crate) const STORE: [u8; 16] = [4; 16];
+
+pub(crate) struct Cluster {
+    root: tempfile::TempDir,
+    /// Kept, so that a data server that comes again is found there.
+    control: TcpListener,
+    pub(crate) addresses: Vec<SocketAddr>,
+}
+
+impl Cluster {
+    pub(crate) fn new() -> Self {
+        let root = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(root.path().join("data")).expect("a directory");
+        let control = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        Self { root, control, addresses: vec!["192.0.2.1:2049".parse().expect("an address")] }
+    }
+
+    pub(crate) fn secret(&self) -> ClusterSecret {
+        ClusterSecret::from_bytes([1; 32])
+    }
+
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.root.path().join("data")
+    }
+
+    pub(crate) fn memory(&self, number: u32) -> PathBuf {
+        self.root.path().join(format!("memory-{number}"))
+    }
+
+    pub(crate) fn data(&self, secret: ClusterSecret, opened: fn(Opened)) -> DataNode {
+        let config = DataNodeConfig {
+            directory: self.directory(),
+            secret: Arc::new(secret),
+            listener: self.control.try_clone().expect("the listener"),
+            addresses: self.addresses.clone(),
+            opened: Box::new(move |node| {
+                opened(node);
+                Ok(())
+            }),
+            lost: Box::new(|| {}),
+        };
+        DataNode::start(config).expect("a data server")
+    }
+
+    pub(crate) fn node(&self, data: &DataNode, secret: ClusterSecret) -> RemoteNode {
+        self.remote(data, secret, 1)
+    }
+
+    pub(crate) fn node_numbered(&self, data: &DataNode, number: u32) -> RemoteNode {
+        self.remote(data, self.secret(), number)
+    }
+
+    fn remote(&self, data: &DataNode, secret: ClusterSecret, number: u32) -> RemoteNode {
+        let (control, memory) = (data.address().to_string(), self.memory(number));
+        let secret = Arc::new(secret);
+        RemoteNode::start(RemoteConfig { number, control, secret, store: STORE, memory })
+            .expect("a node")
+    }
+}
+
+/// Waits until something holds that other threads bring about.
+pub(crate) fn settled(holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < end, "it did not come about");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A metadata server that says what it is told to.
+pub(crate) struct Answering {
+    questions: AtomicU32,
+    refusal: Mutex<Option<ServiceError>>,
+    written: Mutex<Vec<u8>>,
+}
+
+impl Answering {
+    pub(crate) fn new() -> Arc<Self> {
+        let (questions, refusal) = (AtomicU32::new(0), Mutex::default());
+        Arc::new(Self { questions, refusal, written: Mutex::default() })
+    }
+
+    pub(crate) fn questions(&self) -> u32 {
+        self.questions.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn refuse(&self, why: Option<ServiceError>) {
+        *self.refusal.lock().expect("a lock") = why;
+    }
+
+    pub(crate) fn written(&self) -> Vec<u8> {
+        self.written.lock().expect("a lock").clone()
+    }
+}
+
+impl Metadata for Answering {
+    fn check(
+        &self,
+        _client: (&[u8], &Identity),
+        _component: &[u8],
+        state: StateRef,
+        _write: bool,
+    ) -> dafs_service::Result<()> {
+        assert_eq!((state.id.0, state.seqid), (7 << 32, 1));
+        self.questions.fetch_add(1, Ordering::SeqCst);
+        self.refusal.lock().expect("a lock").map_or(Ok(()), Err)
+    }
+
+    fn size(&self, _component: &ComponentId) -> dafs_store::Result<u64> {
+        Ok(77)
+    }
+
+    fn read(
+        &self,
+        _component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        _offset: u64,
+    ) -> dafs_store::Result<usize> {
+        Ok(views[0].copy_from(b"elsewhere", Site::Sim))
+    }
+
+    fn write(
+        &self,
+        _component: &ComponentId,
+        views: &[VolatileSlice<'_>],
+        _offset: u64,
+    ) -> dafs_store::Result<usize> {
+        *self.written.lock().expect("a lock") = views[0].to_vec(Site::Sim);
+        Ok(views[0].len())
+    }
+}

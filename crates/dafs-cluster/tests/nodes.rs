@@ -1,0 +1,202 @@
+//! A metadata server's node and a data server, over loopback.
+
+mod common;
+
+use common::{Answering, Cluster, STORE, settled};
+use dafs_cluster::ClusterSecret;
+use dafs_mem::VolatileSlice;
+use dafs_service::{Identity, ServiceError, StateId, StateRef};
+use dafs_store::striped::{ComponentHandle, ComponentId, Elsewhere, Node};
+use dafs_store::{FsId, Stability, StoreError};
+use std::num::NonZeroU32;
+
+const ONE: ComponentId = ComponentId([1; 16]);
+
+fn write(node: &dyn Node, offset: u64, data: &[u8]) -> dafs_store::Result<u64> {
+    let mut data = data.to_vec();
+    let wanted = data.len();
+    let view = VolatileSlice::from_mut(&mut data);
+    let written = node.write(&ONE, &[view], offset, Stability::Unstable)?;
+    assert_eq!(written.count, wanted);
+    Ok(written.verifier)
+}
+
+fn read(node: &dyn Node, offset: u64, len: usize) -> Vec<u8> {
+    let mut data = vec![0xff; len];
+    let (first, second) = data.split_at_mut(len / 3);
+    let views = [VolatileSlice::from_mut(first), VolatileSlice::from_mut(second)];
+    let count = node.read(&ONE, &views, offset).expect("read");
+    data.truncate(count);
+    data
+}
+
+#[test]
+fn a_node_far_away_does_what_one_here_does() {
+    let cluster = Cluster::new();
+    let data = cluster.data(cluster.secret(), |_| {});
+    let node = cluster.node(&data, cluster.secret());
+    settled(|| node.status().connected);
+    assert_eq!(node.addresses(), cluster.addresses);
+    // Longer than one message.
+    let content: Vec<u8> = (0..3_000_000_u32).map(|at| (at / 7) as u8).collect();
+    let verifier = write(&node, 5, &content).expect("written");
+    assert_eq!(node.commit(&ONE), Ok(verifier));
+    assert_eq!(node.size(&ONE), Ok(3_000_005));
+    assert_eq!(read(&node, 5, 3_000_000), content);
+    assert_eq!(read(&node, 5 + 2_999_990, 100), content[2_999_990..]);
+    node.cut(&ONE, 10).expect("cut");
+    assert_eq!(node.size(&ONE), Ok(10));
+    assert!(node.space().expect("space").total > 0);
+    node.remove(&ONE).expect("removed");
+    assert_eq!(node.size(&ONE), Ok(0));
+    node.forget(&ONE).expect("forgotten");
+    assert_eq!(write(&node, u64::MAX, b"x"), Err(StoreError::FileTooBig));
+}
+
+#[test]
+fn a_data_server_that_comes_again_has_the_data_and_another_verifier() {
+    let cluster = Cluster::new();
+    let data = cluster.data(cluster.secret(), |_| {});
+    let node = cluster.node(&data, cluster.secret());
+    settled(|| node.status().connected);
+    let (verifier, run) = (write(&node, 0, b"content").expect("written"), node.run());
+    drop(data);
+    settled(|| !node.status().connected);
+    assert_eq!(write(&node, 0, b"no").err(), Some(StoreError::Busy));
+    let _data = cluster.data(cluster.secret(), |_| {});
+    settled(|| node.status().connected);
+    assert_eq!(read(&node, 0, 99), b"content");
+    assert_ne!(node.commit(&ONE), Ok(verifier));
+    assert_ne!(node.run(), run);
+}
+
+#[test]
+fn who_has_another_secret_or_wants_another_node_gets_nothing() {
+    let cluster = Cluster::new();
+    let data = cluster.data(cluster.secret(), |_| {});
+    let stranger = cluster.node(&data, ClusterSecret::from_bytes([9; 32]));
+    settled(|| stranger.status().trouble.contains("another cluster secret"));
+    assert!(!stranger.status().connected);
+    assert_eq!(std::fs::read_dir(cluster.directory()).expect("the directory").count(), 0);
+    assert!(!cluster.memory(1).exists());
+    drop(stranger);
+    let node = cluster.node(&data, cluster.secret());
+    settled(|| node.status().connected);
+    let other = cluster.node_numbered(&data, 2);
+    settled(|| other.status().trouble.contains("another node"));
+    assert_eq!(write(&other, 0, b"no").err(), Some(StoreError::Busy));
+}
+
+#[test]
+fn a_directory_that_came_back_empty_or_as_another_is_refused() {
+    let cluster = Cluster::new();
+    let data = cluster.data(cluster.secret(), |_| {});
+    let node = cluster.node(&data, cluster.secret());
+    settled(|| node.status().connected);
+    drop(data);
+    std::fs::rename(cluster.directory(), cluster.directory().with_extension("kept"))
+        .expect("moved");
+    std::fs::create_dir(cluster.directory()).expect("an empty one");
+    let data = cluster.data(cluster.secret(), |_| {});
+    settled(|| node.status().trouble.contains("is empty"));
+    drop(data);
+    // As another metadata server of the same name would make it.
+    dafs_store::striped::DirectoryNode::make(&cluster.directory(), &STORE, 1).expect("marked");
+    let data = cluster.data(cluster.secret(), |_| {});
+    settled(|| node.status().trouble.contains("is it a copy"));
+    drop(data);
+    std::fs::remove_dir_all(cluster.directory()).expect("removed");
+    std::fs::rename(cluster.directory().with_extension("kept"), cluster.directory()).expect("back");
+    let _data = cluster.data(cluster.secret(), |_| {});
+    settled(|| node.status().connected);
+}
+
+fn handle() -> ([u8; 64], ComponentHandle) {
+    let handle = ComponentHandle {
+        component: ONE,
+        node: 1,
+        place: 0,
+        count: 2,
+        first: 0,
+        unit_bytes: NonZeroU32::new(4096).expect("a unit"),
+    };
+    let mut bytes = [0; 64];
+    bytes[16..].copy_from_slice(&handle.seal(&FsId([0; 16]), &[0; 16]).0);
+    (bytes, handle)
+}
+
+#[test]
+fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
+    let cluster = Cluster::new();
+    let data = cluster.data(cluster.secret(), |_| {});
+    let node = cluster.node(&data, cluster.secret());
+    let metadata = Answering::new();
+    node.answer_by(metadata.clone());
+    settled(|| data.is_connected() && node.status().connected);
+    let identity = Identity { mechanism: "sys", principal: vec![0; 4] };
+    let judge = data.judge();
+    let check = |owner: &[u8]| {
+        let state = StateRef { id: StateId(7 << 32), seqid: 1 };
+        judge.check((owner, &identity), &handle().0, state, true)
+    };
+    assert_eq!((check(b"one"), check(b"one")), (Ok(()), Ok(())));
+    assert_eq!(metadata.questions(), 1);
+    assert_eq!(check(b"two"), Ok(()));
+    assert_eq!(metadata.questions(), 2);
+    metadata.refuse(Some(ServiceError::BadLayout));
+    assert_eq!(check(b"one"), Ok(()), "it is believed for a while");
+    node.forget(&ONE).expect("forgotten");
+    assert_eq!(check(b"one"), Err(ServiceError::BadLayout));
+    assert_eq!(check(b"one"), Err(ServiceError::BadLayout));
+    assert_eq!(metadata.questions(), 4, "a no is not kept");
+    metadata.refuse(None);
+    assert_eq!(check(b"one"), Ok(()));
+    assert_eq!(judge.size(&ONE), Ok(77));
+    // What is not here is got from the metadata server.
+    let mut bytes = vec![0; 8];
+    let view = [VolatileSlice::from_mut(&mut bytes)];
+    assert_eq!(Elsewhere::read(&judge, &handle().1, &view, 4096), Ok(8));
+    assert_eq!(bytes, b"elsewher");
+    let view = [VolatileSlice::from_mut(&mut bytes)];
+    let written = Elsewhere::write(&judge, &handle().1, &view, 4096, Stability::Unstable);
+    assert_eq!((written, metadata.written()), (Ok(8), b"elsewher".to_vec()));
+}
+
+#[test]
+fn without_a_metadata_server_clients_wait_and_what_was_believed_is_over_with_the_next() {
+    let cluster = Cluster::new();
+    let data = cluster.data(cluster.secret(), |_| {});
+    let identity = Identity { mechanism: "none", principal: Vec::new() };
+    let judge = data.judge();
+    let check = || {
+        let state = StateRef { id: StateId(7 << 32), seqid: 1 };
+        judge.check((b"one", &identity), &handle().0, state, false)
+    };
+    assert_eq!(check(), Err(ServiceError::Delay));
+    let node = cluster.node(&data, cluster.secret());
+    let metadata = Answering::new();
+    node.answer_by(metadata.clone());
+    settled(|| data.is_connected() && check().is_ok());
+    let asked = metadata.questions();
+    drop(node);
+    metadata.refuse(Some(ServiceError::Expired));
+    let node = cluster.node(&data, cluster.secret());
+    node.answer_by(metadata.clone());
+    settled(|| node.status().connected);
+    assert_eq!(check(), Err(ServiceError::Expired));
+    assert_eq!(metadata.questions(), asked + 1);
+    assert!(judge.size(&ONE).is_ok());
+}
+
+#[test]
+fn what_a_data_server_believes_that_is_gone_is_over_after_a_while() {
+    let cluster = Cluster::new();
+    let data = cluster.data(cluster.secret(), |_| {});
+    let node = cluster.node(&data, cluster.secret());
+    settled(|| node.status().connected);
+    node.forget(&ONE).expect("forgotten");
+    drop(data);
+    settled(|| !node.status().connected);
+    assert_eq!(node.forget(&ONE), Err(StoreError::Busy), "it may believe something");
+    settled(|| node.forget(&ONE).is_ok());
+}

@@ -1,0 +1,247 @@
+//! How a metadata server and a data server get to know each other.
+//!
+//! | who | says |
+//! |---|---|
+//! | metadata server | [`Hello`]: which node of which store it wants, and a random number |
+//! | data server | [`Challenge`]: a random number, and a code over both numbers |
+//! | metadata server | [`Join`]: the other code, and what it knows of the node's directory |
+//! | data server | [`Joined`]: that it is that node, or why not |
+//!
+//! The last one ends with a code, as all that follow it do.
+
+use super::{ADDRESS_BYTES_MAX, ADDRESSES_MAX};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+
+/// The version of these messages.
+pub const VERSION: u32 = 1;
+
+/// "dafs", so that something else that listens there is told from a data server.
+const MAGIC: u32 = 0x6461_6673;
+
+/// The first message of a metadata server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    /// The version that it speaks.
+    pub version: u32,
+    /// Its store.
+    pub store: [u8; 16],
+    /// Which node it wants.
+    pub number: u32,
+    /// Random.
+    pub nonce: [u8; 32],
+}
+
+impl Decode<'_> for Hello {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        match d.u32()? {
+            MAGIC => {}
+            value => return Err(XdrError::UnknownValue { what: "a hello", value }),
+        }
+        let (version, store, number) = (d.u32()?, *d.fixed()?, d.u32()?);
+        Ok(Self { version, store, number, nonce: *d.fixed()? })
+    }
+}
+
+impl Encode for Hello {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.u32(MAGIC);
+        e.u32(self.version);
+        e.fixed(&self.store);
+        e.u32(self.number);
+        e.fixed(&self.nonce);
+    }
+}
+
+/// A data server's answer to a hello.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Challenge {
+    /// Random.
+    pub nonce: [u8; 32],
+    /// Shows that the data server knows the secret.
+    pub code: [u8; 32],
+}
+
+impl Decode<'_> for Challenge {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        Ok(Self { nonce: *d.fixed()?, code: *d.fixed()? })
+    }
+}
+
+impl Encode for Challenge {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.fixed(&self.nonce);
+        e.fixed(&self.code);
+    }
+}
+
+/// What a metadata server knows of the directory of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Membership {
+    /// The node was never used: an empty directory may become its.
+    New,
+    /// The directory was used, and it was not noted which one it is: a marked one it must be.
+    Marked,
+    /// It is this one.
+    Known([u8; 16]),
+}
+
+impl Decode<'_> for Membership {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        match d.u32()? {
+            0 => Ok(Self::New),
+            1 => Ok(Self::Marked),
+            2 => Ok(Self::Known(*d.fixed()?)),
+            value => Err(XdrError::UnknownValue { what: "a membership", value }),
+        }
+    }
+}
+
+impl Encode for Membership {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::New => e.u32(0),
+            Self::Marked => e.u32(1),
+            Self::Known(incarnation) => {
+                e.u32(2);
+                e.fixed(incarnation);
+            }
+        }
+    }
+}
+
+/// The second message of a metadata server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Join {
+    /// Shows that the metadata server knows the secret.
+    pub code: [u8; 32],
+    /// What it knows of the node's directory.
+    pub membership: Membership,
+}
+
+impl Decode<'_> for Join {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        Ok(Self { code: *d.fixed()?, membership: d.value()? })
+    }
+}
+
+impl Encode for Join {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.fixed(&self.code);
+        e.value(&self.membership);
+    }
+}
+
+/// Why a data server does not work for a metadata server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Refusal {
+    /// It speaks no such version.
+    Version = 1,
+    /// Its directory belongs to another node or another store.
+    OtherNode = 2,
+    /// Its directory is empty, and was not.
+    Empty = 3,
+    /// Its directory is one of that node, but not the one that was used last.
+    OtherDirectory = 4,
+    /// The directory cannot be used; the data server's log says why.
+    Failed = 5,
+    /// What the last metadata server has asked for is still under way.
+    Busy = 6,
+}
+
+impl Refusal {
+    const ALL: [Self; 6] = [
+        Self::Version,
+        Self::OtherNode,
+        Self::Empty,
+        Self::OtherDirectory,
+        Self::Failed,
+        Self::Busy,
+    ];
+}
+
+/// A data server's last word before work begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Joined<'a> {
+    /// It is that node.
+    Welcome {
+        /// Which directory it works on: random, made with the directory.
+        incarnation: [u8; 16],
+        /// Another number after each start of the data server.
+        run: u64,
+        /// Where clients reach it, as text.
+        addresses: Vec<&'a [u8]>,
+    },
+    /// It does not work for this metadata server.
+    Refused(Refusal),
+}
+
+impl<'a> Decode<'a> for Joined<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let code = d.u32()?;
+        if code != 0 {
+            let refusal = Refusal::ALL.into_iter().find(|refusal| *refusal as u32 == code);
+            let unknown = XdrError::UnknownValue { what: "a refusal", value: code };
+            return refusal.map(Self::Refused).ok_or(unknown);
+        }
+        let (incarnation, run) = (*d.fixed()?, d.u64()?);
+        let count = d.array_len(ADDRESSES_MAX, 4)?;
+        let addresses =
+            (0..count).map(|_| d.opaque(ADDRESS_BYTES_MAX)).collect::<Result<_, _>>()?;
+        Ok(Self::Welcome { incarnation, run, addresses })
+    }
+}
+
+impl Encode for Joined<'_> {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::Refused(refusal) => e.u32(*refusal as u32),
+            Self::Welcome { incarnation, run, addresses } => {
+                e.u32(0);
+                e.fixed(incarnation);
+                e.u64(*run);
+                e.count(addresses.len());
+                addresses.iter().for_each(|address| e.opaque(address));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn comes_back<'a, T: Encode + Decode<'a> + PartialEq + std::fmt::Debug>(
+        value: &T,
+        bytes: &'a mut Vec<u8>,
+    ) {
+        value.encode(&mut Encoder::new(bytes));
+        let mut d = Decoder::new(bytes);
+        assert_eq!(T::decode(&mut d).as_ref(), Ok(value));
+        d.finish().expect("nothing else");
+    }
+
+    #[test]
+    fn messages_come_back() {
+        let nonce = [3; 32];
+        let hello = Hello { version: VERSION, store: [1; 16], number: 7, nonce };
+        comes_back(&hello, &mut Vec::new());
+        comes_back(&Challenge { nonce, code: [4; 32] }, &mut Vec::new());
+        for membership in [Membership::New, Membership::Marked, Membership::Known([5; 16])] {
+            comes_back(&Join { code: [6; 32], membership }, &mut Vec::new());
+        }
+        let addresses: Vec<&[u8]> = vec![b"192.0.2.1:2049", b"[2001:db8::1]:2049"];
+        let welcome = Joined::Welcome { incarnation: [7; 16], run: 9, addresses };
+        comes_back(&welcome, &mut Vec::new());
+        for refusal in Refusal::ALL {
+            comes_back(&Joined::Refused(refusal), &mut Vec::new());
+        }
+    }
+
+    #[test]
+    fn something_else_is_not_taken_for_a_hello() {
+        let bytes = [0; 128];
+        assert!(Hello::decode(&mut Decoder::new(&bytes)).is_err());
+        assert!(Joined::decode(&mut Decoder::new(&[0, 0, 0, 99])).is_err());
+    }
+}

@@ -1,0 +1,336 @@
+//! What is asked and answered once both know each other. Both sides ask, on one connection.
+
+use super::{
+    DATA_BYTES_MAX, HANDLE_BYTES_MAX, MECHANISM_BYTES_MAX, OWNER_BYTES_MAX, PRINCIPAL_BYTES_MAX,
+};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+
+/// What a client wants to do with a component, and what it shows for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateUse<'a> {
+    /// What the client calls itself.
+    pub owner: &'a [u8],
+    /// How it has shown who it is.
+    pub mechanism: &'a [u8],
+    /// Who that is.
+    pub principal: &'a [u8],
+    /// The component's handle, as the layout has it.
+    pub handle: &'a [u8],
+    /// The state-id.
+    pub state: u64,
+    /// Which version of it.
+    pub seqid: u32,
+    /// Whether it wants to write.
+    pub write: bool,
+}
+
+impl<'a> Decode<'a> for StateUse<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(Self {
+            owner: d.opaque(OWNER_BYTES_MAX)?,
+            mechanism: d.opaque(MECHANISM_BYTES_MAX)?,
+            principal: d.opaque(PRINCIPAL_BYTES_MAX)?,
+            handle: d.opaque(HANDLE_BYTES_MAX)?,
+            state: d.u64()?,
+            seqid: d.u32()?,
+            write: d.bool()?,
+        })
+    }
+}
+
+impl Encode for StateUse<'_> {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.opaque(self.owner);
+        e.opaque(self.mechanism);
+        e.opaque(self.principal);
+        e.opaque(self.handle);
+        e.u64(self.state);
+        e.u32(self.seqid);
+        e.bool(self.write);
+    }
+}
+
+/// A question. Those up to `Forget` are the metadata server's, the others the data server's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "offsets, sizes and lengths in bytes")]
+pub enum Call<'a> {
+    /// Bytes of a component; fewer mean its end.
+    Read { component: [u8; 16], offset: u64, len: u32 },
+    /// Writes to a component, which is made if it is not there; `stable` data survives a crash.
+    Write { component: [u8; 16], offset: u64, stable: bool, data: &'a [u8] },
+    /// Makes a component stable.
+    Commit { component: [u8; 16] },
+    /// Cuts a component.
+    Cut { component: [u8; 16], size: u64 },
+    /// How far a component reaches.
+    Size { component: [u8; 16] },
+    /// Removes a component.
+    Remove { component: [u8; 16] },
+    /// Space for components.
+    Space,
+    /// Nothing is carried out any more by what was told about a component before.
+    Forget { component: [u8; 16] },
+    /// Whether a client may do that.
+    CheckState(StateUse<'a>),
+    /// How far the file reaches that a component is of.
+    FileSize { component: [u8; 16] },
+    /// Bytes of the file that a component is of, from whichever node has them.
+    ReadElsewhere { component: [u8; 16], offset: u64, len: u32 },
+    /// Writes to that file, on whichever node that is; stable when it is answered.
+    WriteElsewhere { component: [u8; 16], offset: u64, data: &'a [u8] },
+}
+
+impl<'a> Decode<'a> for Call<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let number = d.u32()?;
+        Ok(match number {
+            1 => Self::Read { component: *d.fixed()?, offset: d.u64()?, len: length(d)? },
+            2 => Self::Write {
+                component: *d.fixed()?,
+                offset: d.u64()?,
+                stable: d.bool()?,
+                data: d.opaque(DATA_BYTES_MAX)?,
+            },
+            3 => Self::Commit { component: *d.fixed()? },
+            4 => Self::Cut { component: *d.fixed()?, size: d.u64()? },
+            5 => Self::Size { component: *d.fixed()? },
+            6 => Self::Remove { component: *d.fixed()? },
+            7 => Self::Space,
+            8 => Self::Forget { component: *d.fixed()? },
+            9 => Self::CheckState(d.value()?),
+            10 => Self::FileSize { component: *d.fixed()? },
+            11 => Self::ReadElsewhere { component: *d.fixed()?, offset: d.u64()?, len: length(d)? },
+            12 => Self::WriteElsewhere {
+                component: *d.fixed()?,
+                offset: d.u64()?,
+                data: d.opaque(DATA_BYTES_MAX)?,
+            },
+            value => return Err(XdrError::UnknownValue { what: "a call", value }),
+        })
+    }
+}
+
+impl Encode for Call<'_> {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        let mut named = |number, component: &[u8; 16]| {
+            e.u32(number);
+            e.fixed(component);
+        };
+        match self {
+            Self::Read { component, offset, len } => {
+                named(1, component);
+                e.u64(*offset);
+                e.u32(*len);
+            }
+            Self::Write { component, offset, stable, data } => {
+                named(2, component);
+                e.u64(*offset);
+                e.bool(*stable);
+                e.opaque(data);
+            }
+            Self::Commit { component } => named(3, component),
+            Self::Cut { component, size } => {
+                named(4, component);
+                e.u64(*size);
+            }
+            Self::Size { component } => named(5, component),
+            Self::Remove { component } => named(6, component),
+            Self::Space => e.u32(7),
+            Self::Forget { component } => named(8, component),
+            Self::CheckState(wanted) => {
+                e.u32(9);
+                e.value(wanted);
+            }
+            Self::FileSize { component } => named(10, component),
+            Self::ReadElsewhere { component, offset, len } => {
+                named(11, component);
+                e.u64(*offset);
+                e.u32(*len);
+            }
+            Self::WriteElsewhere { component, offset, data } => {
+                named(12, component);
+                e.u64(*offset);
+                e.opaque(data);
+            }
+        }
+    }
+}
+
+/// A length of data that is asked for.
+fn length(d: &mut Decoder<'_>) -> Result<u32, XdrError> {
+    match d.u32()? {
+        len if len as usize > DATA_BYTES_MAX => Err(XdrError::TooLong { len, max: DATA_BYTES_MAX }),
+        len => Ok(len),
+    }
+}
+
+/// What is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "in bytes, but for verifiers")]
+pub enum Answer<'a> {
+    /// It is done, or it may be done.
+    Done,
+    /// Bytes.
+    Data(&'a [u8]),
+    /// So many bytes were written, under that write verifier.
+    Written { count: u32, verifier: u64 },
+    /// A write verifier.
+    Verifier(u64),
+    /// A size.
+    Size(u64),
+    /// Space.
+    Space { total: u64, free: u64, available: u64 },
+    /// No, and a number for why not.
+    Refused(u32),
+}
+
+impl<'a> Decode<'a> for Answer<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(match d.u32()? {
+            0 => Self::Done,
+            1 => Self::Data(d.opaque(DATA_BYTES_MAX)?),
+            2 => Self::Written { count: d.u32()?, verifier: d.u64()? },
+            3 => Self::Verifier(d.u64()?),
+            4 => Self::Size(d.u64()?),
+            5 => Self::Space { total: d.u64()?, free: d.u64()?, available: d.u64()? },
+            6 => Self::Refused(d.u32()?),
+            value => return Err(XdrError::UnknownValue { what: "an answer", value }),
+        })
+    }
+}
+
+impl Encode for Answer<'_> {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::Done => e.u32(0),
+            Self::Data(data) => {
+                e.u32(1);
+                e.opaque(data);
+            }
+            Self::Written { count, verifier } => {
+                e.u32(2);
+                e.u32(*count);
+                e.u64(*verifier);
+            }
+            Self::Verifier(verifier) => {
+                e.u32(3);
+                e.u64(*verifier);
+            }
+            Self::Size(size) => {
+                e.u32(4);
+                e.u64(*size);
+            }
+            Self::Space { total, free, available } => {
+                e.u32(5);
+                [total, free, available].into_iter().for_each(|bytes| e.u64(*bytes));
+            }
+            Self::Refused(why) => {
+                e.u32(6);
+                e.u32(*why);
+            }
+        }
+    }
+}
+
+/// What a record holds once both know each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "ids are those of the caller, which pairs answers with calls")]
+pub enum Frame<'a> {
+    /// A question.
+    Call { id: u32, call: Call<'a> },
+    /// The answer to one.
+    Answer { id: u32, answer: Answer<'a> },
+    /// Nothing but a sign of life.
+    Alive,
+}
+
+impl<'a> Decode<'a> for Frame<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(match d.u32()? {
+            0 => Self::Call { id: d.u32()?, call: d.value()? },
+            1 => Self::Answer { id: d.u32()?, answer: d.value()? },
+            2 => Self::Alive,
+            value => return Err(XdrError::UnknownValue { what: "a frame", value }),
+        })
+    }
+}
+
+impl Encode for Frame<'_> {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        match self {
+            Self::Call { id, call } => {
+                e.u32(0);
+                e.u32(*id);
+                e.value(call);
+            }
+            Self::Answer { id, answer } => {
+                e.u32(1);
+                e.u32(*id);
+                e.value(answer);
+            }
+            Self::Alive => e.u32(2),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_back() {
+        let component = [9; 16];
+        let wanted = StateUse {
+            owner: b"a client",
+            mechanism: b"sys",
+            principal: b"0",
+            handle: &[7; 64],
+            state: 1 << 40,
+            seqid: 3,
+            write: true,
+        };
+        let calls = [
+            Call::Read { component, offset: 1 << 50, len: 7 },
+            Call::Write { component, offset: 5, stable: true, data: b"data" },
+            Call::Commit { component },
+            Call::Cut { component, size: 99 },
+            Call::Size { component },
+            Call::Remove { component },
+            Call::Space,
+            Call::Forget { component },
+            Call::CheckState(wanted),
+            Call::FileSize { component },
+            Call::ReadElsewhere { component, offset: 4, len: DATA_BYTES_MAX as u32 },
+            Call::WriteElsewhere { component, offset: 4, data: b"" },
+        ];
+        let answers = [
+            Answer::Done,
+            Answer::Data(b"bytes"),
+            Answer::Written { count: 5, verifier: 6 },
+            Answer::Verifier(7),
+            Answer::Size(8),
+            Answer::Space { total: 3, free: 2, available: 1 },
+            Answer::Refused(10),
+        ];
+        let calls = calls.into_iter().map(|call| Frame::Call { id: 4, call });
+        let answers = answers.into_iter().map(|answer| Frame::Answer { id: 5, answer });
+        for frame in calls.chain(answers).chain([Frame::Alive]) {
+            let mut bytes = Vec::new();
+            frame.encode(&mut Encoder::new(&mut bytes));
+            let mut d = Decoder::new(&bytes);
+            assert_eq!(Frame::decode(&mut d).as_ref(), Ok(&frame));
+            d.finish().expect("nothing else");
+            for len in 0..bytes.len() {
+                assert!(Frame::decode(&mut Decoder::new(&bytes[..len])).is_err(), "{frame:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_asks_for_more_than_fits_an_answer() {
+        let call = Call::Read { component: [0; 16], offset: 0, len: DATA_BYTES_MAX as u32 + 1 };
+        let mut bytes = Vec::new();
+        call.encode(&mut Encoder::new(&mut bytes));
+        assert!(Call::decode(&mut Decoder::new(&bytes)).is_err());
+    }
+}
