@@ -29,6 +29,12 @@ pub(crate) const PATH_BYTES_MAX: usize = 4096;
 /// Time for saying goodbye to the servers when the program ends.
 pub(crate) const GOODBYE_TIME: Duration = Duration::from_secs(2);
 
+/// How long a call goes on that a signal is to end, while the connection to the server is there.
+pub(crate) const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The same for the calls after one that has been given up.
+pub(crate) const GIVEN_UP_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How often a name is made up for a temporary file before giving up.
 pub(crate) const TEMPORARY_TRIES_MAX: u32 = 100;
 
@@ -43,6 +49,9 @@ pub(crate) const OWNERS_TRIES_MAX: u32 = 100;
 
 /// How deep `nftw` walks.
 pub(crate) const WALK_DEPTH_MAX: usize = 1024;
+
+/// Actions of one thread that send children to directories, at a time.
+pub(crate) const SPAWN_PLACES_MAX: usize = 1 << 12;
 
 /// Blocks of one `lio_listio` that are looked at.
 pub(crate) const AIO_BLOCKS_MAX: usize = 1 << 16;

@@ -119,17 +119,25 @@ pub(crate) fn absolute(config: &'static Config, path: &[u8]) -> Option<Location>
     Some(Location { mount, start: None, path: on_server, shown, climbs })
 }
 
-/// Whether a path could be served, as far as its text tells; relative ones that begin at a directory of
-/// this machine's are looked at by [`find`]. Takes no lock and no memory.
+/// Whether a path could be served, as far as its text tells; whether a relative one is that begins at a
+/// directory of this machine's is for [`find`] to say. Takes no lock and no memory.
 pub(crate) fn may_be_served(config: &Config, dir: c_int, path: &[u8]) -> bool {
     if path.first() != Some(&b'/') {
-        return !path.is_empty() && (table::may_be_inside(dir) || !crate::next::is_serving());
+        return !path.is_empty() && (table::may_be_inside(dir) || may_lead_below(config, path));
     }
     let mut room = [0; PATH_BYTES_MAX];
     let Some(shown) = normal_in(&mut room, path) else { return true };
     let is_below = |mount: &Mount| below(shown, &mount.prefix).is_some();
     // The directory above a prefix is taken for the prefix.
     config.mounts.iter().any(is_below) || path.ends_with(b"/..")
+}
+
+/// Whether a relative path that begins at a directory of this machine's could lead to something served:
+/// it has to name a part of a prefix, or to climb first.
+fn may_lead_below(config: &Config, path: &[u8]) -> bool {
+    let Some(first) = parts(path).next() else { return false };
+    let named = |mount: &Mount| parts(&mount.prefix).any(|part| part == first);
+    first == b".." || config.mounts.iter().any(named)
 }
 
 /// As [`normal`], for an absolute path; `None` where there is not enough room.
@@ -203,10 +211,7 @@ fn base(config: &Config, dir: c_int, path: &[u8]) -> Option<Base> {
     } else if let Some(description) = table::get(dir) {
         return Some(Base::Served(Arc::new(description.record.clone())));
     }
-    // From a directory of this machine's, a served path has to name a part of a prefix.
-    let first = path.split(|&byte| byte == b'/').find(|part| !part.is_empty() && *part != b".")?;
-    let named = |mount: &Mount| mount.prefix.split(|&byte| byte == b'/').any(|part| part == first);
-    if first != b".." && !config.mounts.iter().any(named) {
+    if !may_lead_below(config, path) {
         return None;
     }
     let link = match dir {
@@ -300,12 +305,16 @@ mod tests {
             b"/data/a/../../data/x",
             b"/data/..",
             &long,
-            b"relative",
+            b"./data/x",
+            b"in",
+            b"../x",
         ] {
             let path_shown = String::from_utf8_lossy(path);
             assert!(may_be_served(config(), libc::AT_FDCWD, path), "{path_shown}");
         }
-        for path in [&b"/"[..], b"", b"/database", b"/data/../x", b"/proc/self/maps"] {
+        for path in
+            [&b"/"[..], b"", b"/database", b"/data/../x", b"/proc/self/maps", b"relative", b"./"]
+        {
             assert!(!may_be_served(config(), libc::AT_FDCWD, path));
         }
         for path in [&b"//a/./b//c/"[..], b"/a/../..", b"/", b"/..", b"/a/b/../../c"] {

@@ -1,4 +1,4 @@
-//! Starting programs, and ending.
+//! Becoming another program, and ending.
 //!
 //! What is started gets the variables that have it served, whatever environment it is given, and is
 //! told the working directory. Its open files it finds by itself.
@@ -20,7 +20,7 @@ unsafe extern "C" {
 /// How the path of this library ends.
 const LIBRARY: &[u8] = b"/libdafs_preload.so";
 
-type Environment = *const *const c_char;
+pub(super) type Environment = *const *const c_char;
 
 /// An environment for another program.
 struct Given {
@@ -29,11 +29,12 @@ struct Given {
     pointers: Vec<*const c_char>,
 }
 
-/// The environment with what is missing in it.
+/// The environment with what is missing in it. The program starts in this process's working directory,
+/// unless it does not keep that.
 ///
 /// # Safety
 /// `from` is null or a list of C strings that ends with null.
-unsafe fn completed(from: Environment) -> Option<Given> {
+unsafe fn completed(from: Environment, keeps_directory: bool) -> Option<Given> {
     let config = config::get()?;
     let mut pointers = Vec::new();
     let mut at = from;
@@ -71,7 +72,8 @@ unsafe fn completed(from: Environment) -> Option<Given> {
     for (name, value) in config.environment.iter().filter(|(name, _)| !has(name)) {
         set(name, value);
     }
-    if let Some(text) = table::working_directory().and_then(|directory| directory.write(config)) {
+    let directory = table::working_directory().filter(|_| keeps_directory);
+    if let Some(text) = directory.and_then(|directory| directory.write(config)) {
         set("DAFS_RUN_DIRECTORY", &text);
     }
     pointers.extend(own.iter().map(|text| text.as_ptr()));
@@ -93,9 +95,13 @@ fn preload(config: &config::Config, text: &[u8]) -> Option<CString> {
 
 /// # Safety
 /// As [`completed`].
-unsafe fn with_environment<T>(from: Environment, work: impl FnOnce(Environment) -> T) -> T {
+pub(super) unsafe fn with_environment<T>(
+    from: Environment,
+    keeps_directory: bool,
+    work: impl FnOnce(Environment) -> T,
+) -> T {
     // SAFETY: the caller's promise.
-    match unsafe { completed(from) } {
+    match unsafe { completed(from, keeps_directory) } {
         Some(given) => work(given.pointers.as_ptr()),
         None => work(from),
     }
@@ -144,12 +150,12 @@ unsafe fn replacing(
         life::leave(false);
     }
     // SAFETY: the caller's promise.
-    unsafe { with_environment(from, work) }
+    unsafe { with_environment(from, true, work) }
 }
 
 /// # Safety
 /// `path` is null or a C string.
-unsafe fn location_is_ours(dir: c_int, path: *const c_char) -> bool {
+pub(super) unsafe fn location_is_ours(dir: c_int, path: *const c_char) -> bool {
     // SAFETY: the caller's promise.
     !path.is_null() && !matches!(unsafe { at(dir, path) }, At::Elsewhere)
 }
@@ -167,18 +173,11 @@ macro_rules! next {
         unsafe { std::mem::transmute::<*mut std::ffi::c_void, $type>(next) }
     }};
 }
+pub(super) use next;
 
 type Exec = unsafe extern "C" fn(*const c_char, Environment, Environment) -> c_int;
 type ExecAt = unsafe extern "C" fn(c_int, *const c_char, Environment, Environment, c_int) -> c_int;
 type Fexec = unsafe extern "C" fn(c_int, Environment, Environment) -> c_int;
-type Spawn = unsafe extern "C" fn(
-    *mut pid_t,
-    *const c_char,
-    *const libc::posix_spawn_file_actions_t,
-    *const libc::posix_spawnattr_t,
-    Environment,
-    Environment,
-) -> c_int;
 
 interpose! {
     fn execve(path: *const c_char, arguments: Environment, environment: Environment) -> c_int, |_pass| {
@@ -201,32 +200,6 @@ interpose! {
         let next = next!(c"fexecve" as Fexec);
         replacing(true, environment, |environment| next(fd, arguments, environment))
     }
-    fn posix_spawn(
-        pid: *mut pid_t,
-        path: *const c_char,
-        actions: *const libc::posix_spawn_file_actions_t,
-        attributes: *const libc::posix_spawnattr_t,
-        arguments: Environment,
-        environment: Environment,
-    ) -> c_int, |_pass| {
-        let next = next!(c"posix_spawn" as Spawn);
-        with_environment(environment, |environment| {
-            next(pid, path, actions, attributes, arguments, environment)
-        })
-    }
-    fn posix_spawnp(
-        pid: *mut pid_t,
-        file: *const c_char,
-        actions: *const libc::posix_spawn_file_actions_t,
-        attributes: *const libc::posix_spawnattr_t,
-        arguments: Environment,
-        environment: Environment,
-    ) -> c_int, |_pass| {
-        let next = next!(c"posix_spawnp" as Spawn);
-        with_environment(environment, |environment| {
-            next(pid, file, actions, attributes, arguments, environment)
-        })
-    }
     fn execveat(
         dir: c_int,
         path: *const c_char,
@@ -242,20 +215,6 @@ interpose! {
         replacing(!path.is_null(), environment, |environment| {
             next(dir, path, arguments, environment, flags)
         })
-    }
-    // What is opened in the child is opened by the kernel's own call, which sees no prefix.
-    fn posix_spawn_file_actions_addopen(
-        actions: *mut libc::posix_spawn_file_actions_t,
-        fd: c_int,
-        path: *const c_char,
-        flags: c_int,
-        mode: libc::mode_t,
-    ) -> c_int, |pass| {
-        if !location_is_ours(libc::AT_FDCWD, path) {
-            return pass();
-        }
-        crate::report::refused();
-        libc::EOPNOTSUPP
     }
     // A child that shares our memory must not change what it shares.
     fn vfork() -> pid_t, |_pass| {

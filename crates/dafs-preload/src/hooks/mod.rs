@@ -13,6 +13,7 @@ mod memory;
 mod names;
 mod opening;
 mod signals;
+mod spawn;
 mod stat;
 mod streams;
 mod threads;
@@ -93,21 +94,25 @@ fn known(fd: c_int) -> Option<Arc<Description>> {
     found
 }
 
-/// What a path below `/proc/self/fd` and the like stands for, if it is ours.
-fn named_descriptor(path: &[u8]) -> Option<Arc<Description>> {
-    let number = match path {
-        b"/dev/stdin" => 0,
-        b"/dev/stdout" => 1,
-        b"/dev/stderr" => 2,
+/// The descriptor that a path below `/proc/self/fd` and the like names. Takes no lock and no memory.
+fn named_number(path: &[u8]) -> Option<c_int> {
+    match path {
+        b"/dev/stdin" => Some(0),
+        b"/dev/stdout" => Some(1),
+        b"/dev/stderr" => Some(2),
         path => {
             let number = path
                 .strip_prefix(b"/proc/self/fd/")
                 .or_else(|| path.strip_prefix(b"/dev/fd/"))
                 .or_else(|| path.strip_prefix(b"/proc/thread-self/fd/"))?;
-            std::str::from_utf8(number).ok()?.parse().ok()?
+            std::str::from_utf8(number).ok()?.parse().ok()
         }
-    };
-    known(number)
+    }
+}
+
+/// What a path below `/proc/self/fd` and the like stands for, if it is ours.
+fn named_descriptor(path: &[u8]) -> Option<Arc<Description>> {
+    known(named_number(path)?)
 }
 
 /// Only a file can be read, written, locked and mapped.

@@ -1,12 +1,12 @@
 //! `open` and its relatives, temporary files, `close` and `dup`.
 
-use super::{At, at, by_descriptor, by_path, bytes, known, named_descriptor};
+use super::{At, at, by_descriptor, by_path, bytes, known, named_number};
 use crate::config;
 use crate::descriptor::kernel;
 use crate::failure::{Errno, Result};
 use crate::files;
 use crate::location::{self, Location};
-use crate::next::{interpose, is_serving, serve};
+use crate::next::{interpose, is_aside, is_serving, serve};
 use crate::streams;
 use crate::table;
 use dafs_client::descriptors;
@@ -25,11 +25,15 @@ pub(super) unsafe fn open_at(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let text = unsafe { bytes(path) };
-    if !is_serving()
-        && (text.starts_with(b"/proc/") || text.starts_with(b"/dev/"))
-        && let Some(description) = named_descriptor(text)
+    if let Some(number) = named_number(text).filter(|number| table::may_know(*number))
+        && !is_aside()
     {
-        return serve(|| files::open_again(&description, flags));
+        if is_serving() {
+            return serve(|| Err(Errno(libc::EDEADLK)));
+        }
+        if let Some(description) = known(number) {
+            return serve(|| files::open_again(&description, flags));
+        }
     }
     // SAFETY: the caller's promise.
     unsafe { by_path!(dir, path, pass, |location| files::open(&location, flags, mode)) }

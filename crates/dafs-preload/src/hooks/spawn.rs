@@ -1,0 +1,148 @@
+//! `posix_spawn`, and what a child is to do before its program starts.
+//!
+//! That is done by the kernel's own calls, which see no prefix: what is served is refused when it is
+//! asked for. A path is judged from where the child is by then.
+
+use super::exec::{Environment, location_is_ours, next, with_environment};
+use super::{bytes, known};
+use crate::limits::SPAWN_PLACES_MAX;
+use crate::next::{aside, interpose};
+use libc::{AT_FDCWD, c_char, c_int, mode_t, pid_t, posix_spawn_file_actions_t as Actions};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::CString;
+
+type Spawn = unsafe extern "C" fn(
+    *mut pid_t,
+    *const c_char,
+    *const libc::posix_spawn_file_actions_t,
+    *const libc::posix_spawnattr_t,
+    Environment,
+    Environment,
+) -> c_int;
+
+thread_local! {
+    /// The directories that children go to, by the address of their actions. Of a thread, so that a
+    /// fork finds no lock held: nobody gives half-made actions to another one.
+    static PLACES: RefCell<BTreeMap<usize, Vec<u8>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+fn forget(actions: *mut Actions) {
+    // At the end of a thread there is nothing to forget.
+    let _ = PLACES.try_with(|places| places.borrow_mut().remove(&actions.addr()));
+}
+
+/// Notes where a child will be; false if there is no room for it.
+fn note(actions: *mut Actions, place: Vec<u8>) -> bool {
+    let noted = PLACES.try_with(|places| {
+        let mut places = places.borrow_mut();
+        let has_room = places.len() < SPAWN_PLACES_MAX || places.contains_key(&actions.addr());
+        if has_room {
+            places.insert(actions.addr(), place);
+        }
+        has_room
+    });
+    noted.unwrap_or(false)
+}
+
+/// Whether a child goes to a directory before it starts.
+fn is_noted(actions: *const Actions) -> bool {
+    PLACES.try_with(|places| places.borrow().contains_key(&actions.addr())).unwrap_or(false)
+}
+
+/// A path of a child's, as this process has to write it.
+///
+/// # Safety
+/// As [`bytes`].
+unsafe fn seen_from_here(actions: *mut Actions, path: *const c_char) -> Vec<u8> {
+    // SAFETY: the caller's promise.
+    let path = unsafe { bytes(path) };
+    let place = PLACES.try_with(|places| places.borrow().get(&actions.addr()).cloned());
+    match place.ok().flatten().filter(|_| path.first() != Some(&b'/')) {
+        Some(place) => [&place, path].join(&b'/'),
+        None => path.to_vec(),
+    }
+}
+
+fn is_ours(path: &[u8]) -> bool {
+    let Ok(path) = CString::new(path) else { return false };
+    // SAFETY: a C string.
+    unsafe { location_is_ours(AT_FDCWD, path.as_ptr()) }
+}
+
+fn refused() -> c_int {
+    crate::report::refused();
+    libc::EOPNOTSUPP
+}
+
+/// Lets `pass` have a child go to `place`, unless that is served.
+fn goes_to(actions: *mut Actions, place: Vec<u8>, pass: impl FnOnce() -> c_int) -> c_int {
+    if is_ours(&place) {
+        return refused();
+    }
+    match pass() {
+        0 if note(actions, place) => 0,
+        // What it opens from there could not be judged; the actions are of no use then.
+        0 => libc::ENOMEM,
+        error => error,
+    }
+}
+
+interpose! {
+    fn posix_spawn(
+        pid: *mut pid_t,
+        path: *const c_char,
+        actions: *const libc::posix_spawn_file_actions_t,
+        attributes: *const libc::posix_spawnattr_t,
+        arguments: Environment,
+        environment: Environment,
+    ) -> c_int, |_pass| {
+        let next = next!(c"posix_spawn" as Spawn);
+        with_environment(environment, !is_noted(actions), |environment| {
+            next(pid, path, actions, attributes, arguments, environment)
+        })
+    }
+    fn posix_spawnp(
+        pid: *mut pid_t,
+        file: *const c_char,
+        actions: *const libc::posix_spawn_file_actions_t,
+        attributes: *const libc::posix_spawnattr_t,
+        arguments: Environment,
+        environment: Environment,
+    ) -> c_int, |_pass| {
+        let next = next!(c"posix_spawnp" as Spawn);
+        with_environment(environment, !is_noted(actions), |environment| {
+            next(pid, file, actions, attributes, arguments, environment)
+        })
+    }
+    fn posix_spawn_file_actions_init(actions: *mut Actions) -> c_int, |pass| {
+        forget(actions);
+        pass()
+    }
+    fn posix_spawn_file_actions_destroy(actions: *mut Actions) -> c_int, |pass| {
+        forget(actions);
+        pass()
+    }
+    fn posix_spawn_file_actions_addopen(
+        actions: *mut Actions,
+        fd: c_int,
+        path: *const c_char,
+        flags: c_int,
+        mode: mode_t,
+    ) -> c_int, |pass| {
+        if is_ours(&seen_from_here(actions, path)) { refused() } else { pass() }
+    }
+    fn posix_spawn_file_actions_addchdir_np(actions: *mut Actions, path: *const c_char) -> c_int, |pass| {
+        goes_to(actions, seen_from_here(actions, path), pass)
+    }
+    fn posix_spawn_file_actions_addfchdir_np(actions: *mut Actions, fd: c_int) -> c_int, |pass| {
+        if known(fd).is_some() {
+            return refused();
+        }
+        let link = format!("/proc/self/fd/{fd}");
+        match aside(|| std::fs::read_link(link)) {
+            Ok(place) => goes_to(actions, place.into_os_string().into_encoded_bytes(), pass),
+            Err(_) => pass(),
+        }
+    }
+}
