@@ -114,4 +114,53 @@ PY
 database = sqlite3.connect("/data/database")
 print(*database.execute("select count(*) from lines").fetchone(), *database.execute("pragma integrity_check").fetchone())')
     [[ $count == '20 ok' ]] || fail "the database says $count"
+    step "what is told to end while its server is away, or does not answer, ends"
+    cat >"$work/waits.py" <<'PY'
+import os, signal, sys
+def ends(number, frame):
+    raise SystemExit(7)
+signal.signal(getattr(signal, sys.argv[1]), ends)
+file = os.open("/data/waits", os.O_RDWR | os.O_CREAT)
+print("begins", flush=True)
+while True:
+    try:
+        os.pwrite(file, b"x", 0)
+    except OSError as error:
+        print("error", error, flush=True)
+PY
+    cat >"$work/waits.sh" <<'SH'
+trap 'rm -f /data/waits; exit 7' TERM
+echo begins
+while :; do echo x >>/data/waits; done
+SH
+    # One that is soon at work after it was killed.
+    stop_server
+    serve "$work/tree" --lease 2 ${squash[@]+"${squash[@]}"}
+    place=${url#dafs://}
+    for transport in shm iwarp; do
+        for how in 'KILL python3 waits.py SIGTERM' 'KILL python3 waits.py SIGINT' \
+            'STOP python3 waits.py SIGTERM' 'KILL bash waits.sh SIGTERM'; do
+            read -r fate program script signal <<<"$how"
+            (exec "$dafs" run --recovery 3600 --transport $transport \
+                --at "/data=$url" "$program" "$work/$script" "$signal") >"$work/said" 2>&1 &
+            client=$!
+            started+=("$client")
+            has_begun() { grep -q begins "$work/said" && [[ -s $work/tree/waits ]]; }
+            eventually has_begun
+            kill "-$fate" "$server"
+            [[ $fate == STOP ]] || wait "$server" 2>/dev/null || true
+            kill "-$signal" "$client"
+            is_over() { ! kill -0 "$client"; }
+            eventually is_over
+            status=0
+            wait "$client" || status=$?
+            [[ $status == 7 ]] || { tail "$work/said"; fail "$how over $transport: status $status, not 7"; }
+            if [[ $fate == STOP ]]; then
+                kill -CONT "$server"
+            else
+                serve "$work/tree" --lease 2 ${squash[@]+"${squash[@]}"} --listen "$place"
+            fi
+            rm -f "$work/tree/waits"
+        done
+    done
 fi

@@ -1,5 +1,6 @@
 //! Errors as the C library tells them: a number in `errno` and a return value.
 
+use crate::interrupt;
 use dafs_client::{Error, LockError};
 use libc::c_int;
 use std::ffi::c_void;
@@ -27,6 +28,9 @@ impl From<Error> for Errno {
     fn from(error: Error) -> Self {
         // A program that never heard of servers knows EIO, but not what a lost connection is.
         match error.to_errno() {
+            _ if matches!(error, Error::NotSent { .. }) && interrupt::has_given_up() => {
+                Self(libc::EINTR)
+            }
             libc::ECONNRESET | libc::EPROTO | libc::ECONNREFUSED => Self(libc::EIO),
             number => Self(number),
         }

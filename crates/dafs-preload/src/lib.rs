@@ -7,7 +7,8 @@
 //! | `config`, `location` | which paths are served, and where they are on the server |
 //! | `descriptor`, `table` | a real descriptor behind every file, and what each stands for |
 //! | `session` | a session per server and process, opened at the first use |
-//! | `signals` | keeps signal handlers out of what we do |
+//! | `signals`, `interrupt` | keeps signal handlers out of what we do, and ends what waits in vain |
+//! | `life`, `alarm` | the beginning and the end of a process, and its forks |
 //! | `files`, `names`, `attributes`, `listing`, `locks`, `streams` | what the calls do |
 //!
 //! Invariants
@@ -21,12 +22,14 @@
 // Tests stand before nothing, so that much of it has no caller in them.
 #![cfg_attr(test, allow(dead_code, reason = "the hooks are no symbols of the tests"))]
 
+mod alarm;
 mod attributes;
 mod config;
 mod descriptor;
 mod failure;
 mod files;
 mod hooks;
+mod interrupt;
 mod life;
 mod limits;
 mod listing;

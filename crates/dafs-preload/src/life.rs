@@ -1,15 +1,15 @@
 //! The beginning and the end of a process, and its forks.
 
+use crate::alarm::Alarm;
 use crate::config::{self, Config};
 use crate::descriptor::{self, Kind};
 use crate::limits::{GOODBYE_TIME, OWN_DESCRIPTORS_MIN};
 use crate::next::{aside, is_serving};
 use crate::table::{self, Description, locked};
-use crate::{names, report, session, streams};
+use crate::{interrupt, names, report, session, streams};
 use dafs_client::descriptors;
 use std::ffi::c_int;
 use std::panic::catch_unwind;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 #[cfg(not(test))]
@@ -87,6 +87,7 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     streams::after_fork();
     session::after_fork_in_child();
+    interrupt::after_fork_in_child();
     // The parent's sessions are nothing to the child, which may close them.
     descriptors::release_all();
     report::keep();
@@ -141,55 +142,8 @@ pub(crate) fn goodbye(status: c_int) {
     if !session::is_any() || is_serving() {
         return;
     }
-    let before = end_anyway(status);
+    let alarm = Alarm::set(GOODBYE_TIME + Duration::from_secs(1), status);
     leave(false);
     // What the program does at its end takes as long as it likes.
-    before.restore();
-}
-
-/// The program's alarm and its handler.
-struct Alarm {
-    action: libc::sigaction,
-    mask: libc::sigset_t,
-    timer: libc::itimerval,
-}
-
-impl Alarm {
-    fn restore(self) {
-        // SAFETY: plain structures that the system has filled.
-        unsafe {
-            libc::syscall(libc::SYS_setitimer, libc::ITIMER_REAL, &raw const self.timer, 0);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
-            aside(|| libc::sigaction(libc::SIGALRM, &self.action, std::ptr::null_mut()));
-        }
-    }
-}
-
-static STATUS: AtomicI32 = AtomicI32::new(0);
-
-extern "C" fn on_alarm(_signal: c_int) {
-    // SAFETY: ends the process.
-    unsafe { libc::syscall(libc::SYS_exit_group, STATUS.load(Ordering::Relaxed)) };
-}
-
-/// Has the process end soon with that status, whatever it does until what this yields is restored.
-fn end_anyway(status: c_int) -> Alarm {
-    STATUS.store(status, Ordering::Relaxed);
-    let time = GOODBYE_TIME + Duration::from_secs(1);
-    // SAFETY: plain structures, for which all zero is a valid value; the handler does one system
-    // call.
-    unsafe {
-        let mut before: Alarm = std::mem::zeroed();
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_alarm as *const () as usize;
-        aside(|| libc::sigaction(libc::SIGALRM, &action, &mut before.action));
-        let mut alarm: libc::sigset_t = std::mem::zeroed();
-        libc::sigaddset(&mut alarm, libc::SIGALRM);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &alarm, &mut before.mask);
-        let mut when: libc::itimerval = std::mem::zeroed();
-        when.it_value.tv_sec = time.as_secs() as libc::time_t;
-        let old = &raw mut before.timer;
-        libc::syscall(libc::SYS_setitimer, libc::ITIMER_REAL, &raw const when, old);
-        before
-    }
+    alarm.restore();
 }

@@ -9,8 +9,9 @@
 //! * A served call leaves `errno` alone unless it fails, and never unwinds.
 
 use crate::failure::{Errno, Failed, Result};
-use crate::report;
 pub(crate) use crate::signals::quietly;
+use crate::signals::with_no_fault;
+use crate::{interrupt, report};
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -68,6 +69,7 @@ pub(crate) fn serve<T: Failed>(work: impl FnOnce() -> Result<T>) -> T {
     }
     let done = quietly(|| {
         SERVING.set(true);
+        let work = || interrupt::watched(work);
         let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno(libc::EIO)));
         SERVING.set(false);
         done
@@ -85,13 +87,20 @@ pub(crate) fn serve<T: Failed>(work: impl FnOnce() -> Result<T>) -> T {
     }
 }
 
-/// Has what `work` calls reach the C library, as when a call is served.
+/// Has what `work` calls reach the C library, as when a call is served. No handler of the program's for a
+/// fault runs meanwhile: what it asks for would be taken for ours, and all that follows if it leaves.
 pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
-    let before = (SERVING.replace(true), ASIDE.replace(true));
-    let done = work();
-    SERVING.set(before.0);
-    ASIDE.set(before.1);
-    done
+    if is_aside() {
+        return work();
+    }
+    with_no_fault(|| {
+        let before = SERVING.replace(true);
+        ASIDE.set(true);
+        let done = work();
+        ASIDE.set(false);
+        SERVING.set(before);
+        done
+    })
 }
 
 /// Functions that stand before those of the C library. `|pass|` names a closure that calls the
@@ -131,3 +140,28 @@ macro_rules! interpose {
     )* };
 }
 pub(crate) use interpose;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    /// What the handler has found: not run, aside, not aside.
+    static FOUND: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn looks(_signal: libc::c_int) {
+        FOUND.store(if is_aside() { 1 } else { 2 }, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_fault_leaves_nothing_aside() {
+        // SAFETY: the handler only looks; the signal is one for this thread that nobody else uses.
+        unsafe { libc::signal(libc::SIGSYS, looks as *const () as usize) };
+        let inside = aside(|| {
+            // SAFETY: takes no memory.
+            unsafe { libc::raise(libc::SIGSYS) };
+            FOUND.load(Ordering::Relaxed)
+        });
+        assert_eq!((inside, FOUND.load(Ordering::Relaxed)), (0, 2));
+    }
+}

@@ -5,13 +5,15 @@ use crate::failure::{Errno, Result};
 use crate::table::locked;
 use dafs_client::{Client, File, FileHandle};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What this process has at the servers. A fork makes its own and leaves this one as it is.
 #[derive(Debug, Default)]
 pub(crate) struct Process {
     clients: Mutex<HashMap<usize, Arc<Mutex<Option<Client>>>>>,
+    /// Sessions that are being opened.
+    connecting: AtomicUsize,
     /// Files opened once more to hold the locks that belong to the process.
     pub(crate) owners: Mutex<HashMap<FileHandle, Arc<File>>>,
 }
@@ -57,9 +59,25 @@ pub(crate) fn client(mount: usize) -> Result<Client> {
     if let Some(client) = &*place {
         return Ok(client.clone());
     }
-    let client = Client::connect(url, &config.options)?;
+    let connecting = &process().connecting;
+    connecting.fetch_add(1, Ordering::Relaxed);
+    let client = Client::connect(url, &config.options);
+    connecting.fetch_sub(1, Ordering::Relaxed);
+    let client = client?;
     *place = Some(client.clone());
     Ok(client)
+}
+
+/// Whether a server that this process needs is not there. Waits for none.
+pub(crate) fn is_any_away() -> bool {
+    let process = process();
+    let places: Vec<_> = locked(&process.clients).values().cloned().collect();
+    let is_away = |client: &Client| !client.is_connected();
+    process.connecting.load(Ordering::Relaxed) != 0
+        || places.iter().any(|place| {
+            // One that is held is looked at right now by somebody who needs it, or being connected.
+            place.try_lock().is_ok_and(|client| client.as_ref().is_some_and(is_away))
+        })
 }
 
 /// The place of a prefix in the configuration.

@@ -4,7 +4,8 @@
 //! Invariants
 //! * A program without handlers pays nothing.
 //! * What the program has blocked itself is the same before and after.
-//! * Faults of the machine (`SIGSEGV` and the like) are never kept waiting.
+//! * Faults of the machine (`SIGSEGV` and the like) are kept waiting by nothing but [`with_no_fault`], which
+//!   touches no memory of the program's: one that the machine itself finds there ends the process.
 
 use libc::{c_int, c_long};
 use std::cell::Cell;
@@ -27,28 +28,46 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE`
 const NOT_CANCELLED: c_int = 1;
 
+/// The signals of these numbers, a bit each.
+const fn set_of<const N: usize>(signals: [c_int; N]) -> u64 {
+    let (mut set, mut at) = (0, 0);
+    while at < N {
+        set |= 1 << (signals[at] - 1);
+        at += 1;
+    }
+    set
+}
+
+/// Those by which the machine, and who checks it, tells of a fault.
+const FAULTS: u64 = set_of([
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGSYS,
+]);
+
+/// Those by which people end programs.
+const ENDINGS: u64 = set_of([libc::SIGINT, libc::SIGQUIT, libc::SIGTERM]);
+
+/// The C library's own.
+const INTERNAL: u64 = set_of([32, 33]);
+
 fn bit(signal: c_int) -> u64 {
-    const FAULTS: [c_int; 7] = [
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGFPE,
-        libc::SIGILL,
-        libc::SIGTRAP,
-        libc::SIGABRT,
-        libc::SIGSYS,
-    ];
-    // 32 and 33 are the C library's own.
     match signal {
-        32 | 33 => 0,
-        fault if FAULTS.contains(&fault) => 0,
-        1..=64 => 1 << (signal - 1),
+        1..=64 => 1 << (signal - 1) & !FAULTS & !INTERNAL,
         _ => 0,
     }
 }
 
-/// The program gives a signal a handler.
-pub(crate) fn will_handle(signal: c_int) {
-    HANDLED.fetch_or(bit(signal), Ordering::Relaxed);
+/// The program gives a signal a handler, or takes it away: then nobody has to wait for it.
+pub(crate) fn set_handled(signal: c_int, is_handled: bool) {
+    match is_handled {
+        true => HANDLED.fetch_or(bit(signal), Ordering::Relaxed),
+        false => HANDLED.fetch_and(!bit(signal), Ordering::Relaxed),
+    };
 }
 
 fn set_mask(mask: u64) -> u64 {
@@ -106,18 +125,42 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Whether a signal waits to be handled: then whoever waits for long gives up, with `EINTR`.
-pub(crate) fn is_waiting() -> bool {
-    let Some(before) = BEFORE.get() else { return false };
+/// The signals that wait because we have blocked them.
+fn waiting() -> u64 {
+    let Some(before) = BEFORE.get() else { return 0 };
     let mut waiting = 0_u64;
     // SAFETY: the kernel fills the set, which has eight bytes.
     let _: c_long = unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut waiting, 8) };
-    waiting & HANDLED.load(Ordering::Relaxed) & !before != 0
+    waiting & !before
 }
 
-/// All signals but those that the C library sends itself (32 and 33): it waits until each thread has
-/// changed its user, for one.
-const ALL_OF_PROGRAMS: u64 = !(0b11 << 31);
+/// Whether a signal waits to be handled: then whoever waits for a lock gives up, with `EINTR`.
+pub(crate) fn is_waiting() -> bool {
+    waiting() & HANDLED.load(Ordering::Relaxed) != 0
+}
+
+/// Whether one waits that is to end the program.
+pub(crate) fn is_ending() -> bool {
+    waiting() & ENDINGS != 0
+}
+
+/// Whether such a one would have to wait.
+pub(crate) fn handles_endings() -> bool {
+    HANDLED.load(Ordering::Relaxed) & ENDINGS != 0
+}
+
+/// Runs `work`, which touches no memory of the program's, with faults kept waiting.
+pub(crate) fn with_no_fault<T>(work: impl FnOnce() -> T) -> T {
+    let before = mask();
+    set_mask(before | FAULTS);
+    let done = work();
+    set_mask(before);
+    done
+}
+
+/// All signals but those that the C library sends itself: it waits until each thread has changed its
+/// user, for one.
+const ALL_OF_PROGRAMS: u64 = !INTERNAL;
 
 /// All signals of programs blocked in this thread, until [`end`](Self::end).
 #[derive(Debug)]
@@ -159,11 +202,13 @@ mod tests {
 
     #[test]
     fn handled_signals_wait_and_others_do_not() {
-        will_handle(libc::SIGUSR1);
-        will_handle(libc::SIGSEGV);
+        set_handled(libc::SIGUSR1, true);
+        set_handled(libc::SIGSEGV, true);
         let outside = mask();
         let inside = quietly(|| quietly(mask));
-        assert_eq!(inside, outside | 1 << (libc::SIGUSR1 - 1));
+        assert_eq!(inside & !outside, 1 << (libc::SIGUSR1 - 1));
         assert_eq!(mask(), outside);
+        set_handled(libc::SIGUSR1, false);
+        assert_eq!(quietly(mask), outside);
     }
 }

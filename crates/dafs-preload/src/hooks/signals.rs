@@ -1,48 +1,66 @@
 //! Which signals the program handles: those have to wait while a call is served.
 
-use crate::next::{interpose, is_serving};
-use crate::signals::will_handle;
+use crate::next::{interpose, is_aside};
+use crate::signals::set_handled;
 use libc::{c_int, sighandler_t};
 
 fn is_handler(handler: sighandler_t) -> bool {
     handler != libc::SIG_DFL && handler != libc::SIG_IGN
 }
 
+/// Notes the change of what is done about a signal that `pass` makes: a handler before it can run, and
+/// that there is none any more when there is none.
+fn changed<T>(
+    signal: c_int,
+    is_handled: bool,
+    pass: impl FnOnce() -> T,
+    is_done: impl FnOnce(&T) -> bool,
+) -> T {
+    if is_handled {
+        set_handled(signal, true);
+    }
+    let done = pass();
+    if !is_handled && is_done(&done) {
+        set_handled(signal, false);
+    }
+    done
+}
+
+fn by_handler(
+    signal: c_int,
+    handler: sighandler_t,
+    pass: impl FnOnce() -> sighandler_t,
+) -> sighandler_t {
+    // `SIG_HOLD` of `sigset`, which only blocks.
+    const HOLD: sighandler_t = 2;
+    match handler {
+        HOLD => pass(),
+        handler => changed(signal, is_handler(handler), pass, |done| *done != libc::SIG_ERR),
+    }
+}
+
 interpose! {
     fn sigaction(signal: c_int, action: *const libc::sigaction, before: *mut libc::sigaction) -> c_int, |pass| {
-        if !is_serving() && action.as_ref().is_some_and(|action| is_handler(action.sa_sigaction)) {
-            will_handle(signal);
+        match action.as_ref() {
+            Some(action) if !is_aside() => {
+                changed(signal, is_handler(action.sa_sigaction), pass, |done| *done == 0)
+            }
+            _ => pass(),
         }
-        pass()
     }
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t, |pass| {
-        if is_handler(handler) {
-            will_handle(signal);
-        }
-        pass()
+        by_handler(signal, handler, pass)
     }
     fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t, |pass| {
-        if is_handler(handler) {
-            will_handle(signal);
-        }
-        pass()
+        by_handler(signal, handler, pass)
     }
     fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t, |pass| {
-        if is_handler(handler) {
-            will_handle(signal);
-        }
-        pass()
+        by_handler(signal, handler, pass)
     }
     fn bsd_signal(signal: c_int, handler: sighandler_t) -> sighandler_t, |pass| {
-        if is_handler(handler) {
-            will_handle(signal);
-        }
-        pass()
+        by_handler(signal, handler, pass)
     }
     fn sigset(signal: c_int, handler: sighandler_t) -> sighandler_t, |pass| {
-        if is_handler(handler) {
-            will_handle(signal);
-        }
-        pass()
+        by_handler(signal, handler, pass)
     }
 }
