@@ -36,6 +36,11 @@ pub enum AdminRequest {
     Sessions,
     /// Which byte ranges are locked, or were and are broken?
     Locks,
+    /// Where does a file lie?
+    Layout {
+        /// The file, as clients name it.
+        path: String,
+    },
     /// Who has access to file systems?
     Fences {
         /// The exports; none are all.
@@ -77,6 +82,8 @@ pub enum AdminReply {
     Sessions(Vec<SessionReport>),
     /// The locks; those that their holders have left behind first.
     Locks(Vec<LockReport>),
+    /// Where a file lies.
+    Layout(LayoutReport),
     /// The fences of file systems.
     Fences(Vec<FenceReport>),
     /// It was done.
@@ -205,6 +212,25 @@ mod hex_key {
         let digits = String::deserialize(from)?;
         u64::from_str_radix(&digits, 16).map_err(D::Error::custom)
     }
+}
+
+/// Where a file lies among data servers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LayoutReport {
+    /// Bytes of the file.
+    pub size_bytes: u64,
+    /// `stripes`, `copies`, or nothing for a file at the server itself.
+    pub form: String,
+    /// Bytes of a stripe.
+    pub unit_bytes: u32,
+    /// The place in the pattern of the first stripe.
+    pub first_place: u32,
+    /// For each place of the pattern the number of its server in `servers`.
+    pub pattern: Vec<u32>,
+    /// The data servers, each with the addresses that lead to it.
+    pub servers: Vec<Vec<String>>,
+    /// Whether components have no holes.
+    pub dense: bool,
 }
 
 /// The fence of a file system.

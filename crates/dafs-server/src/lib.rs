@@ -16,8 +16,8 @@ mod reactor;
 mod server;
 
 pub use admin::{
-    AdminError, AdminReply, AdminRequest, ClientReport, FenceOrder, FenceReport, LockReport,
-    SessionReport, ask as ask_server,
+    AdminError, AdminReply, AdminRequest, ClientReport, FenceOrder, FenceReport, LayoutReport,
+    LockReport, SessionReport, ask as ask_server,
 };
 pub use auth::{Admission, Authenticator, PasswordFileError, Proof, password_line};
 pub use config::{

@@ -149,6 +149,7 @@ pub(crate) enum Command {
     Reload(commands::admin::Reload),
     Sessions(commands::sessions::Sessions),
     Fence(commands::fence::Fence),
+    Layout(commands::layout::Layout),
     Lock(commands::lock::Lock),
     Run(commands::run::Run),
 }

@@ -169,6 +169,10 @@ pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
         }
         AdminRequest::Sessions => AdminReply::Sessions(administration.sessions()),
         AdminRequest::Locks => AdminReply::Locks(administration.locks()),
+        AdminRequest::Layout { path } => match administration.layout(&path) {
+            Ok(layout) => AdminReply::Layout(layout),
+            Err(text) => AdminReply::Failed(text),
+        },
         AdminRequest::Fences { exports } => match administration.fences(&exports) {
             Ok(fences) => AdminReply::Fences(fences),
             Err(text) => AdminReply::Failed(text),

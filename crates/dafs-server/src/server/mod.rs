@@ -5,6 +5,7 @@ mod clock;
 mod fences;
 mod inherited;
 mod journal;
+mod layout;
 mod listen;
 mod locks;
 mod nfs;

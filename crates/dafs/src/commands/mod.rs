@@ -7,6 +7,7 @@ pub(crate) mod df;
 pub(crate) mod doctor;
 pub(crate) mod fence;
 pub(crate) mod get;
+pub(crate) mod layout;
 pub(crate) mod ln;
 pub(crate) mod lock;
 pub(crate) mod ls;
@@ -60,6 +61,7 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
         Command::Expire(command) => command.run(),
         Command::Reload(command) => command.run(),
         Command::Sessions(command) => command.run(),
+        Command::Layout(command) => command.run(),
         Command::Lock(command) => command.run(sessions),
         Command::Run(command) => command.run(&cli.session),
         Command::Fence(command) => command.run(sessions),
