@@ -33,7 +33,7 @@ number=0
 while read -r _ row; do
     number=$((number + 1))
     cells=${row//[\[\]]/}
-    component=$(find "$work/disk$number" -type f -size +0 | xargs -r ls -S | head -n 1)
+    component=$(find "$work/disk$number" -type f -size +64k)
     for ((stripe = 0; stripe < 7; stripe++)); do
         want=$(dd if="$work/file" bs=65536 skip=$stripe count=1 status=none | sha256sum)
         got=$(dd if="$component" bs=65536 skip=$stripe count=1 status=none | head -c "$(
