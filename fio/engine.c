@@ -29,9 +29,56 @@ int dafs_refuse(struct thread_data *td, int error, const char *why)
     return 1;
 }
 
+// Whether a URL names a user, who needs a password.
+static int names_user(const char *url)
+{
+    const char *scheme = strstr(url, "://");
+    const char *host = scheme ? scheme + strlen("://") : url;
+    const char *at = strchr(host, '@');
+
+    return at && at < host + strcspn(host, "/?");
+}
+
+// The password: the first line of dafs_password_file, else what DAFS_PASSWORD says. `room` has
+// DAP_PASSWORD_BYTES.
+static int find_password(struct thread_data *td, char *room)
+{
+    const struct dafs_fio_options *options = td->eo;
+    const char *given = getenv("DAFS_PASSWORD");
+    FILE *file;
+    size_t length;
+
+    room[0] = '\0';
+    if (options->password_file) {
+        file = fopen(options->password_file, "re");
+        if (!file) {
+            log_err("dafs: %s: %s\n", options->password_file, strerror(errno));
+            td_verror(td, errno, "dafs");
+            return 1;
+        }
+        if (!fgets(room, DAP_PASSWORD_BYTES, file))
+            room[0] = '\0';
+        fclose(file);
+        length = strcspn(room, "\r\n");
+        if (length == DAP_PASSWORD_BYTES - 1)
+            return dafs_refuse(td, EINVAL, "the first line of dafs_password_file is too long");
+        room[length] = '\0';
+    } else if (given) {
+        if (strlen(given) >= DAP_PASSWORD_BYTES)
+            return dafs_refuse(td, EINVAL, "DAFS_PASSWORD is too long");
+        strcpy(room, given);
+    }
+    if (!room[0])
+        return dafs_refuse(td, EINVAL,
+                   "dafs_url names a user; give the password by dafs_password_file=FILE, "
+                   "in its first line, or by the variable DAFS_PASSWORD");
+    return 0;
+}
+
 int dafs_connect(struct thread_data *td, dap_session_t *session)
 {
     const struct dafs_fio_options *options = td->eo;
+    char password[DAP_PASSWORD_BYTES];
     dap_options_t how;
     int32_t code;
 
@@ -44,7 +91,16 @@ int dafs_connect(struct thread_data *td, dap_session_t *session)
     how.transport = options->transport;
     if (td->o.iodepth > REQUESTS_USUAL)
         how.requests = td->o.iodepth < REQUESTS_MAX ? td->o.iodepth : REQUESTS_MAX;
+    if (names_user(options->url)) {
+        if (find_password(td, password))
+            return 1;
+        how.password = password;
+    } else if (options->password_file) {
+        return dafs_refuse(td, EINVAL,
+                   "dafs_password_file needs a user: dafs_url=dafs://USER@HOST/");
+    }
     code = dap_connect(options->url, &how, session);
+    explicit_bzero(password, sizeof(password));
     if (code < 0)
         return dafs_failed(td, options->url, code);
     return 0;
@@ -123,6 +179,16 @@ static struct fio_option options[] = {
         .type = FIO_OPT_STR_STORE,
         .off1 = offsetof(struct dafs_fio_options, url),
         .help = "dafs://[USER@]HOST[:PORT]/PATH[?deadline=SECONDS&recovery=SECONDS&fence-id=NAME]",
+        .category = FIO_OPT_C_ENGINE,
+        .group = FIO_OPT_G_INVALID,
+    },
+    {
+        .name = "dafs_password_file",
+        .lname = "File with the password for DAFS",
+        .type = FIO_OPT_STR_STORE,
+        .off1 = offsetof(struct dafs_fio_options, password_file),
+        .help = "A file whose first line is the password of the user in dafs_url; without it,"
+            " the variable DAFS_PASSWORD is",
         .category = FIO_OPT_C_ENGINE,
         .group = FIO_OPT_G_INVALID,
     },

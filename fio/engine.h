@@ -18,6 +18,7 @@ enum dafs_memory { MEMORY_LIBRARY, MEMORY_REGISTERED };
 struct dafs_fio_options {
     void *pad; // fio keeps its own pointer here.
     char *url;
+    char *password_file;
     unsigned int transport; // DAP_TRANSPORT_...
     unsigned int memory;    // enum dafs_memory
 };
@@ -51,6 +52,7 @@ struct dafs_operation {
 // An open file, in fio_file->engine_data.
 struct dafs_open {
     dap_file_t file;
+    int is_unsynced; // Written to since the last sync was sent.
 };
 
 // The number in errno.h for a code of the library, never 0.

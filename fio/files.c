@@ -220,10 +220,16 @@ int dafs_open_file(struct thread_data *td, struct fio_file *f)
 int dafs_close_file(struct thread_data *td, struct fio_file *f)
 {
     struct dafs_open *open = f->engine_data;
-    int32_t code;
+    int32_t synced = 0, code;
 
     if (!open)
         return 0;
+    // What fio closes early it opens anew for its end_fsync, which would not know then what the server
+    // has lost of what was written by this open file.
+    if (td->o.end_fsync && open->is_unsynced && !td->error)
+        synced = dap_commit(open->file, 0, 0);
+    if (synced < 0)
+        dafs_failed(td, f->file_name, synced);
     code = dap_close(open->file);
     free(open);
     f->engine_data = NULL;

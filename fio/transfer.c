@@ -38,7 +38,7 @@ static uint32_t stability(const struct thread_data *td)
 static int32_t submit(struct thread_data *td, struct io_u *io_u)
 {
     const struct dafs_job *job = td->io_ops_data;
-    const struct dafs_open *open = io_u->file->engine_data;
+    struct dafs_open *open = io_u->file->engine_data;
     struct dafs_operation *operation = io_u->engine_data;
     uint64_t unit = (uintptr_t)io_u;
     size_t at = (uintptr_t)io_u->xfer_buf - (uintptr_t)job->memory + operation->done;
@@ -50,10 +50,12 @@ static int32_t submit(struct thread_data *td, struct io_u *io_u)
         return dap_async_read(job->group, unit, open->file, job->buffer, at, bytes, offset,
                       &operation->name);
     case DDIR_WRITE:
+        open->is_unsynced = 1;
         return dap_async_write(job->group, unit, open->file, job->buffer, at, bytes, offset,
                        stability(td), &operation->name);
     case DDIR_SYNC:
     case DDIR_DATASYNC:
+        open->is_unsynced = 0;
         return dap_async_commit(job->group, unit, open->file, 0, 0, &operation->name);
     default:
         // setup() has refused the jobs that come here.
@@ -130,6 +132,12 @@ static int finish(struct thread_data *td, const dap_completion_t *completion)
     }
     operation->result = result;
     io_u->error = result < 0 ? dafs_errno(result) : 0;
+    // fio 3.33 looks at no error of a sync that was queued.
+    if (io_u->error && ddir_sync(io_u->ddir)) {
+        if (!td->error)
+            log_err("dafs: %s: sync: %s\n", io_u->file->file_name, dap_strerror(result));
+        td_verror(td, io_u->error, "dafs");
+    }
     // The file ends in it; that it is short would not be noticed.
     if (ddir_rw(io_u->ddir) && operation->done < io_u->xfer_buflen && !io_u->error)
         io_u->error = EIO;

@@ -142,6 +142,36 @@ timeout 120 fio job.fio >"$work/said" 2>&1 || { cat "$work/said"; fail "the job 
 [[ $(grep -c 'err= 0' "$work/said") == 3 ]] || { cat "$work/said"; fail "not all three jobs ran"; }
 timeout 20 fio --enghelp="$engine" | grep -q '^dafs_url ' || fail "no help about options"
 stop_server
+
+step "a user with a password"
+echo secret | "$dafs" passwd "$work/users" anna --uid 4242 --gid 4242
+(umask 077 && printf 'secret\nmore\n' >"$work/password" && printf 'other' >"$work/wrong")
+cat >"$work/dafs.toml" <<END
+listen = ["127.0.0.1:0"]
+password_file = "users"
+trusted = []
+[[export]]
+name = "data"
+path = "tree"
+squash = "none"
+END
+chmod 777 "$work/tree"
+serve --config "$work/dafs.toml"
+some=(--name=job --filename=proven --rw=write --size=64k --bs=4k --verify=crc32c)
+for transport in shm iwarp; do
+    base=(--dafs_url="${url/\/\//\/\/anna@}/data" --dafs_transport="$transport")
+    rm -f "$work/tree/proven"
+    run "${base[@]}" --dafs_password_file="$work/password" "${some[@]}"
+    ! is_root || [[ $(stat -c %u "$work/tree/proven") == 4242 ]] || fail "the file is not anna's"
+    DAFS_PASSWORD=secret run "${base[@]}" "${some[@]}"
+    refused "not accepted" "${base[@]}" --dafs_password_file="$work/wrong" "${some[@]}"
+    DAFS_PASSWORD=other refused "not accepted" "${base[@]}" "${some[@]}"
+    refused "names a user; give the password by dafs_password_file" "${base[@]}" "${some[@]}"
+    refused "none: No such file" "${base[@]}" --dafs_password_file="$work/none" "${some[@]}"
+    refused "dafs_password_file needs a user" --dafs_url="$url/data" \
+        --dafs_password_file="$work/password" "${some[@]}"
+done
+stop_server
 cd - >/dev/null || exit
 
 # The megabytes of a file that are not a hole.
@@ -169,6 +199,29 @@ for transport in shm iwarp; do
     wait "$client" || status=$?
     [[ $status == 0 ]] || { cat "$work/fio"; fail "status $status"; }
     ! grep -q 'verify failed' "$work/fio" || { cat "$work/fio"; fail "wrong data"; }
+
+    step "a server that loses what was not stable over $transport"
+    for sync in --end_fsync=1 --fsync=8192 --fdatasync=8192; do
+        rm -f "$work/tree/lost"
+        (cd "$work/here" && exec timeout 120 fio --minimal --ioengine="external:$engine" \
+            --dafs_url="$url" --dafs_transport=$transport --name=lost --filename=lost \
+            --rw=randwrite --bs=4k --size=48m --iodepth=32 --rate=32m $sync) >"$work/fio" 2>&1 &
+        client=$!
+        started+=("$client")
+        has_begun() { [[ $(written lost) -gt 4 ]] || ! kill -0 "$client"; }
+        eventually has_begun
+        kill -9 "$server"
+        wait "$server" 2>/dev/null || true
+        # A kill alone takes nothing of what the system has.
+        truncate -s 0 "$work/tree/lost"
+        truncate -s 48M "$work/tree/lost"
+        serve "$work/tree" "${arguments[@]}" --listen "$place"
+        status=0
+        wait "$client" || status=$?
+        [[ $status == 1 ]] || { cat "$work/fio"; fail "status $status with $sync, not 1"; }
+        grep -q 'dafs: lost: sync: data that was written and not committed is lost' "$work/fio" ||
+            { cat "$work/fio"; fail "fio does not say what is lost with $sync"; }
+    done
 
     step "a server that stays away over $transport"
     (cd "$work/here" && exec timeout 120 fio --minimal --ioengine="external:$engine" \
