@@ -180,5 +180,22 @@ zcat "$export/first.gz" | cmp - "$work/first" || fail "gzip packed something els
 gunzip "$point/second.gz"
 same "$work/second" "$export/second" "what was unpacked"
 
+# As they stand in docs/applications.md.
+[[ $(example mount docs/applications.md) == 'dafs mount dafs://localhost/ /mnt/dafs' ]] ||
+    fail "docs/applications.md mounts something else"
+application gzip mount
+[[ $(zcat "$export/gzip/first.gz" | tail -n 1) == 200000 ]] || fail "gzip packed something else"
+application "tar and rsync" mount
+[[ ! -s $work/said ]] || { cat "$work/said"; fail "rsync or diff finds a difference"; }
+diff -r /usr/share/common-licenses "$export/$folder/copy" || fail "rsync put something else"
+application git mount
+git -C "$export/git/clone" fsck --strict || fail "git finds faults"
+application sqlite3 mount
+[[ $(cat "$work/said") == $'wal\n100\nok' ]] || { cat "$work/said"; fail "rows are missing"; }
+application "Berkeley DB" mount
+db5.3_verify -q "$export/$folder/environment/tree.db" || fail "the table is not right on the server"
+application PostgreSQL mount
+grep -q 'transactions actually processed: 400/400' "$work/said" || { cat "$work/said"; fail "pgbench did less"; }
+
 "$dafs" umount "$point"
 stop_server

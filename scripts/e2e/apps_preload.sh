@@ -10,12 +10,13 @@ library=${DAFS_PRELOAD_LIBRARY:-$(dirname "$(realpath "$dafs")")/libdafs_preload
 export DAFS_PRELOAD_LIBRARY=$library
 
 missing=()
-for program in git rsync db5.3_load db5.3_verify db5.3_dump gzip; do
+for program in git rsync sqlite3 db5.3_load db5.3_verify db5.3_dump gzip; do
     command -v "$program" >/dev/null || missing+=("$program")
 done
 [[ ${#missing[@]} == 0 ]] || skip "there is no ${missing[*]}; install them with: make setup"
 
-mkdir "$work/tree" "$work/home"
+export=$work/tree
+mkdir "$export" "$work/home"
 squash=()
 ! is_root || squash=(--no-root-squash)
 serve "$work/tree" ${squash[@]+"${squash[@]}"}
@@ -100,3 +101,17 @@ second=$!
 wait "$first" || fail "the first gzip failed to unpack"
 wait "$second" || fail "the second gzip failed to unpack"
 diff -r "$work/plain" "$work/tree/packed" || fail "gzip unpacked something else"
+
+# As they stand in docs/applications.md.
+application gzip run
+[[ $(zcat "$export/gzip/first.gz" | tail -n 1) == 200000 ]] || fail "gzip packed something else"
+application "tar and rsync" run
+[[ ! -s $work/said ]] || { cat "$work/said"; fail "rsync or tar finds a difference"; }
+diff -r /usr/share/common-licenses "$export/$folder/copy" || fail "rsync put something else"
+application git run
+git -C "$export/git/clone" fsck --strict || fail "git finds faults"
+application "Berkeley DB" run
+db5.3_verify -q "$export/$folder/table.db" || fail "the table is not right on the server"
+application sqlite3 run
+[[ $(cat "$work/said") == $'100\nok' ]] || { cat "$work/said"; fail "rows are missing"; }
+stop_server

@@ -95,6 +95,33 @@ expect() {
     [[ ! $text ]] || grep -qF -e "$text" "$work/said" || { cat "$work/said"; fail "does not say '$text': $*"; }
 }
 
+# example NAME PAGE -- the block behind the mark `<!-- example: NAME -->` in a page of documentation.
+example() {
+    awk -v mark="<!-- example: $1 -->" '$0 == mark { found = 1; next }
+        found && /^```/ && lines { exit }
+        found && !/^```/ { lines = 1; print }' "$2"
+}
+
+# application NAME WAY -- runs the example of docs/applications.md, in a new folder of the server `$url`, which
+# exports `$export` and is mounted at `$point`. Sets folder.
+application() {
+    local commands home=$work/example
+    folder=${1// /_}
+    commands=$(example "$1, $2" "$here/docs/applications.md")
+    [[ $commands ]] || fail "docs/applications.md has no example of $1, $2"
+    step "the example of the documentation: $1"
+    mkdir -p "$work/bin" "$home"
+    ln -sf "$(realpath "$dafs")" "$work/bin/dafs"
+    mkdir "$export/$folder"
+    commands=${commands//dafs:\/\/localhost/$url/$folder}
+    commands=${commands//\/mnt\/dafs/${point:-}/$folder}
+    (
+        cd "$home"
+        PATH=$work/bin:$PATH HOME=$home bash -euo pipefail -c "${commands//\/tmp\/socket/$home/socket}"
+    ) >"$work/said" 2>&1 || { cat "$work/said"; fail "a command of the example failed: $1"; }
+    rm -rf "$home"
+}
+
 # One line for each object below $1: all that a copy must keep, besides the time of access.
 listing() {
     (

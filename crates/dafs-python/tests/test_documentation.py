@@ -1,14 +1,29 @@
-"""The examples of docs/python.md run, one after the other, as they stand there."""
+"""The examples of docs/python.md run, one after the other, as they stand there; and that of docs/applications.md."""
 
 import pathlib
 import re
 
 import dafs
+import pytest
+
+DOCS = pathlib.Path(__file__).parents[3] / "docs"
+
+
+def examples_of(page):
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_example_of_an_application_runs(server, folder):
+    pytest.importorskip("pyarrow")
+    (example,) = examples_of(DOCS / "applications.md")
+    assert "dafs://localhost/" in example
+    exec(example.replace("dafs://localhost/", f"{server.url}{folder.name}/"), {})
+    assert (folder / "table.parquet").stat().st_size > 100_000
 
 
 def test_the_examples_run(server, capsys):
-    page = pathlib.Path(__file__).parents[3] / "docs" / "python.md"
-    examples = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    page = DOCS / "python.md"
+    examples = examples_of(page)
     assert len(examples) >= 5
     names = {"url": server.url, "dafs": dafs}
     for example in examples:
