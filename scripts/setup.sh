@@ -130,6 +130,8 @@ for part in "$@"; do
     test)
         install_packages db5.3-util dpkg-dev e2fsprogs fio fuse3 git iproute2 libnfs-utils libsqlite3-dev \
             mount procps python3 python3-venv rsync shellcheck sqlite3 tshark util-linux valgrind xfsprogs
+        # Debian's torch is 150 MB with all it needs; pip's wheels are gigabytes.
+        install_packages python3-numpy python3-pytest python3-torch
         without_starting_services install_packages postgresql rpcbind
         # A file system of its own for the tests of the CephFS store, which start it themselves.
         without_starting_services install_packages ceph-common ceph-mon ceph-osd libcephfs2 ceph-mds
