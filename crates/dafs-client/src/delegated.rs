@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Who keeps content of files by right of delegations. It is called on a thread that does nothing
-/// else, one call at a time, without a lock of the client, and may use the client.
+/// Who keeps content of files by right of delegations. It is called on threads that do nothing
+/// else, one call at a time for each delegation, without a lock of the client, and may use the client.
 pub trait Keeper: Send + Sync {
     /// The server wants the delegation of a file back, because somebody else is about to change it, or
     /// has, on the server's own host. What was kept is to be given up, and then the delegation, within
@@ -101,10 +101,12 @@ impl Client {
     }
 
     /// How long the server keeps its promises to this client for certain, from now on. Zero when it has
-    /// not answered for too long: what is kept by right of a delegation is to be given up then. After
-    /// a restart of the server as well ([`SessionStats::restarts`](crate::SessionStats::restarts)).
+    /// not answered for too long, or keepers have not heard for long what it has to say: what is kept by
+    /// right of a delegation is to be given up then. After a restart of the server as well
+    /// ([`SessionStats::restarts`](crate::SessionStats::restarts)).
     pub fn promised(&self) -> Duration {
-        self.shared().promised()
+        let shared = self.shared();
+        if shared.is_hard_of_hearing() { Duration::ZERO } else { shared.promised() }
     }
 }
 

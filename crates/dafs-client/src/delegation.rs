@@ -6,17 +6,21 @@
 //! Invariants
 //! * What the server wants back is told to its holder once, or given back here when there is none.
 //! * Holders are called without a lock of the client held, so they may use the client. Recalls and
-//!   losses come one at a time, in order, on a thread that does nothing else.
+//!   losses come one at a time for each holder, in order, on a thread that does nothing else.
 
 use crate::client::Client;
 use crate::driver::Shared;
 use crate::error::Result;
 use dafs_wire::dafs::{DelegReturn, Delegation, OpenReply, Reply, Request, StateId, Time};
 use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+mod caller;
+
+use caller::{Caller, Notice};
 
 /// What a delegation allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +139,7 @@ impl Holders {
         shared: &Arc<Shared>,
     ) -> io::Result<()> {
         if self.caller.is_none() {
-            self.caller = Some(Caller::start(shared, self.unheard.clone())?);
+            self.caller = Some(Caller::start(Arc::downgrade(shared), self.unheard.clone())?);
         }
         self.by_name.insert(name, holder);
         Ok(())
@@ -144,6 +148,11 @@ impl Holders {
     /// How much is on its way to holders, for a look without the lock.
     pub(crate) fn unheard(&self) -> &Arc<AtomicUsize> {
         &self.unheard
+    }
+
+    /// For how long a holder has not heard what there is for it.
+    pub(crate) fn unheard_for(&self) -> Duration {
+        self.caller.as_ref().map_or(Duration::ZERO, |caller| caller.waiting())
     }
 
     pub(crate) fn remove(&mut self, name: StateId) {
@@ -162,7 +171,7 @@ impl Holders {
         };
         match (holder, &self.caller) {
             (Some(holder), Some(caller)) => {
-                caller.push(Notice { name, holder, news });
+                caller.push(Notice::new(name, holder, news));
                 true
             }
             _ => false,
@@ -189,79 +198,4 @@ impl std::fmt::Debug for Holders {
 pub(crate) enum News {
     Recall { truncate: bool },
     Lost,
-}
-
-struct Notice {
-    name: StateId,
-    holder: Weak<dyn Recalled>,
-    news: News,
-}
-
-/// The thread that calls holders: what they do may take long and needs the client.
-#[derive(Default)]
-struct Caller {
-    state: Mutex<CallerState>,
-    changed: Condvar,
-    unheard: Arc<AtomicUsize>,
-}
-
-#[derive(Default)]
-struct CallerState {
-    notices: VecDeque<Notice>,
-    stop: bool,
-}
-
-impl Caller {
-    fn start(shared: &Arc<Shared>, unheard: Arc<AtomicUsize>) -> io::Result<Arc<Self>> {
-        let caller = Arc::new(Self { unheard, ..Self::default() });
-        let (own, shared) = (caller.clone(), Arc::downgrade(shared));
-        std::thread::Builder::new()
-            .name("dafs-recalls".into())
-            .spawn(move || own.run(&shared))
-            .map(|_| caller)
-    }
-
-    fn run(&self, shared: &Weak<Shared>) {
-        while let Some(Notice { name, holder, news }) = self.next() {
-            // One that is wanted back is held until the holder has given it back.
-            if matches!(news, News::Recall { .. }) {
-                self.unheard.fetch_sub(1, Ordering::Release);
-            }
-            match (holder.upgrade(), news) {
-                (Some(holder), News::Recall { truncate }) => holder.recall(truncate),
-                (Some(holder), News::Lost) => holder.lost(),
-                (None, News::Lost) => {}
-                // It left without giving it back.
-                (None, News::Recall { .. }) => {
-                    if let Some(shared) = shared.upgrade() {
-                        shared.leave_delegation(name);
-                    }
-                }
-            }
-            if news == News::Lost {
-                self.unheard.fetch_sub(1, Ordering::Release);
-            }
-        }
-    }
-
-    fn next(&self) -> Option<Notice> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let idle = |state: &mut CallerState| state.notices.is_empty() && !state.stop;
-        let state = self.changed.wait_while(state, idle);
-        // What was told before the end is told.
-        state.unwrap_or_else(PoisonError::into_inner).notices.pop_front()
-    }
-
-    fn push(&self, notice: Notice) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        self.unheard.fetch_add(1, Ordering::Relaxed);
-        state.notices.push_back(notice);
-        self.changed.notify_one();
-    }
-
-    fn stop(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.stop = true;
-        self.changed.notify_one();
-    }
 }

@@ -214,6 +214,9 @@ pub const READ_AHEAD_BYTES_DEFAULT: u64 = 1 << 20;
 /// How often a read or write looks into the cache before it goes to the server by itself.
 pub(crate) const CACHE_ATTEMPTS: u32 = 16;
 
+/// Threads that tell holders of delegations what the server wants, each one at a time.
+pub(crate) const CALLERS_MAX: usize = 32;
+
 /// Bytes of lent memory whose registrations are kept.
 pub const LENT_BYTES_MAX: usize = 1 << 30;
 

@@ -88,8 +88,18 @@ pub const DELEGATED_FILES_MAX: usize = 8192;
 /// of the third of a lease (10 s) that is left when a client stops to believe in it.
 pub const PROMISE_LOOK: Duration = Duration::from_secs(1);
 
-/// Threads that let the kernel drop files when the server may not keep its promises any more.
-pub const DROPPING_THREADS_MAX: usize = 64;
+/// Threads that let the kernel drop files when the server may not keep its promises any more: so many at
+/// first.
+pub const DROPPING_THREADS_AT_ONCE: usize = 32;
+
+/// And so many when the kernel waits for reads that nobody answers.
+pub const DROPPING_THREADS_MAX: usize = 1024;
+
+/// For how long the kernel drops something at most that does not wait for reads.
+pub const DROP_HANGS: Duration = Duration::from_millis(100);
+
+/// What the kernel is let drop in one step even if it waits for a read there, in bytes.
+pub const DROPPED_TOGETHER: u64 = 1 << 20;
 
 /// How long the server may take to hear that a mount is gone.
 pub const FAREWELL: Duration = Duration::from_secs(2);
@@ -123,4 +133,5 @@ const _: () = assert!(
         + HANDOVER_STOP_PATIENCE.as_secs()
         < HANDOVER_PATIENCE.as_secs()
 );
+const _: () = assert!(DROPPING_THREADS_AT_ONCE <= DROPPING_THREADS_MAX);
 const _: () = assert!(THREADS_DEFAULT <= THREADS_MAX && READ_AHEAD_BYTES <= WRITE_BYTES_MAX);

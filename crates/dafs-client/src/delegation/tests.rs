@@ -4,6 +4,7 @@ use super::*;
 use crate::served::{Served, TRANSPORTS, Wire};
 use crate::{FileHandle, OpenOptions, ShareAccess, ShareDeny, Stability};
 use dafs_wire::dafs as wire;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 

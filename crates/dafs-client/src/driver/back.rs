@@ -80,6 +80,16 @@ impl Shared {
         !self.promised().is_zero() && self.unheard.load(Ordering::Acquire) == 0
     }
 
+    /// Whether the server has waited for long for somebody who has not heard that yet: it may have let
+    /// others change what is kept here.
+    pub(crate) fn is_hard_of_hearing(&self) -> bool {
+        if self.unheard.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let Ok(driver) = self.lock() else { return true };
+        driver.holders.unheard_for() > driver.core.info().lease / 3
+    }
+
     /// How long the server's promises hold for certain.
     pub(crate) fn promised(&self) -> Duration {
         // In a fork nobody hears of their end.

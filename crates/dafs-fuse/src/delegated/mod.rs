@@ -8,6 +8,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `table` | which files, and what is known of them; no I/O |
+//! | `dropping` | lets the kernel drop much at once |
 //! | `watch` | gives all up when the server's promises may be over |
 //! | `serve/delegated` | what the kernel asks about them, and recalls |
 //!
@@ -20,6 +21,7 @@
 //! * The kernel itself believes nothing for longer than it would without: what is known here is asked for
 //!   again, and the promise is looked at each time. Only pages stay, and `watch` sees to these.
 
+mod dropping;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,11 @@
 //! Looks after the promises of the server: nobody else can tell the kernel in time when they may be over.
 
-use super::Delegated;
-use crate::limits::{DROPPING_THREADS_MAX, PROMISE_LOOK};
+use super::{Delegated, dropping};
+use crate::limits::PROMISE_LOOK;
 use crate::serve::Server;
 use dafs_client::FileHandle;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// The thread that looks; it begins with the first file that is kept.
 #[derive(Debug, Default)]
@@ -61,23 +61,7 @@ fn drop_all(server: &Server) {
     let delegated: &Delegated = &server.delegated;
     let all: Vec<FileHandle> =
         delegated.all().into_iter().filter(|handle| delegated.leave(handle)).collect();
-    // Where a read is under way, which a server that is away does not answer, the kernel waits for it: the
-    // others are not to wait as well.
-    let rest = Mutex::new(all.clone());
-    let drop_some = || {
-        while let Some(handle) = rest.lock().unwrap_or_else(PoisonError::into_inner).pop() {
-            server.drop_content(&handle);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..all.len().min(DROPPING_THREADS_MAX) {
-            let thread = std::thread::Builder::new().name("dafs-dropping".into());
-            if thread.spawn_scoped(scope, drop_some).is_err() {
-                break;
-            }
-        }
-        drop_some();
-    });
+    dropping::drop_all(all.iter().copied(), |handle, range| server.drop_part(&handle, range));
     for handle in all {
         server.redeem_all(&handle);
         drop(delegated.remove(&handle));

@@ -2,6 +2,7 @@
 
 use super::errno::Errno;
 use super::request::{NodeId, Time};
+use std::ops::Range;
 use std::time::Duration;
 
 /// Length of the head of an answer, in bytes.
@@ -78,17 +79,17 @@ pub(super) fn head(unique: u64, result: Result<usize, Errno>) -> [u8; HEAD_BYTES
 /// A notice that a node has changed in ways that the kernel does not know.
 const FORGET_CONTENT: u32 = 2;
 
-/// Tells the kernel to drop what it keeps of a node: attributes, and all of the content.
-pub(super) fn forget_content(node: NodeId) -> Vec<u8> {
+/// Tells the kernel to drop what it keeps of a node: attributes, and a part of the content; all of it, if
+/// that has no bytes.
+pub(super) fn forget_content(node: NodeId, range: Range<u64>) -> Vec<u8> {
     let mut writer = Writer::with_room(HEAD_BYTES + 24);
     writer.u32(HEAD_BYTES as u32 + 24);
     writer.u32(FORGET_CONTENT);
     // It is no answer.
     writer.u64(0);
     writer.u64(node);
-    // From the first byte, without an end.
-    writer.u64(0);
-    writer.u64(0);
+    writer.u64(range.start);
+    writer.u64(range.end - range.start);
     writer.0
 }
 

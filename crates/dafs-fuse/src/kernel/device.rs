@@ -13,6 +13,7 @@ use dafs_client::IoBuffer;
 use dafs_mem::{Site, VolatileSlice};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The device, opened and bound to a mount.
@@ -161,8 +162,20 @@ impl Device {
     /// # Errors
     /// The kernel's.
     pub(crate) fn forget_content(&self, node: NodeId) -> io::Result<()> {
-        let notice = answer::forget_content(node);
-        match rustix::io::write(&self.0, &notice) {
+        self.notify(&answer::forget_content(node, 0..0))
+    }
+
+    /// The same for a part of it, which is not empty.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn forget_part(&self, node: NodeId, range: Range<u64>) -> io::Result<()> {
+        debug_assert!(!range.is_empty() && range.end <= i64::MAX as u64);
+        self.notify(&answer::forget_content(node, range))
+    }
+
+    fn notify(&self, notice: &[u8]) -> io::Result<()> {
+        match rustix::io::write(&self.0, notice) {
             // It does not know the node any more.
             Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => Ok(()),
             Err(error) => Err(error.into()),

@@ -7,6 +7,7 @@ use crate::delegated::{Opening, Promised};
 use crate::kernel::{Errno, NodeId, OpenHow, Request, opened};
 use crate::tree::Outcome;
 use dafs_client::{Attributes, FileHandle, Keeper};
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -124,6 +125,15 @@ impl Server {
         // What the kernel has forgotten it keeps nothing of.
         if let Some(node) = self.tree.nodes.known(handle) {
             self.forget_content(node);
+        }
+    }
+
+    /// The same for a part of it; the range is of whole pages.
+    pub(crate) fn drop_part(&self, handle: &FileHandle, range: Range<u64>) {
+        if let Some(node) = self.tree.nodes.known(handle)
+            && let Err(error) = self.device.forget_part(node, range)
+        {
+            tracing::warn!(%error, node, "the kernel did not drop a part of a file");
         }
     }
 

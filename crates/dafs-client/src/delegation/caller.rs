@@ -1,0 +1,231 @@
+//! Tells holders what the server wants: what they do may take long and needs the client.
+//!
+//! Invariants
+//! * One holder is told one thing at a time, in order. One that takes long keeps the others waiting only
+//!   when [`CALLERS_MAX`] do.
+//! * What was to be told before the end is told.
+
+use super::{News, Recalled};
+use crate::driver::Shared;
+use crate::limits::CALLERS_MAX;
+use dafs_wire::dafs::StateId;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// What a holder is to be told.
+pub(super) struct Notice {
+    pub(super) name: StateId,
+    pub(super) holder: Weak<dyn Recalled>,
+    pub(super) news: News,
+    /// When it came.
+    since: Instant,
+}
+
+impl Notice {
+    pub(super) fn new(name: StateId, holder: Weak<dyn Recalled>, news: News) -> Self {
+        Self { name, holder, news, since: Instant::now() }
+    }
+
+    /// Where the holder is, to tell it from others while it is there.
+    fn place(&self) -> usize {
+        self.holder.as_ptr().cast::<()>().addr()
+    }
+}
+
+/// The threads that call holders: one that stays, and others while that is not enough.
+pub(super) struct Caller {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// News that have not reached their holders, for a look without the lock.
+    unheard: Arc<AtomicUsize>,
+    shared: Weak<Shared>,
+    itself: Weak<Self>,
+}
+
+#[derive(Default)]
+struct State {
+    notices: VecDeque<Notice>,
+    /// The holders that are being told something.
+    telling: Vec<usize>,
+    /// Threads that wait for something to tell.
+    idle: usize,
+    threads: usize,
+    stop: bool,
+}
+
+impl Caller {
+    pub(super) fn start(shared: Weak<Shared>, unheard: Arc<AtomicUsize>) -> io::Result<Arc<Self>> {
+        let caller = Arc::new_cyclic(|itself| {
+            let (state, changed, itself) = (Mutex::default(), Condvar::new(), itself.clone());
+            Self { state, changed, unheard, shared, itself }
+        });
+        caller.spawn(&mut caller.state(), true)?;
+        Ok(caller)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spawn(&self, state: &mut State, stays: bool) -> io::Result<()> {
+        let Some(own) = self.itself.upgrade() else { return Ok(()) };
+        let thread = std::thread::Builder::new().name("dafs-recalls".into());
+        thread.spawn(move || own.run(stays))?;
+        state.threads += 1;
+        Ok(())
+    }
+
+    pub(super) fn push(&self, notice: Notice) {
+        let mut state = self.state();
+        self.unheard.fetch_add(1, Ordering::Relaxed);
+        state.notices.push_back(notice);
+        if state.notices.len() > state.idle
+            && state.threads < CALLERS_MAX
+            && let Err(error) = self.spawn(&mut state, false)
+        {
+            tracing::debug!(%error, "recalls wait for one another");
+        }
+        self.changed.notify_one();
+    }
+
+    pub(super) fn stop(&self) {
+        self.state().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// For how long something has waited to be told.
+    pub(super) fn waiting(&self) -> Duration {
+        self.state().notices.front().map_or(Duration::ZERO, |notice| notice.since.elapsed())
+    }
+
+    fn run(&self, stays: bool) {
+        while let Some(notice) = self.next(stays) {
+            let place = notice.place();
+            self.tell(notice);
+            self.state().telling.retain(|told| *told != place);
+        }
+        self.state().threads -= 1;
+    }
+
+    fn tell(&self, Notice { name, holder, news, .. }: Notice) {
+        // One that is wanted back is held until the holder has given it back.
+        if matches!(news, News::Recall { .. }) {
+            self.unheard.fetch_sub(1, Ordering::Release);
+        }
+        match (holder.upgrade(), news) {
+            (Some(holder), News::Recall { truncate }) => holder.recall(truncate),
+            (Some(holder), News::Lost) => holder.lost(),
+            (None, News::Lost) => {}
+            // It left without giving it back.
+            (None, News::Recall { .. }) => {
+                if let Some(shared) = self.shared.upgrade() {
+                    shared.leave_delegation(name);
+                }
+            }
+        }
+        if news == News::Lost {
+            self.unheard.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// The first that can be told now. What cannot, is looked for by whoever tells the same holder
+    /// something else.
+    fn next(&self, stays: bool) -> Option<Notice> {
+        let mut state = self.state();
+        loop {
+            let State { notices, telling, .. } = &mut *state;
+            let place = notices.iter().position(|notice| !telling.contains(&notice.place()));
+            if let Some(notice) = place.and_then(|place| notices.remove(place)) {
+                telling.push(notice.place());
+                return Some(notice);
+            }
+            if state.stop || !stays {
+                return None;
+            }
+            state.idle += 1;
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delegation::HeldAttributes;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    /// So long nobody waits who waits for nothing.
+    const LONG: Duration = Duration::from_secs(20);
+
+    struct Holder {
+        told: Sender<(u32, News)>,
+        number: u32,
+        /// Holds a recall up.
+        gate: Option<Mutex<Receiver<()>>>,
+    }
+
+    impl Recalled for Holder {
+        fn recall(&self, truncate: bool) {
+            self.told.send((self.number, News::Recall { truncate })).unwrap();
+            if let Some(gate) = &self.gate {
+                gate.lock().unwrap().recv().unwrap();
+            }
+        }
+
+        fn attributes(&self) -> Option<HeldAttributes> {
+            None
+        }
+
+        fn lost(&self) {
+            self.told.send((self.number, News::Lost)).unwrap();
+        }
+    }
+
+    const RECALL: News = News::Recall { truncate: false };
+
+    #[test]
+    fn a_holder_that_takes_long_keeps_nobody_else_waiting() {
+        let unheard = Arc::<AtomicUsize>::default();
+        let caller = Caller::start(Weak::new(), unheard.clone()).unwrap();
+        let (told, tells) = channel();
+        let mut gates = Vec::new();
+        let slow: Vec<Arc<dyn Recalled>> = (0..CALLERS_MAX as u32)
+            .map(|number| {
+                let (open, gate) = channel();
+                gates.push(open);
+                let gate = Some(Mutex::new(gate));
+                Arc::new(Holder { told: told.clone(), number, gate }) as Arc<dyn Recalled>
+            })
+            .collect();
+        let quick: Arc<dyn Recalled> = Arc::new(Holder { told, number: 1000, gate: None });
+        let push = |holder: &Arc<dyn Recalled>, news| {
+            caller.push(Notice::new(StateId::ZERO, Arc::downgrade(holder), news));
+        };
+        for holder in &slow[1..] {
+            push(holder, RECALL);
+            push(holder, News::Lost);
+        }
+        let mut begun: Vec<_> =
+            slow[1..].iter().map(|_| tells.recv_timeout(LONG).unwrap()).collect();
+        begun.sort_unstable_by_key(|(number, _)| *number);
+        assert!(begun.iter().zip(1..).all(|(told, number)| *told == (number, RECALL)));
+        push(&quick, RECALL);
+        assert_eq!(tells.recv_timeout(LONG).unwrap(), (1000, RECALL), "others take long");
+        // Now so many take long that nobody is told anything.
+        push(&slow[0], RECALL);
+        assert_eq!(tells.recv_timeout(LONG).unwrap(), (0, RECALL));
+        push(&quick, News::Lost);
+        assert_eq!(unheard.load(Ordering::SeqCst), slow.len());
+        assert!(caller.waiting() > Duration::ZERO && tells.try_recv().is_err());
+        gates.iter().for_each(|gate| gate.send(()).unwrap());
+        let mut rest: Vec<_> = slow.iter().map(|_| tells.recv_timeout(LONG).unwrap()).collect();
+        rest.sort_unstable_by_key(|(number, _)| *number);
+        assert!(rest.iter().all(|(_, news)| *news == News::Lost));
+        assert_eq!(rest.last().map(|(number, _)| *number), Some(1000));
+        caller.stop();
+    }
+}

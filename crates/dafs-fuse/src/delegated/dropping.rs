@@ -1,0 +1,254 @@
+//! Lets the kernel drop the content of many files at once, of which some hang.
+//!
+//! The kernel drops the pages of a file one after the other, and waits at each that is being read. A server
+//! that is away does not answer those reads; what lies behind must go nevertheless.
+//!
+//! Invariants
+//! * What hangs is divided: in the end only [`DROPPED_TOGETHER`] before and behind the pages that are
+//!   being read wait for it.
+//! * While anything waits there are threads for it, beside all that hang, up to
+//!   [`DROPPING_THREADS_MAX`].
+
+use crate::limits::{DROP_HANGS, DROPPED_TOGETHER, DROPPING_THREADS_AT_ONCE, DROPPING_THREADS_MAX};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// All of a file.
+pub(super) const WHOLE: Range<u64> = 0..i64::MAX as u64;
+
+/// Into how many parts a range is divided that hangs.
+const PARTS: u64 = 16;
+
+/// What the threads need: they do little.
+const STACK_BYTES: usize = 128 << 10;
+
+#[derive(Clone)]
+struct Item<T> {
+    file: T,
+    range: Range<u64>,
+}
+
+struct Begun<T> {
+    item: Item<T>,
+    at: Instant,
+    is_divided: bool,
+}
+
+struct State<T> {
+    waiting: VecDeque<Item<T>>,
+    under_way: FxHashMap<u64, Begun<T>>,
+    next: u64,
+    threads: usize,
+}
+
+struct Dropping<T, D> {
+    drop: D,
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+/// Calls `drop` for all of each file, and for parts of those where that does not return. Returns when all
+/// calls have.
+pub(super) fn drop_all<T: Copy + Send>(
+    files: impl Iterator<Item = T>,
+    drop: impl Fn(T, Range<u64>) + Sync,
+) {
+    let waiting = files.map(|file| Item { file, range: WHOLE }).collect();
+    let state = State { waiting, under_way: FxHashMap::default(), next: 0, threads: 0 };
+    let dropping = Dropping { drop, state: Mutex::new(state), changed: Condvar::new() };
+    std::thread::scope(|scope| {
+        let mut patience = Duration::ZERO;
+        while let Some(more) = dropping.look(patience) {
+            patience = DROP_HANGS;
+            for _ in 0..more {
+                let thread = std::thread::Builder::new().name("dafs-dropping".into());
+                let begun = thread.stack_size(STACK_BYTES).spawn_scoped(scope, || dropping.work());
+                if let Err(error) = begun {
+                    tracing::warn!(%error, "few threads to let the kernel drop what it keeps");
+                    dropping.leave();
+                }
+            }
+        }
+    });
+}
+
+impl<T: Copy + Send, D: Fn(T, Range<u64>) + Sync> Dropping<T, D> {
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a time; how many more threads there are to be then, which count from now on. `None` when
+    /// all is done.
+    fn look(&self, patience: Duration) -> Option<usize> {
+        let goes_on = |state: &mut State<T>| !state.is_done();
+        let waited = self.changed.wait_timeout_while(self.state(), patience, goes_on);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if state.is_done() {
+            return None;
+        }
+        let hanging = state.divide(Instant::now());
+        let more = state.more(hanging);
+        state.threads += more;
+        Some(more)
+    }
+
+    fn work(&self) {
+        let mut state = self.state();
+        while let Some((number, Item { file, range })) = state.begin() {
+            drop(state);
+            (self.drop)(file, range);
+            state = self.state();
+            state.under_way.remove(&number);
+        }
+        drop(state);
+        self.leave();
+    }
+
+    /// A thread ends, or has not begun.
+    fn leave(&self) {
+        self.state().threads -= 1;
+        self.changed.notify_all();
+    }
+}
+
+impl<T: Copy> State<T> {
+    fn is_done(&self) -> bool {
+        self.waiting.is_empty() && self.under_way.is_empty()
+    }
+
+    fn begin(&mut self) -> Option<(u64, Item<T>)> {
+        let item = self.waiting.pop_front()?;
+        let (number, at) = (self.next, Instant::now());
+        self.next += 1;
+        self.under_way.insert(number, Begun { item: item.clone(), at, is_divided: false });
+        Some((number, item))
+    }
+
+    /// Divides what hangs; how much that is.
+    fn divide(&mut self, now: Instant) -> usize {
+        let mut hanging = 0;
+        for begun in self.under_way.values_mut() {
+            if now.saturating_duration_since(begun.at) < DROP_HANGS {
+                continue;
+            }
+            hanging += 1;
+            if !std::mem::replace(&mut begun.is_divided, true) {
+                let Item { file, range } = &begun.item;
+                let parts = parts(range).into_iter();
+                self.waiting.extend(parts.map(|range| Item { file: *file, range }));
+            }
+        }
+        hanging
+    }
+
+    /// How many threads are missing: those that hang take nothing.
+    fn more(&self, hanging: usize) -> usize {
+        let wanted = self.waiting.len().min(DROPPING_THREADS_AT_ONCE);
+        let missing = wanted.saturating_sub(self.threads.saturating_sub(hanging));
+        missing.min(DROPPING_THREADS_MAX - self.threads)
+    }
+}
+
+/// The parts of what hangs; none of what is not divided further. Nobody says how long a file is: so those
+/// of all of it are as long as what is before them.
+fn parts(range: &Range<u64>) -> Vec<Range<u64>> {
+    if *range == WHOLE {
+        let mut parts = vec![0..DROPPED_TOGETHER];
+        while let Some(end) = parts.last().map(|last| last.end).filter(|end| *end < WHOLE.end) {
+            parts.push(end..end.saturating_mul(2).min(WHOLE.end));
+        }
+        return parts;
+    }
+    let len = (range.end - range.start).div_ceil(PARTS).max(DROPPED_TOGETHER);
+    if range.end - range.start <= DROPPED_TOGETHER {
+        return Vec::new();
+    }
+    let starts = (range.start..range.end).step_by(len as usize);
+    starts.map(|start| start..range.end.min(start + len)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    const PAGE: u64 = 4096;
+
+    #[test]
+    fn parts_are_all_of_it() {
+        for whole in [WHOLE, 0..DROPPED_TOGETHER * 64, 1 << 40..1 << 41] {
+            let mut rest = vec![whole.clone()];
+            for _ in 0..3 {
+                rest = rest.iter().flat_map(parts).collect();
+                assert_eq!(rest.first().unwrap().start, whole.start);
+                assert_eq!(rest.last().unwrap().end, whole.end);
+                assert!(rest.windows(2).all(|two| two[0].end == two[1].start));
+                assert!(rest.iter().all(|part| part.start.is_multiple_of(PAGE)));
+                if rest.iter().any(|part| part.end - part.start <= DROPPED_TOGETHER) {
+                    break;
+                }
+            }
+        }
+        assert!(parts(&(0..DROPPED_TOGETHER)).is_empty());
+    }
+
+    /// What a kernel keeps, and which pages are being read.
+    #[derive(Default)]
+    struct Kernel {
+        state: Mutex<(BTreeSet<(u32, u64)>, BTreeSet<(u32, u64)>)>,
+        changed: Condvar,
+    }
+
+    impl Kernel {
+        fn drop(&self, file: u32, range: Range<u64>) {
+            let mut state = self.state.lock().unwrap();
+            loop {
+                let next = state.0.range((file, range.start)..(file, range.end)).next().copied();
+                let Some(page) = next else { return };
+                if state.1.contains(&page) {
+                    state = self.changed.wait(state).unwrap();
+                } else {
+                    state.0.remove(&page);
+                    self.changed.notify_all();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_being_read_keeps_few_others() {
+        const FILES: u32 = 300;
+        const HANGING: u32 = 90;
+        let kernel = Kernel::default();
+        let read = |file: u32| (file, u64::from(file) * 3 * DROPPED_TOGETHER + 7 * PAGE);
+        // A page each half of what is dropped together.
+        let pages = |file| (0..600).map(move |number| (file, number * DROPPED_TOGETHER / 2));
+        {
+            let mut state = kernel.state.lock().unwrap();
+            state.0 = (0..FILES).flat_map(pages).collect();
+            state.1 = (0..HANGING).map(read).collect();
+            let read = state.1.clone();
+            state.0.extend(read);
+        }
+        std::thread::scope(|scope| {
+            let done = scope.spawn(|| drop_all(0..FILES, |file, range| kernel.drop(file, range)));
+            let state = kernel.state.lock().unwrap();
+            let far = |(file, page): &(u32, u64)| {
+                *file >= HANGING || page.abs_diff(read(*file).1) > DROPPED_TOGETHER
+            };
+            let waits = |state: &mut (BTreeSet<(u32, u64)>, _)| state.0.iter().any(far);
+            let long = Duration::from_secs(60);
+            let (mut state, late) = kernel.changed.wait_timeout_while(state, long, waits).unwrap();
+            let kept = state.0.len();
+            state.1.clear();
+            kernel.changed.notify_all();
+            drop(state);
+            assert!(!late.timed_out(), "{kept} pages are kept");
+            done.join().unwrap();
+        });
+        assert!(kernel.state.lock().unwrap().0.is_empty());
+    }
+}
