@@ -6,6 +6,7 @@
 mod cli;
 mod commands;
 mod copy;
+mod descriptors;
 mod failure;
 mod limits;
 mod output;

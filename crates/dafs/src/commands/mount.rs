@@ -184,6 +184,8 @@ fn start_in_background() -> Result<(), Failure> {
     let local = |error| Failure::local("cannot start in the background", &error);
     let program = std::env::current_exe().map_err(local)?;
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // Who waits for the end of a pipe, or has a file locked, is not to wait for the end of the mount.
+    crate::descriptors::keep_from_children();
     let mut child = Command::new(program)
         .args(arguments)
         .env(IS_BACKGROUND, "1")
