@@ -149,6 +149,11 @@ impl Delegated {
         is_crowded && !self.is_making_room.swap(true, Ordering::SeqCst)
     }
 
+    /// No delegation has come with an open file. Answers as [`came`](Self::came).
+    pub(crate) fn refused(&self) -> bool {
+        self.table().refused() && !self.is_making_room.swap(true, Ordering::SeqCst)
+    }
+
     /// The files to give up so that there is room for others.
     pub(crate) fn crowd(&self) -> Vec<FileHandle> {
         self.table().crowd()

@@ -17,6 +17,13 @@ use rustc_hash::FxHashMap;
 /// The part of the room for files that is kept free: who comes first does not wait for another to go.
 const CROWD_PART: usize = 16;
 
+/// Refusals in a row that mean that the server has no more delegations for this mount. Of files that
+/// others write there are seldom so many.
+const REFUSALS_MAX: usize = 64;
+
+/// So many files are kept whatever is refused.
+const FILES_MAX_LEAST: usize = 256;
+
 /// A delegation, which may be good for nothing any more.
 pub(super) trait Right {
     fn is_good(&self) -> bool;
@@ -94,6 +101,10 @@ pub(super) struct Table<R> {
     /// Changes of names that are under way here.
     naming: usize,
     files_max: usize,
+    /// What that may become again.
+    files_limit: usize,
+    /// How often in a row the server has granted no delegation.
+    refusals: usize,
     pub(super) is_paused: bool,
 }
 
@@ -110,6 +121,8 @@ impl<R: Right> Table<R> {
             names_changed: 0,
             naming: 0,
             files_max,
+            files_limit: files_max,
+            refusals: 0,
             is_paused: false,
         }
     }
@@ -262,12 +275,27 @@ impl<R: Right> Table<R> {
         if !is_wanted || !ready(&mut right) || !right.is_good() {
             return Some(right);
         }
+        self.refusals = 0;
+        self.files_max = (self.files_max + 1).min(self.files_limit);
         let since = self.tick();
         let (stage, is_clean, known) = (Stage::There, false, None);
         let held = Held { right, stage, since, changed: since, used: since, is_clean, known };
         self.held.insert(handle, held);
         self.cleaning.insert(number, (handle, since));
         None
+    }
+
+    /// The server has opened a file and granted no delegation. When it does so again and again it has none
+    /// left for this mount, and the files that are used now are to have those of others. True when there is
+    /// little room then.
+    pub(super) fn refused(&mut self) -> bool {
+        self.refusals += 1;
+        let is_enough = self.refusals >= REFUSALS_MAX && self.held.len() >= FILES_MAX_LEAST;
+        if is_enough {
+            self.refusals = 0;
+            self.files_max = self.files_max.min(self.held.len());
+        }
+        is_enough && self.is_crowded()
     }
 
     /// True when there is little room for more files.

@@ -255,3 +255,33 @@ fn what_was_not_used_for_long_makes_room() {
     table.crowd().iter().for_each(|handle| drop(table.remove(handle)));
     assert!(!table.is_crowded() && table.all().len() == 28);
 }
+
+#[test]
+fn a_server_that_has_no_more_delegations_gets_some_back() {
+    const SERVER_MAX: usize = 300;
+    let number = |number: usize| {
+        let mut file = [7; 48];
+        file[..8].copy_from_slice(&number.to_ne_bytes());
+        FileHandle { fs: [1; 16], file }
+    };
+    let mut table = Table::<Good>::new(1000);
+    // Each file is opened once, and the last ones are those that count.
+    for file in 0..3000 {
+        let promised = Promised { handle: number(file), node: 7, flags: 0 };
+        assert_eq!(table.open(file as u64, promised), Opening::Delegated);
+        let is_crowded = if table.all().len() < SERVER_MAX {
+            assert!(table.came(file as u64, number(file), Good::new(), |_| true).is_none());
+            table.is_crowded()
+        } else {
+            table.refused()
+        };
+        if is_crowded {
+            table.crowd().iter().for_each(|handle| drop(table.remove(handle)));
+        }
+        assert!(table.all().len() <= SERVER_MAX);
+    }
+    let all = table.all();
+    assert!(all.len() > SERVER_MAX / 2);
+    assert!((2700..2900).any(|file| all.contains(&number(file))), "the first ones stay for ever");
+    assert!((0..1500).all(|file| !all.contains(&number(file))));
+}

@@ -70,14 +70,17 @@ impl Server {
             Opening::Delegated => {
                 let (file, delegation) =
                     client.open_delegated(&handle).map_err(|error| errno(&error))?;
-                if let Some(delegation) = delegation
-                    && self.delegated.watch.begin(self)
-                {
-                    let keeper: Arc<dyn Keeper> = self.clone();
-                    let keeper: Weak<dyn Keeper> = Arc::downgrade(&keeper);
-                    if self.delegated.came(number, handle, delegation, keeper) {
-                        self.make_room();
+                let is_crowded = match delegation {
+                    None => self.delegated.refused(),
+                    Some(delegation) if self.delegated.watch.begin(self) => {
+                        let keeper: Arc<dyn Keeper> = self.clone();
+                        let keeper: Weak<dyn Keeper> = Arc::downgrade(&keeper);
+                        self.delegated.came(number, handle, delegation, keeper)
                     }
+                    Some(_) => false,
+                };
+                if is_crowded {
+                    self.make_room();
                 }
                 file
             }
