@@ -177,26 +177,32 @@ impl Locks {
 
     /// A request of an owner begins; its open is made if it has none.
     fn begin(&self, file: &OpenFile, handle: u64, name: u64) -> Outcome<UnderWay<'_>> {
-        let known = self.opened(file.node, name);
-        let mut made = match known {
-            Some(_) => None,
-            None => {
+        let mut made = None;
+        let (mut nodes, place) = loop {
+            if made.is_none() && self.opened(file.node, name).is_none() {
                 let (open, may_write) = open_to_lock(file)?;
-                Some((Arc::new(open), may_write))
+                made = Some((Arc::new(open), may_write));
+            }
+            let mut nodes = self.owners();
+            let owners = nodes.entry(file.node).or_default();
+            match owners.iter().position(|owner| owner.name == name) {
+                // Two threads of one owner may have come here; the first open counts.
+                Some(place) => break (nodes, place),
+                None => {
+                    // It has left meanwhile, and what it had open is being unlocked: it needs a new one.
+                    let Some((open, may_write)) = made.take() else {
+                        if owners.is_empty() {
+                            nodes.remove(&file.node);
+                        }
+                        continue;
+                    };
+                    owners.push(Owner { name, open, may_write, handles: Vec::new(), requests: 0 });
+                    let place = owners.len() - 1;
+                    break (nodes, place);
+                }
             }
         };
-        let mut nodes = self.owners();
         let owners = nodes.entry(file.node).or_default();
-        let place = match owners.iter().position(|owner| owner.name == name) {
-            // Two threads of one owner may have come here; the first open counts.
-            Some(place) => place,
-            None => {
-                // It has left meanwhile, which is rare: what it had open is as good as a new one.
-                let (open, may_write) = made.take().or(known).ok_or(Errno::EIO)?;
-                owners.push(Owner { name, open, may_write, handles: Vec::new(), requests: 0 });
-                owners.len() - 1
-            }
-        };
         let owner = &mut owners[place];
         owner.requests += 1;
         if !owner.handles.contains(&handle) {
