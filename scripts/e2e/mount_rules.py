@@ -6,6 +6,7 @@ must be the same, and what a rule asks for where it says "must".
 As root it also acts as other users; as a user only as that.
 """
 
+import ctypes
 import errno
 import itertools
 import os
@@ -443,6 +444,60 @@ def wait_for_a_later_time(place, than):
             return
 
 
+def positions_of_a_listing(place):
+    """What is removed does not move the others."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.opendir.restype = libc.readdir.restype = ctypes.c_void_p
+    libc.opendir.argtypes = [ctypes.c_char_p]
+    for function in (libc.readdir, libc.closedir, libc.telldir, libc.rewinddir):
+        function.argtypes = [ctypes.c_void_p]
+    libc.telldir.restype = ctypes.c_long
+    libc.seekdir.argtypes = [ctypes.c_void_p, ctypes.c_long]
+    directory = place.path("listed")
+    os.mkdir(directory)
+    names = {f"name-{number:04}-{'x' * 100}" for number in range(2000)}
+    for name in names:
+        touch(f"{directory}/{name}")
+    stream = libc.opendir(directory.encode())
+
+    def following(count=None):
+        found = []
+        while count is None or len(found) < count:
+            entry = libc.readdir(stream)
+            if not entry:
+                break
+            # Behind number, position, length and kind.
+            name = ctypes.string_at(entry + 19).decode()
+            if name not in (".", ".."):
+                found.append(name)
+        return found
+
+    first = following(700)
+    middle = libc.telldir(stream)
+    second = following(600)
+    later = libc.telldir(stream)
+    third = following()
+    end = libc.telldir(stream)
+    assert set(first + second + third) == names, f"{place.base}: not all are listed"
+    for name in first + second[1::2]:
+        os.remove(f"{directory}/{name}")
+    libc.seekdir(stream, middle)
+    left = [name for name in following() if os.path.exists(f"{directory}/{name}")]
+    assert left == second[::2] + third, f"{place.base}: a listing goes on elsewhere"
+    libc.seekdir(stream, later)
+    assert following() == third, f"{place.base}: a listing goes on elsewhere"
+    libc.seekdir(stream, end)
+    assert following() == [], f"{place.base}: there is something behind the end"
+    libc.rewinddir(stream)
+    assert sorted(following()) == sorted(second[::2] + third)
+    libc.closedir(stream)
+    # Removed while they are listed.
+    with os.scandir(directory) as listed:
+        for entry in listed:
+            os.remove(entry.path)
+    place.attempt("removing what was listed and removed", os.rmdir, directory, must="ok")
+
+
 def times(place):
     """Which times move with which change, and which stay."""
     for change, function in CHANGES.items():
@@ -498,8 +553,8 @@ def setting_times(place):
 
 
 def main():
-    scenes = [strange_paths, kinds_of_objects, renaming, permissions, owners_and_modes, making, times,
-              setting_times]
+    scenes = [strange_paths, kinds_of_objects, renaming, permissions, owners_and_modes, making,
+              positions_of_a_listing, times, setting_times]
     if IS_ROOT:
         scenes.append(sticky_directories)
     os.umask(0o022)

@@ -33,7 +33,8 @@ pub struct ReadDir {
     dir: FileHandle,
     cookie: u64,
     verifier: Verifier,
-    page: VecDeque<DirEntry>,
+    /// With their cookies.
+    page: VecDeque<(u64, DirEntry)>,
     end: bool,
 }
 
@@ -61,7 +62,7 @@ impl ReadDir {
         }
     }
 
-    pub(crate) fn rest_and_place(&self) -> (Vec<DirEntry>, ListingPlace) {
+    pub(crate) fn rest_and_place(&self) -> (Vec<(u64, DirEntry)>, ListingPlace) {
         let Self { cookie, verifier, end, .. } = *self;
         (self.page.iter().cloned().collect(), ListingPlace { cookie, verifier: verifier.0, end })
     }
@@ -71,6 +72,14 @@ impl Iterator for ReadDir {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        self.next_with_cookie().map(|next| next.map(|(_, entry)| entry))
+    }
+}
+
+impl ReadDir {
+    /// The next entry, with the server's cookie of it: a listing that is
+    /// [resumed](Client::resume_dir) there goes on behind it, also when it was removed since.
+    pub fn next_with_cookie(&mut self) -> Option<Result<(u64, DirEntry)>> {
         loop {
             if let Some(entry) = self.page.pop_front() {
                 return Some(Ok(entry));
@@ -168,7 +177,8 @@ impl ReadDir {
             let known = !entry.attributes.valid().is_empty();
             let attributes = (known && entry.attributes.filehandle.is_some())
                 .then(|| convert::attributes(&entry.attributes, &FileHandle::ZERO));
-            self.page.push_back(DirEntry { name: entry.name.to_vec(), attributes });
+            let known = DirEntry { name: entry.name.to_vec(), attributes };
+            self.page.push_back((entry.cookie, known));
         }
         if entries.is_empty() && !end {
             return Err(self.client.shared().broken(&"a directory listing does not advance"));

@@ -72,8 +72,9 @@ pub struct ListingPlace {
 }
 
 impl ReadDir {
-    /// The entries that the server has told and that were not taken, and where it goes on behind them.
-    pub fn pause(&self) -> (Vec<DirEntry>, ListingPlace) {
+    /// The entries that the server has told and that were not taken, with their cookies, and where it goes
+    /// on behind them.
+    pub fn pause(&self) -> (Vec<(u64, DirEntry)>, ListingPlace) {
         self.rest_and_place()
     }
 }

@@ -1,30 +1,35 @@
 //! Open directories.
 //!
-//! The kernel asks for entries by their position, and may ask again for those that found no room in
-//! what the program had offered.
+//! The kernel asks for entries by the position before them, and may ask again for those that found no room
+//! in what the program had offered. A position is the server's, which stays what it is whatever becomes of
+//! the entry and of others.
 //!
 //! Invariants
 //! * Entries from the position that was asked for last are kept, those before it are not: one answer's
 //!   worth, and one page of the server's.
-//! * Going on never asks the server for what it has told before. Going back begins anew, since then the
+//! * Going on never asks the server for what it has told before. Going elsewhere does, since then the
 //!   program wants to see the directory as it is now.
 
 use crate::convert::errno;
 use crate::handover::ListingState;
 use crate::tree::Outcome;
-use dafs_client::{Attributes, Client, DirEntry, FileHandle, ReadDir};
+use dafs_client::{Attributes, Client, DirEntry, FileHandle, ListingPlace, ReadDir};
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// Positions of "." and "..", which the server does not tell.
+/// The position behind "." and "..", which the server does not tell; its cookies are higher.
 const DOTS: u64 = 2;
+
+/// The highest position that a program can go to.
+const POSITION_MAX: u64 = i64::MAX as u64;
 
 #[derive(Debug)]
 struct Stream {
     entries: ReadDir,
-    kept: VecDeque<DirEntry>,
-    /// Position of the first one that is kept.
-    first: u64,
+    /// With their cookies.
+    kept: VecDeque<(u64, DirEntry)>,
+    /// Position before the first one that is kept.
+    before: u64,
 }
 
 /// A directory that the kernel has open.
@@ -47,7 +52,7 @@ pub(crate) enum Found<'a> {
 impl OpenDirectory {
     pub(crate) fn new(client: &Client, handle: FileHandle) -> Self {
         let entries = client.read_dir(&handle);
-        let stream = Stream { entries, kept: VecDeque::new(), first: 0 };
+        let stream = Stream { entries, kept: VecDeque::new(), before: DOTS };
         Self { client: client.clone(), handle, stream: Mutex::new(stream) }
     }
 
@@ -55,20 +60,22 @@ impl OpenDirectory {
     pub(crate) fn pause(&self) -> (FileHandle, ListingState) {
         let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let (rest, place) = stream.entries.pause();
-        let names = stream.kept.iter().chain(&rest).map(|entry| entry.name.clone()).collect();
-        (self.handle, ListingState { first: stream.first, names, place })
+        let told = stream.kept.iter().chain(&rest);
+        let names = told.map(|(cookie, entry)| (*cookie, entry.name.clone())).collect();
+        (self.handle, ListingState { before: stream.before, names, place })
     }
 
     /// Goes on with a listing of another process.
     pub(crate) fn resume(client: &Client, handle: FileHandle, listing: &ListingState) -> Self {
-        let entry = |name: &Vec<u8>| {
+        let entry = |(cookie, name): &(u64, Vec<u8>)| {
             // What is gone meanwhile keeps its place as a name alone.
             let found = client.lookup_attributes(&handle, name);
-            DirEntry { name: name.clone(), attributes: found.ok().map(|(_, found)| found) }
+            let attributes = found.ok().map(|(_, found)| found);
+            (*cookie, DirEntry { name: name.clone(), attributes })
         };
         let kept = listing.names.iter().map(entry).collect();
         let entries = client.resume_dir(&handle, listing.place);
-        let stream = Stream { entries, kept, first: listing.first };
+        let stream = Stream { entries, kept, before: listing.before };
         Self { client: client.clone(), handle, stream: Mutex::new(stream) }
     }
 
@@ -86,40 +93,64 @@ impl OpenDirectory {
             }
         }
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut index = position.saturating_sub(DOTS);
-        if position == 0 || index < stream.first {
-            *stream = Stream {
-                entries: self.client.read_dir(&self.handle),
-                kept: VecDeque::new(),
-                first: 0,
-            };
+        let wanted = position.max(DOTS);
+        if position == 0 || !stream.go_on(wanted) {
+            *stream = self.at(wanted, &stream);
         }
-        while stream.first < index {
-            if stream.kept.pop_front().is_none() && stream.next()?.is_none() {
-                return Ok(());
-            }
-            stream.first += 1;
-        }
+        let mut place = 0;
         loop {
-            let place = (index - stream.first) as usize;
             if place == stream.kept.len() {
                 let Some(entry) = stream.next()? else { return Ok(()) };
                 stream.kept.push_back(entry);
             }
-            let entry = &stream.kept[place];
-            index += 1;
-            if take(index + DOTS, Found::Named(&entry.name, entry.attributes.as_ref())) {
+            let (cookie, entry) = &stream.kept[place];
+            place += 1;
+            let behind = position_of(*cookie);
+            if take(behind, Found::Named(&entry.name, entry.attributes.as_ref())) {
                 return Ok(());
             }
         }
     }
+
+    /// The listing from a position on.
+    fn at(&self, position: u64, now: &Stream) -> Stream {
+        let (_, place) = now.entries.pause();
+        let entries = match position {
+            DOTS => self.client.read_dir(&self.handle),
+            cookie => {
+                // Whoever goes there from elsewhere was at the end.
+                let end = cookie == POSITION_MAX;
+                self.client.resume_dir(&self.handle, ListingPlace { cookie, end, ..place })
+            }
+        };
+        Stream { entries, kept: VecDeque::new(), before: position }
+    }
+}
+
+/// The position behind an entry. The last one may have a cookie that is no position.
+fn position_of(cookie: u64) -> u64 {
+    cookie.clamp(DOTS + 1, POSITION_MAX)
 }
 
 impl Stream {
-    fn next(&mut self) -> Outcome<Option<DirEntry>> {
-        self.entries.next().transpose().map_err(|error| {
+    /// Lets go of what is before a position; false when that is not among what is kept.
+    fn go_on(&mut self, position: u64) -> bool {
+        if self.before == position {
+            return true;
+        }
+        let is_there = |(cookie, _): &(u64, _)| position_of(*cookie) == position;
+        // The last one, where several have a cookie that is no position.
+        let Some(place) = self.kept.iter().rposition(is_there) else { return false };
+        self.kept.drain(..=place);
+        self.before = position;
+        true
+    }
+
+    fn next(&mut self) -> Outcome<Option<(u64, DirEntry)>> {
+        self.entries.next_with_cookie().transpose().map_err(|error| {
             // A listing that failed is at its end; who asks again is to have a new one.
-            self.first = u64::MAX;
+            self.before = u64::MAX;
+            self.kept.clear();
             errno(&error)
         })
     }

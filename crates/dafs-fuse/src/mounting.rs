@@ -146,17 +146,18 @@ impl Mount {
         let failed = |error| MountError::Mount { directory: directory.to_owned(), error };
         let point = directory.canonicalize().map_err(failed)?;
         let device = Device::new(attach(&point, options)?);
-        let begun = session::begin(&device).and_then(|()| {
+        let begun = session::begin(&device).and_then(|agreed| {
             let mounts = fs::read(MOUNTS)?;
-            Ok(top(&mounts, point.as_os_str().as_bytes()).map(|mount| mount.device.to_owned()))
+            let mount = top(&mounts, point.as_os_str().as_bytes());
+            let gone = || io::Error::other("it was unmounted at once");
+            Ok((agreed, mount.ok_or_else(gone)?.device.to_owned()))
         });
-        let gone = || io::Error::other("it was unmounted at once");
-        let name = begun.and_then(|name| name.ok_or_else(gone)).map_err(|error| {
+        let (agreed, name) = begun.map_err(|error| {
             let _ = unmount(&point);
             failed(error)
         })?;
         let place = MountPlace { point, device: name };
-        let server = Server::new(device, Tree::new(client.clone(), root), options.belief);
+        let server = Server::new(device, agreed, Tree::new(client.clone(), root), options.belief);
         let session = Arc::new(Session::new(Arc::new(server), options.threads));
         session.prepare().map_err(|error| {
             let _ = place.unmount();

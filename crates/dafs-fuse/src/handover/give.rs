@@ -183,6 +183,7 @@ fn state(server: &Server, waiting: &[crate::locking::Request]) -> io::Result<Sta
     if server.delegated.has_promised() {
         return Err(unknown());
     }
+    state.agreed = server.agreed;
     state.nodes = server.tree.nodes.all();
     for (number, file) in server.files.all() {
         state.files.push(FileState {

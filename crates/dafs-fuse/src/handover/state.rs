@@ -1,7 +1,7 @@
 //! What one process tells the other, into bytes and out of them. Numbers are in the order of this
 //! machine, which both are on.
 
-use crate::kernel::{Malformed, NodeId, Reader};
+use crate::kernel::{Agreed, Malformed, NodeId, Reader};
 use crate::locking::{Request, Wanted};
 use dafs_client::{ClientIdentity, FileHandle, ListingPlace};
 
@@ -17,6 +17,8 @@ pub(super) struct Introduction {
 /// All that the kernel knows and has open.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct State {
+    /// What the kernel and the mount have agreed on, when that began.
+    pub(super) agreed: Agreed,
     /// Number, handle, and lookups that are not forgotten.
     pub(super) nodes: Vec<(NodeId, FileHandle, u64)>,
     pub(super) files: Vec<FileState>,
@@ -51,10 +53,10 @@ pub(super) struct DirectoryState {
 /// How far a listing is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListingState {
-    /// Position of the first entry that is kept.
-    pub(crate) first: u64,
-    /// Names of those that are kept.
-    pub(crate) names: Vec<Vec<u8>>,
+    /// Position before the first entry that is kept.
+    pub(crate) before: u64,
+    /// Cookies and names of those that are kept.
+    pub(crate) names: Vec<(u64, Vec<u8>)>,
     /// Where the server goes on behind them.
     pub(crate) place: ListingPlace,
 }
@@ -91,7 +93,7 @@ macro_rules! numbers {
     )*};
 }
 
-numbers! { u8 u64 i32 }
+numbers! { u8 u32 u64 i32 }
 
 /// All fields of a structure, in this order.
 macro_rules! structures {
@@ -113,10 +115,11 @@ structures! {
     ClientIdentity { name, verifier, next_owner }
     FileHandle { fs, file }
     ListingPlace { cookie, verifier, end }
-    State { nodes, files, directories, owners, waiting, given_up }
+    State { agreed, nodes, files, directories, owners, waiting, given_up }
+    Agreed { minor, write_bytes, flags, more_flags }
     FileState { number, node, handle, flags, open_owner, is_lost }
     DirectoryState { number, handle, listing }
-    ListingState { first, names, place }
+    ListingState { before, names, place }
     OwnerState { node, name, handle, open_owner, handles, locks }
     Request { unique, handle, wanted }
     Wanted { owner, start, end, exclusive }
@@ -156,6 +159,17 @@ impl<T: Told> Told for Vec<T> {
         let count = u64::get(from)?;
         // What is not there ends this; the count alone makes nothing.
         (0..count).map(|_| T::get(from)).collect()
+    }
+}
+
+impl<A: Told, B: Told> Told for (A, B) {
+    fn put(&self, into: &mut Vec<u8>) {
+        self.0.put(into);
+        self.1.put(into);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok((A::get(from)?, B::get(from)?))
     }
 }
 
@@ -211,8 +225,11 @@ mod tests {
         let handle = FileHandle { fs: [1; 16], file: [2; 48] };
         let wanted = Wanted { owner: 1, start: 2, end: 3, exclusive: true };
         let place = ListingPlace { cookie: 9, verifier: [8; 8], end: false };
-        let listing = ListingState { first: 3, names: vec![b"a".to_vec(), Vec::new()], place };
+        let listing =
+            ListingState { before: 3, names: vec![(4, b"a".to_vec()), (5, Vec::new())], place };
+        let agreed = Agreed { minor: 36, write_bytes: 1 << 20, flags: 3, more_flags: 4 };
         State {
+            agreed,
             nodes: vec![(5, handle, 6), (7, handle, 8)],
             files: vec![FileState {
                 number: 1,

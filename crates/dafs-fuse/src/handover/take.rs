@@ -68,7 +68,8 @@ pub(crate) fn take<E: From<TakeOverError>>(
     }
     let client = connect(introduction.identity)?;
     let (state, device) = tables(&stream)?;
-    let server = Server::new(device, Tree::new(client, introduction.root), options.belief);
+    let tree = Tree::new(client, introduction.root);
+    let server = Server::new(device, state.agreed, tree, options.belief);
     let server = Arc::new(server);
     // The other process goes on by itself when it has waited for too long: what is opened or locked after
     // that, nobody would know of.
@@ -108,6 +109,11 @@ fn tables(stream: &UnixStream) -> Result<(State, Device), TakeOverError> {
     send(stream, CONNECTED)?;
     let (state, device) = receive_with(stream)?;
     let state = State::decode(&state).map_err(|_| TakeOverError::Malformed)?;
+    if !state.agreed.is_known() {
+        let reason = "it has agreed with the kernel on more than this version knows";
+        send(stream, reason.as_bytes())?;
+        return Err(io::Error::other(reason).into());
+    }
     Ok((state, Device::new(device.ok_or(TakeOverError::Malformed)?)))
 }
 

@@ -23,7 +23,7 @@ pub(crate) use answer::{
 pub(crate) use bytes::{Malformed, Reader};
 pub(crate) use device::{Device, Received, Room};
 pub(crate) use errno::Errno;
-pub(crate) use negotiate::{Offer, accept, refuse_version};
+pub(crate) use negotiate::{Agreed, Offer, accept, refuse_version};
 pub(crate) use request::{
     Caller, Change, LockWanted, NodeId, Operation, Request, Time, TimeChange,
 };

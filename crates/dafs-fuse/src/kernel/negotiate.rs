@@ -57,31 +57,58 @@ pub(crate) struct Offer {
     pub(crate) more_flags: u32,
 }
 
-/// The answer to an offer that can be taken.
+/// What was agreed on, for as long as the mount is there, whichever process serves it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Agreed {
+    /// The version of the protocol, below [`MAJOR`].
+    pub(crate) minor: u32,
+    /// The longest write that the kernel sends.
+    pub(crate) write_bytes: u32,
+    pub(crate) flags: u32,
+    pub(crate) more_flags: u32,
+}
+
+impl Agreed {
+    /// Whether what another process has agreed on is something that this one can do.
+    pub(crate) fn is_known(&self) -> bool {
+        (MINOR_LEAST..=MINOR).contains(&self.minor)
+            && self.write_bytes <= WRITE_BYTES_MAX
+            && self.flags & !WANTED == 0
+            && self.more_flags & !MAP_DIRECT == 0
+    }
+}
+
+/// The answer to an offer that can be taken, and what is agreed on by it.
 ///
 /// # Errors
 /// The kernel is too old.
-pub(crate) fn accept(offer: &Offer) -> Result<Vec<u8>, Errno> {
+pub(crate) fn accept(offer: &Offer) -> Result<(Vec<u8>, Agreed), Errno> {
     if offer.major != MAJOR || offer.minor < MINOR_LEAST {
         return Err(Errno::EPROTO);
     }
+    let has_more = offer.flags & HAS_MORE_FLAGS != 0;
+    let agreed = Agreed {
+        minor: offer.minor.min(MINOR),
+        write_bytes: WRITE_BYTES_MAX,
+        // What an older kernel does not have is done without.
+        flags: offer.flags & WANTED,
+        more_flags: if has_more { offer.more_flags & MAP_DIRECT } else { 0 },
+    };
     let mut writer = Writer::default();
     writer.u32(MAJOR);
     writer.u32(MINOR);
     writer.u32(offer.read_ahead.min(READ_AHEAD_BYTES));
-    // What an older kernel does not have is done without.
-    writer.u32(offer.flags & WANTED);
+    writer.u32(agreed.flags);
     writer.u16(BACKGROUND_REQUESTS);
     writer.u16(BACKGROUND_REQUESTS / 4 * 3);
-    writer.u32(WRITE_BYTES_MAX);
+    writer.u32(agreed.write_bytes);
     // Times are exact to the nanosecond.
     writer.u32(1);
     writer.u16(pages_max(page_bytes()));
     writer.u16(0);
-    let has_more = offer.flags & HAS_MORE_FLAGS != 0;
-    writer.u32(if has_more { offer.more_flags & MAP_DIRECT } else { 0 });
+    writer.u32(agreed.more_flags);
     (0..7).for_each(|_| writer.u32(0));
-    Ok(writer.0)
+    Ok((writer.0, agreed))
 }
 
 /// The most pages of a transfer, by the size of the kernel's pages in bytes: no transfer is longer than
@@ -111,11 +138,27 @@ mod tests {
 
     #[test]
     fn nothing_is_taken_that_was_not_offered_or_is_not_wanted() {
-        let answer = accept(&offer(7, 45)).unwrap();
+        let (answer, agreed) = accept(&offer(7, 45)).unwrap();
+        assert_eq!((agreed.minor, agreed.flags, agreed.more_flags), (MINOR, POSIX_LOCKS, 0));
         assert_eq!(answer.len(), 64);
         assert_eq!(answer[8..12], (1_u32 << 17).to_ne_bytes());
         assert_eq!(answer[12..16], POSIX_LOCKS.to_ne_bytes());
         assert_eq!(answer[32..], [0; 32]);
+    }
+
+    #[test]
+    fn what_this_version_would_not_have_agreed_on_is_not_taken_over() {
+        let agreed = |change: fn(&mut Agreed)| {
+            let mut agreed = accept(&offer(7, 31)).unwrap().1;
+            change(&mut agreed);
+            agreed.is_known()
+        };
+        assert!(agreed(|_| ()));
+        assert!(!agreed(|agreed| agreed.write_bytes += 1));
+        // Writing back, for one.
+        assert!(!agreed(|agreed| agreed.flags |= 1 << 16));
+        assert!(!agreed(|agreed| agreed.more_flags |= 1));
+        assert!(!agreed(|agreed| agreed.minor = MINOR + 1));
     }
 
     #[test]
