@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""mount_cached.py ONE TWO LOCAL -- two mounts of a directory, and the directory itself: what one has kept of a
+"""mount_cached.py ONE TWO LOCAL [both] -- two mounts of a directory, and the directory itself: what one has kept of a
 file is dropped before the other one changes it, whatever it changes.
 """
 
@@ -99,6 +99,26 @@ def who_changes_it_on_the_servers_host_is_seen():
         pass
 
 
+def an_append_goes_to_the_end_also_if_that_was_decided_later():
+    import fcntl
+
+    keep("appended", b"a" * 5000)
+    file = os.open(f"{ONE}/appended", os.O_RDWR)
+    assert os.pread(file, 10, 4990) == b"a" * 10
+    # The kernel of the first takes the file to end at 5000.
+    other = os.open(f"{TWO}/appended", os.O_WRONLY | os.O_APPEND)
+    os.write(other, b"b" * 100)
+    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
+    os.write(file, b"c" * 100)
+    wanted = b"a" * 5000 + b"b" * 100 + b"c" * 100
+    assert os.pread(file, 6000, 0) == wanted, "what the kernel keeps is not what there is"
+    assert read(f"{ONE}/appended") == wanted and read(f"{TWO}/appended") == wanted
+    os.write(other, b"d")
+    os.close(other)
+    os.close(file)
+    assert read(f"{LOCAL}/appended") == wanted + b"d"
+
+
 def nobody_waits_for_ever():
     """Readers and writers of the same files on both mounts."""
     names = [f"busy-{number}" for number in range(4)]
@@ -127,8 +147,60 @@ def nobody_waits_for_ever():
     assert not failed, failed
 
 
+def both_want_what_the_other_one_reads():
+    """Each opens a file to write of which the other one is just reading a part."""
+    size = 8 << 20
+    for name in ("of-one", "of-two"):
+        keep(name, bytes(size))
+    ends = threading.Event()
+    failed = []
+
+    def reads(path):
+        try:
+            with open(path, "rb", buffering=0) as file:
+                while not ends.is_set():
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                    os.lseek(file.fileno(), 0, os.SEEK_SET)
+                    while file.read(1 << 17):
+                        pass
+            with open(path, "rb", buffering=0) as file:
+                file.read(10)
+        except BaseException as error:
+            failed.append(error)
+
+    readers = [
+        threading.Thread(target=reads, args=(path,))
+        for path in (f"{ONE}/of-one", f"{TWO}/of-two")
+        for _ in range(3)
+    ]
+    [thread.start() for thread in readers]
+
+    def writes(path):
+        try:
+            for _ in range(40):
+                os.close(os.open(path, os.O_RDWR))
+                # Kept again.
+                read(path)
+        except BaseException as error:
+            failed.append(error)
+
+    writers = [
+        threading.Thread(target=writes, args=(path,)) for path in (f"{ONE}/of-two", f"{TWO}/of-one")
+    ]
+    [thread.start() for thread in writers]
+    [thread.join() for thread in writers]
+    ends.set()
+    [thread.join() for thread in readers]
+    assert not failed, failed
+
+
+if sys.argv[4:] == ["both"]:
+    both_want_what_the_other_one_reads()
+    nobody_waits_for_ever()
+    sys.exit()
 what_is_written_is_seen_at_once()
 what_is_mapped_is_seen_at_once()
 attributes_and_names_as_well()
 who_changes_it_on_the_servers_host_is_seen()
+an_append_goes_to_the_end_also_if_that_was_decided_later()
 nobody_waits_for_ever()

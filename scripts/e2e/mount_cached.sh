@@ -68,6 +68,15 @@ for transport in shm iwarp; do
     mounted --transport "$transport" --belief 60 "$url/tree" "$two"
     scripts/e2e/mount_cached.py "$one" "$two" "$export/tree" || fail "two mounts do not agree"
 
+    "$dafs" umount "$one" "$two"
+
+    step "$transport: two mounts that do one thing at a time do not wait for each other"
+    mounted --transport "$transport" --belief 60 --threads 1 "$url/tree" "$one"
+    mounted --transport "$transport" --belief 60 --threads 1 "$url/tree" "$two"
+    # Less than a lease, after which the server does not wait any more.
+    timeout 20 scripts/e2e/mount_cached.py "$one" "$two" "$export/tree" both ||
+        fail "two mounts wait for each other"
+
     step "$transport: what is changed while no server runs is seen after that, also by who has it open"
     echo before >"$export/tree/restarted"
     for _ in 1 2 3; do cat "$one/restarted" "$two/restarted" >/dev/null; done

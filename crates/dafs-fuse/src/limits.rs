@@ -23,6 +23,9 @@ pub const THREADS_DEFAULT: usize = 32;
 /// The most threads that may be asked for.
 pub const THREADS_MAX: usize = 256;
 
+/// Threads beside these, each for one request that may wait for other mounts, when all others are busy.
+pub const ASIDE_MAX: usize = 256;
+
 /// How long the kernel believes attributes and names without asking again.
 pub const BELIEF_DEFAULT: Duration = Duration::from_secs(1);
 

@@ -2,17 +2,19 @@
 //!
 //! Invariants
 //! * A thread that has received a request answers it before it stops: nothing is lost when they do.
+//! * While one is at something that may wait for another mount, there is one that receives, up to
+//!   [`ASIDE_MAX`]: the other mount may wait for a read here.
 
 use crate::kernel::{
-    Device, Errno, Offer, Operation, Received, Request, Room, accept, refuse_version,
+    Agreed, Device, Errno, Offer, Operation, Received, Request, Room, accept, refuse_version,
 };
-use crate::limits::{HANDOVER_STOP_PATIENCE, WRITE_BYTES_MAX};
+use crate::limits::{ASIDE_MAX, HANDOVER_STOP_PATIENCE, WRITE_BYTES_MAX};
 use crate::serve::Server;
 use rustix::thread::{Pid, gettid};
 use signal_hook::consts::SIGUSR1;
 use std::io;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -37,12 +39,16 @@ pub(crate) struct Session {
     running: Mutex<Vec<Pid>>,
     state: Mutex<State>,
     changed: Condvar,
+    /// Those of [`threads`](Self::threads) that do not receive.
+    busy: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// Threads that were made.
     made: usize,
+    /// Those among them that carry out one request, and then end.
+    aside: usize,
     /// Those that have stopped, and wait to go on.
     stopped: usize,
     /// How the first one has ended.
@@ -53,7 +59,7 @@ struct State {
 ///
 /// # Errors
 /// The device's; the kernel is too old.
-pub(crate) fn begin(device: &Device) -> io::Result<()> {
+pub(crate) fn begin(device: &Device) -> io::Result<Agreed> {
     // The kernel hands a request only to who has room for the longest one.
     let mut bytes = vec![0; WRITE_BYTES_MAX as usize + 4096];
     loop {
@@ -75,9 +81,11 @@ pub(crate) fn begin(device: &Device) -> io::Result<()> {
             device.answer(request.unique, Ok(&answer));
             continue;
         }
-        let answer = accept(&offer);
-        device.answer(request.unique, answer.as_deref().map_err(|error| *error));
-        return answer.map(drop).map_err(|error| io::Error::from_raw_os_error(error.number()));
+        let accepted = accept(&offer);
+        let answer = accepted.as_ref().map(|(answer, _)| &answer[..]);
+        device.answer(request.unique, answer.map_err(|error| *error));
+        let failed = |error: Errno| io::Error::from_raw_os_error(error.number());
+        return accepted.map(|(_, agreed)| agreed).map_err(failed);
     }
 }
 
@@ -91,6 +99,7 @@ impl Session {
             running: Mutex::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
+            busy: AtomicUsize::new(0),
         }
     }
 
@@ -150,7 +159,7 @@ impl Session {
     }
 
     /// Carries out requests, one after the other; how the mount has ended.
-    fn work(&self, mut room: Room) -> io::Result<Ended> {
+    fn work(self: &Arc<Self>, mut room: Room) -> io::Result<Ended> {
         self.running().push(gettid());
         loop {
             if self.stops.load(Ordering::SeqCst) {
@@ -161,10 +170,47 @@ impl Session {
                 tracing::debug!(%error, "no memory for transfers");
             }
             match self.server.device.receive(&mut room) {
-                Ok(Received::Request(bytes)) => self.server.carry_out(&mut room, bytes),
+                Ok(Received::Request(bytes)) => self.carry_out(&mut room, bytes),
                 Ok(Received::Nothing) => {}
                 Ok(Received::Unmounted) => return Ok(Ended::Unmounted),
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn carry_out(self: &Arc<Self>, room: &mut Room, bytes: usize) {
+        let is_last = self.busy.fetch_add(1, Ordering::SeqCst) + 1 >= self.threads;
+        let aside = if is_last { room.copy_to_set_aside(bytes) } else { None };
+        if aside.is_none_or(|request| !self.set_aside(request)) {
+            self.server.carry_out(room, bytes);
+        }
+        self.busy.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Lets another thread carry out a request; false when there is none.
+    fn set_aside(self: &Arc<Self>, request: Vec<u8>) -> bool {
+        let mut state = self.state();
+        if state.aside >= ASIDE_MAX {
+            return false;
+        }
+        let session = self.clone();
+        let thread = std::thread::Builder::new().name("dafs-aside".into());
+        let begun = thread.spawn(move || {
+            session.server.carry_out_alone(&request);
+            let mut state = session.state();
+            state.made -= 1;
+            state.aside -= 1;
+            session.changed.notify_all();
+        });
+        match begun {
+            Ok(_) => {
+                state.made += 1;
+                state.aside += 1;
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no thread for what may wait for another mount");
+                false
             }
         }
     }

@@ -156,11 +156,11 @@ impl<T: Copy> State<T> {
 /// of all of it are as long as what is before them.
 fn parts(range: &Range<u64>) -> Vec<Range<u64>> {
     if *range == WHOLE {
-        let mut parts = vec![0..DROPPED_TOGETHER];
-        while let Some(end) = parts.last().map(|last| last.end).filter(|end| *end < WHOLE.end) {
-            parts.push(end..end.saturating_mul(2).min(WHOLE.end));
-        }
-        return parts;
+        let next = |last: &Range<u64>| {
+            let end = last.end.saturating_mul(2).min(WHOLE.end);
+            (last.end < end).then_some(last.end..end)
+        };
+        return std::iter::successors(Some(0..DROPPED_TOGETHER), next).collect();
     }
     let len = (range.end - range.start).div_ceil(PARTS).max(DROPPED_TOGETHER);
     if range.end - range.start <= DROPPED_TOGETHER {
@@ -195,10 +195,13 @@ mod tests {
         assert!(parts(&(0..DROPPED_TOGETHER)).is_empty());
     }
 
+    /// By file and place.
+    type Pages = BTreeSet<(u32, u64)>;
+
     /// What a kernel keeps, and which pages are being read.
     #[derive(Default)]
     struct Kernel {
-        state: Mutex<(BTreeSet<(u32, u64)>, BTreeSet<(u32, u64)>)>,
+        state: Mutex<(Pages, Pages)>,
         changed: Condvar,
     }
 
@@ -239,7 +242,7 @@ mod tests {
             let far = |(file, page): &(u32, u64)| {
                 *file >= HANGING || page.abs_diff(read(*file).1) > DROPPED_TOGETHER
             };
-            let waits = |state: &mut (BTreeSet<(u32, u64)>, _)| state.0.iter().any(far);
+            let waits = |state: &mut (Pages, Pages)| state.0.iter().any(far);
             let long = Duration::from_secs(60);
             let (mut state, late) = kernel.changed.wait_timeout_while(state, long, waits).unwrap();
             let kept = state.0.len();

@@ -6,7 +6,7 @@
 
 use super::answer;
 use super::errno::Errno;
-use super::request::{NodeId, Operation, Request, WRITE};
+use super::request::{NodeId, Operation, Request, WRITE, waits_for_others};
 use super::{REQUEST_HEAD_BYTES, WRITE_DATA_AT};
 use crate::limits::WRITE_BYTES_MAX;
 use dafs_client::IoBuffer;
@@ -89,10 +89,26 @@ impl Room {
         if bytes == at_once {
             return Ok((Request::parse(&plain[..at_once])?, data));
         }
-        if let Some(behind) = data.slice(0, bytes - at_once) {
-            behind.copy_to(&mut plain[at_once..bytes], Site::Inspect);
-        }
+        gather(plain, data, at_once..bytes);
         Ok((Request::parse(&plain[..bytes])?, data))
+    }
+
+    /// A copy of the request that was received, if it may wait for what other mounts do.
+    pub(crate) fn copy_to_set_aside(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        let operation = self.plain.get(4..8).filter(|_| bytes >= REQUEST_HEAD_BYTES)?;
+        if !waits_for_others(u32::from_ne_bytes(operation.try_into().ok()?)) {
+            return None;
+        }
+        let at_once = if self.is_spoilt { bytes } else { bytes.min(WRITE_DATA_AT) };
+        gather(&mut self.plain, &self.data, at_once..bytes);
+        Some(self.plain[..bytes].to_vec())
+    }
+}
+
+/// Puts a part of a request that came into the other memory where it belongs.
+fn gather(plain: &mut [u8], data: &IoBuffer, part: Range<usize>) {
+    if let Some(behind) = data.slice(0, part.len()) {
+        behind.copy_to(&mut plain[part], Site::Inspect);
     }
 }
 

@@ -226,6 +226,14 @@ const BATCH_FORGET: u32 = 42;
 const READDIRPLUS: u32 = 44;
 const RENAME2: u32 = 45;
 
+/// Whether the server may let an operation wait until others have given back what they keep.
+pub(super) fn waits_for_others(operation: u32) -> bool {
+    matches!(
+        operation,
+        SETATTR | UNLINK | RENAME | RENAME2 | LINK | OPEN | CREATE | SETXATTR | REMOVEXATTR
+    )
+}
+
 // Which attributes a SETATTR changes.
 const WITH_MODE: u32 = 1;
 const WITH_UID: u32 = 1 << 1;

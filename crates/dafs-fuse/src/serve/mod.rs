@@ -14,7 +14,7 @@ use crate::delegated::Delegated;
 use crate::handles::Handles;
 use crate::kept::Kept;
 use crate::kernel::{
-    self, Device, Entry, Errno, NodeId, Operation, Request, Room, attributes, entry,
+    self, Agreed, Device, Entry, Errno, NodeId, Operation, Request, Room, attributes, entry,
 };
 use crate::limits::{BLOCK_BYTES, NAME_BYTES_MAX, SPACE_UNKNOWN_BYTES};
 use crate::listing::OpenDirectory;
@@ -23,7 +23,7 @@ use crate::nodes::generation;
 use crate::rights::PlainFiles;
 use crate::tree::{New, Outcome, Tree};
 use crate::{content::OpenFile, limits};
-use dafs_client::{Attributes, SpecialFile};
+use dafs_client::{Attributes, IoBuffer, SpecialFile};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +33,8 @@ use std::time::Duration;
 pub(crate) struct Server {
     pub(crate) plain: PlainFiles,
     pub(crate) device: Device,
+    /// What it was agreed with the kernel.
+    pub(crate) agreed: Agreed,
     pub(crate) tree: Tree,
     pub(crate) files: Handles<OpenFile>,
     pub(crate) directories: Handles<OpenDirectory>,
@@ -70,10 +72,11 @@ impl From<Vec<u8>> for Answer {
 }
 
 impl Server {
-    pub(crate) fn new(device: Device, tree: Tree, belief: Duration) -> Self {
+    pub(crate) fn new(device: Device, agreed: Agreed, tree: Tree, belief: Duration) -> Self {
         Self {
             plain: PlainFiles::default(),
             device,
+            agreed,
             tree,
             files: Handles::default(),
             directories: Handles::default(),
@@ -99,14 +102,7 @@ impl Server {
             matches!(request.operation, Operation::Read { .. } | Operation::Write { .. });
         let outcome = match transfers && is_spoilt {
             true => Err(Errno::EIO),
-            false => {
-                let work = AssertUnwindSafe(|| self.dispatch(&request, data));
-                std::panic::catch_unwind(work).unwrap_or_else(|_| {
-                    // What it was at has said more on standard error.
-                    tracing::error!(operation = ?request.operation, "a request ended in a panic");
-                    Err(Errno::EIO)
-                })
-            }
+            false => self.attempt(&request, Some(data)),
         };
         match &outcome {
             Ok(Answer::None | Answer::Later) => {}
@@ -122,10 +118,38 @@ impl Server {
         }
     }
 
+    /// Carries out a request that transfers no data, and answers it.
+    pub(crate) fn carry_out_alone(self: &Arc<Self>, request: &[u8]) {
+        let request = match Request::parse(request) {
+            Ok(request) => request,
+            Err(Some(unique)) => return self.device.answer(unique, Err(Errno::EINVAL)),
+            Err(None) => return,
+        };
+        match self.attempt(&request, None) {
+            Ok(Answer::None | Answer::Later) => {}
+            Ok(Answer::Body(body)) => self.device.answer(request.unique, Ok(&body)),
+            Ok(Answer::Data(_)) => self.device.answer(request.unique, Err(Errno::EIO)),
+            Err(error) => self.device.answer(request.unique, Err(error)),
+        }
+    }
+
+    fn attempt(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        data: Option<&mut IoBuffer>,
+    ) -> Outcome<Answer> {
+        let work = AssertUnwindSafe(|| self.dispatch(request, data));
+        std::panic::catch_unwind(work).unwrap_or_else(|_| {
+            // What it was at has said more on standard error.
+            tracing::error!(operation = ?request.operation, "a request ended in a panic");
+            Err(Errno::EIO)
+        })
+    }
+
     fn dispatch(
         self: &Arc<Self>,
         request: &Request<'_>,
-        data: &mut dafs_client::IoBuffer,
+        data: Option<&mut IoBuffer>,
     ) -> Outcome<Answer> {
         let (node, caller, tree) = (request.node, request.caller, &self.tree);
         if self.plain.before(request, tree, self.belief)? {
@@ -182,12 +206,13 @@ impl Server {
                 self.delegated.used(*handle);
                 let file = self.file(*handle)?;
                 self.locks.check(file.node)?;
-                let bytes = file.read(data, *offset, *len)?;
+                let bytes = file.read(data.ok_or(Errno::EIO)?, *offset, *len)?;
                 self.locks.check(file.node)?;
                 Answer::Data(bytes)
             }
             Operation::Write { handle, offset, len, appends, .. } => {
                 let offset = (!appends).then_some(*offset);
+                let data = data.ok_or(Errno::EIO)?;
                 kernel::written(self.write(*handle, data, *len, offset)?).into()
             }
             Operation::Space => self.space(node)?,
