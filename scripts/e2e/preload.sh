@@ -45,6 +45,24 @@ served --report - cat /data/line 2>"$work/said" >/dev/null
 grep -q 'cat\[[0-9]*\]: served [0-9]* calls, 8 bytes read' "$work/said" ||
     { cat "$work/said"; fail "the report is not right"; }
 
+served --report - mkfifo /data/pipe 2>"$work/said" && fail "a pipe was made on the server"
+grep -q 'mkfifo\[[0-9]*\]: .* 1 refused;' "$work/said" || { cat "$work/said"; fail "nothing was refused"; }
+served --report - cat /data/line "$work/numbers" 2>"$work/said" >/dev/null
+passed=$(sed -n 's/.*; \([0-9]*\) calls passed by$/\1/p' "$work/said")
+served --report - cat /data/line "$work/numbers" "$work/numbers" 2>"$work/said" >/dev/null
+more=$(sed -n 's/.*; \([0-9]*\) calls passed by$/\1/p' "$work/said")
+[[ $more -gt $passed && $passed -gt 0 ]] || { cat "$work/said"; fail "what passed by is not told: $passed, $more"; }
+
+step "a path that is left to this machine"
+# The prefix is a directory here, too.
+mkdir -p "$work/here/local" "$work/tree/local"
+echo here >"$work/here/local/file"
+echo there >"$work/tree/local/file"
+told() { timeout 120 "$dafs" run --at "$work/here=$url" "$@" cat "$work/here/local/file"; }
+[[ $(told) == there ]] || fail "the server's file is not served"
+[[ $(told --bypass "$work/here/local") == here ]] || fail "a path that is to pass by was served"
+[[ $(told --bypass "$work/here/loc") == there ]] || fail "a path was left out by the beginning of a name"
+
 step "the example of the documentation"
 example=$(sed -n '/<!-- example: programs -->/{n;s/^ *//;p}' "$here/docs/programs.md")
 [[ $example == 'dafs run '* ]] || fail "docs/programs.md has no example"
@@ -85,6 +103,16 @@ if command -v gcc >/dev/null; then
     gcc -O2 -pthread -Wno-unused-result -D_FORTIFY_SOURCE=2 -o "$work/own/matrix" "$here/scripts/e2e/preload.c"
     served mkdir /data/matrix
     served "$work/own/matrix" /data/matrix
+    step "calls that few programs make by themselves"
+    gcc -O2 -D_FORTIFY_SOURCE=2 -Wno-unused-result -o "$work/own/calls" "$here/scripts/e2e/preload_calls.c"
+    for call in read pread pread64 readlink readlinkat getcwd realpath; do
+        nm -u "$work/own/calls" | grep -q " __${call}_chk@" || fail "the compiler uses no __${call}_chk"
+    done
+    for call in open open64 openat openat64; do
+        nm -u "$work/own/calls" | grep -q " __${call}_2@" || fail "the compiler uses no __${call}_2"
+    done
+    served mkdir /data/calls
+    served "$work/own/calls" /data/calls
     if printf 'int main(void) { return 0; }' | gcc -static -x c -o "$work/own/static" - 2>/dev/null; then
         expect 1 'linked statically' served "$work/own/static"
     fi

@@ -1,0 +1,144 @@
+/* Calls that few programs make by themselves, below the prefix that is the first argument: the checked
+ * ones that compilers put in place of others when they do not know a length, and those that are relative
+ * to a directory. Each step says what it expects. Compiled and run by preload.sh, which also looks that
+ * the compiler has put them there. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+#define EXPECT(what)                                                                       \
+    do {                                                                                   \
+        if (!(what)) {                                                                     \
+            fprintf(stderr, "line %d: not so: %s (errno %d)\n", __LINE__, #what, errno);   \
+            exit(1);                                                                       \
+        }                                                                                  \
+    } while (0)
+
+static char bytes[4096];
+static char large[PATH_MAX];
+
+/* What no compiler can know. */
+static volatile size_t length;
+static volatile int flags;
+
+static size_t some(size_t wanted)
+{
+    length = wanted;
+    return length;
+}
+
+static int how(int wanted)
+{
+    flags = wanted;
+    return flags;
+}
+
+static void checked(const char *top)
+{
+    char path[256];
+    int fd = open("checked", how(O_RDWR | O_CREAT), 0600), again;
+    EXPECT(fd >= 0 && write(fd, "0123456789", 10) == 10);
+    EXPECT((again = open("checked", how(O_RDONLY))) >= 0);
+    EXPECT(read(again, bytes, some(4)) == 4 && !memcmp(bytes, "0123", 4));
+    EXPECT(pread(again, bytes, some(3), 6) == 3 && !memcmp(bytes, "678", 3));
+    EXPECT(pread64(again, bytes, some(2), 8) == 2 && !memcmp(bytes, "89", 2));
+    EXPECT(close(again) == 0);
+    EXPECT((again = open64("checked", how(O_RDONLY))) >= 0 && read(again, bytes, some(100)) == 10);
+    EXPECT(close(again) == 0);
+    EXPECT((again = openat(AT_FDCWD, "checked", how(O_WRONLY))) >= 0);
+    EXPECT(read(again, bytes, some(1)) == -1 && errno == EBADF && close(again) == 0);
+    EXPECT((again = openat64(AT_FDCWD, "checked", how(O_RDONLY | O_CLOEXEC))) >= 0 && close(again) == 0);
+    EXPECT(open("not there", how(O_RDONLY)) == -1 && errno == ENOENT);
+    EXPECT(symlink("checked", "to") == 0);
+    EXPECT(readlink("to", bytes, some(sizeof bytes)) == 7 && !memcmp(bytes, "checked", 7));
+    EXPECT(readlinkat(AT_FDCWD, "to", bytes, some(3)) == 3 && !memcmp(bytes, "che", 3));
+    EXPECT(getcwd(bytes, some(sizeof bytes)) && !strcmp(bytes, top));
+    EXPECT(!getcwd(bytes, some(2)) && errno == ERANGE);
+    snprintf(path, sizeof path, "%s/checked", top);
+    EXPECT(realpath("to", large) && !strcmp(large, path));
+    EXPECT(close(fd) == 0);
+}
+
+static int has(const char *name, int fd)
+{
+    int found = 0;
+    ssize_t count, at;
+    EXPECT(lseek(fd, 0, SEEK_SET) == 0);
+    while ((count = getdents64(fd, bytes, sizeof bytes)) > 0) {
+        for (at = 0; at < count; at += ((struct dirent64 *)(bytes + at))->d_reclen) {
+            struct dirent64 *entry = (struct dirent64 *)(bytes + at);
+            found += !strcmp(entry->d_name, name);
+        }
+    }
+    EXPECT(count == 0);
+    return found;
+}
+
+static void relative(void)
+{
+    struct timespec times[2] = {{1000, 5}, {2000, 7}};
+    struct stat found;
+    struct statx more;
+    int top, fd, copy;
+    EXPECT(mkdir("below", 0700) == 0 && (top = open("below", O_RDONLY | O_DIRECTORY)) >= 0);
+    EXPECT(mkdirat(top, "inner", 0750) == 0);
+    EXPECT(stat("below/inner", &found) == 0 && S_ISDIR(found.st_mode));
+    EXPECT(mkdirat(top, "inner", 0750) == -1 && errno == EEXIST);
+    EXPECT((fd = openat(top, "file", O_RDWR | O_CREAT, 0644)) >= 0 && write(fd, "content", 7) == 7);
+    EXPECT(has("file", top) == 1 && has("inner", top) == 1 && has("..", top) == 1 && has("none", top) == 0);
+    EXPECT(fchmodat(top, "file", 0604, 0) == 0 && fstat(fd, &found) == 0 && (found.st_mode & 07777) == 0604);
+    EXPECT(utimensat(top, "file", times, 0) == 0 && fstat(fd, &found) == 0);
+    EXPECT(found.st_atim.tv_sec == 1000 && found.st_mtim.tv_sec == 2000 && found.st_mtim.tv_nsec == 7);
+    EXPECT(utimensat(top, "none", times, 0) == -1 && errno == ENOENT);
+    EXPECT(fchownat(top, "file", found.st_uid, found.st_gid, 0) == 0);
+    EXPECT(faccessat(top, "file", R_OK, 0) == 0 && faccessat(top, "none", F_OK, 0) == -1 && errno == ENOENT);
+    EXPECT(statx(top, "file", 0, STATX_BASIC_STATS, &more) == 0 && more.stx_size == 7);
+    EXPECT(more.stx_ino == found.st_ino && makedev(more.stx_dev_major, more.stx_dev_minor) == found.st_dev);
+    EXPECT(dup3(fd, 99, O_CLOEXEC) == 99 && (fcntl(99, F_GETFD) & FD_CLOEXEC));
+    EXPECT(lseek(99, 2, SEEK_SET) == 2 && read(fd, bytes, 3) == 3 && !memcmp(bytes, "nte", 3));
+    EXPECT(dup3(fd, fd, 0) == -1 && errno == EINVAL && close(99) == 0);
+    EXPECT((copy = openat(top, "copy", O_RDWR | O_CREAT, 0600)) >= 0);
+    off_t from = 1;
+    EXPECT(copy_file_range(fd, &from, copy, NULL, 5, 0) == 5 && from == 6);
+    EXPECT(pread(copy, bytes, 10, 0) == 5 && !memcmp(bytes, "onten", 5));
+    EXPECT(close(copy) == 0 && close(fd) == 0 && close(top) == 0);
+}
+
+/* A program of this machine by its descriptor, with an open file of the server's that it is to read. */
+static void executes(void)
+{
+    int fd = open("below/file", O_RDONLY), program = open("/bin/cat", O_RDONLY), ends[2], status;
+    char *arguments[] = {"cat", "-", NULL};
+    pid_t child;
+    EXPECT(fd >= 0 && program >= 0 && pipe(ends) == 0 && (child = fork()) >= 0);
+    if (child == 0) {
+        dup2(fd, 0);
+        dup2(ends[1], 1);
+        fexecve(program, arguments, environ);
+        _exit(99);
+    }
+    EXPECT(close(ends[1]) == 0 && read(ends[0], bytes, sizeof bytes) == 7 && !memcmp(bytes, "content", 7));
+    EXPECT(waitpid(child, &status, 0) == child && status == 0);
+    EXPECT(close(fd) == 0 && close(program) == 0 && close(ends[0]) == 0);
+}
+
+int main(int count, char **arguments)
+{
+    EXPECT(count == 2 && chdir(arguments[1]) == 0);
+    checked(arguments[1]);
+    relative();
+    executes();
+    puts("all as expected");
+    return 0;
+}
