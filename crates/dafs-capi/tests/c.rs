@@ -100,6 +100,16 @@ fn bad_input_is_an_error_code() {
 }
 
 #[test]
+fn descriptors_that_a_program_takes_away_are_missed_and_not_used() {
+    let served = Served::new();
+    std::fs::write(served.path().join("file"), served::pattern(1 << 16)).unwrap();
+    for transport in ["1", "2"] {
+        let said = program("tests/c/descriptors.c", &served, &[transport]);
+        assert!(said.ends_with("done\n"), "{said}");
+    }
+}
+
+#[test]
 fn the_application_tells_who_the_user_is() {
     let passwords = TempDir::new().unwrap();
     let path = passwords.path().join("users");

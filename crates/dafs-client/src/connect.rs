@@ -119,6 +119,7 @@ impl<'a> Target<'a> {
         for name in shm_socket_candidates(address) {
             let adapter = ShmAdapter::new(ShmConfig {
                 handshake_timeout: self.options.connect_timeout,
+                guarded: true,
                 ..ShmConfig::default()
             })
             .map_err(Attempt::unreachable)?;
@@ -137,6 +138,7 @@ impl<'a> Target<'a> {
         let adapter = IwarpAdapter::new(IwarpConfig {
             crc: self.options.crc,
             handshake_timeout: self.options.connect_timeout,
+            guarded: true,
             ..IwarpConfig::default()
         })
         .map_err(Attempt::unreachable)?;

@@ -2,12 +2,19 @@
 //! has not asked for them: above the numbers that programs use, and known, so that the program can be
 //! kept from closing them.
 //!
+//! And what tells a session that its program has closed them all the same, which any program may do
+//! that closes whatever is open: [`Guarded`].
+//!
 //! Invariants
 //! * Unless [`keep_from`] was called nothing is moved and nothing noted.
+//! * A guarded descriptor is neither used nor closed once its number is found to be another file's.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Descriptors above this number are not noted.
 const NUMBERS_MAX: usize = 1 << 16;
@@ -81,4 +88,210 @@ pub fn kept(fd: OwnedFd) -> io::Result<OwnedFd> {
     };
     note(fd.as_raw_fd());
     Ok(fd)
+}
+
+/// The signal that guarded files would raise if anybody asked them to (`F_SETSIG`). Nobody does, so
+/// this number is free to mark them: reading it is among the cheapest system calls there are, and it
+/// stays with the file, whatever the number of its descriptor is used for later.
+const MARK: libc::c_int = 61;
+
+/// The kernel's numbers, which the libc crate has not.
+const F_SETSIG: libc::c_int = 10;
+const F_GETSIG: libc::c_int = 11;
+
+/// Turns between two looks at what is not looked at each time.
+const TURNS_PER_LOOK: u32 = 16;
+
+/// Which watch guards the descriptor of a number, by its name; zero for none.
+static GUARDS: [AtomicU32; NUMBERS_MAX] = [const { AtomicU32::new(0) }; NUMBERS_MAX];
+
+static WATCHES: AtomicU32 = AtomicU32::new(0);
+
+/// Says whether descriptors that belong together are all still what they were.
+#[derive(Debug, Clone, Default)]
+pub struct Watch(Option<Arc<Watched>>);
+
+#[derive(Debug)]
+struct Watched {
+    name: u32,
+    lost: AtomicBool,
+    turns: AtomicU32,
+}
+
+impl Watch {
+    /// What is said of a descriptor that was closed by others than its session.
+    pub const LOST: &'static str = "the program has closed descriptors of the session, whose numbers \
+                                    may be those of other files by now";
+
+    /// For a process in which others may close descriptors. Without a watch (the default) nothing is
+    /// looked at, and nothing costs.
+    pub fn new() -> Self {
+        // Zero is nobody's.
+        let name = WATCHES.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        Self(Some(Arc::new(Watched {
+            name,
+            lost: AtomicBool::new(false),
+            turns: AtomicU32::new(0),
+        })))
+    }
+
+    /// True once a descriptor was found to be another file's, or none. No system call.
+    pub fn is_lost(&self) -> bool {
+        self.0.as_ref().is_some_and(|watched| watched.lost.load(Ordering::Relaxed))
+    }
+
+    /// True every so many times: for descriptors that are not looked at each time that they are used,
+    /// because only a program that closes single numbers of a session takes them away alone.
+    pub fn is_due(&self) -> bool {
+        self.0.as_ref().is_some_and(|watched| {
+            watched.turns.fetch_add(1, Ordering::Relaxed).is_multiple_of(TURNS_PER_LOOK)
+        })
+    }
+
+    /// A descriptor was found not to be what it was.
+    pub fn lose(&self) {
+        if let Some(watched) = &self.0 {
+            watched.lost.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A descriptor, or what owns one, in a process in which others may close it.
+#[derive(Debug)]
+pub struct Guarded<T: AsRawFd> {
+    inner: ManuallyDrop<T>,
+    watch: Watch,
+}
+
+impl<T: AsRawFd> Guarded<T> {
+    /// Marks the file behind `inner`, which must be one of this process alone. Where the kernel does
+    /// not take the mark nothing is guarded.
+    pub fn new(inner: T, watch: &Watch) -> Self {
+        let mut watch = watch.clone();
+        if let Some(watched) = &watch.0 {
+            // SAFETY: takes no memory.
+            match unsafe { libc::fcntl(inner.as_raw_fd(), F_SETSIG, MARK) } {
+                0 => {
+                    if let Some(guard) = guard(inner.as_raw_fd()) {
+                        guard.store(watched.name, Ordering::Relaxed);
+                    }
+                }
+                _ => watch = Watch::default(),
+            }
+        }
+        Self { inner: ManuallyDrop::new(inner), watch }
+    }
+
+    /// Whether the descriptor is still the one that it was. One system call if it is watched.
+    pub fn is_ours(&self) -> bool {
+        let Some(watched) = &self.watch.0 else { return true };
+        let fd = self.inner.as_raw_fd();
+        // Another session of this process marks its files, too, but has entered its name.
+        let named = guard(fd).is_none_or(|it| it.load(Ordering::Relaxed) == watched.name);
+        // SAFETY: takes no memory.
+        let ours = named && unsafe { libc::fcntl(fd, F_GETSIG) } == MARK;
+        if !ours {
+            self.watch.lose();
+        }
+        ours
+    }
+
+    /// As [`Guarded::is_ours`], as a result.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check(&self) -> io::Result<()> {
+        if self.is_ours() { Ok(()) } else { Err(io::Error::other(Watch::LOST)) }
+    }
+}
+
+fn guard(fd: RawFd) -> Option<&'static AtomicU32> {
+    GUARDS.get(usize::try_from(fd).ok()?)
+}
+
+impl<T: AsRawFd + AsFd> AsFd for Guarded<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+impl<T: AsRawFd> Deref for Guarded<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T: AsRawFd> DerefMut for Guarded<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+impl<T: AsRawFd> Drop for Guarded<T> {
+    fn drop(&mut self) {
+        // What is another file's by now is not ours to close.
+        if self.is_ours() {
+            if self.watch.0.is_some()
+                && let Some(guard) = guard(self.inner.as_raw_fd())
+            {
+                guard.store(0, Ordering::Relaxed);
+            }
+            // SAFETY: dropped once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.inner) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    fn guarded(watch: &Watch) -> Guarded<OwnedFd> {
+        Guarded::new(OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()), watch)
+    }
+
+    /// Puts another file at the number, as a program that closes and opens does. One call, so that
+    /// other tests of this process take no number in between.
+    fn replace(fd: RawFd, by: &impl AsRawFd) {
+        // SAFETY: takes no memory; the number is that of a descriptor of this test.
+        assert_eq!(unsafe { libc::dup2(by.as_raw_fd(), fd) }, fd);
+    }
+
+    #[test]
+    fn a_number_that_is_another_files_is_neither_used_nor_closed() {
+        let watch = Watch::new();
+        let socket = guarded(&watch);
+        assert!(socket.is_ours() && !watch.is_lost());
+        let fd = socket.as_raw_fd();
+        replace(fd, &File::open("/dev/null").unwrap());
+        assert!(socket.check().is_err() && watch.is_lost());
+        drop(socket);
+        // SAFETY: the descriptor was left open, and is this test's now.
+        let left = unsafe { OwnedFd::from_raw_fd(fd) };
+        assert!(left.as_fd().try_clone_to_owned().is_ok());
+    }
+
+    #[test]
+    fn a_session_is_told_from_another_one() {
+        let (first, second) = (Watch::new(), Watch::new());
+        let socket = guarded(&first);
+        let fd = socket.as_raw_fd();
+        replace(fd, &File::open("/dev/null").unwrap());
+        // SAFETY: the number is that of the file that has just been put there.
+        let other = Guarded::new(unsafe { OwnedFd::from_raw_fd(fd) }, &second);
+        assert!(other.is_ours() && !socket.is_ours());
+        drop(socket);
+        assert!(other.is_ours() && first.is_lost() && !second.is_lost());
+    }
+
+    #[test]
+    fn without_a_watch_nothing_is_looked_at() {
+        let socket = guarded(&Watch::default());
+        let fd = socket.as_raw_fd();
+        replace(fd, &File::open("/dev/null").unwrap());
+        assert!(socket.is_ours());
+    }
 }

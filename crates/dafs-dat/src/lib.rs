@@ -249,6 +249,13 @@ pub trait Adapter: Send {
     /// The error of the system call that could not arm the descriptor.
     fn arm(&mut self) -> io::Result<bool>;
 
+    /// False once a descriptor of this adapter was found to have been closed by others, who may have
+    /// opened something else by its number. Nothing of it is used any more from then on, and nothing
+    /// can be waited for. Looked at by providers that were told to (`guarded` in their settings).
+    fn is_intact(&self) -> bool {
+        true
+    }
+
     /// The descriptor to wait on after [`arm`](Adapter::arm). The simulated provider has none.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 

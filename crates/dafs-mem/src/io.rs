@@ -110,6 +110,22 @@ pub fn sendmsg(fd: BorrowedFd<'_>, views: &[VolatileSlice<'_>], flags: i32) -> i
     }))
 }
 
+/// `recvmsg` without control data: as [`readv`], from nothing but a socket.
+///
+/// # Errors
+/// The error of the call; `ENOTSOCK` when it is none, and then nothing is read.
+pub fn recvmsg(fd: BorrowedFd<'_>, views: &[VolatileSlice<'_>]) -> io::Result<usize> {
+    result(with_iovecs(views, |list, count| {
+        // SAFETY: msghdr is plain data for which all zero is valid.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = list.cast_mut();
+        message.msg_iovlen = count;
+        // SAFETY: the message points at `count` iovecs of memory that each view keeps mapped and
+        // writable for the call.
+        unsafe { libc::recvmsg(fd.as_raw_fd(), &mut message, 0) }
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,5 +15,5 @@ mod volatile;
 
 pub use buffer::{Buffer, PAGE_BYTES};
 pub use copies::{CopyCount, Site, copied_bytes, copies, count_copy};
-pub use io::{IOV_COUNT_MAX, preadv2, pwritev2, readv, sendmsg, writev};
+pub use io::{IOV_COUNT_MAX, preadv2, pwritev2, readv, recvmsg, sendmsg, writev};
 pub use volatile::VolatileSlice;

@@ -64,6 +64,43 @@ def test_files_and_groups_of_the_parent_say_what_is_wrong(client, folder):
         assert file.pread(7, 0) == b"content"
 
 
+@pytest.mark.parametrize("transport", ["shm", "iwarp"])
+def test_who_closes_what_is_the_sessions_is_told(server, folder, transport):
+    (folder / "f").write_bytes(b"content")
+    path = f"/{folder.name}/f"
+    mine = folder / "mine"
+    mine.write_bytes(b"what is here stays here")
+
+    def work():
+        before = set(os.listdir("/proc/self/fd"))
+        client = dafs.connect(server.url, transport=transport)
+        file = client.open(path, "rb", buffering=0)
+        group = client.completion_group()
+        group.fileno()
+        numbers = [int(name) for name in os.listdir("/proc/self/fd") if name not in before]
+        assert file.pread(7, 0) == b"content"
+        first, last = min(numbers), max(numbers)
+        os.closerange(first, last + 1)
+        replaced = os.open(mine, os.O_RDWR)
+        for number in range(first, last + 1):
+            if number != replaced:
+                os.dup2(replaced, number)
+        with pytest.raises(OSError, match="has closed descriptors of the session"):
+            file.pread(7, 0)
+        with pytest.raises(OSError, match="has closed descriptors of the session"):
+            group.read_into(file, bytearray(7), 0)
+        assert os.lseek(replaced, 0, os.SEEK_CUR) == 0
+        # Another session, beside what has taken the place of the first.
+        size = client.stat(path).st_size
+        client.close()
+        for number in range(first, last + 1):
+            os.fstat(number)
+        return size
+
+    assert in_child(work) == "7"
+    assert mine.read_bytes() == b"what is here stays here"
+
+
 def test_a_fork_waits_for_no_thread_of_the_parent(server, client, folder):
     (folder / "f").write_bytes(bytes(100_000))
     own = client.buffer(50_000)

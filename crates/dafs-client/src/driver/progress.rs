@@ -5,8 +5,8 @@ use super::waiter::Spinning;
 use super::{Driver, Leader, Leave, Slot, coarse_now};
 use crate::cache::DirectUse;
 use crate::core::{
-    BackEvent, BackStage, Completed, Done, Piece, ReadCall, Refused, RegisteredMemory, SessionCore,
-    WriteCall,
+    BackEvent, BackStage, Completed, Done, Failure, Piece, ReadCall, Refused, RegisteredMemory,
+    SessionCore, WriteCall,
 };
 use crate::delegation::{Granted, HeldAttributes, Holders, News};
 use crate::error::{Error, Result};
@@ -15,6 +15,7 @@ use crate::helper::Helper;
 use crate::operations::{Finished, Grouped, GroupedCommit, GroupedKind, Operations};
 use crate::outcome::{committed, moved};
 use crate::uncommitted::Uncommitted;
+use dafs_dat::descriptors::Watch;
 use dafs_dat::{Adapter, Instant, RegisterError};
 use dafs_mem::Buffer;
 use dafs_wire::dafs::{Attributes, DelegReturn, Outcome, Procedure, Reply, Request, StateId};
@@ -76,6 +77,9 @@ impl Driver {
             self.core.handle(&mut *self.adapter, event, now);
         }
         self.events = events;
+        if !self.adapter.is_intact() {
+            self.lose_descriptors();
+        }
         if self.core.next_timeout().is_some_and(|at| at <= now) {
             self.core.on_time(&mut *self.adapter, now);
         }
@@ -94,6 +98,12 @@ impl Driver {
             self.leave_all();
         }
         count
+    }
+
+    /// The program has closed what is not its own. No other connection can be waited for either, so
+    /// the session is over.
+    pub(super) fn lose_descriptors(&mut self) {
+        self.core.end(&mut *self.adapter, Failure::lost(Watch::LOST));
     }
 
     #[cfg(test)]

@@ -190,6 +190,10 @@ impl<'a> Waiter<'a> {
         let now = Instant::now();
         let until = [driver.next_timeout(), self.until, self.look].into_iter().flatten().min();
         let time = until.map(|at| at.since(now));
+        if !self.shared.wakeup.is_intact() {
+            driver.lose_descriptors();
+            return Ok(driver);
+        }
         let Some(descriptor) = driver.adapter.descriptor() else { return Ok(driver) };
         let descriptor = self.shared.wakeup.sleeper(descriptor);
         driver.leader = Leader::Sleeping;

@@ -11,6 +11,7 @@ use super::setup::{Listener, Request};
 use super::slots::Slots;
 use super::teardown::End;
 use super::transmit::{Kind, Piece};
+use crate::descriptors::Guarded;
 use crate::{
     Access, Adapter, Address, ConnectError, EndpointId, Event, GATHER_SEGMENTS_MAX, Instant,
     ListenerId, LocalSegment, MemoryRegion, PeerInfo, PostError, ProtectionDomain, RegionId,
@@ -33,7 +34,7 @@ pub(super) enum Entry {
     /// A connection from `connect` or `accept` on.
     Connection(Box<Connection>),
     /// Ended and reported; the socket waits for the peer to close.
-    Lingering(TcpStream),
+    Lingering(Guarded<TcpStream>),
 }
 
 /// iWARP over TCP in user space, for one thread.
@@ -328,9 +329,16 @@ impl Adapter for IwarpAdapter {
     fn arm(&mut self) -> io::Result<bool> {
         self.pump_dirty();
         self.slept = true;
+        if self.core.watch.is_due() {
+            self.core.epoll.check()?;
+        }
         // The set is level-triggered, so its descriptor is readable as soon as a socket is. A
         // connection that used up its turn, or a timer that has not started, cannot wait for that.
         Ok(self.core.events.is_empty() && self.core.dirty.is_empty() && self.unstamped.is_empty())
+    }
+
+    fn is_intact(&self) -> bool {
+        !self.core.watch.is_lost()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -32,6 +32,9 @@ pub struct IwarpConfig {
     pub connection_count_max: usize,
     /// Connections being set up by peers at a time.
     pub handshake_count_max: usize,
+    /// Others in this process may close descriptors that are not theirs, as libraries must expect of
+    /// the programs that they are in: see [`Adapter::is_intact`](crate::Adapter::is_intact).
+    pub guarded: bool,
 }
 
 impl Default for IwarpConfig {
@@ -47,6 +50,7 @@ impl Default for IwarpConfig {
             linger_timeout: Duration::from_secs(5),
             connection_count_max: 65_536,
             handshake_count_max: 1024,
+            guarded: false,
         }
     }
 }

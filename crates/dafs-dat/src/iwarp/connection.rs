@@ -15,6 +15,7 @@ use super::receive::{Inbound, Receiver};
 use super::sys;
 use super::teardown::End;
 use super::transmit::{Progress, SendFailure, Transmitter};
+use crate::descriptors::Guarded;
 use crate::{Instant, Operation, ProtectionDomain, WorkStatus};
 use dafs_mem::VolatileSlice;
 use std::io::{self, Read};
@@ -39,7 +40,7 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: u64,
-    pub(super) stream: TcpStream,
+    pub(super) stream: Guarded<TcpStream>,
     pub(super) peer: SocketAddr,
     pub(super) domain: ProtectionDomain,
     pub(super) initiator: bool,
@@ -69,7 +70,7 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn new(
         id: u64,
-        stream: TcpStream,
+        stream: Guarded<TcpStream>,
         peer: SocketAddr,
         domain: ProtectionDomain,
         initiator: bool,
@@ -116,7 +117,7 @@ impl Connection {
             (false, _) => core.config.fpdu_bytes_max,
             (true, Some(bytes)) => bytes,
             // A socket that cannot tell is about to fail; the floor is right for any path.
-            (true, None) => sys::send_segment_bytes(&self.stream).unwrap_or(0),
+            (true, None) => sys::send_segment_bytes(&*self.stream).unwrap_or(0),
         };
         self.tx.limit_fpdu(bytes.min(limits::FPDU_BYTES_MAX));
     }
@@ -147,6 +148,7 @@ impl Connection {
                 self.limit_fpdu(core);
             }
         }
+        self.check_stream()?;
         let result = self.tx.pump(
             &self.stream,
             &core.regions,
@@ -211,7 +213,7 @@ impl Connection {
         }
         let events = if blocked { sys::READABLE | sys::WRITABLE } else { sys::READABLE };
         core.epoll
-            .change(&self.stream, events, self.id)
+            .change(&*self.stream, events, self.id)
             .map_err(|error| End::Lost(error.to_string()))?;
         self.blocked = blocked;
         if blocked {
@@ -225,6 +227,7 @@ impl Connection {
     /// Receives until the socket is drained. Returns whether anything came.
     pub(super) fn receive(&mut self, core: &mut Core) -> Result<bool, End> {
         let mut total = 0;
+        self.check_stream()?;
         while total < limits::TURN_BYTES {
             let (wanted, in_place, result) = self.read_socket(core)?;
             let bytes = match result {
@@ -246,6 +249,11 @@ impl Connection {
         Ok(total > 0)
     }
 
+    /// The socket may have been closed by others, and its number be another socket's.
+    fn check_stream(&self) -> Result<(), End> {
+        self.stream.check().map_err(|error| End::Lost(error.to_string()))
+    }
+
     /// One system call: into the memory that payload belongs to, if it is known and worth it, and
     /// behind that into the staging area. Returns the bytes wanted, how many of them in place, and
     /// the result.
@@ -257,9 +265,9 @@ impl Connection {
             Some(view) => {
                 let wanted = view.len() + stage_max;
                 let views = [view, VolatileSlice::from_mut(staging)];
-                (wanted, view.len(), dafs_mem::readv(self.stream.as_fd(), &views))
+                (wanted, view.len(), dafs_mem::recvmsg(self.stream.as_fd(), &views))
             }
-            None => (stage_max, 0, (&self.stream).read(staging)),
+            None => (stage_max, 0, (&*self.stream).read(staging)),
         })
     }
 

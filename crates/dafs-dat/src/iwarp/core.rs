@@ -5,6 +5,7 @@ use super::limits::STAGING_BYTES;
 use super::receive::Inbound;
 use super::sys::Epoll;
 use super::transmit::Finished;
+use crate::descriptors::Watch;
 use crate::keys::KeySource;
 use crate::{Completion, EndpointId, Event, Operation, RegionTable, WorkStatus};
 use std::io;
@@ -12,6 +13,7 @@ use std::io;
 /// The shared part of an adapter.
 pub(super) struct Core {
     pub(super) config: IwarpConfig,
+    pub(super) watch: Watch,
     pub(super) epoll: Epoll,
     pub(super) regions: RegionTable,
     pub(super) keys: KeySource,
@@ -31,9 +33,11 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn new(config: IwarpConfig) -> io::Result<Self> {
+        let watch = if config.guarded { Watch::new() } else { Watch::default() };
         Ok(Self {
             config,
-            epoll: Epoll::new()?,
+            epoll: Epoll::new(&watch)?,
+            watch,
             regions: RegionTable::new(),
             keys: KeySource::new(),
             staging: vec![0; STAGING_BYTES].into_boxed_slice(),

@@ -93,7 +93,8 @@ impl IwarpAdapter {
         let count = match self.core.epoll.poll() {
             Ok(count) => count,
             Err(error) => {
-                // Only a broken program gets here: the descriptor is ours and open.
+                // Only a broken program gets here: the descriptor was ours and open.
+                self.core.watch.lose();
                 tracing::error!("cannot poll: {error}");
                 return;
             }

@@ -11,7 +11,7 @@ use super::handshake::{self, Agreed, Offer};
 use super::limits;
 use super::sys;
 use super::teardown::End;
-use crate::descriptors::kept;
+use crate::descriptors::{Guarded, Watch, kept};
 use crate::{
     Address, ConnectError, EndpointId, Event, ListenerId, PeerInfo, ProtectionDomain, RequestId,
 };
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// A peer's connection before `accept`.
 #[derive(Debug)]
 pub(super) struct Request {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Guarded<TcpStream>,
     pub(super) peer: SocketAddr,
     listener: ListenerId,
     bytes: Vec<u8>,
@@ -130,12 +130,12 @@ impl IwarpAdapter {
         }
         let stage =
             Stage::Connecting { request: handshake::request(&self.core.config, private_data) };
-        let stream = TcpStream::from(socket);
+        let stream = Guarded::new(TcpStream::from(socket), &self.core.watch);
         let id = self.insert_connection(stream, *address, domain, true, stage)?;
         let added = match self.slots.get(id) {
             Some(Entry::Connection(connection)) => {
                 let events = sys::READABLE | sys::WRITABLE;
-                self.core.epoll.add(&connection.stream, events, id)
+                self.core.epoll.add(&*connection.stream, events, id)
             }
             _ => Ok(()),
         };
@@ -149,7 +149,7 @@ impl IwarpAdapter {
 
     fn insert_connection(
         &mut self,
-        stream: TcpStream,
+        stream: Guarded<TcpStream>,
         peer: SocketAddr,
         domain: ProtectionDomain,
         initiator: bool,
@@ -232,12 +232,14 @@ impl IwarpAdapter {
         if sys::prepare(socket2::SockRef::from(&stream)).is_err() {
             return;
         }
+        // Of those that listen none shares its process with a program.
+        let stream = Guarded::new(stream, &Watch::default());
         let request = Request { stream, peer, listener, bytes: Vec::new(), offer: None };
         let Some(id) = self.slots.insert(|_| Entry::Request(Box::new(request))) else { return };
         self.request_count += 1;
         let added = match self.slots.get(id) {
             Some(Entry::Request(request)) => {
-                self.core.epoll.add(&request.stream, sys::READABLE, id)
+                self.core.epoll.add(&*request.stream, sys::READABLE, id)
             }
             _ => Ok(()),
         };
@@ -287,7 +289,7 @@ impl IwarpAdapter {
 
     fn request_complete(&mut self, id: u64, offer: Offer) {
         let Some(Entry::Request(request)) = self.slots.get_mut(id) else { return };
-        if self.core.epoll.change(&request.stream, sys::PEER_CLOSED, id).is_err() {
+        if self.core.epoll.change(&*request.stream, sys::PEER_CLOSED, id).is_err() {
             return self.drop_request(id);
         }
         let event = Event::ConnectRequest {
@@ -312,7 +314,7 @@ impl IwarpAdapter {
         self.request_count -= 1;
         let offer = request.offer.take().ok_or(ConnectError::Gone)?;
         // The socket leaves the set and joins again under its next identifier.
-        self.core.epoll.remove(&request.stream)?;
+        self.core.epoll.remove(&*request.stream)?;
         Ok((*request, offer))
     }
 
@@ -333,7 +335,7 @@ impl IwarpAdapter {
         };
         connection.agree(&self.core, &agreed);
         let events = sys::READABLE | sys::WRITABLE;
-        if let Err(error) = self.core.epoll.add(&connection.stream, events, id) {
+        if let Err(error) = self.core.epoll.add(&*connection.stream, events, id) {
             self.slots.remove(id);
             return Err(error.into());
         }
@@ -369,6 +371,7 @@ impl IwarpAdapter {
     /// One step; `true` if another can follow at once.
     fn setup_step(&mut self, id: u64) -> Result<bool, ConnectError> {
         let Some(Entry::Connection(connection)) = self.slots.get_mut(id) else { return Ok(false) };
+        connection.stream.check()?;
         match &mut connection.stage {
             Stage::Open => Ok(false),
             Stage::Connecting { request } => {
@@ -390,7 +393,7 @@ impl IwarpAdapter {
                     if *sent < frame.len() {
                         return Ok(true);
                     }
-                    self.core.epoll.change(&connection.stream, sys::READABLE, id)?;
+                    self.core.epoll.change(&*connection.stream, sys::READABLE, id)?;
                     if connection.initiator {
                         connection.stage = Stage::AwaitingReply { reply: Vec::new() };
                     } else {

@@ -2,7 +2,7 @@
 //! provider is here.
 
 use super::limits::{KEEPALIVE_INTERVAL_SECONDS, KEEPALIVE_SECONDS, POLL_EVENT_COUNT};
-use crate::descriptors::kept;
+use crate::descriptors::{Guarded, Watch, kept};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -27,12 +27,12 @@ pub(super) struct Ready {
 
 /// An epoll instance, level-triggered, with room for one answer.
 pub(super) struct Epoll {
-    fd: OwnedFd,
+    fd: Guarded<OwnedFd>,
     events: Box<[libc::epoll_event; POLL_EVENT_COUNT]>,
 }
 
 impl Epoll {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(super) fn new(watch: &Watch) -> io::Result<Self> {
         // SAFETY: no pointer is involved.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
@@ -41,6 +41,7 @@ impl Epoll {
         // SAFETY: the call has just given us this descriptor, and nobody else has it.
         let fd = kept(unsafe { OwnedFd::from_raw_fd(fd) })?;
         let none = libc::epoll_event { events: 0, u64: 0 };
+        let fd = Guarded::new(fd, watch);
         Ok(Self { fd, events: Box::new([none; POLL_EVENT_COUNT]) })
     }
 
@@ -49,7 +50,13 @@ impl Epoll {
         self.fd.as_fd()
     }
 
+    /// Whether the descriptor is still that of this instance.
+    pub(super) fn check(&self) -> io::Result<()> {
+        self.fd.check()
+    }
+
     fn control(&self, what: i32, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+        self.fd.check()?;
         let mut event = libc::epoll_event { events, u64: token };
         // SAFETY: the event is ours and lives through the call.
         let returned = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), what, fd, &mut event) };

@@ -10,6 +10,7 @@ use super::connection::{Connection, Stage};
 use super::core::Core;
 use super::sys;
 use super::violation::Violation;
+use crate::descriptors::Guarded;
 use crate::{ConnectError, DisconnectReason, EndpointId, Event, Operation, WorkStatus};
 use dafs_wire::iwarp::rdmap::Terminate;
 use std::io::{self, Read, Write};
@@ -87,14 +88,14 @@ impl IwarpAdapter {
     }
 
     /// Keeps a socket, whose sending side is shut, until the peer closes or the time is up.
-    pub(super) fn linger(&mut self, stream: TcpStream) {
+    pub(super) fn linger(&mut self, stream: Guarded<TcpStream>) {
         // It leaves the set under its old identifier and joins again under a new one.
-        if self.core.epoll.remove(&stream).is_err() {
+        if self.core.epoll.remove(&*stream).is_err() {
             return;
         }
         let Some(id) = self.slots.insert(|_| Entry::Lingering(stream)) else { return };
         let Some(Entry::Lingering(stream)) = self.slots.get(id) else { return };
-        if self.core.epoll.add(stream, sys::READABLE, id).is_err() {
+        if self.core.epoll.add(&**stream, sys::READABLE, id).is_err() {
             self.slots.remove(id);
             return;
         }
@@ -104,13 +105,14 @@ impl IwarpAdapter {
     /// Drops what a lingering peer still sends.
     pub(super) fn drain_lingering(&mut self, id: u64) {
         let Some(Entry::Lingering(stream)) = self.slots.get_mut(id) else { return };
-        let over = match stream.read(&mut self.core.staging) {
-            Ok(0) => true,
-            Ok(_) => false,
-            Err(error) => {
-                !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-            }
-        };
+        let over = !stream.is_ours()
+            || match stream.read(&mut self.core.staging) {
+                Ok(0) => true,
+                Ok(_) => false,
+                Err(error) => {
+                    !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+                }
+            };
         if over {
             self.slots.remove(id);
         }
@@ -121,6 +123,9 @@ impl IwarpAdapter {
 fn part(connection: &mut Connection, end: &End) -> bool {
     let open = matches!(connection.stage, Stage::Open);
     let stream = &mut connection.stream;
+    if !stream.is_ours() {
+        return false;
+    }
     match end {
         End::Local if open => stream.shutdown(Shutdown::Write).is_ok(),
         End::Violation(violation) => match connection.tx.terminate(violation.terminate()) {

@@ -17,6 +17,7 @@ use super::layout::Control;
 use super::limits::{KEY_SLOTS, PEER_MAPPED_BYTES_MAX};
 use super::packet::RegionPacket;
 use super::sys::{self, Budget, Mapping};
+use crate::descriptors::{Guarded, Watch};
 use crate::types::{Access, RemoteBuffer};
 use dafs_mem::{Buffer, PAGE_BYTES, VolatileSlice};
 use rustc_hash::FxHashMap;
@@ -27,7 +28,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What stands behind a shareable buffer.
 pub(super) struct Arena {
-    file: OwnedFd,
+    file: Guarded<OwnedFd>,
     /// Keeps the pages mapped; only its life matters.
     _mapping: Mapping,
     /// Shareable buffers of the adapter that are alive.
@@ -48,6 +49,7 @@ impl Arena {
 
     /// A descriptor for a peer with that access.
     pub(super) fn descriptor(&self, access: Access) -> io::Result<OwnedFd> {
+        self.file.check()?;
         if access.contains(Access::REMOTE_WRITE) {
             sys::duplicate(&self.file)
         } else {
@@ -58,13 +60,18 @@ impl Arena {
 
 /// Allocates a shareable buffer, or an ordinary one when `max` shareable ones are alive or the
 /// process is out of descriptors.
-pub(super) fn allocate(bytes: usize, alive: &Arc<AtomicUsize>, max: usize) -> io::Result<Buffer> {
+pub(super) fn allocate(
+    bytes: usize,
+    alive: &Arc<AtomicUsize>,
+    max: usize,
+    watch: &Watch,
+) -> io::Result<Buffer> {
     if bytes == 0 || alive.load(Ordering::Relaxed) >= max {
         return Buffer::zeroed(bytes);
     }
     let len = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
     let file = match sys::memory_file("dafs-buffer", len) {
-        Ok(file) => file,
+        Ok(file) => Guarded::new(file, watch),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
             return Buffer::zeroed(bytes);
         }
@@ -179,7 +186,7 @@ mod tests {
 
     fn show(bytes: usize, access: Access) -> (RegionPacket, OwnedFd, Buffer) {
         let alive = Arc::new(AtomicUsize::new(0));
-        let buffer = allocate(bytes, &alive, 1).unwrap();
+        let buffer = allocate(bytes, &alive, 1, &Watch::default()).unwrap();
         let file = Arena::of(&buffer).unwrap().descriptor(access).unwrap();
         let (address, len) = (buffer.as_ptr() as u64, bytes as u64);
         (RegionPacket { key: 7, slot: 0, access, address, len }, file, buffer)
@@ -263,9 +270,9 @@ mod tests {
     #[test]
     fn beyond_the_limit_memory_is_ordinary() {
         let alive = Arc::new(AtomicUsize::new(0));
-        let first = allocate(10, &alive, 1).unwrap();
-        assert!(Arena::of(&allocate(10, &alive, 1).unwrap()).is_none());
+        let first = allocate(10, &alive, 1, &Watch::default()).unwrap();
+        assert!(Arena::of(&allocate(10, &alive, 1, &Watch::default()).unwrap()).is_none());
         drop(first);
-        assert!(Arena::of(&allocate(10, &alive, 1).unwrap()).is_some());
+        assert!(Arena::of(&allocate(10, &alive, 1, &Watch::default()).unwrap()).is_some());
     }
 }

@@ -14,6 +14,7 @@ use super::limits::{READS_OUTSTANDING_MAX, RECORDS_PER_POLL};
 use super::ring::{Consumer, Corrupt, Kind, Producer, Record, WORDS_MAX};
 use super::show::Shown;
 use crate::GATHER_SEGMENTS_MAX;
+use crate::descriptors::Guarded;
 use crate::error::DisconnectReason;
 use crate::memory::RegionTable;
 use crate::time::Instant;
@@ -92,7 +93,7 @@ pub(super) struct Conn {
     pub(super) domain: ProtectionDomain,
     pub(super) stage: Stage,
     /// None while dialing.
-    pub(super) socket: Option<OwnedFd>,
+    pub(super) socket: Option<Guarded<OwnedFd>>,
     pub(super) peer: PeerInfo,
     pub(super) control: Control,
     pub(super) producer: Producer,
@@ -171,7 +172,7 @@ impl Conn {
         id: EndpointId,
         domain: ProtectionDomain,
         stage: Stage,
-        socket: Option<OwnedFd>,
+        socket: Option<Guarded<OwnedFd>>,
         peer: PeerInfo,
         memory: (Control, Producer, Consumer),
     ) -> Self {

@@ -14,6 +14,7 @@ use super::sys;
 use crate::error::DisconnectReason;
 use crate::time::Instant;
 use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{Ordering, fence};
 
@@ -79,10 +80,16 @@ impl ShmAdapter {
     /// Asks the kernel which sockets have something.
     fn look(&mut self, now: Instant) {
         (self.polls_since_look, self.looked_at) = (0, now);
+        if self.descriptors.is_due() && self.check_descriptors().is_err() {
+            return;
+        }
         let mut space = [const { MaybeUninit::uninit() }; REPORTS_PER_LOOK];
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let Ok((reports, rest)) = epoll::wait(&self.epoll, &mut space[..], Some(&zero)) else {
-            return;
+        let (reports, rest) = match epoll::wait(&self.epoll, &mut space[..], Some(&zero)) {
+            Ok(found) => found,
+            Err(Errno::INTR) => return,
+            // It was ours and open.
+            Err(_) => return self.descriptors.lose(),
         };
         if rest.is_empty() {
             // There may be more; look again in the next poll.

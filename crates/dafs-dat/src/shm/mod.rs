@@ -46,7 +46,7 @@ mod slab;
 mod sys;
 
 use crate::Adapter;
-use crate::descriptors::kept;
+use crate::descriptors::{Guarded, Watch, kept};
 use crate::error::{ConnectError, PostError, RegisterError};
 use crate::keys::KeySource;
 use crate::memory::{MemoryRegion, RegionTable};
@@ -84,6 +84,9 @@ pub struct ShmConfig {
     /// Buffers of [`Adapter::allocate`] that can be shown to peers; each holds a file descriptor
     /// while it lives. Further ones are ordinary memory. A server, which shows nothing, sets zero.
     pub shareable_buffers_max: usize,
+    /// Others in this process may close descriptors that are not theirs, as libraries must expect of
+    /// the programs that they are in: see [`Adapter::is_intact`].
+    pub guarded: bool,
 }
 
 impl Default for ShmConfig {
@@ -94,6 +97,7 @@ impl Default for ShmConfig {
             pending_max: limits::PENDING_MAX_DEFAULT,
             handshake_timeout: limits::HANDSHAKE_TIMEOUT_DEFAULT,
             shareable_buffers_max: limits::ARENAS_MAX_DEFAULT,
+            guarded: false,
         }
     }
 }
@@ -110,7 +114,8 @@ pub fn bind_listener(name: &str) -> io::Result<OwnedFd> {
 /// The shared-memory provider as one thread sees it.
 pub struct ShmAdapter {
     config: ShmConfig,
-    epoll: OwnedFd,
+    descriptors: Watch,
+    epoll: Guarded<OwnedFd>,
     regions: RegionTable,
     keys: KeySource,
     /// Registrations with remote access to memory that peers can be shown.
@@ -157,9 +162,12 @@ impl ShmAdapter {
                 ),
             ));
         }
+        let watch = if config.guarded { Watch::new() } else { Watch::default() };
+        let epoll = kept(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
         Ok(Self {
             config,
-            epoll: kept(epoll::create(epoll::CreateFlags::CLOEXEC)?)?,
+            epoll: Guarded::new(epoll, &watch),
+            descriptors: watch,
             regions: RegionTable::new(),
             keys: KeySource::new(),
             showable: FxHashMap::default(),
@@ -199,6 +207,17 @@ impl ShmAdapter {
         }
     }
 
+    /// Whether the descriptors are still those of this adapter.
+    fn check_descriptors(&self) -> io::Result<()> {
+        self.epoll.check()?;
+        for name in &self.busy {
+            if let Some(socket) = self.conns.get(*name).and_then(|conn| conn.socket.as_ref()) {
+                socket.check()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Open connections and connections being set up.
     pub fn connection_count(&self) -> usize {
         self.conns.len() + self.requests.len()
@@ -211,7 +230,8 @@ impl Adapter for ShmAdapter {
     }
 
     fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>> {
-        arena::allocate(bytes, &self.arenas, self.config.shareable_buffers_max).map(Arc::new)
+        let most = self.config.shareable_buffers_max;
+        arena::allocate(bytes, &self.arenas, most, &self.descriptors).map(Arc::new)
     }
 
     fn protection_domain(&mut self) -> ProtectionDomain {
@@ -358,7 +378,14 @@ impl Adapter for ShmAdapter {
     }
 
     fn arm(&mut self) -> io::Result<bool> {
+        if self.descriptors.is_due() {
+            self.check_descriptors()?;
+        }
         Ok(self.prepare_to_sleep())
+    }
+
+    fn is_intact(&self) -> bool {
+        !self.descriptors.is_lost()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -12,6 +12,7 @@ use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_POLL, BACKLOG_RETRY, CLOSE_TIMEOUT
 use super::packet::Packet;
 use super::sys::{self, Mapping};
 use crate::PRIVATE_DATA_BYTES_MAX;
+use crate::descriptors::{Guarded, Watch};
 use crate::error::{ConnectError, DisconnectReason};
 use crate::time::Instant;
 use crate::types::{
@@ -41,7 +42,7 @@ pub(super) struct Listener {
 /// An incoming connection that was not accepted yet.
 pub(super) struct Request {
     listener: ListenerId,
-    socket: OwnedFd,
+    socket: Guarded<OwnedFd>,
     peer: PeerInfo,
     /// The connection memory and the size of its rings, once the hello was good.
     memory: Option<(Arc<Mapping>, u32)>,
@@ -69,14 +70,14 @@ fn peer_info(socket: &OwnedFd) -> PeerInfo {
 
 /// How one attempt to reach a listener ended.
 enum Dialled {
-    Sent(OwnedFd),
+    Sent(Guarded<OwnedFd>),
     Later,
 }
 
 /// Connects and says hello.
-fn dial(name: &str, hello: &[u8], file: &OwnedFd) -> io::Result<Dialled> {
+fn dial(name: &str, hello: &[u8], file: &OwnedFd, watch: &Watch) -> io::Result<Dialled> {
     let socket = match sys::connect(name) {
-        Ok(socket) => socket,
+        Ok(socket) => Guarded::new(socket, watch),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Dialled::Later),
         Err(error) => return Err(error),
     };
@@ -86,6 +87,7 @@ fn dial(name: &str, hello: &[u8], file: &OwnedFd) -> io::Result<Dialled> {
 
 impl ShmAdapter {
     pub(super) fn watch(&self, socket: &OwnedFd, token: u64, flags: EventFlags) -> io::Result<()> {
+        self.epoll.check()?;
         Ok(epoll::add(&self.epoll, socket, EventData::new_u64(token), flags)?)
     }
 
@@ -125,7 +127,7 @@ impl ShmAdapter {
             Arc::new(Mapping::within(&sys::CONNECTION_MAPPINGS, file.as_fd(), bytes, true)?);
         let parts = layout::open(memory, ring_bytes, Side::Initiator);
         let hello = Packet::Hello { ring_bytes, private_data: private_data.to_vec() }.encode();
-        let (stage, socket, peer) = match dial(name, &hello, &file)? {
+        let (stage, socket, peer) = match dial(name, &hello, &file, &self.descriptors)? {
             Dialled::Sent(socket) => {
                 let peer = peer_info(&socket);
                 (Stage::Waiting, Some(socket), peer)
@@ -173,7 +175,8 @@ impl ShmAdapter {
             let peer = peer_info(&socket);
             let request = Request {
                 listener: ListenerId(listener),
-                socket,
+                // Of those that listen none shares its process with a program.
+                socket: Guarded::new(socket, &Watch::default()),
                 peer,
                 memory: None,
                 deadline: Some(now + self.config.handshake_timeout),
@@ -303,6 +306,9 @@ impl ShmAdapter {
         };
         let protocol =
             |detail: &str| ConnectError::Protocol { protocol: PROTOCOL, detail: detail.to_owned() };
+        if !socket.is_ours() {
+            return self.connect_failed(name, ConnectError::Gone);
+        }
         let packet = match sys::receive(socket.as_fd()) {
             Err(Errno::AGAIN | Errno::INTR) => return,
             Ok(packet) if packet.len > 0 => packet,
@@ -324,7 +330,7 @@ impl ShmAdapter {
 
     fn connect_failed(&mut self, name: u64, error: ConnectError) {
         let Some(mut conn) = self.conns.remove(name) else { return };
-        if let Some(socket) = &conn.socket {
+        if let Some(socket) = conn.socket.as_ref().filter(|socket| socket.is_ours()) {
             let _ = epoll::delete(&self.epoll, socket);
         }
         conn.flush(&mut self.ready);
@@ -389,7 +395,7 @@ impl ShmAdapter {
             return None;
         }
         let Stage::Dialing { name, hello, file } = &conn.stage else { return Some(deadline) };
-        match dial(name, hello, file) {
+        match dial(name, hello, file, &self.descriptors) {
             Ok(Dialled::Later) => Some(deadline.min(now + BACKLOG_RETRY)),
             Ok(Dialled::Sent(socket)) => {
                 conn.peer = peer_info(&socket);
@@ -430,7 +436,7 @@ impl ShmAdapter {
     /// Ends a connection: flushes what is posted, tells the peer, reports the end.
     pub(super) fn finish(&mut self, name: u64, reason: DisconnectReason, farewell: Farewell) {
         let Some(mut conn) = self.conns.remove(name) else { return };
-        if let Some(socket) = &conn.socket {
+        if let Some(socket) = conn.socket.as_ref().filter(|socket| socket.is_ours()) {
             let packet = match farewell {
                 Farewell::None => None,
                 Farewell::Close => Some(Packet::Close),

@@ -11,6 +11,7 @@ use super::conn::{Conn, Stage};
 use super::limits::{KEY_SLOTS, PACKETS_PER_POLL, PACKETS_QUEUED_MAX};
 use super::packet::{Packet, RegionPacket};
 use super::sys::{self, Budget};
+use crate::descriptors::Watch;
 use crate::error::DisconnectReason;
 use crate::types::{Access, ProtectionDomain};
 use dafs_mem::Buffer;
@@ -90,6 +91,10 @@ impl Conn {
     /// Sends waiting packets as far as the socket takes them.
     pub(super) fn send_packets(&mut self) {
         while let (Some(socket), Some((bytes, file))) = (&self.socket, self.packets.front()) {
+            if !socket.is_ours() {
+                self.lost(Watch::LOST);
+                return self.packets.clear();
+            }
             match sys::send(socket.as_fd(), bytes, file.as_ref().map(AsFd::as_fd)) {
                 Ok(()) => {
                     if file.is_some() {
@@ -117,6 +122,9 @@ impl Conn {
             return;
         }
         let Some(socket) = &self.socket else { return };
+        if !socket.is_ours() {
+            return self.lost(Watch::LOST);
+        }
         match sys::send(socket.as_fd(), super::packet::DOORBELL_BYTES, None) {
             // A full socket is readable at the other end, so the peer is awake already.
             Ok(()) | Err(Errno::AGAIN) => {}
@@ -149,6 +157,9 @@ impl Conn {
             let Some(socket) = self.socket.as_ref().filter(|_| self.end.is_none()) else {
                 return Ok(());
             };
+            if !socket.is_ours() {
+                return Err(DisconnectReason::Lost(Watch::LOST.to_owned()));
+            }
             let packet = match sys::receive(socket.as_fd()) {
                 Ok(packet) => packet,
                 Err(Errno::AGAIN) => return Ok(()),
