@@ -455,7 +455,7 @@ def positions_of_a_listing(place):
     libc.seekdir.argtypes = [ctypes.c_void_p, ctypes.c_long]
     directory = place.path("listed")
     os.mkdir(directory)
-    names = {f"name-{number:04}-{'x' * 100}" for number in range(2000)}
+    names = {f"name-{number:04}-{'x' * 200}" for number in range(500)}
     for name in names:
         touch(f"{directory}/{name}")
     stream = libc.opendir(directory.encode())
@@ -472,9 +472,9 @@ def positions_of_a_listing(place):
                 found.append(name)
         return found
 
-    first = following(700)
+    first = following(170)
     middle = libc.telldir(stream)
-    second = following(600)
+    second = following(150)
     later = libc.telldir(stream)
     third = following()
     end = libc.telldir(stream)
