@@ -13,26 +13,42 @@
 //! * What was written is at the storage nodes when a call returns. Its size may be known to this
 //!   process alone, so nothing is told to be stable before a sync of the file.
 //! * The caller's rights are checked by libcephfs, which is told who calls.
+//! * What a client has written at a data server is seen by all who look at the file: data servers are
+//!   clients of the file system, too.
 //! * All unsafe code is in `sys`.
 
 mod attr;
+mod data;
 mod file;
+mod hash;
 mod id;
+mod layouts;
 mod limits;
+mod map;
 mod names;
+mod nudge;
 mod store;
+mod stripes;
 mod sys;
 
+pub use data::CephData;
 pub use sys::Unavailable;
 
-use dafs_store::{Cred, ExportSecret, FileId, FsId, Result, StoreError};
+use dafs_store::{Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, Result, StoreError};
 use id::{Ids, Object};
+use layouts::{Spread, Watch};
+use limits::OPEN_TIMEOUT;
+use map::OsdMap;
+use nudge::{Nudge, Waits};
 use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use sys::{Inode, Mount, MountOptions, Perm, StatX};
+use std::time::Duration;
+use sys::{ClusterOptions, Inode, Mount, MountOptions, Perm, Rados, StatX};
 use thiserror::Error;
 
 /// How to open a [`CephStore`].
@@ -42,6 +58,8 @@ pub struct CephOptions {
     pub config: Option<PathBuf>,
     /// The user of the cluster, without "client."; `None` is admin.
     pub user: Option<String>,
+    /// The user's key; `None` for where the configuration says.
+    pub keyring: Option<PathBuf>,
     /// Which file system, if the cluster has several.
     pub file_system: Option<String>,
     /// The directory to export, from the top of the file system.
@@ -53,24 +71,117 @@ pub struct CephOptions {
     pub secret: ExportSecret,
     /// How many mounts to use; from 1 to 64.
     pub mounts: usize,
+    /// Data servers, each with a mount of its own; at most 256.
+    pub data_servers: Vec<DataServerOptions>,
+    /// What the file system of a data server's handles is called, when its store is called so.
+    pub data_fs: fn(&FsId) -> FsId,
+}
+
+/// A data server, that clients go to for what lies next to it.
+#[derive(Debug, Clone)]
+pub struct DataServerOptions {
+    /// Where clients reach it.
+    pub address: SocketAddr,
+    /// The numbers of the storage daemons that it is next to. Each daemon has one data server.
+    pub daemons: Vec<u32>,
 }
 
 /// Why a store cannot be opened.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// libcephfs cannot be used.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
     /// A step did not work.
-    #[error("{0} failed: {1}; is the cluster up, and may this user mount the directory?")]
-    Step(&'static str, StoreError),
+    #[error("{step} failed ({}){}", std::io::Error::from_raw_os_error(*.errno), hint(.step, *.errno))]
+    Step {
+        /// Which.
+        step: Step,
+        /// What ceph says about it.
+        errno: i32,
+    },
+    /// The exported directory cannot be looked at.
+    #[error("the directory cannot be looked at: {0}")]
+    Root(StoreError),
     /// The number of mounts is out of range.
     #[error("the number of mounts has to be from 1 to 64")]
     Mounts,
+    /// The map of storage daemons cannot be had.
+    #[error(
+        "the map of storage daemons cannot be had from the monitors: {0}; may this user read it?"
+    )]
+    Map(StoreError),
+    /// Nothing comes of it.
+    #[error("nothing has come of it for {} seconds; does a metadata server of the cluster work?", .0.as_secs())]
+    Timeout(Duration),
+    /// A thread cannot be started.
+    #[error("a thread cannot be started: {0}")]
+    Thread(std::io::Error),
+    /// There are too many data servers.
+    #[error("there can be 256 data servers at most")]
+    DataServers,
     /// Something cannot be told to the library.
     #[error("names and paths cannot have a byte of zero")]
     ZeroByte,
+}
+
+/// What is done to mount a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the texts say it")]
+pub enum Step {
+    Client,
+    Configuration,
+    Option,
+    Start,
+    FileSystem,
+    Mount,
+    Monitors,
+}
+
+impl Step {
+    /// What a call of a library answered, when it is done to take this step.
+    fn check(self, answer: i32) -> std::result::Result<(), OpenError> {
+        match answer {
+            0.. => Ok(()),
+            _ => Err(OpenError::Step { step: self, errno: answer.saturating_neg() }),
+        }
+    }
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Client => "making a client",
+            Self::Configuration => "reading the configuration of the cluster",
+            Self::Option => "setting an option of ceph",
+            Self::Start => "starting a client",
+            Self::FileSystem => "choosing the file system",
+            Self::Mount => "mounting",
+            Self::Monitors => "connecting to the monitors",
+        })
+    }
+}
+
+/// What to look at when a step fails so.
+fn hint(step: &Step, errno: i32) -> &'static str {
+    match (step, errno) {
+        (Step::Start | Step::Monitors, libc::ENOENT) => {
+            "; does the configuration name the monitors (mon_host), and a keyring that is there?"
+        }
+        (Step::Configuration, _) => "; does conf name the ceph.conf of the cluster?",
+        (_, libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ECONNREFUSED | libc::EHOSTDOWN) => {
+            "; do the monitors run, does a metadata server, and can this host reach them?"
+        }
+        (_, libc::EACCES | libc::EPERM | libc::EOPNOTSUPP | libc::EKEYREJECTED) => {
+            "; do id and keyring name a user of the cluster that may use the file system?"
+        }
+        (Step::FileSystem | Step::Mount, libc::ENOENT | libc::EINVAL) => {
+            "; does the cluster have such a file system, with such a directory? And is the keyring \
+             where the configuration says?"
+        }
+        _ => "",
+    }
 }
 
 /// A store on CephFS.
@@ -87,6 +198,9 @@ struct Shared {
     root: Object,
     /// The mount with which a file is open, and how many opens there are.
     homes: Mutex<FxHashMap<Object, Home>>,
+    /// Where files lie, if there are data servers, and who watches that.
+    spread: Option<(Arc<Spread>, Watch)>,
+    _nudge: Nudge,
 }
 
 #[derive(Debug)]
@@ -106,35 +220,93 @@ impl CephStore {
     /// # Errors
     /// What is missing or wrong, for whoever set it up.
     pub fn open(options: &CephOptions) -> std::result::Result<Self, OpenError> {
+        let (done, outcome) = channel();
+        let options = options.clone();
+        // Some waits inside the library have no end. A thread that is caught in one is left there.
+        let open = move || drop(done.send(Self::open_here(&options)));
+        let thread = std::thread::Builder::new().name("dafs-ceph-open".to_owned());
+        thread.spawn(open).map_err(OpenError::Thread)?;
+        outcome.recv_timeout(OPEN_TIMEOUT).unwrap_or(Err(OpenError::Timeout(OPEN_TIMEOUT)))
+    }
+
+    fn open_here(options: &CephOptions) -> std::result::Result<Self, OpenError> {
         if !(1..=limits::MOUNTS_MAX).contains(&options.mounts) {
             return Err(OpenError::Mounts);
         }
-        let mount = |number: usize| {
+        let cluster = ClusterOptions {
+            config: options.config.clone(),
+            user: options.user.clone(),
+            keyring: options.keyring.clone(),
+        };
+        if options.data_servers.len() > DEVICE_SERVERS_MAX {
+            return Err(OpenError::DataServers);
+        }
+        let waits = Arc::new(Waits::default());
+        let mount = |name: String| {
             Mount::new(&MountOptions {
-                config: options.config.clone(),
-                user: options.user.clone(),
+                cluster: cluster.clone(),
                 file_system: options.file_system.clone(),
                 root: options.root.clone(),
-                uuid: format!("dafs-{}-{number}", options.identity),
+                uuid: format!("dafs-{}-{name}", options.identity),
+                waits: waits.clone(),
             })
             .map(Arc::new)
         };
-        let mounts = (0..options.mounts).map(mount).collect::<std::result::Result<Vec<_>, _>>()?;
-        let step = |error| OpenError::Step("looking at the exported directory", error);
+        let mounts = (0..options.mounts).map(|number| mount(number.to_string()));
+        let mounts = mounts.collect::<std::result::Result<Vec<_>, _>>()?;
         let stat = mounts[0].root().and_then(|root| {
             let perm = Perm::new(&mounts[0], &server())?;
             root.stat(&perm)
         });
-        let root = object(&stat.map_err(step)?);
+        let root = object(&stat.map_err(OpenError::Root)?);
         let mut hasher = SipHasher24::new_with_key(options.secret.as_bytes());
         hasher.write(options.file_system.as_deref().unwrap_or_default().as_bytes());
         hasher.write_u64(root.ino);
         hasher.write_u64(root.snap);
         let fs_id = FsId(hasher.finish128().as_bytes());
         let ids = Ids::new(fs_id, options.secret);
-        let shared = Shared { mounts, ids, root, homes: Mutex::default() };
+        let spread = match options.data_servers.is_empty() {
+            true => None,
+            false => Some(spread(options, &cluster, fs_id, &mount)?),
+        };
+        let servers = spread.iter().flat_map(|(spread, _)| spread.servers());
+        let nudge = Nudge::start(&waits, mounts.iter().chain(servers.map(|server| server.mount())));
+        let _nudge = nudge.map_err(OpenError::Thread)?;
+        let shared = Shared { mounts, ids, root, homes: Mutex::default(), spread, _nudge };
         Ok(Self { shared: Arc::new(shared) })
     }
+
+    /// The data servers, in the order of the options.
+    pub fn data_servers(&self) -> Vec<Arc<CephData>> {
+        let spread = self.shared.spread.iter();
+        spread.flat_map(|(spread, _)| spread.servers()).cloned().collect()
+    }
+}
+
+/// Data servers, each with a mount of its own.
+fn spread(
+    options: &CephOptions,
+    cluster: &ClusterOptions,
+    fs_id: FsId,
+    mount: &dyn Fn(String) -> std::result::Result<Arc<Mount>, OpenError>,
+) -> std::result::Result<(Arc<Spread>, Watch), OpenError> {
+    let map = OsdMap::new(Box::new(Rados::connect(cluster)?)).map_err(OpenError::Map)?;
+    let map = Arc::new(map);
+    let mut hasher = SipHasher24::new_with_key(options.secret.as_bytes());
+    hasher.write(b"data servers");
+    hasher.write(&fs_id.0);
+    let data_fs = FsId(hasher.finish128().as_bytes());
+    let ids = Arc::new(Ids::new(data_fs, options.secret));
+    let mut servers = Vec::new();
+    for (number, server) in options.data_servers.iter().enumerate() {
+        let mount = mount(format!("data-{number}"))?;
+        let daemons = server.daemons.iter().copied().collect();
+        let data = CephData::new(mount, map.clone(), ids.clone(), data_fs, daemons);
+        servers.push((Arc::new(data), server.address));
+    }
+    let spread = Arc::new(Spread::new(map, servers, ids, (options.data_fs)(&data_fs)));
+    let watch = Watch::start(&spread).map_err(OpenError::Thread)?;
+    Ok((spread, watch))
 }
 
 /// Which object attributes are of. For what lies in a snapshot, the library tells the snapshot as

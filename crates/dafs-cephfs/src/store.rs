@@ -2,15 +2,15 @@
 
 use crate::attr::{attr, change};
 use crate::limits::{
-    FILE_BYTES_MAX, LINKS_MAX, MODE_BITS, SYMLINK_BYTES_MAX, XATTR_LIST_BYTES_MAX,
+    FILE_BYTES_MAX, LINKS_MAX, MODE_BITS, SYMLINK_BYTES_MAX, UNIT_BYTES_USUAL, XATTR_LIST_BYTES_MAX,
 };
 use crate::sys::{Inode, NO_SNAPSHOT, Perm};
 use crate::{CephStore, Shared, object};
 use dafs_store::backend::{XATTR_PREFIX, check_name, check_xattr_name, mode_of_acl};
 use dafs_store::{
     AccessMask, Acl, AclSupport, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry,
-    FileId, FsId, FsStat, Kind, LocalChanges, Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode,
-    Result, SetAttr, SetXattr, Store, StoreError, XATTR_BYTES_MAX,
+    FileId, FsId, FsStat, Kind, LayoutForm, Layouts, LocalChanges, Made, NAME_BYTES_MAX, NewObject,
+    OpenFile, OpenMode, Result, SetAttr, SetXattr, Store, StoreError, XATTR_BYTES_MAX,
 };
 use std::sync::Arc;
 
@@ -65,6 +65,10 @@ fn xattr_name(name: &[u8]) -> Result<Vec<u8>> {
 impl Store for CephStore {
     fn fs_id(&self) -> FsId {
         self.shared.ids.fs_id()
+    }
+
+    fn layouts(&self) -> Option<&dyn Layouts> {
+        self.shared.spread.as_ref().map(|_| self as &dyn Layouts)
     }
 
     fn root(&self) -> FileId {
@@ -272,6 +276,8 @@ impl Store for CephStore {
             xattrs: true,
             acls: AclSupport::Mode,
             local_changes: LocalChanges::Unseen,
+            layouts: self.shared.spread.as_ref().map(|_| LayoutForm::Stripes),
+            layout_unit_bytes: self.shared.spread.as_ref().map_or(0, |_| UNIT_BYTES_USUAL),
             ..Capabilities::default()
         }
     }

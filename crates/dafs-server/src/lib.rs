@@ -21,9 +21,9 @@ pub use admin::{
 };
 pub use auth::{Admission, Authenticator, PasswordFileError, Proof, password_line};
 pub use config::{
-    Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT, ExportConfig, ExportSource, NFS_PORT,
-    NFS_RDMA_PORT, NfsConfig, NodeConfig, OwnIdentity, Wake, parse_listen, parse_listen_nfs,
-    parse_listen_nfs_rdma,
+    CephDataServer, CephFsConfig, Config, ConfigError, DANGER_SENTENCE, DEFAULT_PORT, ExportConfig,
+    ExportSource, NFS_PORT, NFS_RDMA_PORT, NfsConfig, NodeConfig, OwnIdentity, Wake, parse_listen,
+    parse_listen_nfs, parse_listen_nfs_rdma,
 };
 pub use engine::{Engine, EngineCounts, JobDone, JobResult, Registry, Shared, Ticker};
 pub use limits::SessionLimits;

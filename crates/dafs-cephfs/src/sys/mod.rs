@@ -1,7 +1,7 @@
-//! libcephfs, opened at run time: the only module of this crate with unsafe code.
+//! libcephfs and librados, opened at run time: the only module of this crate with unsafe code.
 //!
 //! What is not obvious
-//! * The library is opened when first needed and never closed.
+//! * Each library is opened when first needed and never closed.
 //! * Its calls wait, and those of one mount have one lock in common.
 //! * It copies what it is handed before it returns, and it takes a caller's groups by reference.
 //!
@@ -13,15 +13,18 @@
 mod dir;
 mod handle;
 mod inode;
+mod library;
 mod mount;
 mod perm;
+mod rados;
 mod table;
 mod types;
 
 pub(crate) use handle::Handle;
 pub(crate) use inode::Inode;
-pub(crate) use mount::{Mount, MountOptions};
+pub(crate) use mount::{ClusterOptions, Mount, MountOptions};
 pub(crate) use perm::Perm;
+pub(crate) use rados::Rados;
 pub(crate) use types::{NO_SNAPSHOT, StatX, set};
 
 use dafs_store::StoreError;
@@ -30,17 +33,21 @@ use std::sync::OnceLock;
 use table::Functions;
 use thiserror::Error;
 
-/// Why libcephfs cannot be used at all.
+/// Why a library cannot be used at all.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unavailable {
     /// It is not installed, or cannot be loaded.
     #[error(
-        "CephFS needs the library libcephfs, which cannot be loaded; install it (Debian: apt install libcephfs2): {0}"
+        "CephFS needs the library {name}, which cannot be loaded; install it (Debian: apt install {package}): {why}"
     )]
-    Missing(String),
+    #[allow(missing_docs, reason = "the message says it")]
+    Missing { name: &'static str, package: &'static str, why: String },
     /// It lacks a function.
-    #[error("the installed libcephfs is too old: it has no function {0}; 16.2 is known to work")]
-    TooOld(&'static str),
+    #[error(
+        "the installed {name} is too old: it has no function {function}; 16.2 is known to work"
+    )]
+    #[allow(missing_docs, reason = "the message says it")]
+    TooOld { name: &'static str, function: &'static str },
 }
 
 /// The functions of the library, which is opened by the first call.

@@ -4,9 +4,10 @@ use super::inode::Inode;
 use super::table::Functions;
 use super::types::{InodeNumber, MountInfo, NO_SNAPSHOT, VersionedInode};
 use super::{c_string, checked, functions};
-use crate::{OpenError, limits};
+use crate::nudge::Waits;
+use crate::{OpenError, Step, limits};
 use dafs_store::{Result, StoreError};
-use std::ffi::{CString, c_int};
+use std::ffi::{CStr, CString};
 use std::path::PathBuf;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
@@ -14,14 +15,23 @@ use std::sync::Arc;
 /// The client's state at the metadata servers is dropped (`CEPH_RECLAIM_RESET`).
 const RECLAIM_RESET: u32 = 1;
 
+/// Which cluster, and who we are there.
+#[derive(Debug, Clone)]
+pub(crate) struct ClusterOptions {
+    pub(crate) config: Option<PathBuf>,
+    pub(crate) user: Option<String>,
+    pub(crate) keyring: Option<PathBuf>,
+}
+
 /// What to mount, and as whom.
 #[derive(Debug, Clone)]
 pub(crate) struct MountOptions {
-    pub(crate) config: Option<PathBuf>,
-    pub(crate) user: Option<String>,
+    pub(crate) cluster: ClusterOptions,
     pub(crate) file_system: Option<String>,
     pub(crate) root: String,
     pub(crate) uuid: String,
+    /// Where its requests are noted.
+    pub(crate) waits: Arc<Waits>,
 }
 
 /// A mount.
@@ -29,6 +39,7 @@ pub(crate) struct Mount {
     calls: &'static Functions,
     raw: NonNull<MountInfo>,
     mounted: bool,
+    waits: Arc<Waits>,
 }
 
 // SAFETY: the library locks what belongs to a mount; its calls may come from any thread.
@@ -51,47 +62,56 @@ impl Mount {
     /// What went wrong, for whoever set this up.
     pub(crate) fn new(options: &MountOptions) -> std::result::Result<Self, OpenError> {
         let calls = functions()?;
-        let user = options.user.as_deref().map(plain).transpose()?;
+        let user = options.cluster.user.as_deref().map(plain).transpose()?;
         let mut raw = null_mut();
         // SAFETY: `raw` takes the answer; the name is null or ends with a zero.
         let made = unsafe {
             (calls.ceph_create)(&mut raw, user.as_deref().map_or(null(), |u| u.as_ptr()))
         };
-        step("making a client", made)?;
-        let raw = NonNull::new(raw).ok_or(OpenError::Step("making a client", StoreError::Busy))?;
-        let mut mount = Self { calls, raw, mounted: false };
+        Step::Client.check(made)?;
+        let raw =
+            NonNull::new(raw).ok_or(OpenError::Step { step: Step::Client, errno: libc::ENOMEM })?;
+        let mut mount = Self { calls, raw, mounted: false, waits: options.waits.clone() };
         mount.configure(options)?;
         // SAFETY: the mount is there and not initialised yet.
-        step("starting a client", unsafe { (calls.ceph_init)(mount.raw()) })?;
+        Step::Start.check(unsafe { (calls.ceph_init)(mount.raw()) })?;
         if let Some(name) = &options.file_system {
             let name = plain(name)?;
             // SAFETY: the mount is initialised and not mounted; the name ends with a zero.
             let chosen = unsafe { (calls.ceph_select_filesystem)(mount.raw(), name.as_ptr()) };
-            step("choosing the file system", chosen)?;
+            Step::FileSystem.check(chosen)?;
         }
         mount.take_over(&plain(&options.uuid)?);
         let root = plain(&options.root)?;
         // SAFETY: the mount is initialised and not mounted; the path ends with a zero.
-        step("mounting", unsafe { (calls.ceph_mount)(mount.raw(), root.as_ptr()) })?;
+        Step::Mount.check(unsafe { (calls.ceph_mount)(mount.raw(), root.as_ptr()) })?;
         mount.mounted = true;
         Ok(mount)
     }
 
     fn configure(&self, options: &MountOptions) -> std::result::Result<(), OpenError> {
         use std::os::unix::ffi::OsStrExt;
-        let config = options.config.as_ref().map(|path| CString::new(path.as_os_str().as_bytes()));
+        let config =
+            options.cluster.config.as_ref().map(|path| CString::new(path.as_os_str().as_bytes()));
         let config = config.transpose().map_err(|_| OpenError::ZeroByte)?;
         let path = config.as_deref().map_or(null(), |path| path.as_ptr());
         // SAFETY: the mount is there; the path is null or ends with a zero.
         let read = unsafe { (self.calls.ceph_conf_read_file)(self.raw(), path) };
-        step("reading the configuration of ceph", read)?;
+        Step::Configuration.check(read)?;
         for (name, value) in limits::SETTINGS {
-            // SAFETY: the mount is there; both texts end with a zero.
-            let done =
-                unsafe { (self.calls.ceph_conf_set)(self.raw(), name.as_ptr(), value.as_ptr()) };
-            step("setting an option of ceph", done)?;
+            self.set(name, value)?;
+        }
+        if let Some(keyring) = &options.cluster.keyring {
+            let path = CString::new(keyring.as_os_str().as_bytes());
+            self.set(c"keyring", &path.map_err(|_| OpenError::ZeroByte)?)?;
         }
         Ok(())
+    }
+
+    fn set(&self, name: &CStr, value: &CStr) -> std::result::Result<(), OpenError> {
+        // SAFETY: the mount is there; both texts end with a zero.
+        let done = unsafe { (self.calls.ceph_conf_set)(self.raw(), name.as_ptr(), value.as_ptr()) };
+        Step::Option.check(done)
     }
 
     /// Takes a uuid over. It has to be set after the old state is dropped: before, the metadata
@@ -115,6 +135,18 @@ impl Mount {
 
     pub(super) fn calls(&self) -> &'static Functions {
         self.calls
+    }
+
+    /// Its requests under way.
+    pub(super) fn waits(&self) -> &Arc<Waits> {
+        &self.waits
+    }
+
+    /// Has the metadata servers write what this mount has changed into their journals, and waits for
+    /// that.
+    pub(crate) fn sync_all(&self) -> Result<()> {
+        // SAFETY: the mount is mounted.
+        checked(unsafe { (self.calls.ceph_sync_fs)(self.raw()) }).map(drop)
     }
 
     pub(super) fn raw(&self) -> *mut MountInfo {
@@ -165,10 +197,6 @@ impl Drop for Mount {
     }
 }
 
-fn plain(text: &str) -> std::result::Result<CString, OpenError> {
+pub(super) fn plain(text: &str) -> std::result::Result<CString, OpenError> {
     c_string(text.as_bytes()).map_err(|_| OpenError::ZeroByte)
-}
-
-fn step(what: &'static str, answer: c_int) -> std::result::Result<(), OpenError> {
-    checked(answer).map(drop).map_err(|error| OpenError::Step(what, error))
 }

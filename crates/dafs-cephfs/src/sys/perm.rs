@@ -2,6 +2,7 @@
 
 use super::mount::Mount;
 use super::types::UserPerm;
+use crate::nudge::Waiting;
 use dafs_store::{Cred, Result, StoreError};
 use std::ptr::NonNull;
 
@@ -11,6 +12,8 @@ pub(crate) struct Perm<'a> {
     raw: NonNull<UserPerm>,
     /// The library refers to them.
     _groups: Box<[libc::gid_t]>,
+    /// What needs a caller asks the metadata server for something.
+    _waiting: Waiting,
 }
 
 impl<'a> Perm<'a> {
@@ -24,7 +27,7 @@ impl<'a> Perm<'a> {
             (mount.calls().ceph_userperm_new)(cred.uid, cred.gid, count, groups.as_mut_ptr())
         };
         let raw = NonNull::new(raw).ok_or(StoreError::Busy)?;
-        Ok(Self { mount, raw, _groups: groups })
+        Ok(Self { mount, raw, _groups: groups, _waiting: mount.waits().begin() })
     }
 
     pub(super) fn raw(&self) -> *const UserPerm {

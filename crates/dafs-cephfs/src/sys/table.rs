@@ -1,68 +1,13 @@
-//! The functions of libcephfs that are used, found when the library is opened.
+//! The functions of libcephfs that are used.
 
-use super::Unavailable;
+use super::library::library;
 use super::types::{
     DirResult, Fh, InodeNumber, MountInfo, RawInode, StatX, UserPerm, VersionedInode,
 };
 use libc::{c_char, c_int, c_uint, c_void, dirent, gid_t, iovec, mode_t, statvfs, uid_t};
 
-/// The first name is that of the interface which has been stable since 2016.
-const NAMES: [&std::ffi::CStr; 1] = [c"libcephfs.so.2"];
-
-macro_rules! functions {
-    ($($(#[$doc:meta])* fn $name:ident($($argument:ty),* $(,)?) $(-> $answer:ty)?;)*) => {
-        /// Addresses of functions, of the types that the library's header gives them.
-        pub(super) struct Functions {
-            $($(#[$doc])* pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $answer)?,)*
-        }
-
-        impl Functions {
-            /// Opens the library, for good: its threads do not bear that it goes away.
-            pub(super) fn open() -> Result<Self, Unavailable> {
-                let library = open_library()?;
-                Ok(Self {
-                    $($name: {
-                        let symbol = concat!(stringify!($name), "\0");
-                        // SAFETY: the library is open, the name ends with a zero.
-                        let address = unsafe { libc::dlsym(library, symbol.as_ptr().cast()) };
-                        if address.is_null() {
-                            return Err(Unavailable::TooOld(stringify!($name)));
-                        }
-                        // SAFETY: a function's address, not null, of the type that the header of
-                        // this library gives the function of this name.
-                        unsafe {
-                            std::mem::transmute::<
-                                *mut c_void,
-                                unsafe extern "C" fn($($argument),*) $(-> $answer)?,
-                            >(address)
-                        }
-                    },)*
-                })
-            }
-        }
-    };
-}
-
-fn open_library() -> Result<*mut c_void, Unavailable> {
-    for name in NAMES {
-        // SAFETY: the name ends with a zero; the library's initialisers ask nothing of the caller.
-        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if !library.is_null() {
-            return Ok(library);
-        }
-    }
-    // SAFETY: after a failure this is a text that ends with a zero, or null.
-    let why = unsafe {
-        let text = libc::dlerror();
-        match text.is_null() {
-            true => String::new(),
-            false => std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned(),
-        }
-    };
-    Err(Unavailable::Missing(why))
-}
-
-functions! {
+library! {
+    Functions, "libcephfs", "libcephfs2", c"libcephfs.so.2";
     fn ceph_create(*mut *mut MountInfo, *const c_char) -> c_int;
     fn ceph_conf_read_file(*mut MountInfo, *const c_char) -> c_int;
     fn ceph_conf_set(*mut MountInfo, *const c_char, *const c_char) -> c_int;
@@ -72,6 +17,7 @@ functions! {
     fn ceph_start_reclaim(*mut MountInfo, *const c_char, c_uint) -> c_int;
     fn ceph_finish_reclaim(*mut MountInfo);
     fn ceph_mount(*mut MountInfo, *const c_char) -> c_int;
+    fn ceph_sync_fs(*mut MountInfo) -> c_int;
     fn ceph_unmount(*mut MountInfo) -> c_int;
     fn ceph_release(*mut MountInfo) -> c_int;
     fn ceph_userperm_new(uid_t, gid_t, c_int, *mut gid_t) -> *mut UserPerm;

@@ -27,11 +27,14 @@ pub(crate) fn options(config: &Path, root: &str, identity: &str, mounts: usize) 
     CephOptions {
         config: Some(config.to_path_buf()),
         user: None,
+        keyring: None,
         file_system: None,
         root: root.to_owned(),
         identity: identity.to_owned(),
         secret: crate::common::secret(),
         mounts,
+        data_servers: Vec::new(),
+        data_fs: |fs| *fs,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The configuration file as it is written, and the checks that make a [`Config`] of it.
 
+use super::cephfs::CephFile;
 use super::{
     Config, DANGER_SENTENCE, ExportConfig, ExportSource, NfsConfig, NodeConfig, OwnIdentity, Wake,
     Wrong, parse_listen, parse_listen_nfs, parse_listen_nfs_rdma, wrong,
@@ -9,6 +10,7 @@ use dafs_service::durable::Durability;
 use dafs_service::{Admits, ExportOptions, Squash};
 use dafs_store::Cred;
 use serde::Deserialize;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -81,6 +83,8 @@ struct ExportFile {
     stripe_bytes: Option<u32>,
     #[serde(default)]
     node: Vec<NodeFile>,
+    store: Option<String>,
+    ceph: Option<CephFile>,
 }
 
 #[derive(Deserialize)]
@@ -224,6 +228,16 @@ impl LimitsFile {
     }
 }
 
+/// Where clients reach a data server, as they are told.
+pub(super) fn own_address(text: &str) -> Result<SocketAddr, String> {
+    match parse_listen_nfs(text) {
+        Ok(address) if address.ip().is_unspecified() => {
+            Err("listen on the one address that clients use".to_owned())
+        }
+        parsed => parsed,
+    }
+}
+
 impl NodeFile {
     fn check(
         &self,
@@ -235,13 +249,7 @@ impl NodeFile {
             let remedy = format!("{} is no directory; make it first", path.display());
             return Err(wrong("node", remedy));
         }
-        let parse = |text: &String| match parse_listen_nfs(text) {
-            Ok(address) if address.ip().is_unspecified() => {
-                Err(wrong("node", "listen on the one address that clients use".to_owned()))
-            }
-            Ok(address) => Ok(address),
-            Err(remedy) => Err(wrong("node", remedy)),
-        };
+        let parse = |text: &String| own_address(text).map_err(|remedy| wrong("node", remedy));
         let listen = self.listen.as_ref().map(parse).transpose()?;
         Ok(NodeConfig { number: self.number, path, listen })
     }
@@ -261,6 +269,7 @@ impl ExportFile {
             Some(_) => return Err(wrong("squash", "use root, none or all".to_owned())),
         };
         let source = match (&self.path, self.memory_bytes) {
+            _ if self.store.is_some() || self.ceph.is_some() => self.engine(base, &wrong)?,
             (Some(path), None) => {
                 let path = base.join(path);
                 if !path.is_dir() {
@@ -292,6 +301,10 @@ impl ExportFile {
             let remedy = "replies for files that are spread over nodes are not kept; use off";
             return Err(wrong("durable_replies", remedy.to_owned()));
         }
+        if durable && matches!(source, ExportSource::CephFs(_)) {
+            let remedy = "replies for files of CephFS are not kept; use off";
+            return Err(wrong("durable_replies", remedy.to_owned()));
+        }
         if durable && matches!(source, ExportSource::Memory { .. }) {
             let remedy = "files in memory do not outlive the server; use off, or path";
             return Err(wrong("durable_replies", remedy.to_owned()));
@@ -299,6 +312,29 @@ impl ExportFile {
         let options =
             ExportOptions { read_only: self.read_only, squash, anonymous, admits, durable_replies };
         Ok(ExportConfig { name: self.name.clone(), source, options })
+    }
+
+    /// Files that another file system keeps.
+    fn engine(
+        &self,
+        base: &Path,
+        wrong: &dyn Fn(&str, String) -> Wrong,
+    ) -> Result<ExportSource, Wrong> {
+        if self.store.as_deref() != Some("cephfs") {
+            let remedy = "write \"cephfs\", or leave it and [export.ceph] out".to_owned();
+            return Err(wrong("store", remedy));
+        }
+        let other = [
+            ("path", self.path.is_some()),
+            ("memory_bytes", self.memory_bytes.is_some()),
+            ("stripe_bytes", self.stripe_bytes.is_some()),
+            ("node", !self.node.is_empty()),
+        ];
+        if let Some((field, _)) = other.iter().find(|(_, is_set)| *is_set) {
+            let remedy = "leave it out: CephFS keeps the files, and [export.ceph] says which";
+            return Err(wrong(field, remedy.to_owned()));
+        }
+        self.ceph.as_ref().unwrap_or(&CephFile::default()).check(base, wrong)
     }
 
     /// What the directory holds: all of the files, or their names.

@@ -1,6 +1,7 @@
 //! The configuration file: TOML in, checked values out. Every message names the key at fault and
 //! what to write instead; syntax errors carry the line.
 
+mod cephfs;
 mod file;
 
 use crate::limits::SessionLimits;
@@ -156,6 +157,8 @@ pub enum ExportSource {
         /// Where the stripes are.
         nodes: Vec<NodeConfig>,
     },
+    /// In CephFS.
+    CephFs(CephFsConfig),
     /// In memory, up to so many bytes; they are gone when the server ends.
     Memory {
         /// Bytes of file content, symlink texts and names.
@@ -172,6 +175,33 @@ pub struct NodeConfig {
     pub path: PathBuf,
     /// Where clients that can (pNFS) reach it without going through the server's other doors.
     pub listen: Option<SocketAddr>,
+}
+
+/// Which part of which CephFS, and as whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CephFsConfig {
+    /// The configuration of the cluster; `None` for ceph's usual places.
+    pub conf: Option<PathBuf>,
+    /// The user of the cluster, without "client."; `None` for admin.
+    pub id: Option<String>,
+    /// The user's key; `None` for where the configuration of the cluster says.
+    pub keyring: Option<PathBuf>,
+    /// The file system; `None` for the cluster's default one.
+    pub fs: Option<String>,
+    /// The directory, from the top of the file system.
+    pub root: String,
+    /// Where clients that can (pNFS) reach storage daemons without going through the server's other
+    /// doors.
+    pub data_servers: Vec<CephDataServer>,
+}
+
+/// A data server before storage daemons of a CephFS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CephDataServer {
+    /// Where clients reach it.
+    pub listen: SocketAddr,
+    /// The numbers of the storage daemons (OSDs) that it is next to.
+    pub osds: Vec<u32>,
 }
 
 /// An export.
@@ -432,6 +462,18 @@ mod tests {
         check(&EXPORT.replace("\"data\"\n", "\"gone\"\n"), "is no directory");
         check(&format!("{EXPORT}memory_bytes = 5"), "leave it out");
         check("[[export]]\nname = \"data\"", "memory_bytes = N");
+        let ceph = "[[export]]\nname = \"c\"\nstore = \"cephfs\"\n";
+        check(&ceph.replace("cephfs", "ceph"), "write \"cephfs\"");
+        check(&format!("{EXPORT}[export.ceph]\nid = \"x\""), "write \"cephfs\"");
+        check(&format!("{ceph}path = \"data\""), "leave it out");
+        check(&format!("{ceph}durable_replies = \"crash\""), "CephFS are not kept");
+        check(&format!("{ceph}[export.ceph]\nid = \"client.x\""), "without \"client.\"");
+        check(&format!("{ceph}[export.ceph]\nconf = \"gone\""), "gone is not there");
+        check(&format!("{ceph}[export.ceph]\nroot = \"x\""), "\"/\" first");
+        let server = "[[export.ceph.data_server]]\nlisten = \"127.0.0.1:1\"\nosds = [0]\n";
+        check(&format!("{ceph}{server}{server}"), "OSD 0 is named by two");
+        check(&format!("{ceph}{}", server.replace("[0]", "[]")), "osds = [0, 1]");
+        check(&format!("{ceph}{}", server.replace("127.0.0.1", "0.0.0.0")), "that clients use");
         let node = "[[export.node]]\nnumber = 1\npath = \"data\"\n";
         check(&format!("{EXPORT}{node}{node}"), "its own number");
         check(&format!("{EXPORT}{}", node.replace("\"data\"", "\"gone\"")), "is no directory");

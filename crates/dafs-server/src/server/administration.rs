@@ -1,6 +1,6 @@
 //! What administrators do with a running server: look at clients, end one, change the exports.
 
-use super::striped::Striped;
+use super::data::Spread;
 use super::{StartError, journal, open_store};
 use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport};
 use crate::config::{Config, ExportConfig, ExportSource};
@@ -54,10 +54,14 @@ impl Administration {
         }
         let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = |config: &ExportConfig| !stores.iter().any(|known| known.is_for(config));
-        let spread = |config: &ExportConfig| matches!(config.source, ExportSource::Striped { .. });
+        let spread = |config: &ExportConfig| match &config.source {
+            ExportSource::Striped { .. } => true,
+            ExportSource::CephFs(ceph) => !ceph.data_servers.is_empty(),
+            _ => false,
+        };
         if let Some(new) = config.exports.iter().find(|export| spread(export) && is_new(export)) {
             return Err(format!(
-                "nodes are opened when the server starts: restart it to serve export {:?} so",
+                "nodes and data servers are opened when the server starts: restart it to serve export {:?} so",
                 new.name
             ));
         }
@@ -196,13 +200,13 @@ pub(super) struct Known {
     source: ExportSource,
     read_only: bool,
     store: Arc<dyn Store>,
-    striped: Option<Arc<Striped>>,
+    spread: Option<Arc<dyn Spread>>,
 }
 
 impl Known {
     /// What its data servers need, if it has any.
-    pub(super) fn striped(&self) -> Option<Arc<Striped>> {
-        self.striped.clone()
+    pub(super) fn spread(&self) -> Option<Arc<dyn Spread>> {
+        self.spread.clone()
     }
 
     fn is_for(&self, config: &ExportConfig) -> bool {
@@ -228,22 +232,22 @@ pub(super) fn open_exports(
     let mut exports = Vec::new();
     let mut stores = Vec::new();
     for config in configs {
-        let (store, striped) = match known.iter().find(|known| known.is_for(config)) {
+        let (store, spread) = match known.iter().find(|known| known.is_for(config)) {
             // What is in use can be opened only once.
             Some(known) if !matches!(config.source, ExportSource::Directory(_)) => {
-                (known.store.clone(), known.striped.clone())
+                (known.store.clone(), known.spread.clone())
             }
             Some(known) => {
-                let (opened, striped) = open_store(config, secret, state)?;
+                let (opened, spread) = open_store(config, secret, state)?;
                 let kept = known.is_same(config, &*opened);
-                (if kept { known.store.clone() } else { opened }, striped)
+                (if kept { known.store.clone() } else { opened }, spread)
             }
             None => open_store(config, secret, state)?,
         };
         let (name, source) = (config.name.clone(), config.source.clone());
         let read_only = config.options.read_only;
         exports.push(Export::new(&name, store.clone(), config.options.clone()));
-        stores.push(Known { name, source, read_only, store, striped });
+        stores.push(Known { name, source, read_only, store, spread });
     }
     Ok((exports, stores))
 }

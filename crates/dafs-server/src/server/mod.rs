@@ -1,7 +1,9 @@
 //! A running server: listeners, reactors, exports.
 
 mod administration;
+mod cephfs;
 mod clock;
+mod data;
 mod fences;
 mod inherited;
 mod journal;
@@ -41,6 +43,7 @@ use dafs_service::{
 use dafs_store::{
     ExportSecret, MemoryOptions, MemoryStore, PosixOptions, PosixStore, Store, StoreError,
 };
+use data::{DataServer, Spread};
 use inherited::Inherited;
 use listen::Listener;
 use nfs::{Identity, NfsServer};
@@ -51,7 +54,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use striped::{DataServer, Striped};
 use thiserror::Error;
 
 /// Connections that wait for a reactor.
@@ -89,6 +91,16 @@ pub enum StartError {
         path: PathBuf,
         /// Why.
         error: StoreError,
+    },
+    /// CephFS.
+    #[error("cannot export {root:?} of CephFS as {name:?}: {error}")]
+    CephFs {
+        /// The export.
+        name: String,
+        /// The directory of the file system.
+        root: String,
+        /// Why, and what to look at.
+        error: dafs_cephfs::OpenError,
     },
     /// The key of file handles.
     #[error(
@@ -228,8 +240,8 @@ impl Server {
             false => None,
         };
         let identity = Identity { server: state::server_identity(&secret), secret: random.secret };
-        let striped: Vec<_> = stores.iter().filter_map(administration::Known::striped).collect();
-        let mut server = Self::serve(config, service.clone(), &random, &identity, &striped)?;
+        let spread: Vec<_> = stores.iter().filter_map(administration::Known::spread).collect();
+        let mut server = Self::serve(config, service.clone(), &random, &identity, &spread)?;
         let registry = server.registry.clone();
         let administration =
             Administration::new(service, registry, secret, directory.clone(), stores);
@@ -263,7 +275,7 @@ impl Server {
         service: Arc<Service>,
         random: &Random,
         identity: &Identity,
-        striped: &[Arc<Striped>],
+        spread: &[Arc<dyn Spread>],
     ) -> Result<Self, StartError> {
         let mut inherited = Inherited::take();
         let listeners =
@@ -305,8 +317,8 @@ impl Server {
             let reactor = start_reactor(index, config, &shared, &listeners)?;
             server.reactors.push(reactor);
         }
-        for store in striped {
-            server.data.extend(DataServer::start_all(config, &shared, store)?);
+        for door in spread.iter().flat_map(|store| store.take_doors(&shared.service)) {
+            server.data.push(DataServer::start(config, &shared, door)?);
         }
         server.nfs = NfsServer::start(config, &shared, &mut inherited, identity)?;
         if let Some(address) = config.metrics_listen {
@@ -437,7 +449,7 @@ impl Server {
                     ("journal_kept_changes", "Changes of theirs it knows", journal.changes as u64),
                 ]);
             }
-            gauges.extend(striped::gauges(&data));
+            gauges.extend(data::gauges(&data));
             if let Some((group, shared)) = &nfs {
                 let (rpc, held) = (group.statistics(), shared.counts());
                 gauges.extend([
@@ -549,7 +561,7 @@ fn new_service(
 }
 
 /// The store of an export, and what it has data servers for.
-type OpenedStore = (Arc<dyn Store>, Option<Arc<Striped>>);
+type OpenedStore = (Arc<dyn Store>, Option<Arc<dyn Spread>>);
 
 fn open_store(
     export: &ExportConfig,
@@ -565,7 +577,11 @@ fn open_store(
         }
         ExportSource::Striped { path, unit_bytes, nodes } => {
             let striped = striped::open(export, (path, *unit_bytes, nodes), secret, state)?;
-            Ok((striped.store(), Some(striped)))
+            Ok((striped.store(), Some(striped as Arc<dyn Spread>)))
+        }
+        ExportSource::CephFs(ceph) => {
+            let ceph = cephfs::open(export, ceph, secret)?;
+            Ok((ceph.store(), Some(ceph as Arc<dyn Spread>)))
         }
         // Everybody may make files at the top, as in /tmp, because there is nobody to prepare it.
         ExportSource::Memory { bytes_max } => {

@@ -76,6 +76,11 @@ pub(super) fn server_identity(secret: &ExportSecret) -> [u8; 16] {
     (u128::from(hash.h1) << 64 | u128::from(hash.h2)).to_be_bytes()
 }
 
+/// The same as text.
+pub(super) fn server_name(secret: &ExportSecret) -> String {
+    server_identity(secret).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Where a server keeps its state when nothing is said: `/var/lib/dafs` for root, else below the
 /// home directory; `None` when there is none.
 pub fn default_state_directory() -> Option<PathBuf> {

@@ -4,25 +4,18 @@
 //! Invariants
 //! * A directory becomes a node's once. That is remembered in the state directory, so that a file
 //!   system that is not mounted is not taken for an empty node.
-//! * Each data server is a server of its own to clients: no session, client or state is shared with
-//!   the other doors, which judge every use of a component.
 
-use super::nfs::{self, Elsewhere};
-use super::{Random, StartError, listen};
-use crate::config::{Config, ExportConfig, NodeConfig};
-use crate::engine::Shared;
-use dafs_dat::Instant;
-use dafs_nfs::{DataRole, ForeignStates, ForeignUse, NfsHandler, NfsShared};
-use dafs_rpc::server::Group;
-use dafs_service::{
-    Admits, Export, ExportOptions, Namespace, NoRecords, Service, ServiceConfig, Squash,
-};
+use super::data::{DataDoor, Spread};
+use super::{StartError, listen};
+use crate::config::{ExportConfig, NodeConfig};
+use dafs_nfs::{ForeignStates, ForeignUse};
+use dafs_service::{Admits, Export, Service};
 use dafs_store::striped::{
     ComponentHandle, ComponentStore, DirectoryNode, Node, component_store_fs,
 };
 use dafs_store::{
-    DataFiles, DataStore, ExportSecret, FileId, FsId, PosixOptions, PosixStore, Store, StoreError,
-    StripedOptions, StripedStore,
+    ExportSecret, FileId, FsId, PosixOptions, PosixStore, Store, StoreError, StripedOptions,
+    StripedStore,
 };
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
@@ -30,7 +23,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 /// Where it is remembered which directories are nodes', in the state directory.
 const NODES: &str = "nodes";
@@ -107,7 +99,7 @@ fn open_node(
 }
 
 /// A key for one purpose. It tells nothing about the secret.
-fn derive(secret: &ExportSecret, purpose: &[u8], of: &[u8]) -> [u8; 16] {
+pub(super) fn derive(secret: &ExportSecret, purpose: &[u8], of: &[u8]) -> [u8; 16] {
     let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
     hasher.write(purpose);
     hasher.write(of);
@@ -122,6 +114,30 @@ fn hex(bytes: &[u8]) -> String {
 impl Striped {
     pub(super) fn store(&self) -> Arc<dyn Store> {
         self.store.clone()
+    }
+}
+
+impl Spread for Striped {
+    fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
+        let (secret, component_fs) = (self.secret, self.component_fs);
+        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = |Door { node, listener }| {
+            let number: u32 = node.number();
+            let (service, store) = (service.clone(), self.store.clone());
+            DataDoor {
+                listener,
+                number,
+                files: Arc::new(ComponentStore::new(node, secret, component_fs, None)),
+                states: Arc::new(Here { service, store, secret, component_fs }),
+                admits: self.admits.clone(),
+                identity: derive(
+                    &ExportSecret::from_bytes(secret),
+                    b"data server",
+                    &number.to_be_bytes(),
+                ),
+            }
+        };
+        doors.drain(..).map(open).collect()
     }
 }
 
@@ -142,103 +158,5 @@ impl ForeignStates for Here {
     fn size(&self, component: &FileId) -> Result<u64, StoreError> {
         let handle = ComponentHandle::open(component, &self.component_fs, &self.secret)?;
         self.store.size_of(&handle.component)
-    }
-}
-
-/// What a data server has done.
-#[derive(Clone)]
-pub(super) struct DataCounters {
-    group: Arc<Group>,
-    files: Arc<dyn DataFiles>,
-}
-
-/// What all data servers of a server have done, as it is told to Prometheus.
-pub(super) fn gauges(data: &[DataCounters]) -> Vec<(&'static str, &'static str, u64)> {
-    if data.is_empty() {
-        return Vec::new();
-    }
-    let rpc: Vec<_> = data.iter().map(|data| data.group.statistics()).collect();
-    let indirect = data.iter().map(|data| data.files.indirect_bytes()).sum();
-    vec![
-        ("data_servers", "Data servers", data.len() as u64),
-        ("data_connections", "Connections to them", rpc.iter().map(|r| r.connections).sum()),
-        ("data_received_bytes", "Bytes received", rpc.iter().map(|r| r.received_bytes).sum()),
-        ("data_sent_bytes", "Bytes sent", rpc.iter().map(|r| r.sent_bytes).sum()),
-        ("data_indirect_bytes", "Bytes asked for that another one has", indirect),
-    ]
-}
-
-/// A data server with its threads. Dropping it ends them.
-pub(super) struct DataServer {
-    group: Arc<Group>,
-    files: Arc<dyn DataFiles>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl DataServer {
-    /// Starts those of a store.
-    pub(super) fn start_all(
-        config: &Config,
-        shared: &Arc<Shared>,
-        striped: &Striped,
-    ) -> Result<Vec<Self>, StartError> {
-        let mut doors = striped.doors.lock().unwrap_or_else(PoisonError::into_inner);
-        doors.drain(..).map(|door| Self::start(config, shared, striped, door)).collect()
-    }
-
-    fn start(
-        config: &Config,
-        shared: &Arc<Shared>,
-        striped: &Striped,
-        door: Door,
-    ) -> Result<Self, StartError> {
-        let Door { node, listener } = door;
-        let (secret, component_fs) = (striped.secret, striped.component_fs);
-        let number = node.number();
-        let files = Arc::new(ComponentStore::new(node, secret, component_fs, None));
-        let store = striped.store.clone();
-        let states = Here { service: shared.service.clone(), store, secret, component_fs };
-        let admits = striped.admits.clone();
-        let options = ExportOptions { admits, squash: Squash::None, ..ExportOptions::default() };
-        let store = Arc::new(DataStore::new(files.clone()));
-        let namespace = Namespace::new(vec![Export::new("", store, options)])?;
-        let random = Random::draw()?;
-        let service = ServiceConfig::new(config.lease_time, random.instance);
-        let now_ns = Instant::now().0;
-        let service = Service::with_records(service, namespace, Box::new(NoRecords), now_ns)?;
-        let role = DataRole { files: files.clone(), states: Arc::new(states) };
-        let secret = ExportSecret::from_bytes(striped.secret);
-        let identity = derive(&secret, b"data server", &number.to_be_bytes());
-        let nfs = NfsShared::new_data_server(
-            Arc::new(service),
-            Arc::new(Elsewhere(shared.pool.clone())),
-            // An error of a device is told once, to whoever asks first.
-            shared.write_verifier.clone(),
-            nfs::admission(vec![listener.local_addr()?.port()]),
-            nfs::options(config, &identity, random.secret),
-            role,
-        );
-        let group = Arc::new(Group::new(vec![listener], 1, nfs::rpc_config(config))?);
-        let mut server = Self { group, files, threads: Vec::new() };
-        let reactor = server.group.reactor(|_| NfsHandler::new(nfs))?;
-        let thread = std::thread::Builder::new().name(format!("dafs-data-{number}"));
-        server.threads.push(thread.spawn(|| reactor.run())?);
-        Ok(server)
-    }
-
-    /// The counters, for somebody who outlives this.
-    pub(super) fn counters(&self) -> DataCounters {
-        DataCounters { group: self.group.clone(), files: self.files.clone() }
-    }
-}
-
-impl Drop for DataServer {
-    fn drop(&mut self) {
-        self.group.stop();
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a reactor of a data server had failed");
-            }
-        }
     }
 }

@@ -1,0 +1,368 @@
+//! A data server: content of files by their inodes, through a client of the file system of its own.
+//!
+//! What is not obvious
+//! * It can serve any byte, so a layout that is out of date is slow and not wrong: what lies elsewhere
+//!   is counted.
+//! * What it writes is at the storage daemons when the call returns. The size is known to this client
+//!   alone until it is synced, or until the metadata server asks for it because somebody looks.
+//!
+//! Invariants
+//! * A file is open here only while it is used, so that it keeps neither others waiting nor the space of
+//!   what was removed.
+
+use crate::attr::attr;
+use crate::id::{Ids, Object};
+use crate::limits::{DATA_FILES_OPEN_MAX, DATA_IDLE, ENDS_MAX, FILE_BYTES_MAX};
+use crate::map::OsdMap;
+use crate::server;
+use crate::stripes::Stripes;
+use crate::sys::{Handle, Inode, Mount, NO_SNAPSHOT, Perm};
+use dafs_mem::VolatileSlice;
+use dafs_store::backend::{Uses, check_ranges, continued, seek_dense};
+use dafs_store::{
+    Attr, CacheAdvice, DataFile, DataFiles, FileId, FsId, FsStat, NAME_BYTES_MAX, OpenFile, Result,
+    SeekWhat, Stability, StoreError, Wait,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::any::Any;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// A data server of a CephFS.
+#[derive(Debug)]
+pub struct CephData {
+    shared: Arc<Shared>,
+}
+
+/// What a data server and its files share.
+struct Shared {
+    mount: Arc<Mount>,
+    map: Arc<OsdMap>,
+    ids: Arc<Ids>,
+    fs_id: FsId,
+    /// The daemons that it is next to.
+    daemons: FxHashSet<u32>,
+    open: Mutex<FxHashMap<Object, Open>>,
+    uses: Uses<Object>,
+    /// How far files reach of which something was written that lies elsewhere: they may have grown
+    /// beyond the pattern that clients know.
+    ends: Mutex<FxHashMap<Object, u64>>,
+    indirect_bytes: AtomicU64,
+}
+
+/// A file that is open.
+#[derive(Clone)]
+struct Open {
+    handle: Arc<Handle>,
+    writable: bool,
+    stripes: Arc<Stripes>,
+    used: Instant,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("daemons", &self.daemons).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these hold is whole between any two steps.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CephData {
+    /// `ids` seals the handles of files for data servers, which are of the file system `fs_id`.
+    pub(crate) fn new(
+        mount: Arc<Mount>,
+        map: Arc<OsdMap>,
+        ids: Arc<Ids>,
+        fs_id: FsId,
+        daemons: FxHashSet<u32>,
+    ) -> Self {
+        let (open, uses, ends, indirect_bytes) = Default::default();
+        let shared = Shared { mount, map, ids, fs_id, daemons, open, uses, ends, indirect_bytes };
+        Self { shared: Arc::new(shared) }
+    }
+
+    pub(crate) fn mount(&self) -> &Arc<Mount> {
+        &self.shared.mount
+    }
+
+    /// Whether one of its daemons is this.
+    pub(crate) fn is_next_to(&self, daemon: u32) -> bool {
+        self.shared.daemons.contains(&daemon)
+    }
+
+    /// Which files may have grown beyond their pattern since the last call, and how far.
+    pub(crate) fn take_ends(&self) -> FxHashMap<Object, u64> {
+        std::mem::take(&mut *lock(&self.shared.ends))
+    }
+
+    /// Closes what was not used for a while.
+    pub(crate) fn close_idle(&self) {
+        let now = Instant::now();
+        self.shared.close(|_, open| now.duration_since(open.used) >= DATA_IDLE);
+    }
+
+    /// Waits until no request uses a file that was judged before, and closes it.
+    pub(crate) fn forget(&self, object: Object) -> Result<()> {
+        self.shared.uses.await_end(&object)?;
+        self.shared.close(|other, _| *other == object);
+        Ok(())
+    }
+
+    /// Makes known, and stable, how far a file reaches that was written here.
+    pub(crate) fn settle(&self, object: Object) -> Result<()> {
+        let open = self.shared.table().get(&object).filter(|open| open.writable).cloned();
+        open.map_or(Ok(()), |open| open.handle.sync())
+    }
+}
+
+impl Shared {
+    fn table(&self) -> MutexGuard<'_, FxHashMap<Object, Open>> {
+        lock(&self.open)
+    }
+
+    fn inode(&self, object: Object) -> Result<Inode> {
+        self.mount.inode(object.ino, object.snap)
+    }
+
+    /// The open file of an object.
+    fn opened(&self, object: Object, write: bool) -> Result<Open> {
+        let now = Instant::now();
+        if let Some(open) = self.table().get_mut(&object).filter(|open| open.writable || !write) {
+            open.used = now;
+            return Ok(open.clone());
+        }
+        if write && object.snap != NO_SNAPSHOT {
+            return Err(StoreError::ReadOnly);
+        }
+        let inode = self.inode(object)?;
+        // The metadata server has judged the client.
+        let perm = Perm::new(&self.mount, &server())?;
+        let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
+        let handle = Arc::new(inode.open(flags, &perm)?);
+        let stripes = Arc::new(crate::layouts::stripes(&inode, &perm)?);
+        let open = Open { handle, writable: write, stripes, used: now };
+        if self.table().len() >= DATA_FILES_OPEN_MAX {
+            self.close(|_, _| true);
+        }
+        let mut table = self.table();
+        let gone = match table.get(&object) {
+            Some(other) if other.writable => None,
+            None if table.len() >= DATA_FILES_OPEN_MAX => return Err(StoreError::Busy),
+            _ => table.insert(object, open.clone()),
+        };
+        // Closing waits, so it is done behind the lock.
+        drop(table);
+        drop(gone);
+        Ok(open)
+    }
+
+    /// Closes files that nobody uses. Each is known to be open until it is known how far it reaches,
+    /// so that whoever asks for that meanwhile waits for the same.
+    fn close(&self, which: impl Fn(&Object, &Open) -> bool) {
+        let chosen =
+            |(object, open): (&Object, &Open)| which(object, open).then(|| (*object, open.clone()));
+        let chosen: Vec<_> = self.table().iter().filter_map(chosen).collect();
+        for (object, open) in chosen {
+            // It fails when the cluster has shut this client out, which all that follows will show.
+            if open.writable
+                && let Err(error) = open.handle.sync()
+            {
+                tracing::warn!(%error, "how far a file of CephFS reaches may be lost");
+            }
+            let mut table = self.table();
+            let unused = table.get(&object).is_some_and(|now| {
+                // Known here and in the table.
+                now.used == open.used && Arc::strong_count(&now.handle) == 2
+            });
+            let gone = if unused { table.remove(&object) } else { None };
+            drop(table);
+            drop(gone);
+        }
+    }
+
+    /// Makes stable what was written here, and how far it reaches.
+    fn sync(&self, object: Object) -> Result<()> {
+        self.inode(object)?.sync()
+    }
+
+    /// Counts what of a range lies elsewhere.
+    fn count(&self, object: Object, stripes: &Stripes, (offset, len): (u64, usize), write: bool) {
+        let Some(last) = (len as u64).checked_sub(1).and_then(|more| offset.checked_add(more))
+        else {
+            return;
+        };
+        let unit_bytes = u64::from(stripes.unit_bytes.get());
+        let units = offset / unit_bytes..last / unit_bytes + 1;
+        for unit in units {
+            let found = self.map.daemons(object.ino, stripes, unit..unit + 1).ok().flatten();
+            if found.is_some_and(|found| found.iter().all(|daemon| self.daemons.contains(daemon))) {
+                continue;
+            }
+            let from = offset.max(unit * unit_bytes);
+            let bytes = last - from.min(last) + 1;
+            let bytes = bytes.min(unit_bytes - from % unit_bytes);
+            self.indirect_bytes.fetch_add(bytes, Ordering::Relaxed);
+            let mut ends = lock(&self.ends);
+            if write && (ends.len() < ENDS_MAX || ends.contains_key(&object)) {
+                let end = ends.entry(object).or_insert(0);
+                *end = (*end).max(last + 1);
+            }
+        }
+    }
+}
+
+impl DataFiles for CephData {
+    fn fs_id(&self) -> FsId {
+        self.shared.fs_id
+    }
+
+    fn open(&self, id: &FileId) -> Result<Arc<dyn DataFile>> {
+        let object = self.shared.ids.open(id)?;
+        Ok(Arc::new(CephDataFile { data: self.shared.clone(), object, id: *id }))
+    }
+
+    fn indirect_bytes(&self) -> u64 {
+        self.shared.indirect_bytes.load(Ordering::Relaxed)
+    }
+
+    fn space(&self) -> Result<FsStat> {
+        Ok(FsStat {
+            name_bytes_max: NAME_BYTES_MAX as u32,
+            file_bytes_max: FILE_BYTES_MAX,
+            ..FsStat::default()
+        })
+    }
+}
+
+/// A file as a data server uses it.
+struct CephDataFile {
+    data: Arc<Shared>,
+    object: Object,
+    id: FileId,
+}
+
+fn len(views: &[VolatileSlice<'_>]) -> usize {
+    views.iter().map(VolatileSlice::len).sum()
+}
+
+impl OpenFile for CephDataFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn id(&self) -> FileId {
+        self.id
+    }
+
+    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
+        if wait == Wait::Never {
+            return Err(StoreError::WouldBlock);
+        }
+        if offset > FILE_BYTES_MAX {
+            return Ok(0);
+        }
+        let open = self.data.opened(self.object, false)?;
+        self.data.count(self.object, &open.stripes, (offset, len(views)), false);
+        continued(views, offset, |views, offset| open.handle.read(views, offset))
+    }
+
+    fn write_at(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+        wait: Wait,
+    ) -> Result<usize> {
+        if wait == Wait::Never {
+            return Err(StoreError::WouldBlock);
+        }
+        let wanted = len(views);
+        if offset.checked_add(wanted as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(StoreError::FileTooBig);
+        }
+        let open = self.data.opened(self.object, true)?;
+        self.data.count(self.object, &open.stripes, (offset, wanted), true);
+        let count = continued(views, offset, |views, offset| open.handle.write(views, offset))?;
+        if stability != Stability::Unstable {
+            open.handle.sync()?;
+        }
+        Ok(count)
+    }
+
+    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
+        self.data.sync(self.object)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.data.sync(self.object)
+    }
+
+    fn advise(&self, _offset: u64, _len: u64, _advice: CacheAdvice) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_size(&self, _size: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        seek_dense(self.attr()?.size, offset, what)
+    }
+
+    fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn deallocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn copy_from(
+        &self,
+        _source: &dyn OpenFile,
+        source_offset: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        check_ranges(false, source_offset, offset, len)?;
+        Err(StoreError::NotSupported)
+    }
+
+    fn clone_range_from(
+        &self,
+        _source: &dyn OpenFile,
+        _source_offset: u64,
+        _offset: u64,
+        _len: u64,
+    ) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        let inode = self.data.inode(self.object)?;
+        attr(&inode.stat(&Perm::new(&self.data.mount, &server())?)?)
+    }
+}
+
+impl DataFile for CephDataFile {
+    fn use_begins(&self) {
+        self.data.uses.begin(&self.object);
+    }
+
+    fn use_ends(&self) {
+        self.data.uses.end(&self.object);
+    }
+
+    /// All of them can, however far they are.
+    fn served_bytes(&self, _offset: u64, len: usize) -> Result<usize> {
+        Ok(len)
+    }
+
+    fn file_size(&self) -> Result<Option<u64>> {
+        self.attr().map(|attr| Some(attr.size))
+    }
+}

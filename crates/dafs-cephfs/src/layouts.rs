@@ -1,0 +1,339 @@
+//! Where files lie, for clients that go to the data servers themselves.
+//!
+//! What is not obvious
+//! * The daemons of a file's objects follow no rule that repeats, so each file has a pattern of its own,
+//!   which covers a few times its size. A file that has grown beyond it gets another one.
+//!
+//! Invariants
+//! * A placement names no daemon that has no data server: such a file is reached through the metadata
+//!   server.
+//! * Every file whose placement was told is looked at again when the map of daemons has changed.
+
+use crate::attr::attr;
+use crate::data::CephData;
+use crate::id::{Ids, Object};
+use crate::limits::{
+    DEVICES_MAX, PATTERN_BYTES_MIN, PATTERN_PLACES_MAX, PLACED_MAX, WATCH_INTERVAL,
+};
+use crate::map::OsdMap;
+use crate::stripes::Stripes;
+use crate::sys::{Inode, NO_SNAPSHOT, Perm};
+use crate::{CephStore, Shared, server};
+use dafs_store::{
+    Attr, Device, DeviceKey, FileId, FsId, Layouts, Packing, Placement, Result, StoreError,
+};
+use rustc_hash::FxHashMap;
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::hash::Hasher;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+/// The attribute that tells how a file is cut.
+const LAYOUT: &[u8] = b"ceph.file.layout";
+
+/// How a file is cut into objects.
+pub(crate) fn stripes(inode: &Inode, perm: &Perm<'_>) -> Result<Stripes> {
+    let mut text = vec![0; 1024];
+    let len = inode.xattr(LAYOUT, &mut text, perm)?;
+    Stripes::parse(&text[..len])
+}
+
+/// The data servers of a store, and what clients were told of them.
+pub(crate) struct Spread {
+    map: Arc<OsdMap>,
+    servers: Vec<(Arc<CephData>, SocketAddr)>,
+    ids: Arc<Ids>,
+    /// The file system of the handles that clients show to data servers.
+    data_fs: FsId,
+    devices: Mutex<Devices>,
+    told: Mutex<Told>,
+}
+
+/// Devices that clients may ask about. The oldest go first: who does not find one uses the metadata
+/// server, or asks for a layout again.
+#[derive(Default)]
+struct Devices {
+    known: FxHashMap<DeviceKey, (Device, u64)>,
+    uses: u64,
+}
+
+/// Files whose placement was told, and those of them that lie elsewhere now.
+#[derive(Default)]
+struct Told {
+    files: FxHashMap<Object, Known>,
+    moved: Vec<Object>,
+}
+
+#[derive(Clone)]
+struct Known {
+    stripes: Arc<Stripes>,
+    places: usize,
+    device: DeviceKey,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these hold is whole between any two steps.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many units a pattern covers for a file of some size: with room to grow, for files that are being
+/// written.
+fn places(size: u64, unit_bytes: NonZeroU32) -> usize {
+    let bytes = size.saturating_mul(2).max(PATTERN_BYTES_MIN);
+    let units = usize::try_from(bytes.div_ceil(unit_bytes.get().into())).unwrap_or(usize::MAX);
+    // In few steps, lest it becomes another one each time.
+    units.min(PATTERN_PLACES_MAX).next_power_of_two()
+}
+
+impl Spread {
+    pub(crate) fn new(
+        map: Arc<OsdMap>,
+        servers: Vec<(Arc<CephData>, SocketAddr)>,
+        ids: Arc<Ids>,
+        data_fs: FsId,
+    ) -> Self {
+        let (devices, told) = Default::default();
+        Self { map, servers, ids, data_fs, devices, told }
+    }
+
+    pub(crate) fn servers(&self) -> impl Iterator<Item = &Arc<CephData>> {
+        self.servers.iter().map(|(server, _)| server)
+    }
+
+    /// The device of a file. `None` when one of its daemons has no data server.
+    fn device_of(
+        &self,
+        object: Object,
+        stripes: &Stripes,
+        places: usize,
+    ) -> Result<Option<(DeviceKey, Device)>> {
+        let Some(daemons) = self.map.daemons(object.ino, stripes, 0..places as u64)? else {
+            return Ok(None);
+        };
+        let server_of = |daemon: u32| {
+            let at = self.servers.iter().position(|(server, _)| server.is_next_to(daemon))?;
+            u32::try_from(at).ok()
+        };
+        let pattern = daemons.into_iter().map(server_of).collect::<Option<Vec<_>>>();
+        let Some(pattern) = pattern else { return Ok(None) };
+        let servers: Vec<_> = self.servers.iter().map(|&(_, address)| vec![address]).collect();
+        let mut hasher = SipHasher24::new();
+        for (_, address) in &self.servers {
+            hasher.write(address.to_string().as_bytes());
+            hasher.write_u8(0);
+        }
+        pattern.iter().for_each(|&server| hasher.write_u32(server));
+        let key = DeviceKey(hasher.finish128().as_bytes());
+        Ok(Some((key, Device { pattern, servers })))
+    }
+
+    fn note_device(&self, key: DeviceKey, device: Device) {
+        let mut devices = lock(&self.devices);
+        devices.uses += 1;
+        let now = devices.uses;
+        if devices.known.len() >= DEVICES_MAX && !devices.known.contains_key(&key) {
+            let oldest = devices.known.iter().min_by_key(|(_, (_, used))| *used);
+            if let Some(oldest) = oldest.map(|(key, _)| *key) {
+                devices.known.remove(&oldest);
+            }
+        }
+        devices.known.entry(key).or_insert((device, now)).1 = now;
+    }
+
+    fn place(&self, object: Object, inode: &Inode, size: u64) -> Result<Option<Placement>> {
+        let stripes = stripes(inode, &Perm::new(inode.mount(), &server())?)?;
+        let places = places(size, stripes.unit_bytes);
+        let Some((key, device)) = self.device_of(object, &stripes, places)? else {
+            return Ok(None);
+        };
+        self.note_device(key, device);
+        let unit_bytes = stripes.unit_bytes;
+        let known = Known { stripes: Arc::new(stripes), places, device: key };
+        let mut told = lock(&self.told);
+        if told.files.len() >= PLACED_MAX && !told.files.contains_key(&object) {
+            // Nobody looks after these any more, so they are given back.
+            let gone: Vec<_> = told.files.drain().map(|(object, _)| object).collect();
+            told.moved.extend(gone);
+        }
+        told.files.insert(object, known);
+        drop(told);
+        let (epoch, _) = key.0.split_at(8);
+        let epoch = epoch.iter().fold(0, |epoch, &byte| epoch << 8 | u64::from(byte));
+        let file = self.ids.seal(object);
+        Ok(Some(Placement {
+            epoch,
+            spread: dafs_store::Spread::Stripes(dafs_store::Stripes {
+                device: key,
+                first_place: 0,
+                unit_bytes,
+                packing: Packing::Sparse,
+                handles: vec![[&self.data_fs.0[..], &file.0[..]].concat().into_boxed_slice()],
+            }),
+        }))
+    }
+
+    /// A file reaches so far now: if its pattern has become too short, it gets another one.
+    fn note_size(&self, object: Object, end: u64) {
+        let mut told = lock(&self.told);
+        let outgrown = told.files.get(&object).is_some_and(|known| {
+            let unit_bytes = u64::from(known.stripes.unit_bytes.get());
+            known.places < PATTERN_PLACES_MAX && end > known.places as u64 * unit_bytes
+        });
+        if outgrown {
+            told.files.remove(&object);
+            told.moved.push(object);
+        }
+    }
+
+    /// The map of daemons has changed: looks which files lie elsewhere now.
+    fn look_again(&self) {
+        let files: Vec<_> =
+            lock(&self.told).files.iter().map(|(&object, known)| (object, known.clone())).collect();
+        for (object, known) in files {
+            let device = self.device_of(object, &known.stripes, known.places);
+            if matches!(&device, Ok(Some((key, _))) if *key == known.device) {
+                continue;
+            }
+            let mut told = lock(&self.told);
+            if told.files.remove(&object).is_some() {
+                told.moved.push(object);
+            }
+        }
+    }
+
+    /// What is to be done now and then.
+    fn turn(&self) {
+        match self.map.refresh() {
+            Ok(true) => self.look_again(),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%error, "the monitors of ceph do not answer"),
+        }
+        for server in self.servers() {
+            server.close_idle();
+            server.take_ends().into_iter().for_each(|(object, end)| self.note_size(object, end));
+        }
+    }
+}
+
+/// The thread that watches the map of daemons. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(crate) fn start(spread: &Arc<Spread>) -> std::io::Result<Self> {
+        let (end, ended) = channel();
+        let spread: Weak<Spread> = Arc::downgrade(spread);
+        let run = move || {
+            while ended.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                let Some(spread) = spread.upgrade() else { return };
+                spread.turn();
+            }
+        };
+        let thread = std::thread::Builder::new().name("dafs-ceph-watch".to_owned()).spawn(run)?;
+        Ok(Self { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that watches the map of ceph had failed");
+        }
+    }
+}
+
+impl std::fmt::Debug for Spread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Spread").field("servers", &self.servers).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn spread(&self) -> Result<&Arc<Spread>> {
+        self.spread.as_ref().map(|(spread, _)| spread).ok_or(StoreError::NotSupported)
+    }
+}
+
+impl Layouts for CephStore {
+    fn placement(&self, file: &FileId, _write: bool) -> Result<Option<Placement>> {
+        let spread = self.shared.spread()?;
+        let (object, inode) = self.shared.inode(file)?;
+        if object.snap != NO_SNAPSHOT {
+            return Ok(None);
+        }
+        let size = self.shared.stat(object, &inode)?.size;
+        spread.place(object, &inode, size)
+    }
+
+    fn device(&self, key: &DeviceKey) -> Option<Device> {
+        let mut devices = lock(&self.shared.spread().ok()?.devices);
+        devices.uses += 1;
+        let now = devices.uses;
+        let (device, used) = devices.known.get_mut(key)?;
+        *used = now;
+        Some(device.clone())
+    }
+
+    fn devices(&self) -> Vec<DeviceKey> {
+        let Ok(spread) = self.shared.spread() else { return Vec::new() };
+        lock(&spread.devices).known.keys().copied().collect()
+    }
+
+    fn commit(&self, file: &FileId, end: Option<u64>) -> Result<Attr> {
+        let spread = self.shared.spread()?;
+        let (object, inode) = self.shared.inode(file)?;
+        // What it was written with knows how far it reaches.
+        for server in spread.servers() {
+            server.settle(object)?;
+        }
+        let attr = attr(&self.shared.stat(object, &inode)?)?;
+        if end.is_some_and(|end| end > attr.size) {
+            return Err(StoreError::Invalid);
+        }
+        spread.note_size(object, attr.size);
+        Ok(attr)
+    }
+
+    /// The data servers are clients of the file system, whose size is always known to it.
+    fn settle(&self, _file: &FileId) -> Result<()> {
+        Ok(())
+    }
+
+    fn forget(&self, file: &FileId) -> Result<()> {
+        let spread = self.shared.spread()?;
+        let object = self.shared.ids.open(file)?;
+        let mut told = Ok(());
+        for server in spread.servers() {
+            told = told.and(server.forget(object));
+        }
+        told
+    }
+
+    fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
+        let Ok(spread) = self.shared.spread() else { return };
+        let moved = std::mem::take(&mut lock(&spread.told).moved);
+        moved.into_iter().for_each(|object| sink(self.shared.ids.seal(object)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_cover_files_and_what_may_come() {
+        let unit = |bytes| NonZeroU32::new(bytes).unwrap();
+        assert_eq!(places(0, unit(4 << 20)), 64);
+        assert_eq!(places(200 << 20, unit(4 << 20)), 128);
+        assert_eq!(places(0, unit(1 << 30)), 1);
+        assert_eq!(places(0, unit(65_536)), 1024);
+        assert_eq!(places(u64::MAX, unit(4 << 20)), 1024);
+    }
+}

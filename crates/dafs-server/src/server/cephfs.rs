@@ -1,0 +1,98 @@
+//! Exports of CephFS, and the data servers that let clients reach its storage daemons.
+
+use super::data::{DataDoor, Spread};
+use super::{StartError, listen, state, striped};
+use crate::config::{CephFsConfig, ExportConfig};
+use dafs_cephfs::{CephData, CephOptions, CephStore, DataServerOptions};
+use dafs_nfs::{ForeignStates, ForeignUse};
+use dafs_service::{Admits, Export, Service};
+use dafs_store::{DataFiles, ExportSecret, FileId, Store, StoreError};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Mounts of one export, so that not all that goes on with different files meets at one lock.
+const MOUNTS: usize = 2;
+
+/// An open store, with what its data servers need.
+pub(super) struct Ceph {
+    store: Arc<CephStore>,
+    secret: ExportSecret,
+    admits: Admits,
+    listeners: Mutex<Vec<TcpListener>>,
+}
+
+/// Opens the store of an export, and the sockets of its data servers. Waits for the cluster for a
+/// while.
+pub(super) fn open(
+    export: &ExportConfig,
+    ceph: &CephFsConfig,
+    secret: ExportSecret,
+) -> Result<Arc<Ceph>, StartError> {
+    let (mut listeners, mut data_servers) = (Vec::new(), Vec::new());
+    for server in &ceph.data_servers {
+        let listener = listen::fresh(server.listen)?;
+        let (address, daemons) = (listener.local_addr()?, server.osds.clone());
+        listeners.push(listener);
+        data_servers.push(DataServerOptions { address, daemons });
+    }
+    let store = CephStore::open(&CephOptions {
+        config: ceph.conf.clone(),
+        user: ceph.id.clone(),
+        keyring: ceph.keyring.clone(),
+        file_system: ceph.fs.clone(),
+        root: ceph.root.clone(),
+        // Whoever has the same name takes over what the other holds, as this server does after a crash.
+        identity: format!("{}-{}", state::server_name(&secret), export.name),
+        secret,
+        mounts: MOUNTS,
+        data_servers,
+        data_fs: |fs| Export::fs_of(fs, ""),
+    });
+    let (name, root) = (export.name.clone(), ceph.root.clone());
+    let store = Arc::new(store.map_err(|error| StartError::CephFs { name, root, error })?);
+    let (admits, listeners) = (export.options.admits.clone(), Mutex::new(listeners));
+    Ok(Arc::new(Ceph { store, secret, admits, listeners }))
+}
+
+impl Ceph {
+    pub(super) fn store(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+}
+
+/// The metadata server in the same process.
+struct Here {
+    service: Arc<Service>,
+}
+
+impl ForeignStates for Here {
+    fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<()> {
+        let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
+        self.service.vouch((owner, identity), component, state, write, now_ns)
+    }
+
+    /// Data servers of CephFS see for themselves.
+    fn size(&self, _file: &FileId) -> Result<u64, StoreError> {
+        Err(StoreError::Busy)
+    }
+}
+
+impl Spread for Ceph {
+    fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
+        let states = Arc::new(Here { service: service.clone() });
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = (0_u32..).zip(listeners.drain(..)).zip(self.store.data_servers());
+        let open = |((number, listener), files): ((u32, TcpListener), Arc<CephData>)| {
+            let of = [&files.fs_id().0[..], &number.to_be_bytes()].concat();
+            DataDoor {
+                listener,
+                number,
+                files,
+                states: states.clone(),
+                admits: self.admits.clone(),
+                identity: striped::derive(&self.secret, b"data server", &of),
+            }
+        };
+        opened.map(open).collect()
+    }
+}

@@ -1,0 +1,118 @@
+//! Data servers, that clients of an export read and write at by themselves (pNFS).
+//!
+//! Invariants
+//! * Each is a server of its own to clients: no session, client or state is shared with the other doors,
+//!   which judge every use of a file.
+
+use super::nfs::{self, Elsewhere};
+use super::{Random, StartError};
+use crate::config::Config;
+use crate::engine::Shared;
+use dafs_dat::Instant;
+use dafs_nfs::{DataRole, ForeignStates, NfsHandler, NfsShared};
+use dafs_rpc::server::Group;
+use dafs_service::{
+    Admits, Export, ExportOptions, Namespace, NoRecords, Service, ServiceConfig, Squash,
+};
+use dafs_store::{DataFiles, DataStore};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// An open store whose files clients may reach without the server's other doors.
+pub(super) trait Spread: Send + Sync {
+    /// Its data servers, which ask `service` who may do what. There are none the second time.
+    fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor>;
+}
+
+/// What a data server is started with.
+pub(super) struct DataDoor {
+    pub(super) listener: TcpListener,
+    /// To tell its thread from others.
+    pub(super) number: u32,
+    pub(super) files: Arc<dyn DataFiles>,
+    pub(super) states: Arc<dyn ForeignStates>,
+    pub(super) admits: Admits,
+    /// Who it is to clients: the same in all runs, and nobody else's.
+    pub(super) identity: [u8; 16],
+}
+
+/// What a data server has done.
+#[derive(Clone)]
+pub(super) struct DataCounters {
+    group: Arc<Group>,
+    files: Arc<dyn DataFiles>,
+}
+
+/// What all data servers of a server have done, as it is told to Prometheus.
+pub(super) fn gauges(data: &[DataCounters]) -> Vec<(&'static str, &'static str, u64)> {
+    if data.is_empty() {
+        return Vec::new();
+    }
+    let rpc: Vec<_> = data.iter().map(|data| data.group.statistics()).collect();
+    let indirect = data.iter().map(|data| data.files.indirect_bytes()).sum();
+    vec![
+        ("data_servers", "Data servers", data.len() as u64),
+        ("data_connections", "Connections to them", rpc.iter().map(|r| r.connections).sum()),
+        ("data_received_bytes", "Bytes received", rpc.iter().map(|r| r.received_bytes).sum()),
+        ("data_sent_bytes", "Bytes sent", rpc.iter().map(|r| r.sent_bytes).sum()),
+        ("data_indirect_bytes", "Bytes asked for that another one has", indirect),
+    ]
+}
+
+/// A data server with its threads. Dropping it ends them.
+pub(super) struct DataServer {
+    group: Arc<Group>,
+    files: Arc<dyn DataFiles>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl DataServer {
+    /// Starts one.
+    pub(super) fn start(
+        config: &Config,
+        shared: &Arc<Shared>,
+        door: DataDoor,
+    ) -> Result<Self, StartError> {
+        let DataDoor { listener, number, files, states, admits, identity } = door;
+        let options = ExportOptions { admits, squash: Squash::None, ..ExportOptions::default() };
+        let store = Arc::new(DataStore::new(files.clone()));
+        let namespace = Namespace::new(vec![Export::new("", store, options)])?;
+        let random = Random::draw()?;
+        let service = ServiceConfig::new(config.lease_time, random.instance);
+        let now_ns = Instant::now().0;
+        let service = Service::with_records(service, namespace, Box::new(NoRecords), now_ns)?;
+        let role = DataRole { files: files.clone(), states };
+        let nfs = NfsShared::new_data_server(
+            Arc::new(service),
+            Arc::new(Elsewhere(shared.pool.clone())),
+            // An error of a device is told once, to whoever asks first.
+            shared.write_verifier.clone(),
+            nfs::admission(vec![listener.local_addr()?.port()]),
+            nfs::options(config, &identity, random.secret),
+            role,
+        );
+        let group = Arc::new(Group::new(vec![listener], 1, nfs::rpc_config(config))?);
+        let mut server = Self { group, files, threads: Vec::new() };
+        let reactor = server.group.reactor(|_| NfsHandler::new(nfs))?;
+        let thread = std::thread::Builder::new().name(format!("dafs-data-{number}"));
+        server.threads.push(thread.spawn(|| reactor.run())?);
+        Ok(server)
+    }
+
+    /// The counters, for somebody who outlives this.
+    pub(super) fn counters(&self) -> DataCounters {
+        DataCounters { group: self.group.clone(), files: self.files.clone() }
+    }
+}
+
+impl Drop for DataServer {
+    fn drop(&mut self) {
+        self.group.stop();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a reactor of a data server had failed");
+            }
+        }
+    }
+}

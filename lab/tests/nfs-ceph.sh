@@ -1,0 +1,170 @@
+#!/bin/bash
+# nfs-ceph.sh -- files of a CephFS with three storage daemons: the kernel's client goes to the data server
+# before each daemon itself with version 4.1, and through the server with version 3; both see the same
+# bytes as a client of CephFS.
+#
+# Clients fall back to the server without a word, so what went which way is read from the server's
+# counters.
+source "$(dirname "$0")/../nfs.sh"
+
+[[ $transport == tcp && ! ${LAB_SERVER:-} ]] || skip "only over TCP, and only this server"
+for program in ceph-mon ceph-osd ceph-mds ceph; do
+    command -v "$program" >/dev/null || skip "$program is not installed"
+done
+/usr/bin/python3 -c 'import cephfs' 2>/dev/null || skip "python3-cephfs is not installed"
+
+step "starting CephFS"
+config=$("$lab/engines/cephfs.sh" start "$work/ceph")
+
+# native CODE -- a client of CephFS, that has mounted it as `fs`.
+native() {
+    timeout 60 /usr/bin/python3 - "$config" <<END
+import cephfs, os, sys
+fs = cephfs.LibCephFS(conffile=sys.argv[1])
+fs.mount()
+$1
+fs.shutdown()
+END
+}
+# Small units, so that a file lies everywhere soon.
+native 'fs.mkdir("/a", 0o777)
+fs.setxattr("/a", "ceph.dir.layout",
+    b"stripe_unit=65536 stripe_count=1 object_size=65536 pool=data", 0)'
+
+serve_dafs() {
+    local dafs=${DAFS:-$lab/../target/debug/dafs} osd
+    [[ -x $dafs ]] || fail "there is no $dafs; build it with: cargo build"
+    cat >"$work/dafs.toml" <<END
+listen = ["127.0.0.1:0"]
+metrics_listen = "127.0.0.1:9300"
+lease_time_seconds = $lease_seconds
+state_directory = "state"
+[nfs]
+listen = ["$address:2049"]
+[[export]]
+name = "data"
+store = "cephfs"
+squash = "none"
+networks = ["10.0.2.0/24"]
+[export.ceph]
+conf = "$config"
+root = "/a"
+END
+    for osd in 0 1 2; do
+        cat >>"$work/dafs.toml" <<END
+[[export.ceph.data_server]]
+listen = "$address:205$((osd + 1))"
+osds = [$osd]
+END
+    done
+    "$dafs" serve --config "$work/dafs.toml" --log "${LAB_LOG:-info}" \
+        >>"$work/server.out" 2>>"$work/server.log" &
+    server=$!
+    started+=("$server")
+}
+
+counter() {
+    local line
+    exec 3<>/dev/tcp/127.0.0.1/9300
+    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+    while read -r line; do
+        line=${line%$'\r'}
+        [[ $line != "$1 "* && $line != "$1_total "* ]] || echo "${line##* }"
+    done <&3
+    exec 3<&-
+}
+
+# daemon_bytes OSD -- what was written to a storage daemon.
+daemon_bytes() {
+    timeout 30 ceph --admin-daemon "$work/ceph/run/osd.$1.asok" perf dump osd op_w_in_bytes |
+        tr -dc '0-9\n' | grep -m 1 .
+}
+
+step "starting the server"
+serve
+boot 1 2
+guest 1 'nfs_mount 4.1 a'
+guest 2 'nfs_mount 3 a'
+
+step "writing past the server"
+before=()
+for osd in 0 1 2; do before[osd]=$(daemon_bytes "$osd"); done
+guest 1 'dd if=/dev/urandom of=/out/wanted bs=1M count=16 status=none
+    dd if=/out/wanted of=/mnt/a/file bs=1M conv=fsync status=none
+    [[ $(stat -c %s /mnt/a/file) == $((16 << 20)) ]]'
+received=$(counter data_received_bytes) whole=$((16 << 20))
+[[ $received -ge $whole ]] || fail "only $received bytes went to data servers"
+through=$(counter nfs_received_bytes)
+[[ $through -lt $((1 << 20)) ]] || fail "$through bytes went through the server"
+for osd in 0 1 2; do
+    got=$(($(daemon_bytes "$osd") - before[osd]))
+    [[ $got -ge $((1 << 20)) ]] || fail "storage daemon $osd got $got bytes"
+    echo "storage daemon $osd got $got bytes"
+done
+
+step "reading past the server"
+guest 1 'echo 3 >/proc/sys/vm/drop_caches; cmp /out/wanted /mnt/a/file'
+sent=$(counter data_sent_bytes)
+[[ $sent -ge $whole ]] || fail "only $sent bytes came from data servers"
+[[ $(counter nfs_sent_bytes) -lt $((1 << 20)) ]] || fail "bytes came through the server"
+indirect=$(counter data_indirect_bytes)
+echo "$received bytes to data servers, $sent from them, $through through the server, $indirect astray"
+[[ $indirect == 0 ]] || fail "$indirect bytes came to the wrong data server"
+
+step "the same for a client of CephFS"
+native 'wanted = open("'"$work"'/out/wanted", "rb").read()
+assert fs.stat("/a/file").st_size == len(wanted)
+fd = fs.open("/a/file", "r+")
+assert fs.read(fd, 0, len(wanted)) == wanted
+assert fs.write(fd, b"native", 100000) == 6
+fs.close(fd)
+fd = fs.open("/a/other", os.O_CREAT | os.O_WRONLY, 0o666)
+fs.write(fd, b"made by a client of CephFS\n", 0)
+fs.close(fd)'
+guest 1 'echo 3 >/proc/sys/vm/drop_caches
+    [[ $(dd if=/mnt/a/file bs=1 skip=100000 count=6 status=none) == native ]]
+    grep -qx "made by a client of CephFS" /mnt/a/other'
+
+step "the same through the server"
+guest 2 '[[ $(dd if=/mnt/a/file bs=1 skip=100000 count=6 status=none) == native ]]
+    printf changed | dd of=/mnt/a/file bs=1 seek=70000 conv=notrunc status=none
+    truncate -s 200000 /mnt/a/file'
+guest 1 'echo 3 >/proc/sys/vm/drop_caches
+    [[ $(stat -c %s /mnt/a/file) == 200000 ]]
+    [[ $(dd if=/mnt/a/file bs=1 skip=70000 count=7 status=none) == changed ]]
+    head -c 70000 /mnt/a/file | cmp - <(head -c 70000 /out/wanted)
+    rm /mnt/a/file'
+native 'try:
+    fs.stat("/a/file")
+    raise SystemExit("the file is still there")
+except cephfs.ObjectNotFound:
+    pass'
+
+step "moving what one storage daemon has to the others"
+guest 1 'cp /out/wanted /mnt/a/file; exec 8<>/mnt/a/file
+    dd if=/mnt/a/file of=/dev/null bs=1M iflag=direct status=none'
+timeout 30 ceph -c "$config" osd out 2 2>/dev/null
+# Each time a part is written and read back, and sooner or later by way of the right data servers again.
+is_direct_again() {
+    local before
+    before=$(counter data_indirect_bytes)
+    guest 1 'dd if=/out/wanted of=/mnt/a/file bs=1M count=4 conv=notrunc,fsync status=none
+        echo 3 >/proc/sys/vm/drop_caches
+        cmp -n $((4 << 20)) /out/wanted /mnt/a/file'
+    [[ $(counter data_indirect_bytes) == "$before" ]]
+}
+is_empty() {
+    local group
+    for ((group = 0; group < 32; group++)); do
+        timeout 30 ceph -c "$config" pg map "2.$(printf %x "$group")" -f json 2>/dev/null
+    done | { ! grep -q '"acting":\[2\]'; }
+}
+eventually 60 is_empty
+eventually 30 is_direct_again
+guest 1 'exec 8<&-; cmp /out/wanted /mnt/a/file; umount /mnt/a'
+guest 2 'umount /mnt/a'
+received=$(counter data_received_bytes)
+[[ $received -ge $((2 * whole)) ]] || fail "only $received bytes went to data servers in the end"
+through=$(counter nfs_received_bytes)
+echo "$received bytes to data servers, $through through the server, in the end"
+stop_server
