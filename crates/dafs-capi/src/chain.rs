@@ -2,7 +2,7 @@
 
 use crate::attributes::dap_attributes_t;
 use crate::border::{cross, cross_plainly};
-use crate::error::{DAP_E_BAD_HANDLE, DAP_E_INVALID, DAP_E_TOO_MANY, Failure, code};
+use crate::error::{DAP_E_BAD_HANDLE, DAP_E_CHAIN, DAP_E_INVALID, DAP_E_TOO_MANY, Failure, code};
 use crate::file::{File, file, stability};
 use crate::handle::{dap_chain_t, dap_file_t, dap_session_t, tables};
 use crate::limits::CHAIN_STEPS_MAX;
@@ -10,7 +10,9 @@ use crate::lock::range;
 use crate::pointer::{Out, check_write, text};
 use crate::session::{Session, session};
 use crate::transfer::{copy_out, source};
-use dafs_client::{AccessMask, FileHandle, LockRange, Stability, Step, StepIn, StepOn, Stepped};
+use dafs_client::{
+    AccessMask, Error, FileHandle, LockRange, Stability, Step, StepIn, StepOn, Stepped,
+};
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -361,6 +363,8 @@ pub unsafe extern "C" fn dap_chain_run(handle: dap_chain_t, results: *mut i64) -
             let result = match result {
                 // SAFETY: as the caller promises, and found writable above.
                 Ok(done) => unsafe { steps[place].tell(done) },
+                // It has no place in the connection there is now; those before it have.
+                Err(Error::Unsendable(_)) => DAP_E_CHAIN.into(),
                 Err(error) => code(&error).into(),
             };
             // SAFETY: found writable above, and the caller keeps it.

@@ -74,6 +74,13 @@ impl<'a> Chain<'a> {
         let mut failed = None;
         let _used = self.client.before(|| self.what_it_does());
         let mut results = self.client.shared().call_chain(&self.members)?;
+        if results.iter().all(|result| matches!(result, Err(Error::Unsendable(_))))
+            && !results.is_empty()
+        {
+            // It was taken while the session was being connected anew, and there are fewer credits now.
+            let credits = self.client.stats().credits.into();
+            return Err(Error::ChainTooLong { members: self.members.len(), credits });
+        }
         for (index, result) in results.iter_mut().enumerate() {
             if let Ok(reply) = result
                 && !reply.status().is_ok()
@@ -155,7 +162,7 @@ impl Client {
         let chain = self.chain().then(lookup, Takes::Nothing);
         let replies = match chain.then(Request::GetAttrInline(get), Takes::Handle).ask() {
             // A session that has just been connected anew may have one, be it while this waits.
-            Err(Error::ChainTooLong { .. } | Error::Unsendable(_)) => {
+            Err(Error::ChainTooLong { .. }) => {
                 let handle = self.lookup(dir, name)?;
                 return Ok((handle, self.attributes(&handle)?));
             }
@@ -236,7 +243,7 @@ impl Client {
         let replies = match chain.then(Request::ReadInline(read), Takes::Handle).ask() {
             Ok(replies) => replies,
             // There may be a link on the way or at its end, or the session has one credit.
-            Err(Error::ChainTooLong { .. } | Error::Unsendable(_)) => return Ok(None),
+            Err(Error::ChainTooLong { .. }) => return Ok(None),
             Err(error) if is_link(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -287,7 +294,7 @@ impl Client {
         let created = self.shared().patiently(|| self.create(open, room, data, stability));
         let mut replies = match created {
             // A session that has been connected anew may have fewer credits than before.
-            Err(Error::ChainTooLong { .. } | Error::Unsendable(_)) => {
+            Err(Error::ChainTooLong { .. }) => {
                 return self.create_in_steps(dir, name, attributes, data, stability);
             }
             created => created?,

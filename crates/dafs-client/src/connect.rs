@@ -33,6 +33,7 @@ pub(crate) fn open(url: &DafsUrl, options: &ConnectOptions) -> Result<Arc<Shared
             Ok(shared) => return Ok(shared),
             // A server that was reached has the last word.
             Err(Attempt::Refused(failure)) => return Err(target.error(&failure)),
+            Err(Attempt::Stopped) => return Err(target.error(&"interrupted")),
             Err(Attempt::Unreachable(reason)) => reasons.push(reason),
         }
     }
@@ -45,6 +46,8 @@ enum Attempt {
     Unreachable(String),
     /// The server was reached and the session was not opened.
     Refused(Failure),
+    /// The caller wants nothing more to be tried.
+    Stopped,
 }
 
 impl Attempt {
@@ -96,7 +99,7 @@ impl<'a> Target<'a> {
                         "no server on this host offers shared memory for {address} ({reason}); \
                          use the iwarp transport for other hosts"
                     )),
-                    refused => refused,
+                    other => other,
                 })
             }
             TransportChoice::Auto if is_local(address) => {
@@ -148,7 +151,7 @@ impl<'a> Target<'a> {
                 Attempt::Unreachable(reason) => Attempt::Unreachable(format!(
                     "{address}: {reason}; check that the server runs and listens for DAFS there"
                 )),
-                refused => refused,
+                other => other,
             }
         })
     }
@@ -198,7 +201,7 @@ impl<'a> Target<'a> {
                     sleeper.sleep(Some(time));
                 });
                 if stopped {
-                    return Err(Attempt::unreachable("interrupted"));
+                    return Err(Attempt::Stopped);
                 }
             }
         }

@@ -96,12 +96,17 @@ pub(crate) fn is_stopped() -> bool {
 
 /// Sleeps for up to `time`, which is long, and looks whether it is to stop; true if it is.
 pub(crate) fn is_stopped_in(time: Duration, sleep: impl FnOnce(Duration)) -> bool {
-    if !can_be_stopped() {
-        sleep(time);
-        return false;
+    match STOP.get() {
+        None => {
+            sleep(time);
+            false
+        }
+        Some(Stop { said: Some(_), .. }) => true,
+        Some(Stop { said: None, .. }) => {
+            sleep(time.min(STOP_PERIOD));
+            is_stopped()
+        }
     }
-    sleep(time.min(STOP_PERIOD));
-    is_stopped()
 }
 
 /// For what the client does for itself while it happens to have the thread of a caller.
@@ -152,6 +157,8 @@ mod tests {
                 assert!(without(|| !is_stopped()) && is_stopped() && is_stopped());
                 assert_eq!(after(), Some(0));
                 assert_eq!(without(after), None);
+                // It has been said for all that follows.
+                assert!(is_stopped_in(Duration::MAX, |_| panic!("asleep")));
             },
         );
         assert!(after().is_none() && !is_stopped());

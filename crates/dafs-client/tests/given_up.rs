@@ -5,14 +5,18 @@
 mod fake;
 
 use dafs_client::core::{Done, Failure, Piece, SessionConfig, Stage};
-use dafs_client::{Error, OpenOptions, Procedure, Status};
+use dafs_client::{
+    CacheOptions, Chain, Client, Error, File, OpenOptions, Procedure, Stability, Status, Takes,
+    interruptible, within,
+};
 use dafs_dat::sim::{Direction, SimRng};
 use dafs_wire::dafs::*;
+use fake::back::Grants;
 use fake::live::Live;
 use fake::requests::{append, create, is_ok, recovering};
 use fake::{Answer, ROOT, World, pattern};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const CLIENT: u32 = 2;
@@ -259,6 +263,101 @@ fn what_does_not_fit_the_new_connection_is_told_so_and_the_session_goes_on() {
     assert!(matches!(world.done[&long], Done::Lost(Failure::Unsendable(_))));
     assert!(is_ok(&world.done[&short]));
     assert_eq!(world.core.stage(), Stage::Ready);
+}
+
+/// A server that puts writes off for as long as is said, and grants delegations, so that a client keeps
+/// what is written.
+fn putting_off(is_busy: Arc<AtomicBool>) -> Live {
+    Live::start(
+        move |server| {
+            server.back.grants = Grants::Write;
+            server.script = Box::new(move |_, request| match request {
+                Request::WriteInline(_) | Request::WriteDirect(_)
+                    if is_busy.load(Ordering::Relaxed) =>
+                {
+                    Answer::Status(Status::Delay)
+                }
+                _ => Answer::File,
+            });
+        },
+        |_| {},
+    )
+}
+
+#[test]
+fn who_has_no_time_left_takes_no_data_along_that_is_kept() {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let is_busy = Arc::new(AtomicBool::new(true));
+    let live = putting_off(is_busy.clone());
+    let client = live.client(|options| options.cache = Some(CacheOptions::default()));
+    let file = client.open(b"file", &OpenOptions::read_write()).unwrap();
+    let looks: [fn(&Client, &File); 2] = [
+        |client, file| {
+            let _ = within(Duration::from_millis(20), || client.attributes(file.handle()));
+        },
+        |client, file| {
+            STOP.store(true, Ordering::Relaxed);
+            let _ =
+                interruptible(|| STOP.load(Ordering::Relaxed), || client.attributes(file.handle()));
+        },
+    ];
+    for look in looks {
+        is_busy.store(true, Ordering::Relaxed);
+        file.write_at(b"kept", 0, Stability::Unstable).unwrap();
+        let free = is_busy.clone();
+        let asked = client.stats().answered;
+        std::thread::scope(|scope| {
+            let looking = scope.spawn(|| look(&client, &file));
+            // It has been put off a few times before the server has time.
+            while client.stats().answered < asked + 10 && !looking.is_finished() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            free.store(false, Ordering::Relaxed);
+        });
+        file.commit(0, 0).unwrap();
+    }
+}
+
+#[test]
+fn a_chain_that_a_new_connection_has_no_credits_for_is_told_so() {
+    let phase = Arc::new(AtomicUsize::new(0));
+    let (server_phase, next) = (phase.clone(), |phase: &AtomicUsize| {
+        phase.fetch_add(1, Ordering::AcqRel);
+    });
+    let live = Live::start(
+        |server| (server.initial_credits, server.target) = (8, 8),
+        move |server| match server_phase.load(Ordering::Acquire) {
+            1 => {
+                server.past.deaf = true;
+                server.leave();
+                next(&server_phase);
+            }
+            3 => {
+                server.past.deaf = false;
+                (server.initial_credits, server.target) = (1, 1);
+                next(&server_phase);
+            }
+            _ => {}
+        },
+    );
+    let client = live.client(|options| options.recovery = Some(Duration::from_secs(120)));
+    next(&phase);
+    while phase.load(Ordering::Acquire) == 1 || client.is_connected() {
+        std::thread::yield_now();
+    }
+    let error = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let null = |chain: Chain<'static>| chain.then(Request::Null, Takes::Nothing);
+            null(null(null(client.chain()))).run().unwrap_err()
+        });
+        while client.stats().queued < 3 {
+            std::thread::yield_now();
+        }
+        next(&phase);
+        asking.join().unwrap()
+    });
+    assert!(matches!(error, Error::ChainTooLong { members: 3, .. }), "{error}");
+    client.ping().unwrap();
 }
 
 #[test]

@@ -182,7 +182,8 @@ impl Cache {
     pub(super) fn write_back(&self, client: &Client, id: FileId) {
         let mut backoff = Backoff::new(client.shared().deadline());
         while let Some(error) = self.write_back_once(client, id) {
-            if !backoff.pause() {
+            // The limit of who happens to wait for it is none of the data's.
+            if !limit::without(|| backoff.pause()) {
                 let mut state = self.lock();
                 if state.content.give_up(id) > 0 {
                     state.failed(id, error);

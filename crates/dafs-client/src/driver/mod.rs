@@ -523,7 +523,7 @@ impl Shared {
         let (left, after) = self.patience();
         let waited = Waiter::new(self, left).coarse().run(driver, take);
         // One that was stopped has a limit from then on.
-        match (waited, after.or(Limit::current().map(|limit| limit.after))) {
+        match (waited, Limit::current().map(|limit| limit.after).or(after)) {
             (Err(Error::TimedOut(_)), Some(after)) => self.give_up(slot, after),
             (waited, _) => waited,
         }

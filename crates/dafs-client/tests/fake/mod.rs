@@ -326,6 +326,12 @@ impl FakeServer {
                 self.past.locks.retain(|held| held.0 != *owner || (held.1, held.2) != range);
                 Reply::LockU
             }
+            Request::GetAttrInline(_) => Reply::GetAttrInline(GetAttrInlineReply {
+                attributes: Attributes {
+                    object_size: Some(self.file.len() as u64),
+                    ..Attributes::default()
+                },
+            }),
             Request::Commit(_) => Reply::Commit(CommitReply { verifier: self.verifier }),
             Request::Null => Reply::Null,
             Request::CheckResponse(args) => {
@@ -426,7 +432,8 @@ impl FakeServer {
     }
 
     /// The connection is gone, and all that was to be answered on it.
-    fn leave(&mut self) {
+    /// Drops the connection.
+    pub fn leave(&mut self) {
         self.leave_back();
         if let Some(endpoint) = self.endpoint.take() {
             self.adapter.abort(endpoint);
