@@ -28,7 +28,9 @@ impl Buffer {
                 Own::borrowed(io, range)
             }
         };
-        session.add(own.buffer.view().as_ptr() as usize, &own);
+        let address = own.buffer.view().as_ptr() as usize;
+        session.add(address, &own);
+        Session::remember(address, &own);
         Self { own: Some(own), session }
     }
 
@@ -41,7 +43,9 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(own) = self.own.take() {
-            let known = self.session.remove(own.buffer.view().as_ptr() as usize, &own);
+            let address = own.buffer.view().as_ptr() as usize;
+            let known = self.session.remove(address, &own);
+            Session::forget(address);
             drop_detached((own, known));
         }
     }

@@ -5,6 +5,7 @@ use crate::buffer::Buffer;
 use crate::directory::Listing;
 use crate::error::{raise, raise_for};
 use crate::file::RawFile;
+use crate::group::sweep;
 use crate::path;
 use crate::registration::Registration;
 use crate::session::{self, Session};
@@ -40,6 +41,7 @@ impl Client {
 
     /// The session of this process.
     pub(crate) fn session(&self, py: Python<'_>) -> PyResult<Arc<Session>> {
+        sweep(py);
         let process = std::process::id();
         match &*self.state() {
             State::Open { session, process: known }
@@ -63,7 +65,10 @@ impl Client {
             }
             State::Closed => Err(PyValueError::new_err("the client is closed")),
             State::Open { .. } => {
-                *state = State::Open { session: new.clone(), process };
+                let old =
+                    std::mem::replace(&mut *state, State::Open { session: new.clone(), process });
+                drop(state);
+                drop_detached(old);
                 Ok(new)
             }
         }
@@ -171,6 +176,7 @@ impl Client {
 
     /// Ends the session. Later calls fail. A second time does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        sweep(py);
         let old = std::mem::replace(&mut *self.state(), State::Closed);
         match old {
             State::Open { session, process } if process == std::process::id() => {

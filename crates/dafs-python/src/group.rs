@@ -18,13 +18,16 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Groups that went away while something was in flight. Only locked with Python's lock held, so that a fork
 /// finds it free.
 static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
+
+/// Whether there may be any.
+static ANY_LEFT: AtomicBool = AtomicBool::new(false);
 
 /// What is left of a group.
 struct Left {
@@ -36,18 +39,32 @@ impl Left {
     /// Moves it along; whether nothing is in flight any more.
     fn is_over(&self, py: Python<'_>) -> bool {
         py.detach(|| {
-            self.group.poll(&mut Vec::new());
+            let mut fetched = Vec::new();
+            self.group.poll(&mut fetched);
+            // Which memory it was of is not told any more.
+            for completion in fetched {
+                self.used.iter().for_each(|used| used.own.note(&completion.result));
+            }
             self.group.in_flight() == 0
         })
     }
 }
 
 /// Lets go of the memory of what has ended since its group went away.
-fn sweep(py: Python<'_>) {
+pub(crate) fn sweep(py: Python<'_>) {
+    if !ANY_LEFT.swap(false, Ordering::Relaxed) {
+        return;
+    }
     let left = std::mem::take(&mut *LEFT.lock().unwrap_or_else(PoisonError::into_inner));
     let (over, left): (Vec<_>, Vec<_>) = left.into_iter().partition(|left| left.is_over(py));
-    LEFT.lock().unwrap_or_else(PoisonError::into_inner).extend(left);
+    leave(left);
     release(py, over.into_iter().flat_map(|left| left.used));
+}
+
+fn leave(left: impl IntoIterator<Item = Left>) {
+    let mut all = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    all.extend(left);
+    ANY_LEFT.store(!all.is_empty(), Ordering::Relaxed);
 }
 
 /// Operations whose results are fetched together.
@@ -184,7 +201,6 @@ impl CompletionGroup {
 impl CompletionGroup {
     #[new]
     fn new(py: Python<'_>, client: &Client) -> PyResult<Self> {
-        sweep(py);
         let session = client.session(py)?;
         let group = session.client.completion_group();
         Ok(Self {
@@ -378,7 +394,7 @@ impl Drop for CompletionGroup {
             let held = held.take().into_iter().flatten();
             let used = held.flat_map(|(_, held)| held.used).collect();
             let left = Left { group: self.group.clone(), used };
-            LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(left);
+            leave([left]);
             sweep(py);
         });
         // At the very end there is no Python any more that could let go of memory.

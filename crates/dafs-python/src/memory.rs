@@ -150,7 +150,7 @@ impl<'a> Place<'a> {
     pub(crate) fn of(session: &'a Session, span: Span) -> PyResult<Self> {
         let own = match session.is_cached {
             // What is read is better copied out of the cache.
-            true => None,
+            true => Session::check(span).map(|()| None)?,
             false => session.own(span)?,
         };
         Ok(Self { session, span, own })

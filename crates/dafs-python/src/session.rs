@@ -26,6 +26,15 @@ pub(crate) struct Session {
     known: Mutex<BTreeMap<usize, Own>>,
 }
 
+/// Memory of this process, by address, that servers of whatever session may write to even when an
+/// operation has been given up: its length, and whether that has happened. Only locked with Python's lock
+/// held, so that a fork finds it free.
+static SHARED: Mutex<BTreeMap<usize, (usize, Arc<AtomicBool>)>> = Mutex::new(BTreeMap::new());
+
+fn shared() -> MutexGuard<'static, BTreeMap<usize, (usize, Arc<AtomicBool>)>> {
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A part of registered memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Own {
@@ -91,11 +100,43 @@ impl Session {
         if is_same { known.remove(&address) } else { None }
     }
 
+    /// Python has been given the memory of a buffer.
+    pub(crate) fn remember(address: usize, own: &Own) {
+        if let Some(spent) = &own.spent {
+            shared().insert(address, (own.range.len(), spent.clone()));
+        }
+    }
+
+    /// It has that no longer.
+    pub(crate) fn forget(address: usize) {
+        shared().remove(&address);
+    }
+
+    /// Whether some memory may be used, by this session or another.
+    ///
+    /// # Errors
+    /// `BufferError`: a server may still write to it.
+    pub(crate) fn check(span: Span) -> PyResult<()> {
+        let end = span.address().saturating_add(span.len());
+        match shared().range(..end).next_back() {
+            Some((start, (len, spent)))
+                if start + len > span.address() && spent.load(Ordering::Relaxed) =>
+            {
+                Err(PyBufferError::new_err(
+                    "the server may still write to this buffer, for an operation that was given up; \
+                     use a new one",
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Where some memory lies in what is registered.
     ///
     /// # Errors
     /// `BufferError`: it must not be used any more.
     pub(crate) fn own(&self, span: Span) -> PyResult<Option<Own>> {
+        Self::check(span)?;
         let known = self.known();
         let Some((start, own)) = known.range(..=span.address()).next_back() else {
             return Ok(None);
@@ -104,12 +145,6 @@ impl Session {
         let Some(end) = at.checked_add(span.len()).filter(|end| *end <= own.range.end) else {
             return Ok(None);
         };
-        if own.spent.as_ref().is_some_and(|spent| spent.load(Ordering::Relaxed)) {
-            return Err(PyBufferError::new_err(
-                "the server may still write to this buffer, for an operation that was given up; use \
-                 a new one",
-            ));
-        }
         Ok(Some(Own { range: at..end, ..own.clone() }))
     }
 }

@@ -51,10 +51,11 @@ fn is_main_thread() -> bool {
 
 /// Has Python handle its signals; whether one of them is to end what this thread waits for.
 fn is_interrupted() -> bool {
-    let checked = Python::try_attach(|py| py.check_signals());
-    let Some(Err(raised)) = checked else { return false };
-    RAISED.set(Some(raised));
-    true
+    if let Some(Err(raised)) = Python::try_attach(|py| py.check_signals()) {
+        RAISED.set(Some(raised));
+    }
+    // A call that the handler has made may have left it.
+    RAISED.with_borrow(Option::is_some)
 }
 
 /// What a signal handler has raised while the last call waited.

@@ -1,13 +1,16 @@
 """Files: what every file of Python does, and what these do beside it."""
 
 import array
+import errno
+import faulthandler
 import io
 import os
+import signal
 import threading
 
 import dafs
 import pytest
-from conftest import stopped
+from conftest import interrupted, stopped
 
 
 def name(folder, file):
@@ -219,6 +222,79 @@ def test_an_append_in_doubt_is_not_done_again(server, client, folder):
         file.close()
     client.stat(name(folder, "doubt"))
     assert (folder / "doubt").read_bytes() in (b"", b"once")
+
+
+def test_an_append_that_a_signal_interrupts_is_not_done_again(server, client, folder):
+    file = client.open(name(folder, "signal"), "ab")
+    file.write(b"once")
+    with stopped(server):
+        assert interrupted(file.flush)
+    with pytest.raises(dafs.InDoubtError):
+        file.close()
+    client.stat(name(folder, "signal"))
+    assert (folder / "signal").read_bytes() in (b"", b"once")
+
+
+class Handled(OSError):
+    """What no server says."""
+
+
+def raise_handled(number, frame):
+    raise Handled(errno.EPERM, "handled")
+
+
+class Signalling:
+    """A raw file that a signal comes to just when an append has ended."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def append(self, part):
+        at = self.file.append(part)
+        signal.raise_signal(signal.SIGUSR1)
+        return at
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+@pytest.mark.parametrize("handler", [signal.default_int_handler, raise_handled])
+def test_a_signal_right_behind_an_append_does_not_have_it_done_again(client, folder, handler):
+    file = client.open(name(folder, "late"), "ab")
+    file.raw._file = Signalling(file.raw._file)
+    file.write(b"once")
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises((KeyboardInterrupt, Handled)):
+            file.flush()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with pytest.raises(dafs.InDoubtError):
+        file.close()
+    assert (folder / "late").read_bytes() == b"once"
+
+
+def test_a_handler_may_use_the_file_that_it_has_interrupted(server, folder):
+    (folder / "own").write_bytes(b"content")
+    seen = []
+
+    def looks(number, frame):
+        server.process.send_signal(signal.SIGCONT)
+        seen.append(file.tell())
+
+    before = signal.signal(signal.SIGALRM, looks)
+    try:
+        with dafs.connect(server.url, transport="iwarp") as client:
+            with client.open(name(folder, "own"), "rb", buffering=0) as file, stopped(server):
+                signal.setitimer(signal.ITIMER_REAL, 0.3)
+                # What waits for the file's lock, and not for the server, would never end.
+                faulthandler.dump_traceback_later(60, exit=True)
+                assert file.read(7) == b"content"
+                file.seek(0)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.signal(signal.SIGALRM, before)
+    assert seen == [0]
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 3_000_000])

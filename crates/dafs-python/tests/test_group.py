@@ -235,6 +235,55 @@ def test_a_buffer_of_an_operation_that_was_given_up_is_not_used_again(server, fo
         with pytest.raises(BufferError):
             use()
     batch.read_into(file, other, 0)
+    # Nor by the session that takes the place of the one that is over, nor by that of another client.
+    other = dafs.connect(server.url, transport="shm", cache_bytes=1 << 20)
+    for client in client, other:
+        batch, group = client.batch(), client.completion_group()
+        with client.open(f"/{folder.name}/f", "r+b", buffering=0) as file:
+            for use in (
+                lambda: file.pread_into(own, 0),
+                lambda: file.pwrite(memoryview(own)[5:], 0),
+                lambda: group.read_into(file, own, 0),
+                lambda: batch.read_into(file, [own], 0),
+            ):
+                with pytest.raises(BufferError):
+                    use()
+
+
+def test_a_buffer_of_a_group_that_went_away_is_not_used_again(server, folder):
+    (folder / "f").write_bytes(bytes(65536))
+    client = dafs.connect(server.url, transport="shm", recovery=1)
+    file = client.open(f"/{folder.name}/f", "rb", buffering=0)
+    own, other = client.buffer(65536), client.buffer(65536)
+    group = client.completion_group()
+    with stopped(server):
+        group.read_into(file, own, 0)
+        del group
+        # The session ends with this.
+        with dafs.within(0.1), pytest.raises(OSError):
+            file.pread_into(other, 0)
+    with client.open(f"/{folder.name}/f", "rb", buffering=0) as again:
+        with pytest.raises(BufferError):
+            again.pread_into(own, 0)
+
+
+def test_the_memory_of_a_group_that_went_away_is_let_go_of_by_the_next_calls(server, client, blocks):
+    file, _ = blocks
+    target = bytearray(4096)
+    group = client.completion_group()
+    with stopped(server):
+        group.read_into(file, target, 0)
+        del group
+        with pytest.raises(BufferError):
+            target.append(1)
+    for _ in range(1000):
+        client.stat("/")
+        try:
+            target.append(1)
+            return
+        except BufferError:
+            time.sleep(0.01)
+    pytest.fail("the memory is never free again")
 
 
 def test_a_group_that_its_own_futures_lead_to_is_collected(client, blocks):

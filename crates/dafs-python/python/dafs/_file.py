@@ -4,10 +4,13 @@ Invariants
 * A forked child waits for no lock of a file that its parent had open.
 * What is appended through `File.write` is never appended twice: once nobody knows whether it was done,
   nothing more is written to that file, also not by a buffer that tries again when it is closed.
+* What a signal's handler raises in an append leaves it in doubt, wherever it comes: from the moment it is
+  begun until the one in which `File.write` returns.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import threading
@@ -134,12 +137,13 @@ class File(io.RawIOBase):
         self._access = access
         self._appends = appends
         self._position = 0
-        # The position belongs to one call at a time.
-        self._lock = threading.Lock()
+        # The position belongs to one call at a time, and to the handler of a signal that comes in it.
+        self._lock = threading.RLock()
         self._born = _forks
         self._append_bytes_max = None
         # Why nobody knows what the last append has done.
         self._doubt = None
+        self._was_interrupted = False
         if appends:
             self._position = file.stat().st_size
 
@@ -234,35 +238,49 @@ class File(io.RawIOBase):
 
     def write(self, source):
         self._may_write()
-        with self._turn:
-            if self._appends:
-                return self._append_all(source)
-            count = self._file.write(source, self._position)
-            self._position += count
-            return count
+        if not self._appends:
+            with self._turn:
+                count = self._file.write(source, self._position)
+                self._position += count
+                return count
+        # In as many pieces as the server wants. Nothing is called behind the last `except`, so that no
+        # handler runs there.
+        is_known = True
+        try:
+            with self._turn, memoryview(source) as whole, whole.cast("B") as view:
+                self._check_doubt()
+                piece = max(len(view), 1)
+                if piece > _APPEND_BYTES_SURE:
+                    piece = min(piece, self._append_max())
+                done = 0
+                while done < len(view):
+                    part = view[done : done + piece]
+                    is_known = False
+                    try:
+                        self._position = self._file.append(part) + len(part)
+                    except OSError as error:
+                        if _is_of_handler(error):
+                            raise
+                        if _is_in_doubt(error):
+                            self._doubt = error
+                        if done == 0:
+                            is_known = True
+                            raise
+                        # The next call tells what was wrong.
+                        break
+                    done += len(part)
+        except BaseException:
+            if not is_known:
+                self._was_interrupted = True
+            raise
+        return done
 
-    def _append_all(self, source):
-        """Appends in as many pieces as the server wants; returns how much that was."""
+    def _check_doubt(self):
+        if self._doubt is None and self._was_interrupted:
+            text = "a signal has interrupted an append: nobody knows what of it was done"
+            self._doubt = _dafs.InDoubtError(errno.EIO, text)
         if self._doubt is not None:
             raise self._doubt
-        with memoryview(source) as whole, whole.cast("B") as view:
-            piece = max(len(view), 1)
-            if piece > _APPEND_BYTES_SURE:
-                piece = min(piece, self._append_max())
-            done = 0
-            while done < len(view):
-                part = view[done : done + piece]
-                try:
-                    self._position = self._file.append(part) + len(part)
-                except OSError as error:
-                    if _is_in_doubt(error):
-                        self._doubt = error
-                    if done == 0:
-                        raise
-                    # The next call tells what was wrong.
-                    break
-                done += len(part)
-            return done
 
     def _append_max(self):
         if self._append_bytes_max is None:
@@ -336,3 +354,8 @@ def _is_in_doubt(error):
     if isinstance(error, _dafs.NotSentError):
         return False
     return isinstance(error, (_dafs.InDoubtError, TimeoutError))
+
+
+def _is_of_handler(error):
+    """Whether a signal's handler has raised this, and not the call that it came in."""
+    return error.__traceback__.tb_next is not None
