@@ -25,6 +25,9 @@ run)
 check)
     [[ ! -s $T/status ]] || fail "git sees changes after the commit"
     git -C "$E/clone" fsck --strict --no-progress || fail "git finds faults"
+    cp -r "$W/tree" "$T/tree"
+    for file in "$T"/tree/folder*5/*; do echo '// changed' >>"$file"; done
+    diff -r "$T/tree" "$E/clone/tree" || fail "something else was changed"
     git -C "$E/clone" checkout -q HEAD~1
     diff -r "$W/tree" "$E/clone/tree" || fail "something else was checked out"
     ;;

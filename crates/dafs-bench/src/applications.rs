@@ -87,7 +87,7 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
         }
         match rounds(plan, application, &mut cases) {
             Ok(()) => measured.extend(cases.into_iter().map(|(case, _)| case)),
-            Err(error) => println!("\nFAILED and left out: {error:#}"),
+            Err(error) => report.failed(application.name, &error),
         }
     }
     measured.retain(|case| !case.samples.is_empty());

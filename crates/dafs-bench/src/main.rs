@@ -147,5 +147,5 @@ fn main() -> Result<()> {
     }
     report.write_json(&arguments.json)?;
     println!("\nwritten to {}", arguments.json.display());
-    Ok(())
+    report.verdict()
 }

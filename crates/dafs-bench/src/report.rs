@@ -1,6 +1,6 @@
 //! Samples, medians and the table.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -43,6 +43,9 @@ pub(crate) struct Report {
     machine: BTreeMap<String, String>,
     rows: Vec<Row>,
     figures: BTreeMap<String, f64>,
+    /// What has gone wrong and is left out.
+    #[serde(skip)]
+    failed: Vec<String>,
 }
 
 /// What a case is compared by.
@@ -106,7 +109,7 @@ impl Report {
         machine.insert("cpus".to_owned(), crate::cpu::cpu_count().to_string());
         let name = rustix::system::uname();
         machine.insert("kernel".to_owned(), name.release().to_string_lossy().into_owned());
-        Self { machine, rows: Vec::new(), figures: BTreeMap::new() }
+        Self { machine, rows: Vec::new(), figures: BTreeMap::new(), failed: Vec::new() }
     }
 
     /// Adds a group and prints it.
@@ -169,6 +172,21 @@ impl Report {
         &self.rows
     }
 
+    /// Something has gone wrong; the rest goes on.
+    pub(crate) fn failed(&mut self, name: &str, error: &anyhow::Error) {
+        println!("\nFAILED and left out: {error:#}");
+        self.failed.push(name.to_owned());
+    }
+
+    /// To be asked when all else is written down.
+    ///
+    /// # Errors
+    /// Something has gone wrong, as when what an application had left was not what it should be.
+    pub(crate) fn verdict(&self) -> Result<()> {
+        ensure!(self.failed.is_empty(), "failed and left out: {}", self.failed.join(", "));
+        Ok(())
+    }
+
     /// Adds a single number.
     pub(crate) fn figure(&mut self, name: &str, value: f64, text: &str) {
         println!("  {name:<44} {text}");
@@ -209,5 +227,21 @@ fn row(group: &str, case: &Case, cases: &[Case]) -> Row {
         ratio: ratio(case.measure),
         client_cpu_ratio: ratio(Measure::ClientCpu),
         target: case.target.map(str::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_out_is_written_down_and_fails_the_run() {
+        let mut report = Report::new();
+        assert!(report.verdict().is_ok());
+        report.failed("git", &anyhow::anyhow!("something else was checked out"));
+        let folder = tempfile::tempdir().expect("a folder");
+        report.write_json(&folder.path().join("bench.json")).expect("the rest is written");
+        let error = report.verdict().expect_err("not a good run").to_string();
+        assert!(error.contains("git"), "{error}");
     }
 }

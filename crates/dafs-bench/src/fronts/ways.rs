@@ -223,10 +223,18 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         let _ = peer::run("umount", [OsStr::new("-l"), self.point.as_ref()]);
-        let end = Instant::now() + Duration::from_secs(MOUNT_SECONDS);
+        let mut end = Instant::now() + Duration::from_secs(MOUNT_SECONDS);
+        let mut is_killed = false;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > end {
+                // One that a kill does not end has the kernel wait for something.
+                if is_killed {
+                    eprintln!("what served {} does not end", self.point.display());
+                    return;
+                }
                 let _ = self.child.kill();
+                is_killed = true;
+                end = Instant::now() + Duration::from_secs(MOUNT_SECONDS);
             }
             std::thread::sleep(Duration::from_millis(2));
         }
