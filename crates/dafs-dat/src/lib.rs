@@ -28,6 +28,7 @@ pub mod iwarp;
 mod keys;
 mod memory;
 mod naming;
+mod offers;
 pub mod shm;
 pub mod sim;
 mod time;
@@ -37,6 +38,7 @@ pub mod verbs;
 pub use error::{ConnectError, DisconnectReason, PostError, RegisterError};
 pub use memory::{MemoryRegion, RegionTable};
 pub use naming::{shm_socket_candidates, shm_socket_name};
+pub use offers::CpuOffers;
 pub use time::Instant;
 pub use types::{
     Access, Address, Completion, EndpointId, Event, ListenerId, LocalSegment, Operation, PeerInfo,

@@ -7,16 +7,13 @@
 use crate::config::Wake;
 use crate::engine::{Engine, EngineCounts};
 use dafs_dat::Instant;
+use dafs_rpc::server::Spin;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-
-/// How long an adaptive reactor looks for work before it sleeps. Waking a sleeping virtual CPU
-/// costs about as much on either side.
-const SPIN: Duration = Duration::from_micros(50);
 
 /// Turns with work between two looks at the clock.
 const TURNS_PER_CLOCK_READING: u32 = 32;
@@ -47,14 +44,15 @@ impl Control {
 
 /// Runs until told to stop.
 pub(crate) fn run(mut engine: Engine, wake: Wake, control: &Arc<Control>) {
-    let mut idle_since: Option<Instant> = None;
+    let mut spin = Spin::new(wake.into());
+    let mut is_idle = false;
     let mut close_by: Option<Instant> = None;
     let mut now = Instant::now();
     let mut turns = 0u32;
     loop {
         // Timeouts are coarse; while there is work, the clock is read now and then.
         turns = turns.wrapping_add(1);
-        if idle_since.is_some() || turns.is_multiple_of(TURNS_PER_CLOCK_READING) {
+        if is_idle || turns.is_multiple_of(TURNS_PER_CLOCK_READING) {
             now = Instant::now();
         }
         // All changes of a turn are made stable together.
@@ -73,27 +71,24 @@ pub(crate) fn run(mut engine: Engine, wake: Wake, control: &Arc<Control>) {
                 return control.set_counts(engine.counts());
             }
         }
-        if busy && wake != Wake::Sleep {
-            idle_since = None;
+        if !is_idle && !busy {
+            // The time at which it began to be idle.
+            now = Instant::now();
+        }
+        spin.turned(busy, now.0);
+        is_idle = !busy;
+        if (busy && wake != Wake::Sleep) || !spin.is_over(now.0) {
             continue;
         }
-        let idle = now.since(*idle_since.get_or_insert(now));
-        match wake {
-            Wake::Poll => std::hint::spin_loop(),
-            // Yielding lets a client on the same CPU have it at once.
-            Wake::Adaptive if idle < SPIN => std::thread::yield_now(),
-            Wake::Adaptive | Wake::Sleep => {
-                if !busy {
-                    control.set_counts(engine.counts());
-                }
-                if let Err(error) = sleep(&mut engine, now) {
-                    // Work goes on without sleeping; a core is better lost than the service.
-                    tracing::error!(%error, "the reactor cannot sleep");
-                }
-                now = Instant::now();
-                idle_since = None;
-            }
+        if !busy {
+            control.set_counts(engine.counts());
         }
+        if let Err(error) = sleep(&mut engine, now) {
+            // Work goes on without sleeping; a core is better lost than the service.
+            tracing::error!(%error, "the reactor cannot sleep");
+        }
+        now = Instant::now();
+        spin.slept(now.0);
     }
 }
 

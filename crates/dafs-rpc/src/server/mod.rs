@@ -35,3 +35,4 @@ pub use config::{Config, Wake};
 pub use group::{Group, Statistics};
 pub use rdma::RdmaReactor;
 pub use reactor::Reactor;
+pub use spin::Spin;

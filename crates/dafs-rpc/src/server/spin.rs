@@ -1,4 +1,5 @@
-//! How long a reactor without work looks for some before it sleeps.
+//! How long a reactor without work looks for some before it sleeps. Those of RPC and of DAFS servers both
+//! go by it.
 //!
 //! Looking burns the core; sleeping and waking costs some microseconds of it and of the peer's
 //! time. So the adaptive way looks about as long as it has lately paid off.
@@ -7,6 +8,8 @@
 //! * The time spent looking in vain falls to nothing if it never pays.
 
 use super::config::Wake;
+use dafs_dat::{CpuOffers, Instant};
+use std::time::Duration;
 
 /// Never looks longer than this; a wake-up costs about as much.
 const SPIN_NS_MAX: u64 = 50_000;
@@ -17,27 +20,42 @@ const SPIN_NS_MIN: u64 = 1_000;
 /// Begins to look for so long again when a sleep turns out to have been short.
 const SPIN_NS_STEP: u64 = 10_000;
 
-/// A sleep shorter than this would better have been spent looking.
-const SHORT_SLEEP_NS: u64 = 30_000;
+/// A sleep shorter than this would better have been spent looking: a part of it was waking up.
+const SHORT_SLEEP_NS: u64 = 100_000;
 
 /// Decides between looking and sleeping.
 #[derive(Debug)]
-pub(super) struct Spin {
+pub struct Spin {
     wake: Wake,
     /// How long to look now.
     spin_ns: u64,
     idle_since_ns: Option<u64>,
     /// When it last gave up looking.
     asleep_since_ns: u64,
+    /// When the CPU was offered to others, until it is known when it was back.
+    offered_at_ns: Option<u64>,
+    offers: CpuOffers,
 }
 
 impl Spin {
-    pub(super) fn new(wake: Wake) -> Self {
-        Self { wake, spin_ns: SPIN_NS_MAX, idle_since_ns: None, asleep_since_ns: 0 }
+    /// Begins by looking long. All times are of one monotonic clock, in nanoseconds.
+    pub fn new(wake: Wake) -> Self {
+        Self {
+            wake,
+            spin_ns: SPIN_NS_MAX,
+            idle_since_ns: None,
+            asleep_since_ns: 0,
+            offered_at_ns: None,
+            offers: CpuOffers::default(),
+        }
     }
 
-    /// Takes note of a turn, in which there was something to do if `busy`.
-    pub(super) fn turned(&mut self, busy: bool, now_ns: u64) {
+    /// Takes note of a turn that began at `now_ns`, in which there was something to do if `busy`.
+    pub fn turned(&mut self, busy: bool, now_ns: u64) {
+        if let Some(at_ns) = self.offered_at_ns.take() {
+            let time = Duration::from_nanos(now_ns.saturating_sub(at_ns));
+            self.offers.made(time, Instant(now_ns));
+        }
         if !busy {
             self.idle_since_ns.get_or_insert(now_ns);
         } else if let Some(since_ns) = self.idle_since_ns.take() {
@@ -49,8 +67,8 @@ impl Spin {
         }
     }
 
-    /// True when it is time to sleep.
-    pub(super) fn is_over(&mut self, now_ns: u64) -> bool {
+    /// True when it is time to sleep. May offer the CPU to others if it is not.
+    pub fn is_over(&mut self, now_ns: u64) -> bool {
         match self.wake {
             Wake::Poll => {
                 std::hint::spin_loop();
@@ -65,12 +83,14 @@ impl Spin {
                     }
                     return over;
                 };
-                if now_ns.saturating_sub(since_ns) < self.spin_ns {
+                let is_dear = self.offers.are_dear(Instant(now_ns));
+                if !is_dear && now_ns.saturating_sub(since_ns) < self.spin_ns {
                     // A client on the same core may have it at once.
+                    self.offered_at_ns = Some(now_ns);
                     std::thread::yield_now();
                     return false;
                 }
-                if self.asleep_since_ns < since_ns {
+                if !is_dear && self.asleep_since_ns < since_ns {
                     self.spin_ns = self.spin_ns / 4 * 3;
                 }
                 self.asleep_since_ns = now_ns;
@@ -80,7 +100,7 @@ impl Spin {
     }
 
     /// Takes note of the end of a sleep.
-    pub(super) fn slept(&mut self, now_ns: u64) {
+    pub fn slept(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.asleep_since_ns) < SHORT_SLEEP_NS {
             self.spin_ns = (self.spin_ns + SPIN_NS_STEP).min(SPIN_NS_MAX);
         }
@@ -119,6 +139,24 @@ mod tests {
         assert_eq!(looked_ns(10_000), 10_000);
         assert_eq!(looked_ns(200_000), 0);
         assert_eq!(looked_ns(10_000_000), 0);
+    }
+
+    #[test]
+    fn nobody_looks_where_the_cpu_was_lost() {
+        let mut spin = Spin::new(Wake::Adaptive);
+        let mut now_ns = 1_000_000;
+        spin.turned(false, now_ns);
+        assert!(!spin.is_over(now_ns));
+        // Somebody else had it for so long, and then there was something.
+        now_ns += 4_000_000;
+        spin.turned(true, now_ns);
+        spin.turned(false, now_ns);
+        assert!(spin.is_over(now_ns));
+        now_ns += 3_600_000_000_000;
+        spin.slept(now_ns);
+        spin.turned(true, now_ns);
+        spin.turned(false, now_ns);
+        assert!(!spin.is_over(now_ns), "they may be gone");
     }
 
     #[test]

@@ -130,6 +130,16 @@ pub enum Wake {
     Sleep,
 }
 
+impl From<Wake> for dafs_rpc::server::Wake {
+    fn from(wake: Wake) -> Self {
+        match wake {
+            Wake::Adaptive => Self::Adaptive,
+            Wake::Poll => Self::Poll,
+            Wake::Sleep => Self::Sleep,
+        }
+    }
+}
+
 impl FromStr for Wake {
     type Err = String;
 

@@ -4,11 +4,11 @@ use super::inherited::Inherited;
 use super::nfs_rdma::RdmaDoors;
 use super::rpcbind::Registration;
 use super::{StartError, listen};
-use crate::config::{Config, Wake};
+use crate::config::Config;
 use crate::engine::Shared;
 use crate::pool;
 use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
-use dafs_rpc::server::{Config as RpcConfig, Group, Wake as RpcWake};
+use dafs_rpc::server::{Config as RpcConfig, Group};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -145,13 +145,8 @@ pub(super) fn admission(ports: Vec<u16>) -> Admission {
 }
 
 pub(super) fn rpc_config(config: &Config) -> RpcConfig {
-    let wake = match config.wake {
-        Wake::Poll => RpcWake::Poll,
-        Wake::Adaptive => RpcWake::Adaptive,
-        Wake::Sleep => RpcWake::Sleep,
-    };
     RpcConfig {
-        wake,
+        wake: config.wake.into(),
         connections_max: config.limits.connections_max.max(RpcConfig::default().connections_max),
         ..RpcConfig::default()
     }
