@@ -95,7 +95,8 @@ fn run(bell: &Bell, shared: &Weak<Shared>) {
             // Whoever has it looks after things, and would only be kept up.
             client.answer_questions();
             drop(client);
-            idle_ticks = 0;
+            // One look at least has to tell that nothing is left alone.
+            idle_ticks = (idle_ticks + 1).min(IDLE_TICKS - 1);
             if !bell.sleep(HELPER_TICK) {
                 return;
             }
@@ -109,7 +110,7 @@ fn run(bell: &Bell, shared: &Weak<Shared>) {
             client.progress_beside(&mut driver);
         }
         seen = driver.drives();
-        idle_ticks = if driver.is_unattended() { 0 } else { idle_ticks + 1 };
+        idle_ticks = if driver.is_unattended() { 0 } else { (idle_ticks + 1).min(IDLE_TICKS) };
         let time = if idle_ticks < IDLE_TICKS {
             HELPER_TICK
         } else {
