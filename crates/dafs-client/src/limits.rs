@@ -94,9 +94,12 @@ pub(crate) const STOP_PERIOD: Duration = Duration::from_millis(200);
 /// The longest pause before a lock is asked for again; a server keeps a turn for a second.
 pub(crate) const LOCK_PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// Times that a spinning leader looks whether those who wanted the lock have got it, offering them
-/// the CPU in between.
-pub const CONTENDER_SPINS: u32 = 1_000;
+/// Times that a spinning leader looks whether those who wanted the lock have got it. About as long as it
+/// takes one to wake up on another CPU.
+pub const CONTENDER_SPINS: u32 = 100;
+
+/// Bells of threads that wait for a leader, kept for others.
+pub(crate) const BELLS_KEPT: usize = 32;
 
 /// Polls before an adaptive waiter goes to sleep. A poll with nothing to find, and the offer of the
 /// CPU to others after it, take a few tenths of a microsecond to one microsecond.
@@ -108,6 +111,10 @@ pub const SPIN_POLLS_MIN: u32 = 4;
 /// A sleep shorter than this would have been better spent polling: going to sleep and waking up take
 /// about as long.
 pub const SPIN_WORTH: Duration = Duration::from_micros(50);
+
+/// Time between two waits from which on the second one is slept through, but for a few polls. About four
+/// times as long as polling lasts.
+pub const SPIN_GAP_MAX: Duration = Duration::from_micros(200);
 
 /// Polls before a waiter begins to offer the CPU to others.
 pub const SPINS_BEFORE_YIELD: u32 = 8;

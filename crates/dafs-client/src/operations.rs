@@ -280,6 +280,15 @@ impl Operations {
         matches!(self.entries[slot.index as usize].state, State::Done(_))
     }
 
+    /// True when nothing is to be expected of an operation any more that a thread waits for.
+    pub(crate) fn is_over(&self, tag: u64) -> bool {
+        let Slot { index, generation } = Slot::of(tag);
+        let entry = self.entries.get(index as usize);
+        entry.is_none_or(|entry| {
+            entry.generation != generation || matches!(entry.state, State::Free | State::Done(_))
+        })
+    }
+
     /// Takes the result, if the operation is over.
     pub(crate) fn take(&mut self, slot: &Slot) -> Option<Done> {
         if !self.is_done(slot) {

@@ -155,6 +155,54 @@ fn threads_share_a_client() {
     }
 }
 
+/// Threads follow and lead in turn all the time here, some of which give up waiting early. One that is not
+/// woken ends with an error instead.
+#[test]
+fn nobody_waits_in_vain_however_threads_wait() {
+    const ROUNDS: usize = 150;
+    const TIME: Duration = Duration::from_secs(60);
+    let policies = [WaitPolicy::default(), WaitPolicy::Sleep, WaitPolicy::Adaptive { spin: 10 }];
+    for (transport, policy) in TRANSPORTS.into_iter().flat_map(|one| policies.map(|two| (one, two)))
+    {
+        let served = Served::new();
+        std::fs::write(served.path().join("file"), pattern(1 << 20)).unwrap();
+        let client = served.client_with(|options| {
+            options.transport = transport;
+            options.wait = policy;
+        });
+        let file = client.open(b"file", &OpenOptions::read()).unwrap();
+        let buffer = client.buffer(8 * 4096).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (client, file, buffer) = (&client, &file, &buffer);
+                let range =
+                    move |half: usize| (2 * thread + half) * 4096..(2 * thread + half + 1) * 4096;
+                let within = |work: &dyn Fn()| {
+                    dafs_client::within(TIME, || (0..ROUNDS).for_each(|_| work()))
+                };
+                scope.spawn(move || within(&|| assert!(client.ping().is_ok())));
+                scope.spawn(move || {
+                    within(&|| assert_eq!(file.read_into(buffer, range(0), 7).unwrap(), 4096));
+                });
+                scope.spawn(move || {
+                    let begun = std::time::Instant::now();
+                    within(&|| {
+                        let mut pending = file.submit_read(buffer, range(1), 0).unwrap();
+                        // Early, again and again.
+                        let read = loop {
+                            match pending.wait_deadline(Duration::from_micros(20)) {
+                                Err(Error::TimedOut(_)) if begun.elapsed() < TIME => {}
+                                read => break read,
+                            }
+                        };
+                        assert_eq!(read.unwrap(), 4096);
+                    });
+                });
+            }
+        });
+    }
+}
+
 #[test]
 fn sleepers_and_pollers_share_a_client() {
     for transport in TRANSPORTS {

@@ -54,9 +54,9 @@ impl Shared {
 
     /// Operations are over that were not started, in room that has been reserved for them.
     pub(crate) fn refuse_in(&self, group: &GroupState, user_data: &[u64], error: &Error) {
-        let driver = self.lock_regardless();
+        let mut driver = self.lock_regardless();
         group.refuse(user_data, error);
-        self.wake_waiters(&driver);
+        self.wake_waiters(&mut driver);
     }
 
     /// Sees to it that what was submitted to a group leaves: at once if nothing else is under way, else

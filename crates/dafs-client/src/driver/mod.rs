@@ -4,16 +4,19 @@
 //! until it hands over. No thread of ours stands between an answer and its waiter.
 //!
 //! Invariants
-//! * The driver is only touched under its lock. A leader that spins gives the lock to whoever
-//!   wants it; a leader that sleeps holds no lock.
+//! * The driver is only touched under its lock. A leader holds it while it polls, neither while it
+//!   spins in between nor while it sleeps.
 //! * While a leader sleeps the adapter is armed, or the leader's wake-up has been rung: every
 //!   thread that touches the adapter meanwhile sees to that before it unlocks.
-//! * A leader that stops leading wakes a follower, if there is one.
+//! * A leader that stops leading wakes a follower, if there is one. A follower whose operation is over
+//!   is woken by whoever has polled; no other is.
 
 mod back;
 mod clock;
+mod followers;
 mod grouped;
 mod progress;
+mod spinning;
 mod waiter;
 
 use crate::backoff::{Backoff, is_passing};
@@ -37,17 +40,19 @@ use crate::wakeup::Wakeup;
 use clock::{Asleep, awake_or_not};
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
 use dafs_wire::dafs::{ByteOrder, ChainFlags, Checksum, Close, Request, StateId};
+use followers::{Bells, Followers, ring};
 use rustc_hash::FxHashSet;
+use spinning::Spinning;
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::Waker;
 use std::time::Duration;
-use waiter::{Spinning, Waiter};
+use waiter::Waiter;
 pub(crate) use {crate::operations::Slot, clock::coarse_now};
 
 /// Who drives.
@@ -91,7 +96,7 @@ pub(crate) struct Driver {
     /// Restarts of the server seen.
     restarts: Arc<AtomicU64>,
     leader: Leader,
-    followers: u32,
+    followers: Followers,
     spinning: Spinning,
     /// Counts the times that anybody moved things along, for the helper to see whether it must.
     drives: u64,
@@ -103,9 +108,7 @@ pub(crate) struct Driver {
 pub(crate) struct Shared {
     /// Dropped by hand: a fork must leave the descriptors alone that it shares with its parent.
     driver: ManuallyDrop<Mutex<Driver>>,
-    /// Followers wait here.
-    turn: Condvar,
-    /// Threads that want the lock while somebody spins with it.
+    /// Threads that want the lock and did not find it free.
     contenders: AtomicU32,
     wakeup: Wakeup,
     helper: Helper,
@@ -147,7 +150,6 @@ impl Shared {
         let shared = Arc::new(Self {
             server: driver.server.clone(),
             driver: ManuallyDrop::new(Mutex::new(driver)),
-            turn: Condvar::new(),
             contenders: AtomicU32::new(0),
             wakeup: Wakeup::new()?,
             helper,
@@ -365,10 +367,10 @@ impl Shared {
     }
 
     /// Something has come about that somebody may wait for, and no event will tell of it.
-    fn wake_waiters(&self, driver: &Driver) {
-        if driver.followers > 0 {
-            self.turn.notify_all();
-        }
+    fn wake_waiters(&self, driver: &mut Driver) {
+        let mut bells = Bells::new();
+        driver.call_done(&mut bells);
+        ring(&mut bells);
         if driver.leader == Leader::Sleeping {
             self.wakeup.ring();
         }
@@ -518,10 +520,10 @@ impl Shared {
     fn wait_slot(&self, driver: Guard<'_>, slot: &Slot, time: Option<Duration>) -> Result<Done> {
         let take = |driver: &mut Driver| driver.operations.take(slot);
         if time.is_some() {
-            return self.wait(driver, time, take);
+            return self.wait_of(driver, time, Some(slot.tag()), take);
         }
         let (left, after) = self.patience();
-        let waited = Waiter::new(self, left).coarse().run(driver, take);
+        let waited = Waiter::new(self, left, Some(slot.tag())).coarse().run(driver, take);
         // One that was stopped has a limit from then on.
         match (waited, Limit::current().map(|limit| limit.after).or(after)) {
             (Err(Error::TimedOut(_)), Some(after)) => self.give_up(slot, after),
@@ -542,7 +544,8 @@ impl Shared {
         self.end_soon(slot, after)?;
         let driver = self.lock()?;
         // It may have to wait for the server to let go of its memory.
-        Waiter::new(self, None).run(driver, |driver| driver.operations.take(slot))
+        let waiter = Waiter::new(self, None, Some(slot.tag()));
+        waiter.run(driver, |driver| driver.operations.take(slot))
     }
 
     /// Nobody waits any longer for an operation: it ends now, or as soon as the server has let go of
@@ -594,15 +597,10 @@ impl Shared {
             return;
         }
         let completed = driver.progress(coarse_now());
-        if completed > 0 && driver.followers > 0 {
-            self.turn.notify_all();
-        }
-        if driver.leader == Leader::Sleeping {
-            if completed > 0 {
-                self.wakeup.ring();
-            } else {
-                self.keep_armed(driver);
-            }
+        if completed > 0 {
+            self.wake_waiters(driver);
+        } else {
+            self.keep_armed(driver);
         }
     }
 
@@ -625,8 +623,19 @@ impl Shared {
     /// Drives, or waits for the leader, until `done` yields something.
     fn wait<'a, T>(
         &'a self,
+        driver: Guard<'a>,
+        time: Option<Duration>,
+        done: impl FnMut(&mut Driver) -> Option<T>,
+    ) -> Result<T> {
+        self.wait_of(driver, time, None, done)
+    }
+
+    /// As [`wait`](Self::wait), for the end of one operation if one is named.
+    fn wait_of<'a, T>(
+        &'a self,
         mut driver: Guard<'a>,
         time: Option<Duration>,
+        tag: Option<u64>,
         done: impl FnMut(&mut Driver) -> Option<T>,
     ) -> Result<T> {
         let limit = Limit::current().map(|limit| limit.at.since(Instant::now()));
@@ -635,7 +644,7 @@ impl Shared {
             // There is no time to wait, but what has come is to be seen.
             self.progress_beside(&mut driver);
         }
-        Waiter::new(self, time).run(driver, done)
+        Waiter::new(self, time, tag).run(driver, done)
     }
 }
 

@@ -1,7 +1,8 @@
 //! What is done under the driver's lock: results handed out, things given up that nobody wants.
 
 use super::clock::Asleep;
-use super::waiter::Spinning;
+use super::followers::{Bells, Followers};
+use super::spinning::Spinning;
 use super::{Driver, Leader, Leave, Slot, coarse_now};
 use crate::cache::DirectUse;
 use crate::core::{
@@ -50,7 +51,7 @@ impl Driver {
             asleep: Asleep::new(),
             restarts: Arc::default(),
             leader: Leader::Nobody,
-            followers: 0,
+            followers: Followers::default(),
             spinning: Spinning::default(),
             drives: 0,
             deadline,
@@ -212,6 +213,14 @@ impl Driver {
             }
         }
         count
+    }
+
+    /// Takes those followers off their list who have something to look at, after operations are over.
+    pub(super) fn call_done(&mut self, bells: &mut Bells) {
+        if !self.followers.is_empty() {
+            let operations = &self.operations;
+            self.followers.take_done(|tag| operations.is_over(tag), bells);
+        }
     }
 
     /// Hands the result of an operation to its group.

@@ -2,12 +2,17 @@
 //!
 //! Invariants
 //! * The leader's state in the driver is right whenever the lock is free: `Sleeping` while it
-//!   sleeps, `Polling` while it only lent the lock, `Nobody` after it left, also by a panic.
+//!   sleeps, `Polling` while it only lets others have the lock, `Nobody` after it left, also by a panic.
+//! * No wake-up is lost. A follower is on the list from before it gives up the lock until it is rung;
+//!   who rings it has taken it off the list under the lock, and rings it when that is free again, in any
+//!   case (a sleep on a bell notices what is rung after the lock was given up). Whoever leaves while
+//!   nobody leads takes one off to lead; and who was taken off and leaves at once does the same.
 
+use super::followers::{Bells, ring};
 use super::{Driver, Guard, Leader, Shared, coarse_now};
 use crate::error::{Error, Result};
 use crate::limit;
-use crate::limits::{CONTENDER_SPINS, SPIN_POLLS_MIN, SPIN_WORTH, SPINS_BEFORE_YIELD, STOP_PERIOD};
+use crate::limits::{CONTENDER_SPINS, SPINS_BEFORE_YIELD, STOP_PERIOD};
 use crate::options::WaitPolicy;
 use dafs_dat::Instant;
 use std::sync::PoisonError;
@@ -16,41 +21,6 @@ use std::time::Duration;
 
 /// Empty polls between looks at the exact clock.
 const POLLS_PER_CLOCK: u32 = 64;
-
-/// How long it is worth polling before sleeping, learnt from how it went.
-#[derive(Debug)]
-pub(super) struct Spinning {
-    polls: u32,
-}
-
-impl Default for Spinning {
-    fn default() -> Self {
-        Self { polls: u32::MAX }
-    }
-}
-
-impl Spinning {
-    /// Polls before sleeping, `most` at most.
-    fn polls(&mut self, most: u32) -> u32 {
-        self.polls = self.polls.min(most);
-        self.polls
-    }
-
-    /// Something came while polling.
-    fn helped(&mut self) {
-        self.polls = self.polls.saturating_mul(2);
-    }
-
-    /// All polling was in vain, and then it took so long.
-    fn slept(&mut self, time: Duration) {
-        self.polls = match time < SPIN_WORTH {
-            true => u32::MAX,
-            // Answers take longer than polling lasts, for instance because this CPU has others to
-            // serve, whom polling keeps waiting.
-            false => (self.polls / 2).max(SPIN_POLLS_MIN),
-        };
-    }
-}
 
 /// One thread that waits.
 pub(super) struct Waiter<'a> {
@@ -62,19 +32,37 @@ pub(super) struct Waiter<'a> {
     until: Option<Instant>,
     /// When to look whether to stop.
     look: Option<Instant>,
+    /// The operation whose end it waits for, if it is one.
+    tag: Option<u64>,
     leading: bool,
+    /// It has its result, or will not have it.
+    left: bool,
     spins: u32,
+    /// To be rung when it gives up the lock.
+    bells: Bells,
 }
 
 impl<'a> Waiter<'a> {
-    pub(super) fn new(shared: &'a Shared, time: Option<Duration>) -> Self {
+    pub(super) fn new(shared: &'a Shared, time: Option<Duration>, tag: Option<u64>) -> Self {
         let look = limit::can_be_stopped().then(|| coarse_now() + STOP_PERIOD);
-        Self { shared, time, coarse: false, until: None, look, leading: false, spins: 0 }
+        Self {
+            shared,
+            time,
+            coarse: false,
+            until: None,
+            look,
+            tag,
+            leading: false,
+            left: false,
+            spins: 0,
+            bells: Bells::new(),
+        }
     }
 
     /// For a time that is long, or not the caller's concern.
-    pub(super) fn coarse(self) -> Self {
-        Self { coarse: true, ..self }
+    pub(super) fn coarse(mut self) -> Self {
+        self.coarse = true;
+        self
     }
 
     pub(super) fn run<T>(
@@ -83,29 +71,29 @@ impl<'a> Waiter<'a> {
         mut done: impl FnMut(&mut Driver) -> Option<T>,
     ) -> Result<T> {
         if let Some(result) = done(&mut driver) {
-            self.leave(&mut driver);
+            self.leave(driver);
             return Ok(result);
         }
         loop {
             if let Some(time) = self.time {
                 let now = if self.coarse { coarse_now() } else { Instant::now() };
                 if now >= *self.until.get_or_insert(now + time) {
-                    self.leave(&mut driver);
+                    self.leave(driver);
                     return Err(Error::TimedOut(time));
                 }
             }
             if self.look.is_some_and(|look| coarse_now() >= look) {
                 // Whoever is asked may need what this thread or another one holds.
-                self.leave(&mut driver);
-                drop(driver);
+                self.leave(driver);
                 let stopped = limit::is_stopped();
                 driver = self.shared.lock_regardless();
+                self.left = false;
                 if let Some(result) = done(&mut driver) {
-                    self.leave(&mut driver);
+                    self.leave(driver);
                     return Ok(result);
                 }
                 if stopped {
-                    self.leave(&mut driver);
+                    self.leave(driver);
                     return Err(Error::TimedOut(self.time.unwrap_or_default()));
                 }
                 self.look = Some(coarse_now() + STOP_PERIOD);
@@ -113,7 +101,7 @@ impl<'a> Waiter<'a> {
             if !self.leading && driver.leader != Leader::Nobody {
                 driver = self.follow(driver);
                 if let Some(result) = done(&mut driver) {
-                    self.leave(&mut driver);
+                    self.leave(driver);
                     return Ok(result);
                 }
                 continue;
@@ -131,70 +119,86 @@ impl<'a> Waiter<'a> {
                     driver.spinning.helped();
                 }
                 self.spins = 0;
-                if driver.followers > 0 {
-                    self.shared.turn.notify_all();
-                }
+                driver.call_done(&mut self.bells);
             }
             // Not all that a waiter waits for is the completion of an operation: the end of the
             // session is none. It must not be slept over.
             if let Some(result) = done(&mut driver) {
-                self.leave(&mut driver);
+                self.leave(driver);
                 return Ok(result);
             }
-            if completed == 0 {
-                driver = self.pause(driver)?;
-            }
+            driver = match completed {
+                0 => self.pause(driver),
+                _ => self.lend(driver),
+            };
         }
     }
 
     /// Spins or sleeps, as the policy says.
-    fn pause(&mut self, mut driver: Guard<'a>) -> Result<Guard<'a>> {
+    fn pause(&mut self, mut driver: Guard<'a>) -> Guard<'a> {
         let spin = match self.shared.policy {
             WaitPolicy::Poll => true,
             WaitPolicy::Sleep => false,
-            WaitPolicy::Adaptive { spin } => self.spins < driver.spinning.polls(spin),
+            WaitPolicy::Adaptive { spin } => self.spins < driver.spinning.polls(spin, coarse_now()),
         };
         if !spin && driver.adapter.descriptor().is_some() {
             return self.sleep(driver);
         }
         self.spins = self.spins.wrapping_add(1);
-        if self.shared.contenders.load(Ordering::Relaxed) > 0 {
+        if self.shared.policy == WaitPolicy::Poll || self.spins < SPINS_BEFORE_YIELD {
             drop(driver);
-            for spins in 0..CONTENDER_SPINS {
-                if self.shared.contenders.load(Ordering::Relaxed) == 0 {
-                    break;
-                }
-                // They have been woken, but may need this CPU.
-                if spins < SPINS_BEFORE_YIELD {
-                    std::hint::spin_loop();
-                } else {
-                    std::thread::yield_now();
-                }
-            }
-            driver = self.shared.lock_regardless();
-        } else if self.shared.policy == WaitPolicy::Poll || self.spins < SPINS_BEFORE_YIELD {
             std::hint::spin_loop();
-        } else {
-            // The server may be waiting for this CPU.
-            std::thread::yield_now();
+            return self.lock();
         }
-        Ok(driver)
+        let before = Instant::now();
+        let is_first = self.spins == SPINS_BEFORE_YIELD;
+        if is_first && driver.spinning.is_seldom(before) && driver.adapter.descriptor().is_some() {
+            return self.sleep(driver);
+        }
+        drop(driver);
+        // The server may be waiting for this CPU.
+        std::thread::yield_now();
+        let after = Instant::now();
+        let mut driver = self.lock();
+        driver.spinning.offered(before, after);
+        driver
     }
 
-    fn sleep(&mut self, mut driver: Guard<'a>) -> Result<Guard<'a>> {
+    /// Takes the lock after others had an opportunity to.
+    fn lock(&self) -> Guard<'a> {
+        for _ in 0..CONTENDER_SPINS {
+            if self.shared.contenders.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        self.shared.lock_regardless()
+    }
+
+    /// Gives up the lock for those who have something to look at or to submit.
+    fn lend(&mut self, driver: Guard<'a>) -> Guard<'a> {
+        if self.bells.is_empty() && self.shared.contenders.load(Ordering::Relaxed) == 0 {
+            return driver;
+        }
+        drop(driver);
+        ring(&mut self.bells);
+        self.lock()
+    }
+
+    fn sleep(&mut self, mut driver: Guard<'a>) -> Guard<'a> {
         driver.adapter.flush();
         if !matches!(driver.adapter.arm(), Ok(true)) {
             // There is something to poll for, or the descriptor is of no use: look again.
-            return Ok(driver);
+            return self.lend(driver);
         }
         let now = Instant::now();
         let until = [driver.next_timeout(), self.until, self.look].into_iter().flatten().min();
         let time = until.map(|at| at.since(now));
         if !self.shared.wakeup.is_intact() {
             driver.lose_descriptors();
-            return Ok(driver);
+            return driver;
         }
-        let Some(descriptor) = driver.adapter.descriptor() else { return Ok(driver) };
+        let Some(descriptor) = driver.adapter.descriptor() else { return driver };
         let descriptor = self.shared.wakeup.sleeper(descriptor);
         driver.leader = Leader::Sleeping;
         drop(driver);
@@ -203,44 +207,52 @@ impl<'a> Waiter<'a> {
         }
         let mut driver = self.shared.lock_regardless();
         driver.leader = Leader::Polling;
-        driver.spinning.slept(Instant::now().since(now));
+        driver.spinning.slept(now, Instant::now());
         self.spins = 0;
-        Ok(driver)
+        driver
     }
 
     fn follow(&mut self, mut driver: Guard<'a>) -> Guard<'a> {
-        driver.followers += 1;
+        let bell = driver.followers.enter(self.tag);
         let until = [self.until, self.look].into_iter().flatten().min();
         let time = until.map(|at| at.since(Instant::now()));
         let mut driver = match time {
             Some(time) => {
-                let result = self.shared.turn.wait_timeout(driver, time);
+                let result = bell.wait_timeout(driver, time);
                 result.unwrap_or_else(PoisonError::into_inner).0
             }
-            None => self.shared.turn.wait(driver).unwrap_or_else(PoisonError::into_inner),
+            None => bell.wait(driver).unwrap_or_else(PoisonError::into_inner),
         };
-        driver.followers -= 1;
+        driver.followers.depart(bell);
         driver
     }
 
     /// Leaves. If nobody leads then, a follower has to; one that was woken and leaves at once
     /// because its result is there passes the turn on here.
-    fn leave(&mut self, driver: &mut Driver) {
+    fn leave(&mut self, mut driver: Guard<'a>) {
         if std::mem::take(&mut self.leading) {
             driver.leader = Leader::Nobody;
         }
-        if driver.leader == Leader::Nobody && driver.followers > 0 {
-            self.shared.turn.notify_one();
+        if driver.leader == Leader::Nobody {
+            driver.followers.take_next(&mut self.bells);
+            if self.bells.is_empty() && driver.is_unattended() {
+                // It may have seen that there was a leader, and gone to sleep.
+                self.shared.helper.attend();
+            }
         }
+        self.left = true;
+        drop(driver);
+        ring(&mut self.bells);
     }
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        // By now only a panic can have left the lead taken; its frames have given up the lock.
-        if self.leading {
-            let mut driver = self.shared.lock_regardless();
-            self.leave(&mut driver);
+        // Only a panic gets here without having left; its frames have given up the lock. It may have
+        // led, or have been taken off the list to lead.
+        if !self.left {
+            let driver = self.shared.lock_regardless();
+            self.leave(driver);
         }
     }
 }
@@ -285,22 +297,5 @@ mod tests {
         assert!(matches!(waited, Err(Error::TimedOut(_))));
         assert!(!client.shared().lock_regardless().is_led());
         client.ping().unwrap();
-    }
-
-    #[test]
-    fn polling_stops_where_it_does_not_help_and_begins_again_where_it_would() {
-        let mut spinning = Spinning::default();
-        assert_eq!(spinning.polls(100), 100);
-        spinning.slept(SPIN_WORTH);
-        assert_eq!(spinning.polls(100), 50);
-        for _ in 0..10 {
-            spinning.slept(SPIN_WORTH);
-        }
-        assert_eq!(spinning.polls(100), SPIN_POLLS_MIN);
-        spinning.helped();
-        assert_eq!(spinning.polls(100), 2 * SPIN_POLLS_MIN);
-        spinning.slept(SPIN_WORTH / 2);
-        assert_eq!(spinning.polls(100), 100);
-        assert_eq!(spinning.polls(3), 3, "the policy has the last word");
     }
 }

@@ -1,0 +1,129 @@
+//! Threads that wait while another one leads.
+//!
+//! Each has a bell of its own, so that a leader wakes those whose results are there and nobody else.
+//!
+//! Invariants
+//! * Everything here happens under the driver's lock, but for the ringing: whoever is rung needs that
+//!   lock first, and would only wait for it.
+//! * Who is rung is not on the list any more. It looks for its result, leads if nobody does, or enters
+//!   the list again.
+//! * A bell that is rung late, when another thread has it already, wakes that one for nothing; all look
+//!   again after they were woken.
+
+use crate::limits::BELLS_KEPT;
+use smallvec::SmallVec;
+use std::sync::{Arc, Condvar};
+
+/// What one thread sleeps on.
+pub(super) type Bell = Arc<Condvar>;
+
+/// Bells to be rung when the lock is free.
+pub(super) type Bells = SmallVec<[Bell; 4]>;
+
+/// The list.
+#[derive(Debug, Default)]
+pub(super) struct Followers {
+    /// Who came last is the last.
+    waiting: Vec<Follower>,
+    /// Bells that nobody has.
+    free: Vec<Bell>,
+}
+
+#[derive(Debug)]
+struct Follower {
+    bell: Bell,
+    /// The operation that it waits for; without one it wants to look whenever any is over.
+    tag: Option<u64>,
+}
+
+impl Followers {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Somebody begins to wait.
+    pub(super) fn enter(&mut self, tag: Option<u64>) -> Bell {
+        let bell = self.free.pop().unwrap_or_default();
+        self.waiting.push(Follower { bell: bell.clone(), tag });
+        bell
+    }
+
+    /// Somebody has stopped waiting, rung or not.
+    pub(super) fn depart(&mut self, bell: Bell) {
+        if let Some(at) = self.waiting.iter().position(|one| Arc::ptr_eq(&one.bell, &bell)) {
+            self.waiting.remove(at);
+        }
+        if self.free.len() < BELLS_KEPT {
+            self.free.push(bell);
+        }
+    }
+
+    /// Takes those off the list who have something to look at: operations are over, those for which
+    /// `is_done` among them.
+    pub(super) fn take_done(&mut self, mut is_done: impl FnMut(u64) -> bool, bells: &mut Bells) {
+        self.waiting.retain(|one| {
+            let stays = one.tag.is_some_and(|tag| !is_done(tag));
+            if !stays {
+                bells.push(one.bell.clone());
+            }
+            stays
+        });
+    }
+
+    /// Takes somebody off the list who is to lead: who came last, because its answer will be the last
+    /// to come, and so it leads for longest.
+    pub(super) fn take_next(&mut self, bells: &mut Bells) {
+        bells.extend(self.waiting.pop().map(|one| one.bell));
+    }
+}
+
+/// Wakes them. The driver's lock should be free.
+pub(super) fn ring(bells: &mut Bells) {
+    bells.drain(..).for_each(|bell| bell.notify_one());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_same(bells: &Bells, expected: &[&Bell]) -> bool {
+        bells.len() == expected.len()
+            && bells.iter().zip(expected).all(|(one, other)| Arc::ptr_eq(one, other))
+    }
+
+    #[test]
+    fn only_those_are_woken_who_have_something_to_look_at() {
+        let mut followers = Followers::default();
+        let [one, any, two] = [Some(1), None, Some(2)].map(|tag| followers.enter(tag));
+        let mut bells = Bells::new();
+        followers.take_done(|tag| tag == 2, &mut bells);
+        assert!(is_same(&bells, &[&any, &two]));
+        bells.clear();
+        followers.take_done(|_| false, &mut bells);
+        assert!(bells.is_empty() && !followers.is_empty());
+        followers.take_next(&mut bells);
+        assert!(is_same(&bells, &[&one]) && followers.is_empty());
+    }
+
+    #[test]
+    fn who_came_last_leads_next() {
+        let mut followers = Followers::default();
+        let [_first, last] = [Some(1), Some(2)].map(|tag| followers.enter(tag));
+        let mut bells = Bells::new();
+        followers.take_next(&mut bells);
+        assert!(is_same(&bells, &[&last]));
+    }
+
+    #[test]
+    fn bells_are_used_again() {
+        let mut followers = Followers::default();
+        let bell = followers.enter(Some(1));
+        followers.depart(bell.clone());
+        assert!(followers.is_empty());
+        assert!(Arc::ptr_eq(&bell, &followers.enter(Some(2))));
+        for tag in 0..2 * BELLS_KEPT as u64 {
+            followers.depart(Bell::default());
+            assert!(followers.free.len() <= BELLS_KEPT, "{tag}");
+        }
+    }
+}

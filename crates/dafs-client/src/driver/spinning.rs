@@ -1,0 +1,103 @@
+//! How long it is worth polling before sleeping, learnt from how it went.
+//!
+//! Who waits all the time is served best by polling. Who has much to do between two answers gains little by
+//! having one a little earlier, and pays for polling with a part of that time: such a one sleeps.
+
+use crate::limits::{SPIN_GAP_MAX, SPIN_POLLS_MIN, SPIN_WORTH};
+use dafs_dat::{CpuOffers, Instant};
+
+#[derive(Debug)]
+pub(super) struct Spinning {
+    polls: u32,
+    offers: CpuOffers,
+    /// When somebody waited last, as far as that was not over at once.
+    waited_at: Instant,
+}
+
+impl Default for Spinning {
+    fn default() -> Self {
+        Self { polls: u32::MAX, offers: CpuOffers::default(), waited_at: Instant(0) }
+    }
+}
+
+impl Spinning {
+    /// Polls before sleeping, `most` at most. `now` may be some milliseconds late.
+    pub(super) fn polls(&mut self, most: u32, now: Instant) -> u32 {
+        self.polls = self.polls.min(most);
+        if self.offers.are_dear(now) { 0 } else { self.polls }
+    }
+
+    /// Something came while polling.
+    pub(super) fn helped(&mut self) {
+        self.polls = self.polls.saturating_mul(2);
+    }
+
+    /// True when so much time has passed since the last wait that this one should be slept through.
+    pub(super) fn is_seldom(&self, now: Instant) -> bool {
+        now.since(self.waited_at) > SPIN_GAP_MAX
+    }
+
+    /// The CPU was offered to others between two polls.
+    pub(super) fn offered(&mut self, before: Instant, after: Instant) {
+        self.offers.made(after.since(before), after);
+        self.waited_at = after;
+    }
+
+    /// All polling was in vain, and then it took so long.
+    pub(super) fn slept(&mut self, before: Instant, after: Instant) {
+        self.waited_at = after;
+        let time = after.since(before);
+        self.polls = match time < SPIN_WORTH {
+            true => u32::MAX,
+            // Answers take longer than polling lasts, for instance because this CPU has others to
+            // serve, whom polling keeps waiting.
+            false => (self.polls / 2).max(SPIN_POLLS_MIN),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const START: Instant = Instant(1_000_000_000_000);
+
+    #[test]
+    fn polling_stops_where_it_does_not_help_and_begins_again_where_it_would() {
+        let mut spinning = Spinning::default();
+        assert_eq!(spinning.polls(100, START), 100);
+        let slept = |spinning: &mut Spinning, time| spinning.slept(START, START + time);
+        slept(&mut spinning, SPIN_WORTH);
+        assert_eq!(spinning.polls(100, START), 50);
+        for _ in 0..10 {
+            slept(&mut spinning, SPIN_WORTH);
+        }
+        assert_eq!(spinning.polls(100, START), SPIN_POLLS_MIN);
+        spinning.helped();
+        assert_eq!(spinning.polls(100, START), 2 * SPIN_POLLS_MIN);
+        slept(&mut spinning, SPIN_WORTH / 2);
+        assert_eq!(spinning.polls(100, START), 100);
+        assert_eq!(spinning.polls(3, START), 3, "the policy has the last word");
+    }
+
+    #[test]
+    fn nobody_polls_where_the_cpu_was_lost() {
+        let mut spinning = Spinning::default();
+        spinning.offered(Instant(START.0 - 4_000_000), START);
+        assert_eq!(spinning.polls(100, START), 0);
+        assert_eq!(spinning.polls(100, START + Duration::from_secs(3600)), 100);
+    }
+
+    #[test]
+    fn who_waits_seldom_sleeps() {
+        let mut spinning = Spinning::default();
+        assert!(spinning.is_seldom(START));
+        spinning.offered(START, START);
+        assert!(!spinning.is_seldom(START + SPIN_GAP_MAX));
+        let later = START + 2 * SPIN_GAP_MAX;
+        assert!(spinning.is_seldom(later));
+        spinning.slept(START, later);
+        assert!(!spinning.is_seldom(later));
+    }
+}
