@@ -4,6 +4,7 @@ use dafs_client::{Error, LockError, Status};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
+use std::sync::LazyLock;
 
 /// It worked.
 pub const DAP_OK: i32 = 0;
@@ -280,161 +281,28 @@ const OWN: &[(i32, i32, &CStr, &CStr)] = &[
     (DAP_E_OTHER, libc::EIO, c"DAP_E_OTHER", c"something else; dap_last_error() says what"),
 ];
 
-/// The same of what servers answer, whose error numbers `dafs-client` knows.
-const SERVERS: &[(i32, &CStr, &CStr)] = &[
-    (DAP_E_PERM, c"DAP_E_PERM", c"only the owner or a privileged caller may do this"),
-    (DAP_E_NOENT, c"DAP_E_NOENT", c"there is no such file or directory"),
-    (DAP_E_IO, c"DAP_E_IO", c"the server could not read or write its storage"),
-    (DAP_E_NXIO, c"DAP_E_NXIO", c"the device behind the file does not exist"),
-    (DAP_E_ACCES, c"DAP_E_ACCES", c"the caller's permissions do not allow this"),
-    (DAP_E_EXIST, c"DAP_E_EXIST", c"an object of that name exists already"),
-    (DAP_E_XDEV, c"DAP_E_XDEV", c"both names have to be in one file system"),
-    (DAP_E_NODEV, c"DAP_E_NODEV", c"the device does not support this"),
-    (DAP_E_NOTDIR, c"DAP_E_NOTDIR", c"a directory is needed here, and the object is none"),
-    (DAP_E_ISDIR, c"DAP_E_ISDIR", c"the object is a directory"),
-    (DAP_E_INVAL, c"DAP_E_INVAL", c"an argument is not valid"),
-    (DAP_E_FBIG, c"DAP_E_FBIG", c"the file would become larger than the server allows"),
-    (DAP_E_NOSPC, c"DAP_E_NOSPC", c"the file system is full"),
-    (DAP_E_ROFS, c"DAP_E_ROFS", c"the file system is read-only"),
-    (DAP_E_MLINK, c"DAP_E_MLINK", c"the file has as many links as it can have"),
-    (DAP_E_NAMETOOLONG, c"DAP_E_NAMETOOLONG", c"the name is longer than the server allows"),
-    (DAP_E_NOTEMPTY, c"DAP_E_NOTEMPTY", c"the directory is not empty"),
-    (DAP_E_DQUOT, c"DAP_E_DQUOT", c"the caller's quota is used up"),
-    (DAP_E_STALE, c"DAP_E_STALE", c"the file behind the handle is gone"),
-    (DAP_E_BADHANDLE, c"DAP_E_BADHANDLE", c"the file handle is not one of this server"),
-    (
-        DAP_E_BAD_COOKIE,
-        c"DAP_E_BAD_COOKIE",
-        c"the directory position is not valid any more; read it from the start",
-    ),
-    (DAP_E_NOTSUPP, c"DAP_E_NOTSUPP", c"the server does not support this"),
-    (DAP_E_TOOSMALL, c"DAP_E_TOOSMALL", c"the result does not fit the message or buffer offered"),
-    (DAP_E_SERVERFAULT, c"DAP_E_SERVERFAULT", c"the server failed internally"),
-    (DAP_E_BADTYPE, c"DAP_E_BADTYPE", c"an object of that type cannot be made here"),
-    (DAP_E_DELAY, c"DAP_E_DELAY", c"the server needs more time; try again"),
-    (DAP_E_SAME, c"DAP_E_SAME", c"the attributes are the same"),
-    (DAP_E_DENIED, c"DAP_E_DENIED", c"another owner holds a conflicting lock or share"),
-    (DAP_E_EXPIRED, c"DAP_E_EXPIRED", c"the lease ran out and its state is gone"),
-    (DAP_E_LOCKED, c"DAP_E_LOCKED", c"the range is locked by another owner"),
-    (
-        DAP_E_GRACE,
-        c"DAP_E_GRACE",
-        c"the server has restarted and waits for its former clients; try again",
-    ),
-    (DAP_E_FHEXPIRED, c"DAP_E_FHEXPIRED", c"the file handle has expired; look the name up again"),
-    (DAP_E_SHARE_DENIED, c"DAP_E_SHARE_DENIED", c"another open denies this access"),
-    (DAP_E_WRONGSEC, c"DAP_E_WRONGSEC", c"the security in use is not allowed here"),
-    (DAP_E_CLID_INUSE, c"DAP_E_CLID_INUSE", c"the client id string belongs to another principal"),
-    (DAP_E_RESOURCE, c"DAP_E_RESOURCE", c"the server has run out of a resource"),
-    (DAP_E_MOVED, c"DAP_E_MOVED", c"the file system has moved to another server"),
-    (DAP_E_NOFILEHANDLE, c"DAP_E_NOFILEHANDLE", c"the request lacks a file handle"),
-    (
-        DAP_E_MINOR_VERS_MISMATCH,
-        c"DAP_E_MINOR_VERS_MISMATCH",
-        c"the server does not speak this minor version",
-    ),
-    (
-        DAP_E_STALE_CLIENTID,
-        c"DAP_E_STALE_CLIENTID",
-        c"the server does not know this client any more; connect again",
-    ),
-    (
-        DAP_E_STALE_STATEID,
-        c"DAP_E_STALE_STATEID",
-        c"the state-id is from before a server restart or was freed",
-    ),
-    (DAP_E_OLD_STATEID, c"DAP_E_OLD_STATEID", c"the state-id has been replaced by a newer one"),
-    (DAP_E_BAD_STATEID, c"DAP_E_BAD_STATEID", c"the state-id is not one of this server"),
-    (DAP_E_BAD_SEQID, c"DAP_E_BAD_SEQID", c"the sequence number is out of order"),
-    (DAP_E_NOT_SAME, c"DAP_E_NOT_SAME", c"the attributes differ"),
-    (DAP_E_LOCK_RANGE, c"DAP_E_LOCK_RANGE", c"the range does not match the lock held"),
-    (DAP_E_SYMLINK, c"DAP_E_SYMLINK", c"the last component is a symbolic link"),
-    (
-        DAP_E_READDIR_NOSPC,
-        c"DAP_E_READDIR_NOSPC",
-        c"not even one directory entry fits the space offered",
-    ),
-    (DAP_E_LEASE_MOVED, c"DAP_E_LEASE_MOVED", c"a lease has moved to another server"),
-    (DAP_E_ILLEGAL_PROT, c"DAP_E_ILLEGAL_PROT", c"the server does not speak this protocol version"),
-    (
-        DAP_E_ILLEGAL_STATE,
-        c"DAP_E_ILLEGAL_STATE",
-        c"the request is not allowed in the present state of the session",
-    ),
-    (
-        DAP_E_UNKNOWN_SESSION,
-        c"DAP_E_UNKNOWN_SESSION",
-        c"the server knows nothing of that session any more",
-    ),
-    (DAP_E_NOXID_MATCH, c"DAP_E_NOXID_MATCH", c"the request in question was not executed"),
-    (DAP_E_NOT_AUTHORIZED, c"DAP_E_NOT_AUTHORIZED", c"the proof of identity was not accepted"),
-    (DAP_E_NOT_FOUND, c"DAP_E_NOT_FOUND", c"what was asked for was not found"),
-    (
-        DAP_E_RDMA_READ_CHANNEL_UNUSABLE,
-        c"DAP_E_RDMA_READ_CHANNEL_UNUSABLE",
-        c"direct transfers need an RDMA-read channel, and there is none",
-    ),
-    (DAP_E_CHAIN_FORM, c"DAP_E_CHAIN_FORM", c"the chain of requests is not well formed"),
-    (DAP_E_CHAIN_BROKEN, c"DAP_E_CHAIN_BROKEN", c"an earlier request of the chain failed"),
-    (DAP_E_GSS_CONTINUE_INIT, c"DAP_E_GSS_CONTINUE_INIT", c"authentication needs another round"),
-    (DAP_E_BAD_SESSION, c"DAP_E_BAD_SESSION", c"the session is being closed"),
-    (DAP_E_NO_CREDS, c"DAP_E_NO_CREDS", c"the server's credential table is full"),
-    (
-        DAP_E_CRHAND_CONFLICT,
-        c"DAP_E_CRHAND_CONFLICT",
-        c"the credential handle is unknown or belongs to another client",
-    ),
-    (
-        DAP_E_DENYDISP_CONFLICT,
-        c"DAP_E_DENYDISP_CONFLICT",
-        c"an open of the file forbids its removal",
-    ),
-    (
-        DAP_E_DENYDISP_NOTSUPP,
-        c"DAP_E_DENYDISP_NOTSUPP",
-        c"the server cannot forbid removal or know about all opens",
-    ),
-    (DAP_E_KEY_MISMATCH, c"DAP_E_KEY_MISMATCH", c"the file is open with another share key"),
-    (
-        DAP_E_WRITE_TOOBIG,
-        c"DAP_E_WRITE_TOOBIG",
-        c"the write or append is larger than the server allows",
-    ),
-    (
-        DAP_E_BACK_CHANNEL_UNUSABLE,
-        c"DAP_E_BACK_CHANNEL_UNUSABLE",
-        c"this needs a back-control channel, and there is none",
-    ),
-    (DAP_E_CHKSUM, c"DAP_E_CHKSUM", c"the checksum does not match the data"),
-    (
-        DAP_E_LOCK_BROKEN,
-        c"DAP_E_LOCK_BROKEN",
-        c"the last owner of the lock failed; the data may need repair",
-    ),
-    (
-        DAP_E_NOT_AUTHENTICATED,
-        c"DAP_E_NOT_AUTHENTICATED",
-        c"the session has to be authenticated first",
-    ),
-    (
-        DAP_E_BATCH_REQUEST_NOT_FOUND,
-        c"DAP_E_BATCH_REQUEST_NOT_FOUND",
-        c"no outstanding batch request has that id",
-    ),
-    (
-        DAP_E_PREFETCH_NOT_SUPPORTED,
-        c"DAP_E_PREFETCH_NOT_SUPPORTED",
-        c"the server does not prefetch",
-    ),
-    (DAP_E_NO_PARTIAL_INFO, c"DAP_E_NO_PARTIAL_INFO", c"the server cannot say how far it came"),
-    (
-        DAP_E_WHOA_COWBOY,
-        c"DAP_E_WHOA_COWBOY",
-        c"too many batch requests are outstanding; wait for a completion",
-    ),
-    (DAP_E_VERS_MISMATCH, c"DAP_E_VERS_MISMATCH", c"the protocol versions do not match"),
-    (DAP_E_FENCED, c"DAP_E_FENCED", c"this client is fenced from the object"),
-];
+/// A code, its name and its sentence.
+type Told = (i64, CString, CString);
+
+/// The same of what servers answer, as `dafs-client` knows it.
+static SERVERS: LazyLock<Vec<Told>> = LazyLock::new(|| {
+    let told = |status: &Status| -> Option<Told> {
+        let name = CString::new(format!("DAP_E_{}", status.name())).ok()?;
+        Some((status_code(*status).into(), name, CString::new(status.sentence()).ok()?))
+    };
+    Status::ALL.iter().filter(|status| !status.is_ok()).filter_map(told).collect()
+});
+
+/// The name and the sentence of a code, which are there for ever.
+fn told(code: i64) -> Option<(&'static CStr, &'static CStr)> {
+    match OWN.iter().find(|(known, ..)| i64::from(*known) == code) {
+        Some((_, _, name, sentence)) => Some((name, sentence)),
+        None => {
+            let (_, name, sentence) = SERVERS.iter().find(|(known, ..)| *known == code)?;
+            Some((name, sentence))
+        }
+    }
+}
 
 /// Why a function of the library failed.
 #[derive(Debug)]
@@ -528,13 +396,8 @@ pub(crate) fn remember(failure: &Failure) -> i64 {
 /// Threads: any, at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_strerror(code: i64) -> *const c_char {
-    let own = OWN.iter().find(|(known, ..)| i64::from(*known) == code);
-    let servers = SERVERS.iter().find(|(known, ..)| i64::from(*known) == code);
-    let sentence = own.map(|(_, _, _, sentence)| sentence);
-    let sentence = sentence.or(servers.map(|(_, _, sentence)| sentence));
-    sentence
-        .unwrap_or(if code > 0 { &c"it worked" } else { &c"not a code of this library" })
-        .as_ptr()
+    let unknown = if code > 0 { c"it worked" } else { c"not a code of this library" };
+    told(code).map_or(unknown, |(_, sentence)| sentence).as_ptr()
 }
 
 /// The name of a code, as in this header; "?" for what is none. The text is there for ever.
@@ -542,10 +405,7 @@ pub extern "C" fn dap_strerror(code: i64) -> *const c_char {
 /// Threads: any, at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_error_name(code: i64) -> *const c_char {
-    let own = OWN.iter().find(|(known, ..)| i64::from(*known) == code);
-    let servers = SERVERS.iter().find(|(known, ..)| i64::from(*known) == code);
-    let name = own.map(|(_, _, name, _)| name).or(servers.map(|(_, name, _)| name));
-    name.unwrap_or(&c"?").as_ptr()
+    told(code).map_or(c"?", |(name, _)| name).as_ptr()
 }
 
 /// The number in errno.h that comes nearest to a code; 0 for what is no error.
@@ -587,11 +447,15 @@ mod tests {
     }
 
     #[test]
-    fn every_status_has_its_code() {
+    fn every_status_has_its_code_in_the_header() {
+        let header = include_str!("../include/dafs.h");
         for status in Status::ALL.iter().filter(|status| !status.is_ok()) {
-            let code = i64::from(status_code(*status));
-            assert_eq!(text(dap_error_name(code)), format!("DAP_E_{}", status.name()));
-            assert_eq!(text(dap_strerror(code)), status.sentence());
+            let (name, sentence, code) = (status.name(), status.sentence(), status_code(*status));
+            let lines = format!("// The server: {sentence}.\n#define DAP_E_{name} {code}\n");
+            assert!(header.contains(&lines), "{lines}");
+            let code = i64::from(code);
+            assert_eq!(text(dap_error_name(code)), format!("DAP_E_{name}"));
+            assert_eq!(text(dap_strerror(code)), sentence);
         }
         assert_eq!(dap_errno(DAP_E_NOENT.into()), libc::ENOENT);
         assert_eq!(dap_errno(DAP_E_BUSY.into()), libc::EBUSY);

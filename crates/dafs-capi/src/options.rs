@@ -4,7 +4,7 @@ use crate::error::{DAP_E_INVALID, Failure};
 use crate::pointer::{Out, optional_utf8};
 use dafs_client::core::{Authenticator, Challenge, Proof};
 use dafs_client::{
-    Authentication, CacheOptions, ConnectOptions, Credential, DafsUrl, TransportChoice, WaitPolicy,
+    Authentication, CacheOptions, ConnectOptions, DafsUrl, TransportChoice, WaitPolicy,
 };
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
@@ -157,24 +157,16 @@ pub(crate) unsafe fn parse(
     let take = |text| unsafe { optional_utf8(text) };
     options.fence_id = take(given.fence_id)?.map(str::to_owned);
     options.client_id = take(given.client_id)?.map(str::to_owned);
-    let user = take(given.user)?.or(url.user());
-    let password = take(given.password)?;
-    options.authentication = match (given.credentials, user, password) {
-        (Some(ask), None, None) => {
-            Authentication::Custom(Arc::new(Callback { ask, context: given.context }))
-        }
-        (None, Some(id), Some(password)) => {
-            Authentication::Text { id: id.to_owned(), password: password.to_owned() }
-        }
-        (None, None, None) => Authentication::None,
-        (None, Some(_), None) => return Err(invalid("there is a user and no password")),
-        (None, None, Some(_)) => return Err(invalid("there is a password and no user")),
-        (Some(_), ..) => return Err(invalid("there is a user and a function that tells one")),
+    let (user, password) = (take(given.user)?, take(given.password)?);
+    let Some(ask) = given.credentials else {
+        options.prove_by_password(url, user, password.map(str::to_owned))?;
+        return Ok(options);
     };
-    // Whoever proves to be a user wants to act as that user.
-    if !matches!(options.authentication, Authentication::None) {
-        options.credential = Credential::Session;
+    if user.or(url.user()).or(password).is_some() {
+        return Err(invalid("there is a user and a function that tells one"));
     }
+    let callback = Callback { ask, context: given.context };
+    options.prove(Authentication::Custom(Arc::new(callback)));
     Ok(options)
 }
 

@@ -79,6 +79,7 @@ mod options;
 mod outcome;
 mod path;
 mod pending;
+pub mod posix;
 mod standing;
 mod steps;
 mod successor;

@@ -2,14 +2,17 @@
 
 use crate::cache::CacheOptions;
 use crate::core::{Authenticator, Challenge, Proof};
+use crate::error::{Error, Result};
 use crate::limits::{
     CONNECT_TIMEOUT, CREDITS_PROPOSED, INLINE_BYTES_DEFAULT, OPERATION_DEADLINE, RECOVERY_LIMIT,
     SPIN_POLLS,
 };
 use crate::successor::ClientIdentity;
+use crate::url::DafsUrl;
 pub use dafs_wire::dafs::ByteOrder;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +26,19 @@ pub enum TransportChoice {
     Iwarp,
     /// Shared memory.
     Shm,
+}
+
+impl FromStr for TransportChoice {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "iwarp" => Ok(Self::Iwarp),
+            "shm" => Ok(Self::Shm),
+            _ => Err(Error::Argument("a transport is \"auto\", \"iwarp\" or \"shm\"")),
+        }
+    }
 }
 
 /// The transport in use.
@@ -236,5 +252,63 @@ impl Default for ConnectOptions {
             cache: None,
             fence_id: None,
         }
+    }
+}
+
+impl ConnectOptions {
+    /// Proves who the user is, and acts as that user, also where a server would believe this process to be
+    /// another one.
+    pub fn prove(&mut self, authentication: Authentication) {
+        self.authentication = authentication;
+        self.credential = Credential::Session;
+    }
+
+    /// Proves to be `user`, or else the user that `url` names, by a password. Without any of them nothing
+    /// is proven.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when there is a user and no password, or the other way round.
+    pub fn prove_by_password(
+        &mut self,
+        url: &DafsUrl,
+        user: Option<&str>,
+        password: Option<String>,
+    ) -> Result<()> {
+        match (user.or(url.user()), password) {
+            (Some(id), Some(password)) => {
+                self.prove(Authentication::Text { id: id.to_owned(), password });
+                Ok(())
+            }
+            (None, None) => Ok(()),
+            (Some(_), None) => Err(Error::Argument("there is a user and no password")),
+            (None, Some(_)) => {
+                Err(Error::Argument("there is a password and no user: dafs://USER@HOST/"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_proves_to_be_a_user_acts_as_that_user() {
+        let with = |url: &str, user, password: Option<&str>| {
+            let mut options = ConnectOptions::default();
+            let url = DafsUrl::parse(url).unwrap();
+            options.prove_by_password(&url, user, password.map(str::to_owned))?;
+            let id = match options.authentication {
+                Authentication::Text { id, .. } => Some(id),
+                _ => None,
+            };
+            Ok::<_, Error>((id, options.credential))
+        };
+        let anna = (Some("anna".to_owned()), Credential::Session);
+        assert_eq!(with("dafs://anna@host/", None, Some("secret")).unwrap(), anna);
+        assert_eq!(with("dafs://bert@host/", Some("anna"), Some("secret")).unwrap(), anna);
+        assert_eq!(with("dafs://host/", None, None).unwrap(), (None, Credential::Process));
+        assert!(with("dafs://anna@host/", None, None).is_err());
+        assert!(with("dafs://host/", None, Some("secret")).is_err());
     }
 }

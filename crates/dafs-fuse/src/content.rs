@@ -13,6 +13,7 @@ use crate::limits::{KEPT_ATTEMPTS_MAX, READ_BYTES_MAX, WRITE_BYTES_MAX};
 use crate::locking::Locks;
 use crate::rights::without_rights;
 use crate::tree::{Outcome, Tree};
+use dafs_client::posix::open_options;
 use dafs_client::{Create, File, IoBuffer, OpenOptions, SetAttributes, Stability};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -38,12 +39,7 @@ pub(crate) struct Home<'a> {
 
 /// How to open a file as the flags say.
 pub(crate) fn options(flags: i32) -> OpenOptions {
-    let options = match flags & libc::O_ACCMODE {
-        libc::O_WRONLY => OpenOptions::write(),
-        libc::O_RDWR => OpenOptions::read_write(),
-        _ => OpenOptions::read(),
-    };
-    options.create(Create::Never).truncate(flags & libc::O_TRUNC != 0)
+    open_options(flags).create(Create::Never).truncate(flags & libc::O_TRUNC != 0)
 }
 
 impl OpenFile {

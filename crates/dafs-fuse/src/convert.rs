@@ -2,31 +2,27 @@
 
 use crate::kernel::{self, Change, Errno, NodeAttributes, NodeId, TimeChange};
 use crate::limits::BLOCK_BYTES;
-use dafs_client::{Attributes, Error, ObjectType, SetAttributes, SetTime, Status, Time};
+use dafs_client::{Attributes, Error, SetAttributes, SetTime, Time, posix};
 
 /// The error number for an error of the client.
 pub(crate) fn errno(error: &Error) -> Errno {
-    // A server that puts things off for longer than the deadline is as good as one that is not there.
-    match error.status() {
-        Some(Status::Delay | Status::Grace | Status::Resource) => Errno::ETIMEDOUT,
-        _ => Errno::from_i32(error.to_errno()),
-    }
+    Errno::from_i32(posix::errno(error))
 }
 
 /// The attributes of a node.
 pub(crate) fn attributes(node: NodeId, from: &Attributes) -> NodeAttributes {
-    let changed = from.changed.or(from.modified);
+    let times = posix::Times::of(from);
     NodeAttributes {
         node,
         size: from.size,
-        blocks: from.space_used.div_ceil(512),
-        accessed: time(from.accessed.or(from.modified)),
-        modified: time(from.modified),
-        changed: time(changed),
-        mode: kind(from.kind) | from.mode & 0o7777,
+        blocks: posix::blocks(from),
+        accessed: time(times.accessed),
+        modified: time(times.modified),
+        changed: time(times.changed),
+        mode: posix::mode(from),
         links: from.links,
-        uid: from.owner.id().unwrap_or(NOBODY),
-        gid: from.group.id().unwrap_or(NOBODY),
+        uid: posix::number(&from.owner),
+        gid: posix::number(&from.group),
         device: device(from.raw_device),
         block_bytes: BLOCK_BYTES,
     }
@@ -51,22 +47,6 @@ pub(crate) fn no_attributes(mode: u32) -> NodeAttributes {
     }
 }
 
-/// Whom files belong to whose owner has no number.
-const NOBODY: u32 = 65534;
-
-/// The bits of a mode that say what an object is.
-pub(crate) fn kind(from: ObjectType) -> u32 {
-    match from {
-        ObjectType::Directory | ObjectType::AttrDirectory => libc::S_IFDIR,
-        ObjectType::BlockDevice => libc::S_IFBLK,
-        ObjectType::CharDevice => libc::S_IFCHR,
-        ObjectType::Symlink => libc::S_IFLNK,
-        ObjectType::Socket => libc::S_IFSOCK,
-        ObjectType::Fifo => libc::S_IFIFO,
-        ObjectType::Regular | ObjectType::NamedAttr | ObjectType::Invalid => libc::S_IFREG,
-    }
-}
-
 /// The kernel's 32 bits for a device: 12 of the major number between 20 of the minor.
 fn device((major, minor): (u64, u64)) -> u32 {
     let (major, minor) = (major as u32 & 0xfff, minor as u32 & 0xf_ffff);
@@ -78,8 +58,7 @@ pub(crate) fn device_numbers(device: u32) -> (u32, u32) {
     (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00)
 }
 
-fn time(from: Option<Time>) -> kernel::Time {
-    let Some(Time { seconds, nseconds }) = from else { return kernel::Time::default() };
+fn time(Time { seconds, nseconds }: Time) -> kernel::Time {
     // The kernel takes no more.
     kernel::Time { seconds, nanoseconds: nseconds.min(999_999_999) }
 }
@@ -123,7 +102,7 @@ mod tests {
     fn times_survive_on_both_sides_of_1970() {
         for (seconds, nseconds) in [(0, 0), (5, 999_999_999), (-5, 0), (-5, 1), (1 << 40, 7)] {
             let wire = Time { seconds, nseconds };
-            let back = set_time(TimeChange::To(time(Some(wire))));
+            let back = set_time(TimeChange::To(time(wire)));
             assert_eq!(back, SetTime::Client(wire));
         }
     }

@@ -1,30 +1,14 @@
 //! Attributes as the C library's structures hold them.
 
-use dafs_client::{Attributes, FileHandle, FsStatus, ObjectType, Owner, Time};
-use libc::mode_t;
-
-/// Who owns what has an owner that has no number here.
-const NOBODY: u32 = 65534;
+use dafs_client::{Attributes, FileHandle, FsStatus, ObjectType, Time, posix};
 
 /// Bytes that a program is told to read at once.
 const BLOCK_BYTES: u32 = 1 << 20;
 
-pub(crate) fn type_bits(kind: ObjectType) -> mode_t {
-    match kind {
-        ObjectType::Directory | ObjectType::AttrDirectory => libc::S_IFDIR,
-        ObjectType::Symlink => libc::S_IFLNK,
-        ObjectType::BlockDevice => libc::S_IFBLK,
-        ObjectType::CharDevice => libc::S_IFCHR,
-        ObjectType::Fifo => libc::S_IFIFO,
-        ObjectType::Socket => libc::S_IFSOCK,
-        _ => libc::S_IFREG,
-    }
-}
-
 /// What `readdir` calls it.
 pub(crate) fn entry_type(kind: ObjectType) -> u8 {
     // The two numberings are related like this by definition (IFTODT).
-    ((type_bits(kind) & libc::S_IFMT) >> 12) as u8
+    ((posix::type_bits(kind) & libc::S_IFMT) >> 12) as u8
 }
 
 /// A number for a file system, which no device of this machine has.
@@ -35,29 +19,26 @@ fn device(handle: &FileHandle) -> u64 {
     libc::makedev(major, minor)
 }
 
-fn owner(owner: &Owner) -> u32 {
-    owner.id().unwrap_or(NOBODY)
-}
-
-fn time(time: Option<Time>) -> (i64, i64) {
-    time.map_or((0, 0), |time| (time.seconds, i64::from(time.nseconds)))
+fn time(time: Time) -> (i64, i64) {
+    (time.seconds, time.nseconds.into())
 }
 
 pub(crate) fn stat(of: &Attributes) -> libc::stat {
     // SAFETY: all zero is a valid value of this plain structure.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let times = posix::Times::of(of);
     stat.st_dev = device(&of.handle);
     stat.st_ino = of.file_id;
-    stat.st_mode = type_bits(of.kind) | of.mode & 0o7777;
+    stat.st_mode = posix::mode(of);
     stat.st_nlink = of.links.into();
-    (stat.st_uid, stat.st_gid) = (owner(&of.owner), owner(&of.group));
+    (stat.st_uid, stat.st_gid) = (posix::number(&of.owner), posix::number(&of.group));
     stat.st_rdev = libc::makedev(of.raw_device.0 as u32, of.raw_device.1 as u32);
     stat.st_size = i64::try_from(of.size).unwrap_or(i64::MAX);
     stat.st_blksize = BLOCK_BYTES.into();
-    stat.st_blocks = i64::try_from(of.space_used.div_ceil(512)).unwrap_or(i64::MAX);
-    (stat.st_atime, stat.st_atime_nsec) = time(of.accessed);
-    (stat.st_mtime, stat.st_mtime_nsec) = time(of.modified);
-    (stat.st_ctime, stat.st_ctime_nsec) = time(of.changed);
+    stat.st_blocks = i64::try_from(posix::blocks(of)).unwrap_or(i64::MAX);
+    (stat.st_atime, stat.st_atime_nsec) = time(times.accessed);
+    (stat.st_mtime, stat.st_mtime_nsec) = time(times.modified);
+    (stat.st_ctime, stat.st_ctime_nsec) = time(times.changed);
     stat
 }
 

@@ -5,7 +5,7 @@
 //! * A prefix is absolute, normal and not the root.
 
 use crate::location::normal;
-use dafs_client::{Authentication, ConnectOptions, Credential, DafsUrl, TransportChoice};
+use dafs_client::{Authentication, ConnectOptions, DafsUrl};
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -106,11 +106,8 @@ fn options(variable: &dyn Fn(&str) -> Option<String>) -> ConnectOptions {
     if let Some(seconds) = seconds("DAFS_RUN_RECOVERY") {
         options.recovery = or_never(seconds);
     }
-    options.transport = match variable("DAFS_RUN_TRANSPORT").as_deref() {
-        Some("iwarp") => TransportChoice::Iwarp,
-        Some("shm") => TransportChoice::Shm,
-        _ => TransportChoice::Auto,
-    };
+    let transport = variable("DAFS_RUN_TRANSPORT").and_then(|name| name.parse().ok());
+    options.transport = transport.unwrap_or_default();
     options.checksums = variable("DAFS_RUN_CHECKSUMS").is_some();
     options.fence_id = variable("DAFS_RUN_FENCE_ID");
     if let Some(id) = variable("DAFS_RUN_USER") {
@@ -121,8 +118,7 @@ fn options(variable: &dyn Fn(&str) -> Option<String>) -> ConnectOptions {
                 .unwrap_or_default(),
             None => variable("DAFS_PASSWORD").unwrap_or_default(),
         };
-        options.authentication = Authentication::Text { id, password };
-        options.credential = Credential::Session;
+        options.prove(Authentication::Text { id, password });
     }
     options
 }

@@ -1,7 +1,7 @@
 //! Errors as the C library tells them: a number in `errno` and a return value.
 
 use crate::interrupt;
-use dafs_client::{Error, LockError};
+use dafs_client::{Error, LockError, posix};
 use libc::c_int;
 use std::ffi::c_void;
 
@@ -27,7 +27,7 @@ impl Errno {
 impl From<Error> for Errno {
     fn from(error: Error) -> Self {
         // A program that never heard of servers knows EIO, but not what a lost connection is.
-        match error.to_errno() {
+        match posix::errno(&error) {
             _ if matches!(error, Error::NotSent { .. }) && interrupt::has_given_up() => {
                 Self(libc::EINTR)
             }

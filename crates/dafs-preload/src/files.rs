@@ -12,17 +12,10 @@ use crate::limits::{COPY_BYTES_MAX, IO_BYTES_MAX, TEMPORARY_TRIES_MAX};
 use crate::location::Location;
 use crate::table::{self, Description, locked};
 use crate::{attributes, locks, names, report, session, streams};
+use dafs_client::posix::open_options;
 use dafs_client::{Create, Error, File, FileHandle, Follow, OpenOptions, Stability, Status};
 use libc::{c_int, mode_t};
 use std::sync::Arc;
-
-fn options(flags: c_int) -> OpenOptions {
-    match flags & libc::O_ACCMODE {
-        libc::O_RDONLY => OpenOptions::read(),
-        libc::O_WRONLY => OpenOptions::write(),
-        _ => OpenOptions::read_write(),
-    }
-}
 
 /// Opens a place as `open` does.
 pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_int> {
@@ -36,7 +29,7 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
     if flags & libc::O_TMPFILE == libc::O_TMPFILE {
         let dir = client.resolve_from(&start, &location.path, Follow::Yes)?;
         let file =
-            client.create_unlinked(&dir.handle, &options(flags).mode(names::masked(mode)))?;
+            client.create_unlinked(&dir.handle, &open_options(flags).mode(names::masked(mode)))?;
         return made(Kind::File, *file.handle(), Some(file));
     }
     let wants_directory = flags & libc::O_DIRECTORY != 0 || location.path.ends_with(b"/");
@@ -55,11 +48,11 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
         }
         return made(kind, found.handle, None);
     }
-    let mut how = options(flags);
     // What would be cut is opened for writing, whatever the program asked for.
-    if flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE == libc::O_RDONLY {
-        how = OpenOptions::read_write();
-    }
+    let mut how = match flags & (libc::O_TRUNC | libc::O_ACCMODE) {
+        libc::O_TRUNC => OpenOptions::read_write(),
+        _ => open_options(flags),
+    };
     how = how.truncate(flags & libc::O_TRUNC != 0);
     if flags & libc::O_CREAT != 0 {
         let create = if flags & libc::O_EXCL != 0 { Create::New } else { Create::IfMissing };
@@ -98,7 +91,7 @@ pub(crate) fn open_again(description: &Description, flags: c_int) -> Result<c_in
     if old.kind != Kind::File {
         return give_out(record, flags, None);
     }
-    let file = session::client(old.mount)?.open_handle(&old.handle, &options(flags))?;
+    let file = session::client(old.mount)?.open_handle(&old.handle, &open_options(flags))?;
     if flags & libc::O_TRUNC != 0 {
         file.set_size(0)?;
     }
@@ -156,7 +149,7 @@ impl Description {
         }
         let client = session::client(self.record.mount)?;
         let opened =
-            Arc::new(client.open_handle(&self.record.handle, &options(self.record.flags))?);
+            Arc::new(client.open_handle(&self.record.handle, &open_options(self.record.flags))?);
         *file = Some(opened.clone());
         Ok(opened)
     }

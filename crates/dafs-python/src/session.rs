@@ -2,10 +2,7 @@
 
 use crate::memory::Span;
 use crate::wait::seconds;
-use dafs_client::{
-    Authentication, CacheOptions, Client, ConnectOptions, DafsUrl, Error, IoBuffer,
-    TransportChoice, TransportKind,
-};
+use dafs_client::{CacheOptions, Client, ConnectOptions, DafsUrl, Error, IoBuffer, TransportKind};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
@@ -162,22 +159,9 @@ pub(crate) fn options(
     fence_id: Option<String>,
     cache_bytes: usize,
 ) -> PyResult<ConnectOptions> {
-    let transport = match transport {
-        "auto" => TransportChoice::Auto,
-        "iwarp" => TransportChoice::Iwarp,
-        "shm" => TransportChoice::Shm,
-        _ => return Err(PyValueError::new_err("a transport is \"auto\", \"iwarp\" or \"shm\"")),
-    };
-    let authentication = match (url.user(), password) {
-        (Some(user), Some(password)) => Authentication::Text { id: user.to_owned(), password },
-        (None, Some(_)) => {
-            return Err(PyValueError::new_err("a password needs a user: dafs://USER@HOST/"));
-        }
-        (_, None) => Authentication::None,
-    };
+    let wrong = |error: Error| PyValueError::new_err(error.to_string());
     let mut options = ConnectOptions {
-        transport,
-        authentication,
+        transport: transport.parse().map_err(wrong)?,
         checksums,
         client_id,
         fence_id,
@@ -185,6 +169,7 @@ pub(crate) fn options(
         recovery: recovery.map(seconds).transpose()?.flatten(),
         ..ConnectOptions::default()
     };
+    options.prove_by_password(url, None, password).map_err(wrong)?;
     if let Some(time) = seconds(connect_timeout)? {
         options.connect_timeout = time;
     }

@@ -1,6 +1,6 @@
 //! Attributes, under the names of `os.stat_result`.
 
-use dafs_client::{Attributes, FileHandle, ObjectType, Time};
+use dafs_client::{Attributes, FileHandle, Time, posix};
 use pyo3::prelude::*;
 
 /// Attributes of an object, named as those of `os.stat_result`.
@@ -25,20 +25,6 @@ pub(crate) struct Stat {
     change: u64,
 }
 
-/// The type in `st_mode`, as Linux has it.
-fn type_bits(kind: ObjectType) -> u32 {
-    match kind {
-        ObjectType::Directory | ObjectType::AttrDirectory => 0o040_000,
-        ObjectType::BlockDevice => 0o060_000,
-        ObjectType::CharDevice => 0o020_000,
-        ObjectType::Symlink => 0o120_000,
-        ObjectType::Socket => 0o140_000,
-        ObjectType::Fifo => 0o010_000,
-        ObjectType::Regular | ObjectType::NamedAttr => 0o100_000,
-        ObjectType::Invalid => 0,
-    }
-}
-
 /// A number for a file system.
 fn device(handle: &FileHandle) -> u64 {
     let (low, high) = handle.fs.split_at(size_of::<u64>());
@@ -46,8 +32,8 @@ fn device(handle: &FileHandle) -> u64 {
     number(low) ^ number(high)
 }
 
-fn nanoseconds(time: Option<Time>) -> i128 {
-    time.map_or(0, |time| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nseconds))
+fn nanoseconds(time: Time) -> i128 {
+    i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nseconds)
 }
 
 /// Rounded as Python rounds them.
@@ -59,19 +45,20 @@ fn as_seconds(nanoseconds: i128) -> f64 {
 
 impl Stat {
     pub(crate) fn new(attributes: &Attributes) -> Self {
+        let times = posix::Times::of(attributes);
         let id = |owner: &dafs_client::Owner| owner.id().map_or(-1, i64::from);
         Self {
-            st_mode: type_bits(attributes.kind) | attributes.mode,
+            st_mode: posix::mode(attributes),
             st_ino: attributes.file_id,
             st_dev: device(&attributes.handle),
             st_nlink: attributes.links,
             st_uid: id(&attributes.owner),
             st_gid: id(&attributes.group),
             st_size: attributes.size,
-            st_blocks: attributes.space_used.div_ceil(512),
-            st_atime_ns: nanoseconds(attributes.accessed),
-            st_mtime_ns: nanoseconds(attributes.modified),
-            st_ctime_ns: nanoseconds(attributes.changed),
+            st_blocks: posix::blocks(attributes),
+            st_atime_ns: nanoseconds(times.accessed),
+            st_mtime_ns: nanoseconds(times.modified),
+            st_ctime_ns: nanoseconds(times.changed),
             change: attributes.change,
         }
     }

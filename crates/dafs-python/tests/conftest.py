@@ -13,12 +13,15 @@ import pytest
 class Server:
     """A `dafs serve` on a port of its own, with its directory."""
 
-    def __init__(self, command, folder, listen="127.0.0.1:0"):
+    def __init__(self, command, folder, listen="127.0.0.1:0", config=None):
         self.root = folder / "export"
         self.root.mkdir(exist_ok=True)
         state = folder / "state"
-        arguments = [command, "serve", str(self.root), "--listen", listen]
-        arguments += ["--no-root-squash", "--state-directory", str(state)]
+        arguments = [command, "serve", "--state-directory", str(state)]
+        if config is None:
+            arguments += [str(self.root), "--listen", listen, "--no-root-squash"]
+        else:
+            arguments += ["--config", str(config)]
         self.log = open(folder / "log", "wb")
         self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=self.log)
         line = self.process.stdout.readline().decode()

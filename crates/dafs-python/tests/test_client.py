@@ -5,6 +5,7 @@ import pathlib
 import pickle
 import signal
 import stat
+import subprocess
 
 import dafs
 import pytest
@@ -18,8 +19,35 @@ def test_a_bad_url_is_refused():
         dafs.connect("dafs://127.0.0.1/", transport="pigeon")
     with pytest.raises(ValueError):
         dafs.connect("dafs://127.0.0.1/", password="secret")
+    with pytest.raises(ValueError, match="no password"):
+        dafs.connect("dafs://anna@127.0.0.1/")
     with pytest.raises(OSError):
         dafs.connect("dafs://127.0.0.1:1/", connect_timeout=1)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
+@pytest.mark.parametrize("transport", ["shm", "iwarp"])
+def test_who_proves_to_be_a_user_acts_as_that_user(tmp_path, transport):
+    command = os.environ["DAFS"]
+    known = [command, "passwd", str(tmp_path / "users"), "anna", "--uid", "4242", "--gid", "4242"]
+    subprocess.run(known, input=b"secret\n", check=True)
+    config = tmp_path / "dafs.toml"
+    config.write_text(
+        'listen = ["127.0.0.1:0"]\npassword_file = "users"\n'
+        '[[export]]\nname = "data"\npath = "export"\nsquash = "none"\n'
+    )
+    server = Server(command, tmp_path, config=config)
+    server.root.chmod(0o777)
+    try:
+        url = server.url.replace("//", "//anna@", 1) + "data"
+        with dafs.connect(url, transport=transport, password="secret") as client:
+            with client.open("file", "wb") as file:
+                file.write(b"hers")
+        assert (server.root / "file").stat().st_uid == 4242
+        with pytest.raises(OSError, match="not accepted"):
+            dafs.connect(url, transport=transport, password="other")
+    finally:
+        server.stop()
 
 
 def test_names(client, folder):

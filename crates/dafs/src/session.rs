@@ -6,9 +6,7 @@ use crate::failure::Failure;
 use crate::limits::{DEADLINE_SECONDS, EVER_SECONDS, PASSWORD_BYTES_MAX, RECOVERY_SECONDS};
 use crate::output::complain;
 use crate::remote::{Error, Remote, RemoteUrl};
-use dafs_client::{
-    Authentication, Client, ClientIdentity, ConnectOptions, Credential, DafsUrl, WaitPolicy,
-};
+use dafs_client::{Authentication, Client, ClientIdentity, ConnectOptions, DafsUrl, WaitPolicy};
 use dafs_nfs_client::mount::{Mount, MountOptions, NfsUrl, RdmaTransport, UrlOptions};
 use std::fs::File;
 use std::io::Read;
@@ -158,19 +156,10 @@ fn mount(options: &SessionOptions, url: &NfsUrl) -> Result<Mount, Failure> {
 impl Sessions<'_> {
     fn connect(&self, url: &DafsUrl, identity: Option<ClientIdentity>) -> Result<Client, Failure> {
         let options = self.options;
-        let authentication = authentication(options, url)?;
-        // Whoever proves to be a user wants to act as that user, also where a server would believe
-        // this process to be another one.
-        let credential = match authentication {
-            Authentication::None => Credential::Process,
-            _ => Credential::Session,
-        };
         let (deadline, recovery) = self.patience();
-        let connect_options = ConnectOptions {
+        let mut connect_options = ConnectOptions {
             transport: options.transport.into(),
             wait: options.wake.map_or(self.wait, Into::into),
-            authentication,
-            credential,
             checksums: options.checksums,
             fence_id: options.fence_id.clone(),
             identity,
@@ -178,15 +167,21 @@ impl Sessions<'_> {
             recovery: (recovery != 0).then(|| Duration::from_secs(recovery)),
             ..ConnectOptions::default()
         };
+        if let Some(proof) = authentication(options, url)? {
+            connect_options.prove(proof);
+        }
         Client::connect(url, &connect_options).map_err(|error| Failure::remote(url, &error.into()))
     }
 }
 
-fn authentication(options: &SessionOptions, url: &DafsUrl) -> Result<Authentication, Failure> {
+fn authentication(
+    options: &SessionOptions,
+    url: &DafsUrl,
+) -> Result<Option<Authentication>, Failure> {
     let Some(user) = options.session_user.as_deref().or(url.user()) else {
         return match options.password_file {
             Some(_) => Err(Failure::Usage("--password-file needs --user NAME".to_owned())),
-            None => Ok(Authentication::None),
+            None => Ok(None),
         };
     };
     let password = match (&options.password_file, std::env::var("DAFS_PASSWORD")) {
@@ -199,7 +194,7 @@ fn authentication(options: &SessionOptions, url: &DafsUrl) -> Result<Authenticat
             )));
         }
     };
-    Ok(Authentication::Text { id: user.to_owned(), password })
+    Ok(Some(Authentication::Text { id: user.to_owned(), password }))
 }
 
 /// The first line of a file.

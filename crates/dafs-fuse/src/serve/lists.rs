@@ -6,6 +6,7 @@ use crate::kernel::{Entry, Errno, Listing, NodeId, OpenHow, opened};
 use crate::limits::LISTING_BYTES_MAX;
 use crate::listing::{Found, OpenDirectory};
 use crate::tree::Outcome;
+use dafs_client::posix;
 
 /// The number of what cannot be looked at.
 const UNKNOWN: NodeId = NodeId::MAX;
@@ -48,7 +49,7 @@ impl Server {
                 }
                 (Found::Named(name, Some(found)), false) => {
                     let number = self.tree.nodes.number(found);
-                    listing.add(None, number, convert::kind(found.kind), behind, name)
+                    listing.add(None, number, posix::type_bits(found.kind), behind, name)
                 }
                 // Without a node in its attributes the kernel takes an entry as a name alone.
                 (Found::Named(name, _), _) => {
