@@ -4,14 +4,7 @@
 # processes.
 source "$(dirname "$0")/lib.sh"
 
-[[ -c /dev/fuse ]] || skip "there is no /dev/fuse: load the kernel's fuse module"
-is_root || skip "mounting for other users needs root here"
-# In a name space of its own, so that nothing of this is seen outside or left behind.
-if [[ ! ${DAFS_E2E_MOUNTS:-} ]]; then
-    unshare -m true 2>/dev/null || skip "this user may not make a name space for mounts"
-    rm -rf "$work"
-    DAFS_E2E_MOUNTS=1 exec unshare -m --propagation private "$0"
-fi
+needs_mounts
 
 # Debian keeps the programs of PostgreSQL's server where they are not in the way.
 postgres=$(find /usr/lib/postgresql -name initdb -printf '%h\n' 2>/dev/null | sort -V | tail -n 1)
@@ -88,8 +81,7 @@ pgbench -n -c 4 -j 2 -T 8 >"$work/pgbench.log" 2>&1 &
 load=$!
 for _ in 1 2; do
     sleep 2
-    kill -9 "$server"
-    wait "$server" 2>/dev/null || true
+    kill_server
     serve "$export" --no-root-squash --durable-replies crash --listen "${url#dafs://}"
 done
 wait "$load" || { cat "$work/pgbench.log"; tail -n 30 "$work/socket/log"; fail "a client was let down"; }

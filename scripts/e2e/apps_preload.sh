@@ -4,10 +4,7 @@
 source "$(dirname "$0")/lib.sh"
 
 here=$PWD
-library=${DAFS_PRELOAD_LIBRARY:-$(dirname "$(realpath "$dafs")")/libdafs_preload.so}
-[[ -f $library ]] || cargo build --locked -p dafs-preload || fail "$library cannot be built"
-[[ -f $library ]] || fail "there is no $library"
-export DAFS_PRELOAD_LIBRARY=$library
+needs_preload
 
 missing=()
 for program in git rsync sqlite3 db5.3_load db5.3_verify db5.3_dump gzip; do
@@ -17,8 +14,6 @@ done
 
 export=$work/tree
 mkdir "$export" "$work/home"
-squash=()
-! is_root || squash=(--no-root-squash)
 serve "$work/tree" ${squash[@]+"${squash[@]}"}
 served() { timeout 200 "$dafs" run --at "/data=$url" "$@"; }
 

@@ -58,10 +58,6 @@ start_server() {
         --state-directory "$disk/state" --lease $lease_seconds --grace $lease_seconds \
         --durable-replies "$durable"
 }
-kill_server() {
-    kill -9 "$server"
-    wait "$server" 2>/dev/null || true
-}
 cut_power() {
     # Stopped first, all threads of it, so that it cannot say that a failed sync has failed.
     kill -STOP "$server"

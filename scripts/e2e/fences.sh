@@ -57,8 +57,7 @@ expect 1 'NOENT' "$dafs" fence get "$url/data/nothing"
 
 step "lists outlive a server that is killed"
 "$dafs" fence set "${place[@]}" --export other n1
-kill -9 "$server"
-wait "$server" 2>/dev/null || true
+kill_server
 start
 expect 1 'FENCED' "$dafs" cat "$url/data/file" --fence-id n2
 expect 0 'hello' "$dafs" cat "$url/data/file" --fence-id n1

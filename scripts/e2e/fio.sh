@@ -191,8 +191,7 @@ for transport in shm iwarp; do
         has_more() { [[ $(written killed) -gt $megabytes ]] || ! kill -0 "$client"; }
         eventually has_more
         kill -0 "$client" 2>/dev/null || { cat "$work/fio"; fail "fio was over too soon"; }
-        kill -9 "$server"
-        wait "$server" 2>/dev/null || true
+        kill_server
         serve "$work/tree" "${arguments[@]}" --listen "$place"
     done
     status=0
@@ -210,8 +209,7 @@ for transport in shm iwarp; do
         started+=("$client")
         has_begun() { [[ $(written lost) -gt 4 ]] || ! kill -0 "$client"; }
         eventually has_begun
-        kill -9 "$server"
-        wait "$server" 2>/dev/null || true
+        kill_server
         # A kill alone takes nothing of what the system has.
         truncate -s 0 "$work/tree/lost"
         truncate -s 48M "$work/tree/lost"
@@ -232,8 +230,7 @@ for transport in shm iwarp; do
     started+=("$client")
     has_begun() { [[ $(written left) -gt 1 ]] || ! kill -0 "$client"; }
     eventually has_begun
-    kill -9 "$server"
-    wait "$server" 2>/dev/null || true
+    kill_server
     status=0
     wait "$client" || status=$?
     [[ $status == 1 ]] || { cat "$work/fio"; fail "status $status, not 1"; }

@@ -21,8 +21,7 @@ serve --config "$work/dafs.toml"
 grep -q 'replies of the last run were recovered' "$log" || fail "nothing is said of the journal"
 echo hello >"$work/file"
 "$dafs" put "$work/file" "$(url_of file)"
-kill -9 "$server"
-wait "$server" || true
+kill_server
 serve --config "$work/dafs.toml"
 [[ $(cat "$work/export/file") == hello ]] || fail "the file is not there"
 stop_server

@@ -73,6 +73,40 @@ stop_server() {
     [[ $status == 0 ]] || { tail -n 20 "$log"; fail "the server ended with status $status"; }
 }
 
+# Ends it as a crash does.
+kill_server() {
+    kill -9 "$server"
+    wait "$server" 2>/dev/null || true
+}
+
+# Options for `serve` with which root is root to it, if this is root.
+squash=()
+! is_root || squash=(--no-root-squash)
+
+# Runs this script from its beginning in a name space for mounts of its own, so that nothing of what it
+# mounts is seen outside or left behind.
+in_own_mounts() {
+    [[ ! ${DAFS_E2E_MOUNTS:-} ]] || return 0
+    unshare -m true 2>/dev/null || skip "this user may not make a name space for mounts"
+    rm -rf "$work"
+    DAFS_E2E_MOUNTS=1 exec unshare -m --propagation private "$0"
+}
+
+# For scripts that mount a server's files: skips those who cannot.
+needs_mounts() {
+    [[ -c /dev/fuse ]] || skip "there is no /dev/fuse: load the kernel's fuse module"
+    is_root || skip "mounting needs root here"
+    in_own_mounts
+}
+
+# For scripts that use `dafs run`: sees to it that its library is there.
+needs_preload() {
+    local library=${DAFS_PRELOAD_LIBRARY:-$(dirname "$(realpath "$dafs")")/libdafs_preload.so}
+    [[ -f $library ]] || cargo build --locked -p dafs-preload || fail "$library cannot be built"
+    [[ -f $library ]] || fail "there is no $library"
+    export DAFS_PRELOAD_LIBRARY=$library
+}
+
 # The server's counts of this moment, as one line.
 counts() {
     local before

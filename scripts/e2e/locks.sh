@@ -90,8 +90,7 @@ expect 0 '/data inode' "$dafs" lock list "${place[@]}"
 expect 1 '' "$dafs" cat "$(file)"
 
 step "also over a server that is killed"
-kill -9 "$server"
-wait "$server" 2>/dev/null || true
+kill_server
 start
 is broken || fail "forgotten"
 eventually ends 5 "$dafs" lock hold "$(file)" --timeout 0
@@ -114,8 +113,7 @@ expect 0 'free' "$dafs" lock test "$(file)"
 
 step "a server that is killed under a living holder"
 hold living --persist
-kill -9 "$server"
-wait "$server" 2>/dev/null || true
+kill_server
 listen=${url#dafs://}
 sed -i "s/127.0.0.1:0/${listen%/}/" "$work/dafs.toml"
 start

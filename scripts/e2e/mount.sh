@@ -3,14 +3,7 @@
 # outlive their names and the server; unmounting works whatever state the mount is in.
 source "$(dirname "$0")/lib.sh"
 
-[[ -c /dev/fuse ]] || skip "there is no /dev/fuse: load the kernel's fuse module"
-is_root || skip "mounting needs root here"
-# In a name space of its own, so that nothing of this is seen outside or left behind.
-if [[ ! ${DAFS_E2E_MOUNTS:-} ]]; then
-    unshare -m true 2>/dev/null || skip "this user may not make a name space for mounts"
-    rm -rf "$work"
-    DAFS_E2E_MOUNTS=1 exec unshare -m --propagation private "$0"
-fi
+needs_mounts
 
 export=$work/export
 point=$work/point
@@ -182,8 +175,7 @@ port=${url##*:}
 exec 9<>"$point/kept"
 echo before >&9
 sync "$point/kept"
-kill -9 "$server"
-wait "$server" || true
+kill_server
 # A server that inherits the open file would keep the mount in use.
 serve "$export" --no-root-squash --listen "127.0.0.1:$port" 9>&-
 echo after >&9

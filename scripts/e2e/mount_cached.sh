@@ -3,14 +3,7 @@
 # changes a file is seen at once by those who had kept it.
 source "$(dirname "$0")/lib.sh"
 
-[[ -c /dev/fuse ]] || skip "there is no /dev/fuse: load the kernel's fuse module"
-is_root || skip "mounting needs root here"
-# In a name space of its own, so that nothing of this is seen outside or left behind.
-if [[ ! ${DAFS_E2E_MOUNTS:-} ]]; then
-    unshare -m true 2>/dev/null || skip "this user may not make a name space for mounts"
-    rm -rf "$work"
-    DAFS_E2E_MOUNTS=1 exec unshare -m --propagation private "$0"
-fi
+needs_mounts
 
 export=$work/export
 one=$work/one
@@ -81,8 +74,7 @@ for transport in shm iwarp; do
     echo before >"$export/tree/restarted"
     for _ in 1 2 3; do cat "$one/restarted" "$two/restarted" >/dev/null; done
     exec 8<"$one/restarted" 9<"$two/restarted"
-    kill -9 "$server"
-    wait "$server" || true
+    kill_server
     echo after! >"$export/tree/restarted"
     serve "$export" --no-root-squash --metrics 127.0.0.1:0 --listen "127.0.0.1:${url##*:}" 8<&- 9<&-
     metrics=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$log")

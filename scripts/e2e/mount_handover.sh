@@ -3,14 +3,7 @@
 # what holds the mount before holds it after.
 source "$(dirname "$0")/lib.sh"
 
-[[ -c /dev/fuse ]] || skip "there is no /dev/fuse: load the kernel's fuse module"
-is_root || skip "mounting needs root here"
-# In a name space of its own, so that nothing of this is seen outside or left behind.
-if [[ ! ${DAFS_E2E_MOUNTS:-} ]]; then
-    unshare -m true 2>/dev/null || skip "this user may not make a name space for mounts"
-    rm -rf "$work"
-    DAFS_E2E_MOUNTS=1 exec unshare -m --propagation private "$0"
-fi
+needs_mounts
 
 export=$work/export
 mkdir "$export" "$work/point" "$work/other"
@@ -43,8 +36,7 @@ step "the server restarts after that"
 port=${url##*:}
 exec 8<>"$work/point/locked"
 flock 8
-kill -9 "$server"
-wait "$server" || true
+kill_server
 serve "$export" --no-root-squash --listen "127.0.0.1:$port" 8>&-
 flock -n "$work/other/locked" true && fail "a lock was lost"
 exec 8>&-

@@ -3,14 +3,7 @@
 # stable: no program on the mount hears of that, and all is there in the end.
 source "$(dirname "$0")/lib.sh"
 
-[[ -c /dev/fuse ]] || skip "there is no /dev/fuse: load the kernel's fuse module"
-is_root || skip "mounting needs root here"
-# In a name space of its own, so that nothing of this is seen outside or left behind.
-if [[ ! ${DAFS_E2E_MOUNTS:-} ]]; then
-    unshare -m true 2>/dev/null || skip "this user may not make a name space for mounts"
-    rm -rf "$work"
-    DAFS_E2E_MOUNTS=1 exec unshare -m --propagation private "$0"
-fi
+needs_mounts
 
 export=$work/export
 point=$work/point
@@ -32,8 +25,7 @@ exec 6<&"${writer[0]}" 7>&"${writer[1]}"
 while read -r wish <&6; do
     case $wish in
         kill)
-            kill -9 "$server"
-            wait "$server" 2>/dev/null || true
+            kill_server
             ;;
         start) serve "$export" --no-root-squash --durable-replies crash --listen "$address" 6<&- 7>&- ;;
         *)

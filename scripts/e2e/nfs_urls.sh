@@ -107,8 +107,7 @@ copy=$!
 started+=("$copy")
 begun() { compgen -G "$work/.dafs-*" >/dev/null || ! kill -0 "$copy"; }
 eventually begun
-kill -9 "$server"
-wait "$server" 2>/dev/null || true
+kill_server
 serve "$work/export" --nfs "127.0.0.1:$port" --no-root-squash --nfs-unprivileged-ports
 wait "$copy" || fail "the copy failed"
 same "$work/export/sub/huge" "$work/huge" "the files"

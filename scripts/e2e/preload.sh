@@ -3,14 +3,9 @@
 source "$(dirname "$0")/lib.sh"
 
 here=$PWD
-library=${DAFS_PRELOAD_LIBRARY:-$(dirname "$(realpath "$dafs")")/libdafs_preload.so}
-[[ -f $library ]] || cargo build --locked -p dafs-preload || fail "$library cannot be built"
-[[ -f $library ]] || fail "there is no $library"
-export DAFS_PRELOAD_LIBRARY=$library
+needs_preload
 
 mkdir "$work/tree"
-squash=()
-! is_root || squash=(--no-root-squash)
 serve "$work/tree" ${squash[@]+"${squash[@]}"}
 served() { timeout 120 "$dafs" run --at "/data=$url" "$@"; }
 
@@ -75,7 +70,7 @@ gzip -dc "$work/tree/tree/report.gz" | cmp - "$work/numbers" || fail "the exampl
 step "installed"
 mkdir "$work/build" "$work/an other"
 ln -s "$(realpath "$dafs")" "$work/build/dafs"
-ln -s "$(realpath "$library")" "$work/build/libdafs_preload.so"
+ln -s "$(realpath "$DAFS_PRELOAD_LIBRARY")" "$work/build/libdafs_preload.so"
 "$here/scripts/install.sh" "$work/installed" "$work/build"
 (
     unset DAFS_PRELOAD_LIBRARY
@@ -87,7 +82,7 @@ ln -s "$(realpath "$library")" "$work/build/libdafs_preload.so"
 rm -r "$work/installed"
 
 step "what cannot be served says so"
-cp "$library" "$work/an other/libdafs_preload.so"
+cp "$DAFS_PRELOAD_LIBRARY" "$work/an other/libdafs_preload.so"
 DAFS_PRELOAD_LIBRARY="$work/an other/libdafs_preload.so" expect 1 'cannot be preloaded' served true
 rm -r "$work/an other"
 expect 2 'one user' "$dafs" run --at /a=dafs://anne@localhost/ --at /b=dafs://bob@localhost/ true
@@ -175,8 +170,7 @@ SH
             started+=("$client")
             has_begun() { grep -q begins "$work/said" && [[ -s $work/tree/waits ]]; }
             eventually has_begun
-            kill "-$fate" "$server"
-            [[ $fate == STOP ]] || wait "$server" 2>/dev/null || true
+            if [[ $fate == STOP ]]; then kill -STOP "$server"; else kill_server; fi
             kill "-$signal" "$client"
             is_over() { ! kill -0 "$client"; }
             eventually is_over

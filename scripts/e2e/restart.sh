@@ -14,8 +14,7 @@ directory=$("$handle" "$url/directory")
 [[ $("$handle" "$url" "$file") == 'file of 6 bytes' ]] || fail "the handle means nothing"
 
 step "killed and started again"
-kill -9 "$server"
-wait "$server" || true
+kill_server
 mv "$work/export/directory" "$work/export/renamed"
 mv "$work/export/renamed/file" "$work/export/moved"
 serve "$work/export" --listen "127.0.0.1:$port"

@@ -31,8 +31,7 @@ for transport in shm iwarp; do
         for megabytes in 10 60 110; do
             has_part() { [[ $(part "$target" ${megabytes}M) ]] || ! kill -0 "$client"; }
             eventually has_part
-            kill -9 "$server"
-            wait "$server" 2>/dev/null || true
+            kill_server
             serve_again
         done
         status=0

@@ -4,14 +4,8 @@
 # database; in some scripts one of them crashes in a transaction, which the others roll back.
 source "$(dirname "$0")/lib.sh"
 
-if is_root && [[ -c /dev/fuse && ! ${DAFS_E2E_MOUNTS:-} ]] && unshare -m true 2>/dev/null; then
-    # In a name space of its own, so that nothing of this is seen outside or left behind.
-    rm -rf "$work"
-    DAFS_E2E_MOUNTS=1 exec unshare -m --propagation private "$0"
-fi
-library=${DAFS_PRELOAD_LIBRARY:-$(dirname "$(realpath "$dafs")")/libdafs_preload.so}
-[[ -f $library ]] || cargo build --locked -p dafs-preload || fail "$library cannot be built"
-export DAFS_PRELOAD_LIBRARY=$library
+if is_root && [[ -c /dev/fuse ]] && unshare -m true 2>/dev/null; then in_own_mounts; fi
+needs_preload
 
 for program in cc sqlite3; do
     command -v "$program" >/dev/null || skip "there is no $program; run: scripts/setup.sh build test"
@@ -22,8 +16,6 @@ cc -w -O1 -DHAVE_USLEEP -o "$work/mptest" "$source/mptest/mptest.c" -lsqlite3 ||
 cp "$source"/mptest/*.*test "$work/"
 
 mkdir -m 777 "$work/tree" "$work/point"
-squash=()
-! is_root || squash=(--no-root-squash)
 serve "$work/tree" ${squash[@]+"${squash[@]}"}
 
 # concurrent DIRECTORY MODE SCRIPT COMMAND... -- runs it, and looks at the database afterwards.
