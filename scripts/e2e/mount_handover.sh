@@ -32,6 +32,36 @@ eventually is_gone "$first"
 last=$(keepers)
 [[ $last =~ ^[0-9]+$ && $last != "$first" ]] || fail "not one process serves the mount: $last"
 
+step "handed over to a program that was installed beside"
+cp "$dafs" "$work/newer"
+exec 8<>"$work/point/locked"
+flock 8
+"$work/newer" mount --take-over "$url/" "$work/point" 8>&-
+eventually is_gone "$last"
+last=$(keepers)
+[[ $(readlink "/proc/$last/exe") == "$work/newer" ]] || fail "not the new program serves the mount: $last"
+flock -n "$work/other/locked" true && fail "a lock was lost"
+
+step "a program that does it in another way is refused, and the mount is served as before"
+python3 - "$work/point" <<'PY' || fail "it is not told what is spoken"
+import os, socket, struct, sys
+
+device = os.stat(sys.argv[1]).st_dev
+mine = b"dafs mount handover 0"
+with socket.socket(socket.AF_UNIX) as other:
+    other.settimeout(60)
+    other.connect(f"\0dafs-mount-{os.major(device)}:{os.minor(device)}")
+    other.sendall(struct.pack("=Q", len(mine)) + mine)
+    said = other.makefile("rb").read()
+# With that it can say what is wrong; it is given nothing else.
+assert said[8:].startswith(mine[:-1]) and said[8:] != mine and len(said) < 40, said
+PY
+[[ $(keepers) == "$last" ]] || fail "somebody else serves the mount: $(keepers)"
+echo served >"$work/point/locked"
+[[ $(cat "$work/other/locked") == served ]] || fail "the mount is not served"
+flock -n "$work/other/locked" true && fail "a lock was lost"
+exec 8>&-
+
 step "the server restarts after that"
 port=${url##*:}
 exec 8<>"$work/point/locked"

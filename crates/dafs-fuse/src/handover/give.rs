@@ -1,6 +1,6 @@
 //! The process that serves a mount, and lets another one take it.
 
-use super::socket::{CONNECTED, GO_ON, HELLO, TAKEN, address, check, receive, send, send_with};
+use super::socket::{CONNECTED, GO_ON, TAKEN, address, check, greet, receive, send, send_with};
 use super::state::{DirectoryState, FileState, Introduction, OwnerState, State};
 use crate::limits::{
     HANDOVER_KEEPING_PATIENCE, HANDOVER_LOCKS_PATIENCE, HANDOVER_PATIENCE, HANDOVER_PAUSE,
@@ -63,10 +63,7 @@ impl Listener {
     /// Lets another process connect to the server, and stops when it has.
     fn introduce(&self, session: &Session, source: &str, stream: UnixStream) -> io::Result<()> {
         check(&stream)?;
-        if receive(&stream)? != HELLO {
-            return Err(io::Error::other("it speaks another version of this"));
-        }
-        send(&stream, HELLO)?;
+        greet(&stream)?;
         let tree = &session.server.tree;
         let mut identity =
             tree.client.identity().map_err(|error| io::Error::other(error.to_string()))?;

@@ -7,7 +7,7 @@
 //!
 //! | first | second |
 //! |---|---|
-//! | | hello, with the version of this |
+//! | hello, with the version of this | hello, as well |
 //! | which client, which root | |
 //! | | connected |
 //! | stops; the tables, and the device | |

@@ -8,7 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 
 /// What each says first; the last digits are the version of all that follows.
-pub(super) const HELLO: &[u8] = b"dafs mount handover 3";
+const HELLO: &[u8] = b"dafs mount handover 3";
 /// The second is connected to the server.
 pub(super) const CONNECTED: &[u8] = b"connected";
 /// The second has everything.
@@ -39,6 +39,16 @@ fn length(bytes: &[u8]) -> [u8; 8] {
 pub(super) fn send(mut stream: &UnixStream, bytes: &[u8]) -> io::Result<()> {
     stream.write_all(&length(bytes))?;
     stream.write_all(bytes)
+}
+
+/// Each tells the other what it speaks before it looks at what the other does, so that both can say why
+/// nothing comes of it.
+pub(super) fn greet(stream: &UnixStream) -> io::Result<()> {
+    send(stream, HELLO)?;
+    match receive(stream)? == HELLO {
+        true => Ok(()),
+        false => Err(io::Error::other("it speaks another version of this")),
+    }
 }
 
 /// Sends a message with a descriptor.
@@ -102,5 +112,20 @@ mod tests {
         (&a).write_all(&9_u64.to_ne_bytes()).unwrap();
         drop(a);
         assert!(receive(&b).is_err(), "an end in the middle");
+    }
+
+    #[test]
+    fn both_hear_that_they_do_not_speak_the_same() {
+        let (a, b) = UnixStream::pair().unwrap();
+        send(&a, b"dafs mount handover 0").unwrap();
+        let error = greet(&b).unwrap_err();
+        assert!(error.to_string().contains("another version"), "{error}");
+        drop(b);
+        assert_eq!(receive(&a).unwrap(), HELLO);
+        let (a, b) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| greet(&a).unwrap());
+            greet(&b).unwrap();
+        });
     }
 }

@@ -1,6 +1,6 @@
 //! The process that takes a mount over.
 
-use super::socket::{CONNECTED, GO_ON, HELLO, TAKEN, address, check, receive, receive_with, send};
+use super::socket::{CONNECTED, GO_ON, TAKEN, address, check, greet, receive, receive_with, send};
 use super::state::{Introduction, OwnerState, State};
 use crate::content::{self, OpenFile};
 use crate::delegated;
@@ -97,10 +97,7 @@ pub(crate) fn take<E: From<TakeOverError>>(
 fn meet(device: &str) -> Result<(UnixStream, Introduction), TakeOverError> {
     let stream = UnixStream::connect_addr(&address(device)?)?;
     check(&stream)?;
-    send(&stream, HELLO)?;
-    if receive(&stream)? != HELLO {
-        return Err(io::Error::other("it speaks another version of this").into());
-    }
+    greet(&stream)?;
     let introduction = Introduction::decode(&receive(&stream)?);
     Ok((stream, introduction.map_err(|_| TakeOverError::Malformed)?))
 }
